@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands of `orrery`. Each registers its options on a CLI11 subcommand and sets a callback.
+// Data goes to stdout, progress and notes to stderr.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "core/plan_file.h"
+#include "sim/cost.h"
+
+namespace orrery::cli {
+
+struct App {
+  DataFolders data;
+  bool json = false;
+  ExitCode exit = ExitCode::kOk;
+};
+
+void add_plan(CLI::App& parent, App& app);
+void add_simulate(CLI::App& parent, App& app);
+void add_run(CLI::App& parent, App& app);
+void add_compare(CLI::App& parent, App& app);
+void add_validate(CLI::App& parent, App& app);
+void add_export(CLI::App& parent, App& app);
+void add_model(CLI::App& parent, App& app);
+void add_topology(CLI::App& parent, App& app);
+void add_schema(CLI::App& parent, App& app);
+void add_doctor(CLI::App& parent, App& app);
+
+// A subcommand with --json.
+CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* help);
+
+// A plan file, or a scenario: its own plan if it has one, else the planner's best.
+struct Chosen {
+  Problem problem;
+  Plan plan;
+};
+Chosen load_plan_or_scenario(const std::string& file, const App& app);
+
+void print_json(const Json& json);
+
+}  // namespace orrery::cli

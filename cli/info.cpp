@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands that show rather than compute: export, model, topology, schema, doctor.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <thread>
+
+#include "cli/commands.h"
+#include "planner/evaluate.h"
+#include "planner/export/export.h"
+
+namespace orrery::cli {
+namespace {
+
+Json model_json(const Model& m) {
+  Json j = write_fields(m);
+  j["schema"] = "orrery.model/1";
+  j["parameters"] = count_parameters(m);
+  return j;
+}
+
+void print_model(const App& app, const Model& m) {
+  if (app.json) return print_json(model_json(m));
+  fmt::print("{}: {:.3f} G parameters\n", m.name, static_cast<double>(count_parameters(m)) / 1e9);
+  fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n", m.layers, m.hidden, m.heads, m.kv(), m.head(), m.ffn(), m.vocab);
+  fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation), m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
+}
+
+}  // namespace
+
+void add_export(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "export", "a plan as another launcher's flags");
+  auto file = std::make_shared<std::string>();
+  auto target = std::make_shared<std::string>();
+  command->add_option("plan", *file, "plan or scenario file")->required();
+  command->add_option("--to", *target, "megatron, deepspeed or slurm")->required()->check(CLI::IsMember({"megatron", "deepspeed", "slurm"}));
+  command->callback([&app, file, target] {
+    const Chosen c = load_plan_or_scenario(*file, app);
+    const PlanFile f = planner::make_plan_file(c.problem, c.plan, {}, "");
+    for (const std::string& loss : planner::export_losses(f, *target)) fmt::print(stderr, "note: {}\n", loss);
+    const std::string text = *target == "megatron"    ? planner::to_megatron(f)
+                             : *target == "deepspeed" ? planner::to_deepspeed(f)
+                                                      : planner::to_slurm(f, c.problem.cluster.devices_per_node);
+    if (app.json) print_json({{"schema", "orrery.export/1"}, {"target", *target}, {"text", text}});
+    else fmt::print("{}", text);
+  });
+}
+
+void add_model(CLI::App& parent, App& app) {
+  CLI::App* command = parent.add_subcommand("model", "models: presets and imports");
+  command->require_subcommand(1);
+  CLI::App* show = subcommand(*command, app, "show", "a preset, or the list of them");
+  auto name = std::make_shared<std::string>();
+  show->add_option("name", *name, "preset");
+  show->callback([&app, name] {
+    if (!name->empty()) return print_model(app, preset_model(*name, Cursor{"model", ""}));
+    if (app.json) return print_json({{"schema", "orrery.models/1"}, {"presets", preset_model_names()}});
+    for (const std::string& n : preset_model_names()) print_model(app, preset_model(n));
+  });
+  CLI::App* import = subcommand(*command, app, "import", "a Hugging Face config.json");
+  auto file = std::make_shared<std::string>();
+  import->add_option("config", *file, "config.json")->required();
+  import->callback([&app, file] { print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""})); });
+}
+
+void add_topology(CLI::App& parent, App& app) {
+  CLI::App* command = parent.add_subcommand("topology", "clusters");
+  command->require_subcommand(1);
+  CLI::App* show = subcommand(*command, app, "show", "a topology, or the list of them");
+  auto name = std::make_shared<std::string>();
+  show->add_option("name", *name, "name or file");
+  show->callback([&app, name] {
+    if (name->empty()) {
+      const auto names = app.data.names("topologies");
+      if (app.json) return print_json({{"schema", "orrery.topologies/1"}, {"names", names}});
+      for (const auto& n : names) fmt::print("{}\n", n);
+      return;
+    }
+    const Cluster c = load_cluster(*name, {}, Cursor{"topology", ""}, app.data);
+    const sim::Topology t(c);
+    const auto node = t.group(std::min(c.devices(), c.scale_up_domain()), 1);
+    const auto across = t.group(c.devices() / c.devices_per_node, c.devices_per_node);
+    if (app.json) {
+      Json j = write_fields(c);
+      j["schema"] = "orrery.cluster/1";
+      j["vertices"] = boost::num_vertices(t.graph());
+      j["edges"] = boost::num_edges(t.graph());
+      return print_json(j);
+    }
+    fmt::print("{}: {} nodes of {} x {}, {} vertices and {} directed links\n", c.name, c.nodes, c.devices_per_node, c.device, boost::num_vertices(t.graph()), boost::num_edges(t.graph()));
+    fmt::print("  in the scale-up domain ({} devices): {} per device and direction for a ring\n", c.scale_up_domain(), format(node.ring));
+    if (c.nodes > 1) fmt::print("  between nodes, all devices at once: {} per device and direction\n", format(across.ring));
+    if (c.node_hour.value > 0) fmt::print("  {} per node and hour ({})\n", format(c.node_hour), c.price_as_of);
+  });
+}
+
+void add_schema(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
+  auto name = std::make_shared<std::string>();
+  command->add_option("format", *name, "scenario, plan, cluster, device, stack or model")->required()->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "stack", "model"}));
+  command->callback([name] {
+    Json s;
+    if (*name == "scenario") s = schema_fields<Scenario>();
+    else if (*name == "plan") s = schema_fields<PlanFile>();
+    else if (*name == "cluster") s = schema_fields<Cluster>();
+    else if (*name == "device") s = schema_fields<Device>();
+    else if (*name == "stack") s = schema_fields<Stack>();
+    else s = schema_fields<Model>();
+    s["$schema"] = "https://json-schema.org/draft/2020-12/schema";
+    s["title"] = "orrery " + *name;
+    print_json(s);
+  });
+}
+
+void add_doctor(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "doctor", "what this machine has and which backends work");
+  command->callback([&app] {
+    const unsigned cores = std::thread::hardware_concurrency();
+    const auto pages = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+    const auto profiles = app.data.names("profiles"), topologies = app.data.names("topologies");
+    if (app.json) {
+      return print_json({{"schema", "orrery.doctor/1"}, {"cores", cores}, {"memory_bytes", pages}, {"backends", {"cpu-threads"}}, {"profiles", profiles}, {"topologies", topologies}});
+    }
+    fmt::print("{} cores, {} of memory\n", cores, format(Bytes{pages}));
+    fmt::print("backends that run plans: cpu (ranks as threads, fp32 reference kernels)\n");
+    fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
+    fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));
+    if (profiles.empty()) fmt::print("no profiles found: set ORRERY_DATA to the folder that holds profiles/ and topologies/\n");
+  });
+}
+
+}  // namespace orrery::cli

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "cli/commands.h"
+#include "sim/calibration/validate.h"
+
+namespace orrery::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  bool rows = false;
+};
+
+constexpr const char* kQuantities[] = {"step_time", "memory", "time"};
+
+Json summary_json(const std::vector<sim::ValidationRow>& rows, const std::string& source, bool firm) {
+  Json out = Json::object();
+  for (const char* q : kQuantities) {
+    const sim::ErrorSummary s = sim::summarise(rows, q, source, firm);
+    if (s.n > 0) out[q] = {{"n", s.n}, {"mape", s.mape}, {"bias", s.bias}, {"median", s.median}};
+  }
+  return out;
+}
+
+void print_line(const char* name, const sim::ErrorSummary& s) {
+  if (s.n > 0) fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}\n", name, s.n, 100 * s.mape, 100 * s.bias, 100 * s.median);
+}
+
+void execute(App& app, const Options& o) {
+  sim::Validation all;
+  for (const std::string& file : o.files) {
+    sim::Validation v = sim::validate_file(file, app.data);
+    all.read += v.read;
+    all.rows.insert(all.rows.end(), v.rows.begin(), v.rows.end());
+    for (const auto& [reason, n] : v.skipped) all.skipped[reason] += n;
+  }
+  std::int64_t skipped = 0;
+  for (const auto& [reason, n] : all.skipped) skipped += n;
+  if (app.json) {
+    Json out = {{"schema", "orrery.validation/1"}};
+    out["summary"] = summary_json(all.rows, {}, false);
+    out["summary"]["rows"] = all.read;
+    out["summary"]["scored"] = all.read - skipped;
+    out["summary"]["skipped"] = all.skipped;
+    out["summary"]["without_assumptions"] = summary_json(all.rows, {}, true);
+    for (const std::string& s : all.sources()) out["by_source"][s] = summary_json(all.rows, s, false);
+    out["rows"] = Json::array();
+    for (const auto& r : all.rows) {
+      out["rows"].push_back({{"id", r.id}, {"quantity", r.quantity}, {"predicted", r.predicted}, {"published", r.published}, {"error", r.error()}, {"assumed", r.assumed}});
+    }
+    return print_json(out);
+  }
+  if (o.rows) {
+    for (const auto& r : all.rows) {
+      fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted, r.published, 100 * r.error(), r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
+    }
+  }
+  fmt::print("{} rows read, {} predicted\n", all.read, all.read - skipped);
+  for (const char* q : kQuantities) {
+    const auto total = sim::summarise(all.rows, q);
+    if (total.n == 0) continue;
+    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}\n", std::string(q) + ", errors in %", "rows", "mean", "bias", "median");
+    for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, q, s));
+    print_line("all", total);
+    print_line("all rows that leave nothing open", sim::summarise(all.rows, q, {}, true));
+  }
+  if (!all.skipped.empty()) fmt::print("\nnot predicted\n");
+  for (const auto& [reason, n] : all.skipped) fmt::print("  {:>6}  {}\n", n, reason);
+}
+
+}  // namespace
+
+void add_validate(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "validate", "predicted against published measurements");
+  auto o = std::make_shared<Options>();
+  command->add_option("files", o->files, "data sets: training runs, collectives, kernel tables")->required();
+  command->add_flag("--rows", o->rows, "print every row");
+  command->callback([&app, o] { execute(app, *o); });
+}
+
+}  // namespace orrery::cli

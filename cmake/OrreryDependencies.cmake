@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+find_package(Threads REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # Boost.Graph is header-only for what we use.
+if(ORRERY_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(ORRERY_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
+if(ORRERY_CUDA)
+  find_package(CUDAToolkit 12 QUIET)
+endif()

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+include(GNUInstallDirs)
+install(TARGETS orrery RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+foreach(folder profiles topologies scenarios)
+  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/orrery)
+endforeach()

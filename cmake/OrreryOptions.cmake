@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Language level, warnings, sanitizers and the one function that declares a folder's library.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+option(ORRERY_TESTS "Build the tests" ON)
+option(ORRERY_BENCH "Build the benchmarks" OFF)
+option(ORRERY_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(ORRERY_WERROR "Warnings are errors" OFF)
+option(ORRERY_CUDA "Build what needs the CUDA toolkit when it is found" ON)
+set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example address,undefined")
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# Costs are doubles whose bits must not depend on the compiler: no fused multiply-add behind our back.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off)
+if(ORRERY_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(ORRERY_SANITIZE)
+  add_compile_options(-fsanitize=${ORRERY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${ORRERY_SANITIZE})
+endif()
+
+# orrery_library(NAME SOURCES... DEPENDS targets...): folder = library = namespace.
+function(orrery_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(orrery_${name} STATIC ${ARG_SOURCES})
+  add_library(orrery::${name} ALIAS orrery_${name})
+  target_include_directories(orrery_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(orrery_${name} PUBLIC ${ARG_DEPENDS})
+endfunction()

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A file's field is declared once; the parser, the writer, the JSON Schema and the documentation come
+// from that declaration.
+//
+//   struct Prices { Dollars node_hour; std::int64_t nodes = 1; };
+//   template <class Visitor>
+//   void describe(Visitor& v, Prices& p) {
+//     v(Field{.name = "node_hour", .help = "on-demand price of one node for an hour"}, p.node_hour);
+//     v(Field{.name = "nodes", .help = "nodes rented", .min = 1, .max = 1e6}, p.nodes);
+//   }
+//   Prices p = read_fields<Prices>(json, Cursor{"prices.json"});   // InputError: file, pointer, value
+//   Json j = write_fields(p);
+//   Json s = schema_fields<Prices>();
+//
+// Types understood: bool, integers, double, string, the quantities of core/units.h (as unit strings),
+// enums with a name table, vector, optional, map<string, string>, and described structs. A field that
+// is absent keeps the value the struct had before, so defaults are the struct's own initialisers. A
+// described struct may also define `bool read_custom(const Json&, const Cursor&, T&)` to accept
+// another form (a preset's name instead of an object); it returns true when it has read everything.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/units.h"
+
+namespace orrery {
+
+struct Field {
+  const char* name;
+  const char* help;
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool required = false;
+};
+
+// Where a value stands: a file and a JSON pointer into it.
+struct Cursor {
+  std::string file;
+  std::string pointer;
+
+  Cursor child(std::string_view key) const;
+  Cursor child(std::size_t index) const { return {file, pointer + "/" + std::to_string(index)}; }
+  [[noreturn]] void fail(const std::string& problem, const std::string& allowed = {}) const {
+    throw InputError(file, pointer, problem, allowed);
+  }
+};
+
+// The value as an error message shows it: compact, ASCII, at most 60 characters.
+std::string shown(const Json& value);
+
+// enum_names(E) is found by argument-dependent lookup and returns an array of {value, name}.
+template <class E>
+concept NamedEnum = std::is_enum_v<E> && requires(E e) { enum_names(e); };
+
+template <NamedEnum E>
+std::string_view name_of(E value) {
+  for (const auto& [candidate, name] : enum_names(value)) {
+    if (candidate == value) return name;
+  }
+  return "?";
+}
+
+template <NamedEnum E>
+std::vector<std::string> all_names(E) {
+  std::vector<std::string> names;
+  for (const auto& [candidate, name] : enum_names(E{})) names.emplace_back(name);
+  return names;
+}
+
+template <NamedEnum E>
+std::optional<E> enum_from(std::string_view text) {
+  for (const auto& [candidate, name] : enum_names(E{})) {
+    if (name == text) return candidate;
+  }
+  return std::nullopt;
+}
+
+struct AnyVisitor {
+  template <class T>
+  void operator()(const Field&, T&) {}
+};
+template <class T>
+concept Described = std::is_class_v<T> && requires(AnyVisitor& v, T& t) { describe(v, t); };
+template <class T>
+concept CustomRead = requires(const Json& j, const Cursor& c, T& t) {
+  { read_custom(j, c, t) } -> std::same_as<bool>;
+};
+
+// --- quantities -----------------------------------------------------------------------------------
+template <class T>
+struct UnitText;  // specialised for each quantity: parse and example
+template <>
+struct UnitText<Time> {
+  static auto parse(std::string_view s) { return parse_time(s); }
+  static constexpr const char* kExample = "2 us";
+};
+template <>
+struct UnitText<Bytes> {
+  static auto parse(std::string_view s) { return parse_bytes(s); }
+  static constexpr const char* kExample = "80 GiB";
+};
+template <>
+struct UnitText<Bandwidth> {
+  static auto parse(std::string_view s) { return parse_bandwidth(s); }
+  static constexpr const char* kExample = "400 Gb/s";
+};
+template <>
+struct UnitText<FlopRate> {
+  static auto parse(std::string_view s) { return parse_flop_rate(s); }
+  static constexpr const char* kExample = "312 TFLOP/s";
+};
+template <>
+struct UnitText<Dollars> {
+  static auto parse(std::string_view s) { return parse_dollars(s); }
+  static constexpr const char* kExample = "$32.77";
+};
+template <class T>
+concept UnitQuantity = requires { UnitText<T>::kExample; };
+
+// --- reading --------------------------------------------------------------------------------------
+template <class T>
+void read_value(const Json& json, const Cursor& at, const Field& field, T& out);
+
+class FieldReader {
+ public:
+  FieldReader(const Json& object, const Cursor& at) : object_(object), at_(at) {}
+
+  template <class T>
+  void operator()(const Field& field, T& value) {
+    known_.emplace_back(field.name);
+    const auto found = object_.find(field.name);
+    if (found != object_.end()) {
+      read_value(*found, at_.child(field.name), field, value);
+    } else if (field.required) {
+      at_.fail(fmt::format("the field \"{}\" is missing ({})", field.name, field.help));
+    }
+  }
+  // Every key must have been declared; "$schema", "schema" and "comment" are always allowed.
+  void reject_unknown() const;
+
+ private:
+  const Json& object_;
+  const Cursor& at_;
+  std::vector<std::string> known_;
+};
+
+template <Described T>
+void read_fields_into(const Json& json, const Cursor& at, T& out) {
+  if constexpr (CustomRead<T>) {
+    if (read_custom(json, at, out)) return;
+  }
+  if (!json.is_object()) at.fail(shown(json) + " is not an object", "allowed: {...}");
+  FieldReader reader(json, at);
+  describe(reader, out);
+  reader.reject_unknown();
+}
+
+template <Described T>
+T read_fields(const Json& json, const Cursor& at) {
+  T out{};
+  read_fields_into(json, at, out);
+  return out;
+}
+
+void check_range(double value, const Json& json, const Cursor& at, const Field& field);
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+inline constexpr std::size_t kLongestArray = 1'000'000;
+
+template <class T>
+void read_value(const Json& json, const Cursor& at, const Field& field, T& out) {
+  if constexpr (std::same_as<T, bool>) {
+    if (!json.is_boolean()) at.fail(shown(json) + " is not a boolean", "allowed: true, false");
+    out = json.get<bool>();
+  } else if constexpr (std::integral<T>) {
+    if (!json.is_number_integer()) at.fail(shown(json) + " is not a whole number");
+    const double value = json.get<double>();
+    check_range(value, json, at, field);
+    if (value < static_cast<double>(std::numeric_limits<T>::min()) ||
+        value >= static_cast<double>(std::numeric_limits<T>::max())) {
+      at.fail(shown(json) + " does not fit");
+    }
+    out = json.get<T>();
+  } else if constexpr (std::same_as<T, double>) {
+    if (!json.is_number()) at.fail(shown(json) + " is not a number");
+    out = json.get<double>();
+    check_range(out, json, at, field);
+  } else if constexpr (std::same_as<T, std::string>) {
+    if (!json.is_string()) at.fail(shown(json) + " is not a string");
+    out = json.get<std::string>();
+  } else if constexpr (UnitQuantity<T>) {
+    const auto value = json.is_string() ? UnitText<T>::parse(json.get_ref<const std::string&>())
+                                        : std::nullopt;
+    if (!value) {
+      at.fail(shown(json) + " is not a quantity with its unit",
+              fmt::format("allowed: text like \"{}\"", UnitText<T>::kExample));
+    }
+    check_range(static_cast<double>(value->value), json, at, field);
+    out = *value;
+  } else if constexpr (NamedEnum<T>) {
+    const auto names = all_names(T{});
+    if (!json.is_string()) at.fail(shown(json) + " is not a name", allowed_names("", names));
+    const auto& text = json.get_ref<const std::string&>();
+    const auto value = enum_from<T>(text);
+    if (!value) at.fail(shown(json) + " is not known", allowed_names(text, names));
+    out = *value;
+  } else if constexpr (IsVector<T>::value) {
+    if (!json.is_array()) at.fail(shown(json) + " is not an array");
+    if (json.size() > kLongestArray) at.fail(fmt::format("{} elements are too many", json.size()));
+    out.clear();
+    for (std::size_t i = 0; i < json.size(); ++i) {
+      typename T::value_type element{};
+      read_value(json[i], at.child(i), field, element);
+      out.push_back(std::move(element));
+    }
+  } else if constexpr (IsOptional<T>::value) {
+    if (json.is_null()) {
+      out.reset();
+    } else {
+      typename T::value_type value{};
+      read_value(json, at, field, value);
+      out = std::move(value);
+    }
+  } else if constexpr (std::same_as<T, std::map<std::string, std::string>>) {
+    if (!json.is_object()) at.fail(shown(json) + " is not an object of strings");
+    out.clear();
+    for (const auto& [key, value] : json.items()) {
+      if (!value.is_string()) at.child(key).fail(shown(value) + " is not a string");
+      out[key] = value.template get<std::string>();
+    }
+  } else {
+    static_assert(Described<T>);
+    read_fields_into(json, at, out);
+  }
+}
+
+// --- writing --------------------------------------------------------------------------------------
+template <class T>
+Json write_value(const T& value);
+
+struct FieldWriter {
+  Json object = Json::object();
+  template <class T>
+  void operator()(const Field& field, T& value) {
+    if constexpr (IsOptional<T>::value) {
+      if (!value) return;
+    }
+    object[field.name] = write_value(value);
+  }
+};
+
+template <Described T>
+Json write_fields(const T& value) {
+  FieldWriter writer;
+  describe(writer, const_cast<T&>(value));  // NOLINT: a writer only reads.
+  return std::move(writer.object);
+}
+
+template <class T>
+Json write_value(const T& value) {
+  if constexpr (UnitQuantity<T>) {
+    return to_text(value);
+  } else if constexpr (NamedEnum<T>) {
+    return std::string(name_of(value));
+  } else if constexpr (IsVector<T>::value) {
+    Json array = Json::array();
+    for (const auto& element : value) array.push_back(write_value(element));
+    return array;
+  } else if constexpr (IsOptional<T>::value) {
+    return value ? write_value(*value) : Json(nullptr);
+  } else if constexpr (Described<T>) {
+    return write_fields(value);
+  } else {
+    return Json(value);
+  }
+}
+
+// --- JSON Schema (draft 2020-12) ------------------------------------------------------------------
+template <class T>
+Json schema_value(const Field& field);
+
+struct FieldSchema {
+  Json properties = Json::object();
+  Json required = Json::array();
+  template <class T>
+  void operator()(const Field& field, T& value) {
+    Json schema = schema_value<T>(field);
+    schema["description"] = field.help;
+    if constexpr (!Described<T> && !IsVector<T>::value && !IsOptional<T>::value) {
+      if (!field.required) schema["default"] = write_value(value);
+    }
+    if (field.required) required.push_back(field.name);
+    properties[field.name] = std::move(schema);
+  }
+};
+
+template <Described T>
+Json schema_fields() {
+  T defaults{};
+  FieldSchema schema;
+  describe(schema, defaults);
+  for (const char* name : {"$schema", "schema", "comment"}) {
+    if (!schema.properties.contains(name)) schema.properties[name] = {{"type", "string"}};
+  }
+  Json out = {{"type", "object"},
+              {"properties", std::move(schema.properties)},
+              {"additionalProperties", false}};
+  if (!schema.required.empty()) out["required"] = std::move(schema.required);
+  if constexpr (CustomRead<T>) {
+    return Json{{"anyOf", Json::array({Json{{"type", "string"}}, std::move(out)})}};
+  }
+  return out;
+}
+
+template <class T>
+Json schema_value(const Field& field) {
+  Json out = Json::object();
+  if constexpr (std::same_as<T, bool>) {
+    out["type"] = "boolean";
+  } else if constexpr (std::integral<T> || std::same_as<T, double>) {
+    out["type"] = std::integral<T> ? "integer" : "number";
+    if (std::isfinite(field.min)) out["minimum"] = field.min;
+    if (std::isfinite(field.max)) out["maximum"] = field.max;
+  } else if constexpr (std::same_as<T, std::string>) {
+    out["type"] = "string";
+  } else if constexpr (UnitQuantity<T>) {
+    out["type"] = "string";
+    out["examples"] = Json::array({UnitText<T>::kExample});
+  } else if constexpr (NamedEnum<T>) {
+    out["enum"] = all_names(T{});
+  } else if constexpr (IsVector<T>::value) {
+    out["type"] = "array";
+    out["items"] = schema_value<typename T::value_type>(field);
+  } else if constexpr (IsOptional<T>::value) {
+    return schema_value<typename T::value_type>(field);
+  } else if constexpr (Described<T>) {
+    return schema_fields<T>();
+  } else {
+    out["type"] = "object";
+    out["additionalProperties"] = {{"type", "string"}};
+  }
+  return out;
+}
+
+}  // namespace orrery

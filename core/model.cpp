@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model.h"
+
+namespace orrery {
+namespace {
+
+Model gpt(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+          std::int64_t vocab, std::int64_t positions = 2048) {
+  return Model{.name = name, .layers = layers, .hidden = hidden, .heads = heads, .vocab = vocab,
+               .max_positions = positions};
+}
+
+struct LlamaShape {
+  std::int64_t layers, hidden, heads, kv_heads, ffn, vocab, positions;
+  bool tied = false, qkv_bias = false, qk_norm = false;
+  std::int64_t head_dim = 0;
+};
+
+Model llama(const char* name, const LlamaShape& s) {
+  return Model{.name = name, .layers = s.layers, .hidden = s.hidden, .heads = s.heads,
+               .kv_heads = s.kv_heads, .head_dim = s.head_dim, .ffn_hidden = s.ffn, .vocab = s.vocab,
+               .max_positions = s.positions, .norm = Norm::kRmsNorm, .positions = Positions::kRotary,
+               .activation = Activation::kSwiglu, .bias = false, .qkv_bias = s.qkv_bias,
+               .qk_norm = s.qk_norm, .tied_embeddings = s.tied};
+}
+
+// Dimensions from the papers and model cards; GPT vocabularies are Megatron's padded 51200 unless the
+// model is OpenAI's own.
+const std::vector<Model>& presets() {
+  static const std::vector<Model> all = {
+      gpt("gpt2-124m", 12, 768, 12, 50257, 1024),
+      gpt("gpt2-350m", 24, 1024, 16, 50257, 1024),
+      gpt("gpt2-774m", 36, 1280, 20, 50257, 1024),
+      gpt("gpt2-1558m", 48, 1600, 25, 50257, 1024),
+      gpt("megatron-1.7b", 24, 2304, 24, 51200),
+      gpt("megatron-22b", 48, 6144, 64, 51200),
+      gpt("gpt3-175b", 96, 12288, 96, 51200),
+      gpt("turing-530b", 105, 20480, 128, 51200),
+      gpt("megatron-1t", 128, 25600, 160, 51200),
+      gpt("climate-1.2b", 24, 2048, 16, 8192),
+      llama("llama-2-7b", {32, 4096, 32, 32, 11008, 32000, 4096}),
+      llama("llama-2-13b", {40, 5120, 40, 40, 13824, 32000, 4096}),
+      llama("llama-2-70b", {80, 8192, 64, 8, 28672, 32000, 4096}),
+      llama("llama-3-8b", {32, 4096, 32, 8, 14336, 128256, 8192}),
+      llama("llama-3-70b", {80, 8192, 64, 8, 28672, 128256, 8192}),
+      llama("llama-3-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
+      llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
+      llama("qwen2-7b", {28, 3584, 28, 4, 18944, 152064, 32768, false, true}),
+      llama("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
+      gpt("tiny-gpt", 4, 64, 4, 256, 64),
+      llama("tiny-llama", {4, 64, 4, 2, 176, 256, 64}),
+  };
+  return all;
+}
+
+// A field under any of its names (transformers 4 and 5 differ); null counts as absent.
+const Json* find_any(const Json& config, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const auto found = config.find(name);
+    if (found != config.end() && !found->is_null()) return &*found;
+  }
+  return nullptr;
+}
+
+class HuggingFaceReader {
+ public:
+  HuggingFaceReader(const Json& config, const Cursor& at) : config_(config), at_(at) {}
+
+  void integer(std::initializer_list<const char*> names, std::int64_t& out, bool required) const {
+    const Json* value = find_any(config_, names);
+    if (value == nullptr) {
+      if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
+      return;
+    }
+    read_value(*value, at_.child(*names.begin()), Field{*names.begin(), "", 1, 1 << 30}, out);
+  }
+  void boolean(const char* name, bool& out) const {
+    if (const Json* value = find_any(config_, {name})) {
+      read_value(*value, at_.child(name), Field{name, ""}, out);
+    }
+  }
+
+ private:
+  const Json& config_;
+  const Cursor& at_;
+};
+
+Model import_gpt2(const HuggingFaceReader& read) {
+  Model m;
+  m.max_positions = 1024;
+  read.integer({"n_layer", "num_hidden_layers"}, m.layers, true);
+  read.integer({"n_embd", "hidden_size"}, m.hidden, true);
+  read.integer({"n_head", "num_attention_heads"}, m.heads, true);
+  read.integer({"n_inner", "intermediate_size"}, m.ffn_hidden, false);
+  read.integer({"n_positions", "max_position_embeddings"}, m.max_positions, false);
+  return m;
+}
+
+Model import_llama(const HuggingFaceReader& read, const std::string& type) {
+  Model m = llama(type.c_str(), {});
+  m.max_positions = 2048;
+  read.integer({"num_hidden_layers"}, m.layers, true);
+  read.integer({"hidden_size"}, m.hidden, true);
+  read.integer({"num_attention_heads"}, m.heads, true);
+  read.integer({"num_key_value_heads"}, m.kv_heads, false);
+  read.integer({"head_dim"}, m.head_dim, false);
+  read.integer({"intermediate_size"}, m.ffn_hidden, true);
+  read.integer({"max_position_embeddings"}, m.max_positions, false);
+  m.qkv_bias = type == "qwen2";
+  m.qk_norm = type == "qwen3";
+  read.boolean("attention_bias", m.qkv_bias);
+  return m;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_model_names() {
+  std::vector<std::string> names;
+  for (const Model& m : presets()) names.push_back(m.name);
+  return names;
+}
+
+Model preset_model(std::string_view name, const Cursor& at) {
+  for (const Model& m : presets()) {
+    if (m.name == name) return m;
+  }
+  at.fail(fmt::format("there is no model preset {}", shown(Json(std::string(name)))),
+          allowed_names(name, preset_model_names()));
+}
+
+bool read_custom(const Json& json, const Cursor& at, Model& out) {
+  if (json.is_string()) {
+    out = preset_model(json.get_ref<const std::string&>(), at);
+    return true;
+  }
+  if (!json.is_object()) {
+    at.fail(shown(json) + " is not a model", "allowed: a preset's name, or an object");
+  }
+  if (json.contains("preset") || json.contains("config")) {
+    Json rest = json;
+    std::string base;
+    if (json.contains("preset")) {
+      read_value(json["preset"], at.child("preset"), Field{"preset", ""}, base);
+      out = preset_model(base, at.child("preset"));
+    } else {
+      read_value(json["config"], at.child("config"), Field{"config", ""}, base);
+      const auto path = std::filesystem::path(at.file).parent_path() / base;
+      out = import_hugging_face(load_json(path), Cursor{path.string(), ""});
+    }
+    rest.erase("preset");
+    rest.erase("config");
+    FieldReader reader(rest, at);
+    describe(reader, out);
+    reader.reject_unknown();
+    check_model(out, at);
+    return true;
+  }
+  FieldReader reader(json, at);
+  describe(reader, out);
+  reader.reject_unknown();
+  check_model(out, at);
+  return true;
+}
+
+void check_model(const Model& m, const Cursor& at) {
+  const auto need = [&](const char* field, std::int64_t value) {
+    if (value <= 0) at.fail(fmt::format("the field \"{}\" is missing", field));
+  };
+  need("layers", m.layers);
+  need("hidden", m.hidden);
+  need("heads", m.heads);
+  need("vocab", m.vocab);
+  if (m.head_dim == 0 && m.hidden % m.heads != 0) {
+    at.child("heads").fail(fmt::format("{} heads do not divide the width {}", m.heads, m.hidden),
+                           "allowed: a divisor of hidden, or an explicit head_dim");
+  }
+  if (m.heads % m.kv() != 0) {
+    at.child("kv_heads").fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
+                              "allowed: a divisor of heads");
+  }
+  if (m.positions == Positions::kRotary && m.head() % 2 != 0) {
+    at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
+  }
+}
+
+Model import_hugging_face(const Json& config, const Cursor& at) {
+  if (!config.is_object()) at.fail(shown(config) + " is not an object");
+  if (config.contains("text_config")) {
+    return import_hugging_face(config["text_config"], at.child("text_config"));
+  }
+  static const std::vector<std::string> kKnown = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+  std::string type;
+  const auto found = config.find("model_type");
+  if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
+  read_value(*found, at.child("model_type"), Field{"model_type", ""}, type);
+  if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
+    at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
+  }
+  const HuggingFaceReader read(config, at);
+  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, type);
+  m.name = type;
+  read.integer({"vocab_size"}, m.vocab, true);
+  read.boolean("tie_word_embeddings", m.tied_embeddings);
+  check_model(m, at);
+  return m;
+}
+
+std::int64_t parameters_per_layer(const Model& m) {
+  const std::int64_t h = m.hidden, q = m.heads * m.head(), f = m.ffn();
+  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * h;
+  std::int64_t total = h * m.qkv_width() + q * h + h * m.fc1_width() + f * h + 2 * norm;
+  if (m.bias) total += m.qkv_width() + h + m.fc1_width() + h;
+  else if (m.qkv_bias) total += m.qkv_width();
+  if (m.qk_norm) total += 2 * m.head();
+  return total;
+}
+
+std::int64_t count_parameters(const Model& m) {
+  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
+  std::int64_t total = m.layers * parameters_per_layer(m) + m.vocab * m.hidden + norm;
+  if (m.positions == Positions::kLearned) total += m.max_positions * m.hidden;
+  if (!m.tied_embeddings) total += m.vocab * m.hidden;
+  return total;
+}
+
+Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops convention) {
+  const double s = static_cast<double>(seq), h = static_cast<double>(m.hidden);
+  const double q = static_cast<double>(m.heads * m.head());
+  const double matrices = h * static_cast<double>(m.qkv_width() + m.fc1_width() + m.ffn()) + q * h;
+  const double linear =
+      2.0 * s * (static_cast<double>(m.layers) * matrices + h * static_cast<double>(m.vocab));
+  const double core = (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * 4.0 * s * s * q *
+                      static_cast<double>(m.layers);
+  return Flop{3.0 * (linear + core)};
+}
+
+}  // namespace orrery

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plan.h"
+
+namespace orrery {
+
+std::string short_name(const Plan& p) {
+  std::string text = fmt::format("TP{} PP{} DP{}", p.tp, p.pp, p.dp);
+  if (p.vpp > 1) text += fmt::format(" VPP{}", p.vpp);
+  text += fmt::format(" mb{}x{}", p.micro_batch, p.micro_batches);
+  if (p.pp > 1) text += fmt::format(" {}", name_of(p.schedule));
+  if (p.sequence_parallel) text += " sp";
+  if (p.zero > 0) text += fmt::format(" zero{}", p.zero);
+  if (p.zero > 0 && p.shards() != p.dp) text += fmt::format("/{}", p.shards());
+  if (p.recompute != Recompute::kNone) text += fmt::format(" {}", name_of(p.recompute));
+  if (p.recompute == Recompute::kFull && p.recompute_layers > 1) text += fmt::format("/{}", p.recompute_layers);
+  if (p.rank_order != RankOrder::kTpDpPp) text += fmt::format(" {}", name_of(p.rank_order));
+  if (!p.chunk_layers.empty()) text += " uneven";
+  return text;
+}
+
+std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers) {
+  if (!p.chunk_layers.empty()) return p.chunk_layers;
+  const std::int64_t chunks = p.pp * p.vpp;
+  std::vector<std::int64_t> out(static_cast<std::size_t>(chunks), layers / chunks);
+  for (std::int64_t c = 0; c < layers % chunks; ++c) ++out[static_cast<std::size_t>(c)];
+  return out;
+}
+
+std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk) {
+  const std::int64_t lap = chunk / p.pp, place = chunk % p.pp;
+  return p.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? p.pp - 1 - place : place;
+}
+
+}  // namespace orrery

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plan: how one training step is laid out over ranks and time. The ranks are tp * dp * pp; each
+// pipeline stage holds vpp model chunks; each replica runs `micro_batches` micro-batches of
+// `micro_batch` sequences, so the global batch is micro_batch * micro_batches * dp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/fields.h"
+
+namespace orrery {
+
+enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV };
+enum class Recompute { kNone, kSelective, kFull };
+// Fastest-varying axis first, as in Megatron's "tp-dp-pp".
+enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
+
+constexpr auto enum_names(Schedule) {
+  return std::array{std::pair{Schedule::kNaive, "naive"},
+                    std::pair{Schedule::kGPipe, "gpipe"},
+                    std::pair{Schedule::k1F1B, "1f1b"},
+                    std::pair{Schedule::kInterleaved, "interleaved"},
+                    std::pair{Schedule::kZeroBubbleH1, "zb-h1"},
+                    std::pair{Schedule::kZeroBubbleV, "zb-v"}};
+}
+constexpr auto enum_names(Recompute) {
+  return std::array{std::pair{Recompute::kNone, "none"}, std::pair{Recompute::kSelective, "selective"},
+                    std::pair{Recompute::kFull, "full"}};
+}
+constexpr auto enum_names(RankOrder) {
+  return std::array{std::pair{RankOrder::kTpDpPp, "tp-dp-pp"}, std::pair{RankOrder::kTpPpDp, "tp-pp-dp"},
+                    std::pair{RankOrder::kDpTpPp, "dp-tp-pp"}, std::pair{RankOrder::kPpTpDp, "pp-tp-dp"}};
+}
+
+struct Plan {
+  std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
+  bool sequence_parallel = false;
+  std::int64_t zero = 0;           // ZeRO stage
+  std::int64_t shard_group = 0;    // ranks that share ZeRO's shards; 0: all of dp
+  std::int64_t micro_batch = 1;    // sequences
+  std::int64_t micro_batches = 1;  // per replica and step
+  Schedule schedule = Schedule::k1F1B;
+  Recompute recompute = Recompute::kNone;
+  std::int64_t recompute_layers = 1;  // full recomputation keeps every k-th layer's input
+  RankOrder rank_order = RankOrder::kTpDpPp;
+  // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
+  std::vector<std::int64_t> chunk_layers;
+
+  std::int64_t ranks() const { return tp * pp * dp; }
+  std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
+  std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp); }
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+template <class V>
+void describe(V& v, Plan& p) {
+  constexpr double kMost = 1 << 24;
+  v(Field{.name = "tp", .help = "tensor-parallel degree", .min = 1, .max = 65536}, p.tp);
+  v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = 65536}, p.pp);
+  v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = 1024}, p.vpp);
+  v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = kMost}, p.dp);
+  v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
+  v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
+  v(Field{.name = "shard_group", .help = "ranks that share ZeRO's shards; 0 means dp", .min = 0, .max = kMost},
+    p.shard_group);
+  v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = kMost}, p.micro_batch);
+  v(Field{.name = "micro_batches", .help = "micro-batches per replica and step", .min = 1, .max = kMost},
+    p.micro_batches);
+  v(Field{.name = "schedule", .help = "pipeline schedule"}, p.schedule);
+  v(Field{.name = "recompute", .help = "activation recomputation"}, p.recompute);
+  v(Field{.name = "recompute_layers", .help = "full recomputation keeps every k-th layer's input", .min = 1, .max = 10000},
+    p.recompute_layers);
+  v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
+  v(Field{.name = "chunk_layers", .help = "layers of each chunk in model order; empty means even", .min = 0, .max = 10000},
+    p.chunk_layers);
+}
+
+// "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables.
+std::string short_name(const Plan& p);
+
+// Layers of chunk c in model order, from chunk_layers or as even as possible (the first ones get the
+// remainder). Chunk c lives on stage stage_of_chunk(p, c).
+std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers);
+
+// Chunks go round the stages (0, 1, .. p-1, 0, ..); the V schedule comes back (0 .. p-1, p-1 .. 0).
+std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk);
+
+}  // namespace orrery

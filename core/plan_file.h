@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plan on disk: the scenario it answers, the plan, and what was predicted for it. Self-contained, so
+// simulate, run and export need nothing else. Schema "orrery.plan/1".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/scenario.h"
+
+namespace orrery {
+
+// Peak memory of one pipeline stage, split by class at the moment of the peak. Bytes.
+struct StageMemory {
+  std::int64_t stage = 0;
+  std::int64_t total = 0;  // with context, communicators and allocator overhead
+  std::int64_t parameter = 0, gradient = 0, optimizer = 0, activation = 0, workspace = 0, communication = 0;
+  std::int64_t overhead = 0;
+};
+
+// Where the slowest stage spends the step; the parts add up to the step.
+struct Breakdown {
+  double forward_s = 0, backward_s = 0, recompute_s = 0, optimizer_s = 0;
+  double exposed_tp_s = 0, exposed_dp_s = 0, exposed_pp_s = 0;  // pp: waiting for other stages, bubble included
+  double host_s = 0;
+};
+
+struct Predicted {
+  double step_time_s = 0;
+  double tokens_per_s = 0;
+  double mfu = 0, hfu = 0;            // full attention counted; of the dense peak of the math format
+  std::int64_t peak_memory_bytes = 0;
+  std::vector<StageMemory> memory;
+  Breakdown breakdown;
+  double days = 0;                    // zero when the scenario has no token budget
+  double cost_usd = 0;                // of the run; zero when days or the price is unknown
+  double cost_per_step_usd = 0;
+};
+
+struct PlanFile {
+  Scenario scenario;
+  Plan plan;
+  Predicted predicted;
+  std::string device_profile, predicted_by;
+  std::string scenario_hash;
+};
+
+template <class V>
+void describe(V& v, StageMemory& m) {
+  v(Field{.name = "stage", .help = "pipeline stage"}, m.stage);
+  v(Field{.name = "total", .help = "bytes with all overheads"}, m.total);
+  v(Field{.name = "parameter", .help = "bytes"}, m.parameter);
+  v(Field{.name = "gradient", .help = "bytes"}, m.gradient);
+  v(Field{.name = "optimizer", .help = "bytes"}, m.optimizer);
+  v(Field{.name = "activation", .help = "bytes kept for the backward pass"}, m.activation);
+  v(Field{.name = "workspace", .help = "bytes of transient tensors"}, m.workspace);
+  v(Field{.name = "communication", .help = "bytes of communication buffers"}, m.communication);
+  v(Field{.name = "overhead", .help = "context, communicators, allocator"}, m.overhead);
+}
+template <class V>
+void describe(V& v, Breakdown& b) {
+  v(Field{.name = "forward_s", .help = "seconds"}, b.forward_s);
+  v(Field{.name = "backward_s", .help = "seconds"}, b.backward_s);
+  v(Field{.name = "recompute_s", .help = "seconds"}, b.recompute_s);
+  v(Field{.name = "optimizer_s", .help = "seconds"}, b.optimizer_s);
+  v(Field{.name = "exposed_tp_s", .help = "seconds compute waited for tensor-parallel collectives"}, b.exposed_tp_s);
+  v(Field{.name = "exposed_dp_s", .help = "seconds compute waited for data-parallel collectives"}, b.exposed_dp_s);
+  v(Field{.name = "exposed_pp_s", .help = "seconds compute waited for other stages: bubble and transfers"}, b.exposed_pp_s);
+  v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
+}
+template <class V>
+void describe(V& v, Predicted& p) {
+  v(Field{.name = "step_time_s", .help = "seconds"}, p.step_time_s);
+  v(Field{.name = "tokens_per_s", .help = "of the whole cluster"}, p.tokens_per_s);
+  v(Field{.name = "mfu", .help = "model FLOPs over peak, full attention"}, p.mfu);
+  v(Field{.name = "hfu", .help = "executed FLOPs over peak"}, p.hfu);
+  v(Field{.name = "peak_memory_bytes", .help = "of the fullest rank"}, p.peak_memory_bytes);
+  v(Field{.name = "memory", .help = "by stage"}, p.memory);
+  v(Field{.name = "breakdown", .help = "of the slowest stage's step"}, p.breakdown);
+  v(Field{.name = "days", .help = "of the whole run"}, p.days);
+  v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);
+  v(Field{.name = "cost_per_step_usd", .help = "of one step"}, p.cost_per_step_usd);
+}
+template <class V>
+void describe(V& v, PlanFile& f) {
+  v(Field{.name = "scenario", .help = "the question", .required = true}, f.scenario);
+  v(Field{.name = "plan", .help = "the answer", .required = true}, f.plan);
+  v(Field{.name = "predicted", .help = "what was predicted for it"}, f.predicted);
+  v(Field{.name = "device_profile", .help = "profile that predicted it"}, f.device_profile);
+  v(Field{.name = "predicted_by", .help = "estimate or engine"}, f.predicted_by);
+  v(Field{.name = "scenario_hash", .help = "hash of the scenario"}, f.scenario_hash);
+}
+
+}  // namespace orrery

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Strong types for physical quantities, and unit strings at the edges.
+//
+//   Time       integer picoseconds     one step; overflows after 106 days
+//   Bytes      integer bytes
+//   Bandwidth  integer bytes/second    always per direction (NVLink "600 GB/s" is 300)
+//   Flop       double                  multiply and add are two; exact below 2^53, sums are ordered
+//   FlopRate   double FLOP/second      dense, never the "with sparsity" figure
+//   Dollars    integer micro-dollars
+//
+// Text carries its unit: "400 Gb/s", "80 GiB", "2 us", "312 TFLOP/s", "$32.77". GB is 1e9 bytes and GiB
+// is 2^30; Gb is 1e9 bits. A bare number for a dimensioned field is an error (see core/fields.h).
+//
+//   Bytes b = *parse_bytes("80 GiB");                 // 85'899'345'920
+//   Time t = transfer_time(b, *parse_bandwidth("50 GB/s"));
+//   fmt::print("{}", format(t));                      // "1.718 s"
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace orrery {
+
+// A number with a dimension. Sums stay in the dimension, ratios leave it.
+template <class Tag, class Representation>
+struct Quantity {
+  using Rep = Representation;
+  Rep value{};
+
+  friend constexpr auto operator<=>(Quantity, Quantity) = default;
+  constexpr Quantity& operator+=(Quantity o) { value += o.value; return *this; }
+  constexpr Quantity& operator-=(Quantity o) { value -= o.value; return *this; }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) { return {a.value + b.value}; }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) { return {a.value - b.value}; }
+  friend constexpr Quantity operator*(Quantity a, Rep k) { return {a.value * k}; }
+  friend constexpr Quantity operator*(Rep k, Quantity a) { return {a.value * k}; }
+  friend constexpr Quantity operator/(Quantity a, Rep k) { return {a.value / k}; }
+  friend constexpr double ratio(Quantity a, Quantity b) {
+    return static_cast<double>(a.value) / static_cast<double>(b.value);
+  }
+};
+
+using Time = Quantity<struct TimeTag, std::int64_t>;
+using Bytes = Quantity<struct BytesTag, std::int64_t>;
+using Bandwidth = Quantity<struct BandwidthTag, std::int64_t>;
+using Flop = Quantity<struct FlopTag, double>;
+using FlopRate = Quantity<struct FlopRateTag, double>;
+using Dollars = Quantity<struct DollarsTag, std::int64_t>;
+
+inline constexpr std::int64_t kPicosecondsPerSecond = 1'000'000'000'000;
+inline constexpr std::int64_t kMicroDollars = 1'000'000;
+inline constexpr double kGiB = 1073741824.0;
+
+constexpr double seconds(Time t) {
+  return static_cast<double>(t.value) / static_cast<double>(kPicosecondsPerSecond);
+}
+constexpr double dollars(Dollars d) {
+  return static_cast<double>(d.value) / static_cast<double>(kMicroDollars);
+}
+// Rounds to the nearest picosecond; saturates at the largest Time. A NaN or negative becomes zero.
+Time from_seconds(double s);
+Dollars from_dollars(double d);
+
+// bytes / bandwidth, rounded up, exact for any operands (128-bit intermediate). Zero bytes take no time.
+Time transfer_time(Bytes bytes, Bandwidth bandwidth);
+
+// Text to value. Empty when the text is not a number followed by a unit of the right dimension, or is
+// not finite, or does not fit.
+std::optional<Time> parse_time(std::string_view text);
+std::optional<Bytes> parse_bytes(std::string_view text);
+std::optional<Bandwidth> parse_bandwidth(std::string_view text);
+std::optional<FlopRate> parse_flop_rate(std::string_view text);
+std::optional<Dollars> parse_dollars(std::string_view text);
+
+// Value to text: exact enough to read back to the same value (files), or three digits (people).
+std::string to_text(Time t);
+std::string to_text(Bytes b);
+std::string to_text(Bandwidth b);
+std::string to_text(FlopRate f);
+std::string to_text(Dollars d);
+std::string format(Time t);
+std::string format(Bytes b);
+std::string format(Bandwidth b);
+std::string format(Dollars d);
+
+}  // namespace orrery

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reference kernels: the plainest correct fp32 form of every op of a program, one function per op kind.
+// Row-major; shapes as in program/emitter.h. Faster kernels are checked against these, and these
+// against finite differences (tests/kernels). `accumulate` adds to the output instead of replacing it.
+#pragma once
+
+#include <cstdint>
+
+namespace orrery::kernels::reference {
+
+using Index = std::int64_t;
+
+// C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]).
+struct Gemm {
+  Index m, n, k;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+};
+void gemm(const Gemm& g, const float* a, const float* b, const float* bias, float* c);
+
+// y = normalise(x) * w (+ b) over each row; epsilon 1e-5.
+struct NormShape {
+  Index rows, width;
+  bool rms = false;
+};
+void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y);
+// dx = d(norm)/dx dy (+ residual); dw, db summed over rows. `residual` and `db` may be null.
+void norm_grad(const NormShape& s, const float* x, const float* w, const float* dy, const float* residual,
+               float* dx, float* dw, float* db, bool accumulate);
+
+// RMSNorm of each head of the fused QKV rows: `heads` query heads with w[0..d), then `kv` key heads with
+// w[d..2d); value heads are copied.
+struct HeadNormShape {
+  Index rows, width, heads, kv, head;
+};
+void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y);
+void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, const float* dy, float* dx,
+                    float* dw, bool accumulate);
+
+// Rotary positions on the first `heads` heads of each row, base 10000, halves rotated (Llama order).
+// `inverse` is the transpose, for gradients. Row r has position r mod seq.
+void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
+
+// Causal softmax(q k' / sqrt(d)) v on fused rows [q heads | k heads | v heads]. `softmax` receives the
+// log-sum-exp [b, heads, s], or with `materialised` the probabilities [b, heads, s, s].
+struct AttentionShape {
+  Index batch, seq, heads, kv, head;
+  bool materialised = false;
+  Index width() const { return (heads + 2 * kv) * head; }
+};
+void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax);
+void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
+                    const float* d_out, float* d_qkv);
+
+// GELU (tanh form, as GPT-2), or gated: silu(gate) * up with rows [gate | up].
+void activation(Index rows, Index width, bool gated, const float* u, float* v);
+void activation_grad(Index rows, Index width, bool gated, const float* u, const float* dv, float* du);
+
+void residual(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y);
+void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate);
+
+// This rank holds rows [first, first + rows) of the table; other tokens give zeros.
+void embedding(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+               const float* table, float* y);
+void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+                    const float* dy, float* d_table, bool accumulate);
+// Row r of x is token first_token + r of a [batch, seq] grid.
+void positions(Index rows, Index width, Index seq, Index first_token, const float* table, float* x);
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows,
+                    const float* dy, float* d_table, bool accumulate);
+
+// Cross-entropy over columns [first, first + columns) of a vocabulary, in three passes with a reduction
+// between them: largest logit; exponentials and {sum, target's logit - largest}; loss and probabilities.
+struct LossShape {
+  Index rows, columns, first, vocab;
+  Index valid() const {
+    const Index left = vocab - first;
+    return left < 0 ? 0 : (left < columns ? left : columns);
+  }
+};
+void loss_max(const LossShape& s, const float* logits, float* largest);
+void loss_sum(const LossShape& s, const float* logits, const float* largest, const std::int32_t* targets,
+              float* probabilities, float* sums);
+// Returns the sum over rows of -log p(target), and turns exponentials into probabilities.
+double loss(const LossShape& s, const float* sums, float* probabilities);
+// d_logits = scale * (p - onehot(target)).
+void loss_grad(const LossShape& s, const float* probabilities, const std::int32_t* targets, float scale,
+               float* d_logits);
+
+// AdamW without weight decay on biases is the caller's business: `decay` is used as given.
+struct Adam {
+  float lr, beta1, beta2, epsilon, decay;
+  Index step;  // from 1
+};
+void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v);
+void sgd(float lr, float momentum, Index n, const float* gradient, float* parameter, float* velocity);
+
+}  // namespace orrery::kernels::reference

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/reference.h"
+
+namespace orrery::kernels::reference {
+namespace {
+
+// Pointers to the rows of one (sample, head) in the fused [q | k | v] layout.
+struct HeadView {
+  HeadView(const AttentionShape& s, Index sample, Index head_index, Index offset = 0)
+      : width(s.width()), base(sample * s.seq * width + offset), q(head_index * s.head),
+        k((s.heads + head_index * s.kv / s.heads) * s.head),
+        v((s.heads + s.kv + head_index * s.kv / s.heads) * s.head) {}
+  Index q_row(Index i) const { return base + i * width + q; }
+  Index k_row(Index i) const { return base + i * width + k; }
+  Index v_row(Index i) const { return base + i * width + v; }
+  Index width, base, q, k, v;
+};
+
+float dot(const float* a, const float* b, Index n) {
+  float sum = 0;
+  for (Index j = 0; j < n; ++j) sum += a[j] * b[j];
+  return sum;
+}
+
+// Probabilities of query i over keys 0..i; returns the log-sum-exp of the scaled scores.
+float softmax_row(const AttentionShape& s, const HeadView& at, const float* qkv, Index i, float* p) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  float largest = -3.4e38F;
+  for (Index j = 0; j <= i; ++j) {
+    p[j] = scale * dot(qkv + at.q_row(i), qkv + at.k_row(j), s.head);
+    largest = std::max(largest, p[j]);
+  }
+  float sum = 0;
+  for (Index j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - largest);
+  for (Index j = 0; j <= i; ++j) p[j] /= sum;
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax) {
+  std::vector<float> row(static_cast<std::size_t>(s.seq));
+  for (Index b = 0; b < s.batch; ++b) {
+    for (Index h = 0; h < s.heads; ++h) {
+      const HeadView at(s, b, h);
+      for (Index i = 0; i < s.seq; ++i) {
+        const Index query = (b * s.heads + h) * s.seq + i;
+        float* p = s.materialised ? softmax + query * s.seq : row.data();
+        const float lse = softmax_row(s, at, qkv, i, p);
+        if (s.materialised) std::fill(p + i + 1, p + s.seq, 0.0F);
+        else softmax[query] = lse;
+        float* o = out + ((b * s.seq + i) * s.heads + h) * s.head;
+        std::fill_n(o, s.head, 0.0F);
+        for (Index j = 0; j <= i; ++j) {
+          for (Index d = 0; d < s.head; ++d) o[d] += p[j] * qkv[at.v_row(j) + d];
+        }
+      }
+    }
+  }
+}
+
+// With D_i = sum(dO_i O_i): dP_ij = dO_i v_j, dS_ij = P_ij (dP_ij - D_i) / sqrt(d).
+void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
+                    const float* d_out, float* d_qkv) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  std::fill_n(d_qkv, s.batch * s.seq * s.width(), 0.0F);
+  for (Index b = 0; b < s.batch; ++b) {
+    for (Index h = 0; h < s.heads; ++h) {
+      const HeadView at(s, b, h);
+      for (Index i = 0; i < s.seq; ++i) {
+        const Index query = (b * s.heads + h) * s.seq + i;
+        const Index row = ((b * s.seq + i) * s.heads + h) * s.head;
+        const float d = dot(d_out + row, out + row, s.head);
+        for (Index j = 0; j <= i; ++j) {
+          const float* q = qkv + at.q_row(i);
+          const float* k = qkv + at.k_row(j);
+          const float p = s.materialised ? softmax[query * s.seq + j]
+                                         : std::exp(scale * dot(q, k, s.head) - softmax[query]);
+          const float ds = p * (dot(d_out + row, qkv + at.v_row(j), s.head) - d) * scale;
+          for (Index x = 0; x < s.head; ++x) {
+            d_qkv[at.q_row(i) + x] += ds * k[x];
+            d_qkv[at.k_row(j) + x] += ds * q[x];
+            d_qkv[at.v_row(j) + x] += p * d_out[row + x];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace orrery::kernels::reference

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/reference.h"
+
+namespace orrery::kernels::reference {
+
+void gemm(const Gemm& g, const float* a, const float* b, const float* bias, float* c) {
+  for (Index i = 0; i < g.m; ++i) {
+    float* row = c + i * g.n;
+    if (!g.accumulate) {
+      for (Index j = 0; j < g.n; ++j) row[j] = bias != nullptr ? bias[j] : 0.0F;
+    }
+    if (g.transpose_b) {
+      for (Index j = 0; j < g.n; ++j) {
+        float sum = 0;
+        for (Index l = 0; l < g.k; ++l) {
+          sum += (g.transpose_a ? a[l * g.m + i] : a[i * g.k + l]) * b[j * g.k + l];
+        }
+        row[j] += sum;
+      }
+    } else {
+      for (Index l = 0; l < g.k; ++l) {
+        const float factor = g.transpose_a ? a[l * g.m + i] : a[i * g.k + l];
+        for (Index j = 0; j < g.n; ++j) row[j] += factor * b[l * g.n + j];
+      }
+    }
+  }
+}
+
+void residual(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index j = 0; j < width; ++j) {
+      const Index at = r * width + j;
+      y[at] = x[at] + (bias != nullptr ? branch[at] + bias[j] : branch[at]);
+    }
+  }
+}
+
+void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate) {
+  if (!accumulate) std::fill(db, db + width, 0.0F);
+  for (Index r = 0; r < rows; ++r) {
+    for (Index j = 0; j < width; ++j) db[j] += dy[r * width + j];
+  }
+}
+
+void embedding(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+               const float* table, float* y) {
+  for (Index t = 0; t < tokens; ++t) {
+    const Index row = ids[t] - first;
+    if (row >= 0 && row < rows) std::copy_n(table + row * width, width, y + t * width);
+    else std::fill_n(y + t * width, width, 0.0F);
+  }
+}
+
+void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+                    const float* dy, float* d_table, bool accumulate) {
+  if (!accumulate) std::fill_n(d_table, rows * width, 0.0F);
+  for (Index t = 0; t < tokens; ++t) {
+    const Index row = ids[t] - first;
+    if (row < 0 || row >= rows) continue;
+    for (Index j = 0; j < width; ++j) d_table[row * width + j] += dy[t * width + j];
+  }
+}
+
+void positions(Index rows, Index width, Index seq, Index first_token, const float* table, float* x) {
+  for (Index r = 0; r < rows; ++r) {
+    const Index position = (first_token + r) % seq;
+    for (Index j = 0; j < width; ++j) x[r * width + j] += table[position * width + j];
+  }
+}
+
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows,
+                    const float* dy, float* d_table, bool accumulate) {
+  if (!accumulate) std::fill_n(d_table, table_rows * width, 0.0F);
+  for (Index r = 0; r < rows; ++r) {
+    const Index position = (first_token + r) % seq;
+    for (Index j = 0; j < width; ++j) d_table[position * width + j] += dy[r * width + j];
+  }
+}
+
+void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v) {
+  const auto step = static_cast<float>(a.step);
+  const float correct1 = 1.0F - std::pow(a.beta1, step), correct2 = 1.0F - std::pow(a.beta2, step);
+  for (Index i = 0; i < n; ++i) {
+    m[i] = a.beta1 * m[i] + (1 - a.beta1) * gradient[i];
+    v[i] = a.beta2 * v[i] + (1 - a.beta2) * gradient[i] * gradient[i];
+    const float update = (m[i] / correct1) / (std::sqrt(v[i] / correct2) + a.epsilon);
+    parameter[i] -= a.lr * (update + a.decay * parameter[i]);
+  }
+}
+
+void sgd(float lr, float momentum, Index n, const float* gradient, float* parameter, float* velocity) {
+  for (Index i = 0; i < n; ++i) {
+    velocity[i] = momentum * velocity[i] + gradient[i];
+    parameter[i] -= lr * velocity[i];
+  }
+}
+
+}  // namespace orrery::kernels::reference

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/reference.h"
+
+namespace orrery::kernels::reference {
+namespace {
+
+constexpr float kEpsilon = 1e-5F;
+
+struct Moments {
+  float mean, inverse_deviation;
+};
+
+Moments moments(const float* x, Index width, bool rms) {
+  double mean = 0;
+  if (!rms) {
+    for (Index j = 0; j < width; ++j) mean += x[j];
+    mean /= static_cast<double>(width);
+  }
+  double variance = 0;
+  for (Index j = 0; j < width; ++j) variance += (x[j] - mean) * (x[j] - mean);
+  variance /= static_cast<double>(width);
+  return {static_cast<float>(mean), static_cast<float>(1.0 / std::sqrt(variance + kEpsilon))};
+}
+
+// dx of one row, with n = (x - mean) r, g = dy w: r (g - n mean(g n) - [mean(g) unless rms]).
+void norm_row_grad(const float* x, const float* w, const float* dy, Index width, bool rms, float* dx,
+                   float* dw, float* db) {
+  const Moments m = moments(x, width, rms);
+  double sum_g = 0, sum_gn = 0;
+  for (Index j = 0; j < width; ++j) {
+    const float n = (x[j] - m.mean) * m.inverse_deviation, g = dy[j] * w[j];
+    sum_g += g;
+    sum_gn += g * n;
+    dw[j] += dy[j] * n;
+    if (db != nullptr) db[j] += dy[j];
+  }
+  const auto mean_g = rms ? 0.0F : static_cast<float>(sum_g / static_cast<double>(width));
+  const auto mean_gn = static_cast<float>(sum_gn / static_cast<double>(width));
+  for (Index j = 0; j < width; ++j) {
+    const float n = (x[j] - m.mean) * m.inverse_deviation;
+    dx[j] = m.inverse_deviation * (dy[j] * w[j] - mean_g - n * mean_gn);
+  }
+}
+
+}  // namespace
+
+void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y) {
+  for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
+    const Moments m = moments(x, s.width, s.rms);
+    for (Index j = 0; j < s.width; ++j) {
+      y[j] = (x[j] - m.mean) * m.inverse_deviation * w[j] + (b != nullptr ? b[j] : 0.0F);
+    }
+  }
+}
+
+void norm_grad(const NormShape& s, const float* x, const float* w, const float* dy, const float* residual,
+               float* dx, float* dw, float* db, bool accumulate) {
+  if (!accumulate) {
+    std::fill_n(dw, s.width, 0.0F);
+    if (db != nullptr) std::fill_n(db, s.width, 0.0F);
+  }
+  for (Index r = 0; r < s.rows; ++r) {
+    const Index at = r * s.width;
+    norm_row_grad(x + at, w, dy + at, s.width, s.rms, dx + at, dw, db);
+    if (residual == nullptr) continue;
+    for (Index j = 0; j < s.width; ++j) dx[at + j] += residual[at + j];
+  }
+}
+
+void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y) {
+  for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
+    std::copy_n(x, s.width, y);
+    for (Index i = 0; i < s.heads + s.kv; ++i) {
+      const float* weight = i < s.heads ? w : w + s.head;
+      norm({1, s.head, true}, x + i * s.head, weight, nullptr, y + i * s.head);
+    }
+  }
+}
+
+void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, const float* dy, float* dx,
+                    float* dw, bool accumulate) {
+  if (!accumulate) std::fill_n(dw, 2 * s.head, 0.0F);
+  for (Index r = 0; r < s.rows; ++r, x += s.width, dy += s.width, dx += s.width) {
+    std::copy_n(dy, s.width, dx);
+    for (Index i = 0; i < s.heads + s.kv; ++i) {
+      const Index which = i < s.heads ? 0 : s.head;
+      norm_row_grad(x + i * s.head, w + which, dy + i * s.head, s.head, true, dx + i * s.head, dw + which, nullptr);
+    }
+  }
+}
+
+void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x) {
+  const Index half = head / 2;
+  for (Index r = 0; r < rows; ++r) {
+    const auto position = static_cast<double>(r % seq);
+    for (Index i = 0; i < heads; ++i) {
+      float* v = x + r * width + i * head;
+      for (Index j = 0; j < half; ++j) {
+        const double angle = position * std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
+        const auto c = static_cast<float>(std::cos(angle));
+        const auto s = static_cast<float>(inverse ? -std::sin(angle) : std::sin(angle));
+        const float a = v[j], b = v[j + half];
+        v[j] = a * c - b * s;
+        v[j + half] = a * s + b * c;
+      }
+    }
+  }
+}
+
+void activation(Index rows, Index width, bool gated, const float* u, float* v) {
+  constexpr float kRoot = 0.7978845608028654F;  // sqrt(2 / pi)
+  for (Index r = 0; r < rows; ++r) {
+    for (Index j = 0; j < width; ++j) {
+      if (gated) {
+        const float gate = u[r * 2 * width + j], up = u[r * 2 * width + width + j];
+        v[r * width + j] = gate / (1.0F + std::exp(-gate)) * up;
+      } else {
+        const float x = u[r * width + j];
+        v[r * width + j] = 0.5F * x * (1.0F + std::tanh(kRoot * (x + 0.044715F * x * x * x)));
+      }
+    }
+  }
+}
+
+void activation_grad(Index rows, Index width, bool gated, const float* u, const float* dv, float* du) {
+  constexpr float kRoot = 0.7978845608028654F;
+  for (Index r = 0; r < rows; ++r) {
+    for (Index j = 0; j < width; ++j) {
+      const float d = dv[r * width + j];
+      if (gated) {
+        const Index g = r * 2 * width + j;
+        const float gate = u[g], up = u[g + width], sigmoid = 1.0F / (1.0F + std::exp(-gate));
+        du[g] = d * up * sigmoid * (1.0F + gate * (1.0F - sigmoid));
+        du[g + width] = d * gate * sigmoid;
+      } else {
+        const float x = u[r * width + j];
+        const float t = std::tanh(kRoot * (x + 0.044715F * x * x * x));
+        const float dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * 0.044715F * x * x);
+        du[r * width + j] = d * (0.5F * (1.0F + t) + 0.5F * x * dt);
+      }
+    }
+  }
+}
+
+void loss_max(const LossShape& s, const float* logits, float* largest) {
+  for (Index r = 0; r < s.rows; ++r) {
+    float best = -std::numeric_limits<float>::max();
+    for (Index j = 0; j < s.valid(); ++j) best = std::max(best, logits[r * s.columns + j]);
+    largest[r] = best;
+  }
+}
+
+void loss_sum(const LossShape& s, const float* logits, const float* largest, const std::int32_t* targets,
+              float* probabilities, float* sums) {
+  for (Index r = 0; r < s.rows; ++r) {
+    double sum = 0;
+    for (Index j = 0; j < s.columns; ++j) {
+      const Index at = r * s.columns + j;
+      probabilities[at] = j < s.valid() ? std::exp(logits[at] - largest[r]) : 0.0F;
+      sum += probabilities[at];
+    }
+    const Index target = targets[r] - s.first;
+    sums[2 * r] = static_cast<float>(sum);
+    sums[2 * r + 1] = target >= 0 && target < s.valid() ? logits[r * s.columns + target] - largest[r] : 0.0F;
+  }
+}
+
+double loss(const LossShape& s, const float* sums, float* probabilities) {
+  double total = 0;
+  for (Index r = 0; r < s.rows; ++r) {
+    total += std::log(static_cast<double>(sums[2 * r])) - sums[2 * r + 1];
+    for (Index j = 0; j < s.columns; ++j) probabilities[r * s.columns + j] /= sums[2 * r];
+  }
+  return total;
+}
+
+void loss_grad(const LossShape& s, const float* probabilities, const std::int32_t* targets, float scale,
+               float* d_logits) {
+  for (Index r = 0; r < s.rows; ++r) {
+    const Index target = targets[r] - s.first;
+    for (Index j = 0; j < s.columns; ++j) {
+      const Index at = r * s.columns + j;
+      d_logits[at] = scale * (probabilities[at] - (j == target ? 1.0F : 0.0F));
+    }
+  }
+}
+
+}  // namespace orrery::kernels::reference

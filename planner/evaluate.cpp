@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/evaluate.h"
+
+#include <algorithm>
+
+#include "program/check.h"
+
+namespace orrery::planner {
+namespace {
+
+StageMemory stage_memory(const Problem& problem, const Plan& plan, const program::RankClass& c) {
+  using program::BufferClass;
+  const auto bytes = [&](BufferClass cls) { return c.at_peak[static_cast<std::size_t>(cls)].value; };
+  const Stack& s = problem.stack;
+  const std::int64_t groups = (plan.tp > 1) + (plan.dp > 1) + (plan.pp > 1);
+  StageMemory m;
+  m.stage = c.stage;
+  m.parameter = bytes(BufferClass::kParameter);
+  m.gradient = bytes(BufferClass::kGradient);
+  m.optimizer = bytes(BufferClass::kOptimizer);
+  m.activation = bytes(BufferClass::kActivation);
+  m.workspace = bytes(BufferClass::kWorkspace);
+  m.communication = bytes(BufferClass::kCommunication);
+  const std::int64_t live = c.logical_peak.value;
+  m.total = static_cast<std::int64_t>(static_cast<double>(live) * s.allocator_overhead) + s.context.value + s.communicator.value * groups;
+  m.overhead = m.total - live;
+  return m;
+}
+
+// The stage that computes longest decides; its parts add up to the step.
+Breakdown breakdown(const sim::SimulationResult& r) {
+  const auto busiest = std::max_element(r.classes.begin(), r.classes.end(),
+                                        [](const auto& a, const auto& b) { return a.compute() < b.compute(); });
+  const auto exposed = [&](std::initializer_list<program::Stream> streams) {
+    Time sum{0};
+    for (const program::Stream s : streams) sum += busiest->exposed[s];
+    return seconds(sum);
+  };
+  Breakdown b;
+  b.forward_s = seconds(busiest->forward);
+  b.backward_s = seconds(busiest->backward);
+  b.recompute_s = seconds(busiest->recompute);
+  b.optimizer_s = seconds(busiest->optimizer);
+  b.exposed_tp_s = exposed({program::kTp});
+  b.exposed_dp_s = exposed({program::kDp});
+  b.exposed_pp_s = exposed({program::kSend, program::kRecv, program::kGradSend, program::kGradRecv});
+  b.host_s = seconds(busiest->host);
+  return b;
+}
+
+}  // namespace
+
+double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s) {
+  const Scenario& s = problem.scenario;
+  const double flops = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
+                       static_cast<double>(s.training.global_batch);
+  return flops / (step_s * sim::peak(problem.device, s.training.math).value * static_cast<double>(ranks));
+}
+
+double recompute_factor(const Problem& problem, const Plan& plan) {
+  const Model& m = problem.scenario.model;
+  const double s = static_cast<double>(problem.scenario.training.sequence);
+  const double total = model_flops_per_sequence(m, problem.scenario.training.sequence, AttentionFlops::kFull).value;
+  const double core = 4.0 * s * s * static_cast<double>(m.heads * m.head() * m.layers);
+  const double head = 2.0 * s * static_cast<double>(m.hidden * m.vocab);
+  if (plan.recompute == Recompute::kSelective) return 1 + core / total;
+  if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;
+  return 1;
+}
+
+Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan, bool record) {
+  const Scenario& s = problem.scenario;
+  Evaluation out;
+  out.program = program::compile(s.model, plan, s.training, problem.stack);
+  if (const auto problems = program::check(out.program); !problems.empty()) {
+    throw Error(fmt::format("the compiled program is not sound: {}", fmt::join(problems, "; ")));
+  }
+  const sim::PlanLinks links = sim::plan_links(topology, plan);
+  const sim::CostModel cost(problem.device, problem.stack, problem.cluster, links, s.training);
+  out.simulation = sim::simulate(out.program, sim::price(out.program, cost), cost.engine_options(record));
+
+  Predicted& p = out.predicted;
+  p.step_time_s = seconds(out.simulation.step);
+  p.tokens_per_s = s.training.tokens_per_step() / p.step_time_s;
+  p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
+  p.hfu = p.mfu * recompute_factor(problem, plan);
+  for (const program::RankClass& c : out.program.classes) {
+    p.memory.push_back(stage_memory(problem, plan, c));
+    p.peak_memory_bytes = std::max(p.peak_memory_bytes, p.memory.back().total);
+  }
+  p.breakdown = breakdown(out.simulation);
+  // Whole nodes are paid for, used or not.
+  const double per_second = dollars(problem.cluster.node_hour) * static_cast<double>(problem.cluster.nodes) / 3600.0;
+  p.cost_per_step_usd = per_second * p.step_time_s;
+  if (s.training.tokens > 0) {
+    const double run_s = s.training.tokens / p.tokens_per_s;
+    p.days = run_s / 86400;
+    p.cost_usd = per_second * run_s;
+  }
+  return out;
+}
+
+PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted, const char* by) {
+  PlanFile f;
+  f.scenario = problem.scenario;
+  f.plan = plan;
+  f.predicted = predicted;
+  f.device_profile = problem.device.name;
+  f.predicted_by = by;
+  std::uint64_t h = 1469598103934665603ULL;
+  for (const char c : write_fields(problem.scenario).dump()) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  f.scenario_hash = fmt::format("{:016x}", h);
+  return f;
+}
+
+}  // namespace orrery::planner

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one plan will do: the program compiled, checked and run through the event engine, turned into
+// the numbers people ask for.
+#pragma once
+
+#include "core/plan_file.h"
+#include "sim/cost.h"
+
+namespace orrery::planner {
+
+struct Evaluation {
+  program::Program program;
+  sim::SimulationResult simulation;
+  Predicted predicted;
+};
+
+// Throws Error if the compiled program is not sound. `record` keeps the timeline.
+Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan, bool record);
+
+// Model FLOPs (full attention) of a step over what `ranks` devices could do in `step_s` seconds.
+double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s);
+// Executed over model FLOPs: 1 without recomputation, 4/3 of the layers with full.
+double recompute_factor(const Problem& problem, const Plan& plan);
+
+PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted, const char* by);
+
+}  // namespace orrery::planner

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a scenario to ranked, explained plans: search under the estimate, then the event engine for the
+// best, widening until no plan it has not run could win at the gap seen between the two.
+#pragma once
+
+#include "planner/evaluate.h"
+#include "planner/search.h"
+
+namespace orrery::planner {
+
+struct Ranked {
+  Plan plan;
+  sim::Estimate estimate;
+  Predicted predicted;
+  std::string note;              // "the scenario's plan", a heuristic's name, or empty
+};
+
+struct Rejected {
+  Plan plan;
+  std::string reason;            // "needs 93.1 GiB on stage 0, has 75.2 GiB"
+  double step_time_s = 0;        // it would take, did it fit
+};
+
+struct Sensitivity {
+  std::string change;            // "2x NIC bandwidth"
+  double step_time_s = 0;        // of the best plan then
+  double speedup = 1;
+  Plan plan;
+};
+
+struct Answer {
+  SearchResult search;
+  std::int64_t simulated = 0;
+  double largest_gap = 0;        // |estimate / engine - 1| over the simulated plans
+  std::vector<Ranked> plans;     // best first
+  std::vector<Ranked> alongside; // the scenario's own plan and the rules of thumb
+  std::vector<Rejected> rejected;
+  std::vector<Sensitivity> sensitivity;
+  std::vector<Plan> pareto;
+  std::vector<std::string> why;  // sentences
+};
+
+struct PlanOptions {
+  std::size_t top = 5;
+  int threads = 1;
+  std::function<void(double)> progress;
+};
+
+// Goals: the objective decides the order of `plans`; deadline and budget filter. Empty `plans` when
+// nothing fits.
+Answer plan(const Problem& problem, const PlanOptions& options);
+
+// Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.
+struct Heuristic {
+  std::string name, rule;
+  Plan plan;
+  std::string problem;           // why it is no plan here, or empty
+};
+std::vector<Heuristic> heuristics(const Problem& problem);
+
+// Learning rate and warm-up for the batch, from GPT-3's table (Brown et al. 2020, table 2.1) and
+// square-root scaling with the batch.
+struct Advice {
+  double learning_rate = 0, warm_up_tokens = 0;
+  std::int64_t warm_up_steps = 0;
+};
+Advice learning_rate_advice(const Problem& problem);
+
+}  // namespace orrery::planner

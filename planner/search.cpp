@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "planner/space.h"
+#include "program/program.h"
+
+namespace orrery::planner {
+namespace {
+
+// A total order, so that merging does not depend on which thread found what.
+std::tuple<std::int64_t, std::int64_t> rank_of(const Candidate& c) { return {c.estimate.step.value, c.device.value}; }
+
+bool faster(const Candidate& a, const Candidate& b) {
+  if (rank_of(a) != rank_of(b)) return rank_of(a) < rank_of(b);
+  return canonical(a.plan) < canonical(b.plan);
+}
+
+// The `keep` fastest, as a heap whose top is the slowest kept.
+class Fastest {
+ public:
+  explicit Fastest(std::size_t keep) : keep_(keep) {}
+  bool wants(Time t) const { return heap_.size() < keep_ || t <= heap_.front().estimate.step; }
+  void add(const Candidate& c) {
+    if (heap_.size() == keep_ && !faster(c, heap_.front())) return;
+    if (heap_.size() == keep_) {
+      std::pop_heap(heap_.begin(), heap_.end(), faster);
+      heap_.pop_back();
+    }
+    heap_.push_back(c);
+    std::push_heap(heap_.begin(), heap_.end(), faster);
+  }
+  std::vector<Candidate> sorted() && {
+    std::sort(heap_.begin(), heap_.end(), faster);
+    return std::move(heap_);
+  }
+
+ private:
+  std::size_t keep_;
+  std::vector<Candidate> heap_;
+};
+
+// Plans with no other both faster and smaller, sorted by time.
+class Pareto {
+ public:
+  void add(const Candidate& c) {
+    const auto at = std::lower_bound(front_.begin(), front_.end(), c, faster);
+    if (at != front_.begin() && std::prev(at)->device <= c.device) return;
+    auto end = at;
+    while (end != front_.end() && end->device >= c.device) ++end;
+    front_.insert(front_.erase(at, end), c);
+  }
+  bool dominated(Time t, Bytes device) const {
+    for (const Candidate& c : front_) {
+      if (c.estimate.step <= t && c.device <= device) return true;
+      if (c.estimate.step > t) break;
+    }
+    return false;
+  }
+  const std::vector<Candidate>& front() const { return front_; }
+
+ private:
+  std::vector<Candidate> front_;
+};
+
+struct Partial {
+  explicit Partial(std::size_t keep) : best(keep), too_big(keep) {}
+  SearchCounts counts;
+  Fastest best, too_big;
+  Pareto pareto;
+  Plan nearest;                  // least memory of the plans that were not costed for want of it
+  Bytes nearest_needs;
+};
+
+class Worker {
+ public:
+  Worker(const Problem& problem, const sim::Topology& topology, const Space& space, const SearchOptions& options, Bytes capacity)
+      : problem_(problem), space_(space), options_(options), capacity_(capacity), estimator_(problem, topology) {}
+
+  void run(const Space::Outer& outer, Partial& into) {
+    space_.visit(outer, into.counts.considered, into.counts.invalid, [&](const Plan& plan) { consider(plan, into); });
+  }
+
+ private:
+  void consider(const Plan& plan, Partial& into) {
+    if (options_.bound) {
+      if (!into.best.wants(estimator_.lower_bound(plan))) {
+        ++into.counts.bounded;
+        return;
+      }
+      const Bytes least = estimator_.least_memory(plan);
+      if (estimator_.device_bytes(plan, least) > capacity_) {
+        ++into.counts.too_large;
+        if (into.nearest_needs.value == 0 || least < into.nearest_needs) {
+          into.nearest_needs = least;
+          into.nearest = plan;
+        }
+        return;
+      }
+    }
+    Candidate c;
+    c.plan = plan;
+    c.estimate = estimator_.estimate(plan);
+    c.device = estimator_.device_bytes(plan, c.estimate.peak);
+    ++into.counts.costed;
+    if (c.device > capacity_) {
+      ++into.counts.too_large;
+      into.too_big.add(c);
+      return;
+    }
+    ++into.counts.feasible;
+    into.best.add(c);
+    into.pareto.add(c);
+  }
+
+  const Problem& problem_;
+  const Space& space_;
+  const SearchOptions& options_;
+  Bytes capacity_;
+  sim::Estimator estimator_;
+};
+
+}  // namespace
+
+SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
+  considered += o.considered;
+  invalid += o.invalid;
+  too_large += o.too_large;
+  bounded += o.bounded;
+  costed += o.costed;
+  feasible += o.feasible;
+  return *this;
+}
+
+std::string plan_problem(const Problem& problem, const Plan& plan) {
+  try {
+    program::check_plan(problem.scenario.model, plan, problem.scenario.training, Cursor{"", "/plan"});
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  if (plan.ranks() > problem.cluster.devices()) {
+    return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(), problem.cluster.devices());
+  }
+  return {};
+}
+
+SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Space space(problem);
+  SearchResult result;
+  result.capacity = Bytes{static_cast<std::int64_t>(static_cast<double>(problem.device.memory.value) * (1 - problem.scenario.search.memory_margin))};
+
+  // One partial result per outer combination: what is pruned never depends on the threads.
+  const auto& outer = space.outer();
+  std::vector<Partial> parts(outer.size(), Partial(options.keep));
+  std::atomic<std::size_t> next = 0, done = 0;
+  const auto work = [&] {
+    Worker worker(problem, topology, space, options, result.capacity);
+    for (std::size_t i = next++; i < outer.size(); i = next++) {
+      worker.run(outer[i], parts[i]);
+      if (options.progress) options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 1; t < options.threads; ++t) threads.emplace_back(work);
+    work();
+  }
+  Fastest best(options.keep), too_big(options.keep);
+  Pareto pareto;
+  Plan nearest;
+  Bytes nearest_needs;
+  for (Partial& p : parts) {
+    result.counts += p.counts;
+    for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
+    for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
+    for (const Candidate& c : p.pareto.front()) pareto.add(c);
+    if (p.nearest_needs.value > 0 && (nearest_needs.value == 0 || p.nearest_needs < nearest_needs)) {
+      nearest_needs = p.nearest_needs;
+      nearest = p.nearest;
+    }
+  }
+  // When nothing fits, the plan that comes nearest is worth its numbers.
+  if (nearest_needs.value > 0) {
+    sim::Estimator estimator(problem, topology);
+    Candidate c{nearest, estimator.estimate(nearest), {}};
+    c.device = estimator.device_bytes(nearest, c.estimate.peak);
+    result.smallest_rejected = c;
+  }
+  result.best = std::move(best).sorted();
+  result.too_big = std::move(too_big).sorted();
+  result.pareto = pareto.front();
+  result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+}  // namespace orrery::planner

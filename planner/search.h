@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exhaustive search over plans, exact under the estimate: every combination of the space is considered
+// and either costed or proved (by memory, or by a lower bound on time) not to be among the best.
+//
+//   SearchResult r = search(problem, {.keep = 16, .threads = 2});
+//   r.best[0].plan; r.counts.costed; r.rejected[0].reason;
+//
+// The result does not depend on the number of threads.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/scenario.h"
+#include "sim/estimate/estimate.h"
+
+namespace orrery::planner {
+
+struct SearchCounts {
+  std::int64_t considered = 0;   // combinations of the space
+  std::int64_t invalid = 0;      // of them, not plans: degrees that do not divide, schedules that need other vpp
+  std::int64_t too_large = 0;    // do not fit; most are seen from their least memory, the rest were costed
+  std::int64_t bounded = 0;      // proved slower than the best kept
+  std::int64_t costed = 0;       // time and memory estimated
+  std::int64_t feasible = 0;     // of those, fit
+  double seconds = 0;
+  SearchCounts& operator+=(const SearchCounts& o);
+};
+
+struct Candidate {
+  Plan plan;
+  sim::Estimate estimate;
+  Bytes device;                  // memory on the device with overheads
+};
+
+struct SearchOptions {
+  std::size_t keep = 24;
+  int threads = 1;
+  bool bound = true;             // prune by the lower bound on time
+  std::function<void(double)> progress;  // share done, from any thread
+};
+
+struct SearchResult {
+  SearchCounts counts;
+  std::vector<Candidate> best;      // fastest first
+  std::vector<Candidate> pareto;    // no other is both faster and smaller
+  std::vector<Candidate> too_big;   // the fastest that do not fit, by how much
+  std::optional<Candidate> smallest_rejected;  // of those that do not fit without being costed
+  Bytes capacity;                   // device memory less the margin
+};
+
+SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options);
+
+// Whether a plan runs at all; empty, or why not.
+std::string plan_problem(const Problem& problem, const Plan& plan);
+
+}  // namespace orrery::planner

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/space.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "program/schedule.h"
+
+namespace orrery::planner {
+namespace {
+
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    out.push_back(d);
+    if (d * d != n) out.push_back(n / d);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+template <class T>
+std::vector<T> listed_or(const std::vector<T>& listed, std::vector<T> otherwise) {
+  return listed.empty() ? std::move(otherwise) : listed;
+}
+
+// Embedding and head count as a layer each when layers are dealt out, so the ends hold fewer.
+std::vector<std::int64_t> lighter_ends(std::int64_t layers, std::int64_t chunks) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
+  // The remainder goes to the middle.
+  for (std::int64_t extra = (layers + 2) % chunks, c = 1; extra > 0; --extra, ++c) ++out[static_cast<std::size_t>(c % chunks)];
+  --out.front();
+  --out.back();
+  return out;
+}
+
+}  // namespace
+
+std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
+  if (batch % micro_batch != 0) return 0;
+  for (std::int64_t d = std::min(most, batch / micro_batch); d >= 1; --d) {
+    if (batch / micro_batch % d == 0) return d;
+  }
+  return 0;
+}
+
+Canonical canonical(const Plan& p) {
+  return {p.tp, p.pp, p.vpp, p.dp, p.micro_batch, p.zero, p.shard_group, static_cast<int>(p.schedule), static_cast<int>(p.recompute),
+          p.recompute_layers, static_cast<int>(p.rank_order), p.sequence_parallel, p.chunk_layers};
+}
+
+Space::Space(const Problem& problem) : problem_(problem) {
+  const Model& m = problem.scenario.model;
+  const Search& s = problem.scenario.search;
+  const std::int64_t devices = problem.cluster.devices();
+  std::vector<std::int64_t> tp;
+  for (const std::int64_t d : divisors(std::gcd(std::gcd(m.heads, m.kv()), m.ffn()))) {
+    if (d <= devices) tp.push_back(d);
+  }
+  std::vector<std::int64_t> mb;
+  for (const std::int64_t d : divisors(problem.scenario.training.global_batch)) {
+    if (d <= 16) mb.push_back(d);
+  }
+  for (std::int64_t p = 1; p <= std::min(m.layers, devices); ++p) {
+    // Depths that leave stages of very different size never win against their neighbours.
+    if (m.layers % p == 0 || (m.layers + 2) % p == 0 || devices % p == 0) pp_.push_back(p);
+  }
+  pp_ = listed_or(s.pp, std::move(pp_));
+  zero_ = listed_or(s.zero, {0, 1, 2, 3});
+  shard_ = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
+  schedules_ = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
+  for (const Recompute r : listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull})) {
+    if (r != Recompute::kFull) {
+      remat_.push_back({r, 1});
+      continue;
+    }
+    for (const std::int64_t k : listed_or(s.recompute_layers, {1, 2, 4})) remat_.push_back({r, k});
+  }
+  for (const std::int64_t t : listed_or(s.tp, std::move(tp))) {
+    for (const bool sp : listed_or(s.sequence_parallel, {false, true})) {
+      if (sp && t == 1) continue;
+      for (const RankOrder order : listed_or(s.rank_order, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp})) {
+        if (t == 1 && order == RankOrder::kDpTpPp && s.rank_order.empty()) continue;  // the same placement
+        for (const std::int64_t b : listed_or(s.micro_batch, mb)) outer_.push_back({t, b, order, sp});
+      }
+    }
+  }
+}
+
+void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invalid, const std::function<void(const Plan&)>& visit_plan) const {
+  const Model& m = problem_.scenario.model;
+  const Search& s = problem_.scenario.search;
+  const Training& t = problem_.scenario.training;
+  const bool divides = m.heads % o.tp == 0 && m.kv() % o.tp == 0 && m.ffn() % o.tp == 0 &&
+                       (!o.sequence_parallel || t.sequence * o.micro_batch % o.tp == 0);
+  Plan p;
+  p.tp = o.tp;
+  p.micro_batch = o.micro_batch;
+  p.rank_order = o.rank_order;
+  p.sequence_parallel = o.sequence_parallel;
+  for (const std::int64_t pp : pp_) {
+    p.pp = pp;
+    const std::int64_t most = problem_.cluster.devices() / (o.tp * pp);
+    std::vector<std::int64_t> dps = s.dp;
+    if (dps.empty()) dps.push_back(replicas(t.global_batch, o.micro_batch, most));
+    for (const std::int64_t dp : dps) {
+      if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0) {
+        ++considered;
+        ++invalid;
+        continue;
+      }
+      p.dp = dp;
+      p.micro_batches = t.global_batch / (dp * o.micro_batch);
+      for (const Schedule schedule : schedules_) {
+        if (pp == 1 && schedule != schedules_.front()) continue;  // no pipeline: all are the same
+        p.schedule = pp == 1 ? Schedule::k1F1B : schedule;
+        std::vector<std::int64_t> vpps{1};
+        if (p.schedule == Schedule::kZeroBubbleV) vpps = {2};
+        if (p.schedule == Schedule::kInterleaved) {
+          vpps = s.vpp;
+          if (vpps.empty()) {
+            for (std::int64_t v = 2; v * pp <= m.layers; ++v) {
+              if (m.layers % (v * pp) == 0 || (m.layers + 2) % (v * pp) == 0) vpps.push_back(v);
+            }
+          }
+        }
+        for (const std::int64_t v : vpps) {
+          p.vpp = v;
+          const std::int64_t chunks = pp * v;
+          const bool possible = chunks <= m.layers && program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
+          for (const bool light : {false, true}) {
+            if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
+            p.chunk_layers = light ? lighter_ends(m.layers, chunks) : std::vector<std::int64_t>{};
+            for (const Remat& r : remat_) {
+              p.recompute = r.mode;
+              p.recompute_layers = r.every;
+              for (const std::int64_t zero : zero_) {
+                for (const std::int64_t shard : shard_) {
+                  const bool grouped = shard > 0 && shard < dp;
+                  if (shard > 0 && (zero == 0 || !grouped)) continue;
+                  ++considered;
+                  const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks || (zero > 0 && dp == 1) ||
+                                   (grouped && dp % shard != 0) || (zero >= 2 && program::splits_backward(p.schedule));
+                  if (bad) {
+                    ++invalid;
+                    continue;
+                  }
+                  p.zero = zero;
+                  p.shard_group = grouped ? shard : 0;
+                  visit_plan(p);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace orrery::planner

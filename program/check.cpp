@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/check.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <map>
+
+#include "program/passes.h"
+
+namespace orrery::program {
+namespace {
+
+struct Place {
+  std::int32_t step = 0, op = 0;
+};
+
+// One rank class with its ops laid out by stream.
+struct Lanes {
+  const RankClass* rank = nullptr;
+  std::array<std::vector<Place>, kStreamCount> places;
+  std::array<std::size_t, kStreamCount> cursor{};
+  std::vector<Counts> base;  // ops of each stream before each step
+
+  const Op& op(Place p) const {
+    const auto segment = rank->steps[static_cast<std::size_t>(p.step)].segment;
+    return rank->segments[static_cast<std::size_t>(segment)].ops[static_cast<std::size_t>(p.op)];
+  }
+  std::string text(Place p) const {
+    return describe_op(*rank, rank->steps[static_cast<std::size_t>(p.step)], op(p));
+  }
+};
+
+Lanes lay_out(const RankClass& rank) {
+  Lanes lanes;
+  lanes.rank = &rank;
+  Counts count{};
+  for (std::size_t i = 0; i < rank.steps.size(); ++i) {
+    lanes.base.push_back(count);
+    const Segment& s = rank.segments[static_cast<std::size_t>(rank.steps[i].segment)];
+    for (std::size_t o = 0; o < s.ops.size(); ++o) {
+      lanes.places[s.ops[o].stream].push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(o)});
+      ++count[s.ops[o].stream];
+    }
+  }
+  return lanes;
+}
+
+class Checker {
+ public:
+  Checker(const Program& program, std::size_t most) : program_(program), most_(most) {
+    for (const RankClass& c : program.classes) lanes_.push_back(lay_out(c));
+  }
+
+  std::vector<std::string> run() {
+    check_groups();
+    check_channels();
+    for (const RankClass& c : program_.classes) {
+      check_lifetimes(c);
+      check_order(c);
+    }
+    if (problems_.empty()) check_progress();
+    return std::move(problems_);
+  }
+
+ private:
+  template <class... Args>
+  void report(fmt::format_string<Args...> text, Args&&... args) {
+    if (problems_.size() < most_) problems_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  // Members of one group must belong to one class: then they run the same list of collectives.
+  void check_groups() {
+    for (const RankClass& c : program_.classes) {
+      const std::int64_t any = program_.binding.rank({0, 0, c.stage});
+      for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica}) {
+        for (const std::int64_t r : program_.binding.members(g, any)) {
+          if (program_.binding.coordinates(r).pp != c.stage) {
+            report("rank {} is in a group with rank {} of another stage", r, any);
+          }
+        }
+      }
+    }
+  }
+
+  struct Message {
+    std::size_t lane;
+    Place place;
+  };
+
+  // Sends and receives between two stages, each in issue order.
+  void check_channels() {
+    std::map<std::array<std::int64_t, 3>, std::deque<Message>> sent, received;
+    for (std::size_t l = 0; l < lanes_.size(); ++l) {
+      for (const auto& [stream, is_send] : {std::pair{kSend, true}, {kGradSend, true}, {kRecv, false}, {kGradRecv, false}}) {
+        for (const Place p : lanes_[l].places[stream]) {
+          const std::int64_t peer = stage_of_chunk(program_.plan, lanes_[l].op(p).peer_chunk);
+          const bool forward = stream == kSend || stream == kRecv;
+          const auto here = static_cast<std::int64_t>(l);
+          if (is_send) sent[{here, peer, forward}].push_back({l, p});
+          else received[{peer, here, forward}].push_back({l, p});
+        }
+      }
+    }
+    for (auto& [channel, messages] : sent) received.try_emplace(channel);
+    for (auto& [channel, theirs] : received) {
+      const auto& ours = sent[channel];
+      for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+        if (i >= ours.size()) {
+          report("no send for {}", lanes_[theirs[i].lane].text(theirs[i].place));
+          break;
+        }
+        if (i >= theirs.size()) {
+          report("no receive for {}", lanes_[ours[i].lane].text(ours[i].place));
+          break;
+        }
+        if (!matches(ours[i], theirs[i])) {
+          report("{} meets {}", lanes_[ours[i].lane].text(ours[i].place), lanes_[theirs[i].lane].text(theirs[i].place));
+          break;
+        }
+      }
+    }
+  }
+
+  bool matches(const Message& send, const Message& receive) const {
+    const Lanes& a = lanes_[send.lane];
+    const Lanes& b = lanes_[receive.lane];
+    const Step& from = a.rank->steps[static_cast<std::size_t>(send.place.step)];
+    const Step& to = b.rank->steps[static_cast<std::size_t>(receive.place.step)];
+    const auto chunk = [](const Lanes& l, const Step& s) {
+      return l.rank->chunks[static_cast<std::size_t>(l.rank->segments[static_cast<std::size_t>(s.segment)].chunk)];
+    };
+    const bool optimizer = a.rank->segments[static_cast<std::size_t>(from.segment)].kind == SegmentKind::kOptimizer;
+    return from.micro_batch == to.micro_batch && a.op(send.place).payload == b.op(receive.place).payload &&
+           (optimizer || (a.op(send.place).peer_chunk == chunk(b, to) && b.op(receive.place).peer_chunk == chunk(a, from)));
+  }
+
+  void check_lifetimes(const RankClass& c) {
+    enum State : char { kFree, kAllocated, kWritten };
+    std::vector<std::vector<char>> state;
+    for (const Buffer& b : c.buffers) {
+      state.emplace_back(static_cast<std::size_t>(b.instances), b.life == Life::kStatic ? kWritten : kFree);
+    }
+    for (const Step& step : c.steps) {
+      const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
+      const auto at = [&](std::int32_t buffer) -> char& {
+        auto& copies = state[static_cast<std::size_t>(buffer)];
+        return copies[static_cast<std::size_t>(step.micro_batch) % copies.size()];
+      };
+      std::size_t event = 0;
+      for (std::size_t i = 0; i < s.ops.size(); ++i) {
+        const auto op_index = static_cast<std::int32_t>(i);
+        for (; event < s.memory.size() && s.memory[event].op == op_index && s.memory[event].allocate; ++event) {
+          char& is = at(s.memory[event].buffer);
+          if (is != kFree) report("{} allocates {} which is in use", describe_op(c, step, s.ops[i]), name(c, s.memory[event].buffer));
+          is = kAllocated;
+        }
+        for (const Ref& r : s.ops[i].reads) {
+          const char is = at(r.buffer);
+          if (is != kWritten) {
+            report("{} reads {} {}", describe_op(c, step, s.ops[i]), name(c, r.buffer),
+                   is == kFree ? "which is not allocated" : "before it is written");
+          }
+        }
+        for (const Ref& r : s.ops[i].writes) {
+          char& is = at(r.buffer);
+          if (is == kFree) report("{} writes {} which is not allocated", describe_op(c, step, s.ops[i]), name(c, r.buffer));
+          else is = kWritten;
+        }
+        for (; event < s.memory.size() && s.memory[event].op == op_index; ++event) at(s.memory[event].buffer) = kFree;
+      }
+      if (problems_.size() >= most_) return;
+    }
+  }
+
+  static const std::string& name(const RankClass& c, std::int32_t buffer) {
+    return c.buffers[static_cast<std::size_t>(buffer)].name;
+  }
+
+  // Every hazard between streams is covered by a wait of the op or of an earlier op of its stream.
+  void check_order(const RankClass& c) {
+    Hazards hazards(c);
+    Counts issued{};
+    std::array<Counts, kStreamCount> seen{};
+    for (const Step& step : c.steps) {
+      const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
+      const Counts base = issued;
+      std::int32_t wait = step.first_wait;
+      for (std::size_t i = 0; i < s.ops.size(); ++i) {
+        const Op& op = s.ops[i];
+        Counts& known = seen[op.stream];
+        for (std::size_t q = 0; q < kStreamCount; ++q) {
+          if (op.after[q] > 0) known[q] = std::max(known[q], base[q] + op.after[q]);
+        }
+        for (; wait < step.first_wait + step.waits && c.waits[static_cast<std::size_t>(wait)].op == static_cast<std::int32_t>(i); ++wait) {
+          const ExternalWait& w = c.waits[static_cast<std::size_t>(wait)];
+          known[w.stream] = std::max(known[w.stream], w.count);
+        }
+        const Counts need = hazards.requirements(op, step.micro_batch);
+        for (std::size_t q = 0; q < kStreamCount; ++q) {
+          if (q != op.stream && need[q] > known[q]) {
+            report("{} does not wait for stream {}, which touches the same buffer", describe_op(c, step, op), kStreamNames[q]);
+          }
+        }
+        hazards.record(op, step.micro_batch, ++issued[op.stream]);
+      }
+      if (problems_.size() >= most_) return;
+    }
+  }
+
+  bool satisfied(const Lanes& l, Place p) const {
+    const Op& op = l.op(p);
+    const Step& step = l.rank->steps[static_cast<std::size_t>(p.step)];
+    for (std::size_t q = 0; q < kStreamCount; ++q) {
+      if (op.after[q] > 0 && static_cast<std::int64_t>(l.cursor[q]) < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q]) return false;
+    }
+    for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
+      const ExternalWait& wait = l.rank->waits[static_cast<std::size_t>(w)];
+      if (wait.op == p.op && static_cast<std::int64_t>(l.cursor[wait.stream]) < wait.count) return false;
+    }
+    return true;
+  }
+
+  // Walks all classes together without times: a send completes with its receive.
+  void check_progress() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t l = 0; l < lanes_.size(); ++l) {
+        for (std::size_t s = 0; s < kStreamCount; ++s) {
+          while (advance(l, s)) moved = true;
+        }
+      }
+    }
+    for (const Lanes& l : lanes_) {
+      for (std::size_t s = 0; s < kStreamCount; ++s) {
+        if (l.cursor[s] < l.places[s].size()) report("never runs: {}", l.text(l.places[s][l.cursor[s]]));
+      }
+    }
+  }
+
+  bool advance(std::size_t lane, std::size_t stream) {
+    Lanes& l = lanes_[lane];
+    if (l.cursor[stream] >= l.places[stream].size()) return false;
+    const Place p = l.places[stream][l.cursor[stream]];
+    if (!satisfied(l, p)) return false;
+    const Op& op = l.op(p);
+    if (op.kind != OpKind::kSend && op.kind != OpKind::kRecv) {
+      ++l.cursor[stream];
+      return true;
+    }
+    if (op.kind == OpKind::kRecv) return false;  // the sender moves both
+    Lanes& peer = lanes_[static_cast<std::size_t>(stage_of_chunk(program_.plan, op.peer_chunk))];
+    const std::size_t there = stream == kSend ? kRecv : kGradRecv;
+    if (peer.cursor[there] >= peer.places[there].size()) return false;
+    const Place q = peer.places[there][peer.cursor[there]];
+    const auto from = stage_of_chunk(program_.plan, peer.op(q).peer_chunk);
+    if (from != static_cast<std::int64_t>(lane) || !satisfied(peer, q)) return false;
+    ++l.cursor[stream];
+    ++peer.cursor[there];
+    return true;
+  }
+
+  const Program& program_;
+  std::size_t most_;
+  std::vector<Lanes> lanes_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> check(const Program& program, std::size_t most) {
+  return Checker(program, most).run();
+}
+
+}  // namespace orrery::program

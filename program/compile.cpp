@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "program/emitter.h"
+#include "program/passes.h"
+#include "program/schedule.h"
+#include "program/units.h"
+
+namespace orrery::program {
+namespace {
+
+// A block is what is recomputed, gathered and synchronised as one: the embedding's weight, its
+// positions, a layer, the head. Blocks of a chunk stand in model order.
+struct Block {
+  std::int32_t first_parameter = 0, end_parameter = 0;
+  std::int32_t unit = -1;
+  bool closes_unit = false;  // the unit's gradients are complete after this block's backward
+};
+
+struct Chunk {
+  std::int32_t global = 0;
+  std::int64_t first_layer = 0, layers = 0;
+  std::int32_t embedding_block = -1, positions_block = -1, first_layer_block = 0;
+  std::int32_t head_block = -1, head_weight_block = -1;
+  std::int32_t output_grad = -1;  // buffer
+  std::vector<Block> blocks;
+  std::vector<LayerParameters> layer_parameters;
+  HeadParameters head;
+};
+
+class ClassCompiler {
+ public:
+  ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                RankClass& rank, std::int32_t stage)
+      : e_(model, plan, training, stack, rank), plan_(plan), rank_(rank) {
+    rank.stage = stage;
+  }
+
+  void run(const std::vector<Slot>& slots) {
+    lay_out_chunks();
+    make_units();
+    rank_.in_flight = in_flight(slots, plan_.vpp);
+    for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c);
+    emit_optimizer();
+    make_steps(slots);
+  }
+
+ private:
+  std::int64_t last_chunk() const { return plan_.pp * plan_.vpp - 1; }
+  bool split() const { return splits_backward(plan_.schedule); }
+  bool tied_here() const { return tied_here_; }
+
+  void lay_out_chunks() {
+    const auto layers = layers_by_chunk(plan_, e_.model.layers);
+    std::int64_t first = 0;
+    for (std::int64_t g = 0; g <= last_chunk(); ++g) {
+      const std::int64_t n = layers[static_cast<std::size_t>(g)];
+      if (stage_of_chunk(plan_, g) == rank_.stage) {
+        Chunk c;
+        c.global = static_cast<std::int32_t>(g);
+        c.first_layer = first;
+        c.layers = n;
+        chunks_.push_back(std::move(c));
+        rank_.chunks.push_back(static_cast<std::int32_t>(g));
+      }
+      first += n;
+    }
+    const bool has_first = chunks_.front().global == 0;
+    const bool has_last = chunks_.back().global == last_chunk();
+    tied_here_ = e_.model.tied_embeddings && has_first && has_last;
+    tied_across_ = e_.model.tied_embeddings && has_first != has_last;
+
+    const auto copies = static_cast<std::int32_t>(plan_.micro_batches);
+    const auto data = [&](const char* name) {
+      const std::int32_t id = e_.static_buffer(name, BufferClass::kWorkspace, 4 * e_.z.tokens);
+      rank_.buffers[static_cast<std::size_t>(id)].instances = copies;
+      return id;
+    };
+    if (has_first) e_.tokens_buffer = data("tokens");
+    if (has_last) {
+      e_.targets_buffer = data("targets");
+      e_.loss_buffer = e_.static_buffer("loss", BufferClass::kWorkspace, 8);
+    }
+    for (Chunk& c : chunks_) add_parameters(c);
+  }
+
+  void add_parameters(Chunk& c) {
+    const auto block = [&](auto&& add) {
+      Block b;
+      b.first_parameter = static_cast<std::int32_t>(rank_.parameters.size());
+      add();
+      b.end_parameter = static_cast<std::int32_t>(rank_.parameters.size());
+      c.blocks.push_back(b);
+      return static_cast<std::int32_t>(c.blocks.size() - 1);
+    };
+    if (c.global == 0) {
+      c.embedding_block = block([&] { embedding_ = e_.embedding_parameter("embedding/weight"); });
+      if (e_.model.positions == Positions::kLearned) {
+        c.positions_block = block([&] { positions_ = e_.positions_parameter(); });
+      }
+    }
+    c.first_layer_block = static_cast<std::int32_t>(c.blocks.size());
+    for (std::int64_t l = 0; l < c.layers; ++l) {
+      block([&] { c.layer_parameters.push_back(e_.layer_parameters(c.first_layer + l)); });
+    }
+    if (c.global == last_chunk()) {
+      c.head_block = block([&] { c.head = e_.head_norm_parameters(); });
+      if (tied_here()) {
+        c.head.weight = embedding_;
+      } else {
+        const char* name = e_.model.tied_embeddings ? "embedding/weight" : "head/weight";
+        c.head_weight_block = block([&] { c.head.weight = e_.embedding_parameter(name); });
+        if (e_.model.tied_embeddings) embedding_ = c.head.weight;
+      }
+    }
+  }
+
+  // Consecutive blocks of a chunk share a unit until it holds a bucket of gradients; ZeRO-3 gathers
+  // layer by layer, so there each block is its own. A tied embedding's weight is always its own: two
+  // stages exchange its gradient.
+  void make_units() {
+    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
+    const std::int64_t bucket = (e_.stack.bucket.value + bytes.gradient - 1) / bytes.gradient;
+    // The last chunk's gradients are complete first, so its units are updated first.
+    for (std::size_t last = chunks_.size(); last-- > 0;) {
+      Chunk& c = chunks_[last];
+      std::vector<BlockSize> sizes;
+      for (std::size_t i = 0; i < c.blocks.size(); ++i) {
+        const auto index = static_cast<std::int32_t>(i);
+        BlockSize size;
+        for (std::int32_t p = c.blocks[i].first_parameter; p < c.blocks[i].end_parameter; ++p) {
+          size.elements += rank_.parameters[static_cast<std::size_t>(p)].local_elements();
+        }
+        size.alone = plan_.zero == 3 || index == c.embedding_block ||
+                     (e_.model.tied_embeddings && index == c.head_weight_block);
+        sizes.push_back(size);
+      }
+      const auto units = group_blocks(sizes, bucket);
+      const auto base = static_cast<std::int32_t>(rank_.units.size());
+      for (std::size_t i = c.blocks.size(); i-- > 0;) {
+        Block& b = c.blocks[i];
+        b.unit = base + units[i];
+        b.closes_unit = i == 0 || units[i - 1] != units[i];
+        rank_.units.resize(static_cast<std::size_t>(b.unit) + 1);
+        Unit& u = rank_.units.back();
+        for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p) {
+          Parameter& parameter = rank_.parameters[static_cast<std::size_t>(p)];
+          parameter.unit = b.unit;
+          parameter.offset = u.elements;
+          u.elements += parameter.local_elements();
+        }
+      }
+    }
+    const std::int64_t shards = plan_.shards();
+    std::int64_t widest = 0;
+    for (Unit& u : rank_.units) {
+      u.padded = (u.elements + shards - 1) / shards * shards;
+      u.shard = u.padded / shards;
+      widest = std::max(widest, u.padded);
+    }
+    std::int32_t gathered[2] = {-1, -1}, full[2] = {-1, -1};
+    for (int i = 0; i < 2; ++i) {
+      if (plan_.zero == 3) {
+        gathered[i] = e_.static_buffer(fmt::format("gathered{}", i), BufferClass::kCommunication,
+                                       widest * bytes.parameter);
+      }
+      if (plan_.zero >= 2) {
+        full[i] = e_.static_buffer(fmt::format("full-gradient{}", i), BufferClass::kCommunication,
+                                   widest * bytes.gradient);
+      }
+    }
+    for (std::size_t i = 0; i < rank_.units.size(); ++i) {
+      Unit& u = rank_.units[i];
+      const std::string name = fmt::format("unit{}", i);
+      u.parameter_buffer = e_.static_buffer(name + "/parameter", BufferClass::kParameter,
+                                            (plan_.zero == 3 ? u.shard : u.padded) * bytes.parameter);
+      u.gradient_buffer = e_.static_buffer(name + "/gradient", BufferClass::kGradient,
+                                           (plan_.zero >= 2 ? u.shard : u.padded) * bytes.gradient);
+      u.optimizer_buffer = e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer, u.shard * bytes.optimizer());
+      u.gathered_buffer = gathered[i % 2];
+      u.full_gradient = full[i % 2];
+    }
+    if (tied_here() && plan_.zero >= 2) give_own_transients(bytes);
+  }
+
+  // A tied weight is in use together with the head's own unit, so it may not share their ring.
+  void give_own_transients(const BytesPerParameter& bytes) {
+    Unit& u = rank_.units[static_cast<std::size_t>(unit_of(embedding_))];
+    if (plan_.zero == 3) {
+      u.gathered_buffer = e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded * bytes.parameter);
+    }
+    u.full_gradient = e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded * bytes.gradient);
+  }
+
+  std::int32_t unit_of(std::int32_t parameter) const {
+    return rank_.parameters[static_cast<std::size_t>(parameter)].unit;
+  }
+  Unit& unit(std::int32_t i) { return rank_.units[static_cast<std::size_t>(i)]; }
+
+  // --- parameter gathers and gradient synchronisation --------------------------------------------
+  void begin(SegmentKind kind, std::int32_t chunk, bool last) {
+    e_.begin(kind, chunk, last);
+    resident_.clear();
+  }
+
+  // ZeRO-3: the whole parameters of a unit, unless they are still there from the block before.
+  void need(std::int32_t unit_index) {
+    const Unit& u = unit(unit_index);
+    if (u.gathered_buffer < 0) return;
+    for (const auto& [buffer, held] : resident_) {
+      if (buffer == u.gathered_buffer && held == unit_index) return;
+    }
+    std::erase_if(resident_, [&](const auto& r) { return r.first == u.gathered_buffer; });
+    resident_.emplace_back(u.gathered_buffer, unit_index);
+    e_.collective(OpKind::kAllGather, fmt::format("unit{}/all-gather", unit_index), kDp, Group::kShard,
+                  u.padded, bytes_per_parameter(e_.training.precision).parameter, {{u.parameter_buffer}},
+                  {{u.gathered_buffer}});
+  }
+
+  void need_head(const Chunk& c) {
+    need(c.blocks[static_cast<std::size_t>(c.head_block)].unit);
+    need(unit_of(c.head.weight));
+  }
+
+  // Gradients of norms and row-parallel biases are partial sums under sequence parallelism.
+  void complete_partial(const Block& b, bool last) {
+    if (!last && plan_.zero < 2) return;
+    std::int64_t elements = 0;
+    std::int32_t first = -1;
+    for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p) {
+      const Parameter& parameter = rank_.parameters[static_cast<std::size_t>(p)];
+      if (!parameter.partial_over_tp) continue;
+      if (first < 0) first = p;
+      elements += parameter.local_elements();
+    }
+    if (first < 0 || e_.z.t == 1) return;
+    const std::string name = rank_.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
+    const Ref at = e_.gradient(first);
+    e_.collective(OpKind::kAllReduce, name, kTp, Group::kTp, elements,
+                  bytes_per_parameter(e_.training.precision).gradient, {at}, {at});
+  }
+
+  void reduce_to_shard(std::int32_t unit_index, const char* suffix = "") {
+    const Unit& u = unit(unit_index);
+    e_.collective(OpKind::kReduceScatter, fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), kDp,
+                  Group::kShard, u.padded, bytes_per_parameter(e_.training.precision).gradient,
+                  {{u.full_gradient}}, {{u.gradient_buffer}})
+        .flags |= kAccumulateFlag;
+  }
+
+  // The once-a-step part: over the shard group (ZeRO 0 and 1), then over replicas of the shards.
+  void reduce_unit(std::int32_t unit_index) {
+    const Unit& u = unit(unit_index);
+    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    const std::string name = fmt::format("unit{}", unit_index);
+    if (plan_.dp == 1) return;
+    if (plan_.zero == 0) {
+      e_.collective(OpKind::kAllReduce, name + "/all-reduce", kDp, Group::kDp, u.padded, bytes,
+                    {{u.gradient_buffer}}, {{u.gradient_buffer}});
+      return;
+    }
+    const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
+    if (plan_.zero == 1 && plan_.shards() > 1) {
+      e_.collective(OpKind::kReduceScatter, name + "/reduce-scatter", kDp, Group::kShard, u.padded, bytes,
+                    {{u.gradient_buffer}}, {own});
+    }
+    if (plan_.shards() < plan_.dp) {
+      e_.collective(OpKind::kAllReduce, name + "/replica-all-reduce", kDp, Group::kReplica, u.shard, bytes,
+                    {own}, {own});
+    }
+  }
+
+  void sync_after(const Block& b, bool last) {
+    complete_partial(b, last);
+    if (!b.closes_unit) return;
+    if (plan_.zero >= 2 && unit(b.unit).full_gradient >= 0) reduce_to_shard(b.unit);
+    if (last && e_.stack.overlap_grad_reduce) reduce_unit(b.unit);
+  }
+
+  // --- segments ----------------------------------------------------------------------------------
+  std::int64_t group_size() const {
+    return e_.plan.recompute == Recompute::kFull ? plan_.recompute_layers : 1;
+  }
+  std::int64_t boundary_elements() const { return e_.z.rows * e_.z.h; }
+
+  void transfer(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at) {
+    Op& o = e_.collective(kind, name, stream, Group::kPipeline, boundary_elements(), e_.z.beta,
+                          kind == OpKind::kSend ? std::vector<Ref>{at} : std::vector<Ref>{},
+                          kind == OpKind::kRecv ? std::vector<Ref>{at} : std::vector<Ref>{});
+    o.peer_chunk = static_cast<std::int32_t>(peer);
+  }
+
+  struct Kept {                          // what the forward of a chunk leaves
+    std::vector<std::int32_t> inputs;    // x of each layer
+    std::vector<LayerTensors> layers;
+    Emitter::HeadTensors head;
+  };
+
+  void emit_chunk(std::int32_t index) {
+    Chunk& c = chunks_[static_cast<std::size_t>(index)];
+    const Kept kept = emit_forward(c, index);
+    for (const bool last : {false, true}) {
+      if (!last && plan_.micro_batches == 1) continue;
+      if (split()) {
+        if (last && plan_.micro_batches > 1) continue;  // one input-gradient segment serves all
+        std::vector<Emitter::WeightGradInputs> later(static_cast<std::size_t>(c.layers));
+        std::vector<LayerTensors> tensors = kept.layers;
+        std::int32_t d_logits = -1;
+        emit_backward(c, index, kept, last, later, tensors, d_logits);
+        for (const bool final : {false, true}) {
+          if (!final && plan_.micro_batches == 1) continue;
+          emit_weight_grads(c, index, kept, tensors, later, d_logits, final);
+        }
+      } else {
+        std::vector<Emitter::WeightGradInputs> unused(static_cast<std::size_t>(c.layers));
+        std::vector<LayerTensors> tensors = kept.layers;
+        std::int32_t d_logits = -1;
+        emit_backward(c, index, kept, last, unused, tensors, d_logits);
+      }
+    }
+  }
+
+  Kept emit_forward(Chunk& c, std::int32_t index) {
+    begin(SegmentKind::kForward, index, false);
+    Kept kept;
+    std::int32_t x = -1;
+    if (c.global == 0) {
+      need(unit_of(embedding_));
+      if (positions_ >= 0) need(unit_of(positions_));
+      x = e_.embedding_forward(embedding_, positions_);
+    } else {
+      x = e_.activation(fmt::format("chunk{}/input", c.global), boundary_elements());
+      transfer(OpKind::kRecv, "pipeline/recv", kRecv, c.global - 1, {x});
+    }
+    for (std::int64_t l = 0; l < c.layers; ++l) {
+      need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
+      kept.inputs.push_back(x);
+      kept.layers.push_back(e_.layer_forward(c.first_layer + l, c.layer_parameters[static_cast<std::size_t>(l)], x));
+      x = kept.layers.back().out;
+    }
+    if (c.global == last_chunk()) {
+      need_head(c);
+      kept.head = e_.head_forward(c.head, x);
+    } else {
+      transfer(OpKind::kSend, "pipeline/send", kSend, c.global + 1, {x});
+    }
+    return kept;
+  }
+
+  void emit_backward(Chunk& c, std::int32_t index, const Kept& kept, bool last,
+                     std::vector<Emitter::WeightGradInputs>& later, std::vector<LayerTensors>& tensors,
+                     std::int32_t& d_logits) {
+    begin(split() ? SegmentKind::kBackwardInput : SegmentKind::kBackward, index, last && !split());
+    std::int32_t d = -1;
+    if (c.global == last_chunk()) {
+      need_head(c);
+      d = e_.head_backward(c.head, kept.head, split(), d_logits);
+      if (!split()) {
+        if (tied_here() && plan_.zero >= 2) reduce_to_shard(unit_of(embedding_), "-head");
+        sync_head(c, last);
+      }
+    } else {
+      // Every variant of the segment receives into the same ring.
+      if (c.output_grad < 0) c.output_grad = e_.activation(fmt::format("chunk{}/output-grad", c.global), boundary_elements());
+      d = c.output_grad;
+      transfer(OpKind::kRecv, "pipeline/grad-recv", kGradRecv, c.global + 1, {d});
+    }
+    for (std::int64_t end = c.layers; end > 0;) {
+      const std::int64_t first = (end - 1) / group_size() * group_size();
+      recompute_group(c, kept, first, end, tensors);
+      for (std::int64_t l = end - 1; l >= first; --l) {
+        const auto i = static_cast<std::size_t>(l);
+        const Block& b = c.blocks[static_cast<std::size_t>(c.first_layer_block + l)];
+        need(b.unit);
+        d = e_.layer_backward(c.first_layer + l, c.layer_parameters[i], tensors[i], d, split(), later[i]);
+        if (!split()) sync_after(b, last);
+      }
+      end = first;
+    }
+    if (c.global == 0) {
+      e_.embedding_backward(embedding_, positions_, d);
+      if (!split()) sync_embedding(c, last);
+    } else {
+      transfer(OpKind::kSend, "pipeline/grad-send", kGradSend, c.global - 1, {d});
+    }
+  }
+
+  void recompute_group(Chunk& c, const Kept& kept, std::int64_t first, std::int64_t end,
+                       std::vector<LayerTensors>& tensors) {
+    if (plan_.recompute == Recompute::kNone) return;
+    if (plan_.recompute == Recompute::kSelective) {
+      e_.recompute_attention(c.first_layer + first, tensors[static_cast<std::size_t>(first)]);
+      return;
+    }
+    std::int32_t x = kept.inputs[static_cast<std::size_t>(first)];
+    for (std::int64_t l = first; l < end; ++l) {
+      const auto i = static_cast<std::size_t>(l);
+      need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
+      e_.set_recomputing(true);
+      tensors[i] = e_.layer_forward(c.first_layer + l, c.layer_parameters[i], x);
+      e_.set_recomputing(false);
+      x = tensors[i].out;
+    }
+  }
+
+  void sync_head(const Chunk& c, bool last) {
+    if (c.head_weight_block >= 0) sync_after(c.blocks[static_cast<std::size_t>(c.head_weight_block)], last);
+    sync_after(c.blocks[static_cast<std::size_t>(c.head_block)], last);
+  }
+
+  void sync_embedding(const Chunk& c, bool last) {
+    if (c.positions_block >= 0) sync_after(c.blocks[static_cast<std::size_t>(c.positions_block)], last);
+    sync_after(c.blocks[static_cast<std::size_t>(c.embedding_block)], last);
+  }
+
+  void emit_weight_grads(Chunk& c, std::int32_t index, const Kept& kept,
+                         const std::vector<LayerTensors>& tensors,
+                         const std::vector<Emitter::WeightGradInputs>& later, std::int32_t d_logits, bool last) {
+    begin(SegmentKind::kBackwardWeight, index, last);
+    if (c.global == last_chunk()) {
+      e_.head_weight_grad(c.head, kept.head, d_logits);
+      sync_head(c, last);
+    }
+    for (std::int64_t l = c.layers - 1; l >= 0; --l) {
+      const auto i = static_cast<std::size_t>(l);
+      e_.layer_weight_grad(c.first_layer + l, c.layer_parameters[i], tensors[i], later[i]);
+      sync_after(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)], last);
+    }
+    if (c.global == 0) sync_embedding(c, last);
+  }
+
+  // Sum the gradient shards of the tied weight held by the first and by the last stage.
+  void exchange_tied() {
+    if (!tied_across_) return;
+    const Unit& u = unit(unit_of(embedding_));
+    const bool first = rank_.chunks.front() == 0;
+    const std::int64_t peer = first ? last_chunk() : 0;
+    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
+    const std::int32_t received = e_.activation_bytes_of("embedding/tie/received", u.shard * bytes);
+    const auto exchange = [&](OpKind kind, Stream stream, Ref at) {
+      Op& o = e_.collective(kind, kind == OpKind::kSend ? "embedding/tie/send" : "embedding/tie/recv", stream,
+                            Group::kPipeline, u.shard, bytes,
+                            kind == OpKind::kSend ? std::vector<Ref>{at} : std::vector<Ref>{},
+                            kind == OpKind::kRecv ? std::vector<Ref>{at} : std::vector<Ref>{});
+      o.peer_chunk = static_cast<std::int32_t>(peer);
+    };
+    exchange(OpKind::kSend, first ? kSend : kGradSend, own);
+    exchange(OpKind::kRecv, first ? kGradRecv : kRecv, {received});
+    e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own}, 3 * u.shard * bytes);
+  }
+
+  void emit_optimizer() {
+    begin(SegmentKind::kOptimizer, 0, true);
+    if (!e_.stack.overlap_grad_reduce) {
+      for (std::size_t i = 0; i < rank_.units.size(); ++i) reduce_unit(static_cast<std::int32_t>(i));
+    }
+    exchange_tied();
+    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
+    for (std::size_t i = 0; i < rank_.units.size(); ++i) {
+      const Unit& u = rank_.units[i];
+      const std::string name = fmt::format("unit{}", i);
+      const Ref gradient{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
+      const Ref parameter{u.parameter_buffer, 0, plan_.zero == 1 || plan_.zero == 2 ? u.shard : 0};
+      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard}, {gradient, parameter, {u.optimizer_buffer}},
+                     {parameter, {u.optimizer_buffer}},
+                     u.shard * (bytes.gradient + 2 * bytes.optimizer() + bytes.parameter));
+      const std::int64_t gradients = plan_.zero >= 2 ? u.shard : u.padded;
+      e_.elementwise(OpKind::kZeroGrad, name + "/zero-grad", {gradients}, {}, {{u.gradient_buffer}},
+                     gradients * bytes.gradient);
+      if ((plan_.zero == 1 || plan_.zero == 2) && plan_.shards() > 1) {
+        e_.collective(OpKind::kAllGather, name + "/all-gather", kDp, Group::kShard, u.padded, bytes.parameter,
+                      {parameter}, {{u.parameter_buffer}});
+      }
+    }
+  }
+
+  void make_steps(const std::vector<Slot>& slots) {
+    const auto find = [&](SegmentKind kind, std::int32_t chunk, bool last) {
+      std::int32_t fallback = -1;
+      for (std::size_t i = 0; i < rank_.segments.size(); ++i) {
+        const Segment& s = rank_.segments[i];
+        if (s.kind != kind || (s.chunk != chunk && kind != SegmentKind::kOptimizer)) continue;
+        if (s.last_micro_batch == last) return static_cast<std::int32_t>(i);
+        fallback = static_cast<std::int32_t>(i);
+      }
+      return fallback;
+    };
+    constexpr SegmentKind kKinds[] = {SegmentKind::kForward, SegmentKind::kBackward, SegmentKind::kBackwardInput,
+                                      SegmentKind::kBackwardWeight};
+    for (const Slot& s : slots) {
+      const bool last = s.micro_batch == plan_.micro_batches - 1;
+      rank_.steps.push_back({find(kKinds[static_cast<std::size_t>(s.work)], s.chunk, last), s.micro_batch});
+    }
+    rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true), 0});
+  }
+
+  Emitter e_;
+  const Plan& plan_;
+  RankClass& rank_;
+  std::vector<Chunk> chunks_;
+  std::int32_t embedding_ = -1, positions_ = -1;
+  bool tied_here_ = false, tied_across_ = false;
+  std::vector<std::pair<std::int32_t, std::int32_t>> resident_;
+};
+
+}  // namespace
+
+Binding bind(const Plan& plan) {
+  Binding b;
+  b.tp = plan.tp;
+  b.dp = plan.dp;
+  b.pp = plan.pp;
+  b.shard = plan.shards();
+  const auto order = [&](std::int64_t n1, std::int64_t& s1, std::int64_t n2, std::int64_t& s2, std::int64_t& s3) {
+    s1 = 1;
+    s2 = n1;
+    s3 = n1 * n2;
+  };
+  switch (plan.rank_order) {
+    case RankOrder::kTpDpPp: order(b.tp, b.tp_stride, b.dp, b.dp_stride, b.pp_stride); break;
+    case RankOrder::kTpPpDp: order(b.tp, b.tp_stride, b.pp, b.pp_stride, b.dp_stride); break;
+    case RankOrder::kDpTpPp: order(b.dp, b.dp_stride, b.tp, b.tp_stride, b.pp_stride); break;
+    case RankOrder::kPpTpDp: order(b.pp, b.pp_stride, b.tp, b.tp_stride, b.dp_stride); break;
+  }
+  return b;
+}
+
+std::vector<std::int64_t> Binding::members(Group group, std::int64_t of) const {
+  const Coordinates c = coordinates(of);
+  std::vector<std::int64_t> out;
+  switch (group) {
+    case Group::kTp:
+      for (std::int64_t i = 0; i < tp; ++i) out.push_back(rank({i, c.dp, c.pp}));
+      break;
+    case Group::kDp:
+      for (std::int64_t i = 0; i < dp; ++i) out.push_back(rank({c.tp, i, c.pp}));
+      break;
+    case Group::kShard:
+      for (std::int64_t i = 0; i < shard; ++i) out.push_back(rank({c.tp, c.dp / shard * shard + i, c.pp}));
+      break;
+    case Group::kReplica:
+      for (std::int64_t i = c.dp % shard; i < dp; i += shard) out.push_back(rank({c.tp, i, c.pp}));
+      break;
+    case Group::kNone:
+    case Group::kPipeline: break;
+  }
+  return out;
+}
+
+void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
+  const auto divides = [&](const char* field, std::int64_t d, std::int64_t n, const char* what) {
+    if (n % d != 0) at.child(field).fail(fmt::format("{} does not divide the {} {}", d, n, what));
+  };
+  divides("tp", p.tp, m.heads, "attention heads");
+  divides("tp", p.tp, m.kv(), "key/value heads");
+  divides("tp", p.tp, m.ffn(), "feed-forward columns");
+  if (p.sequence_parallel && p.tp > 1) divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
+  if (p.pp * p.vpp > m.layers) {
+    at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
+  }
+  if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
+    at.child("schedule").fail(problem);
+  }
+  if (p.global_batch() != t.global_batch) {
+    const std::int64_t step = p.micro_batch * p.dp;
+    const std::int64_t below = t.global_batch / step * step;
+    at.child("micro_batches").fail(
+        fmt::format("{} x {} x {} is a batch of {}, not {}", p.micro_batch, p.micro_batches, p.dp,
+                    p.global_batch(), t.global_batch),
+        below > 0 ? fmt::format("allowed with this micro-batch and dp: batches of {} or {}", below, below + step)
+                  : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
+  }
+  if (p.dp % p.shards() != 0) at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shards(), p.dp));
+  if (p.zero >= 2 && splits_backward(p.schedule)) {
+    at.child("zero").fail("ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
+                          "allowed: 0, 1");
+  }
+  if (!p.chunk_layers.empty()) {
+    std::int64_t sum = 0;
+    for (const std::int64_t n : p.chunk_layers) sum += n;
+    if (static_cast<std::int64_t>(p.chunk_layers.size()) != p.pp * p.vpp || sum != m.layers) {
+      at.child("chunk_layers").fail(fmt::format("{} chunks with {} layers in all", p.chunk_layers.size(), sum),
+                                    fmt::format("allowed: {} chunks, {} layers", p.pp * p.vpp, m.layers));
+    }
+  }
+}
+
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack) {
+  Program program;
+  program.model = model;
+  program.plan = plan;
+  program.training = training;
+  program.binding = bind(plan);
+  const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
+  program.classes.resize(static_cast<std::size_t>(plan.pp));
+  for (std::int64_t i = 0; i < plan.pp; ++i) {
+    RankClass& rank = program.classes[static_cast<std::size_t>(i)];
+    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i)).run(slots[static_cast<std::size_t>(i)]);
+    place_buffers(rank);
+    link_waits(rank);
+  }
+  return program;
+}
+
+}  // namespace orrery::program

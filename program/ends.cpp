@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two ends of the model: vocabulary-parallel embedding, and head with cross-entropy. A tensor rank
+// holds V/t rows of the embedding; looking up a token of another rank gives zeros, and the sum over
+// ranks is the lookup. The loss needs the maximum, the sum of exponentials and the target's logit over
+// all ranks: three small all-reduces instead of gathering logits.
+#include "program/emitter.h"
+
+namespace orrery::program {
+
+std::int32_t Emitter::embedding_forward(std::int32_t weight_index, std::int32_t positions) {
+  layer_ = -1;
+  std::int32_t x = activation("embedding/out", z.tokens * z.h);
+  elementwise(OpKind::kEmbedding, "embedding", {z.tokens, z.h, 0, z.vocab, model.vocab},
+              {{tokens_buffer}, weight(weight_index)}, {{x}}, 2 * z.tokens * z.h * z.beta);
+  x = sum_over_tp("embedding", x, "embedding/sum");
+  if (positions >= 0) {
+    elementwise(OpKind::kPositions, "embedding/positions", {z.rows, z.h, z.s, z.sp}, {{x}, weight(positions)}, {{x}},
+                3 * z.rows * z.h * z.beta);
+  }
+  return x;
+}
+
+void Emitter::embedding_backward(std::int32_t weight_index, std::int32_t positions, std::int32_t d_x) {
+  layer_ = -1;
+  if (positions >= 0) {
+    elementwise(OpKind::kPositionsGrad, "embedding/positions/grad", {z.rows, z.h, z.s, z.sp}, {{d_x}},
+                {gradient(positions)}, 2 * z.rows * z.h * z.beta)
+        .flags |= accumulate();
+  }
+  const std::int32_t whole = gather_rows("embedding/grad", d_x);
+  elementwise(OpKind::kEmbeddingGrad, "embedding/grad", {z.tokens, z.h, 0, z.vocab, model.vocab},
+              {{tokens_buffer}, {whole}}, {gradient(weight_index)}, 3 * z.tokens * z.h * z.beta)
+      .flags |= accumulate();
+}
+
+Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t x) {
+  layer_ = -1;
+  HeadTensors s;
+  s.x = x;
+  s.n = activation("head/norm/out", z.rows * z.h);
+  norm_op("head/norm", w.norm, w.norm_bias, x, s.n);
+  const std::int32_t g = gather_rows("head/input", s.n);
+  const std::int32_t logits = activation("head/logits", z.tokens * z.vocab);
+  gemm("head", z.tokens, z.vocab, z.h, kTransB, {{g}, weight(w.weight)}, {{logits}});
+
+  const std::int64_t kept_bytes = stack.fp32_logits ? 4 : z.beta;
+  s.probabilities = activation_bytes_of("head/probabilities", kept_bytes * z.tokens * z.vocab);
+  const std::int32_t largest = activation_bytes_of("head/max", 4 * z.tokens);
+  const std::int32_t sums = activation_bytes_of("head/sums", 8 * z.tokens);
+  const auto over_tp = [&](OpKind kind, const char* name, std::int32_t buffer_id, std::int64_t elements) {
+    if (z.t > 1) collective(kind, name, kTp, Group::kTp, elements, 4, {{buffer_id}}, {{buffer_id}});
+  };
+  const std::int64_t logit_bytes = z.tokens * z.vocab * z.beta;
+  elementwise(OpKind::kLossMax, "loss/max", {z.tokens, z.vocab, 0, model.vocab}, {{logits}}, {{largest}}, logit_bytes);
+  over_tp(OpKind::kAllReduceMax, "loss/max/all-reduce", largest, z.tokens);
+  elementwise(OpKind::kLossSum, "loss/sum", {z.tokens, z.vocab, 0, model.vocab},
+              {{logits}, {largest}, {targets_buffer}}, {{s.probabilities}, {sums}},
+              logit_bytes + kept_bytes * z.tokens * z.vocab);
+  over_tp(OpKind::kAllReduce, "loss/sum/all-reduce", sums, 2 * z.tokens);
+  elementwise(OpKind::kLoss, "loss", {z.tokens, z.vocab, 0, model.vocab}, {{s.probabilities}, {sums}},
+              {{s.probabilities}, {loss_buffer}}, 2 * kept_bytes * z.tokens * z.vocab);
+  return s;
+}
+
+std::int32_t Emitter::head_backward(const HeadParameters& w, const HeadTensors& s, bool split,
+                                    std::int32_t& d_logits) {
+  layer_ = -1;
+  d_logits = activation("head/logits-grad", z.tokens * z.vocab);
+  elementwise(OpKind::kLossGrad, "loss/grad", {z.tokens, z.vocab, 0, model.vocab},
+              {{s.probabilities}, {targets_buffer}}, {{d_logits}},
+              z.tokens * z.vocab * ((stack.fp32_logits ? 4 : z.beta) + z.beta));
+  const std::int32_t dn = activation("head/dgrad/partial", z.tokens * z.h);
+  const std::int32_t whole = split ? -1 : gather_rows("head/input/again", s.n);
+  gemm("head/dgrad", z.tokens, z.h, z.vocab, 0, {{d_logits}, weight(w.weight)}, {{dn}});
+  const std::int32_t sum = sum_over_tp("head/dgrad", dn, "head/dgrad/sum");
+  if (!split) linear_weight_grad("head", w.weight, -1, z.vocab, z.h, d_logits, whole);
+  return norm_grad("head/norm/grad", w.norm, w.norm_bias, s.x, sum, -1, "head/norm/input-grad");
+}
+
+void Emitter::head_weight_grad(const HeadParameters& w, const HeadTensors& s, std::int32_t d_logits) {
+  layer_ = -1;
+  linear_weight_grad("head", w.weight, -1, z.vocab, z.h, d_logits, gather_rows("head/input/again", s.n));
+}
+
+}  // namespace orrery::program

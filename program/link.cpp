@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waits from data flow. An op must come after the last write of what it reads, and after the last write
+// and all later reads of what it writes. On its own stream that holds by order; on another stream it
+// becomes a wait "stream s has completed n ops". Waits already implied by an earlier op of the stream
+// are left out.
+#include <algorithm>
+
+#include "program/passes.h"
+
+namespace orrery::program {
+namespace {
+
+class Linker {
+ public:
+  explicit Linker(RankClass& rank) : rank_(rank), hazards_(rank) {}
+
+  void run() {
+    for (Segment& segment : rank_.segments) {
+      segment.stream_ops.fill(0);
+      for (const Op& op : segment.ops) ++segment.stream_ops[op.stream];
+    }
+    done_.assign(rank_.segments.size(), false);
+    for (Step& step : rank_.steps) {
+      step.first_wait = static_cast<std::int32_t>(rank_.waits.size());
+      link_step(step);
+      step.waits = static_cast<std::int32_t>(rank_.waits.size()) - step.first_wait;
+    }
+  }
+
+ private:
+  void link_step(const Step& step) {
+    Segment& segment = rank_.segments[static_cast<std::size_t>(step.segment)];
+    const bool first_time = !done_[static_cast<std::size_t>(step.segment)];
+    done_[static_cast<std::size_t>(step.segment)] = true;
+    const Counts base = issued_;
+    for (std::size_t i = 0; i < segment.ops.size(); ++i) {
+      Op& op = segment.ops[i];
+      const Counts need = hazards_.requirements(op, step.micro_batch);
+      Counts& seen = seen_[op.stream];
+      for (std::size_t s = 0; s < kStreamCount; ++s) {
+        if (s == op.stream) continue;
+        if (need[s] > base[s]) {  // work of this very step: the same wait in every instance
+          if (first_time) op.after[s] = static_cast<std::int32_t>(need[s] - base[s]);
+        } else if (need[s] > seen[s]) {
+          rank_.waits.push_back({static_cast<std::int32_t>(i), static_cast<Stream>(s), need[s]});
+        }
+        seen[s] = std::max(seen[s], need[s]);
+      }
+      hazards_.record(op, step.micro_batch, ++issued_[op.stream]);
+    }
+  }
+
+  RankClass& rank_;
+  Hazards hazards_;
+  std::vector<bool> done_;
+  Counts issued_{};
+  std::array<Counts, kStreamCount> seen_{};
+};
+
+}  // namespace
+
+Hazards::Hazards(const RankClass& rank) : rank_(rank), first_(rank.buffers.size(), -1) {
+  std::vector<std::uint32_t> streams(rank.buffers.size());
+  for (const Segment& segment : rank.segments) {
+    for (const Op& op : segment.ops) {
+      for (const Ref& r : op.reads) streams[static_cast<std::size_t>(r.buffer)] |= 1U << op.stream;
+      for (const Ref& r : op.writes) streams[static_cast<std::size_t>(r.buffer)] |= 1U << op.stream;
+    }
+  }
+  std::int32_t total = 0;
+  for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
+    if ((streams[b] & (streams[b] - 1)) == 0) continue;  // one stream: its order suffices
+    first_[b] = total;
+    total += rank.buffers[b].instances;
+  }
+  accesses_.resize(static_cast<std::size_t>(total));
+}
+
+Hazards::Access* Hazards::access(const Ref& r, std::int32_t micro_batch) {
+  const std::int32_t first = first_[static_cast<std::size_t>(r.buffer)];
+  if (first < 0) return nullptr;
+  const std::int32_t copies = rank_.buffers[static_cast<std::size_t>(r.buffer)].instances;
+  return &accesses_[static_cast<std::size_t>(first + micro_batch % copies)];
+}
+
+Counts Hazards::requirements(const Op& op, std::int32_t micro_batch) {
+  Counts need{};
+  const auto after_write = [&](const Access& a) {
+    if (a.write_stream < 0) return;
+    auto& n = need[static_cast<std::size_t>(a.write_stream)];
+    n = std::max(n, a.write);
+  };
+  for (const Ref& r : op.reads) {
+    if (const Access* a = access(r, micro_batch)) after_write(*a);
+  }
+  for (const Ref& r : op.writes) {
+    if (const Access* a = access(r, micro_batch)) {
+      after_write(*a);
+      for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a->reads[s]);
+    }
+  }
+  return need;
+}
+
+void Hazards::record(const Op& op, std::int32_t micro_batch, std::int64_t ordinal) {
+  for (const Ref& r : op.reads) {
+    if (Access* a = access(r, micro_batch)) a->reads[op.stream] = ordinal;
+  }
+  for (const Ref& r : op.writes) {
+    if (Access* a = access(r, micro_batch)) {
+      a->write_stream = op.stream;
+      a->write = ordinal;
+      a->reads.fill(0);
+    }
+  }
+}
+
+void link_waits(RankClass& rank) { Linker(rank).run(); }
+
+}  // namespace orrery::program

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory of a rank, all of it static.
+//
+//   logical peak  most bytes live at once, walking the schedule: static + kept activations + locals
+//   arena peak    static + in-flight copies of every kept activation + the widest segment's locals,
+//                 each aligned to 256 bytes. This is what the engine allocates.
+#include <algorithm>
+#include <map>
+
+#include "program/passes.h"
+
+namespace orrery::program {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+constexpr std::int64_t align(std::int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Touch {
+  std::int32_t first = -1, last = -1;  // ops
+};
+using Touches = std::vector<std::map<std::int32_t, Touch>>;  // per segment: buffer -> ops
+
+Touches find_touches(const RankClass& rank) {
+  Touches out(rank.segments.size());
+  for (std::size_t s = 0; s < rank.segments.size(); ++s) {
+    const auto& ops = rank.segments[s].ops;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      const auto touch = [&](const std::vector<Ref>& refs) {
+        for (const Ref& r : refs) {
+          if (rank.buffers[static_cast<std::size_t>(r.buffer)].life == Life::kStatic) continue;
+          Touch& t = out[s][r.buffer];
+          if (t.first < 0) t.first = static_cast<std::int32_t>(i);
+          t.last = static_cast<std::int32_t>(i);
+        }
+      };
+      touch(ops[i].reads);
+      touch(ops[i].writes);
+    }
+  }
+  return out;
+}
+
+void decide_lives(RankClass& rank, const Touches& touches) {
+  std::vector<std::uint32_t> kinds(rank.buffers.size());
+  std::vector<bool> received(rank.buffers.size());
+  for (std::size_t s = 0; s < touches.size(); ++s) {
+    for (const auto& [buffer, touch] : touches[s]) {
+      kinds[static_cast<std::size_t>(buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
+    }
+    for (const Op& op : rank.segments[s].ops) {
+      if (op.kind == OpKind::kRecv) received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
+    }
+  }
+  for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
+    Buffer& buffer = rank.buffers[b];
+    if (buffer.life == Life::kStatic) continue;
+    if ((kinds[b] & (kinds[b] - 1)) != 0) {
+      buffer.life = Life::kSaved;
+      buffer.cls = BufferClass::kActivation;
+      buffer.instances = rank.in_flight[static_cast<std::size_t>(buffer.chunk)];
+    }
+    if (received[b]) {
+      buffer.cls = BufferClass::kCommunication;
+      ++buffer.instances;  // one may arrive while the others are in use
+    }
+  }
+}
+
+// Allocation before the first touch and freeing after the last, in the right segments.
+void place_events(RankClass& rank, const Touches& touches) {
+  std::vector<int> first_kind(rank.buffers.size(), 99), last_kind(rank.buffers.size(), -1);
+  for (std::size_t s = 0; s < touches.size(); ++s) {
+    for (const auto& [buffer, touch] : touches[s]) {
+      const auto b = static_cast<std::size_t>(buffer);
+      const int kind = static_cast<int>(rank.segments[s].kind);
+      first_kind[b] = std::min(first_kind[b], kind);
+      last_kind[b] = std::max(last_kind[b], kind);
+    }
+  }
+  for (std::size_t s = 0; s < touches.size(); ++s) {
+    Segment& segment = rank.segments[s];
+    const int kind = static_cast<int>(segment.kind);
+    for (const auto& [buffer, touch] : touches[s]) {
+      const auto b = static_cast<std::size_t>(buffer);
+      if (first_kind[b] == kind) segment.memory.push_back({touch.first, buffer, true});
+      if (last_kind[b] == kind) segment.memory.push_back({touch.last, buffer, false});
+    }
+    // At one op: allocations come before it, frees after it.
+    std::stable_sort(segment.memory.begin(), segment.memory.end(), [](const MemoryEvent& a, const MemoryEvent& c) {
+      return std::pair(a.op, !a.allocate) < std::pair(c.op, !c.allocate);
+    });
+    std::int64_t live = 0, peak = 0;
+    for (const MemoryEvent& e : segment.memory) {
+      const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
+      live += e.allocate ? bytes : -bytes;
+      peak = std::max(peak, live);
+    }
+    segment.peak = Bytes{peak};
+    segment.net = Bytes{live};
+  }
+}
+
+// Bytes that are there whatever is in flight: static buffers and the extra copies of received ones.
+std::int64_t always(const RankClass& rank, const Buffer& b) {
+  switch (b.life) {
+    case Life::kStatic: return b.bytes.value * b.instances;
+    case Life::kSaved: return b.bytes.value * (b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)]);
+    case Life::kLocal: return b.bytes.value * (b.instances - 1);
+  }
+  return 0;
+}
+
+void find_peak(RankClass& rank) {
+  std::array<std::int64_t, kBufferClasses> base{};
+  std::int64_t live = 0;
+  for (const Buffer& b : rank.buffers) {
+    base[static_cast<std::size_t>(b.cls)] += always(rank, b);
+    live += always(rank, b);
+  }
+  std::int64_t peak = -1;
+  std::size_t peak_step = 0;
+  for (std::size_t i = 0; i < rank.steps.size(); ++i) {
+    const Segment& s = rank.segments[static_cast<std::size_t>(rank.steps[i].segment)];
+    if (live + s.peak.value > peak) {
+      peak = live + s.peak.value;
+      peak_step = i;
+    }
+    live += s.net.value;
+  }
+  rank.logical_peak = Bytes{peak};
+  // Replay to the peak to split it by class.
+  auto by_class = base;
+  for (std::size_t i = 0; i <= peak_step; ++i) {
+    const Segment& s = rank.segments[static_cast<std::size_t>(rank.steps[i].segment)];
+    std::int64_t local = 0;
+    for (const MemoryEvent& e : s.memory) {
+      const Buffer& b = rank.buffers[static_cast<std::size_t>(e.buffer)];
+      const std::int64_t bytes = e.allocate ? b.bytes.value : -b.bytes.value;
+      by_class[static_cast<std::size_t>(b.cls)] += bytes;
+      local += bytes;
+      if (i == peak_step && local == s.peak.value) break;
+    }
+  }
+  for (std::size_t c = 0; c < kBufferClasses; ++c) rank.at_peak[c] = Bytes{by_class[c]};
+}
+
+// First fit over the intervals in which a segment's locals live.
+std::int64_t place_locals(RankClass& rank, const Segment& segment, std::int64_t base) {
+  struct Live {
+    std::int64_t begin, end;
+    std::int32_t buffer;
+  };
+  std::vector<Live> live;
+  std::int64_t top = base;
+  for (const MemoryEvent& e : segment.memory) {
+    Buffer& b = rank.buffers[static_cast<std::size_t>(e.buffer)];
+    if (b.life != Life::kLocal || b.instances > 1) continue;
+    if (!e.allocate) {
+      std::erase_if(live, [&](const Live& l) { return l.buffer == e.buffer; });
+      continue;
+    }
+    const std::int64_t size = align(b.bytes.value);
+    std::int64_t at = base;
+    std::size_t where = 0;
+    while (where < live.size() && live[where].begin - at < size) at = live[where++].end;
+    b.arena_offset = at;
+    live.insert(live.begin() + static_cast<std::ptrdiff_t>(where), {at, at + size, e.buffer});
+    top = std::max(top, at + size);
+  }
+  return top;
+}
+
+void lay_out_arena(RankClass& rank) {
+  std::int64_t top = 0;
+  for (Buffer& b : rank.buffers) {
+    if (b.life == Life::kLocal && b.instances == 1) continue;
+    b.arena_offset = top;
+    b.arena_stride = align(b.bytes.value);
+    top += b.arena_stride * b.instances;
+  }
+  std::int64_t widest = top;
+  for (const Segment& s : rank.segments) widest = std::max(widest, place_locals(rank, s, top));
+  rank.arena_peak = Bytes{widest};
+}
+
+}  // namespace
+
+void place_buffers(RankClass& rank) {
+  const Touches touches = find_touches(rank);
+  decide_lives(rank, touches);
+  place_events(rank, touches);
+  find_peak(rank);
+  lay_out_arena(rank);
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/program.h"
+
+#include <fmt/format.h>
+
+namespace orrery::program {
+
+std::string_view name_of(OpKind kind) {
+  static constexpr const char* kNames[] = {
+      "gemm", "embedding", "embedding-grad", "positions", "positions-grad", "norm", "norm-grad", "head-norm",
+      "head-norm-grad", "rope", "rope-grad", "attention", "attention-grad", "activation", "activation-grad",
+      "residual", "dropout-grad", "bias-grad", "loss-max", "loss-sum", "loss", "loss-grad", "zero-grad",
+      "accumulate", "optimizer", "all-reduce", "all-reduce-max", "all-gather", "reduce-scatter", "send", "recv"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string describe_op(const RankClass& c, const Step& step, const Op& op) {
+  const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
+  return fmt::format("{} of {}[chunk {}, micro-batch {}] on stage {}", op.name,
+                     kSegmentNames[static_cast<std::size_t>(s.kind)], s.chunk, step.micro_batch, c.stage);
+}
+
+std::int64_t Program::footprint_bytes() const {
+  std::size_t total = sizeof(Program);
+  for (const RankClass& c : classes) {
+    total += sizeof(RankClass) + c.buffers.size() * sizeof(Buffer) + c.parameters.size() * sizeof(Parameter) +
+             c.units.size() * sizeof(Unit) + c.steps.size() * sizeof(Step) + c.waits.size() * sizeof(ExternalWait);
+    for (const Buffer& b : c.buffers) total += b.name.capacity();
+    for (const Segment& s : c.segments) {
+      total += sizeof(Segment) + s.memory.size() * sizeof(MemoryEvent);
+      for (const Op& op : s.ops) {
+        total += sizeof(Op) + op.name.capacity() + (op.reads.capacity() + op.writes.capacity()) * sizeof(Ref);
+      }
+    }
+  }
+  return static_cast<std::int64_t>(total);
+}
+
+std::int64_t Program::ops_per_step() const {
+  std::int64_t total = 0;
+  for (const RankClass& c : classes) {
+    for (const Step& s : c.steps) {
+      total += static_cast<std::int64_t>(c.segments[static_cast<std::size_t>(s.segment)].ops.size());
+    }
+  }
+  return total;
+}
+
+std::int64_t Program::hash() const {
+  std::uint64_t h = 1469598103934665603ULL;  // FNV-1a
+  const auto mix = [&](std::uint64_t v) {
+    for (int i = 0; i < 8; ++i) {
+      h ^= v >> (8 * i) & 0xff;
+      h *= 1099511628211ULL;
+    }
+  };
+  for (const RankClass& c : classes) {
+    for (const Segment& s : c.segments) {
+      for (const Op& op : s.ops) {
+        for (const char ch : op.name) mix(static_cast<unsigned char>(ch));
+        mix(static_cast<std::uint64_t>(op.kind));
+        for (const std::int64_t d : op.dims) mix(static_cast<std::uint64_t>(d));
+      }
+    }
+    for (const Step& s : c.steps) {
+      mix(static_cast<std::uint64_t>(s.segment));
+      mix(static_cast<std::uint64_t>(s.micro_batch));
+    }
+  }
+  return static_cast<std::int64_t>(h >> 1);
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace orrery::program {
+namespace {
+
+Slot slot(Work work, std::int64_t chunk, std::int64_t micro_batch) {
+  return {work, static_cast<std::int32_t>(chunk), static_cast<std::int32_t>(micro_batch)};
+}
+
+// Warm-up forwards, then forward and backward in turn, then the remaining backwards, over a numbering
+// k = 0 .. total-1 of forward and of backward work.
+template <class ForwardOf, class BackwardOf>
+std::vector<Slot> warm_up_then_alternate(std::int64_t total, std::int64_t warm_up, ForwardOf forward,
+                                         BackwardOf backward) {
+  std::vector<Slot> out;
+  out.reserve(static_cast<std::size_t>(2 * total));
+  for (std::int64_t k = 0; k < warm_up; ++k) out.push_back(forward(k));
+  for (std::int64_t k = 0; k < total; ++k) {
+    if (warm_up + k < total) out.push_back(forward(warm_up + k));
+    out.push_back(backward(k));
+  }
+  return out;
+}
+
+std::vector<Slot> one_chunk(std::int64_t m, std::int64_t warm_up) {
+  const auto forward = [](std::int64_t k) { return slot(Work::kForward, 0, k); };
+  const auto backward = [](std::int64_t k) { return slot(Work::kBackward, 0, k); };
+  return warm_up_then_alternate(m, std::min(m, warm_up), forward, backward);
+}
+
+// Narayanan et al. 2021: micro-batches go through the chunks in groups of p.
+std::vector<Slot> interleaved(std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t stage) {
+  const auto at = [&](std::int64_t k, bool forward) {
+    const std::int64_t chunk = k % (p * v) / p;
+    const std::int64_t micro_batch = k / (p * v) * p + k % p;
+    return slot(forward ? Work::kForward : Work::kBackward, forward ? chunk : v - 1 - chunk, micro_batch);
+  };
+  const std::int64_t warm_up = std::min(m * v, (p - stage - 1) * 2 + (v - 1) * p);
+  return warm_up_then_alternate(
+      m * v, warm_up, [&](std::int64_t k) { return at(k, true); },
+      [&](std::int64_t k) { return at(k, false); });
+}
+
+// Zero-bubble schedules by list scheduling with unit times: a stage that can run a backward does, else a
+// forward if its memory allows, else a weight gradient. Memory is counted in chunk activations held
+// from F to W and capped at what 1F1B's first stage holds (p micro-batches).
+class ZeroBubble {
+ public:
+  ZeroBubble(bool v_shape, std::int64_t p, std::int64_t m)
+      : p_(p), m_(m), chunks_(v_shape ? 2 : 1), cap_(p * chunks_),
+        stages_(static_cast<std::size_t>(p)) {
+    for (auto& stage : stages_) {
+      stage.done_forward.assign(static_cast<std::size_t>(chunks_), 0);
+      stage.done_backward = stage.done_weight = stage.done_forward;
+    }
+  }
+
+  std::vector<std::vector<Slot>> run() {
+    const auto all = static_cast<std::size_t>(3 * m_ * chunks_);
+    for (std::size_t finished = 0; finished < stages_.size();) {
+      // Everything of this time step sees the state at its start.
+      std::vector<Slot> chosen(stages_.size());
+      std::vector<bool> runs(stages_.size());
+      for (std::size_t i = 0; i < stages_.size(); ++i) runs[i] = choose(static_cast<std::int64_t>(i), chosen[i]);
+      finished = 0;
+      for (std::size_t i = 0; i < stages_.size(); ++i) {
+        if (runs[i]) commit(stages_[i], chosen[i]);
+        if (stages_[i].order.size() == all) ++finished;
+      }
+    }
+    std::vector<std::vector<Slot>> out;
+    for (auto& stage : stages_) out.push_back(std::move(stage.order));
+    return out;
+  }
+
+ private:
+  struct Stage {
+    std::vector<std::int64_t> done_forward, done_backward, done_weight;
+    std::vector<Slot> order;
+  };
+
+  // The global chunk of (stage, local chunk), and where a global chunk lives.
+  std::int64_t global(std::int64_t stage, std::int64_t c) const { return c == 0 ? stage : 2 * p_ - 1 - stage; }
+  const Stage& home(std::int64_t chunk, std::int64_t& local) const {
+    local = chunk / p_;
+    return stages_[static_cast<std::size_t>(local == 0 ? chunk : 2 * p_ - 1 - chunk)];
+  }
+  bool input_ready(std::int64_t stage, std::int64_t c, std::int64_t mb) const {
+    const std::int64_t chunk = global(stage, c);
+    if (chunk == 0) return true;
+    std::int64_t local = 0;
+    const Stage& from = home(chunk - 1, local);
+    return from.done_forward[static_cast<std::size_t>(local)] > mb;
+  }
+  bool gradient_ready(std::int64_t stage, std::int64_t c, std::int64_t mb) const {
+    const std::int64_t chunk = global(stage, c);
+    std::int64_t local = 0;
+    if (chunk == p_ * chunks_ - 1) {
+      return home(chunk, local).done_forward[static_cast<std::size_t>(local)] > mb;
+    }
+    const Stage& from = home(chunk + 1, local);
+    return from.done_backward[static_cast<std::size_t>(local)] > mb;
+  }
+
+  bool choose(std::int64_t stage, Slot& out) const {
+    const Stage& s = stages_[static_cast<std::size_t>(stage)];
+    std::int64_t held = 0;
+    for (std::int64_t c = 0; c < chunks_; ++c) {
+      const auto i = static_cast<std::size_t>(c);
+      held += s.done_forward[i] - s.done_weight[i];
+    }
+    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+      const std::int64_t mb = s.done_backward[static_cast<std::size_t>(c)];
+      if (mb < s.done_forward[static_cast<std::size_t>(c)] && gradient_ready(stage, c, mb)) {
+        out = slot(Work::kBackwardInput, c, mb);
+        return true;
+      }
+    }
+    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+      const std::int64_t mb = s.done_forward[static_cast<std::size_t>(c)];
+      if (mb >= m_ || !input_ready(stage, c, mb)) continue;
+      // A first-chunk forward also reserves the place its second chunk will need.
+      const std::int64_t owed = chunks_ == 2 ? s.done_forward[0] - s.done_forward[1] : 0;
+      const bool reserved = chunks_ == 2 && c == 1;
+      if (reserved || held + owed + (chunks_ - 1) < cap_) {
+        out = slot(Work::kForward, c, mb);
+        return true;
+      }
+    }
+    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+      const std::int64_t mb = s.done_weight[static_cast<std::size_t>(c)];
+      if (mb < s.done_backward[static_cast<std::size_t>(c)]) {
+        out = slot(Work::kBackwardWeight, c, mb);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  static void commit(Stage& s, const Slot& chosen) {
+    auto& counter = chosen.work == Work::kForward         ? s.done_forward
+                    : chosen.work == Work::kBackwardInput ? s.done_backward
+                                                          : s.done_weight;
+    ++counter[static_cast<std::size_t>(chosen.chunk)];
+    s.order.push_back(chosen);
+  }
+
+  std::int64_t p_, m_, chunks_, cap_;
+  std::vector<Stage> stages_;
+};
+
+}  // namespace
+
+std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, std::int64_t m) {
+  const std::string name(name_of(schedule));
+  switch (schedule) {
+    case Schedule::kNaive:
+    case Schedule::kGPipe:
+    case Schedule::k1F1B:
+    case Schedule::kZeroBubbleH1:
+      if (v != 1) return fmt::format("{} has one chunk per stage, not {}", name, v);
+      break;
+    case Schedule::kInterleaved:
+      if (v < 2) return "interleaved needs at least two chunks per stage";
+      if (p < 2) return "interleaved needs at least two stages";
+      if (m % p != 0) return fmt::format("interleaved needs micro-batches ({}) in multiples of pp ({})", m, p);
+      break;
+    case Schedule::kZeroBubbleV:
+      if (v != 2) return fmt::format("zb-v has two chunks per stage, not {}", v);
+      break;
+  }
+  return {};
+}
+
+std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
+                                                 std::int64_t m) {
+  if (splits_backward(schedule)) return ZeroBubble(schedule == Schedule::kZeroBubbleV, p, m).run();
+  std::vector<std::vector<Slot>> out;
+  for (std::int64_t i = 0; i < p; ++i) {
+    if (schedule == Schedule::kNaive) out.push_back(one_chunk(m, 0));
+    else if (schedule == Schedule::kGPipe) out.push_back(one_chunk(m, m));
+    else if (schedule == Schedule::k1F1B) out.push_back(one_chunk(m, p - 1 - i));
+    else out.push_back(interleaved(p, v, m, i));
+  }
+  return out;
+}
+
+std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v) {
+  std::vector<std::int32_t> live(static_cast<std::size_t>(v)), most(static_cast<std::size_t>(v));
+  const bool split = std::any_of(slots.begin(), slots.end(),
+                                 [](const Slot& s) { return s.work == Work::kBackwardWeight; });
+  for (const Slot& s : slots) {
+    const auto c = static_cast<std::size_t>(s.chunk);
+    if (s.work == Work::kForward) most[c] = std::max(most[c], ++live[c]);
+    else if (s.work == (split ? Work::kBackwardWeight : Work::kBackward)) --live[c];
+  }
+  return most;
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pipeline schedules: the order in which a stage runs forward (F), backward (B) and, where it is split
+// off, weight-gradient (W) work. Pure functions of (schedule, stages p, chunks per stage v,
+// micro-batches m); i is the stage.
+//
+//   naive        F0 B0 F1 B1 ..                      one micro-batch in the whole pipeline
+//   gpipe        F0..Fm-1 B0..Bm-1                   m in flight
+//   1f1b         min(m, p-1-i) warm-up F, then F B   min(m, p-i) in flight
+//   interleaved  chunks in groups of p micro-batches (Narayanan et al. 2021); p divides m
+//   zb-h1        1f1b whose B is split; W fills the bubbles (Qi et al. 2023); memory as 1f1b
+//   zb-v         two chunks in a V, W fills the bubbles (Qi et al. 2024)
+//
+// Bubble, as idle over ideal time with equal stages: (p-1)/m for gpipe and 1f1b, (p-1)/(v m)
+// interleaved, (p-1)(T_F+T_B-T_W)/(m (T_F+T_B+T_W)) for zb-h1.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan.h"
+
+namespace orrery::program {
+
+enum class Work : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight };
+
+struct Slot {
+  Work work = Work::kForward;
+  std::int32_t chunk = 0;  // local: 0 .. v-1
+  std::int32_t micro_batch = 0;
+  friend bool operator==(const Slot&, const Slot&) = default;
+};
+
+// What must hold of (p, v, m) for the schedule; empty when it does, else the reason.
+std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, std::int64_t m);
+
+constexpr bool splits_backward(Schedule s) {
+  return s == Schedule::kZeroBubbleH1 || s == Schedule::kZeroBubbleV;
+}
+
+// Each stage's work in order. O(p v m).
+std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
+                                                 std::int64_t m);
+
+// Most micro-batches of each local chunk between their forward and the end of their backward.
+std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v);
+
+}  // namespace orrery::program

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by the scripts: installs Debian packages that are missing, as root or with sudo.
+
+packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev"
+packages_test="$packages_build libgtest-dev"
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+install_missing() {
+  local missing=""
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+  done
+  [ -z "$missing" ] && return 0
+  echo "installing:$missing"
+  export DEBIAN_FRONTEND=noninteractive
+  as_root apt-get update -qq
+  # shellcheck disable=SC2086
+  as_root apt-get install -y -qq --no-install-recommends $missing
+}

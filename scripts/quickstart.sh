@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From a bare Debian 12 to a planned, simulated and executed training step.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
+
+say "Installing what is missing and building a release"
+# shellcheck disable=SC2086
+install_missing $packages_build
+cmake --preset release
+cmake --build --preset release
+orrery=build/release/bin/orrery
+out=build/quickstart
+mkdir -p "$out"
+
+say "Llama-3-70B on 8 p4d nodes (A100, 40 GB)"
+"$orrery" plan scenarios/llama3-70b-p4d.json -o "$out/llama3-70b-p4d.plan.json"
+say "The same on 8 p4de nodes (A100, 80 GB)"
+"$orrery" plan scenarios/llama3-70b-p4de.json -o "$out/llama3-70b-p4de.plan.json"
+
+say "One step of the best plan through the event engine"
+"$orrery" simulate "$out/llama3-70b-p4d.plan.json" --trace "$out/llama3-70b-p4d.trace.json"
+
+say "A tiny plan, simulated and then trained for real on thread ranks"
+"$orrery" simulate scenarios/tiny-cpu.json --trace "$out/tiny.predicted.json"
+"$orrery" run scenarios/tiny-cpu.json --steps 5 --trace "$out/tiny.measured.json"
+"$orrery" compare "$out/tiny.predicted.json" "$out/tiny.measured.json"
+
+say "Where to look next"
+cat <<TEXT
+  $out/llama3-70b-p4d.plan.json    the plan; orrery export FILE --to megatron makes launcher flags of it
+  $out/llama3-70b-p4d.trace.json   its timeline; open it in ui.perfetto.dev or chrome://tracing
+  scenarios/                       more questions; copy one and ask your own
+  docs/                            how it works, the formulas and their sources, how wrong it is
+  $orrery --help                   all commands
+TEXT

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Joins a predicted with a measured timeline by op key: (segment, chunk, micro-batch, op) on the same
+// stage. A folded prediction has one rank per stage; measured ranks of that stage are averaged.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/timeline.h"
+
+namespace orrery::sim {
+
+struct OpComparison {
+  std::string name;              // op without its layer: "attn/qkv/dgrad"
+  std::int64_t count = 0;        // matched (rank, micro-batch, layer) instances
+  double predicted_s = 0, measured_s = 0;  // sums of active-to-end
+};
+
+struct Comparison {
+  bool same_program = false;     // equal program hashes
+  std::int64_t matched = 0, only_predicted = 0, only_measured = 0;
+  double predicted_step_s = 0, measured_step_s = 0;
+  std::vector<OpComparison> ops; // by measured time, largest first
+};
+
+// `stage_of_rank[r]` gives the predicted timeline's rank for a measured rank.
+Comparison compare(const Timeline& predicted, const Timeline& measured, const std::vector<std::int32_t>& stage_of_rank);
+
+// The stage named in each measured rank's label ("rank 3 (tp 1, dp 0, pp 1)").
+std::vector<std::int32_t> stages_from_labels(const Timeline& measured);
+
+}  // namespace orrery::sim

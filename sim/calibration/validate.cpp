@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/calibration/validate.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "program/program.h"
+#include "sim/collective/collective.h"
+#include "sim/compute/compute.h"
+
+namespace orrery::sim {
+
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity, const std::string& source,
+                       bool without_assumptions) {
+  ErrorSummary s;
+  std::vector<double> sizes;
+  for (const ValidationRow& r : rows) {
+    if (r.quantity != quantity || (!source.empty() && r.source != source) || (without_assumptions && !r.assumed.empty())) continue;
+    s.mape += std::abs(r.error());
+    s.bias += r.error();
+    sizes.push_back(std::abs(r.error()));
+  }
+  s.n = static_cast<std::int64_t>(sizes.size());
+  if (s.n == 0) return s;
+  s.mape /= static_cast<double>(s.n);
+  s.bias /= static_cast<double>(s.n);
+  std::sort(sizes.begin(), sizes.end());
+  s.median = sizes[sizes.size() / 2];
+  return s;
+}
+
+std::vector<std::string> Validation::sources() const {
+  std::vector<std::string> out;
+  for (const ValidationRow& r : rows) out.push_back(r.source);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+namespace {
+
+std::vector<std::string_view> split(std::string_view line, char by) {
+  std::vector<std::string_view> out;
+  while (true) {
+    const auto at = line.find(by);
+    out.push_back(line.substr(0, at));
+    if (at == std::string_view::npos) return out;
+    line.remove_prefix(at + 1);
+  }
+}
+
+double number(std::string_view text, const Cursor& at) {
+  double v = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(v) || v <= 0) {
+    at.fail(shown(Json(std::string(text))) + " is not a positive number");
+  }
+  return v;
+}
+
+const std::map<std::string, std::string, std::less<>>& device_names() {
+  static const std::map<std::string, std::string, std::less<>> names = {
+      {"A100-SXM4-80GB", "a100-80gb"}, {"H100-SXM5-80GB", "h100-sxm"}, {"B200-SXM", "b200"}, {"GB200", "gb200"}, {"L40S", "l40s"}};
+  return names;
+}
+
+}  // namespace
+
+Validation validate_kernels(const std::string& csv, const std::string& file, const DataFolders& data) {
+  Validation out;
+  std::map<std::string, Device> devices;
+  const auto lines = split(csv, '\n');
+  const bool gemm = lines.front().starts_with("gpu,dtype,m,n,k,ms");
+  if (!gemm && !lines.front().starts_with("gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms")) {
+    Cursor{file, "/0"}.fail("is not a kernel table", "allowed: gpu,dtype,m,n,k,ms,.. or gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms,..");
+  }
+  const std::size_t ms_column = gemm ? 5 : 7;
+  constexpr double kLeastWork = 1e9;  // below it launch cost decides, which training pays per op anyway
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    if (lines[i].empty()) continue;
+    ++out.read;
+    const Cursor at{file, fmt::format("line {}", i + 1)};
+    const auto cells = split(lines[i], ',');
+    if (cells.size() <= ms_column) at.fail("too few columns");
+    const auto name = device_names().find(cells[0]);
+    if (name == device_names().end()) {
+      ++out.skipped["no profile for the GPU"];
+      continue;
+    }
+    if (cells[1] != "bf16" && cells[1] != "fp16") {
+      ++out.skipped["number format without a fitted curve"];
+      continue;
+    }
+    auto [device, added] = devices.try_emplace(name->second);
+    if (added) device->second = load_device(name->second, at, data);
+    std::array<std::int64_t, 5> v{};
+    for (std::size_t c = 2; c < ms_column; ++c) v[c - 2] = static_cast<std::int64_t>(number(cells[c], at));
+    const double work = gemm ? 2.0 * static_cast<double>(v[0]) * static_cast<double>(v[1]) * static_cast<double>(v[2])
+                             : 2.0 * static_cast<double>(v[0] * v[2]) * static_cast<double>(v[1]) * static_cast<double>(v[1]) * static_cast<double>(v[4]);
+    if (work < kLeastWork) {
+      ++out.skipped["less than 1 GFLOP"];
+      continue;
+    }
+    ValidationRow row;
+    row.id = fmt::format("{}:{}", gemm ? "gemm" : "attention", i + 1);
+    row.source = fmt::format("{} {}", gemm ? "gemm" : "attention", cells[0]);
+    row.quantity = "time";
+    row.published = number(cells[ms_column], at) * 1e-3;
+    row.predicted = gemm ? gemm_seconds(device->second, Math::kBf16, v[0], v[1], v[2], 2)
+                         : attention_seconds(device->second, Math::kBf16, {v[0], v[1], v[2], v[3], v[4], false});
+    out.rows.push_back(std::move(row));
+  }
+  return out;
+}
+
+namespace {
+
+// Which topology stands for a published system; the first pattern found in its name decides.
+struct SystemRule {
+  const char* pattern;
+  const char* topology;
+};
+constexpr SystemRule kSystems[] = {{"p4de", "p4de"}, {"p4d", "p4d"}, {"p5en", "p5en"}, {"p5e", "p5en"}, {"p5", "p5"},
+                                   {"p6-b200", "p6-b200"}, {"GB200", "gb200-nvl72"}, {"A100", "dgx-a100"}, {"H100", "dgx-h100"},
+                                   {"B200", "dgx-b200"}};
+
+const Json* member(const Json& row, const char* name) {
+  const auto found = row.find(name);
+  return found == row.end() || found->is_null() ? nullptr : &*found;
+}
+
+}  // namespace
+
+Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data) {
+  using program::OpKind;
+  Validation out;
+  std::map<std::string, Cluster> clusters;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Json& r = rows[i];
+    const Cursor at{file, fmt::format("/{}", i)};
+    ++out.read;
+    if (!r.is_object()) at.fail(shown(r) + " is not a row");
+    const auto text = [&](const char* name) {
+      const Json* v = member(r, name);
+      return v != nullptr && v->is_string() ? v->get<std::string>() : std::string();
+    };
+    const auto value = [&](const char* name) {
+      const Json* v = member(r, name);
+      return v != nullptr && v->is_number() ? v->get<double>() : 0.0;
+    };
+    const std::string collective = text("collective"), system = text("system");
+    OpKind kind = OpKind::kAllReduce;
+    if (collective == "all_gather") kind = OpKind::kAllGather;
+    else if (collective == "reduce_scatter") kind = OpKind::kReduceScatter;
+    else if (collective != "all_reduce") {
+      ++out.skipped["collective " + (collective.empty() ? "missing" : collective)];
+      continue;
+    }
+    const auto gpus = static_cast<std::int64_t>(value("gpus"));
+    const auto nodes = std::max<std::int64_t>(1, static_cast<std::int64_t>(value("nodes")));
+    if (gpus < 2 || value("time_us") <= 0 || value("message_bytes") <= 0) {
+      ++out.skipped["no size or time"];
+      continue;
+    }
+    const auto* rule = std::find_if(std::begin(kSystems), std::end(kSystems), [&](const SystemRule& s) { return system.find(s.pattern) != std::string::npos; });
+    if (rule == std::end(kSystems)) {
+      ++out.skipped["no topology for the system"];
+      continue;
+    }
+    const auto [cluster, added] = clusters.try_emplace(rule->topology);
+    if (added) cluster->second = load_cluster(rule->topology, {}, at, data);
+    Cluster c = cluster->second;
+    if (gpus % nodes != 0 || gpus / nodes > c.scale_up_domain()) {
+      ++out.skipped["GPUs do not fill the nodes evenly"];
+      continue;
+    }
+    c.nodes = std::max(nodes, (gpus + c.devices_per_node - 1) / c.devices_per_node);
+    // Rank r of the group is the r-th device; with part of a node's GPUs the rest idle.
+    if (nodes > 1) c.devices_per_node = gpus / nodes;
+    const Topology topology(c);
+    ValidationRow row;
+    row.id = text("id");
+    row.source = system.substr(0, 40);
+    row.quantity = "time";
+    row.published = value("time_us") * 1e-6;
+    row.predicted = seconds(collective_cost(kind, Bytes{static_cast<std::int64_t>(value("message_bytes"))}, topology.group(gpus, 1), c).time);
+    out.rows.push_back(std::move(row));
+  }
+  return out;
+}
+
+Validation validate_file(const std::string& file, const DataFolders& data) {
+  constexpr std::int64_t kLargest = 64 << 20;
+  const std::string text = load_text(file, kLargest);
+  if (file.ends_with(".csv")) return validate_kernels(text, file, data);
+  const Json rows = parse_json(text, file, kLargest);
+  const Cursor at{file, ""};
+  if (!rows.is_array() || rows.empty() || !rows[0].is_object()) at.fail("is not a data set", "allowed: an array of rows");
+  if (rows[0].contains("parallel")) return validate_training(rows, file, data);
+  if (rows[0].contains("collective")) return validate_collectives(rows, file, data);
+  at.child(std::size_t{0}).fail("is neither a training run nor a collective");
+}
+
+}  // namespace orrery::sim

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Predicted against published. Each reader takes a data set as it is, predicts every row it can express
+// with the stack of the row's source, and counts the others by reason. Errors are fractions:
+// predicted / published - 1.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/scenario.h"
+
+namespace orrery::sim {
+
+struct ValidationRow {
+  std::string id, source, quantity;       // quantity: step_time, memory, time
+  double predicted = 0, published = 0;    // seconds or bytes
+  std::vector<std::string> assumed;       // configuration that the row does not state
+  double error() const { return predicted / published - 1; }
+};
+
+struct ErrorSummary {
+  std::int64_t n = 0;
+  double mape = 0, bias = 0, median = 0;  // of |error|, error, |error|
+};
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity, const std::string& source = {},
+                       bool without_assumptions = false);
+
+struct Validation {
+  std::int64_t read = 0;
+  std::vector<ValidationRow> rows;
+  std::map<std::string, std::int64_t> skipped;  // reason -> rows
+  std::vector<std::string> sources() const;
+};
+
+// Published training runs: a JSON array of rows with model, gpu, parallel and measured.
+Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data);
+// Published collectives: a JSON array of rows with system, collective, gpus, message_bytes and time_us.
+Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data);
+// Measured kernels: gemm.csv or attention_forward.csv, told apart by their header.
+Validation validate_kernels(const std::string& csv, const std::string& file, const DataFolders& data);
+
+// By content.
+Validation validate_file(const std::string& file, const DataFolders& data);
+
+}  // namespace orrery::sim

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Time of a compute op on a device.
+//
+// Matrix product [m,n] = [m,k][k,n], on U units with dense peak P: the best over tile shapes (T_m, T_n) of
+//
+//   x = ceil(m/T_m) ceil(n/T_n) / U                 tiles per unit
+//   w = 1 if x < 1, else (1-a) ceil(x) + a x        waves, smoothed by split-k and stream-k kernels
+//   t = latency + max( w T_m T_n 2 (k + k0) / (P/U e r), 2 (mk + kn + mn) / (B e_m) )
+//
+// e efficiency, r the tile's relative efficiency, k0 k_overhead, a wave_smoothing, B memory bandwidth.
+// Fused causal attention, forward work F = 2 b a s^2 d, with x = b a ceil(s/128) / U:
+//
+//   t = latency + F / (P e) (1 + s0/s) w/x          backward: 2.5 F at e * backward
+//
+// Everything else moves bytes: t = kernel_gap + bytes / (B memory_efficiency). Curves were fitted to the
+// measured kernel times described in docs/models.md; `orrery validate` prints the residuals.
+#pragma once
+
+#include "core/device.h"
+#include "core/training.h"
+#include "program/program.h"
+
+namespace orrery::sim {
+
+// The dense peak for a number format; TF32 and half fall back to fp32 where the device has none.
+FlopRate peak(const Device& d, Math math);
+
+// Warm, isolated kernel times in seconds, as a micro-benchmark would measure them.
+double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t element_bytes);
+struct AttentionWork {
+  std::int64_t batch, seq, heads, kv_heads, head;
+  bool backward = false;
+};
+double attention_seconds(const Device& d, Math math, const AttentionWork& w);
+
+// An op inside a training step: `sustained` and the gap to the next kernel included.
+Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op);
+
+}  // namespace orrery::sim

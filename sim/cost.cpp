@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cost.h"
+
+namespace orrery::sim {
+
+PlanLinks plan_links(const Topology& topology, const Plan& plan) {
+  const program::Binding b = program::bind(plan);
+  PlanLinks links;
+  links.tp = topology.group(b.tp, b.tp_stride);
+  links.dp = topology.group(b.dp, b.dp_stride);
+  links.shard = topology.group(b.shard, b.dp_stride);
+  links.replica = topology.group(b.dp / b.shard, b.dp_stride * b.shard);
+  if (b.pp > 1) links.pipeline = topology.pairs(b.pp_stride, b.ranks());
+  return links;
+}
+
+const GroupLinks& CostModel::links(program::Group group) const {
+  switch (group) {
+    case program::Group::kTp: return links_.tp;
+    case program::Group::kShard: return links_.shard;
+    case program::Group::kReplica: return links_.replica;
+    case program::Group::kPipeline: return links_.pipeline;
+    case program::Group::kDp:
+    case program::Group::kNone: break;
+  }
+  return links_.dp;
+}
+
+Time CostModel::op(const program::Op& op) const {
+  using program::OpKind;
+  switch (op.kind) {
+    case OpKind::kRecv: return Time{0};
+    case OpKind::kSend: return transfer_cost(op.payload, links_.pipeline, cluster_);
+    case OpKind::kAllReduce:
+    case OpKind::kAllReduceMax:
+    case OpKind::kAllGather:
+    case OpKind::kReduceScatter: return collective_cost(op.kind, op.payload, links(op.group), cluster_).time;
+    default: return compute_time(device_, math_, element_bytes_, op);
+  }
+}
+
+EngineOptions CostModel::engine_options(bool record) const {
+  EngineOptions o;
+  o.compute_slowdown = device_.overlap_compute;
+  o.communication_slowdown = device_.overlap_communication;
+  const Time issue = from_seconds(seconds(device_.host_op) * stack_.host_cost_factor);
+  (stack_.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
+  o.record = record;
+  return o;
+}
+
+Durations price(const program::Program& program, const CostModel& cost) {
+  Durations out;
+  for (const program::RankClass& c : program.classes) {
+    auto& segments = out.emplace_back();
+    for (const program::Segment& s : c.segments) {
+      auto& ops = segments.emplace_back();
+      ops.reserve(s.ops.size());
+      for (const program::Op& op : s.ops) ops.push_back(cost.op(op));
+    }
+  }
+  return out;
+}
+
+}  // namespace orrery::sim

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One set of cost functions for the estimate and the engine: an op's time on a device of a cluster under
+// a plan's placement.
+#pragma once
+
+#include "core/device.h"
+#include "core/stack.h"
+#include "sim/collective/collective.h"
+#include "sim/compute/compute.h"
+#include "sim/engine/engine.h"
+
+namespace orrery::sim {
+
+// The links each group of a plan gets on a topology.
+struct PlanLinks {
+  GroupLinks tp, dp, shard, replica, pipeline;
+};
+PlanLinks plan_links(const Topology& topology, const Plan& plan);
+
+class CostModel {
+ public:
+  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links, const Training& training)
+      : device_(device), stack_(stack), cluster_(cluster), links_(links), math_(training.math),
+        element_bytes_(activation_bytes(training.precision)) {}
+
+  Time op(const program::Op& op) const;
+  const GroupLinks& links(program::Group group) const;
+  EngineOptions engine_options(bool record) const;
+
+ private:
+  const Device& device_;
+  const Stack& stack_;
+  const Cluster& cluster_;
+  const PlanLinks& links_;
+  Math math_;
+  std::int64_t element_bytes_;
+};
+
+Durations price(const program::Program& program, const CostModel& cost);
+
+}  // namespace orrery::sim

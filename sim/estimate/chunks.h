@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one model chunk costs, by role and number of layers: the building blocks of the estimate.
+//
+// Layers of a chunk are alike, so time and memory of a chunk grow by a constant per layer (per group of
+// k layers under "recompute every k"). A chunk of many layers is therefore two small ones compiled
+// with the real compiler, walked, and extended by their difference. Everything is memoised over plans.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "sim/cost.h"
+
+namespace orrery::sim {
+
+// One piece of work of a chunk for one micro-batch.
+struct WorkCost {
+  std::int64_t time = 0;       // ps
+  std::int64_t host = 0;       // ps to issue its ops
+  std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
+};
+enum ChunkWork : std::uint8_t { kChunkForward, kChunkBackward, kChunkWeight };  // backward: input part when split
+using ChunkCost = std::array<WorkCost, 3>;
+
+enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
+
+// What a chunk's cost depends on, besides the problem.
+struct ChunkKey {
+  std::int32_t tp = 1, tp_stride = 1, micro_batch = 1, recompute_layers = 1;
+  std::int32_t zero = 0;                // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
+  std::int32_t shards = 1, shard_stride = 1;
+  Recompute recompute = Recompute::kNone;
+  bool sequence_parallel = false, split = false;
+  friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
+};
+
+class ChunkCosts {
+ public:
+  ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack, const Topology& topology);
+  ~ChunkCosts();
+
+  static ChunkKey key(const Plan& plan);
+  // The role's cost with n layers. References stay valid.
+  const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
+  // Bytes sent between stages for one micro-batch.
+  std::int64_t boundary_bytes(const ChunkKey& key) const;
+
+ private:
+  struct Sample;
+  struct Structure;
+  struct Layout;
+  Layout& layout(const ChunkKey& key);
+  const Sample& compile_sample(const Layout& l, bool alone, std::int64_t layers);
+  const std::array<ChunkCost, 3>& price_sample(Layout& l, bool alone, std::int64_t layers);
+
+  struct Hash {
+    std::size_t operator()(const ChunkKey& k) const;
+  };
+  Model model_;
+  Training training_;
+  const Device& device_;
+  const Stack& stack_;
+  const Topology& topology_;
+  std::unordered_map<ChunkKey, std::unique_ptr<Layout>, Hash> layouts_;
+  std::unordered_map<ChunkKey, std::unique_ptr<Structure>, Hash> structures_;
+};
+
+}  // namespace orrery::sim

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every plan computes what the serial run computes: losses, every gradient, parameters after the steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "exec/run.h"
+#include "program/check.h"
+#include "program/program.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int64_t kBatch = 16;
+
+Model tiny(const char* preset) {
+  Model m = preset_model(preset);
+  m.hidden = 32;
+  m.layers = 4;
+  m.vocab = 64;
+  m.ffn_hidden = 48;
+  m.max_positions = 16;
+  m.heads = 8;
+  if (m.kv_heads > 0) m.kv_heads = 4;
+  return m;
+}
+
+Training fp32(Precision precision = Precision::kFp32) {
+  return {.global_batch = kBatch, .sequence = 8, .precision = precision, .math = Math::kFp32};
+}
+
+Stack stack(bool flash = true) {
+  Stack s;
+  s.flash_attention = flash;
+  s.bucket = Bytes{20000};
+  return s;
+}
+
+exec::RunResult train(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t steps = 2) {
+  program::check_plan(m, p, t, {"plan", ""});
+  const auto program = program::compile(m, p, t, s);
+  const auto problems = program::check(program);
+  EXPECT_TRUE(problems.empty()) << short_name(p) << ": " << problems.front();
+  return exec::run(program, {.steps = steps, .seed = 7, .learning_rate = 0.01F, .capture = true});
+}
+
+// Largest |a - b| over the largest |b| of each tensor. Padding rows of a split vocabulary are left out.
+double difference(const exec::LogicalTensors& a, const exec::LogicalTensors& b) {
+  double worst = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, reference] : b) {
+    const auto found = a.find(name);
+    if (found == a.end()) {
+      ADD_FAILURE() << name << " is missing";
+      continue;
+    }
+    double largest = 1e-12, off = 0;
+    for (std::size_t i = 0; i < reference.size(); ++i) {
+      largest = std::max(largest, static_cast<double>(std::abs(reference[i])));
+      off = std::max(off, static_cast<double>(std::abs(reference[i] - found->second[i])));
+    }
+    worst = std::max(worst, off / largest);
+    EXPECT_LT(off / largest, 2e-4) << name;
+  }
+  return worst;
+}
+
+struct Case {
+  const char* name;
+  Plan plan;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << short_name(c.plan); }
+};
+
+class Equivalence : public testing::TestWithParam<std::tuple<const char*, Case>> {};
+
+TEST_P(Equivalence, LossesGradientsAndParametersEqualTheSerialRun) {
+  const auto& [preset, c] = GetParam();
+  const Model m = tiny(preset);
+  Plan serial;
+  serial.micro_batches = kBatch;
+  const auto expected = train(m, serial, fp32(), stack());
+  const auto actual = train(m, c.plan, fp32(), stack());
+  for (std::size_t s = 0; s < expected.steps.size(); ++s) {
+    EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, 1e-5 * expected.steps[s].loss);
+  }
+  difference(actual.gradients, expected.gradients);
+}
+
+Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero, std::int64_t micro_batch = 1) {
+  Plan p;
+  p.tp = tp;
+  p.pp = pp;
+  p.dp = dp;
+  p.zero = zero;
+  p.micro_batch = micro_batch;
+  p.micro_batches = kBatch / dp / micro_batch;
+  return p;
+}
+Plan with(Plan p, Schedule s, std::int64_t vpp = 1) {
+  p.schedule = s;
+  p.vpp = vpp;
+  return p;
+}
+Plan with(Plan p, Recompute r, std::int64_t every = 1) {
+  p.recompute = r;
+  p.recompute_layers = every;
+  return p;
+}
+Plan sp(Plan p) {
+  p.sequence_parallel = true;
+  return p;
+}
+Plan uneven(Plan p, std::vector<std::int64_t> layers) {
+  p.chunk_layers = std::move(layers);
+  return p;
+}
+Plan shard_group(Plan p, std::int64_t n) {
+  p.shard_group = n;
+  return p;
+}
+
+const Case kCases[] = {
+    {"milestone_a", plan(2, 2, 2, 1)},
+    {"micro_batch_4", plan(1, 1, 1, 0, 4)},
+    {"tp2", plan(2, 1, 1, 0)},
+    {"tp4_sp", sp(plan(4, 1, 1, 0, 2))},
+    {"pp4", plan(1, 4, 1, 0)},
+    {"pp4_uneven", uneven(plan(1, 3, 1, 0), {1, 2, 1})},
+    {"gpipe", with(plan(1, 2, 1, 0), Schedule::kGPipe)},
+    {"naive", with(plan(1, 2, 1, 0), Schedule::kNaive)},
+    {"interleaved", with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2)},
+    {"zb_h1", with(plan(1, 4, 1, 0), Schedule::kZeroBubbleH1)},
+    {"zb_h1_tp_sp", sp(with(plan(2, 2, 1, 1), Schedule::kZeroBubbleH1))},
+    {"zb_v", with(plan(1, 2, 1, 0), Schedule::kZeroBubbleV, 2)},
+    {"zb_v_dp", with(plan(1, 2, 2, 1), Schedule::kZeroBubbleV, 2)},
+    {"dp4", plan(1, 1, 4, 0)},
+    {"zero1", plan(1, 1, 4, 1)},
+    {"zero2", plan(1, 1, 4, 2)},
+    {"zero3", plan(1, 1, 4, 3)},
+    {"zero1_hybrid", shard_group(plan(1, 1, 4, 1), 2)},
+    {"zero3_hybrid", shard_group(plan(1, 1, 4, 3), 2)},
+    {"zero2_pp_tp_sp", sp(plan(2, 2, 2, 2))},
+    {"zero3_pp", plan(1, 2, 2, 3)},
+    {"zero3_tp_sp_recompute", with(sp(plan(2, 1, 2, 3)), Recompute::kFull)},
+    {"full_recompute", with(plan(1, 1, 1, 0), Recompute::kFull)},
+    {"recompute_every_2", with(plan(1, 1, 2, 3), Recompute::kFull, 2)},
+    {"selective", with(plan(2, 1, 1, 0), Recompute::kSelective)},
+    {"zb_recompute", with(with(plan(1, 2, 1, 0), Schedule::kZeroBubbleH1), Recompute::kFull)},
+};
+
+INSTANTIATE_TEST_SUITE_P(Plans, Equivalence,
+                         testing::Combine(testing::Values("tiny-gpt", "tiny-llama"), testing::ValuesIn(kCases)),
+                         [](const auto& param_info) {
+                           std::string name = std::string(std::get<0>(param_info.param)) + "_" + std::get<1>(param_info.param).name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// The op variants a preset does not reach.
+struct Variant {
+  const char* name;
+  std::function<void(Model&, Stack&, Training&)> change;
+  friend void PrintTo(const Variant& v, std::ostream* out) { *out << v.name; }
+};
+
+class ModelVariant : public testing::TestWithParam<Variant> {};
+
+TEST_P(ModelVariant, EqualsTheSerialRunUnderTensorPipelineAndDataParallelism) {
+  Model m = tiny("tiny-llama");
+  Stack s = stack();
+  Training t = fp32();
+  GetParam().change(m, s, t);
+  Plan serial;
+  serial.micro_batches = kBatch;
+  const auto expected = train(m, serial, t, s);
+  const auto actual = train(m, sp(plan(2, 2, 2, 1)), t, s);
+  difference(actual.gradients, expected.gradients);
+  if (t.precision == Precision::kSgd) difference(actual.parameters, expected.parameters);
+  EXPECT_NEAR(actual.steps[1].loss, expected.steps[1].loss, 1e-5 * expected.steps[1].loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, ModelVariant,
+                         testing::Values(Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = true; }},
+                                         Variant{"qkv_bias", [](Model& m, Stack&, Training&) { m.qkv_bias = true; }},
+                                         Variant{"tied", [](Model& m, Stack&, Training&) { m.tied_embeddings = true; }},
+                                         Variant{"materialised_scores", [](Model&, Stack& s, Training&) { s.flash_attention = false; }},
+                                         Variant{"vocabulary_padded", [](Model& m, Stack&, Training&) { m.vocab = 61; }},
+                                         Variant{"no_overlap", [](Model&, Stack& s, Training&) { s.overlap_grad_reduce = s.overlap_tp = false; }},
+                                         Variant{"sgd", [](Model&, Stack&, Training& training) { training.precision = Precision::kSgd; }}),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// The check must be able to fail: half of each replica's batch swapped for other data.
+TEST(EquivalenceControl, AnotherSeedIsNotEqual) {
+  const Model m = tiny("tiny-gpt");
+  Plan p;
+  p.micro_batches = kBatch;
+  const auto program = program::compile(m, p, fp32(), stack());
+  const auto a = exec::run(program, {.steps = 1, .seed = 7, .capture = true});
+  const auto b = exec::run(program, {.steps = 1, .seed = 8, .capture = true});
+  double worst = 0;
+  for (const auto& [name, tensor] : a.gradients) {
+    for (std::size_t i = 0; i < tensor.size(); ++i) worst = std::max(worst, static_cast<double>(std::abs(tensor[i] - b.gradients.at(name)[i])));
+  }
+  EXPECT_GT(worst, 1e-4);
+}
+
+// Negative controls: a program with one communication less must not equal the serial run.
+TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
+  const Model m = tiny("tiny-gpt");
+  Plan serial;
+  serial.micro_batches = kBatch;
+  const auto expected = train(m, serial, fp32(), stack(), 1);
+  for (const char* dropped : {"layer2/mlp/fc2/all-reduce", "layer0/attn/qkv/dgrad/all-reduce", "unit0/reduce-scatter", "loss/sum/all-reduce"}) {
+    auto program = program::compile(m, plan(2, 1, 2, 1), fp32(), stack());
+    std::size_t removed = 0;
+    for (auto& segment : program.classes[0].segments) {
+      removed += std::erase_if(segment.ops, [&](const program::Op& op) { return op.name == dropped; });
+    }
+    ASSERT_GT(removed, 0U) << dropped;
+    const auto actual = exec::run(program, {.steps = 1, .seed = 7, .capture = true});
+    double worst = 0;
+    for (const auto& [name, tensor] : expected.gradients) {
+      double largest = 1e-12, off = 0;
+      for (std::size_t i = 0; i < tensor.size(); ++i) {
+        largest = std::max(largest, static_cast<double>(std::abs(tensor[i])));
+        off = std::max(off, static_cast<double>(std::abs(tensor[i] - actual.gradients.at(name)[i])));
+      }
+      worst = std::max(worst, off / largest);
+    }
+    EXPECT_GT(worst, 1e-2) << dropped;
+  }
+}
+
+// Pipelining only moves data: every bit is the same.
+TEST(Equivalence, PipelineSchedulesAreBitExact) {
+  const Model m = tiny("tiny-llama");
+  Plan serial;
+  serial.micro_batches = kBatch;
+  const auto expected = train(m, serial, fp32(), stack());
+  for (const Plan& p : {plan(1, 4, 1, 0), with(plan(1, 2, 1, 0), Schedule::kGPipe), with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2),
+                        with(plan(1, 4, 1, 0), Recompute::kFull)}) {
+    const auto actual = train(m, p, fp32(), stack());
+    EXPECT_EQ(actual.gradients, expected.gradients) << short_name(p);
+    EXPECT_EQ(actual.parameters, expected.parameters) << short_name(p);
+  }
+}
+
+// ZeRO-1 moves data too: it gives plain data parallelism's bits.
+TEST(Equivalence, ZeroStageOneIsBitExactAgainstDataParallelism) {
+  const Model m = tiny("tiny-gpt");
+  const auto expected = train(m, plan(1, 1, 4, 0), fp32(), stack());
+  const auto actual = train(m, plan(1, 1, 4, 1), fp32(), stack());
+  EXPECT_EQ(actual.gradients, expected.gradients);
+  EXPECT_EQ(actual.parameters, expected.parameters);
+}
+
+}  // namespace
+}  // namespace orrery
