@@ -195,7 +195,7 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
     return c;
   }
   const sim::Topology topology(c.problem.cluster);
-  const auto found = planner::search(c.problem, topology, {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency())), .progress = {}});
+  const auto found = planner::search(c.problem, topology, {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
   if (found.best.empty()) at.fail("no plan fits this scenario, so there is nothing to simulate or run");
   c.plan = found.best.front().plan;
   return c;

@@ -46,7 +46,7 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kPositions: return ref::positions(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], in[1], out[0]);
     case OpKind::kPositionsGrad:
       return ref::positions_grad(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], a.model.max_positions, in[0], out[0], accumulate);
-    case OpKind::kNorm: return ref::norm(norm_shape(a.op), in[0], in[1], in[2], out[0]);
+    case OpKind::kNorm: return ref::norm(norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
     case OpKind::kNormGrad:
       return ref::norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2], accumulate);
     case OpKind::kHeadNorm: return ref::head_norm(head_norm_shape(a.op), in[0], in[1], out[0]);

@@ -109,7 +109,7 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   larger.scenario.search.vpp = {};
   larger.scenario.search.dp = {};
   const sim::Topology topology(larger.cluster);
-  const SearchResult more = search(larger, topology, {.keep = 1, .progress = {}});
+  const SearchResult more = search(larger, topology, {.keep = 1});
   if (!more.best.empty()) {
     const double t = seconds(more.best.front().estimate.step);
     a.sensitivity.push_back({"2x nodes", t, base / t, more.best.front().plan});

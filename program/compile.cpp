@@ -369,7 +369,10 @@ class ClassCompiler {
     }
     for (std::int64_t end = c.layers; end > 0;) {
       const std::int64_t first = (end - 1) / group_size() * group_size();
+      const std::size_t next = e_.emitted();
       recompute_group(c, kept, first, end, tensors);
+      // Recomputation starts when the gradient is there, as autograd engines do it.
+      if (plan_.recompute != Recompute::kNone) e_.first_compute_op(next).reads.push_back({d});
       for (std::int64_t l = end - 1; l >= first; --l) {
         const auto i = static_cast<std::size_t>(l);
         const Block& b = c.blocks[static_cast<std::size_t>(c.first_layer_block + l)];

@@ -60,6 +60,11 @@ void Emitter::begin(SegmentKind kind, std::int32_t chunk, bool last) {
   segment_ = &rank.segments.back();
 }
 
+Op& Emitter::first_compute_op(std::size_t index) {
+  while (segment_->ops[index].stream != kCompute) ++index;
+  return segment_->ops[index];
+}
+
 Op& Emitter::op(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims,
                 std::vector<Ref> reads, std::vector<Ref> writes) {
   Op o;

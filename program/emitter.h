@@ -120,6 +120,9 @@ class Emitter {
                              std::int32_t& d_logits);
   void head_weight_grad(const HeadParameters& w, const HeadTensors& s, std::int32_t d_logits);
 
+  std::size_t emitted() const { return segment_->ops.size(); }
+  // The first compute op at or after `index`.
+  Op& first_compute_op(std::size_t index);
   // Ops emitted while this is set are repetitions of forward work.
   void set_recomputing(bool on) { recomputing_ = on; }
 

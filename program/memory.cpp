@@ -49,7 +49,8 @@ void decide_lives(RankClass& rank, const Touches& touches) {
       kinds[static_cast<std::size_t>(buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
     }
     for (const Op& op : rank.segments[s].ops) {
-      if (op.kind == OpKind::kRecv) received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
+      const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
+      if (op.kind == OpKind::kRecv && pipeline) received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
     }
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {

@@ -46,22 +46,37 @@ std::vector<Slot> interleaved(std::int64_t p, std::int64_t v, std::int64_t m, st
       [&](std::int64_t k) { return at(k, false); });
 }
 
-// Zero-bubble schedules by list scheduling with unit times: a stage that can run a backward does, else a
+// ZB-H1: 1F1B's order of F and B. Stage i holds its weight gradients back by i micro-batches, which
+// fills its in-flight count up to the first stage's p and leaves W for the gaps of the cool-down.
+std::vector<Slot> zero_bubble_h1(std::int64_t p, std::int64_t m, std::int64_t stage) {
+  std::vector<Slot> out;
+  for (const Slot& s : one_chunk(m, p - 1 - stage)) {
+    if (s.work == Work::kForward) {
+      out.push_back(s);
+      continue;
+    }
+    out.push_back(slot(Work::kBackwardInput, 0, s.micro_batch));
+    if (s.micro_batch >= stage) out.push_back(slot(Work::kBackwardWeight, 0, s.micro_batch - stage));
+  }
+  for (std::int64_t k = std::max<std::int64_t>(0, m - stage); k < m; ++k) out.push_back(slot(Work::kBackwardWeight, 0, k));
+  return out;
+}
+
+// Zero-bubble V schedules by list scheduling with unit times: a stage that can run a backward does, else a
 // forward if its memory allows, else a weight gradient. Memory is counted in chunk activations held
 // from F to W and capped at what 1F1B's first stage holds (p micro-batches).
-class ZeroBubble {
+class ZeroBubbleV {
  public:
-  ZeroBubble(bool v_shape, std::int64_t p, std::int64_t m)
-      : p_(p), m_(m), chunks_(v_shape ? 2 : 1), cap_(p * chunks_),
-        stages_(static_cast<std::size_t>(p)) {
+  ZeroBubbleV(std::int64_t p, std::int64_t m)
+      : p_(p), m_(m), cap_(p * kChunks), stages_(static_cast<std::size_t>(p)) {
     for (auto& stage : stages_) {
-      stage.done_forward.assign(static_cast<std::size_t>(chunks_), 0);
+      stage.done_forward.assign(static_cast<std::size_t>(kChunks), 0);
       stage.done_backward = stage.done_weight = stage.done_forward;
     }
   }
 
   std::vector<std::vector<Slot>> run() {
-    const auto all = static_cast<std::size_t>(3 * m_ * chunks_);
+    const auto all = static_cast<std::size_t>(3 * m_ * kChunks);
     for (std::size_t finished = 0; finished < stages_.size();) {
       // Everything of this time step sees the state at its start.
       std::vector<Slot> chosen(stages_.size());
@@ -100,7 +115,7 @@ class ZeroBubble {
   bool gradient_ready(std::int64_t stage, std::int64_t c, std::int64_t mb) const {
     const std::int64_t chunk = global(stage, c);
     std::int64_t local = 0;
-    if (chunk == p_ * chunks_ - 1) {
+    if (chunk == p_ * kChunks - 1) {
       return home(chunk, local).done_forward[static_cast<std::size_t>(local)] > mb;
     }
     const Stage& from = home(chunk + 1, local);
@@ -110,29 +125,29 @@ class ZeroBubble {
   bool choose(std::int64_t stage, Slot& out) const {
     const Stage& s = stages_[static_cast<std::size_t>(stage)];
     std::int64_t held = 0;
-    for (std::int64_t c = 0; c < chunks_; ++c) {
+    for (std::int64_t c = 0; c < kChunks; ++c) {
       const auto i = static_cast<std::size_t>(c);
       held += s.done_forward[i] - s.done_weight[i];
     }
-    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+    for (std::int64_t c = kChunks - 1; c >= 0; --c) {
       const std::int64_t mb = s.done_backward[static_cast<std::size_t>(c)];
       if (mb < s.done_forward[static_cast<std::size_t>(c)] && gradient_ready(stage, c, mb)) {
         out = slot(Work::kBackwardInput, c, mb);
         return true;
       }
     }
-    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+    for (std::int64_t c = kChunks - 1; c >= 0; --c) {
       const std::int64_t mb = s.done_forward[static_cast<std::size_t>(c)];
       if (mb >= m_ || !input_ready(stage, c, mb)) continue;
       // A first-chunk forward also reserves the place its second chunk will need.
-      const std::int64_t owed = chunks_ == 2 ? s.done_forward[0] - s.done_forward[1] : 0;
-      const bool reserved = chunks_ == 2 && c == 1;
-      if (reserved || held + owed + (chunks_ - 1) < cap_) {
+      const std::int64_t owed = s.done_forward[0] - s.done_forward[1];
+      const bool reserved = c == 1;
+      if (reserved || held + owed + (kChunks - 1) < cap_) {
         out = slot(Work::kForward, c, mb);
         return true;
       }
     }
-    for (std::int64_t c = chunks_ - 1; c >= 0; --c) {
+    for (std::int64_t c = kChunks - 1; c >= 0; --c) {
       const std::int64_t mb = s.done_weight[static_cast<std::size_t>(c)];
       if (mb < s.done_backward[static_cast<std::size_t>(c)]) {
         out = slot(Work::kBackwardWeight, c, mb);
@@ -150,7 +165,8 @@ class ZeroBubble {
     s.order.push_back(chosen);
   }
 
-  std::int64_t p_, m_, chunks_, cap_;
+  static constexpr std::int64_t kChunks = 2;
+  std::int64_t p_, m_, cap_;
   std::vector<Stage> stages_;
 };
 
@@ -179,12 +195,13 @@ std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, 
 
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
                                                  std::int64_t m) {
-  if (splits_backward(schedule)) return ZeroBubble(schedule == Schedule::kZeroBubbleV, p, m).run();
+  if (schedule == Schedule::kZeroBubbleV) return ZeroBubbleV(p, m).run();
   std::vector<std::vector<Slot>> out;
   for (std::int64_t i = 0; i < p; ++i) {
     if (schedule == Schedule::kNaive) out.push_back(one_chunk(m, 0));
     else if (schedule == Schedule::kGPipe) out.push_back(one_chunk(m, m));
     else if (schedule == Schedule::k1F1B) out.push_back(one_chunk(m, p - 1 - i));
+    else if (schedule == Schedule::kZeroBubbleH1) out.push_back(zero_bubble_h1(p, m, i));
     else out.push_back(interleaved(p, v, m, i));
   }
   return out;

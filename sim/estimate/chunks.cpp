@@ -74,8 +74,24 @@ SmallSegment shrink(const Segment& s, const CostModel& cost) {
   return out;
 }
 
-// The segment alone on its rank, overlap slow-down included, as the engine would run it.
-std::int64_t segment_time(const std::vector<SmallOp>& ops, const EngineOptions& options) {
+// `copies` of the segment back to back on their rank, overlap slow-down included, as the engine would run
+// them. The marginal time of another copy is what a segment costs in a steady state: its last reductions
+// run beside the next segment, whose first gathers were fetched ahead.
+std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions& options, int copies) {
+  std::vector<SmallOp> repeated;
+  if (copies > 1) {
+    std::array<std::int16_t, kLanes> per_copy{};
+    for (const SmallOp& op : once) ++per_copy[op.lane];
+    for (int c = 0; c < copies; ++c) {
+      for (SmallOp op : once) {
+        for (std::size_t q = 0; q < kLanes; ++q) {
+          if (op.after[q] > 0) op.after[q] = static_cast<std::int16_t>(op.after[q] + c * per_copy[q]);
+        }
+        repeated.push_back(op);
+      }
+    }
+  }
+  const std::vector<SmallOp>& ops = copies > 1 ? repeated : once;
   std::array<std::size_t, kLanes> cursor{}, done{};  // cursor: index into ops of the lane's head
   std::array<bool, kLanes> running{};
   std::array<double, kLanes> remaining{}, slow{};
@@ -241,7 +257,10 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
             static_cast<double>(collective_cost(x.kind, x.payload, cost.links(x.group), topology_.cluster()).time.value);
       }
       WorkCost& w = found->second[c][work];
-      w.time = segment_time(ops, options);
+      const bool over_dp = std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) { return op.lane == program::kDp; });
+      const std::int64_t single = segment_time(ops, options, 1);
+      w.time = over_dp ? segment_time(ops, options, 3) - segment_time(ops, options, 2) : single;
+      w.tail = std::max<std::int64_t>(0, single - w.time);
       w.host = options.host_segment.value * (s.issued > 0) + options.host_op.value * s.issued;
       w.peak = s.peak;
       w.net = s.net;
@@ -267,6 +286,7 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
   const ChunkCost& a = price_sample(l, alone, small)[index];
   const ChunkCost& b = price_sample(l, alone, small + group)[index];
   for (std::size_t w = 0; w < a.size(); ++w) {
+    found->second[w].tail = a[w].tail;
     found->second[w].time = a[w].time + groups_more * (b[w].time - a[w].time);
     found->second[w].host = a[w].host + groups_more * (b[w].host - a[w].host);
     found->second[w].peak = a[w].peak + groups_more * (b[w].peak - a[w].peak);

@@ -18,7 +18,8 @@ namespace orrery::sim {
 
 // One piece of work of a chunk for one micro-batch.
 struct WorkCost {
-  std::int64_t time = 0;       // ps
+  std::int64_t time = 0;       // ps, in a steady state
+  std::int64_t tail = 0;       // ps more when nothing follows: collectives that would have been hidden
   std::int64_t host = 0;       // ps to issue its ops
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
 };

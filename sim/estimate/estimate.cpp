@@ -248,7 +248,7 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTim
       reduced_at_.push_back(communication);
     }
   }
-  compute += delay;
+  compute += delay + static_cast<double>((*chunks_[static_cast<std::size_t>(s.stage * vpp)])[key_.split ? kChunkWeight : kChunkBackward].tail);
   if (!overlap) {
     communication = compute;
     for (const UnitCost& u : s.units) reduced_at_.push_back(communication += static_cast<double>(u.reduce));

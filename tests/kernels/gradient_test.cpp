@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each backward kernel against 4-point finite differences of its forward kernel, in fp32: the loss is a
+// fixed random projection of the output, so one scalar tests all of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "kernels/cpu/reference.h"
+
+namespace orrery::kernels::reference {
+namespace {
+
+using Vector = std::vector<float>;
+
+Vector random_vector(std::size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  Vector v(n);
+  for (float& x : v) x = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+  return v;
+}
+
+double dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+// |analytic - numeric| relative to the largest gradient.
+void expect_gradient(Vector x, const Vector& analytic, const std::function<double(const Vector&)>& loss) {
+  double largest = 1e-3;
+  for (const float g : analytic) largest = std::max(largest, static_cast<double>(std::abs(g)));
+  const float h = 1e-2F;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float at = x[i];
+    const auto f = [&](float offset) {
+      x[i] = at + offset;
+      return loss(x);
+    };
+    const double numeric = (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
+    x[i] = at;
+    EXPECT_NEAR(analytic[i], numeric, 2e-3 * largest) << "element " << i;
+  }
+}
+
+TEST(Gradient, Norms) {
+  for (const bool rms : {false, true}) {
+    const NormShape s{3, 8, rms};
+    const Vector x = random_vector(24, 1), w = random_vector(8, 2), b = random_vector(8, 3), r = random_vector(24, 4);
+    Vector dx(24), dw(8), db(8);
+    norm_grad(s, x.data(), w.data(), r.data(), nullptr, dx.data(), dw.data(), db.data(), false);
+    const auto loss = [&](const Vector& xx, const Vector& ww, const Vector& bb) {
+      Vector y(24);
+      norm(s, xx.data(), ww.data(), bb.data(), y.data());
+      return dot(y, r);
+    };
+    expect_gradient(x, dx, [&](const Vector& v) { return loss(v, w, b); });
+    expect_gradient(w, dw, [&](const Vector& v) { return loss(x, v, b); });
+    expect_gradient(b, db, [&](const Vector& v) { return loss(x, w, v); });
+  }
+}
+
+TEST(Gradient, HeadNorm) {
+  const HeadNormShape s{2, 16, 2, 1, 4};
+  const Vector x = random_vector(32, 1), w = random_vector(8, 2), r = random_vector(32, 3);
+  Vector dx(32), dw(8);
+  head_norm_grad(s, x.data(), w.data(), r.data(), dx.data(), dw.data(), false);
+  const auto loss = [&](const Vector& xx, const Vector& ww) {
+    Vector y(32);
+    head_norm(s, xx.data(), ww.data(), y.data());
+    return dot(y, r);
+  };
+  expect_gradient(x, dx, [&](const Vector& v) { return loss(v, w); });
+  expect_gradient(w, dw, [&](const Vector& v) { return loss(x, v); });
+}
+
+TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
+  for (const bool materialised : {false, true}) {
+    const AttentionShape s{2, 5, 4, 2, 4, materialised};
+    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()), m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
+    const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
+    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
+    attention(s, qkv.data(), out.data(), softmax.data());
+    attention_grad(s, qkv.data(), out.data(), softmax.data(), r.data(), d.data());
+    expect_gradient(qkv, d, [&](const Vector& v) {
+      Vector y(m), scratch(softmax.size());
+      attention(s, v.data(), y.data(), scratch.data());
+      return dot(y, r);
+    });
+  }
+}
+
+TEST(Gradient, FlashEqualsMaterialisedAttention) {
+  const AttentionShape flash{2, 7, 4, 4, 8, false}, naive{2, 7, 4, 4, 8, true};
+  const Vector qkv = random_vector(static_cast<std::size_t>(2 * 7 * flash.width()), 5);
+  Vector a(2 * 7 * 32), b(a.size()), lse(2 * 4 * 7), p(2 * 4 * 7 * 7);
+  attention(flash, qkv.data(), a.data(), lse.data());
+  attention(naive, qkv.data(), b.data(), p.data());
+  EXPECT_EQ(a, b);
+}
+
+TEST(Gradient, Activations) {
+  for (const bool gated : {false, true}) {
+    const std::size_t n = gated ? 24 : 12;
+    const Vector u = random_vector(n, 1), r = random_vector(12, 2);
+    Vector du(n);
+    activation_grad(3, 4, gated, u.data(), r.data(), du.data());
+    expect_gradient(u, du, [&](const Vector& v) {
+      Vector y(12);
+      activation(3, 4, gated, v.data(), y.data());
+      return dot(y, r);
+    });
+  }
+}
+
+TEST(Gradient, CrossEntropySplitOverTwoRanksEqualsOne) {
+  const Index rows = 4, vocab = 11, half = 6;  // the second half has one padding column
+  const Vector logits = random_vector(static_cast<std::size_t>(rows * vocab), 1);
+  const std::int32_t targets[] = {0, 5, 6, 10};
+  Vector grad(logits.size());
+  const auto whole_loss = [&](const Vector& l, Vector* d) {
+    const LossShape s{rows, vocab, 0, vocab};
+    Vector largest(4), sums(8), p(l.size());
+    loss_max(s, l.data(), largest.data());
+    loss_sum(s, l.data(), largest.data(), targets, p.data(), sums.data());
+    const double out = loss(s, sums.data(), p.data());
+    if (d != nullptr) loss_grad(s, p.data(), targets, 1.0F, d->data());
+    return out;
+  };
+  const double expected = whole_loss(logits, &grad);
+  expect_gradient(logits, grad, [&](const Vector& v) { return whole_loss(v, nullptr); });
+
+  double actual = 0;
+  Vector largest(4, -3e38F), sums(8, 0.0F);
+  std::vector<Vector> parts(2, Vector(static_cast<std::size_t>(rows * half))), probabilities = parts;
+  for (Index rank = 0; rank < 2; ++rank) {
+    for (Index r = 0; r < rows; ++r) {
+      for (Index j = 0; j < half && rank * half + j < vocab; ++j) {
+        parts[static_cast<std::size_t>(rank)][static_cast<std::size_t>(r * half + j)] = logits[static_cast<std::size_t>(r * vocab + rank * half + j)];
+      }
+    }
+    Vector mine(4);
+    loss_max({rows, half, rank * half, vocab}, parts[static_cast<std::size_t>(rank)].data(), mine.data());
+    for (std::size_t i = 0; i < 4; ++i) largest[i] = std::max(largest[i], mine[i]);
+  }
+  for (Index rank = 0; rank < 2; ++rank) {
+    Vector mine(8);
+    const auto at = static_cast<std::size_t>(rank);
+    loss_sum({rows, half, rank * half, vocab}, parts[at].data(), largest.data(), targets, probabilities[at].data(), mine.data());
+    for (std::size_t i = 0; i < 8; ++i) sums[i] += mine[i];
+  }
+  actual = loss({rows, half, 0, vocab}, sums.data(), probabilities[0].data());
+  EXPECT_NEAR(actual, expected, 1e-5);
+}
+
+TEST(Gradient, RopeIsARotation) {
+  const Vector x = random_vector(6 * 16, 3);
+  Vector y = x;
+  rope(6, 16, 3, 4, 3, false, y.data());
+  EXPECT_NEAR(dot(x, x), dot(y, y), 1e-4);
+  EXPECT_NE(x, y);
+  rope(6, 16, 3, 4, 3, true, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-6);
+}
+
+TEST(Gemm, AllLayoutsAgree) {
+  const Index m = 3, n = 4, k = 5;
+  const Vector a = random_vector(15, 1), b = random_vector(20, 2);
+  Vector at(15), bt(20), expected(12), c(12);
+  for (Index i = 0; i < m; ++i) for (Index l = 0; l < k; ++l) at[static_cast<std::size_t>(l * m + i)] = a[static_cast<std::size_t>(i * k + l)];
+  for (Index l = 0; l < k; ++l) for (Index j = 0; j < n; ++j) bt[static_cast<std::size_t>(j * k + l)] = b[static_cast<std::size_t>(l * n + j)];
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j) {
+      double sum = 0;
+      for (Index l = 0; l < k; ++l) sum += static_cast<double>(a[static_cast<std::size_t>(i * k + l)]) * b[static_cast<std::size_t>(l * n + j)];
+      expected[static_cast<std::size_t>(i * n + j)] = static_cast<float>(sum);
+    }
+  }
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      gemm({m, n, k, ta, tb, false}, ta ? at.data() : a.data(), tb ? bt.data() : b.data(), nullptr, c.data());
+      for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(c[i], expected[i], 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery::kernels::reference

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/plan.h"
+#include "planner/space.h"
+
+namespace orrery::planner {
+namespace {
+
+Problem small_problem() {
+  const DataFolders data;
+  Problem p;
+  p.cluster = load_cluster("dgx-a100", {}, {}, data);
+  p.cluster.nodes = 2;
+  p.device = load_device("a100-80gb", {}, data);
+  p.stack = load_stack("megatron-core", {}, data);
+  p.scenario.model = preset_model("llama-2-7b");
+  p.scenario.training = {.global_batch = 64, .sequence = 2048};
+  p.scenario.search.tp = {1, 2, 8};
+  p.scenario.search.micro_batch = {1, 2};
+  return p;
+}
+
+TEST(Search, PruningDoesNotChangeTheBest) {
+  const Problem p = small_problem();
+  const sim::Topology topology(p.cluster);
+  const SearchResult pruned = search(p, topology, {.keep = 10, .threads = 1, .bound = true});
+  const SearchResult brute = search(p, topology, {.keep = 10, .threads = 1, .bound = false});
+  EXPECT_GT(pruned.counts.bounded, 0);
+  EXPECT_EQ(brute.counts.bounded, 0);
+  EXPECT_EQ(brute.counts.costed, brute.counts.considered - brute.counts.invalid);
+  EXPECT_GT(brute.counts.costed, 1000);
+  ASSERT_EQ(pruned.best.size(), brute.best.size());
+  for (std::size_t i = 0; i < brute.best.size(); ++i) {
+    EXPECT_EQ(pruned.best[i].plan, brute.best[i].plan) << i;
+    EXPECT_EQ(pruned.best[i].estimate, brute.best[i].estimate) << i;
+  }
+}
+
+TEST(Search, CountsAddUp) {
+  const Problem p = small_problem();
+  const SearchCounts c = search(p, sim::Topology(p.cluster), {.keep = 5}).counts;
+  EXPECT_GE(c.considered, c.invalid + c.bounded + c.costed);
+  EXPECT_LE(c.feasible, c.costed);
+  EXPECT_EQ(c.considered, c.invalid + c.bounded + c.too_large + c.feasible);
+}
+
+TEST(Search, TwoThreadsGiveTheSameAnswerAsOne) {
+  const Problem p = small_problem();
+  const sim::Topology topology(p.cluster);
+  const SearchResult a = search(p, topology, {.keep = 20, .threads = 1});
+  const SearchResult b = search(p, topology, {.keep = 20, .threads = 2});
+  ASSERT_EQ(a.best.size(), b.best.size());
+  for (std::size_t i = 0; i < a.best.size(); ++i) EXPECT_EQ(a.best[i].plan, b.best[i].plan);
+  EXPECT_EQ(a.counts.costed, b.counts.costed);
+  EXPECT_EQ(a.counts.bounded, b.counts.bounded);
+  EXPECT_EQ(a.pareto.size(), b.pareto.size());
+}
+
+// What the search memoises over plans never leaks: each plan alone gives the same bits.
+TEST(Search, MemoisedCostsEqualSingleEvaluationsBitForBit) {
+  const Problem p = small_problem();
+  const sim::Topology topology(p.cluster);
+  sim::Estimator shared(p, topology);
+  const Space space(p);
+  int compared = 0;
+  std::int64_t considered = 0, invalid = 0, seen = 0;
+  for (const Space::Outer& o : space.outer()) {
+    space.visit(o, considered, invalid, [&](const Plan& plan) {
+      const sim::Estimate e = shared.estimate(plan);
+      if (++seen % 7 != 0 || compared >= 1000) return;
+      sim::Estimator alone(p, topology);
+      EXPECT_EQ(e, alone.estimate(plan)) << short_name(plan);
+      ++compared;
+    });
+  }
+  EXPECT_GE(compared, 1000);
+}
+
+TEST(Search, TheParetoFrontIsOne) {
+  const Problem p = small_problem();
+  const SearchResult r = search(p, sim::Topology(p.cluster), {.keep = 5, .bound = false});
+  ASSERT_GT(r.pareto.size(), 1U);
+  for (std::size_t i = 1; i < r.pareto.size(); ++i) {
+    EXPECT_GE(r.pareto[i].estimate.step, r.pareto[i - 1].estimate.step);
+    EXPECT_LT(r.pareto[i].device, r.pareto[i - 1].device);
+  }
+}
+
+TEST(Search, ReplicasDivideTheBatch) {
+  EXPECT_EQ(replicas(2048, 4, 25), 16);  // 25 does not divide 512
+  EXPECT_EQ(replicas(2000, 4, 25), 25);
+  EXPECT_EQ(replicas(7, 2, 25), 0);
+}
+
+// 800 GPUs, TP8 PP4 DP25, batch 2048, micro-batch 4: rejected with the nearest batches.
+TEST(PlanProblem, ABatchThatDoesNotDivideNamesTheNearest) {
+  Problem p = small_problem();
+  p.cluster.nodes = 100;
+  p.scenario.training.global_batch = 2048;
+  Plan plan;
+  plan.tp = 8;
+  plan.pp = 4;
+  plan.dp = 25;
+  plan.micro_batch = 4;
+  plan.micro_batches = 20;
+  EXPECT_NE(plan_problem(p, plan).find("batches of 2000 or 2100"), std::string::npos) << plan_problem(p, plan);
+}
+
+TEST(Plan, TheAnswerExplainsItself) {
+  Problem p = small_problem();
+  p.scenario.search.tp = {8};
+  p.scenario.search.zero = {1};
+  const Answer a = plan(p, {.top = 3, .threads = 1});
+  ASSERT_EQ(a.plans.size(), 3U);
+  const Predicted& best = a.plans[0].predicted;
+  const Breakdown& b = best.breakdown;
+  EXPECT_NEAR(b.forward_s + b.backward_s + b.recompute_s + b.optimizer_s + b.exposed_tp_s + b.exposed_dp_s + b.exposed_pp_s + b.host_s,
+              best.step_time_s, 1e-9);
+  EXPECT_FALSE(a.why.empty());
+  EXPECT_FALSE(a.sensitivity.empty());
+  EXPECT_EQ(a.alongside.size() + std::count_if(a.rejected.begin(), a.rejected.end(), [](const Rejected& r) { return r.step_time_s == 0; }), 3U);
+  for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
+}
+
+TEST(Plan, CostIsWholeNodesTimesHours) {
+  Problem p = small_problem();
+  p.cluster.node_hour = from_dollars(10);
+  p.scenario.training.tokens = 1e9;
+  const Plan plan{.tp = 8, .dp = 2, .zero = 1, .micro_batches = 32};
+  const Predicted x = evaluate(p, sim::Topology(p.cluster), plan, false).predicted;
+  EXPECT_NEAR(x.days, 1e9 / x.tokens_per_s / 86400, 1e-12);
+  EXPECT_NEAR(x.cost_usd, 2 * 10 * x.days * 24, 1e-9);
+}
+
+}  // namespace
+}  // namespace orrery::planner

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The checker accepts what the compiler makes, and names what is wrong with a broken program.
+#include "program/check.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "program/schedule.h"
+
+namespace orrery::program {
+namespace {
+
+Program compiled(const Plan& plan, const char* preset = "tiny-gpt", std::int64_t layers = 8) {
+  Model m = preset_model(preset);
+  m.layers = layers;
+  const Training t{.global_batch = plan.global_batch(), .sequence = 16, .precision = Precision::kFp32, .math = Math::kFp32};
+  check_plan(m, plan, t, {});
+  return compile(m, plan, t, Stack{});
+}
+
+Plan pipelined() {
+  Plan p;
+  p.tp = 2;
+  p.pp = 2;
+  p.dp = 2;
+  p.zero = 1;
+  p.micro_batches = 4;
+  return p;
+}
+
+std::string first(const Program& p) {
+  const auto problems = check(p);
+  return problems.empty() ? "sound" : problems.front();
+}
+
+TEST(Check, AcceptsTheCompilersPrograms) {
+  for (const Schedule s : {Schedule::kNaive, Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV}) {
+    for (const std::int64_t zero : {0, 1, 2, 3}) {
+      for (const Recompute r : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        Plan p = pipelined();
+        p.schedule = s;
+        p.vpp = s == Schedule::kInterleaved || s == Schedule::kZeroBubbleV ? 2 : 1;
+        p.zero = zero;
+        p.recompute = r;
+        if (zero >= 2 && splits_backward(s)) continue;
+        EXPECT_EQ(first(compiled(p)), "sound") << short_name(p);
+      }
+    }
+  }
+}
+
+TEST(Check, ASendWithoutItsReceiveIsNamed) {
+  Program p = compiled(pipelined(), "tiny-llama");
+  Segment& forward = p.classes[1].segments[0];
+  ASSERT_EQ(forward.ops[0].kind, OpKind::kRecv);
+  forward.ops[0].kind = OpKind::kNorm;
+  forward.ops[0].stream = kCompute;
+  EXPECT_NE(first(p).find("no receive for pipeline/send of forward[chunk 0, micro-batch 0] on stage 0"), std::string::npos) << first(p);
+}
+
+TEST(Check, MessagesInAnotherOrderAreNamed) {
+  Program p = compiled(pipelined());
+  std::swap(p.classes[0].steps[0].micro_batch, p.classes[0].steps[1].micro_batch);
+  EXPECT_NE(first(p).find(" meets "), std::string::npos) << first(p);
+}
+
+TEST(Check, AMissingWaitIsARace) {
+  Program p = compiled(pipelined());
+  for (Op& op : p.classes[0].segments[0].ops) op.after.fill(0);
+  EXPECT_NE(first(p).find("does not wait for stream"), std::string::npos) << first(p);
+}
+
+TEST(Check, AReadBeforeTheWriteIsNamed) {
+  Program p = compiled(pipelined());
+  auto& ops = p.classes[0].segments[0].ops;
+  const auto writer = std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.name == "layer0/attn/qkv"; });
+  ASSERT_NE(writer, ops.end());
+  writer->writes.clear();
+  EXPECT_NE(first(p).find("reads layer0/attn/qkv/out"), std::string::npos) << first(p);
+}
+
+TEST(Check, ADeadlockNamesTheWaitingOps) {
+  Program p = compiled(pipelined());
+  // The last stage asks for the backward's gradient order reversed: it runs its second micro-batch first
+  // but waits for a count of receives that never comes.
+  auto& waits = p.classes[1].waits;
+  ASSERT_FALSE(waits.empty());
+  for (ExternalWait& w : waits) w.count += 1000;
+  EXPECT_NE(first(p).find("never runs"), std::string::npos) << first(p);
+}
+
+TEST(Check, RandomPlansAreSound) {
+  std::mt19937 random(20260131);
+  int checked = 0;
+  for (int i = 0; i < 300; ++i) {
+    Plan p;
+    p.tp = 1 << random() % 3;
+    p.pp = 1 + random() % 5;
+    p.dp = 1 << random() % 3;
+    p.schedule = static_cast<Schedule>(random() % 6);
+    p.vpp = p.schedule == Schedule::kZeroBubbleV ? 2 : p.schedule == Schedule::kInterleaved ? 2 + random() % 2 : 1;
+    p.micro_batch = 1 + random() % 2;
+    p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + random() % 3) : 1 + random() % 7;
+    p.zero = random() % 4;
+    p.recompute = static_cast<Recompute>(random() % 3);
+    p.recompute_layers = 1 + random() % 3;
+    p.sequence_parallel = random() % 2 == 0;
+    if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() || p.pp * p.vpp > 10 || (p.zero >= 2 && splits_backward(p.schedule))) continue;
+    ++checked;
+    EXPECT_EQ(first(compiled(p, "tiny-gpt", 10)), "sound") << short_name(p) << " seed 20260131 case " << i;
+  }
+  EXPECT_GT(checked, 100);
+}
+
+TEST(Program, OneHundredThousandRanksFitIn128MiB) {
+  Plan p;
+  p.tp = 8;
+  p.pp = 16;
+  p.dp = 782;  // 100,096 ranks
+  p.zero = 1;
+  p.micro_batches = 64;
+  p.recompute = Recompute::kFull;
+  Model m = preset_model("llama-3-405b");
+  const Program program = compile(m, p, {.global_batch = p.global_batch(), .sequence = 8192}, Stack{});
+  EXPECT_EQ(program.binding.ranks(), 100096);
+  EXPECT_LT(program.footprint_bytes(), 128LL << 20);
+  EXPECT_EQ(first(program), "sound");
+}
+
+}  // namespace
+}  // namespace orrery::program

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The op lists add up to the published formulas: FLOPs, and bytes communicated.
+#include <gtest/gtest.h>
+
+#include "program/program.h"
+
+namespace orrery::program {
+namespace {
+
+template <class Value>
+double sum_over_step(const Program& p, Value value) {
+  double total = 0;
+  for (const RankClass& c : p.classes) {
+    for (const Step& step : c.steps) {
+      for (const Op& op : c.segments[static_cast<std::size_t>(step.segment)].ops) total += value(op);
+    }
+  }
+  return total;
+}
+
+Program compiled(const Model& m, const Plan& p, bool flash, std::int64_t seq = 2048) {
+  Stack s;
+  s.flash_attention = flash;
+  return compile(m, p, {.global_batch = p.global_batch(), .sequence = seq}, s);
+}
+
+double flops(const Program& p) {
+  return sum_over_step(p, [](const Op& op) { return op.flops; });
+}
+
+TEST(Flops, OpsAddUpToTheModelsFlops) {
+  for (const char* name : {"megatron-1.7b", "llama-2-7b", "llama-3-8b"}) {
+    const Model m = preset_model(name);
+    Plan p;
+    p.micro_batches = 2;
+    const double formula = 2 * model_flops_per_sequence(m, 2048, AttentionFlops::kFull).value;
+    EXPECT_NEAR(flops(compiled(m, p, false)) / formula, 1, 1e-12) << name;
+  }
+}
+
+// Ranks of every stage and tensor shard together do the same work.
+TEST(Flops, ParallelismOnlyDividesThem) {
+  const Model m = preset_model("megatron-1.7b");
+  Plan serial;
+  serial.micro_batches = 8;
+  Plan p = serial;
+  p.tp = 8;
+  p.pp = 4;
+  EXPECT_NEAR(flops(compiled(m, p, false)) * 8 / flops(compiled(m, serial, false)), 1, 1e-12);
+}
+
+// Full recomputation: 96 B s L h^2 (1 + s/(6h) + V/(16 h L)); selective: s/(6h) becomes s/(4.5h).
+TEST(Flops, RecomputationCostsWhatIsPublished) {
+  const Model m = preset_model("megatron-22b");
+  const double s = 2048, h = static_cast<double>(m.hidden), l = static_cast<double>(m.layers), v = static_cast<double>(m.vocab);
+  Plan p;
+  p.recompute = Recompute::kFull;
+  EXPECT_NEAR(flops(compiled(m, p, false)) / (96 * s * l * h * h * (1 + s / (6 * h) + v / (16 * h * l))), 1, 1e-12);
+  p.recompute = Recompute::kSelective;
+  EXPECT_NEAR(flops(compiled(m, p, false)) / (72 * s * l * h * h * (1 + s / (4.5 * h) + v / (12 * h * l))), 1, 1e-12);
+}
+
+double payload(const Program& p, OpKind kind, Group group) {
+  return sum_over_step(p, [&](const Op& op) { return op.kind == kind && op.group == group ? static_cast<double>(op.payload.value) : 0.0; });
+}
+
+// Two all-reduces forward and two backward of s b h elements per layer and micro-batch; embedding,
+// head and their backward one each.
+TEST(Volume, TensorParallelAllReduces) {
+  const Model m = preset_model("llama-2-7b");
+  Plan p;
+  p.tp = 8;
+  p.micro_batches = 3;
+  const double one = 2.0 * 2048 * 4096;
+  const Program program = compiled(m, p, true);
+  const double small = 3 * 2 * 2048 * 4;  // the loss's sums
+  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllReduce, Group::kTp) - small, 3 * one * (4 * 32 + 2));
+}
+
+TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
+  const Model m = preset_model("llama-2-7b");
+  Plan p;
+  p.tp = 8;
+  p.sequence_parallel = true;
+  const Program program = compiled(m, p, true);
+  const double one = 2.0 * 2048 * 4096;
+  // Forward: embedding, and two per layer. Backward: two per layer and the head.
+  EXPECT_DOUBLE_EQ(payload(program, OpKind::kReduceScatter, Group::kTp), one * (1 + 2 * 32 + 2 * 32 + 1));
+  // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again, embedding.
+  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllGather, Group::kTp), one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
+}
+
+// Data parallelism moves the model once per step; ZeRO-3 gathers it forward and backward and reduces
+// gradients in every micro-batch.
+TEST(Volume, DataParallelAndZero) {
+  const Model m = preset_model("tiny-llama");
+  const double psi = static_cast<double>(count_parameters(m));
+  Plan p;
+  p.dp = 4;
+  p.micro_batches = 3;
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllReduce, Group::kDp), 2 * psi);
+  p.zero = 1;
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kReduceScatter, Group::kShard), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard), 2 * psi);
+  p.zero = 3;
+  // The embedding's backward needs no weight.
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard), 3 * 2 * (2 * psi - 256 * 64));
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kReduceScatter, Group::kShard), 3 * 2 * psi);
+}
+
+TEST(Volume, PipelineBoundaries) {
+  const Model m = preset_model("megatron-1.7b");
+  Plan p;
+  p.pp = 4;
+  p.vpp = 3;
+  p.schedule = Schedule::kInterleaved;
+  p.micro_batches = 8;
+  const double one = 2.0 * 2048 * static_cast<double>(m.hidden);
+  const Program program = compiled(m, p, true);
+  double sent = 0;
+  for (const RankClass& c : program.classes) {
+    for (const Step& step : c.steps) {
+      for (const Op& op : c.segments[static_cast<std::size_t>(step.segment)].ops) {
+        if (op.kind == OpKind::kSend && op.name.starts_with("pipeline")) sent += static_cast<double>(op.payload.value);
+      }
+    }
+  }
+  EXPECT_DOUBLE_EQ(sent, 2 * 8 * one * (4 * 3 - 1));  // both directions, every chunk boundary
+}
+
+}  // namespace
+}  // namespace orrery::program

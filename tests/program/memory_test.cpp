@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "program/program.h"
+#include "program/units.h"
+
+namespace orrery::program {
+namespace {
+
+std::int64_t of_class(const RankClass& c, BufferClass cls) {
+  std::int64_t sum = 0;
+  for (const Buffer& b : c.buffers) {
+    if (b.life == Life::kStatic && b.cls == cls) sum += b.bytes.value;
+  }
+  return sum;
+}
+
+struct State {
+  std::int64_t parameter, gradient, optimizer;
+  std::int64_t total() const { return parameter + gradient + optimizer; }
+};
+
+State model_state(const Model& m, Precision precision, std::int64_t zero, std::int64_t n) {
+  Plan p;
+  p.dp = n;
+  p.zero = zero;
+  const Program program = compile(m, p, {.global_batch = n, .sequence = 64, .precision = precision}, Stack{});
+  const RankClass& c = program.classes[0];
+  return {of_class(c, BufferClass::kParameter), of_class(c, BufferClass::kGradient), of_class(c, BufferClass::kOptimizer)};
+}
+
+// Rajbhandari et al. 2020, table 1: 16 Psi, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, 16 Psi/N. Every unit of
+// tiny-gpt is a multiple of 64 elements, so there is no padding up to N = 64.
+TEST(ModelState, TheSixteenPsiTable) {
+  const Model m = preset_model("tiny-gpt");
+  const std::int64_t psi = count_parameters(m);
+  for (const std::int64_t n : {2, 4, 8, 64}) {
+    EXPECT_EQ(model_state(m, Precision::kMixed, 0, n).total(), 16 * psi);
+    EXPECT_EQ(model_state(m, Precision::kMixed, 1, n).total(), 4 * psi + 12 * psi / n);
+    EXPECT_EQ(model_state(m, Precision::kMixed, 2, n).total(), 2 * psi + 14 * psi / n);
+    EXPECT_EQ(model_state(m, Precision::kMixed, 3, n).total(), 16 * psi / n);
+  }
+}
+
+// Megatron's distributed optimizer: 6 + 12/d bytes per parameter; without it 18.
+TEST(ModelState, MegatronKeepsFp32Gradients) {
+  const Model m = preset_model("tiny-gpt");
+  const std::int64_t psi = count_parameters(m);
+  EXPECT_EQ(model_state(m, Precision::kMegatron, 0, 8).total(), 18 * psi);
+  EXPECT_EQ(model_state(m, Precision::kMegatron, 1, 8).total(), 6 * psi + 12 * psi / 8);
+}
+
+TEST(ModelState, PaddingIsLessThanAShardGroupPerUnit) {
+  Model m = preset_model("tiny-gpt");
+  m.vocab = 251;
+  const std::int64_t psi = count_parameters(m), n = 7;
+  const State s = model_state(m, Precision::kMixed, 3, n);
+  EXPECT_GE(s.total() * n, 16 * psi);
+  EXPECT_LE(s.total() * n, 16 * (psi + n * (m.layers + 3)));
+}
+
+// Saved bytes of one middle layer: forward nets of three stages, layer counts 2 and 3, one micro-batch.
+std::int64_t saved_per_layer(const Model& base, const Plan& plan, const Training& t, const Stack& s) {
+  const auto net = [&](std::int64_t layers) {
+    Plan p = plan;
+    p.pp = 3;
+    p.micro_batches = 2;
+    p.chunk_layers = {1, layers, 1};
+    Model m = base;
+    m.layers = layers + 2;
+    Training training = t;
+    training.global_batch = p.global_batch();
+    return compile(m, p, training, s).classes[1].segments[0].net.value;
+  };
+  return net(3) - net(2);
+}
+
+struct Activations {
+  Model m;
+  Training t{.global_batch = 1, .sequence = 2048, .precision = Precision::kMixed, .dropout = true};
+  Stack s;
+  Plan p;
+  double sbh, as_h;  // s b h, and a s / h
+  Activations() : m(preset_model("megatron-22b")) {
+    s.flash_attention = false;
+    p.micro_batch = 4;
+    p.tp = 8;
+    sbh = 2048.0 * 4 * static_cast<double>(m.hidden);
+    as_h = static_cast<double>(m.heads) * 2048 / static_cast<double>(m.hidden);
+  }
+  double bytes() const { return static_cast<double>(saved_per_layer(m, p, t, s)); }
+};
+
+// Korthikanti et al. 2022, table 2.
+TEST(ActivationBytes, TensorParallelNoRecomputation) {
+  const Activations a;
+  EXPECT_DOUBLE_EQ(a.bytes(), a.sbh * (10 + 24.0 / 8 + 5 * a.as_h / 8));
+}
+TEST(ActivationBytes, SequenceParallelNoRecomputation) {
+  Activations a;
+  a.p.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(a.bytes(), a.sbh / 8 * (34 + 5 * a.as_h));
+}
+TEST(ActivationBytes, SelectiveRecomputationDropsTheScores) {
+  Activations a;
+  a.p.recompute = Recompute::kSelective;
+  EXPECT_DOUBLE_EQ(a.bytes(), a.sbh * (10 + 24.0 / 8));
+  a.p.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(a.bytes(), 34 * a.sbh / 8);
+}
+TEST(ActivationBytes, FullRecomputationKeepsTheInput) {
+  Activations a;
+  a.p.recompute = Recompute::kFull;
+  EXPECT_DOUBLE_EQ(a.bytes(), 2 * a.sbh);
+  a.p.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(a.bytes(), 2 * a.sbh / 8);
+}
+TEST(ActivationBytes, FlashAttentionKeepsTheLogSumExp) {
+  Activations a;
+  a.s.flash_attention = true;
+  const double lse = 4.0 * static_cast<double>(a.m.heads) * 4 * 2048 / 8;  // 4 a b s / t
+  EXPECT_DOUBLE_EQ(a.bytes(), a.sbh * (10 + 24.0 / 8) + lse);
+}
+TEST(ActivationBytes, SerialIs34sbhPlus5abs2) {
+  Activations a;
+  a.p.tp = 1;
+  EXPECT_DOUBLE_EQ(a.bytes(), a.sbh * (34 + 5 * a.as_h));
+}
+
+// Llama without dropout: x, n1, y, n2 8sbh; qkv 2(h + 2 k d), ctx 2h, u 4f, v 2f.
+TEST(ActivationBytes, LlamaWithGroupedQueries) {
+  Activations a;
+  a.m = preset_model("llama-3-70b");
+  a.t.dropout = false;
+  a.s.flash_attention = true;
+  a.p.micro_batch = 1;
+  a.p.sequence_parallel = true;
+  const double tokens = 2048, h = 8192, kv = 8 * 128, f = 28672;
+  EXPECT_DOUBLE_EQ(a.bytes(), tokens / 8 * (8 * h + 2 * (h + 2 * kv) + 2 * h + 4 * f + 2 * f + 4 * 64));
+}
+
+// Recomputing k layers at once keeps every k-th input and re-makes k layers: stored plus one segment.
+TEST(ActivationBytes, EveryKthLayerKeepsFewerInputs) {
+  Model m = preset_model("tiny-gpt");
+  m.layers = 8;
+  const auto net = [&](std::int64_t k) {
+    Plan p;
+    p.recompute = Recompute::kFull;
+    p.recompute_layers = k;
+    return compile(m, p, {.global_batch = 1, .sequence = 64}, Stack{}).classes[0].segments[0].net.value;
+  };
+  const std::int64_t input = 2 * 64 * m.hidden;
+  EXPECT_EQ(net(1) - net(2), 4 * input);
+  EXPECT_EQ(net(2) - net(4), 2 * input);
+}
+
+TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
+  for (const char* preset : {"tiny-gpt", "tiny-llama"}) {
+    for (const std::int64_t zero : {0, 1, 2, 3}) {
+      for (const std::int64_t pp : {1, 2, 4}) {
+        Plan p;
+        p.tp = 2;
+        p.pp = pp;
+        p.dp = 4;
+        p.zero = zero;
+        p.micro_batches = 4;
+        const Model m = preset_model(preset);
+        const Training t{.global_batch = 16, .sequence = 64};
+        Stack s;
+        s.bucket = Bytes{100000};
+        const Program program = compile(m, p, t, s);
+        for (const RankClass& c : program.classes) {
+          std::int64_t always = 0;
+          for (const Buffer& b : c.buffers) {
+            const std::int64_t used = b.life == Life::kStatic ? 0 : b.life == Life::kSaved ? c.in_flight[static_cast<std::size_t>(b.chunk)] : 1;
+            always += b.bytes.value * (b.instances - used);
+          }
+          EXPECT_EQ(static_bytes(m, p, t, s, c.stage, layers_by_chunk(p, m.layers)), always) << preset << " " << short_name(p) << " stage " << c.stage;
+          EXPECT_GE(c.arena_peak, c.logical_peak);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery::program

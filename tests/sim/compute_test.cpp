@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/compute/compute.h"
+
+#include <gtest/gtest.h>
+
+#include "core/scenario.h"
+
+namespace orrery::sim {
+namespace {
+
+Device ideal() {
+  Device d;
+  d.units = 100;
+  d.half = FlopRate{100e12};
+  d.fp32 = FlopRate{10e12};
+  d.memory_bandwidth = Bandwidth{1'000'000'000'000};
+  d.gemm = {.efficiency = 1, .k_overhead = 0, .wave_smoothing = 0, .memory_efficiency = 1, .latency = Time{0}};
+  return d;
+}
+
+// 100 tiles of 256 x 128 on 100 units are one wave; one more row of tiles is a second one.
+TEST(Gemm, WavesAreQuantised) {
+  const Device d = ideal();
+  const double one = gemm_seconds(d, Math::kBf16, 25600, 128, 4096, 2);
+  EXPECT_NEAR(one, 2.0 * 25600 * 128 * 4096 / 100e12, 1e-12);
+  EXPECT_GT(gemm_seconds(d, Math::kBf16, 25856, 128, 4096, 2), 1.1 * one);  // 1 % more rows
+}
+
+TEST(Gemm, ThinProductsAreBoundByMemory) {
+  const Device d = ideal();
+  const double t = gemm_seconds(d, Math::kBf16, 8, 8192, 8192, 2);
+  EXPECT_GE(t, 2.0 * 8192 * 8192 / 1e12);
+}
+
+TEST(Gemm, TwiceThePeakAndBandwidthHalveTheTime) {
+  Device d = ideal();
+  const double once = gemm_seconds(d, Math::kBf16, 3000, 5000, 700, 2);
+  d.half.value *= 2;
+  d.memory_bandwidth = d.memory_bandwidth * 2;
+  EXPECT_NEAR(gemm_seconds(d, Math::kBf16, 3000, 5000, 700, 2), once / 2, 1e-15);
+}
+
+TEST(Peak, FormatsFallBackWhereTheDeviceHasNone) {
+  Device d = ideal();
+  EXPECT_EQ(peak(d, Math::kFp8).value, 100e12);
+  EXPECT_EQ(peak(d, Math::kTf32).value, 10e12);
+}
+
+// A100: tensor peak 312 TFLOP/s bf16, 156 TF32, 19.5 on CUDA cores; ridge 312e12 / 2.039e12 = 153.
+TEST(Profiles, A100IsTheDataSheet) {
+  const Device d = load_device("a100-80gb", {}, DataFolders());
+  EXPECT_EQ(peak(d, Math::kBf16).value, 312e12);
+  EXPECT_EQ(peak(d, Math::kTf32).value, 156e12);
+  EXPECT_EQ(peak(d, Math::kFp32).value, 19.5e12);
+  EXPECT_NEAR(d.half.value / static_cast<double>(d.memory_bandwidth.value), 153, 1);
+}
+
+TEST(Profiles, EveryShippedFileLoadsAndNamesItsOrigins) {
+  const DataFolders data;
+  for (const std::string& name : data.names("profiles")) {
+    const Device d = load_device(name, {}, data);
+    EXPECT_EQ(d.name, name);
+    EXPECT_FALSE(d.origin.empty()) << name;
+  }
+  for (const std::string& name : data.names("topologies")) {
+    const Cluster c = load_cluster(name, {}, {}, data);
+    EXPECT_EQ(c.name, name);
+    EXPECT_FALSE(c.origin.empty()) << name;
+    EXPECT_NO_THROW(load_device(c.device, {}, data)) << name;
+  }
+  for (const std::string& name : data.names("profiles/stacks")) EXPECT_EQ(load_stack(name, {}, data).name, name);
+}
+
+// Large bf16 products reach what was measured: A100 0.81, H100 0.80 of the dense peak (medians).
+TEST(Profiles, LargeProductsReachTheMeasuredShareOfPeak) {
+  const DataFolders data;
+  for (const auto& [name, share] : {std::pair{"a100-80gb", 0.81}, std::pair{"h100-sxm", 0.80}, std::pair{"b200", 0.70}}) {
+    const Device d = load_device(name, {}, data);
+    const double t = gemm_seconds(d, Math::kBf16, 8192, 8192, 8192, 2);
+    EXPECT_NEAR(2.0 * 8192 * 8192 * 8192 / t / d.half.value, share, 0.06) << name;
+  }
+}
+
+}  // namespace
+}  // namespace orrery::sim

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace orrery::sim {
+namespace {
+
+using program::Op;
+using program::OpKind;
+using program::Program;
+using program::Stream;
+
+Op op(const char* name, Stream stream, std::array<std::int32_t, program::kStreamCount> after = {}) {
+  Op o;
+  o.name = name;
+  o.kind = stream == program::kCompute ? OpKind::kGemm : OpKind::kAllReduce;
+  o.stream = stream;
+  o.after = after;
+  return o;
+}
+
+// One class, one segment, run once.
+Program single(std::vector<Op> ops) {
+  Program p;
+  program::RankClass c;
+  c.chunks = {0};
+  program::Segment s;
+  for (const Op& o : ops) ++s.stream_ops[o.stream];
+  s.ops = std::move(ops);
+  c.segments.push_back(std::move(s));
+  c.steps.push_back({});
+  p.classes.push_back(std::move(c));
+  return p;
+}
+
+Durations times(std::vector<std::int64_t> ps) {
+  std::vector<Time> t;
+  for (const std::int64_t x : ps) t.push_back(Time{x});
+  return {{t}};
+}
+
+TEST(Engine, OpsOfAStreamRunInOrderAndStreamsOverlap) {
+  const Program p = single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kTp)});
+  EXPECT_EQ(simulate(p, times({100, 200, 250}), {}).step.value, 300);
+}
+
+TEST(Engine, AWaitHoldsAnOpBack) {
+  // c (tp) after a; d (compute) after c: 100 + 250 + 50.
+  const Program p = single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
+  const SimulationResult r = simulate(p, times({100, 250, 50}), {});
+  EXPECT_EQ(r.step.value, 400);
+  EXPECT_EQ(r.classes[0].exposed[program::kTp].value, 250);
+  EXPECT_EQ(r.classes[0].compute().value, 150);
+}
+
+// Compute 100 and a collective 100 beside each other, slowed 1.25 and 2: compute ends at 125 with
+// 100 - 125/2 = 37.5 of the collective left, which then runs at full speed: 162.5.
+TEST(Engine, OverlapSlowsBothSides) {
+  const Program p = single({op("a", program::kCompute), op("c", program::kTp)});
+  EngineOptions o;
+  o.compute_slowdown = 1.25;
+  o.communication_slowdown = 2;
+  EXPECT_NEAR(static_cast<double>(simulate(p, times({1'000'000, 1'000'000}), o).step.value), 1'625'000, 2);
+}
+
+TEST(Engine, TheHostLimitsShortOps) {
+  const Program p = single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
+  EngineOptions o;
+  o.host_op = Time{1000};
+  const SimulationResult r = simulate(p, times({10, 10, 10}), o);
+  EXPECT_EQ(r.step.value, 3010);
+  EXPECT_EQ(r.classes[0].host.value, 2980);
+  o.host_op = Time{0};
+  o.host_segment = Time{1000};  // a graph is launched once
+  EXPECT_EQ(simulate(p, times({10, 10, 10}), o).step.value, 1030);
+}
+
+TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
+  const Program p = single({op("a", program::kCompute, {0, 1}), op("c", program::kTp, {1})});
+  try {
+    simulate(p, times({1, 1}), {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("a of forward"), std::string::npos) << e.what();
+  }
+}
+
+Program pipelined(std::int64_t p, std::int64_t m, Schedule s) {
+  Plan plan;
+  plan.tp = 2;
+  plan.pp = p;
+  plan.micro_batches = m;
+  plan.schedule = s;
+  plan.vpp = s == Schedule::kInterleaved ? 2 : 1;
+  Model model = preset_model("tiny-gpt");
+  model.layers = 8;
+  return program::compile(model, plan, {.global_batch = m, .sequence = 64}, Stack{});
+}
+
+Durations constant(const Program& p, std::int64_t each, std::int64_t scale = 1) {
+  Durations d;
+  for (const auto& c : p.classes) {
+    auto& segments = d.emplace_back();
+    for (const auto& s : c.segments) {
+      auto& ops = segments.emplace_back();
+      for (std::size_t i = 0; i < s.ops.size(); ++i) ops.push_back(Time{scale * (each + static_cast<std::int64_t>(i) * 7 % 13)});
+    }
+  }
+  return d;
+}
+
+TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
+  for (const Schedule s : {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
+    const Program p = pipelined(4, 8, s);
+    const SimulationResult r = simulate(p, constant(p, 1000), {});
+    for (const ClassReport& c : r.classes) {
+      Time sum = c.compute() + c.host;
+      for (const Time t : c.exposed) sum += t;
+      EXPECT_EQ(sum, r.step) << name_of(s);
+      for (const Time t : c.busy) EXPECT_LE(t, r.step);
+    }
+    EXPECT_EQ(r.ops, p.ops_per_step());
+  }
+}
+
+TEST(Engine, AllDurationsTimesKGiveTimeTimesK) {
+  const Program p = pipelined(4, 8, Schedule::k1F1B);
+  EXPECT_EQ(simulate(p, constant(p, 1000, 5), {}).step.value, 5 * simulate(p, constant(p, 1000), {}).step.value);
+}
+
+TEST(Engine, SlicesOfAStreamDoNotOverlapAndAreDeterministic) {
+  const Program p = pipelined(2, 4, Schedule::kInterleaved);
+  EngineOptions o;
+  o.compute_slowdown = 1.1;
+  o.communication_slowdown = 1.3;
+  const Timeline a = simulate(p, constant(p, 1000), o).timeline, b = simulate(p, constant(p, 1000), o).timeline;
+  EXPECT_EQ(a.slices, b.slices);
+  std::map<std::pair<int, int>, Time> end;
+  for (const Slice& s : a.slices) {
+    EXPECT_GE(s.start, (end[{s.rank, s.stream}]));
+    EXPECT_LE(s.ready, s.start);
+    EXPECT_LE(s.start, s.active);
+    EXPECT_LE(s.active, s.end);
+    end[{s.rank, s.stream}] = s.end;
+  }
+}
+
+}  // namespace
+}  // namespace orrery::sim
