@@ -90,10 +90,6 @@ class Worker {
  private:
   void consider(const Plan& plan, Partial& into) {
     if (options_.bound) {
-      if (!into.best.wants(estimator_.lower_bound(plan))) {
-        ++into.counts.bounded;
-        return;
-      }
       const Bytes least = estimator_.least_memory(plan);
       if (estimator_.device_bytes(plan, least) > capacity_) {
         ++into.counts.too_large;
@@ -101,6 +97,10 @@ class Worker {
           into.nearest_needs = least;
           into.nearest = plan;
         }
+        return;
+      }
+      if (!into.best.wants(estimator_.lower_bound(plan))) {
+        ++into.counts.bounded;
         return;
       }
     }

@@ -202,17 +202,37 @@ Time Estimator::lower_bound(const Plan& plan) {
   return Time{most * plan.micro_batches + fill};
 }
 
+// Activations are proportional to the micro-batch, so the memory of any of them follows from one
+// sequence's; a plan that is far too large never has its own chunks compiled.
 Bytes Estimator::least_memory(const Plan& plan) {
-  select(plan);
+  const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
   std::int64_t most = 0;
-  for (const StagePieces& s : pieces(plan).stages) {
-    std::int64_t dynamic = 0;
-    for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      const ChunkCost& cost = *chunks_[static_cast<std::size_t>(s.stage * plan.vpp + c)];
-      dynamic = std::max({dynamic, cost[kChunkForward].peak, cost[kChunkForward].net + cost[kChunkBackward].peak});
-    }
-    most = std::max(most, s.static_bytes + dynamic);
+  const auto fixed = [&](std::int64_t stage) {
+    return program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training, problem_.stack, stage, layers);
+  };
+  const std::int64_t first = fixed(0);
+  Plan one = plan;
+  one.micro_batch = 1;
+  if (plan.sequence_parallel && problem_.scenario.training.sequence % plan.tp != 0) return Bytes{first};
+  const ChunkKey key = ChunkCosts::key(one);
+  const std::int64_t chunks = plan.pp * plan.vpp;
+  // The first stage is the fullest of nearly all plans; a bound may leave out the others.
+  std::int64_t dynamic = 0;
+  for (std::int64_t c = 0; c < plan.vpp; ++c) {
+    const std::int64_t g = global_chunk(plan, 0, c);
+    const Role role = chunks == 1 ? Role::kOnly : g == 0 ? Role::kFirst : g == chunks - 1 ? Role::kLast : Role::kMiddle;
+    const ChunkCost& cost = costs_.cost(key, role, layers[static_cast<std::size_t>(g)]);
+    dynamic = std::max({dynamic, cost[kChunkForward].peak, cost[kChunkForward].net + cost[kChunkBackward].peak});
   }
+  // 1F1B and GPipe hold min(m, p) and m of them.
+  std::int64_t held = 1;
+  if (plan.schedule == Schedule::k1F1B) held = std::min(plan.micro_batches, plan.pp);
+  if (plan.schedule == Schedule::kGPipe) held = plan.micro_batches;
+  if (plan.vpp == 1 && !key.split) {
+    const ChunkCost& cost = costs_.cost(key, chunks == 1 ? Role::kOnly : Role::kFirst, layers.front());
+    dynamic += (held - 1) * cost[kChunkForward].net;
+  }
+  most = std::max(most, first + dynamic * plan.micro_batch);
   return Bytes{most};
 }
 
