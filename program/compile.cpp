@@ -33,8 +33,8 @@ struct Chunk {
 class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                RankClass& rank, std::int32_t stage)
-      : e_(model, plan, training, stack, rank), plan_(plan), rank_(rank) {
+                RankClass& rank, std::int32_t stage, bool named)
+      : e_(model, plan, training, stack, rank, named), plan_(plan), rank_(rank) {
     rank.stage = stage;
   }
 
@@ -591,7 +591,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   }
 }
 
-Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack) {
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack, Names names) {
   Program program;
   program.model = model;
   program.plan = plan;
@@ -601,7 +601,7 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i)).run(slots[static_cast<std::size_t>(i)]);
+    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), names == Names::kYes).run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);
     link_waits(rank);
   }

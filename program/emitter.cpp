@@ -10,8 +10,8 @@ std::int64_t padded_vocab(const Model& m, std::int64_t t) { return (m.vocab + t 
 
 }  // namespace
 
-std::string layer_name(std::int64_t layer, const char* rest) {
-  return fmt::format("layer{}/{}", layer, rest);
+std::string Emitter::layer_name(std::int64_t layer, const char* rest) const {
+  return named_ ? fmt::format("layer{}/{}", layer, rest) : std::string();
 }
 
 Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
@@ -21,8 +21,8 @@ Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
       vocab(padded_vocab(m, p.tp) / p.tp), t(p.tp), beta(activation_bytes(tr.precision)),
       sp(p.sequence_parallel && p.tp > 1) {}
 
-Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c)
-    : model(m), plan(p), training(t), stack(s), rank(c), z(m, p, t) {}
+Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named)
+    : model(m), plan(p), training(t), stack(s), rank(c), z(m, p, t), named_(named) {}
 
 std::int32_t Emitter::static_buffer(std::string name, BufferClass cls, std::int64_t bytes) {
   rank.buffers.push_back({.name = std::move(name), .cls = cls, .life = Life::kStatic, .bytes = Bytes{bytes}});

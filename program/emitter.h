@@ -59,7 +59,7 @@ struct LayerTensors {
 
 class Emitter {
  public:
-  Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c);
+  Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named);
 
   const Model& model;
   const Plan& plan;
@@ -67,6 +67,9 @@ class Emitter {
   const Stack& stack;
   RankClass& rank;
   const Shapes z;
+
+  // "layer17/attn/qkv", or nothing in a program that is only costed.
+  std::string layer_name(std::int64_t layer, const char* rest) const;
 
   // --- buffers -----------------------------------------------------------------------------------
   // Activations are local to the segment that makes them; what another segment of the chunk also
@@ -142,11 +145,10 @@ class Emitter {
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);
   std::uint8_t accumulate() const { return plan.zero >= 2 ? 0 : kAccumulateFlag; }
 
+  bool named_;
   Segment* segment_ = nullptr;
   std::int32_t layer_ = -1;
   bool recomputing_ = false;
 };
-
-std::string layer_name(std::int64_t layer, const char* rest);
 
 }  // namespace orrery::program

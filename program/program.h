@@ -205,8 +205,10 @@ struct Program {
 // not divide, more stages than layers, a schedule that needs another vpp.
 void check_plan(const Model& model, const Plan& plan, const Training& training, const Cursor& at);
 
-// The program of one training step. Precondition: check_plan passes.
-Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack);
+// The program of one training step. Precondition: check_plan passes. A program without names can be
+// costed but not shown; the estimate compiles many small ones.
+enum class Names { kYes, kNo };
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack, Names names = Names::kYes);
 
 // "op layer3/attn/qkv of forward[chunk 0, micro-batch 5] on stage 1" for messages.
 std::string describe_op(const RankClass& c, const Step& step, const Op& op);

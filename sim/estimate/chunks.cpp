@@ -227,7 +227,7 @@ const ChunkCosts::Sample& ChunkCosts::compile_sample(const Layout& l, bool alone
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
   Model m = model_;
   m.layers = layers * p.pp;
-  const program::Program program = program::compile(m, p, training_, stack_);
+  const program::Program program = program::compile(m, p, training_, stack_, program::Names::kNo);
   const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
   for (std::size_t c = 0; c < program.classes.size(); ++c) {
     for (const Segment& s : program.classes[c].segments) {

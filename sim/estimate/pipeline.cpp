@@ -95,7 +95,7 @@ void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>&
 
 const PipelineTimes& Pipeline::run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer) {
   const std::int64_t period = shape.schedule == Schedule::kInterleaved ? shape.p : 1;
-  const std::int64_t enough = 4 * shape.p + 2 * period;
+  const std::int64_t enough = 2 * shape.p + 2 * period;
   // The V schedule is found by list scheduling and has no simple period.
   if (shape.m <= enough + period || shape.schedule == Schedule::kZeroBubbleV) {
     walk(shape, chunks, transfer, longer_);

@@ -4,7 +4,7 @@
 // a time per (chunk, work) and a transfer time between stages; and the most bytes each stage holds.
 //
 // After the warm-up the schedule repeats with a period q (1 micro-batch, p for interleaved), so a long
-// step is a short one plus whole periods. O(p v min(m, ~4p)).
+// step is a short one plus whole periods. O(p v min(m, ~2p)).
 #pragma once
 
 #include <vector>
