@@ -19,30 +19,41 @@ void execute(App& app, const Options& o) {
   const Timeline measured = from_chrome_trace(load_json(o.measured, 4LL << 30), o.measured);
   const sim::Comparison c = sim::compare(predicted, measured, sim::stages_from_labels(measured));
   if (app.json) {
-    Json out = {{"schema", "orrery.compare/1"}, {"same_program", c.same_program}, {"matched", c.matched},
-                {"only_predicted", c.only_predicted}, {"only_measured", c.only_measured},
-                {"predicted_step_s", c.predicted_step_s}, {"measured_step_s", c.measured_step_s}, {"ops", Json::array()}};
+    Json out = {{"schema", "orrery.compare/1"},
+                {"same_program", c.same_program},
+                {"matched", c.matched},
+                {"only_predicted", c.only_predicted},
+                {"only_measured", c.only_measured},
+                {"predicted_step_s", c.predicted_step_s},
+                {"measured_step_s", c.measured_step_s},
+                {"ops", Json::array()}};
     for (const auto& op : c.ops) {
-      out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"predicted_s", op.predicted_s}, {"measured_s", op.measured_s}});
+      out["ops"].push_back({{"name", op.name},
+                            {"count", op.count},
+                            {"predicted_s", op.predicted_s},
+                            {"measured_s", op.measured_s}});
     }
     return print_json(out);
   }
   fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7}\n", "op", "count", "predicted", "measured", "ratio");
   for (std::size_t i = 0; i < std::min(o.top, c.ops.size()); ++i) {
     const auto& op = c.ops[i];
-    fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", op.name, op.count, format(from_seconds(op.predicted_s)),
-               format(from_seconds(op.measured_s)), op.measured_s > 0 ? op.predicted_s / op.measured_s : 0.0);
+    fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", op.name, op.count,
+               format(from_seconds(op.predicted_s)), format(from_seconds(op.measured_s)),
+               op.measured_s > 0 ? op.predicted_s / op.measured_s : 0.0);
   }
-  fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", "step", "", format(from_seconds(c.predicted_step_s)), format(from_seconds(c.measured_step_s)),
+  fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", "step", "", format(from_seconds(c.predicted_step_s)),
+             format(from_seconds(c.measured_step_s)),
              c.measured_step_s > 0 ? c.predicted_step_s / c.measured_step_s : 0.0);
-  fmt::print("{} op instances matched, {} only predicted, {} only measured{}\n", c.matched, c.only_predicted, c.only_measured,
-             c.same_program ? "" : "; the two timelines come from different programs");
+  fmt::print("{} op instances matched, {} only predicted, {} only measured{}\n", c.matched, c.only_predicted,
+             c.only_measured, c.same_program ? "" : "; the two timelines come from different programs");
 }
 
 }  // namespace
 
 void add_compare(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "compare", "join a predicted with a measured timeline, op by op");
+  CLI::App* command =
+      subcommand(parent, app, "compare", "join a predicted with a measured timeline, op by op");
   auto o = std::make_shared<Options>();
   command->add_option("predicted", o->predicted, "timeline of orrery simulate --trace")->required();
   command->add_option("measured", o->measured, "timeline of orrery run --trace")->required();

@@ -24,8 +24,10 @@ Json model_json(const Model& m) {
 void print_model(const App& app, const Model& m) {
   if (app.json) return print_json(model_json(m));
   fmt::print("{}: {:.3f} G parameters\n", m.name, static_cast<double>(count_parameters(m)) / 1e9);
-  fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n", m.layers, m.hidden, m.heads, m.kv(), m.head(), m.ffn(), m.vocab);
-  fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation), m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
+  fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
+             m.layers, m.hidden, m.heads, m.kv(), m.head(), m.ffn(), m.vocab);
+  fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
+             m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
 }
 
 }  // namespace
@@ -35,16 +37,21 @@ void add_export(CLI::App& parent, App& app) {
   auto file = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
   command->add_option("plan", *file, "plan or scenario file")->required();
-  command->add_option("--to", *target, "megatron, deepspeed or slurm")->required()->check(CLI::IsMember({"megatron", "deepspeed", "slurm"}));
+  command->add_option("--to", *target, "megatron, deepspeed or slurm")
+      ->required()
+      ->check(CLI::IsMember({"megatron", "deepspeed", "slurm"}));
   command->callback([&app, file, target] {
     const Chosen c = load_plan_or_scenario(*file, app);
     const PlanFile f = planner::make_plan_file(c.problem, c.plan, {}, "");
     for (const std::string& loss : planner::export_losses(f, *target)) fmt::print(stderr, "note: {}\n", loss);
-    const std::string text = *target == "megatron"    ? planner::to_megatron(f)
-                             : *target == "deepspeed" ? planner::to_deepspeed(f)
-                                                      : planner::to_slurm(f, c.problem.cluster.devices_per_node);
-    if (app.json) print_json({{"schema", "orrery.export/1"}, {"target", *target}, {"text", text}});
-    else fmt::print("{}", text);
+    const std::string text = *target == "megatron" ? planner::to_megatron(f)
+                             : *target == "deepspeed"
+                                 ? planner::to_deepspeed(f)
+                                 : planner::to_slurm(f, c.problem.cluster.devices_per_node);
+    if (app.json)
+      print_json({{"schema", "orrery.export/1"}, {"target", *target}, {"text", text}});
+    else
+      fmt::print("{}", text);
   });
 }
 
@@ -62,8 +69,9 @@ void add_model(CLI::App& parent, App& app) {
   CLI::App* import = subcommand(*command, app, "import", "a Hugging Face config.json");
   auto file = std::make_shared<std::string>();
   import->add_option("config", *file, "config.json")->required();
-  import->callback([&app, file] { print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""})); });
-}
+  import->callback([&app, file] { print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""}));
+});
+}  // namespace orrery::cli
 
 void add_topology(CLI::App& parent, App& app) {
   CLI::App* command = parent.add_subcommand("topology", "clusters");
@@ -89,25 +97,37 @@ void add_topology(CLI::App& parent, App& app) {
       j["edges"] = boost::num_edges(t.graph());
       return print_json(j);
     }
-    fmt::print("{}: {} nodes of {} x {}, {} vertices and {} directed links\n", c.name, c.nodes, c.devices_per_node, c.device, boost::num_vertices(t.graph()), boost::num_edges(t.graph()));
-    fmt::print("  in the scale-up domain ({} devices): {} per device and direction for a ring\n", c.scale_up_domain(), format(node.ring));
-    if (c.nodes > 1) fmt::print("  between nodes, all devices at once: {} per device and direction\n", format(across.ring));
-    if (c.node_hour.value > 0) fmt::print("  {} per node and hour ({})\n", format(c.node_hour), c.price_as_of);
+    fmt::print("{}: {} nodes of {} x {}, {} vertices and {} directed links\n", c.name, c.nodes,
+               c.devices_per_node, c.device, boost::num_vertices(t.graph()), boost::num_edges(t.graph()));
+    fmt::print("  in the scale-up domain ({} devices): {} per device and direction for a ring\n",
+               c.scale_up_domain(), format(node.ring));
+    if (c.nodes > 1)
+      fmt::print("  between nodes, all devices at once: {} per device and direction\n", format(across.ring));
+    if (c.node_hour.value > 0)
+      fmt::print("  {} per node and hour ({})\n", format(c.node_hour), c.price_as_of);
   });
 }
 
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
   auto name = std::make_shared<std::string>();
-  command->add_option("format", *name, "scenario, plan, cluster, device, stack or model")->required()->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "stack", "model"}));
+  command->add_option("format", *name, "scenario, plan, cluster, device, stack or model")
+      ->required()
+      ->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "stack", "model"}));
   command->callback([name] {
     Json s;
-    if (*name == "scenario") s = schema_fields<Scenario>();
-    else if (*name == "plan") s = schema_fields<PlanFile>();
-    else if (*name == "cluster") s = schema_fields<Cluster>();
-    else if (*name == "device") s = schema_fields<Device>();
-    else if (*name == "stack") s = schema_fields<Stack>();
-    else s = schema_fields<Model>();
+    if (*name == "scenario")
+      s = schema_fields<Scenario>();
+    else if (*name == "plan")
+      s = schema_fields<PlanFile>();
+    else if (*name == "cluster")
+      s = schema_fields<Cluster>();
+    else if (*name == "device")
+      s = schema_fields<Device>();
+    else if (*name == "stack")
+      s = schema_fields<Stack>();
+    else
+      s = schema_fields<Model>();
     s["$schema"] = "https://json-schema.org/draft/2020-12/schema";
     s["title"] = "orrery " + *name;
     print_json(s);
@@ -121,13 +141,19 @@ void add_doctor(CLI::App& parent, App& app) {
     const auto pages = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
     const auto profiles = app.data.names("profiles"), topologies = app.data.names("topologies");
     if (app.json) {
-      return print_json({{"schema", "orrery.doctor/1"}, {"cores", cores}, {"memory_bytes", pages}, {"backends", {"cpu-threads"}}, {"profiles", profiles}, {"topologies", topologies}});
+      return print_json({{"schema", "orrery.doctor/1"},
+                         {"cores", cores},
+                         {"memory_bytes", pages},
+                         {"backends", {"cpu-threads"}},
+                         {"profiles", profiles},
+                         {"topologies", topologies}});
     }
     fmt::print("{} cores, {} of memory\n", cores, format(Bytes{pages}));
     fmt::print("backends that run plans: cpu (ranks as threads, fp32 reference kernels)\n");
     fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
     fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));
-    if (profiles.empty()) fmt::print("no profiles found: set ORRERY_DATA to the folder that holds profiles/ and topologies/\n");
+    if (profiles.empty())
+      fmt::print("no profiles found: set ORRERY_DATA to the folder that holds profiles/ and topologies/\n");
   });
 }
 

@@ -33,8 +33,10 @@ class Progress {
     drawn_ = true;
     constexpr int kWidth = 30;
     const int full = static_cast<int>(share * kWidth);
-    fmt::print(stderr, "\rsearching [{}{}] {:3.0f} %  {:.0f} s left ", std::string(static_cast<std::size_t>(full), '#'),
-               std::string(static_cast<std::size_t>(kWidth - full), ' '), 100 * share, elapsed * (1 - share) / share);
+    fmt::print(stderr, "\rsearching [{}{}] {:3.0f} %  {:.0f} s left ",
+               std::string(static_cast<std::size_t>(full), '#'),
+               std::string(static_cast<std::size_t>(kWidth - full), ' '), 100 * share,
+               elapsed * (1 - share) / share);
     std::fflush(stderr);
   }
 
@@ -57,16 +59,26 @@ Json ranked_json(const planner::Ranked& r) {
 
 Json to_json(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
-  Json out = {{"schema", "orrery.answer/1"}, {"scenario", problem.scenario.name}, {"device", problem.device.name}, {"cluster", problem.cluster.name}};
-  out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large}, {"bounded", c.bounded}, {"costed", c.costed},
-                   {"simulated", a.simulated}, {"feasible", c.feasible}, {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
+  Json out = {{"schema", "orrery.answer/1"},
+              {"scenario", problem.scenario.name},
+              {"device", problem.device.name},
+              {"cluster", problem.cluster.name}};
+  out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large},
+                   {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated},
+                   {"feasible", c.feasible},     {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
   out["capacity_bytes"] = a.search.capacity.value;
-  for (const char* list : {"plans", "alongside", "rejected", "sensitivity", "pareto"}) out[list] = Json::array();
+  for (const char* list : {"plans", "alongside", "rejected", "sensitivity", "pareto"})
+    out[list] = Json::array();
   for (const auto& r : a.plans) out["plans"].push_back(ranked_json(r));
   for (const auto& r : a.alongside) out["alongside"].push_back(ranked_json(r));
-  for (const auto& r : a.rejected) out["rejected"].push_back({{"name", short_name(r.plan)}, {"reason", r.reason}, {"step_time_s", r.step_time_s}});
+  for (const auto& r : a.rejected)
+    out["rejected"].push_back(
+        {{"name", short_name(r.plan)}, {"reason", r.reason}, {"step_time_s", r.step_time_s}});
   for (const auto& s : a.sensitivity) {
-    out["sensitivity"].push_back({{"change", s.change}, {"step_time_s", s.step_time_s}, {"speedup", s.speedup}, {"plan", short_name(s.plan)}});
+    out["sensitivity"].push_back({{"change", s.change},
+                                  {"step_time_s", s.step_time_s},
+                                  {"speedup", s.speedup},
+                                  {"plan", short_name(s.plan)}});
   }
   for (const Plan& p : a.pareto) out["pareto"].push_back(short_name(p));
   out["why"] = a.why;
@@ -75,55 +87,76 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   return out;
 }
 
-double gib(std::int64_t b) { return static_cast<double>(b) / kGiB; }
+double gib(std::int64_t b) {
+  return static_cast<double>(b) / kGiB;
+}
 
 void print_row(const std::string& mark, const planner::Ranked& r) {
   const Predicted& p = r.predicted;
   const std::string days = p.days > 0 ? fmt::format("{:.2f}", p.days) : "-";
   const std::string cost = p.cost_usd > 0 ? fmt::format("{:.0f}", p.cost_usd) : "-";
-  fmt::print("{:>3} {:<52} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>8} {:>10}\n", mark, short_name(r.plan), p.step_time_s,
-             p.tokens_per_s, 100 * p.mfu, 100 * p.hfu, gib(p.peak_memory_bytes), days, cost);
+  fmt::print("{:>3} {:<52} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>8} {:>10}\n", mark,
+             short_name(r.plan), p.step_time_s, p.tokens_per_s, 100 * p.mfu, 100 * p.hfu,
+             gib(p.peak_memory_bytes), days, cost);
 }
 
 void print_header() {
-  fmt::print("{:>3} {:<52} {:>9} {:>10} {:>5} {:>5} {:>8} {:>8} {:>10}\n", "", "plan", "step s", "tokens/s", "MFU%", "HFU%", "GiB", "days", "USD");
+  fmt::print("{:>3} {:<52} {:>9} {:>10} {:>5} {:>5} {:>8} {:>8} {:>10}\n", "", "plan", "step s", "tokens/s",
+             "MFU%", "HFU%", "GiB", "days", "USD");
 }
 
 void print_memory(const Predicted& p) {
-  fmt::print("\nmemory by stage, GiB{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "param", "grad", "optim", "activ", "work", "comm", "overhead", "total");
+  fmt::print("\nmemory by stage, GiB{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "param", "grad",
+             "optim", "activ", "work", "comm", "overhead", "total");
   for (const StageMemory& m : p.memory) {
-    fmt::print("  stage {:<12}{:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n", m.stage, gib(m.parameter), gib(m.gradient),
-               gib(m.optimizer), gib(m.activation), gib(m.workspace), gib(m.communication), gib(m.overhead), gib(m.total));
+    fmt::print("  stage {:<12}{:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n",
+               m.stage, gib(m.parameter), gib(m.gradient), gib(m.optimizer), gib(m.activation),
+               gib(m.workspace), gib(m.communication), gib(m.overhead), gib(m.total));
   }
 }
 
 void print_breakdown(const Predicted& p) {
   const Breakdown& b = p.breakdown;
   const std::pair<const char*, double> parts[] = {
-      {"forward", b.forward_s}, {"backward", b.backward_s}, {"recompute", b.recompute_s}, {"optimizer", b.optimizer_s},
-      {"exposed TP", b.exposed_tp_s}, {"exposed DP", b.exposed_dp_s}, {"bubble + PP", b.exposed_pp_s}, {"host", b.host_s}};
+      {"forward", b.forward_s},        {"backward", b.backward_s},
+      {"recompute", b.recompute_s},    {"optimizer", b.optimizer_s},
+      {"exposed TP", b.exposed_tp_s},  {"exposed DP", b.exposed_dp_s},
+      {"bubble + PP", b.exposed_pp_s}, {"host", b.host_s}};
   fmt::print("\nstep of the busiest stage\n");
   for (const auto& [name, value] : parts) {
     const double share = value / p.step_time_s;
-    fmt::print("  {:<12} {:>10} {:>6.1f} % {}\n", name, format(from_seconds(value)), 100 * share, std::string(static_cast<std::size_t>(share * 50 + 0.5), '='));
+    fmt::print("  {:<12} {:>10} {:>6.1f} % {}\n", name, format(from_seconds(value)), 100 * share,
+               std::string(static_cast<std::size_t>(share * 50 + 0.5), '='));
   }
 }
 
 void print_text(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
   const Scenario& s = problem.scenario;
-  fmt::print("{}: {} on {} x {} ({} {}), batch {} x {} tokens, stack {}\n", s.name.empty() ? s.model.name : s.name, s.model.name, problem.cluster.nodes,
-             problem.cluster.name, problem.cluster.devices(), problem.device.name, s.training.global_batch, s.training.sequence, problem.stack.name);
-  fmt::print("{} combinations: {} no plans, {} too large, {} proved slower, {} costed, {} fit; {} simulated (estimate within {:.2f} %)\n\n", c.considered,
-             c.invalid, c.too_large, c.bounded, c.costed, c.feasible, a.simulated, 100 * a.largest_gap);
+  fmt::print("{}: {} on {} x {} ({} {}), batch {} x {} tokens, stack {}\n",
+             s.name.empty() ? s.model.name : s.name, s.model.name, problem.cluster.nodes,
+             problem.cluster.name, problem.cluster.devices(), problem.device.name, s.training.global_batch,
+             s.training.sequence, problem.stack.name);
+  fmt::print(
+      "{} combinations: {} no plans, {} too large, {} proved slower, {} costed, {} fit; {} simulated "
+      "(estimate within {:.2f} %)\n\n",
+      c.considered, c.invalid, c.too_large, c.bounded, c.costed, c.feasible, a.simulated,
+      100 * a.largest_gap);
   if (a.plans.empty()) fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
   print_header();
   for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i]);
   for (const auto& r : a.alongside) {
     print_row("", r);
     const bool fits = r.predicted.peak_memory_bytes <= a.search.capacity.value;
-    const std::string against = a.plans.empty() ? "" : fmt::format(", {:+.1f} % time against the best", 100 * (r.predicted.step_time_s / a.plans[0].predicted.step_time_s - 1));
-    fmt::print("      ^ {}{}{}\n", r.note, fits ? "" : fmt::format(", does not fit: needs {:.1f} GiB, has {}", gib(r.predicted.peak_memory_bytes), format(a.search.capacity)), against);
+    const std::string against =
+        a.plans.empty() ? ""
+                        : fmt::format(", {:+.1f} % time against the best",
+                                      100 * (r.predicted.step_time_s / a.plans[0].predicted.step_time_s - 1));
+    fmt::print("      ^ {}{}{}\n", r.note,
+               fits ? ""
+                    : fmt::format(", does not fit: needs {:.1f} GiB, has {}",
+                                  gib(r.predicted.peak_memory_bytes), format(a.search.capacity)),
+               against);
   }
   if (!a.plans.empty()) {
     print_memory(a.plans[0].predicted);
@@ -134,12 +167,18 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   if (!a.rejected.empty()) fmt::print("\nrejected\n");
   for (const auto& r : a.rejected) fmt::print("  {:<52} {}\n", short_name(r.plan), r.reason);
   if (!a.sensitivity.empty()) fmt::print("\nwhat would help\n");
-  for (const auto& x : a.sensitivity) fmt::print("  {:<22} {:>6.2f}x  {}\n", x.change, x.speedup, short_name(x.plan));
+  for (const auto& x : a.sensitivity)
+    fmt::print("  {:<22} {:>6.2f}x  {}\n", x.change, x.speedup, short_name(x.plan));
   const planner::Advice advice = planner::learning_rate_advice(problem);
-  fmt::print("\nlearning rate {:.1e} after {} warm-up steps (GPT-3's table, square root of the batch)\n", advice.learning_rate, advice.warm_up_steps);
+  fmt::print("\nlearning rate {:.1e} after {} warm-up steps (GPT-3's table, square root of the batch)\n",
+             advice.learning_rate, advice.warm_up_steps);
   if (s.storage_per_gb_month.value > 0) {
-    const double gb = static_cast<double>(count_parameters(s.model)) * static_cast<double>(bytes_per_parameter(s.training.precision).parameter + bytes_per_parameter(s.training.precision).optimizer()) / 1e9;
-    fmt::print("a checkpoint that can restart (no gradients): {:.0f} GB, ${:.2f} a month each\n", gb, gb * dollars(s.storage_per_gb_month));
+    const double gb = static_cast<double>(count_parameters(s.model)) *
+                      static_cast<double>(bytes_per_parameter(s.training.precision).parameter +
+                                          bytes_per_parameter(s.training.precision).optimizer()) /
+                      1e9;
+    fmt::print("a checkpoint that can restart (no gradients): {:.0f} GB, ${:.2f} a month each\n", gb,
+               gb * dollars(s.storage_per_gb_month));
   }
 }
 
@@ -147,34 +186,42 @@ void execute(App& app, const Options& o) {
   Problem problem = load_problem(o.scenario, app.data);
   if (!o.goal.empty()) {
     const auto goal = enum_from<Goal>(o.goal);
-    if (!goal) throw InputError("--goal", "/", o.goal + " is not known", allowed_names(o.goal, all_names(Goal{})));
+    if (!goal)
+      throw InputError("--goal", "/", o.goal + " is not known", allowed_names(o.goal, all_names(Goal{})));
     problem.scenario.goal = *goal;
   }
   Progress progress;
   planner::PlanOptions options;
   options.top = o.top;
-  options.threads = o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.threads =
+      o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.progress = [&](double share) { progress(share); };
   const planner::Answer a = planner::plan(problem, options);
   if (!o.output.empty() && !a.plans.empty()) {
-    Json file = write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));
+    Json file =
+        write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));
     file["schema"] = "orrery.plan/1";
     save_text(o.output, file.dump(2) + "\n");
   }
-  if (app.json) print_json(to_json(problem, a));
-  else print_text(problem, a);
+  if (app.json)
+    print_json(to_json(problem, a));
+  else
+    print_text(problem, a);
   if (a.plans.empty()) app.exit = ExitCode::kNoPlanFits;
 }
 
 }  // namespace
 
 void add_plan(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "plan", "the best plans for a scenario, why, and what did not fit");
+  CLI::App* command =
+      subcommand(parent, app, "plan", "the best plans for a scenario, why, and what did not fit");
   auto o = std::make_shared<Options>();
   command->add_option("scenario", o->scenario, "scenario file")->required();
   command->add_option("--top", o->top, "plans shown")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--goal", o->goal, "time, cost, cost-by-deadline, time-in-budget, smallest");
-  command->add_option("--threads", o->threads, "search threads; 0: all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+  command->add_option("--threads", o->threads, "search threads; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->add_option("-o,--output", o->output, "write the best plan");
   command->callback([&app, o] { execute(app, *o); });
 }
@@ -195,7 +242,9 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
     return c;
   }
   const sim::Topology topology(c.problem.cluster);
-  const auto found = planner::search(c.problem, topology, {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
+  const auto found = planner::search(
+      c.problem, topology,
+      {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
   if (found.best.empty()) at.fail("no plan fits this scenario, so there is nothing to simulate or run");
   c.plan = found.best.front().plan;
   return c;

@@ -28,7 +28,8 @@ void execute(App& app, const Options& o) {
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
   if (!chosen.problem.stack.executable) {
-    at.fail(fmt::format("the stack \"{}\" can be predicted only", chosen.problem.stack.name), "allowed: orrery");
+    at.fail(fmt::format("the stack \"{}\" can be predicted only", chosen.problem.stack.name),
+            "allowed: orrery");
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   if (const auto problem = exec::run_problem(program); !problem.empty()) at.fail(problem);
@@ -47,19 +48,23 @@ void execute(App& app, const Options& o) {
   const double per_step = seconds_sum / static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
   const double tokens_per_s = s.training.tokens_per_step() / per_step;
   if (app.json) {
-    Json out = {{"schema", "orrery.run/1"}, {"steps", Json::array()}, {"tokens_per_s", tokens_per_s}, {"memory", Json::object()}};
+    Json out = {{"schema", "orrery.run/1"},
+                {"steps", Json::array()},
+                {"tokens_per_s", tokens_per_s},
+                {"memory", Json::object()}};
     for (const auto& step : r.steps) out["steps"].push_back({{"loss", step.loss}, {"seconds", step.seconds}});
-    for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
+    for (std::size_t i = 0; i < r.arena_bytes.size(); ++i)
+      out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
     return print_json(out);
   }
   for (std::size_t i = 0; i < r.steps.size(); ++i) {
-    fmt::print("step {:>3}  loss {:.6f}  {:>10}  {:>8.0f} tokens/s\n", i + 1, r.steps[i].loss, format(from_seconds(r.steps[i].seconds)),
-               s.training.tokens_per_step() / r.steps[i].seconds);
+    fmt::print("step {:>3}  loss {:.6f}  {:>10}  {:>8.0f} tokens/s\n", i + 1, r.steps[i].loss,
+               format(from_seconds(r.steps[i].seconds)), s.training.tokens_per_step() / r.steps[i].seconds);
   }
   std::int64_t most = 0;
   for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);
-  fmt::print("{} on {} thread ranks: {:.0f} tokens/s, arena of the fullest rank {}\n", short_name(chosen.plan), program.binding.ranks(),
-             tokens_per_s, format(Bytes{most}));
+  fmt::print("{} on {} thread ranks: {:.0f} tokens/s, arena of the fullest rank {}\n",
+             short_name(chosen.plan), program.binding.ranks(), tokens_per_s, format(Bytes{most}));
   if (!o.trace.empty()) fmt::print("measured timeline: {}\n", o.trace);
 }
 
@@ -69,10 +74,16 @@ void add_run(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "run", "train a plan for real: ranks as threads on the CPU");
   auto o = std::make_shared<Options>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
-  command->add_option("--steps", o->steps, "optimizer steps")->check(CLI::Range(1, 1000000))->capture_default_str();
+  command->add_option("--steps", o->steps, "optimizer steps")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   command->add_option("--seed", o->seed, "of weights and data")->capture_default_str();
-  command->add_option("--learning-rate", o->learning_rate, "of AdamW")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")->check(CLI::Range(1, 86400))->capture_default_str();
+  command->add_option("--learning-rate", o->learning_rate, "of AdamW")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
   command->add_option("--trace", o->trace, "write the measured timeline of the last step (Chrome JSON)");
   command->callback([&app, o] { execute(app, *o); });
 }

@@ -11,6 +11,8 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
   return command;
 }
 
-void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+void print_json(const Json& json) {
+  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
 
 }  // namespace orrery::cli

@@ -26,7 +26,9 @@ Json summary_json(const std::vector<sim::ValidationRow>& rows, const std::string
 }
 
 void print_line(const char* name, const sim::ErrorSummary& s) {
-  if (s.n > 0) fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}\n", name, s.n, 100 * s.mape, 100 * s.bias, 100 * s.median);
+  if (s.n > 0)
+    fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}\n", name, s.n, 100 * s.mape, 100 * s.bias,
+               100 * s.median);
 }
 
 void execute(App& app, const Options& o) {
@@ -49,20 +51,28 @@ void execute(App& app, const Options& o) {
     for (const std::string& s : all.sources()) out["by_source"][s] = summary_json(all.rows, s, false);
     out["rows"] = Json::array();
     for (const auto& r : all.rows) {
-      out["rows"].push_back({{"id", r.id}, {"quantity", r.quantity}, {"predicted", r.predicted}, {"published", r.published}, {"error", r.error()}, {"assumed", r.assumed}});
+      out["rows"].push_back({{"id", r.id},
+                             {"quantity", r.quantity},
+                             {"predicted", r.predicted},
+                             {"published", r.published},
+                             {"error", r.error()},
+                             {"assumed", r.assumed}});
     }
     return print_json(out);
   }
   if (o.rows) {
     for (const auto& r : all.rows) {
-      fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted, r.published, 100 * r.error(), r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
+      fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted,
+                 r.published, 100 * r.error(),
+                 r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
     }
   }
   fmt::print("{} rows read, {} predicted\n", all.read, all.read - skipped);
   for (const char* q : kQuantities) {
     const auto total = sim::summarise(all.rows, q);
     if (total.n == 0) continue;
-    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}\n", std::string(q) + ", errors in %", "rows", "mean", "bias", "median");
+    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}\n", std::string(q) + ", errors in %", "rows", "mean", "bias",
+               "median");
     for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, q, s));
     print_line("all", total);
     print_line("all rows that leave nothing open", sim::summarise(all.rows, q, {}, true));

@@ -24,10 +24,10 @@ constexpr auto enum_names(IntraNode) {
 
 struct Cluster {
   std::string name;
-  std::string device;                 // a device profile's name
+  std::string device;  // a device profile's name
   std::int64_t nodes = 1;
   std::int64_t devices_per_node = 8;
-  std::int64_t scale_up_nodes = 1;    // nodes in one NVLink domain (18 trays of an NVL72)
+  std::int64_t scale_up_nodes = 1;  // nodes in one NVLink domain (18 trays of an NVL72)
   IntraNode intra = IntraNode::kSwitch;
   Bandwidth intra_bandwidth;          // of one device into the node's fabric
   double intra_efficiency = 0.78;     // achieved over wire, large messages
@@ -36,11 +36,11 @@ struct Cluster {
   std::int64_t nics = 8;              // per node
   Bandwidth nic_bandwidth;            // of all NICs of a node together
   double nic_efficiency = 0.9;
-  Time nic_latency{14'000'000};       // per hop between nodes
-  Time collective_latency{8'400'000}; // fixed cost of a collective
-  std::int64_t leaf_nodes = 16;       // nodes under one leaf (or rail group)
-  double oversubscription = 1.0;      // leaf downlinks over uplinks
-  Dollars node_hour;                  // on-demand price; zero: unknown
+  Time nic_latency{14'000'000};        // per hop between nodes
+  Time collective_latency{8'400'000};  // fixed cost of a collective
+  std::int64_t leaf_nodes = 16;        // nodes under one leaf (or rail group)
+  double oversubscription = 1.0;       // leaf downlinks over uplinks
+  Dollars node_hour;                   // on-demand price; zero: unknown
   Dollars spot_hour;
   std::string price_as_of;
   std::map<std::string, std::string> origin;
@@ -55,20 +55,45 @@ void describe(V& v, Cluster& c) {
   v(Field{.name = "name", .help = "name of the cluster", .required = true}, c.name);
   v(Field{.name = "device", .help = "device profile of every accelerator", .required = true}, c.device);
   v(Field{.name = "nodes", .help = "nodes", .min = 1, .max = 1 << 20}, c.nodes);
-  v(Field{.name = "devices_per_node", .help = "accelerators in a node", .min = 1, .max = 1024, .required = true}, c.devices_per_node);
-  v(Field{.name = "scale_up_nodes", .help = "nodes that share one NVLink domain", .min = 1, .max = 1024}, c.scale_up_nodes);
+  v(Field{.name = "devices_per_node",
+          .help = "accelerators in a node",
+          .min = 1,
+          .max = 1024,
+          .required = true},
+    c.devices_per_node);
+  v(Field{.name = "scale_up_nodes", .help = "nodes that share one NVLink domain", .min = 1, .max = 1024},
+    c.scale_up_nodes);
   v(Field{.name = "intra", .help = "fabric inside a node"}, c.intra);
-  v(Field{.name = "intra_bandwidth", .help = "one device into the node's fabric, one direction", .min = 1, .required = true}, c.intra_bandwidth);
-  v(Field{.name = "intra_efficiency", .help = "achieved over wire bandwidth inside the node", .min = 0.01, .max = 1}, c.intra_efficiency);
+  v(Field{.name = "intra_bandwidth",
+          .help = "one device into the node's fabric, one direction",
+          .min = 1,
+          .required = true},
+    c.intra_bandwidth);
+  v(Field{.name = "intra_efficiency",
+          .help = "achieved over wire bandwidth inside the node",
+          .min = 0.01,
+          .max = 1},
+    c.intra_efficiency);
   v(Field{.name = "in_network_reduction", .help = "the switch reduces (NVLS)"}, c.in_network_reduction);
   v(Field{.name = "intra_latency", .help = "latency of a hop inside the node", .min = 0}, c.intra_latency);
   v(Field{.name = "nics", .help = "network adapters of a node", .min = 1, .max = 1024}, c.nics);
-  v(Field{.name = "nic_bandwidth", .help = "all NICs of a node together, one direction", .min = 1, .required = true}, c.nic_bandwidth);
-  v(Field{.name = "nic_efficiency", .help = "achieved over wire bandwidth between nodes", .min = 0.01, .max = 1}, c.nic_efficiency);
+  v(Field{.name = "nic_bandwidth",
+          .help = "all NICs of a node together, one direction",
+          .min = 1,
+          .required = true},
+    c.nic_bandwidth);
+  v(Field{.name = "nic_efficiency",
+          .help = "achieved over wire bandwidth between nodes",
+          .min = 0.01,
+          .max = 1},
+    c.nic_efficiency);
   v(Field{.name = "nic_latency", .help = "latency of a hop between nodes", .min = 0}, c.nic_latency);
-  v(Field{.name = "collective_latency", .help = "fixed cost of one collective", .min = 0}, c.collective_latency);
-  v(Field{.name = "leaf_nodes", .help = "nodes under one leaf switch", .min = 1, .max = 1 << 20}, c.leaf_nodes);
-  v(Field{.name = "oversubscription", .help = "leaf downlinks over uplinks", .min = 1, .max = 1000}, c.oversubscription);
+  v(Field{.name = "collective_latency", .help = "fixed cost of one collective", .min = 0},
+    c.collective_latency);
+  v(Field{.name = "leaf_nodes", .help = "nodes under one leaf switch", .min = 1, .max = 1 << 20},
+    c.leaf_nodes);
+  v(Field{.name = "oversubscription", .help = "leaf downlinks over uplinks", .min = 1, .max = 1000},
+    c.oversubscription);
   v(Field{.name = "node_hour", .help = "on-demand price of a node for an hour", .min = 0}, c.node_hour);
   v(Field{.name = "spot_hour", .help = "spot price of a node for an hour", .min = 0}, c.spot_hour);
   v(Field{.name = "price_as_of", .help = "date and source of the price"}, c.price_as_of);

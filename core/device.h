@@ -16,27 +16,27 @@ namespace orrery {
 
 // Achieved-efficiency curve of matrix products; formula in sim/compute/compute.h.
 struct GemmCurve {
-  double efficiency = 0.85;      // of peak, for full waves of large tiles with long k
-  double k_overhead = 100;       // prologue and epilogue of a tile, as extra columns of k
-  double wave_smoothing = 0.8;   // 0: whole waves only, 1: no quantisation beyond the first wave
+  double efficiency = 0.85;     // of peak, for full waves of large tiles with long k
+  double k_overhead = 100;      // prologue and epilogue of a tile, as extra columns of k
+  double wave_smoothing = 0.8;  // 0: whole waves only, 1: no quantisation beyond the first wave
   double memory_efficiency = 0.75;
   Time latency{4'000'000};
 };
 
 // Fused causal attention; formula in sim/compute/compute.h.
 struct AttentionCurve {
-  double efficiency = 0.6;       // forward, of peak, for long sequences and heads of 128 or more
-  double backward = 0.75;        // backward efficiency over forward
-  double sequence_overhead = 500;// sequence length at which half of it is reached
+  double efficiency = 0.6;         // forward, of peak, for long sequences and heads of 128 or more
+  double backward = 0.75;          // backward efficiency over forward
+  double sequence_overhead = 500;  // sequence length at which half of it is reached
   double wave_smoothing = 0.5;
-  double small_head = 0.8;       // factor for heads below 128
+  double small_head = 0.8;  // factor for heads below 128
   Time latency{17'000'000};
 };
 
 struct Device {
   std::string name;
   std::string architecture;
-  std::int64_t units = 1;     // SMs, or cores
+  std::int64_t units = 1;  // SMs, or cores
   Bytes memory;
   Bandwidth memory_bandwidth;
   FlopRate fp32, tf32, half, fp8;  // dense peaks; zero: not available
@@ -53,19 +53,44 @@ struct Device {
 
 template <class V>
 void describe(V& v, GemmCurve& g) {
-  v(Field{.name = "efficiency", .help = "fraction of the dense peak for large shapes", .min = 0.01, .max = 1.2}, g.efficiency);
-  v(Field{.name = "k_overhead", .help = "prologue and epilogue of a tile in columns of k", .min = 0, .max = 1e5}, g.k_overhead);
-  v(Field{.name = "wave_smoothing", .help = "0: whole waves of tiles only; 1: none", .min = 0, .max = 1}, g.wave_smoothing);
-  v(Field{.name = "memory_efficiency", .help = "fraction of memory bandwidth for operand traffic", .min = 0.01, .max = 1.2}, g.memory_efficiency);
+  v(Field{.name = "efficiency",
+          .help = "fraction of the dense peak for large shapes",
+          .min = 0.01,
+          .max = 1.2},
+    g.efficiency);
+  v(Field{.name = "k_overhead",
+          .help = "prologue and epilogue of a tile in columns of k",
+          .min = 0,
+          .max = 1e5},
+    g.k_overhead);
+  v(Field{.name = "wave_smoothing", .help = "0: whole waves of tiles only; 1: none", .min = 0, .max = 1},
+    g.wave_smoothing);
+  v(Field{.name = "memory_efficiency",
+          .help = "fraction of memory bandwidth for operand traffic",
+          .min = 0.01,
+          .max = 1.2},
+    g.memory_efficiency);
   v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0}, g.latency);
 }
 
 template <class V>
 void describe(V& v, AttentionCurve& a) {
-  v(Field{.name = "efficiency", .help = "fraction of the dense peak, forward, long sequences", .min = 0.01, .max = 1.2}, a.efficiency);
+  v(Field{.name = "efficiency",
+          .help = "fraction of the dense peak, forward, long sequences",
+          .min = 0.01,
+          .max = 1.2},
+    a.efficiency);
   v(Field{.name = "backward", .help = "backward efficiency over forward", .min = 0.01, .max = 2}, a.backward);
-  v(Field{.name = "sequence_overhead", .help = "sequence length at which half of it is reached", .min = 0, .max = 1e6}, a.sequence_overhead);
-  v(Field{.name = "wave_smoothing", .help = "0: whole waves of query blocks only; 1: none", .min = 0, .max = 1}, a.wave_smoothing);
+  v(Field{.name = "sequence_overhead",
+          .help = "sequence length at which half of it is reached",
+          .min = 0,
+          .max = 1e6},
+    a.sequence_overhead);
+  v(Field{.name = "wave_smoothing",
+          .help = "0: whole waves of query blocks only; 1: none",
+          .min = 0,
+          .max = 1},
+    a.wave_smoothing);
   v(Field{.name = "small_head", .help = "factor for heads below 128", .min = 0.01, .max = 2}, a.small_head);
   v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0}, a.latency);
 }
@@ -76,19 +101,33 @@ void describe(V& v, Device& d) {
   v(Field{.name = "architecture", .help = "generation; curves are shared within one"}, d.architecture);
   v(Field{.name = "units", .help = "streaming multiprocessors or cores", .min = 1, .max = 100000}, d.units);
   v(Field{.name = "memory", .help = "device memory", .min = 1, .required = true}, d.memory);
-  v(Field{.name = "memory_bandwidth", .help = "memory bandwidth", .min = 1, .required = true}, d.memory_bandwidth);
+  v(Field{.name = "memory_bandwidth", .help = "memory bandwidth", .min = 1, .required = true},
+    d.memory_bandwidth);
   v(Field{.name = "fp32", .help = "dense fp32 rate", .min = 1, .required = true}, d.fp32);
   v(Field{.name = "tf32", .help = "dense TF32 tensor rate; 0 FLOP/s when absent", .min = 0}, d.tf32);
   v(Field{.name = "half", .help = "dense bf16/fp16 tensor rate; 0 FLOP/s when absent", .min = 0}, d.half);
   v(Field{.name = "fp8", .help = "dense fp8 tensor rate; 0 FLOP/s when absent", .min = 0}, d.fp8);
   v(Field{.name = "gemm", .help = "matrix products"}, d.gemm);
   v(Field{.name = "attention", .help = "fused attention"}, d.attention);
-  v(Field{.name = "memory_efficiency", .help = "fraction of memory bandwidth for element-wise ops", .min = 0.01, .max = 1}, d.memory_efficiency);
+  v(Field{.name = "memory_efficiency",
+          .help = "fraction of memory bandwidth for element-wise ops",
+          .min = 0.01,
+          .max = 1},
+    d.memory_efficiency);
   v(Field{.name = "kernel_gap", .help = "device time between two kernels", .min = 0}, d.kernel_gap);
   v(Field{.name = "host_op", .help = "host time to issue one op eagerly", .min = 0}, d.host_op);
-  v(Field{.name = "sustained", .help = "speed in training over warm micro-benchmarks", .min = 0.05, .max = 1.5}, d.sustained);
-  v(Field{.name = "overlap_compute", .help = "slow-down of compute beside a collective", .min = 1, .max = 10}, d.overlap_compute);
-  v(Field{.name = "overlap_communication", .help = "slow-down of a collective beside compute", .min = 1, .max = 10}, d.overlap_communication);
+  v(Field{.name = "sustained",
+          .help = "speed in training over warm micro-benchmarks",
+          .min = 0.05,
+          .max = 1.5},
+    d.sustained);
+  v(Field{.name = "overlap_compute", .help = "slow-down of compute beside a collective", .min = 1, .max = 10},
+    d.overlap_compute);
+  v(Field{.name = "overlap_communication",
+          .help = "slow-down of a collective beside compute",
+          .min = 1,
+          .max = 10},
+    d.overlap_communication);
   v(Field{.name = "origin", .help = "where each value comes from"}, d.origin);
 }
 

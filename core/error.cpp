@@ -38,11 +38,8 @@ constexpr std::size_t kNamesShown = 24;
 
 }  // namespace
 
-InputError::InputError(std::string file, std::string where, std::string problem,
-                       std::string allowed)
-    : Error(compose(file, where, problem, allowed)),
-      file_(std::move(file)),
-      where_(std::move(where)) {}
+InputError::InputError(std::string file, std::string where, std::string problem, std::string allowed)
+    : Error(compose(file, where, problem, allowed)), file_(std::move(file)), where_(std::move(where)) {}
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   if (name.size() > kLongestComparedName) return {};

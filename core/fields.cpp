@@ -6,10 +6,14 @@ namespace orrery {
 Cursor Cursor::child(std::string_view key) const {
   std::string escaped;
   for (const char c : key) {
-    if (c == '~') escaped += "~0";
-    else if (c == '/') escaped += "~1";
-    else if (static_cast<unsigned char>(c) < 0x20) escaped += '?';
-    else escaped += c;
+    if (c == '~')
+      escaped += "~0";
+    else if (c == '/')
+      escaped += "~1";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      escaped += '?';
+    else
+      escaped += c;
     if (escaped.size() > 80) break;
   }
   return {file, pointer + "/" + escaped};
@@ -18,9 +22,12 @@ Cursor Cursor::child(std::string_view key) const {
 std::string shown(const Json& value) {
   constexpr std::size_t kLongest = 60;
   std::string text;
-  if (value.is_object()) text = "{...}";
-  else if (value.is_array()) text = "[...]";
-  else text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (value.is_object())
+    text = "{...}";
+  else if (value.is_array())
+    text = "[...]";
+  else
+    text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
   return text;
 }

@@ -65,7 +65,9 @@ std::string shown(const Json& value);
 
 // enum_names(E) is found by argument-dependent lookup and returns an array of {value, name}.
 template <class E>
-concept NamedEnum = std::is_enum_v<E> && requires(E e) { enum_names(e); };
+concept NamedEnum = std::is_enum_v<E> && requires(E e) {
+  enum_names(e);
+};
 
 template <NamedEnum E>
 std::string_view name_of(E value) {
@@ -95,7 +97,9 @@ struct AnyVisitor {
   void operator()(const Field&, T&) {}
 };
 template <class T>
-concept Described = std::is_class_v<T> && requires(AnyVisitor& v, T& t) { describe(v, t); };
+concept Described = std::is_class_v<T> && requires(AnyVisitor& v, T& t) {
+  describe(v, t);
+};
 template <class T>
 concept CustomRead = requires(const Json& j, const Cursor& c, T& t) {
   { read_custom(j, c, t) } -> std::same_as<bool>;
@@ -130,7 +134,9 @@ struct UnitText<Dollars> {
   static constexpr const char* kExample = "$32.77";
 };
 template <class T>
-concept UnitQuantity = requires { UnitText<T>::kExample; };
+concept UnitQuantity = requires {
+  UnitText<T>::kExample;
+};
 
 // --- reading --------------------------------------------------------------------------------------
 template <class T>
@@ -212,8 +218,8 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
     if (!json.is_string()) at.fail(shown(json) + " is not a string");
     out = json.get<std::string>();
   } else if constexpr (UnitQuantity<T>) {
-    const auto value = json.is_string() ? UnitText<T>::parse(json.get_ref<const std::string&>())
-                                        : std::nullopt;
+    const auto value =
+        json.is_string() ? UnitText<T>::parse(json.get_ref<const std::string&>()) : std::nullopt;
     if (!value) {
       at.fail(shown(json) + " is not a quantity with its unit",
               fmt::format("allowed: text like \"{}\"", UnitText<T>::kExample));
@@ -325,9 +331,8 @@ Json schema_fields() {
   for (const char* name : {"$schema", "schema", "comment"}) {
     if (!schema.properties.contains(name)) schema.properties[name] = {{"type", "string"}};
   }
-  Json out = {{"type", "object"},
-              {"properties", std::move(schema.properties)},
-              {"additionalProperties", false}};
+  Json out = {
+      {"type", "object"}, {"properties", std::move(schema.properties)}, {"additionalProperties", false}};
   if (!schema.required.empty()) out["required"] = std::move(schema.required);
   if constexpr (CustomRead<T>) {
     return Json{{"anyOf", Json::array({Json{{"type", "string"}}, std::move(out)})}};

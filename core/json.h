@@ -18,8 +18,7 @@ inline constexpr std::int64_t kLargestInputFile = 64 << 20;
 inline constexpr int kDeepestInput = 64;
 
 // Throws InputError naming `file` and the byte offset.
-Json parse_json(std::string_view text, const std::string& file,
-                std::int64_t largest = kLargestInputFile);
+Json parse_json(std::string_view text, const std::string& file, std::int64_t largest = kLargestInputFile);
 Json load_json(const std::filesystem::path& path, std::int64_t largest = kLargestInputFile);
 
 // Whole file as text; throws InputError when it is missing, unreadable or larger than `largest`.

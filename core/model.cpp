@@ -4,9 +4,13 @@
 namespace orrery {
 namespace {
 
-Model gpt(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
-          std::int64_t vocab, std::int64_t positions = 2048) {
-  return Model{.name = name, .layers = layers, .hidden = hidden, .heads = heads, .vocab = vocab,
+Model gpt(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t vocab,
+          std::int64_t positions = 2048) {
+  return Model{.name = name,
+               .layers = layers,
+               .hidden = hidden,
+               .heads = heads,
+               .vocab = vocab,
                .max_positions = positions};
 }
 
@@ -17,11 +21,22 @@ struct LlamaShape {
 };
 
 Model llama(const char* name, const LlamaShape& s) {
-  return Model{.name = name, .layers = s.layers, .hidden = s.hidden, .heads = s.heads,
-               .kv_heads = s.kv_heads, .head_dim = s.head_dim, .ffn_hidden = s.ffn, .vocab = s.vocab,
-               .max_positions = s.positions, .norm = Norm::kRmsNorm, .positions = Positions::kRotary,
-               .activation = Activation::kSwiglu, .bias = false, .qkv_bias = s.qkv_bias,
-               .qk_norm = s.qk_norm, .tied_embeddings = s.tied};
+  return Model{.name = name,
+               .layers = s.layers,
+               .hidden = s.hidden,
+               .heads = s.heads,
+               .kv_heads = s.kv_heads,
+               .head_dim = s.head_dim,
+               .ffn_hidden = s.ffn,
+               .vocab = s.vocab,
+               .max_positions = s.positions,
+               .norm = Norm::kRmsNorm,
+               .positions = Positions::kRotary,
+               .activation = Activation::kSwiglu,
+               .bias = false,
+               .qkv_bias = s.qkv_bias,
+               .qk_norm = s.qk_norm,
+               .tied_embeddings = s.tied};
 }
 
 // Dimensions from the papers and model cards; GPT vocabularies are Megatron's padded 51200 unless the
@@ -175,8 +190,9 @@ void check_model(const Model& m, const Cursor& at) {
                            "allowed: a divisor of hidden, or an explicit head_dim");
   }
   if (m.heads % m.kv() != 0) {
-    at.child("kv_heads").fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
-                              "allowed: a divisor of heads");
+    at.child("kv_heads")
+        .fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
+              "allowed: a divisor of heads");
   }
   if (m.positions == Positions::kRotary && m.head() % 2 != 0) {
     at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
@@ -209,8 +225,10 @@ std::int64_t parameters_per_layer(const Model& m) {
   const std::int64_t h = m.hidden, q = m.heads * m.head(), f = m.ffn();
   const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * h;
   std::int64_t total = h * m.qkv_width() + q * h + h * m.fc1_width() + f * h + 2 * norm;
-  if (m.bias) total += m.qkv_width() + h + m.fc1_width() + h;
-  else if (m.qkv_bias) total += m.qkv_width();
+  if (m.bias)
+    total += m.qkv_width() + h + m.fc1_width() + h;
+  else if (m.qkv_bias)
+    total += m.qkv_width();
   if (m.qk_norm) total += 2 * m.head();
   return total;
 }
@@ -229,8 +247,8 @@ Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops c
   const double matrices = h * static_cast<double>(m.qkv_width() + m.fc1_width() + m.ffn()) + q * h;
   const double linear =
       2.0 * s * (static_cast<double>(m.layers) * matrices + h * static_cast<double>(m.vocab));
-  const double core = (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * 4.0 * s * s * q *
-                      static_cast<double>(m.layers);
+  const double core =
+      (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * 4.0 * s * s * q * static_cast<double>(m.layers);
   return Flop{3.0 * (linear + core)};
 }
 

@@ -44,17 +44,17 @@ struct Model {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;      // 0: as many as heads
-  std::int64_t head_dim = 0;      // 0: hidden / heads
-  std::int64_t ffn_hidden = 0;    // 0: 4 * hidden
+  std::int64_t kv_heads = 0;    // 0: as many as heads
+  std::int64_t head_dim = 0;    // 0: hidden / heads
+  std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   std::int64_t vocab = 0;
   std::int64_t max_positions = 2048;
   Norm norm = Norm::kLayerNorm;
   Positions positions = Positions::kLearned;
   Activation activation = Activation::kGelu;
-  bool bias = true;               // on every linear layer and norm
-  bool qkv_bias = false;          // on the QKV projection alone (Qwen2)
-  bool qk_norm = false;           // RMSNorm per head on Q and K (Qwen3)
+  bool bias = true;       // on every linear layer and norm
+  bool qkv_bias = false;  // on the QKV projection alone (Qwen2)
+  bool qk_norm = false;   // RMSNorm per head on Q and K (Qwen3)
   bool tied_embeddings = true;
 
   std::int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
@@ -80,7 +80,10 @@ void describe(V& v, Model& m) {
   v(Field{.name = "ffn_hidden", .help = "feed-forward width; 0 means 4*hidden", .min = 0, .max = 1 << 24},
     m.ffn_hidden);
   v(Field{.name = "vocab", .help = "vocabulary size", .min = 1, .max = 1 << 24}, m.vocab);
-  v(Field{.name = "max_positions", .help = "learned positions, or the longest context", .min = 1, .max = 1 << 30},
+  v(Field{.name = "max_positions",
+          .help = "learned positions, or the longest context",
+          .min = 1,
+          .max = 1 << 30},
     m.max_positions);
   v(Field{.name = "norm", .help = "normalisation layer"}, m.norm);
   v(Field{.name = "positions", .help = "position encoding"}, m.positions);
@@ -109,8 +112,7 @@ std::int64_t parameters_per_layer(const Model& m);
 // Whether the attention core counts s^2 positions (the usual convention in papers) or half of them.
 enum class AttentionFlops { kFull, kCausal };
 constexpr auto enum_names(AttentionFlops) {
-  return std::array{std::pair{AttentionFlops::kFull, "full"},
-                    std::pair{AttentionFlops::kCausal, "causal"}};
+  return std::array{std::pair{AttentionFlops::kFull, "full"}, std::pair{AttentionFlops::kCausal, "causal"}};
 }
 
 // Model FLOPs of one sequence, forward and backward, no recomputation:

@@ -12,7 +12,8 @@ std::string short_name(const Plan& p) {
   if (p.zero > 0) text += fmt::format(" zero{}", p.zero);
   if (p.zero > 0 && p.shards() != p.dp) text += fmt::format("/{}", p.shards());
   if (p.recompute != Recompute::kNone) text += fmt::format(" {}", name_of(p.recompute));
-  if (p.recompute == Recompute::kFull && p.recompute_layers > 1) text += fmt::format("/{}", p.recompute_layers);
+  if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
+    text += fmt::format("/{}", p.recompute_layers);
   if (p.rank_order != RankOrder::kTpDpPp) text += fmt::format(" {}", name_of(p.rank_order));
   if (!p.chunk_layers.empty()) text += " uneven";
   return text;

@@ -21,12 +21,10 @@ enum class Recompute { kNone, kSelective, kFull };
 enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
 
 constexpr auto enum_names(Schedule) {
-  return std::array{std::pair{Schedule::kNaive, "naive"},
-                    std::pair{Schedule::kGPipe, "gpipe"},
-                    std::pair{Schedule::k1F1B, "1f1b"},
-                    std::pair{Schedule::kInterleaved, "interleaved"},
-                    std::pair{Schedule::kZeroBubbleH1, "zb-h1"},
-                    std::pair{Schedule::kZeroBubbleV, "zb-v"}};
+  return std::array{
+      std::pair{Schedule::kNaive, "naive"},        std::pair{Schedule::kGPipe, "gpipe"},
+      std::pair{Schedule::k1F1B, "1f1b"},          std::pair{Schedule::kInterleaved, "interleaved"},
+      std::pair{Schedule::kZeroBubbleH1, "zb-h1"}, std::pair{Schedule::kZeroBubbleV, "zb-v"}};
 }
 constexpr auto enum_names(Recompute) {
   return std::array{std::pair{Recompute::kNone, "none"}, std::pair{Recompute::kSelective, "selective"},
@@ -66,17 +64,26 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = kMost}, p.dp);
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
-  v(Field{.name = "shard_group", .help = "ranks that share ZeRO's shards; 0 means dp", .min = 0, .max = kMost},
+  v(Field{.name = "shard_group",
+          .help = "ranks that share ZeRO's shards; 0 means dp",
+          .min = 0,
+          .max = kMost},
     p.shard_group);
   v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = kMost}, p.micro_batch);
   v(Field{.name = "micro_batches", .help = "micro-batches per replica and step", .min = 1, .max = kMost},
     p.micro_batches);
   v(Field{.name = "schedule", .help = "pipeline schedule"}, p.schedule);
   v(Field{.name = "recompute", .help = "activation recomputation"}, p.recompute);
-  v(Field{.name = "recompute_layers", .help = "full recomputation keeps every k-th layer's input", .min = 1, .max = 10000},
+  v(Field{.name = "recompute_layers",
+          .help = "full recomputation keeps every k-th layer's input",
+          .min = 1,
+          .max = 10000},
     p.recompute_layers);
   v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
-  v(Field{.name = "chunk_layers", .help = "layers of each chunk in model order; empty means even", .min = 0, .max = 10000},
+  v(Field{.name = "chunk_layers",
+          .help = "layers of each chunk in model order; empty means even",
+          .min = 0,
+          .max = 10000},
     p.chunk_layers);
 }
 

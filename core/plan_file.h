@@ -22,19 +22,20 @@ struct StageMemory {
 // Where the slowest stage spends the step; the parts add up to the step.
 struct Breakdown {
   double forward_s = 0, backward_s = 0, recompute_s = 0, optimizer_s = 0;
-  double exposed_tp_s = 0, exposed_dp_s = 0, exposed_pp_s = 0;  // pp: waiting for other stages, bubble included
+  double exposed_tp_s = 0, exposed_dp_s = 0,
+         exposed_pp_s = 0;  // pp: waiting for other stages, bubble included
   double host_s = 0;
 };
 
 struct Predicted {
   double step_time_s = 0;
   double tokens_per_s = 0;
-  double mfu = 0, hfu = 0;            // full attention counted; of the dense peak of the math format
+  double mfu = 0, hfu = 0;  // full attention counted; of the dense peak of the math format
   std::int64_t peak_memory_bytes = 0;
   std::vector<StageMemory> memory;
   Breakdown breakdown;
-  double days = 0;                    // zero when the scenario has no token budget
-  double cost_usd = 0;                // of the run; zero when days or the price is unknown
+  double days = 0;      // zero when the scenario has no token budget
+  double cost_usd = 0;  // of the run; zero when days or the price is unknown
   double cost_per_step_usd = 0;
 };
 
@@ -64,9 +65,12 @@ void describe(V& v, Breakdown& b) {
   v(Field{.name = "backward_s", .help = "seconds"}, b.backward_s);
   v(Field{.name = "recompute_s", .help = "seconds"}, b.recompute_s);
   v(Field{.name = "optimizer_s", .help = "seconds"}, b.optimizer_s);
-  v(Field{.name = "exposed_tp_s", .help = "seconds compute waited for tensor-parallel collectives"}, b.exposed_tp_s);
-  v(Field{.name = "exposed_dp_s", .help = "seconds compute waited for data-parallel collectives"}, b.exposed_dp_s);
-  v(Field{.name = "exposed_pp_s", .help = "seconds compute waited for other stages: bubble and transfers"}, b.exposed_pp_s);
+  v(Field{.name = "exposed_tp_s", .help = "seconds compute waited for tensor-parallel collectives"},
+    b.exposed_tp_s);
+  v(Field{.name = "exposed_dp_s", .help = "seconds compute waited for data-parallel collectives"},
+    b.exposed_dp_s);
+  v(Field{.name = "exposed_pp_s", .help = "seconds compute waited for other stages: bubble and transfers"},
+    b.exposed_pp_s);
   v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
 }
 template <class V>

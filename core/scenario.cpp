@@ -46,7 +46,9 @@ fs::path DataFolders::find(const std::string& folder, const std::string& name, c
   at.fail(shown(Json(name)) + " is not in " + folder, allowed_names(name, names(folder)));
 }
 
-Scenario read_scenario(const Json& json, const Cursor& at) { return read_fields<Scenario>(json, at); }
+Scenario read_scenario(const Json& json, const Cursor& at) {
+  return read_fields<Scenario>(json, at);
+}
 
 Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor& at,
                      const DataFolders& data) {
@@ -75,9 +77,10 @@ Problem resolve(Scenario scenario, const std::string& file, const DataFolders& d
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   if (scenario.model.positions == Positions::kLearned &&
       scenario.training.sequence > scenario.model.max_positions) {
-    at.child("training").child("sequence").fail(
-        fmt::format("{} is longer than the model's {} learned positions", scenario.training.sequence,
-                    scenario.model.max_positions));
+    at.child("training")
+        .child("sequence")
+        .fail(fmt::format("{} is longer than the model's {} learned positions", scenario.training.sequence,
+                          scenario.model.max_positions));
   }
   problem.scenario = std::move(scenario);
   return problem;

@@ -22,18 +22,18 @@ constexpr auto enum_names(Launch) {
 
 struct Stack {
   std::string name = "orrery";
-  bool executable = false;         // our engine runs it
-  bool flash_attention = true;     // no s*s scores in memory
-  bool overlap_grad_reduce = true; // buckets are reduced while the backward pass goes on
-  bool overlap_tp = true;          // the backward all-reduce runs beside the weight gradient
-  bool fp32_logits = true;         // the loss keeps logits in fp32
-  Bytes bucket{25 << 20};          // gradient bytes that start a reduction
+  bool executable = false;          // our engine runs it
+  bool flash_attention = true;      // no s*s scores in memory
+  bool overlap_grad_reduce = true;  // buckets are reduced while the backward pass goes on
+  bool overlap_tp = true;           // the backward all-reduce runs beside the weight gradient
+  bool fp32_logits = true;          // the loss keeps logits in fp32
+  Bytes bucket{25 << 20};           // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
-  double elementwise_passes = 1.0; // memory passes of element-wise work over a fully fused stack
-  double host_cost_factor = 1.0;   // host time per op over the device profile's
-  Bytes context{600 << 20};        // CUDA context and libraries
-  Bytes communicator{256 << 20};   // per communicator group a rank belongs to
-  double allocator_overhead = 1.04;// reserved over live bytes
+  double elementwise_passes = 1.0;   // memory passes of element-wise work over a fully fused stack
+  double host_cost_factor = 1.0;     // host time per op over the device profile's
+  Bytes context{600 << 20};          // CUDA context and libraries
+  Bytes communicator{256 << 20};     // per communicator group a rank belongs to
+  double allocator_overhead = 1.04;  // reserved over live bytes
   std::map<std::string, std::string> origin;
 };
 
@@ -42,16 +42,29 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "name", .help = "name of the stack", .required = true}, s.name);
   v(Field{.name = "executable", .help = "whether orrery run accepts plans compiled for it"}, s.executable);
   v(Field{.name = "flash_attention", .help = "fused attention: no s*s scores in memory"}, s.flash_attention);
-  v(Field{.name = "overlap_grad_reduce", .help = "reduce gradient buckets during the backward pass"}, s.overlap_grad_reduce);
-  v(Field{.name = "overlap_tp", .help = "run the backward tensor-parallel collective beside the weight gradient"}, s.overlap_tp);
+  v(Field{.name = "overlap_grad_reduce", .help = "reduce gradient buckets during the backward pass"},
+    s.overlap_grad_reduce);
+  v(Field{.name = "overlap_tp",
+          .help = "run the backward tensor-parallel collective beside the weight gradient"},
+    s.overlap_tp);
   v(Field{.name = "fp32_logits", .help = "the loss keeps its logits in fp32"}, s.fp32_logits);
   v(Field{.name = "bucket", .help = "gradient bytes that start a reduction", .min = 1}, s.bucket);
   v(Field{.name = "launch", .help = "launch cost per op (eager) or per segment (graph)"}, s.launch);
-  v(Field{.name = "elementwise_passes", .help = "memory traffic of element-wise ops relative to a fully fused stack", .min = 0.1, .max = 20}, s.elementwise_passes);
-  v(Field{.name = "host_cost_factor", .help = "host time per op relative to the device profile", .min = 0, .max = 1000}, s.host_cost_factor);
+  v(Field{.name = "elementwise_passes",
+          .help = "memory traffic of element-wise ops relative to a fully fused stack",
+          .min = 0.1,
+          .max = 20},
+    s.elementwise_passes);
+  v(Field{.name = "host_cost_factor",
+          .help = "host time per op relative to the device profile",
+          .min = 0,
+          .max = 1000},
+    s.host_cost_factor);
   v(Field{.name = "context", .help = "memory of context and libraries", .min = 0}, s.context);
-  v(Field{.name = "communicator", .help = "memory per communicator group of a rank", .min = 0}, s.communicator);
-  v(Field{.name = "allocator_overhead", .help = "reserved bytes over live bytes", .min = 1, .max = 4}, s.allocator_overhead);
+  v(Field{.name = "communicator", .help = "memory per communicator group of a rank", .min = 0},
+    s.communicator);
+  v(Field{.name = "allocator_overhead", .help = "reserved bytes over live bytes", .min = 1, .max = 4},
+    s.allocator_overhead);
   v(Field{.name = "origin", .help = "where each value comes from"}, s.origin);
 }
 

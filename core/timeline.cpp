@@ -66,10 +66,11 @@ Time Timeline::length() const {
 std::string to_chrome_trace(const Timeline& t) {
   fmt::memory_buffer out;
   const auto text = [](const std::string& s) { return Json(s).dump(); };
-  fmt::format_to(std::back_inserter(out),
-                 "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"schema\":\"orrery.timeline/1\",\"source\":{},"
-                 "\"program_hash\":\"{}\"}},\n\"traceEvents\":[\n",
-                 text(t.source), t.program_hash);
+  fmt::format_to(
+      std::back_inserter(out),
+      "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"schema\":\"orrery.timeline/1\",\"source\":{},"
+      "\"program_hash\":\"{}\"}},\n\"traceEvents\":[\n",
+      text(t.source), t.program_hash);
   bool first = true;
   const auto separator = [&] {
     if (!first) fmt::format_to(std::back_inserter(out), ",\n");
@@ -83,24 +84,28 @@ std::string to_chrome_trace(const Timeline& t) {
     const auto r = static_cast<std::size_t>(rank);
     const std::string label = r < t.rank_labels.size() ? t.rank_labels[r] : fmt::format("rank {}", rank);
     separator();
-    fmt::format_to(std::back_inserter(out), "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
-                   rank, text(label));
+    fmt::format_to(std::back_inserter(out),
+                   "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}", rank,
+                   text(label));
     for (std::size_t s = 0; s < t.streams.size(); ++s) {
       separator();
-      fmt::format_to(std::back_inserter(out),
-                     "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}", rank, s,
-                     text(t.streams[s]));
+      fmt::format_to(
+          std::back_inserter(out),
+          "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}", rank, s,
+          text(t.streams[s]));
     }
   }
   for (const Slice& s : t.slices) {
     separator();
-    fmt::format_to(std::back_inserter(out), "{{\"ph\":\"X\",\"name\":{},\"cat\":{},\"pid\":{},\"tid\":{},\"ts\":",
-                   text(t.names[static_cast<std::size_t>(s.name)]), text(t.segments[static_cast<std::size_t>(s.segment)]),
-                   s.rank, s.stream);
+    fmt::format_to(std::back_inserter(out),
+                   "{{\"ph\":\"X\",\"name\":{},\"cat\":{},\"pid\":{},\"tid\":{},\"ts\":",
+                   text(t.names[static_cast<std::size_t>(s.name)]),
+                   text(t.segments[static_cast<std::size_t>(s.segment)]), s.rank, s.stream);
     append_us(out, s.start.value);
     fmt::format_to(std::back_inserter(out), ",\"dur\":");
     append_us(out, s.end.value - s.start.value);
-    fmt::format_to(std::back_inserter(out), ",\"args\":{{\"chunk\":{},\"micro_batch\":{},\"ready\":", s.chunk, s.micro_batch);
+    fmt::format_to(std::back_inserter(out), ",\"args\":{{\"chunk\":{},\"micro_batch\":{},\"ready\":", s.chunk,
+                   s.micro_batch);
     append_us(out, s.ready.value);
     fmt::format_to(std::back_inserter(out), ",\"active\":");
     append_us(out, s.active.value);
@@ -134,7 +139,8 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
     if (phase == "M" && e.contains("args") && e["args"].is_object()) {
       const std::int32_t pid = small_field(e, "pid", at);
       if (name == "process_name" && pid < kMostLabels) {
-        if (t.rank_labels.size() <= static_cast<std::size_t>(pid)) t.rank_labels.resize(static_cast<std::size_t>(pid) + 1);
+        if (t.rank_labels.size() <= static_cast<std::size_t>(pid))
+          t.rank_labels.resize(static_cast<std::size_t>(pid) + 1);
         t.rank_labels[static_cast<std::size_t>(pid)] = text_field(e["args"], "name", at.child("args"));
       } else if (name == "thread_name") {
         const auto tid = static_cast<std::size_t>(small_field(e, "tid", at));

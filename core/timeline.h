@@ -19,21 +19,21 @@
 namespace orrery {
 
 struct Slice {
-  std::int32_t name = 0;      // index in Timeline::names
-  std::int32_t segment = 0;   // index in Timeline::segments
+  std::int32_t name = 0;     // index in Timeline::names
+  std::int32_t segment = 0;  // index in Timeline::segments
   std::int32_t chunk = 0;
   std::int32_t micro_batch = 0;
   std::int32_t rank = 0;
-  std::int32_t stream = 0;    // index in Timeline::streams
+  std::int32_t stream = 0;  // index in Timeline::streams
   Time ready, start, active, end;
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
 struct Timeline {
-  std::string source;                 // "predicted" or "measured", and by what
+  std::string source;  // "predicted" or "measured", and by what
   std::int64_t program_hash = 0;
   std::vector<std::string> names, segments, streams;
-  std::vector<std::string> rank_labels;   // by rank: "stage 1 (tp 0, dp 0)"
+  std::vector<std::string> rank_labels;  // by rank: "stage 1 (tp 0, dp 0)"
   std::vector<Slice> slices;
 
   Time length() const;

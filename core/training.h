@@ -27,7 +27,7 @@ enum class Precision { kMixed, kMegatron, kNoMaster, kFp32, kAdam8bit, kSgd };
 enum class Math { kBf16, kFp16, kTf32, kFp32, kFp8 };
 
 constexpr auto enum_names(Precision) {
-  return std::array{std::pair{Precision::kMixed, "mixed"},       std::pair{Precision::kMegatron, "megatron"},
+  return std::array{std::pair{Precision::kMixed, "mixed"},        std::pair{Precision::kMegatron, "megatron"},
                     std::pair{Precision::kNoMaster, "no-master"}, std::pair{Precision::kFp32, "fp32"},
                     std::pair{Precision::kAdam8bit, "adam-8bit"}, std::pair{Precision::kSgd, "sgd"}};
 }
@@ -45,39 +45,52 @@ struct BytesPerParameter {
 
 constexpr BytesPerParameter bytes_per_parameter(Precision p) {
   switch (p) {
-    case Precision::kMixed: return {2, 2, 4, 8};
-    case Precision::kMegatron: return {2, 4, 4, 8};
-    case Precision::kNoMaster: return {2, 2, 0, 8};
-    case Precision::kFp32: return {4, 4, 0, 8};
-    case Precision::kAdam8bit: return {2, 2, 4, 2};
-    case Precision::kSgd: return {4, 4, 0, 4};
+    case Precision::kMixed:
+      return {2, 2, 4, 8};
+    case Precision::kMegatron:
+      return {2, 4, 4, 8};
+    case Precision::kNoMaster:
+      return {2, 2, 0, 8};
+    case Precision::kFp32:
+      return {4, 4, 0, 8};
+    case Precision::kAdam8bit:
+      return {2, 2, 4, 2};
+    case Precision::kSgd:
+      return {4, 4, 0, 4};
   }
   return {};
 }
 
 // Bytes of an activation element.
-constexpr std::int64_t activation_bytes(Precision p) { return bytes_per_parameter(p).parameter; }
+constexpr std::int64_t activation_bytes(Precision p) {
+  return bytes_per_parameter(p).parameter;
+}
 
 struct Training {
-  std::int64_t global_batch = 1;   // sequences per optimizer step
-  std::int64_t sequence = 2048;    // tokens per sequence
-  double tokens = 0;               // of the whole run; 0: unknown
+  std::int64_t global_batch = 1;  // sequences per optimizer step
+  std::int64_t sequence = 2048;   // tokens per sequence
+  double tokens = 0;              // of the whole run; 0: unknown
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
-  bool dropout = false;            // keeps one-byte masks
+  bool dropout = false;  // keeps one-byte masks
 
-  double tokens_per_step() const {
-    return static_cast<double>(global_batch) * static_cast<double>(sequence);
-  }
+  double tokens_per_step() const { return static_cast<double>(global_batch) * static_cast<double>(sequence); }
 };
 
 template <class V>
 void describe(V& v, Training& t) {
-  v(Field{.name = "global_batch", .help = "sequences per optimizer step", .min = 1, .max = 1 << 24, .required = true},
+  v(Field{.name = "global_batch",
+          .help = "sequences per optimizer step",
+          .min = 1,
+          .max = 1 << 24,
+          .required = true},
     t.global_batch);
-  v(Field{.name = "sequence", .help = "tokens per sequence", .min = 1, .max = 1 << 24, .required = true}, t.sequence);
-  v(Field{.name = "tokens", .help = "tokens of the whole run; 0 when unknown", .min = 0, .max = 1e18}, t.tokens);
-  v(Field{.name = "precision", .help = "recipe: bytes of parameter, gradient, master and moments"}, t.precision);
+  v(Field{.name = "sequence", .help = "tokens per sequence", .min = 1, .max = 1 << 24, .required = true},
+    t.sequence);
+  v(Field{.name = "tokens", .help = "tokens of the whole run; 0 when unknown", .min = 0, .max = 1e18},
+    t.tokens);
+  v(Field{.name = "precision", .help = "recipe: bytes of parameter, gradient, master and moments"},
+    t.precision);
   v(Field{.name = "math", .help = "number format of matrix products"}, t.math);
   v(Field{.name = "dropout", .help = "dropout after attention and MLP, and on attention scores"}, t.dropout);
 }

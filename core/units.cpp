@@ -18,16 +18,15 @@ struct Unit {
 };
 
 // Each table lists the unit that files are written in first.
-constexpr std::array kTimeUnits{Unit{"ps", 1}, Unit{"ns", 1e3}, Unit{"us", 1e6}, Unit{"ms", 1e9},
+constexpr std::array kTimeUnits{Unit{"ps", 1},   Unit{"ns", 1e3},    Unit{"us", 1e6},   Unit{"ms", 1e9},
                                 Unit{"s", 1e12}, Unit{"min", 60e12}, Unit{"h", 3600e12}};
-constexpr std::array kByteUnits{
-    Unit{"B", 1},           Unit{"kB", 1e3},        Unit{"MB", 1e6},          Unit{"GB", 1e9},
-    Unit{"TB", 1e12},       Unit{"KiB", 1024.0},    Unit{"MiB", 1048576.0},   Unit{"GiB", kGiB},
-    Unit{"TiB", 1024 * kGiB}};
-constexpr std::array kBandwidthUnits{
-    Unit{"B/s", 1},      Unit{"kB/s", 1e3},    Unit{"MB/s", 1e6},        Unit{"GB/s", 1e9},
-    Unit{"TB/s", 1e12},  Unit{"MiB/s", 1048576.0}, Unit{"GiB/s", kGiB},  Unit{"Mb/s", 1e6 / 8},
-    Unit{"Gb/s", 1e9 / 8}, Unit{"Tb/s", 1e12 / 8}};
+constexpr std::array kByteUnits{Unit{"B", 1},           Unit{"kB", 1e3},   Unit{"MB", 1e6},
+                                Unit{"GB", 1e9},        Unit{"TB", 1e12},  Unit{"KiB", 1024.0},
+                                Unit{"MiB", 1048576.0}, Unit{"GiB", kGiB}, Unit{"TiB", 1024 * kGiB}};
+constexpr std::array kBandwidthUnits{Unit{"B/s", 1},        Unit{"kB/s", 1e3},     Unit{"MB/s", 1e6},
+                                     Unit{"GB/s", 1e9},     Unit{"TB/s", 1e12},    Unit{"MiB/s", 1048576.0},
+                                     Unit{"GiB/s", kGiB},   Unit{"Mb/s", 1e6 / 8}, Unit{"Gb/s", 1e9 / 8},
+                                     Unit{"Tb/s", 1e12 / 8}};
 constexpr std::array kFlopRateUnits{Unit{"FLOP/s", 1}, Unit{"GFLOP/s", 1e9}, Unit{"TFLOP/s", 1e12},
                                     Unit{"PFLOP/s", 1e15}};
 
@@ -56,7 +55,9 @@ std::optional<Q> parse_integer(std::string_view text, std::span<const Unit> unit
   return Q{static_cast<std::int64_t>(std::llround(*scaled))};
 }
 
-std::string trimmed_number(double v) { return fmt::format("{:.4g}", v); }
+std::string trimmed_number(double v) {
+  return fmt::format("{:.4g}", v);
+}
 
 }  // namespace
 
@@ -102,11 +103,21 @@ std::optional<Dollars> parse_dollars(std::string_view text) {
   return parse_integer<Dollars>(text.substr(1), kPlain);
 }
 
-std::string to_text(Time t) { return fmt::format("{} ps", t.value); }
-std::string to_text(Bytes b) { return fmt::format("{} B", b.value); }
-std::string to_text(Bandwidth b) { return fmt::format("{} B/s", b.value); }
-std::string to_text(FlopRate f) { return fmt::format("{} TFLOP/s", f.value / 1e12); }
-std::string to_text(Dollars d) { return fmt::format("${}", dollars(d)); }
+std::string to_text(Time t) {
+  return fmt::format("{} ps", t.value);
+}
+std::string to_text(Bytes b) {
+  return fmt::format("{} B", b.value);
+}
+std::string to_text(Bandwidth b) {
+  return fmt::format("{} B/s", b.value);
+}
+std::string to_text(FlopRate f) {
+  return fmt::format("{} TFLOP/s", f.value / 1e12);
+}
+std::string to_text(Dollars d) {
+  return fmt::format("${}", dollars(d));
+}
 
 std::string format(Time t) {
   const double s = seconds(t);

@@ -23,10 +23,10 @@ using Clock = std::chrono::steady_clock;
 
 struct CollectiveCall {
   enum class Kind { kSum, kMax, kGather, kScatter } kind = Kind::kSum;
-  std::string_view name;              // compared between members
+  std::string_view name;  // compared between members
   std::span<const float> input;
   std::span<float> output;
-  bool accumulate = false;            // kScatter: add to the output
+  bool accumulate = false;  // kScatter: add to the output
 };
 
 class Communicator {
@@ -37,7 +37,8 @@ class Communicator {
   virtual Clock::time_point collective(std::span<const std::int64_t> members, const CollectiveCall& call) = 0;
   // Messages between two ranks on a channel arrive in order; send does not wait for its receive.
   virtual void send(std::int64_t to, int channel, std::span<const float> data) = 0;
-  virtual Clock::time_point receive(std::int64_t from, int channel, std::string_view name, std::span<float> data) = 0;
+  virtual Clock::time_point receive(std::int64_t from, int channel, std::string_view name,
+                                    std::span<float> data) = 0;
 };
 
 // Ranks as threads of this process.

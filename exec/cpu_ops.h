@@ -16,7 +16,7 @@ struct OpArguments {
   std::int64_t tp_rank = 0;
   std::array<const float*, 6> in{};
   std::array<float*, 4> out{};
-  float loss_scale = 1;             // 1 / tokens of the global batch
+  float loss_scale = 1;  // 1 / tokens of the global batch
   kernels::reference::Adam adam{};
   bool sgd = false;
 };

@@ -25,8 +25,8 @@ float initial_value(std::uint64_t seed, const program::Parameter& p, std::int64_
   return static_cast<float>((sum - 2.0) * std::sqrt(3.0) * 0.02);
 }
 
-void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab, std::span<std::int32_t> tokens,
-                     std::span<std::int32_t> targets) {
+void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab,
+                     std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
   const std::uint64_t key = hash_mix(seed ^ hash_mix(static_cast<std::uint64_t>(sample)));
   const auto v = static_cast<std::uint64_t>(vocab);
   std::uint64_t x = key % v;

@@ -23,7 +23,8 @@ void for_each_element(const program::Parameter& p, std::int64_t tp, std::int64_t
     const std::int64_t first_row = block_start + (p.split == Split::kRows ? tp_rank * rows : 0);
     const std::int64_t first_col = p.split == Split::kCols ? tp_rank * p.local_cols : 0;
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < p.local_cols; ++c) visit(local++, (first_row + r) * p.cols + first_col + c);
+      for (std::int64_t c = 0; c < p.local_cols; ++c)
+        visit(local++, (first_row + r) * p.cols + first_col + c);
     }
     block_start += block;
   }
@@ -33,8 +34,8 @@ std::uint64_t hash_mix(std::uint64_t x);
 float initial_value(std::uint64_t seed, const program::Parameter& p, std::int64_t logical_index);
 
 // The built-in corpus: sequences a small model can learn. Fills `count` tokens and their successors.
-void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab, std::span<std::int32_t> tokens,
-                     std::span<std::int32_t> targets);
+void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab,
+                     std::span<std::int32_t> tokens, std::span<std::int32_t> targets);
 
 // One captured array per (rank, unit): the rank's shard of the unit.
 using UnitShards = std::vector<std::vector<std::vector<float>>>;

@@ -35,10 +35,16 @@ struct Measured {
 
 class RankRunner {
  public:
-  RankRunner(const program::Program& program, const RunOptions& options, std::int64_t rank, Communicator& communicator)
-      : program_(program), options_(options), rank_(rank), at_(program.binding.coordinates(rank)),
-        class_(program.classes[static_cast<std::size_t>(at_.pp)]), communicator_(communicator),
-        arena_(static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(class_.arena_peak.value), std::align_val_t{256}))) {
+  RankRunner(const program::Program& program, const RunOptions& options, std::int64_t rank,
+             Communicator& communicator)
+      : program_(program),
+        options_(options),
+        rank_(rank),
+        at_(program.binding.coordinates(rank)),
+        class_(program.classes[static_cast<std::size_t>(at_.pp)]),
+        communicator_(communicator),
+        arena_(static_cast<std::byte*>(
+            ::operator new[](static_cast<std::size_t>(class_.arena_peak.value), std::align_val_t{256}))) {
     std::memset(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value));
     for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica}) {
       members_[static_cast<std::size_t>(g)] = program.binding.members(g, rank);
@@ -60,8 +66,11 @@ class RankRunner {
         if (capture && ops[o].kind == OpKind::kOptimizer) capture_shard(ops[o], ops[o].reads[0], gradients);
         const auto start = Clock::now();
         const auto active = execute(ops[o], step.micro_batch, number);
-        if (record) measured.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(o), start, std::max(start, active), Clock::now()});
-        if (options_.capture && record && ops[o].kind == OpKind::kOptimizer) capture_shard(ops[o], ops[o].writes[0], parameters);
+        if (record)
+          measured.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(o), start,
+                              std::max(start, active), Clock::now()});
+        if (options_.capture && record && ops[o].kind == OpKind::kOptimizer)
+          capture_shard(ops[o], ops[o].writes[0], parameters);
       }
     }
     return loss != nullptr ? *loss : 0;
@@ -114,7 +123,8 @@ class RankRunner {
       for (std::int64_t m = 0; m < plan.micro_batches; ++m) {
         auto* to = reinterpret_cast<std::int32_t*>(pointer({b}, static_cast<std::int32_t>(m)));
         for (std::int64_t i = 0; i < plan.micro_batch; ++i) {
-          const std::int64_t sample = number * plan.global_batch() + (at_.dp * plan.micro_batches + m) * plan.micro_batch + i;
+          const std::int64_t sample =
+              number * plan.global_batch() + (at_.dp * plan.micro_batches + m) * plan.micro_batch + i;
           corpus_sequence(options_.seed, sample, program_.model.vocab, tokens, targets);
           const auto& from = is_tokens ? tokens : targets;
           std::copy(from.begin(), from.end(), to + i * seq);
@@ -175,7 +185,8 @@ class RankRunner {
         call.output = {out, part};
         break;
       default:
-        call.kind = op.kind == OpKind::kAllReduceMax ? CollectiveCall::Kind::kMax : CollectiveCall::Kind::kSum;
+        call.kind =
+            op.kind == OpKind::kAllReduceMax ? CollectiveCall::Kind::kMax : CollectiveCall::Kind::kSum;
         call.input = {in, elements};
         call.output = {out, elements};
     }
@@ -192,7 +203,8 @@ class RankRunner {
   std::array<std::vector<std::int64_t>, 6> members_;
 };
 
-Timeline make_timeline(const program::Program& program, const std::vector<std::unique_ptr<RankRunner>>& runners) {
+Timeline make_timeline(const program::Program& program,
+                       const std::vector<std::unique_ptr<RankRunner>>& runners) {
   Timeline t;
   t.source = "measured: cpu threads, reference kernels";
   t.program_hash = program.hash();
@@ -216,8 +228,9 @@ Timeline make_timeline(const program::Program& program, const std::vector<std::u
       const Op& op = segment.ops[static_cast<std::size_t>(m.op)];
       const auto [name, added] = names.try_emplace(op.name, static_cast<std::int32_t>(t.names.size()));
       if (added) t.names.push_back(op.name);
-      t.slices.push_back({name->second, static_cast<std::int32_t>(segment.kind), rank.chunks[static_cast<std::size_t>(segment.chunk)],
-                          step.micro_batch, static_cast<std::int32_t>(r), op.stream, since(m.start), since(m.start),
+      t.slices.push_back({name->second, static_cast<std::int32_t>(segment.kind),
+                          rank.chunks[static_cast<std::size_t>(segment.chunk)], step.micro_batch,
+                          static_cast<std::int32_t>(r), op.stream, since(m.start), since(m.start),
                           since(m.active), since(m.end)});
     }
   }
@@ -229,20 +242,25 @@ Timeline make_timeline(const program::Program& program, const std::vector<std::u
 std::string run_problem(const program::Program& program) {
   const Precision p = program.training.precision;
   if (p != Precision::kFp32 && p != Precision::kSgd) {
-    return fmt::format("the CPU engine computes in fp32; precision \"{}\" can be planned and simulated only (allowed: fp32, sgd)",
-                       name_of(p));
+    return fmt::format(
+        "the CPU engine computes in fp32; precision \"{}\" can be planned and simulated only (allowed: fp32, "
+        "sgd)",
+        name_of(p));
   }
   if (program.training.dropout) return "the CPU engine has no dropout yet (allowed: training.dropout false)";
-  if (program.model.positions == Positions::kAlibi) return "the CPU engine has no ALiBi positions (allowed: learned, rotary, none)";
+  if (program.model.positions == Positions::kAlibi)
+    return "the CPU engine has no ALiBi positions (allowed: learned, rotary, none)";
   constexpr std::int64_t kMostRanks = 256;
   if (program.binding.ranks() > kMostRanks) {
-    return fmt::format("{} ranks as threads are more than this engine starts (allowed: {})", program.binding.ranks(), kMostRanks);
+    return fmt::format("{} ranks as threads are more than this engine starts (allowed: {})",
+                       program.binding.ranks(), kMostRanks);
   }
   return {};
 }
 
 RunResult run(const program::Program& program, const RunOptions& options) {
-  if (const std::string problem = run_problem(program); !problem.empty()) throw InputError("", "/plan", problem);
+  if (const std::string problem = run_problem(program); !problem.empty())
+    throw InputError("", "/plan", problem);
   const std::int64_t ranks = program.binding.ranks();
   ThreadWorld world(ranks, options.deadline);
   std::vector<std::unique_ptr<Communicator>> communicators;
@@ -293,7 +311,8 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   }
   UnitShards gradients, parameters;
   for (const auto& r : runners) {
-    const auto& rank = program.classes[static_cast<std::size_t>(program.binding.coordinates(static_cast<std::int64_t>(result.arena_bytes.size())).pp)];
+    const auto& rank = program.classes[static_cast<std::size_t>(
+        program.binding.coordinates(static_cast<std::int64_t>(result.arena_bytes.size())).pp)];
     result.arena_bytes.push_back(rank.arena_peak.value);
     gradients.push_back(std::move(r->gradients));
     parameters.push_back(std::move(r->parameters));

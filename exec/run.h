@@ -25,7 +25,7 @@ struct RunOptions {
   std::uint64_t seed = 1;
   float learning_rate = 1e-3F;
   float weight_decay = 0.0F;
-  bool capture = false;             // keep gradients and final parameters as logical tensors
+  bool capture = false;  // keep gradients and final parameters as logical tensors
   std::chrono::milliseconds deadline{60000};
 };
 

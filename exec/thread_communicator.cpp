@@ -44,13 +44,16 @@ std::string mismatch(const std::vector<const CollectiveCall*>& calls) {
       return fmt::format("collective \"{}\" meets \"{}\"", first.name, c->name);
     }
     parts += first.kind == Kind::kGather ? c->input.size() : c->output.size();
-    if ((first.kind == Kind::kGather ? c->output.size() != first.output.size() : c->input.size() != first.input.size())) {
+    if ((first.kind == Kind::kGather ? c->output.size() != first.output.size()
+                                     : c->input.size() != first.input.size())) {
       return fmt::format("members of \"{}\" disagree on its size", first.name);
     }
   }
   const std::size_t whole = first.kind == Kind::kGather ? first.output.size() : first.input.size();
-  const std::size_t expected = first.kind == Kind::kGather || first.kind == Kind::kScatter ? whole : whole * calls.size();
-  return parts == expected ? std::string() : fmt::format("the parts of \"{}\" do not add up to its whole", first.name);
+  const std::size_t expected =
+      first.kind == Kind::kGather || first.kind == Kind::kScatter ? whole : whole * calls.size();
+  return parts == expected ? std::string()
+                           : fmt::format("the parts of \"{}\" do not add up to its whole", first.name);
 }
 
 }  // namespace
@@ -77,8 +80,9 @@ class ThreadCommunicator final : public Communicator {
         if (g.calls[i] == nullptr) missing += fmt::format(" {}", members[i]);
       }
       lock.unlock();
-      const std::string reason = fmt::format("rank {} waited {} ms in \"{}\" (sequence number {}) for ranks{}", rank_,
-                                             world_.deadline_.count(), call.name, generation, missing);
+      const std::string reason =
+          fmt::format("rank {} waited {} ms in \"{}\" (sequence number {}) for ranks{}", rank_,
+                      world_.deadline_.count(), call.name, generation, missing);
       world_.abort(reason);
       throw Error(reason);
     }
@@ -105,18 +109,20 @@ class ThreadCommunicator final : public Communicator {
     box.changed.notify_all();
   }
 
-  Clock::time_point receive(std::int64_t from, int channel, std::string_view name, std::span<float> data) override {
+  Clock::time_point receive(std::int64_t from, int channel, std::string_view name,
+                            std::span<float> data) override {
     std::unique_lock lock(world_.mutex_);
     ThreadWorld::Mailbox& box = world_.mailbox(from, rank_, channel);
-    const bool arrived = box.changed.wait_for(lock, world_.deadline_, [&] {
-      return !box.messages.empty() || !world_.abort_reason_.empty();
-    });
+    const bool arrived = box.changed.wait_for(
+        lock, world_.deadline_, [&] { return !box.messages.empty() || !world_.abort_reason_.empty(); });
     world_.fail_if_aborted();
     if (!arrived || box.messages.front().size() != data.size()) {
       lock.unlock();
       const std::string reason =
-          arrived ? fmt::format("rank {} got a message of another size from rank {} in \"{}\"", rank_, from, name)
-                  : fmt::format("rank {} waited {} ms in \"{}\" for rank {}", rank_, world_.deadline_.count(), name, from);
+          arrived
+              ? fmt::format("rank {} got a message of another size from rank {} in \"{}\"", rank_, from, name)
+              : fmt::format("rank {} waited {} ms in \"{}\" for rank {}", rank_, world_.deadline_.count(),
+                            name, from);
       world_.abort(reason);
       throw Error(reason);
     }

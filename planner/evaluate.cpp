@@ -22,15 +22,17 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
   m.workspace = bytes(BufferClass::kWorkspace);
   m.communication = bytes(BufferClass::kCommunication);
   const std::int64_t live = c.logical_peak.value;
-  m.total = static_cast<std::int64_t>(static_cast<double>(live) * s.allocator_overhead) + s.context.value + s.communicator.value * groups;
+  m.total = static_cast<std::int64_t>(static_cast<double>(live) * s.allocator_overhead) + s.context.value +
+            s.communicator.value * groups;
   m.overhead = m.total - live;
   return m;
 }
 
 // The stage that computes longest decides; its parts add up to the step.
 Breakdown breakdown(const sim::SimulationResult& r) {
-  const auto busiest = std::max_element(r.classes.begin(), r.classes.end(),
-                                        [](const auto& a, const auto& b) { return a.compute() < b.compute(); });
+  const auto busiest = std::max_element(r.classes.begin(), r.classes.end(), [](const auto& a, const auto& b) {
+    return a.compute() < b.compute();
+  });
   const auto exposed = [&](std::initializer_list<program::Stream> streams) {
     Time sum{0};
     for (const program::Stream s : streams) sum += busiest->exposed[s];
@@ -60,7 +62,8 @@ double model_flops_utilisation(const Problem& problem, std::int64_t ranks, doubl
 double recompute_factor(const Problem& problem, const Plan& plan) {
   const Model& m = problem.scenario.model;
   const double s = static_cast<double>(problem.scenario.training.sequence);
-  const double total = model_flops_per_sequence(m, problem.scenario.training.sequence, AttentionFlops::kFull).value;
+  const double total =
+      model_flops_per_sequence(m, problem.scenario.training.sequence, AttentionFlops::kFull).value;
   const double core = 4.0 * s * s * static_cast<double>(m.heads * m.head() * m.layers);
   const double head = 2.0 * s * static_cast<double>(m.hidden * m.vocab);
   if (plan.recompute == Recompute::kSelective) return 1 + core / total;
@@ -90,7 +93,8 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   }
   p.breakdown = breakdown(out.simulation);
   // Whole nodes are paid for, used or not.
-  const double per_second = dollars(problem.cluster.node_hour) * static_cast<double>(problem.cluster.nodes) / 3600.0;
+  const double per_second =
+      dollars(problem.cluster.node_hour) * static_cast<double>(problem.cluster.nodes) / 3600.0;
   p.cost_per_step_usd = per_second * p.step_time_s;
   if (s.training.tokens > 0) {
     const double run_s = s.training.tokens / p.tokens_per_s;
@@ -100,7 +104,8 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   return out;
 }
 
-PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted, const char* by) {
+PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted,
+                        const char* by) {
   PlanFile f;
   f.scenario = problem.scenario;
   f.plan = plan;
@@ -108,7 +113,8 @@ PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicte
   f.device_profile = problem.device.name;
   f.predicted_by = by;
   std::uint64_t h = 1469598103934665603ULL;
-  for (const char c : write_fields(problem.scenario).dump()) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  for (const char c : write_fields(problem.scenario).dump())
+    h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   f.scenario_hash = fmt::format("{:016x}", h);
   return f;
 }

@@ -32,7 +32,10 @@ std::vector<Heuristic> heuristics(const Problem& problem) {
   const std::int64_t tp = std::gcd(node, std::gcd(m.heads, m.kv()));
   std::vector<Heuristic> out;
 
-  Heuristic tree{"decision tree", "fits one GPU: DDP; one node: TP; larger: TP in the node, PP until it fits, DP for the rest", {}, {}};
+  Heuristic tree{"decision tree",
+                 "fits one GPU: DDP; one node: TP; larger: TP in the node, PP until it fits, DP for the rest",
+                 {},
+                 {}};
   tree.plan.recompute = Recompute::kFull;
   if (!state_fits(problem, 1)) tree.plan.tp = tp;
   if (!state_fits(problem, tp)) {
@@ -44,10 +47,13 @@ std::vector<Heuristic> heuristics(const Problem& problem) {
   tree.plan.sequence_parallel = tree.plan.tp > 1;
   out.push_back(tree);
 
-  Heuristic fixed{"TP8 then PP", "TP = GPUs of a node, PP = depth over layers per node (20), DP = rest, ZeRO-1", {}, {}};
+  Heuristic fixed{
+      "TP8 then PP", "TP = GPUs of a node, PP = depth over layers per node (20), DP = rest, ZeRO-1", {}, {}};
   fixed.plan.tp = tp;
   fixed.plan.pp = std::max<std::int64_t>(1, m.layers / 20);
-  while (fixed.plan.pp > 1 && (m.layers % fixed.plan.pp != 0 || fixed.plan.tp * fixed.plan.pp > problem.cluster.devices())) --fixed.plan.pp;
+  while (fixed.plan.pp > 1 &&
+         (m.layers % fixed.plan.pp != 0 || fixed.plan.tp * fixed.plan.pp > problem.cluster.devices()))
+    --fixed.plan.pp;
   fixed.plan.zero = 1;
   fixed.plan.recompute = Recompute::kFull;
   fixed.plan.sequence_parallel = tp > 1;

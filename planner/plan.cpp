@@ -22,7 +22,8 @@ std::vector<Candidate> without_twins(const std::vector<Candidate>& all) {
 }
 
 std::string needs(const Candidate& c, Bytes capacity) {
-  return fmt::format("needs {} on stage {}, has {}", format(c.device), c.estimate.fullest_stage, format(capacity));
+  return fmt::format("needs {} on stage {}, has {}", format(c.device), c.estimate.fullest_stage,
+                     format(capacity));
 }
 
 std::string axis_words(const Breakdown& b, double step) {
@@ -31,9 +32,11 @@ std::string axis_words(const Breakdown& b, double step) {
                                                   {"pipeline bubble and transfers", b.exposed_pp_s},
                                                   {"recomputation", b.recompute_s},
                                                   {"launching ops from the host", b.host_s}};
-  const auto* worst = std::max_element(std::begin(parts), std::end(parts), [](const auto& x, const auto& y) { return x.second < y.second; });
+  const auto* worst = std::max_element(std::begin(parts), std::end(parts),
+                                       [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
-  return fmt::format("after compute, the most time goes to {} ({:.1f} % of the step)", worst->first, 100 * worst->second / step);
+  return fmt::format("after compute, the most time goes to {} ({:.1f} % of the step)", worst->first,
+                     100 * worst->second / step);
 }
 
 void explain(Answer& a) {
@@ -43,25 +46,30 @@ void explain(Answer& a) {
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
   for (const Ranked& other : a.plans) {
-    if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.recompute == best.plan.recompute) continue;
+    if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp &&
+        other.plan.recompute == best.plan.recompute)
+      continue;
     const Breakdown& o = other.predicted.breakdown;
-    a.why.push_back(fmt::format("{} is {:.1f} % slower: recomputation {:+.1f}, tp {:+.1f}, dp {:+.1f}, pipeline {:+.1f} % of the step",
-                                short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
-                                100 * (o.recompute_s - b.recompute_s) / step, 100 * (o.exposed_tp_s - b.exposed_tp_s) / step,
-                                100 * (o.exposed_dp_s - b.exposed_dp_s) / step, 100 * (o.exposed_pp_s - b.exposed_pp_s) / step));
+    a.why.push_back(fmt::format(
+        "{} is {:.1f} % slower: recomputation {:+.1f}, tp {:+.1f}, dp {:+.1f}, pipeline {:+.1f} % of the "
+        "step",
+        short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
+        100 * (o.recompute_s - b.recompute_s) / step, 100 * (o.exposed_tp_s - b.exposed_tp_s) / step,
+        100 * (o.exposed_dp_s - b.exposed_dp_s) / step, 100 * (o.exposed_pp_s - b.exposed_pp_s) / step));
     break;
   }
   if (!a.rejected.empty()) {
     const Rejected& r = a.rejected.front();
     if (r.step_time_s < step) {
-      a.why.push_back(fmt::format("{} would be {:.1f} % faster but {}", short_name(r.plan), 100 * (1 - r.step_time_s / step), r.reason));
+      a.why.push_back(fmt::format("{} would be {:.1f} % faster but {}", short_name(r.plan),
+                                  100 * (1 - r.step_time_s / step), r.reason));
     }
   }
 }
 
 // The best time of the kept plans on changed hardware; placement and layout stay what they were.
-Sensitivity on_changed(const Problem& problem, const std::vector<Candidate>& kept, double base_s, const char* change,
-                       const std::function<void(Problem&)>& apply) {
+Sensitivity on_changed(const Problem& problem, const std::vector<Candidate>& kept, double base_s,
+                       const char* change, const std::function<void(Problem&)>& apply) {
   Problem changed = problem;
   apply(changed);
   const sim::Topology topology(changed.cluster);
@@ -83,9 +91,12 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   const auto& kept = a.search.best;
   const double base = seconds(kept.front().estimate.step);
   const auto twice = [](Bandwidth& b) { b = b * 2; };
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NIC bandwidth", [&](Problem& p) { twice(p.cluster.nic_bandwidth); }));
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NVLink bandwidth", [&](Problem& p) { twice(p.cluster.intra_bandwidth); }));
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) { twice(p.device.memory_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NIC bandwidth",
+                                     [&](Problem& p) { twice(p.cluster.nic_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NVLink bandwidth",
+                                     [&](Problem& p) { twice(p.cluster.intra_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth",
+                                     [&](Problem& p) { twice(p.device.memory_bandwidth); }));
   // Twice the memory lets in the fastest of those that did not fit.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
   for (const Candidate& c : a.search.too_big) {
@@ -118,7 +129,8 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
 
 bool acceptable(const Problem& problem, const Predicted& p) {
   const Scenario& s = problem.scenario;
-  if (s.goal == Goal::kCostByDeadline && s.deadline.value > 0 && p.days * 86400 > seconds(s.deadline)) return false;
+  if (s.goal == Goal::kCostByDeadline && s.deadline.value > 0 && p.days * 86400 > seconds(s.deadline))
+    return false;
   return s.goal != Goal::kTimeInBudget || s.budget.value == 0 || p.cost_usd <= dollars(s.budget);
 }
 
@@ -126,7 +138,8 @@ double objective(Goal goal, const Predicted& p) {
   return goal == Goal::kCost || goal == Goal::kCostByDeadline ? p.cost_per_step_usd : p.step_time_s;
 }
 
-Ranked simulate(const Problem& problem, const sim::Topology& topology, const Plan& plan, const sim::Estimate& estimate) {
+Ranked simulate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
+                const sim::Estimate& estimate) {
   Ranked r;
   r.plan = plan;
   r.estimate = estimate;
@@ -169,7 +182,9 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
   }
   if (a.search.smallest_rejected) {
     const Candidate& c = *a.search.smallest_rejected;
-    a.rejected.push_back({c.plan, needs(c, a.search.capacity) + ", the least of those ruled out by memory alone", seconds(c.estimate.step)});
+    a.rejected.push_back({c.plan,
+                          needs(c, a.search.capacity) + ", the least of those ruled out by memory alone",
+                          seconds(c.estimate.step)});
   }
   for (const Candidate& c : a.search.pareto) a.pareto.push_back(c.plan);
 
@@ -179,10 +194,13 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
     r.note = note;
     a.alongside.push_back(std::move(r));
   };
-  if (problem.scenario.plan && plan_problem(problem, *problem.scenario.plan).empty()) beside(*problem.scenario.plan, "the scenario's plan");
+  if (problem.scenario.plan && plan_problem(problem, *problem.scenario.plan).empty())
+    beside(*problem.scenario.plan, "the scenario's plan");
   for (const Heuristic& h : heuristics(problem)) {
-    if (h.problem.empty()) beside(h.plan, h.name);
-    else a.rejected.push_back({h.plan, fmt::format("{}: {}", h.name, h.problem), 0});
+    if (h.problem.empty())
+      beside(h.plan, h.name);
+    else
+      a.rejected.push_back({h.plan, fmt::format("{}: {}", h.name, h.problem), 0});
   }
   if (!a.search.best.empty()) measure_sensitivity(problem, a);
   explain(a);

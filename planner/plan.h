@@ -13,18 +13,18 @@ struct Ranked {
   Plan plan;
   sim::Estimate estimate;
   Predicted predicted;
-  std::string note;              // "the scenario's plan", a heuristic's name, or empty
+  std::string note;  // "the scenario's plan", a heuristic's name, or empty
 };
 
 struct Rejected {
   Plan plan;
-  std::string reason;            // "needs 93.1 GiB on stage 0, has 75.2 GiB"
-  double step_time_s = 0;        // it would take, did it fit
+  std::string reason;      // "needs 93.1 GiB on stage 0, has 75.2 GiB"
+  double step_time_s = 0;  // it would take, did it fit
 };
 
 struct Sensitivity {
-  std::string change;            // "2x NIC bandwidth"
-  double step_time_s = 0;        // of the best plan then
+  std::string change;      // "2x NIC bandwidth"
+  double step_time_s = 0;  // of the best plan then
   double speedup = 1;
   Plan plan;
 };
@@ -32,9 +32,9 @@ struct Sensitivity {
 struct Answer {
   SearchResult search;
   std::int64_t simulated = 0;
-  double largest_gap = 0;        // |estimate / engine - 1| over the simulated plans
-  std::vector<Ranked> plans;     // best first
-  std::vector<Ranked> alongside; // the scenario's own plan and the rules of thumb
+  double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans
+  std::vector<Ranked> plans;      // best first
+  std::vector<Ranked> alongside;  // the scenario's own plan and the rules of thumb
   std::vector<Rejected> rejected;
   std::vector<Sensitivity> sensitivity;
   std::vector<Plan> pareto;
@@ -55,7 +55,7 @@ Answer plan(const Problem& problem, const PlanOptions& options);
 struct Heuristic {
   std::string name, rule;
   Plan plan;
-  std::string problem;           // why it is no plan here, or empty
+  std::string problem;  // why it is no plan here, or empty
 };
 std::vector<Heuristic> heuristics(const Problem& problem);
 

@@ -15,7 +15,9 @@ namespace orrery::planner {
 namespace {
 
 // A total order, so that merging does not depend on which thread found what.
-std::tuple<std::int64_t, std::int64_t> rank_of(const Candidate& c) { return {c.estimate.step.value, c.device.value}; }
+std::tuple<std::int64_t, std::int64_t> rank_of(const Candidate& c) {
+  return {c.estimate.step.value, c.device.value};
+}
 
 bool faster(const Candidate& a, const Candidate& b) {
   if (rank_of(a) != rank_of(b)) return rank_of(a) < rank_of(b);
@@ -74,17 +76,23 @@ struct Partial {
   SearchCounts counts;
   Fastest best, too_big;
   Pareto pareto;
-  Plan nearest;                  // least memory of the plans that were not costed for want of it
+  Plan nearest;  // least memory of the plans that were not costed for want of it
   Bytes nearest_needs;
 };
 
 class Worker {
  public:
-  Worker(const Problem& problem, const sim::Topology& topology, const Space& space, const SearchOptions& options, Bytes capacity)
-      : problem_(problem), space_(space), options_(options), capacity_(capacity), estimator_(problem, topology) {}
+  Worker(const Problem& problem, const sim::Topology& topology, const Space& space,
+         const SearchOptions& options, Bytes capacity)
+      : problem_(problem),
+        space_(space),
+        options_(options),
+        capacity_(capacity),
+        estimator_(problem, topology) {}
 
   void run(const Space::Outer& outer, Partial& into) {
-    space_.visit(outer, into.counts.considered, into.counts.invalid, [&](const Plan& plan) { consider(plan, into); });
+    space_.visit(outer, into.counts.considered, into.counts.invalid,
+                 [&](const Plan& plan) { consider(plan, into); });
   }
 
  private:
@@ -145,7 +153,8 @@ std::string plan_problem(const Problem& problem, const Plan& plan) {
     return e.what();
   }
   if (plan.ranks() > problem.cluster.devices()) {
-    return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(), problem.cluster.devices());
+    return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(),
+                       problem.cluster.devices());
   }
   return {};
 }
@@ -154,7 +163,8 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   const auto begin = std::chrono::steady_clock::now();
   const Space space(problem);
   SearchResult result;
-  result.capacity = Bytes{static_cast<std::int64_t>(static_cast<double>(problem.device.memory.value) * (1 - problem.scenario.search.memory_margin))};
+  result.capacity = Bytes{static_cast<std::int64_t>(static_cast<double>(problem.device.memory.value) *
+                                                    (1 - problem.scenario.search.memory_margin))};
 
   // One partial result per outer combination: what is pruned never depends on the threads.
   const auto& outer = space.outer();

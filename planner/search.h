@@ -20,12 +20,12 @@
 namespace orrery::planner {
 
 struct SearchCounts {
-  std::int64_t considered = 0;   // combinations of the space
-  std::int64_t invalid = 0;      // of them, not plans: degrees that do not divide, schedules that need other vpp
-  std::int64_t too_large = 0;    // do not fit; most are seen from their least memory, the rest were costed
-  std::int64_t bounded = 0;      // proved slower than the best kept
-  std::int64_t costed = 0;       // time and memory estimated
-  std::int64_t feasible = 0;     // of those, fit
+  std::int64_t considered = 0;  // combinations of the space
+  std::int64_t invalid = 0;  // of them, not plans: degrees that do not divide, schedules that need other vpp
+  std::int64_t too_large = 0;  // do not fit; most are seen from their least memory, the rest were costed
+  std::int64_t bounded = 0;    // proved slower than the best kept
+  std::int64_t costed = 0;     // time and memory estimated
+  std::int64_t feasible = 0;   // of those, fit
   double seconds = 0;
   SearchCounts& operator+=(const SearchCounts& o);
 };
@@ -33,23 +33,23 @@ struct SearchCounts {
 struct Candidate {
   Plan plan;
   sim::Estimate estimate;
-  Bytes device;                  // memory on the device with overheads
+  Bytes device;  // memory on the device with overheads
 };
 
 struct SearchOptions {
   std::size_t keep = 24;
   int threads = 1;
-  bool bound = true;             // prune by the lower bound on time
+  bool bound = true;                     // prune by the lower bound on time
   std::function<void(double)> progress;  // share done, from any thread
 };
 
 struct SearchResult {
   SearchCounts counts;
-  std::vector<Candidate> best;      // fastest first
-  std::vector<Candidate> pareto;    // no other is both faster and smaller
-  std::vector<Candidate> too_big;   // the fastest that do not fit, by how much
+  std::vector<Candidate> best;                 // fastest first
+  std::vector<Candidate> pareto;               // no other is both faster and smaller
+  std::vector<Candidate> too_big;              // the fastest that do not fit, by how much
   std::optional<Candidate> smallest_rejected;  // of those that do not fit without being costed
-  Bytes capacity;                   // device memory less the margin
+  Bytes capacity;                              // device memory less the margin
 };
 
 SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options);

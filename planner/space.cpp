@@ -29,7 +29,8 @@ std::vector<T> listed_or(const std::vector<T>& listed, std::vector<T> otherwise)
 std::vector<std::int64_t> lighter_ends(std::int64_t layers, std::int64_t chunks) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
   // The remainder goes to the middle.
-  for (std::int64_t extra = (layers + 2) % chunks, c = 1; extra > 0; --extra, ++c) ++out[static_cast<std::size_t>(c % chunks)];
+  for (std::int64_t extra = (layers + 2) % chunks, c = 1; extra > 0; --extra, ++c)
+    ++out[static_cast<std::size_t>(c % chunks)];
   --out.front();
   --out.back();
   return out;
@@ -46,8 +47,19 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 }
 
 Canonical canonical(const Plan& p) {
-  return {p.tp, p.pp, p.vpp, p.dp, p.micro_batch, p.zero, p.shard_group, static_cast<int>(p.schedule), static_cast<int>(p.recompute),
-          p.recompute_layers, static_cast<int>(p.rank_order), p.sequence_parallel, p.chunk_layers};
+  return {p.tp,
+          p.pp,
+          p.vpp,
+          p.dp,
+          p.micro_batch,
+          p.zero,
+          p.shard_group,
+          static_cast<int>(p.schedule),
+          static_cast<int>(p.recompute),
+          p.recompute_layers,
+          static_cast<int>(p.rank_order),
+          p.sequence_parallel,
+          p.chunk_layers};
 }
 
 Space::Space(const Problem& problem) : problem_(problem) {
@@ -69,8 +81,10 @@ Space::Space(const Problem& problem) : problem_(problem) {
   pp_ = listed_or(s.pp, std::move(pp_));
   zero_ = listed_or(s.zero, {0, 1, 2, 3});
   shard_ = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
-  schedules_ = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
-  for (const Recompute r : listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull})) {
+  schedules_ = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
+                                      Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
+  for (const Recompute r :
+       listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull})) {
     if (r != Recompute::kFull) {
       remat_.push_back({r, 1});
       continue;
@@ -80,7 +94,8 @@ Space::Space(const Problem& problem) : problem_(problem) {
   for (const std::int64_t t : listed_or(s.tp, std::move(tp))) {
     for (const bool sp : listed_or(s.sequence_parallel, {false, true})) {
       if (sp && t == 1) continue;
-      for (const RankOrder order : listed_or(s.rank_order, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp})) {
+      for (const RankOrder order :
+           listed_or(s.rank_order, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp})) {
         if (t == 1 && order == RankOrder::kDpTpPp && s.rank_order.empty()) continue;  // the same placement
         for (const std::int64_t b : listed_or(s.micro_batch, mb)) outer_.push_back({t, b, order, sp});
       }
@@ -88,7 +103,8 @@ Space::Space(const Problem& problem) : problem_(problem) {
   }
 }
 
-void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invalid, const std::function<void(const Plan&)>& visit_plan) const {
+void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invalid,
+                  const std::function<void(const Plan&)>& visit_plan) const {
   const Model& m = problem_.scenario.model;
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
@@ -128,7 +144,8 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
         for (const std::int64_t v : vpps) {
           p.vpp = v;
           const std::int64_t chunks = pp * v;
-          const bool possible = chunks <= m.layers && program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
+          const bool possible =
+              chunks <= m.layers && program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
           for (const bool light : {false, true}) {
             if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
             p.chunk_layers = light ? lighter_ends(m.layers, chunks) : std::vector<std::int64_t>{};
@@ -140,8 +157,9 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
                   const bool grouped = shard > 0 && shard < dp;
                   if (shard > 0 && (zero == 0 || !grouped)) continue;
                   ++considered;
-                  const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks || (zero > 0 && dp == 1) ||
-                                   (grouped && dp % shard != 0) || (zero >= 2 && program::splits_backward(p.schedule));
+                  const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
+                                   (zero > 0 && dp == 1) || (grouped && dp % shard != 0) ||
+                                   (zero >= 2 && program::splits_backward(p.schedule));
                   if (bad) {
                     ++invalid;
                     continue;

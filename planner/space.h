@@ -26,7 +26,8 @@ class Space {
   const std::vector<Outer>& outer() const { return outer_; }
 
   // Calls `plan` for every valid plan; counts combinations and those that are not plans.
-  void visit(const Outer& outer, std::int64_t& considered, std::int64_t& invalid, const std::function<void(const Plan&)>& plan) const;
+  void visit(const Outer& outer, std::int64_t& considered, std::int64_t& invalid,
+             const std::function<void(const Plan&)>& plan) const;
 
  private:
   struct Remat {
@@ -44,8 +45,9 @@ class Space {
 std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most);
 
 // A sort key that tells any two plans apart.
-using Canonical = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int,
-                             std::int64_t, int, bool, std::vector<std::int64_t>>;
+using Canonical =
+    std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+               std::int64_t, int, int, std::int64_t, int, bool, std::vector<std::int64_t>>;
 Canonical canonical(const Plan& p);
 
 }  // namespace orrery::planner

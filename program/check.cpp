@@ -92,13 +92,16 @@ class Checker {
   void check_channels() {
     std::map<std::array<std::int64_t, 3>, std::deque<Message>> sent, received;
     for (std::size_t l = 0; l < lanes_.size(); ++l) {
-      for (const auto& [stream, is_send] : {std::pair{kSend, true}, {kGradSend, true}, {kRecv, false}, {kGradRecv, false}}) {
+      for (const auto& [stream, is_send] :
+           {std::pair{kSend, true}, {kGradSend, true}, {kRecv, false}, {kGradRecv, false}}) {
         for (const Place p : lanes_[l].places[stream]) {
           const std::int64_t peer = stage_of_chunk(program_.plan, lanes_[l].op(p).peer_chunk);
           const bool forward = stream == kSend || stream == kRecv;
           const auto here = static_cast<std::int64_t>(l);
-          if (is_send) sent[{here, peer, forward}].push_back({l, p});
-          else received[{peer, here, forward}].push_back({l, p});
+          if (is_send)
+            sent[{here, peer, forward}].push_back({l, p});
+          else
+            received[{peer, here, forward}].push_back({l, p});
         }
       }
     }
@@ -115,7 +118,8 @@ class Checker {
           break;
         }
         if (!matches(ours[i], theirs[i])) {
-          report("{} meets {}", lanes_[ours[i].lane].text(ours[i].place), lanes_[theirs[i].lane].text(theirs[i].place));
+          report("{} meets {}", lanes_[ours[i].lane].text(ours[i].place),
+                 lanes_[theirs[i].lane].text(theirs[i].place));
           break;
         }
       }
@@ -128,11 +132,14 @@ class Checker {
     const Step& from = a.rank->steps[static_cast<std::size_t>(send.place.step)];
     const Step& to = b.rank->steps[static_cast<std::size_t>(receive.place.step)];
     const auto chunk = [](const Lanes& l, const Step& s) {
-      return l.rank->chunks[static_cast<std::size_t>(l.rank->segments[static_cast<std::size_t>(s.segment)].chunk)];
+      return l.rank
+          ->chunks[static_cast<std::size_t>(l.rank->segments[static_cast<std::size_t>(s.segment)].chunk)];
     };
-    const bool optimizer = a.rank->segments[static_cast<std::size_t>(from.segment)].kind == SegmentKind::kOptimizer;
+    const bool optimizer =
+        a.rank->segments[static_cast<std::size_t>(from.segment)].kind == SegmentKind::kOptimizer;
     return from.micro_batch == to.micro_batch && a.op(send.place).payload == b.op(receive.place).payload &&
-           (optimizer || (a.op(send.place).peer_chunk == chunk(b, to) && b.op(receive.place).peer_chunk == chunk(a, from)));
+           (optimizer || (a.op(send.place).peer_chunk == chunk(b, to) &&
+                          b.op(receive.place).peer_chunk == chunk(a, from)));
   }
 
   void check_lifetimes(const RankClass& c) {
@@ -150,9 +157,12 @@ class Checker {
       std::size_t event = 0;
       for (std::size_t i = 0; i < s.ops.size(); ++i) {
         const auto op_index = static_cast<std::int32_t>(i);
-        for (; event < s.memory.size() && s.memory[event].op == op_index && s.memory[event].allocate; ++event) {
+        for (; event < s.memory.size() && s.memory[event].op == op_index && s.memory[event].allocate;
+             ++event) {
           char& is = at(s.memory[event].buffer);
-          if (is != kFree) report("{} allocates {} which is in use", describe_op(c, step, s.ops[i]), name(c, s.memory[event].buffer));
+          if (is != kFree)
+            report("{} allocates {} which is in use", describe_op(c, step, s.ops[i]),
+                   name(c, s.memory[event].buffer));
           is = kAllocated;
         }
         for (const Ref& r : s.ops[i].reads) {
@@ -164,10 +174,13 @@ class Checker {
         }
         for (const Ref& r : s.ops[i].writes) {
           char& is = at(r.buffer);
-          if (is == kFree) report("{} writes {} which is not allocated", describe_op(c, step, s.ops[i]), name(c, r.buffer));
-          else is = kWritten;
+          if (is == kFree)
+            report("{} writes {} which is not allocated", describe_op(c, step, s.ops[i]), name(c, r.buffer));
+          else
+            is = kWritten;
         }
-        for (; event < s.memory.size() && s.memory[event].op == op_index; ++event) at(s.memory[event].buffer) = kFree;
+        for (; event < s.memory.size() && s.memory[event].op == op_index; ++event)
+          at(s.memory[event].buffer) = kFree;
       }
       if (problems_.size() >= most_) return;
     }
@@ -192,14 +205,17 @@ class Checker {
         for (std::size_t q = 0; q < kStreamCount; ++q) {
           if (op.after[q] > 0) known[q] = std::max(known[q], base[q] + op.after[q]);
         }
-        for (; wait < step.first_wait + step.waits && c.waits[static_cast<std::size_t>(wait)].op == static_cast<std::int32_t>(i); ++wait) {
+        for (; wait < step.first_wait + step.waits &&
+               c.waits[static_cast<std::size_t>(wait)].op == static_cast<std::int32_t>(i);
+             ++wait) {
           const ExternalWait& w = c.waits[static_cast<std::size_t>(wait)];
           known[w.stream] = std::max(known[w.stream], w.count);
         }
         const Counts need = hazards.requirements(op, step.micro_batch);
         for (std::size_t q = 0; q < kStreamCount; ++q) {
           if (q != op.stream && need[q] > known[q]) {
-            report("{} does not wait for stream {}, which touches the same buffer", describe_op(c, step, op), kStreamNames[q]);
+            report("{} does not wait for stream {}, which touches the same buffer", describe_op(c, step, op),
+                   kStreamNames[q]);
           }
         }
         hazards.record(op, step.micro_batch, ++issued[op.stream]);
@@ -212,7 +228,9 @@ class Checker {
     const Op& op = l.op(p);
     const Step& step = l.rank->steps[static_cast<std::size_t>(p.step)];
     for (std::size_t q = 0; q < kStreamCount; ++q) {
-      if (op.after[q] > 0 && static_cast<std::int64_t>(l.cursor[q]) < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q]) return false;
+      if (op.after[q] > 0 &&
+          static_cast<std::int64_t>(l.cursor[q]) < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q])
+        return false;
     }
     for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
       const ExternalWait& wait = l.rank->waits[static_cast<std::size_t>(w)];

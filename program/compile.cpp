@@ -178,7 +178,8 @@ class ClassCompiler {
                                             (plan_.zero == 3 ? u.shard : u.padded) * bytes.parameter);
       u.gradient_buffer = e_.static_buffer(name + "/gradient", BufferClass::kGradient,
                                            (plan_.zero >= 2 ? u.shard : u.padded) * bytes.gradient);
-      u.optimizer_buffer = e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer, u.shard * bytes.optimizer());
+      u.optimizer_buffer =
+          e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer, u.shard * bytes.optimizer());
       u.gathered_buffer = gathered[i % 2];
       u.full_gradient = full[i % 2];
     }
@@ -189,9 +190,11 @@ class ClassCompiler {
   void give_own_transients(const BytesPerParameter& bytes) {
     Unit& u = rank_.units[static_cast<std::size_t>(unit_of(embedding_))];
     if (plan_.zero == 3) {
-      u.gathered_buffer = e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded * bytes.parameter);
+      u.gathered_buffer =
+          e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded * bytes.parameter);
     }
-    u.full_gradient = e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded * bytes.gradient);
+    u.full_gradient =
+        e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded * bytes.gradient);
   }
 
   std::int32_t unit_of(std::int32_t parameter) const {
@@ -292,8 +295,8 @@ class ClassCompiler {
     o.peer_chunk = static_cast<std::int32_t>(peer);
   }
 
-  struct Kept {                          // what the forward of a chunk leaves
-    std::vector<std::int32_t> inputs;    // x of each layer
+  struct Kept {                        // what the forward of a chunk leaves
+    std::vector<std::int32_t> inputs;  // x of each layer
     std::vector<LayerTensors> layers;
     Emitter::HeadTensors head;
   };
@@ -337,7 +340,8 @@ class ClassCompiler {
     for (std::int64_t l = 0; l < c.layers; ++l) {
       need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
       kept.inputs.push_back(x);
-      kept.layers.push_back(e_.layer_forward(c.first_layer + l, c.layer_parameters[static_cast<std::size_t>(l)], x));
+      kept.layers.push_back(
+          e_.layer_forward(c.first_layer + l, c.layer_parameters[static_cast<std::size_t>(l)], x));
       x = kept.layers.back().out;
     }
     if (c.global == last_chunk()) {
@@ -363,7 +367,8 @@ class ClassCompiler {
       }
     } else {
       // Every variant of the segment receives into the same ring.
-      if (c.output_grad < 0) c.output_grad = e_.activation(fmt::format("chunk{}/output-grad", c.global), boundary_elements());
+      if (c.output_grad < 0)
+        c.output_grad = e_.activation(fmt::format("chunk{}/output-grad", c.global), boundary_elements());
       d = c.output_grad;
       transfer(OpKind::kRecv, "pipeline/grad-recv", kGradRecv, c.global + 1, {d});
     }
@@ -420,7 +425,8 @@ class ClassCompiler {
 
   void emit_weight_grads(Chunk& c, std::int32_t index, const Kept& kept,
                          const std::vector<LayerTensors>& tensors,
-                         const std::vector<Emitter::WeightGradInputs>& later, std::int32_t d_logits, bool last) {
+                         const std::vector<Emitter::WeightGradInputs>& later, std::int32_t d_logits,
+                         bool last) {
     begin(SegmentKind::kBackwardWeight, index, last);
     if (c.global == last_chunk()) {
       e_.head_weight_grad(c.head, kept.head, d_logits);
@@ -452,7 +458,8 @@ class ClassCompiler {
     };
     exchange(OpKind::kSend, first ? kSend : kGradSend, own);
     exchange(OpKind::kRecv, first ? kGradRecv : kRecv, {received});
-    e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own}, 3 * u.shard * bytes);
+    e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own},
+                   3 * u.shard * bytes);
   }
 
   void emit_optimizer() {
@@ -467,8 +474,8 @@ class ClassCompiler {
       const std::string name = fmt::format("unit{}", i);
       const Ref gradient{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
       const Ref parameter{u.parameter_buffer, 0, plan_.zero == 1 || plan_.zero == 2 ? u.shard : 0};
-      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard}, {gradient, parameter, {u.optimizer_buffer}},
-                     {parameter, {u.optimizer_buffer}},
+      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard},
+                     {gradient, parameter, {u.optimizer_buffer}}, {parameter, {u.optimizer_buffer}},
                      u.shard * (bytes.gradient + 2 * bytes.optimizer() + bytes.parameter));
       const std::int64_t gradients = plan_.zero >= 2 ? u.shard : u.padded;
       e_.elementwise(OpKind::kZeroGrad, name + "/zero-grad", {gradients}, {}, {{u.gradient_buffer}},
@@ -491,8 +498,8 @@ class ClassCompiler {
       }
       return fallback;
     };
-    constexpr SegmentKind kKinds[] = {SegmentKind::kForward, SegmentKind::kBackward, SegmentKind::kBackwardInput,
-                                      SegmentKind::kBackwardWeight};
+    constexpr SegmentKind kKinds[] = {SegmentKind::kForward, SegmentKind::kBackward,
+                                      SegmentKind::kBackwardInput, SegmentKind::kBackwardWeight};
     for (const Slot& s : slots) {
       const bool last = s.micro_batch == plan_.micro_batches - 1;
       rank_.steps.push_back({find(kKinds[static_cast<std::size_t>(s.work)], s.chunk, last), s.micro_batch});
@@ -511,87 +518,8 @@ class ClassCompiler {
 
 }  // namespace
 
-Binding bind(const Plan& plan) {
-  Binding b;
-  b.tp = plan.tp;
-  b.dp = plan.dp;
-  b.pp = plan.pp;
-  b.shard = plan.shards();
-  const auto order = [&](std::int64_t n1, std::int64_t& s1, std::int64_t n2, std::int64_t& s2, std::int64_t& s3) {
-    s1 = 1;
-    s2 = n1;
-    s3 = n1 * n2;
-  };
-  switch (plan.rank_order) {
-    case RankOrder::kTpDpPp: order(b.tp, b.tp_stride, b.dp, b.dp_stride, b.pp_stride); break;
-    case RankOrder::kTpPpDp: order(b.tp, b.tp_stride, b.pp, b.pp_stride, b.dp_stride); break;
-    case RankOrder::kDpTpPp: order(b.dp, b.dp_stride, b.tp, b.tp_stride, b.pp_stride); break;
-    case RankOrder::kPpTpDp: order(b.pp, b.pp_stride, b.tp, b.tp_stride, b.dp_stride); break;
-  }
-  return b;
-}
-
-std::vector<std::int64_t> Binding::members(Group group, std::int64_t of) const {
-  const Coordinates c = coordinates(of);
-  std::vector<std::int64_t> out;
-  switch (group) {
-    case Group::kTp:
-      for (std::int64_t i = 0; i < tp; ++i) out.push_back(rank({i, c.dp, c.pp}));
-      break;
-    case Group::kDp:
-      for (std::int64_t i = 0; i < dp; ++i) out.push_back(rank({c.tp, i, c.pp}));
-      break;
-    case Group::kShard:
-      for (std::int64_t i = 0; i < shard; ++i) out.push_back(rank({c.tp, c.dp / shard * shard + i, c.pp}));
-      break;
-    case Group::kReplica:
-      for (std::int64_t i = c.dp % shard; i < dp; i += shard) out.push_back(rank({c.tp, i, c.pp}));
-      break;
-    case Group::kNone:
-    case Group::kPipeline: break;
-  }
-  return out;
-}
-
-void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
-  const auto divides = [&](const char* field, std::int64_t d, std::int64_t n, const char* what) {
-    if (n % d != 0) at.child(field).fail(fmt::format("{} does not divide the {} {}", d, n, what));
-  };
-  divides("tp", p.tp, m.heads, "attention heads");
-  divides("tp", p.tp, m.kv(), "key/value heads");
-  divides("tp", p.tp, m.ffn(), "feed-forward columns");
-  if (p.sequence_parallel && p.tp > 1) divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
-  if (p.pp * p.vpp > m.layers) {
-    at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
-  }
-  if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
-    at.child("schedule").fail(problem);
-  }
-  if (p.global_batch() != t.global_batch) {
-    const std::int64_t step = p.micro_batch * p.dp;
-    const std::int64_t below = t.global_batch / step * step;
-    at.child("micro_batches").fail(
-        fmt::format("{} x {} x {} is a batch of {}, not {}", p.micro_batch, p.micro_batches, p.dp,
-                    p.global_batch(), t.global_batch),
-        below > 0 ? fmt::format("allowed with this micro-batch and dp: batches of {} or {}", below, below + step)
-                  : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
-  }
-  if (p.dp % p.shards() != 0) at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shards(), p.dp));
-  if (p.zero >= 2 && splits_backward(p.schedule)) {
-    at.child("zero").fail("ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
-                          "allowed: 0, 1");
-  }
-  if (!p.chunk_layers.empty()) {
-    std::int64_t sum = 0;
-    for (const std::int64_t n : p.chunk_layers) sum += n;
-    if (static_cast<std::int64_t>(p.chunk_layers.size()) != p.pp * p.vpp || sum != m.layers) {
-      at.child("chunk_layers").fail(fmt::format("{} chunks with {} layers in all", p.chunk_layers.size(), sum),
-                                    fmt::format("allowed: {} chunks, {} layers", p.pp * p.vpp, m.layers));
-    }
-  }
-}
-
-Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack, Names names) {
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                Names names) {
   Program program;
   program.model = model;
   program.plan = plan;
@@ -601,7 +529,8 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), names == Names::kYes).run(slots[static_cast<std::size_t>(i)]);
+    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), names == Names::kYes)
+        .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);
     link_waits(rank);
   }

@@ -6,7 +6,9 @@
 namespace orrery::program {
 namespace {
 
-std::int64_t padded_vocab(const Model& m, std::int64_t t) { return (m.vocab + t - 1) / t * t; }
+std::int64_t padded_vocab(const Model& m, std::int64_t t) {
+  return (m.vocab + t - 1) / t * t;
+}
 
 }  // namespace
 
@@ -15,10 +17,21 @@ std::string Emitter::layer_name(std::int64_t layer, const char* rest) const {
 }
 
 Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
-    : b(p.micro_batch), s(tr.sequence), tokens(b * s), rows(p.sequence_parallel ? tokens / p.tp : tokens),
-      h(m.hidden), heads(m.heads / p.tp), kv(m.kv() / p.tp), head(m.head()), q(heads * head),
-      qkv((heads + 2 * kv) * head), f(m.ffn() / p.tp), fc1(m.fc1_width() / p.tp),
-      vocab(padded_vocab(m, p.tp) / p.tp), t(p.tp), beta(activation_bytes(tr.precision)),
+    : b(p.micro_batch),
+      s(tr.sequence),
+      tokens(b * s),
+      rows(p.sequence_parallel ? tokens / p.tp : tokens),
+      h(m.hidden),
+      heads(m.heads / p.tp),
+      kv(m.kv() / p.tp),
+      head(m.head()),
+      q(heads * head),
+      qkv((heads + 2 * kv) * head),
+      f(m.ffn() / p.tp),
+      fc1(m.fc1_width() / p.tp),
+      vocab(padded_vocab(m, p.tp) / p.tp),
+      t(p.tp),
+      beta(activation_bytes(tr.precision)),
       sp(p.sequence_parallel && p.tp > 1) {}
 
 Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named)
@@ -30,8 +43,11 @@ std::int32_t Emitter::static_buffer(std::string name, BufferClass cls, std::int6
 }
 
 std::int32_t Emitter::activation_bytes_of(const std::string& name, std::int64_t bytes) {
-  rank.buffers.push_back({.name = name, .cls = BufferClass::kWorkspace, .life = Life::kLocal,
-                          .chunk = segment_->chunk, .bytes = Bytes{bytes}});
+  rank.buffers.push_back({.name = name,
+                          .cls = BufferClass::kWorkspace,
+                          .life = Life::kLocal,
+                          .chunk = segment_->chunk,
+                          .bytes = Bytes{bytes}});
   return static_cast<std::int32_t>(rank.buffers.size() - 1);
 }
 
@@ -96,9 +112,8 @@ Op& Emitter::gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t
   return o;
 }
 
-Op& Emitter::collective(OpKind kind, std::string name, Stream stream, Group group,
-                        std::int64_t elements, std::int64_t element_bytes, std::vector<Ref> reads,
-                        std::vector<Ref> writes) {
+Op& Emitter::collective(OpKind kind, std::string name, Stream stream, Group group, std::int64_t elements,
+                        std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes) {
   Op& o = op(kind, std::move(name), {elements}, std::move(reads), std::move(writes));
   o.stream = stream;
   o.group = group;
@@ -110,8 +125,8 @@ std::int32_t Emitter::sum_over_tp(const std::string& name, std::int32_t partial,
                                   const std::string& scattered) {
   if (z.t == 1) return partial;
   if (!z.sp) {
-    collective(OpKind::kAllReduce, name + "/all-reduce", kTp, Group::kTp, z.tokens * z.h, z.beta,
-               {{partial}}, {{partial}});
+    collective(OpKind::kAllReduce, name + "/all-reduce", kTp, Group::kTp, z.tokens * z.h, z.beta, {{partial}},
+               {{partial}});
     return partial;
   }
   const std::int32_t shard = activation(scattered, z.rows * z.h);
@@ -123,8 +138,8 @@ std::int32_t Emitter::sum_over_tp(const std::string& name, std::int32_t partial,
 std::int32_t Emitter::gather_rows(const std::string& name, std::int32_t shard) {
   if (!z.sp) return shard;
   const std::int32_t whole = activation(name + "/gathered", z.tokens * z.h);
-  collective(OpKind::kAllGather, name + "/all-gather", kTp, Group::kTp, z.tokens * z.h, z.beta,
-             {{shard}}, {{whole}});
+  collective(OpKind::kAllGather, name + "/all-gather", kTp, Group::kTp, z.tokens * z.h, z.beta, {{shard}},
+             {{whole}});
   return whole;
 }
 
@@ -132,13 +147,14 @@ void Emitter::norm_op(const std::string& name, std::int32_t weight_index, std::i
                       std::int32_t x, std::int32_t y) {
   std::vector<Ref> reads{{x}, weight(weight_index)};
   if (bias_index >= 0) reads.push_back(weight(bias_index));
-  elementwise(OpKind::kNorm, name, {z.rows, z.h, static_cast<std::int64_t>(model.norm), 0, 0, bias_index >= 0},
-              std::move(reads), {{y}}, 2 * z.rows * z.h * z.beta);
+  elementwise(OpKind::kNorm, name,
+              {z.rows, z.h, static_cast<std::int64_t>(model.norm), 0, 0, bias_index >= 0}, std::move(reads),
+              {{y}}, 2 * z.rows * z.h * z.beta);
 }
 
-std::int32_t Emitter::norm_grad(const std::string& name, std::int32_t weight_index,
-                                std::int32_t bias_index, std::int32_t x, std::int32_t dy,
-                                std::int32_t residual, const std::string& out) {
+std::int32_t Emitter::norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
+                                std::int32_t x, std::int32_t dy, std::int32_t residual,
+                                const std::string& out) {
   const std::int32_t dx = activation(out, z.rows * z.h);
   std::vector<Ref> reads{{x}, weight(weight_index), {dy}};
   if (residual >= 0) reads.push_back({residual});
@@ -151,9 +167,8 @@ std::int32_t Emitter::norm_grad(const std::string& name, std::int32_t weight_ind
   return dx;
 }
 
-void Emitter::linear_weight_grad(const std::string& name, std::int32_t weight_index,
-                                 std::int32_t bias_index, std::int64_t out, std::int64_t in,
-                                 std::int32_t dy, std::int32_t x) {
+void Emitter::linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
+                                 std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x) {
   gemm(name + "/wgrad", out, in, z.tokens, static_cast<std::uint8_t>(kTransA | accumulate()), {{dy}, {x}},
        {gradient(weight_index)});
   if (bias_index >= 0) {
@@ -204,7 +219,8 @@ LayerParameters Emitter::layer_parameters(std::int64_t layer) {
     return add_parameter(layer_name(layer, name), rows, cols, split, std::move(blocks), Init::kNormal, false);
   };
   const auto column_bias = [&](const char* name, std::int64_t rows, std::vector<std::int64_t> blocks) {
-    return add_parameter(layer_name(layer, name), rows, 1, Split::kRows, std::move(blocks), Init::kZeros, false);
+    return add_parameter(layer_name(layer, name), rows, 1, Split::kRows, std::move(blocks), Init::kZeros,
+                         false);
   };
   const std::int64_t q = model.heads * model.head(), k = model.kv() * model.head();
   const std::vector<std::int64_t> qkv_blocks{q, k, k};
@@ -231,9 +247,11 @@ std::int32_t Emitter::positions_parameter() {
 
 HeadParameters Emitter::head_norm_parameters() {
   HeadParameters w;
-  w.norm = add_parameter("head/norm/weight", z.h, 1, Parameter::Split::kNone, {}, Parameter::Init::kOnes, z.sp);
+  w.norm =
+      add_parameter("head/norm/weight", z.h, 1, Parameter::Split::kNone, {}, Parameter::Init::kOnes, z.sp);
   if (model.norm == Norm::kLayerNorm && model.bias) {
-    w.norm_bias = add_parameter("head/norm/bias", z.h, 1, Parameter::Split::kNone, {}, Parameter::Init::kZeros, z.sp);
+    w.norm_bias =
+        add_parameter("head/norm/bias", z.h, 1, Parameter::Split::kNone, {}, Parameter::Init::kZeros, z.sp);
   }
   return w;
 }

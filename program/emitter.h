@@ -33,10 +33,10 @@ namespace orrery::program {
 // Sizes of one rank's share, and the bytes of its elements.
 struct Shapes {
   Shapes(const Model& m, const Plan& p, const Training& t);
-  std::int64_t b, s, tokens, rows;        // rows = tokens / t under sequence parallelism
+  std::int64_t b, s, tokens, rows;                         // rows = tokens / t under sequence parallelism
   std::int64_t h, heads, kv, head, q, qkv, f, fc1, vocab;  // local to a tensor rank
   std::int64_t t;
-  std::int64_t beta;                       // bytes of an activation
+  std::int64_t beta;  // bytes of an activation
   bool sp;
 };
 
@@ -135,11 +135,10 @@ class Emitter {
   std::int32_t add_parameter(std::string name, std::int64_t rows, std::int64_t cols, Parameter::Split split,
                              std::vector<std::int64_t> row_blocks, Parameter::Init init,
                              bool partial_over_tp);
-  void norm_op(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
-               std::int32_t x, std::int32_t y);
+  void norm_op(const std::string& name, std::int32_t weight_index, std::int32_t bias_index, std::int32_t x,
+               std::int32_t y);
   std::int32_t norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
-                         std::int32_t x, std::int32_t dy, std::int32_t residual,
-                         const std::string& out);
+                         std::int32_t x, std::int32_t dy, std::int32_t residual, const std::string& out);
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);

@@ -15,8 +15,8 @@ std::int32_t Emitter::embedding_forward(std::int32_t weight_index, std::int32_t 
               {{tokens_buffer}, weight(weight_index)}, {{x}}, 2 * z.tokens * z.h * z.beta);
   x = sum_over_tp("embedding", x, "embedding/sum");
   if (positions >= 0) {
-    elementwise(OpKind::kPositions, "embedding/positions", {z.rows, z.h, z.s, z.sp}, {{x}, weight(positions)}, {{x}},
-                3 * z.rows * z.h * z.beta);
+    elementwise(OpKind::kPositions, "embedding/positions", {z.rows, z.h, z.s, z.sp}, {{x}, weight(positions)},
+                {{x}}, 3 * z.rows * z.h * z.beta);
   }
   return x;
 }
@@ -52,7 +52,8 @@ Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t
     if (z.t > 1) collective(kind, name, kTp, Group::kTp, elements, 4, {{buffer_id}}, {{buffer_id}});
   };
   const std::int64_t logit_bytes = z.tokens * z.vocab * z.beta;
-  elementwise(OpKind::kLossMax, "loss/max", {z.tokens, z.vocab, 0, model.vocab}, {{logits}}, {{largest}}, logit_bytes);
+  elementwise(OpKind::kLossMax, "loss/max", {z.tokens, z.vocab, 0, model.vocab}, {{logits}}, {{largest}},
+              logit_bytes);
   over_tp(OpKind::kAllReduceMax, "loss/max/all-reduce", largest, z.tokens);
   elementwise(OpKind::kLossSum, "loss/sum", {z.tokens, z.vocab, 0, model.vocab},
               {{logits}, {largest}, {targets_buffer}}, {{s.probabilities}, {sums}},

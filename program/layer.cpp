@@ -26,7 +26,8 @@ void Emitter::attention_forward(const std::string& base, LayerTensors& s) {
   }
   writes.push_back({s.softmax});
   if (s.scores_mask >= 0) writes.push_back({s.scores_mask});
-  Op& o = op(OpKind::kAttention, base, {z.b, z.s, z.heads, z.kv, z.head, !flash}, {{s.qkv}}, std::move(writes));
+  Op& o =
+      op(OpKind::kAttention, base, {z.b, z.s, z.heads, z.kv, z.head, !flash}, {{s.qkv}}, std::move(writes));
   const double full = 4.0 * static_cast<double>(scores) * static_cast<double>(z.head);
   o.flops = flash ? 0.5 * full : full;
   const std::int64_t passes = training.dropout ? 8 : 5;  // scores written, softmax, dropout, read
@@ -63,8 +64,8 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   gemm(name("attn/out"), z.tokens, z.h, z.q, kTransB, {{s.ctx}, weight(w.out)}, {{o}});
   const std::int32_t o_sum = sum_over_tp(name("attn/out"), o, name("attn/out/sum"));
 
-  const auto residual = [&](const char* op_name, std::int32_t from, std::int32_t branch,
-                            std::int32_t bias, std::int32_t to, std::int32_t& mask, const char* mask_name) {
+  const auto residual = [&](const char* op_name, std::int32_t from, std::int32_t branch, std::int32_t bias,
+                            std::int32_t to, std::int32_t& mask, const char* mask_name) {
     std::vector<Ref> in{{from}, {branch}};
     if (bias >= 0) in.push_back(weight(bias));
     std::vector<Ref> out{{to}};
@@ -74,7 +75,8 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
       out.push_back({mask});
       bytes += z.rows * z.h;
     }
-    elementwise(OpKind::kResidual, name(op_name), {z.rows, z.h, bias >= 0}, std::move(in), std::move(out), bytes);
+    elementwise(OpKind::kResidual, name(op_name), {z.rows, z.h, bias >= 0}, std::move(in), std::move(out),
+                bytes);
   };
   s.y = activation(name("attn/residual/out"), z.rows * z.h);
   residual("attn/residual", x, o_sum, w.out_bias, s.y, s.mask1, "attn/dropout-mask");
@@ -150,11 +152,11 @@ std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& 
   if (!split) linear_weight_grad(name("mlp/fc2"), w.fc2, -1, z.h, z.f, dz, s.v);
   const std::int32_t du = activation(name("mlp/fc1/grad"), z.tokens * z.fc1);
   later.d_u = du;
-  elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}}, {{du}},
-              z.tokens * (2 * z.fc1 + z.f) * z.beta);
+  elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}},
+              {{du}}, z.tokens * (2 * z.fc1 + z.f) * z.beta);
   const std::int32_t dn2 = column_grad("mlp/fc1", du, z.fc1, w.fc1, w.fc1_bias, s.n2, "mlp/fc1/input/again");
-  const std::int32_t dy = norm_grad(name("mlp/norm/grad"), w.norm2, w.norm2_bias, s.y, dn2, d_out,
-                                    name("attn/residual/grad"));
+  const std::int32_t dy =
+      norm_grad(name("mlp/norm/grad"), w.norm2, w.norm2_bias, s.y, dn2, d_out, name("attn/residual/grad"));
 
   // Attention.
   const std::int32_t dp = branch("attn/out", dy, s.mask1, w.out_bias);
@@ -166,8 +168,8 @@ std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& 
   std::vector<Ref> reads{{s.qkv}, {s.ctx}, {s.softmax}, {dctx}};
   if (s.scores_mask >= 0) reads.push_back({s.scores_mask});
   const bool flash = stack.flash_attention;
-  Op& attention = op(OpKind::kAttentionGrad, name("attn/core/grad"), {z.b, z.s, z.heads, z.kv, z.head, !flash},
-                     std::move(reads), {{dqkv}});
+  Op& attention = op(OpKind::kAttentionGrad, name("attn/core/grad"),
+                     {z.b, z.s, z.heads, z.kv, z.head, !flash}, std::move(reads), {{dqkv}});
   const std::int64_t scores = z.b * z.heads * z.s * z.s;
   attention.flops = (flash ? 5.0 : 8.0) * static_cast<double>(scores) * static_cast<double>(z.head);
   attention.traffic = Bytes{z.tokens * (2 * z.qkv + 2 * z.q) * z.beta + (flash ? 0 : 7 * scores * z.beta)};
@@ -184,7 +186,8 @@ std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& 
     dqkv = raw;
   }
   later.d_qkv = dqkv;
-  const std::int32_t dn1 = column_grad("attn/qkv", dqkv, z.qkv, w.qkv, w.qkv_bias, s.n1, "attn/qkv/input/again");
+  const std::int32_t dn1 =
+      column_grad("attn/qkv", dqkv, z.qkv, w.qkv, w.qkv_bias, s.n1, "attn/qkv/input/again");
   return norm_grad(name("attn/norm/grad"), w.norm1, w.norm1_bias, s.x, dn1, dy, name("input/grad"));
 }
 

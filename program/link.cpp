@@ -116,6 +116,8 @@ void Hazards::record(const Op& op, std::int32_t micro_batch, std::int64_t ordina
   }
 }
 
-void link_waits(RankClass& rank) { Linker(rank).run(); }
+void link_waits(RankClass& rank) {
+  Linker(rank).run();
+}
 
 }  // namespace orrery::program

@@ -14,7 +14,9 @@ namespace orrery::program {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;
-constexpr std::int64_t align(std::int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr std::int64_t align(std::int64_t n) {
+  return (n + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 struct Touch {
   std::int32_t first = -1, last = -1;  // ops
@@ -50,7 +52,8 @@ void decide_lives(RankClass& rank, const Touches& touches) {
     }
     for (const Op& op : rank.segments[s].ops) {
       const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
-      if (op.kind == OpKind::kRecv && pipeline) received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
+      if (op.kind == OpKind::kRecv && pipeline)
+        received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
     }
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
@@ -88,9 +91,10 @@ void place_events(RankClass& rank, const Touches& touches) {
       if (last_kind[b] == kind) segment.memory.push_back({touch.last, buffer, false});
     }
     // At one op: allocations come before it, frees after it.
-    std::stable_sort(segment.memory.begin(), segment.memory.end(), [](const MemoryEvent& a, const MemoryEvent& c) {
-      return std::pair(a.op, !a.allocate) < std::pair(c.op, !c.allocate);
-    });
+    std::stable_sort(segment.memory.begin(), segment.memory.end(),
+                     [](const MemoryEvent& a, const MemoryEvent& c) {
+                       return std::pair(a.op, !a.allocate) < std::pair(c.op, !c.allocate);
+                     });
     std::int64_t live = 0, peak = 0;
     for (const MemoryEvent& e : segment.memory) {
       const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
@@ -105,9 +109,12 @@ void place_events(RankClass& rank, const Touches& touches) {
 // Bytes that are there whatever is in flight: static buffers and the extra copies of received ones.
 std::int64_t always(const RankClass& rank, const Buffer& b) {
   switch (b.life) {
-    case Life::kStatic: return b.bytes.value * b.instances;
-    case Life::kSaved: return b.bytes.value * (b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)]);
-    case Life::kLocal: return b.bytes.value * (b.instances - 1);
+    case Life::kStatic:
+      return b.bytes.value * b.instances;
+    case Life::kSaved:
+      return b.bytes.value * (b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)]);
+    case Life::kLocal:
+      return b.bytes.value * (b.instances - 1);
   }
   return 0;
 }

@@ -7,10 +7,13 @@ namespace orrery::program {
 
 std::string_view name_of(OpKind kind) {
   static constexpr const char* kNames[] = {
-      "gemm", "embedding", "embedding-grad", "positions", "positions-grad", "norm", "norm-grad", "head-norm",
-      "head-norm-grad", "rope", "rope-grad", "attention", "attention-grad", "activation", "activation-grad",
-      "residual", "dropout-grad", "bias-grad", "loss-max", "loss-sum", "loss", "loss-grad", "zero-grad",
-      "accumulate", "optimizer", "all-reduce", "all-reduce-max", "all-gather", "reduce-scatter", "send", "recv"};
+      "gemm",       "embedding",      "embedding-grad", "positions",      "positions-grad",
+      "norm",       "norm-grad",      "head-norm",      "head-norm-grad", "rope",
+      "rope-grad",  "attention",      "attention-grad", "activation",     "activation-grad",
+      "residual",   "dropout-grad",   "bias-grad",      "loss-max",       "loss-sum",
+      "loss",       "loss-grad",      "zero-grad",      "accumulate",     "optimizer",
+      "all-reduce", "all-reduce-max", "all-gather",     "reduce-scatter", "send",
+      "recv"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -24,7 +27,8 @@ std::int64_t Program::footprint_bytes() const {
   std::size_t total = sizeof(Program);
   for (const RankClass& c : classes) {
     total += sizeof(RankClass) + c.buffers.size() * sizeof(Buffer) + c.parameters.size() * sizeof(Parameter) +
-             c.units.size() * sizeof(Unit) + c.steps.size() * sizeof(Step) + c.waits.size() * sizeof(ExternalWait);
+             c.units.size() * sizeof(Unit) + c.steps.size() * sizeof(Step) +
+             c.waits.size() * sizeof(ExternalWait);
     for (const Buffer& b : c.buffers) total += b.name.capacity();
     for (const Segment& s : c.segments) {
       total += sizeof(Segment) + s.memory.size() * sizeof(MemoryEvent);

@@ -33,14 +33,43 @@ namespace orrery::program {
 
 enum class OpKind : std::uint8_t {
   // Compute. Shapes in Op::dims are given in program/ops.h beside the emitters.
-  kGemm, kEmbedding, kEmbeddingGrad, kPositions, kPositionsGrad, kNorm, kNormGrad, kHeadNorm,
-  kHeadNormGrad, kRope, kRopeGrad, kAttention, kAttentionGrad, kActivation, kActivationGrad, kResidual,
-  kDropoutGrad, kBiasGrad, kLossMax, kLossSum, kLoss, kLossGrad, kZeroGrad, kAccumulate, kOptimizer,
+  kGemm,
+  kEmbedding,
+  kEmbeddingGrad,
+  kPositions,
+  kPositionsGrad,
+  kNorm,
+  kNormGrad,
+  kHeadNorm,
+  kHeadNormGrad,
+  kRope,
+  kRopeGrad,
+  kAttention,
+  kAttentionGrad,
+  kActivation,
+  kActivationGrad,
+  kResidual,
+  kDropoutGrad,
+  kBiasGrad,
+  kLossMax,
+  kLossSum,
+  kLoss,
+  kLossGrad,
+  kZeroGrad,
+  kAccumulate,
+  kOptimizer,
   // Communication.
-  kAllReduce, kAllReduceMax, kAllGather, kReduceScatter, kSend, kRecv,
+  kAllReduce,
+  kAllReduceMax,
+  kAllGather,
+  kReduceScatter,
+  kSend,
+  kRecv,
 };
 std::string_view name_of(OpKind kind);
-constexpr bool is_communication(OpKind k) { return k >= OpKind::kAllReduce; }
+constexpr bool is_communication(OpKind k) {
+  return k >= OpKind::kAllReduce;
+}
 
 // Streams of a rank, in the order of Program::streams.
 enum Stream : std::uint8_t { kCompute, kTp, kDp, kSend, kRecv, kGradSend, kGradRecv, kStreamCount };
@@ -50,7 +79,12 @@ constexpr std::array<const char*, kStreamCount> kStreamNames{
 enum class Group : std::uint8_t { kNone, kTp, kDp, kShard, kReplica, kPipeline };
 
 enum class BufferClass : std::uint8_t {
-  kParameter, kGradient, kOptimizer, kActivation, kWorkspace, kCommunication
+  kParameter,
+  kGradient,
+  kOptimizer,
+  kActivation,
+  kWorkspace,
+  kCommunication
 };
 inline constexpr std::size_t kBufferClasses = 6;
 constexpr std::array<const char*, kBufferClasses> kBufferClassNames{
@@ -65,18 +99,18 @@ struct Buffer {
   std::string name;
   BufferClass cls = BufferClass::kActivation;
   Life life = Life::kLocal;
-  std::int32_t chunk = -1;       // local chunk index; -1: of the whole rank
+  std::int32_t chunk = -1;  // local chunk index; -1: of the whole rank
   std::int32_t instances = 1;
-  Bytes bytes;                   // of one instance
-  std::int64_t arena_offset = 0; // of instance 0, from the start of the rank's arena
-  std::int64_t arena_stride = 0; // to the next instance
+  Bytes bytes;                    // of one instance
+  std::int64_t arena_offset = 0;  // of instance 0, from the start of the rank's arena
+  std::int64_t arena_stride = 0;  // to the next instance
 };
 
 // A reference to part of a buffer. With `sharded`, the executor adds shard_rank * stride elements.
 struct Ref {
   std::int32_t buffer = -1;
-  std::int64_t offset = 0;       // elements
-  std::int64_t shard_stride = 0; // elements; 0: not sharded
+  std::int64_t offset = 0;        // elements
+  std::int64_t shard_stride = 0;  // elements; 0: not sharded
 };
 
 struct Op {
@@ -84,7 +118,7 @@ struct Op {
   OpKind kind = OpKind::kGemm;
   Stream stream = kCompute;
   Group group = Group::kNone;
-  std::uint8_t flags = 0;        // kAccumulateFlag, ...
+  std::uint8_t flags = 0;  // kAccumulateFlag, ...
   std::int32_t layer = -1;
   std::array<std::int64_t, 6> dims{};
   double flops = 0;
@@ -99,23 +133,23 @@ struct Op {
 inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
 
 enum class SegmentKind : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kOptimizer };
-constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input",
-                                                   "backward-weight", "optimizer"};
+constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input", "backward-weight",
+                                                   "optimizer"};
 
 struct MemoryEvent {
-  std::int32_t op = 0;           // allocated before it, or freed after it
+  std::int32_t op = 0;  // allocated before it, or freed after it
   std::int32_t buffer = 0;
   bool allocate = true;
 };
 
 struct Segment {
   SegmentKind kind = SegmentKind::kForward;
-  std::int32_t chunk = 0;        // local chunk index
-  bool last_micro_batch = false; // carries the gradient reduction
+  std::int32_t chunk = 0;         // local chunk index
+  bool last_micro_batch = false;  // carries the gradient reduction
   std::vector<Op> ops;
   std::vector<MemoryEvent> memory;
   std::array<std::int32_t, kStreamCount> stream_ops{};  // ops per stream
-  Bytes peak, net;               // live bytes relative to the start of the segment
+  Bytes peak, net;                                      // live bytes relative to the start of the segment
 };
 
 // A wait on work of an earlier step: before `op`, stream `stream` must have completed `count` ops.
@@ -132,31 +166,31 @@ struct Step {
 };
 
 struct Parameter {
-  std::string name;              // logical: equal in every plan
+  std::string name;  // logical: equal in every plan
   std::int64_t rows = 0, cols = 1;
   std::vector<std::int64_t> row_blocks;  // fused matrices: each block is split over tp on its own
   enum class Split : std::uint8_t { kNone, kRows, kCols } split = Split::kNone;
   enum class Init : std::uint8_t { kNormal, kOnes, kZeros } init = Init::kNormal;
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
   std::int64_t local_rows = 0, local_cols = 1;
-  std::int32_t unit = 0;         // index in RankClass::units
-  std::int64_t offset = 0;       // elements into the unit
+  std::int32_t unit = 0;    // index in RankClass::units
+  std::int64_t offset = 0;  // elements into the unit
   std::int64_t local_elements() const { return local_rows * local_cols; }
 };
 
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
 struct Unit {
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
-  std::int32_t gathered_buffer = -1;    // ZeRO-3: full parameters while in use
-  std::int32_t full_gradient = -1;      // ZeRO-2/3: full gradient while it is being made
-  std::int64_t elements = 0;            // unpadded
-  std::int64_t padded = 0;              // a multiple of the shard group
-  std::int64_t shard = 0;               // elements each rank of the group owns (padded when ZeRO is 0)
+  std::int32_t gathered_buffer = -1;  // ZeRO-3: full parameters while in use
+  std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made
+  std::int64_t elements = 0;          // unpadded
+  std::int64_t padded = 0;            // a multiple of the shard group
+  std::int64_t shard = 0;             // elements each rank of the group owns (padded when ZeRO is 0)
 };
 
 struct RankClass {
   std::int32_t stage = 0;
-  std::vector<std::int32_t> chunks;     // global chunk of each local chunk
+  std::vector<std::int32_t> chunks;  // global chunk of each local chunk
   std::vector<Buffer> buffers;
   std::vector<Parameter> parameters;
   std::vector<Unit> units;
@@ -194,11 +228,11 @@ struct Program {
   Plan plan;
   Training training;
   Binding binding;
-  std::vector<RankClass> classes;       // by stage
+  std::vector<RankClass> classes;  // by stage
 
-  std::int64_t hash() const;            // of the ops and schedules
-  std::int64_t footprint_bytes() const; // memory this value takes
-  std::int64_t ops_per_step() const;    // op instances of one rank of each class
+  std::int64_t hash() const;             // of the ops and schedules
+  std::int64_t footprint_bytes() const;  // memory this value takes
+  std::int64_t ops_per_step() const;     // op instances of one rank of each class
 };
 
 // Throws InputError (with `at` for its place) when the plan does not fit the model: degrees that do
@@ -208,7 +242,8 @@ void check_plan(const Model& model, const Plan& plan, const Training& training, 
 // The program of one training step. Precondition: check_plan passes. A program without names can be
 // costed but not shown; the estimate compiles many small ones.
 enum class Names { kYes, kNo };
-Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack, Names names = Names::kYes);
+Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
+                Names names = Names::kYes);
 
 // "op layer3/attn/qkv of forward[chunk 0, micro-batch 5] on stage 1" for messages.
 std::string describe_op(const RankClass& c, const Step& step, const Op& op);

@@ -58,7 +58,8 @@ std::vector<Slot> zero_bubble_h1(std::int64_t p, std::int64_t m, std::int64_t st
     out.push_back(slot(Work::kBackwardInput, 0, s.micro_batch));
     if (s.micro_batch >= stage) out.push_back(slot(Work::kBackwardWeight, 0, s.micro_batch - stage));
   }
-  for (std::int64_t k = std::max<std::int64_t>(0, m - stage); k < m; ++k) out.push_back(slot(Work::kBackwardWeight, 0, k));
+  for (std::int64_t k = std::max<std::int64_t>(0, m - stage); k < m; ++k)
+    out.push_back(slot(Work::kBackwardWeight, 0, k));
   return out;
 }
 
@@ -81,7 +82,8 @@ class ZeroBubbleV {
       // Everything of this time step sees the state at its start.
       std::vector<Slot> chosen(stages_.size());
       std::vector<bool> runs(stages_.size());
-      for (std::size_t i = 0; i < stages_.size(); ++i) runs[i] = choose(static_cast<std::int64_t>(i), chosen[i]);
+      for (std::size_t i = 0; i < stages_.size(); ++i)
+        runs[i] = choose(static_cast<std::int64_t>(i), chosen[i]);
       finished = 0;
       for (std::size_t i = 0; i < stages_.size(); ++i) {
         if (runs[i]) commit(stages_[i], chosen[i]);
@@ -100,7 +102,9 @@ class ZeroBubbleV {
   };
 
   // The global chunk of (stage, local chunk), and where a global chunk lives.
-  std::int64_t global(std::int64_t stage, std::int64_t c) const { return c == 0 ? stage : 2 * p_ - 1 - stage; }
+  std::int64_t global(std::int64_t stage, std::int64_t c) const {
+    return c == 0 ? stage : 2 * p_ - 1 - stage;
+  }
   const Stage& home(std::int64_t chunk, std::int64_t& local) const {
     local = chunk / p_;
     return stages_[static_cast<std::size_t>(local == 0 ? chunk : 2 * p_ - 1 - chunk)];
@@ -184,7 +188,8 @@ std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, 
     case Schedule::kInterleaved:
       if (v < 2) return "interleaved needs at least two chunks per stage";
       if (p < 2) return "interleaved needs at least two stages";
-      if (m % p != 0) return fmt::format("interleaved needs micro-batches ({}) in multiples of pp ({})", m, p);
+      if (m % p != 0)
+        return fmt::format("interleaved needs micro-batches ({}) in multiples of pp ({})", m, p);
       break;
     case Schedule::kZeroBubbleV:
       if (v != 2) return fmt::format("zb-v has two chunks per stage, not {}", v);
@@ -198,23 +203,30 @@ std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t
   if (schedule == Schedule::kZeroBubbleV) return ZeroBubbleV(p, m).run();
   std::vector<std::vector<Slot>> out;
   for (std::int64_t i = 0; i < p; ++i) {
-    if (schedule == Schedule::kNaive) out.push_back(one_chunk(m, 0));
-    else if (schedule == Schedule::kGPipe) out.push_back(one_chunk(m, m));
-    else if (schedule == Schedule::k1F1B) out.push_back(one_chunk(m, p - 1 - i));
-    else if (schedule == Schedule::kZeroBubbleH1) out.push_back(zero_bubble_h1(p, m, i));
-    else out.push_back(interleaved(p, v, m, i));
+    if (schedule == Schedule::kNaive)
+      out.push_back(one_chunk(m, 0));
+    else if (schedule == Schedule::kGPipe)
+      out.push_back(one_chunk(m, m));
+    else if (schedule == Schedule::k1F1B)
+      out.push_back(one_chunk(m, p - 1 - i));
+    else if (schedule == Schedule::kZeroBubbleH1)
+      out.push_back(zero_bubble_h1(p, m, i));
+    else
+      out.push_back(interleaved(p, v, m, i));
   }
   return out;
 }
 
 std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v) {
   std::vector<std::int32_t> live(static_cast<std::size_t>(v)), most(static_cast<std::size_t>(v));
-  const bool split = std::any_of(slots.begin(), slots.end(),
-                                 [](const Slot& s) { return s.work == Work::kBackwardWeight; });
+  const bool split =
+      std::any_of(slots.begin(), slots.end(), [](const Slot& s) { return s.work == Work::kBackwardWeight; });
   for (const Slot& s : slots) {
     const auto c = static_cast<std::size_t>(s.chunk);
-    if (s.work == Work::kForward) most[c] = std::max(most[c], ++live[c]);
-    else if (s.work == (split ? Work::kBackwardWeight : Work::kBackward)) --live[c];
+    if (s.work == Work::kForward)
+      most[c] = std::max(most[c], ++live[c]);
+    else if (s.work == (split ? Work::kBackwardWeight : Work::kBackward))
+      --live[c];
   }
   return most;
 }

@@ -32,14 +32,16 @@ BlockElements::BlockElements(const Model& m, std::int64_t tp) {
   embedding = (m.vocab + tp - 1) / tp * h;
   positions = m.positions == Positions::kLearned ? m.max_positions * h : 0;
   layer = (h * m.qkv_width() + q * h + h * m.fc1_width() + m.ffn() * h) / tp + 2 * norm;
-  if (m.bias) layer += (m.qkv_width() + m.fc1_width()) / tp + 2 * h;
-  else if (m.qkv_bias) layer += m.qkv_width() / tp;
+  if (m.bias)
+    layer += (m.qkv_width() + m.fc1_width()) / tp + 2 * h;
+  else if (m.qkv_bias)
+    layer += m.qkv_width() / tp;
   if (m.qk_norm) layer += 2 * m.head();
   head_norm = norm;
 }
 
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t stage,
-                          std::span<const std::int64_t> chunk_layers) {
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s,
+                          std::int64_t stage, std::span<const std::int64_t> chunk_layers) {
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   const BlockElements elements(m, p.tp);
   const std::int64_t last = p.pp * p.vpp - 1, shards = p.shards();
@@ -59,7 +61,8 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, cons
       blocks.push_back({elements.embedding, true});
       if (elements.positions > 0) blocks.push_back({elements.positions, each});
     }
-    for (std::int64_t l = 0; l < chunk_layers[static_cast<std::size_t>(g)]; ++l) blocks.push_back({elements.layer, each});
+    for (std::int64_t l = 0; l < chunk_layers[static_cast<std::size_t>(g)]; ++l)
+      blocks.push_back({elements.layer, each});
     if (g == last) {
       blocks.push_back({elements.head_norm, each});
       if (!tied_here) blocks.push_back({elements.embedding, each || m.tied_embeddings});
@@ -70,8 +73,8 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, cons
       const std::int32_t index = unit[i - 1];
       while (i > 0 && unit[i - 1] == index) sum += blocks[--i].elements;
       const std::int64_t shard = (sum + shards - 1) / shards, padded = shard * shards;
-      total += (p.zero == 3 ? shard : padded) * bytes.parameter + (p.zero >= 2 ? shard : padded) * bytes.gradient +
-               shard * bytes.optimizer();
+      total += (p.zero == 3 ? shard : padded) * bytes.parameter +
+               (p.zero >= 2 ? shard : padded) * bytes.gradient + shard * bytes.optimizer();
       widest = std::max(widest, padded);
       if (g == 0 && i == 0) embedding_padded = padded;
     }

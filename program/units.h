@@ -19,7 +19,7 @@ namespace orrery::program {
 // A block of parameters in model order.
 struct BlockSize {
   std::int64_t elements = 0;
-  bool alone = false;       // never shares a unit
+  bool alone = false;  // never shares a unit
 };
 
 // The unit of each block, numbered in backward order from zero. A unit is closed by the first block
@@ -34,7 +34,7 @@ struct BlockElements {
 
 // Bytes always allocated on a rank of `stage`: parameters, gradients, optimizer state (each padded to the
 // shard group), transient rings, data, and receive buffers beyond those in flight.
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t stage,
-                          std::span<const std::int64_t> chunk_layers);
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s,
+                          std::int64_t stage, std::span<const std::int64_t> chunk_layers);
 
 }  // namespace orrery::program

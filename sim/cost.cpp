@@ -16,12 +16,17 @@ PlanLinks plan_links(const Topology& topology, const Plan& plan) {
 
 const GroupLinks& CostModel::links(program::Group group) const {
   switch (group) {
-    case program::Group::kTp: return links_.tp;
-    case program::Group::kShard: return links_.shard;
-    case program::Group::kReplica: return links_.replica;
-    case program::Group::kPipeline: return links_.pipeline;
+    case program::Group::kTp:
+      return links_.tp;
+    case program::Group::kShard:
+      return links_.shard;
+    case program::Group::kReplica:
+      return links_.replica;
+    case program::Group::kPipeline:
+      return links_.pipeline;
     case program::Group::kDp:
-    case program::Group::kNone: break;
+    case program::Group::kNone:
+      break;
   }
   return links_.dp;
 }
@@ -29,13 +34,17 @@ const GroupLinks& CostModel::links(program::Group group) const {
 Time CostModel::op(const program::Op& op) const {
   using program::OpKind;
   switch (op.kind) {
-    case OpKind::kRecv: return Time{0};
-    case OpKind::kSend: return transfer_cost(op.payload, links_.pipeline, cluster_);
+    case OpKind::kRecv:
+      return Time{0};
+    case OpKind::kSend:
+      return transfer_cost(op.payload, links_.pipeline, cluster_);
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:
     case OpKind::kAllGather:
-    case OpKind::kReduceScatter: return collective_cost(op.kind, op.payload, links(op.group), cluster_).time;
-    default: return compute_time(device_, math_, element_bytes_, op);
+    case OpKind::kReduceScatter:
+      return collective_cost(op.kind, op.payload, links(op.group), cluster_).time;
+    default:
+      return compute_time(device_, math_, element_bytes_, op);
   }
 }
 

@@ -20,8 +20,13 @@ PlanLinks plan_links(const Topology& topology, const Plan& plan);
 
 class CostModel {
  public:
-  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links, const Training& training)
-      : device_(device), stack_(stack), cluster_(cluster), links_(links), math_(training.math),
+  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
+            const Training& training)
+      : device_(device),
+        stack_(stack),
+        cluster_(cluster),
+        links_(links),
+        math_(training.math),
         element_bytes_(activation_bytes(training.precision)) {}
 
   Time op(const program::Op& op) const;

@@ -69,23 +69,32 @@ double time_calls(cudaStream_t stream, int batches, int calls, const std::functi
 // Row-major C[m,n] = op(A) op(B) in bf16 with fp32 sums; cuBLAS sees the transposed column-major product.
 class Gemm {
  public:
-  Gemm(cublasLtHandle_t handle, std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b, void* workspace, std::size_t workspace_bytes)
+  Gemm(cublasLtHandle_t handle, std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a,
+       bool transpose_b, void* workspace, std::size_t workspace_bytes)
       : handle_(handle), workspace_(workspace), workspace_bytes_(workspace_bytes) {
     check(cublasLtMatmulDescCreate(&op_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
-    const cublasOperation_t first = transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first), "transpose");
-    check(cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second), "transpose");
+    const cublasOperation_t first = transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            second = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check(cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first),
+          "transpose");
+    check(cublasLtMatmulDescSetAttribute(op_, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second),
+          "transpose");
     const auto layout = [](cublasLtMatrixLayout_t* l, std::int64_t rows, std::int64_t cols) {
-      check(cublasLtMatrixLayoutCreate(l, CUDA_R_16BF, static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows), cols), "layout");
+      check(cublasLtMatrixLayoutCreate(l, CUDA_R_16BF, static_cast<std::uint64_t>(cols),
+                                       static_cast<std::uint64_t>(rows), cols),
+            "layout");
     };
     layout(&b_, transpose_b ? n : k, transpose_b ? k : n);
     layout(&a_, transpose_a ? k : m, transpose_a ? m : k);
     layout(&c_, m, n);
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "preference");
-    check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes), "workspace");
+    check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &workspace_bytes, sizeof workspace_bytes),
+          "workspace");
     int found = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(handle_, op_, b_, a_, c_, c_, preference, 1, &heuristic_, &found), "heuristic");
+    check(cublasLtMatmulAlgoGetHeuristic(handle_, op_, b_, a_, c_, c_, preference, 1, &heuristic_, &found),
+          "heuristic");
     cublasLtMatmulPreferenceDestroy(preference);
     if (found == 0) throw Error("cuBLASLt has no algorithm for a shape");
   }
@@ -100,7 +109,9 @@ class Gemm {
 
   void run(const void* a, const void* b, void* c, cudaStream_t stream) const {
     const float one = 1, zero = 0;
-    check(cublasLtMatmul(handle_, op_, &one, b, b_, a, a_, &zero, c, c_, c, c_, &heuristic_.algo, workspace_, workspace_bytes_, stream), "matmul");
+    check(cublasLtMatmul(handle_, op_, &one, b, b_, a, a_, &zero, c, c_, c, c_, &heuristic_.algo, workspace_,
+                         workspace_bytes_, stream),
+          "matmul");
   }
 
  private:
@@ -117,10 +128,14 @@ struct Shape {
 };
 
 Json measure_gemms(cudaStream_t stream, double sustained_s) {
-  constexpr Shape kShapes[] = {{2048, 4096, 4096}, {4096, 12288, 4096}, {4096, 4096, 14336}, {8192, 8192, 8192}, {8192, 28672, 8192}, {2048, 1024, 8192}, {16384, 50304, 768}};
+  constexpr Shape kShapes[] = {{2048, 4096, 4096}, {4096, 12288, 4096}, {4096, 4096, 14336},
+                               {8192, 8192, 8192}, {8192, 28672, 8192}, {2048, 1024, 8192},
+                               {16384, 50304, 768}};
   constexpr std::size_t kWorkspace = 64 << 20;
   std::size_t most = 0;
-  for (const Shape& s : kShapes) most = std::max(most, static_cast<std::size_t>(2 * std::max({s.tokens * s.out, s.tokens * s.in, s.out * s.in})));
+  for (const Shape& s : kShapes)
+    most = std::max(
+        most, static_cast<std::size_t>(2 * std::max({s.tokens * s.out, s.tokens * s.in, s.out * s.in})));
   const DeviceBuffer a(most), b(most), c(most), workspace(kWorkspace);
   check(cudaMemset(a.data(), 0x3c, most), "memset");  // small non-zero numbers: zeros draw less power
   check(cudaMemset(b.data(), 0x3c, most), "memset");
@@ -133,12 +148,19 @@ Json measure_gemms(cudaStream_t stream, double sustained_s) {
       std::int64_t m, n, k;
       bool ta, tb;
     };
-    const Layout layouts[] = {{"forward", s.tokens, s.out, s.in, false, true}, {"dgrad", s.tokens, s.in, s.out, false, false}, {"wgrad", s.out, s.in, s.tokens, true, false}};
+    const Layout layouts[] = {{"forward", s.tokens, s.out, s.in, false, true},
+                              {"dgrad", s.tokens, s.in, s.out, false, false},
+                              {"wgrad", s.out, s.in, s.tokens, true, false}};
     for (const Layout& l : layouts) {
       const Gemm g(handle, l.m, l.n, l.k, l.ta, l.tb, workspace.data(), kWorkspace);
       const double t = time_calls(stream, 7, 20, [&] { g.run(a.data(), b.data(), c.data(), stream); });
-      out.push_back({{"layout", l.name}, {"m", l.m}, {"n", l.n}, {"k", l.k}, {"seconds", t},
-                     {"tflops", 2.0 * static_cast<double>(l.m) * static_cast<double>(l.n) * static_cast<double>(l.k) / t * 1e-12}});
+      out.push_back({{"layout", l.name},
+                     {"m", l.m},
+                     {"n", l.n},
+                     {"k", l.k},
+                     {"seconds", t},
+                     {"tflops", 2.0 * static_cast<double>(l.m) * static_cast<double>(l.n) *
+                                    static_cast<double>(l.k) / t * 1e-12}});
     }
   }
   // Sustained: one large product back to back; the speed of the last second.
@@ -149,7 +171,13 @@ Json measure_gemms(cudaStream_t stream, double sustained_s) {
     last = time_calls(stream, 1, 500, [&] { g.run(a.data(), b.data(), c.data(), stream); });
   }
   if (last > 0) {
-    out.push_back({{"layout", "forward-sustained"}, {"m", 8192}, {"n", 8192}, {"k", 8192}, {"seconds", last}, {"sustained_s", sustained_s}, {"tflops", 2.0 * 8192 * 8192 * 8192 / last * 1e-12}});
+    out.push_back({{"layout", "forward-sustained"},
+                   {"m", 8192},
+                   {"n", 8192},
+                   {"k", 8192},
+                   {"seconds", last},
+                   {"sustained_s", sustained_s},
+                   {"tflops", 2.0 * 8192 * 8192 * 8192 / last * 1e-12}});
   }
   cublasLtDestroy(handle);
   return out;
@@ -161,11 +189,14 @@ Json measure_copies(cudaStream_t stream) {
   void* host = nullptr;
   check(cudaMallocHost(&host, kBytes), "cudaMallocHost");
   const auto rate = [&](void* to, const void* from, cudaMemcpyKind kind, double bytes) {
-    return bytes / time_calls(stream, 5, 5, [&] { check(cudaMemcpyAsync(to, from, kBytes, kind, stream), "copy"); }) * 1e-9;
+    return bytes /
+           time_calls(stream, 5, 5, [&] { check(cudaMemcpyAsync(to, from, kBytes, kind, stream), "copy"); }) *
+           1e-9;
   };
-  const Json out = {{"device_read_plus_write_gb_s", rate(b.data(), a.data(), cudaMemcpyDeviceToDevice, 2.0 * kBytes)},
-                    {"host_to_device_gb_s", rate(a.data(), host, cudaMemcpyHostToDevice, kBytes)},
-                    {"device_to_host_gb_s", rate(host, a.data(), cudaMemcpyDeviceToHost, kBytes)}};
+  const Json out = {
+      {"device_read_plus_write_gb_s", rate(b.data(), a.data(), cudaMemcpyDeviceToDevice, 2.0 * kBytes)},
+      {"host_to_device_gb_s", rate(a.data(), host, cudaMemcpyHostToDevice, kBytes)},
+      {"device_to_host_gb_s", rate(host, a.data(), cudaMemcpyDeviceToHost, kBytes)}};
   cudaFreeHost(host);
   return out;
 }
@@ -176,9 +207,11 @@ Json measure_launch(cudaStream_t stream) {
   const auto begin = std::chrono::steady_clock::now();
   constexpr int kCalls = 10000;
   for (int i = 0; i < kCalls; ++i) check(cudaMemsetAsync(a.data(), 0, 4, stream), "memset");
-  const double host = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kCalls;
+  const double host =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kCalls;
   check(cudaStreamSynchronize(stream), "synchronise");
-  const double device = time_calls(stream, 7, 1000, [&] { check(cudaMemsetAsync(a.data(), 0, 4, stream), "memset"); });
+  const double device =
+      time_calls(stream, 7, 1000, [&] { check(cudaMemsetAsync(a.data(), 0, 4, stream), "memset"); });
   return {{"host_us_per_launch", host * 1e6}, {"device_us_per_launch", device * 1e6}};
 }
 
@@ -190,7 +223,8 @@ Json measure_nccl([[maybe_unused]] cudaStream_t stream) {
   const std::size_t count = 64UL << 20;
   const DeviceBuffer a(4 * count), b(4 * count);
   const double t = time_calls(stream, 5, 5, [&] {
-    if (ncclAllReduce(a.data(), b.data(), count, ncclFloat, ncclSum, comm, stream) != ncclSuccess) throw Error("ncclAllReduce failed");
+    if (ncclAllReduce(a.data(), b.data(), count, ncclFloat, ncclSum, comm, stream) != ncclSuccess)
+      throw Error("ncclAllReduce failed");
   });
   ncclCommDestroy(comm);
   int version = 0;
@@ -219,7 +253,8 @@ int main(int argc, char** argv) {
     cudaRuntimeGetVersion(&runtime);
     cudaStream_t stream = nullptr;
     check(cudaStreamCreate(&stream), "stream");
-    Json out = {{"schema", "orrery.gpu-measurement/1"}, {"device", p.name}, {"units", p.multiProcessorCount}, {"memory_bytes", p.totalGlobalMem}, {"driver", driver}, {"runtime", runtime}};
+    Json out = {{"schema", "orrery.gpu-measurement/1"}, {"device", p.name}, {"units", p.multiProcessorCount},
+                {"memory_bytes", p.totalGlobalMem},     {"driver", driver}, {"runtime", runtime}};
     out["copies"] = measure_copies(stream);
     out["launch"] = measure_launch(stream);
     out["gemm"] = measure_gemms(stream, sustained);

@@ -66,8 +66,8 @@ void embedding_grad(Index tokens, Index width, Index first, Index rows, const st
                     const float* dy, float* d_table, bool accumulate);
 // Row r of x is token first_token + r of a [batch, seq] grid.
 void positions(Index rows, Index width, Index seq, Index first_token, const float* table, float* x);
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows,
-                    const float* dy, float* d_table, bool accumulate);
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
+                    float* d_table, bool accumulate);
 
 // Cross-entropy over columns [first, first + columns) of a vocabulary, in three passes with a reduction
 // between them: largest logit; exponentials and {sum, target's logit - largest}; loss and probabilities.

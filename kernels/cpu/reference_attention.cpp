@@ -11,7 +11,9 @@ namespace {
 // Pointers to the rows of one (sample, head) in the fused [q | k | v] layout.
 struct HeadView {
   HeadView(const AttentionShape& s, Index sample, Index head_index, Index offset = 0)
-      : width(s.width()), base(sample * s.seq * width + offset), q(head_index * s.head),
+      : width(s.width()),
+        base(sample * s.seq * width + offset),
+        q(head_index * s.head),
         k((s.heads + head_index * s.kv / s.heads) * s.head),
         v((s.heads + s.kv + head_index * s.kv / s.heads) * s.head) {}
   Index q_row(Index i) const { return base + i * width + q; }
@@ -51,8 +53,10 @@ void attention(const AttentionShape& s, const float* qkv, float* out, float* sof
         const Index query = (b * s.heads + h) * s.seq + i;
         float* p = s.materialised ? softmax + query * s.seq : row.data();
         const float lse = softmax_row(s, at, qkv, i, p);
-        if (s.materialised) std::fill(p + i + 1, p + s.seq, 0.0F);
-        else softmax[query] = lse;
+        if (s.materialised)
+          std::fill(p + i + 1, p + s.seq, 0.0F);
+        else
+          softmax[query] = lse;
         float* o = out + ((b * s.seq + i) * s.heads + h) * s.head;
         std::fill_n(o, s.head, 0.0F);
         for (Index j = 0; j <= i; ++j) {

@@ -50,8 +50,10 @@ void embedding(Index tokens, Index width, Index first, Index rows, const std::in
                const float* table, float* y) {
   for (Index t = 0; t < tokens; ++t) {
     const Index row = ids[t] - first;
-    if (row >= 0 && row < rows) std::copy_n(table + row * width, width, y + t * width);
-    else std::fill_n(y + t * width, width, 0.0F);
+    if (row >= 0 && row < rows)
+      std::copy_n(table + row * width, width, y + t * width);
+    else
+      std::fill_n(y + t * width, width, 0.0F);
   }
 }
 
@@ -72,8 +74,8 @@ void positions(Index rows, Index width, Index seq, Index first_token, const floa
   }
 }
 
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows,
-                    const float* dy, float* d_table, bool accumulate) {
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
+                    float* d_table, bool accumulate) {
   if (!accumulate) std::fill_n(d_table, table_rows * width, 0.0F);
   for (Index r = 0; r < rows; ++r) {
     const Index position = (first_token + r) % seq;

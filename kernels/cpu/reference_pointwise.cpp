@@ -89,7 +89,8 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
     std::copy_n(dy, s.width, dx);
     for (Index i = 0; i < s.heads + s.kv; ++i) {
       const Index which = i < s.heads ? 0 : s.head;
-      norm_row_grad(x + i * s.head, w + which, dy + i * s.head, s.head, true, dx + i * s.head, dw + which, nullptr);
+      norm_row_grad(x + i * s.head, w + which, dy + i * s.head, s.head, true, dx + i * s.head, dw + which,
+                    nullptr);
     }
   }
 }
@@ -101,7 +102,8 @@ void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inve
     for (Index i = 0; i < heads; ++i) {
       float* v = x + r * width + i * head;
       for (Index j = 0; j < half; ++j) {
-        const double angle = position * std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
+        const double angle =
+            position * std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
         const auto c = static_cast<float>(std::cos(angle));
         const auto s = static_cast<float>(inverse ? -std::sin(angle) : std::sin(angle));
         const float a = v[j], b = v[j + half];

@@ -56,8 +56,10 @@ std::string to_megatron(const PlanFile& f) {
   if (!m.tied_embeddings) x.add("untie-embeddings-and-output-weights");
   x.add("tensor-model-parallel-size", p.tp);
   x.add("pipeline-model-parallel-size", p.pp);
-  if (!p.chunk_layers.empty()) x.add("pipeline-model-parallel-layout", fmt::format("\"{}\"", layout(p)));
-  else if (p.vpp > 1) x.add("num-virtual-stages-per-pipeline-rank", p.vpp);
+  if (!p.chunk_layers.empty())
+    x.add("pipeline-model-parallel-layout", fmt::format("\"{}\"", layout(p)));
+  else if (p.vpp > 1)
+    x.add("num-virtual-stages-per-pipeline-rank", p.vpp);
   if (p.sequence_parallel && p.tp > 1) x.add("sequence-parallel");
   if (p.rank_order == RankOrder::kTpPpDp) x.add("use-tp-pp-dp-mapping");
   x.add("micro-batch-size", p.micro_batch);
@@ -90,14 +92,16 @@ std::string to_deepspeed(const PlanFile& f) {
   j["train_batch_size"] = f.scenario.training.global_batch;
   j["train_micro_batch_size_per_gpu"] = p.micro_batch;
   j["gradient_accumulation_steps"] = p.micro_batches;
-  Json zero = {{"stage", p.zero}, {"overlap_comm", true}, {"contiguous_gradients", true}, {"reduce_scatter", true}};
+  Json zero = {
+      {"stage", p.zero}, {"overlap_comm", true}, {"contiguous_gradients", true}, {"reduce_scatter", true}};
   if (p.zero == 3 && p.shards() < p.dp) zero["zero_hpz_partition_size"] = p.shards();
   j["zero_optimization"] = zero;
   const Math math = f.scenario.training.math;
   j["bf16"] = {{"enabled", math == Math::kBf16 || math == Math::kFp8}};
   j["fp16"] = {{"enabled", math == Math::kFp16}};
   if (p.recompute != Recompute::kNone) {
-    j["activation_checkpointing"] = {{"partition_activations", p.tp > 1}, {"contiguous_memory_optimization", false}};
+    j["activation_checkpointing"] = {{"partition_activations", p.tp > 1},
+                                     {"contiguous_memory_optimization", false}};
   }
   if (p.tp > 1) j["tensor_parallel"] = {{"autotp_size", p.tp}};
   return j.dump(2) + "\n";
@@ -124,13 +128,19 @@ std::vector<std::string> export_losses(const PlanFile& f, const std::string& tar
   const Plan& p = f.plan;
   std::vector<std::string> out;
   if (target == "megatron" || target == "slurm") {
-    if ((p.schedule == Schedule::kZeroBubbleH1 || p.schedule == Schedule::kZeroBubbleV)) out.push_back(fmt::format("the schedule {} has no Megatron-LM flag; 1F1B will run", name_of(p.schedule)));
-    if (p.schedule == Schedule::kGPipe || p.schedule == Schedule::kNaive) out.push_back(fmt::format("Megatron-LM has no {} schedule; 1F1B will run", name_of(p.schedule)));
-    if (p.rank_order == RankOrder::kDpTpPp || p.rank_order == RankOrder::kPpTpDp) out.push_back(fmt::format("Megatron-LM cannot place ranks {}", name_of(p.rank_order)));
+    if ((p.schedule == Schedule::kZeroBubbleH1 || p.schedule == Schedule::kZeroBubbleV))
+      out.push_back(
+          fmt::format("the schedule {} has no Megatron-LM flag; 1F1B will run", name_of(p.schedule)));
+    if (p.schedule == Schedule::kGPipe || p.schedule == Schedule::kNaive)
+      out.push_back(fmt::format("Megatron-LM has no {} schedule; 1F1B will run", name_of(p.schedule)));
+    if (p.rank_order == RankOrder::kDpTpPp || p.rank_order == RankOrder::kPpTpDp)
+      out.push_back(fmt::format("Megatron-LM cannot place ranks {}", name_of(p.rank_order)));
   }
   if (target == "deepspeed") {
-    if (p.pp > 1) out.push_back("pipeline stages are set in the model code (PipelineModule), not in this file");
-    if (p.sequence_parallel && p.tp > 1) out.push_back("Megatron's sequence parallelism is not a DeepSpeed setting");
+    if (p.pp > 1)
+      out.push_back("pipeline stages are set in the model code (PipelineModule), not in this file");
+    if (p.sequence_parallel && p.tp > 1)
+      out.push_back("Megatron's sequence parallelism is not a DeepSpeed setting");
   }
   return out;
 }

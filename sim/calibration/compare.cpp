@@ -18,7 +18,8 @@ std::string without_layer(const std::string& name) {
 using Key = std::tuple<std::string_view, std::int32_t, std::int32_t, std::string_view, std::int32_t>;
 
 Key key(const Timeline& t, const Slice& s, std::int32_t rank) {
-  return {t.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch, t.names[static_cast<std::size_t>(s.name)], rank};
+  return {t.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
+          t.names[static_cast<std::size_t>(s.name)], rank};
 }
 
 }  // namespace
@@ -27,12 +28,15 @@ std::vector<std::int32_t> stages_from_labels(const Timeline& measured) {
   std::vector<std::int32_t> out;
   for (const std::string& label : measured.rank_labels) {
     const auto at = label.find("pp ");
-    out.push_back(at == std::string::npos ? 0 : static_cast<std::int32_t>(std::strtol(label.c_str() + at + 3, nullptr, 10)));
+    out.push_back(at == std::string::npos
+                      ? 0
+                      : static_cast<std::int32_t>(std::strtol(label.c_str() + at + 3, nullptr, 10)));
   }
   return out;
 }
 
-Comparison compare(const Timeline& predicted, const Timeline& measured, const std::vector<std::int32_t>& stage_of_rank) {
+Comparison compare(const Timeline& predicted, const Timeline& measured,
+                   const std::vector<std::int32_t>& stage_of_rank) {
   Comparison out;
   out.same_program = predicted.program_hash == measured.program_hash;
   out.predicted_step_s = seconds(predicted.length());
@@ -61,7 +65,8 @@ Comparison compare(const Timeline& predicted, const Timeline& measured, const st
     op.name = name;
     out.ops.push_back(op);
   }
-  std::stable_sort(out.ops.begin(), out.ops.end(), [](const auto& a, const auto& b) { return a.measured_s > b.measured_s; });
+  std::stable_sort(out.ops.begin(), out.ops.end(),
+                   [](const auto& a, const auto& b) { return a.measured_s > b.measured_s; });
   return out;
 }
 

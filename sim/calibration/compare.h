@@ -12,20 +12,21 @@
 namespace orrery::sim {
 
 struct OpComparison {
-  std::string name;              // op without its layer: "attn/qkv/dgrad"
-  std::int64_t count = 0;        // matched (rank, micro-batch, layer) instances
+  std::string name;                        // op without its layer: "attn/qkv/dgrad"
+  std::int64_t count = 0;                  // matched (rank, micro-batch, layer) instances
   double predicted_s = 0, measured_s = 0;  // sums of active-to-end
 };
 
 struct Comparison {
-  bool same_program = false;     // equal program hashes
+  bool same_program = false;  // equal program hashes
   std::int64_t matched = 0, only_predicted = 0, only_measured = 0;
   double predicted_step_s = 0, measured_step_s = 0;
-  std::vector<OpComparison> ops; // by measured time, largest first
+  std::vector<OpComparison> ops;  // by measured time, largest first
 };
 
 // `stage_of_rank[r]` gives the predicted timeline's rank for a measured rank.
-Comparison compare(const Timeline& predicted, const Timeline& measured, const std::vector<std::int32_t>& stage_of_rank);
+Comparison compare(const Timeline& predicted, const Timeline& measured,
+                   const std::vector<std::int32_t>& stage_of_rank);
 
 // The stage named in each measured rank's label ("rank 3 (tp 1, dp 0, pp 1)").
 std::vector<std::int32_t> stages_from_labels(const Timeline& measured);

@@ -11,12 +11,14 @@
 
 namespace orrery::sim {
 
-ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity, const std::string& source,
-                       bool without_assumptions) {
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
+                       const std::string& source, bool without_assumptions) {
   ErrorSummary s;
   std::vector<double> sizes;
   for (const ValidationRow& r : rows) {
-    if (r.quantity != quantity || (!source.empty() && r.source != source) || (without_assumptions && !r.assumed.empty())) continue;
+    if (r.quantity != quantity || (!source.empty() && r.source != source) ||
+        (without_assumptions && !r.assumed.empty()))
+      continue;
     s.mape += std::abs(r.error());
     s.bias += r.error();
     sizes.push_back(std::abs(r.error()));
@@ -60,8 +62,11 @@ double number(std::string_view text, const Cursor& at) {
 }
 
 const std::map<std::string, std::string, std::less<>>& device_names() {
-  static const std::map<std::string, std::string, std::less<>> names = {
-      {"A100-SXM4-80GB", "a100-80gb"}, {"H100-SXM5-80GB", "h100-sxm"}, {"B200-SXM", "b200"}, {"GB200", "gb200"}, {"L40S", "l40s"}};
+  static const std::map<std::string, std::string, std::less<>> names = {{"A100-SXM4-80GB", "a100-80gb"},
+                                                                        {"H100-SXM5-80GB", "h100-sxm"},
+                                                                        {"B200-SXM", "b200"},
+                                                                        {"GB200", "gb200"},
+                                                                        {"L40S", "l40s"}};
   return names;
 }
 
@@ -73,7 +78,9 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
   const auto lines = split(csv, '\n');
   const bool gemm = lines.front().starts_with("gpu,dtype,m,n,k,ms");
   if (!gemm && !lines.front().starts_with("gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms")) {
-    Cursor{file, "/0"}.fail("is not a kernel table", "allowed: gpu,dtype,m,n,k,ms,.. or gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms,..");
+    Cursor{file, "/0"}.fail(
+        "is not a kernel table",
+        "allowed: gpu,dtype,m,n,k,ms,.. or gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms,..");
   }
   const std::size_t ms_column = gemm ? 5 : 7;
   constexpr double kLeastWork = 1e9;  // below it launch cost decides, which training pays per op anyway
@@ -96,8 +103,10 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
     if (added) device->second = load_device(name->second, at, data);
     std::array<std::int64_t, 5> v{};
     for (std::size_t c = 2; c < ms_column; ++c) v[c - 2] = static_cast<std::int64_t>(number(cells[c], at));
-    const double work = gemm ? 2.0 * static_cast<double>(v[0]) * static_cast<double>(v[1]) * static_cast<double>(v[2])
-                             : 2.0 * static_cast<double>(v[0] * v[2]) * static_cast<double>(v[1]) * static_cast<double>(v[1]) * static_cast<double>(v[4]);
+    const double work =
+        gemm ? 2.0 * static_cast<double>(v[0]) * static_cast<double>(v[1]) * static_cast<double>(v[2])
+             : 2.0 * static_cast<double>(v[0] * v[2]) * static_cast<double>(v[1]) *
+                   static_cast<double>(v[1]) * static_cast<double>(v[4]);
     if (work < kLeastWork) {
       ++out.skipped["less than 1 GFLOP"];
       continue;
@@ -107,8 +116,9 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
     row.source = fmt::format("{} {}", gemm ? "gemm" : "attention", cells[0]);
     row.quantity = "time";
     row.published = number(cells[ms_column], at) * 1e-3;
-    row.predicted = gemm ? gemm_seconds(device->second, Math::kBf16, v[0], v[1], v[2], 2)
-                         : attention_seconds(device->second, Math::kBf16, {v[0], v[1], v[2], v[3], v[4], false});
+    row.predicted =
+        gemm ? gemm_seconds(device->second, Math::kBf16, v[0], v[1], v[2], 2)
+             : attention_seconds(device->second, Math::kBf16, {v[0], v[1], v[2], v[3], v[4], false});
     out.rows.push_back(std::move(row));
   }
   return out;
@@ -121,8 +131,9 @@ struct SystemRule {
   const char* pattern;
   const char* topology;
 };
-constexpr SystemRule kSystems[] = {{"p4de", "p4de"}, {"p4d", "p4d"}, {"p5en", "p5en"}, {"p5e", "p5en"}, {"p5", "p5"},
-                                   {"p6-b200", "p6-b200"}, {"GB200", "gb200-nvl72"}, {"A100", "dgx-a100"}, {"H100", "dgx-h100"},
+constexpr SystemRule kSystems[] = {{"p4de", "p4de"},         {"p4d", "p4d"},       {"p5en", "p5en"},
+                                   {"p5e", "p5en"},          {"p5", "p5"},         {"p6-b200", "p6-b200"},
+                                   {"GB200", "gb200-nvl72"}, {"A100", "dgx-a100"}, {"H100", "dgx-h100"},
                                    {"B200", "dgx-b200"}};
 
 const Json* member(const Json& row, const char* name) {
@@ -151,8 +162,10 @@ Validation validate_collectives(const Json& rows, const std::string& file, const
     };
     const std::string collective = text("collective"), system = text("system");
     OpKind kind = OpKind::kAllReduce;
-    if (collective == "all_gather") kind = OpKind::kAllGather;
-    else if (collective == "reduce_scatter") kind = OpKind::kReduceScatter;
+    if (collective == "all_gather")
+      kind = OpKind::kAllGather;
+    else if (collective == "reduce_scatter")
+      kind = OpKind::kReduceScatter;
     else if (collective != "all_reduce") {
       ++out.skipped["collective " + (collective.empty() ? "missing" : collective)];
       continue;
@@ -163,7 +176,9 @@ Validation validate_collectives(const Json& rows, const std::string& file, const
       ++out.skipped["no size or time"];
       continue;
     }
-    const auto* rule = std::find_if(std::begin(kSystems), std::end(kSystems), [&](const SystemRule& s) { return system.find(s.pattern) != std::string::npos; });
+    const auto* rule = std::find_if(std::begin(kSystems), std::end(kSystems), [&](const SystemRule& s) {
+      return system.find(s.pattern) != std::string::npos;
+    });
     if (rule == std::end(kSystems)) {
       ++out.skipped["no topology for the system"];
       continue;
@@ -184,7 +199,9 @@ Validation validate_collectives(const Json& rows, const std::string& file, const
     row.source = system.substr(0, 40);
     row.quantity = "time";
     row.published = value("time_us") * 1e-6;
-    row.predicted = seconds(collective_cost(kind, Bytes{static_cast<std::int64_t>(value("message_bytes"))}, topology.group(gpus, 1), c).time);
+    row.predicted = seconds(collective_cost(kind, Bytes{static_cast<std::int64_t>(value("message_bytes"))},
+                                            topology.group(gpus, 1), c)
+                                .time);
     out.rows.push_back(std::move(row));
   }
   return out;
@@ -196,7 +213,8 @@ Validation validate_file(const std::string& file, const DataFolders& data) {
   if (file.ends_with(".csv")) return validate_kernels(text, file, data);
   const Json rows = parse_json(text, file, kLargest);
   const Cursor at{file, ""};
-  if (!rows.is_array() || rows.empty() || !rows[0].is_object()) at.fail("is not a data set", "allowed: an array of rows");
+  if (!rows.is_array() || rows.empty() || !rows[0].is_object())
+    at.fail("is not a data set", "allowed: an array of rows");
   if (rows[0].contains("parallel")) return validate_training(rows, file, data);
   if (rows[0].contains("collective")) return validate_collectives(rows, file, data);
   at.child(std::size_t{0}).fail("is neither a training run nor a collective");

@@ -14,9 +14,9 @@
 namespace orrery::sim {
 
 struct ValidationRow {
-  std::string id, source, quantity;       // quantity: step_time, memory, time
-  double predicted = 0, published = 0;    // seconds or bytes
-  std::vector<std::string> assumed;       // configuration that the row does not state
+  std::string id, source, quantity;     // quantity: step_time, memory, time
+  double predicted = 0, published = 0;  // seconds or bytes
+  std::vector<std::string> assumed;     // configuration that the row does not state
   double error() const { return predicted / published - 1; }
 };
 
@@ -24,8 +24,8 @@ struct ErrorSummary {
   std::int64_t n = 0;
   double mape = 0, bias = 0, median = 0;  // of |error|, error, |error|
 };
-ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity, const std::string& source = {},
-                       bool without_assumptions = false);
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
+                       const std::string& source = {}, bool without_assumptions = false);
 
 struct Validation {
   std::int64_t read = 0;

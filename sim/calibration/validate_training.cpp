@@ -18,26 +18,42 @@ struct Skip {
 
 struct GpuRule {
   const char* pattern;
-  const char* topology;   // fabric constants of the node
+  const char* topology;  // fabric constants of the node
   const char* device;
   double nic_gbit_per_gpu;  // where the row does not say
 };
-constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200}, {"A100-SXM4-80GB", "dgx-a100", "a100-80gb", 200},
-                             {"A800", "dgx-a100", "a100-80gb", 200},      {"H100-SXM5-80GB", "dgx-h100", "h100-sxm", 400},
-                             {"H100-80GB", "dgx-h100", "h100-sxm", 400},  {"H100-SXM5-96GB-HBM2e-500W", "dgx-h100", "h100-sxm-500w", 400},
-                             {"H200", "dgx-h100", "h200", 400},           {"GH200", "dgx-h100", "gh200", 200},
-                             {"GB200", "gb200-nvl72", "gb200", 400},      {"GB300", "gb200-nvl72", "b300", 800},
-                             {"B200", "dgx-b200", "b200", 400},           {"B300", "dgx-b200", "b300", 800},
-                             {"V100-SXM2-16GB", "dgx-a100", "v100-16gb", 25}, {"V100", "dgx-a100", "v100-32gb", 25}};
+constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
+                             {"A100-SXM4-80GB", "dgx-a100", "a100-80gb", 200},
+                             {"A800", "dgx-a100", "a100-80gb", 200},
+                             {"H100-SXM5-80GB", "dgx-h100", "h100-sxm", 400},
+                             {"H100-80GB", "dgx-h100", "h100-sxm", 400},
+                             {"H100-SXM5-96GB-HBM2e-500W", "dgx-h100", "h100-sxm-500w", 400},
+                             {"H200", "dgx-h100", "h200", 400},
+                             {"GH200", "dgx-h100", "gh200", 200},
+                             {"GB200", "gb200-nvl72", "gb200", 400},
+                             {"GB300", "gb200-nvl72", "b300", 800},
+                             {"B200", "dgx-b200", "b200", 400},
+                             {"B300", "dgx-b200", "b300", 800},
+                             {"V100-SXM2-16GB", "dgx-a100", "v100-16gb", 25},
+                             {"V100", "dgx-a100", "v100-32gb", 25}};
 
 struct StackRule {
   const char* source;
   const char* stack;
 };
-constexpr StackRule kStacks[] = {{"megatron_sc21", "megatron-2021"}, {"megatron_2020", "megatron-2021"}, {"bigscience", "megatron-2021"},
-                                 {"bigscience_v100", "megatron-2021"}, {"korthikanti", "megatron-2021"}, {"vtrain_single", "megatron-2021"},
-                                 {"zero_bubble", "megatron-2021"}, {"sailor", "megatron-2021"}, {"meg_deepspeed", "deepspeed"},
-                                 {"colossalai", "deepspeed"}, {"llm_foundry", "fsdp"}, {"torchtitan", "torchtitan"}, {"llmq", "orrery"},
+constexpr StackRule kStacks[] = {{"megatron_sc21", "megatron-2021"},
+                                 {"megatron_2020", "megatron-2021"},
+                                 {"bigscience", "megatron-2021"},
+                                 {"bigscience_v100", "megatron-2021"},
+                                 {"korthikanti", "megatron-2021"},
+                                 {"vtrain_single", "megatron-2021"},
+                                 {"zero_bubble", "megatron-2021"},
+                                 {"sailor", "megatron-2021"},
+                                 {"meg_deepspeed", "deepspeed"},
+                                 {"colossalai", "deepspeed"},
+                                 {"llm_foundry", "fsdp"},
+                                 {"torchtitan", "torchtitan"},
+                                 {"llmq", "orrery"},
                                  {"automodel", "fsdp"}};
 
 // Gb/s of a whole node from the words of the row; zero when it does not say.
@@ -46,12 +62,19 @@ double node_network(const std::string& words, std::int64_t gpus_per_node) {
     const char* pattern;
     double gbit, per_gpu;
   };
-  constexpr std::array kWords = {Words{"8x HDR", 1600, 0}, Words{"800 Gb/s HDR", 800, 0}, Words{"1600 Gb/s", 1600, 0},
-                                 Words{"4x 100 Gb/s", 400, 0}, Words{"8x 400 Gb/s", 3200, 0}, Words{"100 Gb/s Omni-Path", 100, 0},
-                                 Words{"400 Gb/s RDMA per GPU", 0, 400}, Words{"400 Gb/s per GPU", 0, 400}, Words{"400 Gb/s CX-7 per GPU", 0, 400},
+  constexpr std::array kWords = {Words{"8x HDR", 1600, 0},
+                                 Words{"800 Gb/s HDR", 800, 0},
+                                 Words{"1600 Gb/s", 1600, 0},
+                                 Words{"4x 100 Gb/s", 400, 0},
+                                 Words{"8x 400 Gb/s", 3200, 0},
+                                 Words{"100 Gb/s Omni-Path", 100, 0},
+                                 Words{"400 Gb/s RDMA per GPU", 0, 400},
+                                 Words{"400 Gb/s per GPU", 0, 400},
+                                 Words{"400 Gb/s CX-7 per GPU", 0, 400},
                                  Words{"Slingshot", 0, 200}};
   for (const Words& w : kWords) {
-    if (words.find(w.pattern) != std::string::npos) return w.gbit > 0 ? w.gbit : w.per_gpu * static_cast<double>(gpus_per_node);
+    if (words.find(w.pattern) != std::string::npos)
+      return w.gbit > 0 ? w.gbit : w.per_gpu * static_cast<double>(gpus_per_node);
   }
   return 0;
 }
@@ -74,10 +97,13 @@ class RowReader {
     if (m.at("step_time_s").is_number()) return m.at("step_time_s").get<double>();
     const auto gpus = row_.at("num_gpus").get<double>();
     const double tokens = problem.scenario.training.tokens_per_step();
-    if (m.at("tokens_per_s_per_gpu").is_number()) return tokens / (m.at("tokens_per_s_per_gpu").get<double>() * gpus);
+    if (m.at("tokens_per_s_per_gpu").is_number())
+      return tokens / (m.at("tokens_per_s_per_gpu").get<double>() * gpus);
     const std::string source = row_.at("source_key").get<std::string>();
     if (!m.at("tflops_per_gpu").is_number()) throw Skip{"no measured time"};
-    double flops = model_flops_per_sequence(problem.scenario.model, problem.scenario.training.sequence, AttentionFlops::kFull).value *
+    double flops = model_flops_per_sequence(problem.scenario.model, problem.scenario.training.sequence,
+                                            AttentionFlops::kFull)
+                       .value *
                    static_cast<double>(problem.scenario.training.global_batch);
     if (source == "megatron_sc21" || source == "bigscience") {
       if (plan.recompute == Recompute::kFull) flops *= 4.0 / 3.0;  // hardware FLOPs are printed
@@ -106,7 +132,8 @@ class RowReader {
     m.ffn_hidden = integer(j, "ffn_hidden", 0);
     m.vocab = integer(j, "vocab", 50257);
     t.sequence = integer(j, "seq_len");
-    if (m.layers <= 0 || m.hidden <= 0 || m.heads <= 0 || t.sequence <= 0) throw Skip{"model dimensions not published"};
+    if (m.layers <= 0 || m.hidden <= 0 || m.heads <= 0 || t.sequence <= 0)
+      throw Skip{"model dimensions not published"};
     if (m.hidden % m.heads != 0) throw Skip{"heads do not divide the width"};
     m.max_positions = t.sequence;
     const bool gated = j.at("gated_mlp").is_boolean() && j.at("gated_mlp").get<bool>();
@@ -114,7 +141,9 @@ class RowReader {
     m.norm = gated ? Norm::kRmsNorm : Norm::kLayerNorm;
     m.positions = gated ? Positions::kRotary : Positions::kLearned;
     m.bias = !gated;
-    m.tied_embeddings = j.contains("tied_embeddings") && j.at("tied_embeddings").is_boolean() ? j.at("tied_embeddings").get<bool>() : !gated;
+    m.tied_embeddings = j.contains("tied_embeddings") && j.at("tied_embeddings").is_boolean()
+                            ? j.at("tied_embeddings").get<bool>()
+                            : !gated;
   }
 
   void read_hardware(Problem& p) const {
@@ -123,11 +152,13 @@ class RowReader {
       if (!h.is_boolean() || h.get<bool>()) throw Skip{"mixed GPU types"};
     }
     const std::string gpu = row_.at("gpu").get<std::string>();
-    const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus), [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
+    const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
+                                    [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
     if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
     const Cursor nowhere{"", ""};
     p.cluster = load_cluster(rule->topology, {}, nowhere, data_);
-    const std::int64_t gpus = integer(row_, "num_gpus", 0), per_node = std::min(integer(row_, "gpus_per_node", 8), gpus);
+    const std::int64_t gpus = integer(row_, "num_gpus", 0),
+                       per_node = std::min(integer(row_, "gpus_per_node", 8), gpus);
     if (gpus <= 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
     if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
     p.cluster.devices_per_node = per_node;
@@ -145,9 +176,11 @@ class RowReader {
       p.cluster.in_network_reduction = false;
     }
     const std::string source = row_.at("source_key").get<std::string>();
-    const auto* stack = std::find_if(std::begin(kStacks), std::end(kStacks), [&](const StackRule& s) { return source == s.source; });
+    const auto* stack = std::find_if(std::begin(kStacks), std::end(kStacks),
+                                     [&](const StackRule& s) { return source == s.source; });
     p.stack = load_stack(stack == std::end(kStacks) ? "megatron-core" : stack->stack, nowhere, data_);
-    if (row_.at("flash_attention").is_boolean()) p.stack.flash_attention = row_.at("flash_attention").get<bool>();
+    if (row_.at("flash_attention").is_boolean())
+      p.stack.flash_attention = row_.at("flash_attention").get<bool>();
   }
 
   void read_plan(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
@@ -171,14 +204,17 @@ class RowReader {
       plan.micro_batch = 1;
       assumed.push_back("micro_batch");
     }
-    if (t.global_batch % (plan.micro_batch * plan.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
+    if (t.global_batch % (plan.micro_batch * plan.dp) != 0)
+      throw Skip{"micro-batch does not divide the batch"};
     plan.micro_batches = t.global_batch / (plan.micro_batch * plan.dp);
     plan.schedule = plan.vpp > 1 && plan.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
     if (plan.pp == 1) plan.vpp = 1;
     if (row_.contains("schedule") && row_.at("schedule").is_string()) {
       const std::string s = row_.at("schedule").get<std::string>();
-      if (s == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
-      else if (s == "zb-2p") throw Skip{"schedule zb-2p"};
+      if (s == "zb-1p")
+        plan.schedule = Schedule::kZeroBubbleH1;
+      else if (s == "zb-2p")
+        throw Skip{"schedule zb-2p"};
     }
     read_recompute(plan, assumed);
     read_precision(t, problem.stack.name);
@@ -191,18 +227,25 @@ class RowReader {
       return;
     }
     const std::string text = r.get<std::string>();
-    if (text == "none") plan.recompute = Recompute::kNone;
-    else if (text == "full") plan.recompute = Recompute::kFull;
-    else if (text == "selective" || text == "selective(op)") plan.recompute = Recompute::kSelective;
-    else throw Skip{"recomputation " + text};
+    if (text == "none")
+      plan.recompute = Recompute::kNone;
+    else if (text == "full")
+      plan.recompute = Recompute::kFull;
+    else if (text == "selective" || text == "selective(op)")
+      plan.recompute = Recompute::kSelective;
+    else
+      throw Skip{"recomputation " + text};
   }
 
   void read_precision(Training& t, const std::string& stack) const {
     const Json& p = row_.at("precision");
     const std::string text = p.is_string() ? p.get<std::string>() : "bf16";
-    if (text == "fp16") t.math = Math::kFp16;
-    else if (text == "bf16" || text == "BF16" || text == "amp_bf16") t.math = Math::kBf16;
-    else throw Skip{"precision " + text};
+    if (text == "fp16")
+      t.math = Math::kFp16;
+    else if (text == "bf16" || text == "BF16" || text == "amp_bf16")
+      t.math = Math::kBf16;
+    else
+      throw Skip{"precision " + text};
     t.precision = stack.starts_with("megatron") ? Precision::kMegatron : Precision::kMixed;
   }
 
@@ -211,8 +254,10 @@ class RowReader {
 };
 
 // Tools print memory at different levels; compare like with like.
-double comparable_memory(const std::string& kind, const Problem& problem, const Plan& plan, const Estimator& e, Bytes logical) {
-  if (kind.starts_with("max allocated") || kind.starts_with("peak")) return static_cast<double>(logical.value);
+double comparable_memory(const std::string& kind, const Problem& problem, const Plan& plan,
+                         const Estimator& e, Bytes logical) {
+  if (kind.starts_with("max allocated") || kind.starts_with("peak"))
+    return static_cast<double>(logical.value);
   if (kind.starts_with("reserved") || kind.starts_with("max over stages")) {
     return static_cast<double>(logical.value) * problem.stack.allocator_overhead;
   }
@@ -237,8 +282,10 @@ void predict(const Json& row, const DataFolders& data, Validation& out) {
   const std::string id = row.at("id").get<std::string>(), source = row.at("source_key").get<std::string>();
   out.rows.push_back({id, source, "step_time", seconds(estimate.step), published, assumed});
   const Json& m = row.at("measured");
-  if (m.at("peak_mem_gib").is_number() && m.at("peak_mem_kind").is_string() && m.at("peak_mem_kind") != "analytic") {
-    const double memory = comparable_memory(m.at("peak_mem_kind").get<std::string>(), problem, plan, estimator, estimate.peak);
+  if (m.at("peak_mem_gib").is_number() && m.at("peak_mem_kind").is_string() &&
+      m.at("peak_mem_kind") != "analytic") {
+    const double memory =
+        comparable_memory(m.at("peak_mem_kind").get<std::string>(), problem, plan, estimator, estimate.peak);
     out.rows.push_back({id, source, "memory", memory, m.at("peak_mem_gib").get<double>() * kGiB, assumed});
   }
 }
@@ -251,12 +298,14 @@ Validation validate_training(const Json& rows, const std::string& file, const Da
     ++out.read;
     try {
       if (rows[i].value("outcome", std::string()) != "ok") throw Skip{"out of memory"};
-      if (rows[i].contains("consistency_issues") && !rows[i].at("consistency_issues").empty()) throw Skip{"the row's own numbers disagree"};
+      if (rows[i].contains("consistency_issues") && !rows[i].at("consistency_issues").empty())
+        throw Skip{"the row's own numbers disagree"};
       predict(rows[i], data, out);
     } catch (const Skip& s) {
       ++out.skipped[s.reason];
     } catch (const Json::exception& e) {
-      Cursor{file, fmt::format("/{}", i)}.fail(std::string("a field has another type than expected: ") + e.what());
+      Cursor{file, fmt::format("/{}", i)}.fail(std::string("a field has another type than expected: ") +
+                                               e.what());
     }
   }
   return out;

@@ -29,7 +29,8 @@ struct CollectiveCost {
 };
 
 // `kind` is one of kAllReduce, kAllReduceMax, kAllGather, kReduceScatter.
-CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLinks& group, const Cluster& cluster);
+CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLinks& group,
+                               const Cluster& cluster);
 
 // One message of `bytes` between neighbouring pipeline stages.
 Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster);

@@ -11,11 +11,14 @@ struct Tile {
   double m, n, relative_efficiency;
 };
 // Relative efficiencies fitted together with the curves of A100, H100 and GB200.
-constexpr Tile kTiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.99}, {128, 64, 0.94}, {64, 128, 0.94}, {64, 64, 0.89}};
+constexpr Tile kTiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.99},
+                           {128, 64, 0.94}, {64, 128, 0.94}, {64, 64, 0.89}};
 constexpr double kQueryBlock = 128;
 constexpr double kAttentionMemoryEfficiency = 0.8;
 
-double waves(double x, double smoothing) { return x < 1 ? 1.0 : (1 - smoothing) * std::ceil(x) + smoothing * x; }
+double waves(double x, double smoothing) {
+  return x < 1 ? 1.0 : (1 - smoothing) * std::ceil(x) + smoothing * x;
+}
 
 }  // namespace
 
@@ -29,20 +32,24 @@ FlopRate peak(const Device& d, Math math) {
     case Math::kFp16:
       if (d.half > none) return d.half;
       return d.fp32;
-    case Math::kTf32: return d.tf32 > none ? d.tf32 : d.fp32;
-    case Math::kFp32: break;
+    case Math::kTf32:
+      return d.tf32 > none ? d.tf32 : d.fp32;
+    case Math::kFp32:
+      break;
   }
   return d.fp32;
 }
 
-double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t element_bytes) {
+double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
+                    std::int64_t element_bytes) {
   const double dm = static_cast<double>(m), dn = static_cast<double>(n), dk = static_cast<double>(k);
   const auto units = static_cast<double>(d.units);
   const double unit_rate = peak(d, math).value / units * d.gemm.efficiency;
   double best = 1e300;
   for (const Tile& t : kTiles) {
     const double x = std::ceil(dm / t.m) * std::ceil(dn / t.n) / units;
-    best = std::min(best, waves(x, d.gemm.wave_smoothing) * t.m * t.n * 2.0 * (dk + d.gemm.k_overhead) / (unit_rate * t.relative_efficiency));
+    best = std::min(best, waves(x, d.gemm.wave_smoothing) * t.m * t.n * 2.0 * (dk + d.gemm.k_overhead) /
+                              (unit_rate * t.relative_efficiency));
   }
   const double bytes = static_cast<double>(element_bytes) * (dm * dk + dk * dn + dm * dn);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
@@ -50,14 +57,17 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
 }
 
 double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
-  const double b = static_cast<double>(w.batch), s = static_cast<double>(w.seq), a = static_cast<double>(w.heads);
+  const double b = static_cast<double>(w.batch), s = static_cast<double>(w.seq),
+               a = static_cast<double>(w.heads);
   const double head = static_cast<double>(w.head);
   const double x = b * a * std::ceil(s / kQueryBlock) / static_cast<double>(d.units);
   const double work = 2.0 * b * a * s * s * head * (w.backward ? 2.5 : 1.0);
   double efficiency = d.attention.efficiency * (w.head < 128 ? d.attention.small_head : 1.0);
   if (w.backward) efficiency *= d.attention.backward;
-  const double compute = work / (peak(d, math).value * efficiency) * (1 + d.attention.sequence_overhead / s) * waves(x, d.attention.wave_smoothing) / x;
-  const double bytes = 2.0 * b * s * head * (2 * a + 2 * static_cast<double>(w.kv_heads)) * (w.backward ? 2 : 1);
+  const double compute = work / (peak(d, math).value * efficiency) * (1 + d.attention.sequence_overhead / s) *
+                         waves(x, d.attention.wave_smoothing) / x;
+  const double bytes =
+      2.0 * b * s * head * (2 * a + 2 * static_cast<double>(w.kv_heads)) * (w.backward ? 2 : 1);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * kAttentionMemoryEfficiency);
   return seconds(d.attention.latency) + std::max(compute, memory);
 }
@@ -65,23 +75,29 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
 Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op) {
   using program::OpKind;
   double warm = 0;
-  const double memory = static_cast<double>(op.traffic.value) / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
+  const double memory = static_cast<double>(op.traffic.value) /
+                        (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
   switch (op.kind) {
-    case OpKind::kGemm: warm = gemm_seconds(d, math, op.dims[0], op.dims[1], op.dims[2], element_bytes); break;
+    case OpKind::kGemm:
+      warm = gemm_seconds(d, math, op.dims[0], op.dims[1], op.dims[2], element_bytes);
+      break;
     case OpKind::kAttention:
     case OpKind::kAttentionGrad: {
       const bool backward = op.kind == OpKind::kAttentionGrad;
       const auto& s = op.dims;
       if (s[5] == 0) {
-        warm = attention_seconds(d, math == Math::kFp8 ? Math::kBf16 : math, {s[0], s[1], s[2], s[3], s[4], backward});
+        warm = attention_seconds(d, math == Math::kFp8 ? Math::kBf16 : math,
+                                 {s[0], s[1], s[2], s[3], s[4], backward});
       } else {
         // Batched products of each head, and the passes over the scores.
         const double rate = peak(d, math).value * d.gemm.efficiency;
-        warm = 3 * seconds(d.gemm.latency) + op.flops / rate * (1 + d.gemm.k_overhead / static_cast<double>(s[4])) + memory;
+        warm = 3 * seconds(d.gemm.latency) +
+               op.flops / rate * (1 + d.gemm.k_overhead / static_cast<double>(s[4])) + memory;
       }
       break;
     }
-    default: return from_seconds(memory) + d.kernel_gap;
+    default:
+      return from_seconds(memory) + d.kernel_gap;
   }
   return from_seconds(warm / d.sustained) + d.kernel_gap;
 }

@@ -27,7 +27,8 @@ namespace orrery::sim {
 FlopRate peak(const Device& d, Math math);
 
 // Warm, isolated kernel times in seconds, as a micro-benchmark would measure them.
-double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t element_bytes);
+double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
+                    std::int64_t element_bytes);
 struct AttentionWork {
   std::int64_t batch, seq, heads, kv_heads, head;
   bool backward = false;

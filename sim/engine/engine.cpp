@@ -25,8 +25,8 @@ constexpr std::int64_t kOne = 1 << 16;  // a rate of 1 in fixed point
 constexpr int kHost = kStreamCount;     // pseudo-stream for "waited for the host"
 
 struct Lane {
-  std::int32_t step = 0, position = 0;   // next op: position within the segment's ops of this stream
-  const Op* op = nullptr;                // the op at the head, null when the lane has finished
+  std::int32_t step = 0, position = 0;  // next op: position within the segment's ops of this stream
+  const Op* op = nullptr;               // the op at the head, null when the lane has finished
   std::int32_t op_index = 0;
   std::int64_t done = 0;
   bool running = false, posted = false;  // posted: a transfer waiting for its other end
@@ -58,9 +58,12 @@ struct Place {
 class Engine {
  public:
   Engine(const program::Program& p, const Durations& d, const EngineOptions& o)
-      : program_(p), durations_(d), options_(o),
+      : program_(p),
+        durations_(d),
+        options_(o),
         compute_slow_(static_cast<std::int64_t>(o.compute_slowdown * static_cast<double>(kOne) + 0.5)),
-        communication_slow_(static_cast<std::int64_t>(o.communication_slowdown * static_cast<double>(kOne) + 0.5)),
+        communication_slow_(
+            static_cast<std::int64_t>(o.communication_slowdown * static_cast<double>(kOne) + 0.5)),
         contends_(compute_slow_ != kOne || communication_slow_ != kOne) {
     places_.resize(p.classes.size());
     partner_.resize(places_.size() * kStreamCount);
@@ -80,8 +83,10 @@ class Engine {
       Lane& lane = place(e.rank).lanes[static_cast<std::size_t>(e.stream)];
       if (e.generation != lane.generation) continue;
       now_ = e.time;
-      if (lane.running) finish(e.rank, e.stream);
-      else try_start(e.rank, e.stream);
+      if (lane.running)
+        finish(e.rank, e.stream);
+      else
+        try_start(e.rank, e.stream);
     }
     return collect();
   }
@@ -93,7 +98,8 @@ class Engine {
     p.rank = &rank;
     for (const Segment& s : rank.segments) {
       auto& lists = p.ops.emplace_back();
-      for (std::size_t i = 0; i < s.ops.size(); ++i) lists[s.ops[i].stream].push_back(static_cast<std::int32_t>(i));
+      for (std::size_t i = 0; i < s.ops.size(); ++i)
+        lists[s.ops[i].stream].push_back(static_cast<std::int32_t>(i));
     }
     std::array<std::int32_t, kStreamCount> count{};
     std::int64_t issued = 0;
@@ -101,13 +107,16 @@ class Engine {
       const Segment& s = rank.segments[static_cast<std::size_t>(step.segment)];
       p.base.push_back(count);
       p.issued.push_back(issued);
-      for (int q = 0; q < kStreamCount; ++q) count[static_cast<std::size_t>(q)] += s.stream_ops[static_cast<std::size_t>(q)];
-      issued += options_.host_segment.value + options_.host_op.value * static_cast<std::int64_t>(s.ops.size());
+      for (int q = 0; q < kStreamCount; ++q)
+        count[static_cast<std::size_t>(q)] += s.stream_ops[static_cast<std::size_t>(q)];
+      issued +=
+          options_.host_segment.value + options_.host_op.value * static_cast<std::int64_t>(s.ops.size());
     }
   }
 
   const Segment& segment(const Place& p, const Lane& lane) const {
-    return p.rank->segments[static_cast<std::size_t>(p.rank->steps[static_cast<std::size_t>(lane.step)].segment)];
+    return p.rank
+        ->segments[static_cast<std::size_t>(p.rank->steps[static_cast<std::size_t>(lane.step)].segment)];
   }
 
   // Moves to the next op of the lane, if there is one.
@@ -158,12 +167,15 @@ class Engine {
       return;
     }
     lane.ready = now_;
-    if (lane.op->kind == OpKind::kSend || lane.op->kind == OpKind::kRecv) post(c, stream);
-    else begin(c, stream, now_);
+    if (lane.op->kind == OpKind::kSend || lane.op->kind == OpKind::kRecv)
+      post(c, stream);
+    else
+      begin(c, stream, now_);
   }
 
   void push(std::int64_t time, std::int32_t c, int stream) {
-    events_.push({time, sequence_++, c, stream, ++place(c).lanes[static_cast<std::size_t>(stream)].generation});
+    events_.push(
+        {time, sequence_++, c, stream, ++place(c).lanes[static_cast<std::size_t>(stream)].generation});
   }
 
   // A transfer starts when both ends are at the head of their lanes.
@@ -171,7 +183,8 @@ class Engine {
     Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
     lane.posted = true;
     lane.start = now_;
-    static constexpr int kOther[kStreamCount] = {-1, -1, -1, program::kRecv, program::kSend, program::kGradRecv, program::kGradSend};
+    static constexpr int kOther[kStreamCount] = {
+        -1, -1, -1, program::kRecv, program::kSend, program::kGradRecv, program::kGradSend};
     const auto peer = static_cast<std::int32_t>(stage_of_chunk(program_.plan, lane.op->peer_chunk));
     const int there = kOther[stream];
     Lane& other = place(peer).lanes[static_cast<std::size_t>(there)];
@@ -185,12 +198,14 @@ class Engine {
     Lane& receiver = sending ? other : lane;
     receiver.running = sender.running = true;
     receiver.active = sender.active = now_;
-    partner_[static_cast<std::size_t>(from) * kStreamCount + static_cast<std::size_t>(from_stream)] = sending ? peer : c;
+    partner_[static_cast<std::size_t>(from) * kStreamCount + static_cast<std::size_t>(from_stream)] =
+        sending ? peer : c;
     push(now_ + duration(from, sender).value, from, from_stream);
   }
 
   Time duration(std::int32_t c, const Lane& lane) {
-    const auto index = static_cast<std::size_t>(place(c).rank->steps[static_cast<std::size_t>(lane.step)].segment);
+    const auto index =
+        static_cast<std::size_t>(place(c).rank->steps[static_cast<std::size_t>(lane.step)].segment);
     return durations_[static_cast<std::size_t>(c)][index][static_cast<std::size_t>(lane.op_index)];
   }
 
@@ -211,8 +226,10 @@ class Engine {
   void account_gap(Place& p, const Lane& lane, std::int64_t at) const {
     const Time gap{at - lane.last_end};
     if (gap.value == 0) return;
-    if (lane.blocked_on == kHost || lane.blocked_on < 0) p.report.host += gap;
-    else p.report.exposed[static_cast<std::size_t>(lane.blocked_on)] += gap;
+    if (lane.blocked_on == kHost || lane.blocked_on < 0)
+      p.report.host += gap;
+    else
+      p.report.exposed[static_cast<std::size_t>(lane.blocked_on)] += gap;
   }
 
   // Compute, tensor and data lanes of a device share it; called when one of them starts or stops.
@@ -237,7 +254,8 @@ class Engine {
     complete(c, stream);
     const bool transfer = stream >= program::kSend;
     if (transfer) {
-      const std::int32_t peer = partner_[static_cast<std::size_t>(c) * kStreamCount + static_cast<std::size_t>(stream)];
+      const std::int32_t peer =
+          partner_[static_cast<std::size_t>(c) * kStreamCount + static_cast<std::size_t>(stream)];
       const int there = stream == program::kSend ? program::kRecv : program::kGradRecv;
       complete(peer, there);
       wake(peer, there);
@@ -255,12 +273,17 @@ class Engine {
     p.report.busy[static_cast<std::size_t>(stream)] += spent;
     if (stream == kCompute) {
       const SegmentKind kind = segment(p, lane).kind;
-      if ((lane.op->flags & program::kRecomputed) != 0) p.report.recompute += spent;
-      else if (kind == SegmentKind::kForward) p.report.forward += spent;
-      else if (kind == SegmentKind::kOptimizer) p.report.optimizer += spent;
-      else p.report.backward += spent;
+      if ((lane.op->flags & program::kRecomputed) != 0)
+        p.report.recompute += spent;
+      else if (kind == SegmentKind::kForward)
+        p.report.forward += spent;
+      else if (kind == SegmentKind::kOptimizer)
+        p.report.optimizer += spent;
+      else
+        p.report.backward += spent;
     }
-    if (options_.record) slices_.push_back({c, stream, lane.step, lane.op_index, lane.ready, lane.start, lane.active, now_});
+    if (options_.record)
+      slices_.push_back({c, stream, lane.step, lane.op_index, lane.ready, lane.start, lane.active, now_});
     lane.last_end = now_;
     lane.blocked_on = -1;
     ++lane.done;
@@ -275,7 +298,9 @@ class Engine {
     Place& p = place(c);
     for (int s = 0; s < kStreamCount; ++s) {
       Lane& lane = p.lanes[static_cast<std::size_t>(s)];
-      if (s == stream || (lane.blocked_on == stream && p.lanes[static_cast<std::size_t>(stream)].done >= lane.blocked_count)) try_start(c, s);
+      if (s == stream ||
+          (lane.blocked_on == stream && p.lanes[static_cast<std::size_t>(stream)].done >= lane.blocked_count))
+        try_start(c, s);
     }
   }
 
@@ -286,15 +311,19 @@ class Engine {
     std::string stuck;
     for (Place& p : places_) {
       for (const Lane& lane : p.lanes) {
-        if (lane.op != nullptr) stuck += "\n  " + describe_op(*p.rank, p.rank->steps[static_cast<std::size_t>(lane.step)], *lane.op);
+        if (lane.op != nullptr)
+          stuck +=
+              "\n  " + describe_op(*p.rank, p.rank->steps[static_cast<std::size_t>(lane.step)], *lane.op);
       }
       // What happens after the last compute op is exposed too.
       int last = kCompute;
       for (int s = 0; s < kStreamCount; ++s) {
-        if (p.lanes[static_cast<std::size_t>(s)].last_end > p.lanes[static_cast<std::size_t>(last)].last_end) last = s;
+        if (p.lanes[static_cast<std::size_t>(s)].last_end > p.lanes[static_cast<std::size_t>(last)].last_end)
+          last = s;
       }
       const Time tail{end_ - p.lanes[kCompute].last_end};
-      if (tail.value > 0) p.report.exposed[static_cast<std::size_t>(last == kCompute ? program::kRecv : last)] += tail;
+      if (tail.value > 0)
+        p.report.exposed[static_cast<std::size_t>(last == kCompute ? program::kRecv : last)] += tail;
       r.classes.push_back(p.report);
     }
     if (!stuck.empty()) throw Error("the program cannot finish; waiting:" + stuck);
@@ -322,8 +351,9 @@ class Engine {
       const Op& op = s.ops[static_cast<std::size_t>(d.op)];
       const auto [name, added] = names.try_emplace(op.name, static_cast<std::int32_t>(t.names.size()));
       if (added) t.names.push_back(op.name);
-      t.slices.push_back({name->second, static_cast<std::int32_t>(s.kind), p.rank->chunks[static_cast<std::size_t>(s.chunk)],
-                          step.micro_batch, p.rank->stage, d.stream, Time{d.ready}, Time{d.start}, Time{d.active}, Time{d.end}});
+      t.slices.push_back({name->second, static_cast<std::int32_t>(s.kind),
+                          p.rank->chunks[static_cast<std::size_t>(s.chunk)], step.micro_batch, p.rank->stage,
+                          d.stream, Time{d.ready}, Time{d.start}, Time{d.active}, Time{d.end}});
     }
     for (const Place& p : places_) t.rank_labels.push_back(fmt::format("stage {}", p.rank->stage));
   }
@@ -343,7 +373,8 @@ class Engine {
 
 }  // namespace
 
-SimulationResult simulate(const program::Program& program, const Durations& durations, const EngineOptions& options) {
+SimulationResult simulate(const program::Program& program, const Durations& durations,
+                          const EngineOptions& options) {
   return Engine(program, durations, options).run();
 }
 

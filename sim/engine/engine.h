@@ -41,12 +41,13 @@ struct ClassReport {
 
 struct SimulationResult {
   Time step;
-  std::int64_t ops = 0;                 // op instances walked
+  std::int64_t ops = 0;  // op instances walked
   std::vector<ClassReport> classes;
   Timeline timeline;
 };
 
 // Throws Error naming the ops at the heads of their lanes if the program cannot finish.
-SimulationResult simulate(const program::Program& program, const Durations& durations, const EngineOptions& options);
+SimulationResult simulate(const program::Program& program, const Durations& durations,
+                          const EngineOptions& options);
 
 }  // namespace orrery::sim

@@ -17,7 +17,8 @@ void slow_to_host(ChunkCost& cost) {
   }
   if (host <= device || device == 0) return;
   for (WorkCost& w : cost) {
-    w.time = static_cast<std::int64_t>(static_cast<double>(w.time) * static_cast<double>(host) / static_cast<double>(device));
+    w.time = static_cast<std::int64_t>(static_cast<double>(w.time) * static_cast<double>(host) /
+                                       static_cast<double>(device));
   }
 }
 
@@ -41,7 +42,7 @@ struct SmallOp {
 };
 
 struct Collective {
-  std::int32_t op = 0;                       // index in SmallSegment::ops
+  std::int32_t op = 0;  // index in SmallSegment::ops
   OpKind kind = OpKind::kAllReduce;
   program::Group group = program::Group::kTp;
   Bytes payload;
@@ -50,7 +51,7 @@ struct Collective {
 struct SmallSegment {
   std::vector<SmallOp> ops;
   std::vector<Collective> collectives;
-  std::int64_t issued = 0;                   // ops, transfers included
+  std::int64_t issued = 0;  // ops, transfers included
   std::int64_t peak = 0, net = 0;
 };
 
@@ -108,7 +109,8 @@ std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions&
         while (!running[l] && cursor[l] < ops.size()) {
           const SmallOp& op = ops[cursor[l]];
           bool ready = true;
-          for (std::size_t q = 0; q < kLanes; ++q) ready = ready && done[q] >= static_cast<std::size_t>(op.after[q]);
+          for (std::size_t q = 0; q < kLanes; ++q)
+            ready = ready && done[q] >= static_cast<std::size_t>(op.after[q]);
           if (!ready) break;
           moved = true;
           if (op.duration > 0) {
@@ -144,10 +146,12 @@ std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions&
 
 std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
   std::size_t h = 1469598103934665603ULL;
-  for (const std::int64_t v : {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_stride), static_cast<std::int64_t>(k.micro_batch),
-                               static_cast<std::int64_t>(k.recompute_layers), static_cast<std::int64_t>(k.zero),
-                               static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.shard_stride),
-                               static_cast<std::int64_t>(k.recompute), static_cast<std::int64_t>(k.sequence_parallel) * 2 + k.split}) {
+  for (const std::int64_t v :
+       {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_stride),
+        static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
+        static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
+        static_cast<std::int64_t>(k.shard_stride), static_cast<std::int64_t>(k.recompute),
+        static_cast<std::int64_t>(k.sequence_parallel) * 2 + k.split}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
   return h;
@@ -171,7 +175,8 @@ struct ChunkCosts::Layout {
   std::map<std::pair<Role, std::int64_t>, ChunkCost> costs;
 };
 
-ChunkCosts::ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack, const Topology& topology)
+ChunkCosts::ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack,
+                       const Topology& topology)
     : model_(model), training_(training), device_(device), stack_(stack), topology_(topology) {}
 
 ChunkCosts::~ChunkCosts() = default;
@@ -231,7 +236,8 @@ const ChunkCosts::Sample& ChunkCosts::compile_sample(const Layout& l, bool alone
   const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
   for (std::size_t c = 0; c < program.classes.size(); ++c) {
     for (const Segment& s : program.classes[c].segments) {
-      if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward)) continue;
+      if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward))
+        continue;
       const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
                              : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
                                                                       : kChunkBackward;
@@ -253,11 +259,12 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
       const SmallSegment& s = sample.segments[c][work];
       ops = s.ops;
       for (const Collective& x : s.collectives) {
-        ops[static_cast<std::size_t>(x.op)].duration =
-            static_cast<double>(collective_cost(x.kind, x.payload, cost.links(x.group), topology_.cluster()).time.value);
+        ops[static_cast<std::size_t>(x.op)].duration = static_cast<double>(
+            collective_cost(x.kind, x.payload, cost.links(x.group), topology_.cluster()).time.value);
       }
       WorkCost& w = found->second[c][work];
-      const bool over_dp = std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) { return op.lane == program::kDp; });
+      const bool over_dp =
+          std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) { return op.lane == program::kDp; });
       const std::int64_t single = segment_time(ops, options, 1);
       w.time = over_dp ? segment_time(ops, options, 3) - segment_time(ops, options, 2) : single;
       w.tail = std::max<std::int64_t>(0, single - w.time);
@@ -298,7 +305,8 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
 
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {
   const std::int64_t tokens = k.micro_batch * training_.sequence;
-  return (k.sequence_parallel ? tokens / k.tp : tokens) * model_.hidden * activation_bytes(training_.precision);
+  return (k.sequence_parallel ? tokens / k.tp : tokens) * model_.hidden *
+         activation_bytes(training_.precision);
 }
 
 }  // namespace orrery::sim

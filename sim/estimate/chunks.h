@@ -18,12 +18,16 @@ namespace orrery::sim {
 
 // One piece of work of a chunk for one micro-batch.
 struct WorkCost {
-  std::int64_t time = 0;       // ps, in a steady state
-  std::int64_t tail = 0;       // ps more when nothing follows: collectives that would have been hidden
-  std::int64_t host = 0;       // ps to issue its ops
+  std::int64_t time = 0;           // ps, in a steady state
+  std::int64_t tail = 0;           // ps more when nothing follows: collectives that would have been hidden
+  std::int64_t host = 0;           // ps to issue its ops
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
 };
-enum ChunkWork : std::uint8_t { kChunkForward, kChunkBackward, kChunkWeight };  // backward: input part when split
+enum ChunkWork : std::uint8_t {
+  kChunkForward,
+  kChunkBackward,
+  kChunkWeight
+};  // backward: input part when split
 using ChunkCost = std::array<WorkCost, 3>;
 
 enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
@@ -31,7 +35,7 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 // What a chunk's cost depends on, besides the problem.
 struct ChunkKey {
   std::int32_t tp = 1, tp_stride = 1, micro_batch = 1, recompute_layers = 1;
-  std::int32_t zero = 0;                // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
+  std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
   std::int32_t shards = 1, shard_stride = 1;
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
@@ -40,7 +44,8 @@ struct ChunkKey {
 
 class ChunkCosts {
  public:
-  ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack, const Topology& topology);
+  ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack,
+             const Topology& topology);
   ~ChunkCosts();
 
   static ChunkKey key(const Plan& plan);

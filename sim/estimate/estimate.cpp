@@ -12,20 +12,24 @@ namespace {
 constexpr std::size_t kRecentPieces = 16;
 
 std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
-  return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage : chunk * p.pp + stage;
+  return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
+                                                                : chunk * p.pp + stage;
 }
 
 // Plans that differ only in what does not change their chunks.
 bool same_chunks(const Plan& a, const Plan& b) {
-  return a.tp == b.tp && a.pp == b.pp && a.vpp == b.vpp && a.micro_batch == b.micro_batch && a.sequence_parallel == b.sequence_parallel &&
-         a.schedule == b.schedule && a.recompute == b.recompute && a.recompute_layers == b.recompute_layers && a.zero < 2 && b.zero < 2 &&
+  return a.tp == b.tp && a.pp == b.pp && a.vpp == b.vpp && a.micro_batch == b.micro_batch &&
+         a.sequence_parallel == b.sequence_parallel && a.schedule == b.schedule &&
+         a.recompute == b.recompute && a.recompute_layers == b.recompute_layers && a.zero < 2 && b.zero < 2 &&
          a.rank_order == b.rank_order && a.dp == b.dp && a.chunk_layers == b.chunk_layers;
 }
 
 }  // namespace
 
 Estimator::Estimator(const Problem& problem, const Topology& topology)
-    : problem_(problem), topology_(topology), bytes_(bytes_per_parameter(problem.scenario.training.precision)),
+    : problem_(problem),
+      topology_(topology),
+      bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       costs_(problem.scenario.model, problem.scenario.training, problem.device, problem.stack, topology) {}
 
 const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
@@ -41,7 +45,8 @@ std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupL
 std::int64_t Estimator::elementwise(std::int64_t bytes) const {
   program::Op op;
   op.kind = OpKind::kOptimizer;
-  op.traffic = Bytes{static_cast<std::int64_t>(static_cast<double>(bytes) * problem_.stack.elementwise_passes)};
+  op.traffic =
+      Bytes{static_cast<std::int64_t>(static_cast<double>(bytes) * problem_.stack.elementwise_passes)};
   return compute_time(problem_.device, problem_.scenario.training.math, 2, op).value;
 }
 
@@ -59,13 +64,17 @@ void Estimator::select(const Plan& plan) {
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
     for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
       const std::int64_t g = global_chunk(plan, stage, c);
-      const Role role = chunks == 1 ? Role::kOnly : g == 0 ? Role::kFirst : g == chunks - 1 ? Role::kLast : Role::kMiddle;
+      const Role role = chunks == 1       ? Role::kOnly
+                        : g == 0          ? Role::kFirst
+                        : g == chunks - 1 ? Role::kLast
+                                          : Role::kMiddle;
       const std::int64_t n = layers_[static_cast<std::size_t>(g)];
       if (last == nullptr || role != last_role || n != last_layers) {
         last = &costs_.cost(key_, role, n);
-        last_middle = role == Role::kLast || role == Role::kOnly
-                          ? costs_.cost(key_, Role::kMiddle, n)[key_.split ? kChunkWeight : kChunkBackward].time
-                          : 0;
+        last_middle =
+            role == Role::kLast || role == Role::kOnly
+                ? costs_.cost(key_, Role::kMiddle, n)[key_.split ? kChunkWeight : kChunkBackward].time
+                : 0;
         last_role = role;
         last_layers = n;
       }
@@ -80,10 +89,13 @@ Estimator::UnitCost Estimator::unit_cost(const Plan& plan, std::int64_t elements
   const std::int64_t shard = (elements + shards - 1) / shards, padded = shard * shards;
   UnitCost u;
   u.shard = shard;
-  if (plan.dp > 1 && plan.zero == 0) u.reduce = collective(OpKind::kAllReduce, padded * bytes_.gradient, group(plan.dp, stride));
-  if (plan.zero == 1 && shards > 1) u.reduce = collective(OpKind::kReduceScatter, padded * bytes_.gradient, group(shards, stride));
+  if (plan.dp > 1 && plan.zero == 0)
+    u.reduce = collective(OpKind::kAllReduce, padded * bytes_.gradient, group(plan.dp, stride));
+  if (plan.zero == 1 && shards > 1)
+    u.reduce = collective(OpKind::kReduceScatter, padded * bytes_.gradient, group(shards, stride));
   if (plan.zero >= 1 && shards < plan.dp) {
-    u.reduce += collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
+    u.reduce +=
+        collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
   }
   u.optimizer = elementwise(shard * (bytes_.gradient + 2 * bytes_.optimizer() + bytes_.parameter));
   u.clear = elementwise((plan.zero >= 2 ? shard : padded) * bytes_.gradient);
@@ -101,7 +113,8 @@ Estimator::StagePieces Estimator::stage_pieces(const Plan& plan, std::int64_t st
   const std::int64_t bucket = (problem_.stack.bucket.value + bytes_.gradient - 1) / bytes_.gradient;
   StagePieces out;
   out.stage = stage;
-  out.static_bytes = program::static_bytes(m, plan, problem_.scenario.training, problem_.stack, stage, layers_);
+  out.static_bytes =
+      program::static_bytes(m, plan, problem_.scenario.training, problem_.stack, stage, layers_);
   std::vector<program::BlockSize> blocks;
   std::map<std::int64_t, UnitCost> known;  // units are mostly alike
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
@@ -130,7 +143,8 @@ Estimator::StagePieces Estimator::stage_pieces(const Plan& plan, std::int64_t st
       const auto [found, added] = known.try_emplace(sum);
       if (added) found->second = unit_cost(plan, sum);
       UnitCost u = found->second;
-      u.share = i == 0 ? 2.0 : static_cast<double>(layers_done) / static_cast<double>(std::max<std::int64_t>(1, n));
+      u.share =
+          i == 0 ? 2.0 : static_cast<double>(layers_done) / static_cast<double>(std::max<std::int64_t>(1, n));
       out.units.push_back(u);
     }
     out.chunks.push_back({n, g == last, out.units.size()});
@@ -139,10 +153,20 @@ Estimator::StagePieces Estimator::stage_pieces(const Plan& plan, std::int64_t st
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
-  const PiecesKey key{plan.tp, plan.pp, plan.vpp, plan.dp, plan.zero, plan.shards(), plan.micro_batch, plan.rank_order,
-                      plan.sequence_parallel, plan.schedule == Schedule::kZeroBubbleV, !plan.chunk_layers.empty()};
+  const PiecesKey key{plan.tp,
+                      plan.pp,
+                      plan.vpp,
+                      plan.dp,
+                      plan.zero,
+                      plan.shards(),
+                      plan.micro_batch,
+                      plan.rank_order,
+                      plan.sequence_parallel,
+                      plan.schedule == Schedule::kZeroBubbleV,
+                      !plan.chunk_layers.empty()};
   for (const Pieces& p : pieces_) {
-    if (p.key == key && (!key.light || layers_ == layers_by_chunk(plan, problem_.scenario.model.layers))) return p;
+    if (p.key == key && (!key.light || layers_ == layers_by_chunk(plan, problem_.scenario.model.layers)))
+      return p;
   }
   Pieces p;
   p.key = key;
@@ -176,7 +200,8 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
 
 const PipelineTimes& Estimator::pipeline(const Plan& plan, std::int64_t transfer) {
   const PipelineShape shape{plan.schedule, plan.pp, plan.vpp, plan.micro_batches};
-  if (cached_key_.shape == shape && cached_key_.transfer == transfer && cached_key_.chunks == chunks_) return cached_times_;
+  if (cached_key_.shape == shape && cached_key_.transfer == transfer && cached_key_.chunks == chunks_)
+    return cached_times_;
   cached_times_ = pipelines_.run(shape, chunks_, transfer);
   cached_key_ = {chunks_, shape, transfer};
   return cached_times_;
@@ -208,7 +233,8 @@ Bytes Estimator::least_memory(const Plan& plan) {
   const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
   std::int64_t most = 0;
   const auto fixed = [&](std::int64_t stage) {
-    return program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training, problem_.stack, stage, layers);
+    return program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training, problem_.stack,
+                                 stage, layers);
   };
   const std::int64_t first = fixed(0);
   Plan one = plan;
@@ -220,9 +246,13 @@ Bytes Estimator::least_memory(const Plan& plan) {
   std::int64_t dynamic = 0;
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
     const std::int64_t g = global_chunk(plan, 0, c);
-    const Role role = chunks == 1 ? Role::kOnly : g == 0 ? Role::kFirst : g == chunks - 1 ? Role::kLast : Role::kMiddle;
+    const Role role = chunks == 1       ? Role::kOnly
+                      : g == 0          ? Role::kFirst
+                      : g == chunks - 1 ? Role::kLast
+                                        : Role::kMiddle;
     const ChunkCost& cost = costs_.cost(key, role, layers[static_cast<std::size_t>(g)]);
-    dynamic = std::max({dynamic, cost[kChunkForward].peak, cost[kChunkForward].net + cost[kChunkBackward].peak});
+    dynamic =
+        std::max({dynamic, cost[kChunkForward].peak, cost[kChunkForward].net + cost[kChunkBackward].peak});
   }
   // 1F1B and GPipe hold min(m, p) and m of them.
   std::int64_t held = 1;
@@ -239,13 +269,14 @@ Bytes Estimator::least_memory(const Plan& plan) {
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
   const Stack& s = problem_.stack;
   const std::int64_t groups = (plan.tp > 1) + (plan.dp > 1) + (plan.pp > 1);
-  return Bytes{static_cast<std::int64_t>(static_cast<double>(logical.value) * s.allocator_overhead)} + s.context +
-         s.communicator * groups;
+  return Bytes{static_cast<std::int64_t>(static_cast<double>(logical.value) * s.allocator_overhead)} +
+         s.context + s.communicator * groups;
 }
 
 // When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
 // `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTimes& times, std::int64_t vpp, std::int64_t tie) {
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTimes& times, std::int64_t vpp,
+                                         std::int64_t tie) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const bool overlap = problem_.stack.overlap_grad_reduce;
   double compute = static_cast<double>(times.stage_end[static_cast<std::size_t>(s.stage)]);
@@ -254,9 +285,11 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTim
   std::size_t i = 0;
   for (std::size_t k = 0; k < s.chunks.size() && overlap; ++k) {
     const auto at = static_cast<std::size_t>(s.stage * vpp) + s.chunks.size() - 1 - k;
-    const double start = static_cast<double>(times.last_start[at]), end = static_cast<double>(times.last_end[at]);
+    const double start = static_cast<double>(times.last_start[at]),
+                 end = static_cast<double>(times.last_end[at]);
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
-    const double head = s.chunks[k].head ? std::max(0.0, end - start - static_cast<double>(middle_[at])) : 0.0;
+    const double head =
+        s.chunks[k].head ? std::max(0.0, end - start - static_cast<double>(middle_[at])) : 0.0;
     for (; i < s.chunks[k].end; ++i) {
       const UnitCost& u = s.units[i];
       const double ready = delay + (u.share > 1 ? end : start + head + (end - start - head) * u.share);
@@ -268,7 +301,11 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTim
       reduced_at_.push_back(communication);
     }
   }
-  compute += delay + static_cast<double>((*chunks_[static_cast<std::size_t>(s.stage * vpp)])[key_.split ? kChunkWeight : kChunkBackward].tail);
+  compute +=
+      delay +
+      static_cast<double>(
+          (*chunks_[static_cast<std::size_t>(s.stage * vpp)])[key_.split ? kChunkWeight : kChunkBackward]
+              .tail);
   if (!overlap) {
     communication = compute;
     for (const UnitCost& u : s.units) reduced_at_.push_back(communication += static_cast<double>(u.reduce));
@@ -277,7 +314,8 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTim
   if (tie > 0) compute = std::max(compute, static_cast<double>(tie));
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].optimizer);
-    if (s.units[u].gather > 0) communication = std::max(communication, compute) + static_cast<double>(s.units[u].gather);
+    if (s.units[u].gather > 0)
+      communication = std::max(communication, compute) + static_cast<double>(s.units[u].gather);
     compute += static_cast<double>(s.units[u].clear);
   }
   out.done = static_cast<std::int64_t>(std::max(compute, communication));

@@ -21,7 +21,7 @@ namespace orrery::sim {
 
 struct Estimate {
   Time step;
-  Bytes peak;                  // logical bytes of the fullest stage
+  Bytes peak;  // logical bytes of the fullest stage
   std::int32_t fullest_stage = 0;
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
@@ -50,11 +50,11 @@ class Estimator {
   struct ChunkUnits {
     std::int64_t layers = 0;
     bool head = false;
-    std::size_t end = 0;       // index past its last unit
+    std::size_t end = 0;  // index past its last unit
   };
   struct StagePieces {
     std::int64_t stage = 0, static_bytes = 0;
-    std::vector<ChunkUnits> chunks;   // last chunk first: the order in which backwards end
+    std::vector<ChunkUnits> chunks;  // last chunk first: the order in which backwards end
     std::vector<UnitCost> units;
   };
   struct PiecesKey {
@@ -69,7 +69,7 @@ class Estimator {
     std::int64_t transfer = 0, tie_transfer = 0;
   };
 
-  void select(const Plan& plan);              // layers_, chunks_ and key_ of the plan
+  void select(const Plan& plan);  // layers_, chunks_ and key_ of the plan
   const Pieces& pieces(const Plan& plan);
   StagePieces stage_pieces(const Plan& plan, std::int64_t stage);
   UnitCost unit_cost(const Plan& plan, std::int64_t elements);
@@ -94,8 +94,8 @@ class Estimator {
   ChunkKey key_;
   std::vector<std::int64_t> layers_;
   std::vector<const ChunkCost*> chunks_;
-  std::vector<std::int64_t> middle_;          // time of the last gradient work of a middle chunk, by chunks_ index
-  std::vector<Pieces> pieces_;                // recent ones
+  std::vector<std::int64_t> middle_;  // time of the last gradient work of a middle chunk, by chunks_ index
+  std::vector<Pieces> pieces_;        // recent ones
   std::size_t oldest_ = 0;
   struct PipelineKey {
     std::vector<const ChunkCost*> chunks;

@@ -10,10 +10,13 @@ using program::Slot;
 using program::Work;
 
 std::int64_t global_chunk(const PipelineShape& s, std::int64_t stage, std::int64_t chunk) {
-  return s.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * s.p - 1 - stage : chunk * s.p + stage;
+  return s.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * s.p - 1 - stage
+                                                                : chunk * s.p + stage;
 }
 
-std::size_t index(std::int64_t a, std::int64_t b, std::int64_t width) { return static_cast<std::size_t>(a * width + b); }
+std::size_t index(std::int64_t a, std::int64_t b, std::int64_t width) {
+  return static_cast<std::size_t>(a * width + b);
+}
 
 }  // namespace
 
@@ -23,7 +26,8 @@ const Pipeline::Schedule1& Pipeline::schedule(const PipelineShape& shape) {
   return found->second;
 }
 
-void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer, PipelineTimes& out) {
+void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>& chunks,
+                    std::int64_t transfer, PipelineTimes& out) {
   const Schedule1& order = schedule(s);
   const std::int64_t total_chunks = s.p * s.v;
   constexpr std::int64_t kNotYet = -1;
@@ -68,7 +72,9 @@ void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>&
         if (ready == kNotYet) break;
         ready += hop;
       }
-      const ChunkWork kind = slot.work == Work::kForward ? kChunkForward : slot.work == Work::kBackwardWeight ? kChunkWeight : kChunkBackward;
+      const ChunkWork kind = slot.work == Work::kForward          ? kChunkForward
+                             : slot.work == Work::kBackwardWeight ? kChunkWeight
+                                                                  : kChunkBackward;
       const WorkCost& cost = (*chunks[index(stage, slot.chunk, s.v)])[kind];
       const std::int64_t start = std::max(out.stage_end[i], ready), end = start + cost.time;
       out.stage_end[i] = end;
@@ -93,7 +99,8 @@ void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>&
   for (const std::int64_t e : out.stage_end) out.end = std::max(out.end, e);
 }
 
-const PipelineTimes& Pipeline::run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer) {
+const PipelineTimes& Pipeline::run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks,
+                                   std::int64_t transfer) {
   const std::int64_t period = shape.schedule == Schedule::kInterleaved ? shape.p : 1;
   const std::int64_t enough = 2 * shape.p + 2 * period;
   // The V schedule is found by list scheduling and has no simple period.
@@ -109,7 +116,9 @@ const PipelineTimes& Pipeline::run(const PipelineShape& shape, const std::vector
   small.m += period;
   walk(small, chunks, transfer, longer_);
   const std::int64_t more = periods - 1;
-  const auto extend = [&](std::int64_t& longer, std::int64_t shorter) { longer += more * (longer - shorter); };
+  const auto extend = [&](std::int64_t& longer, std::int64_t shorter) {
+    longer += more * (longer - shorter);
+  };
   extend(longer_.end, shorter_.end);
   for (std::size_t i = 0; i < longer_.stage_end.size(); ++i) {
     extend(longer_.stage_end[i], shorter_.stage_end[i]);

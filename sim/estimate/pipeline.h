@@ -21,25 +21,28 @@ struct PipelineShape {
 };
 
 struct PipelineTimes {
-  std::int64_t end = 0;                     // last work of any stage
+  std::int64_t end = 0;  // last work of any stage
   std::vector<std::int64_t> stage_end;
-  std::vector<std::int64_t> last_start, last_end;  // of the last micro-batch's gradient work, by stage * v + chunk
-  std::vector<std::int64_t> busy;           // by stage
-  std::vector<std::int64_t> dynamic_peak;   // bytes above static, by stage
+  std::vector<std::int64_t> last_start,
+      last_end;                            // of the last micro-batch's gradient work, by stage * v + chunk
+  std::vector<std::int64_t> busy;          // by stage
+  std::vector<std::int64_t> dynamic_peak;  // bytes above static, by stage
 };
 
 // Schedules are kept: the same shape is asked for with many costs.
 class Pipeline {
  public:
   // `chunks[stage * v + chunk]`, `transfer` ps per boundary crossing.
-  const PipelineTimes& run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer);
+  const PipelineTimes& run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks,
+                           std::int64_t transfer);
 
  private:
   struct Schedule1 {
     std::vector<std::vector<program::Slot>> stages;
   };
   const Schedule1& schedule(const PipelineShape& shape);
-  void walk(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer, PipelineTimes& out);
+  void walk(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer,
+            PipelineTimes& out);
 
   std::map<PipelineShape, Schedule1> schedules_;
   PipelineTimes shorter_, longer_;

@@ -41,7 +41,8 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster), devices_(cluster
   const Bandwidth node_net = scaled(cluster.nic_bandwidth, cluster.nic_efficiency);
   for (std::int64_t l = 0; l < leaves; ++l) {
     leaf.push_back(add(VertexKind::kLeaf, l));
-    connect(leaf.back(), spine, scaled(node_net, static_cast<double>(cluster.leaf_nodes) / cluster.oversubscription));
+    connect(leaf.back(), spine,
+            scaled(node_net, static_cast<double>(cluster.leaf_nodes) / cluster.oversubscription));
   }
   const Bandwidth intra = scaled(cluster.intra_bandwidth, cluster.intra_efficiency);
   for (std::int64_t i = 0; i < domains; ++i) {
@@ -83,7 +84,8 @@ GroupLinks Topology::load(std::int64_t size, std::int64_t ranks, Next next) cons
   out.ranks = size;
   out.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
   const std::int64_t domain = cluster_.scale_up_domain();
-  const Bandwidth one_nic = scaled(cluster_.nic_bandwidth, cluster_.nic_efficiency / static_cast<double>(cluster_.nics));
+  const Bandwidth one_nic =
+      scaled(cluster_.nic_bandwidth, cluster_.nic_efficiency / static_cast<double>(cluster_.nics));
   std::map<std::int64_t, std::int64_t> members;
   std::int64_t r = 0;
   for (std::int64_t i = 0; i < size; ++i) {
@@ -99,7 +101,8 @@ GroupLinks Topology::load(std::int64_t size, std::int64_t ranks, Next next) cons
   for (const auto& [index, n] : members) out.per_domain = std::max(out.per_domain, n);
   // A ring enters a domain through at most as many NICs as it has members there.
   if (out.domains > 1) {
-    const double nics_per_member = std::max(1.0, static_cast<double>(cluster_.nics) / static_cast<double>(cluster_.devices_per_node));
+    const double nics_per_member =
+        std::max(1.0, static_cast<double>(cluster_.nics) / static_cast<double>(cluster_.devices_per_node));
     out.ring = std::min(out.ring, scaled(one_nic, static_cast<double>(out.per_domain) * nics_per_member));
   }
   return out;
@@ -118,7 +121,8 @@ GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
 
 GroupLinks Topology::pairs(std::int64_t stride, std::int64_t span) const {
   const std::int64_t ranks = std::min(devices_, std::max(std::min(span, devices_), 2 * stride));
-  return load(2, std::min(ranks, std::max(kCountedDevices, 2 * stride)), [&](std::int64_t r) { return r + stride; });
+  return load(2, std::min(ranks, std::max(kCountedDevices, 2 * stride)),
+              [&](std::int64_t r) { return r + stride; });
 }
 
 }  // namespace orrery::sim

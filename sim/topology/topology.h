@@ -35,9 +35,9 @@ using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, 
 // What one group of a strided set of groups gets while all of them communicate.
 struct GroupLinks {
   std::int64_t ranks = 1;
-  std::int64_t domains = 1;          // scale-up domains it spans
-  std::int64_t per_domain = 1;       // members in the fullest one
-  Bandwidth ring;                    // bottleneck of its ring, per direction
+  std::int64_t domains = 1;     // scale-up domains it spans
+  std::int64_t per_domain = 1;  // members in the fullest one
+  Bandwidth ring;               // bottleneck of its ring, per direction
   bool local() const { return domains == 1; }
 };
 
@@ -60,9 +60,9 @@ class Topology {
 
   Cluster cluster_;
   Graph graph_;
-  std::vector<Id> parent_;           // towards the spine, by vertex
-  std::vector<Id> up_, down_;        // edge index from vertex to parent and back
-  std::vector<Bandwidth> bandwidth_; // by edge index
+  std::vector<Id> parent_;            // towards the spine, by vertex
+  std::vector<Id> up_, down_;         // edge index from vertex to parent and back
+  std::vector<Bandwidth> bandwidth_;  // by edge index
   std::int64_t devices_;
 };
 

@@ -32,11 +32,15 @@ Output orrery(const std::string& arguments) {
   return o;
 }
 
-std::string scenario(const char* name) { return std::string(ORRERY_ROOT) + "/scenarios/" + name + ".json"; }
+std::string scenario(const char* name) {
+  return std::string(ORRERY_ROOT) + "/scenarios/" + name + ".json";
+}
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / ("orrery-test-" + std::to_string(::getpid()))) { fs::create_directories(path_); }
+  TemporaryFolder() : path_(fs::temp_directory_path() / ("orrery-test-" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
   ~TemporaryFolder() { fs::remove_all(path_); }
   std::string file(const char* name) const { return (path_ / name).string(); }
 
@@ -46,7 +50,8 @@ class TemporaryFolder {
 
 TEST(Cli, PlanSimulateRunAndCompareShareOneProgram) {
   const TemporaryFolder folder;
-  const std::string plan = folder.file("plan.json"), predicted = folder.file("p.json"), measured = folder.file("m.json");
+  const std::string plan = folder.file("plan.json"), predicted = folder.file("p.json"),
+                    measured = folder.file("m.json");
   ASSERT_EQ(orrery("plan " + scenario("tiny-cpu") + " -o " + plan).code, 0);
   ASSERT_EQ(orrery("simulate " + plan + " --trace " + predicted).code, 0);
   ASSERT_EQ(orrery("run " + plan + " --steps 2 --trace " + measured).code, 0);
@@ -63,10 +68,13 @@ TEST(Cli, TheAnswerCarriesWhatItPromises) {
   ASSERT_EQ(o.code, 0);
   const Json j = parse_json(o.out, "out");
   EXPECT_EQ(j["schema"], "orrery.answer/1");
-  for (const char* k : {"considered", "bounded", "costed", "simulated", "feasible", "seconds"}) EXPECT_TRUE(j["search"].contains(k)) << k;
+  for (const char* k : {"considered", "bounded", "costed", "simulated", "feasible", "seconds"})
+    EXPECT_TRUE(j["search"].contains(k)) << k;
   ASSERT_FALSE(j["plans"].empty());
-  for (const char* k : {"tp", "pp", "vpp", "dp", "zero", "micro_batch", "schedule", "recompute"}) EXPECT_TRUE(j["plans"][0].contains(k)) << k;
-  for (const char* k : {"step_time_s", "tokens_per_s", "mfu", "hfu", "peak_memory_bytes", "memory", "breakdown", "cost_usd"}) {
+  for (const char* k : {"tp", "pp", "vpp", "dp", "zero", "micro_batch", "schedule", "recompute"})
+    EXPECT_TRUE(j["plans"][0].contains(k)) << k;
+  for (const char* k : {"step_time_s", "tokens_per_s", "mfu", "hfu", "peak_memory_bytes", "memory",
+                        "breakdown", "cost_usd"}) {
     EXPECT_TRUE(j["plans"][0]["predicted"].contains(k)) << k;
   }
 }
@@ -87,7 +95,8 @@ TEST(Cli, ExitCodes) {
   EXPECT_EQ(orrery("--help").code, 0);
   EXPECT_EQ(orrery("plan /does/not/exist.json").code, 3);
   const TemporaryFolder folder;
-  std::ofstream(folder.file("s.json")) << R"({"model": "gpt3-175b", "cluster": {"topology": "p4d", "nodes": 1}, "training": {"global_batch": 8, "sequence": 2048}, "search": {"tp": [8]}})";
+  std::ofstream(folder.file("s.json"))
+      << R"({"model": "gpt3-175b", "cluster": {"topology": "p4d", "nodes": 1}, "training": {"global_batch": 8, "sequence": 2048}, "search": {"tp": [8]}})";
   const Output o = orrery("plan " + folder.file("s.json") + " -o " + folder.file("plan.json"));
   EXPECT_EQ(o.code, 4) << o.out;
   EXPECT_NE(o.out.find("no plan fits"), std::string::npos);
@@ -98,22 +107,28 @@ TEST(Cli, ExitCodes) {
 TEST(Cli, APlanThatThisEngineCannotRunSaysWhy) {
   const Output o = orrery("run " + scenario("llama3-70b-p4d"));
   EXPECT_EQ(o.code, 3);
-  EXPECT_NE(o.out.find("the stack \"megatron-core\" can be predicted only; allowed: orrery"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("the stack \"megatron-core\" can be predicted only; allowed: orrery"),
+            std::string::npos)
+      << o.out;
 }
 
 TEST(Cli, ExportsPasteIntoALauncher) {
   const Output o = orrery("export --to megatron " + scenario("llama3-70b-p4d"));
   ASSERT_EQ(o.code, 0);
-  for (const char* flag : {"--tensor-model-parallel-size 8", "--pipeline-model-parallel-size 2", "--sequence-parallel", "--use-distributed-optimizer",
-                           "--micro-batch-size 1", "--global-batch-size 512", "--recompute-granularity full", "--swiglu", "--num-query-groups 8",
-                           "--untie-embeddings-and-output-weights", "--normalization RMSNorm"}) {
+  for (const char* flag :
+       {"--tensor-model-parallel-size 8", "--pipeline-model-parallel-size 2", "--sequence-parallel",
+        "--use-distributed-optimizer", "--micro-batch-size 1", "--global-batch-size 512",
+        "--recompute-granularity full", "--swiglu", "--num-query-groups 8",
+        "--untie-embeddings-and-output-weights", "--normalization RMSNorm"}) {
     EXPECT_NE(o.out.find(flag), std::string::npos) << flag;
   }
   const Output d = orrery("export --to deepspeed " + scenario("tiny-cpu"));
   const Json j = parse_json(d.out.substr(d.out.find('{')), "deepspeed");
-  EXPECT_EQ(j["train_batch_size"].get<int>(), j["train_micro_batch_size_per_gpu"].get<int>() * j["gradient_accumulation_steps"].get<int>() * 2);
+  EXPECT_EQ(j["train_batch_size"].get<int>(),
+            j["train_micro_batch_size_per_gpu"].get<int>() * j["gradient_accumulation_steps"].get<int>() * 2);
   EXPECT_EQ(j["zero_optimization"]["stage"], 1);
-  EXPECT_NE(orrery("export --to slurm " + scenario("llama3-70b-p4d")).out.find("#SBATCH --nodes=8"), std::string::npos);
+  EXPECT_NE(orrery("export --to slurm " + scenario("llama3-70b-p4d")).out.find("#SBATCH --nodes=8"),
+            std::string::npos);
 }
 
 }  // namespace

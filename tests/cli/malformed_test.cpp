@@ -32,7 +32,8 @@ bool refused(const std::string& text, const std::string& folder) {
   try {
     const Json json = parse_json(text, at.file);
     if (folder == "scenarios") {
-      const Problem p = resolve(read_scenario(json, at), ORRERY_ROOT "/scenarios/mutated.json", DataFolders());
+      const Problem p =
+          resolve(read_scenario(json, at), ORRERY_ROOT "/scenarios/mutated.json", DataFolders());
       if (p.scenario.plan) program::check_plan(p.scenario.model, *p.scenario.plan, p.scenario.training, at);
     } else if (folder == "topologies") {
       (void)read_fields<Cluster>(json, at);
@@ -54,8 +55,24 @@ void visit(Json& json, const std::function<void(Json&)>& f) {
 }
 
 TEST(Malformed, EveryValueReplacedBySomethingElse) {
-  const std::vector<Json> replacements = {nullptr, true, -1, 0, 1e300, 9223372036854775807LL, -9223372036854775807LL, 0.5, "", "x", "80 GiB", "-5 GiB",
-                                          "1e400 s", "\u0000", std::string(100000, 'a'), Json::array(), Json::object(), Json::array({1, "a", nullptr})};
+  const std::vector<Json> replacements = {nullptr,
+                                          true,
+                                          -1,
+                                          0,
+                                          1e300,
+                                          9223372036854775807LL,
+                                          -9223372036854775807LL,
+                                          0.5,
+                                          "",
+                                          "x",
+                                          "80 GiB",
+                                          "-5 GiB",
+                                          "1e400 s",
+                                          "\u0000",
+                                          std::string(100000, 'a'),
+                                          Json::array(),
+                                          Json::object(),
+                                          Json::array({1, "a", nullptr})};
   int cases = 0, refusals = 0;
   for (const char* folder : {"scenarios", "topologies", "profiles"}) {
     for (const fs::path& path : {shipped(folder).front(), shipped(folder).back()}) {
@@ -87,10 +104,17 @@ TEST(Malformed, TruncatedFlippedAndRepeatedBytes) {
     const auto files = shipped(folder);
     std::string text = load_text(files[random() % files.size()]);
     switch (i % 4) {
-      case 0: text.resize(random() % text.size()); break;
-      case 1: text[random() % text.size()] = static_cast<char>(random() % 256); break;
-      case 2: text.insert(random() % text.size(), std::string(1 + random() % 50, "[{\"\\,"[random() % 5])); break;
-      default: text += text;
+      case 0:
+        text.resize(random() % text.size());
+        break;
+      case 1:
+        text[random() % text.size()] = static_cast<char>(random() % 256);
+        break;
+      case 2:
+        text.insert(random() % text.size(), std::string(1 + random() % 50, "[{\"\\,"[random() % 5]));
+        break;
+      default:
+        text += text;
     }
     refusals += refused(text, folder);
   }
@@ -99,7 +123,7 @@ TEST(Malformed, TruncatedFlippedAndRepeatedBytes) {
 
 TEST(Malformed, NestingSizeAndEncoding) {
   EXPECT_TRUE(refused(std::string(1 << 20, '['), "scenarios"));
-  EXPECT_TRUE(refused("{\"a\":" + std::string(100, '{') , "scenarios"));
+  EXPECT_TRUE(refused("{\"a\":" + std::string(100, '{'), "scenarios"));
   EXPECT_TRUE(refused("\xff\xfe{\"model\"", "scenarios"));
   EXPECT_TRUE(refused("{\"model\": \"\xc3\x28\"}", "scenarios"));
   EXPECT_TRUE(refused(std::string(65 << 20, ' '), "scenarios"));
@@ -109,20 +133,25 @@ TEST(Malformed, NestingSizeAndEncoding) {
 // A config that includes itself must not recurse for ever.
 TEST(Malformed, ACyclicReferenceIsRefused) {
   const fs::path file = fs::temp_directory_path() / "orrery-cyclic.json";
-  save_text(file, R"({"model": {"config": "orrery-cyclic.json"}, "cluster": {"topology": "p4d"}, "training": {"global_batch": 1, "sequence": 1}})");
+  save_text(
+      file,
+      R"({"model": {"config": "orrery-cyclic.json"}, "cluster": {"topology": "p4d"}, "training": {"global_batch": 1, "sequence": 1}})");
   EXPECT_THROW(load_problem(file, DataFolders()), InputError);
   fs::remove(file);
 }
 
 TEST(Malformed, TracesAndDataSets) {
   const DataFolders data;
-  for (const char* text : {"[]", "{}", "[1]", "[{}]", R"({"traceEvents": 3})", R"({"traceEvents": [{"ph": "X"}]})", R"({"traceEvents": [{"ph": 1, "name": 2}]})"}) {
+  for (const char* text :
+       {"[]", "{}", "[1]", "[{}]", R"({"traceEvents": 3})", R"({"traceEvents": [{"ph": "X"}]})",
+        R"({"traceEvents": [{"ph": 1, "name": 2}]})"}) {
     try {
       (void)from_chrome_trace(parse_json(text, "t"), "t");
     } catch (const InputError&) {
     }
   }
-  for (const char* text : {"[{\"parallel\": 1}]", "[{\"outcome\": \"ok\"}]", "[{\"outcome\": 3}]", "[[]]", "[null]", "[{\"outcome\": \"ok\", \"unverified_fields\": 3}]"}) {
+  for (const char* text : {"[{\"parallel\": 1}]", "[{\"outcome\": \"ok\"}]", "[{\"outcome\": 3}]", "[[]]",
+                           "[null]", "[{\"outcome\": \"ok\", \"unverified_fields\": 3}]"}) {
     try {
       (void)sim::validate_training(parse_json(text, "d"), "d", data);
     } catch (const InputError&) {
@@ -132,7 +161,8 @@ TEST(Malformed, TracesAndDataSets) {
     } catch (const InputError&) {
     }
   }
-  for (const char* text : {"", "x", "gpu,dtype,m,n,k,ms,kernel\nA100-SXM4-80GB,bf16,1", "gpu,dtype,m,n,k,ms,kernel\nA100-SXM4-80GB,bf16,-1,2,3,nan,k"}) {
+  for (const char* text : {"", "x", "gpu,dtype,m,n,k,ms,kernel\nA100-SXM4-80GB,bf16,1",
+                           "gpu,dtype,m,n,k,ms,kernel\nA100-SXM4-80GB,bf16,-1,2,3,nan,k"}) {
     EXPECT_THROW((void)sim::validate_kernels(text, "k.csv", data), InputError);
   }
 }

@@ -17,7 +17,8 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-const char* kGood = R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 2048}})";
+const char* kGood =
+    R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 2048}})";
 
 TEST(Fields, AScenarioReadsBackFromWhatItWrites) {
   const Scenario s = read_scenario(parse_json(kGood, "s"), Cursor{"s", ""});
@@ -28,17 +29,39 @@ TEST(Fields, AScenarioReadsBackFromWhatItWrites) {
 }
 
 TEST(Fields, ErrorsNameFilePointerValueAndNearestName) {
-  EXPECT_EQ(error_of(R"({"model": "llama-3-70", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}})").substr(0, 57),
-            "s.json: /model: there is no model preset \"llama-3-70\"; al");
-  EXPECT_NE(error_of(R"({"model": "llama-3-70", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}})").find("did you mean \"llama-3-70b\""), std::string::npos);
-  EXPECT_NE(error_of(R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": -8, "sequence": 1}})").find("/training/global_batch: -8 is out of range; allowed: at least 1"), std::string::npos);
-  EXPECT_NE(error_of(R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batsh": 8, "sequence": 1}})").find("missing"), std::string::npos);
-  EXPECT_NE(error_of(R"({"model": "llama-3-8b", "cluster": {"topology": "p4d", "node": 1}, "training": {"global_batch": 8, "sequence": 1}})").find("/cluster/node: there is no such field; allowed: topology, nodes (did you mean \"nodes\"?)"), std::string::npos);
+  EXPECT_EQ(
+      error_of(
+          R"({"model": "llama-3-70", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}})")
+          .substr(0, 57),
+      "s.json: /model: there is no model preset \"llama-3-70\"; al");
+  EXPECT_NE(
+      error_of(
+          R"({"model": "llama-3-70", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}})")
+          .find("did you mean \"llama-3-70b\""),
+      std::string::npos);
+  EXPECT_NE(
+      error_of(
+          R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": -8, "sequence": 1}})")
+          .find("/training/global_batch: -8 is out of range; allowed: at least 1"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of(
+          R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batsh": 8, "sequence": 1}})")
+          .find("missing"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of(
+          R"({"model": "llama-3-8b", "cluster": {"topology": "p4d", "node": 1}, "training": {"global_batch": 8, "sequence": 1}})")
+          .find("/cluster/node: there is no such field; allowed: topology, nodes (did you mean \"nodes\"?)"),
+      std::string::npos);
 }
 
 TEST(Fields, ADimensionedFieldNeedsItsUnit) {
-  const std::string text = R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}, "node_hour": 32})";
-  EXPECT_NE(error_of(text).find("/node_hour: 32 is not a quantity with its unit; allowed: text like \"$32.77\""), std::string::npos);
+  const std::string text =
+      R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}, "node_hour": 32})";
+  EXPECT_NE(
+      error_of(text).find("/node_hour: 32 is not a quantity with its unit; allowed: text like \"$32.77\""),
+      std::string::npos);
 }
 
 TEST(Fields, MalformedTextIsAnsweredWithAByteOffset) {
@@ -49,7 +72,8 @@ TEST(Fields, MalformedTextIsAnsweredWithAByteOffset) {
 
 TEST(Fields, EverySchemaDescribesEachDeclaredField) {
   const Json s = schema_fields<Scenario>();
-  for (const char* name : {"model", "cluster", "training", "search", "goal", "stack"}) EXPECT_TRUE(s["properties"].contains(name)) << name;
+  for (const char* name : {"model", "cluster", "training", "search", "goal", "stack"})
+    EXPECT_TRUE(s["properties"].contains(name)) << name;
   EXPECT_EQ(s["properties"]["goal"]["enum"].size(), 5U);
   EXPECT_EQ(s["required"].size(), 3U);
   EXPECT_FALSE(s["additionalProperties"].get<bool>());

@@ -9,8 +9,8 @@ namespace orrery {
 namespace {
 
 TEST(Model, ParameterCountsAreThePublishedOnes) {
-  EXPECT_EQ(count_parameters(preset_model("gpt2-124m")), 124'439'808);    // the OpenAI checkpoint
-  EXPECT_EQ(count_parameters(preset_model("llama-2-7b")), 6'738'415'616); // the Hugging Face checkpoint
+  EXPECT_EQ(count_parameters(preset_model("gpt2-124m")), 124'439'808);     // the OpenAI checkpoint
+  EXPECT_EQ(count_parameters(preset_model("llama-2-7b")), 6'738'415'616);  // the Hugging Face checkpoint
   EXPECT_EQ(count_parameters(preset_model("llama-3-8b")), 8'030'261'248);
   EXPECT_EQ(count_parameters(preset_model("llama-3-70b")), 70'553'706'496);
   EXPECT_EQ(count_parameters(preset_model("qwen3-8b")), 8'190'735'360);
@@ -20,7 +20,8 @@ TEST(Model, ParameterCountsAreThePublishedOnes) {
 TEST(Model, FlopsOfAGptAreThePublishedFormula) {
   for (const char* name : {"megatron-22b", "gpt3-175b", "turing-530b", "megatron-1t"}) {
     const Model m = preset_model(name);
-    const double s = 2048, h = static_cast<double>(m.hidden), l = static_cast<double>(m.layers), v = static_cast<double>(m.vocab);
+    const double s = 2048, h = static_cast<double>(m.hidden), l = static_cast<double>(m.layers),
+                 v = static_cast<double>(m.vocab);
     const double formula = 72 * s * l * h * h * (1 + s / (6 * h) + v / (12 * h * l));
     EXPECT_NEAR(model_flops_per_sequence(m, 2048, AttentionFlops::kFull).value / formula, 1, 1e-12) << name;
   }
@@ -35,22 +36,27 @@ TEST(Model, CausalAttentionHalvesTheCoreOnly) {
 
 TEST(Model, SevenBillionRecipesAreNeverMixedUp) {
   const std::int64_t psi = 7'000'000'000;
-  EXPECT_EQ(psi * bytes_per_parameter(Precision::kFp32).total(), 112'000'000'000);     // 4 + 4 + 8
-  EXPECT_EQ(psi * bytes_per_parameter(Precision::kMixed).total(), 112'000'000'000);    // 2 + 2 + 12
-  EXPECT_EQ(psi * bytes_per_parameter(Precision::kNoMaster).total(), 84'000'000'000);  // 2 + 2 + 8
-  EXPECT_EQ(psi * bytes_per_parameter(Precision::kMegatron).total(), 126'000'000'000); // 2 + 4 + 12
+  EXPECT_EQ(psi * bytes_per_parameter(Precision::kFp32).total(), 112'000'000'000);      // 4 + 4 + 8
+  EXPECT_EQ(psi * bytes_per_parameter(Precision::kMixed).total(), 112'000'000'000);     // 2 + 2 + 12
+  EXPECT_EQ(psi * bytes_per_parameter(Precision::kNoMaster).total(), 84'000'000'000);   // 2 + 2 + 8
+  EXPECT_EQ(psi * bytes_per_parameter(Precision::kMegatron).total(), 126'000'000'000);  // 2 + 4 + 12
 }
 
 TEST(HuggingFace, ReadsBothGenerationsOfNames) {
-  const auto read = [](const char* text) { return import_hugging_face(parse_json(text, "config.json"), Cursor{"config.json", ""}); };
-  const Model llama = read(R"({"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+  const auto read = [](const char* text) {
+    return import_hugging_face(parse_json(text, "config.json"), Cursor{"config.json", ""});
+  };
+  const Model llama = read(
+      R"({"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
   Model expected = preset_model("llama-3-8b");
   expected.name = "llama";
   EXPECT_EQ(llama, expected);
-  const Model gpt2 = read(R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257, "n_inner": null})");
+  const Model gpt2 = read(
+      R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257, "n_inner": null})");
   EXPECT_EQ(count_parameters(gpt2), 124'439'808);
-  const Model v5 = read(R"({"model_type": "gpt2", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 1024, "vocab_size": 50257, "dtype": "float32"})");
+  const Model v5 = read(
+      R"({"model_type": "gpt2", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 1024, "vocab_size": 50257, "dtype": "float32"})");
   EXPECT_EQ(v5, gpt2);
 }
 
@@ -59,7 +65,9 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
     FAIL();
   } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(), "config.json: /model_type: \"lama\" cannot be imported; allowed: gpt2, llama, mistral, qwen2, qwen3 (did you mean \"llama\"?)");
+    EXPECT_STREQ(e.what(),
+                 "config.json: /model_type: \"lama\" cannot be imported; allowed: gpt2, llama, mistral, "
+                 "qwen2, qwen3 (did you mean \"llama\"?)");
   }
 }
 

@@ -27,7 +27,10 @@ TEST(Timeline, AChromeTraceReadsBackToThePicosecond) {
 
 TEST(Timeline, ATraceWithoutOurFieldsIsAnsweredWithAPointer) {
   try {
-    from_chrome_trace(parse_json(R"({"traceEvents": [{"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 1, "dur": 1}]})", "t.json"), "t.json");
+    from_chrome_trace(
+        parse_json(R"({"traceEvents": [{"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 1, "dur": 1}]})",
+                   "t.json"),
+        "t.json");
     FAIL();
   } catch (const InputError& e) {
     EXPECT_STREQ(e.what(), "t.json: /traceEvents/0: the field \"args\" is missing");

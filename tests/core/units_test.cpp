@@ -19,7 +19,8 @@ TEST(Units, GigabytesAreDecimalAndGibibytesBinary) {
 }
 
 TEST(Units, ABareNumberOrAnotherDimensionIsRefused) {
-  for (const char* text : {"80", "", "GiB", "80 GiB/s", "80 Gib", "1e999 GiB", "nan GiB", "9e30 TB", "80 GiB extra"}) {
+  for (const char* text :
+       {"80", "", "GiB", "80 GiB/s", "80 Gib", "1e999 GiB", "nan GiB", "9e30 TB", "80 GiB extra"}) {
     EXPECT_FALSE(parse_bytes(text)) << text;
   }
   EXPECT_FALSE(parse_dollars("32.77"));

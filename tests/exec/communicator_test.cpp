@@ -43,17 +43,22 @@ TEST(ThreadCommunicator, CollectivesAreExact) {
       const auto errors = on_ranks(n, kLong, [&](std::int64_t r, Communicator& c) {
         const std::size_t whole = part * static_cast<std::size_t>(n);
         std::vector<float> x(whole);
-        for (std::size_t i = 0; i < whole; ++i) x[i] = static_cast<float>((r + 1) * static_cast<std::int64_t>(i % 97));
-        const auto sum = [&](std::size_t i) { return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97)); };
+        for (std::size_t i = 0; i < whole; ++i)
+          x[i] = static_cast<float>((r + 1) * static_cast<std::int64_t>(i % 97));
+        const auto sum = [&](std::size_t i) {
+          return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97));
+        };
         std::vector<float> reduced = x, shard(part), gathered(whole);
         c.collective(members, {Kind::kSum, "sum", reduced, reduced});
         for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(reduced[i], sum(i));
         c.collective(members, {Kind::kScatter, "scatter", x, shard});
-        for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(shard[i], sum(static_cast<std::size_t>(r) * part + i));
+        for (std::size_t i = 0; i < part; ++i)
+          ASSERT_EQ(shard[i], sum(static_cast<std::size_t>(r) * part + i));
         c.collective(members, {Kind::kGather, "gather", shard, gathered});
         ASSERT_EQ(gathered, reduced);
         c.collective(members, {Kind::kMax, "max", x, x});
-        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(x[i], static_cast<float>(n * static_cast<std::int64_t>(i % 97)));
+        for (std::size_t i = 0; i < whole; ++i)
+          ASSERT_EQ(x[i], static_cast<float>(n * static_cast<std::int64_t>(i % 97)));
       });
       for (const auto& e : errors) EXPECT_EQ(e, "");
     }
@@ -68,7 +73,9 @@ TEST(ThreadCommunicator, AMissingRankIsNamedWithinTheDeadline) {
     if (r != 2) c.collective(members, {Kind::kSum, "layer1/attn/out/all-reduce", x, x});
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
-  EXPECT_NE((errors[0] + errors[1]).find("in \"layer1/attn/out/all-reduce\" (sequence number 0) for ranks 2"), std::string::npos) << errors[0];
+  EXPECT_NE((errors[0] + errors[1]).find("in \"layer1/attn/out/all-reduce\" (sequence number 0) for ranks 2"),
+            std::string::npos)
+      << errors[0];
 }
 
 TEST(ThreadCommunicator, AnotherCollectiveIsNamed) {
@@ -77,7 +84,9 @@ TEST(ThreadCommunicator, AnotherCollectiveIsNamed) {
     const std::vector<std::int64_t> members{0, 1};
     c.collective(members, {Kind::kSum, r == 0 ? "unit0/all-reduce" : "unit1/all-reduce", x, x});
   });
-  EXPECT_NE((errors[0] + errors[1]).find("collective \"unit0/all-reduce\" meets \"unit1/all-reduce\""), std::string::npos) << errors[0] << errors[1];
+  EXPECT_NE((errors[0] + errors[1]).find("collective \"unit0/all-reduce\" meets \"unit1/all-reduce\""),
+            std::string::npos)
+      << errors[0] << errors[1];
 }
 
 TEST(ThreadCommunicator, ALostMessageEndsInAnError) {
@@ -85,7 +94,8 @@ TEST(ThreadCommunicator, ALostMessageEndsInAnError) {
     std::vector<float> x(4);
     if (r == 1) c.receive(0, 0, "pipeline/recv", x);
   });
-  EXPECT_NE(errors[1].find("rank 1 waited 200 ms in \"pipeline/recv\" for rank 0"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("rank 1 waited 200 ms in \"pipeline/recv\" for rank 0"), std::string::npos)
+      << errors[1];
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ Stack stack(bool flash = true) {
   return s;
 }
 
-exec::RunResult train(const Model& m, const Plan& p, const Training& t, const Stack& s, std::int64_t steps = 2) {
+exec::RunResult train(const Model& m, const Plan& p, const Training& t, const Stack& s,
+                      std::int64_t steps = 2) {
   program::check_plan(m, p, t, {"plan", ""});
   const auto program = program::compile(m, p, t, s);
   const auto problems = program::check(program);
@@ -89,7 +90,8 @@ TEST_P(Equivalence, LossesGradientsAndParametersEqualTheSerialRun) {
   difference(actual.gradients, expected.gradients);
 }
 
-Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero, std::int64_t micro_batch = 1) {
+Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,
+          std::int64_t micro_batch = 1) {
   Plan p;
   p.tp = tp;
   p.pp = pp;
@@ -152,9 +154,11 @@ const Case kCases[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Plans, Equivalence,
-                         testing::Combine(testing::Values("tiny-gpt", "tiny-llama"), testing::ValuesIn(kCases)),
+                         testing::Combine(testing::Values("tiny-gpt", "tiny-llama"),
+                                          testing::ValuesIn(kCases)),
                          [](const auto& param_info) {
-                           std::string name = std::string(std::get<0>(param_info.param)) + "_" + std::get<1>(param_info.param).name;
+                           std::string name = std::string(std::get<0>(param_info.param)) + "_" +
+                                              std::get<1>(param_info.param).name;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
@@ -182,15 +186,18 @@ TEST_P(ModelVariant, EqualsTheSerialRunUnderTensorPipelineAndDataParallelism) {
   EXPECT_NEAR(actual.steps[1].loss, expected.steps[1].loss, 1e-5 * expected.steps[1].loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, ModelVariant,
-                         testing::Values(Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = true; }},
-                                         Variant{"qkv_bias", [](Model& m, Stack&, Training&) { m.qkv_bias = true; }},
-                                         Variant{"tied", [](Model& m, Stack&, Training&) { m.tied_embeddings = true; }},
-                                         Variant{"materialised_scores", [](Model&, Stack& s, Training&) { s.flash_attention = false; }},
-                                         Variant{"vocabulary_padded", [](Model& m, Stack&, Training&) { m.vocab = 61; }},
-                                         Variant{"no_overlap", [](Model&, Stack& s, Training&) { s.overlap_grad_reduce = s.overlap_tp = false; }},
-                                         Variant{"sgd", [](Model&, Stack&, Training& training) { training.precision = Precision::kSgd; }}),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, ModelVariant,
+    testing::Values(
+        Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = true; }},
+        Variant{"qkv_bias", [](Model& m, Stack&, Training&) { m.qkv_bias = true; }},
+        Variant{"tied", [](Model& m, Stack&, Training&) { m.tied_embeddings = true; }},
+        Variant{"materialised_scores", [](Model&, Stack& s, Training&) { s.flash_attention = false; }},
+        Variant{"vocabulary_padded", [](Model& m, Stack&, Training&) { m.vocab = 61; }},
+        Variant{"no_overlap",
+                [](Model&, Stack& s, Training&) { s.overlap_grad_reduce = s.overlap_tp = false; }},
+        Variant{"sgd", [](Model&, Stack&, Training& training) { training.precision = Precision::kSgd; }}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // The check must be able to fail: half of each replica's batch swapped for other data.
 TEST(EquivalenceControl, AnotherSeedIsNotEqual) {
@@ -202,7 +209,8 @@ TEST(EquivalenceControl, AnotherSeedIsNotEqual) {
   const auto b = exec::run(program, {.steps = 1, .seed = 8, .capture = true});
   double worst = 0;
   for (const auto& [name, tensor] : a.gradients) {
-    for (std::size_t i = 0; i < tensor.size(); ++i) worst = std::max(worst, static_cast<double>(std::abs(tensor[i] - b.gradients.at(name)[i])));
+    for (std::size_t i = 0; i < tensor.size(); ++i)
+      worst = std::max(worst, static_cast<double>(std::abs(tensor[i] - b.gradients.at(name)[i])));
   }
   EXPECT_GT(worst, 1e-4);
 }
@@ -213,7 +221,8 @@ TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
   Plan serial;
   serial.micro_batches = kBatch;
   const auto expected = train(m, serial, fp32(), stack(), 1);
-  for (const char* dropped : {"layer2/mlp/fc2/all-reduce", "layer0/attn/qkv/dgrad/all-reduce", "unit0/reduce-scatter", "loss/sum/all-reduce"}) {
+  for (const char* dropped : {"layer2/mlp/fc2/all-reduce", "layer0/attn/qkv/dgrad/all-reduce",
+                              "unit0/reduce-scatter", "loss/sum/all-reduce"}) {
     auto program = program::compile(m, plan(2, 1, 2, 1), fp32(), stack());
     std::size_t removed = 0;
     for (auto& segment : program.classes[0].segments) {
@@ -240,8 +249,9 @@ TEST(Equivalence, PipelineSchedulesAreBitExact) {
   Plan serial;
   serial.micro_batches = kBatch;
   const auto expected = train(m, serial, fp32(), stack());
-  for (const Plan& p : {plan(1, 4, 1, 0), with(plan(1, 2, 1, 0), Schedule::kGPipe), with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2),
-                        with(plan(1, 4, 1, 0), Recompute::kFull)}) {
+  for (const Plan& p :
+       {plan(1, 4, 1, 0), with(plan(1, 2, 1, 0), Schedule::kGPipe),
+        with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2), with(plan(1, 4, 1, 0), Recompute::kFull)}) {
     const auto actual = train(m, p, fp32(), stack());
     EXPECT_EQ(actual.gradients, expected.gradients) << short_name(p);
     EXPECT_EQ(actual.parameters, expected.parameters) << short_name(p);

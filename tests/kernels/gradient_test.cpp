@@ -48,7 +48,8 @@ void expect_gradient(Vector x, const Vector& analytic, const std::function<doubl
 TEST(Gradient, Norms) {
   for (const bool rms : {false, true}) {
     const NormShape s{3, 8, rms};
-    const Vector x = random_vector(24, 1), w = random_vector(8, 2), b = random_vector(8, 3), r = random_vector(24, 4);
+    const Vector x = random_vector(24, 1), w = random_vector(8, 2), b = random_vector(8, 3),
+                 r = random_vector(24, 4);
     Vector dx(24), dw(8), db(8);
     norm_grad(s, x.data(), w.data(), r.data(), nullptr, dx.data(), dw.data(), db.data(), false);
     const auto loss = [&](const Vector& xx, const Vector& ww, const Vector& bb) {
@@ -79,7 +80,8 @@ TEST(Gradient, HeadNorm) {
 TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
   for (const bool materialised : {false, true}) {
     const AttentionShape s{2, 5, 4, 2, 4, materialised};
-    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()), m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
+    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
+               m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
     const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
     Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
     attention(s, qkv.data(), out.data(), softmax.data());
@@ -138,7 +140,8 @@ TEST(Gradient, CrossEntropySplitOverTwoRanksEqualsOne) {
   for (Index rank = 0; rank < 2; ++rank) {
     for (Index r = 0; r < rows; ++r) {
       for (Index j = 0; j < half && rank * half + j < vocab; ++j) {
-        parts[static_cast<std::size_t>(rank)][static_cast<std::size_t>(r * half + j)] = logits[static_cast<std::size_t>(r * vocab + rank * half + j)];
+        parts[static_cast<std::size_t>(rank)][static_cast<std::size_t>(r * half + j)] =
+            logits[static_cast<std::size_t>(r * vocab + rank * half + j)];
       }
     }
     Vector mine(4);
@@ -148,7 +151,8 @@ TEST(Gradient, CrossEntropySplitOverTwoRanksEqualsOne) {
   for (Index rank = 0; rank < 2; ++rank) {
     Vector mine(8);
     const auto at = static_cast<std::size_t>(rank);
-    loss_sum({rows, half, rank * half, vocab}, parts[at].data(), largest.data(), targets, probabilities[at].data(), mine.data());
+    loss_sum({rows, half, rank * half, vocab}, parts[at].data(), largest.data(), targets,
+             probabilities[at].data(), mine.data());
     for (std::size_t i = 0; i < 8; ++i) sums[i] += mine[i];
   }
   actual = loss({rows, half, 0, vocab}, sums.data(), probabilities[0].data());
@@ -169,12 +173,18 @@ TEST(Gemm, AllLayoutsAgree) {
   const Index m = 3, n = 4, k = 5;
   const Vector a = random_vector(15, 1), b = random_vector(20, 2);
   Vector at(15), bt(20), expected(12), c(12);
-  for (Index i = 0; i < m; ++i) for (Index l = 0; l < k; ++l) at[static_cast<std::size_t>(l * m + i)] = a[static_cast<std::size_t>(i * k + l)];
-  for (Index l = 0; l < k; ++l) for (Index j = 0; j < n; ++j) bt[static_cast<std::size_t>(j * k + l)] = b[static_cast<std::size_t>(l * n + j)];
+  for (Index i = 0; i < m; ++i)
+    for (Index l = 0; l < k; ++l)
+      at[static_cast<std::size_t>(l * m + i)] = a[static_cast<std::size_t>(i * k + l)];
+  for (Index l = 0; l < k; ++l)
+    for (Index j = 0; j < n; ++j)
+      bt[static_cast<std::size_t>(j * k + l)] = b[static_cast<std::size_t>(l * n + j)];
   for (Index i = 0; i < m; ++i) {
     for (Index j = 0; j < n; ++j) {
       double sum = 0;
-      for (Index l = 0; l < k; ++l) sum += static_cast<double>(a[static_cast<std::size_t>(i * k + l)]) * b[static_cast<std::size_t>(l * n + j)];
+      for (Index l = 0; l < k; ++l)
+        sum += static_cast<double>(a[static_cast<std::size_t>(i * k + l)]) *
+               b[static_cast<std::size_t>(l * n + j)];
       expected[static_cast<std::size_t>(i * n + j)] = static_cast<float>(sum);
     }
   }

@@ -9,7 +9,9 @@
 namespace orrery {
 namespace {
 
-Problem scenario(const char* name) { return load_problem(std::string(ORRERY_ROOT) + "/scenarios/" + name + ".json", DataFolders()); }
+Problem scenario(const char* name) {
+  return load_problem(std::string(ORRERY_ROOT) + "/scenarios/" + name + ".json", DataFolders());
+}
 
 double model_state_gib(const Problem& p, Precision precision) {
   Training t = p.scenario.training;
@@ -19,7 +21,9 @@ double model_state_gib(const Problem& p, Precision precision) {
   for (const auto& c : program.classes) {
     double sum = 0;
     for (const auto& b : c.buffers) {
-      if (b.cls == program::BufferClass::kParameter || b.cls == program::BufferClass::kGradient || b.cls == program::BufferClass::kOptimizer) sum += static_cast<double>(b.bytes.value);
+      if (b.cls == program::BufferClass::kParameter || b.cls == program::BufferClass::kGradient ||
+          b.cls == program::BufferClass::kOptimizer)
+        sum += static_cast<double>(b.bytes.value);
     }
     most = std::max(most, sum);
   }
@@ -38,9 +42,13 @@ TEST(CaseStudy, Llama70bFits40GbOnlyWith16BitGradients) {
   Problem p = scenario("llama3-70b-p4d");
   const sim::Topology topology(p.cluster);
   const double capacity = static_cast<double>(p.device.memory.value) * (1 - p.scenario.search.memory_margin);
-  EXPECT_LT(static_cast<double>(planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes), capacity);
+  EXPECT_LT(static_cast<double>(
+                planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes),
+            capacity);
   p.scenario.training.precision = Precision::kMegatron;
-  EXPECT_GT(static_cast<double>(planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes), capacity);
+  EXPECT_GT(static_cast<double>(
+                planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes),
+            capacity);
 }
 
 // "7 days, $44,152" for 500 M tokens. 8 nodes x $32.77 x 168 h is $44,043; the tokens take hours.
@@ -58,15 +66,16 @@ TEST(CaseStudy, Llama70bDaysAndDollars) {
   EXPECT_GT(x.cost_usd, 1500);
   EXPECT_LT(x.cost_usd, 2500);
   // "1000 steps in 2 hours" would be 613 % MFU.
-  const double step_flops = 6.0 * static_cast<double>(count_parameters(p.scenario.model)) * p.scenario.training.tokens_per_step();
+  const double step_flops =
+      6.0 * static_cast<double>(count_parameters(p.scenario.model)) * p.scenario.training.tokens_per_step();
   EXPECT_NEAR(step_flops * 1000 / (2 * 3600 * 64 * 312e12), 6.13, 0.1);
 }
 
 TEST(CaseStudy, CheckpointsAndStorage) {
   const double psi = static_cast<double>(count_parameters(preset_model("llama-3-70b")));
-  EXPECT_NEAR(16 * psi / 1e12, 1.13, 0.01);  // includes gradients
-  EXPECT_NEAR(14 * psi / 1e12, 0.99, 0.01);  // what a restart needs
-  EXPECT_NEAR(10000 * 0.14 * 7 / 30, 327, 1); // 10 TB for a week at $0.14/GB-month
+  EXPECT_NEAR(16 * psi / 1e12, 1.13, 0.01);    // includes gradients
+  EXPECT_NEAR(14 * psi / 1e12, 0.99, 0.01);    // what a restart needs
+  EXPECT_NEAR(10000 * 0.14 * 7 / 30, 327, 1);  // 10 TB for a week at $0.14/GB-month
 }
 
 // 3.14e23 FLOP: 355 years is a V100 at 28 TFLOP/s; an A100 at 45 % of peak needs about 71.
@@ -78,7 +87,8 @@ TEST(CaseStudy, Gpt3Years) {
 
 // Two trillion tokens of Llama-2-70B; published 1.72 M A100 hours.
 TEST(CaseStudy, Llama2GpuHours) {
-  const double flops = model_flops_per_sequence(preset_model("llama-2-70b"), 4096, AttentionFlops::kFull).value / 4096 * 2e12;
+  const double flops =
+      model_flops_per_sequence(preset_model("llama-2-70b"), 4096, AttentionFlops::kFull).value / 4096 * 2e12;
   const double utilisation = flops / (1.72e6 * 3600 * 312e12);
   EXPECT_NEAR(utilisation, 0.46, 0.02);  // what the published hours imply
 }

@@ -35,7 +35,8 @@ Problem problem(std::mt19937& random, bool contention) {
 
 // The i-th plan of a stratified list: every combination of the discrete axes comes round.
 Plan stratified(int i, std::mt19937& random, const Model& m) {
-  constexpr Schedule kSchedules[] = {Schedule::k1F1B, Schedule::kInterleaved, Schedule::kGPipe, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV};
+  constexpr Schedule kSchedules[] = {Schedule::k1F1B, Schedule::kInterleaved, Schedule::kGPipe,
+                                     Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV};
   Plan p;
   p.schedule = kSchedules[i % 5];
   p.zero = i / 5 % 4;
@@ -45,7 +46,9 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   p.tp = 1 << random() % 3;
   p.sequence_parallel = p.tp > 1 && i / 60 % 2 == 0;
   p.pp = p.schedule == Schedule::k1F1B && random() % 4 == 0 ? 1 : 2 + static_cast<std::int64_t>(random() % 3);
-  p.vpp = p.schedule == Schedule::kZeroBubbleV ? 2 : p.schedule == Schedule::kInterleaved ? 2 + static_cast<std::int64_t>(random() % 2) : 1;
+  p.vpp = p.schedule == Schedule::kZeroBubbleV   ? 2
+          : p.schedule == Schedule::kInterleaved ? 2 + static_cast<std::int64_t>(random() % 2)
+                                                 : 1;
   p.dp = 1 << random() % 3;
   if (p.dp == 1) p.zero = 0;
   p.micro_batch = 1 + static_cast<std::int64_t>(random() % 2);
@@ -72,18 +75,24 @@ void compare_all(bool contention, double median_limit, double p95_limit) {
     const planner::Evaluation x = planner::evaluate(p, topology, plan, false);
     Bytes peak{0};
     for (const auto& c : x.program.classes) peak = std::max(peak, c.logical_peak);
-    EXPECT_EQ(e.peak, peak) << short_name(plan) << " of " << p.scenario.model.name << ", seed " << kSeed << " plan " << i;
+    EXPECT_EQ(e.peak, peak) << short_name(plan) << " of " << p.scenario.model.name << ", seed " << kSeed
+                            << " plan " << i;
     const double error = ratio(e.step, x.simulation.step) - 1;
     errors.push_back(std::abs(error));
-    EXPECT_LT(std::abs(error), 0.15) << short_name(plan) << " of " << p.scenario.model.name << " plan " << i << " " << error;
+    EXPECT_LT(std::abs(error), 0.15) << short_name(plan) << " of " << p.scenario.model.name << " plan " << i
+                                     << " " << error;
   }
   std::sort(errors.begin(), errors.end());
   EXPECT_LT(errors[errors.size() / 2], median_limit);
   EXPECT_LT(errors[errors.size() * 95 / 100], p95_limit);
 }
 
-TEST(Estimate, EqualsTheEngineWhereNothingContends) { compare_all(false, 0.003, 0.01); }
-TEST(Estimate, IsNearTheEngineUnderContention) { compare_all(true, 0.02, 0.05); }
+TEST(Estimate, EqualsTheEngineWhereNothingContends) {
+  compare_all(false, 0.003, 0.01);
+}
+TEST(Estimate, IsNearTheEngineUnderContention) {
+  compare_all(true, 0.02, 0.05);
+}
 
 TEST(Estimate, TheLowerBoundsAreBounds) {
   std::mt19937 random(5);

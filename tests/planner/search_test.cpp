@@ -106,7 +106,8 @@ TEST(PlanProblem, ABatchThatDoesNotDivideNamesTheNearest) {
   plan.dp = 25;
   plan.micro_batch = 4;
   plan.micro_batches = 20;
-  EXPECT_NE(plan_problem(p, plan).find("batches of 2000 or 2100"), std::string::npos) << plan_problem(p, plan);
+  EXPECT_NE(plan_problem(p, plan).find("batches of 2000 or 2100"), std::string::npos)
+      << plan_problem(p, plan);
 }
 
 TEST(Plan, TheAnswerExplainsItself) {
@@ -117,11 +118,14 @@ TEST(Plan, TheAnswerExplainsItself) {
   ASSERT_EQ(a.plans.size(), 3U);
   const Predicted& best = a.plans[0].predicted;
   const Breakdown& b = best.breakdown;
-  EXPECT_NEAR(b.forward_s + b.backward_s + b.recompute_s + b.optimizer_s + b.exposed_tp_s + b.exposed_dp_s + b.exposed_pp_s + b.host_s,
+  EXPECT_NEAR(b.forward_s + b.backward_s + b.recompute_s + b.optimizer_s + b.exposed_tp_s + b.exposed_dp_s +
+                  b.exposed_pp_s + b.host_s,
               best.step_time_s, 1e-9);
   EXPECT_FALSE(a.why.empty());
   EXPECT_FALSE(a.sensitivity.empty());
-  EXPECT_EQ(a.alongside.size() + std::count_if(a.rejected.begin(), a.rejected.end(), [](const Rejected& r) { return r.step_time_s == 0; }), 3U);
+  EXPECT_EQ(a.alongside.size() + std::count_if(a.rejected.begin(), a.rejected.end(),
+                                               [](const Rejected& r) { return r.step_time_s == 0; }),
+            3U);
   for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
 }
 

@@ -15,7 +15,10 @@ namespace {
 Program compiled(const Plan& plan, const char* preset = "tiny-gpt", std::int64_t layers = 8) {
   Model m = preset_model(preset);
   m.layers = layers;
-  const Training t{.global_batch = plan.global_batch(), .sequence = 16, .precision = Precision::kFp32, .math = Math::kFp32};
+  const Training t{.global_batch = plan.global_batch(),
+                   .sequence = 16,
+                   .precision = Precision::kFp32,
+                   .math = Math::kFp32};
   check_plan(m, plan, t, {});
   return compile(m, plan, t, Stack{});
 }
@@ -36,7 +39,8 @@ std::string first(const Program& p) {
 }
 
 TEST(Check, AcceptsTheCompilersPrograms) {
-  for (const Schedule s : {Schedule::kNaive, Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV}) {
+  for (const Schedule s : {Schedule::kNaive, Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved,
+                           Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV}) {
     for (const std::int64_t zero : {0, 1, 2, 3}) {
       for (const Recompute r : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         Plan p = pipelined();
@@ -57,7 +61,9 @@ TEST(Check, ASendWithoutItsReceiveIsNamed) {
   ASSERT_EQ(forward.ops[0].kind, OpKind::kRecv);
   forward.ops[0].kind = OpKind::kNorm;
   forward.ops[0].stream = kCompute;
-  EXPECT_NE(first(p).find("no receive for pipeline/send of forward[chunk 0, micro-batch 0] on stage 0"), std::string::npos) << first(p);
+  EXPECT_NE(first(p).find("no receive for pipeline/send of forward[chunk 0, micro-batch 0] on stage 0"),
+            std::string::npos)
+      << first(p);
 }
 
 TEST(Check, MessagesInAnotherOrderAreNamed) {
@@ -75,7 +81,8 @@ TEST(Check, AMissingWaitIsARace) {
 TEST(Check, AReadBeforeTheWriteIsNamed) {
   Program p = compiled(pipelined());
   auto& ops = p.classes[0].segments[0].ops;
-  const auto writer = std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.name == "layer0/attn/qkv"; });
+  const auto writer =
+      std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.name == "layer0/attn/qkv"; });
   ASSERT_NE(writer, ops.end());
   writer->writes.clear();
   EXPECT_NE(first(p).find("reads layer0/attn/qkv/out"), std::string::npos) << first(p);
@@ -100,14 +107,18 @@ TEST(Check, RandomPlansAreSound) {
     p.pp = 1 + random() % 5;
     p.dp = 1 << random() % 3;
     p.schedule = static_cast<Schedule>(random() % 6);
-    p.vpp = p.schedule == Schedule::kZeroBubbleV ? 2 : p.schedule == Schedule::kInterleaved ? 2 + random() % 2 : 1;
+    p.vpp = p.schedule == Schedule::kZeroBubbleV   ? 2
+            : p.schedule == Schedule::kInterleaved ? 2 + random() % 2
+                                                   : 1;
     p.micro_batch = 1 + random() % 2;
     p.micro_batches = p.schedule == Schedule::kInterleaved ? p.pp * (1 + random() % 3) : 1 + random() % 7;
     p.zero = random() % 4;
     p.recompute = static_cast<Recompute>(random() % 3);
     p.recompute_layers = 1 + random() % 3;
     p.sequence_parallel = random() % 2 == 0;
-    if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() || p.pp * p.vpp > 10 || (p.zero >= 2 && splits_backward(p.schedule))) continue;
+    if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() || p.pp * p.vpp > 10 ||
+        (p.zero >= 2 && splits_backward(p.schedule)))
+      continue;
     ++checked;
     EXPECT_EQ(first(compiled(p, "tiny-gpt", 10)), "sound") << short_name(p) << " seed 20260131 case " << i;
   }

@@ -53,16 +53,21 @@ TEST(Flops, ParallelismOnlyDividesThem) {
 // Full recomputation: 96 B s L h^2 (1 + s/(6h) + V/(16 h L)); selective: s/(6h) becomes s/(4.5h).
 TEST(Flops, RecomputationCostsWhatIsPublished) {
   const Model m = preset_model("megatron-22b");
-  const double s = 2048, h = static_cast<double>(m.hidden), l = static_cast<double>(m.layers), v = static_cast<double>(m.vocab);
+  const double s = 2048, h = static_cast<double>(m.hidden), l = static_cast<double>(m.layers),
+               v = static_cast<double>(m.vocab);
   Plan p;
   p.recompute = Recompute::kFull;
-  EXPECT_NEAR(flops(compiled(m, p, false)) / (96 * s * l * h * h * (1 + s / (6 * h) + v / (16 * h * l))), 1, 1e-12);
+  EXPECT_NEAR(flops(compiled(m, p, false)) / (96 * s * l * h * h * (1 + s / (6 * h) + v / (16 * h * l))), 1,
+              1e-12);
   p.recompute = Recompute::kSelective;
-  EXPECT_NEAR(flops(compiled(m, p, false)) / (72 * s * l * h * h * (1 + s / (4.5 * h) + v / (12 * h * l))), 1, 1e-12);
+  EXPECT_NEAR(flops(compiled(m, p, false)) / (72 * s * l * h * h * (1 + s / (4.5 * h) + v / (12 * h * l))), 1,
+              1e-12);
 }
 
 double payload(const Program& p, OpKind kind, Group group) {
-  return sum_over_step(p, [&](const Op& op) { return op.kind == kind && op.group == group ? static_cast<double>(op.payload.value) : 0.0; });
+  return sum_over_step(p, [&](const Op& op) {
+    return op.kind == kind && op.group == group ? static_cast<double>(op.payload.value) : 0.0;
+  });
 }
 
 // Two all-reduces forward and two backward of s b h elements per layer and micro-batch; embedding,
@@ -87,8 +92,10 @@ TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
   const double one = 2.0 * 2048 * 4096;
   // Forward: embedding, and two per layer. Backward: two per layer and the head.
   EXPECT_DOUBLE_EQ(payload(program, OpKind::kReduceScatter, Group::kTp), one * (1 + 2 * 32 + 2 * 32 + 1));
-  // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again, embedding.
-  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllGather, Group::kTp), one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
+  // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again,
+  // embedding.
+  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllGather, Group::kTp),
+                   one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
 }
 
 // Data parallelism moves the model once per step; ZeRO-3 gathers it forward and backward and reduces
@@ -105,7 +112,8 @@ TEST(Volume, DataParallelAndZero) {
   EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard), 2 * psi);
   p.zero = 3;
   // The embedding's backward needs no weight.
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard), 3 * 2 * (2 * psi - 256 * 64));
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard),
+                   3 * 2 * (2 * psi - 256 * 64));
   EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kReduceScatter, Group::kShard), 3 * 2 * psi);
 }
 
@@ -122,7 +130,8 @@ TEST(Volume, PipelineBoundaries) {
   for (const RankClass& c : program.classes) {
     for (const Step& step : c.steps) {
       for (const Op& op : c.segments[static_cast<std::size_t>(step.segment)].ops) {
-        if (op.kind == OpKind::kSend && op.name.starts_with("pipeline")) sent += static_cast<double>(op.payload.value);
+        if (op.kind == OpKind::kSend && op.name.starts_with("pipeline"))
+          sent += static_cast<double>(op.payload.value);
       }
     }
   }

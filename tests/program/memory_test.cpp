@@ -26,7 +26,8 @@ State model_state(const Model& m, Precision precision, std::int64_t zero, std::i
   p.zero = zero;
   const Program program = compile(m, p, {.global_batch = n, .sequence = 64, .precision = precision}, Stack{});
   const RankClass& c = program.classes[0];
-  return {of_class(c, BufferClass::kParameter), of_class(c, BufferClass::kGradient), of_class(c, BufferClass::kOptimizer)};
+  return {of_class(c, BufferClass::kParameter), of_class(c, BufferClass::kGradient),
+          of_class(c, BufferClass::kOptimizer)};
 }
 
 // Rajbhandari et al. 2020, table 1: 16 Psi, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, 16 Psi/N. Every unit of
@@ -172,10 +173,14 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
         for (const RankClass& c : program.classes) {
           std::int64_t always = 0;
           for (const Buffer& b : c.buffers) {
-            const std::int64_t used = b.life == Life::kStatic ? 0 : b.life == Life::kSaved ? c.in_flight[static_cast<std::size_t>(b.chunk)] : 1;
+            const std::int64_t used = b.life == Life::kStatic ? 0
+                                      : b.life == Life::kSaved
+                                          ? c.in_flight[static_cast<std::size_t>(b.chunk)]
+                                          : 1;
             always += b.bytes.value * (b.instances - used);
           }
-          EXPECT_EQ(static_bytes(m, p, t, s, c.stage, layers_by_chunk(p, m.layers)), always) << preset << " " << short_name(p) << " stage " << c.stage;
+          EXPECT_EQ(static_bytes(m, p, t, s, c.stage, layers_by_chunk(p, m.layers)), always)
+              << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
         }
       }

@@ -10,9 +10,12 @@
 namespace orrery::program {
 namespace {
 
-constexpr Schedule kAll[] = {Schedule::kNaive, Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV};
+constexpr Schedule kAll[] = {Schedule::kNaive,       Schedule::kGPipe,        Schedule::k1F1B,
+                             Schedule::kInterleaved, Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV};
 
-std::int64_t chunks_of(Schedule s) { return s == Schedule::kInterleaved || s == Schedule::kZeroBubbleV ? 2 : 1; }
+std::int64_t chunks_of(Schedule s) {
+  return s == Schedule::kInterleaved || s == Schedule::kZeroBubbleV ? 2 : 1;
+}
 
 TEST(Schedule, EachMicroBatchPassesEachChunkOnceForwardAndOnceBackward) {
   for (const Schedule s : kAll) {
@@ -22,7 +25,8 @@ TEST(Schedule, EachMicroBatchPassesEachChunkOnceForwardAndOnceBackward) {
         for (const auto& stage : pipeline_schedule(s, p, v, m)) {
           std::map<std::tuple<Work, int, int>, int> seen;
           for (const Slot& slot : stage) ++seen[{slot.work, slot.chunk, slot.micro_batch}];
-          EXPECT_EQ(static_cast<std::int64_t>(seen.size()), (splits_backward(s) ? 3 : 2) * v * m) << name_of(s) << " p " << p << " m " << m;
+          EXPECT_EQ(static_cast<std::int64_t>(seen.size()), (splits_backward(s) ? 3 : 2) * v * m)
+              << name_of(s) << " p " << p << " m " << m;
           for (const auto& [key, n] : seen) EXPECT_EQ(n, 1);
         }
       }
@@ -71,7 +75,8 @@ TEST(Schedule, ZeroBubbleVHoldsNoMoreThanPMicroBatchesOnAnyStage) {
   }
 }
 
-std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t f, std::int64_t b, std::int64_t w) {
+std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t f,
+                    std::int64_t b, std::int64_t w) {
   sim::ChunkCost cost{};
   cost[sim::kChunkForward].time = f;
   cost[sim::kChunkBackward].time = b;
@@ -90,9 +95,11 @@ TEST(Schedule, BubblesAreTheClosedForms) {
       EXPECT_EQ(length(Schedule::k1F1B, p, 1, m, f, b, 0), (m + p - 1) * (f + b));
       EXPECT_EQ(length(Schedule::kNaive, p, 1, m, f, b, 0), m * p * (f + b));
       for (const std::int64_t v : {2, 4}) {
-        EXPECT_EQ(length(Schedule::kInterleaved, p, v, m, f, b, 0), (m * v + p - 1) * (f + b)) << "p " << p << " v " << v << " m " << m;
+        EXPECT_EQ(length(Schedule::kInterleaved, p, v, m, f, b, 0), (m * v + p - 1) * (f + b))
+            << "p " << p << " v " << v << " m " << m;
       }
-      EXPECT_EQ(length(Schedule::kZeroBubbleH1, p, 1, m, f, f, f), m * 3 * f + (p - 1) * f) << "p " << p << " m " << m;
+      EXPECT_EQ(length(Schedule::kZeroBubbleH1, p, 1, m, f, f, f), m * 3 * f + (p - 1) * f)
+          << "p " << p << " m " << m;
       const std::int64_t v_shape = length(Schedule::kZeroBubbleV, p, 2, m, f, f, f);
       EXPECT_LE(v_shape, m * 6 * f + (p - 1) * 2 * f) << "p " << p << " m " << m;
     }
@@ -101,9 +108,11 @@ TEST(Schedule, BubblesAreTheClosedForms) {
 
 // A long step is a short one plus whole periods: the jump changes nothing.
 TEST(Schedule, JumpingOverPeriodsEqualsWalkingThem) {
-  for (const Schedule s : {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
+  for (const Schedule s :
+       {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
     const std::int64_t p = 4, v = chunks_of(s);
-    const std::int64_t near = length(s, p, v, 20, 1000, 2100, 900), step = length(s, p, v, 24, 1000, 2100, 900) - near;
+    const std::int64_t near = length(s, p, v, 20, 1000, 2100, 900),
+                       step = length(s, p, v, 24, 1000, 2100, 900) - near;
     EXPECT_EQ(length(s, p, v, 20 + 4 * 50, 1000, 2100, 900), near + 50 * step) << name_of(s);
   }
 }

@@ -42,8 +42,8 @@ TEST(Topology, OversubscriptionSlowsWhatLeavesTheLeaf) {
   c.leaf_nodes = 2;
   c.oversubscription = 4;
   const Topology t(c);
-  EXPECT_EQ(t.group(2, 8).ring.value, 25'000'000'000);        // neighbours under one leaf
-  EXPECT_LT(t.group(4, 8).ring.value, 25'000'000'000);        // half of the hops leave it
+  EXPECT_EQ(t.group(2, 8).ring.value, 25'000'000'000);  // neighbours under one leaf
+  EXPECT_LT(t.group(4, 8).ring.value, 25'000'000'000);  // half of the hops leave it
 }
 
 // Ring all-reduce: 2 (n-1)/n K bytes per rank over the link; all-gather half of it.
@@ -53,7 +53,8 @@ TEST(Collective, LargeMessagesMoveTheRingVolume) {
   const Bytes k{1'000'000'000};
   EXPECT_NEAR(seconds(collective_cost(OpKind::kAllReduce, k, g, c).time), 2 * 3.0 / 4 * 1e9 / 25e9, 1e-12);
   EXPECT_NEAR(seconds(collective_cost(OpKind::kAllGather, k, g, c).time), 3.0 / 4 * 1e9 / 25e9, 1e-12);
-  EXPECT_NEAR(bus_bandwidth(OpKind::kAllReduce, k, 4, collective_cost(OpKind::kAllReduce, k, g, c).time), 25e9, 1e3);
+  EXPECT_NEAR(bus_bandwidth(OpKind::kAllReduce, k, 4, collective_cost(OpKind::kAllReduce, k, g, c).time),
+              25e9, 1e3);
 }
 
 TEST(Collective, SmallMessagesCostLatencyThatGrowsWithTheRing) {
@@ -79,7 +80,8 @@ TEST(Collective, NeverFasterThanBytesOverBandwidthAndMonotoneInBytes) {
     for (std::int64_t bytes = 1024; bytes < 1LL << 34; bytes *= 4) {
       const Time time = collective_cost(OpKind::kReduceScatter, Bytes{bytes}, g, c).time;
       EXPECT_GE(time, before);
-      EXPECT_GE(seconds(time) * static_cast<double>(g.ring.value) * 1.000001, static_cast<double>(bytes) * static_cast<double>(size - 1) / static_cast<double>(size));
+      EXPECT_GE(seconds(time) * static_cast<double>(g.ring.value) * 1.000001,
+                static_cast<double>(bytes) * static_cast<double>(size - 1) / static_cast<double>(size));
       before = time;
     }
   }
@@ -105,7 +107,9 @@ TEST(Collective, ShippedTopologiesReachThePublishedBusBandwidth) {
   const auto plateau = [&](const char* name) {
     const Cluster c = load_cluster(name, {}, {}, data);
     const Bytes k{16LL << 30};
-    return bus_bandwidth(OpKind::kAllReduce, k, 8, collective_cost(OpKind::kAllReduce, k, Topology(c).group(8, 1), c).time) / 1e9;
+    return bus_bandwidth(OpKind::kAllReduce, k, 8,
+                         collective_cost(OpKind::kAllReduce, k, Topology(c).group(8, 1), c).time) /
+           1e9;
   };
   EXPECT_NEAR(plateau("dgx-a100"), 234.9, 0.05 * 234.9);
   EXPECT_NEAR(plateau("dgx-h100"), 483, 0.05 * 483);

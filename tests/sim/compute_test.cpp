@@ -14,7 +14,8 @@ Device ideal() {
   d.half = FlopRate{100e12};
   d.fp32 = FlopRate{10e12};
   d.memory_bandwidth = Bandwidth{1'000'000'000'000};
-  d.gemm = {.efficiency = 1, .k_overhead = 0, .wave_smoothing = 0, .memory_efficiency = 1, .latency = Time{0}};
+  d.gemm = {
+      .efficiency = 1, .k_overhead = 0, .wave_smoothing = 0, .memory_efficiency = 1, .latency = Time{0}};
   return d;
 }
 
@@ -68,13 +69,15 @@ TEST(Profiles, EveryShippedFileLoadsAndNamesItsOrigins) {
     EXPECT_FALSE(c.origin.empty()) << name;
     EXPECT_NO_THROW(load_device(c.device, {}, data)) << name;
   }
-  for (const std::string& name : data.names("profiles/stacks")) EXPECT_EQ(load_stack(name, {}, data).name, name);
+  for (const std::string& name : data.names("profiles/stacks"))
+    EXPECT_EQ(load_stack(name, {}, data).name, name);
 }
 
 // Large bf16 products reach what was measured: A100 0.81, H100 0.80 of the dense peak (medians).
 TEST(Profiles, LargeProductsReachTheMeasuredShareOfPeak) {
   const DataFolders data;
-  for (const auto& [name, share] : {std::pair{"a100-80gb", 0.81}, std::pair{"h100-sxm", 0.80}, std::pair{"b200", 0.70}}) {
+  for (const auto& [name, share] :
+       {std::pair{"a100-80gb", 0.81}, std::pair{"h100-sxm", 0.80}, std::pair{"b200", 0.70}}) {
     const Device d = load_device(name, {}, data);
     const double t = gemm_seconds(d, Math::kBf16, 8192, 8192, 8192, 2);
     EXPECT_NEAR(2.0 * 8192 * 8192 * 8192 / t / d.half.value, share, 0.06) << name;

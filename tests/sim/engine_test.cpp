@@ -49,7 +49,8 @@ TEST(Engine, OpsOfAStreamRunInOrderAndStreamsOverlap) {
 
 TEST(Engine, AWaitHoldsAnOpBack) {
   // c (tp) after a; d (compute) after c: 100 + 250 + 50.
-  const Program p = single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
+  const Program p =
+      single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
   const SimulationResult r = simulate(p, times({100, 250, 50}), {});
   EXPECT_EQ(r.step.value, 400);
   EXPECT_EQ(r.classes[0].exposed[program::kTp].value, 250);
@@ -67,7 +68,8 @@ TEST(Engine, OverlapSlowsBothSides) {
 }
 
 TEST(Engine, TheHostLimitsShortOps) {
-  const Program p = single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
+  const Program p =
+      single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
   EngineOptions o;
   o.host_op = Time{1000};
   const SimulationResult r = simulate(p, times({10, 10, 10}), o);
@@ -106,14 +108,16 @@ Durations constant(const Program& p, std::int64_t each, std::int64_t scale = 1) 
     auto& segments = d.emplace_back();
     for (const auto& s : c.segments) {
       auto& ops = segments.emplace_back();
-      for (std::size_t i = 0; i < s.ops.size(); ++i) ops.push_back(Time{scale * (each + static_cast<std::int64_t>(i) * 7 % 13)});
+      for (std::size_t i = 0; i < s.ops.size(); ++i)
+        ops.push_back(Time{scale * (each + static_cast<std::int64_t>(i) * 7 % 13)});
     }
   }
   return d;
 }
 
 TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
-  for (const Schedule s : {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
+  for (const Schedule s :
+       {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
     const Program p = pipelined(4, 8, s);
     const SimulationResult r = simulate(p, constant(p, 1000), {});
     for (const ClassReport& c : r.classes) {
@@ -128,7 +132,8 @@ TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
 
 TEST(Engine, AllDurationsTimesKGiveTimeTimesK) {
   const Program p = pipelined(4, 8, Schedule::k1F1B);
-  EXPECT_EQ(simulate(p, constant(p, 1000, 5), {}).step.value, 5 * simulate(p, constant(p, 1000), {}).step.value);
+  EXPECT_EQ(simulate(p, constant(p, 1000, 5), {}).step.value,
+            5 * simulate(p, constant(p, 1000), {}).step.value);
 }
 
 TEST(Engine, SlicesOfAStreamDoNotOverlapAndAreDeterministic) {
@@ -136,7 +141,8 @@ TEST(Engine, SlicesOfAStreamDoNotOverlapAndAreDeterministic) {
   EngineOptions o;
   o.compute_slowdown = 1.1;
   o.communication_slowdown = 1.3;
-  const Timeline a = simulate(p, constant(p, 1000), o).timeline, b = simulate(p, constant(p, 1000), o).timeline;
+  const Timeline a = simulate(p, constant(p, 1000), o).timeline,
+                 b = simulate(p, constant(p, 1000), o).timeline;
   EXPECT_EQ(a.slices, b.slices);
   std::map<std::pair<int, int>, Time> end;
   for (const Slice& s : a.slices) {

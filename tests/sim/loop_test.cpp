@@ -18,7 +18,8 @@ TEST(Loop, EveryPredictedSliceHasAMeasuredTwin) {
   const sim::Topology topology(problem.cluster);
   const planner::Evaluation predicted = planner::evaluate(problem, topology, plan, true);
   const exec::RunResult measured = exec::run(predicted.program, {.steps = 2});
-  const sim::Comparison c = sim::compare(predicted.simulation.timeline, measured.timeline, sim::stages_from_labels(measured.timeline));
+  const sim::Comparison c = sim::compare(predicted.simulation.timeline, measured.timeline,
+                                         sim::stages_from_labels(measured.timeline));
   EXPECT_TRUE(c.same_program);
   EXPECT_EQ(c.only_predicted, 0);
   EXPECT_EQ(c.only_measured, 0);
@@ -26,7 +27,8 @@ TEST(Loop, EveryPredictedSliceHasAMeasuredTwin) {
   EXPECT_EQ(c.matched, 4 * predicted.simulation.ops);
   // Memory is static: the engine allocates what the program says.
   for (std::size_t r = 0; r < measured.arena_bytes.size(); ++r) {
-    const auto stage = static_cast<std::size_t>(predicted.program.binding.coordinates(static_cast<std::int64_t>(r)).pp);
+    const auto stage =
+        static_cast<std::size_t>(predicted.program.binding.coordinates(static_cast<std::int64_t>(r)).pp);
     EXPECT_EQ(measured.arena_bytes[r], predicted.program.classes[stage].arena_peak.value);
   }
 }
@@ -34,7 +36,8 @@ TEST(Loop, EveryPredictedSliceHasAMeasuredTwin) {
 TEST(Loop, TrainingLearns) {
   const DataFolders data;
   const Problem problem = load_problem(std::string(ORRERY_ROOT) + "/scenarios/tiny-cpu.json", data);
-  const auto program = program::compile(problem.scenario.model, *problem.scenario.plan, problem.scenario.training, problem.stack);
+  const auto program = program::compile(problem.scenario.model, *problem.scenario.plan,
+                                        problem.scenario.training, problem.stack);
   const exec::RunResult r = exec::run(program, {.steps = 12, .learning_rate = 5e-3F});
   EXPECT_LT(r.steps.back().loss, r.steps.front().loss - 0.5);
 }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "program/program.h"
+#include "program/schedule.h"
+
+namespace orrery::program {
+
+void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
+  const auto divides = [&](const char* field, std::int64_t d, std::int64_t n, const char* what) {
+    if (n % d != 0) at.child(field).fail(fmt::format("{} does not divide the {} {}", d, n, what));
+  };
+  divides("tp", p.tp, m.heads, "attention heads");
+  divides("tp", p.tp, m.kv(), "key/value heads");
+  divides("tp", p.tp, m.ffn(), "feed-forward columns");
+  if (p.sequence_parallel && p.tp > 1)
+    divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
+  if (p.pp * p.vpp > m.layers) {
+    at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
+  }
+  if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
+    at.child("schedule").fail(problem);
+  }
+  if (p.global_batch() != t.global_batch) {
+    const std::int64_t step = p.micro_batch * p.dp;
+    const std::int64_t below = t.global_batch / step * step;
+    at.child("micro_batches")
+        .fail(fmt::format("{} x {} x {} is a batch of {}, not {}", p.micro_batch, p.micro_batches, p.dp,
+                          p.global_batch(), t.global_batch),
+              below > 0 ? fmt::format("allowed with this micro-batch and dp: batches of {} or {}", below,
+                                      below + step)
+                        : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
+  }
+  if (p.dp % p.shards() != 0)
+    at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shards(), p.dp));
+  if (p.zero >= 2 && splits_backward(p.schedule)) {
+    at.child("zero").fail(
+        "ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
+        "allowed: 0, 1");
+  }
+  if (!p.chunk_layers.empty()) {
+    std::int64_t sum = 0;
+    for (const std::int64_t n : p.chunk_layers) sum += n;
+    if (static_cast<std::int64_t>(p.chunk_layers.size()) != p.pp * p.vpp || sum != m.layers) {
+      at.child("chunk_layers")
+          .fail(fmt::format("{} chunks with {} layers in all", p.chunk_layers.size(), sum),
+                fmt::format("allowed: {} chunks, {} layers", p.pp * p.vpp, m.layers));
+    }
+  }
+}
+
+}  // namespace orrery::program
