@@ -105,6 +105,7 @@ void add_topology(CLI::App& parent, App& app) {
       fmt::print("  between nodes, all devices at once: {} per device and direction\n", format(across.ring));
     if (c.node_hour.value > 0)
       fmt::print("  {} per node and hour ({})\n", format(c.node_hour), c.price_as_of);
+    if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
   });
 }
 

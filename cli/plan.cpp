@@ -197,6 +197,7 @@ void execute(App& app, const Options& o) {
       o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.progress = [&](double share) { progress(share); };
   const planner::Answer a = planner::plan(problem, options);
+  problem.cluster.nodes = problem.scenario.cluster.nodes = a.nodes;
   if (!o.output.empty() && !a.plans.empty()) {
     Json file =
         write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));

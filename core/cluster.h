@@ -4,31 +4,20 @@
 // topologies/; sim/topology/ turns one into a graph.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "core/fields.h"
 
 namespace orrery {
-
-// How the devices of one node reach each other.
-enum class IntraNode { kSwitch, kMesh, kPcie, kSharedMemory };
-constexpr auto enum_names(IntraNode) {
-  return std::array{std::pair{IntraNode::kSwitch, "nvswitch"}, std::pair{IntraNode::kMesh, "mesh"},
-                    std::pair{IntraNode::kPcie, "pcie"},
-                    std::pair{IntraNode::kSharedMemory, "shared-memory"}};
-}
 
 struct Cluster {
   std::string name;
   std::string device;  // a device profile's name
   std::int64_t nodes = 1;
   std::int64_t devices_per_node = 8;
-  std::int64_t scale_up_nodes = 1;  // nodes in one NVLink domain (18 trays of an NVL72)
-  IntraNode intra = IntraNode::kSwitch;
+  std::int64_t scale_up_nodes = 1;    // nodes in one NVLink domain (18 trays of an NVL72)
   Bandwidth intra_bandwidth;          // of one device into the node's fabric
   double intra_efficiency = 0.78;     // achieved over wire, large messages
   bool in_network_reduction = false;  // NVLS
@@ -63,7 +52,6 @@ void describe(V& v, Cluster& c) {
     c.devices_per_node);
   v(Field{.name = "scale_up_nodes", .help = "nodes that share one NVLink domain", .min = 1, .max = 1024},
     c.scale_up_nodes);
-  v(Field{.name = "intra", .help = "fabric inside a node"}, c.intra);
   v(Field{.name = "intra_bandwidth",
           .help = "one device into the node's fabric, one direction",
           .min = 1,

@@ -147,9 +147,7 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   return r;
 }
 
-}  // namespace
-
-Answer plan(const Problem& problem, const PlanOptions& options) {
+Answer plan_on(const Problem& problem, const PlanOptions& options) {
   const sim::Topology topology(problem.cluster);
   Answer a;
   SearchOptions so;
@@ -205,6 +203,37 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
   if (!a.search.best.empty()) measure_sensitivity(problem, a);
   explain(a);
   return a;
+}
+
+// The sizes to plan for: those listed, or for the smallest cluster doublings up to the one given.
+std::vector<std::int64_t> sizes(const Problem& problem) {
+  std::vector<std::int64_t> out = problem.scenario.search.nodes;
+  if (out.empty() && problem.scenario.goal == Goal::kSmallest) {
+    for (std::int64_t n = 1; n < problem.cluster.nodes; n *= 2) out.push_back(n);
+  }
+  if (out.empty() || problem.scenario.goal == Goal::kSmallest) out.push_back(problem.cluster.nodes);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+}  // namespace
+
+Answer plan(const Problem& problem, const PlanOptions& options) {
+  const Goal goal = problem.scenario.goal;
+  Answer best;
+  for (const std::int64_t nodes : sizes(problem)) {
+    Problem sized = problem;
+    sized.cluster.nodes = nodes;
+    Answer a = plan_on(sized, options);
+    a.nodes = nodes;
+    if (goal == Goal::kSmallest && !a.plans.empty()) return a;
+    const bool better =
+        best.plans.empty() || (!a.plans.empty() && objective(goal, a.plans.front().predicted) <
+                                                       objective(goal, best.plans.front().predicted));
+    if (better) best = std::move(a);
+  }
+  return best;
 }
 
 Advice learning_rate_advice(const Problem& problem) {

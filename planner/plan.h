@@ -30,6 +30,7 @@ struct Sensitivity {
 };
 
 struct Answer {
+  std::int64_t nodes = 0;         // of the cluster this answer is for
   SearchResult search;
   std::int64_t simulated = 0;
   double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans
@@ -47,8 +48,9 @@ struct PlanOptions {
   std::function<void(double)> progress;
 };
 
-// Goals: the objective decides the order of `plans`; deadline and budget filter. Empty `plans` when
-// nothing fits.
+// Goals: the objective decides the order of `plans`; deadline and budget filter. Where the scenario lists
+// cluster sizes, or asks for the smallest that fits, each is planned and the best answer is returned. Empty
+// `plans` when nothing fits.
 Answer plan(const Problem& problem, const PlanOptions& options);
 
 // Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.

@@ -129,6 +129,34 @@ TEST(Plan, TheAnswerExplainsItself) {
   for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
 }
 
+TEST(Plan, TheSmallestClusterIsTheFirstThatFits) {
+  Problem p = small_problem();
+  p.scenario.model = preset_model("llama-2-70b");
+  p.scenario.search.tp = {8};
+  p.scenario.search.recompute = {Recompute::kFull};
+  p.scenario.search.micro_batch = {1};
+  p.scenario.goal = Goal::kSmallest;
+  p.cluster.nodes = 8;
+  const Answer a = plan(p, {.top = 1, .threads = 1});
+  ASSERT_FALSE(a.plans.empty());
+  // 16 bytes x 69e9 = 1.10 TB: more than the 640 GB of one node, less than the 1.28 TB of two.
+  EXPECT_EQ(a.nodes, 2);
+  p.cluster.nodes = 1;
+  EXPECT_TRUE(plan(p, {.top = 1, .threads = 1}).plans.empty());
+}
+
+TEST(Plan, ListedClusterSizesAreAllPlannedAndTheGoalChooses) {
+  Problem p = small_problem();
+  p.scenario.search.tp = {1};
+  p.scenario.search.micro_batch = {1};
+  p.scenario.search.nodes = {1, 2};
+  p.cluster.node_hour = from_dollars(10);
+  p.scenario.goal = Goal::kTime;
+  EXPECT_EQ(plan(p, {.top = 1, .threads = 1}).nodes, 2);
+  p.scenario.goal = Goal::kCost;
+  EXPECT_EQ(plan(p, {.top = 1, .threads = 1}).nodes, 1);
+}
+
 TEST(Plan, CostIsWholeNodesTimesHours) {
   Problem p = small_problem();
   p.cluster.node_hour = from_dollars(10);
