@@ -39,7 +39,6 @@ class RankRunner {
              Communicator& communicator)
       : program_(program),
         options_(options),
-        rank_(rank),
         at_(program.binding.coordinates(rank)),
         class_(program.classes[static_cast<std::size_t>(at_.pp)]),
         communicator_(communicator),
@@ -195,7 +194,6 @@ class RankRunner {
 
   const program::Program& program_;
   const RunOptions& options_;
-  std::int64_t rank_;
   program::Binding::Coordinates at_;
   const RankClass& class_;
   Communicator& communicator_;

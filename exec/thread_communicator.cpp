@@ -138,6 +138,7 @@ class ThreadCommunicator final : public Communicator {
 };
 
 std::unique_ptr<Communicator> ThreadWorld::communicator(std::int64_t rank) {
+  if (rank < 0 || rank >= ranks_) throw Error(fmt::format("there is no rank {} among {}", rank, ranks_));
   return std::make_unique<ThreadCommunicator>(*this, rank);
 }
 

@@ -84,8 +84,7 @@ class Worker {
  public:
   Worker(const Problem& problem, const sim::Topology& topology, const Space& space,
          const SearchOptions& options, Bytes capacity)
-      : problem_(problem),
-        space_(space),
+      : space_(space),
         options_(options),
         capacity_(capacity),
         estimator_(problem, topology) {}
@@ -127,7 +126,6 @@ class Worker {
     into.pareto.add(c);
   }
 
-  const Problem& problem_;
   const Space& space_;
   const SearchOptions& options_;
   Bytes capacity_;
