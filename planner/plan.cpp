@@ -192,8 +192,13 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
     r.note = note;
     a.alongside.push_back(std::move(r));
   };
-  if (problem.scenario.plan && plan_problem(problem, *problem.scenario.plan).empty())
-    beside(*problem.scenario.plan, "the scenario's plan");
+  if (problem.scenario.plan) {
+    const std::string why_not = plan_problem(problem, *problem.scenario.plan);
+    if (why_not.empty())
+      beside(*problem.scenario.plan, "the scenario's plan");
+    else
+      a.rejected.push_back({*problem.scenario.plan, "the scenario's plan: " + why_not, 0});
+  }
   for (const Heuristic& h : heuristics(problem)) {
     if (h.problem.empty())
       beside(h.plan, h.name);

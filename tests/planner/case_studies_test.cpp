@@ -3,6 +3,8 @@
 // docs/case-studies.md stays true: each figure stated there is computed here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "planner/plan.h"
 #include "program/units.h"
 
@@ -91,6 +93,37 @@ TEST(CaseStudy, Llama2GpuHours) {
       model_flops_per_sequence(preset_model("llama-2-70b"), 4096, AttentionFlops::kFull).value / 4096 * 2e12;
   const double utilisation = flops / (1.72e6 * 3600 * 312e12);
   EXPECT_NEAR(utilisation, 0.46, 0.02);  // what the published hours imply
+}
+
+// 800 GPUs: the stated mapping is rejected with the nearest batches, and the search finds another.
+TEST(CaseStudy, EightHundredGpus) {
+  Problem p = scenario("llama2-70b-800-gpus");
+  EXPECT_NE(planner::plan_problem(p, *p.scenario.plan).find("batches of 2000 or 2100"), std::string::npos);
+  p.scenario.search.tp = {8};
+  p.scenario.search.schedule = {Schedule::k1F1B};
+  p.scenario.search.pp = {1, 2, 4, 8};
+  p.scenario.search.recompute = {Recompute::kFull};
+  const planner::Answer a = planner::plan(p, {.top = 1, .threads = 1});
+  ASSERT_FALSE(a.plans.empty());
+  EXPECT_EQ(a.plans[0].plan.global_batch(), 2048);
+  EXPECT_TRUE(std::any_of(a.rejected.begin(), a.rejected.end(), [](const planner::Rejected& r) {
+    return r.reason.find(
+               "the scenario's plan: /plan/micro_batches: 4 x 20 x 25 is a batch of 2000, not 2048") == 0;
+  }));
+}
+
+// Llama-2-7B at 8k: materialised scores against FlashAttention, per layer and sequence.
+TEST(CaseStudy, FlashAttentionSavesTheScores) {
+  Problem p = scenario("llama2-7b-8k-a100");
+  const Plan plan{.dp = 8, .zero = 1, .micro_batch = 1, .micro_batches = 8};
+  const sim::Topology topology(p.cluster);
+  const Predicted flash = planner::evaluate(p, topology, plan, false).predicted;
+  p.stack.flash_attention = false;
+  const Predicted naive = planner::evaluate(p, topology, plan, false).predicted;
+  // 32 layers x 32 heads x 8192^2 x 2 bytes = 128 GiB of scores that FlashAttention never stores.
+  const double scores = 32.0 * 32 * 8192 * 8192 * 2;
+  EXPECT_NEAR(static_cast<double>(naive.peak_memory_bytes - flash.peak_memory_bytes) / scores, 1.06, 0.1);
+  EXPECT_GT(naive.step_time_s, 1.5 * flash.step_time_s);
 }
 
 TEST(CaseStudy, Climate) {
