@@ -231,12 +231,8 @@ Time Estimator::lower_bound(const Plan& plan) {
 // sequence's; a plan that is far too large never has its own chunks compiled.
 Bytes Estimator::least_memory(const Plan& plan) {
   const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
-  std::int64_t most = 0;
-  const auto fixed = [&](std::int64_t stage) {
-    return program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training, problem_.stack,
-                                 stage, layers);
-  };
-  const std::int64_t first = fixed(0);
+  const std::int64_t first = program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training,
+                                                   problem_.stack, 0, layers);
   Plan one = plan;
   one.micro_batch = 1;
   if (plan.sequence_parallel && problem_.scenario.training.sequence % plan.tp != 0) return Bytes{first};
@@ -262,8 +258,7 @@ Bytes Estimator::least_memory(const Plan& plan) {
     const ChunkCost& cost = costs_.cost(key, chunks == 1 ? Role::kOnly : Role::kFirst, layers.front());
     dynamic += (held - 1) * cost[kChunkForward].net;
   }
-  most = std::max(most, first + dynamic * plan.micro_batch);
-  return Bytes{most};
+  return Bytes{first + dynamic * plan.micro_batch};
 }
 
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {

@@ -20,7 +20,7 @@ std::size_t index(std::int64_t a, std::int64_t b, std::int64_t width) {
 
 }  // namespace
 
-const Pipeline::Schedule1& Pipeline::schedule(const PipelineShape& shape) {
+const Pipeline::StageOrders& Pipeline::schedule(const PipelineShape& shape) {
   const auto [found, added] = schedules_.try_emplace(shape);
   if (added) found->second.stages = program::pipeline_schedule(shape.schedule, shape.p, shape.v, shape.m);
   return found->second;
@@ -28,7 +28,7 @@ const Pipeline::Schedule1& Pipeline::schedule(const PipelineShape& shape) {
 
 void Pipeline::walk(const PipelineShape& s, const std::vector<const ChunkCost*>& chunks,
                     std::int64_t transfer, PipelineTimes& out) {
-  const Schedule1& order = schedule(s);
+  const StageOrders& order = schedule(s);
   const std::int64_t total_chunks = s.p * s.v;
   constexpr std::int64_t kNotYet = -1;
   forward_end_.assign(static_cast<std::size_t>(total_chunks * s.m), kNotYet);

@@ -37,14 +37,14 @@ class Pipeline {
                            std::int64_t transfer);
 
  private:
-  struct Schedule1 {
+  struct StageOrders {
     std::vector<std::vector<program::Slot>> stages;
   };
-  const Schedule1& schedule(const PipelineShape& shape);
+  const StageOrders& schedule(const PipelineShape& shape);
   void walk(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer,
             PipelineTimes& out);
 
-  std::map<PipelineShape, Schedule1> schedules_;
+  std::map<PipelineShape, StageOrders> schedules_;
   PipelineTimes shorter_, longer_;
   std::vector<std::int64_t> forward_end_, backward_end_;
 };
