@@ -6,9 +6,6 @@
 namespace orrery::sim {
 namespace {
 
-// Larger clusters repeat the pattern of their first part; loads are counted on that much of them.
-constexpr std::int64_t kCountedDevices = 4096;
-
 Bandwidth scaled(Bandwidth b, double factor) {
   return {static_cast<std::int64_t>(static_cast<double>(b.value) * factor)};
 }
@@ -57,28 +54,29 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster), devices_(cluster
   }
 }
 
-std::vector<Topology::Id> Topology::route(std::int64_t from, std::int64_t to) const {
-  std::vector<Id> edges, back;
+template <class Visit>
+void Topology::visit_route(std::int64_t from, std::int64_t to, Visit visit) const {
   Id a = static_cast<Id>(from), b = static_cast<Id>(to);
   // Both are devices, so they are equally deep: climb together.
   while (a != b) {
-    edges.push_back(up_[a]);
-    back.push_back(down_[b]);
+    visit(up_[a]);
+    visit(down_[b]);
     a = parent_[a];
     b = parent_[b];
   }
-  edges.insert(edges.end(), back.rbegin(), back.rend());
-  return edges;
 }
 
-// Every rank below `ranks` sends to next(rank); what the ring of the group of rank 0 gets.
+std::int64_t Topology::neighbourhood() const {
+  return std::max(cluster_.scale_up_domain(), cluster_.leaf_nodes * cluster_.devices_per_node);
+}
+
+// Every rank below `senders` sends to next(rank); what the ring of the group of rank 0 gets.
 template <class Next>
-GroupLinks Topology::load(std::int64_t size, std::int64_t ranks, Next next) const {
+GroupLinks Topology::load(std::int64_t size, std::int64_t senders, Next next) const {
   std::vector<std::int32_t> flows(bandwidth_.size());
-  for (std::int64_t r = 0; r < ranks; ++r) {
+  for (std::int64_t r = 0; r < senders; ++r) {
     const std::int64_t to = next(r);
-    if (to < 0 || to >= ranks || to == r) continue;
-    for (const Id e : route(r, to)) ++flows[e];
+    if (to >= 0 && to != r) visit_route(r, to, [&](Id e) { ++flows[e]; });
   }
   GroupLinks out;
   out.ranks = size;
@@ -91,10 +89,10 @@ GroupLinks Topology::load(std::int64_t size, std::int64_t ranks, Next next) cons
   for (std::int64_t i = 0; i < size; ++i) {
     ++members[r / domain];
     const std::int64_t to = next(r);
-    if (to < 0 || to >= ranks || to == r) break;
-    for (const Id e : route(r, to)) {
+    if (to < 0 || to == r) break;
+    visit_route(r, to, [&](Id e) {
       out.ring = std::min(out.ring, Bandwidth{bandwidth_[e].value / std::max(1, flows[e])});
-    }
+    });
     r = to;
   }
   out.domains = static_cast<std::int64_t>(members.size());
@@ -108,21 +106,22 @@ GroupLinks Topology::load(std::int64_t size, std::int64_t ranks, Next next) cons
   return out;
 }
 
+// Only flows that share a leaf or a scale-up domain with the group of rank 0 meet it.
 GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
   const std::int64_t block = size * stride;
-  std::int64_t ranks = std::min(devices_, std::max(block, kCountedDevices));
-  ranks -= ranks % block;
-  if (size <= 1 || ranks < block) return {size, 1, 1, Bandwidth{std::numeric_limits<std::int64_t>::max()}};
-  return load(size, ranks, [&](std::int64_t r) {
+  const std::int64_t near = (block + neighbourhood() + block - 1) / block * block;
+  const std::int64_t senders = std::min(near, devices_ - devices_ % block);
+  if (size <= 1 || senders < block) return {size, 1, 1, Bandwidth{std::numeric_limits<std::int64_t>::max()}};
+  return load(size, senders, [&](std::int64_t r) {
     const std::int64_t at = r / stride % size;
     return at + 1 < size ? r + stride : r - (size - 1) * stride;
   });
 }
 
 GroupLinks Topology::pairs(std::int64_t stride, std::int64_t span) const {
-  const std::int64_t ranks = std::min(devices_, std::max(std::min(span, devices_), 2 * stride));
-  return load(2, std::min(ranks, std::max(kCountedDevices, 2 * stride)),
-              [&](std::int64_t r) { return r + stride; });
+  const std::int64_t ranks = std::min(devices_, span);
+  return load(2, std::min(ranks, 2 * neighbourhood()),
+              [&](std::int64_t r) { return r + stride < ranks ? r + stride : -1; });
 }
 
 }  // namespace orrery::sim

@@ -54,9 +54,11 @@ class Topology {
 
  private:
   using Id = std::uint32_t;
-  std::vector<Id> route(std::int64_t from, std::int64_t to) const;  // edge indices
+  template <class Visit>
+  void visit_route(std::int64_t from, std::int64_t to, Visit visit) const;  // visit(edge index)
   template <class Next>
-  GroupLinks load(std::int64_t size, std::int64_t ranks, Next next) const;
+  GroupLinks load(std::int64_t size, std::int64_t senders, Next next) const;
+  std::int64_t neighbourhood() const;  // devices that share the largest of leaf and scale-up domain
 
   Cluster cluster_;
   Graph graph_;

@@ -47,6 +47,20 @@ TEST(Topology, OversubscriptionSlowsWhatLeavesTheLeaf) {
 }
 
 // Ring all-reduce: 2 (n-1)/n K bytes per rank over the link; all-gather half of it.
+// Loads are counted in a group's neighbourhood only: more nodes of the same kind change nothing for it.
+TEST(Topology, AGroupGetsTheSameInALargerCluster) {
+  Cluster c = plain();
+  c.oversubscription = 2;
+  c.nodes = 64;
+  const Topology small(c);
+  c.nodes = 512;
+  const Topology large(c);
+  for (const auto& [size, stride] : {std::pair{8, 1}, {4, 8}, {3, 8}, {64, 8}, {16, 32}, {2, 256}, {12, 2}}) {
+    EXPECT_EQ(small.group(size, stride).ring, large.group(size, stride).ring) << size << " x " << stride;
+    EXPECT_EQ(small.pairs(stride, 512).ring, large.pairs(stride, 512).ring) << stride;
+  }
+}
+
 TEST(Collective, LargeMessagesMoveTheRingVolume) {
   const Cluster c = plain();
   const GroupLinks g = Topology(c).group(4, 8);
