@@ -138,9 +138,9 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              problem.cluster.name, problem.cluster.devices(), problem.device.name, s.training.global_batch,
              s.training.sequence, problem.stack.name);
   fmt::print(
-      "{} combinations: {} no plans, {} too large, {} proved slower, {} costed, {} fit; {} simulated "
+      "{} combinations: {} no plans, {} proved slower, {} costed; of those {} too large, {} fit; {} simulated "
       "(estimate within {:.2f} %)\n\n",
-      c.considered, c.invalid, c.too_large, c.bounded, c.costed, c.feasible, a.simulated,
+      c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated,
       100 * a.largest_gap);
   if (a.plans.empty()) fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
   print_header();

@@ -178,11 +178,10 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
     if (a.rejected.size() >= options.top) break;
     a.rejected.push_back({c.plan, needs(c, a.search.capacity), seconds(c.estimate.step)});
   }
-  if (a.search.smallest_rejected) {
-    const Candidate& c = *a.search.smallest_rejected;
-    a.rejected.push_back({c.plan,
-                          needs(c, a.search.capacity) + ", the least of those ruled out by memory alone",
-                          seconds(c.estimate.step)});
+  if (a.search.best.empty() && a.search.smallest_too_big) {
+    const Candidate& c = *a.search.smallest_too_big;
+    a.rejected.insert(a.rejected.begin(),
+                      {c.plan, needs(c, a.search.capacity) + ", the least of all", seconds(c.estimate.step)});
   }
   for (const Candidate& c : a.search.pareto) a.pareto.push_back(c.plan);
 

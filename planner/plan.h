@@ -30,7 +30,7 @@ struct Sensitivity {
 };
 
 struct Answer {
-  std::int64_t nodes = 0;         // of the cluster this answer is for
+  std::int64_t nodes = 0;  // of the cluster this answer is for
   SearchResult search;
   std::int64_t simulated = 0;
   double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
-#include <numeric>
+#include <limits>
 #include <thread>
 
 #include "planner/space.h"
@@ -13,6 +12,12 @@
 
 namespace orrery::planner {
 namespace {
+
+// The front of smaller plans reaches to plans this much slower than the fastest.
+constexpr double kFrontWindow = 1.25;
+// One in so many outer combinations is searched first; their best bounds the others.
+constexpr std::size_t kScouts = 8;
+constexpr Time kNoLimit{std::numeric_limits<std::int64_t>::max()};
 
 // A total order, so that merging does not depend on which thread found what.
 std::tuple<std::int64_t, std::int64_t> rank_of(const Candidate& c) {
@@ -28,8 +33,14 @@ bool faster(const Candidate& a, const Candidate& b) {
 class Fastest {
  public:
   explicit Fastest(std::size_t keep) : keep_(keep) {}
-  bool wants(Time t) const { return heap_.size() < keep_ || t <= heap_.front().estimate.step; }
+  // Nothing slower is wanted, neither here nor for the front.
+  Time limit() const {
+    if (heap_.size() < keep_) return kNoLimit;
+    const auto window = static_cast<std::int64_t>(static_cast<double>(fastest_.value) * kFrontWindow);
+    return std::max(heap_.front().estimate.step, Time{window});
+  }
   void add(const Candidate& c) {
+    fastest_ = std::min(fastest_, c.estimate.step);
     if (heap_.size() == keep_ && !faster(c, heap_.front())) return;
     if (heap_.size() == keep_) {
       std::pop_heap(heap_.begin(), heap_.end(), faster);
@@ -45,6 +56,7 @@ class Fastest {
 
  private:
   std::size_t keep_;
+  Time fastest_ = kNoLimit;
   std::vector<Candidate> heap_;
 };
 
@@ -58,13 +70,6 @@ class Pareto {
     while (end != front_.end() && end->device >= c.device) ++end;
     front_.insert(front_.erase(at, end), c);
   }
-  bool dominated(Time t, Bytes device) const {
-    for (const Candidate& c : front_) {
-      if (c.estimate.step <= t && c.device <= device) return true;
-      if (c.estimate.step > t) break;
-    }
-    return false;
-  }
   const std::vector<Candidate>& front() const { return front_; }
 
  private:
@@ -76,40 +81,32 @@ struct Partial {
   SearchCounts counts;
   Fastest best, too_big;
   Pareto pareto;
-  Plan nearest;  // least memory of the plans that were not costed for want of it
-  Bytes nearest_needs;
+  std::optional<Candidate> smallest;  // of those that are too big
 };
+
+void keep_smaller(std::optional<Candidate>& smallest, const Candidate& c) {
+  if (!smallest || c.device < smallest->device || (c.device == smallest->device && faster(c, *smallest)))
+    smallest = c;
+}
 
 class Worker {
  public:
   Worker(const Problem& problem, const sim::Topology& topology, const Space& space,
          const SearchOptions& options, Bytes capacity)
-      : space_(space),
-        options_(options),
-        capacity_(capacity),
-        estimator_(problem, topology) {}
+      : space_(space), options_(options), capacity_(capacity), estimator_(problem, topology) {}
 
-  void run(const Space::Outer& outer, Partial& into) {
+  // Plans slower than `limit` are not wanted.
+  void run(const Space::Outer& outer, Time limit, Partial& into) {
+    limit_ = limit;
     space_.visit(outer, into.counts.considered, into.counts.invalid,
                  [&](const Plan& plan) { consider(plan, into); });
   }
 
  private:
   void consider(const Plan& plan, Partial& into) {
-    if (options_.bound) {
-      const Bytes least = estimator_.least_memory(plan);
-      if (estimator_.device_bytes(plan, least) > capacity_) {
-        ++into.counts.too_large;
-        if (into.nearest_needs.value == 0 || least < into.nearest_needs) {
-          into.nearest_needs = least;
-          into.nearest = plan;
-        }
-        return;
-      }
-      if (!into.best.wants(estimator_.lower_bound(plan))) {
-        ++into.counts.bounded;
-        return;
-      }
+    if (options_.bound && estimator_.lower_bound(plan) > std::min(limit_, into.best.limit())) {
+      ++into.counts.bounded;
+      return;
     }
     Candidate c;
     c.plan = plan;
@@ -119,6 +116,7 @@ class Worker {
     if (c.device > capacity_) {
       ++into.counts.too_large;
       into.too_big.add(c);
+      keep_smaller(into.smallest, c);
       return;
     }
     ++into.counts.feasible;
@@ -129,6 +127,7 @@ class Worker {
   const Space& space_;
   const SearchOptions& options_;
   Bytes capacity_;
+  Time limit_ = kNoLimit;
   sim::Estimator estimator_;
 };
 
@@ -164,46 +163,45 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   result.capacity = Bytes{static_cast<std::int64_t>(static_cast<double>(problem.device.memory.value) *
                                                     (1 - problem.scenario.search.memory_margin))};
 
-  // One partial result per outer combination: what is pruned never depends on the threads.
+  // One partial result per outer combination, and a limit that only the scouts set: what is pruned never
+  // depends on the threads.
   const auto& outer = space.outer();
   std::vector<Partial> parts(outer.size(), Partial(options.keep));
-  std::atomic<std::size_t> next = 0, done = 0;
-  const auto work = [&] {
-    Worker worker(problem, topology, space, options, result.capacity);
-    for (std::size_t i = next++; i < outer.size(); i = next++) {
-      worker.run(outer[i], parts[i]);
-      if (options.progress) options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int t = 1; t < options.threads; ++t) threads.emplace_back(work);
-    work();
-  }
+  std::atomic<std::size_t> done = 0;
   Fastest best(options.keep), too_big(options.keep);
   Pareto pareto;
-  Plan nearest;
-  Bytes nearest_needs;
-  for (Partial& p : parts) {
-    result.counts += p.counts;
-    for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
-    for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
-    for (const Candidate& c : p.pareto.front()) pareto.add(c);
-    if (p.nearest_needs.value > 0 && (nearest_needs.value == 0 || p.nearest_needs < nearest_needs)) {
-      nearest_needs = p.nearest_needs;
-      nearest = p.nearest;
+  for (const bool scouts : {true, false}) {
+    const Time limit = best.limit();
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      Worker worker(problem, topology, space, options, result.capacity);
+      for (std::size_t i = next++; i < outer.size(); i = next++) {
+        if ((i % kScouts == 0) != scouts) continue;
+        worker.run(outer[i], limit, parts[i]);
+        if (options.progress)
+          options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 1; t < options.threads; ++t) threads.emplace_back(work);
+      work();
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if ((i % kScouts == 0) != scouts) continue;
+      Partial& p = parts[i];
+      result.counts += p.counts;
+      for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
+      for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
+      for (const Candidate& c : p.pareto.front()) pareto.add(c);
+      if (p.smallest) keep_smaller(result.smallest_too_big, *p.smallest);
     }
   }
-  // When nothing fits, the plan that comes nearest is worth its numbers.
-  if (nearest_needs.value > 0) {
-    sim::Estimator estimator(problem, topology);
-    Candidate c{nearest, estimator.estimate(nearest), {}};
-    c.device = estimator.device_bytes(nearest, c.estimate.peak);
-    result.smallest_rejected = c;
+  for (const Candidate& c : pareto.front()) {
+    if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
   result.best = std::move(best).sorted();
   result.too_big = std::move(too_big).sorted();
-  result.pareto = pareto.front();
   result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }

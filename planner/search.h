@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Exhaustive search over plans, exact under the estimate: every combination of the space is considered
-// and either costed or proved (by memory, or by a lower bound on time) not to be among the best.
+// and either costed or proved, by a lower bound on its time, not to be among the best.
 //
 //   SearchResult r = search(problem, {.keep = 16, .threads = 2});
-//   r.best[0].plan; r.counts.costed; r.rejected[0].reason;
+//   r.best[0].plan; r.counts.costed; r.too_big[0].device;
 //
 // The result does not depend on the number of threads.
 #pragma once
@@ -21,11 +21,11 @@ namespace orrery::planner {
 
 struct SearchCounts {
   std::int64_t considered = 0;  // combinations of the space
-  std::int64_t invalid = 0;  // of them, not plans: degrees that do not divide, schedules that need other vpp
-  std::int64_t too_large = 0;  // do not fit; most are seen from their least memory, the rest were costed
-  std::int64_t bounded = 0;    // proved slower than the best kept
-  std::int64_t costed = 0;     // time and memory estimated
-  std::int64_t feasible = 0;   // of those, fit
+  std::int64_t invalid = 0;   // of them, not plans: degrees that do not divide, schedules that need other vpp
+  std::int64_t bounded = 0;   // proved slower than the best kept
+  std::int64_t costed = 0;    // time and memory estimated
+  std::int64_t feasible = 0;  // of those, fit
+  std::int64_t too_large = 0;  // of those, do not fit
   double seconds = 0;
   SearchCounts& operator+=(const SearchCounts& o);
 };
@@ -45,11 +45,12 @@ struct SearchOptions {
 
 struct SearchResult {
   SearchCounts counts;
-  std::vector<Candidate> best;                 // fastest first
-  std::vector<Candidate> pareto;               // no other is both faster and smaller
-  std::vector<Candidate> too_big;              // the fastest that do not fit, by how much
-  std::optional<Candidate> smallest_rejected;  // of those that do not fit without being costed
-  Bytes capacity;                              // device memory less the margin
+  std::vector<Candidate> best;  // fastest first
+  // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
+  std::vector<Candidate> pareto;
+  std::vector<Candidate> too_big;             // the fastest that do not fit, by how much
+  std::optional<Candidate> smallest_too_big;  // of those that do not fit
+  Bytes capacity;                             // device memory less the margin
 };
 
 SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options);

@@ -148,6 +148,8 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
               chunks <= m.layers && program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
           for (const bool light : {false, true}) {
             if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
+            // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.
+            if (p.schedule == Schedule::kInterleaved && (m.layers + (light ? 2 : 0)) % chunks != 0) continue;
             p.chunk_layers = light ? lighter_ends(m.layers, chunks) : std::vector<std::int64_t>{};
             for (const Remat& r : remat_) {
               p.recompute = r.mode;

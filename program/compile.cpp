@@ -122,27 +122,24 @@ class ClassCompiler {
   // stages exchange its gradient.
   void make_units() {
     const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
-    const std::int64_t bucket = (e_.stack.bucket.value + bytes.gradient - 1) / bytes.gradient;
+    const std::int64_t bucket = bucket_elements(e_.training, e_.stack);
     // The last chunk's gradients are complete first, so its units are updated first.
     for (std::size_t last = chunks_.size(); last-- > 0;) {
       Chunk& c = chunks_[last];
-      std::vector<BlockSize> sizes;
-      for (std::size_t i = 0; i < c.blocks.size(); ++i) {
-        const auto index = static_cast<std::int32_t>(i);
-        BlockSize size;
-        for (std::int32_t p = c.blocks[i].first_parameter; p < c.blocks[i].end_parameter; ++p) {
-          size.elements += rank_.parameters[static_cast<std::size_t>(p)].local_elements();
-        }
-        size.alone = plan_.zero == 3 || index == c.embedding_block ||
-                     (e_.model.tied_embeddings && index == c.head_weight_block);
-        sizes.push_back(size);
-      }
-      const auto units = group_blocks(sizes, bucket);
+      UnitPacker packer(bucket);
       const auto base = static_cast<std::int32_t>(rank_.units.size());
       for (std::size_t i = c.blocks.size(); i-- > 0;) {
         Block& b = c.blocks[i];
-        b.unit = base + units[i];
-        b.closes_unit = i == 0 || units[i - 1] != units[i];
+        const auto index = static_cast<std::int32_t>(i);
+        std::int64_t elements = 0;
+        for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p)
+          elements += rank_.parameters[static_cast<std::size_t>(p)].local_elements();
+        const bool alone = plan_.zero == 3 || index == c.embedding_block ||
+                           (e_.model.tied_embeddings && index == c.head_weight_block);
+        b.unit = base + packer.add(elements, alone);
+        // The block that joins a unit last closes it.
+        b.closes_unit = true;
+        if (i + 1 < c.blocks.size() && c.blocks[i + 1].unit == b.unit) c.blocks[i + 1].closes_unit = false;
         rank_.units.resize(static_cast<std::size_t>(b.unit) + 1);
         Unit& u = rank_.units.back();
         for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p) {
@@ -466,6 +463,10 @@ class ClassCompiler {
     begin(SegmentKind::kOptimizer, 0, true);
     if (!e_.stack.overlap_grad_reduce) {
       for (std::size_t i = 0; i < rank_.units.size(); ++i) reduce_unit(static_cast<std::int32_t>(i));
+      // Not before all gradients are there.
+      if (auto& ops = rank_.segments.back().ops; !ops.empty()) {
+        for (const Unit& u : rank_.units) ops.front().reads.push_back({u.gradient_buffer});
+      }
     }
     exchange_tied();
     const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);

@@ -6,7 +6,6 @@
 //   arena peak    static + in-flight copies of every kept activation + the widest segment's locals,
 //                 each aligned to 256 bytes. This is what the engine allocates.
 #include <algorithm>
-#include <map>
 
 #include "program/passes.h"
 
@@ -18,27 +17,35 @@ constexpr std::int64_t align(std::int64_t n) {
   return (n + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// The ops of a segment that touch a buffer first and last.
 struct Touch {
-  std::int32_t first = -1, last = -1;  // ops
+  std::int32_t buffer = -1, first = -1, last = -1;
 };
-using Touches = std::vector<std::map<std::int32_t, Touch>>;  // per segment: buffer -> ops
+using Touches = std::vector<std::vector<Touch>>;  // per segment, by buffer
 
 Touches find_touches(const RankClass& rank) {
   Touches out(rank.segments.size());
+  std::vector<std::int32_t> at(rank.buffers.size());  // index into the segment's touches, plus 1
   for (std::size_t s = 0; s < rank.segments.size(); ++s) {
     const auto& ops = rank.segments[s].ops;
     for (std::size_t i = 0; i < ops.size(); ++i) {
       const auto touch = [&](const std::vector<Ref>& refs) {
         for (const Ref& r : refs) {
-          if (rank.buffers[static_cast<std::size_t>(r.buffer)].life == Life::kStatic) continue;
-          Touch& t = out[s][r.buffer];
-          if (t.first < 0) t.first = static_cast<std::int32_t>(i);
-          t.last = static_cast<std::int32_t>(i);
+          const auto b = static_cast<std::size_t>(r.buffer);
+          if (rank.buffers[b].life == Life::kStatic) continue;
+          if (at[b] == 0) {
+            out[s].push_back({r.buffer, static_cast<std::int32_t>(i), 0});
+            at[b] = static_cast<std::int32_t>(out[s].size());
+          }
+          out[s][static_cast<std::size_t>(at[b]) - 1].last = static_cast<std::int32_t>(i);
         }
       };
       touch(ops[i].reads);
       touch(ops[i].writes);
     }
+    for (const Touch& t : out[s]) at[static_cast<std::size_t>(t.buffer)] = 0;
+    std::sort(out[s].begin(), out[s].end(),
+              [](const Touch& x, const Touch& y) { return x.buffer < y.buffer; });
   }
   return out;
 }
@@ -47,8 +54,8 @@ void decide_lives(RankClass& rank, const Touches& touches) {
   std::vector<std::uint32_t> kinds(rank.buffers.size());
   std::vector<bool> received(rank.buffers.size());
   for (std::size_t s = 0; s < touches.size(); ++s) {
-    for (const auto& [buffer, touch] : touches[s]) {
-      kinds[static_cast<std::size_t>(buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
+    for (const Touch& t : touches[s]) {
+      kinds[static_cast<std::size_t>(t.buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
     }
     for (const Op& op : rank.segments[s].ops) {
       const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
@@ -75,8 +82,8 @@ void decide_lives(RankClass& rank, const Touches& touches) {
 void place_events(RankClass& rank, const Touches& touches) {
   std::vector<int> first_kind(rank.buffers.size(), 99), last_kind(rank.buffers.size(), -1);
   for (std::size_t s = 0; s < touches.size(); ++s) {
-    for (const auto& [buffer, touch] : touches[s]) {
-      const auto b = static_cast<std::size_t>(buffer);
+    for (const Touch& t : touches[s]) {
+      const auto b = static_cast<std::size_t>(t.buffer);
       const int kind = static_cast<int>(rank.segments[s].kind);
       first_kind[b] = std::min(first_kind[b], kind);
       last_kind[b] = std::max(last_kind[b], kind);
@@ -85,10 +92,10 @@ void place_events(RankClass& rank, const Touches& touches) {
   for (std::size_t s = 0; s < touches.size(); ++s) {
     Segment& segment = rank.segments[s];
     const int kind = static_cast<int>(segment.kind);
-    for (const auto& [buffer, touch] : touches[s]) {
-      const auto b = static_cast<std::size_t>(buffer);
-      if (first_kind[b] == kind) segment.memory.push_back({touch.first, buffer, true});
-      if (last_kind[b] == kind) segment.memory.push_back({touch.last, buffer, false});
+    for (const Touch& t : touches[s]) {
+      const auto b = static_cast<std::size_t>(t.buffer);
+      if (first_kind[b] == kind) segment.memory.push_back({t.first, t.buffer, true});
+      if (last_kind[b] == kind) segment.memory.push_back({t.last, t.buffer, false});
     }
     // At one op: allocations come before it, frees after it.
     std::stable_sort(segment.memory.begin(), segment.memory.end(),

@@ -7,22 +7,15 @@
 
 namespace orrery::program {
 
-std::vector<std::int32_t> group_blocks(std::span<const BlockSize> blocks, std::int64_t bucket_elements) {
-  std::vector<std::int32_t> unit(blocks.size());
-  std::int32_t next = 0;
-  std::int64_t open = 0;  // elements in the unit being filled
-  for (std::size_t i = blocks.size(); i-- > 0;) {
-    if (blocks[i].alone && open > 0) {
-      ++next;
-      open = 0;
-    }
-    unit[i] = next;
-    open += blocks[i].elements;
-    if (blocks[i].alone || open >= bucket_elements) {
-      ++next;
-      open = 0;
-    }
-  }
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone) {
+  const auto close = [&] {
+    ++next_;
+    open_ = 0;
+  };
+  if (alone && open_ > 0) close();
+  const std::int32_t unit = next_;
+  open_ += elements;
+  if (alone || open_ >= bucket_) close();
   return unit;
 }
 
@@ -40,54 +33,54 @@ BlockElements::BlockElements(const Model& m, std::int64_t tp) {
   head_norm = norm;
 }
 
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s,
-                          std::int64_t stage, std::span<const std::int64_t> chunk_layers) {
-  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
-  const BlockElements elements(m, p.tp);
-  const std::int64_t last = p.pp * p.vpp - 1, shards = p.shards();
-  const std::int64_t first_stage = 0, last_stage = stage_of_chunk(p, last);
-  const bool tied_here = m.tied_embeddings && stage == first_stage && stage == last_stage;
-  const std::int64_t bucket = (s.bucket.value + bytes.gradient - 1) / bytes.gradient;
-  const Shapes z(m, p, t);
-  const std::int64_t boundary = z.rows * z.h * z.beta;
+std::int64_t bucket_elements(const Training& t, const Stack& s) {
+  const std::int64_t bytes = bytes_per_parameter(t.precision).gradient;
+  return (s.bucket.value + bytes - 1) / bytes;
+}
 
-  std::int64_t total = 0, widest = 0, embedding_padded = 0;
-  std::vector<BlockSize> blocks;
-  for (std::int64_t g = 0; g <= last; ++g) {
-    if (stage_of_chunk(p, g) != stage) continue;
-    blocks.clear();
-    const bool each = p.zero == 3;
-    if (g == 0) {
-      blocks.push_back({elements.embedding, true});
-      if (elements.positions > 0) blocks.push_back({elements.positions, each});
-    }
-    for (std::int64_t l = 0; l < chunk_layers[static_cast<std::size_t>(g)]; ++l)
-      blocks.push_back({elements.layer, each});
-    if (g == last) {
-      blocks.push_back({elements.head_norm, each});
-      if (!tied_here) blocks.push_back({elements.embedding, each || m.tied_embeddings});
-    }
-    const auto unit = group_blocks(blocks, bucket);
-    for (std::size_t i = blocks.size(); i > 0;) {
-      std::int64_t sum = 0;
-      const std::int32_t index = unit[i - 1];
-      while (i > 0 && unit[i - 1] == index) sum += blocks[--i].elements;
-      const std::int64_t shard = (sum + shards - 1) / shards, padded = shard * shards;
-      total += (p.zero == 3 ? shard : padded) * bytes.parameter +
-               (p.zero >= 2 ? shard : padded) * bytes.gradient + shard * bytes.optimizer();
-      widest = std::max(widest, padded);
-      if (g == 0 && i == 0) embedding_padded = padded;
-    }
-    // A received tensor has one copy more than are in flight.
-    total += (g > 0 ? boundary : 0) + (g < last ? boundary : 0);
+void append_units(const BlockElements& elements, const Model& m, std::int64_t zero, std::int64_t bucket,
+                  std::int64_t layers, const ChunkEnds& ends, std::vector<UnitSize>& out) {
+  const bool each = zero == 3;
+  const std::size_t base = out.size();
+  UnitPacker packer(bucket);
+  const auto add = [&](std::int64_t n, std::int64_t of_layers, bool alone) {
+    out.resize(base + static_cast<std::size_t>(packer.add(n, alone)) + 1);
+    out.back().elements += n;
+    out.back().layers += of_layers;
+  };
+  if (ends.head) {
+    if (!ends.tied_here) add(elements.embedding, 0, each || m.tied_embeddings);
+    add(elements.head_norm, 0, each);
   }
-  if (p.zero == 3) total += 2 * widest * bytes.parameter;
-  if (p.zero >= 2) total += 2 * widest * bytes.gradient;
-  if (tied_here && p.zero == 3) total += embedding_padded * bytes.parameter;
-  if (tied_here && p.zero >= 2) total += embedding_padded * bytes.gradient;
+  for (std::int64_t l = 0; l < layers; ++l) add(elements.layer, 1, each);
+  if (ends.embedding) {
+    if (elements.positions > 0) add(elements.positions, 0, each);
+    add(elements.embedding, 0, true);
+  }
+}
+
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
+                          const StageEnds& ends) {
+  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
+  const std::int64_t shards = p.shards();
+  const Shapes z(m, p, t);
+  std::int64_t total = 0, widest = 0, last = 0;
+  for (const UnitSize& u : units) {
+    const std::int64_t shard = (u.elements + shards - 1) / shards, padded = shard * shards;
+    total += (p.zero == 3 ? shard : padded) * bytes.parameter +
+             (p.zero >= 2 ? shard : padded) * bytes.gradient + shard * bytes.optimizer();
+    widest = std::max(widest, padded);
+    last = padded;
+  }
+  // Two units are whole at a time; a tied weight, the last unit, is in use beside them.
+  const std::int64_t whole = 2 * widest + (ends.first && ends.last && m.tied_embeddings ? last : 0);
+  if (p.zero == 3) total += whole * bytes.parameter;
+  if (p.zero >= 2) total += whole * bytes.gradient;
+  // A received tensor has one copy more than are in flight.
+  total += ends.received * z.rows * z.h * z.beta;
   const std::int64_t data = 4 * z.tokens * p.micro_batches;
-  if (stage == first_stage) total += data;
-  if (stage == last_stage) total += data + 8;
+  if (ends.first) total += data;
+  if (ends.last) total += data + 8;
   return total;
 }
 

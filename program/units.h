@@ -16,15 +16,22 @@
 
 namespace orrery::program {
 
-// A block of parameters in model order.
-struct BlockSize {
-  std::int64_t elements = 0;
-  bool alone = false;  // never shares a unit
+// Puts blocks of parameters into units, in the order in which backwards complete them: a unit takes blocks
+// until it holds a bucket.
+class UnitPacker {
+ public:
+  explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
+  // The unit of the next block, counted from zero. An `alone` block never shares its unit.
+  std::int32_t add(std::int64_t elements, bool alone);
+
+ private:
+  std::int64_t bucket_;
+  std::int64_t open_ = 0;  // elements in the unit being filled
+  std::int32_t next_ = 0;
 };
 
-// The unit of each block, numbered in backward order from zero. A unit is closed by the first block
-// (in model order) it holds.
-std::vector<std::int32_t> group_blocks(std::span<const BlockSize> blocks, std::int64_t bucket_elements);
+// Gradient elements that fill a bucket.
+std::int64_t bucket_elements(const Training& t, const Stack& s);
 
 // Elements one tensor rank holds of each kind of block.
 struct BlockElements {
@@ -32,9 +39,25 @@ struct BlockElements {
   std::int64_t embedding, positions, layer, head_norm;
 };
 
-// Bytes always allocated on a rank of `stage`: parameters, gradients, optimizer state (each padded to the
-// shard group), transient rings, data, and receive buffers beyond those in flight.
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, const Stack& s,
-                          std::int64_t stage, std::span<const std::int64_t> chunk_layers);
+// The units of one chunk, last block first: the order in which backwards complete them.
+struct UnitSize {
+  std::int64_t elements = 0;
+  std::int64_t layers = 0;  // of them
+};
+struct ChunkEnds {
+  bool embedding = false, head = false;
+  bool tied_here = false;  // the head's weight is the embedding's, on this stage
+};
+void append_units(const BlockElements& elements, const Model& m, std::int64_t zero, std::int64_t bucket,
+                  std::int64_t layers, const ChunkEnds& ends, std::vector<UnitSize>& out);
+
+// Bytes always allocated on a rank that holds `units`: parameters, gradients, optimizer state (each padded to
+// the shard group), transient rings, data, and the receive buffers beyond those in flight.
+struct StageEnds {
+  bool first = false, last = false;  // holds the first chunk, the last one
+  std::int64_t received = 0;         // tensors that arrive from other chunks: inputs and output gradients
+};
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
+                          const StageEnds& ends);
 
 }  // namespace orrery::program

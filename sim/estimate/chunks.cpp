@@ -2,7 +2,13 @@
 #include "sim/estimate/chunks.h"
 
 #include <algorithm>
-#include <map>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <unordered_map>
+
+#include "program/schedule.h"
+#include "program/units.h"
 
 namespace orrery::sim {
 namespace {
@@ -35,65 +41,119 @@ namespace {
 constexpr std::size_t kLanes = 3;
 static_assert(program::kCompute == 0 && program::kTp == 1 && program::kDp == 2);
 
+// What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
+// above zero: of earlier segments.
+using Waits = std::array<std::int32_t, kLanes>;
+constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
+
 struct SmallOp {
   std::uint8_t lane = 0;
-  std::array<std::int16_t, kLanes> after{};  // as Op::after
+  Waits waits{};
+  std::int32_t shape = 0;  // index in Structure::shapes
+};
+
+struct TimedOp {
+  std::uint8_t lane = 0;
+  Waits waits{};
   double duration = 0;
 };
 
-struct Collective {
-  std::int32_t op = 0;  // index in SmallSegment::ops
-  OpKind kind = OpKind::kAllReduce;
-  program::Group group = program::Group::kTp;
-  Bytes payload;
+// A quantity that grows by a constant per smallest micro-batch.
+struct Line {
+  std::int64_t at_one = 0, more = 0;
+  std::int64_t at(std::int64_t n) const { return at_one + (n - 1) * more; }
 };
 
 struct SmallSegment {
   std::vector<SmallOp> ops;
-  std::vector<Collective> collectives;
   std::int64_t issued = 0;  // ops, transfers included
-  std::int64_t peak = 0, net = 0;
+  bool over_dp = false;     // communicates with other replicas
+  Line peak, late, net;
 };
 
-SmallSegment shrink(const Segment& s, const CostModel& cost) {
-  SmallSegment out;
-  out.issued = static_cast<std::int64_t>(s.ops.size());
-  out.peak = s.peak.value;
-  out.net = s.net.value;
-  for (const Op& op : s.ops) {
-    if (op.stream >= kLanes) continue;
-    SmallOp small;
-    small.lane = op.stream;
-    for (std::size_t q = 0; q < kLanes; ++q) small.after[q] = static_cast<std::int16_t>(op.after[q]);
-    if (program::is_communication(op.kind)) {
-      out.collectives.push_back({static_cast<std::int32_t>(out.ops.size()), op.kind, op.group, op.payload});
-    } else {
-      small.duration = static_cast<double>(cost.op(op).value);
+// Most bytes above the segment's start from its last `group` layers on. `first`: of its chunk's `layers`.
+std::int64_t late_peak(const program::RankClass& rank, const Segment& s, std::int64_t first,
+                       std::int64_t layers, std::int64_t group) {
+  const bool forward = s.kind == SegmentKind::kForward;
+  const std::int64_t low = forward ? first + layers - group : first, high = low + group;
+  std::int32_t from = 0;
+  for (; from < static_cast<std::int32_t>(s.ops.size()); ++from) {
+    const std::int32_t layer = s.ops[static_cast<std::size_t>(from)].layer;
+    if (layer >= low && layer < high) break;
+  }
+  std::int64_t live = 0, most = 0;
+  bool late = false;
+  for (const program::MemoryEvent& e : s.memory) {
+    if (e.op >= from && !late) {
+      late = true;
+      most = live;
     }
-    out.ops.push_back(small);
+    const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
+    live += e.allocate ? bytes : -bytes;
+    if (late) most = std::max(most, live);
+  }
+  return most;
+}
+
+// What the ops of a segment wait for of earlier segments, at the last step that runs it.
+std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t segment) {
+  std::vector<Waits> out(rank.segments[static_cast<std::size_t>(segment)].ops.size());
+  for (Waits& w : out) w.fill(kNoWait);
+  Waits base{}, at{};
+  const program::Step* last = nullptr;
+  for (const program::Step& step : rank.steps) {
+    if (step.segment == segment) {
+      last = &step;
+      at = base;
+    }
+    for (std::size_t q = 0; q < kLanes; ++q)
+      base[q] += rank.segments[static_cast<std::size_t>(step.segment)].stream_ops[q];
+  }
+  if (last == nullptr) return out;
+  for (std::int32_t w = last->first_wait; w < last->first_wait + last->waits; ++w) {
+    const program::ExternalWait& wait = rank.waits[static_cast<std::size_t>(w)];
+    if (wait.stream >= kLanes) continue;
+    std::int32_t& need = out[static_cast<std::size_t>(wait.op)][wait.stream];
+    need = std::max(need, static_cast<std::int32_t>(wait.count - at[wait.stream]));
   }
   return out;
 }
 
-// `copies` of the segment back to back on their rank, overlap slow-down included, as the engine would run
-// them. The marginal time of another copy is what a segment costs in a steady state: its last reductions
-// run beside the next segment, whose first gathers were fetched ahead.
-std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions& options, int copies) {
-  std::vector<SmallOp> repeated;
-  if (copies > 1) {
-    std::array<std::int16_t, kLanes> per_copy{};
-    for (const SmallOp& op : once) ++per_copy[op.lane];
-    for (int c = 0; c < copies; ++c) {
-      for (SmallOp op : once) {
-        for (std::size_t q = 0; q < kLanes; ++q) {
-          if (op.after[q] > 0) op.after[q] = static_cast<std::int16_t>(op.after[q] + c * per_copy[q]);
-        }
-        repeated.push_back(op);
-      }
+// The shape of an op at the smallest micro-batch and at twice that.
+using OpShape = std::array<Op, 2>;
+
+Op between(const OpShape& shape, std::int64_t n) {
+  Op op = shape[0];
+  for (std::size_t d = 0; d < op.dims.size(); ++d)
+    op.dims[d] += (n - 1) * (shape[1].dims[d] - shape[0].dims[d]);
+  op.flops += static_cast<double>(n - 1) * (shape[1].flops - shape[0].flops);
+  op.traffic = op.traffic + (shape[1].traffic - shape[0].traffic) * (n - 1);
+  op.payload = op.payload + (shape[1].payload - shape[0].payload) * (n - 1);
+  return op;
+}
+
+// Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
+// the last compute op of each ends. `segments` are of at most seven.
+using Ends = std::array<double, 7>;
+Ends run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, const EngineOptions& options) {
+  std::vector<TimedOp> ops;
+  Waits before{};
+  std::array<std::int32_t, 7> compute_ops{};  // so many are done when a segment's compute is
+  std::size_t n = 0;
+  for (const std::vector<TimedOp>* segment : segments) {
+    Waits count{};
+    for (TimedOp op : *segment) {
+      for (std::size_t q = 0; q < kLanes; ++q) op.waits[q] += before[q];
+      ++count[op.lane];
+      ops.push_back(op);
     }
+    for (std::size_t q = 0; q < kLanes; ++q) before[q] += count[q];
+    compute_ops[n++] = before[program::kCompute];
   }
-  const std::vector<SmallOp>& ops = copies > 1 ? repeated : once;
-  std::array<std::size_t, kLanes> cursor{}, done{};  // cursor: index into ops of the lane's head
+  Ends ends{};
+  std::size_t finished = 0;
+  std::array<std::size_t, kLanes> cursor{};  // index into ops of the lane's head
+  Waits done{};
   std::array<bool, kLanes> running{};
   std::array<double, kLanes> remaining{}, slow{};
   const auto seek = [&](std::size_t lane, std::size_t from) {
@@ -103,14 +163,14 @@ std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions&
   for (std::size_t l = 0; l < kLanes; ++l) seek(l, 0);
   double now = 0;
   for (;;) {
+    while (finished < n && done[program::kCompute] >= compute_ops[finished]) ends[finished++] = now;
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t l = 0; l < kLanes; ++l) {
         while (!running[l] && cursor[l] < ops.size()) {
-          const SmallOp& op = ops[cursor[l]];
+          const TimedOp& op = ops[cursor[l]];
           bool ready = true;
-          for (std::size_t q = 0; q < kLanes; ++q)
-            ready = ready && done[q] >= static_cast<std::size_t>(op.after[q]);
+          for (std::size_t q = 0; q < kLanes; ++q) ready = ready && done[q] >= op.waits[q];
           if (!ready) break;
           moved = true;
           if (op.duration > 0) {
@@ -129,7 +189,7 @@ std::int64_t segment_time(const std::vector<SmallOp>& once, const EngineOptions&
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (running[l] && (step < 0 || remaining[l] * slow[l] < step)) step = remaining[l] * slow[l];
     }
-    if (step < 0) return static_cast<std::int64_t>(now + 0.5);
+    if (step < 0) return ends;
     now += step;
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (!running[l]) continue;
@@ -151,28 +211,96 @@ std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
         static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.shard_stride), static_cast<std::int64_t>(k.recompute),
-        static_cast<std::int64_t>(k.sequence_parallel) * 2 + k.split}) {
+        static_cast<std::int64_t>(k.sequence_parallel) * 4 + k.split * 2 + k.alternate}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
   return h;
 }
 
-// A small program: three stages (first, middle, last) or one that is everything, by class and work. What
-// it communicates within a micro-batch is priced later: that depends on placement.
+// Small programs of a kind: three stages (first, middle, last) or one that is everything, by class and work.
+// What all micro-batch sizes and placements share: they change only what the shapes cost.
 struct ChunkCosts::Sample {
+  bool alone;
+  std::int64_t layers;
   std::array<std::array<SmallSegment, 3>, 3> segments;
 };
 
 struct ChunkCosts::Structure {
-  std::map<std::pair<bool, std::int64_t>, Sample> samples;
+  std::int64_t least_micro_batch = 1;
+  std::vector<OpShape> shapes;
+  std::unordered_multimap<std::size_t, std::int32_t> known;  // hash of a shape -> index
+  std::deque<Sample> samples;
+
+  std::int32_t intern(const Op& one, const Op& two) {
+    const auto same = [](const Op& x, const Op& y) {
+      return x.kind == y.kind && x.group == y.group && x.dims == y.dims && x.flops == y.flops &&
+             x.traffic == y.traffic && x.payload == y.payload;
+    };
+    std::size_t hash = static_cast<std::size_t>(one.kind);
+    for (const std::int64_t d : one.dims) hash = (hash ^ static_cast<std::size_t>(d)) * 1099511628211ULL;
+    hash = (hash ^ static_cast<std::size_t>(one.traffic.value + one.payload.value)) * 1099511628211ULL;
+    const auto [begin, end] = known.equal_range(hash);
+    for (auto i = begin; i != end; ++i) {
+      const OpShape& s = shapes[static_cast<std::size_t>(i->second)];
+      if (same(s[0], one) && same(s[1], two)) return i->second;
+    }
+    OpShape shape;
+    for (std::size_t n = 0; n < 2; ++n) {
+      const Op& from = n == 0 ? one : two;
+      shape[n].kind = from.kind;
+      shape[n].group = from.group;
+      shape[n].dims = from.dims;
+      shape[n].flops = from.flops;
+      shape[n].traffic = from.traffic;
+      shape[n].payload = from.payload;
+    }
+    shapes.push_back(std::move(shape));
+    const auto index = static_cast<std::int32_t>(shapes.size() - 1);
+    known.emplace(hash, index);
+    return index;
+  }
+
+  // `earlier`: what the segment's ops wait for of earlier ones, at a step in the steady state.
+  SmallSegment shrink(const Segment& one, const Segment& two, const std::vector<Waits>& earlier,
+                      const Line& late) {
+    SmallSegment out;
+    out.late = late;
+    out.issued = static_cast<std::int64_t>(one.ops.size());
+    out.peak = {one.peak.value, two.peak.value - one.peak.value};
+    out.net = {one.net.value, two.net.value - one.net.value};
+    for (std::size_t i = 0; i < one.ops.size(); ++i) {
+      const Op& op = one.ops[i];
+      if (op.stream >= kLanes) continue;
+      SmallOp& small = out.ops.emplace_back();
+      small.lane = op.stream;
+      small.waits = earlier[i];
+      for (std::size_t q = 0; q < kLanes; ++q) {
+        if (op.after[q] > 0) small.waits[q] = op.after[q];
+      }
+      small.shape = intern(op, two.ops[i]);
+      out.over_dp = out.over_dp || op.stream == program::kDp;
+    }
+    return out;
+  }
 };
 
 struct ChunkCosts::Layout {
   ChunkKey key;
   PlanLinks links;
   Structure* structure = nullptr;
-  std::map<std::pair<bool, std::int64_t>, std::array<ChunkCost, 3>> samples;
-  std::map<std::pair<Role, std::int64_t>, ChunkCost> costs;
+  std::vector<double> durations;  // of the structure's shapes, as far as needed
+  struct Priced {
+    bool alone;
+    std::int64_t layers;
+    std::array<ChunkCost, 3> costs;
+  };
+  std::deque<Priced> samples;
+  struct Known {
+    Role role;
+    std::int64_t layers;
+    ChunkCost cost;
+  };
+  std::deque<Known> costs;
 };
 
 ChunkCosts::ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack,
@@ -190,16 +318,18 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.recompute = p.recompute;
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
-  k.split = p.schedule == Schedule::kZeroBubbleH1 || p.schedule == Schedule::kZeroBubbleV;
+  k.split = program::splits_backward(p.schedule);
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
     k.shards = static_cast<std::int32_t>(p.shards());
     k.shard_stride = static_cast<std::int32_t>(b.dp_stride);
+    k.alternate = p.schedule != Schedule::kGPipe;
   }
   return k;
 }
 
 ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
+  if (recent_ != nullptr && recent_->key == k) return *recent_;
   auto& slot = layouts_[k];
   if (!slot) {
     slot = std::make_unique<Layout>();
@@ -207,100 +337,152 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
     slot->links.tp = topology_.group(k.tp, k.tp_stride);
     slot->links.shard = topology_.group(k.shards, k.shard_stride);
     ChunkKey structure = k;
-    structure.tp_stride = structure.shards = structure.shard_stride = 1;
+    structure.micro_batch = structure.tp_stride = structure.shards = structure.shard_stride = 1;
     auto& shared = structures_[structure];
-    if (!shared) shared = std::make_unique<Structure>();
+    if (!shared) {
+      shared = std::make_unique<Structure>();
+      if (k.sequence_parallel)
+        shared->least_micro_batch = k.tp / std::gcd<std::int64_t>(k.tp, training_.sequence);
+    }
     slot->structure = shared.get();
   }
-  return *slot;
+  recent_ = slot.get();
+  return *recent_;
 }
 
 const ChunkCosts::Sample& ChunkCosts::compile_sample(const Layout& l, bool alone, std::int64_t layers) {
-  const auto [found, added] = l.structure->samples.try_emplace({alone, layers});
-  if (!added) return found->second;
+  Structure& structure = *l.structure;
+  for (const Sample& s : structure.samples) {
+    if (s.alone == alone && s.layers == layers) return s;
+  }
   const ChunkKey& k = l.key;
   Plan p;
   p.tp = k.tp;
   p.pp = alone ? 1 : 3;
   p.zero = k.zero;
-  p.micro_batch = k.micro_batch;
-  p.micro_batches = 2;
+  p.micro_batch = structure.least_micro_batch;
+  p.micro_batches = k.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
   p.sequence_parallel = k.sequence_parallel;
   p.recompute = k.recompute;
   p.recompute_layers = k.recompute_layers;
-  p.schedule = k.split ? Schedule::kZeroBubbleH1 : Schedule::k1F1B;
+  p.schedule = k.split ? Schedule::kZeroBubbleH1 : k.alternate ? Schedule::k1F1B : Schedule::kGPipe;
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
   Model m = model_;
   m.layers = layers * p.pp;
-  const program::Program program = program::compile(m, p, training_, stack_, program::Names::kNo);
-  const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
-  for (std::size_t c = 0; c < program.classes.size(); ++c) {
-    for (const Segment& s : program.classes[c].segments) {
+  const program::Program one = program::compile(m, p, training_, stack_, program::Names::kNo);
+  p.micro_batch *= 2;
+  const program::Program two = program::compile(m, p, training_, stack_, program::Names::kNo);
+  Sample& sample = structure.samples.emplace_back();
+  sample.alone = alone;
+  sample.layers = layers;
+  for (std::size_t c = 0; c < one.classes.size(); ++c) {
+    for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
+      const Segment& s = one.classes[c].segments[i];
       if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward))
         continue;
       const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
                              : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
                                                                       : kChunkBackward;
-      found->second.segments[c][work] = shrink(s, cost);
+      const auto late = [&](const program::Program& program) {
+        const program::RankClass& rank = program.classes[c];
+        return late_peak(rank, rank.segments[i], static_cast<std::int64_t>(c) * layers, layers,
+                         std::min<std::int64_t>(layers, k.recompute_layers));
+      };
+      sample.segments[c][work] = structure.shrink(s, two.classes[c].segments[i],
+                                                  earlier_waits(one.classes[c], static_cast<std::int32_t>(i)),
+                                                  {late(one), late(two) - late(one)});
     }
   }
-  return found->second;
+  return sample;
 }
 
 const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, std::int64_t layers) {
-  const auto [found, added] = l.samples.try_emplace({alone, layers});
-  if (!added) return found->second;
+  for (const Layout::Priced& p : l.samples) {
+    if (p.alone == alone && p.layers == layers) return p.costs;
+  }
   const Sample& sample = compile_sample(l, alone, layers);
   const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
   const EngineOptions options = cost.engine_options(false);
-  std::vector<SmallOp> ops;
+  const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
+  for (std::size_t i = l.durations.size(); i < l.structure->shapes.size(); ++i)
+    l.durations.push_back(static_cast<double>(cost.op(between(l.structure->shapes[i], n)).value));
+  Layout::Priced& priced = l.samples.emplace_back();
+  priced.alone = alone;
+  priced.layers = layers;
   for (std::size_t c = 0; c < sample.segments.size(); ++c) {
+    std::array<std::vector<TimedOp>, 3> timed;
     for (std::size_t work = 0; work < 3; ++work) {
       const SmallSegment& s = sample.segments[c][work];
-      ops = s.ops;
-      for (const Collective& x : s.collectives) {
-        ops[static_cast<std::size_t>(x.op)].duration = static_cast<double>(
-            collective_cost(x.kind, x.payload, cost.links(x.group), topology_.cluster()).time.value);
-      }
-      WorkCost& w = found->second[c][work];
-      const bool over_dp =
-          std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) { return op.lane == program::kDp; });
-      const std::int64_t single = segment_time(ops, options, 1);
-      w.time = over_dp ? segment_time(ops, options, 3) - segment_time(ops, options, 2) : single;
-      w.tail = std::max<std::int64_t>(0, single - w.time);
-      w.host = options.host_segment.value * (s.issued > 0) + options.host_op.value * s.issued;
-      w.peak = s.peak;
-      w.net = s.net;
+      if (s.issued == 0) continue;
+      for (const SmallOp& op : s.ops)
+        timed[work].push_back({op.lane, op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
+      WorkCost& w = priced.costs[c][work];
+      w.host = options.host_segment.value + options.host_op.value * s.issued;
+      w.peak = s.peak.at(n);
+      w.late = s.late.at(n);
+      w.net = s.net.at(n);
     }
+    const auto *f = &timed[kChunkForward], *b = &timed[kChunkBackward], *weight = &timed[kChunkWeight];
+    const auto round = [](double time) { return static_cast<std::int64_t>(time + 0.5); };
+    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
+    const bool over_dp =
+        sample.segments[c][kChunkForward].over_dp || sample.segments[c][kChunkBackward].over_dp;
+    if (!over_dp) {
+      forward.time = round(run_segments({f}, options)[0]);
+      backward.time = round(run_segments({b}, options)[0]);
+      if (!weight->empty()) priced.costs[c][kChunkWeight].time = round(run_segments({weight}, options)[0]);
+      continue;
+    }
+    // What communicates with other replicas costs what another round adds in a steady state: its last
+    // reductions run beside what comes next, its first gathers were fetched ahead.
+    const Ends ends = l.key.alternate ? run_segments({f, b, f, b, f, b}, options)
+                                      : run_segments({f, f, f, b, b, b}, options);
+    forward.time = l.key.alternate ? round(ends[4] - ends[3]) : round(ends[2] - ends[1]);
+    backward.time = round(ends[5] - ends[4]);
   }
-  return found->second;
+  return priced.costs;
 }
 
 const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t layers) {
   Layout& l = layout(k);
-  const auto [found, added] = l.costs.try_emplace({role, layers});
-  if (!added) return found->second;
+  for (const Layout::Known& known : l.costs) {
+    if (known.role == role && known.layers == layers) return known.cost;
+  }
   const bool alone = role == Role::kOnly;
   const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
-  const std::int64_t group = k.recompute_layers;
-  if (layers < 3 * group) {
-    found->second = price_sample(l, alone, layers)[index];
-    slow_to_host(found->second);
-    return found->second;
+  // Layers after which the pattern of work repeats. ZeRO-2 and 3 use two whole units in turn.
+  const std::int64_t period =
+      std::lcm<std::int64_t>(k.recompute_layers, k.zero >= 2 ? 2 * layers_per_unit(k) : 1);
+  ChunkCost out;
+  if (layers < 2 * period) {
+    out = price_sample(l, alone, layers)[index];
+  } else {
+    const std::int64_t more = layers / period - 1;
+    const std::int64_t small = layers - more * period;
+    const ChunkCost& a = price_sample(l, alone, small)[index];
+    const ChunkCost& b = price_sample(l, alone, small + period)[index];
+    for (std::size_t w = 0; w < a.size(); ++w) {
+      out[w].time = a[w].time + more * (b[w].time - a[w].time);
+      out[w].host = a[w].host + more * (b[w].host - a[w].host);
+      const std::int64_t kept = more * (b[w].net - a[w].net);
+      out[w].peak = std::max(a[w].peak, a[w].late + kept);
+      out[w].net = a[w].net + kept;
+    }
   }
-  const std::int64_t groups_more = (layers - 2 * group) / group;
-  const std::int64_t small = layers - groups_more * group;
-  const ChunkCost& a = price_sample(l, alone, small)[index];
-  const ChunkCost& b = price_sample(l, alone, small + group)[index];
-  for (std::size_t w = 0; w < a.size(); ++w) {
-    found->second[w].tail = a[w].tail;
-    found->second[w].time = a[w].time + groups_more * (b[w].time - a[w].time);
-    found->second[w].host = a[w].host + groups_more * (b[w].host - a[w].host);
-    found->second[w].peak = a[w].peak + groups_more * (b[w].peak - a[w].peak);
-    found->second[w].net = a[w].net + groups_more * (b[w].net - a[w].net);
-  }
-  slow_to_host(found->second);
-  return found->second;
+  slow_to_host(out);
+  l.costs.push_back({role, layers, out});
+  return l.costs.back().cost;
+}
+
+void ChunkCosts::forget_sizes() {
+  layouts_.clear();
+  recent_ = nullptr;
+}
+
+std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) const {
+  if (k.zero == 3) return 1;
+  const std::int64_t layer = program::BlockElements(model_, k.tp).layer;
+  return (program::bucket_elements(training_, stack_) + layer - 1) / layer;
 }
 
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {

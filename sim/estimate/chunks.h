@@ -3,8 +3,10 @@
 // What one model chunk costs, by role and number of layers: the building blocks of the estimate.
 //
 // Layers of a chunk are alike, so time and memory of a chunk grow by a constant per layer (per group of
-// k layers under "recompute every k"). A chunk of many layers is therefore two small ones compiled
-// with the real compiler, walked, and extended by their difference. Everything is memoised over plans.
+// k layers under "recompute every k"); and the sizes in its ops and buffers grow by a constant per sequence
+// of the micro-batch. A chunk of any size is therefore two small ones at two small micro-batches, compiled
+// with the real compiler, extended by their differences, priced and walked. Everything is memoised over
+// plans.
 #pragma once
 
 #include <array>
@@ -19,9 +21,9 @@ namespace orrery::sim {
 // One piece of work of a chunk for one micro-batch.
 struct WorkCost {
   std::int64_t time = 0;           // ps, in a steady state
-  std::int64_t tail = 0;           // ps more when nothing follows: collectives that would have been hidden
   std::int64_t host = 0;           // ps to issue its ops
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
+  std::int64_t late = 0;           // peak from the last group of layers on
 };
 enum ChunkWork : std::uint8_t {
   kChunkForward,
@@ -39,6 +41,7 @@ struct ChunkKey {
   std::int32_t shards = 1, shard_stride = 1;
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
+  bool alternate = true;  // forward and backward work take turns; told apart only where both communicate
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
 };
 
@@ -49,16 +52,19 @@ class ChunkCosts {
   ~ChunkCosts();
 
   static ChunkKey key(const Plan& plan);
-  // The role's cost with n layers. References stay valid.
+  // The role's cost with n layers. References stay valid until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
+  // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
+  void forget_sizes();
   // Bytes sent between stages for one micro-batch.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
 
  private:
-  struct Sample;
   struct Structure;
   struct Layout;
+  struct Sample;
   Layout& layout(const ChunkKey& key);
+  std::int64_t layers_per_unit(const ChunkKey& key) const;
   const Sample& compile_sample(const Layout& l, bool alone, std::int64_t layers);
   const std::array<ChunkCost, 3>& price_sample(Layout& l, bool alone, std::int64_t layers);
 
@@ -72,6 +78,7 @@ class ChunkCosts {
   const Topology& topology_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, Hash> layouts_;
   std::unordered_map<ChunkKey, std::unique_ptr<Structure>, Hash> structures_;
+  Layout* recent_ = nullptr;
 };
 
 }  // namespace orrery::sim

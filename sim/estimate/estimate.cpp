@@ -9,19 +9,26 @@ using program::OpKind;
 
 namespace {
 
-constexpr std::size_t kRecentPieces = 16;
-
 std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
   return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
                                                                 : chunk * p.pp + stage;
 }
 
-// Plans that differ only in what does not change their chunks.
+bool same_stages(const Plan& a, const Plan& b) {
+  const auto kind = [](Schedule s) { return s == Schedule::kZeroBubbleV ? 2 : program::splits_backward(s); };
+  return a.pp == b.pp && a.vpp == b.vpp && kind(a.schedule) == kind(b.schedule) &&
+         a.chunk_layers == b.chunk_layers;
+}
+
+bool same_ranks(const Plan& a, const Plan& b) {
+  return a.tp == b.tp && a.dp == b.dp && a.micro_batch == b.micro_batch &&
+         a.micro_batches == b.micro_batches && a.sequence_parallel == b.sequence_parallel &&
+         a.rank_order == b.rank_order;
+}
+
 bool same_chunks(const Plan& a, const Plan& b) {
-  return a.tp == b.tp && a.pp == b.pp && a.vpp == b.vpp && a.micro_batch == b.micro_batch &&
-         a.sequence_parallel == b.sequence_parallel && a.schedule == b.schedule &&
-         a.recompute == b.recompute && a.recompute_layers == b.recompute_layers && a.zero < 2 && b.zero < 2 &&
-         a.rank_order == b.rank_order && a.dp == b.dp && a.chunk_layers == b.chunk_layers;
+  return a.schedule == b.schedule && a.recompute == b.recompute && a.recompute_layers == b.recompute_layers &&
+         ((a.zero < 2 && b.zero < 2) || (a.zero == b.zero && a.shard_group == b.shard_group));
 }
 
 }  // namespace
@@ -30,7 +37,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology)
     : problem_(problem),
       topology_(topology),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
-      costs_(problem.scenario.model, problem.scenario.training, problem.device, problem.stack, topology) {}
+      chunk_costs_(problem.scenario.model, problem.scenario.training, problem.device, problem.stack,
+                   topology) {}
 
 const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
   const auto [found, added] = groups_.try_emplace({size, stride});
@@ -38,7 +46,14 @@ const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
   return found->second;
 }
 
-std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupLinks& links) {
+const GroupLinks& Estimator::pairs(const Plan& plan) {
+  const program::Binding b = program::bind(plan);
+  const auto [found, added] = pairs_.try_emplace({b.pp_stride, b.ranks()});
+  if (added) found->second = topology_.pairs(b.pp_stride, b.ranks());
+  return found->second;
+}
+
+std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupLinks& links) const {
   return collective_cost(kind, Bytes{bytes}, links, problem_.cluster).time.value;
 }
 
@@ -50,215 +65,202 @@ std::int64_t Estimator::elementwise(std::int64_t bytes) const {
   return compute_time(problem_.device, problem_.scenario.training.math, 2, op).value;
 }
 
-void Estimator::select(const Plan& plan) {
-  if (selected_ && same_chunks(*selected_, plan)) return;
-  selected_ = plan;
-  key_ = ChunkCosts::key(plan);
-  layers_ = layers_by_chunk(plan, problem_.scenario.model.layers);
+// --- what the plan is made of ----------------------------------------------------------------------
+
+void Estimator::split_stages(const Plan& plan) {
+  const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
   const std::int64_t chunks = plan.pp * plan.vpp;
-  chunks_.resize(static_cast<std::size_t>(chunks));
-  middle_.resize(chunks_.size());
-  const ChunkCost* last = nullptr;  // neighbours are mostly alike
-  Role last_role = Role::kOnly;
-  std::int64_t last_layers = -1, last_middle = 0;
-  for (std::int64_t c = 0; c < plan.vpp; ++c) {
-    for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  costs_.runs.clear();
+  places_.clear();
+  kinds_.clear();
+  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
+    for (std::int64_t c = 0; c < plan.vpp; ++c) {
       const std::int64_t g = global_chunk(plan, stage, c);
       const Role role = chunks == 1       ? Role::kOnly
                         : g == 0          ? Role::kFirst
                         : g == chunks - 1 ? Role::kLast
                                           : Role::kMiddle;
-      const std::int64_t n = layers_[static_cast<std::size_t>(g)];
-      if (last == nullptr || role != last_role || n != last_layers) {
-        last = &costs_.cost(key_, role, n);
-        last_middle =
-            role == Role::kLast || role == Role::kOnly
-                ? costs_.cost(key_, Role::kMiddle, n)[key_.split ? kChunkWeight : kChunkBackward].time
-                : 0;
-        last_role = role;
-        last_layers = n;
-      }
-      chunks_[static_cast<std::size_t>(stage * plan.vpp + c)] = last;
-      middle_[static_cast<std::size_t>(stage * plan.vpp + c)] = last_middle;
+      const std::int64_t n = layers[static_cast<std::size_t>(g)];
+      std::size_t kind = 0;
+      while (kind < kinds_.size() && (kinds_[kind].role != role || kinds_[kind].layers != n)) ++kind;
+      if (kind == kinds_.size()) kinds_.push_back({role, n, nullptr, 0});
+      places_.push_back(kind);
+    }
+    const auto mine = places_.end() - static_cast<std::ptrdiff_t>(v);
+    if (stage > 0 && std::equal(mine, places_.end(), mine - static_cast<std::ptrdiff_t>(v))) {
+      places_.erase(mine, places_.end());
+      ++costs_.runs.back().count;
+    } else {
+      costs_.runs.push_back({stage, 1});
     }
   }
+  // Stages like the first, less an end, finish before it in all they do.
+  dominated_.clear();
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    bool less = r > 0 && !program::splits_backward(plan.schedule);
+    for (std::size_t c = 0; c < v && less; ++c) {
+      const ChunkKind& kind = kinds_[places_[r * v + c]];
+      less = kind.role == Role::kMiddle && kind.layers <= kinds_[places_[c]].layers;
+    }
+    dominated_.push_back(less);
+  }
+  const bool v_shape = plan.schedule == Schedule::kZeroBubbleV;
+  last_run_ = v_shape ? 0 : static_cast<std::int64_t>(costs_.runs.size()) - 1;
 }
 
-Estimator::UnitCost Estimator::unit_cost(const Plan& plan, std::int64_t elements) {
+void Estimator::select(const Plan& plan) {
+  const bool stages = selected_ && same_stages(*selected_, plan);
+  const bool ranks = stages && same_ranks(*selected_, plan);
+  if (ranks && same_chunks(*selected_, plan)) return;
+  if (!stages) split_stages(plan);
+  if (!ranks) {
+    pieces_in_use_ = 0;
+    costs_.transfer = 0;
+    const bool outer = selected_ && selected_->tp == plan.tp && selected_->micro_batch == plan.micro_batch &&
+                       selected_->sequence_parallel == plan.sequence_parallel &&
+                       selected_->rank_order == plan.rank_order;
+    if (!outer) chunk_costs_.forget_sizes();
+  }
+  selected_ = plan;
+  times_ = nullptr;
+  key_ = ChunkCosts::key(plan);
+  if (plan.pp > 1 && costs_.transfer == 0) {
+    costs_.transfer =
+        transfer_cost(Bytes{chunk_costs_.boundary_bytes(key_)}, pairs(plan), problem_.cluster).value;
+  }
+  const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
+  for (ChunkKind& kind : kinds_) {
+    kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
+    const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
+    kind.layers_only =
+        (head ? chunk_costs_.cost(key_, Role::kMiddle, kind.layers) : *kind.cost)[last_work].time;
+  }
+  costs_.chunks.clear();
+  for (const std::size_t kind : places_) costs_.chunks.push_back(kinds_[kind].cost);
+}
+
+const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements) {
+  for (const auto& [size, known] : unit_costs_) {  // units are mostly alike
+    if (size == elements) return known;
+  }
   const std::int64_t shards = plan.shards(), stride = program::bind(plan).dp_stride;
   const std::int64_t shard = (elements + shards - 1) / shards, padded = shard * shards;
   UnitCost u;
-  u.shard = shard;
+  const bool overlap = problem_.stack.overlap_grad_reduce;
+  std::int64_t& once = overlap ? u.reduce : u.late;
   if (plan.dp > 1 && plan.zero == 0)
-    u.reduce = collective(OpKind::kAllReduce, padded * bytes_.gradient, group(plan.dp, stride));
-  if (plan.zero == 1 && shards > 1)
-    u.reduce = collective(OpKind::kReduceScatter, padded * bytes_.gradient, group(shards, stride));
+    once += collective(OpKind::kAllReduce, padded * bytes_.gradient, group(plan.dp, stride));
+  if (plan.zero >= 1 && shards > 1) {
+    (plan.zero == 1 ? once : u.reduce) +=
+        collective(OpKind::kReduceScatter, padded * bytes_.gradient, group(shards, stride));
+  }
   if (plan.zero >= 1 && shards < plan.dp) {
-    u.reduce +=
-        collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
+    once += collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
   }
   u.optimizer = elementwise(shard * (bytes_.gradient + 2 * bytes_.optimizer() + bytes_.parameter));
   u.clear = elementwise((plan.zero >= 2 ? shard : padded) * bytes_.gradient);
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
     u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, group(shards, stride));
   }
-  return u;
+  return unit_costs_.emplace_back(elements, u).second;
 }
 
-Estimator::StagePieces Estimator::stage_pieces(const Plan& plan, std::int64_t stage) {
+void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
   const Model& m = problem_.scenario.model;
+  const Training& training = problem_.scenario.training;
   const program::BlockElements elements(m, plan.tp);
-  const std::int64_t last = plan.pp * plan.vpp - 1;
-  const bool tied_here = m.tied_embeddings && stage == 0 && stage_of_chunk(plan, last) == 0;
-  const std::int64_t bucket = (problem_.stack.bucket.value + bytes_.gradient - 1) / bytes_.gradient;
-  StagePieces out;
-  out.stage = stage;
-  out.static_bytes =
-      program::static_bytes(m, plan, problem_.scenario.training, problem_.stack, stage, layers_);
-  std::vector<program::BlockSize> blocks;
-  std::map<std::int64_t, UnitCost> known;  // units are mostly alike
-  for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
-    const std::int64_t g = global_chunk(plan, stage, c);
-    const std::int64_t n = layers_[static_cast<std::size_t>(g)];
-    const bool each = plan.zero == 3;
-    blocks.clear();
-    if (g == 0) {
-      blocks.push_back({elements.embedding, true});
-      if (elements.positions > 0) blocks.push_back({elements.positions, each});
-    }
-    for (std::int64_t l = 0; l < n; ++l) blocks.push_back({elements.layer, each});
-    if (g == last) {
-      blocks.push_back({elements.head_norm, each});
-      if (!tied_here) blocks.push_back({elements.embedding, each || m.tied_embeddings});
-    }
-    const auto units = program::group_blocks(blocks, bucket);
-    std::int64_t layers_done = 0;
-    for (std::size_t i = blocks.size(); i > 0;) {
-      std::int64_t sum = 0;
-      const std::int32_t index = units[i - 1];
-      while (i > 0 && units[i - 1] == index) {
-        sum += blocks[--i].elements;
-        if (blocks[i].elements == elements.layer) ++layers_done;
-      }
-      const auto [found, added] = known.try_emplace(sum);
-      if (added) found->second = unit_cost(plan, sum);
-      UnitCost u = found->second;
-      u.share =
-          i == 0 ? 2.0 : static_cast<double>(layers_done) / static_cast<double>(std::max<std::int64_t>(1, n));
-      out.units.push_back(u);
-    }
-    out.chunks.push_back({n, g == last, out.units.size()});
+  const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
+  const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
+  const auto kind_of = [&](std::int64_t c) -> const ChunkKind& {
+    return kinds_[places_[base + static_cast<std::size_t>(c)]];
+  };
+  program::StageEnds ends;
+  for (std::int64_t c = 0; c < plan.vpp; ++c) {
+    const Role role = kind_of(c).role;
+    ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
+    ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
+    ends.received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
   }
-  return out;
+  out.units.clear();
+  out.chunk_end.clear();
+  out.most = 0;
+  double slowest = 0;
+  unit_sizes_.clear();
+  for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
+    const Role role = kind_of(c).role;
+    const std::int64_t layers = kind_of(c).layers;
+    const program::ChunkEnds chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
+                                   .head = role == Role::kLast || role == Role::kOnly,
+                                   .tied_here = m.tied_embeddings && ends.first && ends.last};
+    const std::size_t begin = unit_sizes_.size();
+    program::append_units(elements, m, plan.zero, bucket, layers, chunk, unit_sizes_);
+    std::int64_t layers_done = 0;
+    for (std::size_t i = begin; i < unit_sizes_.size() && !dominated_[run]; ++i) {
+      UnitCost u = unit_cost(plan, unit_sizes_[i].elements);
+      layers_done += unit_sizes_[i].layers;
+      u.share = i + 1 == unit_sizes_.size() ? 2.0
+                                            : static_cast<double>(layers_done) /
+                                                  static_cast<double>(std::max<std::int64_t>(1, layers));
+      out.units.push_back(u);
+      slowest += static_cast<double>(u.reduce);
+      out.most += static_cast<double>(u.late + u.optimizer + u.gather + u.clear);
+    }
+    out.chunk_end.push_back(out.units.size());
+  }
+  out.most += slowest * 2 * problem_.device.overlap_communication;
+  out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
-  const PiecesKey key{plan.tp,
-                      plan.pp,
-                      plan.vpp,
-                      plan.dp,
-                      plan.zero,
-                      plan.shards(),
-                      plan.micro_batch,
-                      plan.rank_order,
-                      plan.sequence_parallel,
-                      plan.schedule == Schedule::kZeroBubbleV,
-                      !plan.chunk_layers.empty()};
-  for (const Pieces& p : pieces_) {
-    if (p.key == key && (!key.light || layers_ == layers_by_chunk(plan, problem_.scenario.model.layers)))
-      return p;
+  for (std::size_t i = 0; i < pieces_in_use_; ++i) {
+    if (pieces_[i].zero == plan.zero && pieces_[i].shards == plan.shards()) return pieces_[i];
   }
-  Pieces p;
-  p.key = key;
-  // With an even split the stages between the second and the last are copies of the second.
-  const bool even = plan.chunk_layers.empty() && problem_.scenario.model.layers % (plan.pp * plan.vpp) == 0;
-  for (std::int64_t i = 0; i < plan.pp; ++i) {
-    if (even && i >= 2 && i + 1 < plan.pp) {
-      p.stages.push_back(p.stages[1]);
-      p.stages.back().stage = i;
-    } else {
-      p.stages.push_back(stage_pieces(plan, i));
-    }
-  }
+  if (pieces_in_use_ == pieces_.size()) pieces_.emplace_back();
+  Pieces& p = pieces_[pieces_in_use_++];
+  p.zero = plan.zero;
+  p.shards = plan.shards();
+  p.runs.resize(costs_.runs.size());
+  unit_costs_.clear();
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) fill_pieces(plan, r, p.runs[r]);
   if (plan.pp > 1) {
-    const program::Binding b = program::bind(plan);
-    const auto [found, added] = pairs_.try_emplace({b.pp_stride, b.ranks()});
-    if (added) found->second = topology_.pairs(b.pp_stride, b.ranks());
-    p.transfer = transfer_cost(Bytes{costs_.boundary_bytes(key_)}, found->second, problem_.cluster).value;
     const program::BlockElements elements(problem_.scenario.model, plan.tp);
     const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
-    p.tie_transfer = transfer_cost(Bytes{shard * bytes_.gradient}, found->second, problem_.cluster).value;
+    p.tie_transfer = transfer_cost(Bytes{shard * bytes_.gradient}, pairs(plan), problem_.cluster).value;
   }
-  if (pieces_.size() < kRecentPieces) {
-    pieces_.push_back(std::move(p));
-    return pieces_.back();
-  }
-  oldest_ = (oldest_ + 1) % kRecentPieces;
-  pieces_[oldest_] = std::move(p);
-  return pieces_[oldest_];
+  return p;
 }
 
-const PipelineTimes& Estimator::pipeline(const Plan& plan, std::int64_t transfer) {
-  const PipelineShape shape{plan.schedule, plan.pp, plan.vpp, plan.micro_batches};
-  if (cached_key_.shape == shape && cached_key_.transfer == transfer && cached_key_.chunks == chunks_)
-    return cached_times_;
-  cached_times_ = pipelines_.run(shape, chunks_, transfer);
-  cached_key_ = {chunks_, shape, transfer};
-  return cached_times_;
-}
+// --- time and memory -------------------------------------------------------------------------------
 
 // A stage's own work for all micro-batches, and the forward and backward that others must do before its
 // first and after its last (without weight gradients, which may wait).
+// ZeRO-2 and 3 only add communication to a chunk, and pricing it is what costs: the bound leaves it out.
 Time Estimator::lower_bound(const Plan& plan) {
-  select(plan);
+  if (plan.zero >= 2) {
+    Plan without = plan;
+    without.zero = 0;
+    without.shard_group = 0;
+    select(without);
+  } else {
+    select(plan);
+  }
+  const auto v = static_cast<std::size_t>(plan.vpp);
   std::int64_t most = 0, fill = 0;
-  for (std::int64_t i = 0; i < plan.pp; ++i) {
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     std::int64_t busy = 0;
-    for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      for (const WorkCost& w : *chunks_[static_cast<std::size_t>(i * plan.vpp + c)]) busy += w.time;
+    for (std::size_t c = 0; c < v; ++c) {
+      for (const WorkCost& w : *costs_.chunks[r * v + c]) busy += w.time;
     }
     most = std::max(most, busy);
     // Stage 0 starts first and ends last; what the others do in between cannot overlap its first and
     // last micro-batch.
-    const ChunkCost& first = *chunks_[static_cast<std::size_t>(i * plan.vpp)];
-    if (i > 0 && !key_.split) fill += std::min(first[kChunkForward].time, first[kChunkBackward].time);
+    const ChunkCost& first = *costs_.chunks[r * v];
+    if (r > 0 && !key_.split)
+      fill += costs_.runs[r].count * std::min(first[kChunkForward].time, first[kChunkBackward].time);
   }
   if (plan.vpp > 1 || plan.schedule == Schedule::kNaive) fill = 0;
   return Time{most * plan.micro_batches + fill};
-}
-
-// Activations are proportional to the micro-batch, so the memory of any of them follows from one
-// sequence's; a plan that is far too large never has its own chunks compiled.
-Bytes Estimator::least_memory(const Plan& plan) {
-  const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
-  const std::int64_t first = program::static_bytes(problem_.scenario.model, plan, problem_.scenario.training,
-                                                   problem_.stack, 0, layers);
-  Plan one = plan;
-  one.micro_batch = 1;
-  if (plan.sequence_parallel && problem_.scenario.training.sequence % plan.tp != 0) return Bytes{first};
-  const ChunkKey key = ChunkCosts::key(one);
-  const std::int64_t chunks = plan.pp * plan.vpp;
-  // The first stage is the fullest of nearly all plans; a bound may leave out the others.
-  std::int64_t dynamic = 0;
-  for (std::int64_t c = 0; c < plan.vpp; ++c) {
-    const std::int64_t g = global_chunk(plan, 0, c);
-    const Role role = chunks == 1       ? Role::kOnly
-                      : g == 0          ? Role::kFirst
-                      : g == chunks - 1 ? Role::kLast
-                                        : Role::kMiddle;
-    const ChunkCost& cost = costs_.cost(key, role, layers[static_cast<std::size_t>(g)]);
-    dynamic =
-        std::max({dynamic, cost[kChunkForward].peak, cost[kChunkForward].net + cost[kChunkBackward].peak});
-  }
-  // 1F1B and GPipe hold min(m, p) and m of them.
-  std::int64_t held = 1;
-  if (plan.schedule == Schedule::k1F1B) held = std::min(plan.micro_batches, plan.pp);
-  if (plan.schedule == Schedule::kGPipe) held = plan.micro_batches;
-  if (plan.vpp == 1 && !key.split) {
-    const ChunkCost& cost = costs_.cost(key, chunks == 1 ? Role::kOnly : Role::kFirst, layers.front());
-    dynamic += (held - 1) * cost[kChunkForward].net;
-  }
-  return Bytes{first + dynamic * plan.micro_batch};
 }
 
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
@@ -270,40 +272,37 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
 
 // When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
 // `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTimes& times, std::int64_t vpp,
-                                         std::int64_t tie) {
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
-  const bool overlap = problem_.stack.overlap_grad_reduce;
-  double compute = static_cast<double>(times.stage_end[static_cast<std::size_t>(s.stage)]);
+  const double hidden = 1 / om, lost = 1 - 1 / oc;  // of a collective's time beside compute, done and added
+  const std::size_t v = s.chunk_end.size();
+  const auto run = static_cast<std::size_t>(times_->places[place].run);
+  double compute = static_cast<double>(times_->places[place].end);
   double communication = 0, delay = 0;
-  reduced_at_.clear();
+  reduced_at_.resize(s.units.size());
   std::size_t i = 0;
-  for (std::size_t k = 0; k < s.chunks.size() && overlap; ++k) {
-    const auto at = static_cast<std::size_t>(s.stage * vpp) + s.chunks.size() - 1 - k;
-    const double start = static_cast<double>(times.last_start[at]),
-                 end = static_cast<double>(times.last_end[at]);
+  for (std::size_t k = 0; k < v; ++k) {
+    const std::size_t chunk = v - 1 - k;
+    const double start = static_cast<double>(times_->last_start[place * v + chunk]),
+                 end = static_cast<double>(times_->last_end[place * v + chunk]);
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
     const double head =
-        s.chunks[k].head ? std::max(0.0, end - start - static_cast<double>(middle_[at])) : 0.0;
-    for (; i < s.chunks[k].end; ++i) {
+        std::max(0.0, end - start - static_cast<double>(kinds_[places_[run * v + chunk]].layers_only));
+    for (; i < s.chunk_end[k]; ++i) {
       const UnitCost& u = s.units[i];
       const double ready = delay + (u.share > 1 ? end : start + head + (end - start - head) * u.share);
       const double begin = std::max(communication, ready), reduce = static_cast<double>(u.reduce);
       // Beside compute both run slower, after it the rest at full speed.
       const double beside = std::max(0.0, std::min(compute + delay - begin, reduce * om));
-      communication = begin + beside + (reduce - beside / om);
-      delay += beside * (1 - 1 / oc);
-      reduced_at_.push_back(communication);
+      communication = begin + beside + (reduce - beside * hidden);
+      delay += beside * lost;
+      reduced_at_[i] = communication;
     }
   }
-  compute +=
-      delay +
-      static_cast<double>(
-          (*chunks_[static_cast<std::size_t>(s.stage * vpp)])[key_.split ? kChunkWeight : kChunkBackward]
-              .tail);
-  if (!overlap) {
-    communication = compute;
-    for (const UnitCost& u : s.units) reduced_at_.push_back(communication += static_cast<double>(u.reduce));
+  compute += delay;
+  if (!problem_.stack.overlap_grad_reduce) communication = std::max(communication, compute);
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    if (s.units[u].late > 0) reduced_at_[u] = communication += static_cast<double>(s.units[u].late);
   }
   StageEnd out{static_cast<std::int64_t>(std::max(compute, communication)), 0};
   if (tie > 0) compute = std::max(compute, static_cast<double>(tie));
@@ -320,23 +319,25 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, const PipelineTim
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces(plan);
-  const PipelineTimes& times = pipeline(plan, p.transfer);
+  if (times_ == nullptr) {
+    times_ = &pipeline_.run({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
+  }
   Estimate out;
-  for (const StagePieces& s : p.stages) {
-    const Bytes peak{s.static_bytes + times.dynamic_peak[static_cast<std::size_t>(s.stage)]};
-    if (peak > out.peak) {
-      out.peak = peak;
-      out.fullest_stage = static_cast<std::int32_t>(s.stage);
-    }
-  }
   std::int64_t tie = 0;
-  const std::int64_t last_stage = stage_of_chunk(plan, plan.pp * plan.vpp - 1);
-  if (problem_.scenario.model.tied_embeddings && last_stage != 0) {
-    tie = stage_end(p.stages.front(), times, plan.vpp, 0).reduced + p.tie_transfer;
-  }
-  for (const StagePieces& s : p.stages) {
-    const bool holds_tied = s.stage == 0 || s.stage == last_stage;
-    out.step = std::max(out.step, Time{stage_end(s, times, plan.vpp, holds_tied ? tie : 0).done});
+  if (problem_.scenario.model.tied_embeddings && last_run_ != 0)
+    tie = stage_end(p.runs.front(), 0, 0).reduced + p.tie_transfer;
+  for (std::size_t i = 0; i < times_->places.size(); ++i) {
+    const PipelinePlace& place = times_->places[i];
+    const StagePieces& s = p.runs[static_cast<std::size_t>(place.run)];
+    if (const Bytes peak{s.static_bytes + place.peak}; peak > out.peak) {
+      out.peak = peak;
+      out.fullest_stage = static_cast<std::int32_t>(place.stage);
+    }
+    const bool holds_tied = place.run == 0 || place.run == last_run_;
+    const auto latest = static_cast<double>(std::max(place.end, holds_tied ? tie : 0)) + s.most;
+    if (dominated_[static_cast<std::size_t>(place.run)] || latest < static_cast<double>(out.step.value))
+      continue;
+    out.step = std::max(out.step, Time{stage_end(s, i, holds_tied ? tie : 0).done});
   }
   return out;
 }

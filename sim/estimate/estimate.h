@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fast path: time and peak memory of a plan without building its program. Same cost functions and
-// same byte accounting as the engine; composes chunk costs (chunks.h), the pipeline recurrence
+// same byte accounting as the engine; composes chunk costs (chunks.h), the pipeline's critical paths
 // (pipeline.h), and per stage the gradient reduction that trails the last backward, the optimizer and
-// the parameter gathers (Pieces).
+// the parameter gathers.
 //
 //   Estimator e(problem, topology);
 //   Estimate x = e.estimate(plan);      // microseconds once its pieces are known
@@ -11,6 +11,7 @@
 // Peak bytes equal the engine's exactly; time is within 1 % where nothing contends (tests/planner).
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "core/scenario.h"
@@ -26,85 +27,85 @@ struct Estimate {
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
 
+// Plans are best asked for in an order in which neighbours share most of their fields: what depends on the
+// shared ones is kept from one call to the next.
 class Estimator {
  public:
   Estimator(const Problem& problem, const Topology& topology);
 
   Estimate estimate(const Plan& plan);
 
-  // Cheap bounds: the plan takes no less time or memory than these.
+  // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
-  Bytes least_memory(const Plan& plan);
 
   // Bytes a rank takes of its device when its program holds `logical`: context, communicators and
   // allocator overhead of the stack on top.
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
 
  private:
-  // One unit's share of the work after the last backward. `share`: part of its chunk's layers whose
-  // backward is done when its gradients are complete; above 1, the chunk's whole backward.
+  // One unit's work after its gradients are complete. `share`: part of its chunk's layers whose backward is
+  // done by then; above 1, the chunk's whole backward.
   struct UnitCost {
     double share = 0;
-    std::int64_t reduce = 0, optimizer = 0, gather = 0, clear = 0, shard = 0;
+    std::int64_t reduce = 0;  // beside the last backward
+    std::int64_t late = 0;    // after all backwards, where the stack does not overlap
+    std::int64_t optimizer = 0, gather = 0, clear = 0;
   };
-  struct ChunkUnits {
-    std::int64_t layers = 0;
-    bool head = false;
-    std::size_t end = 0;  // index past its last unit
-  };
+  // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
-    std::int64_t stage = 0, static_bytes = 0;
-    std::vector<ChunkUnits> chunks;  // last chunk first: the order in which backwards end
+    std::int64_t static_bytes = 0;
+    double most = 0;  // time after the last backward, at the very most
     std::vector<UnitCost> units;
+    std::vector<std::size_t> chunk_end;  // index past the last unit of each chunk, in that order
   };
-  struct PiecesKey {
-    std::int64_t tp, pp, vpp, dp, zero, shards, micro_batch;
-    RankOrder order;
-    bool sequence_parallel, v_shape, light;
-    bool operator==(const PiecesKey&) const = default;
-  };
+  // What depends on ZeRO and its shards.
   struct Pieces {
-    PiecesKey key;
-    std::vector<StagePieces> stages;
-    std::int64_t transfer = 0, tie_transfer = 0;
+    std::int64_t zero = 0, shards = 1;
+    std::vector<StagePieces> runs;
+    std::int64_t tie_transfer = 0;
+  };
+  // Chunks of the plan that are alike.
+  struct ChunkKind {
+    Role role = Role::kMiddle;
+    std::int64_t layers = 0;
+    const ChunkCost* cost = nullptr;
+    std::int64_t layers_only = 0;  // time of the last gradient work without the head
   };
 
-  void select(const Plan& plan);  // layers_, chunks_ and key_ of the plan
+  void select(const Plan& plan);
+  void split_stages(const Plan& plan);
   const Pieces& pieces(const Plan& plan);
-  StagePieces stage_pieces(const Plan& plan, std::int64_t stage);
-  UnitCost unit_cost(const Plan& plan, std::int64_t elements);
-  const PipelineTimes& pipeline(const Plan& plan, std::int64_t transfer);
+  void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
+  const UnitCost& unit_cost(const Plan& plan, std::int64_t elements);
   const GroupLinks& group(std::int64_t size, std::int64_t stride);
-  std::int64_t collective(program::OpKind kind, std::int64_t bytes, const GroupLinks& links);
+  const GroupLinks& pairs(const Plan& plan);
+  std::int64_t collective(program::OpKind kind, std::int64_t bytes, const GroupLinks& links) const;
   std::int64_t elementwise(std::int64_t bytes) const;
   struct StageEnd {
     std::int64_t reduced, done;
   };
-  StageEnd stage_end(const StagePieces& s, const PipelineTimes& times, std::int64_t vpp, std::int64_t tie);
+  StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie);
 
   const Problem& problem_;
   const Topology& topology_;
   BytesPerParameter bytes_;
-  ChunkCosts costs_;
-  Pipeline pipelines_;
+  ChunkCosts chunk_costs_;
+  Pipeline pipeline_;
   std::map<std::pair<std::int64_t, std::int64_t>, GroupLinks> groups_, pairs_;
 
-  // The plan being looked at. Consecutive plans of a search share most of it.
+  // Of the plan last looked at, from what changes least often to what changes most.
   std::optional<Plan> selected_;
+  std::vector<ChunkKind> kinds_;
+  std::vector<std::size_t> places_;  // index in kinds_, by run * vpp + local chunk
+  std::vector<bool> dominated_;      // by run: it cannot end the step
+  std::int64_t last_run_ = 0;        // that holds the last chunk
+  std::vector<Pieces> pieces_;       // memory is kept from plan to plan
+  std::size_t pieces_in_use_ = 0;
   ChunkKey key_;
-  std::vector<std::int64_t> layers_;
-  std::vector<const ChunkCost*> chunks_;
-  std::vector<std::int64_t> middle_;  // time of the last gradient work of a middle chunk, by chunks_ index
-  std::vector<Pieces> pieces_;        // recent ones
-  std::size_t oldest_ = 0;
-  struct PipelineKey {
-    std::vector<const ChunkCost*> chunks;
-    PipelineShape shape;
-    std::int64_t transfer = 0;
-    bool operator==(const PipelineKey&) const = default;
-  };
-  PipelineKey cached_key_;
-  PipelineTimes cached_times_;
+  PipelineCosts costs_;
+  const PipelineTimes* times_ = nullptr;  // null until asked for
+  std::vector<program::UnitSize> unit_sizes_;
+  std::vector<std::pair<std::int64_t, UnitCost>> unit_costs_;
   std::vector<double> reduced_at_;
 };
 

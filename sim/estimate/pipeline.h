@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pipeline of one step in max-plus algebra: when each stage does each piece of its schedule, given
-// a time per (chunk, work) and a transfer time between stages; and the most bytes each stage holds.
+// The pipeline of one step: when its stages finish, and the most bytes each holds, from a time per (chunk,
+// work) and a transfer time between neighbouring stages.
 //
-// After the warm-up the schedule repeats with a period q (1 micro-batch, p for interleaved), so a long
-// step is a short one plus whole periods. O(p v min(m, ~2p)).
+// Two ways to the same numbers:
+//   walk_pipeline   the recurrence, slot by slot. O(p v m).
+//   Pipeline::run   its critical paths in closed form, over runs of alike stages. O(runs^2 + runs v),
+//                   whatever p and m: an even split has at most four runs. Zero-bubble V is found by list
+//                   scheduling, and interleaved chunks of unequal size make the critical path change stages
+//                   at every turn: there a short walk is extended.
+//
+// A closed form is the longest of a family of paths through the schedule's dependency graph, so it never
+// exceeds the recurrence. tests/sim/pipeline_test.cpp states by how much it may fall short.
+//
+// 1F1B. Let T_i = F_i + B_i of stage i and c the transfer. A path goes down the stages by forwards and up by
+// backwards; each step forward in micro-batches either turns at the top of such a zigzag or goes down one
+// stage. So the longest path through m micro-batches repeats the window [i, j] of stages with the largest
+//     (sum of T_i .. T_j + 2 c (j - i)) / (j - i + 1)      per micro-batch,
+// after one way down and up all stages: sum of T + 2 c (p - 1). With equal stages and c = 0 this is
+// (m + p - 1) T; c > 0 costs 2 c (1 - 1/p) per micro-batch, the exposed transfers of 1F1B.
 #pragma once
 
+#include <map>
+#include <span>
 #include <vector>
 
 #include "program/schedule.h"
@@ -20,33 +36,48 @@ struct PipelineShape {
   friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
 
-struct PipelineTimes {
-  std::int64_t end = 0;  // last work of any stage
-  std::vector<std::int64_t> stage_end;
-  std::vector<std::int64_t> last_start,
-      last_end;                            // of the last micro-batch's gradient work, by stage * v + chunk
-  std::vector<std::int64_t> busy;          // by stage
-  std::vector<std::int64_t> dynamic_peak;  // bytes above static, by stage
+// Neighbouring stages that hold alike chunks.
+struct StageRun {
+  std::int64_t first = 0, count = 1;
+  std::int64_t last() const { return first + count - 1; }
+  friend bool operator==(const StageRun&, const StageRun&) = default;
 };
 
-// Schedules are kept: the same shape is asked for with many costs.
+struct PipelineCosts {
+  std::vector<StageRun> runs;            // in stage order
+  std::vector<const ChunkCost*> chunks;  // by run * v + local chunk
+  std::int64_t transfer = 0;             // ps per crossing between stages
+  friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;
+};
+
+// A stage that may finish last or hold most: the ends of runs suffice.
+struct PipelinePlace {
+  std::int64_t stage = 0, run = 0;
+  std::int64_t end = 0;   // of its last work
+  std::int64_t peak = 0;  // bytes above static
+};
+
+struct PipelineTimes {
+  std::int64_t end = 0;
+  std::vector<PipelinePlace> places;
+  std::vector<std::int64_t> last_start,
+      last_end;  // of the last micro-batch's gradient work: place * v + chunk
+};
+
+// Every stage is a place.
+void walk_pipeline(const PipelineShape& shape, const std::vector<std::vector<program::Slot>>& order,
+                   const PipelineCosts& costs, PipelineTimes& out);
+
 class Pipeline {
  public:
-  // `chunks[stage * v + chunk]`, `transfer` ps per boundary crossing.
-  const PipelineTimes& run(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks,
-                           std::int64_t transfer);
+  // Valid until the next call.
+  const PipelineTimes& run(const PipelineShape& shape, const PipelineCosts& costs);
 
  private:
-  struct StageOrders {
-    std::vector<std::vector<program::Slot>> stages;
-  };
-  const StageOrders& schedule(const PipelineShape& shape);
-  void walk(const PipelineShape& shape, const std::vector<const ChunkCost*>& chunks, std::int64_t transfer,
-            PipelineTimes& out);
+  void walk(const PipelineShape& shape, const PipelineCosts& costs);
 
-  std::map<PipelineShape, StageOrders> schedules_;
-  PipelineTimes shorter_, longer_;
-  std::vector<std::int64_t> forward_end_, backward_end_;
+  std::map<PipelineShape, std::vector<std::vector<program::Slot>>> orders_;
+  PipelineTimes times_, shorter_;
 };
 
 }  // namespace orrery::sim

@@ -23,20 +23,30 @@ Problem small_problem() {
   return p;
 }
 
-TEST(Search, PruningDoesNotChangeTheBest) {
-  const Problem p = small_problem();
+TEST(Search, PruningDoesNotChangeTheBestOfFiftyThousand) {
+  Problem p = small_problem();
+  p.cluster.nodes = 8;
+  p.scenario.training.global_batch = 128;
+  p.scenario.search.tp = {};
+  p.scenario.search.micro_batch = {};
+  p.scenario.search.dp = {1, 2, 4, 8, 16, 32, 64};
+  p.scenario.search.zero = {0, 1, 2};
   const sim::Topology topology(p.cluster);
-  const SearchResult pruned = search(p, topology, {.keep = 10, .threads = 1, .bound = true});
-  const SearchResult brute = search(p, topology, {.keep = 10, .threads = 1, .bound = false});
-  EXPECT_GT(pruned.counts.bounded, 0);
+  const SearchResult pruned = search(p, topology, {.keep = 10, .threads = 2, .bound = true});
+  const SearchResult brute = search(p, topology, {.keep = 10, .threads = 2, .bound = false});
+  EXPECT_GT(pruned.counts.bounded, pruned.counts.costed);
   EXPECT_EQ(brute.counts.bounded, 0);
   EXPECT_EQ(brute.counts.costed, brute.counts.considered - brute.counts.invalid);
-  EXPECT_GT(brute.counts.costed, 1000);
-  ASSERT_EQ(pruned.best.size(), brute.best.size());
+  EXPECT_GT(brute.counts.costed, 50000);
+  ASSERT_EQ(pruned.best.size(), 10U);
+  ASSERT_EQ(brute.best.size(), 10U);
   for (std::size_t i = 0; i < brute.best.size(); ++i) {
     EXPECT_EQ(pruned.best[i].plan, brute.best[i].plan) << i;
     EXPECT_EQ(pruned.best[i].estimate, brute.best[i].estimate) << i;
   }
+  ASSERT_EQ(pruned.pareto.size(), brute.pareto.size());
+  for (std::size_t i = 0; i < brute.pareto.size(); ++i)
+    EXPECT_EQ(pruned.pareto[i].plan, brute.pareto[i].plan) << i;
 }
 
 TEST(Search, CountsAddUp) {

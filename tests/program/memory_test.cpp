@@ -179,7 +179,15 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                                           : 1;
             always += b.bytes.value * (b.instances - used);
           }
-          EXPECT_EQ(static_bytes(m, p, t, s, c.stage, layers_by_chunk(p, m.layers)), always)
+          std::vector<UnitSize> units;
+          const bool first = c.stage == 0, last = c.stage + 1 == pp;
+          append_units(BlockElements(m, p.tp), m, zero, bucket_elements(t, s), m.layers / pp,
+                       {.embedding = first, .head = last, .tied_here = m.tied_embeddings && first && last},
+                       units);
+          EXPECT_EQ(units.size(), c.units.size());
+          EXPECT_EQ(
+              static_bytes(m, p, t, units, {.first = first, .last = last, .received = 2 - first - last}),
+              always)
               << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
         }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The closed forms of a pipeline's critical paths against the recurrence they stand for, over random costs:
+// a first stage with an embedding, a last one with a head, stages with a layer more, slow and fast links.
+#include "sim/estimate/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace orrery::sim {
+namespace {
+
+constexpr unsigned kSeed = 20261120;
+
+struct Case {
+  PipelineShape shape;
+  PipelineCosts runs;    // as the estimate sees it
+  PipelineCosts stages;  // each stage a run of its own
+  std::vector<ChunkCost> costs;
+};
+
+class Cases {
+ public:
+  explicit Cases(unsigned seed) : random_(seed) {}
+
+  // `uneven`: some first chunks have a layer more. `transfer`: most a transfer takes, over a layer's forward.
+  Case next(Schedule schedule, bool uneven, double transfer) {
+    Case c;
+    const bool interleaved = schedule == Schedule::kInterleaved, v_shape = schedule == Schedule::kZeroBubbleV;
+    const std::int64_t p = interleaved || v_shape ? between(2, 16) : between(1, 16);
+    const std::int64_t v = interleaved ? between(2, 6) : v_shape ? 2 : 1;
+    const std::int64_t m = interleaved ? p * between(1, 10) : between(1, 8 * p);
+    c.shape = {schedule, p, v, m};
+    const std::int64_t layers = between(1, 6), more = uneven ? between(0, p - 1) : 0;
+    forward_ = 1e6 * real(0.3, 3);
+    const double embedding = real(0, 0.5), head = real(0, 2);
+    const bool split = program::splits_backward(schedule);
+    c.costs = {chunk(static_cast<double>(layers + (more > 0)), embedding, split),
+               chunk(static_cast<double>(layers + 1), 0, split), chunk(static_cast<double>(layers), 0, split),
+               chunk(static_cast<double>(layers), head, split)};
+    c.runs.transfer = c.stages.transfer = static_cast<std::int64_t>(forward_ * real(0, transfer));
+    std::vector<const ChunkCost*> before;
+    for (std::int64_t i = 0; i < p; ++i) {
+      std::vector<const ChunkCost*> mine;
+      for (std::int64_t k = 0; k < v; ++k) {
+        const std::int64_t g = v_shape && k == 1 ? 2 * p - 1 - i : k * p + i;
+        mine.push_back(&c.costs[g == 0 ? 0 : g == p * v - 1 ? 3 : k == 0 && i < more ? 1 : 2]);
+      }
+      c.stages.runs.push_back({i, 1});
+      c.stages.chunks.insert(c.stages.chunks.end(), mine.begin(), mine.end());
+      if (mine == before) {
+        ++c.runs.runs.back().count;
+      } else {
+        c.runs.runs.push_back({i, 1});
+        c.runs.chunks.insert(c.runs.chunks.end(), mine.begin(), mine.end());
+      }
+      before = mine;
+    }
+    return c;
+  }
+
+ private:
+  double real(double low, double high) {
+    return low + (high - low) * static_cast<double>(random_()) / 4294967296.0;
+  }
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
+  }
+
+  // `extra`: work of an end of the model, in layers.
+  ChunkCost chunk(double layers, double extra, bool split) const {
+    ChunkCost c{};
+    const double unit = forward_ * (layers + extra);
+    c[kChunkForward].time = static_cast<std::int64_t>(unit);
+    c[kChunkBackward].time = static_cast<std::int64_t>(unit * (split ? 1.1 : 2.0));
+    c[kChunkWeight].time = split ? static_cast<std::int64_t>(unit * 0.9) : 0;
+    const auto kept = static_cast<std::int64_t>(1000 * (layers + 0.2 * extra));
+    c[kChunkForward].net = kept;
+    c[kChunkForward].peak = kept + 300 + static_cast<std::int64_t>(500 * extra);
+    c[kChunkBackward].net = split ? -kept / 3 : -kept;
+    c[kChunkBackward].peak = 400 + static_cast<std::int64_t>(700 * extra);
+    if (split) {
+      c[kChunkWeight].net = -kept - c[kChunkBackward].net;
+      c[kChunkWeight].peak = 200;
+    }
+    return c;
+  }
+
+  std::mt19937 random_;
+  double forward_ = 0;
+};
+
+struct Errors {
+  double at_95 = 0, worst = 0, most_over = 0;
+};
+
+// Time of the step and of each place's last gradients against the recurrence; peaks are equal.
+Errors compare(Schedule schedule, bool uneven, double transfer) {
+  Cases cases(kSeed);
+  Pipeline pipeline;
+  PipelineTimes walked;
+  std::vector<double> errors;
+  Errors out;
+  for (int i = 0; i < 500; ++i) {
+    const Case c = cases.next(schedule, uneven, transfer);
+    const auto order = program::pipeline_schedule(schedule, c.shape.p, c.shape.v, c.shape.m);
+    walk_pipeline(c.shape, order, c.stages, walked);
+    const PipelineTimes& t = pipeline.run(c.shape, c.runs);
+    const auto whole = static_cast<double>(walked.end);
+    double error = static_cast<double>(t.end - walked.end) / whole;
+    out.most_over = std::max(out.most_over, error);
+    error = std::abs(error);
+    std::int64_t peak = 0, walked_peak = 0;
+    for (const PipelinePlace& p : walked.places) walked_peak = std::max(walked_peak, p.peak);
+    for (const PipelinePlace& p : t.places) peak = std::max(peak, p.peak);
+    EXPECT_EQ(peak, walked_peak) << "p " << c.shape.p << " v " << c.shape.v << " m " << c.shape.m << " seed "
+                                 << kSeed << " case " << i;
+    errors.push_back(error);
+  }
+  std::sort(errors.begin(), errors.end());
+  out.at_95 = errors[errors.size() * 95 / 100];
+  out.worst = errors.back();
+  return out;
+}
+
+TEST(Pipeline, NaiveAndGPipeAreExact) {
+  for (const Schedule s : {Schedule::kNaive, Schedule::kGPipe}) {
+    EXPECT_EQ(compare(s, true, 5.0).worst, 0) << name_of(s);
+  }
+}
+
+TEST(Pipeline, OneForwardOneBackwardIsNearlyExact) {
+  const Errors even = compare(Schedule::k1F1B, false, 5.0), uneven = compare(Schedule::k1F1B, true, 5.0);
+  EXPECT_LT(even.at_95, 0.001);
+  EXPECT_LT(even.worst, 0.01);
+  EXPECT_LT(uneven.at_95, 0.005);
+  EXPECT_LT(uneven.worst, 0.06);
+  EXPECT_LT(uneven.most_over, 0.001);
+}
+
+TEST(Pipeline, ZeroBubbleIsNear) {
+  EXPECT_LT(compare(Schedule::kZeroBubbleH1, false, 0.5).at_95, 0.001);
+  EXPECT_LT(compare(Schedule::kZeroBubbleH1, true, 0.5).at_95, 0.01);
+  EXPECT_LT(compare(Schedule::kZeroBubbleV, false, 0.5).at_95, 0.02);
+}
+
+TEST(Pipeline, InterleavedIsExactForEvenStagesAndFastLinks) {
+  EXPECT_LT(compare(Schedule::kInterleaved, false, 0.2).worst, 0.005);
+  EXPECT_LT(compare(Schedule::kInterleaved, false, 3.0).at_95, 0.05);
+  EXPECT_LT(compare(Schedule::kInterleaved, true, 0.2).at_95,
+            0.005);  // walked, but for the long ones' steady state
+}
+
+// The exposed transfers of 1F1B: (m + p - 1) T + 2 c (p - 1) + 2 c (m - 1 - ceil((m - 1) / p)).
+TEST(Pipeline, TransfersOfOneForwardOneBackwardAreExposed) {
+  ChunkCost cost{};
+  cost[kChunkForward].time = 1000;
+  cost[kChunkBackward].time = 2000;
+  const std::int64_t p = 4, m = 21, hop = 50;
+  PipelineCosts costs;
+  costs.runs = {{0, p}};
+  costs.chunks = {&cost};
+  costs.transfer = hop;
+  Pipeline pipeline;
+  // 24 x 3000 + 2 x 50 x 3 + 2 x 50 x (20 - 5) = 72000 + 300 + 1500.
+  EXPECT_EQ(pipeline.run({Schedule::k1F1B, p, 1, m}, costs).end, 73800);
+}
+
+}  // namespace
+}  // namespace orrery::sim
