@@ -138,13 +138,22 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              problem.cluster.name, problem.cluster.devices(), problem.device.name, s.training.global_batch,
              s.training.sequence, problem.stack.name);
   fmt::print(
-      "{} combinations: {} no plans, {} proved slower, {} costed; of those {} too large, {} fit; {} simulated "
+      "{} combinations: {} no plans, {} proved slower, {} costed; of those {} too large, {} fit; {} "
+      "simulated "
       "(estimate within {:.2f} %)\n\n",
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated,
       100 * a.largest_gap);
   if (a.plans.empty()) fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
   print_header();
   for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i]);
+  if (!a.plans.empty()) {
+    const Predicted& best = a.plans[0].predicted;
+    fmt::print(
+        "      how sure: 80 % of published runs with this stack took {:.2f} to {:.2f} of the prediction: "
+        "{:.3g} to "
+        "{:.3g} s\n",
+        problem.stack.measured_low, problem.stack.measured_high, best.step_time_low_s, best.step_time_high_s);
+  }
   for (const auto& r : a.alongside) {
     print_row("", r);
     const bool fits = r.predicted.peak_memory_bytes <= a.search.capacity.value;

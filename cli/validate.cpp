@@ -20,15 +20,18 @@ Json summary_json(const std::vector<sim::ValidationRow>& rows, const std::string
   Json out = Json::object();
   for (const char* q : kQuantities) {
     const sim::ErrorSummary s = sim::summarise(rows, q, source, firm);
-    if (s.n > 0) out[q] = {{"n", s.n}, {"mape", s.mape}, {"bias", s.bias}, {"median", s.median}};
+    if (s.n > 0) {
+      out[q] = {{"n", s.n},           {"mape", s.mape},        {"bias", s.bias},
+                {"median", s.median}, {"measured_low", s.low}, {"measured_high", s.high}};
+    }
   }
   return out;
 }
 
 void print_line(const char* name, const sim::ErrorSummary& s) {
   if (s.n > 0)
-    fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}\n", name, s.n, 100 * s.mape, 100 * s.bias,
-               100 * s.median);
+    fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}   {:>4.2f} to {:<4.2f}\n", name, s.n, 100 * s.mape,
+               100 * s.bias, 100 * s.median, s.low, s.high);
 }
 
 void execute(App& app, const Options& o) {
@@ -71,8 +74,8 @@ void execute(App& app, const Options& o) {
   for (const char* q : kQuantities) {
     const auto total = sim::summarise(all.rows, q);
     if (total.n == 0) continue;
-    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}\n", std::string(q) + ", errors in %", "rows", "mean", "bias",
-               "median");
+    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}   {}\n", std::string(q) + ", errors in %", "rows", "mean",
+               "bias", "median", "80 % of published over predicted");
     for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, q, s));
     print_line("all", total);
     print_line("all rows that leave nothing open", sim::summarise(all.rows, q, {}, true));

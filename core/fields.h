@@ -335,6 +335,7 @@ Json schema_fields() {
       {"type", "object"}, {"properties", std::move(schema.properties)}, {"additionalProperties", false}};
   if (!schema.required.empty()) out["required"] = std::move(schema.required);
   if constexpr (CustomRead<T>) {
+    for (const char* name : base_fields(defaults)) out["properties"][name] = {{"type", "string"}};
     return Json{{"anyOf", Json::array({Json{{"type", "string"}}, std::move(out)})}};
   }
   return out;

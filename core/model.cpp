@@ -14,6 +14,27 @@ Model gpt(const char* name, std::int64_t layers, std::int64_t hidden, std::int64
                .max_positions = positions};
 }
 
+// BLOOM and MPT: positions as biases of the scores; MPT has none on its layers.
+Model alibi(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+            std::int64_t vocab, bool bias) {
+  Model m = gpt(name, layers, hidden, heads, vocab);
+  m.positions = Positions::kAlibi;
+  m.bias = bias;
+  return m;
+}
+
+// Squared ReLU counts as GELU: the same matrices and the same element-wise work.
+Model nemotron(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+               std::int64_t ffn) {
+  Model m = gpt(name, layers, hidden, heads, 256000, 4096);
+  m.kv_heads = 8;
+  m.ffn_hidden = ffn;
+  m.positions = Positions::kRotary;
+  m.bias = false;
+  m.tied_embeddings = false;
+  return m;
+}
+
 struct LlamaShape {
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocab, positions;
   bool tied = false, qkv_bias = false, qk_norm = false;
@@ -48,20 +69,49 @@ const std::vector<Model>& presets() {
       gpt("gpt2-774m", 36, 1280, 20, 50257, 1024),
       gpt("gpt2-1558m", 48, 1600, 25, 50257, 1024),
       gpt("megatron-1.7b", 24, 2304, 24, 51200),
+      gpt("megatron-3.6b", 30, 3072, 32, 51200),
+      gpt("megatron-7.5b", 36, 4096, 32, 51200),
+      gpt("megatron-18.4b", 40, 6144, 48, 51200),
       gpt("megatron-22b", 48, 6144, 64, 51200),
+      gpt("megatron-39.1b", 48, 8192, 64, 51200),
+      gpt("megatron-76.1b", 60, 10240, 80, 51200),
+      gpt("megatron-145.6b", 80, 12288, 96, 51200),
+      gpt("megatron-310.1b", 96, 16384, 128, 51200),
       gpt("gpt3-175b", 96, 12288, 96, 51200),
       gpt("turing-530b", 105, 20480, 128, 51200),
       gpt("megatron-1t", 128, 25600, 160, 51200),
       gpt("climate-1.2b", 24, 2048, 16, 8192),
+      gpt("gpt-neo-2.7b", 32, 2560, 20, 50257),
+      gpt("opt-350m", 24, 1024, 16, 50272),
+      alibi("bloom-176b", 70, 14336, 112, 250880, true),
+      alibi("mpt-125m", 12, 768, 12, 50368, false),
+      alibi("mpt-350m", 24, 1024, 16, 50368, false),
+      alibi("mpt-760m", 24, 1536, 12, 50368, false),
+      alibi("mpt-1b", 24, 2048, 16, 50368, false),
+      alibi("mpt-3b", 32, 2560, 20, 50368, false),
+      alibi("mpt-7b", 32, 4096, 32, 50368, false),
+      alibi("mpt-13b", 40, 5120, 40, 50368, false),
+      alibi("mpt-30b", 48, 7168, 56, 50368, false),
+      alibi("mpt-70b", 80, 8192, 64, 50368, false),
       llama("llama-2-7b", {32, 4096, 32, 32, 11008, 32000, 4096}),
       llama("llama-2-13b", {40, 5120, 40, 40, 13824, 32000, 4096}),
       llama("llama-2-70b", {80, 8192, 64, 8, 28672, 32000, 4096}),
       llama("llama-3-8b", {32, 4096, 32, 8, 14336, 128256, 8192}),
       llama("llama-3-70b", {80, 8192, 64, 8, 28672, 128256, 8192}),
       llama("llama-3-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
+      llama("internlm-7b", {32, 4096, 32, 32, 11008, 103168, 2048}),
+      llama("internlm-20b", {60, 5120, 40, 40, 13824, 103168, 4096}),
       llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
       llama("qwen2-7b", {28, 3584, 28, 4, 18944, 152064, 32768, false, true}),
+      llama("qwen2.5-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, true, true}),
+      llama("qwen2.5-1.5b", {28, 1536, 12, 2, 8960, 151936, 32768, true, true}),
+      llama("qwen2.5-3b", {36, 2048, 16, 2, 11008, 151936, 32768, true, true}),
+      llama("qwen2.5-7b", {28, 3584, 28, 4, 18944, 152064, 32768, false, true}),
+      llama("qwen2.5-14b", {48, 5120, 40, 8, 13824, 152064, 32768, false, true}),
+      llama("qwen2.5-32b", {64, 5120, 40, 8, 27648, 152064, 32768, false, true}),
       llama("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
+      nemotron("nemotron-4-15b", 32, 6144, 48, 24576),
+      nemotron("nemotron-4-340b", 96, 18432, 96, 73728),
       gpt("tiny-gpt", 4, 64, 4, 256, 64),
       llama("tiny-llama", {4, 64, 4, 2, 176, 256, 64}),
   };
@@ -151,6 +201,8 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
   if (!json.is_object()) {
     at.fail(shown(json) + " is not a model", "allowed: a preset's name, or an object");
   }
+  if (json.contains("preset") && json.contains("config"))
+    at.fail("preset and config are both there", "allowed: one of them");
   if (json.contains("preset") || json.contains("config")) {
     Json rest = json;
     std::string base;

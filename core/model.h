@@ -94,6 +94,10 @@ void describe(V& v, Model& m) {
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
 }
 bool read_custom(const Json& json, const Cursor& at, Model& out);
+// What an object may start from instead of naming every field.
+constexpr auto base_fields(const Model&) {
+  return std::array{"preset", "config"};
+}
 
 // Throws InputError at `at` when the dimensions do not fit each other.
 void check_model(const Model& m, const Cursor& at);

@@ -29,6 +29,7 @@ struct Breakdown {
 
 struct Predicted {
   double step_time_s = 0;
+  double step_time_low_s = 0, step_time_high_s = 0;  // 80 % of measured runs would lie between
   double tokens_per_s = 0;
   double mfu = 0, hfu = 0;  // full attention counted; of the dense peak of the math format
   std::int64_t peak_memory_bytes = 0;
@@ -76,6 +77,10 @@ void describe(V& v, Breakdown& b) {
 template <class V>
 void describe(V& v, Predicted& p) {
   v(Field{.name = "step_time_s", .help = "seconds"}, p.step_time_s);
+  v(Field{.name = "step_time_low_s", .help = "80 % of measured runs would take longer than this and"},
+    p.step_time_low_s);
+  v(Field{.name = "step_time_high_s", .help = "no longer than this, by the stack's record"},
+    p.step_time_high_s);
   v(Field{.name = "tokens_per_s", .help = "of the whole cluster"}, p.tokens_per_s);
   v(Field{.name = "mfu", .help = "model FLOPs over peak, full attention"}, p.mfu);
   v(Field{.name = "hfu", .help = "executed FLOPs over peak"}, p.hfu);

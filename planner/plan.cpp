@@ -209,11 +209,13 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   return a;
 }
 
-// The sizes to plan for: those listed, or for the smallest cluster doublings up to the one given.
+// The sizes to plan for: those listed, or where size is part of the goal doublings up to the one given. On
+// one size the cheapest plan is the fastest.
 std::vector<std::int64_t> sizes(const Problem& problem) {
   std::vector<std::int64_t> out = problem.scenario.search.nodes;
-  if (out.empty() && problem.scenario.goal == Goal::kSmallest) {
+  if (out.empty() && problem.scenario.goal != Goal::kTime) {
     for (std::int64_t n = 1; n < problem.cluster.nodes; n *= 2) out.push_back(n);
+    out.push_back(problem.cluster.nodes);
   }
   if (out.empty() || problem.scenario.goal == Goal::kSmallest) out.push_back(problem.cluster.nodes);
   std::sort(out.begin(), out.end());

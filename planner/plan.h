@@ -49,7 +49,7 @@ struct PlanOptions {
 };
 
 // Goals: the objective decides the order of `plans`; deadline and budget filter. Where the scenario lists
-// cluster sizes, or asks for the smallest that fits, each is planned and the best answer is returned. Empty
+// cluster sizes, or its goal is about cost or size, each is planned and the best answer is returned. Empty
 // `plans` when nothing fits.
 Answer plan(const Problem& problem, const PlanOptions& options);
 

@@ -21,7 +21,7 @@ say "The same on 8 p4de nodes (A100, 80 GB)"
 "$orrery" plan scenarios/llama3-70b-p4de.json -o "$out/llama3-70b-p4de.plan.json"
 
 say "One step of the best plan through the event engine"
-"$orrery" simulate "$out/llama3-70b-p4d.plan.json" --trace "$out/llama3-70b-p4d.trace.json"
+"$orrery" simulate "$out/llama3-70b-p4d.plan.json" --trace "$out/llama3-70b-p4d.trace.json" --window 0s:5s
 
 say "A tiny plan, simulated and then trained for real on thread ranks"
 "$orrery" simulate scenarios/tiny-cpu.json --trace "$out/tiny.predicted.json"
@@ -31,7 +31,7 @@ say "A tiny plan, simulated and then trained for real on thread ranks"
 say "Where to look next"
 cat <<TEXT
   $out/llama3-70b-p4d.plan.json    the plan; orrery export FILE --to megatron makes launcher flags of it
-  $out/llama3-70b-p4d.trace.json   its timeline; open it in ui.perfetto.dev or chrome://tracing
+  $out/llama3-70b-p4d.trace.json   its first five seconds; open it in ui.perfetto.dev or chrome://tracing
   scenarios/                       more questions; copy one and ask your own
   docs/                            how it works, the formulas and their sources, how wrong it is
   $orrery --help                   all commands

@@ -14,7 +14,7 @@ namespace orrery::sim {
 ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
                        const std::string& source, bool without_assumptions) {
   ErrorSummary s;
-  std::vector<double> sizes;
+  std::vector<double> sizes, ratios;
   for (const ValidationRow& r : rows) {
     if (r.quantity != quantity || (!source.empty() && r.source != source) ||
         (without_assumptions && !r.assumed.empty()))
@@ -22,6 +22,7 @@ ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string
     s.mape += std::abs(r.error());
     s.bias += r.error();
     sizes.push_back(std::abs(r.error()));
+    ratios.push_back(r.published / r.predicted);
   }
   s.n = static_cast<std::int64_t>(sizes.size());
   if (s.n == 0) return s;
@@ -29,6 +30,9 @@ ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string
   s.bias /= static_cast<double>(s.n);
   std::sort(sizes.begin(), sizes.end());
   s.median = sizes[sizes.size() / 2];
+  std::sort(ratios.begin(), ratios.end());
+  s.low = ratios[ratios.size() / 10];
+  s.high = ratios[ratios.size() * 9 / 10];
   return s;
 }
 

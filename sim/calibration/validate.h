@@ -23,6 +23,7 @@ struct ValidationRow {
 struct ErrorSummary {
   std::int64_t n = 0;
   double mape = 0, bias = 0, median = 0;  // of |error|, error, |error|
+  double low = 0, high = 0;               // 10th and 90th percentile of published over predicted
 };
 ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
                        const std::string& source = {}, bool without_assumptions = false);

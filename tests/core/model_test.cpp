@@ -16,6 +16,21 @@ TEST(Model, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(count_parameters(preset_model("qwen3-8b")), 8'190'735'360);
 }
 
+// A preset's name says its size: "bloom-176b" has 176 billion parameters, give or take what names round away.
+TEST(Model, PresetsAreAsLargeAsTheirNames) {
+  int checked = 0;
+  for (const std::string& name : preset_model_names()) {
+    const std::size_t dash = name.rfind('-');
+    const char unit = name.back();
+    if (dash == std::string::npos || (unit != 'b' && unit != 'm' && unit != 't')) continue;
+    const double size = std::stod(name.substr(dash + 1)) * (unit == 'm' ? 1e6 : unit == 'b' ? 1e9 : 1e12);
+    const double slack = size < 2e9 ? 0.35 : 0.15;
+    EXPECT_NEAR(static_cast<double>(count_parameters(preset_model(name))) / size, 1, slack) << name;
+    ++checked;
+  }
+  EXPECT_GT(checked, 40);
+}
+
 // 72 B s L h^2 (1 + s/(6h) + V/(12 h L)) for a GPT with f = 4h (Narayanan et al. 2021).
 TEST(Model, FlopsOfAGptAreThePublishedFormula) {
   for (const char* name : {"megatron-22b", "gpt3-175b", "turing-530b", "megatron-1t"}) {

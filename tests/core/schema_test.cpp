@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The JSON Schemas we print, by a validator that knows nothing of us: shipped files satisfy them, files with
+// an unknown field or a value of another type do not.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <valijson/adapters/nlohmann_json_adapter.hpp>
+#include <valijson/schema.hpp>
+#include <valijson/schema_parser.hpp>
+#include <valijson/validator.hpp>
+
+#include "core/json.h"
+#include "core/plan_file.h"
+#include "core/scenario.h"
+
+namespace orrery {
+namespace {
+
+bool satisfies(const Json& value, const Json& schema) {
+  valijson::Schema parsed;
+  valijson::SchemaParser parser;
+  parser.populateSchema(valijson::adapters::NlohmannJsonAdapter(schema), parsed);
+  valijson::Validator validator;
+  return validator.validate(parsed, valijson::adapters::NlohmannJsonAdapter(value), nullptr);
+}
+
+void check_folder(const char* folder, const Json& schema) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(ORRERY_ROOT "/") + folder)) {
+    if (entry.path().extension() != ".json") continue;
+    ++files;
+    const Json file = load_json(entry.path());
+    EXPECT_TRUE(satisfies(file, schema)) << entry.path();
+    Json unknown = file;
+    unknown["colour"] = "blue";
+    EXPECT_FALSE(satisfies(unknown, schema)) << entry.path() << " with an unknown field";
+    for (const auto& [name, value] : file.items()) {
+      Json wrong = file;
+      wrong[name] = value.is_array() ? Json(true) : Json::array({value});
+      EXPECT_FALSE(satisfies(wrong, schema)) << entry.path() << " with another type at /" << name;
+    }
+  }
+  EXPECT_GT(files, 5) << folder;
+}
+
+TEST(Schema, Scenarios) {
+  check_folder("scenarios", schema_fields<Scenario>());
+}
+TEST(Schema, Topologies) {
+  check_folder("topologies", schema_fields<Cluster>());
+}
+TEST(Schema, Devices) {
+  check_folder("profiles", schema_fields<Device>());
+}
+TEST(Schema, Stacks) {
+  check_folder("profiles/stacks", schema_fields<Stack>());
+}
+
+TEST(Schema, PlanFiles) {
+  PlanFile f;
+  f.scenario = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4d.json", DataFolders()).scenario;
+  f.plan = {.tp = 8, .pp = 2, .dp = 4, .zero = 1, .micro_batches = 128, .chunk_layers = {40, 40}};
+  f.predicted.memory = {{.stage = 0, .total = 1}};
+  const Json schema = schema_fields<PlanFile>();
+  Json file = write_fields(f);
+  EXPECT_TRUE(satisfies(file, schema));
+  file["plan"]["tp"] = "eight";
+  EXPECT_FALSE(satisfies(file, schema));
+}
+
+}  // namespace
+}  // namespace orrery
