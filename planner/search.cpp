@@ -115,7 +115,7 @@ class Worker {
     ++into.counts.costed;
     if (c.device > capacity_) {
       ++into.counts.too_large;
-      into.too_big.add(c);
+      if (c.device <= capacity_ * 2) into.too_big.add(c);
       keep_smaller(into.smallest, c);
       return;
     }

@@ -48,7 +48,7 @@ struct SearchResult {
   std::vector<Candidate> best;  // fastest first
   // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
   std::vector<Candidate> pareto;
-  std::vector<Candidate> too_big;             // the fastest that do not fit, by how much
+  std::vector<Candidate> too_big;             // the fastest that need up to twice the memory there is
   std::optional<Candidate> smallest_too_big;  // of those that do not fit
   Bytes capacity;                             // device memory less the margin
 };

@@ -130,6 +130,23 @@ TEST(CaseStudy, Climate) {
   EXPECT_NEAR(24640 * 365 / 1e6, 8.99, 0.01);  // not $0.9 M a year
   EXPECT_NEAR(37000.0 / 5400, 6.9, 0.05);      // not 7x
   EXPECT_NEAR(1 - 10775.0 / 24640, 0.56, 0.005);
+  // "71 GB" in fp32 and "34 GB" with bf16, checkpointing and FlashAttention: both fit 80 GB.
+  Problem p = scenario("climate-1.2b");
+  const sim::Topology topology(p.cluster);
+  Plan plan{.dp = 64, .micro_batch = 4, .micro_batches = 2};
+  const DataFolders data;
+  p.stack = load_stack("megatron-2021", {}, data);
+  p.scenario.training.precision = Precision::kFp32;
+  p.scenario.training.math = Math::kTf32;
+  const auto gigabytes = [&] {
+    return static_cast<double>(planner::evaluate(p, topology, plan, false).predicted.peak_memory_bytes) / 1e9;
+  };
+  EXPECT_NEAR(gigabytes(), 77.5, 0.5);
+  p.stack = load_stack("megatron-core", {}, data);
+  p.scenario.training.precision = Precision::kMixed;
+  p.scenario.training.math = Math::kBf16;
+  plan.recompute = Recompute::kFull;
+  EXPECT_NEAR(gigabytes(), 24.0, 0.5);
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ TEST(Plan, TheAnswerExplainsItself) {
   EXPECT_EQ(a.alongside.size() + std::count_if(a.rejected.begin(), a.rejected.end(),
                                                [](const Rejected& r) { return r.step_time_s == 0; }),
             3U);
+  for (const Candidate& c : a.search.too_big) EXPECT_LE(c.device, a.search.capacity * 2);
   for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
 }
 
