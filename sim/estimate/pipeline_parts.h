@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of pipeline.h's closed forms. Internal to sim/estimate/.
+#pragma once
+
+#include "sim/estimate/pipeline.h"
+
+namespace orrery::sim {
+
+inline std::int64_t time_of(const PipelineCosts& costs, std::size_t run, std::int64_t v, std::int64_t chunk,
+                            ChunkWork work) {
+  return (*costs.chunks[run * static_cast<std::size_t>(v) + static_cast<std::size_t>(chunk)])[work].time;
+}
+
+// When each place of `out` finishes, for the schedules with one chunk a stage, and for the interleaved one.
+void one_chunk_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
+void interleaved_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
+
+// Most bytes a stage holds above its static ones; `chunks` are its v chunks. Not for zero-bubble V.
+std::int64_t stage_peak(const PipelineShape& shape, const ChunkCost* const* chunks, std::int64_t stage);
+
+}  // namespace orrery::sim
