@@ -22,9 +22,10 @@ void slow_to_host(ChunkCost& cost) {
     device += w.time;
   }
   if (host <= device || device == 0) return;
+  const double slower = static_cast<double>(host) / static_cast<double>(device);
   for (WorkCost& w : cost) {
-    w.time = static_cast<std::int64_t>(static_cast<double>(w.time) * static_cast<double>(host) /
-                                       static_cast<double>(device));
+    w.time = static_cast<std::int64_t>(static_cast<double>(w.time) * slower);
+    w.latency = static_cast<std::int64_t>(static_cast<double>(w.latency) * slower);
   }
 }
 
@@ -135,7 +136,12 @@ Op between(const OpShape& shape, std::int64_t n) {
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
 // the last compute op of each ends. `segments` are of at most seven.
 using Ends = std::array<double, 7>;
-Ends run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, const EngineOptions& options) {
+struct Lanes {
+  double begin = -1;  // of the first compute op
+  Ends ends{};
+};
+Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
+                   const EngineOptions& options) {
   std::vector<TimedOp> ops;
   Waits before{};
   std::array<std::int32_t, 7> compute_ops{};  // so many are done when a segment's compute is
@@ -150,7 +156,7 @@ Ends run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, c
     for (std::size_t q = 0; q < kLanes; ++q) before[q] += count[q];
     compute_ops[n++] = before[program::kCompute];
   }
-  Ends ends{};
+  Lanes out;
   std::size_t finished = 0;
   std::array<std::size_t, kLanes> cursor{};  // index into ops of the lane's head
   Waits done{};
@@ -163,7 +169,7 @@ Ends run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, c
   for (std::size_t l = 0; l < kLanes; ++l) seek(l, 0);
   double now = 0;
   for (;;) {
-    while (finished < n && done[program::kCompute] >= compute_ops[finished]) ends[finished++] = now;
+    while (finished < n && done[program::kCompute] >= compute_ops[finished]) out.ends[finished++] = now;
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t l = 0; l < kLanes; ++l) {
@@ -189,7 +195,8 @@ Ends run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, c
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (running[l] && (step < 0 || remaining[l] * slow[l] < step)) step = remaining[l] * slow[l];
     }
-    if (step < 0) return ends;
+    if (step < 0) return out;
+    if (running[program::kCompute] && out.begin < 0) out.begin = now;
     now += step;
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (!running[l]) continue;
@@ -424,19 +431,22 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     const auto *f = &timed[kChunkForward], *b = &timed[kChunkBackward], *weight = &timed[kChunkWeight];
     const auto round = [](double time) { return static_cast<std::int64_t>(time + 0.5); };
+    const auto lone = [&](const std::vector<TimedOp>& segment) {
+      const Lanes run = run_segments({&segment}, options);
+      return round(run.ends[0] - run.begin);
+    };
     WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
     const bool over_dp =
         sample.segments[c][kChunkForward].over_dp || sample.segments[c][kChunkBackward].over_dp;
-    if (!over_dp) {
-      forward.time = round(run_segments({f}, options)[0]);
-      backward.time = round(run_segments({b}, options)[0]);
-      if (!weight->empty()) priced.costs[c][kChunkWeight].time = round(run_segments({weight}, options)[0]);
-      continue;
-    }
+    forward.time = forward.latency = lone(*f);
+    backward.time = backward.latency = lone(*b);
+    if (!weight->empty())
+      priced.costs[c][kChunkWeight].time = priced.costs[c][kChunkWeight].latency = lone(*weight);
+    if (!over_dp) continue;
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.
-    const Ends ends = l.key.alternate ? run_segments({f, b, f, b, f, b}, options)
-                                      : run_segments({f, f, f, b, b, b}, options);
+    const Ends ends = l.key.alternate ? run_segments({f, b, f, b, f, b}, options).ends
+                                      : run_segments({f, f, f, b, b, b}, options).ends;
     forward.time = l.key.alternate ? round(ends[4] - ends[3]) : round(ends[2] - ends[1]);
     backward.time = round(ends[5] - ends[4]);
   }
@@ -463,6 +473,7 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
     const ChunkCost& b = price_sample(l, alone, small + period)[index];
     for (std::size_t w = 0; w < a.size(); ++w) {
       out[w].time = a[w].time + more * (b[w].time - a[w].time);
+      out[w].latency = a[w].latency + more * (b[w].latency - a[w].latency);
       out[w].host = a[w].host + more * (b[w].host - a[w].host);
       const std::int64_t kept = more * (b[w].net - a[w].net);
       out[w].peak = std::max(a[w].peak, a[w].late + kept);

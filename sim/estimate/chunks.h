@@ -21,6 +21,7 @@ namespace orrery::sim {
 // One piece of work of a chunk for one micro-batch.
 struct WorkCost {
   std::int64_t time = 0;           // ps, in a steady state
+  std::int64_t latency = 0;        // ps from its input to its output when the stage has waited for it
   std::int64_t host = 0;           // ps to issue its ops
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
   std::int64_t late = 0;           // peak from the last group of layers on

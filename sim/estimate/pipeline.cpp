@@ -9,8 +9,9 @@
 namespace orrery::sim {
 namespace {
 
-// Times p micro-batches, after which a schedule is in its steady state.
-constexpr std::int64_t kSettled = 3;
+// Times p micro-batches, after which a schedule is in its steady state. Uneven interleaved ones take long to
+// find it, and are not searched.
+constexpr std::int64_t kSettled = 3, kSettledUneven = 63;
 
 // The ends of runs. The first stage of a run holds most and ends last; where a stage's weight gradients wait
 // for longer the further down it is, so may the last one.
@@ -44,7 +45,8 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
     if (added) found->second = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
     walk_pipeline(s, found->second, costs, out);
   };
-  const std::int64_t enough = (kSettled + 1) * shape.p;
+  const std::int64_t settled = shape.schedule == Schedule::kInterleaved ? kSettledUneven : kSettled;
+  const std::int64_t enough = (settled + 1) * shape.p;
   walk_some(std::min(shape.m, enough), times_);
   if (shape.m <= enough) return;
   walk_some(enough - shape.p, shorter_);

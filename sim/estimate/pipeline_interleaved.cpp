@@ -32,7 +32,7 @@ class Interleaved {
       for (std::int64_t c = 0; c < v_; ++c) {
         const auto at = i * static_cast<std::size_t>(v_) + static_cast<std::size_t>(c);
         out.last_end[at] = last_[index(station, c)];
-        out.last_start[at] = out.last_end[at] - b(station, c);
+        out.last_start[at] = out.last_end[at] - b_latency(station, c);
       }
       place.end = last_[index(station, 0)];
       out.end = std::max(out.end, place.end);
@@ -47,12 +47,17 @@ class Interleaved {
   std::size_t index(std::size_t station, std::int64_t c) const {
     return station * static_cast<std::size_t>(v_) + static_cast<std::size_t>(c);
   }
-  std::int64_t f(std::size_t station, std::int64_t c) const {
-    return time_of(costs_, stations_[station].run, v_, c, kChunkForward);
+  const WorkCost& forward(std::size_t station, std::int64_t c) const {
+    return cost_of(costs_, stations_[station].run, v_, c, kChunkForward);
   }
-  std::int64_t b(std::size_t station, std::int64_t c) const {
-    return time_of(costs_, stations_[station].run, v_, c, kChunkBackward);
+  const WorkCost& backward(std::size_t station, std::int64_t c) const {
+    return cost_of(costs_, stations_[station].run, v_, c, kChunkBackward);
   }
+  std::int64_t f(std::size_t station, std::int64_t c) const { return forward(station, c).time; }
+  std::int64_t b(std::size_t station, std::int64_t c) const { return backward(station, c).time; }
+  // On the way of the first micro-batch down and of the last one up, stages wait for their input.
+  std::int64_t f_latency(std::size_t station, std::int64_t c) const { return forward(station, c).latency; }
+  std::int64_t b_latency(std::size_t station, std::int64_t c) const { return backward(station, c).latency; }
   // Stages between a station and the one before it.
   std::int64_t gap(std::size_t station) const {
     return stations_[station].stage - stations_[station - 1].stage;
@@ -82,13 +87,13 @@ class Interleaved {
         std::int64_t& a = first[index(i, c)];
         std::int64_t& z = last[index(i, c)];
         if (i > 0) {
-          a = first[index(i - 1, c)] + gap(i) * (f(i, c) + hop_);
-          z = last[index(i - 1, c)] + gap(i) * (f(i, c) + hop_);
+          a = first[index(i - 1, c)] + gap(i) * (f_latency(i, c) + hop_);
+          z = last[index(i - 1, c)] + gap(i) * (f_latency(i, c) + hop_);
         } else if (c > 0) {
-          a = first[index(n - 1, c - 1)] + hop_ + f(i, c);
-          z = last[index(n - 1, c - 1)] + hop_ + f(i, c);
+          a = first[index(n - 1, c - 1)] + hop_ + f_latency(i, c);
+          z = last[index(n - 1, c - 1)] + hop_ + f_latency(i, c);
         } else {
-          a = f(i, c);
+          a = f_latency(i, c);
         }
         if (c > 0) a = std::max(a, last[index(i, c - 1)] + f(i, c));
         z = std::max(z, a + (p_ - 1) * f(i, c));
@@ -97,11 +102,11 @@ class Interleaved {
     backward_.assign(n, 0);
     for (std::size_t i = n; i-- > 0;) {
       const std::int64_t w = warm_up_of(i);
-      const auto forward = [&](std::int64_t c) { return f(i, c); };
-      const std::int64_t own = std::max(
-          last[index(i, v_ - 2)] + slots((v_ - 1) * p_, std::min(w + 1, m_ * v_), forward),
-          w + 1 >= p_ * v_ ? last[index(i, v_ - 1)] + slots(p_ * v_, std::min(w + 1, m_ * v_), forward)
-                           : first[index(i, v_ - 1)] + (w - (v_ - 1) * p_) * f(i, v_ - 1));
+      const auto time = [&](std::int64_t c) { return f(i, c); };
+      const std::int64_t own =
+          std::max(last[index(i, v_ - 2)] + slots((v_ - 1) * p_, std::min(w + 1, m_ * v_), time),
+                   w + 1 >= p_ * v_ ? last[index(i, v_ - 1)] + slots(p_ * v_, std::min(w + 1, m_ * v_), time)
+                                    : first[index(i, v_ - 1)] + (w - (v_ - 1) * p_) * f(i, v_ - 1));
       const std::int64_t below =
           i + 1 < n ? backward_[i + 1] + hop_ + (gap(i + 1) - 1) * (b(i, v_ - 1) + hop_) : 0;
       backward_[i] = std::max(own, below) + b(i, v_ - 1);
@@ -184,10 +189,10 @@ class Interleaved {
         std::int64_t& at = last_[index(i, c)];
         if (c + 1 < v_) at = std::max(at, last_[index(i, c + 1)] + p_ * b(i, c));
         if (i + 1 < n)
-          at =
-              std::max(at, last_[index(i + 1, c)] + hop_ + (gap(i + 1) - 1) * (b(i + 1, c) + hop_) + b(i, c));
+          at = std::max(at, last_[index(i + 1, c)] + hop_ + (gap(i + 1) - 1) * (b_latency(i + 1, c) + hop_) +
+                                b_latency(i, c));
         else if (c + 1 < v_)
-          at = std::max(at, last_[index(0, c + 1)] + hop_ + b(i, c));
+          at = std::max(at, last_[index(0, c + 1)] + hop_ + b_latency(i, c));
       }
     }
   }

@@ -12,13 +12,15 @@ class OneChunk {
       : p_(shape.p), m_(shape.m), hop_(shape.p > 1 ? costs.transfer : 0), costs_(costs) {
     for (std::size_t r = 0; r < costs.runs.size(); ++r) {
       const std::int64_t n = costs.runs[r].count;
-      fill_ += n * (f(r) + b(r) + 2 * hop_);
+      fill_ += n * (f_latency(r) + b_latency(r) + 2 * hop_);
     }
-    fill_ -= 2 * hop_;
+    const std::size_t last = costs.runs.size() - 1;  // turns round without a wait
+    fill_ += b(last) - b_latency(last) - 2 * hop_;
   }
 
   void naive(PipelineTimes& out) const {
-    for (std::size_t i = 0; i < out.places.size(); ++i) ends(out, i, m_ * fill_ - above(out.places[i].stage));
+    const std::int64_t round = around_above(p_ - 1);
+    for (std::size_t i = 0; i < out.places.size(); ++i) ends(out, i, m_ * round - above(out.places[i].stage));
   }
 
   // Two flow shops of m equal jobs, the links being machines too.
@@ -79,15 +81,18 @@ class OneChunk {
   }
 
  private:
-  std::int64_t f(std::size_t r) const { return time_of(costs_, r, 1, 0, kChunkForward); }
-  std::int64_t b(std::size_t r) const { return time_of(costs_, r, 1, 0, kChunkBackward); }
-  std::int64_t w(std::size_t r) const { return time_of(costs_, r, 1, 0, kChunkWeight); }
+  std::int64_t f(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkForward).time; }
+  std::int64_t b(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkBackward).time; }
+  std::int64_t w(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkWeight).time; }
+  // On the way of the first micro-batch down and of the last one up, stages wait for their input.
+  std::int64_t f_latency(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkForward).latency; }
+  std::int64_t b_latency(std::size_t r) const { return cost_of(costs_, r, 1, 0, kChunkBackward).latency; }
 
   // Backwards of the stages before `stage`, and the transfers to them.
   std::int64_t above(std::int64_t stage) const {
     std::int64_t sum = 0;
     for (std::size_t r = 0; r < costs_.runs.size() && costs_.runs[r].first < stage; ++r)
-      sum += std::min(costs_.runs[r].count, stage - costs_.runs[r].first) * (b(r) + hop_);
+      sum += std::min(costs_.runs[r].count, stage - costs_.runs[r].first) * (b_latency(r) + hop_);
     return sum;
   }
 
@@ -174,7 +179,7 @@ class OneChunk {
 
   void ends(PipelineTimes& out, std::size_t i, std::int64_t end) const {
     out.places[i].end = out.last_end[i] = end;
-    out.last_start[i] = end - b(static_cast<std::size_t>(out.places[i].run));
+    out.last_start[i] = end - b_latency(static_cast<std::size_t>(out.places[i].run));
     out.end = std::max(out.end, end);
   }
 

@@ -7,9 +7,9 @@
 
 namespace orrery::sim {
 
-inline std::int64_t time_of(const PipelineCosts& costs, std::size_t run, std::int64_t v, std::int64_t chunk,
-                            ChunkWork work) {
-  return (*costs.chunks[run * static_cast<std::size_t>(v) + static_cast<std::size_t>(chunk)])[work].time;
+inline const WorkCost& cost_of(const PipelineCosts& costs, std::size_t run, std::int64_t v,
+                               std::int64_t chunk, ChunkWork work) {
+  return (*costs.chunks[run * static_cast<std::size_t>(v) + static_cast<std::size_t>(chunk)])[work];
 }
 
 // When each place of `out` finishes, for the schedules with one chunk a stage, and for the interleaved one.

@@ -78,7 +78,9 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
                              : slot.work == Work::kBackwardWeight ? kChunkWeight
                                                                   : kChunkBackward;
       const WorkCost& cost = (*costs.chunks[index(place.run, slot.chunk, s.v)])[kind];
-      const std::int64_t start = std::max(place.end, ready), end = start + cost.time;
+      // What the stage waited for finds its parameters fetched and earlier reductions done.
+      const std::int64_t start = std::max(place.end, ready);
+      const std::int64_t end = std::max(start + cost.latency, place.end + cost.time);
       place.end = end;
       place.peak = std::max(place.peak, live[i] + cost.peak);
       live[i] += cost.net;

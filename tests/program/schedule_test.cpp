@@ -82,6 +82,7 @@ std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, 
   cost[sim::kChunkForward].time = f;
   cost[sim::kChunkBackward].time = b;
   cost[sim::kChunkWeight].time = w;
+  for (sim::WorkCost& c : cost) c.latency = c.time;
   sim::PipelineCosts costs;
   costs.runs = {{0, p}};
   costs.chunks.assign(static_cast<std::size_t>(v), &cost);

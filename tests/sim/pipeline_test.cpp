@@ -76,6 +76,7 @@ class Cases {
     c[kChunkForward].time = static_cast<std::int64_t>(unit);
     c[kChunkBackward].time = static_cast<std::int64_t>(unit * (split ? 1.1 : 2.0));
     c[kChunkWeight].time = split ? static_cast<std::int64_t>(unit * 0.9) : 0;
+    for (WorkCost& w : c) w.latency = w.time;
     const auto kept = static_cast<std::int64_t>(1000 * (layers + 0.2 * extra));
     c[kChunkForward].net = kept;
     c[kChunkForward].peak = kept + 300 + static_cast<std::int64_t>(500 * extra);
@@ -156,8 +157,8 @@ TEST(Pipeline, InterleavedIsExactForEvenStagesAndFastLinks) {
 // The exposed transfers of 1F1B: (m + p - 1) T + 2 c (p - 1) + 2 c (m - 1 - ceil((m - 1) / p)).
 TEST(Pipeline, TransfersOfOneForwardOneBackwardAreExposed) {
   ChunkCost cost{};
-  cost[kChunkForward].time = 1000;
-  cost[kChunkBackward].time = 2000;
+  cost[kChunkForward].time = cost[kChunkForward].latency = 1000;
+  cost[kChunkBackward].time = cost[kChunkBackward].latency = 2000;
   const std::int64_t p = 4, m = 21, hop = 50;
   PipelineCosts costs;
   costs.runs = {{0, p}};
