@@ -178,6 +178,11 @@ class ZeroBubbleV {
 
 std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, std::int64_t m) {
   const std::string name(name_of(schedule));
+  if (p * v * m > kMostWork) {
+    return fmt::format(
+        "{} stages x {} chunks x {} micro-batches are more than the {} pieces of work we schedule", p, v, m,
+        kMostWork);
+  }
   switch (schedule) {
     case Schedule::kNaive:
     case Schedule::kGPipe:

@@ -32,6 +32,9 @@ struct Slot {
   friend bool operator==(const Slot&, const Slot&) = default;
 };
 
+// Forward pieces of work of one step, over all stages. Real steps have thousands.
+inline constexpr std::int64_t kMostWork = 1 << 22;
+
 // What must hold of (p, v, m) for the schedule; empty when it does, else the reason.
 std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, std::int64_t m);
 

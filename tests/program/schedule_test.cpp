@@ -17,6 +17,11 @@ std::int64_t chunks_of(Schedule s) {
   return s == Schedule::kInterleaved || s == Schedule::kZeroBubbleV ? 2 : 1;
 }
 
+TEST(Schedule, AStepTooLongToHoldIsNoSchedule) {
+  EXPECT_NE(schedule_problem(Schedule::k1F1B, 96, 1, 3'000'000), "");
+  EXPECT_EQ(schedule_problem(Schedule::k1F1B, 96, 1, 3'000), "");
+}
+
 TEST(Schedule, EachMicroBatchPassesEachChunkOnceForwardAndOnceBackward) {
   for (const Schedule s : kAll) {
     for (const std::int64_t p : {2, 3, 4, 8}) {
