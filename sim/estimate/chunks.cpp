@@ -133,6 +133,15 @@ Op between(const OpShape& shape, std::int64_t n) {
   return op;
 }
 
+std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment) {
+  for (TimedOp& op : segment) {
+    for (std::int32_t& wait : op.waits) {
+      if (wait <= 0) wait = kNoWait;
+    }
+  }
+  return segment;
+}
+
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
 // the last compute op of each ends. `segments` are of at most seven.
 using Ends = std::array<double, 7>;
@@ -218,7 +227,7 @@ std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
         static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.shard_stride), static_cast<std::int64_t>(k.recompute),
-        static_cast<std::int64_t>(k.sequence_parallel) * 4 + k.split * 2 + k.alternate}) {
+        static_cast<std::int64_t>(k.sequence_parallel) * 8 + k.mixed * 4 + k.split * 2 + k.alternate}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
   return h;
@@ -344,6 +353,7 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
     slot->links.tp = topology_.group(k.tp, k.tp_stride);
     slot->links.shard = topology_.group(k.shards, k.shard_stride);
     ChunkKey structure = k;
+    structure.mixed = false;
     structure.micro_batch = structure.tp_stride = structure.shards = structure.shard_stride = 1;
     auto& shared = structures_[structure];
     if (!shared) {
@@ -445,10 +455,21 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     if (!over_dp) continue;
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.
-    const Ends ends = l.key.alternate ? run_segments({f, b, f, b, f, b}, options).ends
-                                      : run_segments({f, f, f, b, b, b}, options).ends;
-    forward.time = l.key.alternate ? round(ends[4] - ends[3]) : round(ends[2] - ends[1]);
-    backward.time = round(ends[5] - ends[4]);
+    const auto in_turn = [&](const std::vector<TimedOp>& fs, const std::vector<TimedOp>& bs) {
+      const Ends ends = l.key.alternate ? run_segments({&fs, &bs, &fs, &bs, &fs, &bs}, options).ends
+                                        : run_segments({&fs, &fs, &fs, &bs, &bs, &bs}, options).ends;
+      return std::pair(l.key.alternate ? ends[4] - ends[3] : ends[2] - ends[1], ends[5] - ends[4]);
+    };
+    auto [forward_time, backward_time] = in_turn(*f, *b);
+    // Whole units take two places in turn, by number. Where some chunks have an odd number of units, every
+    // other neighbour of a segment begins where it did not end, and need not wait for it.
+    if (l.key.mixed) {
+      const auto [free_forward, free_backward] = in_turn(without_earlier(*f), without_earlier(*b));
+      forward_time = (forward_time + free_forward) / 2;
+      backward_time = (backward_time + free_backward) / 2;
+    }
+    forward.time = round(forward_time);
+    backward.time = round(backward_time);
   }
   return priced.costs;
 }

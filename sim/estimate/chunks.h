@@ -42,7 +42,9 @@ struct ChunkKey {
   std::int32_t shards = 1, shard_stride = 1;
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
-  bool alternate = true;  // forward and backward work take turns; told apart only where both communicate
+  // How segments follow each other; told apart only where they communicate.
+  bool alternate = true;  // forward and backward work take turns
+  bool mixed = false;     // a stage has several chunks, some with an odd number of units
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
 };
 
@@ -52,7 +54,11 @@ class ChunkCosts {
              const Topology& topology);
   ~ChunkCosts();
 
+  // All but `mixed`, which takes the chunks' layers.
   static ChunkKey key(const Plan& plan);
+  bool odd_units(const ChunkKey& key, std::int64_t layers) const {
+    return layers / layers_per_unit(key) % 2 == 1;
+  }
   // The role's cost with n layers. References stay valid until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.

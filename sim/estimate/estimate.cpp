@@ -125,6 +125,10 @@ void Estimator::select(const Plan& plan) {
   selected_ = plan;
   times_ = nullptr;
   key_ = ChunkCosts::key(plan);
+  key_.mixed =
+      plan.zero >= 2 && plan.vpp > 1 && std::any_of(kinds_.begin(), kinds_.end(), [&](const ChunkKind& k) {
+        return k.role == Role::kMiddle && chunk_costs_.odd_units(key_, k.layers);
+      });
   if (plan.pp > 1 && costs_.transfer == 0) {
     costs_.transfer =
         transfer_cost(Bytes{chunk_costs_.boundary_bytes(key_)}, pairs(plan), problem_.cluster).value;
