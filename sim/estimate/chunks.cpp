@@ -143,10 +143,10 @@ std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment) {
 }
 
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
-// the last compute op of each ends. `segments` are of at most seven.
+// the last compute op of each ends. At most seven segments.
 using Ends = std::array<double, 7>;
 struct Lanes {
-  double begin = -1;  // of the first compute op
+  double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
   Ends ends{};
 };
 Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
@@ -205,7 +205,7 @@ Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
       if (running[l] && (step < 0 || remaining[l] * slow[l] < step)) step = remaining[l] * slow[l];
     }
     if (step < 0) return out;
-    if (running[program::kCompute] && out.begin < 0) out.begin = now;
+    if ((running[program::kCompute] || running[program::kTp]) && out.begin < 0) out.begin = now;
     now += step;
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (!running[l]) continue;
