@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <numeric>
 #include <unordered_map>
 
 #include "program/schedule.h"
 #include "program/units.h"
+#include "sim/estimate/lanes.h"
 
 namespace orrery::sim {
 namespace {
@@ -38,25 +38,10 @@ using program::SegmentKind;
 
 namespace {
 
-// The three streams that work inside a segment; transfers between stages are the pipeline's business.
-constexpr std::size_t kLanes = 3;
-static_assert(program::kCompute == 0 && program::kTp == 1 && program::kDp == 2);
-
-// What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
-// above zero: of earlier segments.
-using Waits = std::array<std::int32_t, kLanes>;
-constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
-
 struct SmallOp {
   std::uint8_t lane = 0;
   Waits waits{};
   std::int32_t shape = 0;  // index in Structure::shapes
-};
-
-struct TimedOp {
-  std::uint8_t lane = 0;
-  Waits waits{};
-  double duration = 0;
 };
 
 // A quantity that grows by a constant per smallest micro-batch.
@@ -131,91 +116,6 @@ Op between(const OpShape& shape, std::int64_t n) {
   op.traffic = op.traffic + (shape[1].traffic - shape[0].traffic) * (n - 1);
   op.payload = op.payload + (shape[1].payload - shape[0].payload) * (n - 1);
   return op;
-}
-
-std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment) {
-  for (TimedOp& op : segment) {
-    for (std::int32_t& wait : op.waits) {
-      if (wait <= 0) wait = kNoWait;
-    }
-  }
-  return segment;
-}
-
-// Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
-// the last compute op of each ends. At most seven segments.
-using Ends = std::array<double, 7>;
-struct Lanes {
-  double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
-  Ends ends{};
-};
-Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
-                   const EngineOptions& options) {
-  std::vector<TimedOp> ops;
-  Waits before{};
-  std::array<std::int32_t, 7> compute_ops{};  // so many are done when a segment's compute is
-  std::size_t n = 0;
-  for (const std::vector<TimedOp>* segment : segments) {
-    Waits count{};
-    for (TimedOp op : *segment) {
-      for (std::size_t q = 0; q < kLanes; ++q) op.waits[q] += before[q];
-      ++count[op.lane];
-      ops.push_back(op);
-    }
-    for (std::size_t q = 0; q < kLanes; ++q) before[q] += count[q];
-    compute_ops[n++] = before[program::kCompute];
-  }
-  Lanes out;
-  std::size_t finished = 0;
-  std::array<std::size_t, kLanes> cursor{};  // index into ops of the lane's head
-  Waits done{};
-  std::array<bool, kLanes> running{};
-  std::array<double, kLanes> remaining{}, slow{};
-  const auto seek = [&](std::size_t lane, std::size_t from) {
-    while (from < ops.size() && ops[from].lane != lane) ++from;
-    cursor[lane] = from;
-  };
-  for (std::size_t l = 0; l < kLanes; ++l) seek(l, 0);
-  double now = 0;
-  for (;;) {
-    while (finished < n && done[program::kCompute] >= compute_ops[finished]) out.ends[finished++] = now;
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t l = 0; l < kLanes; ++l) {
-        while (!running[l] && cursor[l] < ops.size()) {
-          const TimedOp& op = ops[cursor[l]];
-          bool ready = true;
-          for (std::size_t q = 0; q < kLanes; ++q) ready = ready && done[q] >= op.waits[q];
-          if (!ready) break;
-          moved = true;
-          if (op.duration > 0) {
-            running[l] = true;
-            remaining[l] = op.duration;
-          } else {
-            ++done[l];
-            seek(l, cursor[l] + 1);
-          }
-        }
-      }
-    }
-    slow[0] = running[1] || running[2] ? options.compute_slowdown : 1.0;
-    slow[1] = slow[2] = running[0] ? options.communication_slowdown : 1.0;
-    double step = -1;
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      if (running[l] && (step < 0 || remaining[l] * slow[l] < step)) step = remaining[l] * slow[l];
-    }
-    if (step < 0) return out;
-    if ((running[program::kCompute] || running[program::kTp]) && out.begin < 0) out.begin = now;
-    now += step;
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      if (!running[l]) continue;
-      remaining[l] -= step / slow[l];
-      if (remaining[l] > 0.5) continue;
-      running[l] = false;
-      ++done[l];
-      seek(l, cursor[l] + 1);
-    }
-  }
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank's segments by themselves: the engine's streams and overlap, without other ranks. Internal to
+// sim/estimate/.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <vector>
+
+#include "sim/engine/engine.h"
+
+namespace orrery::sim {
+
+// The three streams that work inside a segment; transfers between stages are the pipeline's business.
+constexpr std::size_t kLanes = 3;
+static_assert(program::kCompute == 0 && program::kTp == 1 && program::kDp == 2);
+
+// What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
+// above zero: of earlier segments.
+using Waits = std::array<std::int32_t, kLanes>;
+constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
+
+struct TimedOp {
+  std::uint8_t lane = 0;
+  Waits waits{};
+  double duration = 0;
+};
+
+// The segment as if nothing came before it.
+std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment);
+
+// Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
+// the last compute op of each ends. At most seven segments.
+using Ends = std::array<double, 7>;
+struct Lanes {
+  double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
+  Ends ends{};
+};
+Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, const EngineOptions& options);
+
+}  // namespace orrery::sim
