@@ -157,11 +157,11 @@ class ClassCompiler {
       u.shard = u.padded / shards;
       widest = std::max(widest, u.padded);
     }
-    std::int32_t gathered[2] = {-1, -1}, full[2] = {-1, -1};
-    for (int i = 0; i < 2; ++i) {
+    std::int32_t full[2] = {-1, -1};
+    for (std::size_t i = 0; i < 2; ++i) {
       if (plan_.zero == 3) {
-        gathered[i] = e_.static_buffer(fmt::format("gathered{}", i), BufferClass::kCommunication,
-                                       widest * bytes.parameter);
+        places_[i] = e_.static_buffer(fmt::format("gathered{}", i), BufferClass::kCommunication,
+                                      widest * bytes.parameter);
       }
       if (plan_.zero >= 2) {
         full[i] = e_.static_buffer(fmt::format("full-gradient{}", i), BufferClass::kCommunication,
@@ -177,8 +177,12 @@ class ClassCompiler {
                                            (plan_.zero >= 2 ? u.shard : u.padded) * bytes.gradient);
       u.optimizer_buffer =
           e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer, u.shard * bytes.optimizer());
-      u.gathered_buffer = gathered[i % 2];
-      u.full_gradient = full[i % 2];
+      u.gathered_buffer = places_[0];
+    }
+    // The two places of whole gradients are taken in turn by the units of a chunk.
+    for (const Chunk& c : chunks_) {
+      const std::int32_t base = c.blocks.back().unit;
+      for (const Block& b : c.blocks) unit(b.unit).full_gradient = full[(b.unit - base) % 2];
     }
     if (tied_here() && plan_.zero >= 2) give_own_transients(bytes);
   }
@@ -202,18 +206,27 @@ class ClassCompiler {
   // --- parameter gathers and gradient synchronisation --------------------------------------------
   void begin(SegmentKind kind, std::int32_t chunk, bool last) {
     e_.begin(kind, chunk, last);
-    resident_.clear();
+    held_ = {-1, -1};
+    own_place_held_ = false;
+    next_place_ = 0;
   }
 
-  // ZeRO-3: the whole parameters of a unit, unless they are still there from the block before.
+  // ZeRO-3: the whole parameters of a unit, unless they are still there from the blocks before. A segment's
+  // gathers take the two places in turn from the first, so that the next gather runs beside the block in use,
+  // and a segment with an even number of them leaves the first place to the next segment's.
   void need(std::int32_t unit_index) {
-    const Unit& u = unit(unit_index);
+    Unit& u = unit(unit_index);
     if (u.gathered_buffer < 0) return;
-    for (const auto& [buffer, held] : resident_) {
-      if (buffer == u.gathered_buffer && held == unit_index) return;
+    const auto place = std::find(places_.begin(), places_.end(), u.gathered_buffer);
+    if (place != places_.end()) {
+      if (std::find(held_.begin(), held_.end(), unit_index) != held_.end()) return;
+      held_[next_place_] = unit_index;
+      u.gathered_buffer = places_[next_place_];
+      next_place_ = 1 - next_place_;
+    } else {
+      if (own_place_held_) return;
+      own_place_held_ = true;
     }
-    std::erase_if(resident_, [&](const auto& r) { return r.first == u.gathered_buffer; });
-    resident_.emplace_back(u.gathered_buffer, unit_index);
     e_.collective(OpKind::kAllGather, fmt::format("unit{}/all-gather", unit_index), kDp, Group::kShard,
                   u.padded, bytes_per_parameter(e_.training.precision).parameter, {{u.parameter_buffer}},
                   {{u.gathered_buffer}});
@@ -514,7 +527,10 @@ class ClassCompiler {
   std::vector<Chunk> chunks_;
   std::int32_t embedding_ = -1, positions_ = -1;
   bool tied_here_ = false, tied_across_ = false;
-  std::vector<std::pair<std::int32_t, std::int32_t>> resident_;
+  // ZeRO-3's two places for gathered units, and the units this segment has in them.
+  std::array<std::int32_t, 2> places_{-1, -1}, held_{-1, -1};
+  std::size_t next_place_ = 0;
+  bool own_place_held_ = false;  // a tied embedding is gathered beside them
 };
 
 }  // namespace

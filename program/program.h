@@ -181,7 +181,7 @@ struct Parameter {
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
 struct Unit {
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
-  std::int32_t gathered_buffer = -1;  // ZeRO-3: full parameters while in use
+  std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made
   std::int64_t elements = 0;          // unpadded
   std::int64_t padded = 0;            // a multiple of the shard group

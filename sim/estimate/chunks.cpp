@@ -127,7 +127,8 @@ std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
         static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.shard_stride), static_cast<std::int64_t>(k.recompute),
-        static_cast<std::int64_t>(k.sequence_parallel) * 8 + k.mixed * 4 + k.split * 2 + k.alternate}) {
+        static_cast<std::int64_t>(k.sequence_parallel) * 8 + k.split * 4 +
+            static_cast<std::int64_t>(k.order)}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
   return h;
@@ -239,7 +240,9 @@ ChunkKey ChunkCosts::key(const Plan& p) {
     k.zero = static_cast<std::int32_t>(p.zero);
     k.shards = static_cast<std::int32_t>(p.shards());
     k.shard_stride = static_cast<std::int32_t>(b.dp_stride);
-    k.alternate = p.schedule != Schedule::kGPipe;
+    k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
+              : p.schedule == Schedule::kInterleaved ? ChunkKey::Order::kTurnsAndRows
+                                                     : ChunkKey::Order::kTurns;
   }
   return k;
 }
@@ -253,7 +256,7 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
     slot->links.tp = topology_.group(k.tp, k.tp_stride);
     slot->links.shard = topology_.group(k.shards, k.shard_stride);
     ChunkKey structure = k;
-    structure.mixed = false;
+    if (k.order != ChunkKey::Order::kRows) structure.order = ChunkKey::Order::kTurns;
     structure.micro_batch = structure.tp_stride = structure.shards = structure.shard_stride = 1;
     auto& shared = structures_[structure];
     if (!shared) {
@@ -282,7 +285,9 @@ const ChunkCosts::Sample& ChunkCosts::compile_sample(const Layout& l, bool alone
   p.sequence_parallel = k.sequence_parallel;
   p.recompute = k.recompute;
   p.recompute_layers = k.recompute_layers;
-  p.schedule = k.split ? Schedule::kZeroBubbleH1 : k.alternate ? Schedule::k1F1B : Schedule::kGPipe;
+  p.schedule = k.split                             ? Schedule::kZeroBubbleH1
+               : k.order == ChunkKey::Order::kRows ? Schedule::kGPipe
+                                                   : Schedule::k1F1B;
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
   Model m = model_;
   m.layers = layers * p.pp;
@@ -355,21 +360,11 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     if (!over_dp) continue;
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.
-    const auto in_turn = [&](const std::vector<TimedOp>& fs, const std::vector<TimedOp>& bs) {
-      const Ends ends = l.key.alternate ? run_segments({&fs, &bs, &fs, &bs, &fs, &bs}, options).ends
-                                        : run_segments({&fs, &fs, &fs, &bs, &bs, &bs}, options).ends;
-      return std::pair(l.key.alternate ? ends[4] - ends[3] : ends[2] - ends[1], ends[5] - ends[4]);
-    };
-    auto [forward_time, backward_time] = in_turn(*f, *b);
-    // Whole units take two places in turn, by number. Where some chunks have an odd number of units, every
-    // other neighbour of a segment begins where it did not end, and need not wait for it.
-    if (l.key.mixed) {
-      const auto [free_forward, free_backward] = in_turn(without_earlier(*f), without_earlier(*b));
-      forward_time = (forward_time + free_forward) / 2;
-      backward_time = (backward_time + free_backward) / 2;
-    }
-    forward.time = round(forward_time);
-    backward.time = round(backward_time);
+    const bool turns = l.key.order != ChunkKey::Order::kRows;
+    const Ends ends =
+        turns ? run_segments({f, b, f, b}, options).ends : run_segments({f, f, b, b}, options).ends;
+    forward.time = round(turns ? ends[2] - ends[1] : ends[1] - ends[0]);
+    backward.time = round(ends[3] - ends[2]);
   }
   return priced.costs;
 }
@@ -402,6 +397,13 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
     }
   }
   slow_to_host(out);
+  for (WorkCost& w : out) w.row = w.time;
+  if (k.order == ChunkKey::Order::kTurnsAndRows) {
+    ChunkKey rows = k;
+    rows.order = ChunkKey::Order::kRows;
+    const ChunkCost& in_rows = cost(rows, role, layers);
+    for (std::size_t w = 0; w < out.size(); ++w) out[w].row = in_rows[w].time;
+  }
   l.costs.push_back({role, layers, out});
   return l.costs.back().cost;
 }

@@ -21,6 +21,7 @@ namespace orrery::sim {
 // One piece of work of a chunk for one micro-batch.
 struct WorkCost {
   std::int64_t time = 0;           // ps, in a steady state
+  std::int64_t row = 0;            // ps after the same work, where both rows and turns occur: interleaved
   std::int64_t latency = 0;        // ps from its input to its output when the stage has waited for it
   std::int64_t host = 0;           // ps to issue its ops
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
@@ -43,8 +44,7 @@ struct ChunkKey {
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
   // How segments follow each other; told apart only where they communicate.
-  bool alternate = true;  // forward and backward work take turns
-  bool mixed = false;     // a stage has several chunks, some with an odd number of units
+  enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
 };
 
@@ -54,11 +54,7 @@ class ChunkCosts {
              const Topology& topology);
   ~ChunkCosts();
 
-  // All but `mixed`, which takes the chunks' layers.
   static ChunkKey key(const Plan& plan);
-  bool odd_units(const ChunkKey& key, std::int64_t layers) const {
-    return layers / layers_per_unit(key) % 2 == 1;
-  }
   // The role's cost with n layers. References stay valid until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.

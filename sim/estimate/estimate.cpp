@@ -2,6 +2,7 @@
 #include "sim/estimate/estimate.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace orrery::sim {
 
@@ -95,6 +96,8 @@ void Estimator::split_stages(const Plan& plan) {
       costs_.runs.push_back({stage, 1});
     }
   }
+  uneven_ = chunks > 2 && std::adjacent_find(layers.begin() + 1, layers.end() - 1, std::not_equal_to<>()) !=
+                              layers.end() - 1;
   // Stages like the first, less an end, finish before it in all they do.
   dominated_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
@@ -125,10 +128,6 @@ void Estimator::select(const Plan& plan) {
   selected_ = plan;
   times_ = nullptr;
   key_ = ChunkCosts::key(plan);
-  key_.mixed =
-      plan.zero >= 2 && plan.vpp > 1 && std::any_of(kinds_.begin(), kinds_.end(), [&](const ChunkKind& k) {
-        return k.role == Role::kMiddle && chunk_costs_.odd_units(key_, k.layers);
-      });
   if (plan.pp > 1 && costs_.transfer == 0) {
     costs_.transfer =
         transfer_cost(Bytes{chunk_costs_.boundary_bytes(key_)}, pairs(plan), problem_.cluster).value;
@@ -320,6 +319,25 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   return out;
 }
 
+// A long step is a short one and more of its steady state, p micro-batches at a time.
+Time Estimator::engine_step(const Plan& plan) const {
+  const PlanLinks links = plan_links(topology_, plan);
+  const Training& training = problem_.scenario.training;
+  const CostModel cost(problem_.device, problem_.stack, problem_.cluster, links, training);
+  const auto step = [&](std::int64_t micro_batches) {
+    Plan shorter = plan;
+    shorter.micro_batches = micro_batches;
+    const program::Program program =
+        program::compile(problem_.scenario.model, shorter, training, problem_.stack, program::Names::kNo);
+    return simulate(program, price(program, cost), cost.engine_options(false)).step.value;
+  };
+  constexpr std::int64_t kSettled = 15;
+  const std::int64_t enough = (kSettled + 1) * plan.pp;
+  const std::int64_t time = step(std::min(plan.micro_batches, enough));
+  if (plan.micro_batches <= enough) return Time{time};
+  return Time{time + (time - step(enough - plan.pp)) * (plan.micro_batches - enough) / plan.pp};
+}
+
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces(plan);
@@ -343,6 +361,7 @@ Estimate Estimator::estimate(const Plan& plan) {
       continue;
     out.step = std::max(out.step, Time{stage_end(s, i, holds_tied ? tie : 0).done});
   }
+  if (uneven_ && plan.schedule == Schedule::kInterleaved) out.step = engine_step(plan);
   return out;
 }
 

@@ -3,20 +3,11 @@
 
 namespace orrery::sim {
 
-std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment) {
-  for (TimedOp& op : segment) {
-    for (std::int32_t& wait : op.waits) {
-      if (wait <= 0) wait = kNoWait;
-    }
-  }
-  return segment;
-}
-
 Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
                    const EngineOptions& options) {
   std::vector<TimedOp> ops;
   Waits before{};
-  std::array<std::int32_t, 7> compute_ops{};  // so many are done when a segment's compute is
+  std::array<std::int32_t, 4> compute_ops{};  // so many are done when a segment's compute is
   std::size_t n = 0;
   for (const std::vector<TimedOp>* segment : segments) {
     Waits count{};

@@ -28,12 +28,9 @@ struct TimedOp {
   double duration = 0;
 };
 
-// The segment as if nothing came before it.
-std::vector<TimedOp> without_earlier(std::vector<TimedOp> segment);
-
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
-// the last compute op of each ends. At most seven segments.
-using Ends = std::array<double, 7>;
+// the last compute op of each ends. At most four segments.
+using Ends = std::array<double, 4>;
 struct Lanes {
   double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
   Ends ends{};

@@ -2,16 +2,14 @@
 #include "sim/estimate/pipeline.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "sim/estimate/pipeline_parts.h"
 
 namespace orrery::sim {
 namespace {
 
-// Times p micro-batches, after which a schedule is in its steady state. Uneven interleaved ones take long to
-// find it, and are not searched.
-constexpr std::int64_t kSettled = 3, kSettledUneven = 63;
+// Times p micro-batches, after which a schedule is in its steady state.
+constexpr std::int64_t kSettled = 3;
 
 // The ends of runs. The first stage of a run holds most and ends last; where a stage's weight gradients wait
 // for longer the further down it is, so may the last one.
@@ -28,12 +26,6 @@ void add_places(const PipelineShape& s, const PipelineCosts& costs, PipelineTime
   out.last_end.resize(out.last_start.size());
 }
 
-// All chunks alike but the model's first and last.
-bool even_chunks(const PipelineCosts& costs) {
-  const auto begin = costs.chunks.begin() + 1, end = costs.chunks.end() - 1;
-  return std::adjacent_find(begin, end, std::not_equal_to<>()) == end;
-}
-
 }  // namespace
 
 // A long step is a short one and more of its steady state, p micro-batches at a time.
@@ -45,8 +37,7 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
     if (added) found->second = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
     walk_pipeline(s, found->second, costs, out);
   };
-  const std::int64_t settled = shape.schedule == Schedule::kInterleaved ? kSettledUneven : kSettled;
-  const std::int64_t enough = (settled + 1) * shape.p;
+  const std::int64_t enough = (kSettled + 1) * shape.p;
   walk_some(std::min(shape.m, enough), times_);
   if (shape.m <= enough) return;
   walk_some(enough - shape.p, shorter_);
@@ -64,8 +55,7 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
 }
 
 const PipelineTimes& Pipeline::run(const PipelineShape& shape, const PipelineCosts& costs) {
-  if (shape.schedule == Schedule::kZeroBubbleV ||
-      (shape.schedule == Schedule::kInterleaved && !even_chunks(costs))) {
+  if (shape.schedule == Schedule::kZeroBubbleV) {
     walk(shape, costs);
     return times_;
   }

@@ -7,8 +7,8 @@
 //   walk_pipeline   the recurrence, slot by slot. O(p v m).
 //   Pipeline::run   its critical paths in closed form, over runs of alike stages. O(runs^2 + runs v),
 //                   whatever p and m: an even split has at most four runs. Zero-bubble V is found by list
-//                   scheduling, and interleaved chunks of unequal size make the critical path change stages
-//                   at every turn: there a short walk is extended.
+//                   scheduling: there a short walk is extended. Interleaved chunks of unequal size make the
+//                   critical path change stages at every turn: of those only peaks are right.
 //
 // A closed form is the longest of a family of paths through the schedule's dependency graph, so it never
 // exceeds the recurrence. tests/sim/pipeline_test.cpp states by how much it may fall short.

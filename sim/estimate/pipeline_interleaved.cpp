@@ -55,6 +55,8 @@ class Interleaved {
   }
   std::int64_t f(std::size_t station, std::int64_t c) const { return forward(station, c).time; }
   std::int64_t b(std::size_t station, std::int64_t c) const { return backward(station, c).time; }
+  std::int64_t f_row(std::size_t station, std::int64_t c) const { return forward(station, c).row; }
+  std::int64_t b_row(std::size_t station, std::int64_t c) const { return backward(station, c).row; }
   // On the way of the first micro-batch down and of the last one up, stages wait for their input.
   std::int64_t f_latency(std::size_t station, std::int64_t c) const { return forward(station, c).latency; }
   std::int64_t b_latency(std::size_t station, std::int64_t c) const { return backward(station, c).latency; }
@@ -95,18 +97,18 @@ class Interleaved {
         } else {
           a = f_latency(i, c);
         }
-        if (c > 0) a = std::max(a, last[index(i, c - 1)] + f(i, c));
-        z = std::max(z, a + (p_ - 1) * f(i, c));
+        if (c > 0) a = std::max(a, last[index(i, c - 1)] + f_row(i, c));
+        z = std::max(z, a + (p_ - 1) * f_row(i, c));
       }
     }
     backward_.assign(n, 0);
     for (std::size_t i = n; i-- > 0;) {
       const std::int64_t w = warm_up_of(i);
-      const auto time = [&](std::int64_t c) { return f(i, c); };
+      const auto time = [&](std::int64_t c) { return f_row(i, c); };
       const std::int64_t own =
           std::max(last[index(i, v_ - 2)] + slots((v_ - 1) * p_, std::min(w + 1, m_ * v_), time),
                    w + 1 >= p_ * v_ ? last[index(i, v_ - 1)] + slots(p_ * v_, std::min(w + 1, m_ * v_), time)
-                                    : first[index(i, v_ - 1)] + (w - (v_ - 1) * p_) * f(i, v_ - 1));
+                                    : first[index(i, v_ - 1)] + (w - (v_ - 1) * p_) * f_row(i, v_ - 1));
       const std::int64_t below =
           i + 1 < n ? backward_[i + 1] + hop_ + (gap(i + 1) - 1) * (b(i, v_ - 1) + hop_) : 0;
       backward_[i] = std::max(own, below) + b(i, v_ - 1);
@@ -187,7 +189,7 @@ class Interleaved {
     for (std::int64_t c = v_ - 1; c >= 0; --c) {
       for (std::size_t i = n; i-- > 0;) {
         std::int64_t& at = last_[index(i, c)];
-        if (c + 1 < v_) at = std::max(at, last_[index(i, c + 1)] + p_ * b(i, c));
+        if (c + 1 < v_) at = std::max(at, last_[index(i, c + 1)] + p_ * b_row(i, c));
         if (i + 1 < n)
           at = std::max(at, last_[index(i + 1, c)] + hop_ + (gap(i + 1) - 1) * (b_latency(i + 1, c) + hop_) +
                                 b_latency(i, c));

@@ -80,7 +80,8 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
       const WorkCost& cost = (*costs.chunks[index(place.run, slot.chunk, s.v)])[kind];
       // What the stage waited for finds its parameters fetched and earlier reductions done.
       const std::int64_t start = std::max(place.end, ready);
-      const std::int64_t end = std::max(start + cost.latency, place.end + cost.time);
+      const bool row = next[i] > 0 && slots[next[i] - 1].work == slot.work;
+      const std::int64_t end = std::max(start + cost.latency, place.end + (row ? cost.row : cost.time));
       place.end = end;
       place.peak = std::max(place.peak, live[i] + cost.peak);
       live[i] += cost.net;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The estimate against the engine: 200 plans over schedule, ZeRO, sequence parallelism, recomputation,
-// overlap and uneven stages. Peak bytes are equal for all. Time is within 1 % for 98 % of them, with and
-// without compute and collectives slowing each other; the rest, within 4 %, have ZeRO-3 under an interleaved
-// schedule.
+// overlap and uneven stages. Peak bytes are equal for all. Time is within 1 % for all of them where nothing
+// contends, and within 2 % where compute and collectives slow each other.
 #include "sim/estimate/estimate.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +60,7 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   return p;
 }
 
-void compare_all(bool contention, unsigned seed) {
+void compare_all(bool contention, unsigned seed, double worst) {
   std::mt19937 random(seed);
   std::vector<double> errors;
   for (int i = 0; i < 200; ++i) {
@@ -78,8 +77,8 @@ void compare_all(bool contention, unsigned seed) {
                             << " plan " << i;
     const double error = ratio(e.step, x.simulation.step) - 1;
     errors.push_back(std::abs(error));
-    EXPECT_LT(std::abs(error), 0.04) << short_name(plan) << " of " << p.scenario.model.name << " plan " << i
-                                     << " " << error;
+    EXPECT_LT(std::abs(error), worst)
+        << short_name(plan) << " of " << p.scenario.model.name << " plan " << i << " " << error;
   }
   std::sort(errors.begin(), errors.end());
   EXPECT_LT(errors[errors.size() / 2], 0.001);
@@ -88,11 +87,36 @@ void compare_all(bool contention, unsigned seed) {
 }
 
 TEST(Estimate, EqualsTheEngineWhereNothingContends) {
-  compare_all(false, 20260214);
+  compare_all(false, 20260214, 0.01);
 }
 TEST(Estimate, IsNearTheEngineUnderContention) {
-  compare_all(true, 20260214);
-  compare_all(true, 20261120);
+  compare_all(true, 20260214, 0.02);
+  compare_all(true, 20261120, 0.02);
+}
+
+// Eight-way tensor parallelism in chunks of one or two layers: what a chunk begins and ends with weighs most.
+TEST(Estimate, EqualsTheEngineForManyShortChunks) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 16; ++i) {
+    Problem p = problem(random, false);
+    p.scenario.model = preset_model("llama-2-7b");
+    Plan plan;
+    plan.schedule = Schedule::kInterleaved;
+    plan.tp = 8;
+    plan.pp = 4;
+    plan.dp = 1 + i / 8;
+    plan.vpp = i % 2 == 0 ? 4 : 8;
+    plan.micro_batch = 1;
+    plan.micro_batches = 4 + 12 * (i / 2 % 2);
+    plan.sequence_parallel = i / 4 % 2 == 0;
+    plan.zero = i < 8 ? 0 : i % 4;
+    p.scenario.training.global_batch = plan.global_batch();
+    const sim::Topology topology(p.cluster);
+    sim::Estimator estimator(p, topology);
+    const double error =
+        ratio(estimator.estimate(plan).step, planner::evaluate(p, topology, plan, false).simulation.step) - 1;
+    EXPECT_LT(std::abs(error), 0.01) << short_name(plan) << " " << error;
+  }
 }
 
 TEST(Estimate, TheLowerBoundsAreBounds) {
