@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
 namespace ref = kernels::reference;
@@ -37,11 +38,12 @@ void run_cpu_op(const OpArguments& a) {
   const auto& in = a.in;
   const auto& out = a.out;
   const bool accumulate = (a.op.flags & program::kAccumulateFlag) != 0;
+  const kernels::Pointwise& fast = kernels::pointwise();
   switch (a.op.kind) {
     case OpKind::kGemm:
-      return ref::gemm({d[0], d[1], d[2], (a.op.flags & program::kTransA) != 0,
-                        (a.op.flags & program::kTransB) != 0, accumulate},
-                       in[0], in[1], in[2], out[0]);
+      return kernels::gemm({d[0], d[1], d[2], (a.op.flags & program::kTransA) != 0,
+                            (a.op.flags & program::kTransB) != 0, accumulate},
+                           in[0], in[1], in[2], out[0]);
     case OpKind::kEmbedding:
       return ref::embedding(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0]);
     case OpKind::kEmbeddingGrad:
@@ -52,46 +54,45 @@ void run_cpu_op(const OpArguments& a) {
       return ref::positions_grad(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], a.model.max_positions, in[0],
                                  out[0], accumulate);
     case OpKind::kNorm:
-      return ref::norm(norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
+      return fast.norm(norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
     case OpKind::kNormGrad:
-      return ref::norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2], accumulate);
+      return fast.norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2], accumulate);
     case OpKind::kHeadNorm:
       return ref::head_norm(head_norm_shape(a.op), in[0], in[1], out[0]);
     case OpKind::kHeadNormGrad:
       return ref::head_norm_grad(head_norm_shape(a.op), in[0], in[1], in[2], out[0], out[1], accumulate);
     case OpKind::kRope:
     case OpKind::kRopeGrad:
-      return ref::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
+      return kernels::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
     case OpKind::kAttention:
-      return ref::attention(attention_shape(a.op), in[0], out[0], out[1]);
+      return kernels::attention(attention_shape(a.op), in[0], out[0], out[1]);
     case OpKind::kAttentionGrad:
-      return ref::attention_grad(attention_shape(a.op), in[0], in[1], in[2], in[3], out[0]);
+      return kernels::attention_grad(attention_shape(a.op), in[0], in[1], in[2], in[3], out[0]);
     case OpKind::kActivation:
-      return ref::activation(d[0], d[1], d[2] != 0, in[0], out[0]);
+      return fast.activation(d[0], d[1], d[2] != 0, in[0], out[0]);
     case OpKind::kActivationGrad:
-      return ref::activation_grad(d[0], d[1], d[2] != 0, in[0], in[1], out[0]);
+      return fast.activation_grad(d[0], d[1], d[2] != 0, in[0], in[1], out[0]);
     case OpKind::kResidual:
-      return ref::residual(d[0], d[1], in[0], in[1], in[2], out[0]);
+      return fast.residual(d[0], d[1], in[0], in[1], in[2], out[0]);
     case OpKind::kBiasGrad:
-      return ref::bias_grad(d[0], d[1], in[0], out[0], accumulate);
+      return fast.bias_grad(d[0], d[1], in[0], out[0], accumulate);
     case OpKind::kLossMax:
-      return ref::loss_max(loss_shape(a), in[0], out[0]);
+      return fast.loss_max(loss_shape(a), in[0], out[0]);
     case OpKind::kLossSum:
-      return ref::loss_sum(loss_shape(a), in[0], in[1], ids(in[2]), out[0], out[1]);
+      return fast.loss_sum(loss_shape(a), in[0], in[1], ids(in[2]), out[0], out[1]);
     case OpKind::kLoss:
-      *reinterpret_cast<double*>(out[1]) += ref::loss(loss_shape(a), in[1], out[0]);
+      *reinterpret_cast<double*>(out[1]) += fast.loss(loss_shape(a), in[1], out[0]);
       return;
     case OpKind::kLossGrad:
-      return ref::loss_grad(loss_shape(a), in[0], ids(in[1]), a.loss_scale, out[0]);
+      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]), a.loss_scale, out[0]);
     case OpKind::kZeroGrad:
       std::fill_n(out[0], d[0], 0.0F);
       return;
     case OpKind::kAccumulate:
-      for (std::int64_t i = 0; i < d[0]; ++i) out[0][i] += in[0][i];
-      return;
+      return fast.add(d[0], in[0], out[0]);
     case OpKind::kOptimizer:
-      if (a.sgd) return ref::sgd(a.adam.lr, 0.9F, d[0], in[0], out[0], out[1]);
-      return ref::adam(a.adam, d[0], in[0], out[0], out[1], out[1] + d[0]);
+      if (a.sgd) return fast.sgd(a.adam.lr, 0.9F, d[0], in[0], out[0], out[1]);
+      return fast.adam(a.adam, d[0], in[0], out[0], out[1], out[1] + d[0]);
     case OpKind::kDropoutGrad:
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shared by the scripts: installs Debian packages that are missing, as root or with sudo.
 
-packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev"
+packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libopenblas0-pthread"
 packages_test="$packages_build libgtest-dev libvalijson-dev"
 
 as_root() {

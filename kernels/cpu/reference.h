@@ -7,9 +7,11 @@
 
 #include <cstdint>
 
-namespace orrery::kernels::reference {
-
+namespace orrery::kernels {
 using Index = std::int64_t;
+}
+
+namespace orrery::kernels::reference {
 
 // C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]).
 struct Gemm {

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/fast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace orrery::kernels {
+
+void gemm(const reference::Gemm& g, const float* a, const float* b, const float* bias, float* c) {
+  if (bias != nullptr) {
+    for (Index i = 0; i < g.m; ++i) std::copy_n(bias, g.n, c + i * g.n);
+  }
+  multiply({.m = g.m,
+            .n = g.n,
+            .k = g.k,
+            .transpose_a = g.transpose_a,
+            .transpose_b = g.transpose_b,
+            .beta = bias != nullptr || g.accumulate ? 1.0F : 0.0F,
+            .lda = g.transpose_a ? g.m : g.k,
+            .ldb = g.transpose_b ? g.k : g.n,
+            .ldc = g.n},
+           a, b, c);
+}
+
+namespace {
+
+constexpr Index kQueries = 64;  // a block
+
+// One head of one sample in the fused rows [q | k | v]; query heads share key heads evenly.
+struct Head {
+  Head(const reference::AttentionShape& s, Index sample, Index index)
+      : rows(sample * s.seq),
+        q(rows * s.width() + index * s.head),
+        k(rows * s.width() + (s.heads + index * s.kv / s.heads) * s.head),
+        v(rows * s.width() + (s.heads + s.kv + index * s.kv / s.heads) * s.head),
+        out(rows * s.heads * s.head + index * s.head),
+        lse((sample * s.heads + index) * s.seq) {}
+  Index rows, q, k, v, out, lse;
+};
+
+template <class Visit>
+void for_each_block(const reference::AttentionShape& s, Visit visit) {
+  for (Index b = 0; b < s.batch; ++b) {
+    for (Index h = 0; h < s.heads; ++h) {
+      for (Index first = 0; first < s.seq; first += kQueries)
+        visit(Head(s, b, h), first, std::min(kQueries, s.seq - first));
+    }
+  }
+}
+
+float* workspace(std::size_t blocks, Index seq) {
+  thread_local std::vector<float> space;
+  const std::size_t need = blocks * static_cast<std::size_t>(kQueries * seq);
+  if (space.size() < need) space.resize(need);
+  return space.data();
+}
+
+}  // namespace
+
+void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax) {
+  if (s.materialised) return reference::attention(s, qkv, out, softmax);
+  const Pointwise& p = pointwise();
+  const Index width = s.width(), out_width = s.heads * s.head;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  float* scores = workspace(1, s.seq);
+  for_each_block(s, [&](const Head& at, Index first, Index count) {
+    const Index keys = first + count;
+    multiply({.m = count,
+              .n = keys,
+              .k = s.head,
+              .transpose_b = true,
+              .alpha = scale,
+              .lda = width,
+              .ldb = width,
+              .ldc = keys},
+             qkv + at.q + first * width, qkv + at.k, scores);
+    float sums[kQueries];
+    for (Index i = 0; i < count; ++i) {
+      float largest = 0;
+      sums[i] = p.softmax_row(first + i + 1, keys, scores + i * keys, &largest);
+      softmax[at.lse + first + i] = largest + std::log(sums[i]);
+    }
+    float* o = out + at.out + first * out_width;
+    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
+             qkv + at.v, o);
+    for (Index i = 0; i < count; ++i) p.scale_row(s.head, 1.0F / sums[i], o + i * out_width);
+  });
+}
+
+// With D_i = dO_i . O_i: dP = dO V', dS = P (dP - D) / sqrt(d); dQ = dS K, dK = dS' Q, dV = P' dO.
+void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
+                    const float* softmax, const float* d_out, float* d_qkv) {
+  if (s.materialised) return reference::attention_grad(s, qkv, out, softmax, d_out, d_qkv);
+  const Pointwise& p = pointwise();
+  const Index width = s.width(), out_width = s.heads * s.head;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  std::fill_n(d_qkv, s.batch * s.seq * width, 0.0F);
+  float* probabilities = workspace(2, s.seq);
+  float* d_scores = probabilities + kQueries * s.seq;
+  for_each_block(s, [&](const Head& at, Index first, Index count) {
+    const Index keys = first + count, q = at.q + first * width, o = at.out + first * out_width;
+    multiply({.m = count,
+              .n = keys,
+              .k = s.head,
+              .transpose_b = true,
+              .alpha = scale,
+              .lda = width,
+              .ldb = width,
+              .ldc = keys},
+             qkv + q, qkv + at.k, probabilities);
+    multiply({.m = count,
+              .n = keys,
+              .k = s.head,
+              .transpose_b = true,
+              .lda = out_width,
+              .ldb = width,
+              .ldc = keys},
+             d_out + o, qkv + at.v, d_scores);
+    for (Index i = 0; i < count; ++i) {
+      const Index row = o + i * out_width;
+      const float d = p.dot(s.head, d_out + row, out + row);
+      p.probabilities_row(first + i + 1, keys, softmax[at.lse + first + i], probabilities + i * keys);
+      p.score_grad_row(keys, d, scale, probabilities + i * keys, d_scores + i * keys);
+    }
+    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = width}, d_scores,
+             qkv + at.k, d_qkv + q);
+    const Product over_queries{.m = keys,
+                               .n = s.head,
+                               .k = count,
+                               .transpose_a = true,
+                               .beta = 1,
+                               .lda = keys,
+                               .ldb = width,
+                               .ldc = width};
+    multiply(over_queries, d_scores, qkv + q, d_qkv + at.k);
+    Product of_output = over_queries;
+    of_output.ldb = out_width;
+    multiply(of_output, probabilities, d_out + o, d_qkv + at.v);
+  });
+}
+
+void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x) {
+  // The angles of a (seq, head), kept by each thread for the model it runs.
+  struct Angles {
+    Index seq = 0, head = 0;
+    std::vector<float> cosine, sine, minus_sine;
+  };
+  thread_local Angles angles;
+  if (angles.seq != seq || angles.head != head) {
+    angles = {seq, head, {}, {}, {}};
+    for (Index t = 0; t < seq; ++t) {
+      for (Index j = 0; j < head / 2; ++j) {
+        const double angle = static_cast<double>(t) *
+                             std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
+        angles.cosine.push_back(static_cast<float>(std::cos(angle)));
+        angles.sine.push_back(static_cast<float>(std::sin(angle)));
+        angles.minus_sine.push_back(-angles.sine.back());
+      }
+    }
+  }
+  pointwise().rope(rows, width, heads, head, seq, angles.cosine.data(),
+                   (inverse ? angles.minus_sine : angles.sine).data(), x);
+}
+
+}  // namespace orrery::kernels

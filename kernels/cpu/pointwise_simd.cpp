@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiled once for each instruction set, with ORRERY_ISA its name. Includes nothing with inline functions of
+// its own: the linker keeps one copy of those, and it must not be the one for the newest processor.
+#include "kernels/cpu/pointwise.h"
+
+namespace orrery::kernels::ORRERY_ISA {
+namespace {
+
+using reference::Adam;
+using reference::LossShape;
+using reference::NormShape;
+
+constexpr int kLanes = 16;
+constexpr float kEpsilon = 1e-5F;
+constexpr float kLowest = -3.4028235e38F;
+
+float smaller(float a, float b) {
+  return a < b ? a : b;
+}
+float larger(float a, float b) {
+  return a > b ? a : b;
+}
+
+// exp to 2 units in the last place: 2^n e^r with |r| <= ln 2 / 2, e^r by its series to the sixth power.
+inline float exponential(float x) {
+  x = larger(smaller(x, 88.3F), -87.3F);
+  constexpr float kRound = 12582912.0F;  // 1.5 x 2^23: adding it leaves an integer in the low bits
+  const float shifted = x * 1.44269504F + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.98756915e-4F;
+  p = p * r + 1.39819995e-3F;
+  p = p * r + 8.33345205e-3F;
+  p = p * r + 4.16657962e-2F;
+  p = p * r + 1.66666667e-1F;
+  p = p * r + 5.0e-1F;
+  p = (p * r) * r + r + 1.0F;
+  const int power = (static_cast<int>(n) + 127) << 23;
+  return p * __builtin_bit_cast(float, power);
+}
+inline float hyperbolic_tangent(float x) {
+  const float y = larger(smaller(x, 15.0F), -15.0F);
+  return 1.0F - 2.0F / (exponential(2.0F * y) + 1.0F);
+}
+
+// Sums of f(i) over a row, lane by lane, then the lanes in pairs.
+float sum_lanes(float* lane) {
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  }
+  return lane[0];
+}
+template <class F>
+inline float sum(Index n, F f) {
+  float lane[kLanes] = {};
+  Index j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int i = 0; i < kLanes; ++i) lane[i] += f(j + i);
+  }
+  for (int i = 0; j < n; ++j, ++i) lane[i] += f(j);
+  return sum_lanes(lane);
+}
+template <class F>
+inline float largest_of(Index n, F f) {
+  float lane[kLanes];
+  for (float& l : lane) l = kLowest;
+  Index j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int i = 0; i < kLanes; ++i) lane[i] = larger(lane[i], f(j + i));
+  }
+  for (; j < n; ++j) lane[0] = larger(lane[0], f(j));
+  float most = kLowest;
+  for (const float l : lane) most = larger(most, l);
+  return most;
+}
+
+float dot(Index n, const float* a, const float* b) {
+  return sum(n, [=](Index j) { return a[j] * b[j]; });
+}
+
+struct Moments {
+  float mean, inverse_deviation;
+};
+Moments moments(const float* x, Index width, bool rms) {
+  const auto n = static_cast<float>(width);
+  const float mean = rms ? 0.0F : sum(width, [=](Index j) { return x[j]; }) / n;
+  const float variance = sum(width, [=](Index j) { return (x[j] - mean) * (x[j] - mean); }) / n;
+  return {mean, 1.0F / __builtin_sqrtf(variance + kEpsilon)};
+}
+
+void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y) {
+  for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
+    const Moments m = moments(x, s.width, s.rms);
+    if (b != nullptr) {
+      for (Index j = 0; j < s.width; ++j) y[j] = (x[j] - m.mean) * m.inverse_deviation * w[j] + b[j];
+    } else {
+      for (Index j = 0; j < s.width; ++j) y[j] = (x[j] - m.mean) * m.inverse_deviation * w[j];
+    }
+  }
+}
+
+// With n = (x - mean) r and g = dy w: dx = r (g - n mean(g n) - [mean(g) unless rms]).
+void norm_grad(const NormShape& s, const float* __restrict x, const float* __restrict w,
+               const float* __restrict dy, const float* __restrict residual, float* __restrict dx,
+               float* __restrict dw, float* __restrict db, bool accumulate) {
+  if (!accumulate) {
+    for (Index j = 0; j < s.width; ++j) dw[j] = 0;
+    for (Index j = 0; db != nullptr && j < s.width; ++j) db[j] = 0;
+  }
+  const auto width = static_cast<float>(s.width);
+  for (Index row = 0; row < s.rows; ++row, x += s.width, dy += s.width, dx += s.width) {
+    const Moments m = moments(x, s.width, s.rms);
+    const float mean = m.mean, r = m.inverse_deviation;
+    const float mean_g = s.rms ? 0.0F : sum(s.width, [=](Index j) { return dy[j] * w[j]; }) / width;
+    const float mean_gn = sum(s.width, [=](Index j) { return dy[j] * w[j] * ((x[j] - mean) * r); }) / width;
+    for (Index j = 0; j < s.width; ++j) {
+      const float n = (x[j] - mean) * r;
+      dx[j] = r * (dy[j] * w[j] - mean_g - n * mean_gn);
+      dw[j] += dy[j] * n;
+    }
+    for (Index j = 0; db != nullptr && j < s.width; ++j) db[j] += dy[j];
+    if (residual == nullptr) continue;
+    for (Index j = 0; j < s.width; ++j) dx[j] += residual[j];
+    residual += s.width;
+  }
+}
+
+void rope(Index rows, Index width, Index heads, Index head, Index seq, const float* __restrict cosine,
+          const float* __restrict sine, float* __restrict x) {
+  const Index half = head / 2;
+  for (Index r = 0; r < rows; ++r) {
+    const float* c = cosine + r % seq * half;
+    const float* s = sine + r % seq * half;
+    for (Index i = 0; i < heads; ++i) {
+      float* v = x + r * width + i * head;
+      for (Index j = 0; j < half; ++j) {
+        const float a = v[j], b = v[j + half];
+        v[j] = a * c[j] - b * s[j];
+        v[j + half] = a * s[j] + b * c[j];
+      }
+    }
+  }
+}
+
+constexpr float kRoot = 0.7978845608028654F, kCubic = 0.044715F;  // sqrt(2 / pi)
+
+void activation(Index rows, Index width, bool gated, const float* __restrict u, float* __restrict v) {
+  if (!gated) {
+    for (Index i = 0; i < rows * width; ++i) {
+      const float x = u[i];
+      v[i] = 0.5F * x * (1.0F + hyperbolic_tangent(kRoot * (x + kCubic * x * x * x)));
+    }
+    return;
+  }
+  for (Index r = 0; r < rows; ++r, u += 2 * width, v += width) {
+    for (Index j = 0; j < width; ++j) v[j] = u[j] / (1.0F + exponential(-u[j])) * u[width + j];
+  }
+}
+
+void activation_grad(Index rows, Index width, bool gated, const float* __restrict u,
+                     const float* __restrict dv, float* __restrict du) {
+  if (!gated) {
+    for (Index i = 0; i < rows * width; ++i) {
+      const float x = u[i];
+      const float t = hyperbolic_tangent(kRoot * (x + kCubic * x * x * x));
+      const float dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCubic * x * x);
+      du[i] = dv[i] * (0.5F * (1.0F + t) + 0.5F * x * dt);
+    }
+    return;
+  }
+  for (Index r = 0; r < rows; ++r, u += 2 * width, du += 2 * width, dv += width) {
+    for (Index j = 0; j < width; ++j) {
+      const float gate = u[j], sigmoid = 1.0F / (1.0F + exponential(-gate));
+      du[j] = dv[j] * u[width + j] * sigmoid * (1.0F + gate * (1.0F - sigmoid));
+      du[width + j] = dv[j] * gate * sigmoid;
+    }
+  }
+}
+
+void residual(Index rows, Index width, const float* __restrict x, const float* __restrict branch,
+              const float* __restrict bias, float* __restrict y) {
+  if (bias == nullptr) {
+    for (Index i = 0; i < rows * width; ++i) y[i] = x[i] + branch[i];
+    return;
+  }
+  for (Index r = 0; r < rows; ++r, x += width, branch += width, y += width) {
+    for (Index j = 0; j < width; ++j) y[j] = x[j] + (branch[j] + bias[j]);
+  }
+}
+
+void bias_grad(Index rows, Index width, const float* __restrict dy, float* __restrict db, bool accumulate) {
+  for (Index j = 0; !accumulate && j < width; ++j) db[j] = 0;
+  for (Index r = 0; r < rows; ++r, dy += width) {
+    for (Index j = 0; j < width; ++j) db[j] += dy[j];
+  }
+}
+
+void loss_max(const LossShape& s, const float* logits, float* largest) {
+  for (Index r = 0; r < s.rows; ++r, logits += s.columns)
+    largest[r] = largest_of(s.valid(), [=](Index j) { return logits[j]; });
+}
+
+void loss_sum(const LossShape& s, const float* __restrict logits, const float* __restrict largest,
+              const std::int32_t* __restrict targets, float* __restrict probabilities,
+              float* __restrict sums) {
+  const Index valid = s.valid();
+  for (Index r = 0; r < s.rows; ++r, logits += s.columns, probabilities += s.columns) {
+    const float most = largest[r];
+    for (Index j = 0; j < valid; ++j) probabilities[j] = exponential(logits[j] - most);
+    for (Index j = valid; j < s.columns; ++j) probabilities[j] = 0;
+    sums[2 * r] = sum(valid, [=](Index j) { return probabilities[j]; });
+    const Index target = targets[r] - s.first;
+    sums[2 * r + 1] = target >= 0 && target < valid ? logits[target] - most : 0.0F;
+  }
+}
+
+double loss(const LossShape& s, const float* sums, float* probabilities) {
+  double total = 0;
+  for (Index r = 0; r < s.rows; ++r, probabilities += s.columns) {
+    total += __builtin_log(static_cast<double>(sums[2 * r])) - static_cast<double>(sums[2 * r + 1]);
+    const float one_over = 1.0F / sums[2 * r];
+    for (Index j = 0; j < s.columns; ++j) probabilities[j] *= one_over;
+  }
+  return total;
+}
+
+void loss_grad(const LossShape& s, const float* __restrict probabilities,
+               const std::int32_t* __restrict targets, float scale, float* __restrict d_logits) {
+  for (Index r = 0; r < s.rows; ++r, probabilities += s.columns, d_logits += s.columns) {
+    for (Index j = 0; j < s.columns; ++j) d_logits[j] = scale * probabilities[j];
+    const Index target = targets[r] - s.first;
+    if (target >= 0 && target < s.columns) d_logits[target] = scale * (probabilities[target] - 1.0F);
+  }
+}
+
+float power(float base, Index exponent) {
+  double result = 1;
+  for (double b = base; exponent > 0; exponent /= 2, b *= b) {
+    if (exponent % 2 == 1) result *= b;
+  }
+  return static_cast<float>(result);
+}
+
+void adam(const Adam& a, Index n, const float* __restrict gradient, float* __restrict parameter,
+          float* __restrict m, float* __restrict v) {
+  const float beta1 = a.beta1, beta2 = a.beta2, other1 = 1 - beta1, other2 = 1 - beta2;
+  const float rate = a.lr, epsilon = a.epsilon, decay = a.decay;
+  const float correct1 = 1.0F / (1.0F - power(beta1, a.step)),
+              correct2 = 1.0F / (1.0F - power(beta2, a.step));
+  for (Index i = 0; i < n; ++i) {
+    const float g = gradient[i];
+    m[i] = beta1 * m[i] + other1 * g;
+    v[i] = beta2 * v[i] + other2 * g * g;
+    const float update = (m[i] * correct1) / (__builtin_sqrtf(v[i] * correct2) + epsilon);
+    parameter[i] -= rate * (update + decay * parameter[i]);
+  }
+}
+
+void sgd(float lr, float momentum, Index n, const float* __restrict gradient, float* __restrict parameter,
+         float* __restrict velocity) {
+  for (Index i = 0; i < n; ++i) {
+    velocity[i] = momentum * velocity[i] + gradient[i];
+    parameter[i] -= lr * velocity[i];
+  }
+}
+
+void add(Index n, const float* __restrict x, float* __restrict total) {
+  for (Index i = 0; i < n; ++i) total[i] += x[i];
+}
+
+float softmax_row(Index valid, Index width, float* x, float* largest) {
+  const float most = largest_of(valid, [=](Index j) { return x[j]; });
+  *largest = most;
+  for (Index j = 0; j < valid; ++j) x[j] = exponential(x[j] - most);
+  for (Index j = valid; j < width; ++j) x[j] = 0;
+  return sum(valid, [=](Index j) { return x[j]; });
+}
+
+void probabilities_row(Index valid, Index width, float lse, float* x) {
+  for (Index j = 0; j < valid; ++j) x[j] = exponential(x[j] - lse);
+  for (Index j = valid; j < width; ++j) x[j] = 0;
+}
+
+void score_grad_row(Index width, float d, float scale, const float* __restrict p, float* __restrict d_p) {
+  for (Index j = 0; j < width; ++j) d_p[j] = p[j] * (d_p[j] - d) * scale;
+}
+
+void scale_row(Index width, float factor, float* x) {
+  for (Index j = 0; j < width; ++j) x[j] *= factor;
+}
+
+#define ORRERY_TEXT(x) #x
+#define ORRERY_NAME(x) ORRERY_TEXT(x)
+}  // namespace
+
+extern const Pointwise kPointwise;
+const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
+                           .norm = norm,
+                           .norm_grad = norm_grad,
+                           .rope = rope,
+                           .activation = activation,
+                           .activation_grad = activation_grad,
+                           .residual = residual,
+                           .bias_grad = bias_grad,
+                           .loss_max = loss_max,
+                           .loss_sum = loss_sum,
+                           .loss = loss,
+                           .loss_grad = loss_grad,
+                           .adam = adam,
+                           .sgd = sgd,
+                           .add = add,
+                           .softmax_row = softmax_row,
+                           .probabilities_row = probabilities_row,
+                           .score_grad_row = score_grad_row,
+                           .scale_row = scale_row,
+                           .dot = dot};
+
+}  // namespace orrery::kernels::ORRERY_ISA

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels that a run uses against the reference, on sizes that fill no vector; and what the executor's
+// bit-exactness rests on: an element's bits do not depend on its place.
+#include "kernels/cpu/fast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace orrery::kernels {
+namespace {
+
+using Vector = std::vector<float>;
+
+constexpr unsigned kSeed = 20261121;
+
+Vector random_vector(Index n, unsigned seed, float size = 1) {
+  std::mt19937 random(kSeed + seed);
+  Vector v(static_cast<std::size_t>(n));
+  for (float& x : v) x = size * (static_cast<float>(random() % 2000001) / 1000000.0F - 1.0F);
+  return v;
+}
+
+// |a - b| over the largest |b|.
+void expect_near(const Vector& a, const Vector& b, double tolerance, const char* what) {
+  ASSERT_EQ(a.size(), b.size());
+  double largest = 1e-30, off = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    largest = std::max(largest, static_cast<double>(std::abs(b[i])));
+    off = std::max(off, static_cast<double>(std::abs(a[i] - b[i])));
+  }
+  EXPECT_LT(off / largest, tolerance) << what << " seed " << kSeed;
+}
+
+TEST(Fast, MatrixProductsUseTheLibrary) {
+  // The tests' packages install OpenBLAS; a silent fall back to the plain loops would be a hundred times
+  // slower.
+  EXPECT_TRUE(std::string(blas_name()).starts_with("OpenBLAS")) << blas_name();
+}
+
+TEST(Fast, MatrixProducts) {
+  for (const Index m : {1, 7, 33}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const Index n = 19, k = 21;
+          const reference::Gemm g{m, n, k, ta, tb, accumulate};
+          const Vector a = random_vector(m * k, 1), b = random_vector(n * k, 2), bias = random_vector(n, 3);
+          Vector expected = random_vector(m * n, 4), actual = expected;
+          const float* add = accumulate ? nullptr : bias.data();
+          reference::gemm(g, a.data(), b.data(), add, expected.data());
+          kernels::gemm(g, a.data(), b.data(), add, actual.data());
+          expect_near(actual, expected, 1e-6, "gemm");
+        }
+      }
+    }
+  }
+}
+
+TEST(Fast, Norms) {
+  for (const Index width : {5, 48, 770}) {
+    for (const bool rms : {false, true}) {
+      const reference::NormShape s{9, width, rms};
+      const Vector x = random_vector(9 * width, 1), w = random_vector(width, 2), b = random_vector(width, 3),
+                   dy = random_vector(9 * width, 4), residual = random_vector(9 * width, 5);
+      Vector y(x.size()), y2(x.size());
+      reference::norm(s, x.data(), w.data(), b.data(), y.data());
+      pointwise().norm(s, x.data(), w.data(), b.data(), y2.data());
+      expect_near(y2, y, 2e-6, "norm");
+      for (const bool accumulate : {false, true}) {
+        Vector dx(x.size()), dw = random_vector(width, 6), db = random_vector(width, 7);
+        Vector dx2(x.size()), dw2 = dw, db2 = db;
+        reference::norm_grad(s, x.data(), w.data(), dy.data(), residual.data(), dx.data(), dw.data(),
+                             db.data(), accumulate);
+        pointwise().norm_grad(s, x.data(), w.data(), dy.data(), residual.data(), dx2.data(), dw2.data(),
+                              db2.data(), accumulate);
+        expect_near(dx2, dx, 4e-6, "dx");
+        expect_near(dw2, dw, 4e-6, "dw");
+        expect_near(db2, db, 4e-6, "db");
+      }
+    }
+  }
+}
+
+TEST(Fast, Attention) {
+  for (const Index seq : {3, 64, 150}) {
+    for (const Index kv : {2, 4}) {
+      const reference::AttentionShape s{2, seq, 4, kv, 10};
+      const Vector qkv = random_vector(2 * seq * s.width(), 1, 3), d_out = random_vector(2 * seq * 4 * 10, 2);
+      Vector out(d_out.size()), lse(static_cast<std::size_t>(2 * 4 * seq)), d(qkv.size());
+      Vector out2(out.size()), lse2(lse.size()), d2(qkv.size());
+      reference::attention(s, qkv.data(), out.data(), lse.data());
+      kernels::attention(s, qkv.data(), out2.data(), lse2.data());
+      expect_near(out2, out, 2e-6, "out");
+      expect_near(lse2, lse, 2e-6, "log-sum-exp");
+      reference::attention_grad(s, qkv.data(), out.data(), lse.data(), d_out.data(), d.data());
+      kernels::attention_grad(s, qkv.data(), out2.data(), lse2.data(), d_out.data(), d2.data());
+      expect_near(d2, d, 5e-6, "d_qkv");
+    }
+  }
+}
+
+TEST(Fast, ActivationsAndRotation) {
+  for (const bool gated : {false, true}) {
+    const Index rows = 3, width = 37, in = gated ? 2 * width : width;
+    const Vector u = random_vector(rows * in, 1, 12), dv = random_vector(rows * width, 2);
+    Vector v(dv.size()), v2(dv.size()), du(u.size()), du2(u.size());
+    reference::activation(rows, width, gated, u.data(), v.data());
+    pointwise().activation(rows, width, gated, u.data(), v2.data());
+    expect_near(v2, v, 1e-6, "activation");
+    reference::activation_grad(rows, width, gated, u.data(), dv.data(), du.data());
+    pointwise().activation_grad(rows, width, gated, u.data(), dv.data(), du2.data());
+    expect_near(du2, du, 2e-6, "activation gradient");
+  }
+  for (const bool inverse : {false, true}) {
+    Vector x = random_vector(2 * 9 * 40, 3), x2 = x;
+    reference::rope(18, 40, 3, 10, 9, inverse, x.data());
+    rope(18, 40, 3, 10, 9, inverse, x2.data());
+    EXPECT_EQ(x2, x);  // the same operations
+  }
+}
+
+TEST(Fast, Loss) {
+  // The second half of a padded vocabulary of 61 over two ranks of 32 columns.
+  const reference::LossShape s{5, 32, 32, 61};
+  const Vector logits = random_vector(5 * 32, 1, 8);
+  const std::vector<std::int32_t> targets{40, 3, 60, 32, 59};
+  Vector largest(5), largest2(5), p(5 * 32), p2(p.size()), sums(10), sums2(10), d(p.size()), d2(p.size());
+  reference::loss_max(s, logits.data(), largest.data());
+  pointwise().loss_max(s, logits.data(), largest2.data());
+  EXPECT_EQ(largest2, largest);
+  reference::loss_sum(s, logits.data(), largest.data(), targets.data(), p.data(), sums.data());
+  pointwise().loss_sum(s, logits.data(), largest.data(), targets.data(), p2.data(), sums2.data());
+  expect_near(p2, p, 1e-6, "exponentials");
+  expect_near(sums2, sums, 1e-6, "sums");
+  const double loss = reference::loss(s, sums.data(), p.data());
+  EXPECT_NEAR(pointwise().loss(s, sums.data(), p2.data()), loss, 1e-6 * std::abs(loss));
+  expect_near(p2, p, 1e-6, "probabilities");
+  reference::loss_grad(s, p.data(), targets.data(), 0.25F, d.data());
+  pointwise().loss_grad(s, p.data(), targets.data(), 0.25F, d2.data());
+  EXPECT_EQ(d2, d);
+}
+
+TEST(Fast, OptimizersAndSums) {
+  const Index n = 1003;
+  const Vector g = random_vector(n, 1), parameter = random_vector(n, 2);
+  const reference::Adam a{1e-2F, 0.9F, 0.95F, 1e-8F, 0.1F, 3};
+  Vector m = random_vector(n, 3), v(m.size()), p = parameter;
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = m[i] * m[i];
+  Vector m2 = m, v2 = v, p2 = p;
+  reference::adam(a, n, g.data(), p.data(), m.data(), v.data());
+  pointwise().adam(a, n, g.data(), p2.data(), m2.data(), v2.data());
+  expect_near(p2, p, 1e-6, "adam");
+  EXPECT_EQ(m2, m);
+  p = p2 = parameter;
+  reference::sgd(0.1F, 0.9F, n, g.data(), p.data(), m.data());
+  pointwise().sgd(0.1F, 0.9F, n, g.data(), p2.data(), m2.data());
+  EXPECT_EQ(p2, p);
+  reference::bias_grad(17, 59, g.data(), p.data(), true);
+  pointwise().bias_grad(17, 59, g.data(), p2.data(), true);
+  EXPECT_EQ(p2, p);
+  reference::residual(17, 59, g.data(), parameter.data(), m.data(), p.data());
+  pointwise().residual(17, 59, g.data(), parameter.data(), m.data(), p2.data());
+  EXPECT_EQ(p2, p);
+}
+
+// A shard of an array is updated to the bits of the whole array's.
+TEST(Fast, AnElementsBitsDoNotDependOnItsPlace) {
+  const Index n = 333;
+  const Vector g = random_vector(n, 1);
+  const reference::Adam a{1e-2F, 0.9F, 0.95F, 1e-8F, 0.1F, 3};
+  Vector p = random_vector(n, 2), m = random_vector(n, 3), v(m.size(), 0.5F), u = g, y(g.size());
+  Vector p2 = p, m2 = m, v2 = v, y2(g.size());
+  pointwise().adam(a, n, g.data(), p.data(), m.data(), v.data());
+  pointwise().activation(1, n, false, u.data(), y.data());
+  for (Index first = 0, part = 1; first < n; first += part, part = part % 13 + 1) {
+    const Index count = std::min(part, n - first);
+    pointwise().adam(a, count, g.data() + first, p2.data() + first, m2.data() + first, v2.data() + first);
+    pointwise().activation(1, count, false, u.data() + first, y2.data() + first);
+  }
+  EXPECT_EQ(p2, p);
+  EXPECT_EQ(y2, y);
+}
+
+}  // namespace
+}  // namespace orrery::kernels
