@@ -198,6 +198,7 @@ class Checker {
     for (const Step& step : c.steps) {
       const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
       const Counts base = issued;
+      hazards.begin_step();
       std::int32_t wait = step.first_wait;
       for (std::size_t i = 0; i < s.ops.size(); ++i) {
         const Op& op = s.ops[i];
@@ -214,7 +215,7 @@ class Checker {
         const Counts need = hazards.requirements(op, step.micro_batch);
         for (std::size_t q = 0; q < kStreamCount; ++q) {
           if (q != op.stream && need[q] > known[q]) {
-            report("{} does not wait for stream {}, which touches the same buffer", describe_op(c, step, op),
+            report("{} does not wait for stream {}, which touches the same memory", describe_op(c, step, op),
                    kStreamNames[q]);
           }
         }

@@ -24,7 +24,7 @@ struct Chunk {
   std::int64_t first_layer = 0, layers = 0;
   std::int32_t embedding_block = -1, positions_block = -1, first_layer_block = 0;
   std::int32_t head_block = -1, head_weight_block = -1;
-  std::int32_t output_grad = -1;  // buffer
+  std::int32_t output_grad = -1, input_grad = -1;  // buffers
   std::vector<Block> blocks;
   std::vector<LayerParameters> layer_parameters;
   HeadParameters head;
@@ -305,6 +305,12 @@ class ClassCompiler {
     o.peer_chunk = static_cast<std::int32_t>(peer);
   }
 
+  // Every variant of the backward segment receives into one ring, and sends from one.
+  std::int32_t shared(std::int32_t& buffer, const Chunk& c, const char* name) {
+    if (buffer < 0) buffer = e_.activation(fmt::format("chunk{}/{}", c.global, name), boundary_elements());
+    return buffer;
+  }
+
   struct Kept {                        // what the forward of a chunk leaves
     std::vector<std::int32_t> inputs;  // x of each layer
     std::vector<LayerTensors> layers;
@@ -376,10 +382,7 @@ class ClassCompiler {
         sync_head(c, last);
       }
     } else {
-      // Every variant of the segment receives into the same ring.
-      if (c.output_grad < 0)
-        c.output_grad = e_.activation(fmt::format("chunk{}/output-grad", c.global), boundary_elements());
-      d = c.output_grad;
+      d = shared(c.output_grad, c, "output-grad");
       transfer(OpKind::kRecv, "pipeline/grad-recv", kGradRecv, c.global + 1, {d});
     }
     for (std::int64_t end = c.layers; end > 0;) {
@@ -392,7 +395,12 @@ class ClassCompiler {
         const auto i = static_cast<std::size_t>(l);
         const Block& b = c.blocks[static_cast<std::size_t>(c.first_layer_block + l)];
         need(b.unit);
-        d = e_.layer_backward(c.first_layer + l, c.layer_parameters[i], tensors[i], d, split(), later[i]);
+        const std::int32_t d_in =
+            l == 0 && c.global > 0
+                ? shared(c.input_grad, c, "input-grad")
+                : e_.activation(e_.layer_name(c.first_layer + l, "input/grad"), boundary_elements());
+        e_.layer_backward(c.first_layer + l, c.layer_parameters[i], tensors[i], d, d_in, split(), later[i]);
+        d = d_in;
         if (!split()) sync_after(b, last);
       }
       end = first;

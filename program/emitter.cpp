@@ -152,10 +152,8 @@ void Emitter::norm_op(const std::string& name, std::int32_t weight_index, std::i
               {{y}}, 2 * z.rows * z.h * z.beta);
 }
 
-std::int32_t Emitter::norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
-                                std::int32_t x, std::int32_t dy, std::int32_t residual,
-                                const std::string& out) {
-  const std::int32_t dx = activation(out, z.rows * z.h);
+void Emitter::norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
+                        std::int32_t x, std::int32_t dy, std::int32_t residual, std::int32_t dx) {
   std::vector<Ref> reads{{x}, weight(weight_index), {dy}};
   if (residual >= 0) reads.push_back({residual});
   std::vector<Ref> writes{{dx}, gradient(weight_index)};
@@ -164,7 +162,6 @@ std::int32_t Emitter::norm_grad(const std::string& name, std::int32_t weight_ind
               {z.rows, z.h, static_cast<std::int64_t>(model.norm), residual >= 0, 0, bias_index >= 0},
               std::move(reads), std::move(writes), (residual >= 0 ? 4 : 3) * z.rows * z.h * z.beta)
       .flags |= accumulate();
-  return dx;
 }
 
 void Emitter::linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,

@@ -102,12 +102,13 @@ class Emitter {
   std::int32_t positions_parameter();
 
   LayerTensors layer_forward(std::int64_t layer, const LayerParameters& w, std::int32_t x);
-  // Returns the gradient of x. When `split`, weight gradients are left to layer_weight_grad.
+  // From the gradient of out to d_in, that of x. When `split`, weight gradients are left to
+  // layer_weight_grad.
   struct WeightGradInputs {
     std::int32_t d_out = -1, d_u = -1, d_proj = -1, d_qkv = -1;
   };
-  std::int32_t layer_backward(std::int64_t layer, const LayerParameters& w, const LayerTensors& s,
-                              std::int32_t d_out, bool split, WeightGradInputs& later);
+  void layer_backward(std::int64_t layer, const LayerParameters& w, const LayerTensors& s, std::int32_t d_out,
+                      std::int32_t d_in, bool split, WeightGradInputs& later);
   void layer_weight_grad(std::int64_t layer, const LayerParameters& w, const LayerTensors& s,
                          const WeightGradInputs& g);
   void recompute_attention(std::int64_t layer, LayerTensors& s);
@@ -137,8 +138,8 @@ class Emitter {
                              bool partial_over_tp);
   void norm_op(const std::string& name, std::int32_t weight_index, std::int32_t bias_index, std::int32_t x,
                std::int32_t y);
-  std::int32_t norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
-                         std::int32_t x, std::int32_t dy, std::int32_t residual, const std::string& out);
+  void norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index, std::int32_t x,
+                 std::int32_t dy, std::int32_t residual, std::int32_t dx);
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);

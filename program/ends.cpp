@@ -76,7 +76,9 @@ std::int32_t Emitter::head_backward(const HeadParameters& w, const HeadTensors& 
   gemm("head/dgrad", z.tokens, z.h, z.vocab, 0, {{d_logits}, weight(w.weight)}, {{dn}});
   const std::int32_t sum = sum_over_tp("head/dgrad", dn, "head/dgrad/sum");
   if (!split) linear_weight_grad("head", w.weight, -1, z.vocab, z.h, d_logits, whole);
-  return norm_grad("head/norm/grad", w.norm, w.norm_bias, s.x, sum, -1, "head/norm/input-grad");
+  const std::int32_t d_x = activation("head/norm/input-grad", z.rows * z.h);
+  norm_grad("head/norm/grad", w.norm, w.norm_bias, s.x, sum, -1, d_x);
+  return d_x;
 }
 
 void Emitter::head_weight_grad(const HeadParameters& w, const HeadTensors& s, std::int32_t d_logits) {

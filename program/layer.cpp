@@ -110,8 +110,8 @@ void Emitter::recompute_attention(std::int64_t layer, LayerTensors& s) {
   recomputing_ = false;
 }
 
-std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const LayerTensors& s,
-                                     std::int32_t d_out, bool split, WeightGradInputs& later) {
+void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const LayerTensors& s,
+                             std::int32_t d_out, std::int32_t d_in, bool split, WeightGradInputs& later) {
   layer_ = static_cast<std::int32_t>(layer);
   const auto name = [&](const char* rest) { return layer_name(layer, rest); };
   // The gradient of a residual branch: masked by dropout, its bias summed, gathered over rows.
@@ -155,8 +155,8 @@ std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& 
   elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}},
               {{du}}, z.tokens * (2 * z.fc1 + z.f) * z.beta);
   const std::int32_t dn2 = column_grad("mlp/fc1", du, z.fc1, w.fc1, w.fc1_bias, s.n2, "mlp/fc1/input/again");
-  const std::int32_t dy =
-      norm_grad(name("mlp/norm/grad"), w.norm2, w.norm2_bias, s.y, dn2, d_out, name("attn/residual/grad"));
+  const std::int32_t dy = activation(name("attn/residual/grad"), z.rows * z.h);
+  norm_grad(name("mlp/norm/grad"), w.norm2, w.norm2_bias, s.y, dn2, d_out, dy);
 
   // Attention.
   const std::int32_t dp = branch("attn/out", dy, s.mask1, w.out_bias);
@@ -188,7 +188,7 @@ std::int32_t Emitter::layer_backward(std::int64_t layer, const LayerParameters& 
   later.d_qkv = dqkv;
   const std::int32_t dn1 =
       column_grad("attn/qkv", dqkv, z.qkv, w.qkv, w.qkv_bias, s.n1, "attn/qkv/input/again");
-  return norm_grad(name("attn/norm/grad"), w.norm1, w.norm1_bias, s.x, dn1, dy, name("input/grad"));
+  norm_grad(name("attn/norm/grad"), w.norm1, w.norm1_bias, s.x, dn1, dy, d_in);
 }
 
 void Emitter::layer_weight_grad(std::int64_t layer, const LayerParameters& w, const LayerTensors& s,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits from data flow. An op must come after the last write of what it reads, and after the last write
-// and all later reads of what it writes. On its own stream that holds by order; on another stream it
-// becomes a wait "stream s has completed n ops". Waits already implied by an earlier op of the stream
-// are left out.
+// Waits from data flow. An op must come after the last write of what it reads, after the last write and all
+// later reads of what it writes, and, where it begins a local buffer's life, after all uses of the buffers
+// that had its memory before. On its own stream that holds by order; on another stream it becomes a wait
+// "stream s has completed n ops". Waits already implied by an earlier op of the stream are left out.
 #include <algorithm>
 
 #include "program/passes.h"
@@ -33,6 +33,7 @@ class Linker {
     Segment& segment = rank_.segments[static_cast<std::size_t>(step.segment)];
     const bool first_time = !done_[static_cast<std::size_t>(step.segment)];
     done_[static_cast<std::size_t>(step.segment)] = true;
+    hazards_.begin_step();
     const Counts base = issued_;
     for (std::size_t i = 0; i < segment.ops.size(); ++i) {
       Op& op = segment.ops[i];
@@ -60,7 +61,16 @@ class Linker {
 
 }  // namespace
 
-Hazards::Hazards(const RankClass& rank) : rank_(rank), first_(rank.buffers.size(), -1) {
+namespace {
+
+bool shares_memory(const Buffer& b) {
+  return b.life == Life::kLocal && b.instances == 1;
+}
+
+}  // namespace
+
+Hazards::Hazards(const RankClass& rank)
+    : rank_(rank), first_(rank.buffers.size(), -1), moved_in_(rank.buffers.size(), -1) {
   std::vector<std::uint32_t> streams(rank.buffers.size());
   for (const Segment& segment : rank.segments) {
     for (const Op& op : segment.ops) {
@@ -70,7 +80,8 @@ Hazards::Hazards(const RankClass& rank) : rank_(rank), first_(rank.buffers.size(
   }
   std::int32_t total = 0;
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
-    if ((streams[b] & (streams[b] - 1)) == 0) continue;  // one stream: its order suffices
+    const bool one_stream = (streams[b] & (streams[b] - 1)) == 0;
+    if (one_stream && !shares_memory(rank.buffers[b])) continue;  // the stream's order suffices
     first_[b] = total;
     total += rank.buffers[b].instances;
   }
@@ -84,8 +95,37 @@ Hazards::Access* Hazards::access(const Ref& r, std::int32_t micro_batch) {
   return &accesses_[static_cast<std::size_t>(first + micro_batch % copies)];
 }
 
+// The buffer takes its place: what stood there must be done with.
+void Hazards::move_in(std::int32_t buffer, Counts& need) {
+  const auto range = [&](std::int32_t b) {
+    const Buffer& of = rank_.buffers[static_cast<std::size_t>(b)];
+    return std::pair(of.arena_offset, of.arena_offset + std::max<std::int64_t>(1, of.bytes.value));
+  };
+  const auto [begin, end] = range(buffer);
+  std::erase_if(tenants_, [&](std::int32_t other) {
+    const auto [from, to] = range(other);
+    if (other == buffer || to <= begin || from >= end) return other == buffer;
+    const Access& a = accesses_[static_cast<std::size_t>(first_[static_cast<std::size_t>(other)])];
+    if (a.write_stream >= 0) {
+      auto& n = need[static_cast<std::size_t>(a.write_stream)];
+      n = std::max(n, a.write);
+    }
+    for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a.reads[s]);
+    return begin <= from && to <= end;
+  });
+  tenants_.push_back(buffer);
+}
+
 Counts Hazards::requirements(const Op& op, std::int32_t micro_batch) {
   Counts need{};
+  for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {
+    for (const Ref& r : *refs) {
+      const auto b = static_cast<std::size_t>(r.buffer);
+      if (moved_in_[b] == step_ || !shares_memory(rank_.buffers[b])) continue;
+      moved_in_[b] = step_;
+      move_in(r.buffer, need);
+    }
+  }
   const auto after_write = [&](const Access& a) {
     if (a.write_stream < 0) return;
     auto& n = need[static_cast<std::size_t>(a.write_stream)];

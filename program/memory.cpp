@@ -52,15 +52,16 @@ Touches find_touches(const RankClass& rank) {
 
 void decide_lives(RankClass& rank, const Touches& touches) {
   std::vector<std::uint32_t> kinds(rank.buffers.size());
-  std::vector<bool> received(rank.buffers.size());
+  std::vector<bool> transferred(rank.buffers.size());
   for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Touch& t : touches[s]) {
       kinds[static_cast<std::size_t>(t.buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
     }
     for (const Op& op : rank.segments[s].ops) {
       const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
-      if (op.kind == OpKind::kRecv && pipeline)
-        received[static_cast<std::size_t>(op.writes[0].buffer)] = true;
+      if (!pipeline || (op.kind != OpKind::kRecv && op.kind != OpKind::kSend)) continue;
+      transferred[static_cast<std::size_t>((op.kind == OpKind::kRecv ? op.writes : op.reads)[0].buffer)] =
+          true;
     }
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
@@ -71,9 +72,9 @@ void decide_lives(RankClass& rank, const Touches& touches) {
       buffer.cls = BufferClass::kActivation;
       buffer.instances = rank.in_flight[static_cast<std::size_t>(buffer.chunk)];
     }
-    if (received[b]) {
+    if (transferred[b]) {
       buffer.cls = BufferClass::kCommunication;
-      ++buffer.instances;  // one may arrive while the others are in use
+      ++buffer.instances;  // one may arrive, or leave, while the others are in use
     }
   }
 }
@@ -113,7 +114,8 @@ void place_events(RankClass& rank, const Touches& touches) {
   }
 }
 
-// Bytes that are there whatever is in flight: static buffers and the extra copies of received ones.
+// Bytes that are there whatever is in flight: static buffers and the extra copies of what is sent and
+// received.
 std::int64_t always(const RankClass& rank, const Buffer& b) {
   switch (b.life) {
     case Life::kStatic:

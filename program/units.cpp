@@ -76,8 +76,8 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std:
   const std::int64_t whole = 2 * widest + (ends.first && ends.last && m.tied_embeddings ? last : 0);
   if (p.zero == 3) total += whole * bytes.parameter;
   if (p.zero >= 2) total += whole * bytes.gradient;
-  // A received tensor has one copy more than are in flight.
-  total += ends.received * z.rows * z.h * z.beta;
+  // A tensor sent or received has one copy more than are in flight.
+  total += 2 * ends.received * z.rows * z.h * z.beta;
   const std::int64_t data = 4 * z.tokens * p.micro_batches;
   if (ends.first) total += data;
   if (ends.last) total += data + 8;

@@ -52,10 +52,10 @@ void append_units(const BlockElements& elements, const Model& m, std::int64_t ze
                   std::int64_t layers, const ChunkEnds& ends, std::vector<UnitSize>& out);
 
 // Bytes always allocated on a rank that holds `units`: parameters, gradients, optimizer state (each padded to
-// the shard group), transient rings, data, and the receive buffers beyond those in flight.
+// the shard group), transient rings, data, and one copy more of what is sent and received than is in flight.
 struct StageEnds {
   bool first = false, last = false;  // holds the first chunk, the last one
-  std::int64_t received = 0;         // tensors that arrive from other chunks: inputs and output gradients
+  std::int64_t received = 0;         // tensors that arrive from other chunks; as many leave for them
 };
 std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
                           const StageEnds& ends);
