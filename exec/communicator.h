@@ -1,77 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks exchange data. One Communicator per rank; a group is its ordered member list. Reductions
-// sum in member order, so results do not depend on timing. Every wait has a deadline; a rank that
-// does not arrive, or arrives with another operation, ends the job with a message that names both.
+// How ranks exchange data. One Communicator per rank; calls block the stream that makes them, and the streams
+// of a rank call at the same time. Members of a group make the same calls on it in the same order; this is
+// compared at every meeting: sequence number, name, kind, type and size. Every wait has a deadline. A rank
+// that does not come, or comes with something else, ends the job with a message that names rank, op and
+// sequence number.
+//
+//   GroupId g = communicator.open({0, 2, 4});
+//   communicator.collective(g, {CollectiveKind::kAllReduce, "unit3/all-reduce", in, out, n});
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <span>
-#include <string>
-#include <vector>
+#include <string_view>
 
 namespace orrery::exec {
 
 using Clock = std::chrono::steady_clock;
 
-struct CollectiveCall {
-  enum class Kind { kSum, kMax, kGather, kScatter } kind = Kind::kSum;
-  std::string_view name;  // compared between members
-  std::span<const float> input;
-  std::span<float> output;
-  bool accumulate = false;  // kScatter: add to the output
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce,
+  kAllReduceMax,
+  kAllGather,      // input: this member's part; output: the whole
+  kReduceScatter,  // input: the whole; output: this member's part of the sum
+  kBroadcast,      // from the root's input to every output
+  kReduce,         // the sum, to the root's output
+  kGather,         // parts, to the whole in the root's output
+  kScatter,        // parts of the root's input
+  kAllToAll,       // part j of member i's input becomes part i of member j's output
 };
+std::string_view name_of(CollectiveKind kind);
+
+enum class DType : std::uint8_t { kFloat32, kFloat64 };
+constexpr std::size_t bytes_of(DType t) {
+  return t == DType::kFloat64 ? 8 : 4;
+}
+
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::string_view name;
+  const void* input = nullptr;
+  void* output = nullptr;    // may be the input (a part: its place in the whole), but not for kAllToAll
+  std::size_t elements = 0;  // of the whole; kinds with parts need a multiple of the group's size
+  DType type = DType::kFloat32;
+  bool accumulate = false;  // kReduceScatter: add to the output
+  std::size_t root = 0;     // member index
+};
+
+using GroupId = std::size_t;
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  // Returns when the last member arrived. kSum, kMax: equal sizes; kGather: input is this member's part
-  // of the output; kScatter: output is this member's part of the input's sum.
-  virtual Clock::time_point collective(std::span<const std::int64_t> members, const CollectiveCall& call) = 0;
-  // Messages between two ranks on a channel arrive in order; send does not wait for its receive.
-  virtual void send(std::int64_t to, int channel, std::span<const float> data) = 0;
-  virtual Clock::time_point receive(std::int64_t from, int channel, std::string_view name,
-                                    std::span<float> data) = 0;
-};
-
-// Ranks as threads of this process.
-class ThreadWorld {
- public:
-  ThreadWorld(std::int64_t ranks, std::chrono::milliseconds deadline) : ranks_(ranks), deadline_(deadline) {}
-  std::unique_ptr<Communicator> communicator(std::int64_t rank);
-  // Wakes every waiting rank with `reason`; the first reason is kept.
-  void abort(const std::string& reason);
-
- private:
-  friend class ThreadCommunicator;
-  struct Group {
-    std::condition_variable changed;
-    std::uint64_t generation = 0;
-    std::size_t arrived = 0;
-    std::vector<const CollectiveCall*> calls;
-    Clock::time_point complete;
-  };
-  struct Mailbox {
-    std::condition_variable changed;
-    std::deque<std::vector<float>> messages;
-  };
-  Group& group(std::span<const std::int64_t> members);
-  Mailbox& mailbox(std::int64_t from, std::int64_t to, int channel);
-  void fail_if_aborted() const;
-
-  std::int64_t ranks_;
-  std::chrono::milliseconds deadline_;
-  std::mutex mutex_;
-  std::string abort_reason_;
-  std::map<std::vector<std::int64_t>, Group> groups_;
-  std::map<std::array<std::int64_t, 3>, Mailbox> mailboxes_;
+  // `members` in group order, this rank among them. The same members give the same group.
+  virtual GroupId open(std::span<const std::int64_t> members) = 0;
+  // Returns when the last member arrived. Sums are in member order whatever the timing.
+  virtual Clock::time_point collective(GroupId group, const CollectiveCall& call) = 0;
+  // A message passes when both ends are there; on one channel between two ranks, in order. Return when both
+  // were.
+  virtual Clock::time_point send(std::int64_t to, int channel, std::string_view name, const void* data,
+                                 std::size_t bytes) = 0;
+  virtual Clock::time_point receive(std::int64_t from, int channel, std::string_view name, void* data,
+                                    std::size_t bytes) = 0;
 };
 
 }  // namespace orrery::exec

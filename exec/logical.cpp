@@ -13,12 +13,14 @@ std::uint64_t hash_mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-float initial_value(std::uint64_t seed, const program::Parameter& p, std::int64_t logical_index) {
-  if (p.init == program::Parameter::Init::kOnes) return 1.0F;
-  if (p.init == program::Parameter::Init::kZeros) return 0.0F;
-  std::uint64_t h = seed;
-  for (const char c : p.name) h = hash_mix(h ^ static_cast<unsigned char>(c));
-  h = hash_mix(h ^ static_cast<std::uint64_t>(logical_index));
+InitialValues::InitialValues(std::uint64_t seed, const program::Parameter& p) : init_(p.init), key_(seed) {
+  for (const char c : p.name) key_ = hash_mix(key_ ^ static_cast<unsigned char>(c));
+}
+
+float InitialValues::at(std::int64_t logical_index) const {
+  if (init_ == program::Parameter::Init::kOnes) return 1.0F;
+  if (init_ == program::Parameter::Init::kZeros) return 0.0F;
+  const std::uint64_t h = hash_mix(key_ ^ static_cast<std::uint64_t>(logical_index));
   // Irwin-Hall of four 16-bit uniforms: normal enough, and equal on every machine. Deviation 0.02.
   double sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<double>(h >> (16 * i) & 0xffff) / 65536.0;

@@ -31,7 +31,15 @@ void for_each_element(const program::Parameter& p, std::int64_t tp, std::int64_t
 }
 
 std::uint64_t hash_mix(std::uint64_t x);
-float initial_value(std::uint64_t seed, const program::Parameter& p, std::int64_t logical_index);
+class InitialValues {
+ public:
+  InitialValues(std::uint64_t seed, const program::Parameter& p);
+  float at(std::int64_t logical_index) const;
+
+ private:
+  program::Parameter::Init init_;
+  std::uint64_t key_;
+};
 
 // The built-in corpus: sequences a small model can learn. Fills `count` tokens and their successors.
 void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a program for real: ranks are threads, each walks its class's ops in issue order on buffers of
-// one arena, with fp32 reference kernels. Issue order satisfies every wait of the program, so a rank
-// needs no other synchronisation than its communications.
+// Runs a program for real: ranks are threads, each with an arena and a thread for every stream of its
+// program.
 //
 //   const auto program = program::compile(model, plan, training, stack);
 //   RunResult r = run(program, {.steps = 3});

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Every collective on integer-valued floats, whose sums are exact whatever their order; and what happens when
+// a rank does not come, or comes with something else.
 #include "exec/communicator.h"
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <thread>
 
 #include "core/error.h"
+#include "exec/thread_world.h"
 
 namespace orrery::exec {
 namespace {
 
-using Kind = CollectiveCall::Kind;
+using enum CollectiveKind;
 
 // Runs body(rank, communicator) on `n` threads; returns each rank's error text.
 template <class Body>
@@ -34,67 +39,147 @@ std::vector<std::string> on_ranks(std::int64_t n, std::chrono::milliseconds dead
 
 constexpr std::chrono::milliseconds kLong{20000}, kShort{200};
 
-// Integer-valued floats, so sums are exact: odd sizes, zero size, in place and not.
+std::vector<std::int64_t> first(std::int64_t n) {
+  std::vector<std::int64_t> members(static_cast<std::size_t>(n));
+  std::iota(members.begin(), members.end(), 0);
+  return members;
+}
+
+// Element i of member r's input; and its sum over n members.
+float value(std::int64_t r, std::size_t i) {
+  return static_cast<float>((r + 1) * static_cast<std::int64_t>(i % 97));
+}
+float sum(std::int64_t n, std::size_t i) {
+  return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97));
+}
+
 TEST(ThreadCommunicator, CollectivesAreExact) {
   for (const std::int64_t n : {1, 2, 3, 5, 8}) {
-    for (const std::size_t part : {0UL, 1UL, 7UL, 1000UL}) {
-      std::vector<std::int64_t> members;
-      for (std::int64_t i = 0; i < n; ++i) members.push_back(i);
+    for (const std::size_t part : {0UL, 1UL, 7UL, 5000UL}) {
       const auto errors = on_ranks(n, kLong, [&](std::int64_t r, Communicator& c) {
-        const std::size_t whole = part * static_cast<std::size_t>(n);
+        const GroupId g = c.open(first(n));
+        const auto members = static_cast<std::size_t>(n), self = static_cast<std::size_t>(r);
+        const std::size_t whole = part * members, root = members - 1;
         std::vector<float> x(whole);
-        for (std::size_t i = 0; i < whole; ++i)
-          x[i] = static_cast<float>((r + 1) * static_cast<std::int64_t>(i % 97));
-        const auto sum = [&](std::size_t i) {
-          return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97));
+        for (std::size_t i = 0; i < whole; ++i) x[i] = value(r, i);
+        const auto call = [&](CollectiveKind kind, const std::vector<float>& in, std::vector<float>& out,
+                              bool accumulate = false) {
+          c.collective(
+              g, {kind, name_of(kind), in.data(), out.data(), whole, DType::kFloat32, accumulate,
+                  kind == kReduce || kind == kBroadcast || kind == kGather || kind == kScatter ? root : 0});
         };
-        std::vector<float> reduced = x, shard(part), gathered(whole);
-        c.collective(members, {Kind::kSum, "sum", reduced, reduced});
-        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(reduced[i], sum(i));
-        c.collective(members, {Kind::kScatter, "scatter", x, shard});
-        for (std::size_t i = 0; i < part; ++i)
-          ASSERT_EQ(shard[i], sum(static_cast<std::size_t>(r) * part + i));
-        c.collective(members, {Kind::kGather, "gather", shard, gathered});
+        std::vector<float> reduced = x, apart(whole), shard(part), gathered(whole);
+        call(kAllReduce, reduced, reduced);
+        call(kAllReduce, x, apart);
+        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(reduced[i], sum(n, i));
+        ASSERT_EQ(apart, reduced);
+        call(kReduceScatter, x, shard);
+        for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(shard[i], sum(n, self * part + i));
+        call(kAllGather, shard, gathered);
         ASSERT_EQ(gathered, reduced);
-        c.collective(members, {Kind::kMax, "max", x, x});
+        call(kReduceScatter, x, shard, true);
+        for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(shard[i], 2 * sum(n, self * part + i));
+        std::vector<float> largest = x;
+        call(kAllReduceMax, largest, largest);
+        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(largest[i], value(n - 1, i));
+
+        std::vector<float> sent(whole, -1);
+        call(kBroadcast, x, sent);
+        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(sent[i], value(n - 1, i));
+        std::vector<float> at_root(whole, -1);
+        call(kReduce, x, at_root);
+        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(at_root[i], self == root ? sum(n, i) : -1);
+        std::vector<float> mine(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(part)), all(whole, -1);
+        call(kGather, mine, all);
         for (std::size_t i = 0; i < whole; ++i)
-          ASSERT_EQ(x[i], static_cast<float>(n * static_cast<std::int64_t>(i % 97)));
+          ASSERT_EQ(all[i], self == root ? value(static_cast<std::int64_t>(i / part), i % part) : -1);
+        call(kScatter, x, shard);
+        for (std::size_t i = 0; i < part; ++i) ASSERT_EQ(shard[i], value(n - 1, self * part + i));
+        std::vector<float> turned(whole);
+        call(kAllToAll, x, turned);
+        for (std::size_t i = 0; i < whole; ++i)
+          ASSERT_EQ(turned[i], value(static_cast<std::int64_t>(i / part), self * part + i % part));
       });
       for (const auto& e : errors) EXPECT_EQ(e, "");
     }
   }
 }
 
+// Sums are in member order: here the order decides the result.
+TEST(ThreadCommunicator, SumsAreInMemberOrder) {
+  const float inputs[] = {1e8F, 1.0F, -1e8F, 1.0F};
+  const float expected = ((inputs[0] + inputs[1]) + inputs[2]) + inputs[3];
+  ASSERT_NE(expected, (inputs[0] + inputs[2]) + (inputs[1] + inputs[3]));
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const auto errors = on_ranks(4, kLong, [&](std::int64_t r, Communicator& c) {
+      std::vector<float> x(1000, inputs[r]);
+      c.collective(c.open(first(4)), {kAllReduce, "sum", x.data(), x.data(), x.size()});
+      for (const float v : x) ASSERT_EQ(v, expected);
+    });
+    for (const auto& e : errors) EXPECT_EQ(e, "");
+  }
+}
+
+TEST(ThreadCommunicator, MessagesKeepTheirOrder) {
+  const auto errors = on_ranks(2, kLong, [&](std::int64_t r, Communicator& c) {
+    for (int i = 0; i < 100; ++i) {
+      double x = i;
+      if (r == 0) {
+        c.send(1, i % 2, "message", &x, sizeof x);
+      } else {
+        c.receive(0, i % 2, "message", &x, sizeof x);
+        ASSERT_EQ(x, i);
+      }
+    }
+  });
+  for (const auto& e : errors) EXPECT_EQ(e, "");
+}
+
+void expect_in(const std::vector<std::string>& errors, const char* text) {
+  for (const std::string& e : errors) EXPECT_NE(e.find(text), std::string::npos) << e;
+}
+
 TEST(ThreadCommunicator, AMissingRankIsNamedWithinTheDeadline) {
   const auto begin = Clock::now();
-  const auto errors = on_ranks(3, kShort, [](std::int64_t r, Communicator& c) {
+  auto errors = on_ranks(3, kShort, [](std::int64_t r, Communicator& c) {
     std::vector<float> x(4);
-    const std::vector<std::int64_t> members{0, 1, 2};
-    if (r != 2) c.collective(members, {Kind::kSum, "layer1/attn/out/all-reduce", x, x});
+    const GroupId g = c.open(first(3));
+    c.collective(g, {kAllReduce, "first", x.data(), x.data(), 4});
+    if (r != 2) c.collective(g, {kAllReduce, "layer1/attn/out/all-reduce", x.data(), x.data(), 4});
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
-  EXPECT_NE((errors[0] + errors[1]).find("in \"layer1/attn/out/all-reduce\" (sequence number 0) for ranks 2"),
-            std::string::npos)
-      << errors[0];
+  EXPECT_EQ(errors.back(), "");
+  errors.pop_back();
+  expect_in(errors, "in \"layer1/attn/out/all-reduce\" (sequence number 1) for ranks 2");
 }
 
 TEST(ThreadCommunicator, AnotherCollectiveIsNamed) {
-  const auto errors = on_ranks(2, kShort, [](std::int64_t r, Communicator& c) {
-    std::vector<float> x(4);
-    const std::vector<std::int64_t> members{0, 1};
-    c.collective(members, {Kind::kSum, r == 0 ? "unit0/all-reduce" : "unit1/all-reduce", x, x});
-  });
-  EXPECT_NE((errors[0] + errors[1]).find("collective \"unit0/all-reduce\" meets \"unit1/all-reduce\""),
-            std::string::npos)
-      << errors[0] << errors[1];
+  expect_in(on_ranks(2, kShort,
+                     [](std::int64_t r, Communicator& c) {
+                       std::vector<float> x(4);
+                       c.collective(c.open(first(2)),
+                                    {kAllReduce, r == 0 ? "unit0/all-reduce" : "unit1/all-reduce", x.data(),
+                                     x.data(), 4});
+                     }),
+            "rank 0 is in all-reduce \"unit0/all-reduce\" of 4 x 4 bytes, rank 1 in all-reduce "
+            "\"unit1/all-reduce\"");
+  expect_in(
+      on_ranks(2, kShort,
+               [](std::int64_t r, Communicator& c) {
+                 std::vector<float> x(4);
+                 c.collective(c.open(first(2)), {kAllReduce, "sum", x.data(), x.data(), r == 0 ? 4UL : 3UL});
+               }),
+      "rank 1 in all-reduce \"sum\" of 3 x 4 bytes (sequence number 0)");
 }
 
 TEST(ThreadCommunicator, ALostMessageEndsInAnError) {
   const auto errors = on_ranks(2, kShort, [](std::int64_t r, Communicator& c) {
-    std::vector<float> x(4);
-    if (r == 1) c.receive(0, 0, "pipeline/recv", x);
+    float x = 0;
+    if (r == 1) c.receive(0, 0, "pipeline/recv", &x, sizeof x);
   });
-  EXPECT_NE(errors[1].find("rank 1 waited 200 ms in \"pipeline/recv\" for rank 0"), std::string::npos)
+  EXPECT_NE(
+      errors[1].find("rank 1 waited 200 ms in \"pipeline/recv\" (sequence number 0) for rank 0 to send"),
+      std::string::npos)
       << errors[1];
 }
 

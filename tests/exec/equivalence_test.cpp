@@ -224,11 +224,15 @@ TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
   for (const char* dropped : {"layer2/mlp/fc2/all-reduce", "layer0/attn/qkv/dgrad/all-reduce",
                               "unit0/reduce-scatter", "loss/sum/all-reduce"}) {
     auto program = program::compile(m, plan(2, 1, 2, 1), fp32(), stack());
-    std::size_t removed = 0;
+    int emptied = 0;  // it still takes place, over no elements
     for (auto& segment : program.classes[0].segments) {
-      removed += std::erase_if(segment.ops, [&](const program::Op& op) { return op.name == dropped; });
+      for (program::Op& op : segment.ops) {
+        if (op.name != dropped) continue;
+        op.dims[0] = 0;
+        ++emptied;
+      }
     }
-    ASSERT_GT(removed, 0U) << dropped;
+    ASSERT_GT(emptied, 0) << dropped;
     const auto actual = exec::run(program, {.steps = 1, .seed = 7, .capture = true});
     double worst = 0;
     for (const auto& [name, tensor] : expected.gradients) {

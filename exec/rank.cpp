@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "core/error.h"
+#include "exec/cpu_ops.h"
+#include "exec/logical.h"
+
+namespace orrery::exec {
+
+using program::Group;
+using program::Op;
+using program::OpKind;
+using program::Ref;
+using program::Stream;
+
+namespace {
+
+constexpr Stream kHelperStreams[] = {program::kTp,   program::kDp,       program::kSend,
+                                     program::kRecv, program::kGradSend, program::kGradRecv};
+
+}  // namespace
+
+Rank::Rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
+           Communicator& communicator, Abort& abort)
+    : program_(program),
+      options_(options),
+      at_(program.binding.coordinates(rank)),
+      class_(program.classes[static_cast<std::size_t>(at_.pp)]),
+      communicator_(communicator),
+      abort_(abort),
+      arena_(static_cast<std::byte*>(
+          ::operator new[](static_cast<std::size_t>(class_.arena_peak.value), std::align_val_t{256}))),
+      ops_of_(class_.segments.size()) {
+  for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
+    groups_[static_cast<std::size_t>(g)] = communicator.open(program.binding.members(g, rank));
+  for (std::size_t s = 0; s < class_.segments.size(); ++s) {
+    const auto& ops = class_.segments[s].ops;
+    for (std::size_t i = 0; i < ops.size(); ++i)
+      ops_of_[s][ops[i].stream].push_back(static_cast<std::int32_t>(i));
+  }
+  start_threads();
+}
+
+Rank::~Rank() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+}
+
+// --- memory and data -------------------------------------------------------------------------------
+
+float* Rank::pointer(const Ref& r, std::int32_t micro_batch) const {
+  const program::Buffer& b = class_.buffers[static_cast<std::size_t>(r.buffer)];
+  const std::int64_t shard = at_.dp % program_.binding.shard;
+  std::byte* base = arena_.get() + b.arena_offset + (micro_batch % b.instances) * b.arena_stride;
+  return reinterpret_cast<float*>(base) + r.offset + shard * r.shard_stride;
+}
+
+double* Rank::loss() const {
+  for (const program::Buffer& b : class_.buffers) {
+    if (b.name == "loss") return reinterpret_cast<double*>(arena_.get() + b.arena_offset);
+  }
+  return nullptr;
+}
+
+void Rank::initialise() {
+  std::memset(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value));
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    const program::Unit& unit = class_.units[u];
+    std::vector<float> whole(static_cast<std::size_t>(unit.padded));
+    for (const program::Parameter& p : class_.parameters) {
+      if (p.unit != static_cast<std::int32_t>(u)) continue;
+      const InitialValues values(options_.seed, p);
+      for_each_element(p, program_.binding.tp, at_.tp, [&](std::int64_t local, std::int64_t logical) {
+        whole[static_cast<std::size_t>(p.offset + local)] = values.at(logical);
+      });
+    }
+    const std::int64_t shard = at_.dp % program_.binding.shard;
+    const bool sharded = unit.gathered_buffer >= 0;
+    const auto first = whole.begin() + (sharded ? shard * unit.shard : 0);
+    std::copy(first, first + (sharded ? unit.shard : unit.padded), pointer({unit.parameter_buffer}, 0));
+  }
+  gradients.resize(class_.units.size());
+  parameters.resize(class_.units.size());
+}
+
+void Rank::load_data(std::int64_t number) {
+  const auto& plan = program_.plan;
+  const std::int64_t seq = program_.training.sequence;
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq)), targets(tokens.size());
+  for (std::int32_t b = 0; b < static_cast<std::int32_t>(class_.buffers.size()); ++b) {
+    const bool is_tokens = class_.buffers[static_cast<std::size_t>(b)].name == "tokens";
+    if (!is_tokens && class_.buffers[static_cast<std::size_t>(b)].name != "targets") continue;
+    for (std::int64_t m = 0; m < plan.micro_batches; ++m) {
+      auto* to = reinterpret_cast<std::int32_t*>(pointer({b}, static_cast<std::int32_t>(m)));
+      for (std::int64_t i = 0; i < plan.micro_batch; ++i) {
+        const std::int64_t sample =
+            number * plan.global_batch() + (at_.dp * plan.micro_batches + m) * plan.micro_batch + i;
+        corpus_sequence(options_.seed, sample, program_.model.vocab, tokens, targets);
+        const auto& from = is_tokens ? tokens : targets;
+        std::copy(from.begin(), from.end(), to + i * seq);
+      }
+    }
+  }
+}
+
+void Rank::capture(const Op& op, const Ref& from, std::vector<std::vector<float>>& into) {
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    const program::Unit& unit = class_.units[u];
+    if (from.buffer != unit.gradient_buffer && from.buffer != unit.parameter_buffer) continue;
+    const float* p = pointer(from, 0);
+    into[u].assign(p, p + op.dims[0]);
+  }
+}
+
+// --- streams ---------------------------------------------------------------------------------------
+
+void Rank::start_threads() {
+  std::array<std::size_t, program::kStreamCount> ops{};
+  for (const program::Step& step : class_.steps) {
+    const auto& by_stream = ops_of_[static_cast<std::size_t>(step.segment)];
+    for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
+  }
+  for (std::size_t s = 0; s < ops.size(); ++s) measured[s].reserve(ops[s]);
+  for (const Stream stream : kHelperStreams) {
+    if (ops[stream] > 0) threads_.emplace_back([this, stream] { serve(stream); });
+  }
+}
+
+void Rank::serve(Stream stream) {
+  for (std::int64_t last = -1;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || current_ != last; });
+      if (stop_) return;
+      last = current_;
+    }
+    try {
+      walk(stream, last);
+    } catch (const std::exception& e) {
+      abort_.raise(e.what());
+    }
+    const std::lock_guard lock(mutex_);
+    --busy_;
+    changed_.notify_all();
+  }
+}
+
+double Rank::step(std::int64_t number) {
+  load_data(number);
+  if (double* sum = loss()) *sum = 0;
+  for (auto& m : measured) m.clear();
+  for (auto& done : done_) done.store(0);
+  {
+    const std::lock_guard lock(mutex_);
+    current_ = number;
+    busy_ = static_cast<int>(threads_.size());
+  }
+  changed_.notify_all();
+  std::exception_ptr failure;
+  try {
+    walk(program::kCompute, number);
+  } catch (const std::exception& e) {
+    abort_.raise(e.what());
+    failure = std::current_exception();
+  }
+  {
+    // The threads end with their own waits: at the latest at their deadline.
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return busy_ == 0; });
+  }
+  if (failure) std::rethrow_exception(failure);
+  abort_.check();
+  const double* sum = loss();
+  if (sum != nullptr && !std::isfinite(*sum))
+    throw Error(fmt::format("the loss of step {} is not a number", number + 1));
+  return sum != nullptr ? *sum : 0;
+}
+
+void Rank::walk(Stream stream, std::int64_t number) {
+  const bool capturing = options_.capture && stream == program::kCompute;
+  Counts base{};
+  for (std::size_t i = 0; i < class_.steps.size(); ++i) {
+    const program::Step& step = class_.steps[i];
+    const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
+    for (const std::int32_t o : ops_of_[static_cast<std::size_t>(step.segment)][stream]) {
+      const Op& op = segment.ops[static_cast<std::size_t>(o)];
+      wait_for(class_, step, o, op, base);
+      const bool updates = capturing && op.kind == OpKind::kOptimizer;
+      if (updates && number == 0) capture(op, op.reads[0], gradients);
+      const auto start = Clock::now();
+      const auto active = std::max(start, execute(op, step.micro_batch, number));
+      measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
+      if (updates && number + 1 == options_.steps) capture(op, op.writes[0], parameters);
+      complete(stream);
+    }
+    for (std::size_t q = 0; q < base.size(); ++q) base[q] += segment.stream_ops[q];
+  }
+}
+
+void Rank::wait_for(const program::RankClass& c, const program::Step& step, std::int32_t op_index,
+                    const Op& op, const Counts& base) {
+  for (std::size_t q = 0; q < base.size(); ++q) {
+    if (op.after[q] > 0) wait_until(static_cast<Stream>(q), base[q] + op.after[q], op);
+  }
+  for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
+    const program::ExternalWait& wait = c.waits[static_cast<std::size_t>(w)];
+    if (wait.op == op_index) wait_until(wait.stream, wait.count, op);
+  }
+}
+
+void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
+  const std::atomic<std::int64_t>& done = done_[stream];
+  if (done.load() >= count) return;
+  std::unique_lock lock(mutex_);
+  ++waiting_;
+  const bool reached = abort_.wait(changed_, lock, options_.deadline, [&] { return done.load() >= count; });
+  --waiting_;
+  if (!reached) {
+    throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, options_.deadline.count(),
+                            program::kStreamNames[stream]));
+  }
+}
+
+void Rank::complete(Stream stream) {
+  ++done_[stream];
+  if (waiting_.load() == 0) return;
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+// --- ops -------------------------------------------------------------------------------------------
+
+Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int64_t number) {
+  if (program::is_communication(op.kind)) return communicate(op, micro_batch);
+  OpArguments a{.op = op, .model = program_.model, .tp_rank = at_.tp};
+  for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i)
+    a.in[i] = pointer(op.reads[i], micro_batch);
+  for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
+    a.out[i] = pointer(op.writes[i], micro_batch);
+  a.loss_scale = 1.0F / static_cast<float>(program_.training.tokens_per_step());
+  a.adam = {options_.learning_rate, 0.9F, 0.95F, 1e-8F, options_.weight_decay, number + 1};
+  a.sgd = program_.training.precision == Precision::kSgd;
+  run_cpu_op(a);
+  return {};
+}
+
+Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
+  const auto elements = static_cast<std::size_t>(op.dims[0]);
+  if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
+    const std::int64_t stage = stage_of_chunk(program_.plan, op.peer_chunk);
+    const std::int64_t peer = program_.binding.rank({at_.tp, at_.dp, stage});
+    const bool gradient = op.stream == program::kGradSend || op.stream == program::kGradRecv;
+    const std::size_t bytes = elements * sizeof(float);
+    if (op.kind == OpKind::kSend)
+      return communicator_.send(peer, gradient, op.name, pointer(op.reads[0], micro_batch), bytes);
+    return communicator_.receive(peer, gradient, op.name, pointer(op.writes[0], micro_batch), bytes);
+  }
+  CollectiveCall call{.kind = op.kind == OpKind::kAllGather       ? CollectiveKind::kAllGather
+                              : op.kind == OpKind::kReduceScatter ? CollectiveKind::kReduceScatter
+                              : op.kind == OpKind::kAllReduceMax  ? CollectiveKind::kAllReduceMax
+                                                                  : CollectiveKind::kAllReduce,
+                      .name = op.name,
+                      .input = pointer(op.reads[0], micro_batch),
+                      .output = pointer(op.writes[0], micro_batch),
+                      .elements = elements};
+  call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
+  return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank of a running program: its arena, and a thread for each of its streams. A stream runs its ops in
+// order; an op starts when the other streams have completed the counts it waits for, which is all the
+// synchronisation the program asks for, and all that the simulator assumes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "exec/abort.h"
+#include "exec/communicator.h"
+#include "exec/run.h"
+#include "program/program.h"
+
+namespace orrery::exec {
+
+// When an op ran: it started when its waits were met, and was active when its last partner was there.
+struct Measured {
+  std::int32_t step, op;
+  Clock::time_point start, active, end;
+};
+
+class Rank {
+ public:
+  Rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
+       Communicator& communicator, Abort& abort);
+  ~Rank();
+
+  // Fills the arena: parameters, and zeros.
+  void initialise();
+  // Runs a training step on the calling thread and the streams' threads. Returns the sum of the losses of
+  // this rank's tokens on the last stage, zero elsewhere.
+  double step(std::int64_t number);
+
+  const program::RankClass& rank_class() const { return class_; }
+  std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last step, by stream
+  std::vector<std::vector<float>> gradients, parameters;              // captured shards, by unit
+
+ private:
+  using Counts = std::array<std::int64_t, program::kStreamCount>;
+  struct AlignedFree {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{256}); }
+  };
+
+  float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
+  double* loss() const;
+  void load_data(std::int64_t number);
+  void start_threads();
+  void serve(program::Stream stream);
+  void walk(program::Stream stream, std::int64_t number);
+  void wait_for(const program::RankClass& c, const program::Step& step, std::int32_t op_index,
+                const program::Op& op, const Counts& base);
+  void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
+  void complete(program::Stream stream);
+  Clock::time_point execute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
+  Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);
+  void capture(const program::Op& op, const program::Ref& from, std::vector<std::vector<float>>& into);
+
+  const program::Program& program_;
+  const RunOptions& options_;
+  program::Binding::Coordinates at_;
+  const program::RankClass& class_;
+  Communicator& communicator_;
+  Abort& abort_;
+  std::unique_ptr<std::byte[], AlignedFree> arena_;
+  std::array<GroupId, 6> groups_{};
+  // By segment and stream, the indices of the stream's ops.
+  std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
+
+  // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that
+  // wait for the next step.
+  std::array<std::atomic<std::int64_t>, program::kStreamCount> done_{};
+  std::atomic<int> waiting_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t current_ = -1;  // the step the threads run
+  int busy_ = 0;               // threads that have not finished it
+  bool stop_ = false;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace orrery::exec
