@@ -52,14 +52,17 @@ void execute(App& app, const Options& o) {
                 {"steps", Json::array()},
                 {"tokens_per_s", tokens_per_s},
                 {"memory", Json::object()}};
-    for (const auto& step : r.steps) out["steps"].push_back({{"loss", step.loss}, {"seconds", step.seconds}});
+    for (const auto& step : r.steps)
+      out["steps"].push_back(
+          {{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
     for (std::size_t i = 0; i < r.arena_bytes.size(); ++i)
       out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
     return print_json(out);
   }
   for (std::size_t i = 0; i < r.steps.size(); ++i) {
-    fmt::print("step {:>3}  loss {:.6f}  {:>10}  {:>8.0f} tokens/s\n", i + 1, r.steps[i].loss,
-               format(from_seconds(r.steps[i].seconds)), s.training.tokens_per_step() / r.steps[i].seconds);
+    fmt::print("step {:>3}  loss {:.6f}  gradient norm {:.4f}  {:>10}  {:>8.0f} tokens/s\n", i + 1,
+               r.steps[i].loss, r.steps[i].gradient_norm, format(from_seconds(r.steps[i].seconds)),
+               s.training.tokens_per_step() / r.steps[i].seconds);
   }
   std::int64_t most = 0;
   for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);

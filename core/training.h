@@ -73,6 +73,7 @@ struct Training {
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
   bool dropout = false;  // keeps one-byte masks
+  double clip = 1.0;     // largest global gradient norm; 0: gradients are neither measured nor clipped
 
   double tokens_per_step() const { return static_cast<double>(global_batch) * static_cast<double>(sequence); }
 };
@@ -93,6 +94,11 @@ void describe(V& v, Training& t) {
     t.precision);
   v(Field{.name = "math", .help = "number format of matrix products"}, t.math);
   v(Field{.name = "dropout", .help = "dropout after attention and MLP, and on attention scores"}, t.dropout);
+  v(Field{.name = "clip",
+          .help = "largest global gradient norm; 0 neither measures nor clips",
+          .min = 0,
+          .max = 1e30},
+    t.clip);
 }
 
 }  // namespace orrery

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "kernels/cpu/fast.h"
@@ -16,6 +17,13 @@ namespace {
 
 const std::int32_t* ids(const float* p) {
   return reinterpret_cast<const std::int32_t*>(p);
+}
+
+double* doubles(float* p) {
+  return reinterpret_cast<double*>(p);
+}
+const double* doubles(const float* p) {
+  return reinterpret_cast<const double*>(p);
 }
 
 ref::NormShape norm_shape(const program::Op& op) {
@@ -89,10 +97,26 @@ void run_cpu_op(const OpArguments& a) {
       std::fill_n(out[0], d[0], 0.0F);
       return;
     case OpKind::kAccumulate:
-      return fast.add(d[0], in[0], out[0]);
-    case OpKind::kOptimizer:
-      if (a.sgd) return fast.sgd(a.adam.lr, 0.9F, d[0], in[0], out[0], out[1]);
-      return fast.adam(a.adam, d[0], in[0], out[0], out[1], out[1] + d[0]);
+      if ((a.op.flags & program::kDoubles) == 0) return fast.add(d[0], in[0], out[0]);
+      for (std::int64_t i = 0; i < d[0]; ++i) doubles(out[0])[i] += doubles(in[0])[i];
+      return;
+    case OpKind::kNormSquare:
+      if (!accumulate) std::fill_n(doubles(out[0]), program::kNormBins, 0.0);
+      for (const auto& [first, count] : a.counted) fast.add_squares(count, in[0] + first, doubles(out[0]));
+      return;
+    case OpKind::kNormFinish: {
+      const double norm = std::sqrt(ref::sum_of_bins(doubles(in[0])));
+      const double factor = norm > a.clip ? static_cast<double>(a.clip) / (norm + 1e-6) : 1.0;
+      *reinterpret_cast<GradientNorm*>(out[0]) = {norm, static_cast<float>(factor)};
+      return;
+    }
+    case OpKind::kOptimizer: {
+      const float scale = in[3] != nullptr ? reinterpret_cast<const GradientNorm*>(in[3])->factor : 1.0F;
+      if (a.sgd) return fast.sgd({a.adam.lr, 0.9F, scale}, d[0], in[0], out[0], out[1]);
+      ref::Adam adam = a.adam;
+      adam.scale = scale;
+      return fast.adam(adam, d[0], in[0], out[0], out[1], out[1] + d[0]);
+    }
     case OpKind::kDropoutGrad:
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:

@@ -9,7 +9,6 @@
 #include <new>
 
 #include "core/error.h"
-#include "exec/cpu_ops.h"
 #include "exec/logical.h"
 
 namespace orrery::exec {
@@ -45,6 +44,9 @@ Rank::Rank(const program::Program& program, const RunOptions& options, std::int6
     for (std::size_t i = 0; i < ops.size(); ++i)
       ops_of_[s][ops[i].stream].push_back(static_cast<std::int32_t>(i));
   }
+  loss_ = find<double>("loss");
+  norm_ = find<const GradientNorm>("gradient-norm");
+  find_counted();
   start_threads();
 }
 
@@ -65,11 +67,30 @@ float* Rank::pointer(const Ref& r, std::int32_t micro_batch) const {
   return reinterpret_cast<float*>(base) + r.offset + shard * r.shard_stride;
 }
 
-double* Rank::loss() const {
+template <class T>
+T* Rank::find(const char* name) const {
   for (const program::Buffer& b : class_.buffers) {
-    if (b.name == "loss") return reinterpret_cast<double*>(arena_.get() + b.arena_offset);
+    if (b.name == name) return reinterpret_cast<T*>(arena_.get() + b.arena_offset);
   }
   return nullptr;
+}
+
+// A parameter that every tensor rank holds whole counts on the first.
+void Rank::find_counted() {
+  counted_.resize(class_.units.size());
+  for (const program::Parameter& p : class_.parameters) {
+    if (p.split == program::Parameter::Split::kNone && at_.tp > 0) continue;
+    const program::Unit& u = class_.units[static_cast<std::size_t>(p.unit)];
+    const std::int64_t shard = at_.dp % program_.binding.shard * u.shard;
+    const std::int64_t first = std::max(p.offset, shard);
+    const std::int64_t end = std::min(p.offset + p.local_elements(), shard + u.shard);
+    if (first >= end) continue;
+    auto& ranges = counted_[static_cast<std::size_t>(p.unit)];
+    if (!ranges.empty() && ranges.back().first + ranges.back().second == first - shard)
+      ranges.back().second += end - first;
+    else
+      ranges.emplace_back(first - shard, end - first);
+  }
 }
 
 void Rank::initialise() {
@@ -155,9 +176,9 @@ void Rank::serve(Stream stream) {
   }
 }
 
-double Rank::step(std::int64_t number) {
+Rank::StepResult Rank::step(std::int64_t number) {
   load_data(number);
-  if (double* sum = loss()) *sum = 0;
+  if (loss_ != nullptr) *loss_ = 0;
   for (auto& m : measured) m.clear();
   for (auto& done : done_) done.store(0);
   {
@@ -180,10 +201,11 @@ double Rank::step(std::int64_t number) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  const double* sum = loss();
-  if (sum != nullptr && !std::isfinite(*sum))
-    throw Error(fmt::format("the loss of step {} is not a number", number + 1));
-  return sum != nullptr ? *sum : 0;
+  const StepResult out{loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0};
+  if (!std::isfinite(out.loss)) throw Error(fmt::format("the loss of step {} is not a number", number + 1));
+  if (!std::isfinite(out.gradient_norm))
+    throw Error(fmt::format("the gradient norm of step {} is not a number", number + 1));
+  return out;
 }
 
 void Rank::walk(Stream stream, std::int64_t number) {
@@ -249,6 +271,8 @@ Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int
     a.out[i] = pointer(op.writes[i], micro_batch);
   a.loss_scale = 1.0F / static_cast<float>(program_.training.tokens_per_step());
   a.adam = {options_.learning_rate, 0.9F, 0.95F, 1e-8F, options_.weight_decay, number + 1};
+  a.clip = static_cast<float>(program_.training.clip);
+  if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];
   a.sgd = program_.training.precision == Precision::kSgd;
   run_cpu_op(a);
   return {};
@@ -260,7 +284,8 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
     const std::int64_t stage = stage_of_chunk(program_.plan, op.peer_chunk);
     const std::int64_t peer = program_.binding.rank({at_.tp, at_.dp, stage});
     const bool gradient = op.stream == program::kGradSend || op.stream == program::kGradRecv;
-    const std::size_t bytes = elements * sizeof(float);
+    const std::size_t bytes =
+        elements * ((op.flags & program::kDoubles) != 0 ? sizeof(double) : sizeof(float));
     if (op.kind == OpKind::kSend)
       return communicator_.send(peer, gradient, op.name, pointer(op.reads[0], micro_batch), bytes);
     return communicator_.receive(peer, gradient, op.name, pointer(op.writes[0], micro_batch), bytes);
@@ -273,6 +298,7 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
                       .input = pointer(op.reads[0], micro_batch),
                       .output = pointer(op.writes[0], micro_batch),
                       .elements = elements};
+  if ((op.flags & program::kDoubles) != 0) call.type = DType::kFloat64;
   call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
   return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
 }

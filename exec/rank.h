@@ -15,6 +15,7 @@
 
 #include "exec/abort.h"
 #include "exec/communicator.h"
+#include "exec/cpu_ops.h"
 #include "exec/run.h"
 #include "program/program.h"
 
@@ -34,9 +35,12 @@ class Rank {
 
   // Fills the arena: parameters, and zeros.
   void initialise();
-  // Runs a training step on the calling thread and the streams' threads. Returns the sum of the losses of
-  // this rank's tokens on the last stage, zero elsewhere.
-  double step(std::int64_t number);
+  struct StepResult {
+    double loss = 0;           // sum over this rank's tokens on the last stage, zero elsewhere
+    double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
+  };
+  // Runs a training step on the calling thread and the threads of the streams.
+  StepResult step(std::int64_t number);
 
   const program::RankClass& rank_class() const { return class_; }
   std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last step, by stream
@@ -49,8 +53,10 @@ class Rank {
   };
 
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
-  double* loss() const;
+  template <class T>
+  T* find(const char* name) const;
   void load_data(std::int64_t number);
+  void find_counted();
   void start_threads();
   void serve(program::Stream stream);
   void walk(program::Stream stream, std::int64_t number);
@@ -72,6 +78,10 @@ class Rank {
   std::array<GroupId, 6> groups_{};
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
+  double* loss_ = nullptr;
+  const GradientNorm* norm_ = nullptr;
+  // By unit: the ranges of this rank's shard that count in the gradient norm.
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> counted_;
 
   // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that
   // wait for the next step.

@@ -88,7 +88,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     communicators.push_back(world.communicator(rank));
     ranks.push_back(std::make_unique<Rank>(program, options, rank, *communicators.back(), world.abort()));
   }
-  std::vector<std::vector<double>> losses(n_ranks, std::vector<double>(n_steps));
+  std::vector<std::vector<Rank::StepResult>> results(n_ranks, std::vector<Rank::StepResult>(n_steps));
   std::vector<std::vector<Clock::time_point>> ends(n_ranks, std::vector<Clock::time_point>(n_steps));
   const auto on_ranks = [&](auto&& work) {
     {
@@ -109,7 +109,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   const auto begin = Clock::now();
   on_ranks([&](std::size_t r) {
     for (std::size_t s = 0; s < n_steps; ++s) {
-      losses[r][s] = ranks[r]->step(static_cast<std::int64_t>(s));
+      results[r][s] = ranks[r]->step(static_cast<std::int64_t>(s));
       ends[r][s] = Clock::now();
     }
   });
@@ -120,9 +120,11 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     StepReport report;
     auto end = last;
     for (std::size_t r = 0; r < n_ranks; ++r) {
-      if (program.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0) report.loss += losses[r][s];
+      if (program.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0)
+        report.loss += results[r][s].loss;
       end = std::max(end, ends[r][s]);
     }
+    report.gradient_norm = results[0][s].gradient_norm;
     report.loss /= program.training.tokens_per_step();
     report.seconds = std::chrono::duration<double>(end - last).count();
     last = end;

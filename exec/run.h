@@ -29,7 +29,8 @@ struct RunOptions {
 };
 
 struct StepReport {
-  double loss = 0;
+  double loss = 0;           // mean over the tokens of the global batch
+  double gradient_norm = 0;  // before clipping; 0 when the training does not clip
   double seconds = 0;
 };
 

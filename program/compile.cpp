@@ -480,6 +480,59 @@ class ClassCompiler {
                    3 * u.shard * bytes);
   }
 
+  // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
+  // shards, then stage by stage up to the first and back down. What several ranks hold alike is counted once.
+  std::int32_t emit_gradient_norm() {
+    const std::int32_t norm = e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes);
+    const std::int32_t bins = e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBinBytes);
+    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    bool first = true;
+    for (std::size_t i = 0; i < rank_.units.size(); ++i) {
+      const auto index = static_cast<std::int32_t>(i);
+      if (tied_across_ && rank_.chunks.front() != 0 && index == unit_of(embedding_)) continue;
+      const Unit& u = rank_.units[i];
+      Op& o =
+          e_.elementwise(OpKind::kNormSquare, fmt::format("unit{}/norm", i), {u.shard, index},
+                         {{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0}}, {{bins}}, u.shard * bytes);
+      if (!first) o.flags |= kAccumulateFlag;
+      first = false;
+    }
+    const auto sum = [&](const char* name, Stream stream, Group group) {
+      e_.collective(OpKind::kAllReduce, name, stream, group, kNormBins, 8, {{bins}}, {{bins}}).flags |=
+          kDoubles;
+    };
+    if (plan_.tp > 1) sum("gradient-norm/tp/all-reduce", kTp, Group::kTp);
+    if (plan_.shards() > 1) sum("gradient-norm/shards/all-reduce", kDp, Group::kShard);
+    sum_over_stages(bins);
+    e_.elementwise(OpKind::kNormFinish, "gradient-norm", {}, {{bins}}, {{norm}}, kNormBinBytes);
+    return norm;
+  }
+
+  void sum_over_stages(std::int32_t bins) {
+    if (plan_.pp == 1) return;
+    const auto pass = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage, std::int32_t at) {
+      Op& o = e_.collective(kind, name, stream, Group::kPipeline, kNormBins, 8,
+                            kind == OpKind::kSend ? std::vector<Ref>{{at}} : std::vector<Ref>{},
+                            kind == OpKind::kRecv ? std::vector<Ref>{{at}} : std::vector<Ref>{});
+      o.flags |= kDoubles;
+      o.peer_chunk = stage;  // the first chunk of each stage is numbered as the stage
+    };
+    const bool above = rank_.stage > 0, below = rank_.stage + 1 < plan_.pp;
+    if (below) {
+      const std::int32_t received =
+          e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBinBytes);
+      pass(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
+      e_.elementwise(OpKind::kAccumulate, "gradient-norm/add", {kNormBins}, {{received}, {bins}}, {{bins}},
+                     3 * kNormBinBytes)
+          .flags |= kDoubles;
+    }
+    if (above) {
+      pass(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
+      pass(OpKind::kRecv, "gradient-norm/down/recv", kRecv, rank_.stage - 1, bins);
+    }
+    if (below) pass(OpKind::kSend, "gradient-norm/down/send", kSend, rank_.stage + 1, bins);
+  }
+
   void emit_optimizer() {
     begin(SegmentKind::kOptimizer, 0, true);
     if (!e_.stack.overlap_grad_reduce) {
@@ -490,14 +543,17 @@ class ClassCompiler {
       }
     }
     exchange_tied();
+    const std::int32_t norm = e_.training.clip > 0 ? emit_gradient_norm() : -1;
     const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];
       const std::string name = fmt::format("unit{}", i);
       const Ref gradient{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
       const Ref parameter{u.parameter_buffer, 0, plan_.zero == 1 || plan_.zero == 2 ? u.shard : 0};
-      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard},
-                     {gradient, parameter, {u.optimizer_buffer}}, {parameter, {u.optimizer_buffer}},
+      std::vector<Ref> reads{gradient, parameter, {u.optimizer_buffer}};
+      if (norm >= 0) reads.push_back({norm});
+      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard}, std::move(reads),
+                     {parameter, {u.optimizer_buffer}},
                      u.shard * (bytes.gradient + 2 * bytes.optimizer() + bytes.parameter));
       const std::int64_t gradients = plan_.zero >= 2 ? u.shard : u.padded;
       e_.elementwise(OpKind::kZeroGrad, name + "/zero-grad", {gradients}, {}, {{u.gradient_buffer}},

@@ -17,7 +17,9 @@
 //   kBiasGrad        {rows, width}  db (+)= column sums
 //   kLossMax         {T, columns of this rank, 0, V}
 //   kLossSum, kLoss, kLossGrad likewise
-//   kOptimizer       {elements}     on this rank's shard
+//   kNormSquare      {elements, unit}  adds the squares of a gradient shard to the bins of their sum
+//   kNormFinish      {}             bins to {norm, factor that clips it}
+//   kOptimizer       {elements}     on this rank's shard; reads {gradient, parameter, state, norm?}
 //   collectives      {elements of the full tensor}; all-gather reads a shard and writes the whole
 //   kSend, kRecv     {elements}
 #pragma once

@@ -57,6 +57,8 @@ enum class OpKind : std::uint8_t {
   kLossGrad,
   kZeroGrad,
   kAccumulate,
+  kNormSquare,
+  kNormFinish,
   kOptimizer,
   // Communication.
   kAllReduce,
@@ -130,7 +132,11 @@ struct Op {
   // this segment instance (0: no wait).
   std::array<std::int32_t, kStreamCount> after{};
 };
-inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
+// kDoubles: elements are 8-byte floats.
+inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8, kDoubles = 16;
+// A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
+inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
+inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it
 
 enum class SegmentKind : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kOptimizer };
 constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input", "backward-weight",

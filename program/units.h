@@ -55,7 +55,8 @@ void append_units(const BlockElements& elements, const Model& m, std::int64_t ze
 // the shard group), transient rings, data, and one copy more of what is sent and received than is in flight.
 struct StageEnds {
   bool first = false, last = false;  // holds the first chunk, the last one
-  std::int64_t received = 0;         // tensors that arrive from other chunks; as many leave for them
+  bool last_stage = false;
+  std::int64_t received = 0;  // tensors that arrive from other chunks; as many leave for them
 };
 std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
                           const StageEnds& ends);

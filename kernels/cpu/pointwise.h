@@ -30,8 +30,11 @@ struct Pointwise {
                     float scale, float* d_logits);
   void (*adam)(const reference::Adam& a, Index n, const float* gradient, float* parameter, float* m,
                float* v);
-  void (*sgd)(float lr, float momentum, Index n, const float* gradient, float* parameter, float* velocity);
+  void (*sgd)(const reference::Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
   void (*add)(Index n, const float* x, float* sum);
+
+  // Adds the squares of x to the bins of an exact sum (reference.h).
+  void (*add_squares)(Index n, const float* x, double* bins);
 
   // Of one row of scores in place: exp(x - largest), zero from `valid` to `width`; returns their sum.
   float (*softmax_row)(Index valid, Index width, float* x, float* largest);

@@ -10,6 +10,7 @@ namespace {
 using reference::Adam;
 using reference::LossShape;
 using reference::NormShape;
+using reference::Sgd;
 
 constexpr int kLanes = 16;
 constexpr float kEpsilon = 1e-5F;
@@ -245,11 +246,11 @@ float power(float base, Index exponent) {
 void adam(const Adam& a, Index n, const float* __restrict gradient, float* __restrict parameter,
           float* __restrict m, float* __restrict v) {
   const float beta1 = a.beta1, beta2 = a.beta2, other1 = 1 - beta1, other2 = 1 - beta2;
-  const float rate = a.lr, epsilon = a.epsilon, decay = a.decay;
+  const float rate = a.lr, epsilon = a.epsilon, decay = a.decay, scale = a.scale;
   const float correct1 = 1.0F / (1.0F - power(beta1, a.step)),
               correct2 = 1.0F / (1.0F - power(beta2, a.step));
   for (Index i = 0; i < n; ++i) {
-    const float g = gradient[i];
+    const float g = gradient[i] * scale;
     m[i] = beta1 * m[i] + other1 * g;
     v[i] = beta2 * v[i] + other2 * g * g;
     const float update = (m[i] * correct1) / (__builtin_sqrtf(v[i] * correct2) + epsilon);
@@ -257,12 +258,45 @@ void adam(const Adam& a, Index n, const float* __restrict gradient, float* __res
   }
 }
 
-void sgd(float lr, float momentum, Index n, const float* __restrict gradient, float* __restrict parameter,
+void sgd(const Sgd& s, Index n, const float* __restrict gradient, float* __restrict parameter,
          float* __restrict velocity) {
+  const float lr = s.lr, momentum = s.momentum, scale = s.scale;
   for (Index i = 0; i < n; ++i) {
-    velocity[i] = momentum * velocity[i] + gradient[i];
+    velocity[i] = momentum * velocity[i] + gradient[i] * scale;
     parameter[i] -= lr * velocity[i];
   }
+}
+
+void add_squares_of_block(Index n, const float* __restrict x, double* __restrict bins) {
+  const float most = largest_of(n, [=](Index j) { return x[j] < 0 ? -x[j] : x[j]; });
+  int exponent = -298;  // the largest square is below 2^exponent
+  if (most > 0) (void)__builtin_frexp(static_cast<double>(most) * static_cast<double>(most), &exponent);
+  const int first = exponent > 256 ? 0 : (256 - exponent) / 20;
+  constexpr int kBins = 4;
+  double anchor[kBins], part[kBins][kLanes] = {};
+  for (int b = 0; b < kBins; ++b) anchor[b] = 1.5 * __builtin_ldexp(1.0, 289 - 20 * (first + b));
+  const auto add = [&](Index j, int lane) {
+    double rest = static_cast<double>(x[j]) * static_cast<double>(x[j]);
+    for (int b = 0; b < kBins; ++b) {
+      const double p = (rest + anchor[b]) - anchor[b];
+      part[b][lane] += p;
+      rest -= p;
+    }
+  };
+  Index j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) add(j + lane, lane);
+  }
+  for (; j < n; ++j) add(j, 0);
+  for (int b = 0; b < kBins; ++b) {
+    for (const double p : part[b]) bins[first + b] += p;
+  }
+}
+
+void add_squares(Index n, const float* x, double* bins) {
+  constexpr Index kBlock = 4096;
+  for (Index at = 0; at < n; at += kBlock)
+    add_squares_of_block(n - at < kBlock ? n - at : kBlock, x + at, bins);
 }
 
 void add(Index n, const float* __restrict x, float* __restrict total) {
@@ -310,6 +344,7 @@ const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
                            .adam = adam,
                            .sgd = sgd,
                            .add = add,
+                           .add_squares = add_squares,
                            .softmax_row = softmax_row,
                            .probabilities_row = probabilities_row,
                            .score_grad_row = score_grad_row,

@@ -92,9 +92,24 @@ void loss_grad(const LossShape& s, const float* probabilities, const std::int32_
 // AdamW without weight decay on biases is the caller's business: `decay` is used as given.
 struct Adam {
   float lr, beta1, beta2, epsilon, decay;
-  Index step;  // from 1
+  Index step;          // from 1
+  float scale = 1.0F;  // of the gradient
 };
 void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v);
-void sgd(float lr, float momentum, Index n, const float* gradient, float* parameter, float* velocity);
+struct Sgd {
+  float lr, momentum;
+  float scale = 1.0F;
+};
+void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
+
+// A sum of squares whose bits do not depend on the order of its terms, nor on how they are spread over ranks
+// (after Demmel and Nguyen, "Parallel reproducible summation", 2015). Bin j holds multiples of
+// 2^(237 - 20 j): each square, exact in double precision, is rounded to the largest bin that sees it, its
+// remainder to the next, and so on for four bins below the largest square of a block. So each bin's sum is
+// exact for up to 2^33 terms, and bins may be added in any order. Three bins from the first that is not zero
+// are the same for every split into blocks: they are the sum, to 2^-40 of the largest square.
+inline constexpr Index kSquareBins = 32;
+void add_squares(Index n, const float* x, double* bins);
+double sum_of_bins(const double* bins);
 
 }  // namespace orrery::kernels::reference

@@ -87,18 +87,39 @@ void adam(const Adam& a, Index n, const float* gradient, float* parameter, float
   const auto step = static_cast<float>(a.step);
   const float correct1 = 1.0F - std::pow(a.beta1, step), correct2 = 1.0F - std::pow(a.beta2, step);
   for (Index i = 0; i < n; ++i) {
-    m[i] = a.beta1 * m[i] + (1 - a.beta1) * gradient[i];
-    v[i] = a.beta2 * v[i] + (1 - a.beta2) * gradient[i] * gradient[i];
+    const float g = gradient[i] * a.scale;
+    m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
+    v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
     const float update = (m[i] / correct1) / (std::sqrt(v[i] / correct2) + a.epsilon);
     parameter[i] -= a.lr * (update + a.decay * parameter[i]);
   }
 }
 
-void sgd(float lr, float momentum, Index n, const float* gradient, float* parameter, float* velocity) {
+void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity) {
   for (Index i = 0; i < n; ++i) {
-    velocity[i] = momentum * velocity[i] + gradient[i];
-    parameter[i] -= lr * velocity[i];
+    velocity[i] = s.momentum * velocity[i] + gradient[i] * s.scale;
+    parameter[i] -= s.lr * velocity[i];
   }
+}
+
+// Element by element: every bin from the top, without blocks.
+void add_squares(Index n, const float* x, double* bins) {
+  for (Index i = 0; i < n; ++i) {
+    double rest = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    for (Index j = 0; j < kSquareBins; ++j) {
+      const double anchor = 1.5 * std::ldexp(1.0, static_cast<int>(289 - 20 * j));  // 2^52 of the bin's units
+      const double part = (rest + anchor) - anchor;
+      bins[j] += part;
+      rest -= part;
+    }
+  }
+}
+
+double sum_of_bins(const double* bins) {
+  for (Index j = 0; j + 2 < kSquareBins; ++j) {
+    if (bins[j] != 0) return bins[j] + (bins[j + 1] + bins[j + 2]);
+  }
+  return 0;
 }
 
 }  // namespace orrery::kernels::reference

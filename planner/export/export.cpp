@@ -81,6 +81,7 @@ std::string to_megatron(const PlanFile& f) {
   if (t.math == Math::kBf16) x.add("bf16");
   if (t.math == Math::kFp16) x.add("fp16");
   if (t.math == Math::kFp8) x.add("fp8-format", "hybrid");
+  x.add("clip-grad", t.clip);
   if (t.precision == Precision::kMegatron) x.add("accumulate-allreduce-grads-in-fp32");
   if (t.precision == Precision::kMixed) x.add("grad-reduce-in-bf16");
   return std::move(x).text() + "\n";
@@ -96,6 +97,7 @@ std::string to_deepspeed(const PlanFile& f) {
       {"stage", p.zero}, {"overlap_comm", true}, {"contiguous_gradients", true}, {"reduce_scatter", true}};
   if (p.zero == 3 && p.shards() < p.dp) zero["zero_hpz_partition_size"] = p.shards();
   j["zero_optimization"] = zero;
+  j["gradient_clipping"] = f.scenario.training.clip;
   const Math math = f.scenario.training.math;
   j["bf16"] = {{"enabled", math == Math::kBf16 || math == Math::kFp8}};
   j["fp16"] = {{"enabled", math == Math::kFp16}};

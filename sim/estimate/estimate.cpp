@@ -161,6 +161,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   if (plan.zero >= 1 && shards < plan.dp) {
     once += collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
   }
+  u.norm = elementwise(shard * bytes_.gradient);
   u.optimizer = elementwise(shard * (bytes_.gradient + 2 * bytes_.optimizer() + bytes_.parameter));
   u.clear = elementwise((plan.zero >= 2 ? shard : padded) * bytes_.gradient);
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
@@ -183,11 +184,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     const Role role = kind_of(c).role;
     ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
     ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
+    ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
     ends.received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
   }
   out.units.clear();
   out.chunk_end.clear();
-  out.most = 0;
+  out.most = out.update = 0;
   double slowest = 0;
   unit_sizes_.clear();
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
@@ -205,9 +207,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       u.share = i + 1 == unit_sizes_.size() ? 2.0
                                             : static_cast<double>(layers_done) /
                                                   static_cast<double>(std::max<std::int64_t>(1, layers));
+      // A tied weight that two stages hold counts once in the norm.
+      if (i == begin && chunk.head && m.tied_embeddings && !ends.first) u.norm = 0;
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
-      out.most += static_cast<double>(u.late + u.optimizer + u.gather + u.clear);
+      out.most += static_cast<double>(u.late + u.norm);
+      out.update += static_cast<double>(u.optimizer + u.gather + u.clear);
     }
     out.chunk_end.push_back(out.units.size());
   }
@@ -230,7 +235,9 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     const program::BlockElements elements(problem_.scenario.model, plan.tp);
     const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
     p.tie_transfer = transfer_cost(Bytes{shard * bytes_.gradient}, pairs(plan), problem_.cluster).value;
+    p.norm_hop = transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster).value;
   }
+  p.norm_finish = elementwise(program::kNormBinBytes);
   return p;
 }
 
@@ -275,7 +282,8 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
 
 // When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
 // `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie) {
+Estimator::StageEnd Estimator::stage_end(const Plan& plan, const StagePieces& s, std::size_t place,
+                                         std::int64_t tie) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const double hidden = 1 / om, lost = 1 - 1 / oc;  // of a collective's time beside compute, done and added
   const std::size_t v = s.chunk_end.size();
@@ -307,8 +315,22 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     if (s.units[u].late > 0) reduced_at_[u] = communication += static_cast<double>(s.units[u].late);
   }
-  StageEnd out{static_cast<std::int64_t>(std::max(compute, communication)), 0};
+  StageEnd out;
+  out.reduced = static_cast<std::int64_t>(std::max(compute, communication));
   if (tie > 0) compute = std::max(compute, static_cast<double>(tie));
+  if (problem_.scenario.training.clip > 0) {
+    for (std::size_t u = 0; u < s.units.size(); ++u)
+      compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].norm);
+    out.ready = static_cast<std::int64_t>(std::max(compute, communication));
+    const auto sum = [&](std::int64_t members, std::int64_t stride) {
+      if (members > 1)
+        out.ready += collective(OpKind::kAllReduce, program::kNormBinBytes, group(members, stride));
+    };
+    const program::Binding b = program::bind(plan);
+    sum(plan.tp, b.tp_stride);
+    sum(plan.shards(), b.dp_stride);
+    return out;
+  }
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].optimizer);
     if (s.units[u].gather > 0)
@@ -338,6 +360,17 @@ Time Estimator::engine_step(const Plan& plan) const {
   return Time{time + (time - step(enough - plan.pp)) * (plan.micro_batches - enough) / plan.pp};
 }
 
+// The update of all units from a start on, and the gathers of what other ranks updated.
+std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) const {
+  std::int64_t compute = start, communication = start;
+  for (const UnitCost& u : s.units) {
+    compute += u.optimizer;
+    if (u.gather > 0) communication = std::max(communication, compute) + u.gather;
+    compute += u.clear;
+  }
+  return std::max(compute, communication);
+}
+
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces(plan);
@@ -347,7 +380,10 @@ Estimate Estimator::estimate(const Plan& plan) {
   Estimate out;
   std::int64_t tie = 0;
   if (problem_.scenario.model.tied_embeddings && last_run_ != 0)
-    tie = stage_end(p.runs.front(), 0, 0).reduced + p.tie_transfer;
+    tie = stage_end(plan, p.runs.front(), 0, 0).reduced + p.tie_transfer;
+  // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
+  const bool norm = problem_.scenario.training.clip > 0;
+  std::int64_t ready = 0;  // on the first stage
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];
     const StagePieces& s = p.runs[static_cast<std::size_t>(place.run)];
@@ -356,10 +392,20 @@ Estimate Estimator::estimate(const Plan& plan) {
       out.fullest_stage = static_cast<std::int32_t>(place.stage);
     }
     const bool holds_tied = place.run == 0 || place.run == last_run_;
-    const auto latest = static_cast<double>(std::max(place.end, holds_tied ? tie : 0)) + s.most;
-    if (dominated_[static_cast<std::size_t>(place.run)] || latest < static_cast<double>(out.step.value))
-      continue;
-    out.step = std::max(out.step, Time{stage_end(s, i, holds_tied ? tie : 0).done});
+    if (dominated_[static_cast<std::size_t>(place.run)]) continue;
+    const std::int64_t begin = std::max(place.end, holds_tied ? tie : 0);
+    const std::int64_t hops = p.norm_hop * place.stage;
+    const double latest = static_cast<double>(begin) + s.most + (norm ? static_cast<double>(hops) : s.update);
+    if (latest < static_cast<double>(norm ? ready : out.step.value)) continue;
+    const StageEnd end = stage_end(plan, s, i, holds_tied ? tie : 0);
+    ready = std::max(ready, end.ready + hops);
+    out.step = std::max(out.step, Time{end.done});
+  }
+  for (std::size_t r = 0; r < costs_.runs.size() && norm; ++r) {
+    if (dominated_[r]) continue;
+    const std::int64_t start = ready + p.norm_hop * costs_.runs[r].last() + p.norm_finish;
+    if (static_cast<double>(start) + p.runs[r].update < static_cast<double>(out.step.value)) continue;
+    out.step = std::max(out.step, Time{updated(p.runs[r], start)});
   }
   if (uneven_ && plan.schedule == Schedule::kInterleaved) out.step = engine_step(plan);
   return out;

@@ -51,12 +51,13 @@ class Estimator {
     double share = 0;
     std::int64_t reduce = 0;  // beside the last backward
     std::int64_t late = 0;    // after all backwards, where the stack does not overlap
-    std::int64_t optimizer = 0, gather = 0, clear = 0;
+    std::int64_t norm = 0, optimizer = 0, gather = 0, clear = 0;
   };
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
     std::int64_t static_bytes = 0;
-    double most = 0;  // time after the last backward, at the very most
+    double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
+    double update = 0;  // and of the update after it
     std::vector<UnitCost> units;
     std::vector<std::size_t> chunk_end;  // index past the last unit of each chunk, in that order
   };
@@ -65,6 +66,7 @@ class Estimator {
     std::int64_t zero = 0, shards = 1;
     std::vector<StagePieces> runs;
     std::int64_t tie_transfer = 0;
+    std::int64_t norm_hop = 0, norm_finish = 0;  // of the norm's bins between stages; of the factor
   };
   // Chunks of the plan that are alike.
   struct ChunkKind {
@@ -84,9 +86,12 @@ class Estimator {
   std::int64_t collective(program::OpKind kind, std::int64_t bytes, const GroupLinks& links) const;
   std::int64_t elementwise(std::int64_t bytes) const;
   struct StageEnd {
-    std::int64_t reduced, done;
+    std::int64_t reduced = 0;  // all gradients are
+    std::int64_t ready = 0;    // the optimizer could start: the norm of the stage is known to its ranks
+    std::int64_t done = 0;     // without a norm to wait for: parameters are updated and gathered
   };
-  StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie);
+  StageEnd stage_end(const Plan& plan, const StagePieces& s, std::size_t place, std::int64_t tie);
+  std::int64_t updated(const StagePieces& s, std::int64_t start) const;
   Time engine_step(const Plan& plan) const;
 
   const Problem& problem_;

@@ -86,6 +86,8 @@ TEST_P(Equivalence, LossesGradientsAndParametersEqualTheSerialRun) {
   const auto actual = train(m, c.plan, fp32(), stack());
   for (std::size_t s = 0; s < expected.steps.size(); ++s) {
     EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, 1e-5 * expected.steps[s].loss);
+    EXPECT_NEAR(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm,
+                2e-5 * expected.steps[s].gradient_norm);
   }
   difference(actual.gradients, expected.gradients);
 }
@@ -257,18 +259,53 @@ TEST(Equivalence, PipelineSchedulesAreBitExact) {
        {plan(1, 4, 1, 0), with(plan(1, 2, 1, 0), Schedule::kGPipe),
         with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2), with(plan(1, 4, 1, 0), Recompute::kFull)}) {
     const auto actual = train(m, p, fp32(), stack());
+    EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << short_name(p);
     EXPECT_EQ(actual.gradients, expected.gradients) << short_name(p);
     EXPECT_EQ(actual.parameters, expected.parameters) << short_name(p);
   }
 }
 
-// ZeRO-1 moves data too: it gives plain data parallelism's bits.
+// ZeRO-1 moves data too: it gives plain data parallelism's bits, the norm's too.
 TEST(Equivalence, ZeroStageOneIsBitExactAgainstDataParallelism) {
   const Model m = tiny("tiny-gpt");
   const auto expected = train(m, plan(1, 1, 4, 0), fp32(), stack());
   const auto actual = train(m, plan(1, 1, 4, 1), fp32(), stack());
+  EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm);
   EXPECT_EQ(actual.gradients, expected.gradients);
   EXPECT_EQ(actual.parameters, expected.parameters);
+}
+
+// The norm is that of the gradients; a plan that splits everything sees the whole model's.
+TEST(Equivalence, TheGradientNormIsTheWholeModels) {
+  Model m = tiny("tiny-gpt");
+  m.tied_embeddings = true;
+  const auto r = train(m, sp(plan(2, 2, 2, 1)), fp32(), stack());
+  double sum = 0;
+  for (const auto& [name, tensor] : r.gradients) {
+    for (const float g : tensor) sum += static_cast<double>(g) * static_cast<double>(g);
+  }
+  EXPECT_NEAR(r.steps[0].gradient_norm, std::sqrt(sum), 1e-6 * std::sqrt(sum));
+}
+
+// Plain SGD's first update is the clipped gradient: lr g clip / |g|, and lr g where nothing is clipped.
+TEST(Equivalence, GradientsAreClippedToTheLargestNorm) {
+  const Model m = tiny("tiny-llama");
+  const auto run = [&](double clip) {
+    Training t = fp32(Precision::kSgd);
+    t.clip = clip;
+    return train(m, sp(plan(2, 2, 2, 1)), t, stack(), 1);
+  };
+  const auto free = run(1e6), clipped = run(0.125), unmeasured = run(0);
+  ASSERT_GT(free.steps[0].gradient_norm, 0.25);
+  EXPECT_EQ(free.parameters, unmeasured.parameters);
+  EXPECT_EQ(unmeasured.steps[0].gradient_norm, 0);
+  const double factor = 0.125 / free.steps[0].gradient_norm;
+  const std::string name = "layer1/mlp/norm/weight";  // starts as ones
+  for (std::size_t i = 0; i < free.parameters.at(name).size(); ++i) {
+    const double without = free.parameters.at(name)[i] - 1.0,
+                 with_clip = clipped.parameters.at(name)[i] - 1.0;
+    EXPECT_NEAR(with_clip, factor * without, 2e-7);
+  }
 }
 
 }  // namespace

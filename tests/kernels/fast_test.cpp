@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -156,8 +157,8 @@ TEST(Fast, OptimizersAndSums) {
   expect_near(p2, p, 1e-6, "adam");
   EXPECT_EQ(m2, m);
   p = p2 = parameter;
-  reference::sgd(0.1F, 0.9F, n, g.data(), p.data(), m.data());
-  pointwise().sgd(0.1F, 0.9F, n, g.data(), p2.data(), m2.data());
+  reference::sgd({0.1F, 0.9F, 0.5F}, n, g.data(), p.data(), m.data());
+  pointwise().sgd({0.1F, 0.9F, 0.5F}, n, g.data(), p2.data(), m2.data());
   EXPECT_EQ(p2, p);
   reference::bias_grad(17, 59, g.data(), p.data(), true);
   pointwise().bias_grad(17, 59, g.data(), p2.data(), true);
@@ -165,6 +166,44 @@ TEST(Fast, OptimizersAndSums) {
   reference::residual(17, 59, g.data(), parameter.data(), m.data(), p.data());
   pointwise().residual(17, 59, g.data(), parameter.data(), m.data(), p2.data());
   EXPECT_EQ(p2, p);
+}
+
+// The sum of squares does not depend on order, on blocks or on shards; a plain sum does.
+TEST(Fast, SumsOfSquaresAreExact) {
+  const Index n = 20011;
+  Vector x = random_vector(n, 1);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(static_cast<float>(i % 61) - 40.0F);
+  x[17] = 1e-38F;
+  x[4711] = 3.5F;
+  std::vector<double> bins(reference::kSquareBins), exact(bins.size());
+  pointwise().add_squares(n, x.data(), bins.data());
+  reference::add_squares(n, x.data(), exact.data());
+  const double sum = reference::sum_of_bins(bins.data());
+  EXPECT_EQ(sum, reference::sum_of_bins(exact.data()));
+  long double plain = 0;
+  for (const float v : x) plain += static_cast<long double>(v) * v;
+  EXPECT_NEAR(sum, static_cast<double>(plain), 1e-11 * sum);
+
+  std::mt19937 random(kSeed);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::shuffle(x.begin(), x.end(), random);
+    std::vector<double> total(bins.size());
+    for (Index first = 0; first < n;) {
+      const Index count = std::min<Index>(n - first, 1 + static_cast<Index>(random() % 9000));
+      std::vector<double> shard(bins.size());
+      pointwise().add_squares(count, x.data() + first, shard.data());
+      for (std::size_t b = 0; b < total.size(); ++b) total[b] += shard[b];
+      first += count;
+    }
+    EXPECT_EQ(reference::sum_of_bins(total.data()), sum) << "seed " << kSeed;
+  }
+  x[3] = std::nanf("");
+  pointwise().add_squares(n, x.data(), bins.data());
+  EXPECT_TRUE(std::isnan(reference::sum_of_bins(bins.data())));
+  const Vector zeros(100);
+  std::vector<double> none(bins.size());
+  pointwise().add_squares(100, zeros.data(), none.data());
+  EXPECT_EQ(reference::sum_of_bins(none.data()), 0);
 }
 
 // A shard of an array is updated to the bits of the whole array's.

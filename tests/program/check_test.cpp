@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "program/schedule.h"
@@ -61,9 +62,21 @@ TEST(Check, ASendWithoutItsReceiveIsNamed) {
   ASSERT_EQ(forward.ops[0].kind, OpKind::kRecv);
   forward.ops[0].kind = OpKind::kNorm;
   forward.ops[0].stream = kCompute;
-  EXPECT_NE(first(p).find("no receive for pipeline/send of forward[chunk 0, micro-batch 0] on stage 0"),
+  // The next receive on the channel is that of the gradient norm.
+  EXPECT_NE(first(p).find("pipeline/send of forward[chunk 0, micro-batch 0] on stage 0 meets"),
             std::string::npos)
       << first(p);
+}
+
+TEST(Check, ASendWithNothingLeftToReceiveItIsNamed) {
+  Program p = compiled(pipelined());
+  std::vector<Op>& last = p.classes[1].segments.back().ops;
+  const auto down = std::find_if(last.begin(), last.end(),
+                                 [](const Op& op) { return op.name == "gradient-norm/down/recv"; });
+  ASSERT_NE(down, last.end());
+  down->kind = OpKind::kAccumulate;
+  down->stream = kCompute;
+  EXPECT_NE(first(p).find("no receive for gradient-norm/down/send"), std::string::npos) << first(p);
 }
 
 TEST(Check, MessagesInAnotherOrderAreNamed) {

@@ -186,7 +186,8 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                        units);
           EXPECT_EQ(units.size(), c.units.size());
           EXPECT_EQ(
-              static_bytes(m, p, t, units, {.first = first, .last = last, .received = 2 - first - last}),
+              static_bytes(m, p, t, units,
+                           {.first = first, .last = last, .last_stage = last, .received = 2 - first - last}),
               always)
               << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
