@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <iostream>
+#include <optional>
 
 #include "cli/commands.h"
+#include "exec/data.h"
+#include "exec/monitor.h"
 #include "exec/run.h"
 
 namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, trace;
-  std::int64_t steps = 5, seed = 1, deadline_s = 120;
-  double learning_rate = 3e-3;
+  std::string plan, trace, data, metrics, tensorboard;
+  std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
+  double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05;
 };
 
 void print_ranks(const program::Binding& b) {
@@ -21,6 +25,95 @@ void print_ranks(const program::Binding& b) {
     const auto c = b.coordinates(r);
     fmt::print("{:>4} {:>4} {:>4} {:>4}\n", r, c.tp, c.dp, c.pp);
   }
+}
+
+// The end of the data is held out of training.
+struct Data {
+  std::unique_ptr<exec::Dataset> whole, training, validation;
+};
+
+Data prepare_data(const Options& o, const Scenario& s) {
+  Data d;
+  d.whole = o.data.empty() ? exec::built_in_data(static_cast<std::uint64_t>(o.seed), s.model.vocab)
+                           : exec::open_data(o.data, s.training.sequence);
+  if (d.whole->vocabulary() > s.model.vocab) {
+    throw InputError(o.data, "",
+                     fmt::format("holds tokens of a vocabulary of {}, and the model's has {}",
+                                 d.whole->vocabulary(), s.model.vocab));
+  }
+  const std::int64_t n = d.whole->sequences();
+  const std::int64_t held =
+      o.validate_every == 0 ? 0 : static_cast<std::int64_t>(o.held_out * static_cast<double>(n));
+  if (o.validate_every > 0 && (held < 1 || held >= n)) {
+    throw InputError(o.data, "",
+                     fmt::format("--held-out {} of its {} sequences leaves none to {}", o.held_out, n,
+                                 held < 1 ? "validate on" : "train on"));
+  }
+  d.training = exec::part_of(*d.whole, 0, n - held);
+  if (held > 0) d.validation = exec::part_of(*d.whole, n - held, held);
+  return d;
+}
+
+// Tells the terminal and whoever watches of each step.
+class Observer {
+ public:
+  Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
+      : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
+    flops_ = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
+             static_cast<double>(s.training.global_batch);
+    if (!o.tensorboard.empty()) board_.emplace(o.tensorboard);
+  }
+
+  void operator()(std::int64_t step, const exec::StepReport& r) {
+    if (!app_.json) print(step, r);
+    if (o_.metrics.empty() && !board_) return;
+    std::vector<exec::Scalar> scalars{
+        {"step", "optimizer steps done", static_cast<double>(step + 1)},
+        {"loss", "mean cross-entropy of the last batch, nats per token", r.loss},
+        {"gradient_norm", "global norm before clipping", r.gradient_norm},
+        {"learning_rate", "of the last step", exec::learning_rate(run_, step)},
+        {"step_seconds", "duration of the last step", r.seconds},
+        {"tokens_per_second", "in the last step, all ranks", tokens_ / r.seconds},
+        {"model_flops_per_second", "in the last step, all ranks, without recomputation", flops_ / r.seconds},
+        {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting}};
+    if (r.validation_loss >= 0)
+      scalars.push_back({"validation_loss", "mean cross-entropy of held-out data", r.validation_loss});
+    if (!o_.metrics.empty()) exec::write_prometheus(o_.metrics, scalars);
+    if (board_) board_->write(step + 1, scalars);
+  }
+
+ private:
+  void print(std::int64_t step, const exec::StepReport& r) const {
+    fmt::print(
+        "step {:>4}  loss {:.6f}  gradient norm {:.4f}  {:>9}  {:>7.0f} tokens/s  {:>7.2f} GFLOP/s  waiting "
+        "{:>4.1f} %",
+        step + 1, r.loss, r.gradient_norm, format(from_seconds(r.seconds)), tokens_ / r.seconds,
+        flops_ / r.seconds / 1e9, 100 * r.waiting);
+    if (r.validation_loss >= 0) fmt::print("  validation loss {:.6f}", r.validation_loss);
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  const App& app_;
+  const Options& o_;
+  const exec::RunOptions& run_;
+  double tokens_, flops_ = 0;
+  std::optional<exec::TensorBoard> board_;
+};
+
+Json to_json(const exec::RunResult& r, double tokens_per_s) {
+  Json out = {{"schema", "orrery.run/1"},
+              {"steps", Json::array()},
+              {"tokens_per_s", tokens_per_s},
+              {"memory", Json::object()}};
+  for (const auto& step : r.steps) {
+    Json& row = out["steps"].emplace_back(
+        Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
+    if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
+  }
+  for (std::size_t i = 0; i < r.arena_bytes.size(); ++i)
+    out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
+  return out;
 }
 
 void execute(App& app, const Options& o) {
@@ -33,41 +126,40 @@ void execute(App& app, const Options& o) {
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   if (const auto problem = exec::run_problem(program); !problem.empty()) at.fail(problem);
+  const Data data = prepare_data(o, s);
   if (!app.json) print_ranks(program.binding);
   exec::RunOptions options;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
   options.learning_rate = static_cast<float>(o.learning_rate);
+  options.weight_decay = static_cast<float>(o.weight_decay);
+  options.warm_up = o.warm_up;
+  options.decay_to = static_cast<float>(o.decay_to);
   options.deadline = std::chrono::seconds(o.deadline_s);
+  options.data = data.training.get();
+  options.validation = data.validation.get();
+  options.validate_every = o.validate_every;
+  Observer observer(app, o, s, options);
+  options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const exec::RunResult r = exec::run(program, options);
   if (!o.trace.empty()) save_text(o.trace, to_chrome_trace(r.timeline));
 
   // The first step pays for warming up.
-  double seconds_sum = 0;
-  for (std::size_t i = r.steps.size() > 1 ? 1 : 0; i < r.steps.size(); ++i) seconds_sum += r.steps[i].seconds;
-  const double per_step = seconds_sum / static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
-  const double tokens_per_s = s.training.tokens_per_step() / per_step;
-  if (app.json) {
-    Json out = {{"schema", "orrery.run/1"},
-                {"steps", Json::array()},
-                {"tokens_per_s", tokens_per_s},
-                {"memory", Json::object()}};
-    for (const auto& step : r.steps)
-      out["steps"].push_back(
-          {{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
-    for (std::size_t i = 0; i < r.arena_bytes.size(); ++i)
-      out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
-    return print_json(out);
-  }
+  double total = 0, warm = 0;
   for (std::size_t i = 0; i < r.steps.size(); ++i) {
-    fmt::print("step {:>3}  loss {:.6f}  gradient norm {:.4f}  {:>10}  {:>8.0f} tokens/s\n", i + 1,
-               r.steps[i].loss, r.steps[i].gradient_norm, format(from_seconds(r.steps[i].seconds)),
-               s.training.tokens_per_step() / r.steps[i].seconds);
+    total += r.steps[i].seconds;
+    if (i > 0 || r.steps.size() == 1) warm += r.steps[i].seconds;
   }
+  const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
+  const double tokens_per_s = s.training.tokens_per_step() * counted / warm;
+  if (app.json) return print_json(to_json(r, tokens_per_s));
   std::int64_t most = 0;
   for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);
   fmt::print("{} on {} thread ranks: {:.0f} tokens/s, arena of the fullest rank {}\n",
              short_name(chosen.plan), program.binding.ranks(), tokens_per_s, format(Bytes{most}));
+  if (r.waited_for_data_s > 0.05 * total)
+    fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
+               100 * r.waited_for_data_s / total);
   if (!o.trace.empty()) fmt::print("measured timeline: {}\n", o.trace);
 }
 
@@ -84,6 +176,23 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--learning-rate", o->learning_rate, "of AdamW")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
+  command->add_option("--warm-up", o->warm_up, "steps over which the learning rate grows")
+      ->check(CLI::Range(0, 1000000));
+  command
+      ->add_option("--decay-to", o->decay_to,
+                   "share of the learning rate left at the last step (half a cosine)")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--weight-decay", o->weight_decay, "of AdamW")->check(CLI::Range(0.0, 10.0));
+  command->add_option("--data", o->data,
+                      "text (a token per byte) or GPT-2 tokens (*.bin); else a built-in corpus");
+  command->add_option("--validate-every", o->validate_every, "steps between validations on held-out data")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--held-out", o->held_out, "share of the data held out, from its end")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--metrics-file", o->metrics, "replace this file after each step (Prometheus text)");
+  command->add_option("--tensorboard", o->tensorboard, "write scalars into this folder");
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

@@ -27,19 +27,6 @@ float InitialValues::at(std::int64_t logical_index) const {
   return static_cast<float>((sum - 2.0) * std::sqrt(3.0) * 0.02);
 }
 
-void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab,
-                     std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
-  const std::uint64_t key = hash_mix(seed ^ hash_mix(static_cast<std::uint64_t>(sample)));
-  const auto v = static_cast<std::uint64_t>(vocab);
-  std::uint64_t x = key % v;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<std::int32_t>(x);
-    const bool surprise = hash_mix(key + i) % 16 == 0;
-    x = (5 * x + 7 + (surprise ? 1 : 0)) % v;
-    targets[i] = static_cast<std::int32_t>(x);
-  }
-}
-
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards) {
   LogicalTensors out;
   const program::Binding& b = program.binding;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "exec/run.h"
@@ -40,10 +39,6 @@ class InitialValues {
   program::Parameter::Init init_;
   std::uint64_t key_;
 };
-
-// The built-in corpus: sequences a small model can learn. Fills `count` tokens and their successors.
-void corpus_sequence(std::uint64_t seed, std::int64_t sample, std::int64_t vocab,
-                     std::span<std::int32_t> tokens, std::span<std::int32_t> targets);
 
 // One captured array per (rank, unit): the rank's shard of the unit.
 using UnitShards = std::vector<std::vector<std::vector<float>>>;

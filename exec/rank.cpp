@@ -26,8 +26,8 @@ constexpr Stream kHelperStreams[] = {program::kTp,   program::kDp,       program
 
 }  // namespace
 
-Rank::Rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
-           Communicator& communicator, Abort& abort)
+Rank::Rank(const program::Program& program, const RunOptions& options, const Dataset& training,
+           const Dataset* validation, std::int64_t rank, Communicator& communicator, Abort& abort)
     : program_(program),
       options_(options),
       at_(program.binding.coordinates(rank)),
@@ -47,6 +47,13 @@ Rank::Rank(const program::Program& program, const RunOptions& options, std::int6
   loss_ = find<double>("loss");
   norm_ = find<const GradientNorm>("gradient-norm");
   find_counted();
+  if (find<std::int32_t>("tokens") != nullptr || find<std::int32_t>("targets") != nullptr) {
+    const Plan& p = program.plan;
+    const std::int64_t count = p.micro_batches * p.micro_batch;
+    const Loader::Shape shape{p.global_batch(), at_.dp * count, count, program.training.sequence};
+    loader_ = std::make_unique<Loader>(training, options.seed, shape);
+    if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
+  }
   start_threads();
 }
 
@@ -114,22 +121,18 @@ void Rank::initialise() {
   parameters.resize(class_.units.size());
 }
 
-void Rank::load_data(std::int64_t number) {
-  const auto& plan = program_.plan;
-  const std::int64_t seq = program_.training.sequence;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq)), targets(tokens.size());
+// Micro-batch m is copy m of the buffers of tokens and targets.
+void Rank::load(Loader* loader, std::int64_t number) {
+  if (loader == nullptr) return;
+  const Loader::Batch& batch = loader->step(number);
+  const std::int64_t each = program_.plan.micro_batch * program_.training.sequence;
   for (std::int32_t b = 0; b < static_cast<std::int32_t>(class_.buffers.size()); ++b) {
-    const bool is_tokens = class_.buffers[static_cast<std::size_t>(b)].name == "tokens";
-    if (!is_tokens && class_.buffers[static_cast<std::size_t>(b)].name != "targets") continue;
-    for (std::int64_t m = 0; m < plan.micro_batches; ++m) {
+    const std::string& name = class_.buffers[static_cast<std::size_t>(b)].name;
+    if (name != "tokens" && name != "targets") continue;
+    const auto& from = name == "tokens" ? batch.tokens : batch.targets;
+    for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
       auto* to = reinterpret_cast<std::int32_t*>(pointer({b}, static_cast<std::int32_t>(m)));
-      for (std::int64_t i = 0; i < plan.micro_batch; ++i) {
-        const std::int64_t sample =
-            number * plan.global_batch() + (at_.dp * plan.micro_batches + m) * plan.micro_batch + i;
-        corpus_sequence(options_.seed, sample, program_.model.vocab, tokens, targets);
-        const auto& from = is_tokens ? tokens : targets;
-        std::copy(from.begin(), from.end(), to + i * seq);
-      }
+      std::copy_n(from.begin() + m * each, each, to);
     }
   }
 }
@@ -158,15 +161,16 @@ void Rank::start_threads() {
 }
 
 void Rank::serve(Stream stream) {
-  for (std::int64_t last = -1;;) {
+  for (std::int64_t served = 0;; ++served) {
+    std::int64_t number = 0;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || current_ != last; });
+      changed_.wait(lock, [&] { return stop_ || runs_ > served; });
       if (stop_) return;
-      last = current_;
+      number = current_;
     }
     try {
-      walk(stream, last);
+      walk(stream, number);
     } catch (const std::exception& e) {
       abort_.raise(e.what());
     }
@@ -177,13 +181,32 @@ void Rank::serve(Stream stream) {
 }
 
 Rank::StepResult Rank::step(std::int64_t number) {
-  load_data(number);
+  load(loader_.get(), number);
+  forward_only_ = false;
+  const StepResult out = run(number);
+  if (!std::isfinite(out.loss)) throw Error(fmt::format("the loss of step {} is not a number", number + 1));
+  if (!std::isfinite(out.gradient_norm))
+    throw Error(fmt::format("the gradient norm of step {} is not a number", number + 1));
+  return out;
+}
+
+Rank::StepResult Rank::evaluate(std::int64_t batch) {
+  load(validation_.get(), batch);
+  forward_only_ = true;
+  return run(batch);
+}
+
+Rank::StepResult Rank::run(std::int64_t number) {
   if (loss_ != nullptr) *loss_ = 0;
-  for (auto& m : measured) m.clear();
+  waited_ = {};
+  for (auto& m : measured) {
+    if (!forward_only_) m.clear();
+  }
   for (auto& done : done_) done.store(0);
   {
     const std::lock_guard lock(mutex_);
     current_ = number;
+    ++runs_;
     busy_ = static_cast<int>(threads_.size());
   }
   changed_.notify_all();
@@ -201,15 +224,12 @@ Rank::StepResult Rank::step(std::int64_t number) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  const StepResult out{loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0};
-  if (!std::isfinite(out.loss)) throw Error(fmt::format("the loss of step {} is not a number", number + 1));
-  if (!std::isfinite(out.gradient_norm))
-    throw Error(fmt::format("the gradient norm of step {} is not a number", number + 1));
-  return out;
+  return {loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0,
+          std::chrono::duration<double>(waited_).count()};
 }
 
 void Rank::walk(Stream stream, std::int64_t number) {
-  const bool capturing = options_.capture && stream == program::kCompute;
+  const bool capturing = options_.capture && !forward_only_ && stream == program::kCompute;
   Counts base{};
   for (std::size_t i = 0; i < class_.steps.size(); ++i) {
     const program::Step& step = class_.steps[i];
@@ -217,11 +237,17 @@ void Rank::walk(Stream stream, std::int64_t number) {
     for (const std::int32_t o : ops_of_[static_cast<std::size_t>(step.segment)][stream]) {
       const Op& op = segment.ops[static_cast<std::size_t>(o)];
       wait_for(class_, step, o, op, base);
+      // Work that is left out still waits: later waits count on it.
+      if (forward_only_ && segment.kind != program::SegmentKind::kForward) {
+        complete(stream);
+        continue;
+      }
       const bool updates = capturing && op.kind == OpKind::kOptimizer;
       if (updates && number == 0) capture(op, op.reads[0], gradients);
       const auto start = Clock::now();
       const auto active = std::max(start, execute(op, step.micro_batch, number));
-      measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
+      if (!forward_only_)
+        measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
       if (updates && number + 1 == options_.steps) capture(op, op.writes[0], parameters);
       complete(stream);
     }
@@ -243,6 +269,7 @@ void Rank::wait_for(const program::RankClass& c, const program::Step& step, std:
 void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
   const std::atomic<std::int64_t>& done = done_[stream];
   if (done.load() >= count) return;
+  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
   ++waiting_;
   const bool reached = abort_.wait(changed_, lock, options_.deadline, [&] { return done.load() >= count; });
@@ -251,6 +278,7 @@ void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
     throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, options_.deadline.count(),
                             program::kStreamNames[stream]));
   }
+  if (waiting.stream == program::kCompute) waited_ += Clock::now() - begin;
 }
 
 void Rank::complete(Stream stream) {
@@ -270,7 +298,7 @@ Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = pointer(op.writes[i], micro_batch);
   a.loss_scale = 1.0F / static_cast<float>(program_.training.tokens_per_step());
-  a.adam = {options_.learning_rate, 0.9F, 0.95F, 1e-8F, options_.weight_decay, number + 1};
+  a.adam = {learning_rate(options_, number), 0.9F, 0.95F, 1e-8F, options_.weight_decay, number + 1};
   a.clip = static_cast<float>(program_.training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];
   a.sgd = program_.training.precision == Precision::kSgd;

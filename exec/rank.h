@@ -16,6 +16,7 @@
 #include "exec/abort.h"
 #include "exec/communicator.h"
 #include "exec/cpu_ops.h"
+#include "exec/data.h"
 #include "exec/run.h"
 #include "program/program.h"
 
@@ -29,8 +30,9 @@ struct Measured {
 
 class Rank {
  public:
-  Rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
-       Communicator& communicator, Abort& abort);
+  // `validation` may be null.
+  Rank(const program::Program& program, const RunOptions& options, const Dataset& training,
+       const Dataset* validation, std::int64_t rank, Communicator& communicator, Abort& abort);
   ~Rank();
 
   // Fills the arena: parameters, and zeros.
@@ -38,9 +40,14 @@ class Rank {
   struct StepResult {
     double loss = 0;           // sum over this rank's tokens on the last stage, zero elsewhere
     double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
+    double waited_s = 0;       // of compute for other streams: exposed communication and pipeline bubbles
   };
   // Runs a training step on the calling thread and the threads of the streams.
   StepResult step(std::int64_t number);
+  // Runs only the forward work of a step, on a batch of the validation data.
+  StepResult evaluate(std::int64_t batch);
+  // Seconds that steps waited for their data.
+  double waited_for_data_s() const { return loader_ ? loader_->waited_s() : 0; }
 
   const program::RankClass& rank_class() const { return class_; }
   std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last step, by stream
@@ -55,7 +62,8 @@ class Rank {
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   template <class T>
   T* find(const char* name) const;
-  void load_data(std::int64_t number);
+  void load(Loader* loader, std::int64_t number);
+  StepResult run(std::int64_t number);
   void find_counted();
   void start_threads();
   void serve(program::Stream stream);
@@ -83,14 +91,19 @@ class Rank {
   // By unit: the ranges of this rank's shard that count in the gradient norm.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> counted_;
 
+  std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no tokens
+  bool forward_only_ = false;
+  Clock::duration waited_{};  // of the compute stream, in this step
+
   // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that
   // wait for the next step.
   std::array<std::atomic<std::int64_t>, program::kStreamCount> done_{};
   std::atomic<int> waiting_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t current_ = -1;  // the step the threads run
-  int busy_ = 0;               // threads that have not finished it
+  std::int64_t current_ = 0;  // the step the threads run
+  std::int64_t runs_ = 0;     // begun: what the threads wait for
+  int busy_ = 0;              // threads that have not finished it
   bool stop_ = false;
   std::vector<std::jthread> threads_;
 };

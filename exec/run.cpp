@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <mutex>
 #include <thread>
 
 #include "core/error.h"
+#include "exec/data.h"
 #include "exec/logical.h"
 #include "exec/rank.h"
 #include "exec/thread_world.h"
@@ -75,21 +78,38 @@ std::string run_problem(const program::Program& program) {
   return {};
 }
 
+float learning_rate(const RunOptions& o, std::int64_t step) {
+  if (step < o.warm_up) return o.learning_rate * static_cast<float>(step + 1) / static_cast<float>(o.warm_up);
+  if (o.decay_to == 1.0F) return o.learning_rate;
+  constexpr double kPi = 3.14159265358979323846;
+  const double done = static_cast<double>(step - o.warm_up) /
+                      static_cast<double>(std::max<std::int64_t>(1, o.steps - 1 - o.warm_up));
+  const double share = o.decay_to + (1 - o.decay_to) * 0.5 * (1 + std::cos(kPi * std::min(1.0, done)));
+  return static_cast<float>(o.learning_rate * share);
+}
+
 RunResult run(const program::Program& program, const RunOptions& options) {
   if (const std::string problem = run_problem(program); !problem.empty())
     throw InputError("", "/plan", problem);
   const auto n_ranks = static_cast<std::size_t>(program.binding.ranks());
   const auto n_steps = static_cast<std::size_t>(options.steps);
+  const auto built_in = built_in_data(options.seed, program.model.vocab);
+  const Dataset& data = options.data != nullptr ? *options.data : *built_in;
   ThreadWorld world(program.binding.ranks(), options.deadline);
   std::vector<std::unique_ptr<Communicator>> communicators;
   std::vector<std::unique_ptr<Rank>> ranks;
   for (std::size_t r = 0; r < n_ranks; ++r) {
     const auto rank = static_cast<std::int64_t>(r);
     communicators.push_back(world.communicator(rank));
-    ranks.push_back(std::make_unique<Rank>(program, options, rank, *communicators.back(), world.abort()));
+    ranks.push_back(std::make_unique<Rank>(program, options, data, options.validation, rank,
+                                           *communicators.back(), world.abort()));
   }
-  std::vector<std::vector<Rank::StepResult>> results(n_ranks, std::vector<Rank::StepResult>(n_steps));
-  std::vector<std::vector<Clock::time_point>> ends(n_ranks, std::vector<Clock::time_point>(n_steps));
+  struct OfRank {
+    Rank::StepResult result;
+    double validation_loss = 0;
+    Clock::time_point begin, end;
+  };
+  std::vector<std::vector<OfRank>> reports(n_ranks, std::vector<OfRank>(n_steps));
   const auto on_ranks = [&](auto&& work) {
     {
       std::vector<std::jthread> threads;
@@ -105,34 +125,56 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     }
     world.abort().check();
   };
+  const auto validates = [&](std::size_t s) {
+    const auto done = static_cast<std::int64_t>(s) + 1;
+    return options.validate_every > 0 && options.validation != nullptr &&
+           (done % options.validate_every == 0 || done == options.steps);
+  };
   on_ranks([&](std::size_t r) { ranks[r]->initialise(); });
-  const auto begin = Clock::now();
+  RunResult result;
+  result.steps.resize(n_steps);
+  // What all ranks say of a step.
+  const auto combine = [&](std::size_t s) {
+    StepReport& report = result.steps[s];
+    auto begin = Clock::time_point::max(), end = Clock::time_point::min();
+    double validation = 0, waited = 0;
+    for (std::size_t r = 0; r < n_ranks; ++r) {
+      const OfRank& of = reports[r][s];
+      if (program.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0) {
+        report.loss += of.result.loss;
+        validation += of.validation_loss;
+      }
+      waited += of.result.waited_s;
+      begin = std::min(begin, of.begin);
+      end = std::max(end, of.end);
+    }
+    const double tokens = program.training.tokens_per_step();
+    report.gradient_norm = reports[0][s].result.gradient_norm;
+    report.loss /= tokens;
+    if (validates(s))
+      report.validation_loss = validation / (tokens * static_cast<double>(options.validation_batches));
+    report.seconds = std::chrono::duration<double>(end - begin).count();
+    report.waiting = waited / static_cast<double>(n_ranks) / report.seconds;
+    if (options.on_step) options.on_step(static_cast<std::int64_t>(s), report);
+  };
+  std::mutex combining;
+  std::vector<std::size_t> arrived(n_steps);
   on_ranks([&](std::size_t r) {
     for (std::size_t s = 0; s < n_steps; ++s) {
-      results[r][s] = ranks[r]->step(static_cast<std::int64_t>(s));
-      ends[r][s] = Clock::now();
+      OfRank& report = reports[r][s];
+      report.begin = Clock::now();
+      report.result = ranks[r]->step(static_cast<std::int64_t>(s));
+      report.end = Clock::now();
+      for (std::int64_t b = 0; validates(s) && b < options.validation_batches; ++b)
+        report.validation_loss += ranks[r]->evaluate(b).loss;
+      const std::lock_guard lock(combining);
+      if (++arrived[s] == n_ranks) combine(s);
     }
   });
-
-  RunResult result;
-  auto last = begin;
-  for (std::size_t s = 0; s < n_steps; ++s) {
-    StepReport report;
-    auto end = last;
-    for (std::size_t r = 0; r < n_ranks; ++r) {
-      if (program.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0)
-        report.loss += results[r][s].loss;
-      end = std::max(end, ends[r][s]);
-    }
-    report.gradient_norm = results[0][s].gradient_norm;
-    report.loss /= program.training.tokens_per_step();
-    report.seconds = std::chrono::duration<double>(end - last).count();
-    last = end;
-    result.steps.push_back(report);
-  }
   UnitShards gradients, parameters;
   for (const auto& r : ranks) {
     result.arena_bytes.push_back(r->rank_class().arena_peak.value);
+    result.waited_for_data_s = std::max(result.waited_for_data_s, r->waited_for_data_s());
     gradients.push_back(std::move(r->gradients));
     parameters.push_back(std::move(r->parameters));
   }

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,19 +20,30 @@
 
 namespace orrery::exec {
 
-struct RunOptions {
-  std::int64_t steps = 1;
-  std::uint64_t seed = 1;
-  float learning_rate = 1e-3F;
-  float weight_decay = 0.0F;
-  bool capture = false;  // keep gradients and final parameters as logical tensors
-  std::chrono::milliseconds deadline{60000};
-};
+class Dataset;
 
 struct StepReport {
-  double loss = 0;           // mean over the tokens of the global batch
-  double gradient_norm = 0;  // before clipping; 0 when the training does not clip
-  double seconds = 0;
+  double loss = 0;              // mean over the tokens of the global batch
+  double gradient_norm = 0;     // before clipping; 0 when the training does not clip
+  double seconds = 0;           // without validation
+  double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
+  double validation_loss = -1;  // below zero: not validated after this step
+};
+
+struct RunOptions {
+  std::int64_t steps = 1;
+  std::uint64_t seed = 1;  // of weights and of the order of data
+  float learning_rate = 1e-3F;
+  std::int64_t warm_up = 0;             // steps over which the rate grows to learning_rate
+  float decay_to = 1.0F;                // of learning_rate at the last step, along half a cosine
+  const Dataset* data = nullptr;        // null: the built-in corpus
+  const Dataset* validation = nullptr;  // for validate_every
+  std::int64_t validate_every = 0;      // steps; 0: never. After the last step too
+  std::int64_t validation_batches = 8;
+  float weight_decay = 0.0F;
+  std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
+  bool capture = false;  // keep gradients and final parameters as logical tensors
+  std::chrono::milliseconds deadline{60000};
 };
 
 // Whole tensors by logical name, whatever the plan split them into.
@@ -40,6 +52,7 @@ using LogicalTensors = std::map<std::string, std::vector<float>>;
 struct RunResult {
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
+  double waited_for_data_s = 0;           // the longest of any rank
   Timeline timeline;                      // of the last step
   LogicalTensors gradients;               // of the first step, as the optimizer saw them
   LogicalTensors parameters;              // after the last step
@@ -47,6 +60,9 @@ struct RunResult {
 
 // Why this program cannot run here; empty when it can.
 std::string run_problem(const program::Program& program);
+
+// The learning rate of a step.
+float learning_rate(const RunOptions& options, std::int64_t step);
 
 // Throws Error when a rank fails or the deadline passes.
 RunResult run(const program::Program& program, const RunOptions& options);

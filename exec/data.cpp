@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/data.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <exception>
+
+#include "core/error.h"
+#include "exec/logical.h"
+
+namespace orrery::exec {
+namespace {
+
+class BuiltIn final : public Dataset {
+ public:
+  BuiltIn(std::uint64_t seed, std::int64_t vocabulary) : seed_(seed), vocabulary_(vocabulary) {}
+  std::int64_t sequences() const override { return std::int64_t{1} << 40; }
+  std::int64_t vocabulary() const override { return vocabulary_; }
+
+  // The successor of x is 5 x + 7, or one more every sixteenth time or so.
+  void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
+    const auto v = static_cast<std::uint64_t>(vocabulary_);
+    std::uint64_t x = key % v;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      tokens[t] = static_cast<std::int32_t>(x);
+      const bool surprise = hash_mix(key + t) % 16 == 0;
+      x = (5 * x + 7 + (surprise ? 1 : 0)) % v;
+      targets[t] = static_cast<std::int32_t>(x);
+    }
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::int64_t vocabulary_;
+};
+
+// A file mapped into memory.
+class Mapping {
+ public:
+  explicit Mapping(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat about {};
+    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+      if (file >= 0) ::close(file);
+      throw InputError(path, "", "cannot be read as a file of training data");
+    }
+    bytes_ = static_cast<std::size_t>(about.st_size);
+    if (bytes_ > 0) data_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file, 0);
+    ::close(file);
+    if (data_ == MAP_FAILED) throw InputError(path, "", "cannot be mapped into memory");
+  }
+  ~Mapping() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  const unsigned char* data() const { return static_cast<const unsigned char*>(data_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+constexpr std::size_t kHeader = 256 * 4;
+constexpr std::int64_t kGpt2Vocabulary = 50257;
+
+class File final : public Dataset {
+ public:
+  File(const std::string& path, std::int64_t length)
+      : path_(path), mapping_(path), length_(length), words_(path.ends_with(".bin")) {
+    std::int64_t tokens = static_cast<std::int64_t>(mapping_.bytes());
+    if (words_) {
+      static_assert(std::endian::native == std::endian::little);
+      std::array<std::int32_t, 3> header{};
+      if (mapping_.bytes() < kHeader)
+        throw InputError(path, "", "is too short for the header of a token file (1024 bytes)");
+      std::memcpy(header.data(), mapping_.data(), sizeof header);
+      if (header[0] != 20240520 || header[1] != 1) {
+        throw InputError(path, "",
+                         fmt::format("is no token file: it begins with {}, {} (allowed: 20240520, 1)",
+                                     header[0], header[1]));
+      }
+      tokens = header[2];
+      if (tokens < 0 || kHeader + 2 * static_cast<std::size_t>(tokens) > mapping_.bytes()) {
+        throw InputError(
+            path, "",
+            fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, mapping_.bytes()));
+      }
+    }
+    sequences_ = (tokens - 1) / length;
+    if (sequences_ < 1)
+      throw InputError(path, "", fmt::format("holds {} tokens, less than a sequence of {}", tokens, length));
+  }
+
+  std::int64_t sequences() const override { return sequences_; }
+  std::int64_t vocabulary() const override { return words_ ? kGpt2Vocabulary : 256; }
+
+  void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    const auto first = static_cast<std::size_t>(i * length_);
+    for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = at(first + t);
+    for (std::size_t t = 0; t < targets.size(); ++t) targets[t] = at(first + t + 1);
+  }
+
+ private:
+  std::int32_t at(std::size_t i) const {
+    if (!words_) return mapping_.data()[i];
+    std::uint16_t token = 0;
+    std::memcpy(&token, mapping_.data() + kHeader + 2 * i, sizeof token);
+    if (token >= kGpt2Vocabulary)
+      throw Error(fmt::format("{}: token {} is {}, outside GPT-2's vocabulary", path_, i, token));
+    return token;
+  }
+
+  std::string path_;
+  Mapping mapping_;
+  std::int64_t length_, sequences_ = 0;
+  bool words_;
+};
+
+class Part final : public Dataset {
+ public:
+  Part(const Dataset& whole, std::int64_t first, std::int64_t count)
+      : whole_(whole), first_(first), count_(count) {}
+  std::int64_t sequences() const override { return count_; }
+  std::int64_t vocabulary() const override { return whole_.vocabulary(); }
+  void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    whole_.read(first_ + i, tokens, targets);
+  }
+
+ private:
+  const Dataset& whole_;
+  std::int64_t first_, count_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary) {
+  return std::make_unique<BuiltIn>(seed, vocabulary);
+}
+
+std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length) {
+  return std::make_unique<File>(path, sequence_length);
+}
+
+std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count) {
+  return std::make_unique<Part>(whole, first, count);
+}
+
+// Four rounds of a Feistel network on the next even number of bits, walked until the result is below n.
+std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n) {
+  const int half = std::max(1, (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n - 1))) + 1) / 2);
+  const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
+  auto x = static_cast<std::uint64_t>(i);
+  do {
+    std::uint64_t left = x >> half, right = x & mask;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      const std::uint64_t next = left ^ (hash_mix(seed + hash_mix(right + (round << 48))) & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half | right;
+  } while (x >= static_cast<std::uint64_t>(n));
+  return static_cast<std::int64_t>(x);
+}
+
+Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
+    : data_(data), seed_(seed), shape_(shape) {
+  for (Batch& b : batches_) {
+    b.tokens.resize(static_cast<std::size_t>(shape.count * shape.length));
+    b.targets.resize(b.tokens.size());
+  }
+  thread_ = std::jthread([this] { prepare(); });
+}
+
+Loader::~Loader() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+}
+
+void Loader::fill(std::int64_t number, Batch& batch) const {
+  const std::int64_t n = data_.sequences();
+  const auto length = static_cast<std::size_t>(shape_.length);
+  for (std::int64_t i = 0; i < shape_.count; ++i) {
+    const std::int64_t sample = number * shape_.global_batch + shape_.first + i;
+    const std::int64_t epoch = sample / n;
+    const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
+    const std::size_t offset = static_cast<std::size_t>(i) * length;
+    data_.read(at, std::span(batch.tokens).subspan(offset, length),
+               std::span(batch.targets).subspan(offset, length));
+  }
+}
+
+void Loader::prepare() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || (wanted_ != ready_ && !failure_); });
+    if (stop_) return;
+    const std::int64_t number = wanted_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      fill(number, batches_[number % 2]);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    ready_ = number;
+    changed_.notify_all();
+  }
+}
+
+const Loader::Batch& Loader::step(std::int64_t number) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  if (wanted_ != number) {
+    changed_.wait(lock, [&] { return wanted_ == ready_; });
+    wanted_ = number;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [&] { return ready_ == number; });
+  if (failure_) std::rethrow_exception(failure_);
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  wanted_ = number + 1;
+  changed_.notify_all();
+  return batches_[number % 2];
+}
+
+}  // namespace orrery::exec

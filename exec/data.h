@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training data. A dataset is a list of sequences; which of them a step uses is a function of (seed, step),
+// and which of those a rank uses of its data-parallel index, so that every plan trains on the same batches.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace orrery::exec {
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::int64_t sequences() const = 0;  // of `length` tokens and their successors
+  virtual std::int64_t vocabulary() const = 0;
+  // Sequence i: its tokens, and each one's successor. Thread-safe. Throws Error naming the file when it holds
+  // a token outside the vocabulary.
+  virtual void read(std::int64_t i, std::span<std::int32_t> tokens,
+                    std::span<std::int32_t> targets) const = 0;
+};
+
+// The built-in corpus: sequences of a simple rule with surprises, endless and equal on every machine.
+std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary);
+
+// A file: *.bin holds GPT-2 tokens as llm.c writes them (a header of 256 32-bit integers {20240520, 1,
+// tokens, ..}, then 16-bit tokens); anything else is text, a token per byte. Read through the page cache,
+// never whole. Throws InputError when it cannot be read, is damaged, or is shorter than a sequence.
+std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length);
+
+// Sequences [first, first + count) of another.
+std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count);
+
+// A permutation of 0 .. n - 1 that needs no memory: where sample i of an epoch stands in the data.
+std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n);
+
+// What one data-parallel rank trains on: its batch of each step, prepared while the step before runs.
+class Loader {
+ public:
+  struct Shape {
+    std::int64_t global_batch, first, count, length;  // sequences [first, first + count) of the global batch
+  };
+  Loader(const Dataset& data, std::uint64_t seed, const Shape& shape);
+  ~Loader();
+
+  struct Batch {
+    std::vector<std::int32_t> tokens, targets;  // [count, length]
+  };
+  // The batch of a step; asking for it starts the preparation of the next one. Rethrows what reading threw.
+  const Batch& step(std::int64_t number);
+  double waited_s() const { return waited_s_; }  // for data that was not ready in time
+
+ private:
+  void fill(std::int64_t number, Batch& batch) const;
+  void prepare();
+
+  const Dataset& data_;
+  std::uint64_t seed_;
+  Shape shape_;
+  Batch batches_[2];
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t wanted_ = -1, ready_ = -1;  // steps
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  double waited_s_ = 0;
+  std::jthread thread_;
+};
+
+}  // namespace orrery::exec

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/data.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace orrery::exec {
+namespace {
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("orrery-data-" + std::to_string(::getpid()) + "-" +
+               testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string write(const char* name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return folder_ / name;
+  }
+  std::filesystem::path folder_;
+};
+
+std::string token_file(std::vector<std::int32_t> header, const std::vector<std::uint16_t>& tokens) {
+  header.resize(256);
+  std::string out(reinterpret_cast<const char*>(header.data()), 1024);
+  out.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2);
+  return out;
+}
+
+TEST_F(Files, TextIsATokenPerByte) {
+  const auto data = open_data(write("a.txt", "Hello, planets"), 4);
+  EXPECT_EQ(data->sequences(), 3);  // 13 tokens have a successor
+  EXPECT_EQ(data->vocabulary(), 256);
+  std::vector<std::int32_t> tokens(4), targets(4);
+  data->read(1, tokens, targets);
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "o, p");
+  EXPECT_EQ(std::string(targets.begin(), targets.end()), ", pl");
+}
+
+TEST_F(Files, TokenFilesHaveAHeader) {
+  const auto data = open_data(write("a.bin", token_file({20240520, 1, 5}, {7, 50256, 9, 10, 11})), 2);
+  EXPECT_EQ(data->sequences(), 2);
+  std::vector<std::int32_t> tokens(2), targets(2);
+  data->read(0, tokens, targets);
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{7, 50256}));
+  EXPECT_EQ(targets, (std::vector<std::int32_t>{50256, 9}));
+}
+
+TEST_F(Files, DamagedFilesAreRefused) {
+  const auto message = [&](const std::string& path) -> std::string {
+    try {
+      const auto data = open_data(path, 4);
+      std::vector<std::int32_t> tokens(4), targets(4);
+      data->read(0, tokens, targets);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const std::vector<std::uint16_t> tokens{1, 2, 3, 4, 5};
+  const auto has = [&](const std::string& path, const char* text) {
+    const std::string m = message(path);
+    EXPECT_NE(m.find(text), std::string::npos) << m;
+    EXPECT_NE(m.find(path), std::string::npos) << m;
+  };
+  has((folder_ / "none.txt").string(), "cannot be read");
+  has(folder_.string(), "cannot be read");
+  has(write("empty.txt", ""), "less than a sequence");
+  has(write("short.txt", "abcd"), "holds 4 tokens, less than a sequence of 4");
+  has(write("short.bin", "abcd"), "too short for the header");
+  has(write("magic.bin", token_file({1, 1, 5}, tokens)), "is no token file: it begins with 1, 1");
+  has(write("cut.bin", token_file({20240520, 1, 6}, tokens)), "says that it holds 6 tokens");
+  has(write("negative.bin", token_file({20240520, 1, -6}, tokens)), "says that it holds -6 tokens");
+  has(write("large.bin", token_file({20240520, 1, 5}, {1, 2, 60000, 4, 5})), "token 2 is 60000");
+}
+
+TEST(Data, ShufflingIsAPermutation) {
+  for (const std::int64_t n : {1, 2, 3, 10, 64, 1000}) {
+    std::vector<std::int64_t> seen;
+    for (std::int64_t i = 0; i < n; ++i) seen.push_back(shuffled(5, i, n));
+    if (n == 1000) {
+      EXPECT_FALSE(std::is_sorted(seen.begin(), seen.end()));
+    }
+    std::sort(seen.begin(), seen.end());
+    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(seen[static_cast<std::size_t>(i)], i);
+  }
+  int moved = 0;
+  for (std::int64_t i = 0; i < 1000; ++i) moved += shuffled(5, i, 1000) != shuffled(6, i, 1000);
+  EXPECT_GT(moved, 900);  // another epoch, another order
+}
+
+// Two ranks' batches are the halves of one rank's, whatever was asked before.
+TEST(Data, RanksShareTheGlobalBatch) {
+  const auto data = built_in_data(3, 64);
+  constexpr std::int64_t kLength = 5;
+  Loader whole(*data, 9, {8, 0, 8, kLength}), low(*data, 9, {8, 0, 4, kLength}),
+      high(*data, 9, {8, 4, 4, kLength});
+  for (const std::int64_t step : {0, 1, 2, 7, 8, 3}) {
+    auto expected = whole.step(step).tokens;
+    auto halves = low.step(step).tokens;
+    const auto& rest = high.step(step).tokens;
+    halves.insert(halves.end(), rest.begin(), rest.end());
+    EXPECT_EQ(halves, expected) << "step " << step;
+  }
+}
+
+TEST(Data, AnEpochHoldsEverySequenceOnce) {
+  const auto data = built_in_data(3, 1 << 20);
+  const auto ten = part_of(*data, 100, 10);
+  Loader loader(*ten, 1, {5, 0, 5, 1});
+  std::vector<std::int32_t> seen, expected;
+  for (std::int64_t i = 0; i < 10; ++i) {
+    std::vector<std::int32_t> token(1), target(1);
+    data->read(100 + i, token, target);
+    expected.push_back(token[0]);
+  }
+  for (const std::int64_t step : {0, 1}) {
+    const auto& tokens = loader.step(step).tokens;
+    seen.insert(seen.end(), tokens.begin(), tokens.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(seen, expected);
+}
+
+TEST_F(Files, AnErrorWhilePreparingReachesTheStep) {
+  const auto data = open_data(write("late.bin", token_file({20240520, 1, 5}, {1, 2, 3, 60000, 5})), 1);
+  Loader loader(*data, 1, {4, 0, 4, 1});
+  EXPECT_THROW(loader.step(0), Error);
+}
+
+}  // namespace
+}  // namespace orrery::exec
