@@ -45,7 +45,7 @@ struct CollectiveCall {
   void* output = nullptr;    // may be the input (a part: its place in the whole), but not for kAllToAll
   std::size_t elements = 0;  // of the whole; kinds with parts need a multiple of the group's size
   DType type = DType::kFloat32;
-  bool accumulate = false;  // kReduceScatter: add to the output
+  bool accumulate = false;  // kReduceScatter: the sum begins with the output
   std::size_t root = 0;     // member index
 };
 

@@ -55,20 +55,22 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kEmbedding:
       return ref::embedding(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0]);
     case OpKind::kEmbeddingGrad:
-      return ref::embedding_grad(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0], accumulate);
+      return kernels::embedding_grad(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0],
+                                     accumulate);
     case OpKind::kPositions:
       return ref::positions(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], in[1], out[0]);
     case OpKind::kPositionsGrad:
-      return ref::positions_grad(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], a.model.max_positions, in[0],
-                                 out[0], accumulate);
+      return kernels::positions_grad(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], a.model.max_positions, in[0],
+                                     out[0], accumulate);
     case OpKind::kNorm:
       return fast.norm(norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
     case OpKind::kNormGrad:
-      return fast.norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2], accumulate);
+      return kernels::norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2],
+                                accumulate);
     case OpKind::kHeadNorm:
       return ref::head_norm(head_norm_shape(a.op), in[0], in[1], out[0]);
     case OpKind::kHeadNormGrad:
-      return ref::head_norm_grad(head_norm_shape(a.op), in[0], in[1], in[2], out[0], out[1], accumulate);
+      return kernels::head_norm_grad(head_norm_shape(a.op), in[0], in[1], in[2], out[0], out[1], accumulate);
     case OpKind::kRope:
     case OpKind::kRopeGrad:
       return kernels::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
@@ -83,7 +85,7 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kResidual:
       return fast.residual(d[0], d[1], in[0], in[1], in[2], out[0]);
     case OpKind::kBiasGrad:
-      return fast.bias_grad(d[0], d[1], in[0], out[0], accumulate);
+      return kernels::bias_grad(d[0], d[1], in[0], out[0], accumulate);
     case OpKind::kLossMax:
       return fast.loss_max(loss_shape(a), in[0], out[0]);
     case OpKind::kLossSum:

@@ -177,7 +177,7 @@ std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n) {
 Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
     : data_(data), seed_(seed), shape_(shape) {
   for (Batch& b : batches_) {
-    b.tokens.resize(static_cast<std::size_t>(shape.count * shape.length));
+    b.tokens.resize(static_cast<std::size_t>(shape.count() * shape.length));
     b.targets.resize(b.tokens.size());
   }
   thread_ = std::jthread([this] { prepare(); });
@@ -192,8 +192,10 @@ Loader::~Loader() {
 void Loader::fill(std::int64_t number, Batch& batch) const {
   const std::int64_t n = data_.sequences();
   const auto length = static_cast<std::size_t>(shape_.length);
-  for (std::int64_t i = 0; i < shape_.count; ++i) {
-    const std::int64_t sample = number * shape_.global_batch + shape_.first + i;
+  for (std::int64_t i = 0; i < shape_.count(); ++i) {
+    const std::int64_t m = i / shape_.micro_batch, within = i % shape_.micro_batch;
+    const std::int64_t sample = number * shape_.count() * shape_.replicas +
+                                (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
     const std::size_t offset = static_cast<std::size_t>(i) * length;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Training data. A dataset is a list of sequences; which of them a step uses is a function of (seed, step),
-// and which of those a rank uses of its data-parallel index, so that every plan trains on the same batches.
+// so that every plan trains on the same batches. Replicas take the micro-batches of a batch in turn.
 #pragma once
 
 #include <condition_variable>
@@ -40,17 +40,20 @@ std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::
 // A permutation of 0 .. n - 1 that needs no memory: where sample i of an epoch stands in the data.
 std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n);
 
-// What one data-parallel rank trains on: its batch of each step, prepared while the step before runs.
+// What one replica trains on: its batch of each step, prepared while the step before runs.
 class Loader {
  public:
   struct Shape {
-    std::int64_t global_batch, first, count, length;  // sequences [first, first + count) of the global batch
+    std::int64_t micro_batch, micro_batches;  // sequences of each; of this replica
+    std::int64_t replica, replicas;
+    std::int64_t length;
+    std::int64_t count() const { return micro_batch * micro_batches; }
   };
   Loader(const Dataset& data, std::uint64_t seed, const Shape& shape);
   ~Loader();
 
   struct Batch {
-    std::vector<std::int32_t> tokens, targets;  // [count, length]
+    std::vector<std::int32_t> tokens, targets;  // [micro-batches, micro-batch, length]
   };
   // The batch of a step; asking for it starts the preparation of the next one. Rethrows what reading threw.
   const Batch& step(std::int64_t number);

@@ -49,8 +49,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
   find_counted();
   if (find<std::int32_t>("tokens") != nullptr || find<std::int32_t>("targets") != nullptr) {
     const Plan& p = program.plan;
-    const std::int64_t count = p.micro_batches * p.micro_batch;
-    const Loader::Shape shape{p.global_batch(), at_.dp * count, count, program.training.sequence};
+    const Loader::Shape shape{p.micro_batch, p.micro_batches, at_.dp, p.dp, program.training.sequence};
     loader_ = std::make_unique<Loader>(training, options.seed, shape);
     if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
   }

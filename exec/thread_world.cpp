@@ -52,12 +52,13 @@ constexpr std::size_t kBlock = 2048;  // elements summed at a time, so that the 
 // Sum (or maximum) over members, in their order, of elements [begin, end) of their inputs, given to `store`
 // by blocks.
 template <class T, class Store>
-void reduce(std::span<const T* const> inputs, bool max, std::size_t begin, std::size_t end, Store store) {
+void reduce(std::span<const T* const> inputs, bool max, std::size_t begin, std::size_t end, const T* start,
+            Store store) {
   T sum[kBlock];
   for (std::size_t at = begin; at < end; at += kBlock) {
     const std::size_t n = std::min(kBlock, end - at);
-    std::copy_n(inputs[0] + at, n, sum);
-    for (std::size_t m = 1; m < inputs.size(); ++m) {
+    std::copy_n(start != nullptr ? start + (at - begin) : inputs[0] + at, n, sum);
+    for (std::size_t m = start != nullptr ? 0 : 1; m < inputs.size(); ++m) {
       const T* x = inputs[m] + at;
       if (max) {
         for (std::size_t i = 0; i < n; ++i) sum[i] = std::max(sum[i], x[i]);
@@ -89,24 +90,21 @@ void do_share(std::span<const CollectiveCall* const> calls, std::size_t self) {
   switch (mine.kind) {
     case kAllReduce:
     case kAllReduceMax:
-      return reduce(inputs, mine.kind == kAllReduceMax, begin, end,
-                    [&](std::size_t at, std::size_t count, const T* sum) {
-                      for (std::size_t m = 0; m < n; ++m) std::copy_n(sum, count, output(m) + at);
-                    });
+      return reduce<T>(inputs, mine.kind == kAllReduceMax, begin, end, nullptr,
+                       [&](std::size_t at, std::size_t count, const T* sum) {
+                         for (std::size_t m = 0; m < n; ++m) std::copy_n(sum, count, output(m) + at);
+                       });
     case kReduce:
-      return reduce(inputs, false, begin, end, [&](std::size_t at, std::size_t count, const T* sum) {
-        std::copy_n(sum, count, output(mine.root) + at);
-      });
+      return reduce<T>(inputs, false, begin, end, nullptr,
+                       [&](std::size_t at, std::size_t count, const T* sum) {
+                         std::copy_n(sum, count, output(mine.root) + at);
+                       });
     case kReduceScatter:
-      return reduce(inputs, false, self * part, (self + 1) * part,
-                    [&](std::size_t at, std::size_t count, const T* sum) {
-                      T* to = output(self) + (at - self * part);
-                      if (!mine.accumulate) {
-                        std::copy_n(sum, count, to);
-                        return;
-                      }
-                      for (std::size_t i = 0; i < count; ++i) to[i] += sum[i];
-                    });
+      return reduce<T>(inputs, false, self * part, (self + 1) * part,
+                       mine.accumulate ? output(self) : nullptr,
+                       [&](std::size_t at, std::size_t count, const T* sum) {
+                         std::copy_n(sum, count, output(self) + (at - self * part));
+                       });
     case kAllGather:
       for (std::size_t m = 0; m < n; ++m) copy(input(m), part, output(self) + m * part);
       return;

@@ -163,4 +163,74 @@ void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inve
                    (inverse ? angles.minus_sine : angles.sine).data(), x);
 }
 
+namespace {
+
+// Workspace of the thread for the sums of one call.
+float* sums_of(std::size_t n) {
+  thread_local std::vector<float> space;
+  if (space.size() < n) space.resize(n);
+  return space.data();
+}
+
+}  // namespace
+
+void norm_grad(const reference::NormShape& s, const float* x, const float* w, const float* dy,
+               const float* residual, float* dx, float* dw, float* db, bool accumulate) {
+  const Pointwise& p = pointwise();
+  if (!accumulate) return p.norm_grad(s, x, w, dy, residual, dx, dw, db, false);
+  float* weight = sums_of(static_cast<std::size_t>(2 * s.width));
+  float* bias = db != nullptr ? weight + s.width : nullptr;
+  p.norm_grad(s, x, w, dy, residual, dx, weight, bias, false);
+  p.add(s.width, weight, dw);
+  if (db != nullptr) p.add(s.width, bias, db);
+}
+
+void head_norm_grad(const reference::HeadNormShape& s, const float* x, const float* w, const float* dy,
+                    float* dx, float* dw, bool accumulate) {
+  if (!accumulate) return reference::head_norm_grad(s, x, w, dy, dx, dw, false);
+  float* sums = sums_of(static_cast<std::size_t>(2 * s.head));
+  reference::head_norm_grad(s, x, w, dy, dx, sums, false);
+  pointwise().add(2 * s.head, sums, dw);
+}
+
+void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate) {
+  if (!accumulate) return pointwise().bias_grad(rows, width, dy, db, false);
+  float* sums = sums_of(static_cast<std::size_t>(width));
+  pointwise().bias_grad(rows, width, dy, sums, false);
+  pointwise().add(width, sums, db);
+}
+
+void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+                    const float* dy, float* d_table, bool accumulate) {
+  const Pointwise& p = pointwise();
+  if (!accumulate) std::fill_n(d_table, rows * width, 0.0F);
+  // Equal tokens one after the other, each run in its order.
+  thread_local std::vector<Index> order;
+  order.clear();
+  for (Index t = 0; t < tokens; ++t) {
+    if (ids[t] >= first && ids[t] < first + rows) order.push_back(t);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](Index a, Index b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+  float* sum = sums_of(static_cast<std::size_t>(width));
+  for (std::size_t i = 0; i < order.size();) {
+    const std::int32_t id = ids[order[i]];
+    std::copy_n(dy + order[i] * width, width, sum);
+    for (++i; i < order.size() && ids[order[i]] == id; ++i) p.add(width, dy + order[i] * width, sum);
+    p.add(width, sum, d_table + (id - first) * width);
+  }
+}
+
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
+                    float* d_table, bool accumulate) {
+  const Pointwise& p = pointwise();
+  if (!accumulate) std::fill_n(d_table, table_rows * width, 0.0F);
+  float* sum = sums_of(static_cast<std::size_t>(width));
+  for (Index r = 0; r < std::min(rows, seq); ++r) {  // the first row of each position, then its others
+    std::copy_n(dy + r * width, width, sum);
+    for (Index same = r + seq; same < rows; same += seq) p.add(width, dy + same * width, sum);
+    p.add(width, sum, d_table + (first_token + r) % seq * width);
+  }
+}
+
 }  // namespace orrery::kernels

@@ -20,4 +20,16 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
 
 void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
 
+// Gradients of parameters. With `accumulate` a call adds one number to each element: the sum over its own
+// rows, made first. So a gradient is the sum of its micro-batches' in their order, whoever computed them.
+void norm_grad(const reference::NormShape& s, const float* x, const float* w, const float* dy,
+               const float* residual, float* dx, float* dw, float* db, bool accumulate);
+void head_norm_grad(const reference::HeadNormShape& s, const float* x, const float* w, const float* dy,
+                    float* dx, float* dw, bool accumulate);
+void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate);
+void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
+                    const float* dy, float* d_table, bool accumulate);
+void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
+                    float* d_table, bool accumulate);
+
 }  // namespace orrery::kernels

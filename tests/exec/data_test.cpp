@@ -98,25 +98,28 @@ TEST(Data, ShufflingIsAPermutation) {
   EXPECT_GT(moved, 900);  // another epoch, another order
 }
 
-// Two ranks' batches are the halves of one rank's, whatever was asked before.
+// Two replicas take one's micro-batches in turn, whatever was asked before.
 TEST(Data, RanksShareTheGlobalBatch) {
   const auto data = built_in_data(3, 64);
-  constexpr std::int64_t kLength = 5;
-  Loader whole(*data, 9, {8, 0, 8, kLength}), low(*data, 9, {8, 0, 4, kLength}),
-      high(*data, 9, {8, 4, 4, kLength});
+  constexpr std::int64_t kLength = 5, kEach = 2 * kLength;
+  Loader whole(*data, 9, {2, 4, 0, 1, kLength}), even(*data, 9, {2, 2, 0, 2, kLength}),
+      odd(*data, 9, {2, 2, 1, 2, kLength});
   for (const std::int64_t step : {0, 1, 2, 7, 8, 3}) {
-    auto expected = whole.step(step).tokens;
-    auto halves = low.step(step).tokens;
-    const auto& rest = high.step(step).tokens;
-    halves.insert(halves.end(), rest.begin(), rest.end());
-    EXPECT_EQ(halves, expected) << "step " << step;
+    const auto& expected = whole.step(step).tokens;
+    const auto &first = even.step(step).tokens, &second = odd.step(step).tokens;
+    std::vector<std::int32_t> merged;
+    for (std::int64_t m = 0; m < 2; ++m) {
+      merged.insert(merged.end(), first.begin() + m * kEach, first.begin() + (m + 1) * kEach);
+      merged.insert(merged.end(), second.begin() + m * kEach, second.begin() + (m + 1) * kEach);
+    }
+    EXPECT_EQ(merged, expected) << "step " << step;
   }
 }
 
 TEST(Data, AnEpochHoldsEverySequenceOnce) {
   const auto data = built_in_data(3, 1 << 20);
   const auto ten = part_of(*data, 100, 10);
-  Loader loader(*ten, 1, {5, 0, 5, 1});
+  Loader loader(*ten, 1, {5, 1, 0, 1, 1});
   std::vector<std::int32_t> seen, expected;
   for (std::int64_t i = 0; i < 10; ++i) {
     std::vector<std::int32_t> token(1), target(1);
@@ -134,7 +137,7 @@ TEST(Data, AnEpochHoldsEverySequenceOnce) {
 
 TEST_F(Files, AnErrorWhilePreparingReachesTheStep) {
   const auto data = open_data(write("late.bin", token_file({20240520, 1, 5}, {1, 2, 3, 60000, 5})), 1);
-  Loader loader(*data, 1, {4, 0, 4, 1});
+  Loader loader(*data, 1, {4, 1, 0, 1, 1});
   EXPECT_THROW(loader.step(0), Error);
 }
 

@@ -76,8 +76,8 @@ TEST(Fast, Norms) {
         Vector dx2(x.size()), dw2 = dw, db2 = db;
         reference::norm_grad(s, x.data(), w.data(), dy.data(), residual.data(), dx.data(), dw.data(),
                              db.data(), accumulate);
-        pointwise().norm_grad(s, x.data(), w.data(), dy.data(), residual.data(), dx2.data(), dw2.data(),
-                              db2.data(), accumulate);
+        kernels::norm_grad(s, x.data(), w.data(), dy.data(), residual.data(), dx2.data(), dw2.data(),
+                           db2.data(), accumulate);
         expect_near(dx2, dx, 4e-6, "dx");
         expect_near(dw2, dw, 4e-6, "dw");
         expect_near(db2, db, 4e-6, "db");
@@ -161,11 +161,45 @@ TEST(Fast, OptimizersAndSums) {
   pointwise().sgd({0.1F, 0.9F, 0.5F}, n, g.data(), p2.data(), m2.data());
   EXPECT_EQ(p2, p);
   reference::bias_grad(17, 59, g.data(), p.data(), true);
-  pointwise().bias_grad(17, 59, g.data(), p2.data(), true);
-  EXPECT_EQ(p2, p);
+  kernels::bias_grad(17, 59, g.data(), p2.data(), true);
+  expect_near(p2, p, 1e-6, "bias gradient");
+  p2 = p;
   reference::residual(17, 59, g.data(), parameter.data(), m.data(), p.data());
   pointwise().residual(17, 59, g.data(), parameter.data(), m.data(), p2.data());
   EXPECT_EQ(p2, p);
+}
+
+// Gradients of tables; each call adds one number to an element, so two calls add up in their order to the
+// bit.
+TEST(Fast, TableGradientsAddOneNumberACall) {
+  const Index width = 9, rows = 6, tokens = 40;
+  const std::vector<std::int32_t> ids = [] {
+    std::mt19937 random(kSeed);
+    std::vector<std::int32_t> v(tokens);
+    for (auto& id : v) id = static_cast<std::int32_t>(random() % 10);
+    return v;
+  }();
+  const Vector a = random_vector(tokens * width, 1), b = random_vector(tokens * width, 2);
+  const auto check = [&](auto&& fast, auto&& plain) {
+    Vector of_a(static_cast<std::size_t>(rows * width)), of_b = of_a, both = of_a, expected = of_a;
+    fast(a.data(), of_a.data(), false);
+    fast(b.data(), of_b.data(), false);
+    fast(a.data(), both.data(), true);
+    fast(b.data(), both.data(), true);
+    for (std::size_t i = 0; i < both.size(); ++i) EXPECT_EQ(both[i], of_a[i] + of_b[i]);
+    plain(a.data(), expected.data());
+    expect_near(of_a, expected, 1e-6, "table gradient");
+  };
+  check([&](const float* dy, float* d,
+            bool add) { kernels::embedding_grad(tokens, width, 2, rows, ids.data(), dy, d, add); },
+        [&](const float* dy, float* d) {
+          reference::embedding_grad(tokens, width, 2, rows, ids.data(), dy, d, false);
+        });
+  check([&](const float* dy, float* d,
+            bool add) { kernels::positions_grad(tokens - 1, width, rows, 3, rows, dy, d, add); },
+        [&](const float* dy, float* d) {
+          reference::positions_grad(tokens - 1, width, rows, 3, rows, dy, d, false);
+        });
 }
 
 // The sum of squares does not depend on order, on blocks or on shards; a plain sum does.

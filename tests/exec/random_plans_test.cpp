@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// 500 random plans over one to eight ranks against the serial run of the same batches, ten steps each.
+//
+// Bit for bit where parallelism only moves data: every pipeline schedule, recomputation, bucket sizes,
+// overlap; ZeRO-2 and 3, whose shards take the micro-batches of all replicas in their order; ZeRO-0 and 1
+// with one micro-batch a replica. Where sums associate differently (tensor and sequence parallelism, partial
+// sums of replicas, tied weights on two stages) gradients are within a bound of backward analysis that grows
+// with depth: |dg| <= k C^L eps |g| of each tensor (k = 8, C = 1.03; arXiv:2506.09280, theorem 5.3, has this
+// form).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "exec/run.h"
+#include "program/check.h"
+#include "program/schedule.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::int64_t kSteps = 10;
+
+// What a plan does not decide.
+struct Setting {
+  std::string preset;
+  std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas
+  Precision precision = Precision::kFp32;
+  bool clipped = false, tied = false, flash = true;
+  friend auto operator<=>(const Setting&, const Setting&) = default;
+
+  Model model() const {
+    Model m = preset_model(preset);
+    m.hidden = 32;
+    m.layers = 8;
+    m.vocab = 61;
+    m.ffn_hidden = 48;
+    m.max_positions = 16;
+    m.heads = 8;
+    m.tied_embeddings = tied;
+    if (m.kv_heads > 0) m.kv_heads = 4;
+    return m;
+  }
+  Training training() const {
+    return {.global_batch = micro_batch * total,
+            .sequence = 8,
+            .precision = precision,
+            .math = Math::kFp32,
+            .clip = clipped ? 0.5 : 1e9};
+  }
+};
+
+struct Case {
+  Setting setting;
+  Plan plan;
+  Stack stack;
+  bool exact = false;
+};
+
+template <class T>
+T pick(std::mt19937& random, std::initializer_list<T> values) {
+  return values.begin()[random() % values.size()];
+}
+
+Case random_case(std::mt19937& random) {
+  for (;;) {
+    Case c;
+    Setting& s = c.setting;
+    Plan& p = c.plan;
+    s.preset = pick(random, {"tiny-gpt", "tiny-llama"});
+    s.micro_batch = pick<std::int64_t>(random, {1, 2});
+    s.total = pick<std::int64_t>(random, {4, 6, 8});
+    s.precision = pick(random, {Precision::kFp32, Precision::kSgd});
+    s.clipped = random() % 3 == 0;
+    s.tied = random() % 6 == 0;
+    s.flash = random() % 4 != 0;
+    p.tp = pick<std::int64_t>(random, {1, 1, 2, 4});
+    p.pp = pick<std::int64_t>(random, {1, 2, 3, 4, 8});
+    p.dp = pick<std::int64_t>(random, {1, 2, 3, 4, 8});
+    p.micro_batch = s.micro_batch;
+    if (p.ranks() > 8 || s.total % p.dp != 0) continue;
+    p.micro_batches = s.total / p.dp;
+    p.schedule = p.pp == 1
+                     ? Schedule::k1F1B
+                     : pick(random, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
+                                     Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV, Schedule::kNaive});
+    p.vpp = p.schedule == Schedule::kInterleaved ? 2 : p.schedule == Schedule::kZeroBubbleV ? 2 : 1;
+    if (!program::schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty()) continue;
+    if (p.pp * p.vpp > 8) continue;
+    p.zero = p.dp == 1 ? 0 : static_cast<std::int64_t>(random() % 4);
+    if (p.zero >= 2 && program::splits_backward(p.schedule)) p.zero -= 2;
+    if (p.zero > 0 && p.dp % 2 == 0 && p.dp > 2 && random() % 3 == 0) p.shard_group = 2;
+    p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
+    p.recompute = pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+    if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
+    p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
+    if (p.pp > 1 && p.vpp == 1 && p.pp < 5 && random() % 4 == 0) {
+      p.chunk_layers = layers_by_chunk(p, 8);
+      ++p.chunk_layers.front();
+      --p.chunk_layers.back();
+    }
+    if (p.recompute == Recompute::kFull && p.recompute_layers > 8 / (p.pp * p.vpp)) p.recompute_layers = 1;
+    c.stack.flash_attention = s.flash;
+    c.stack.bucket = Bytes{pick<std::int64_t>(random, {1, 20000, 60000, 1 << 30})};
+    c.stack.overlap_grad_reduce = random() % 4 != 0;
+    c.stack.overlap_tp = random() % 2 == 0;
+    const bool one_order = p.dp == 1 || (p.shards() == p.dp && p.zero >= 2) ||
+                           (p.micro_batches == 1 && (p.zero == 0 || p.shards() == p.dp));
+    c.exact = p.tp == 1 && one_order && !(s.tied && (p.dp > 1 || p.pp > 1));
+    return c;
+  }
+}
+
+exec::RunResult run(const program::Program& program) {
+  return exec::run(
+      program, {.steps = kSteps, .seed = 7, .learning_rate = 0.01F, .weight_decay = 0.01F, .capture = true});
+}
+
+program::Program compile(const Case& c) {
+  const Model m = c.setting.model();
+  const Training t = c.setting.training();
+  program::check_plan(m, c.plan, t, {"plan", ""});
+  return program::compile(m, c.plan, t, c.stack);
+}
+
+// One rank, the same micro-batches one after the other.
+const exec::RunResult& serial(const Setting& s) {
+  static std::map<Setting, exec::RunResult> known;
+  const auto [at, added] = known.try_emplace(s);
+  if (added) {
+    Case c;
+    c.setting = s;
+    c.plan.micro_batch = s.micro_batch;
+    c.plan.micro_batches = s.total;
+    c.stack.flash_attention = s.flash;
+    at->second = run(compile(c));
+  }
+  return at->second;
+}
+
+double norm_of(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+
+// The most by which tensors differ, relative to their norm, and where. Rows that pad a vocabulary are left
+// out.
+double most_different(const exec::LogicalTensors& actual, const exec::LogicalTensors& expected,
+                      std::string& where) {
+  double most = actual.size() == expected.size() ? 0 : 1e30;
+  for (const auto& [name, reference] : expected) {
+    const auto found = actual.find(name);
+    if (found == actual.end() || found->second.size() < reference.size()) {
+      where = name + " is missing";
+      return 1e30;
+    }
+    std::vector<float> off(reference.size());
+    for (std::size_t i = 0; i < off.size(); ++i) off[i] = found->second[i] - reference[i];
+    const double difference = norm_of(off) / std::max(1e-12, norm_of(reference));
+    if (!(difference <= most)) {
+      most = difference;
+      where = name;
+    }
+  }
+  return most;
+}
+
+// What is wrong with a run, or nothing.
+std::string problem_of(const exec::RunResult& actual, const exec::RunResult& expected, const Case& c) {
+  const auto differs = [](double a, double b, double tolerance) {
+    return !(std::abs(a - b) <= tolerance * std::abs(b));
+  };
+  constexpr double kEps = std::numeric_limits<float>::epsilon();
+  const double layers = static_cast<double>(c.setting.model().layers);
+  const double bound = c.exact ? 0.0 : 8 * std::pow(1.03, layers) * kEps;
+  std::string where;
+  const double gradients = most_different(actual.gradients, expected.gradients, where);
+  if (!(gradients <= bound))
+    return "gradient of " + where + " is off by " + std::to_string(gradients / kEps) + " eps";
+  const auto last = static_cast<std::size_t>(kSteps - 1);
+  // Losses are sums over replicas in double precision.
+  for (const std::size_t s : {std::size_t{0}, last}) {
+    const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : 1e-4;
+    if (differs(actual.steps[s].loss, expected.steps[s].loss, tolerance))
+      return "loss of step " + std::to_string(s) + " differs";
+    const double norm_tolerance = c.exact ? 0 : s == 0 ? bound : 1e-2;
+    if (differs(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm, norm_tolerance))
+      return "gradient norm of step " + std::to_string(s) + " differs";
+  }
+  // AdamW turns rounding of small gradients into steps of the full size: there losses are what is comparable.
+  if (c.exact || c.setting.precision == Precision::kSgd) {
+    const double parameters = most_different(actual.parameters, expected.parameters, where);
+    if (!(parameters <= (c.exact ? 0 : 1e-4))) return "parameter " + where + " differs after the last step";
+  }
+  return {};
+}
+
+class RandomPlans : public testing::TestWithParam<int> {};
+
+TEST_P(RandomPlans, EqualTheSerialRun) {
+  const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
+  std::mt19937 random(seed);
+  int exact = 0;
+  for (int i = 0; i < 50; ++i) {
+    const Case c = random_case(random);
+    exact += c.exact;
+    const auto text = [&] {
+      return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
+             (c.exact ? ", to the bit" : "") + ", seed " + std::to_string(seed) + " plan " +
+             std::to_string(i);
+    };
+    const program::Program program = compile(c);
+    const auto problems = program::check(program);
+    ASSERT_TRUE(problems.empty()) << text() << ": " << problems.front();
+    EXPECT_EQ(problem_of(run(program), serial(c.setting), c), "") << text();
+  }
+  EXPECT_GE(exact, 10);
+}
+INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 10));
+
+// Each way to break a run must be noticed.
+struct Control {
+  const char* name;
+  Case c;
+  std::function<int(program::Program&)> breaks;  // how many ops it changed
+  friend void PrintTo(const Control& c, std::ostream* out) { *out << c.name; }
+};
+
+// Applies `change` to the ops of that name on all stages.
+template <class Change>
+std::function<int(program::Program&)> at(std::string name, Change change) {
+  return [=](program::Program& p) {
+    int changed = 0;
+    for (auto& c : p.classes) {
+      for (auto& s : c.segments) {
+        for (program::Op& op : s.ops) {
+          if (op.name != name) continue;
+          change(op);
+          ++changed;
+        }
+      }
+    }
+    return changed;
+  };
+}
+void empty(program::Op& op) {
+  op.dims[0] = 0;
+}
+
+Case control_case(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero, bool tied = false) {
+  Case c;
+  c.setting = {
+      .preset = "tiny-gpt", .micro_batch = 2, .total = 8, .precision = Precision::kSgd, .tied = tied};
+  c.plan.tp = tp;
+  c.plan.pp = pp;
+  c.plan.dp = dp;
+  c.plan.zero = zero;
+  c.plan.micro_batch = 2;
+  c.plan.micro_batches = 8 / dp;
+  c.plan.sequence_parallel = tp > 1;
+  c.stack.bucket = Bytes{20000};
+  return c;
+}
+
+class Controls : public testing::TestWithParam<Control> {};
+
+TEST_P(Controls, AreNoticed) {
+  const Control& control = GetParam();
+  program::Program program = compile(control.c);
+  EXPECT_EQ(problem_of(run(program), serial(control.c.setting), control.c), "");
+  EXPECT_GT(control.breaks(program), 0);
+  EXPECT_NE(problem_of(run(program), serial(control.c.setting), control.c), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Eight, Controls,
+    testing::Values(
+        Control{"a_dropped_reduction_over_tensor_ranks", control_case(2, 2, 2, 1),
+                at("layer5/mlp/fc2/reduce-scatter", empty)},
+        Control{"a_skipped_gradient_bucket", control_case(1, 2, 2, 0), at("unit0/all-reduce", empty)},
+        Control{"a_skipped_parameter_gather", control_case(1, 2, 2, 1), at("unit1/all-gather", empty)},
+        Control{"a_partial_gradient_left_partial", control_case(2, 1, 2, 0),
+                at("layer3/attn/norm/weight/grad/all-reduce", empty)},
+        Control{"a_tied_weight_not_exchanged", control_case(1, 2, 1, 0, true),
+                at("embedding/tie/add", empty)},
+        Control{
+            "a_gradient_that_forgets_earlier_micro_batches", control_case(1, 2, 1, 0),
+            at("layer2/mlp/fc1/wgrad",
+               [](program::Op& op) { op.flags &= static_cast<std::uint8_t>(~program::kAccumulateFlag); })},
+        Control{"a_gradient_divided_by_the_micro_batches", control_case(1, 2, 1, 0),
+                [](program::Program& p) {
+                  p.training.global_batch *= p.plan.micro_batches;
+                  return 1;
+                }},
+        Control{"two_micro_batches_swapped_on_one_stage", control_case(1, 2, 1, 0),
+                [](program::Program& p) {
+                  int changed = 0;
+                  for (program::Step& step : p.classes[1].steps) {
+                    if (step.micro_batch > 1) continue;
+                    step.micro_batch = 1 - step.micro_batch;
+                    ++changed;
+                  }
+                  return changed;
+                }}),
+    [](const auto& control) { return std::string(control.param.name); });
+
+}  // namespace
+}  // namespace orrery
