@@ -14,7 +14,9 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, trace, data, metrics, tensorboard;
+  std::string plan, trace, data, metrics, tensorboard, checkpoints;
+  std::int64_t checkpoint_every = 100;
+  bool resume = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05;
 };
@@ -103,6 +105,7 @@ class Observer {
 
 Json to_json(const exec::RunResult& r, double tokens_per_s) {
   Json out = {{"schema", "orrery.run/1"},
+              {"first_step", r.first_step},
               {"steps", Json::array()},
               {"tokens_per_s", tokens_per_s},
               {"memory", Json::object()}};
@@ -139,9 +142,18 @@ void execute(App& app, const Options& o) {
   options.data = data.training.get();
   options.validation = data.validation.get();
   options.validate_every = o.validate_every;
+  options.checkpoints = o.checkpoints;
+  options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
+  options.resume = o.resume;
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const exec::RunResult r = exec::run(program, options);
+  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
+  if (r.steps.empty()) {
+    fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
+    if (app.json) print_json(to_json(r, 0));
+    return;
+  }
   if (!o.trace.empty()) save_text(o.trace, to_chrome_trace(r.timeline));
 
   // The first step pays for warming up.
@@ -193,6 +205,15 @@ void add_run(CLI::App& parent, App& app) {
       ->capture_default_str();
   command->add_option("--metrics-file", o->metrics, "replace this file after each step (Prometheus text)");
   command->add_option("--tensorboard", o->tensorboard, "write scalars into this folder");
+  CLI::Option* folder = command->add_option("--checkpoints", o->checkpoints, "folder of checkpoints");
+  command
+      ->add_option("--checkpoint-every", o->checkpoint_every,
+                   "steps between them; one after the last step too")
+      ->check(CLI::Range(1, 1000000))
+      ->needs(folder)
+      ->capture_default_str();
+  command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
+      ->needs(folder);
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

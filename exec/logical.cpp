@@ -13,11 +13,13 @@ std::uint64_t hash_mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-InitialValues::InitialValues(std::uint64_t seed, const program::Parameter& p) : init_(p.init), key_(seed) {
+InitialValues::InitialValues(std::uint64_t seed, const program::Parameter& p)
+    : init_(p.init), elements_((p.rows - p.padding) * p.cols), key_(seed) {
   for (const char c : p.name) key_ = hash_mix(key_ ^ static_cast<unsigned char>(c));
 }
 
 float InitialValues::at(std::int64_t logical_index) const {
+  if (logical_index >= elements_) return 0.0F;
   if (init_ == program::Parameter::Init::kOnes) return 1.0F;
   if (init_ == program::Parameter::Init::kZeros) return 0.0F;
   const std::uint64_t h = hash_mix(key_ ^ static_cast<std::uint64_t>(logical_index));

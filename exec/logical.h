@@ -37,6 +37,7 @@ class InitialValues {
 
  private:
   program::Parameter::Init init_;
+  std::int64_t elements_;  // padding beyond them is zero
   std::uint64_t key_;
 };
 

@@ -10,6 +10,8 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/json.h"
+#include "exec/crc32c.h"
 
 namespace orrery::exec {
 namespace {
@@ -55,34 +57,13 @@ std::uint32_t masked(std::uint32_t crc) {
 
 }  // namespace
 
-std::uint32_t crc32c(std::string_view bytes) {
-  static const std::array<std::uint32_t, 256> kTable = [] {
-    std::array<std::uint32_t, 256> table{};
-    for (std::uint32_t i = 0; i < table.size(); ++i) {
-      std::uint32_t c = i;
-      for (int bit = 0; bit < 8; ++bit) c = (c & 1) != 0 ? c >> 1 ^ 0x82f63b78U : c >> 1;
-      table[i] = c;
-    }
-    return table;
-  }();
-  std::uint32_t crc = 0xffffffffU;
-  for (const char b : bytes) crc = kTable[(crc ^ static_cast<unsigned char>(b)) & 0xff] ^ crc >> 8;
-  return crc ^ 0xffffffffU;
-}
-
 void write_prometheus(const std::string& path, const std::vector<Scalar>& scalars) {
-  const std::string partial = path + ".partial";
-  {
-    std::ofstream file(partial);
-    for (const Scalar& s : scalars) {
-      file << fmt::format("# HELP orrery_{0} {1}\n# TYPE orrery_{0} gauge\norrery_{0} {2}\n", s.name, s.help,
-                          s.value);
-    }
-    if (!file.flush()) throw Error(fmt::format("{} cannot be written", partial));
+  std::string text;
+  for (const Scalar& s : scalars) {
+    text += fmt::format("# HELP orrery_{0} {1}\n# TYPE orrery_{0} gauge\norrery_{0} {2}\n", s.name, s.help,
+                        s.value);
   }
-  std::error_code failed;
-  std::filesystem::rename(partial, path, failed);
-  if (failed) throw Error(fmt::format("{} cannot be written: {}", path, failed.message()));
+  save_text(path, text);
 }
 
 TensorBoard::TensorBoard(const std::string& folder) {

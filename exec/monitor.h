@@ -35,7 +35,4 @@ class TensorBoard {
   std::ofstream file_;
 };
 
-// CRC-32C (Castagnoli), as RFC 3720 appendix B.4 has it.
-std::uint32_t crc32c(std::string_view bytes);
-
 }  // namespace orrery::exec

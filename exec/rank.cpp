@@ -99,25 +99,63 @@ void Rank::find_counted() {
   }
 }
 
+// The part of a unit's parameters that this rank keeps, from the value of each logical element.
+template <class Value>
+void Rank::fill_unit(std::size_t index, float* to, bool whole, Value value) {
+  const program::Unit& unit = class_.units[index];
+  std::vector<float> all(static_cast<std::size_t>(unit.padded));
+  for (const program::Parameter& p : class_.parameters) {
+    if (p.unit != static_cast<std::int32_t>(index)) continue;
+    const auto of = value(p);
+    for_each_element(p, program_.binding.tp, at_.tp, [&](std::int64_t local, std::int64_t logical) {
+      all[static_cast<std::size_t>(p.offset + local)] = of(logical);
+    });
+  }
+  const std::int64_t shard = at_.dp % program_.binding.shard;
+  const auto first = all.begin() + (whole ? 0 : shard * unit.shard);
+  std::copy(first, first + (whole ? unit.padded : unit.shard), to);
+}
+
 void Rank::initialise() {
   std::memset(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value));
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
-    std::vector<float> whole(static_cast<std::size_t>(unit.padded));
-    for (const program::Parameter& p : class_.parameters) {
-      if (p.unit != static_cast<std::int32_t>(u)) continue;
-      const InitialValues values(options_.seed, p);
-      for_each_element(p, program_.binding.tp, at_.tp, [&](std::int64_t local, std::int64_t logical) {
-        whole[static_cast<std::size_t>(p.offset + local)] = values.at(logical);
-      });
-    }
-    const std::int64_t shard = at_.dp % program_.binding.shard;
-    const bool sharded = unit.gathered_buffer >= 0;
-    const auto first = whole.begin() + (sharded ? shard * unit.shard : 0);
-    std::copy(first, first + (sharded ? unit.shard : unit.padded), pointer({unit.parameter_buffer}, 0));
+    fill_unit(
+        u, pointer({unit.parameter_buffer}, 0), unit.gathered_buffer < 0, [&](const program::Parameter& p) {
+          return
+              [values = InitialValues(options_.seed, p)](std::int64_t logical) { return values.at(logical); };
+        });
   }
   gradients.resize(class_.units.size());
   parameters.resize(class_.units.size());
+}
+
+void Rank::restore(const RestoredState& state) {
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    const program::Unit& unit = class_.units[u];
+    for (std::size_t i = 0; i < state.states.size(); ++i) {
+      float* to = i == 0
+                      ? pointer({unit.parameter_buffer}, 0)
+                      : pointer({unit.optimizer_buffer}, 0) + static_cast<std::int64_t>(i - 1) * unit.shard;
+      fill_unit(u, to, i == 0 && unit.gathered_buffer < 0, [&](const program::Parameter& p) {
+        return [&tensor = state.states[i].at(p.name)](std::int64_t logical) {
+          const auto at = static_cast<std::size_t>(logical);
+          return at < tensor.size() ? tensor[at] : 0.0F;  // padding
+        };
+      });
+    }
+  }
+}
+
+std::vector<UnitMemory> Rank::memory() const {
+  const std::int64_t shard = at_.dp % program_.binding.shard;
+  std::vector<UnitMemory> out;
+  for (const program::Unit& unit : class_.units) {
+    const float* parameter = pointer({unit.parameter_buffer}, 0);
+    out.push_back({unit.gathered_buffer < 0 ? parameter + shard * unit.shard : parameter,
+                   pointer({unit.optimizer_buffer}, 0)});
+  }
+  return out;
 }
 
 // Micro-batch m is copy m of the buffers of tokens and targets.
@@ -183,6 +221,7 @@ Rank::StepResult Rank::step(std::int64_t number) {
   load(loader_.get(), number);
   forward_only_ = false;
   const StepResult out = run(number);
+  stepped_ = true;
   if (!std::isfinite(out.loss)) throw Error(fmt::format("the loss of step {} is not a number", number + 1));
   if (!std::isfinite(out.gradient_norm))
     throw Error(fmt::format("the gradient norm of step {} is not a number", number + 1));
@@ -242,7 +281,7 @@ void Rank::walk(Stream stream, std::int64_t number) {
         continue;
       }
       const bool updates = capturing && op.kind == OpKind::kOptimizer;
-      if (updates && number == 0) capture(op, op.reads[0], gradients);
+      if (updates && !stepped_) capture(op, op.reads[0], gradients);
       const auto start = Clock::now();
       const auto active = std::max(start, execute(op, step.micro_batch, number));
       if (!forward_only_)

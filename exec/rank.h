@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "exec/abort.h"
+#include "exec/checkpoint.h"
 #include "exec/communicator.h"
 #include "exec/cpu_ops.h"
 #include "exec/data.h"
@@ -42,6 +43,9 @@ class Rank {
     double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
     double waited_s = 0;       // of compute for other streams: exposed communication and pipeline bubbles
   };
+  // Parameters and optimizer state from a checkpoint, in place of the initial ones.
+  void restore(const RestoredState& state);
+  std::vector<UnitMemory> memory() const;
   // Runs a training step on the calling thread and the threads of the streams.
   StepResult step(std::int64_t number);
   // Runs only the forward work of a step, on a batch of the validation data.
@@ -62,6 +66,8 @@ class Rank {
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   template <class T>
   T* find(const char* name) const;
+  template <class Value>
+  void fill_unit(std::size_t index, float* to, bool whole, Value value);
   void load(Loader* loader, std::int64_t number);
   StepResult run(std::int64_t number);
   void find_counted();
@@ -92,7 +98,7 @@ class Rank {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> counted_;
 
   std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no tokens
-  bool forward_only_ = false;
+  bool forward_only_ = false, stepped_ = false;
   Clock::duration waited_{};  // of the compute stream, in this step
 
   // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "core/error.h"
+#include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/logical.h"
 #include "exec/rank.h"
@@ -130,12 +133,25 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     return options.validate_every > 0 && options.validation != nullptr &&
            (done % options.validate_every == 0 || done == options.steps);
   };
-  on_ranks([&](std::size_t r) { ranks[r]->initialise(); });
   RunResult result;
-  result.steps.resize(n_steps);
+  std::optional<RestoredState> restored;
+  if (options.resume) restored = restore_newest(options.checkpoints, program, result.passed_over);
+  if (restored && restored->seed != static_cast<std::int64_t>(options.seed)) {
+    throw Error(
+        fmt::format("the checkpoint was trained with seed {}, which orders the data; the seed here is {}",
+                    restored->seed, options.seed));
+  }
+  on_ranks([&](std::size_t r) {
+    ranks[r]->initialise();
+    if (restored) ranks[r]->restore(*restored);
+  });
+  result.first_step = restored ? restored->step : 0;
+  restored.reset();
+  const auto first = static_cast<std::size_t>(std::min(result.first_step, options.steps));
+  result.steps.resize(n_steps - first);
   // What all ranks say of a step.
   const auto combine = [&](std::size_t s) {
-    StepReport& report = result.steps[s];
+    StepReport& report = result.steps[s - first];
     auto begin = Clock::time_point::max(), end = Clock::time_point::min();
     double validation = 0, waited = 0;
     for (std::size_t r = 0; r < n_ranks; ++r) {
@@ -157,16 +173,37 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     report.waiting = waited / static_cast<double>(n_ranks) / report.seconds;
     if (options.on_step) options.on_step(static_cast<std::int64_t>(s), report);
   };
+  const auto saves = [&](std::size_t s) {
+    const auto done = static_cast<std::int64_t>(s) + 1;
+    return options.checkpoint_every > 0 && (done % options.checkpoint_every == 0 || done == options.steps);
+  };
   std::mutex combining;
   std::vector<std::size_t> arrived(n_steps);
+  std::map<std::size_t, std::pair<std::filesystem::path, CheckpointIndex>> saving;  // by step
+  const auto save = [&](std::size_t r, std::size_t s) {
+    std::unique_lock lock(combining);
+    auto& [folder, index] = saving[s];
+    const auto done = static_cast<std::int64_t>(s) + 1;
+    if (folder.empty()) folder = begin_checkpoint(options.checkpoints, done);
+    lock.unlock();
+    CheckpointFile file = write_rank(folder, program, static_cast<std::int64_t>(r), ranks[r]->memory());
+    lock.lock();
+    index.files.push_back(std::move(file));
+    if (index.files.size() < n_ranks) return;
+    index.step = done;
+    index.seed = static_cast<std::int64_t>(options.seed);
+    finish_checkpoint(options.checkpoints, program, std::move(index));
+    saving.erase(s);
+  };
   on_ranks([&](std::size_t r) {
-    for (std::size_t s = 0; s < n_steps; ++s) {
+    for (std::size_t s = first; s < n_steps; ++s) {
       OfRank& report = reports[r][s];
       report.begin = Clock::now();
       report.result = ranks[r]->step(static_cast<std::int64_t>(s));
       report.end = Clock::now();
       for (std::int64_t b = 0; validates(s) && b < options.validation_batches; ++b)
         report.validation_loss += ranks[r]->evaluate(b).loss;
+      if (saves(s)) save(r, s);
       const std::lock_guard lock(combining);
       if (++arrived[s] == n_ranks) combine(s);
     }

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -40,6 +41,9 @@ struct RunOptions {
   const Dataset* validation = nullptr;  // for validate_every
   std::int64_t validate_every = 0;      // steps; 0: never. After the last step too
   std::int64_t validation_batches = 8;
+  std::filesystem::path checkpoints;  // folder; empty: none are written
+  std::int64_t checkpoint_every = 0;  // steps; after the last step too
+  bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
   float weight_decay = 0.0F;
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
   bool capture = false;  // keep gradients and final parameters as logical tensors
@@ -50,6 +54,8 @@ struct RunOptions {
 using LogicalTensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
+  std::int64_t first_step = 0;           // steps that the checkpoint had done
+  std::vector<std::string> passed_over;  // what is wrong with checkpoints newer than that
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
   double waited_for_data_s = 0;           // the longest of any rank

@@ -232,8 +232,11 @@ LayerParameters Emitter::layer_parameters(std::int64_t layer) {
 }
 
 std::int32_t Emitter::embedding_parameter(const char* name) {
-  return add_parameter(name, padded_vocab(model, z.t), z.h, Parameter::Split::kRows, {},
-                       Parameter::Init::kNormal, false);
+  const std::int64_t rows = padded_vocab(model, z.t);
+  const std::int32_t index =
+      add_parameter(name, rows, z.h, Parameter::Split::kRows, {}, Parameter::Init::kNormal, false);
+  rank.parameters[static_cast<std::size_t>(index)].padding = rows - model.vocab;
+  return index;
 }
 
 std::int32_t Emitter::positions_parameter() {

@@ -179,6 +179,7 @@ struct Parameter {
   enum class Init : std::uint8_t { kNormal, kOnes, kZeros } init = Init::kNormal;
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
   std::int64_t local_rows = 0, local_cols = 1;
+  std::int64_t padding = 0;  // last rows, which only fill the tensor ranks' shares up
   std::int32_t unit = 0;    // index in RankClass::units
   std::int64_t offset = 0;  // elements into the unit
   std::int64_t local_elements() const { return local_rows * local_cols; }

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "exec/crc32c.h"
 
 namespace orrery::exec {
 namespace {
@@ -35,6 +36,7 @@ TEST_F(Monitor, Crc32c) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
+  EXPECT_EQ(crc32c("6789", crc32c("12345")), 0xe3069283U);
 }
 
 TEST_F(Monitor, PrometheusTextIsReplacedAsAWhole) {

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "core/error.h"
+#include "exec/crc32c.h"
+
+namespace orrery::exec {
+namespace {
+
+using program::Parameter;
+using program::Program;
+using program::RankClass;
+namespace fs = std::filesystem;
+
+constexpr const char* kPrefix = "step-";
+constexpr const char* kPartial = ".partial";
+
+fs::path folder_of(const fs::path& folder, std::int64_t step) {
+  return folder / fmt::format("{}{:08}", kPrefix, step);
+}
+
+// What is written under a name is on the disk when this returns.
+void flush(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool failed = file < 0 || ::fsync(file) != 0;
+  if (file >= 0) ::close(file);
+  if (failed) throw Error(fmt::format("{} cannot be flushed to the disk", path.string()));
+}
+
+// The parts [first, end) of a parameter's local elements are of its logical tensor.
+std::vector<Piece> pieces_of(const Parameter& p, std::int64_t tp, std::int64_t tp_rank, std::int64_t first,
+                             std::int64_t end) {
+  std::vector<Piece> out;
+  std::int64_t row = 0, local = 0;
+  for (const std::int64_t block : p.row_blocks) {
+    const bool split = p.split == Parameter::Split::kRows;
+    Piece piece;
+    piece.tensor = p.name;
+    piece.rows = split ? block / tp : block;
+    piece.row = row + (split ? tp_rank * piece.rows : 0);
+    piece.col = p.split == Parameter::Split::kCols ? tp_rank * p.local_cols : 0;
+    piece.cols = p.local_cols;
+    const std::int64_t size = piece.rows * piece.cols;
+    piece.rows = std::clamp<std::int64_t>(p.rows - p.padding - piece.row, 0, piece.rows);
+    piece.begin = std::clamp<std::int64_t>(first - local, 0, piece.rows * piece.cols);
+    piece.end = std::clamp<std::int64_t>(end - local, 0, piece.rows * piece.cols);
+    if (piece.begin < piece.end) out.push_back(std::move(piece));
+    row += block;
+    local += size;
+  }
+  return out;
+}
+
+std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
+  std::map<std::string, CheckpointTensor> out;
+  for (const RankClass& c : program.classes) {
+    for (const Parameter& p : c.parameters) out[p.name] = {p.name, p.rows - p.padding, p.cols};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::int64_t state_arrays(const Program& program) {
+  return 1 + bytes_per_parameter(program.training.precision).optimizer() / 4;
+}
+
+// A rank writes what no other has to: of parameters that tensor ranks hold alike the first tensor rank, of
+// replicas the first, of a tied weight the first stage.
+CheckpointFile write_rank(const fs::path& folder, const Program& program, std::int64_t rank,
+                          const std::vector<UnitMemory>& units) {
+  const auto at = program.binding.coordinates(rank);
+  const RankClass& c = program.classes[static_cast<std::size_t>(at.pp)];
+  CheckpointFile out;
+  out.name = fmt::format("rank-{}.bin", rank);
+  if (at.dp >= program.binding.shard) return out;
+  const std::string path = folder / out.name;
+  std::ofstream file(path, std::ios::binary);
+  std::uint32_t crc = 0;
+  for (const Parameter& p : c.parameters) {
+    const program::Unit& unit = c.units[static_cast<std::size_t>(p.unit)];
+    const bool elsewhere = (p.split == Parameter::Split::kNone && at.tp > 0) ||
+                           (p.name == "embedding/weight" && c.chunks.front() != 0);
+    const std::int64_t shard = at.dp * unit.shard;
+    const std::int64_t first = std::max(p.offset, shard) - p.offset;
+    const std::int64_t end = std::min(p.offset + p.local_elements(), shard + unit.shard) - p.offset;
+    if (elsewhere || first >= end) continue;
+    const UnitMemory& memory = units[static_cast<std::size_t>(p.unit)];
+    for (std::int64_t state = 0; state < state_arrays(program); ++state) {
+      const float* from = (state == 0 ? memory.parameters : memory.optimizer + (state - 1) * unit.shard) +
+                          (p.offset + first - shard);
+      for (Piece& piece : pieces_of(p, program.binding.tp, at.tp, first, end)) {
+        const std::int64_t n = piece.end - piece.begin;
+        piece.state = state;
+        piece.offset = out.bytes / 4;
+        const std::string_view bytes(reinterpret_cast<const char*>(from), static_cast<std::size_t>(n) * 4);
+        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+        crc = crc32c(bytes, crc);
+        out.bytes += n * 4;
+        from += n;
+        out.pieces.push_back(std::move(piece));
+      }
+    }
+  }
+  file.close();
+  if (!file) throw Error(fmt::format("{} cannot be written", path));
+  flush(path);
+  out.crc32c = crc;
+  return out;
+}
+
+fs::path begin_checkpoint(const fs::path& folder, std::int64_t step) {
+  const fs::path partial = folder_of(folder, step).string() + kPartial;
+  std::error_code failed;
+  fs::remove_all(partial, failed);
+  fs::create_directories(partial, failed);
+  if (failed) throw Error(fmt::format("{} cannot be made: {}", partial.string(), failed.message()));
+  return partial;
+}
+
+void finish_checkpoint(const fs::path& folder, const Program& program, CheckpointIndex index) {
+  const fs::path whole = folder_of(folder, index.step), partial = whole.string() + kPartial;
+  index.states = state_arrays(program);
+  for (const auto& [name, tensor] : tensors_of(program)) index.tensors.push_back(tensor);
+  std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
+  Json json = write_fields(index);
+  json["schema"] = "orrery.checkpoint/1";
+  save_text(partial / "index.json", json.dump(1));
+  flush(partial / "index.json");
+  flush(partial);
+  std::error_code failed;
+  fs::remove_all(whole, failed);
+  fs::rename(partial, whole, failed);
+  if (failed) throw Error(fmt::format("{} cannot be made: {}", whole.string(), failed.message()));
+  flush(folder);
+}
+
+namespace {
+
+std::vector<float> read_floats(const fs::path& path, const CheckpointFile& f) {
+  std::error_code failed;
+  const auto size = fs::file_size(path, failed);
+  if (failed || static_cast<std::int64_t>(size) != f.bytes || f.bytes % 4 != 0)
+    throw Error(fmt::format("{} has {} bytes, not {}", path.string(), failed ? 0 : size, f.bytes));
+  std::vector<float> out(static_cast<std::size_t>(f.bytes / 4));
+  std::ifstream file(path, std::ios::binary);
+  file.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(f.bytes));
+  if (!file) throw Error(fmt::format("{} cannot be read", path.string()));
+  if (crc32c({reinterpret_cast<const char*>(out.data()), static_cast<std::size_t>(f.bytes)}) !=
+      static_cast<std::uint32_t>(f.crc32c))
+    throw Error(fmt::format("{} does not have its checksum", path.string()));
+  return out;
+}
+
+RestoredState restore(const fs::path& folder, const Program& program) {
+  const std::string path = folder / "index.json";
+  Json json = load_json(path);
+  const Cursor root{path, ""};
+  if (!json.is_object() || json.value("schema", Json()) != "orrery.checkpoint/1")
+    root.fail("is no index of a checkpoint", "allowed: schema \"orrery.checkpoint/1\"");
+  json.erase("schema");
+  const auto index = read_fields<CheckpointIndex>(json, root);
+
+  // The tensors must be this model's; then all sizes are known to be sound.
+  const auto expected = tensors_of(program);
+  if (index.states != state_arrays(program))
+    root.child("states").fail(
+        fmt::format("{} arrays of state, and this training has {}", index.states, state_arrays(program)));
+  if (index.tensors.size() != expected.size())
+    root.child("tensors").fail(
+        fmt::format("{} tensors, and the model has {}", index.tensors.size(), expected.size()));
+  for (std::size_t i = 0; i < index.tensors.size(); ++i) {
+    const CheckpointTensor& t = index.tensors[i];
+    const auto found = expected.find(t.name);
+    if (found == expected.end() || found->second.rows != t.rows || found->second.cols != t.cols)
+      root.child("tensors").child(i).fail(
+          fmt::format("the model has no tensor \"{}\" of {} x {}", t.name, t.rows, t.cols));
+  }
+  RestoredState out{index.step, index.seed,
+                    std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
+  std::map<std::string, std::vector<std::vector<bool>>> covered;
+  for (const auto& [name, t] : expected) {
+    const auto elements = static_cast<std::size_t>(t.rows * t.cols);
+    for (LogicalTensors& state : out.states) state[name].resize(elements);
+    covered[name].assign(out.states.size(), std::vector<bool>(elements));
+  }
+  for (std::size_t f = 0; f < index.files.size(); ++f) {
+    const CheckpointFile& file = index.files[f];
+    const Cursor at = root.child("files").child(f);
+    if (file.name != fs::path(file.name).filename()) at.child("name").fail("is not a plain file name");
+    const std::vector<float> floats = read_floats(folder / file.name, file);
+    for (std::size_t i = 0; i < file.pieces.size(); ++i) {
+      const Piece& p = file.pieces[i];
+      const auto tensor = expected.find(p.tensor);
+      const bool sound = tensor != expected.end() && p.state < index.states &&
+                         p.row + p.rows <= tensor->second.rows && p.col + p.cols <= tensor->second.cols &&
+                         p.begin <= p.end && p.end <= p.rows * p.cols &&
+                         p.offset + (p.end - p.begin) <= static_cast<std::int64_t>(floats.size());
+      if (!sound) at.child("pieces").child(i).fail("lies outside its tensor or its file");
+      const auto state = static_cast<std::size_t>(p.state);
+      auto& to = out.states[state][p.tensor];
+      auto& seen = covered[p.tensor][state];
+      for (std::int64_t e = p.begin; e < p.end; ++e) {
+        const auto logical =
+            static_cast<std::size_t>((p.row + e / p.cols) * tensor->second.cols + p.col + e % p.cols);
+        to[logical] = floats[static_cast<std::size_t>(p.offset + e - p.begin)];
+        seen[logical] = true;
+      }
+    }
+  }
+  for (const auto& [name, states] : covered) {
+    for (const auto& seen : states) {
+      if (std::find(seen.begin(), seen.end(), false) != seen.end())
+        root.child("files").fail(fmt::format("does not hold all of \"{}\"", name));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<RestoredState> restore_newest(const fs::path& folder, const Program& program,
+                                            std::vector<std::string>& passed_over) {
+  std::vector<fs::path> steps;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename();
+    if (entry.is_directory() && name.starts_with(kPrefix) && !name.ends_with(kPartial))
+      steps.push_back(entry.path());
+  }
+  if (steps.empty()) return std::nullopt;
+  std::sort(steps.rbegin(), steps.rend());
+  for (const fs::path& step : steps) {
+    try {
+      return restore(step, program);
+    } catch (const Error& e) {
+      passed_over.emplace_back(e.what());
+    }
+  }
+  throw Error(fmt::format("no checkpoint under {} can be used; the newest: {}", folder.string(),
+                          passed_over.front()));
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints of parameters and optimizer state. What is stored are parts of logical tensors, so any plan
+// reads what any other wrote: a file per rank with the parts that no other rank writes, and an index that
+// says which boxes of which tensors they are.
+//
+//   FOLDER/step-00000120/index.json    step, seed, tensors, files with their sizes, CRC-32C and pieces
+//                        rank-0.bin    32-bit floats, little-endian
+//
+// A checkpoint is written under another name and renamed when it is whole. Reading checks sizes, checksums,
+// and that the pieces cover every tensor; a damaged checkpoint is passed over for the one before it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+#include "exec/run.h"
+#include "program/program.h"
+
+namespace orrery::exec {
+
+// Elements [begin, end) in row-major order of a box of a tensor.
+struct Piece {
+  std::string tensor;
+  std::int64_t state = 0;  // 0: the parameter; 1 and on: arrays of the optimizer's state
+  std::int64_t row = 0, rows = 0, col = 0, cols = 0;
+  std::int64_t begin = 0, end = 0;
+  std::int64_t offset = 0;  // elements into the file
+};
+
+struct CheckpointFile {
+  std::string name;
+  std::int64_t bytes = 0, crc32c = 0;
+  std::vector<Piece> pieces;
+};
+
+struct CheckpointTensor {
+  std::string name;
+  std::int64_t rows = 0, cols = 0;
+};
+
+struct CheckpointIndex {
+  std::int64_t step = 0;  // steps done
+  std::int64_t seed = 0;
+  std::int64_t states = 0;  // arrays kept of each tensor
+  std::vector<CheckpointTensor> tensors;
+  std::vector<CheckpointFile> files;
+};
+
+template <class V>
+void describe(V& v, Piece& p) {
+  constexpr double kMost = 1e15;
+  v(Field{.name = "tensor", .help = "logical name", .required = true}, p.tensor);
+  v(Field{.name = "state", .help = "0: parameter; then the optimizer's arrays", .min = 0, .max = 8}, p.state);
+  v(Field{.name = "row", .help = "first row of the box", .min = 0, .max = kMost}, p.row);
+  v(Field{.name = "rows", .help = "rows of the box", .min = 0, .max = kMost}, p.rows);
+  v(Field{.name = "col", .help = "first column of the box", .min = 0, .max = kMost}, p.col);
+  v(Field{.name = "cols", .help = "columns of the box", .min = 0, .max = kMost}, p.cols);
+  v(Field{.name = "begin", .help = "first element of the box, row-major", .min = 0, .max = kMost}, p.begin);
+  v(Field{.name = "end", .help = "past its last element", .min = 0, .max = kMost}, p.end);
+  v(Field{.name = "offset", .help = "elements into the file", .min = 0, .max = kMost}, p.offset);
+}
+template <class V>
+void describe(V& v, CheckpointFile& f) {
+  v(Field{.name = "name", .help = "beside the index", .required = true}, f.name);
+  v(Field{.name = "bytes", .help = "size", .min = 0, .max = 1e15, .required = true}, f.bytes);
+  v(Field{.name = "crc32c", .help = "CRC-32C of the file", .min = 0, .max = 4294967295.0, .required = true},
+    f.crc32c);
+  v(Field{.name = "pieces", .help = "what it holds"}, f.pieces);
+}
+template <class V>
+void describe(V& v, CheckpointTensor& t) {
+  v(Field{.name = "name", .help = "logical name", .required = true}, t.name);
+  v(Field{.name = "rows", .help = "rows", .min = 0, .max = 1e15, .required = true}, t.rows);
+  v(Field{.name = "cols", .help = "columns", .min = 0, .max = 1e15, .required = true}, t.cols);
+}
+template <class V>
+void describe(V& v, CheckpointIndex& c) {
+  v(Field{.name = "step", .help = "optimizer steps done", .min = 0, .max = 1e15, .required = true}, c.step);
+  v(Field{.name = "seed", .help = "of the order of data", .min = 0, .max = 9e18, .required = true}, c.seed);
+  v(Field{.name = "states", .help = "arrays kept of each tensor", .min = 1, .max = 8, .required = true},
+    c.states);
+  v(Field{.name = "tensors", .help = "logical tensors"}, c.tensors);
+  v(Field{.name = "files", .help = "one per rank that writes"}, c.files);
+}
+
+// The memory of a unit on a rank: its shard of parameters, and the optimizer's arrays one after the other.
+struct UnitMemory {
+  const float* parameters;
+  const float* optimizer;
+};
+
+// Arrays of state of each parameter in fp32: itself, and what the optimizer keeps.
+std::int64_t state_arrays(const program::Program& program);
+
+// Writes the rank's file into `folder`, and flushes it to the disk.
+CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
+                          std::int64_t rank, const std::vector<UnitMemory>& units);
+
+// The folder to write step `step` into; and its completion, once all files are written.
+std::filesystem::path begin_checkpoint(const std::filesystem::path& folder, std::int64_t step);
+void finish_checkpoint(const std::filesystem::path& folder, const program::Program& program,
+                       CheckpointIndex index);
+
+struct RestoredState {
+  std::int64_t step = 0;
+  std::int64_t seed = 0;
+  std::vector<LogicalTensors> states;  // by state
+};
+// The newest whole checkpoint under `folder`; what is wrong with newer ones goes to `passed_over`. Nothing
+// when there is none at all; throws Error when there are some, and none is whole.
+std::optional<RestoredState> restore_newest(const std::filesystem::path& folder,
+                                            const program::Program& program,
+                                            std::vector<std::string>& passed_over);
+
+}  // namespace orrery::exec

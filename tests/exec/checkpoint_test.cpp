@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run that stops and goes on is the run that did not stop: to the bit under the same plan and under plans
+// that only move data, and near it under others. Damaged checkpoints are never used.
+#include "exec/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/error.h"
+#include "exec/run.h"
+
+namespace orrery::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Checkpoints : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("orrery-checkpoints-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static program::Program compile(const Plan& p, const char* preset = "tiny-llama", std::uint64_t total = 8) {
+    Model m = preset_model(preset);
+    m.hidden = 32;
+    m.layers = 4;
+    m.vocab = 61;
+    m.ffn_hidden = 48;
+    m.max_positions = 16;
+    m.heads = 8;
+    m.tied_embeddings = std::string(preset) == "tiny-gpt";
+    if (m.kv_heads > 0) m.kv_heads = 4;
+    Training t{.global_batch = static_cast<std::int64_t>(total),
+               .sequence = 8,
+               .precision = Precision::kFp32,
+               .math = Math::kFp32};
+    Stack s;
+    s.bucket = Bytes{20000};
+    program::check_plan(m, p, t, {"plan", ""});
+    return program::compile(m, p, t, s);
+  }
+  static Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero) {
+    Plan p;
+    p.tp = tp;
+    p.pp = pp;
+    p.dp = dp;
+    p.zero = zero;
+    p.micro_batches = 8 / dp;
+    return p;
+  }
+  RunOptions options(std::int64_t steps) const {
+    RunOptions o;
+    o.steps = steps;
+    o.learning_rate = 0.01F;
+    o.capture = true;
+    o.checkpoints = folder_;
+    o.checkpoint_every = 2;
+    return o;
+  }
+  static RunResult resume(const program::Program& program, RunOptions o) {
+    o.resume = true;
+    return run(program, o);
+  }
+  static void flip_a_byte(const fs::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(1000);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(1000);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  fs::path folder_;
+};
+
+TEST_F(Checkpoints, ARunGoesOnUnderTheSamePlanToTheBit) {
+  for (const Plan& p :
+       {plan(1, 1, 1, 0), plan(2, 2, 2, 1), plan(1, 2, 2, 3), plan(2, 1, 4, 2), plan(1, 1, 4, 0)}) {
+    fs::remove_all(folder_);
+    const auto program = compile(p, p.pp == 2 ? "tiny-gpt" : "tiny-llama");
+    RunOptions whole = options(6);
+    whole.checkpoint_every = 0;
+    const RunResult expected = run(program, whole);
+    run(program, options(4));
+    const RunResult actual = resume(program, options(6));
+    EXPECT_EQ(actual.first_step, 4);
+    ASSERT_EQ(actual.steps.size(), 2U);
+    EXPECT_EQ(actual.steps[1].loss, expected.steps[5].loss) << short_name(p);
+    EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[5].gradient_norm) << short_name(p);
+    EXPECT_TRUE(actual.parameters == expected.parameters) << short_name(p);
+  }
+}
+
+TEST_F(Checkpoints, AnotherPlanGoesOn) {
+  const auto written_by = compile(plan(2, 2, 2, 1));
+  const RunResult expected = run(written_by, [&] {
+    RunOptions o = options(6);
+    o.checkpoint_every = 4;
+    return o;
+  }());
+  fs::remove_all(folder_ / "step-00000006");
+  for (const Plan& p : {plan(1, 1, 1, 0), plan(1, 4, 2, 3), plan(4, 1, 2, 2), plan(1, 1, 8, 1)}) {
+    RunOptions o = options(6);
+    o.checkpoint_every = 0;
+    const RunResult actual = resume(compile(p), o);
+    ASSERT_EQ(actual.first_step, 4);
+    for (const std::size_t s : {0UL, 1UL}) {
+      EXPECT_NEAR(actual.steps[s].loss, expected.steps[4 + s].loss, 2e-6 * expected.steps[4 + s].loss)
+          << short_name(p);
+    }
+  }
+}
+
+// What one plan wrote and another read and wrote again is what the first wrote.
+TEST_F(Checkpoints, StateSurvivesAChangeOfPlanToTheBit) {
+  const auto a = compile(plan(2, 2, 2, 1)), b = compile(plan(1, 4, 2, 3));
+  run(a, options(2));
+  std::vector<std::string> passed_over;
+  const auto first = restore_newest(folder_, a, passed_over);
+  const auto second = restore_newest(folder_, b, passed_over);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->step, 2);
+  ASSERT_EQ(first->states.size(), 3U);  // parameter, two moments
+  EXPECT_TRUE(first->states == second->states);
+}
+
+TEST_F(Checkpoints, DamageIsPassedOver) {
+  const auto program = compile(plan(1, 2, 2, 1));
+  const fs::path newest = folder_ / "step-00000004";
+  const auto damage = [&](auto&& how, const char* why) {
+    fs::remove_all(folder_);
+    run(program, options(4));
+    ASSERT_TRUE(fs::exists(newest / "index.json"));
+    how();
+    std::vector<std::string> passed_over;
+    const auto state = restore_newest(folder_, program, passed_over);
+    ASSERT_TRUE(state) << why;
+    EXPECT_EQ(state->step, 2) << why;
+    ASSERT_EQ(passed_over.size(), 1U) << why;
+    EXPECT_NE(passed_over[0].find(why), std::string::npos) << passed_over[0];
+  };
+  damage([&] { flip_a_byte(newest / "rank-1.bin"); }, "does not have its checksum");
+  damage([&] { fs::resize_file(newest / "rank-0.bin", 400); }, "has 400 bytes, not");
+  damage([&] { fs::remove(newest / "rank-2.bin"); }, "has 0 bytes, not");
+  damage([&] { fs::resize_file(newest / "index.json", 200); }, "index.json");
+  damage([&] { fs::remove(newest / "index.json"); }, "index.json");
+  damage(
+      [&] {  // a piece less
+        Json index = load_json(newest / "index.json");
+        index["files"][0]["pieces"].erase(0);
+        save_text(newest / "index.json", index.dump());
+      },
+      "does not hold all of");
+  damage(
+      [&] {  // a piece beyond its tensor
+        Json index = load_json(newest / "index.json");
+        index["files"][0]["pieces"][0]["row"] = 1000000;
+        save_text(newest / "index.json", index.dump());
+      },
+      "lies outside its tensor");
+}
+
+TEST_F(Checkpoints, WithoutAWholeOneTheRunDoesNotStart) {
+  const auto program = compile(plan(1, 1, 2, 1));
+  EXPECT_EQ(resume(program, options(2)).first_step, 0);  // nothing there yet: from the beginning
+  flip_a_byte(folder_ / "step-00000002" / "rank-0.bin");
+  EXPECT_THROW(resume(program, options(4)), Error);
+}
+
+TEST_F(Checkpoints, AnotherModelsAreRefused) {
+  run(compile(plan(1, 1, 1, 0), "tiny-gpt"), options(2));
+  std::vector<std::string> passed_over;
+  EXPECT_THROW(restore_newest(folder_, compile(plan(1, 1, 1, 0), "tiny-llama"), passed_over), Error);
+  EXPECT_NE(passed_over.at(0).find("/tensors"), std::string::npos) << passed_over[0];
+}
+
+TEST_F(Checkpoints, AnInterruptedWriteLeavesTheOneBefore) {
+  const auto program = compile(plan(1, 1, 2, 1));
+  run(program, options(2));
+  const fs::path partial = begin_checkpoint(folder_, 4);
+  std::ofstream(partial / "rank-0.bin") << "half";
+  const RunResult actual = resume(program, options(4));
+  EXPECT_EQ(actual.first_step, 2);
+  EXPECT_TRUE(actual.passed_over.empty());
+}
+
+}  // namespace
+}  // namespace orrery::exec
