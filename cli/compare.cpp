@@ -14,6 +14,13 @@ struct Options {
   std::size_t top = 20;
 };
 
+// An op without its twin means that something else ran than was predicted.
+void expect_twins(const sim::Comparison& c) {
+  if (c.only_predicted == 0 && c.only_measured == 0) return;
+  throw Error(fmt::format("{} op instances were only predicted and {} only measured{}", c.only_predicted,
+                          c.only_measured, c.same_program ? "" : ": the timelines come from different programs"));
+}
+
 void execute(App& app, const Options& o) {
   const Timeline predicted = from_chrome_trace(load_json(o.predicted, 4LL << 30), o.predicted);
   const Timeline measured = from_chrome_trace(load_json(o.measured, 4LL << 30), o.measured);
@@ -33,7 +40,8 @@ void execute(App& app, const Options& o) {
                             {"predicted_s", op.predicted_s},
                             {"measured_s", op.measured_s}});
     }
-    return print_json(out);
+    print_json(out);
+    return expect_twins(c);
   }
   fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7}\n", "op", "count", "predicted", "measured", "ratio");
   for (std::size_t i = 0; i < std::min(o.top, c.ops.size()); ++i) {
@@ -45,8 +53,8 @@ void execute(App& app, const Options& o) {
   fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", "step", "", format(from_seconds(c.predicted_step_s)),
              format(from_seconds(c.measured_step_s)),
              c.measured_step_s > 0 ? c.predicted_step_s / c.measured_step_s : 0.0);
-  fmt::print("{} op instances matched, {} only predicted, {} only measured{}\n", c.matched, c.only_predicted,
-             c.only_measured, c.same_program ? "" : "; the two timelines come from different programs");
+  fmt::print("{} op instances matched\n", c.matched);
+  expect_twins(c);
 }
 
 }  // namespace
