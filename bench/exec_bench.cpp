@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "core/scenario.h"
 #include "exec/run.h"
+#include "exec/thread_world.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery {
@@ -70,6 +72,7 @@ void step(benchmark::State& state, std::int64_t batch, std::int64_t sequence, st
   plan.micro_batch = batch;
   plan.micro_batches = 1;
   plan.dp = dp;
+  plan.zero = dp > 1 ? 1 : 0;
   const auto program = program::compile(model, plan, training, load_stack("orrery", {}, DataFolders{}));
   const double sgemm = sgemm_rate(), triad = triad_rate();
   const Work w = work_of(program);
@@ -86,6 +89,50 @@ void step(benchmark::State& state, std::int64_t batch, std::int64_t sequence, st
   state.counters["share_of_ceiling"] = ceiling / best;
   state.SetLabel(std::string(kernels::blas_name()) + ", " + kernels::pointwise().isa);
 }
+
+// All-reduce of two thread ranks as a share of what their cores need to sum the same arrays side by side:
+// each half of the elements, two read and two written.
+void thread_all_reduce(benchmark::State& state) {
+  const auto n = static_cast<std::size_t>(state.range(0)) / sizeof(float);
+  std::vector<std::vector<float>> data(2, std::vector<float>(n, 1.0F));
+  constexpr int kRepeats = 50;
+  const auto both = [&](auto&& work) {
+    return best_seconds(5, [&] {
+      std::jthread other([&] { work(std::size_t{1}); });
+      work(std::size_t{0});
+    });
+  };
+  const double sum = both([&](std::size_t r) {
+    float* __restrict a = data[0].data() + r * n / 2;
+    float* __restrict b = data[1].data() + r * n / 2;
+    for (int i = 0; i < kRepeats; ++i) {
+      for (std::size_t j = 0; j < n / 2; ++j) a[j] = b[j] = a[j] + b[j];
+      benchmark::ClobberMemory();
+    }
+  });
+  double reduce = 0;
+  for (auto _ : state) {
+    exec::ThreadWorld world(2, std::chrono::seconds(60));
+    std::unique_ptr<exec::Communicator> ranks[] = {world.communicator(0), world.communicator(1)};
+    const std::vector<std::int64_t> members{0, 1};
+    for (auto& r : ranks) r->open(members);
+    reduce = both([&](std::size_t r) {
+      for (int i = 0; i < kRepeats; ++i)
+        ranks[r]->collective(0, {exec::CollectiveKind::kAllReduce, "sum", data[r].data(), data[r].data(), n});
+    });
+  }
+  const double bytes = static_cast<double>(state.range(0)) * kRepeats;
+  state.counters["bus_GBps"] = bytes / reduce / 1e9;  // 2 (n - 1) / n = 1 for two ranks
+  state.counters["microseconds"] = reduce / kRepeats * 1e6;
+  state.counters["share_of_ceiling"] = sum / reduce;
+}
+BENCHMARK(thread_all_reduce)
+    ->Iterations(1)
+    ->Arg(4 << 10)
+    ->Arg(256 << 10)
+    ->Arg(2 << 20)
+    ->Arg(16 << 20)
+    ->Arg(128 << 20);
 
 BENCHMARK_CAPTURE(step, gpt2_124m_b4_t64, 4, 64, 1)->Iterations(1)->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(step, gpt2_124m_b1_t1024, 1, 1024, 1)->Iterations(1)->Unit(benchmark::kSecond);

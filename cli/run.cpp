@@ -114,8 +114,11 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
     if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
   }
-  for (std::size_t i = 0; i < r.arena_bytes.size(); ++i)
-    out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
+  for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
+    Json& memory = out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
+    for (std::size_t c = 0; c < r.class_bytes[i].size(); ++c)
+      memory[program::kBufferClassNames[c]] = r.class_bytes[i][c];
+  }
   return out;
 }
 

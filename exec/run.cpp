@@ -211,6 +211,8 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   UnitShards gradients, parameters;
   for (const auto& r : ranks) {
     result.arena_bytes.push_back(r->rank_class().arena_peak.value);
+    auto& by_class = result.class_bytes.emplace_back();
+    for (std::size_t c = 0; c < by_class.size(); ++c) by_class[c] = r->rank_class().at_peak[c].value;
     result.waited_for_data_s = std::max(result.waited_for_data_s, r->waited_for_data_s());
     gradients.push_back(std::move(r->gradients));
     parameters.push_back(std::move(r->parameters));
