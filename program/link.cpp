@@ -97,21 +97,24 @@ Hazards::Access* Hazards::access(const Ref& r, std::int32_t micro_batch) {
 
 // The buffer takes its place: what stood there must be done with.
 void Hazards::move_in(std::int32_t buffer, Counts& need) {
-  const auto range = [&](std::int32_t b) {
-    const Buffer& of = rank_.buffers[static_cast<std::size_t>(b)];
-    return std::pair(of.arena_offset, of.arena_offset + std::max<std::int64_t>(1, of.bytes.value));
+  struct Range {
+    std::int64_t begin, end;
   };
-  const auto [begin, end] = range(buffer);
+  const auto range = [&](std::int32_t b) -> Range {
+    const Buffer& of = rank_.buffers[static_cast<std::size_t>(b)];
+    return {of.arena_offset, of.arena_offset + std::max<std::int64_t>(1, of.bytes.value)};
+  };
+  const Range mine = range(buffer);
   std::erase_if(tenants_, [&](std::int32_t other) {
-    const auto [from, to] = range(other);
-    if (other == buffer || to <= begin || from >= end) return other == buffer;
+    const Range theirs = range(other);
+    if (other == buffer || theirs.end <= mine.begin || theirs.begin >= mine.end) return other == buffer;
     const Access& a = accesses_[static_cast<std::size_t>(first_[static_cast<std::size_t>(other)])];
     if (a.write_stream >= 0) {
       auto& n = need[static_cast<std::size_t>(a.write_stream)];
       n = std::max(n, a.write);
     }
     for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a.reads[s]);
-    return begin <= from && to <= end;
+    return mine.begin <= theirs.begin && theirs.end <= mine.end;
   });
   tenants_.push_back(buffer);
 }
