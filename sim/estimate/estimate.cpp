@@ -238,6 +238,14 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     p.norm_hop = transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster).value;
   }
   p.norm_finish = elementwise(program::kNormBinBytes);
+  p.norm_sum = 0;
+  const auto sum = [&](std::int64_t members, std::int64_t stride) {
+    if (members > 1)
+      p.norm_sum += collective(OpKind::kAllReduce, program::kNormBinBytes, group(members, stride));
+  };
+  const program::Binding b = program::bind(plan);
+  sum(plan.tp, b.tp_stride);
+  sum(plan.shards(), b.dp_stride);
   return p;
 }
 
@@ -282,8 +290,7 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
 
 // When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
 // `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const Plan& plan, const StagePieces& s, std::size_t place,
-                                         std::int64_t tie) {
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const double hidden = 1 / om, lost = 1 - 1 / oc;  // of a collective's time beside compute, done and added
   const std::size_t v = s.chunk_end.size();
@@ -311,9 +318,11 @@ Estimator::StageEnd Estimator::stage_end(const Plan& plan, const StagePieces& s,
     }
   }
   compute += delay;
-  if (!problem_.stack.overlap_grad_reduce) communication = std::max(communication, compute);
-  for (std::size_t u = 0; u < s.units.size(); ++u) {
-    if (s.units[u].late > 0) reduced_at_[u] = communication += static_cast<double>(s.units[u].late);
+  if (!problem_.stack.overlap_grad_reduce) {  // what was not reduced beside the backward pass is now
+    communication = std::max(communication, compute);
+    for (std::size_t u = 0; u < s.units.size(); ++u) {
+      if (s.units[u].late > 0) reduced_at_[u] = communication += static_cast<double>(s.units[u].late);
+    }
   }
   StageEnd out;
   out.reduced = static_cast<std::int64_t>(std::max(compute, communication));
@@ -322,13 +331,6 @@ Estimator::StageEnd Estimator::stage_end(const Plan& plan, const StagePieces& s,
     for (std::size_t u = 0; u < s.units.size(); ++u)
       compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].norm);
     out.ready = static_cast<std::int64_t>(std::max(compute, communication));
-    const auto sum = [&](std::int64_t members, std::int64_t stride) {
-      if (members > 1)
-        out.ready += collective(OpKind::kAllReduce, program::kNormBinBytes, group(members, stride));
-    };
-    const program::Binding b = program::bind(plan);
-    sum(plan.tp, b.tp_stride);
-    sum(plan.shards(), b.dp_stride);
     return out;
   }
   for (std::size_t u = 0; u < s.units.size(); ++u) {
@@ -380,7 +382,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   Estimate out;
   std::int64_t tie = 0;
   if (problem_.scenario.model.tied_embeddings && last_run_ != 0)
-    tie = stage_end(plan, p.runs.front(), 0, 0).reduced + p.tie_transfer;
+    tie = stage_end(p.runs.front(), 0, 0).reduced + p.tie_transfer;
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.clip > 0;
   std::int64_t ready = 0;  // on the first stage
@@ -394,11 +396,12 @@ Estimate Estimator::estimate(const Plan& plan) {
     const bool holds_tied = place.run == 0 || place.run == last_run_;
     if (dominated_[static_cast<std::size_t>(place.run)]) continue;
     const std::int64_t begin = std::max(place.end, holds_tied ? tie : 0);
-    const std::int64_t hops = p.norm_hop * place.stage;
-    const double latest = static_cast<double>(begin) + s.most + (norm ? static_cast<double>(hops) : s.update);
+    const std::int64_t onward = p.norm_sum + p.norm_hop * place.stage;  // of the stage's part of the norm
+    const double latest =
+        static_cast<double>(begin) + s.most + (norm ? static_cast<double>(onward) : s.update);
     if (latest < static_cast<double>(norm ? ready : out.step.value)) continue;
-    const StageEnd end = stage_end(plan, s, i, holds_tied ? tie : 0);
-    ready = std::max(ready, end.ready + hops);
+    const StageEnd end = stage_end(s, i, holds_tied ? tie : 0);
+    ready = std::max(ready, end.ready + onward);
     out.step = std::max(out.step, Time{end.done});
   }
   for (std::size_t r = 0; r < costs_.runs.size() && norm; ++r) {

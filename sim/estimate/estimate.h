@@ -66,7 +66,8 @@ class Estimator {
     std::int64_t zero = 0, shards = 1;
     std::vector<StagePieces> runs;
     std::int64_t tie_transfer = 0;
-    std::int64_t norm_hop = 0, norm_finish = 0;  // of the norm's bins between stages; of the factor
+    // Of the norm's bins over tensor ranks and shards, and to the next stage; of the factor.
+    std::int64_t norm_sum = 0, norm_hop = 0, norm_finish = 0;
   };
   // Chunks of the plan that are alike.
   struct ChunkKind {
@@ -87,10 +88,10 @@ class Estimator {
   std::int64_t elementwise(std::int64_t bytes) const;
   struct StageEnd {
     std::int64_t reduced = 0;  // all gradients are
-    std::int64_t ready = 0;    // the optimizer could start: the norm of the stage is known to its ranks
+    std::int64_t ready = 0;    // the rank's part of the gradient norm is
     std::int64_t done = 0;     // without a norm to wait for: parameters are updated and gathered
   };
-  StageEnd stage_end(const Plan& plan, const StagePieces& s, std::size_t place, std::int64_t tie);
+  StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie);
   std::int64_t updated(const StagePieces& s, std::int64_t start) const;
   Time engine_step(const Plan& plan) const;
 
