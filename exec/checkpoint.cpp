@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "exec/crc32c.h"
+#include "exec/logical.h"
 
 namespace orrery::exec {
 namespace {
@@ -40,23 +41,14 @@ void flush(const fs::path& path) {
 std::vector<Piece> pieces_of(const Parameter& p, std::int64_t tp, std::int64_t tp_rank, std::int64_t first,
                              std::int64_t end) {
   std::vector<Piece> out;
-  std::int64_t row = 0, local = 0;
-  for (const std::int64_t block : p.row_blocks) {
-    const bool split = p.split == Parameter::Split::kRows;
-    Piece piece;
-    piece.tensor = p.name;
-    piece.rows = split ? block / tp : block;
-    piece.row = row + (split ? tp_rank * piece.rows : 0);
-    piece.col = p.split == Parameter::Split::kCols ? tp_rank * p.local_cols : 0;
-    piece.cols = p.local_cols;
-    const std::int64_t size = piece.rows * piece.cols;
-    piece.rows = std::clamp<std::int64_t>(p.rows - p.padding - piece.row, 0, piece.rows);
-    piece.begin = std::clamp<std::int64_t>(first - local, 0, piece.rows * piece.cols);
-    piece.end = std::clamp<std::int64_t>(end - local, 0, piece.rows * piece.cols);
+  for_each_box(p, tp, tp_rank, [&](const Box& box, std::int64_t local) {
+    const std::int64_t rows = std::clamp<std::int64_t>(p.rows - p.padding - box.row, 0, box.rows);
+    const std::int64_t size = rows * box.cols;
+    Piece piece{.tensor = p.name, .row = box.row, .rows = rows, .col = box.col, .cols = box.cols};
+    piece.begin = std::clamp<std::int64_t>(first - local, 0, size);
+    piece.end = std::clamp<std::int64_t>(end - local, 0, size);
     if (piece.begin < piece.end) out.push_back(std::move(piece));
-    row += block;
-    local += size;
-  }
+  });
   return out;
 }
 

@@ -237,8 +237,8 @@ Rank::StepResult Rank::evaluate(std::int64_t batch) {
 Rank::StepResult Rank::run(std::int64_t number) {
   if (loss_ != nullptr) *loss_ = 0;
   waited_ = {};
-  for (auto& m : measured) {
-    if (!forward_only_) m.clear();
+  if (!forward_only_) {
+    for (auto& m : measured) m.clear();
   }
   for (auto& done : done_) done.store(0);
   {
@@ -274,7 +274,7 @@ void Rank::walk(Stream stream, std::int64_t number) {
     const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
     for (const std::int32_t o : ops_of_[static_cast<std::size_t>(step.segment)][stream]) {
       const Op& op = segment.ops[static_cast<std::size_t>(o)];
-      wait_for(class_, step, o, op, base);
+      wait_for(step, o, op, base);
       // Work that is left out still waits: later waits count on it.
       if (forward_only_ && segment.kind != program::SegmentKind::kForward) {
         complete(stream);
@@ -293,13 +293,12 @@ void Rank::walk(Stream stream, std::int64_t number) {
   }
 }
 
-void Rank::wait_for(const program::RankClass& c, const program::Step& step, std::int32_t op_index,
-                    const Op& op, const Counts& base) {
+void Rank::wait_for(const program::Step& step, std::int32_t op_index, const Op& op, const Counts& base) {
   for (std::size_t q = 0; q < base.size(); ++q) {
     if (op.after[q] > 0) wait_until(static_cast<Stream>(q), base[q] + op.after[q], op);
   }
   for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
-    const program::ExternalWait& wait = c.waits[static_cast<std::size_t>(w)];
+    const program::ExternalWait& wait = class_.waits[static_cast<std::size_t>(w)];
     if (wait.op == op_index) wait_until(wait.stream, wait.count, op);
   }
 }

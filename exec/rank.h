@@ -74,8 +74,7 @@ class Rank {
   void start_threads();
   void serve(program::Stream stream);
   void walk(program::Stream stream, std::int64_t number);
-  void wait_for(const program::RankClass& c, const program::Step& step, std::int32_t op_index,
-                const program::Op& op, const Counts& base);
+  void wait_for(const program::Step& step, std::int32_t op_index, const program::Op& op, const Counts& base);
   void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
   void complete(program::Stream stream);
   Clock::time_point execute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);

@@ -217,7 +217,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     gradients.push_back(std::move(r->gradients));
     parameters.push_back(std::move(r->parameters));
   }
-  if (options.capture) {
+  if (options.capture && !result.steps.empty()) {
     result.gradients = assemble(program, gradients);
     result.parameters = assemble(program, parameters);
   }

@@ -298,11 +298,17 @@ class ClassCompiler {
   }
   std::int64_t boundary_elements() const { return e_.z.rows * e_.z.h; }
 
-  void transfer(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at) {
-    Op& o = e_.collective(kind, name, stream, Group::kPipeline, boundary_elements(), e_.z.beta,
+  // A send, or a receive, of `at` with the stage that holds chunk `peer`.
+  Op& pass(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at, std::int64_t elements,
+           std::int64_t element_bytes) {
+    Op& o = e_.collective(kind, name, stream, Group::kPipeline, elements, element_bytes,
                           kind == OpKind::kSend ? std::vector<Ref>{at} : std::vector<Ref>{},
                           kind == OpKind::kRecv ? std::vector<Ref>{at} : std::vector<Ref>{});
     o.peer_chunk = static_cast<std::int32_t>(peer);
+    return o;
+  }
+  void transfer(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at) {
+    pass(kind, name, stream, peer, at, boundary_elements(), e_.z.beta);
   }
 
   // Every variant of the backward segment receives into one ring, and sends from one.
@@ -467,15 +473,8 @@ class ClassCompiler {
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
     const std::int32_t received = e_.activation_bytes_of("embedding/tie/received", u.shard * bytes);
-    const auto exchange = [&](OpKind kind, Stream stream, Ref at) {
-      Op& o = e_.collective(kind, kind == OpKind::kSend ? "embedding/tie/send" : "embedding/tie/recv", stream,
-                            Group::kPipeline, u.shard, bytes,
-                            kind == OpKind::kSend ? std::vector<Ref>{at} : std::vector<Ref>{},
-                            kind == OpKind::kRecv ? std::vector<Ref>{at} : std::vector<Ref>{});
-      o.peer_chunk = static_cast<std::int32_t>(peer);
-    };
-    exchange(OpKind::kSend, first ? kSend : kGradSend, own);
-    exchange(OpKind::kRecv, first ? kGradRecv : kRecv, {received});
+    pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
+    pass(OpKind::kRecv, "embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
     e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own},
                    3 * u.shard * bytes);
   }
@@ -510,27 +509,25 @@ class ClassCompiler {
 
   void sum_over_stages(std::int32_t bins) {
     if (plan_.pp == 1) return;
-    const auto pass = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage, std::int32_t at) {
-      Op& o = e_.collective(kind, name, stream, Group::kPipeline, kNormBins, 8,
-                            kind == OpKind::kSend ? std::vector<Ref>{{at}} : std::vector<Ref>{},
-                            kind == OpKind::kRecv ? std::vector<Ref>{{at}} : std::vector<Ref>{});
-      o.flags |= kDoubles;
-      o.peer_chunk = stage;  // the first chunk of each stage is numbered as the stage
+    // The first chunk of each stage is numbered as the stage.
+    const auto pass_bins = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage,
+                               std::int32_t at) {
+      pass(kind, name, stream, stage, {at}, kNormBins, 8).flags |= kDoubles;
     };
     const bool above = rank_.stage > 0, below = rank_.stage + 1 < plan_.pp;
     if (below) {
       const std::int32_t received =
           e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBinBytes);
-      pass(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
+      pass_bins(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
       e_.elementwise(OpKind::kAccumulate, "gradient-norm/add", {kNormBins}, {{received}, {bins}}, {{bins}},
                      3 * kNormBinBytes)
           .flags |= kDoubles;
     }
     if (above) {
-      pass(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
-      pass(OpKind::kRecv, "gradient-norm/down/recv", kRecv, rank_.stage - 1, bins);
+      pass_bins(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
+      pass_bins(OpKind::kRecv, "gradient-norm/down/recv", kRecv, rank_.stage - 1, bins);
     }
-    if (below) pass(OpKind::kSend, "gradient-norm/down/send", kSend, rank_.stage + 1, bins);
+    if (below) pass_bins(OpKind::kSend, "gradient-norm/down/send", kSend, rank_.stage + 1, bins);
   }
 
   void emit_optimizer() {

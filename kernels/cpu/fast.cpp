@@ -49,6 +49,20 @@ void for_each_block(const reference::AttentionShape& s, Visit visit) {
   }
 }
 
+// Q K' / sqrt(d) of the queries [first, first + count) with all keys up to the last of them.
+void scaled_scores(const reference::AttentionShape& s, const float* qkv, const Head& at, Index first,
+                   Index count, float* scores) {
+  multiply({.m = count,
+            .n = first + count,
+            .k = s.head,
+            .transpose_b = true,
+            .alpha = 1.0F / std::sqrt(static_cast<float>(s.head)),
+            .lda = s.width(),
+            .ldb = s.width(),
+            .ldc = first + count},
+           qkv + at.q + first * s.width(), qkv + at.k, scores);
+}
+
 float* workspace(std::size_t blocks, Index seq) {
   thread_local std::vector<float> space;
   const std::size_t need = blocks * static_cast<std::size_t>(kQueries * seq);
@@ -62,19 +76,10 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
   if (s.materialised) return reference::attention(s, qkv, out, softmax);
   const Pointwise& p = pointwise();
   const Index width = s.width(), out_width = s.heads * s.head;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
   float* scores = workspace(1, s.seq);
   for_each_block(s, [&](const Head& at, Index first, Index count) {
     const Index keys = first + count;
-    multiply({.m = count,
-              .n = keys,
-              .k = s.head,
-              .transpose_b = true,
-              .alpha = scale,
-              .lda = width,
-              .ldb = width,
-              .ldc = keys},
-             qkv + at.q + first * width, qkv + at.k, scores);
+    scaled_scores(s, qkv, at, first, count, scores);
     float sums[kQueries];
     for (Index i = 0; i < count; ++i) {
       float largest = 0;
@@ -100,15 +105,7 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
   float* d_scores = probabilities + kQueries * s.seq;
   for_each_block(s, [&](const Head& at, Index first, Index count) {
     const Index keys = first + count, q = at.q + first * width, o = at.out + first * out_width;
-    multiply({.m = count,
-              .n = keys,
-              .k = s.head,
-              .transpose_b = true,
-              .alpha = scale,
-              .lda = width,
-              .ldb = width,
-              .ldc = keys},
-             qkv + q, qkv + at.k, probabilities);
+    scaled_scores(s, qkv, at, first, count, probabilities);
     multiply({.m = count,
               .n = keys,
               .k = s.head,

@@ -180,11 +180,11 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     return kinds_[places_[base + static_cast<std::size_t>(c)]];
   };
   program::StageEnds ends;
+  ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
     const Role role = kind_of(c).role;
     ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
     ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
-    ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
     ends.received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
   }
   out.units.clear();

@@ -68,7 +68,7 @@ namespace orrery {
 namespace {
 
 TEST(Allocation, TheCounterCounts) {
-  if (!ORRERY_OWN_MALLOC) GTEST_SKIP() << "sanitizers bring their own malloc";
+  if (!ORRERY_OWN_MALLOC) GTEST_SKIP() << "sanitizers and other C libraries have a malloc of their own";
   calls = bytes = 0;
   counting = true;
   void* volatile p = std::malloc(123);
@@ -79,7 +79,7 @@ TEST(Allocation, TheCounterCounts) {
 }
 
 TEST(Allocation, StepsTakeNoMemory) {
-  if (!ORRERY_OWN_MALLOC) GTEST_SKIP() << "sanitizers bring their own malloc";
+  if (!ORRERY_OWN_MALLOC) GTEST_SKIP() << "sanitizers and other C libraries have a malloc of their own";
   struct Layout {
     const char* preset;
     std::int64_t tp, pp, dp, zero;
