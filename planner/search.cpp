@@ -9,6 +9,7 @@
 
 #include "planner/space.h"
 #include "program/program.h"
+#include "sim/estimate/samples.h"
 
 namespace orrery::planner {
 namespace {
@@ -92,8 +93,11 @@ void keep_smaller(std::optional<Candidate>& smallest, const Candidate& c) {
 class Worker {
  public:
   Worker(const Problem& problem, const sim::Topology& topology, const Space& space,
-         const SearchOptions& options, Bytes capacity)
-      : space_(space), options_(options), capacity_(capacity), estimator_(problem, topology) {}
+         const SearchOptions& options, Bytes capacity, std::shared_ptr<sim::Samples> samples)
+      : space_(space),
+        options_(options),
+        capacity_(capacity),
+        estimator_(problem, topology, std::move(samples)) {}
 
   // Plans slower than `limit` are not wanted.
   void run(const Space::Outer& outer, Time limit, Partial& into) {
@@ -170,11 +174,13 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   std::atomic<std::size_t> done = 0;
   Fastest best(options.keep), too_big(options.keep);
   Pareto pareto;
+  const auto samples =
+      std::make_shared<sim::Samples>(problem.scenario.model, problem.scenario.training, problem.stack);
   for (const bool scouts : {true, false}) {
     const Time limit = best.limit();
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
-      Worker worker(problem, topology, space, options, result.capacity);
+      Worker worker(problem, topology, space, options, result.capacity, samples);
       for (std::size_t i = next++; i < outer.size(); i = next++) {
         if ((i % kScouts == 0) != scouts) continue;
         worker.run(outer[i], limit, parts[i]);

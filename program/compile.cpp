@@ -597,7 +597,7 @@ class ClassCompiler {
 }  // namespace
 
 Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                Names names) {
+                Detail detail) {
   Program program;
   program.model = model;
   program.plan = plan;
@@ -607,10 +607,10 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), names == Names::kYes)
+    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);
-    link_waits(rank);
+    if (detail != Detail::kSizes) link_waits(rank);
   }
   return program;
 }

@@ -180,8 +180,8 @@ struct Parameter {
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
   std::int64_t local_rows = 0, local_cols = 1;
   std::int64_t padding = 0;  // last rows, which only fill the tensor ranks' shares up
-  std::int32_t unit = 0;    // index in RankClass::units
-  std::int64_t offset = 0;  // elements into the unit
+  std::int32_t unit = 0;     // index in RankClass::units
+  std::int64_t offset = 0;   // elements into the unit
   std::int64_t local_elements() const { return local_rows * local_cols; }
 };
 
@@ -246,11 +246,12 @@ struct Program {
 // not divide, more stages than layers, a schedule that needs another vpp.
 void check_plan(const Model& model, const Plan& plan, const Training& training, const Cursor& at);
 
-// The program of one training step. Precondition: check_plan passes. A program without names can be
-// costed but not shown; the estimate compiles many small ones.
-enum class Names { kYes, kNo };
+// The program of one training step. Precondition: check_plan passes. The estimate compiles many small ones
+// and leaves out what it does not look at: without names a program can be costed but not shown, and with
+// sizes alone (bytes, FLOPs, places of buffers, but no waits) neither costed nor run.
+enum class Detail { kFull, kUnnamed, kSizes };
 Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                Names names = Names::kYes);
+                Detail detail = Detail::kFull);
 
 // "op layer3/attn/qkv of forward[chunk 0, micro-batch 5] on stage 1" for messages.
 std::string describe_op(const RankClass& c, const Step& step, const Op& op);

@@ -8,7 +8,7 @@
 
 #include "program/schedule.h"
 #include "program/units.h"
-#include "sim/estimate/lanes.h"
+#include "sim/estimate/samples.h"
 
 namespace orrery::sim {
 namespace {
@@ -31,96 +31,7 @@ void slow_to_host(ChunkCost& cost) {
 
 }  // namespace
 
-using program::Op;
-using program::OpKind;
-using program::Segment;
-using program::SegmentKind;
-
-namespace {
-
-struct SmallOp {
-  std::uint8_t lane = 0;
-  Waits waits{};
-  std::int32_t shape = 0;  // index in Structure::shapes
-};
-
-// A quantity that grows by a constant per smallest micro-batch.
-struct Line {
-  std::int64_t at_one = 0, more = 0;
-  std::int64_t at(std::int64_t n) const { return at_one + (n - 1) * more; }
-};
-
-struct SmallSegment {
-  std::vector<SmallOp> ops;
-  std::int64_t issued = 0;  // ops, transfers included
-  bool over_dp = false;     // communicates with other replicas
-  Line peak, late, net;
-};
-
-// Most bytes above the segment's start from its last `group` layers on. `first`: of its chunk's `layers`.
-std::int64_t late_peak(const program::RankClass& rank, const Segment& s, std::int64_t first,
-                       std::int64_t layers, std::int64_t group) {
-  const bool forward = s.kind == SegmentKind::kForward;
-  const std::int64_t low = forward ? first + layers - group : first, high = low + group;
-  std::int32_t from = 0;
-  for (; from < static_cast<std::int32_t>(s.ops.size()); ++from) {
-    const std::int32_t layer = s.ops[static_cast<std::size_t>(from)].layer;
-    if (layer >= low && layer < high) break;
-  }
-  std::int64_t live = 0, most = 0;
-  bool late = false;
-  for (const program::MemoryEvent& e : s.memory) {
-    if (e.op >= from && !late) {
-      late = true;
-      most = live;
-    }
-    const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
-    live += e.allocate ? bytes : -bytes;
-    if (late) most = std::max(most, live);
-  }
-  return most;
-}
-
-// What the ops of a segment wait for of earlier segments, at the last step that runs it.
-std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t segment) {
-  std::vector<Waits> out(rank.segments[static_cast<std::size_t>(segment)].ops.size());
-  for (Waits& w : out) w.fill(kNoWait);
-  Waits base{}, at{};
-  const program::Step* last = nullptr;
-  for (const program::Step& step : rank.steps) {
-    if (step.segment == segment) {
-      last = &step;
-      at = base;
-    }
-    for (std::size_t q = 0; q < kLanes; ++q)
-      base[q] += rank.segments[static_cast<std::size_t>(step.segment)].stream_ops[q];
-  }
-  if (last == nullptr) return out;
-  for (std::int32_t w = last->first_wait; w < last->first_wait + last->waits; ++w) {
-    const program::ExternalWait& wait = rank.waits[static_cast<std::size_t>(w)];
-    if (wait.stream >= kLanes) continue;
-    std::int32_t& need = out[static_cast<std::size_t>(wait.op)][wait.stream];
-    need = std::max(need, static_cast<std::int32_t>(wait.count - at[wait.stream]));
-  }
-  return out;
-}
-
-// The shape of an op at the smallest micro-batch and at twice that.
-using OpShape = std::array<Op, 2>;
-
-Op between(const OpShape& shape, std::int64_t n) {
-  Op op = shape[0];
-  for (std::size_t d = 0; d < op.dims.size(); ++d)
-    op.dims[d] += (n - 1) * (shape[1].dims[d] - shape[0].dims[d]);
-  op.flops += static_cast<double>(n - 1) * (shape[1].flops - shape[0].flops);
-  op.traffic = op.traffic + (shape[1].traffic - shape[0].traffic) * (n - 1);
-  op.payload = op.payload + (shape[1].payload - shape[0].payload) * (n - 1);
-  return op;
-}
-
-}  // namespace
-
-std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
+std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   std::size_t h = 1469598103934665603ULL;
   for (const std::int64_t v :
        {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_stride),
@@ -133,73 +44,6 @@ std::size_t ChunkCosts::Hash::operator()(const ChunkKey& k) const {
   }
   return h;
 }
-
-// Small programs of a kind: three stages (first, middle, last) or one that is everything, by class and work.
-// What all micro-batch sizes and placements share: they change only what the shapes cost.
-struct ChunkCosts::Sample {
-  bool alone;
-  std::int64_t layers;
-  std::array<std::array<SmallSegment, 3>, 3> segments;
-};
-
-struct ChunkCosts::Structure {
-  std::int64_t least_micro_batch = 1;
-  std::vector<OpShape> shapes;
-  std::unordered_multimap<std::size_t, std::int32_t> known;  // hash of a shape -> index
-  std::deque<Sample> samples;
-
-  std::int32_t intern(const Op& one, const Op& two) {
-    const auto same = [](const Op& x, const Op& y) {
-      return x.kind == y.kind && x.group == y.group && x.dims == y.dims && x.flops == y.flops &&
-             x.traffic == y.traffic && x.payload == y.payload;
-    };
-    std::size_t hash = static_cast<std::size_t>(one.kind);
-    for (const std::int64_t d : one.dims) hash = (hash ^ static_cast<std::size_t>(d)) * 1099511628211ULL;
-    hash = (hash ^ static_cast<std::size_t>(one.traffic.value + one.payload.value)) * 1099511628211ULL;
-    const auto [begin, end] = known.equal_range(hash);
-    for (auto i = begin; i != end; ++i) {
-      const OpShape& s = shapes[static_cast<std::size_t>(i->second)];
-      if (same(s[0], one) && same(s[1], two)) return i->second;
-    }
-    OpShape shape;
-    for (std::size_t n = 0; n < 2; ++n) {
-      const Op& from = n == 0 ? one : two;
-      shape[n].kind = from.kind;
-      shape[n].group = from.group;
-      shape[n].dims = from.dims;
-      shape[n].flops = from.flops;
-      shape[n].traffic = from.traffic;
-      shape[n].payload = from.payload;
-    }
-    shapes.push_back(std::move(shape));
-    const auto index = static_cast<std::int32_t>(shapes.size() - 1);
-    known.emplace(hash, index);
-    return index;
-  }
-
-  // `earlier`: what the segment's ops wait for of earlier ones, at a step in the steady state.
-  SmallSegment shrink(const Segment& one, const Segment& two, const std::vector<Waits>& earlier,
-                      const Line& late) {
-    SmallSegment out;
-    out.late = late;
-    out.issued = static_cast<std::int64_t>(one.ops.size());
-    out.peak = {one.peak.value, two.peak.value - one.peak.value};
-    out.net = {one.net.value, two.net.value - one.net.value};
-    for (std::size_t i = 0; i < one.ops.size(); ++i) {
-      const Op& op = one.ops[i];
-      if (op.stream >= kLanes) continue;
-      SmallOp& small = out.ops.emplace_back();
-      small.lane = op.stream;
-      small.waits = earlier[i];
-      for (std::size_t q = 0; q < kLanes; ++q) {
-        if (op.after[q] > 0) small.waits[q] = op.after[q];
-      }
-      small.shape = intern(op, two.ops[i]);
-      out.over_dp = out.over_dp || op.stream == program::kDp;
-    }
-    return out;
-  }
-};
 
 struct ChunkCosts::Layout {
   ChunkKey key;
@@ -220,9 +64,13 @@ struct ChunkCosts::Layout {
   std::deque<Known> costs;
 };
 
-ChunkCosts::ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack,
-                       const Topology& topology)
-    : model_(model), training_(training), device_(device), stack_(stack), topology_(topology) {}
+ChunkCosts::ChunkCosts(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples)
+    : model_(problem.scenario.model),
+      training_(problem.scenario.training),
+      device_(problem.device),
+      stack_(problem.stack),
+      topology_(topology),
+      samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
 ChunkCosts::~ChunkCosts() = default;
 
@@ -255,89 +103,40 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
     slot->key = k;
     slot->links.tp = topology_.group(k.tp, k.tp_stride);
     slot->links.shard = topology_.group(k.shards, k.shard_stride);
-    ChunkKey structure = k;
-    if (k.order != ChunkKey::Order::kRows) structure.order = ChunkKey::Order::kTurns;
-    structure.micro_batch = structure.tp_stride = structure.shards = structure.shard_stride = 1;
-    auto& shared = structures_[structure];
-    if (!shared) {
-      shared = std::make_unique<Structure>();
-      if (k.sequence_parallel)
-        shared->least_micro_batch = k.tp / std::gcd<std::int64_t>(k.tp, training_.sequence);
-    }
-    slot->structure = shared.get();
+    slot->structure = &samples_->of(k);
   }
   recent_ = slot.get();
   return *recent_;
-}
-
-const ChunkCosts::Sample& ChunkCosts::compile_sample(const Layout& l, bool alone, std::int64_t layers) {
-  Structure& structure = *l.structure;
-  for (const Sample& s : structure.samples) {
-    if (s.alone == alone && s.layers == layers) return s;
-  }
-  const ChunkKey& k = l.key;
-  Plan p;
-  p.tp = k.tp;
-  p.pp = alone ? 1 : 3;
-  p.zero = k.zero;
-  p.micro_batch = structure.least_micro_batch;
-  p.micro_batches = k.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
-  p.sequence_parallel = k.sequence_parallel;
-  p.recompute = k.recompute;
-  p.recompute_layers = k.recompute_layers;
-  p.schedule = k.split                             ? Schedule::kZeroBubbleH1
-               : k.order == ChunkKey::Order::kRows ? Schedule::kGPipe
-                                                   : Schedule::k1F1B;
-  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
-  Model m = model_;
-  m.layers = layers * p.pp;
-  const program::Program one = program::compile(m, p, training_, stack_, program::Names::kNo);
-  p.micro_batch *= 2;
-  const program::Program two = program::compile(m, p, training_, stack_, program::Names::kNo);
-  Sample& sample = structure.samples.emplace_back();
-  sample.alone = alone;
-  sample.layers = layers;
-  for (std::size_t c = 0; c < one.classes.size(); ++c) {
-    for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
-      const Segment& s = one.classes[c].segments[i];
-      if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward))
-        continue;
-      const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
-                             : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
-                                                                      : kChunkBackward;
-      const auto late = [&](const program::Program& program) {
-        const program::RankClass& rank = program.classes[c];
-        return late_peak(rank, rank.segments[i], static_cast<std::int64_t>(c) * layers, layers,
-                         std::min<std::int64_t>(layers, k.recompute_layers));
-      };
-      sample.segments[c][work] = structure.shrink(s, two.classes[c].segments[i],
-                                                  earlier_waits(one.classes[c], static_cast<std::int32_t>(i)),
-                                                  {late(one), late(two) - late(one)});
-    }
-  }
-  return sample;
 }
 
 const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, std::int64_t layers) {
   for (const Layout::Priced& p : l.samples) {
     if (p.alone == alone && p.layers == layers) return p.costs;
   }
-  const Sample& sample = compile_sample(l, alone, layers);
   const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
   const EngineOptions options = cost.engine_options(false);
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
-  for (std::size_t i = l.durations.size(); i < l.structure->shapes.size(); ++i)
-    l.durations.push_back(static_cast<double>(cost.op(between(l.structure->shapes[i], n)).value));
+  const Sample& sample = [&]() -> const Sample& {
+    const std::lock_guard lock(l.structure->mutex);
+    const Sample& found = l.structure->sample(alone, layers);
+    const std::vector<OpShape>& shapes = l.structure->shapes();
+    for (std::size_t i = l.durations.size(); i < shapes.size(); ++i)
+      l.durations.push_back(static_cast<double>(cost.op(at_size(shapes[i], n)).value));
+    return found;
+  }();
   Layout::Priced& priced = l.samples.emplace_back();
   priced.alone = alone;
   priced.layers = layers;
   for (std::size_t c = 0; c < sample.segments.size(); ++c) {
-    std::array<std::vector<TimedOp>, 3> timed;
+    std::array<TimedSegment, 3> timed;
     for (std::size_t work = 0; work < 3; ++work) {
       const SmallSegment& s = sample.segments[c][work];
       if (s.issued == 0) continue;
-      for (const SmallOp& op : s.ops)
-        timed[work].push_back({op.lane, op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
+      for (std::size_t q = 0; q < kLanes; ++q) {
+        timed[work][q].reserve(s.lanes[q].size());
+        for (const SmallOp& op : s.lanes[q])
+          timed[work][q].push_back({op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
+      }
       WorkCost& w = priced.costs[c][work];
       w.host = options.host_segment.value + options.host_op.value * s.issued;
       w.peak = s.peak.at(n);
@@ -346,17 +145,16 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     const auto *f = &timed[kChunkForward], *b = &timed[kChunkBackward], *weight = &timed[kChunkWeight];
     const auto round = [](double time) { return static_cast<std::int64_t>(time + 0.5); };
-    const auto lone = [&](const std::vector<TimedOp>& segment) {
+    const auto lone = [&](const TimedSegment& segment, WorkCost& of) {
       const Lanes run = run_segments({&segment}, options);
-      return round(run.ends[0] - run.begin);
+      of.time = of.latency = round(run.ends[0] - run.begin);
     };
     WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
+    lone(*f, forward);
+    lone(*b, backward);
+    if (sample.segments[c][kChunkWeight].issued > 0) lone(*weight, priced.costs[c][kChunkWeight]);
     const bool over_dp =
         sample.segments[c][kChunkForward].over_dp || sample.segments[c][kChunkBackward].over_dp;
-    forward.time = forward.latency = lone(*f);
-    backward.time = backward.latency = lone(*b);
-    if (!weight->empty())
-      priced.costs[c][kChunkWeight].time = priced.costs[c][kChunkWeight].latency = lone(*weight);
     if (!over_dp) continue;
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "core/scenario.h"
 #include "sim/cost.h"
 
 namespace orrery::sim {
@@ -46,12 +47,17 @@ struct ChunkKey {
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
+  struct Hash {
+    std::size_t operator()(const ChunkKey& k) const;
+  };
 };
+
+class Samples;
 
 class ChunkCosts {
  public:
-  ChunkCosts(const Model& model, const Training& training, const Device& device, const Stack& stack,
-             const Topology& topology);
+  // `samples`: shared with the estimators of other threads; null for its own.
+  ChunkCosts(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples);
   ~ChunkCosts();
 
   static ChunkKey key(const Plan& plan);
@@ -63,24 +69,18 @@ class ChunkCosts {
   std::int64_t boundary_bytes(const ChunkKey& key) const;
 
  private:
-  struct Structure;
   struct Layout;
-  struct Sample;
   Layout& layout(const ChunkKey& key);
   std::int64_t layers_per_unit(const ChunkKey& key) const;
-  const Sample& compile_sample(const Layout& l, bool alone, std::int64_t layers);
   const std::array<ChunkCost, 3>& price_sample(Layout& l, bool alone, std::int64_t layers);
 
-  struct Hash {
-    std::size_t operator()(const ChunkKey& k) const;
-  };
-  Model model_;
-  Training training_;
+  const Model& model_;
+  const Training& training_;
   const Device& device_;
   const Stack& stack_;
   const Topology& topology_;
-  std::unordered_map<ChunkKey, std::unique_ptr<Layout>, Hash> layouts_;
-  std::unordered_map<ChunkKey, std::unique_ptr<Structure>, Hash> structures_;
+  std::shared_ptr<Samples> samples_;
+  std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;
 };
 

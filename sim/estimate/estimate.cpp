@@ -34,12 +34,11 @@ bool same_chunks(const Plan& a, const Plan& b) {
 
 }  // namespace
 
-Estimator::Estimator(const Problem& problem, const Topology& topology)
+Estimator::Estimator(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples)
     : problem_(problem),
       topology_(topology),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
-      chunk_costs_(problem.scenario.model, problem.scenario.training, problem.device, problem.stack,
-                   topology) {}
+      chunk_costs_(problem, topology, std::move(samples)) {}
 
 const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
   const auto [found, added] = groups_.try_emplace({size, stride});
@@ -351,8 +350,8 @@ Time Estimator::engine_step(const Plan& plan) const {
   const auto step = [&](std::int64_t micro_batches) {
     Plan shorter = plan;
     shorter.micro_batches = micro_batches;
-    const program::Program program =
-        program::compile(problem_.scenario.model, shorter, training, problem_.stack, program::Names::kNo);
+    const program::Program program = program::compile(problem_.scenario.model, shorter, training,
+                                                      problem_.stack, program::Detail::kUnnamed);
     return simulate(program, price(program, cost), cost.engine_options(false)).step.value;
   };
   constexpr std::int64_t kSettled = 15;

@@ -33,7 +33,8 @@ struct Estimate {
 // shared ones is kept from one call to the next.
 class Estimator {
  public:
-  Estimator(const Problem& problem, const Topology& topology);
+  // Estimators of several threads may share what they compile, of the same problem.
+  Estimator(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples = nullptr);
 
   Estimate estimate(const Plan& plan);
 

@@ -3,71 +3,76 @@
 
 namespace orrery::sim {
 
-Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments,
-                   const EngineOptions& options) {
-  std::vector<TimedOp> ops;
-  Waits before{};
-  std::array<std::int32_t, 4> compute_ops{};  // so many are done when a segment's compute is
-  std::size_t n = 0;
-  for (const std::vector<TimedOp>* segment : segments) {
-    Waits count{};
-    for (TimedOp op : *segment) {
-      for (std::size_t q = 0; q < kLanes; ++q) op.waits[q] += before[q];
-      ++count[op.lane];
-      ops.push_back(op);
-    }
-    for (std::size_t q = 0; q < kLanes; ++q) before[q] += count[q];
-    compute_ops[n++] = before[program::kCompute];
-  }
-  Lanes out;
-  std::size_t finished = 0;
-  std::array<std::size_t, kLanes> cursor{};  // index into ops of the lane's head
-  Waits done{};
-  std::array<bool, kLanes> running{};
-  std::array<double, kLanes> remaining{}, slow{};
-  const auto seek = [&](std::size_t lane, std::size_t from) {
-    while (from < ops.size() && ops[from].lane != lane) ++from;
-    cursor[lane] = from;
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options) {
+  struct Lane {
+    const TimedOp* next = nullptr;  // null: there are no more
+    std::size_t segment = 0, index = 0;
+    bool running = false;
+    double remaining = 0;
   };
-  for (std::size_t l = 0; l < kLanes; ++l) seek(l, 0);
+  const TimedSegment* const* const at = segments.begin();
+  const std::size_t n = segments.size();
+  std::array<Waits, 5> before{};  // ops of each lane in earlier segments
+  for (std::size_t k = 0; k < n; ++k) {
+    for (std::size_t q = 0; q < kLanes; ++q)
+      before[k + 1][q] = before[k][q] + static_cast<std::int32_t>((*at[k])[q].size());
+  }
+  std::array<Lane, kLanes> lanes;
+  const auto seek = [&](std::size_t l) {
+    Lane& lane = lanes[l];
+    while (lane.segment < n && lane.index == (*at[lane.segment])[l].size()) {
+      ++lane.segment;
+      lane.index = 0;
+    }
+    lane.next = lane.segment < n ? &(*at[lane.segment])[l][lane.index] : nullptr;
+  };
+  for (std::size_t l = 0; l < kLanes; ++l) seek(l);
+  Lanes out;
+  std::size_t finished = 0;  // segments whose compute is done
+  Waits done{};
+  const auto complete = [&](std::size_t l) {
+    lanes[l].running = false;
+    ++done[l];
+    ++lanes[l].index;
+    seek(l);
+  };
   double now = 0;
   for (;;) {
-    while (finished < n && done[program::kCompute] >= compute_ops[finished]) out.ends[finished++] = now;
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t l = 0; l < kLanes; ++l) {
-        while (!running[l] && cursor[l] < ops.size()) {
-          const TimedOp& op = ops[cursor[l]];
+        Lane& lane = lanes[l];
+        while (!lane.running && lane.next != nullptr) {
+          const Waits &waits = lane.next->waits, &base = before[lane.segment];
           bool ready = true;
-          for (std::size_t q = 0; q < kLanes; ++q) ready = ready && done[q] >= op.waits[q];
+          for (std::size_t q = 0; q < kLanes; ++q) ready &= done[q] - base[q] >= waits[q];
           if (!ready) break;
           moved = true;
-          if (op.duration > 0) {
-            running[l] = true;
-            remaining[l] = op.duration;
-          } else {
-            ++done[l];
-            seek(l, cursor[l] + 1);
-          }
+          lane.remaining = lane.next->duration;
+          if (lane.remaining > 0)
+            lane.running = true;
+          else
+            complete(l);
         }
       }
     }
-    slow[0] = running[1] || running[2] ? options.compute_slowdown : 1.0;
-    slow[1] = slow[2] = running[0] ? options.communication_slowdown : 1.0;
-    double step = -1;
+    while (finished < n && done[program::kCompute] >= before[finished + 1][program::kCompute])
+      out.ends[finished++] = now;
+    const bool compute = lanes[0].running, communication = lanes[1].running || lanes[2].running;
+    if (!compute && !communication) return out;
+    if ((compute || lanes[program::kTp].running) && out.begin < 0) out.begin = now;
+    std::array<double, kLanes> slow;
+    slow[0] = communication ? options.compute_slowdown : 1.0;
+    slow[1] = slow[2] = compute ? options.communication_slowdown : 1.0;
+    double step = std::numeric_limits<double>::infinity();
     for (std::size_t l = 0; l < kLanes; ++l) {
-      if (running[l] && (step < 0 || remaining[l] * slow[l] < step)) step = remaining[l] * slow[l];
+      if (lanes[l].running) step = std::min(step, lanes[l].remaining * slow[l]);
     }
-    if (step < 0) return out;
-    if ((running[program::kCompute] || running[program::kTp]) && out.begin < 0) out.begin = now;
     now += step;
     for (std::size_t l = 0; l < kLanes; ++l) {
-      if (!running[l]) continue;
-      remaining[l] -= step / slow[l];
-      if (remaining[l] > 0.5) continue;
-      running[l] = false;
-      ++done[l];
-      seek(l, cursor[l] + 1);
+      if (!lanes[l].running) continue;
+      lanes[l].remaining -= step / slow[l];
+      if (lanes[l].remaining <= 0.5) complete(l);
     }
   }
 }

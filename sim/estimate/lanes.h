@@ -23,10 +23,10 @@ using Waits = std::array<std::int32_t, kLanes>;
 constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
 
 struct TimedOp {
-  std::uint8_t lane = 0;
   Waits waits{};
   double duration = 0;
 };
+using TimedSegment = std::array<std::vector<TimedOp>, kLanes>;
 
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
 // the last compute op of each ends. At most four segments.
@@ -35,6 +35,6 @@ struct Lanes {
   double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
   Ends ends{};
 };
-Lanes run_segments(std::initializer_list<const std::vector<TimedOp>*> segments, const EngineOptions& options);
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options);
 
 }  // namespace orrery::sim

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/estimate/samples.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace orrery::sim {
+
+using program::Op;
+using program::Segment;
+using program::SegmentKind;
+
+namespace {
+
+// Most bytes above the segment's start from its last `group` layers on. `first`: of its chunk's `layers`.
+std::int64_t late_peak(const program::RankClass& rank, const Segment& s, std::int64_t first,
+                       std::int64_t layers, std::int64_t group) {
+  const bool forward = s.kind == SegmentKind::kForward;
+  const std::int64_t low = forward ? first + layers - group : first, high = low + group;
+  std::int32_t from = 0;
+  for (; from < static_cast<std::int32_t>(s.ops.size()); ++from) {
+    const std::int32_t layer = s.ops[static_cast<std::size_t>(from)].layer;
+    if (layer >= low && layer < high) break;
+  }
+  std::int64_t live = 0, most = 0;
+  bool late = false;
+  for (const program::MemoryEvent& e : s.memory) {
+    if (e.op >= from && !late) {
+      late = true;
+      most = live;
+    }
+    const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
+    live += e.allocate ? bytes : -bytes;
+    if (late) most = std::max(most, live);
+  }
+  return most;
+}
+
+// What the ops of a segment wait for of earlier segments, at the last step that runs it.
+std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t segment) {
+  std::vector<Waits> out(rank.segments[static_cast<std::size_t>(segment)].ops.size());
+  for (Waits& w : out) w.fill(kNoWait);
+  Waits base{}, at{};
+  const program::Step* last = nullptr;
+  for (const program::Step& step : rank.steps) {
+    if (step.segment == segment) {
+      last = &step;
+      at = base;
+    }
+    for (std::size_t q = 0; q < kLanes; ++q)
+      base[q] += rank.segments[static_cast<std::size_t>(step.segment)].stream_ops[q];
+  }
+  if (last == nullptr) return out;
+  for (std::int32_t w = last->first_wait; w < last->first_wait + last->waits; ++w) {
+    const program::ExternalWait& wait = rank.waits[static_cast<std::size_t>(w)];
+    if (wait.stream >= kLanes) continue;
+    std::int32_t& need = out[static_cast<std::size_t>(wait.op)][wait.stream];
+    need = std::max(need, static_cast<std::int32_t>(wait.count - at[wait.stream]));
+  }
+  return out;
+}
+
+}  // namespace
+
+Op at_size(const OpShape& shape, std::int64_t n) {
+  Op op = shape[0];
+  for (std::size_t d = 0; d < op.dims.size(); ++d)
+    op.dims[d] += (n - 1) * (shape[1].dims[d] - shape[0].dims[d]);
+  op.flops += static_cast<double>(n - 1) * (shape[1].flops - shape[0].flops);
+  op.traffic = op.traffic + (shape[1].traffic - shape[0].traffic) * (n - 1);
+  op.payload = op.payload + (shape[1].payload - shape[0].payload) * (n - 1);
+  return op;
+}
+
+Structure::Structure(const ChunkKey& key, const Model& model, const Training& training, const Stack& stack)
+    : least_micro_batch(key.sequence_parallel ? key.tp / std::gcd<std::int64_t>(key.tp, training.sequence)
+                                              : 1),
+      key_(key),
+      model_(model),
+      training_(training),
+      stack_(stack) {}
+
+std::int32_t Structure::intern(const Op& one, const Op& two) {
+  const auto same = [](const Op& x, const Op& y) {
+    return x.kind == y.kind && x.group == y.group && x.dims == y.dims && x.flops == y.flops &&
+           x.traffic == y.traffic && x.payload == y.payload;
+  };
+  std::size_t hash = static_cast<std::size_t>(one.kind);
+  for (const std::int64_t d : one.dims) hash = (hash ^ static_cast<std::size_t>(d)) * 1099511628211ULL;
+  hash = (hash ^ static_cast<std::size_t>(one.traffic.value + one.payload.value)) * 1099511628211ULL;
+  const auto [begin, end] = known_.equal_range(hash);
+  for (auto i = begin; i != end; ++i) {
+    const OpShape& s = shapes_[static_cast<std::size_t>(i->second)];
+    if (same(s[0], one) && same(s[1], two)) return i->second;
+  }
+  OpShape shape;
+  for (std::size_t n = 0; n < 2; ++n) {
+    const Op& from = n == 0 ? one : two;
+    shape[n].kind = from.kind;
+    shape[n].group = from.group;
+    shape[n].dims = from.dims;
+    shape[n].flops = from.flops;
+    shape[n].traffic = from.traffic;
+    shape[n].payload = from.payload;
+  }
+  shapes_.push_back(std::move(shape));
+  const auto index = static_cast<std::int32_t>(shapes_.size() - 1);
+  known_.emplace(hash, index);
+  return index;
+}
+
+// `earlier`: what the segment's ops wait for of earlier ones, at a step in the steady state.
+SmallSegment Structure::shrink(const Segment& one, const Segment& two, const std::vector<Waits>& earlier,
+                               const Line& late) {
+  SmallSegment out;
+  out.late = late;
+  out.issued = static_cast<std::int64_t>(one.ops.size());
+  out.peak = {one.peak.value, two.peak.value - one.peak.value};
+  out.net = {one.net.value, two.net.value - one.net.value};
+  for (std::size_t i = 0; i < one.ops.size(); ++i) {
+    const Op& op = one.ops[i];
+    if (op.stream >= kLanes) continue;
+    SmallOp& small = out.lanes[op.stream].emplace_back();
+    small.waits = earlier[i];
+    for (std::size_t q = 0; q < kLanes; ++q) {
+      if (op.after[q] > 0) small.waits[q] = op.after[q];
+    }
+    small.shape = intern(op, two.ops[i]);
+    out.over_dp = out.over_dp || op.stream == program::kDp;
+  }
+  return out;
+}
+
+const Sample& Structure::sample(bool alone, std::int64_t layers) {
+  for (const Sample& s : samples_) {
+    if (s.alone == alone && s.layers == layers) return s;
+  }
+  Plan p;
+  p.tp = key_.tp;
+  p.pp = alone ? 1 : 3;
+  p.zero = key_.zero;
+  p.micro_batch = least_micro_batch;
+  p.micro_batches = key_.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
+  p.sequence_parallel = key_.sequence_parallel;
+  p.recompute = key_.recompute;
+  p.recompute_layers = key_.recompute_layers;
+  p.schedule = key_.split                             ? Schedule::kZeroBubbleH1
+               : key_.order == ChunkKey::Order::kRows ? Schedule::kGPipe
+                                                      : Schedule::k1F1B;
+  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
+  Model m = model_;
+  m.layers = layers * p.pp;
+  const program::Program one = program::compile(m, p, training_, stack_, program::Detail::kUnnamed);
+  p.micro_batch *= 2;
+  const program::Program two = program::compile(m, p, training_, stack_, program::Detail::kSizes);
+  Sample& sample = samples_.emplace_back();
+  sample.alone = alone;
+  sample.layers = layers;
+  for (std::size_t c = 0; c < one.classes.size(); ++c) {
+    for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
+      const Segment& s = one.classes[c].segments[i];
+      if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward))
+        continue;
+      const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
+                             : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
+                                                                      : kChunkBackward;
+      const auto late = [&](const program::Program& program) {
+        const program::RankClass& rank = program.classes[c];
+        return late_peak(rank, rank.segments[i], static_cast<std::int64_t>(c) * layers, layers,
+                         std::min<std::int64_t>(layers, key_.recompute_layers));
+      };
+      sample.segments[c][work] =
+          shrink(s, two.classes[c].segments[i], earlier_waits(one.classes[c], static_cast<std::int32_t>(i)),
+                 {late(one), late(two) - late(one)});
+    }
+  }
+  return sample;
+}
+
+Structure& Samples::of(const ChunkKey& key) {
+  ChunkKey kind = key;
+  if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
+  kind.micro_batch = kind.tp_stride = kind.shards = kind.shard_stride = 1;
+  const std::lock_guard lock(mutex_);
+  auto& known = structures_[kind];
+  if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);
+  return *known;
+}
+
+}  // namespace orrery::sim

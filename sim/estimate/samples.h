@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small programs, compiled with the real compiler, from which chunks of any size are extended. What they are
+// made of depends neither on the placement nor on the micro-batch size, and they are the dearest part of a
+// large search: the estimators of all its threads share them. Internal to sim/estimate/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "program/program.h"
+#include "sim/estimate/chunks.h"
+#include "sim/estimate/lanes.h"
+
+namespace orrery::sim {
+
+struct SmallOp {
+  Waits waits{};
+  std::int32_t shape = 0;  // index in Structure::shapes
+};
+
+// A quantity that grows by a constant per smallest micro-batch.
+struct Line {
+  std::int64_t at_one = 0, more = 0;
+  std::int64_t at(std::int64_t n) const { return at_one + (n - 1) * more; }
+};
+
+struct SmallSegment {
+  std::array<std::vector<SmallOp>, kLanes> lanes;
+  std::int64_t issued = 0;  // ops, transfers included
+  bool over_dp = false;     // communicates with other replicas
+  Line peak, late, net;
+};
+
+// One of three stages (first, middle, last), or the one that is everything, by class and work.
+struct Sample {
+  bool alone;
+  std::int64_t layers;  // of each stage
+  std::array<std::array<SmallSegment, 3>, 3> segments;
+};
+
+// The shape of an op at the smallest micro-batch and at twice that.
+using OpShape = std::array<program::Op, 2>;
+program::Op at_size(const OpShape& shape, std::int64_t micro_batches);
+
+// All samples of a kind.
+class Structure {
+ public:
+  Structure(const ChunkKey& key, const Model& model, const Training& training, const Stack& stack);
+
+  const std::int64_t least_micro_batch;  // of which others are multiples
+
+  // Hold it while asking for samples and shapes; samples stay valid and unchanged without it.
+  std::mutex mutex;
+  const Sample& sample(bool alone, std::int64_t layers);
+  const std::vector<OpShape>& shapes() const { return shapes_; }  // more with every new sample
+
+ private:
+  SmallSegment shrink(const program::Segment& one, const program::Segment& two,
+                      const std::vector<Waits>& earlier, const Line& late);
+  std::int32_t intern(const program::Op& one, const program::Op& two);
+
+  const ChunkKey key_;
+  const Model& model_;
+  const Training& training_;
+  const Stack& stack_;
+  std::deque<Sample> samples_;
+  std::vector<OpShape> shapes_;
+  std::unordered_multimap<std::size_t, std::int32_t> known_;  // hash of a shape -> index
+};
+
+// Thread-safe. What it is made from must outlive it.
+class Samples {
+ public:
+  Samples(const Model& model, const Training& training, const Stack& stack)
+      : model_(model), training_(training), stack_(stack) {}
+  Structure& of(const ChunkKey& key);
+
+ private:
+  const Model& model_;
+  const Training& training_;
+  const Stack& stack_;
+  std::mutex mutex_;
+  std::unordered_map<ChunkKey, std::unique_ptr<Structure>, ChunkKey::Hash> structures_;
+};
+
+}  // namespace orrery::sim
