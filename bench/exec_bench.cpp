@@ -11,7 +11,7 @@
 
 #include "core/scenario.h"
 #include "exec/run.h"
-#include "exec/thread_world.h"
+#include "exec/shared_world.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery {
@@ -112,7 +112,7 @@ void thread_all_reduce(benchmark::State& state) {
   });
   double reduce = 0;
   for (auto _ : state) {
-    exec::ThreadWorld world(2, std::chrono::seconds(60));
+    exec::SharedWorld world(2, std::chrono::seconds(60));
     std::unique_ptr<exec::Communicator> ranks[] = {world.communicator(0), world.communicator(1)};
     const std::vector<std::int64_t> members{0, 1};
     for (auto& r : ranks) r->open(members);

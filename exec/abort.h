@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a job in which something failed: the first reason is kept, and every wait looks here.
+// The end of a job in which something failed: the first reason is kept, and every wait looks here. Its state
+// may stand in memory that several processes share.
 #pragma once
 
 #include <atomic>
@@ -13,20 +14,29 @@
 
 namespace orrery::exec {
 
+struct AbortState {
+  std::atomic<std::uint32_t> stage{0};  // 0: none; 1: the reason is being written; 2: it is there
+  char reason[1020] = {};               // ends with zero
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
 class Abort {
  public:
+  explicit Abort(AbortState& state) : state_(state) {}
+
   // Returns the job's reason: this one, unless another came first.
   std::string raise(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    if (!raised_.load(std::memory_order_relaxed)) {
-      reason_ = reason;
-      raised_.store(true, std::memory_order_release);
+    std::uint32_t none = 0;
+    if (state_.stage.compare_exchange_strong(none, 1)) {
+      state_.reason[reason.copy(state_.reason, sizeof state_.reason - 1)] = '\0';
+      state_.stage.store(2, std::memory_order_release);
     }
-    return reason_;
+    return this->reason();
   }
-  bool raised() const { return raised_.load(std::memory_order_acquire); }
+  bool raised() const { return state_.stage.load(std::memory_order_acquire) == 2; }
+  std::string reason() const { return raised() ? state_.reason : "another rank failed"; }
   void check() const {
-    if (raised()) throw Error(reason_);
+    if (raised()) throw Error(reason());
   }
 
   // Waits for `ready` under `lock` until the deadline; false when it passed. Throws when the job ended.
@@ -43,9 +53,7 @@ class Abort {
   }
 
  private:
-  std::atomic<bool> raised_{false};
-  std::mutex mutex_;
-  std::string reason_;  // written once, before raised_
+  AbortState& state_;
 };
 
 }  // namespace orrery::exec

@@ -110,8 +110,12 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
   return out;
 }
 
+fs::path partial_checkpoint(const fs::path& folder, std::int64_t step) {
+  return folder_of(folder, step).string() + kPartial;
+}
+
 fs::path begin_checkpoint(const fs::path& folder, std::int64_t step) {
-  const fs::path partial = folder_of(folder, step).string() + kPartial;
+  const fs::path partial = partial_checkpoint(folder, step);
   std::error_code failed;
   fs::remove_all(partial, failed);
   fs::create_directories(partial, failed);

@@ -101,7 +101,9 @@ std::int64_t state_arrays(const program::Program& program);
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
 
-// The folder to write step `step` into; and its completion, once all files are written.
+// The folder to write step `step` into, which one rank makes and others know; and its completion, once all
+// files are written.
+std::filesystem::path partial_checkpoint(const std::filesystem::path& folder, std::int64_t step);
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder, std::int64_t step);
 void finish_checkpoint(const std::filesystem::path& folder, const program::Program& program,
                        CheckpointIndex index);

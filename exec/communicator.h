@@ -54,6 +54,9 @@ using GroupId = std::size_t;
 class Communicator {
  public:
   virtual ~Communicator() = default;
+  // Memory that the other ranks can reach, aligned to 256 bytes, not initialised: buffers of calls stand in
+  // it where ranks are processes. It lives as long as the communicator's world.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
   // `members` in group order, this rank among them. The same members give the same group.
   virtual GroupId open(std::span<const std::int64_t> members) = 0;
   // Returns when the last member arrived. Sums are in member order whatever the timing.

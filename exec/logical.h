@@ -54,8 +54,9 @@ class InitialValues {
   std::uint64_t key_;
 };
 
-// One captured array per (rank, unit): the rank's shard of the unit.
-using UnitShards = std::vector<std::vector<std::vector<float>>>;
+// One captured array per unit: a rank's shard of it. And those of all ranks.
+using UnitShard = std::vector<std::vector<float>>;
+using UnitShards = std::vector<UnitShard>;
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards);
 
 }  // namespace orrery::exec

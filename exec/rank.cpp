@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 
 #include "core/error.h"
 #include "exec/logical.h"
@@ -34,8 +33,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       class_(program.classes[static_cast<std::size_t>(at_.pp)]),
       communicator_(communicator),
       abort_(abort),
-      arena_(static_cast<std::byte*>(
-          ::operator new[](static_cast<std::size_t>(class_.arena_peak.value), std::align_val_t{256}))),
+      arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
       ops_of_(class_.segments.size()) {
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator.open(program.binding.members(g, rank));
@@ -69,14 +67,14 @@ Rank::~Rank() {
 float* Rank::pointer(const Ref& r, std::int32_t micro_batch) const {
   const program::Buffer& b = class_.buffers[static_cast<std::size_t>(r.buffer)];
   const std::int64_t shard = at_.dp % program_.binding.shard;
-  std::byte* base = arena_.get() + b.arena_offset + (micro_batch % b.instances) * b.arena_stride;
+  std::byte* base = arena_ + b.arena_offset + (micro_batch % b.instances) * b.arena_stride;
   return reinterpret_cast<float*>(base) + r.offset + shard * r.shard_stride;
 }
 
 template <class T>
 T* Rank::find(const char* name) const {
   for (const program::Buffer& b : class_.buffers) {
-    if (b.name == name) return reinterpret_cast<T*>(arena_.get() + b.arena_offset);
+    if (b.name == name) return reinterpret_cast<T*>(arena_ + b.arena_offset);
   }
   return nullptr;
 }
@@ -117,7 +115,7 @@ void Rank::fill_unit(std::size_t index, float* to, bool whole, Value value) {
 }
 
 void Rank::initialise() {
-  std::memset(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value));
+  std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_peak.value));
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
     fill_unit(

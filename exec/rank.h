@@ -18,6 +18,7 @@
 #include "exec/communicator.h"
 #include "exec/cpu_ops.h"
 #include "exec/data.h"
+#include "exec/logical.h"
 #include "exec/run.h"
 #include "program/program.h"
 
@@ -55,13 +56,10 @@ class Rank {
 
   const program::RankClass& rank_class() const { return class_; }
   std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last step, by stream
-  std::vector<std::vector<float>> gradients, parameters;              // captured shards, by unit
+  UnitShard gradients, parameters;                                    // captured
 
  private:
   using Counts = std::array<std::int64_t, program::kStreamCount>;
-  struct AlignedFree {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{256}); }
-  };
 
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   template <class T>
@@ -87,7 +85,7 @@ class Rank {
   const program::RankClass& class_;
   Communicator& communicator_;
   Abort& abort_;
-  std::unique_ptr<std::byte[], AlignedFree> arena_;
+  std::byte* arena_;
   std::array<GroupId, 6> groups_{};
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a program for real: ranks are threads, each with an arena and a thread for every stream of its
-// program.
+// Runs a program for real: ranks are threads or processes, each with an arena and a thread for every stream
+// of its program.
 //
 //   const auto program = program::compile(model, plan, training, stack);
 //   RunResult r = run(program, {.steps = 3});
@@ -72,7 +72,14 @@ std::string run_problem(const program::Program& program);
 // The learning rate of a step.
 float learning_rate(const RunOptions& options, std::int64_t step);
 
-// Throws Error when a rank fails or the deadline passes.
+// All ranks as threads of this process. Throws Error when a rank fails or the deadline passes.
 RunResult run(const program::Program& program, const RunOptions& options);
+
+// One rank, which this process is; the others run the same program. What it returns is whole on rank 0;
+// nothing is captured.
+class Communicator;
+class Abort;
+RunResult run_rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
+                   Communicator& communicator, Abort& abort);
 
 }  // namespace orrery::exec

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "exec/thread_world.h"
+#include "exec/shared_world.h"
 
 namespace orrery::exec {
 namespace {
@@ -20,7 +20,7 @@ using enum CollectiveKind;
 // Runs body(rank, communicator) on `n` threads; returns each rank's error text.
 template <class Body>
 std::vector<std::string> on_ranks(std::int64_t n, std::chrono::milliseconds deadline, Body body) {
-  ThreadWorld world(n, deadline);
+  SharedWorld world(n, deadline);
   std::vector<std::string> errors(static_cast<std::size_t>(n));
   std::vector<std::jthread> threads;
   for (std::int64_t r = 0; r < n; ++r) {
@@ -37,7 +37,7 @@ std::vector<std::string> on_ranks(std::int64_t n, std::chrono::milliseconds dead
   return errors;
 }
 
-constexpr std::chrono::milliseconds kLong{20000}, kShort{200};
+constexpr std::chrono::milliseconds kLong{20000}, kShort{700};
 
 std::vector<std::int64_t> first(std::int64_t n) {
   std::vector<std::int64_t> members(static_cast<std::size_t>(n));
@@ -53,7 +53,7 @@ float sum(std::int64_t n, std::size_t i) {
   return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97));
 }
 
-TEST(ThreadCommunicator, CollectivesAreExact) {
+TEST(Communicator, CollectivesAreExact) {
   for (const std::int64_t n : {1, 2, 3, 5, 8}) {
     for (const std::size_t part : {0UL, 1UL, 7UL, 5000UL}) {
       const auto errors = on_ranks(n, kLong, [&](std::int64_t r, Communicator& c) {
@@ -106,7 +106,7 @@ TEST(ThreadCommunicator, CollectivesAreExact) {
 }
 
 // Sums are in member order: here the order decides the result.
-TEST(ThreadCommunicator, SumsAreInMemberOrder) {
+TEST(Communicator, SumsAreInMemberOrder) {
   const float inputs[] = {1e8F, 1.0F, -1e8F, 1.0F};
   const float expected = ((inputs[0] + inputs[1]) + inputs[2]) + inputs[3];
   ASSERT_NE(expected, (inputs[0] + inputs[2]) + (inputs[1] + inputs[3]));
@@ -120,7 +120,7 @@ TEST(ThreadCommunicator, SumsAreInMemberOrder) {
   }
 }
 
-TEST(ThreadCommunicator, MessagesKeepTheirOrder) {
+TEST(Communicator, MessagesKeepTheirOrder) {
   const auto errors = on_ranks(2, kLong, [&](std::int64_t r, Communicator& c) {
     for (int i = 0; i < 100; ++i) {
       double x = i;
@@ -139,7 +139,7 @@ void expect_in(const std::vector<std::string>& errors, const char* text) {
   for (const std::string& e : errors) EXPECT_NE(e.find(text), std::string::npos) << e;
 }
 
-TEST(ThreadCommunicator, AMissingRankIsNamedWithinTheDeadline) {
+TEST(Communicator, AMissingRankIsNamedWithinTheDeadline) {
   const auto begin = Clock::now();
   auto errors = on_ranks(3, kShort, [](std::int64_t r, Communicator& c) {
     std::vector<float> x(4);
@@ -153,7 +153,7 @@ TEST(ThreadCommunicator, AMissingRankIsNamedWithinTheDeadline) {
   expect_in(errors, "in \"layer1/attn/out/all-reduce\" (sequence number 1) for ranks 2");
 }
 
-TEST(ThreadCommunicator, AnotherCollectiveIsNamed) {
+TEST(Communicator, AnotherCollectiveIsNamed) {
   expect_in(on_ranks(2, kShort,
                      [](std::int64_t r, Communicator& c) {
                        std::vector<float> x(4);
@@ -172,13 +172,13 @@ TEST(ThreadCommunicator, AnotherCollectiveIsNamed) {
       "rank 1 in all-reduce \"sum\" of 3 x 4 bytes (sequence number 0)");
 }
 
-TEST(ThreadCommunicator, ALostMessageEndsInAnError) {
+TEST(Communicator, ALostMessageEndsInAnError) {
   const auto errors = on_ranks(2, kShort, [](std::int64_t r, Communicator& c) {
     float x = 0;
     if (r == 1) c.receive(0, 0, "pipeline/recv", &x, sizeof x);
   });
   EXPECT_NE(
-      errors[1].find("rank 1 waited 200 ms in \"pipeline/recv\" (sequence number 0) for rank 0 to send"),
+      errors[1].find("rank 1 waited 700 ms in \"pipeline/recv\" (sequence number 0) for rank 0 to send"),
       std::string::npos)
       << errors[1];
 }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ranks tell each other beside the program: reports of a step, parts of checkpoints, timelines. Every
+// rank makes the same calls in the same order.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "exec/communicator.h"
+
+namespace orrery::exec {
+
+class Exchange {
+ public:
+  Exchange(Communicator& communicator, std::int64_t rank, std::int64_t ranks);
+
+  std::int64_t rank() const { return rank_; }
+  std::int64_t ranks() const { return ranks_; }
+
+  // Everybody's value, by rank.
+  template <class T>
+  void all_gather(std::string_view name, const T& mine, std::vector<T>& all) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kPart);
+    std::memcpy(mailbox_, &mine, sizeof mine);
+    meet(CollectiveKind::kAllGather, name);
+    all.resize(static_cast<std::size_t>(ranks_));
+    for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(&all[r], mailbox_ + (r + 1) * kPart, sizeof(T));
+  }
+  // Everybody's text, by rank, on rank 0; nothing elsewhere.
+  std::vector<std::string> gather(std::string_view name, std::string_view mine);
+
+ private:
+  static constexpr std::size_t kPart = 16384;  // bytes exchanged at a time
+  void meet(CollectiveKind kind, std::string_view name);
+
+  Communicator& communicator_;
+  std::int64_t rank_, ranks_;
+  GroupId group_;
+  std::byte* mailbox_;  // what this rank sends, and room for what all do
+};
+
+}  // namespace orrery::exec

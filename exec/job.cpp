@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace orrery::exec {
+namespace {
+
+using program::Op;
+using program::RankClass;
+
+// By rank and stream.
+using AllMeasured = std::vector<std::array<std::vector<Measured>, program::kStreamCount>>;
+
+Timeline make_timeline(const program::Program& program, const AllMeasured& measured) {
+  Timeline t;
+  t.source = "measured: cpu";
+  t.program_hash = program.hash();
+  for (const char* s : program::kStreamNames) t.streams.emplace_back(s);
+  for (const char* s : program::kSegmentNames) t.segments.emplace_back(s);
+  Clock::time_point origin = Clock::time_point::max();
+  for (const auto& rank : measured) {
+    for (const auto& stream : rank) {
+      if (!stream.empty()) origin = std::min(origin, stream.front().start);
+    }
+  }
+  const auto since = [&](Clock::time_point p) {
+    return Time{std::chrono::duration_cast<std::chrono::nanoseconds>(p - origin).count() * 1000};
+  };
+  std::map<std::string, std::int32_t> names;
+  for (std::size_t r = 0; r < measured.size(); ++r) {
+    const auto c = program.binding.coordinates(static_cast<std::int64_t>(r));
+    t.rank_labels.push_back(fmt::format("rank {} (tp {}, dp {}, pp {})", r, c.tp, c.dp, c.pp));
+    const RankClass& rank = program.classes[static_cast<std::size_t>(c.pp)];
+    for (const auto& stream : measured[r]) {
+      for (const Measured& m : stream) {
+        const program::Step& step = rank.steps[static_cast<std::size_t>(m.step)];
+        const program::Segment& segment = rank.segments[static_cast<std::size_t>(step.segment)];
+        const Op& op = segment.ops[static_cast<std::size_t>(m.op)];
+        const auto [name, added] = names.try_emplace(op.name, static_cast<std::int32_t>(t.names.size()));
+        if (added) t.names.push_back(op.name);
+        t.slices.push_back({name->second, static_cast<std::int32_t>(segment.kind),
+                            rank.chunks[static_cast<std::size_t>(segment.chunk)], step.micro_batch,
+                            static_cast<std::int32_t>(r), op.stream, since(m.start), since(m.start),
+                            since(m.active), since(m.end)});
+      }
+    }
+  }
+  return t;
+}
+
+}  // namespace
+
+Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
+         Communicator& communicator, Abort& abort)
+    : program_(program),
+      options_(options),
+      exchange_(communicator, rank, program.binding.ranks()),
+      rank_(program, options, data, options.validation, rank, communicator, abort) {}
+
+bool Job::is_due(std::int64_t every, std::int64_t done) const {
+  return every > 0 && (done % every == 0 || done == options_.steps);
+}
+
+RunResult Job::run(const std::optional<RestoredState>& restored) {
+  rank_.initialise();
+  if (restored) rank_.restore(*restored);
+  RunResult result;
+  result.first_step = restored ? restored->step : 0;
+  std::vector<std::int64_t> first;
+  exchange_.all_gather("begin", result.first_step, first);
+  for (std::size_t r = 0; r < first.size(); ++r) {
+    if (first[r] != first[0])
+      throw Error(fmt::format("rank 0 resumes after step {}, rank {} after step {}", first[0], r, first[r]));
+  }
+  if (exchange_.rank() == 0)
+    result.steps.reserve(
+        static_cast<std::size_t>(std::max<std::int64_t>(0, options_.steps - result.first_step)));
+  for (std::int64_t s = result.first_step; s < options_.steps; ++s) {
+    const std::int64_t done = s + 1;
+    const auto begin = Clock::now();
+    record_.result = rank_.step(s);
+    record_.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    record_.validation_loss = 0;
+    const bool validates = options_.validation != nullptr && is_due(options_.validate_every, done);
+    for (std::int64_t b = 0; validates && b < options_.validation_batches; ++b)
+      record_.validation_loss += rank_.evaluate(b).loss;
+    if (is_due(options_.checkpoint_every, done)) save(done);
+    const StepReport report = combine(validates);
+    if (exchange_.rank() != 0) continue;
+    result.steps.push_back(report);
+    if (options_.on_step) options_.on_step(s, report);
+  }
+  collect(result);
+  return result;
+}
+
+// What all ranks say of a step.
+StepReport Job::combine(bool validated) {
+  exchange_.all_gather("step", record_, records_);
+  StepReport report;
+  double validation = 0, waited = 0;
+  for (std::size_t r = 0; r < records_.size(); ++r) {
+    const Record& of = records_[r];
+    if (program_.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0) {
+      report.loss += of.result.loss;
+      validation += of.validation_loss;
+    }
+    waited += of.result.waited_s;
+    report.seconds = std::max(report.seconds, of.seconds);
+  }
+  const double tokens = program_.training.tokens_per_step();
+  report.loss /= tokens;
+  report.gradient_norm = records_[0].result.gradient_norm;
+  report.waiting = waited / static_cast<double>(records_.size()) / report.seconds;
+  if (validated)
+    report.validation_loss = validation / (tokens * static_cast<double>(options_.validation_batches));
+  return report;
+}
+
+void Job::save(std::int64_t done) {
+  std::filesystem::path folder;
+  if (exchange_.rank() == 0) folder = begin_checkpoint(options_.checkpoints, done);
+  std::vector<std::int64_t> begun;
+  exchange_.all_gather("checkpoint", done, begun);
+  if (exchange_.rank() != 0) folder = partial_checkpoint(options_.checkpoints, done);
+  const CheckpointFile mine = write_rank(folder, program_, exchange_.rank(), rank_.memory());
+  const std::vector<std::string> all = exchange_.gather("checkpoint", write_fields(mine).dump());
+  if (exchange_.rank() != 0) return;
+  CheckpointIndex index;
+  index.step = done;
+  index.seed = static_cast<std::int64_t>(options_.seed);
+  for (const std::string& text : all)
+    index.files.push_back(read_fields<CheckpointFile>(Json::parse(text), Cursor{"checkpoint"}));
+  finish_checkpoint(options_.checkpoints, program_, std::move(index));
+}
+
+// Timelines and memory of all ranks.
+void Job::collect(RunResult& result) {
+  std::vector<double> waited;
+  exchange_.all_gather("data", rank_.waited_for_data_s(), waited);
+  result.waited_for_data_s = *std::max_element(waited.begin(), waited.end());
+  const auto n = static_cast<std::size_t>(exchange_.ranks());
+  AllMeasured measured(exchange_.rank() == 0 ? n : 0);
+  for (std::size_t s = 0; s < program::kStreamCount; ++s) {
+    const std::vector<Measured>& mine = rank_.measured[s];
+    const auto all = exchange_.gather(
+        "timeline", {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Measured)});
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      measured[r][s].resize(all[r].size() / sizeof(Measured));
+      std::memcpy(measured[r][s].data(), all[r].data(), all[r].size());
+    }
+  }
+  if (exchange_.rank() != 0) return;
+  result.timeline = make_timeline(program_, measured);
+  for (std::size_t r = 0; r < n; ++r) {
+    const auto stage = program_.binding.coordinates(static_cast<std::int64_t>(r)).pp;
+    const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];
+    result.arena_bytes.push_back(c.arena_peak.value);
+    auto& by_class = result.class_bytes.emplace_back();
+    for (std::size_t k = 0; k < by_class.size(); ++k) by_class[k] = c.at_peak[k].value;
+  }
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole run of one rank: steps, validation, checkpoints and what it reports. Ranks know of each other
+// only through the communicator, so they may be threads or processes. Internal to exec/.
+#pragma once
+
+#include <memory>
+
+#include "exec/exchange.h"
+#include "exec/rank.h"
+#include "exec/run.h"
+
+namespace orrery::exec {
+
+class Job {
+ public:
+  // `data` must outlive it.
+  Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
+      Communicator& communicator, Abort& abort);
+
+  // Until the last step is done. Returns the run's result on rank 0; elsewhere only the first step.
+  RunResult run(const std::optional<RestoredState>& restored);
+
+  UnitShard& gradients() { return rank_.gradients; }
+  UnitShard& parameters() { return rank_.parameters; }
+
+ private:
+  StepReport combine(bool validated);
+  bool is_due(std::int64_t every, std::int64_t done) const;
+  void save(std::int64_t done);
+  void collect(RunResult& result);
+
+  // What a rank says of a step.
+  struct Record {
+    Rank::StepResult result;
+    double validation_loss = 0, seconds = 0;
+  };
+
+  const program::Program& program_;
+  const RunOptions& options_;
+  Exchange exchange_;
+  Rank rank_;
+  Record record_;
+  std::vector<Record> records_;
+};
+
+}  // namespace orrery::exec

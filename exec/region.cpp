@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/region.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <thread>
+
+#include "core/error.h"
+
+namespace orrery::exec {
+namespace {
+
+constexpr std::size_t kRegionBytes = std::size_t{8} << 20;
+constexpr std::uint64_t kMagic = 0x4f5252455259'0001;
+constexpr std::size_t kAllocations = 4;  // per rank: an arena and a mailbox
+
+std::uint64_t aligned(std::uint64_t n) {
+  return (n + 63) / 64 * 64;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+}  // namespace
+
+struct Region::RankRecord {
+  pthread_mutex_t alive;  // held as long as the process lives
+  std::int64_t rank = -1;
+  std::atomic<std::uint32_t> state{0};  // 0: to come; 1: here; 2: left
+  pid_t pid = 0;
+  std::atomic<std::uint32_t> allocations{0};
+  std::array<int, kAllocations> file{};
+  std::array<std::uint64_t, kAllocations> bytes{};
+};
+
+struct Region::Header {
+  std::atomic<std::uint64_t> magic{0};  // last of what its maker writes
+  pid_t maker = 0;
+  AbortState abort;
+  pthread_mutex_t lock;  // guards what follows
+  std::uint64_t used = 0, groups = 0, channels = 0;
+  std::uint32_t ranks = 0;
+  std::atomic<std::uint32_t> come{0};
+  RankRecord* records() { return reinterpret_cast<RankRecord*>(this + 1); }
+};
+
+namespace {
+
+void make_mutex(pthread_mutex_t& m) {
+  pthread_mutexattr_t a;
+  pthread_mutexattr_init(&a);
+  pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&m, &a);
+  pthread_mutexattr_destroy(&a);
+}
+
+// Whoever held it may have died; what it guards is only ever appended to.
+class Locked {
+ public:
+  explicit Locked(pthread_mutex_t& m) : m_(m) {
+    if (pthread_mutex_lock(&m_) == EOWNERDEAD) pthread_mutex_consistent(&m_);
+  }
+  ~Locked() { pthread_mutex_unlock(&m_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  pthread_mutex_t& m_;
+};
+
+void* map_shared(int file, std::size_t bytes) {
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (p == MAP_FAILED) fail(fmt::format("cannot map {} bytes of shared memory", bytes));
+  return p;
+}
+
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  constexpr timespec kShort{0, 20'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &kShort, nullptr, 0);
+}
+
+void wake_all(const std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+Region::Region()
+    : header_(new (::operator new (kRegionBytes, std::align_val_t{64})) Header), abort_(header_->abort) {
+  make_mutex(header_->lock);
+  header_->used = aligned(sizeof(Header));
+}
+
+Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
+               std::chrono::milliseconds deadline)
+    : processes_(true),
+      self_(self),
+      header_([&]() -> Header* {
+        const std::string name = fmt::format("/orrery-{}-{}", ::getuid(), job);
+        const auto until = Clock::now() + deadline;
+        if (self == ranks.front()) {
+          ::shm_unlink(name.c_str());  // of a job of this name that was killed while it began
+          const File file(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
+          if (file.get() < 0) fail("cannot create the shared memory " + name);
+          if (::ftruncate(file.get(), kRegionBytes) != 0) fail("cannot size the shared memory " + name);
+          auto* header = new (map_shared(file.get(), kRegionBytes)) Header;
+          make_mutex(header->lock);
+          header->maker = ::getpid();
+          header->ranks = static_cast<std::uint32_t>(ranks.size());
+          for (std::size_t i = 0; i < ranks.size(); ++i) {
+            auto* record = new (header->records() + i) RankRecord;
+            make_mutex(record->alive);
+            record->rank = ranks[i];
+          }
+          header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
+          header->magic.store(kMagic, std::memory_order_release);
+          return header;
+        }
+        for (;; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+          if (Clock::now() > until)
+            throw Error(fmt::format("rank {} waited {} ms for rank {} to begin the job on this host", self,
+                                    deadline.count(), ranks.front()));
+          const File file(::shm_open(name.c_str(), O_RDWR, 0600));
+          if (file.get() < 0 || ::lseek(file.get(), 0, SEEK_END) != static_cast<off_t>(kRegionBytes))
+            continue;
+          auto* header = static_cast<Header*>(map_shared(file.get(), kRegionBytes));
+          const bool ready = header->magic.load(std::memory_order_acquire) == kMagic;
+          if (ready && ::kill(header->maker, 0) == 0 && header->come.load() < header->ranks) return header;
+          ::munmap(header, kRegionBytes);
+        }
+      }()),
+      abort_(header_->abort) {
+  RankRecord* own = record(self);
+  if (own == nullptr) throw Error(fmt::format("rank {} is not one of this host", self));
+  if (pthread_mutex_lock(&own->alive) == EOWNERDEAD) pthread_mutex_consistent(&own->alive);
+  own->pid = ::getpid();
+  own->state.store(1);
+  const std::uint32_t all = header_->ranks;
+  if (header_->come.fetch_add(1) + 1 == all)
+    ::shm_unlink(fmt::format("/orrery-{}-{}", ::getuid(), job).c_str());
+  wake_all(header_->come);
+  const auto until = Clock::now() + deadline;
+  while (header_->come.load() < all) {
+    sleep_on(header_->come, header_->come.load());
+    if (Clock::now() < until) continue;
+    std::string absent;
+    for (std::uint32_t i = 0; i < all; ++i) {
+      if (header_->records()[i].state.load() == 0) absent += fmt::format(" {}", header_->records()[i].rank);
+    }
+    throw Error(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
+  }
+}
+
+Region::~Region() {
+  leave();
+  for (const Mapping& m : mappings_) ::munmap(m.begin, m.bytes);
+  if (processes_) {
+    ::munmap(header_, kRegionBytes);
+  } else {
+    ::operator delete (static_cast<void*>(header_), std::align_val_t{64});
+  }
+}
+
+std::uint64_t Region::take(std::size_t bytes) {
+  const std::uint64_t begin = header_->used;
+  if (begin + bytes > kRegionBytes) throw Error("too many groups of ranks on one host");
+  header_->used = aligned(begin + bytes);
+  return begin;
+}
+
+GroupRecord& Region::group(std::span<const std::int64_t> members) {
+  const Locked lock(header_->lock);
+  for (std::uint64_t o = header_->groups; o != 0; o = at<GroupRecord>(o)->next) {
+    GroupRecord* g = at<GroupRecord>(o);
+    const auto same = [](const GroupSlot& s, std::int64_t rank) { return s.rank == rank; };
+    if (g->members == members.size() &&
+        std::equal(g->slots(), g->slots() + g->members, members.begin(), same))
+      return *g;
+  }
+  const std::uint64_t offset = take(sizeof(GroupRecord) + members.size() * sizeof(GroupSlot));
+  auto* g = new (at<GroupRecord>(offset)) GroupRecord;
+  g->members = static_cast<std::uint32_t>(members.size());
+  for (std::size_t m = 0; m < members.size(); ++m) (new (g->slots() + m) GroupSlot)->rank = members[m];
+  g->next = header_->groups;
+  header_->groups = offset;
+  return *g;
+}
+
+ChannelRecord& Region::channel(std::int64_t from, std::int64_t to, int number) {
+  const Locked lock(header_->lock);
+  for (std::uint64_t o = header_->channels; o != 0; o = at<ChannelRecord>(o)->next) {
+    ChannelRecord* c = at<ChannelRecord>(o);
+    if (c->from == from && c->to == to && c->number == number) return *c;
+  }
+  const std::uint64_t offset = take(sizeof(ChannelRecord));
+  auto* c = new (at<ChannelRecord>(offset)) ChannelRecord;
+  c->from = from;
+  c->to = to;
+  c->number = number;
+  c->next = header_->channels;
+  header_->channels = offset;
+  return *c;
+}
+
+// --- buffers ---------------------------------------------------------------------------------------
+
+std::byte* Region::allocate(std::size_t bytes) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  const std::lock_guard lock(mutex_);
+  if (!processes_) {
+    own_.emplace_back(static_cast<std::byte*>(::operator new[](size, std::align_val_t{256})));
+    return own_.back().get();
+  }
+  RankRecord& own = *record(self_);
+  const std::uint32_t index = own.allocations.load();
+  if (index == kAllocations) throw Error("a rank has at most four shared allocations");
+  // Others open it through this process: it has no name and ends with its last user.
+  const int file = ::memfd_create("orrery", MFD_CLOEXEC);
+  if (file < 0) fail("cannot create shared memory");
+  if (::ftruncate(file, static_cast<off_t>(size)) != 0) fail("cannot size shared memory");
+  auto* p = static_cast<std::byte*>(map_shared(file, size));
+  mappings_.push_back({self_, static_cast<std::int32_t>(index), p, size});
+  own.file[index] = file;
+  own.bytes[index] = size;
+  own.allocations.store(index + 1, std::memory_order_release);
+  return p;
+}
+
+Place Region::place_of(const void* p) const {
+  if (!processes_ || p == nullptr) return {-1, 0, reinterpret_cast<std::uintptr_t>(p)};
+  const std::lock_guard lock(mutex_);
+  for (const Mapping& m : mappings_) {
+    if (m.rank != self_ || p < m.begin || p > m.begin + m.bytes) continue;
+    return {static_cast<std::int32_t>(m.rank), m.allocation,
+            static_cast<std::uint64_t>(static_cast<const std::byte*>(p) - m.begin)};
+  }
+  throw Error("a buffer of a collective is not in memory that other ranks reach");
+}
+
+void* Region::address_of(const Place& place) {
+  if (place.rank < 0) return reinterpret_cast<void*>(place.offset);
+  return map(place.rank, place.allocation) + place.offset;
+}
+
+std::byte* Region::map(std::int64_t rank, std::int32_t allocation) {
+  const std::lock_guard lock(mutex_);
+  for (const Mapping& m : mappings_) {
+    if (m.rank == rank && m.allocation == allocation) return m.begin;
+  }
+  const RankRecord& of = *record(rank);
+  const auto index = static_cast<std::size_t>(allocation);
+  const std::string path = fmt::format("/proc/{}/fd/{}", of.pid, of.file[index]);
+  const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.get() < 0) fail(fmt::format("cannot reach the memory of rank {} ({})", rank, path));
+  auto* p = static_cast<std::byte*>(map_shared(file.get(), of.bytes[index]));
+  mappings_.push_back({rank, allocation, p, of.bytes[index]});
+  return p;
+}
+
+// --- who is alive ----------------------------------------------------------------------------------
+
+Region::RankRecord* Region::record(std::int64_t rank) {
+  RankRecord* records = header_->records();
+  const auto end = records + header_->ranks;
+  const auto found = std::find_if(records, end, [&](const RankRecord& r) { return r.rank == rank; });
+  return found == end ? nullptr : found;
+}
+
+std::int64_t Region::dead_rank() {
+  for (std::uint32_t i = 0; processes_ && i < header_->ranks; ++i) {
+    RankRecord& r = header_->records()[i];
+    if (r.rank == self_ || r.state.load() != 1) continue;
+    const int held = pthread_mutex_trylock(&r.alive);
+    if (held == EBUSY) continue;
+    if (held == EOWNERDEAD) pthread_mutex_consistent(&r.alive);
+    pthread_mutex_unlock(&r.alive);
+    if (r.state.load() == 1) return r.rank;
+  }
+  return -1;
+}
+
+void Region::leave() {
+  if (processes_) record(self_)->state.store(2);
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/shared_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "core/error.h"
+#include "exec/collective.h"
+
+namespace orrery::exec {
+
+class SharedCommunicator final : public Communicator {
+ public:
+  SharedCommunicator(SharedWorld& world, std::int64_t rank)
+      : world_(world), region_(world.region_), rank_(rank) {}
+
+  std::byte* allocate(std::size_t bytes) override { return region_.allocate(bytes); }
+
+  GroupId open(std::span<const std::int64_t> members) override {
+    if (members.size() > kMostMembers) throw Error("a group has at most 256 members");
+    GroupRecord& record = region_.group(members);
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].record == &record) return i;
+    }
+    const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+    groups_.push_back({&record,
+                       {members.begin(), members.end()},
+                       static_cast<std::size_t>(self),
+                       0,
+                       std::vector<CollectiveCall>(members.size())});
+    return groups_.size() - 1;
+  }
+
+  Clock::time_point collective(GroupId id, const CollectiveCall& call) override {
+    Membership& group = groups_[id];
+    const std::uint64_t sequence = group.sequence++;
+    CallRecord& mine = group.record->slots()[group.self].call;
+    mine = {call.kind,
+            call.type,
+            call.accumulate,
+            static_cast<std::uint32_t>(call.root),
+            call.elements,
+            region_.place_of(call.input),
+            region_.place_of(call.output),
+            {}};
+    mine.name[call.name.copy(mine.name, sizeof mine.name - 1)] = '\0';
+    const Clock::time_point complete = meet(group, 2 * sequence + 1, call.name, sequence);
+    for (std::size_t m = 0; m < group.members.size(); ++m) {
+      const CallRecord& r = group.record->slots()[m].call;
+      group.calls[m] = {
+          r.kind,       r.name, region_.address_of(r.input), region_.address_of(r.output), r.elements, r.type,
+          r.accumulate, r.root};
+    }
+    if (const std::string problem = mismatch(group.calls, group.members); !problem.empty())
+      throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
+    do_share(group.calls, group.self);
+    meet(group, 2 * sequence + 2, call.name, sequence);
+    return complete;
+  }
+
+  Clock::time_point send(std::int64_t to, int number, std::string_view name, const void* data,
+                         std::size_t bytes) override {
+    ChannelRecord& channel = region_.channel(rank_, to, number);
+    const std::uint32_t empty = channel.turn.load();  // this end alone makes it full
+    channel.data = region_.place_of(data);
+    channel.bytes = bytes;
+    channel.turn.store(empty + 1);
+    if (channel.sleepers.load() > 0) wake_all(channel.turn);
+    wait(
+        channel.turn, channel.sleepers, name, empty / 2, [&] { return channel.turn.load() == empty + 2; },
+        [&] { return fmt::format("rank {} to receive", to); });
+    return channel.met;
+  }
+
+  Clock::time_point receive(std::int64_t from, int number, std::string_view name, void* data,
+                            std::size_t bytes) override {
+    ChannelRecord& channel = region_.channel(from, rank_, number);
+    const std::uint32_t message = channel.turn.load() / 2;
+    wait(
+        channel.turn, channel.sleepers, name, message, [&] { return channel.turn.load() % 2 == 1; },
+        [&] { return fmt::format("rank {} to send", from); });
+    channel.met = Clock::now();
+    if (channel.bytes != bytes) {
+      throw Error(world_.abort().raise(
+          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (sequence number {}), which sends {}",
+                      rank_, bytes, from, name, message, channel.bytes)));
+    }
+    std::memcpy(data, region_.address_of(channel.data), bytes);
+    const Clock::time_point met = channel.met;
+    channel.turn.store(2 * message + 2);
+    if (channel.sleepers.load() > 0) wake_all(channel.turn);
+    return met;
+  }
+
+ private:
+  struct Membership {
+    GroupRecord* record;
+    std::vector<std::int64_t> members;
+    std::size_t self;
+    std::uint64_t sequence;
+    std::vector<CollectiveCall> calls;  // of all members, in the present meeting
+  };
+
+  // The group's meeting of this number, from 1; returns when the last member came.
+  Clock::time_point meet(Membership& group, std::uint64_t number, std::string_view name,
+                         std::uint64_t sequence) {
+    GroupRecord& record = *group.record;
+    GroupSlot& slot = record.slots()[group.self];
+    const auto all = static_cast<std::uint32_t>(number * record.members);
+    if (number % 2 == 1) slot.arrived = Clock::now();  // the second meeting's is nobody's business
+    slot.meetings.store(static_cast<std::uint32_t>(number), std::memory_order_release);
+    const auto complete = [&] { return static_cast<std::int32_t>(record.arrivals.load() - all) >= 0; };
+    if (record.arrivals.fetch_add(1) + 1 == all) {
+      if (record.sleepers.load() > 0) wake_all(record.arrivals);
+    } else {
+      wait(record.arrivals, record.sleepers, name, sequence, complete, [&] {
+        std::string missing = "ranks";
+        for (std::size_t m = 0; m < group.members.size(); ++m) {
+          const auto met = record.slots()[m].meetings.load(std::memory_order_acquire);
+          if (static_cast<std::int32_t>(met - static_cast<std::uint32_t>(number)) < 0)
+            missing += fmt::format(" {}", group.members[m]);
+        }
+        return missing;
+      });
+    }
+    Clock::time_point last = record.slots()[0].arrived;
+    for (std::size_t m = 1; m < group.members.size(); ++m) last = std::max(last, record.slots()[m].arrived);
+    return last;
+  }
+
+  // Until `ready`, which changes with `word`. Ends the job when it takes too long or a rank dies; `whom` says
+  // who is waited for.
+  template <class Ready, class Whom>
+  void wait(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers, std::string_view name,
+            std::uint64_t sequence, Ready ready, Whom whom) {
+    for (int spins = world_.spins_; spins > 0; --spins) {
+      if (ready()) return;
+    }
+    const auto until = Clock::now() + world_.deadline_;
+    struct Sleeper {
+      explicit Sleeper(std::atomic<std::uint32_t>& of) : count(of) { count.fetch_add(1); }
+      ~Sleeper() { count.fetch_sub(1); }
+      std::atomic<std::uint32_t>& count;
+    } sleeper(sleepers);
+    for (;;) {
+      const std::uint32_t seen = word.load();
+      if (ready()) return;
+      sleep_on(word, seen);
+      if (ready()) return;
+      world_.abort().check();
+      const auto end = [&](const std::string& why) {
+        throw Error(world_.abort().raise(
+            fmt::format("{} in \"{}\" (sequence number {}) for {}", why, name, sequence, whom())));
+      };
+      if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
+        end(fmt::format("rank {} died: rank {} waited", dead, rank_));
+      if (Clock::now() > until) end(fmt::format("rank {} waited {} ms", rank_, world_.deadline_.count()));
+    }
+  }
+
+  SharedWorld& world_;
+  Region& region_;
+  std::int64_t rank_;
+  std::vector<Membership> groups_;
+};
+
+namespace {
+
+int spins_for(std::size_t ranks) {
+  return ranks <= std::thread::hardware_concurrency() ? 2000 : 0;
+}
+
+}  // namespace
+
+SharedWorld::SharedWorld(std::int64_t ranks, std::chrono::milliseconds deadline)
+    : ranks_(static_cast<std::size_t>(ranks)), deadline_(deadline), spins_(spins_for(ranks_.size())) {
+  std::iota(ranks_.begin(), ranks_.end(), 0);
+}
+
+SharedWorld::SharedWorld(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
+                         std::chrono::milliseconds deadline)
+    : region_(job, ranks, self, deadline),
+      ranks_(ranks.begin(), ranks.end()),
+      deadline_(deadline),
+      spins_(spins_for(ranks.size())) {}
+
+std::unique_ptr<Communicator> SharedWorld::communicator(std::int64_t rank) {
+  if (std::find(ranks_.begin(), ranks_.end(), rank) == ranks_.end())
+    throw Error(fmt::format("there is no rank {} among {}", rank, ranks_.size()));
+  return std::make_unique<SharedCommunicator>(*this, rank);
+}
+
+}  // namespace orrery::exec
