@@ -3,12 +3,16 @@
 
 #include <cstdio>
 #include <iostream>
+#include <numeric>
 #include <optional>
 
 #include "cli/commands.h"
 #include "exec/data.h"
+#include "exec/exchange.h"
+#include "exec/launch.h"
 #include "exec/monitor.h"
 #include "exec/run.h"
+#include "exec/shared_world.h"
 
 namespace orrery::cli {
 namespace {
@@ -21,12 +25,16 @@ struct Options {
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05;
 };
 
-void print_ranks(const program::Binding& b) {
-  fmt::print("{:>4} {:>4} {:>4} {:>4}\n", "rank", "tp", "dp", "pp");
+void print_ranks(const program::Binding& b, const std::vector<std::string>& hosts) {
+  std::size_t width = 4;
+  for (const std::string& h : hosts) width = std::max(width, h.size());
+  fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", "rank", "host", width, "tp", "dp", "pp");
   for (std::int64_t r = 0; r < b.ranks(); ++r) {
     const auto c = b.coordinates(r);
-    fmt::print("{:>4} {:>4} {:>4} {:>4}\n", r, c.tp, c.dp, c.pp);
+    fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", r, hosts[static_cast<std::size_t>(r)], width, c.tp, c.dp,
+               c.pp);
   }
+  std::fflush(stdout);
 }
 
 // The end of the data is held out of training.
@@ -122,6 +130,30 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
   return out;
 }
 
+// Who this process is, when a launcher started several.
+std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
+  auto launch = exec::read_launch();
+  if (!launch || launch->ranks == 1) return std::nullopt;
+  if (launch->ranks != plan.ranks()) {
+    at.fail(fmt::format("the plan has {} ranks, and {} started {} processes", plan.ranks(), launch->launcher,
+                        launch->ranks));
+  }
+  if (!launch->one_host()) at.fail("processes of several hosts need MPI");
+  return launch;
+}
+
+exec::RunResult run_launched(const exec::Launch& launch, const program::Program& program,
+                             const exec::RunOptions& options, const App& app) {
+  std::vector<std::int64_t> here(static_cast<std::size_t>(launch.ranks));
+  std::iota(here.begin(), here.end(), 0);
+  exec::SharedWorld world(launch.job, here, launch.rank, options.deadline);
+  const auto communicator = world.communicator(launch.rank);
+  const auto hosts =
+      exec::Exchange(*communicator, launch.rank, launch.ranks).gather("hosts", exec::host_name());
+  if (launch.rank == 0 && !app.json) print_ranks(program.binding, hosts);
+  return exec::run_rank(program, options, launch.rank, *communicator, world.abort());
+}
+
 void execute(App& app, const Options& o) {
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const Scenario& s = chosen.problem.scenario;
@@ -133,7 +165,6 @@ void execute(App& app, const Options& o) {
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   if (const auto problem = exec::run_problem(program); !problem.empty()) at.fail(problem);
   const Data data = prepare_data(o, s);
-  if (!app.json) print_ranks(program.binding);
   exec::RunOptions options;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
@@ -150,7 +181,13 @@ void execute(App& app, const Options& o) {
   options.resume = o.resume;
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
-  const exec::RunResult r = exec::run(program, options);
+  const std::optional<exec::Launch> launch = launched(chosen.plan, at);
+  const exec::RunResult r = launch ? run_launched(*launch, program, options, app) : [&] {
+    const auto ranks = static_cast<std::size_t>(program.binding.ranks());
+    if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
+    return exec::run(program, options);
+  }();
+  if (launch && launch->rank != 0) return;
   for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
   if (r.steps.empty()) {
     fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
@@ -170,8 +207,8 @@ void execute(App& app, const Options& o) {
   if (app.json) return print_json(to_json(r, tokens_per_s));
   std::int64_t most = 0;
   for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);
-  fmt::print("{} on {} thread ranks: {:.0f} tokens/s, arena of the fullest rank {}\n",
-             short_name(chosen.plan), program.binding.ranks(), tokens_per_s, format(Bytes{most}));
+  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}\n", short_name(chosen.plan),
+             program.binding.ranks(), launch ? "process" : "thread", tokens_per_s, format(Bytes{most}));
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 #include "exec/logical.h"
@@ -207,7 +208,7 @@ void Rank::serve(Stream stream) {
     try {
       walk(stream, number);
     } catch (const std::exception& e) {
-      abort_.raise(e.what());
+      abort_.raise(fmt::format("rank {}: {}", program_.binding.rank(at_), e.what()));
     }
     const std::lock_guard lock(mutex_);
     --busy_;
@@ -220,9 +221,6 @@ Rank::StepResult Rank::step(std::int64_t number) {
   forward_only_ = false;
   const StepResult out = run(number);
   stepped_ = true;
-  if (!std::isfinite(out.loss)) throw Error(fmt::format("the loss of step {} is not a number", number + 1));
-  if (!std::isfinite(out.gradient_norm))
-    throw Error(fmt::format("the gradient norm of step {} is not a number", number + 1));
   return out;
 }
 
@@ -250,7 +248,7 @@ Rank::StepResult Rank::run(std::int64_t number) {
   try {
     walk(program::kCompute, number);
   } catch (const std::exception& e) {
-    abort_.raise(e.what());
+    abort_.raise(fmt::format("rank {}: {}", program_.binding.rank(at_), e.what()));
     failure = std::current_exception();
   }
   {
@@ -307,10 +305,12 @@ void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
   const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
   ++waiting_;
-  const bool reached = abort_.wait(changed_, lock, options_.deadline, [&] { return done.load() >= count; });
+  // Streams that wait for other ranks have deadlines of their own, which come first.
+  const auto deadline = 2 * options_.deadline;
+  const bool reached = abort_.wait(changed_, lock, deadline, [&] { return done.load() >= count; });
   --waiting_;
   if (!reached) {
-    throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, options_.deadline.count(),
+    throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, deadline.count(),
                             program::kStreamNames[stream]));
   }
   if (waiting.stream == program::kCompute) waited_ += Clock::now() - begin;
@@ -338,7 +338,19 @@ Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int
   if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];
   a.sgd = program_.training.precision == Precision::kSgd;
   run_cpu_op(a);
+  if (op.kind == OpKind::kLoss) require_finite(*loss_, op, micro_batch, number);
+  if (op.kind == OpKind::kNormSquare) {
+    const auto* bins = reinterpret_cast<const double*>(a.out[0]);
+    require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch, number);
+  }
   return {};
+}
+
+// Where a run that diverges is stopped: at the loss, or at the first gradient of this rank.
+void Rank::require_finite(double value, const Op& op, std::int32_t micro_batch, std::int64_t number) const {
+  if (std::isfinite(value)) return;
+  throw Error(fmt::format("\"{}\" of step {}, micro-batch {} (tp {}, dp {}, pp {}) is not a finite number",
+                          op.name, number + 1, micro_batch, at_.tp, at_.dp, at_.pp));
 }
 
 Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {

@@ -82,6 +82,10 @@ class Locked {
   pthread_mutex_t& m_;
 };
 
+std::string object_name(const std::string& job) {
+  return fmt::format("/orrery-{}-{}", ::getuid(), job);
+}
+
 void* map_shared(int file, std::size_t bytes) {
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (p == MAP_FAILED) fail(fmt::format("cannot map {} bytes of shared memory", bytes));
@@ -103,6 +107,21 @@ class File {
 };
 
 }  // namespace
+
+namespace {
+std::atomic<bool> terminated_{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+}  // namespace
+
+void catch_termination() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { terminated_.store(true); };
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+bool terminated() {
+  return terminated_.load();
+}
 
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   constexpr timespec kShort{0, 20'000'000};
@@ -164,8 +183,7 @@ Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std:
   own->pid = ::getpid();
   own->state.store(1);
   const std::uint32_t all = header_->ranks;
-  if (header_->come.fetch_add(1) + 1 == all)
-    ::shm_unlink(fmt::format("/orrery-{}-{}", ::getuid(), job).c_str());
+  if (header_->come.fetch_add(1) + 1 == all) ::shm_unlink(object_name(job).c_str());
   wake_all(header_->come);
   const auto until = Clock::now() + deadline;
   while (header_->come.load() < all) {
@@ -175,6 +193,7 @@ Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std:
     for (std::uint32_t i = 0; i < all; ++i) {
       if (header_->records()[i].state.load() == 0) absent += fmt::format(" {}", header_->records()[i].rank);
     }
+    ::shm_unlink(object_name(job).c_str());
     throw Error(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
   }
 }

@@ -123,6 +123,11 @@ class Region {
   std::vector<std::unique_ptr<std::byte[], Free>> own_;
 };
 
+// From now on SIGTERM ends this process's waits instead of the process: a launcher that sends it because one
+// rank died shall not keep the others from saying so.
+void catch_termination();
+bool terminated();
+
 // Sleeps while `word` is `seen`, and at most for a short time.
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen);
 void wake_all(const std::atomic<std::uint32_t>& word);

@@ -157,7 +157,8 @@ class SharedCommunicator final : public Communicator {
             fmt::format("{} in \"{}\" (sequence number {}) for {}", why, name, sequence, whom())));
       };
       if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
-        end(fmt::format("rank {} died: rank {} waited", dead, rank_));
+        end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank_));
+      if (terminated()) end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
       if (Clock::now() > until) end(fmt::format("rank {} waited {} ms", rank_, world_.deadline_.count()));
     }
   }
@@ -186,7 +187,9 @@ SharedWorld::SharedWorld(const std::string& job, std::span<const std::int64_t> r
     : region_(job, ranks, self, deadline),
       ranks_(ranks.begin(), ranks.end()),
       deadline_(deadline),
-      spins_(spins_for(ranks.size())) {}
+      spins_(spins_for(ranks.size())) {
+  catch_termination();
+}
 
 std::unique_ptr<Communicator> SharedWorld::communicator(std::int64_t rank) {
   if (std::find(ranks_.begin(), ranks_.end(), rank) == ranks_.end())

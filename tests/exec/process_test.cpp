@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks as processes of this host: they compute what threads compute, to the bit, and when one dies, hangs or
+// does something else, every other one says so and ends.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "core/json.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "orrery-processes-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path;
+};
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// `orrery run` as a launcher starts it, once for each rank.
+class Launched {
+ public:
+  Launched(const fs::path& folder, std::vector<Arguments> by_rank) : folder_(folder) {
+    static int jobs = 0;
+    const std::string job = std::to_string(::getpid()) + "." + std::to_string(jobs++);
+    for (std::size_t r = 0; r < by_rank.size(); ++r) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        const std::string n = std::to_string(by_rank.size()), rank = std::to_string(r);
+        ::setenv("RANK", rank.c_str(), 1);
+        ::setenv("LOCAL_RANK", rank.c_str(), 1);
+        ::setenv("WORLD_SIZE", n.c_str(), 1);
+        ::setenv("LOCAL_WORLD_SIZE", n.c_str(), 1);
+        ::setenv("TORCHELASTIC_RUN_ID", job.c_str(), 1);
+        redirect(file(r, ".out"), STDOUT_FILENO);
+        redirect(file(r, ".err"), STDERR_FILENO);
+        std::vector<char*> argv;
+        static const std::string binary = ORRERY_BINARY;
+        argv.push_back(const_cast<char*>(binary.c_str()));
+        for (const std::string& a : by_rank[r]) argv.push_back(const_cast<char*>(a.c_str()));
+        argv.push_back(nullptr);
+        ::execv(binary.c_str(), argv.data());
+        ::_exit(126);
+      }
+      pids_.push_back(pid);
+    }
+  }
+  ~Launched() {
+    for (const pid_t p : pids_) {
+      if (p > 0) ::kill(p, SIGKILL), ::waitpid(p, nullptr, 0);
+    }
+  }
+  void signal(std::size_t rank, int number) const { ::kill(pids_[rank], number); }
+  // The exit code, or minus the signal; -1000 when it takes longer than 30 s.
+  int wait(std::size_t rank) {
+    for (int i = 0; i < 30000; ++i) {
+      int status = 0;
+      if (::waitpid(pids_[rank], &status, WNOHANG) == pids_[rank]) {
+        pids_[rank] = -1;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return -1000;
+  }
+  std::string out(std::size_t rank) const { return text_of(file(rank, ".out")); }
+  std::string err(std::size_t rank) const { return text_of(file(rank, ".err")); }
+  std::size_t size() const { return pids_.size(); }
+
+ private:
+  fs::path file(std::size_t rank, const char* end) const {
+    return folder_ / ("rank" + std::to_string(rank) + end);
+  }
+  static void redirect(const fs::path& to, int descriptor) {
+    ::dup2(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), descriptor);
+  }
+  fs::path folder_;
+  std::vector<pid_t> pids_;
+};
+
+// One process, whose ranks are threads.
+Json run_threads(const fs::path& folder, const Arguments& arguments) {
+  Launched one(folder, {arguments});
+  EXPECT_EQ(one.wait(0), 0) << one.err(0);
+  return Json::parse(one.out(0));
+}
+
+// The tiny scenario under another plan.
+fs::path scenario(const fs::path& folder, const char* name, const Json& plan) {
+  Json s = Json::parse(text_of(fs::path(ORRERY_ROOT) / "scenarios/tiny-cpu.json"));
+  s["plan"] = plan;
+  const fs::path file = folder / name;
+  std::ofstream(file) << s.dump();
+  return file;
+}
+
+Arguments run(const fs::path& scenario, int steps, const Arguments& more = {}) {
+  Arguments a{"run", scenario.string(), "--json", "--steps", std::to_string(steps)};
+  a.insert(a.end(), more.begin(), more.end());
+  return a;
+}
+
+TEST(Processes, ComputeWhatThreadsCompute) {
+  const Json plans[] = {
+      {{"tp", 2}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"sequence_parallel", true}, {"micro_batches", 8}},
+      {{"tp", 1}, {"pp", 1}, {"dp", 4}, {"zero", 3}, {"micro_batches", 4}},
+      {{"tp", 1}, {"pp", 2}, {"dp", 1}, {"vpp", 2}, {"schedule", "interleaved"}, {"micro_batches", 16}},
+      {{"tp", 1}, {"pp", 4}, {"dp", 1}, {"schedule", "zb-h1"}, {"micro_batches", 16}}};
+  for (const Json& plan : plans) {
+    SCOPED_TRACE(plan.dump());
+    const Folder folder;
+    const fs::path file = scenario(folder.path, "plan.json", plan);
+    const auto arguments = [&](const char* to) {
+      return run(file, 6, {"--checkpoints", (folder.path / to).string(), "--validate-every", "3"});
+    };
+    const Json threads = run_threads(folder.path, arguments("threads"));
+    const auto ranks =
+        static_cast<std::size_t>(plan["tp"].get<int>() * plan["pp"].get<int>() * plan["dp"].get<int>());
+    Launched processes(folder.path, std::vector(ranks, arguments("processes")));
+    for (std::size_t r = 0; r < ranks; ++r) ASSERT_EQ(processes.wait(r), 0) << processes.err(r);
+    const Json result = Json::parse(processes.out(0));
+    ASSERT_EQ(result["steps"].size(), 6U);
+    for (std::size_t s = 0; s < 6; ++s) {
+      for (const char* what : {"loss", "grad_norm", "validation_loss"})
+        EXPECT_EQ(result["steps"][s].value(what, 0.0), threads["steps"][s].value(what, 0.0)) << what << s;
+    }
+    EXPECT_EQ(result["memory"], threads["memory"]);
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(folder.path / "threads/step-00000006")) {
+      const fs::path name = entry.path().filename();
+      EXPECT_EQ(text_of(entry.path()), text_of(folder.path / "processes/step-00000006" / name)) << name;
+      ++files;
+    }
+    EXPECT_GE(files, 2);
+    for (std::size_t r = 1; r < ranks; ++r) EXPECT_EQ(processes.out(r), "");
+  }
+}
+
+const Json kFour = {{"tp", 1}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"micro_batches", 8}};
+
+// Kill -9 of any rank at any moment: all others name it and end; what is resumed goes on as if nothing had
+// been.
+TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
+  constexpr unsigned kSeed = 20261121;
+  RecordProperty("seed", kSeed);
+  std::mt19937 random(kSeed);
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const Json whole = run_threads(folder.path, run(file, 400));
+  for (int trial = 0; trial < 50; ++trial) {
+    SCOPED_TRACE(trial);
+    const fs::path checkpoints = folder.path / ("trial" + std::to_string(trial));
+    const Arguments arguments = run(
+        file, 100000, {"--checkpoints", checkpoints.string(), "--checkpoint-every", "2", "--deadline", "20"});
+    Launched job(folder.path, std::vector(4, arguments));
+    while (!fs::exists(checkpoints / "step-00000002/index.json"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200000));
+    const std::size_t killed = random() % 4;
+    const auto begin = std::chrono::steady_clock::now();
+    job.signal(killed, SIGKILL);
+    EXPECT_EQ(job.wait(killed), -SIGKILL);
+    for (std::size_t r = 0; r < 4; ++r) {
+      if (r == killed) continue;
+      EXPECT_EQ(job.wait(r), 1);
+      EXPECT_NE(job.err(r).find("rank " + std::to_string(killed) + " died: "), std::string::npos)
+          << job.err(r);
+      EXPECT_NE(job.err(r).find("(sequence number "), std::string::npos) << job.err(r);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    std::int64_t newest = 0;
+    for (const auto& entry : fs::directory_iterator(checkpoints)) {
+      if (fs::exists(entry.path() / "index.json"))
+        newest = std::max<std::int64_t>(newest, std::stoll(entry.path().filename().string().substr(5)));
+    }
+    ASSERT_LT(newest + 3, 400);
+    const Json rest = run_threads(folder.path, run(file, static_cast<int>(newest) + 3,
+                                                   {"--checkpoints", checkpoints.string(), "--resume"}));
+    EXPECT_EQ(rest["first_step"], newest);
+    for (std::size_t s = 0; s < 3; ++s) {
+      for (const char* what : {"loss", "grad_norm"})
+        EXPECT_EQ(rest["steps"][s][what], whole["steps"][static_cast<std::size_t>(newest) + s][what]);
+    }
+    fs::remove_all(checkpoints);
+  }
+}
+
+TEST(Processes, AHangingRankIsNamedWithinTheDeadline) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  Launched job(
+      folder.path,
+      std::vector(
+          4, run(file, 100000, {"--deadline", "2", "--metrics-file", (folder.path / "metrics").string()})));
+  while (!fs::exists(folder.path / "metrics")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  job.signal(3, SIGSTOP);
+  for (std::size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(job.wait(r), 1);
+    EXPECT_NE(job.err(r).find("waited 2000 ms in \""), std::string::npos) << job.err(r);
+    EXPECT_NE(job.err(r).find("(sequence number "), std::string::npos) << job.err(r);
+  }
+  job.signal(3, SIGCONT);
+  EXPECT_EQ(job.wait(3), 1);
+  EXPECT_EQ(job.err(3), job.err(0));
+}
+
+TEST(Processes, AnotherCollectiveIsNamed) {
+  const Folder folder;
+  Json other = kFour;
+  other["zero"] = 2;
+  const Arguments arguments = run(scenario(folder.path, "plan.json", kFour), 5),
+                  strange = run(scenario(folder.path, "other.json", other), 5);
+  Launched job(folder.path, {arguments, arguments, strange, arguments});
+  bool named = false;
+  for (std::size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(job.wait(r), 1);
+    named = named || job.err(r).find("rank 2 ") != std::string::npos;
+  }
+  EXPECT_TRUE(named) << job.err(0);
+}
+
+TEST(Processes, NumbersThatAreNotAreNamed) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  Launched job(folder.path, std::vector(4, run(file, 50, {"--learning-rate", "10", "--weight-decay", "10"})));
+  for (std::size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(job.wait(r), 1);
+    EXPECT_NE(job.err(r).find("is not a finite number"), std::string::npos) << job.err(r);
+    EXPECT_NE(job.err(r).find("(tp "), std::string::npos) << job.err(r);
+  }
+}
+
+TEST(Processes, ThePlanMustHaveAsManyRanks) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  Launched job(folder.path, std::vector(3, run(file, 5)));
+  for (std::size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(job.wait(r), 3);
+    EXPECT_NE(job.err(r).find("the plan has 4 ranks, and torchrun started 3 processes"), std::string::npos)
+        << job.err(r);
+  }
+}
+
+// A rank that never comes is named too, and nothing stays behind in shared memory.
+TEST(Processes, ARankThatDoesNotComeIsNamed) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const Arguments arguments = run(file, 5, {"--deadline", "1"});
+  Launched job(folder.path, {arguments, arguments, {"--version"}, arguments});
+  EXPECT_EQ(job.wait(2), 0);
+  for (const std::size_t r : {0, 1, 3}) {
+    EXPECT_EQ(job.wait(r), 1);
+    EXPECT_NE(job.err(r).find("waited 1000 ms for ranks 2 to begin"), std::string::npos) << job.err(r);
+  }
+  for (const auto& entry : fs::directory_iterator("/dev/shm"))
+    EXPECT_EQ(entry.path().filename().string().find("orrery-" + std::to_string(::getuid())),
+              std::string::npos)
+        << entry.path();
+}
+
+}  // namespace
+}  // namespace orrery
