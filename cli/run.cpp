@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <iostream>
-#include <numeric>
 #include <optional>
 
 #include "cli/commands.h"
@@ -11,8 +10,8 @@
 #include "exec/exchange.h"
 #include "exec/launch.h"
 #include "exec/monitor.h"
+#include "exec/process_world.h"
 #include "exec/run.h"
-#include "exec/shared_world.h"
 
 namespace orrery::cli {
 namespace {
@@ -138,20 +137,21 @@ std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
     at.fail(fmt::format("the plan has {} ranks, and {} started {} processes", plan.ranks(), launch->launcher,
                         launch->ranks));
   }
-  if (!launch->one_host()) at.fail("processes of several hosts need MPI");
   return launch;
 }
 
 exec::RunResult run_launched(const exec::Launch& launch, const program::Program& program,
                              const exec::RunOptions& options, const App& app) {
-  std::vector<std::int64_t> here(static_cast<std::size_t>(launch.ranks));
-  std::iota(here.begin(), here.end(), 0);
-  exec::SharedWorld world(launch.job, here, launch.rank, options.deadline);
-  const auto communicator = world.communicator(launch.rank);
-  const auto hosts =
-      exec::Exchange(*communicator, launch.rank, launch.ranks).gather("hosts", exec::host_name());
-  if (launch.rank == 0 && !app.json) print_ranks(program.binding, hosts);
-  return exec::run_rank(program, options, launch.rank, *communicator, world.abort());
+  const auto world = exec::join(launch, options.deadline);
+  try {
+    const auto hosts =
+        exec::Exchange(world->communicator(), launch.rank, launch.ranks).gather("hosts", exec::host_name());
+    if (launch.rank == 0 && !app.json) print_ranks(program.binding, hosts);
+    return exec::run_rank(program, options, launch.rank, world->communicator(), world->abort());
+  } catch (...) {
+    world->spread_failure();
+    throw;
+  }
 }
 
 void execute(App& app, const Options& o) {

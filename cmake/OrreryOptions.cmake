@@ -13,6 +13,7 @@ option(ORRERY_TESTS "Build the tests" ON)
 option(ORRERY_BENCH "Build the benchmarks" OFF)
 option(ORRERY_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ORRERY_WERROR "Warnings are errors" OFF)
+option(ORRERY_MPI "Span several hosts by MPI when it is found" ON)
 option(ORRERY_CUDA "Build what needs the CUDA toolkit when it is found" ON)
 set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example address,undefined")
 

@@ -57,6 +57,8 @@ class Communicator {
   // Memory that the other ranks can reach, aligned to 256 bytes, not initialised: buffers of calls stand in
   // it where ranks are processes. It lives as long as the communicator's world.
   virtual std::byte* allocate(std::size_t bytes) = 0;
+  // What to add to this rank's clock to get rank 0's: nothing on one host.
+  virtual Clock::duration clock_offset() const { return {}; }
   // `members` in group order, this rank among them. The same members give the same group.
   virtual GroupId open(std::span<const std::int64_t> members) = 0;
   // Returns when the last member arrived. Sums are in member order whatever the timing.

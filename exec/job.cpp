@@ -62,6 +62,7 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
     : program_(program),
       options_(options),
       exchange_(communicator, rank, program.binding.ranks()),
+      clock_offset_(communicator.clock_offset()),
       rank_(program, options, data, options.validation, rank, communicator, abort) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
@@ -149,7 +150,10 @@ void Job::collect(RunResult& result) {
   const auto n = static_cast<std::size_t>(exchange_.ranks());
   AllMeasured measured(exchange_.rank() == 0 ? n : 0);
   for (std::size_t s = 0; s < program::kStreamCount; ++s) {
-    const std::vector<Measured>& mine = rank_.measured[s];
+    std::vector<Measured>& mine = rank_.measured[s];
+    for (Measured& m : mine) {
+      for (Clock::time_point* t : {&m.start, &m.active, &m.end}) *t += clock_offset_;
+    }
     const auto all = exchange_.gather(
         "timeline", {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Measured)});
     for (std::size_t r = 0; r < all.size(); ++r) {

@@ -39,6 +39,7 @@ class Job {
   const program::Program& program_;
   const RunOptions& options_;
   Exchange exchange_;
+  Clock::duration clock_offset_;
   Rank rank_;
   Record record_;
   std::vector<Record> records_;

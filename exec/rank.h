@@ -76,7 +76,8 @@ class Rank {
   void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
   void complete(program::Stream stream);
   Clock::time_point execute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
-  void require_finite(double value, const program::Op& op, std::int32_t micro_batch, std::int64_t number) const;
+  void require_finite(double value, const program::Op& op, std::int32_t micro_batch,
+                      std::int64_t number) const;
   Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);
   void capture(const program::Op& op, const program::Ref& from, std::vector<std::vector<float>>& into);
 

@@ -27,6 +27,7 @@ class SharedWorld {
 
   std::unique_ptr<Communicator> communicator(std::int64_t rank);
   Abort& abort() { return region_.abort(); }
+  std::int64_t dead_rank() { return region_.dead_rank(); }  // or -1
 
  private:
   friend class SharedCommunicator;

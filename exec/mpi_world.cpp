@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/mpi_world.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "exec/collective.h"
+#include "exec/region.h"
+#include "exec/shared_world.h"
+
+namespace orrery::exec {
+namespace {
+
+constexpr int kFailureTag = 1, kPingTag = 2, kChannelTag = 16;
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of one message: MPI counts in int
+
+void check(int result, const char* what) {
+  if (result == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  throw Error(fmt::format("{}: {}", what, text.data()));
+}
+
+// What a member says before a collective; all are the same, or the job ends.
+struct Header {
+  std::uint64_t sequence = 0, elements = 0, root = 0;
+  CollectiveKind kind{};
+  DType type{};
+  char name[88] = {};
+};
+
+class Requests {
+ public:
+  void send(const void* from, std::size_t bytes, int to, int tag, MPI_Comm comm) {
+    for (std::size_t at = 0; at < bytes; at += kMostBytes) {
+      check(MPI_Isend(static_cast<const std::byte*>(from) + at,
+                      static_cast<int>(std::min(kMostBytes, bytes - at)), MPI_BYTE, to, tag, comm,
+                      &all.emplace_back()),
+            "MPI_Isend");
+    }
+  }
+  void receive(void* to, std::size_t bytes, int from, int tag, MPI_Comm comm) {
+    for (std::size_t at = 0; at < bytes; at += kMostBytes) {
+      check(MPI_Irecv(static_cast<std::byte*>(to) + at, static_cast<int>(std::min(kMostBytes, bytes - at)),
+                      MPI_BYTE, from, tag, comm, &all.emplace_back()),
+            "MPI_Irecv");
+    }
+  }
+  std::vector<MPI_Request> all;
+};
+
+class MpiCommunicator;
+
+class MpiWorld final : public ProcessWorld {
+ public:
+  MpiWorld(const Launch& launch, std::chrono::milliseconds deadline);
+  ~MpiWorld() override;
+  Communicator& communicator() override;
+  Abort& abort() override { return local_->abort(); }
+  void spread_failure() override;
+
+  // Until all requests are done; ends the job when they take too long. `whom` says who is waited for.
+  template <class Whom>
+  void wait(Requests& requests, std::string_view name, std::uint64_t sequence, Whom whom);
+
+  std::int64_t rank = 0, ranks = 1;
+  std::vector<std::int64_t> here;  // ranks of this host
+  MPI_Comm messages = MPI_COMM_NULL;
+  Clock::duration clock_offset{};
+  std::unique_ptr<SharedWorld> local_;
+
+ private:
+  void look_for_failure();
+  void compare_clocks();
+
+  std::chrono::milliseconds deadline_;
+  std::mutex mutex_;  // guards what follows
+  MPI_Request failure_ = MPI_REQUEST_NULL;
+  std::array<char, 1024> reason_{};
+  std::unique_ptr<MpiCommunicator> communicator_;
+};
+
+// Member `self` exchanges parts with the others; what it computes is what do_share computes.
+class Exchanged {
+ public:
+  Exchanged(const CollectiveCall& call, std::size_t self, std::size_t members, MPI_Comm comm,
+            std::vector<std::byte>& scratch)
+      : call_(call), self_(self), n_(members), size_(bytes_of(call.type)), comm_(comm), scratch_(scratch) {}
+
+  template <class Wait>
+  void run(Wait wait) {
+    using enum CollectiveKind;
+    const std::size_t part = call_.elements / n_;
+    const auto slice = [&](std::size_t m) -> std::pair<std::size_t, std::size_t> {
+      const bool parts = call_.kind == kReduceScatter;
+      const std::size_t begin = parts ? m * part : call_.elements * m / n_;
+      return {begin, (parts ? begin + part : call_.elements * (m + 1) / n_) - begin};
+    };
+    const auto copy = [](const std::byte* from, std::size_t bytes, std::byte* to) {
+      if (from != to && bytes > 0) std::memmove(to, from, bytes);
+    };
+    switch (call_.kind) {
+      case kAllReduce:
+      case kAllReduceMax:
+      case kReduce:
+      case kReduceScatter: {
+        const auto [begin, count] = slice(self_);
+        sum(slice, wait);
+        const std::byte* mine = scratch_.data() + self_ * count * size_;
+        if (call_.kind == kReduceScatter) return copy(mine, count * size_, output());
+        Requests r;
+        for (std::size_t m = 0; m < n_; ++m) {
+          if (call_.kind == kReduce && m != call_.root) continue;
+          if (m == self_) {
+            copy(mine, count * size_, output() + begin * size_);
+          } else {
+            r.send(mine, count * size_, static_cast<int>(m), 0, comm_);
+          }
+        }
+        for (std::size_t m = 0; m < n_; ++m) {
+          const auto [at, more] = slice(m);
+          if (m != self_ && (call_.kind != kReduce || self_ == call_.root))
+            r.receive(output() + at * size_, more * size_, static_cast<int>(m), 0, comm_);
+        }
+        return wait(r);
+      }
+      case kAllGather:
+        copy(input(), part * size_, output() + self_ * part * size_);
+        return exchange(
+            wait, [&](std::size_t) { return input(); },
+            [&](std::size_t m) { return output() + m * part * size_; }, part);
+      case kAllToAll:
+        copy(input() + self_ * part * size_, part * size_, output() + self_ * part * size_);
+        return exchange(
+            wait, [&](std::size_t m) { return input() + m * part * size_; },
+            [&](std::size_t m) { return output() + m * part * size_; }, part);
+      case kBroadcast:
+      case kScatter: {
+        const std::size_t step = call_.kind == kScatter ? part : 0,
+                          count = call_.kind == kScatter ? part : call_.elements;
+        Requests r;
+        if (self_ != call_.root) {
+          r.receive(output(), count * size_, static_cast<int>(call_.root), 0, comm_);
+          return wait(r);
+        }
+        for (std::size_t m = 0; m < n_; ++m) {
+          const std::byte* from = input() + m * step * size_;
+          if (m == self_)
+            copy(from, count * size_, output());
+          else
+            r.send(from, count * size_, static_cast<int>(m), 0, comm_);
+        }
+        return wait(r);
+      }
+      case kGather: {
+        Requests r;
+        if (self_ != call_.root) {
+          r.send(input(), part * size_, static_cast<int>(call_.root), 0, comm_);
+          return wait(r);
+        }
+        copy(input(), part * size_, output() + self_ * part * size_);
+        for (std::size_t m = 0; m < n_; ++m) {
+          if (m != self_) r.receive(output() + m * part * size_, part * size_, static_cast<int>(m), 0, comm_);
+        }
+        return wait(r);
+      }
+    }
+  }
+
+ private:
+  const std::byte* input() const { return static_cast<const std::byte*>(call_.input); }
+  std::byte* output() const { return static_cast<std::byte*>(call_.output); }
+
+  template <class Wait, class From, class To>
+  void exchange(Wait wait, From from, To to, std::size_t count) {
+    Requests r;
+    for (std::size_t m = 0; m < n_; ++m) {
+      if (m == self_) continue;
+      r.receive(to(m), count * size_, static_cast<int>(m), 0, comm_);
+      r.send(from(m), count * size_, static_cast<int>(m), 0, comm_);
+    }
+    wait(r);
+  }
+
+  // This member's slice of everybody's input, summed into its own place in `scratch`.
+  template <class Slice, class Wait>
+  void sum(Slice slice, Wait wait) {
+    const auto [begin, count] = slice(self_);
+    scratch_.resize(n_ * count * size_);
+    std::byte* const mine = scratch_.data() + self_ * count * size_;
+    std::memcpy(mine, input() + begin * size_, count * size_);
+    Requests r;
+    for (std::size_t m = 0; m < n_; ++m) {
+      if (m == self_) continue;
+      const auto [at, more] = slice(m);
+      r.receive(scratch_.data() + m * count * size_, count * size_, static_cast<int>(m), 0, comm_);
+      r.send(input() + at * size_, more * size_, static_cast<int>(m), 0, comm_);
+    }
+    wait(r);
+    if (call_.type == DType::kFloat64)
+      add<double>(count);
+    else
+      add<float>(count);
+  }
+
+  template <class T>
+  void add(std::size_t count) {
+    const auto* all = reinterpret_cast<const T*>(scratch_.data());
+    T* mine = reinterpret_cast<T*>(scratch_.data()) + self_ * count;
+    const bool max = call_.kind == CollectiveKind::kAllReduceMax;
+    const T* start = call_.accumulate ? static_cast<const T*>(call_.output) : nullptr;
+    for (std::size_t i = 0; i < count; ++i) {
+      T total = start != nullptr ? start[i] : all[i];
+      for (std::size_t m = start != nullptr ? 0 : 1; m < n_; ++m)
+        total = max ? std::max(total, all[m * count + i]) : total + all[m * count + i];
+      mine[i] = total;
+    }
+  }
+
+  const CollectiveCall& call_;
+  std::size_t self_, n_, size_;
+  MPI_Comm comm_;
+  std::vector<std::byte>& scratch_;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  explicit MpiCommunicator(MpiWorld& world) : world_(world), local_(world.local_->communicator(world.rank)) {}
+
+  std::byte* allocate(std::size_t bytes) override { return local_->allocate(bytes); }
+  Clock::duration clock_offset() const override { return world_.clock_offset; }
+
+  GroupId open(std::span<const std::int64_t> members) override {
+    const std::vector<std::int64_t> all(members.begin(), members.end());
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].members == all) return i;
+    }
+    Membership& g = groups_.emplace_back();
+    g.members = all;
+    g.self = static_cast<std::size_t>(std::find(all.begin(), all.end(), world_.rank) - all.begin());
+    const bool shared = std::all_of(all.begin(), all.end(), [&](std::int64_t r) { return is_here(r); });
+    if (shared) {
+      g.local = local_->open(members);
+      return groups_.size() - 1;
+    }
+    if (all.size() > kMostMembers) throw Error("a group has at most 256 members");
+    // All members open their groups in the same order, so this meets.
+    std::vector<int> ranks(all.begin(), all.end());
+    MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+    check(MPI_Comm_group(world_.messages, &world), "MPI_Comm_group");
+    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl");
+    check(MPI_Comm_create_group(world_.messages, group, 0, &g.comm), "MPI_Comm_create_group");
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    g.headers.resize(all.size());
+    g.calls.resize(all.size());
+    return groups_.size() - 1;
+  }
+
+  Clock::time_point collective(GroupId id, const CollectiveCall& call) override {
+    Membership& g = groups_[id];
+    if (g.comm == MPI_COMM_NULL) return local_->collective(g.local, call);
+    const std::uint64_t sequence = g.sequence++;
+    Header& mine = g.headers[g.self];
+    mine = {sequence, call.elements, call.root, call.kind, call.type, {}};
+    mine.name[call.name.copy(mine.name, sizeof mine.name - 1)] = '\0';
+    Requests r;
+    for (std::size_t m = 0; m < g.members.size(); ++m) {
+      if (m == g.self) continue;
+      r.receive(&g.headers[m], sizeof(Header), static_cast<int>(m), 0, g.comm);
+      r.send(&mine, sizeof(Header), static_cast<int>(m), 0, g.comm);
+    }
+    const auto group = [&] { return fmt::format("the group of ranks {}", fmt::join(g.members, " ")); };
+    world_.wait(r, call.name, sequence, group);
+    const Clock::time_point complete = Clock::now();
+    for (std::size_t m = 0; m < g.members.size(); ++m) {
+      const Header& h = g.headers[m];
+      g.calls[m] = {h.kind, h.name, nullptr, nullptr, h.elements, h.type, false, h.root};
+    }
+    if (const std::string problem = mismatch(g.calls, g.members); !problem.empty())
+      throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
+    Exchanged(call, g.self, g.members.size(), g.comm, g.scratch).run([&](Requests& requests) {
+      world_.wait(requests, call.name, sequence, group);
+    });
+    return complete;
+  }
+
+  Clock::time_point send(std::int64_t to, int number, std::string_view name, const void* data,
+                         std::size_t bytes) override {
+    if (is_here(to)) return local_->send(to, number, name, data, bytes);
+    // An empty message is taken when the other end is there.
+    const auto whom = [&] { return fmt::format("rank {} to receive", to); };
+    const std::uint64_t message = count(to, number);
+    const int peer = static_cast<int>(to), tag = kChannelTag + 2 * number;
+    Requests ready;
+    check(MPI_Issend(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
+          "MPI_Issend");
+    world_.wait(ready, name, message, whom);
+    const Clock::time_point met = Clock::now();
+    Requests r;
+    r.send(&bytes, sizeof bytes, peer, tag + 1, world_.messages);
+    r.send(data, bytes, peer, tag + 1, world_.messages);
+    world_.wait(r, name, message, whom);
+    return met;
+  }
+
+  Clock::time_point receive(std::int64_t from, int number, std::string_view name, void* data,
+                            std::size_t bytes) override {
+    if (is_here(from)) return local_->receive(from, number, name, data, bytes);
+    const auto whom = [&] { return fmt::format("rank {} to send", from); };
+    const std::uint64_t message = count(from, number + 2);
+    const int peer = static_cast<int>(from), tag = kChannelTag + 2 * number;
+    Requests ready;
+    check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
+          "MPI_Irecv");
+    world_.wait(ready, name, message, whom);
+    const Clock::time_point met = Clock::now();
+    std::size_t sent = 0;
+    Requests first;
+    first.receive(&sent, sizeof sent, peer, tag + 1, world_.messages);
+    world_.wait(first, name, message, whom);
+    if (sent != bytes) {
+      throw Error(world_.abort().raise(
+          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (sequence number {}), which sends {}",
+                      world_.rank, bytes, from, name, message, sent)));
+    }
+    Requests r;
+    r.receive(data, bytes, peer, tag + 1, world_.messages);
+    world_.wait(r, name, message, whom);
+    return met;
+  }
+
+ private:
+  struct Membership {
+    std::vector<std::int64_t> members;
+    std::size_t self = 0;
+    GroupId local = 0;              // where the members share a host
+    MPI_Comm comm = MPI_COMM_NULL;  // where they do not
+    std::uint64_t sequence = 0;
+    std::vector<Header> headers;
+    std::vector<CollectiveCall> calls;
+    std::vector<std::byte> scratch;  // kept from call to call
+  };
+
+  bool is_here(std::int64_t rank) const {
+    return std::find(world_.here.begin(), world_.here.end(), rank) != world_.here.end();
+  }
+  std::uint64_t count(std::int64_t peer, int number) {
+    const std::lock_guard lock(mutex_);
+    return counts_[{peer, number}]++;
+  }
+
+  MpiWorld& world_;
+  std::unique_ptr<Communicator> local_;
+  std::vector<Membership> groups_;
+  std::mutex mutex_;
+  std::map<std::pair<std::int64_t, int>, std::uint64_t> counts_;  // messages by peer and channel
+};
+
+MpiWorld::MpiWorld(const Launch& launch, std::chrono::milliseconds deadline) : deadline_(deadline) {
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_MULTIPLE) throw Error("this MPI does not let several threads call it");
+  int mine = 0, all = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &mine);
+  MPI_Comm_size(MPI_COMM_WORLD, &all);
+  rank = mine;
+  ranks = all;
+  if (rank != launch.rank || ranks != launch.ranks) {
+    throw Error(
+        fmt::format("{} calls this process rank {} of {}, and MPI rank {} of {}: start it by MPI's launcher",
+                    launch.launcher, launch.rank, launch.ranks, rank, ranks));
+  }
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &messages), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(messages, MPI_ERRORS_RETURN);
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
+        "MPI_Comm_split_type");
+  int count = 0;
+  MPI_Comm_size(host, &count);
+  here.resize(static_cast<std::size_t>(count));
+  check(MPI_Allgather(&rank, 1, MPI_INT64_T, here.data(), 1, MPI_INT64_T, host), "MPI_Allgather");
+  MPI_Comm_free(&host);
+  compare_clocks();
+  check(MPI_Irecv(reason_.data(), static_cast<int>(reason_.size() - 1), MPI_CHAR, MPI_ANY_SOURCE, kFailureTag,
+                  messages, &failure_),
+        "MPI_Irecv");
+  local_ = std::make_unique<SharedWorld>(launch.job, here, rank, deadline);
+  communicator_ = std::make_unique<MpiCommunicator>(*this);
+}
+
+MpiWorld::~MpiWorld() {
+  communicator_.reset();
+  if (local_->abort().raised()) return;  // others may be gone: nothing can be agreed upon any more
+  MPI_Cancel(&failure_);
+  MPI_Wait(&failure_, MPI_STATUS_IGNORE);
+  MPI_Finalize();
+}
+
+Communicator& MpiWorld::communicator() {
+  return *communicator_;
+}
+
+// Half the shortest of a few round trips to rank 0 is what its answer is old.
+void MpiWorld::compare_clocks() {
+  constexpr int kTrips = 10;
+  const auto now = [] { return static_cast<std::int64_t>(Clock::now().time_since_epoch().count()); };
+  for (int peer = 1; peer < static_cast<int>(ranks); ++peer) {
+    std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+    for (int trip = 0; trip < kTrips; ++trip) {
+      std::int64_t theirs = 0;
+      if (rank == 0) {
+        check(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        const std::int64_t mine = now();
+        check(MPI_Send(&mine, 1, MPI_INT64_T, peer, kPingTag, messages), "MPI_Send");
+      } else if (rank == peer) {
+        const std::int64_t begin = now();
+        check(MPI_Send(&begin, 1, MPI_INT64_T, 0, kPingTag, messages), "MPI_Send");
+        check(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        const std::int64_t end = now();
+        if (end - begin >= shortest) continue;
+        shortest = end - begin;
+        clock_offset = Clock::duration(theirs - (begin + end) / 2);
+      }
+    }
+  }
+}
+
+void MpiWorld::look_for_failure() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  int told = 0;
+  if (failure_ != MPI_REQUEST_NULL && MPI_Test(&failure_, &told, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+      told != 0)
+    abort().raise(reason_.data());
+}
+
+void MpiWorld::spread_failure() {
+  const std::string reason = abort().reason();
+  Requests r;
+  for (std::int64_t other = 0; other < ranks; ++other) {
+    if (std::find(here.begin(), here.end(), other) == here.end())
+      r.send(reason.c_str(), reason.size() + 1, static_cast<int>(other), kFailureTag, messages);
+  }
+  // Who is gone does not take it.
+  const auto until = Clock::now() + std::chrono::milliseconds(200);
+  int done = 0;
+  while (done == 0 && Clock::now() < until) {
+    if (MPI_Testall(static_cast<int>(r.all.size()), r.all.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+      return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+template <class Whom>
+void MpiWorld::wait(Requests& requests, std::string_view name, std::uint64_t sequence, Whom whom) {
+  constexpr int kSpins = 200;
+  const auto begin = Clock::now();
+  const auto end = [&](const std::string& why) {
+    throw Error(
+        abort().raise(fmt::format("{} in \"{}\" (sequence number {}) for {}", why, name, sequence, whom())));
+  };
+  for (int looks = 0;; ++looks) {
+    int done = 0;
+    const int result =
+        MPI_Testall(static_cast<int>(requests.all.size()), requests.all.data(), &done, MPI_STATUSES_IGNORE);
+    if (result != MPI_SUCCESS) end(fmt::format("MPI lost what rank {} waited for", rank));
+    if (done != 0) return;
+    if (looks < kSpins) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(looks < 10 * kSpins ? 20 : 500));
+    if (looks % 16 != 0) continue;
+    look_for_failure();
+    abort().check();
+    if (const std::int64_t dead = local_->dead_rank(); dead >= 0)
+      end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank));
+    if (terminated()) end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
+    if (Clock::now() - begin > deadline_) end(fmt::format("rank {} waited {} ms", rank, deadline_.count()));
+  }
+}
+
+}  // namespace
+
+bool spans_hosts() {
+  return true;
+}
+
+std::unique_ptr<ProcessWorld> join_by_mpi(const Launch& launch, std::chrono::milliseconds deadline) {
+  return std::make_unique<MpiWorld>(launch, deadline);
+}
+
+}  // namespace orrery::exec

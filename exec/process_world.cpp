@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/process_world.h"
+
+#include <numeric>
+
+#include "core/error.h"
+#include "exec/mpi_world.h"
+#include "exec/shared_world.h"
+
+namespace orrery::exec {
+namespace {
+
+class OneHost final : public ProcessWorld {
+ public:
+  OneHost(const Launch& launch, std::span<const std::int64_t> ranks, std::chrono::milliseconds deadline)
+      : world_(launch.job, ranks, launch.rank, deadline), communicator_(world_.communicator(launch.rank)) {}
+  Communicator& communicator() override { return *communicator_; }
+  Abort& abort() override { return world_.abort(); }
+  void spread_failure() override {}  // all see the same memory
+
+ private:
+  SharedWorld world_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessWorld> join(const Launch& launch, std::chrono::milliseconds deadline) {
+  if (!launch.one_host()) return join_by_mpi(launch, deadline);
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(launch.ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<OneHost>(launch, ranks, deadline);
+}
+
+}  // namespace orrery::exec

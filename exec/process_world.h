@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The job that a launcher's processes form: shared memory between those of a host, and MPI between hosts.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "exec/abort.h"
+#include "exec/communicator.h"
+#include "exec/launch.h"
+
+namespace orrery::exec {
+
+class ProcessWorld {
+ public:
+  virtual ~ProcessWorld() = default;
+  virtual Communicator& communicator() = 0;
+  virtual Abort& abort() = 0;
+  // The job has failed: other hosts are told why.
+  virtual void spread_failure() = 0;
+};
+
+// Whether jobs may span hosts: whether this program was built with MPI.
+bool spans_hosts();
+
+// Returns when all processes have come; throws Error when one does not within the deadline. The rank dies
+// with the calling thread.
+std::unique_ptr<ProcessWorld> join(const Launch& launch, std::chrono::milliseconds deadline);
+
+}  // namespace orrery::exec
