@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <iostream>
 #include <optional>
@@ -17,7 +18,8 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, trace, data, metrics, tensorboard, checkpoints;
+  std::string plan, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
+  std::vector<std::string> slow;
   std::int64_t checkpoint_every = 100;
   bool resume = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
@@ -129,6 +131,33 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
   return out;
 }
 
+// What is emulated: a slower link, slower ranks ("3:1.3").
+void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
+  const auto fail = [](const char* option, const std::string& value, const char* allowed) {
+    throw InputError("command line", fmt::format("/{}", option), fmt::format("\"{}\" {}", value, allowed));
+  };
+  if (!o.link.empty()) {
+    const auto bandwidth = parse_bandwidth(o.link);
+    const auto latency = parse_time(o.link_latency);
+    if (!bandwidth || bandwidth->value <= 0)
+      fail("link", o.link, "is not a bandwidth (allowed: \"200 MB/s\")");
+    if (!latency || latency->value < 0)
+      fail("link-latency", o.link_latency, "is not a time (allowed: \"20 us\")");
+    options.link = {*bandwidth, *latency};
+  }
+  for (const std::string& s : o.slow) {
+    std::int64_t rank = -1;
+    double factor = 0;
+    const char* const end = s.data() + s.size();
+    const auto [colon, bad_rank] = std::from_chars(s.data(), end, rank);
+    const bool separated = bad_rank == std::errc() && colon != end && *colon == ':';
+    if (!separated || std::from_chars(colon + 1, end, factor).ptr != end || rank < 0 || rank >= ranks ||
+        !(factor >= 1 && factor <= 100))
+      fail("slow", s, "is not RANK:FACTOR (allowed: a rank of the plan, a factor from 1 to 100)");
+    options.slow[rank] = factor;
+  }
+}
+
 // Who this process is, when a launcher started several.
 std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
   auto launch = exec::read_launch();
@@ -179,6 +208,7 @@ void execute(App& app, const Options& o) {
   options.checkpoints = o.checkpoints;
   options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
   options.resume = o.resume;
+  emulate(o, program.binding.ranks(), options);
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
@@ -257,6 +287,12 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
+  CLI::Option* link =
+      command->add_option("--link", o->link, "emulate a link of this bandwidth (\"200 MB/s\")");
+  command->add_option("--link-latency", o->link_latency, "of a hop over it")
+      ->needs(link)
+      ->capture_default_str();
+  command->add_option("--slow", o->slow, "emulate slow ranks: RANK:FACTOR on the time of their compute");
   command->add_option("--trace", o->trace, "write the measured timeline of the last step (Chrome JSON)");
   command->callback([&app, o] { execute(app, *o); });
 }

@@ -63,7 +63,8 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       options_(options),
       exchange_(communicator, rank, program.binding.ranks()),
       clock_offset_(communicator.clock_offset()),
-      rank_(program, options, data, options.validation, rank, communicator, abort) {}
+      link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link) : nullptr),
+      rank_(program, options, data, options.validation, rank, link_ ? *link_ : communicator, abort) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
   return every > 0 && (done % every == 0 || done == options_.steps);

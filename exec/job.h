@@ -40,6 +40,7 @@ class Job {
   const RunOptions& options_;
   Exchange exchange_;
   Clock::duration clock_offset_;
+  std::unique_ptr<Communicator> link_;  // null: not emulated
   Rank rank_;
   Record record_;
   std::vector<Record> records_;

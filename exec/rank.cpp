@@ -43,6 +43,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
     for (std::size_t i = 0; i < ops.size(); ++i)
       ops_of_[s][ops[i].stream].push_back(static_cast<std::int32_t>(i));
   }
+  if (const auto slow = options.slow.find(rank); slow != options.slow.end()) slow_ = slow->second;
   loss_ = find<double>("loss");
   norm_ = find<const GradientNorm>("gradient-norm");
   find_counted();
@@ -327,6 +328,15 @@ void Rank::complete(Stream stream) {
 
 Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int64_t number) {
   if (program::is_communication(op.kind)) return communicate(op, micro_batch);
+  const auto begin = Clock::now();
+  compute(op, micro_batch, number);
+  if (slow_ > 1)
+    std::this_thread::sleep_until(
+        begin + std::chrono::duration_cast<Clock::duration>(slow_ * (Clock::now() - begin)));
+  return {};
+}
+
+void Rank::compute(const Op& op, std::int32_t micro_batch, std::int64_t number) {
   OpArguments a{.op = op, .model = program_.model, .tp_rank = at_.tp};
   for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i)
     a.in[i] = pointer(op.reads[i], micro_batch);
@@ -343,7 +353,6 @@ Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int
     const auto* bins = reinterpret_cast<const double*>(a.out[0]);
     require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch, number);
   }
-  return {};
 }
 
 // Where a run that diverges is stopped: at the loss, or at the first gradient of this rank.

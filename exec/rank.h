@@ -76,6 +76,7 @@ class Rank {
   void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
   void complete(program::Stream stream);
   Clock::time_point execute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
+  void compute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
   void require_finite(double value, const program::Op& op, std::int32_t micro_batch,
                       std::int64_t number) const;
   Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);
@@ -91,6 +92,7 @@ class Rank {
   std::array<GroupId, 6> groups_{};
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
+  double slow_ = 1;  // emulated: times the time of compute
   double* loss_ = nullptr;
   const GradientNorm* norm_ = nullptr;
   // By unit: the ranges of this rank's shard that count in the gradient norm.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/timeline.h"
+#include "exec/emulated_link.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -46,6 +47,9 @@ struct RunOptions {
   bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
   float weight_decay = 0.0F;
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
+  LinkOptions link;                                                   // emulated between ranks
+  // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
+  std::map<std::int64_t, double> slow;
   bool capture = false;  // keep gradients and final parameters as logical tensors
   std::chrono::milliseconds deadline{60000};
 };
