@@ -22,6 +22,7 @@ struct App {
 void add_plan(CLI::App& parent, App& app);
 void add_simulate(CLI::App& parent, App& app);
 void add_run(CLI::App& parent, App& app);
+void add_calibrate(CLI::App& parent, App& app);
 void add_compare(CLI::App& parent, App& app);
 void add_validate(CLI::App& parent, App& app);
 void add_export(CLI::App& parent, App& app);

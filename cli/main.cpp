@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_plan(cli, app);
   orrery::cli::add_simulate(cli, app);
   orrery::cli::add_run(cli, app);
+  orrery::cli::add_calibrate(cli, app);
   orrery::cli::add_compare(cli, app);
   orrery::cli::add_validate(cli, app);
   orrery::cli::add_export(cli, app);

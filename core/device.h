@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/fields.h"
 
@@ -33,6 +34,17 @@ struct AttentionCurve {
   Time latency{17'000'000};
 };
 
+// How much longer ops of a kind take than the memory model says; and what an op of one shape took.
+struct OpFactor {
+  std::string op;  // kind: "norm", "optimizer"
+  double factor = 1;
+};
+struct MeasuredOp {
+  std::string op;
+  std::vector<std::int64_t> dims;  // as in program/emitter.h, without zeros at the end
+  Time time;
+};
+
 struct Device {
   std::string name;
   std::string architecture;
@@ -48,6 +60,8 @@ struct Device {
   double sustained = 1.0;          // training clock and cold-cache factor on top of warm micro-benchmarks
   double overlap_compute = 1.0;    // slow-down of compute while a collective runs beside it
   double overlap_communication = 1.0;
+  std::vector<OpFactor> factors;     // others: 1
+  std::vector<MeasuredOp> measured;  // goes before every formula
   std::map<std::string, std::string> origin;
 };
 
@@ -96,6 +110,24 @@ void describe(V& v, AttentionCurve& a) {
 }
 
 template <class V>
+void describe(V& v, OpFactor& f) {
+  v(Field{.name = "op", .help = "kind of op", .required = true}, f.op);
+  v(Field{.name = "factor",
+          .help = "time over that of the memory model",
+          .min = 0.001,
+          .max = 1000,
+          .required = true},
+    f.factor);
+}
+
+template <class V>
+void describe(V& v, MeasuredOp& m) {
+  v(Field{.name = "op", .help = "kind of op", .required = true}, m.op);
+  v(Field{.name = "dims", .help = "its shape, without zeros at the end", .min = 0, .max = 1e15}, m.dims);
+  v(Field{.name = "time", .help = "median", .min = 0, .required = true}, m.time);
+}
+
+template <class V>
 void describe(V& v, Device& d) {
   v(Field{.name = "name", .help = "name of the profile", .required = true}, d.name);
   v(Field{.name = "architecture", .help = "generation; curves are shared within one"}, d.architecture);
@@ -128,6 +160,9 @@ void describe(V& v, Device& d) {
           .min = 1,
           .max = 10},
     d.overlap_communication);
+  v(Field{.name = "factors", .help = "kinds of op that the memory model prices too low or too high"},
+    d.factors);
+  v(Field{.name = "measured", .help = "measured times of ops, used before the formulas"}, d.measured);
   v(Field{.name = "origin", .help = "where each value comes from"}, d.origin);
 }
 

@@ -330,9 +330,11 @@ Clock::time_point Rank::execute(const Op& op, std::int32_t micro_batch, std::int
   if (program::is_communication(op.kind)) return communicate(op, micro_batch);
   const auto begin = Clock::now();
   compute(op, micro_batch, number);
-  if (slow_ > 1)
-    std::this_thread::sleep_until(
-        begin + std::chrono::duration_cast<Clock::duration>(slow_ * (Clock::now() - begin)));
+  if (slow_ > 1 || options_.device) {
+    std::chrono::duration<double> lasts = Clock::now() - begin;
+    if (options_.device) lasts = std::max(lasts, std::chrono::duration<double>(options_.device(op)));
+    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts));
+  }
   return {};
 }
 

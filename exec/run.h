@@ -50,6 +50,8 @@ struct RunOptions {
   LinkOptions link;                                                   // emulated between ranks
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
   std::map<std::int64_t, double> slow;
+  // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
+  std::function<double(const program::Op&)> device;
   bool capture = false;  // keep gradients and final parameters as logical tensors
   std::chrono::milliseconds deadline{60000};
 };

@@ -72,8 +72,31 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
   return seconds(d.attention.latency) + std::max(compute, memory);
 }
 
+namespace {
+
+const MeasuredOp* measured(const Device& d, const program::Op& op) {
+  for (const MeasuredOp& m : d.measured) {
+    if (m.op != program::name_of(op.kind) || m.dims.size() > op.dims.size()) continue;
+    const auto rest = op.dims.begin() + static_cast<std::ptrdiff_t>(m.dims.size());
+    if (std::equal(m.dims.begin(), m.dims.end(), op.dims.begin()) &&
+        std::all_of(rest, op.dims.end(), [](std::int64_t n) { return n == 0; }))
+      return &m;
+  }
+  return nullptr;
+}
+
+double factor(const Device& d, program::OpKind kind) {
+  for (const OpFactor& f : d.factors) {
+    if (f.op == program::name_of(kind)) return f.factor;
+  }
+  return 1;
+}
+
+}  // namespace
+
 Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op) {
   using program::OpKind;
+  if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;
   double warm = 0;
   const double memory = static_cast<double>(op.traffic.value) /
                         (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
@@ -97,7 +120,7 @@ Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const 
       break;
     }
     default:
-      return from_seconds(memory) + d.kernel_gap;
+      return from_seconds(memory * factor(d, op.kind)) + d.kernel_gap;
   }
   return from_seconds(warm / d.sustained) + d.kernel_gap;
 }

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/calibration/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+
+#include "cli/commands.h"
+#include "planner/evaluate.h"
+
+namespace orrery::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> runs;
+  std::string name, device, cluster;
+};
+
+struct Run {
+  Chosen chosen;
+  program::Program program;
+  Timeline timeline;
+};
+
+template <class T>
+void save(const std::string& file, const char* schema, const T& value) {
+  Json json = {{"schema", schema}};
+  json.update(write_fields(value));
+  save_text(file, json.dump(2) + "\n");
+}
+
+void execute(App& app, const Options& o) {
+  if (o.runs.size() % 2 != 0)
+    throw InputError("command line", "/runs",
+                     "plans and traces come in pairs (allowed: PLAN TRACE [PLAN TRACE]...)");
+  std::deque<Run> runs;
+  std::vector<sim::MeasuredRun> measured;
+  for (std::size_t i = 0; i < o.runs.size(); i += 2) {
+    Run& r = runs.emplace_back();
+    r.chosen = load_plan_or_scenario(o.runs[i], app);
+    const Problem& p = r.chosen.problem;
+    r.program = program::compile(p.scenario.model, r.chosen.plan, p.scenario.training, p.stack);
+    r.timeline = from_chrome_trace(load_json(o.runs[i + 1], 4LL << 30), o.runs[i + 1]);
+    if (r.timeline.program_hash != r.program.hash())
+      throw InputError(o.runs[i + 1], "", fmt::format("was not measured with the plan of {}", o.runs[i]));
+    measured.push_back({&r.program, &r.timeline});
+  }
+  const Problem& first = runs.front().chosen.problem;
+  sim::Calibration c = sim::calibrate(first.device, first.cluster, measured);
+  c.device.name = o.name;
+  c.device.origin = {
+      {"all",
+       fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
+                   runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)}};
+  c.cluster.name = o.name;
+  c.cluster.device = o.name;
+  c.cluster.origin = {
+      {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
+  save(o.device, "orrery.device/1", c.device);
+  if (!o.cluster.empty()) save(o.cluster, "orrery.cluster/1", c.cluster);
+
+  // How well the fit tells the very runs it comes from.
+  struct Step {
+    double predicted, measured;
+  };
+  std::vector<Step> steps;
+  for (const Run& r : runs) {
+    Problem fitted = r.chosen.problem;
+    fitted.device = c.device;
+    fitted.cluster = c.cluster;
+    const sim::Topology topology(fitted.cluster);
+    const auto e = planner::evaluate(fitted, topology, r.chosen.plan, false);
+    steps.push_back({seconds(e.simulation.step), seconds(r.timeline.length())});
+  }
+  if (app.json) {
+    Json out = {{"schema", "orrery.calibration/1"},
+                {"device", write_fields(c.device)},
+                {"cluster", write_fields(c.cluster)},
+                {"ops", Json::array()},
+                {"steps", Json::array()}};
+    for (const auto& r : c.rows) {
+      out["ops"].push_back({{"op", r.op},
+                            {"shapes", r.shapes},
+                            {"instances", r.instances},
+                            {"measured_s", r.seconds},
+                            {"error_before", r.before},
+                            {"error_after", r.after}});
+    }
+    for (const Step& s : steps)
+      out["steps"].push_back({{"predicted_s", s.predicted}, {"measured_s", s.measured}});
+    return print_json(out);
+  }
+  fmt::print("{:<16} {:>7} {:>10} {:>12} {:>14} {:>14}\n", "op", "shapes", "instances", "measured",
+             "formula before", "formula after");
+  for (const auto& r : c.rows) {
+    fmt::print("{:<16} {:>7} {:>10} {:>12} {:>12.0f} % {:>12.0f} %\n", r.op, r.shapes, r.instances,
+               format(from_seconds(r.seconds)), 100 * r.before, 100 * r.after);
+  }
+  fmt::print(
+      "links: {} per direction, {} a hop, {} a collective; compute beside collectives {:.2f} times slower\n",
+      format(c.cluster.intra_bandwidth), format(c.cluster.intra_latency),
+      format(c.cluster.collective_latency), c.device.overlap_compute);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    fmt::print("{} step: predicted {}, measured {} ({:+.1f} %)\n", short_name(runs[i].chosen.plan),
+               format(from_seconds(steps[i].predicted)), format(from_seconds(steps[i].measured)),
+               100 * (steps[i].predicted / steps[i].measured - 1));
+  }
+  fmt::print("device profile: {}\n", o.device);
+  if (!o.cluster.empty()) fmt::print("cluster: {}\n", o.cluster);
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& parent, App& app) {
+  CLI::App* command =
+      subcommand(parent, app, "calibrate", "fit a device profile and a cluster to measured runs");
+  auto o = std::make_shared<Options>();
+  command->add_option("runs", o->runs, "pairs: the plan or scenario, and the trace of orrery run --trace")
+      ->required();
+  command->add_option("--name", o->name, "of the profile and the cluster")->required();
+  command->add_option("--device", o->device, "write the device profile here")->required();
+  command->add_option("--cluster", o->cluster, "write the cluster here");
+  command->callback([&app, o] { execute(app, *o); });
+}
+
+}  // namespace orrery::cli

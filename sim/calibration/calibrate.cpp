@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/calibration/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/math/tools/minima.hpp>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "core/error.h"
+#include "sim/cost.h"
+
+namespace orrery::sim {
+namespace {
+
+using program::Op;
+using program::OpKind;
+using program::Program;
+
+double median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), middle, v.end());
+  return *middle;
+}
+
+// All instances of one shape, under one placement where it communicates.
+struct Shape {
+  Op op;
+  const Program* program = nullptr;
+  std::vector<double> alone,
+      beside;  // seconds: without, and with a collective beside it for most of its time
+  double time() const { return median(alone.empty() ? beside : alone); }
+  double weight() const {
+    double total = 0;
+    for (const auto* v : {&alone, &beside}) {
+      for (const double s : *v) total += s;
+    }
+    return total;
+  }
+};
+
+using ShapeKey = std::tuple<OpKind, std::array<std::int64_t, 6>, std::int64_t, std::int64_t>;
+
+class Samples {
+ public:
+  void add(const MeasuredRun& run) {
+    const Timeline& t = *run.timeline;
+    const Program& p = *run.program;
+    if (t.program_hash != p.hash()) throw Error("a measured timeline does not belong to its program");
+    const std::size_t ranks = t.rank_labels.size();
+    std::vector<std::vector<const Slice*>> communicating(ranks);  // active slices, by start
+    std::vector<std::vector<const Slice*>> computing(ranks);
+    std::vector<std::map<std::tuple<std::string_view, std::int32_t, std::string_view>, const Op*>> ops(
+        p.classes.size());
+    for (std::size_t c = 0; c < p.classes.size(); ++c) {
+      for (const program::Segment& s : p.classes[c].segments) {
+        const std::int32_t chunk = p.classes[c].chunks[static_cast<std::size_t>(s.chunk)];
+        for (const Op& op : s.ops)
+          ops[c][{program::kSegmentNames[static_cast<std::size_t>(s.kind)], chunk, op.name}] = &op;
+      }
+    }
+    for (const Slice& s : t.slices) {
+      const auto rank = static_cast<std::size_t>(s.rank);
+      (s.stream == program::kCompute ? computing : communicating)[rank].push_back(&s);
+    }
+    const auto by_active = [](const Slice* a, const Slice* b) { return a->active < b->active; };
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::sort(communicating[r].begin(), communicating[r].end(), by_active);
+      std::sort(computing[r].begin(), computing[r].end(), by_active);
+      const auto stage = static_cast<std::size_t>(p.binding.coordinates(static_cast<std::int64_t>(r)).pp);
+      const auto find = [&](const Slice& s) {
+        const auto found = ops[stage].find({t.segments[static_cast<std::size_t>(s.segment)], s.chunk,
+                                            t.names[static_cast<std::size_t>(s.name)]});
+        if (found == ops[stage].end())
+          throw Error(fmt::format("the program has no op \"{}\"", t.names[static_cast<std::size_t>(s.name)]));
+        return found->second;
+      };
+      for (std::size_t i = 0; i < computing[r].size(); ++i) {
+        const Slice& s = *computing[r][i];
+        const double duration = seconds(s.end - s.active);
+        if (i + 1 < computing[r].size()) gaps.push_back(seconds(computing[r][i + 1]->start - s.end));
+        Shape& shape = shape_of(*find(s), p);
+        (beside(s, communicating[r]) > 0.5 * duration ? shape.beside : shape.alone).push_back(duration);
+      }
+      for (const Slice* s : communicating[r]) {
+        const Op& op = *find(*s);
+        if (op.kind != OpKind::kRecv) shape_of(op, p).alone.push_back(seconds(s->end - s->active));
+      }
+    }
+  }
+
+  std::map<ShapeKey, Shape> shapes;
+  std::vector<double> gaps;  // between ops of the compute stream, waits included
+
+ private:
+  Shape& shape_of(const Op& op, const Program& p) {
+    const bool communicates = program::is_communication(op.kind);
+    const std::int64_t members = !communicates ? 1
+                                 : op.kind == OpKind::kSend
+                                     ? 2
+                                     : static_cast<std::int64_t>(p.binding.members(op.group, 0).size());
+    Shape& s = shapes[{op.kind, op.dims, members, communicates ? op.payload.value : 0}];
+    s.op = op;
+    s.program = &p;
+    return s;
+  }
+
+  // Seconds of a compute slice in which its rank transfers.
+  static double beside(const Slice& s, const std::vector<const Slice*>& communicating) {
+    double total = 0;
+    for (const Slice* c : communicating) {
+      if (c->active >= s.end) break;
+      total += std::max(0.0, seconds(std::min(s.end, c->end) - std::max(s.active, c->active)));
+    }
+    return total;
+  }
+};
+
+// Positive parameters, each between its bounds, moved in turn to where `error` is least.
+struct Parameter {
+  double* value;
+  double low, high;
+};
+void minimise(const std::vector<Parameter>& parameters, const std::function<double()>& error) {
+  constexpr int kRounds = 8, kBits = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const Parameter& p : parameters) {
+      const double before = *p.value, error_before = error();
+      const auto at = [&](double logarithm) {
+        *p.value = std::exp(logarithm);
+        return error();
+      };
+      const auto [best, error_best] =
+          boost::math::tools::brent_find_minima(at, std::log(p.low), std::log(p.high), kBits);
+      *p.value = error_best < error_before ? std::exp(best) : before;
+    }
+  }
+}
+
+double squared_log(double model, double measured) {
+  const double r = std::log(model / measured);
+  return r * r;
+}
+
+enum class Part { kGemm, kAttention, kCollective, kSend, kOther };
+Part part_of(OpKind k) {
+  if (k == OpKind::kGemm) return Part::kGemm;
+  if (k == OpKind::kAttention || k == OpKind::kAttentionGrad) return Part::kAttention;
+  if (k == OpKind::kSend) return Part::kSend;
+  return program::is_communication(k) ? Part::kCollective : Part::kOther;
+}
+
+class Fitter {
+ public:
+  Fitter(const Device& device, const Cluster& cluster, const std::vector<MeasuredRun>& runs)
+      : base_device_(device), base_cluster_(cluster), device_(device), cluster_(cluster) {
+    for (const MeasuredRun& run : runs) samples_.add(run);
+    for (auto& [key, shape] : samples_.shapes) {
+      if (shape.time() > 0) parts_[part_of(shape.op.kind)].push_back(&shape);
+    }
+    if (parts_[Part::kGemm].empty()) throw Error("there are no matrix products in what was measured");
+  }
+
+  Calibration fit() {
+    device_.sustained = base_device_.sustained = 1;
+    device_.factors.clear();
+    device_.measured.clear();
+    base_device_.measured.clear();
+    fit_gap();
+    fit_gemm();
+    fit_attention();
+    fit_others();
+    fit_links();
+    Calibration out;
+    fit_overlap(out);
+    rows(out);
+    for (const auto& [part, shapes] : parts_) {
+      for (const Shape* s : shapes) {
+        if (program::is_communication(s->op.kind)) continue;
+        std::vector<std::int64_t> dims(s->op.dims.begin(), s->op.dims.end());
+        while (!dims.empty() && dims.back() == 0) dims.pop_back();
+        device_.measured.push_back(
+            {std::string(program::name_of(s->op.kind)), std::move(dims), from_seconds(s->time())});
+      }
+    }
+    out.device = device_;
+    out.cluster = cluster_;
+    return out;
+  }
+
+ private:
+  static double model(const Shape& s, const Device& device, const Cluster& cluster) {
+    const Topology topology(cluster);
+    const PlanLinks links = plan_links(topology, s.program->plan);
+    return seconds(CostModel(device, Stack{}, cluster, links, s.program->training).op(s.op));
+  }
+  double model(const Shape& s) const { return model(s, device_, cluster_); }
+
+  double error(Part part) const {
+    double total = 0;
+    for (const Shape* s : parts_.at(part)) total += s->weight() * squared_log(model(*s), s->time());
+    return total;
+  }
+
+  // What a stream loses between two ops, where it does not wait.
+  void fit_gap() {
+    std::vector<double> gaps = samples_.gaps;
+    std::sort(gaps.begin(), gaps.end());
+    gaps.resize(gaps.size() / 2);
+    device_.kernel_gap = from_seconds(std::max(0.0, median(gaps)));
+  }
+
+  void fit_gemm() {
+    double latency = std::max(1e-7, seconds(device_.gemm.latency));
+    const auto with_latency = [&] {
+      device_.gemm.latency = from_seconds(latency);
+      return error(Part::kGemm);
+    };
+    minimise({{&device_.gemm.efficiency, 0.01, 1.2},
+              {&device_.gemm.k_overhead, 0.1, 2000},
+              {&device_.gemm.memory_efficiency, 0.01, 1.2},
+              {&latency, 1e-7, 1e-4}},
+             with_latency);
+    with_latency();
+  }
+
+  // Time is inverse to the efficiency where compute bounds it.
+  void fit_attention() {
+    for (const bool backward : {false, true}) {
+      std::vector<double> ratios;
+      for (const Shape* s : parts_[Part::kAttention]) {
+        if ((s->op.kind == OpKind::kAttentionGrad) == backward) ratios.push_back(model(*s) / s->time());
+      }
+      if (ratios.empty()) continue;
+      double& efficiency = backward ? device_.attention.backward : device_.attention.efficiency;
+      efficiency = std::clamp(efficiency * median(ratios), 0.01, backward ? 2.0 : 1.2);
+    }
+  }
+
+  void fit_others() {
+    std::map<OpKind, std::vector<double>> ratios;
+    for (const Shape* s : parts_[Part::kOther]) {
+      const double gap = seconds(device_.kernel_gap), formula = model(*s) - gap;
+      if (formula > 0) ratios[s->op.kind].push_back(s->time() / formula);
+    }
+    for (const auto& [kind, of_kind] : ratios) {
+      device_.factors.push_back(
+          {std::string(program::name_of(kind)), std::clamp(median(of_kind), 0.001, 1000.0)});
+    }
+  }
+
+  // Bandwidth and latencies between ranks of a node; what nodes need is not measured in one.
+  void fit_links() {
+    if (parts_[Part::kCollective].empty() && parts_[Part::kSend].empty()) return;
+    cluster_.intra_efficiency = 1;
+    double bandwidth = static_cast<double>(cluster_.intra_bandwidth.value),
+           hop = seconds(cluster_.intra_latency), start = seconds(cluster_.collective_latency);
+    const auto with = [&] {
+      cluster_.intra_bandwidth = Bandwidth{static_cast<std::int64_t>(bandwidth)};
+      cluster_.intra_latency = from_seconds(hop);
+      cluster_.collective_latency = from_seconds(start);
+      return error(Part::kCollective) + error(Part::kSend);
+    };
+    for (const Part part : {Part::kCollective, Part::kSend}) parts_[part];
+    minimise({{&bandwidth, 1e6, 1e12}, {&hop, 1e-8, 1e-2}, {&start, 1e-8, 1e-2}}, with);
+    with();
+  }
+
+  void fit_overlap(Calibration& out) {
+    std::vector<double> slower;
+    for (const auto& [key, s] : samples_.shapes) {
+      if (s.op.stream != program::kCompute) continue;
+      for (const double t : s.beside) out.overlapped_s += t;
+      if (s.alone.size() >= 3 && s.beside.size() >= 3) slower.push_back(median(s.beside) / median(s.alone));
+    }
+    if (!slower.empty()) device_.overlap_compute = std::clamp(median(slower), 1.0, 10.0);
+  }
+
+  void rows(Calibration& out) {
+    std::map<OpKind, std::vector<const Shape*>> kinds;
+    for (const auto& [part, shapes] : parts_) {
+      for (const Shape* s : shapes) kinds[s->op.kind].push_back(s);
+    }
+    for (const auto& [kind, shapes] : kinds) {
+      CalibrationRow& row = out.rows.emplace_back();
+      row.op = program::name_of(kind);
+      std::vector<double> before, after;
+      for (const Shape* s : shapes) {
+        ++row.shapes;
+        row.instances += static_cast<std::int64_t>(s->alone.size() + s->beside.size());
+        row.seconds += s->weight();
+        before.push_back(std::abs(model(*s, base_device_, base_cluster_) / s->time() - 1));
+        after.push_back(std::abs(model(*s) / s->time() - 1));
+      }
+      row.before = median(before);
+      row.after = median(after);
+    }
+    std::sort(out.rows.begin(), out.rows.end(),
+              [](const CalibrationRow& a, const CalibrationRow& b) { return a.seconds > b.seconds; });
+  }
+
+  Device base_device_;
+  Cluster base_cluster_;
+  Device device_;
+  Cluster cluster_;
+  Samples samples_;
+  std::map<Part, std::vector<const Shape*>> parts_;
+};
+
+}  // namespace
+
+Calibration calibrate(const Device& device, const Cluster& cluster, const std::vector<MeasuredRun>& runs) {
+  return Fitter(device, cluster, runs).fit();
+}
+
+}  // namespace orrery::sim

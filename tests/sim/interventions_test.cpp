@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What-if questions put to the real engine: a base run is measured and calibrated from, and then, without
+// refitting, the change of the step time is predicted for a slower link, a slow rank, larger buckets, no
+// overlap and another schedule, and measured. Ranks compute for real on a device emulated to be slower than
+// this machine, so that neither its load nor its number of cores decides.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "exec/run.h"
+#include "planner/evaluate.h"
+#include "sim/calibration/calibrate.h"
+
+namespace orrery {
+namespace {
+
+constexpr int kRepeats = 9, kSteps = 1;
+
+struct Experiment {
+  Plan plan;
+  Stack stack;
+  Training training;
+  double link_slower = 1;                 // times
+  std::map<std::int64_t, double> slow;    // ranks
+  std::vector<std::int64_t> slow_stages;  // what the simulator knows of them
+};
+
+struct Spread {
+  double median = 0, noise = 0;  // noise: between the quartiles
+};
+Spread spread(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return {v[v.size() / 2], v[v.size() * 3 / 4] - v[v.size() / 4]};
+}
+
+enum class Simulator { kWhole, kWithoutOverlap, kWithoutDependencies };
+
+class Laboratory {
+ public:
+  Laboratory() {
+    model_ = preset_model("tiny-llama");
+    cluster_ = data_cluster();
+  }
+
+  program::Program compile(const Experiment& s) const {
+    return program::compile(model_, s.plan, s.training, s.stack, program::Detail::kFull);
+  }
+
+  exec::RunResult run(const Experiment& s) const {
+    const program::Program p = compile(s);
+    exec::RunOptions o;
+    o.steps = kSteps;
+    o.link = {Bandwidth{static_cast<std::int64_t>(10e6 / s.link_slower)}, Time{200'000'000}};
+    o.slow = s.slow;
+    o.device = [](const program::Op& op) {  // a device of 1 GFLOP/s and 0.5 GB/s
+      return op.flops / 1e9 + static_cast<double>(op.traffic.value) / 0.5e9 + 50e-6;
+    };
+    return exec::run(p, o);
+  }
+  static double step(const exec::RunResult& r) { return seconds(r.timeline.length()); }
+
+  // Measures the base alone; all that is predicted afterwards comes from it.
+  void calibrate(const Experiment& base) {
+    const program::Program p = compile(base);
+    std::vector<Timeline> timelines;
+    for (int i = 0; i < kRepeats; ++i) timelines.push_back(run(base).timeline);
+    std::vector<sim::MeasuredRun> runs;
+    for (const Timeline& t : timelines) runs.push_back({&p, &t});
+    calibration_ = sim::calibrate(device(), cluster_, runs);
+  }
+
+  double predict(const Experiment& s, Simulator simulator) const {
+    Cluster cluster = calibration_.cluster;
+    cluster.intra_bandwidth = Bandwidth{
+        static_cast<std::int64_t>(static_cast<double>(cluster.intra_bandwidth.value) / s.link_slower)};
+    const program::Program p = compile(s);
+    const sim::Topology topology(cluster);
+    const sim::PlanLinks links = sim::plan_links(topology, s.plan);
+    const sim::CostModel cost(calibration_.device, s.stack, cluster, links, s.training);
+    sim::Durations durations = sim::price(p, cost);
+    const double factor = s.slow.empty() ? 1 : s.slow.begin()->second;
+    for (const std::int64_t stage : s.slow_stages) {
+      const auto c = static_cast<std::size_t>(stage);
+      for (std::size_t g = 0; g < p.classes[c].segments.size(); ++g) {
+        const auto& ops = p.classes[c].segments[g].ops;
+        for (std::size_t i = 0; i < ops.size(); ++i) {
+          if (!program::is_communication(ops[i].kind))
+            durations[c][g][i] = from_seconds(seconds(durations[c][g][i]) * factor);
+        }
+      }
+    }
+    if (simulator == Simulator::kWhole)
+      return seconds(sim::simulate(p, durations, cost.engine_options(false)).step);
+    // A stage's streams one after the other, or all at once and never waiting.
+    double step = 0;
+    for (std::size_t c = 0; c < p.classes.size(); ++c) {
+      std::array<double, program::kStreamCount> busy{};
+      for (const program::Step& at : p.classes[c].steps) {
+        const auto g = static_cast<std::size_t>(at.segment);
+        const auto& ops = p.classes[c].segments[g].ops;
+        for (std::size_t i = 0; i < ops.size(); ++i) busy[ops[i].stream] += seconds(durations[c][g][i]);
+      }
+      double all = 0, most = 0;
+      for (const double b : busy) {
+        all += b;
+        most = std::max(most, b);
+      }
+      step = std::max(step, simulator == Simulator::kWithoutOverlap ? all : most);
+    }
+    return step;
+  }
+
+ private:
+  static Device device() {
+    return read_fields<Device>(load_json(std::string(ORRERY_ROOT) + "/profiles/cpu-reference.json"),
+                               Cursor{"cpu"});
+  }
+  static Cluster data_cluster() {
+    return read_fields<Cluster>(load_json(std::string(ORRERY_ROOT) + "/topologies/laptop-cpu.json"),
+                                Cursor{"cpu"});
+  }
+
+  Model model_;
+  Cluster cluster_;
+  sim::Calibration calibration_;
+};
+
+struct Intervention {
+  std::string name;
+  Experiment experiment;
+};
+
+// How many interventions each simulator gets wrong; nothing where repeats of one run differ too much to tell.
+std::optional<std::array<int, 3>> try_all(const Experiment& base,
+                                          const std::vector<Intervention>& interventions) {
+  Laboratory lab;
+  lab.calibrate(base);
+  std::vector<std::vector<double>> measured(interventions.size() + 1);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    measured[0].push_back(Laboratory::step(lab.run(base)));
+    for (std::size_t i = 0; i < interventions.size(); ++i)
+      measured[i + 1].push_back(Laboratory::step(lab.run(interventions[i].experiment)));
+  }
+  const Spread before = spread(measured[0]);
+  if (before.noise > 0.1 * before.median) return std::nullopt;
+  std::array<int, 3> wrong{};
+  for (std::size_t i = 0; i < interventions.size(); ++i) {
+    const Spread after = spread(measured[i + 1]);
+    const double change = after.median - before.median, noise = std::max(before.noise, after.noise);
+    for (const Simulator s :
+         {Simulator::kWhole, Simulator::kWithoutOverlap, Simulator::kWithoutDependencies}) {
+      const double predicted = lab.predict(interventions[i].experiment, s) - lab.predict(base, s);
+      const bool sign = std::abs(change) <= noise || (change > 0) == (predicted > 0);
+      const bool size = std::abs(predicted - change) <= std::max(0.15 * std::abs(change), 2 * noise);
+      wrong[static_cast<std::size_t>(s)] += !sign || !size;
+      if (s == Simulator::kWhole) {
+        std::printf("  %-22s %7.1f ms -> %7.1f ms  measured %+7.1f ms (noise %.1f)  predicted %+7.1f ms%s\n",
+                    interventions[i].name.c_str(), 1e3 * before.median, 1e3 * after.median, 1e3 * change,
+                    1e3 * noise, 1e3 * predicted, sign && size ? "" : "  WRONG");
+      }
+    }
+  }
+  return wrong;
+}
+
+Experiment base_experiment(const Plan& plan, std::int64_t batch) {
+  Experiment s;
+  s.plan = plan;
+  s.training = {.global_batch = batch, .sequence = 64, .precision = Precision::kFp32, .math = Math::kFp32};
+  return s;
+}
+
+TEST(Interventions, OnTwoRanks) {
+  Experiment base = base_experiment({.dp = 2, .zero = 1, .micro_batches = 4}, 8);
+  base.stack.bucket = Bytes{200'000};
+  std::vector<Intervention> all{{"link 4 times slower", base},
+                                {"rank 1 30 % slower", base},
+                                {"buckets 8 times larger", base},
+                                {"no overlap", base}};
+  all[0].experiment.link_slower = 4;
+  all[1].experiment.slow = {{1, 1.3}};
+  all[1].experiment.slow_stages = {0};
+  all[2].experiment.stack.bucket = Bytes{1'600'000};
+  all[3].experiment.stack.overlap_grad_reduce = false;
+  const auto wrong = try_all(base, all);
+  if (!wrong) GTEST_SKIP() << "repeats of the base run differ by over 10 %";
+  EXPECT_EQ((*wrong)[0], 0);
+  EXPECT_GT((*wrong)[1], 0) << "a simulator without overlap passes";
+  EXPECT_GT((*wrong)[2], 0) << "a simulator without dependencies passes";
+}
+
+TEST(Interventions, OnFourRanks) {
+  Experiment base =
+      base_experiment({.pp = 2, .dp = 2, .zero = 1, .micro_batches = 4, .schedule = Schedule::k1F1B}, 8);
+  base.stack.bucket = Bytes{200'000};
+  std::vector<Intervention> all{{"link 4 times slower", base},
+                                {"rank 3 30 % slower", base},
+                                {"buckets 8 times larger", base},
+                                {"no overlap", base},
+                                {"naive schedule", base}};
+  all[0].experiment.link_slower = 4;
+  all[1].experiment.slow = {{3, 1.3}};
+  all[1].experiment.slow_stages = {1};
+  all[2].experiment.stack.bucket = Bytes{1'600'000};
+  all[3].experiment.stack.overlap_grad_reduce = false;
+  all[4].experiment.plan.schedule = Schedule::kNaive;
+  const auto wrong = try_all(base, all);
+  if (!wrong) GTEST_SKIP() << "repeats of the base run differ by over 10 %";
+  EXPECT_EQ((*wrong)[0], 0);
+  EXPECT_GT((*wrong)[1], 0) << "a simulator without overlap passes";
+  EXPECT_GT((*wrong)[2], 0) << "a simulator without dependencies passes";
+}
+
+}  // namespace
+}  // namespace orrery
