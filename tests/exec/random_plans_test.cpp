@@ -18,6 +18,7 @@
 #include "exec/run.h"
 #include "program/check.h"
 #include "program/schedule.h"
+#include "sim/estimate/estimate.h"
 
 namespace orrery {
 namespace {
@@ -201,6 +202,44 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
 
 class RandomPlans : public testing::TestWithParam<int> {};
 
+// What the planner's estimate, the program and the run say of memory differs nowhere by a byte; empty when
+// so.
+std::string memory_problem(const Case& c, const program::Program& program, const exec::RunResult& r) {
+  Problem p;
+  p.scenario.model = program.model;
+  p.scenario.training = program.training;
+  p.stack = c.stack;
+  p.device =
+      read_fields<Device>(load_json(std::string(ORRERY_ROOT) + "/profiles/cpu-reference.json"), Cursor{""});
+  p.cluster =
+      read_fields<Cluster>(load_json(std::string(ORRERY_ROOT) + "/topologies/laptop-cpu.json"), Cursor{""});
+  const sim::Topology topology(p.cluster);
+  const sim::Estimate estimate = sim::Estimator(p, topology).estimate(c.plan);
+  Bytes peak;
+  for (const program::RankClass& of : program.classes) peak = std::max(peak, of.logical_peak);
+  if (estimate.peak != peak)
+    return "the estimate's peak is " + std::to_string(estimate.peak.value) + ", the program's " +
+           std::to_string(peak.value);
+  for (std::size_t rank = 0; rank < r.arena_bytes.size(); ++rank) {
+    const auto stage = program.binding.coordinates(static_cast<std::int64_t>(rank)).pp;
+    const program::RankClass& of = program.classes[static_cast<std::size_t>(stage)];
+    if (r.arena_bytes[rank] != of.arena_peak.value) return "the arena of rank " + std::to_string(rank);
+    // Parameters, gradients and optimizer state live throughout: their classes are whole at the peak.
+    std::array<std::int64_t, 3> expected{}, shares{4, 4, c.setting.precision == Precision::kSgd ? 4 : 8};
+    for (const program::Unit& u : of.units) {
+      expected[0] += shares[0] * (c.plan.zero == 3 ? u.shard : u.padded);
+      expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
+      expected[2] += shares[2] * u.shard;
+    }
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      if (r.class_bytes[rank][k] != expected[k])
+        return std::string(program::kBufferClassNames[k]) + " of rank " + std::to_string(rank) + ": " +
+               std::to_string(r.class_bytes[rank][k]) + ", expected " + std::to_string(expected[k]);
+    }
+  }
+  return {};
+}
+
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);
@@ -216,7 +255,9 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     const program::Program program = compile(c);
     const auto problems = program::check(program);
     ASSERT_TRUE(problems.empty()) << text() << ": " << problems.front();
-    EXPECT_EQ(problem_of(run(program), serial(c.setting), c), "") << text();
+    const exec::RunResult result = run(program);
+    EXPECT_EQ(problem_of(result, serial(c.setting), c), "") << text();
+    EXPECT_EQ(memory_problem(c, program, result), "") << text();
   }
   EXPECT_GE(exact, 10);
 }
