@@ -13,6 +13,7 @@
 #include "exec/monitor.h"
 #include "exec/process_world.h"
 #include "exec/run.h"
+#include "planner/search.h"
 
 namespace orrery::cli {
 namespace {
@@ -21,7 +22,7 @@ struct Options {
   std::string plan, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
   std::vector<std::string> slow;
   std::int64_t checkpoint_every = 100;
-  bool resume = false;
+  bool resume = false, elastic = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05;
 };
@@ -169,22 +170,58 @@ std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
   return launch;
 }
 
-exec::RunResult run_launched(const exec::Launch& launch, const program::Program& program,
-                             const exec::RunOptions& options, const App& app) {
-  const auto world = exec::join(launch, options.deadline);
-  try {
-    const auto hosts =
-        exec::Exchange(world->communicator(), launch.rank, launch.ranks).gather("hosts", exec::host_name());
-    if (launch.rank == 0 && !app.json) print_ranks(program.binding, hosts);
-    return exec::run_rank(program, options, launch.rank, world->communicator(), world->abort());
-  } catch (...) {
-    world->spread_failure();
-    throw;
+// The best plan on so many of the cluster's devices.
+Plan replan(const Problem& problem, std::int64_t devices) {
+  Problem smaller = problem;
+  smaller.cluster.nodes = 1;
+  smaller.cluster.devices_per_node = devices;
+  smaller.scenario.plan.reset();
+  smaller.scenario.search.dp.clear();
+  const sim::Topology topology(smaller.cluster);
+  const auto found = planner::search(smaller, topology, {.keep = 1});
+  if (found.best.empty()) throw Error(fmt::format("no plan runs on {} ranks", devices));
+  return found.best.front().plan;
+}
+
+// This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
+std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
+                                            const App& app, bool elastic) {
+  const Scenario& s = chosen.problem.scenario;
+  for (;;) {
+    const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
+    const auto world = exec::join(me, options.deadline);
+    try {
+      const auto hosts =
+          exec::Exchange(world->communicator(), me.rank, me.ranks).gather("hosts", exec::host_name());
+      if (me.rank == 0 && !app.json) print_ranks(program.binding, hosts);
+      auto result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
+      if (me.rank != 0) return std::nullopt;
+      return result;
+    } catch (const std::exception& e) {
+      world->spread_failure();
+      if (!elastic || exec::termination_requested.load()) throw;
+      const auto alive = world->survivors();
+      if (alive.empty() || alive.size() == static_cast<std::size_t>(me.ranks)) throw;  // nobody died
+      const auto count = static_cast<std::int64_t>(alive.size());
+      chosen.plan = replan(chosen.problem, count);
+      const std::int64_t was = me.rank;
+      me.rank = std::find(alive.begin(), alive.end(), was) - alive.begin();
+      me.ranks = me.local_ranks = chosen.plan.ranks();
+      me.job += "+";
+      if (me.rank == 0)
+        fmt::print(stderr, "{}\nranks left: {}; going on under {} from the last checkpoint\n", e.what(),
+                   count, short_name(chosen.plan));
+      if (me.rank >= me.ranks) {
+        fmt::print(stderr, "rank {} is not needed any more\n", was);
+        return std::nullopt;
+      }
+      options.resume = true;
+    }
   }
 }
 
 void execute(App& app, const Options& o) {
-  const Chosen chosen = load_plan_or_scenario(o.plan, app);
+  Chosen chosen = load_plan_or_scenario(o.plan, app);
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
   if (!chosen.problem.stack.executable) {
@@ -212,12 +249,16 @@ void execute(App& app, const Options& o) {
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
-  const exec::RunResult r = launch ? run_launched(*launch, program, options, app) : [&] {
+  std::optional<exec::RunResult> result;
+  if (launch) {
+    result = run_launched(*launch, chosen, options, app, o.elastic);
+    if (!result) return;
+  } else {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
     if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
-    return exec::run(program, options);
-  }();
-  if (launch && launch->rank != 0) return;
+    result = exec::run(program, options);
+  }
+  const exec::RunResult& r = *result;
   for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
   if (r.steps.empty()) {
     fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
@@ -238,7 +279,7 @@ void execute(App& app, const Options& o) {
   std::int64_t most = 0;
   for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);
   fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}\n", short_name(chosen.plan),
-             program.binding.ranks(), launch ? "process" : "thread", tokens_per_s, format(Bytes{most}));
+             chosen.plan.ranks(), launch ? "process" : "thread", tokens_per_s, format(Bytes{most}));
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);
@@ -283,6 +324,10 @@ void add_run(CLI::App& parent, App& app) {
       ->needs(folder)
       ->capture_default_str();
   command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
+      ->needs(folder);
+  command
+      ->add_flag("--elastic", o->elastic,
+                 "when processes of this host die, the others plan anew and go on from the last checkpoint")
       ->needs(folder);
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))

@@ -70,6 +70,7 @@ class MpiWorld final : public ProcessWorld {
   Communicator& communicator() override;
   Abort& abort() override { return local_->abort(); }
   void spread_failure() override;
+  std::vector<std::int64_t> survivors() override { return {}; }
 
   // Until all requests are done; ends the job when they take too long. `whom` says who is waited for.
   template <class Whom>
@@ -485,7 +486,8 @@ void MpiWorld::wait(Requests& requests, std::string_view name, std::uint64_t seq
     abort().check();
     if (const std::int64_t dead = local_->dead_rank(); dead >= 0)
       end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank));
-    if (terminated()) end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
+    if (termination_requested.load())
+      end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
     if (Clock::now() - begin > deadline_) end(fmt::format("rank {} waited {} ms", rank, deadline_.count()));
   }
 }

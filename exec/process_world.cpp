@@ -17,6 +17,7 @@ class OneHost final : public ProcessWorld {
   Communicator& communicator() override { return *communicator_; }
   Abort& abort() override { return world_.abort(); }
   void spread_failure() override {}  // all see the same memory
+  std::vector<std::int64_t> survivors() override { return world_.survivors(); }
 
  private:
   SharedWorld world_;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "exec/abort.h"
 #include "exec/communicator.h"
@@ -19,6 +20,9 @@ class ProcessWorld {
   virtual Abort& abort() = 0;
   // The job has failed: other hosts are told why.
   virtual void spread_failure() = 0;
+  // After a failure, the ranks that are alive, all of which ask this; none where that cannot be told, as
+  // between hosts.
+  virtual std::vector<std::int64_t> survivors() = 0;
 };
 
 // Whether jobs may span hosts: whether this program was built with MPI.

@@ -36,10 +36,12 @@ std::uint64_t aligned(std::uint64_t n) {
 
 }  // namespace
 
+enum class RankState : std::uint32_t { kToCome, kHere, kLeft, kSurvivor };
+
 struct Region::RankRecord {
-  pthread_mutex_t alive;  // held as long as the process lives
+  pthread_mutex_t alive;  // held as long as the rank is in the job
   std::int64_t rank = -1;
-  std::atomic<std::uint32_t> state{0};  // 0: to come; 1: here; 2: left
+  std::atomic<RankState> state{RankState::kToCome};
   pid_t pid = 0;
   std::atomic<std::uint32_t> allocations{0};
   std::array<int, kAllocations> file{};
@@ -108,21 +110,6 @@ class File {
 
 }  // namespace
 
-namespace {
-std::atomic<bool> terminated_{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-}  // namespace
-
-void catch_termination() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { terminated_.store(true); };
-  ::sigaction(SIGTERM, &action, nullptr);
-}
-
-bool terminated() {
-  return terminated_.load();
-}
-
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   constexpr timespec kShort{0, 20'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &kShort, nullptr, 0);
@@ -181,7 +168,7 @@ Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std:
   if (own == nullptr) throw Error(fmt::format("rank {} is not one of this host", self));
   if (pthread_mutex_lock(&own->alive) == EOWNERDEAD) pthread_mutex_consistent(&own->alive);
   own->pid = ::getpid();
-  own->state.store(1);
+  own->state.store(RankState::kHere);
   const std::uint32_t all = header_->ranks;
   if (header_->come.fetch_add(1) + 1 == all) ::shm_unlink(object_name(job).c_str());
   wake_all(header_->come);
@@ -191,7 +178,8 @@ Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std:
     if (Clock::now() < until) continue;
     std::string absent;
     for (std::uint32_t i = 0; i < all; ++i) {
-      if (header_->records()[i].state.load() == 0) absent += fmt::format(" {}", header_->records()[i].rank);
+      if (header_->records()[i].state.load() == RankState::kToCome)
+        absent += fmt::format(" {}", header_->records()[i].rank);
     }
     ::shm_unlink(object_name(job).c_str());
     throw Error(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
@@ -199,7 +187,13 @@ Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std:
 }
 
 Region::~Region() {
-  leave();
+  if (processes_) {
+    RankRecord& own = *record(self_);
+    RankState here = RankState::kHere;
+    own.state.compare_exchange_strong(here, RankState::kLeft);  // its end is not its death
+    pthread_mutex_unlock(&own.alive);
+    for (std::uint32_t i = 0; i < own.allocations.load(); ++i) ::close(own.file[i]);
+  }
   for (const Mapping& m : mappings_) ::munmap(m.begin, m.bytes);
   if (processes_) {
     ::munmap(header_, kRegionBytes);
@@ -313,21 +307,42 @@ Region::RankRecord* Region::record(std::int64_t rank) {
   return found == end ? nullptr : found;
 }
 
+bool Region::is_dead(RankRecord& r) {
+  if (r.state.load() != RankState::kHere) return false;
+  const int held = pthread_mutex_trylock(&r.alive);
+  if (held == EBUSY) return false;
+  if (held == EOWNERDEAD) pthread_mutex_consistent(&r.alive);
+  pthread_mutex_unlock(&r.alive);
+  return r.state.load() == RankState::kHere;  // it may just have left
+}
+
 std::int64_t Region::dead_rank() {
   for (std::uint32_t i = 0; processes_ && i < header_->ranks; ++i) {
     RankRecord& r = header_->records()[i];
-    if (r.rank == self_ || r.state.load() != 1) continue;
-    const int held = pthread_mutex_trylock(&r.alive);
-    if (held == EBUSY) continue;
-    if (held == EOWNERDEAD) pthread_mutex_consistent(&r.alive);
-    pthread_mutex_unlock(&r.alive);
-    if (r.state.load() == 1) return r.rank;
+    if (r.rank != self_ && is_dead(r)) return r.rank;
   }
   return -1;
 }
 
-void Region::leave() {
-  if (processes_) record(self_)->state.store(2);
+std::vector<std::int64_t> Region::survivors(std::chrono::milliseconds deadline) {
+  if (!processes_) return {};
+  record(self_)->state.store(RankState::kSurvivor);
+  const auto until = Clock::now() + deadline;
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    std::vector<std::int64_t> out;
+    std::int64_t undecided = -1;
+    for (std::uint32_t i = 0; i < header_->ranks; ++i) {
+      RankRecord& r = header_->records()[i];
+      if (r.state.load() == RankState::kSurvivor)
+        out.push_back(r.rank);
+      else if (r.state.load() == RankState::kHere && !is_dead(r))
+        undecided = r.rank;
+    }
+    if (undecided < 0) return out;
+    if (Clock::now() > until)
+      throw Error(
+          fmt::format("rank {} waited {} ms for rank {} to go on", self_, deadline.count(), undecided));
+  }
 }
 
 }  // namespace orrery::exec

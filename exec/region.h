@@ -91,8 +91,9 @@ class Region {
 
   // The rank that died, or -1. Threads do not die.
   std::int64_t dead_rank();
-  // From now on the end of this process is not its death.
-  void leave();
+  // After a failure: the ranks that are alive and call this too, in order. Throws Error when one that is
+  // alive does not within the deadline.
+  std::vector<std::int64_t> survivors(std::chrono::milliseconds deadline);
 
  private:
   struct Header;
@@ -109,6 +110,7 @@ class Region {
   }
   std::uint64_t take(std::size_t bytes);
   RankRecord* record(std::int64_t rank);
+  static bool is_dead(RankRecord& r);
   std::byte* map(std::int64_t rank, std::int32_t allocation);
 
   bool processes_ = false;
@@ -122,11 +124,6 @@ class Region {
   };
   std::vector<std::unique_ptr<std::byte[], Free>> own_;
 };
-
-// From now on SIGTERM ends this process's waits instead of the process: a launcher that sends it because one
-// rank died shall not keep the others from saying so.
-void catch_termination();
-bool terminated();
 
 // Sleeps while `word` is `seen`, and at most for a short time.
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen);

@@ -158,7 +158,8 @@ class SharedCommunicator final : public Communicator {
       };
       if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
         end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank_));
-      if (terminated()) end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
+      if (termination_requested.load())
+        end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
       if (Clock::now() > until) end(fmt::format("rank {} waited {} ms", rank_, world_.deadline_.count()));
     }
   }

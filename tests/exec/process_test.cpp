@@ -205,6 +205,42 @@ TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
   }
 }
 
+// The others plan anew for as many as they are, and go on where the last checkpoint stood; twice.
+TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  constexpr int kSteps = 100;
+  const Json whole = run_threads(folder.path, run(file, kSteps));
+  const fs::path checkpoints = folder.path / "checkpoints";
+  Launched job(folder.path, std::vector(4, run(file, kSteps,
+                                               {"--checkpoints", checkpoints.string(), "--checkpoint-every",
+                                                "5", "--elastic", "--deadline", "20"})));
+  const auto wait_for = [&](const char* step) {
+    while (!fs::exists(checkpoints / step / "index.json"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  wait_for("step-00000010");
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(0), -SIGKILL);
+  wait_for("step-00000060");
+  job.signal(2, SIGKILL);
+  EXPECT_EQ(job.wait(2), -SIGKILL);
+  EXPECT_EQ(job.wait(1), 0) << job.err(1);
+  EXPECT_EQ(job.wait(3), 0) << job.err(3);  // it works on, or was not needed
+  EXPECT_NE(job.err(1).find("ranks left: 3; going on under "), std::string::npos) << job.err(1);
+  const std::size_t again = job.err(1).rfind("rank 1 died: ");
+  EXPECT_NE(again, std::string::npos) << job.err(1);
+  EXPECT_NE(job.err(1).find("ranks left: ", again), std::string::npos) << job.err(1);
+  const Json rest = Json::parse(job.out(1));
+  const auto first = rest["first_step"].get<std::size_t>();
+  EXPECT_GE(first, 60U);
+  ASSERT_EQ(rest["steps"].size(), kSteps - first);
+  for (std::size_t s = 0; s < 5; ++s) {
+    const double expected = whole["steps"][first + s]["loss"].get<double>();
+    EXPECT_NEAR(rest["steps"][s]["loss"].get<double>(), expected, 1e-2 * expected) << first + s;
+  }
+}
+
 TEST(Processes, AHangingRankIsNamedWithinTheDeadline) {
   const Folder folder;
   const fs::path file = scenario(folder.path, "plan.json", kFour);
