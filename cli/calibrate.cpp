@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <filesystem>
 
 #include "cli/commands.h"
 #include "planner/evaluate.h"
@@ -53,7 +54,9 @@ void execute(App& app, const Options& o) {
        fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
                    runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)}};
   c.cluster.name = o.name;
-  c.cluster.device = o.name;
+  c.cluster.device = std::filesystem::proximate(std::filesystem::absolute(o.device),
+                                                std::filesystem::absolute(o.cluster).parent_path())
+                         .string();
   c.cluster.origin = {
       {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
   save(o.device, "orrery.device/1", c.device);

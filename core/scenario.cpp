@@ -56,8 +56,8 @@ Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor
   return read_fields<Cluster>(load_json(path), Cursor{path.string(), ""});
 }
 
-Device load_device(const std::string& name, const Cursor& at, const DataFolders& data) {
-  const fs::path path = data.find("profiles", name, {}, at);
+Device load_device(const std::string& name, const Cursor& at, const DataFolders& data, const fs::path& base) {
+  const fs::path path = data.find("profiles", name, base, at);
   return read_fields<Device>(load_json(path), Cursor{path.string(), ""});
 }
 
@@ -73,7 +73,10 @@ Problem resolve(Scenario scenario, const std::string& file, const DataFolders& d
                                  at.child("cluster").child("topology"), data);
   if (scenario.cluster.nodes > 0) problem.cluster.nodes = scenario.cluster.nodes;
   if (scenario.node_hour) problem.cluster.node_hour = *scenario.node_hour;
-  problem.device = load_device(problem.cluster.device, at.child("cluster").child("topology"), data);
+  const Cursor named = at.child("cluster").child("topology");
+  const fs::path cluster =
+      data.find("topologies", scenario.cluster.topology, fs::path(file).parent_path(), named);
+  problem.device = load_device(problem.cluster.device, named, data, cluster.parent_path());
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   if (scenario.model.positions == Positions::kLearned &&
       scenario.training.sequence > scenario.model.max_positions) {

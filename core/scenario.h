@@ -140,7 +140,9 @@ Problem load_problem(const std::filesystem::path& file, const DataFolders& data)
 Problem resolve(Scenario scenario, const std::string& file, const DataFolders& data);
 Cluster load_cluster(const std::string& name, const std::filesystem::path& base, const Cursor& at,
                      const DataFolders& data);
-Device load_device(const std::string& name, const Cursor& at, const DataFolders& data);
+// `base`: the folder of the file that names it, where a path is one from there.
+Device load_device(const std::string& name, const Cursor& at, const DataFolders& data,
+                   const std::filesystem::path& base = {});
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);
 
 }  // namespace orrery

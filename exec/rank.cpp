@@ -238,6 +238,7 @@ Rank::StepResult Rank::run(std::int64_t number) {
     for (auto& m : measured) m.clear();
   }
   for (auto& done : done_) done.store(0);
+  for (auto& wanted : wanted_) wanted.store(kNobody);
   {
     const std::lock_guard lock(mutex_);
     current_ = number;
@@ -305,11 +306,14 @@ void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
   if (done.load() >= count) return;
   const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
-  ++waiting_;
+  std::atomic<std::int64_t>& wanted = wanted_[stream];
   // Streams that wait for other ranks have deadlines of their own, which come first.
   const auto deadline = 2 * options_.deadline;
-  const bool reached = abort_.wait(changed_, lock, deadline, [&] { return done.load() >= count; });
-  --waiting_;
+  const bool reached = abort_.wait(changed_, lock, deadline, [&] {
+    // Whoever was woken says anew what it waits for; then looks, so that no completion in between is missed.
+    if (wanted.load() > count) wanted.store(count);
+    return done.load() >= count;
+  });
   if (!reached) {
     throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, deadline.count(),
                             program::kStreamNames[stream]));
@@ -318,9 +322,9 @@ void Rank::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
 }
 
 void Rank::complete(Stream stream) {
-  ++done_[stream];
-  if (waiting_.load() == 0) return;
+  if (++done_[stream] < wanted_[stream].load()) return;
   const std::lock_guard lock(mutex_);
+  wanted_[stream].store(kNobody);
   changed_.notify_all();
 }
 

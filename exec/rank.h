@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -105,7 +106,9 @@ class Rank {
   // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that
   // wait for the next step.
   std::array<std::atomic<std::int64_t>, program::kStreamCount> done_{};
-  std::atomic<int> waiting_{0};
+  // The least count of each stream that another waits for; only that wakes anybody.
+  static constexpr std::int64_t kNobody = std::numeric_limits<std::int64_t>::max();
+  std::array<std::atomic<std::int64_t>, program::kStreamCount> wanted_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t current_ = 0;  // the step the threads run

@@ -23,10 +23,17 @@ say "The same on 8 p4de nodes (A100, 80 GB)"
 say "One step of the best plan through the event engine"
 "$orrery" simulate "$out/llama3-70b-p4d.plan.json" --trace "$out/llama3-70b-p4d.trace.json" --window 0s:5s
 
-say "A tiny plan, simulated and then trained for real on thread ranks"
-"$orrery" simulate scenarios/tiny-cpu.json --trace "$out/tiny.predicted.json"
-"$orrery" run scenarios/tiny-cpu.json --steps 5 --trace "$out/tiny.measured.json"
-"$orrery" compare "$out/tiny.predicted.json" "$out/tiny.measured.json"
+say "A tiny plan trained for real on eight thread ranks"
+"$orrery" run scenarios/tiny-cpu.json --steps 5
+
+say "Two ranks, run for real; a profile of this machine from that run; and another run, predicted and measured"
+"$orrery" run scenarios/tiny-cpu-pair.json --steps 20 --trace "$out/first.json"
+"$orrery" calibrate scenarios/tiny-cpu-pair.json "$out/first.json" --name here --device "$out/device.json" \
+  --cluster "$out/here.json"
+sed 's/"laptop-cpu"/"here.json"/' scenarios/tiny-cpu-pair.json >"$out/pair.json"
+"$orrery" simulate "$out/pair.json" --trace "$out/predicted.json"
+"$orrery" run "$out/pair.json" --steps 20 --trace "$out/measured.json"
+"$orrery" compare "$out/predicted.json" "$out/measured.json"
 
 say "Where to look next"
 cat <<TEXT
