@@ -63,6 +63,38 @@ TEST(Cli, PlanSimulateRunAndCompareShareOneProgram) {
   EXPECT_GT(j["matched"].get<int>(), 100);
 }
 
+TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("t.json"), device = folder.file("device.json"),
+                    cluster = folder.file("here.json"), here = folder.file("pair.json");
+  ASSERT_EQ(orrery("run " + scenario("tiny-cpu-pair") + " --steps 2 --trace " + trace).code, 0);
+  const std::string to = " --name here --device " + device + " --cluster " + cluster;
+  // An odd number of files, and a trace of another plan: nothing is written.
+  const Output odd = orrery("calibrate " + scenario("tiny-cpu-pair") + to);
+  EXPECT_EQ(odd.code, 3) << odd.out;
+  const Output other = orrery("calibrate " + scenario("tiny-cpu") + " " + trace + to);
+  EXPECT_EQ(other.code, 3) << other.out;
+  EXPECT_NE(other.out.find("was not measured with the plan of"), std::string::npos) << other.out;
+  EXPECT_FALSE(fs::exists(device));
+  const Output fit = orrery("calibrate --json " + scenario("tiny-cpu-pair") + " " + trace + to);
+  ASSERT_EQ(fit.code, 0) << fit.out;
+  EXPECT_GT(parse_json(fit.out, "out")["ops"].size(), 10U);
+  Json s = load_json(scenario("tiny-cpu-pair"));
+  s["cluster"]["topology"] = "here.json";
+  std::ofstream(here) << s.dump();
+  const Output predicted = orrery("simulate --json " + here);
+  EXPECT_EQ(predicted.code, 0) << predicted.out;
+}
+
+TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
+  for (const char* wrong : {"--slow 2:1.3", "--slow 0:0.5", "--slow x", "--slow 0:nan", "--link fast",
+                            "--link \"1 GB/s\" --link-latency soon"}) {
+    const Output o = orrery("run " + scenario("tiny-cpu-pair") + " " + wrong);
+    EXPECT_EQ(o.code, 3) << wrong << ": " << o.out;
+  }
+  EXPECT_EQ(orrery("run " + scenario("tiny-cpu-pair") + " --elastic").code, 2);  // needs --checkpoints
+}
+
 TEST(Cli, TheAnswerCarriesWhatItPromises) {
   const Output o = orrery("plan --json " + scenario("tiny-cpu"));
   ASSERT_EQ(o.code, 0);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calibration on timelines whose truth is known: the engine's own, under a device and links that the fit does
+// not know.
+#include "sim/calibration/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "planner/evaluate.h"
+
+namespace orrery {
+namespace {
+
+Problem pair() {
+  return load_problem(std::string(ORRERY_ROOT) + "/scenarios/tiny-cpu-pair.json", DataFolders());
+}
+
+// Another machine than the reference profile: slower products and passes, slower links.
+Problem truth() {
+  Problem p = pair();
+  p.device.gemm.efficiency = 0.31;
+  p.device.gemm.latency = Time{3'000'000};
+  p.device.attention.efficiency = 0.11;
+  p.device.attention.backward = 0.5;
+  p.device.memory_efficiency = 0.07;
+  p.cluster.intra_bandwidth = Bandwidth{250'000'000};
+  p.cluster.intra_efficiency = 1;
+  p.cluster.intra_latency = Time{90'000'000};
+  return p;
+}
+
+planner::Evaluation run(const Problem& p, const Plan& plan) {
+  return planner::evaluate(p, sim::Topology(p.cluster), plan, true);
+}
+
+TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
+  const Problem real = truth();
+  const Plan plan = *real.scenario.plan;
+  planner::Evaluation measured = run(real, plan);
+  measured.simulation.timeline.program_hash = measured.program.hash();
+  const Problem base = pair();
+  const sim::Calibration c =
+      sim::calibrate(base.device, base.cluster, {{&measured.program, &measured.simulation.timeline}});
+  Problem fitted = base;
+  fitted.device = c.device;
+  fitted.cluster = c.cluster;
+  const auto step = [](const Problem& p, const Plan& of) { return run(p, of).predicted.step_time_s; };
+  EXPECT_GT(std::abs(step(base, plan) / step(real, plan) - 1), 0.3);  // it was far off before
+  EXPECT_NEAR(step(fitted, plan) / step(real, plan), 1, 0.01);
+  // Shapes that were not measured go by the formulas.
+  Plan other = plan;
+  other.dp = 4;
+  other.micro_batch = 2;
+  other.micro_batches = 2;
+  EXPECT_NEAR(step(fitted, other) / step(real, other), 1, 0.1);
+  for (const sim::CalibrationRow& row : c.rows) {
+    if (row.op == "gemm") {
+      EXPECT_LT(row.after, 0.05) << row.before;
+    }
+  }
+}
+
+TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {
+  const Problem p = pair();
+  Plan other = *p.scenario.plan;
+  other.zero = 2;
+  const planner::Evaluation a = run(p, *p.scenario.plan), b = run(p, other);
+  EXPECT_THROW(sim::calibrate(p.device, p.cluster, {{&a.program, &b.simulation.timeline}}), Error);
+  EXPECT_THROW(sim::calibrate(p.device, p.cluster, {}), Error);
+}
+
+}  // namespace
+}  // namespace orrery
