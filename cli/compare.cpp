@@ -18,7 +18,8 @@ struct Options {
 void expect_twins(const sim::Comparison& c) {
   if (c.only_predicted == 0 && c.only_measured == 0) return;
   throw Error(fmt::format("{} op instances were only predicted and {} only measured{}", c.only_predicted,
-                          c.only_measured, c.same_program ? "" : ": the timelines come from different programs"));
+                          c.only_measured,
+                          c.same_program ? "" : ": the timelines come from different programs"));
 }
 
 void execute(App& app, const Options& o) {

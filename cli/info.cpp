@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "exec/process_world.h"
+#include "kernels/cpu/fast.h"
 #include "planner/evaluate.h"
 #include "planner/export/export.h"
 
@@ -145,12 +147,17 @@ void add_doctor(CLI::App& parent, App& app) {
       return print_json({{"schema", "orrery.doctor/1"},
                          {"cores", cores},
                          {"memory_bytes", pages},
-                         {"backends", {"cpu-threads"}},
+                         {"backends", {"cpu"}},
+                         {"blas", kernels::blas_name()},
+                         {"instructions", kernels::pointwise().isa},
+                         {"spans_hosts", exec::spans_hosts()},
                          {"profiles", profiles},
                          {"topologies", topologies}});
     }
     fmt::print("{} cores, {} of memory\n", cores, format(Bytes{pages}));
-    fmt::print("backends that run plans: cpu (ranks as threads, fp32 reference kernels)\n");
+    fmt::print("backends that run plans: cpu (fp32; {}, {} kernels; ranks as threads or processes{})\n",
+               kernels::blas_name(), kernels::pointwise().isa,
+               exec::spans_hosts() ? ", of several hosts by MPI" : " of one host: built without MPI");
     fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
     fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));
     if (profiles.empty())

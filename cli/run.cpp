@@ -289,7 +289,9 @@ void execute(App& app, const Options& o) {
 }  // namespace
 
 void add_run(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "run", "train a plan for real: ranks as threads on the CPU");
+  CLI::App* command =
+      subcommand(parent, app, "run",
+                 "train a plan for real on the CPU: ranks as threads, or as processes under a launcher");
   auto o = std::make_shared<Options>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   command->add_option("--steps", o->steps, "optimizer steps")
