@@ -26,16 +26,17 @@ class Exchange {
   void all_gather(std::string_view name, const T& mine, std::vector<T>& all) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kPart);
     std::memcpy(mailbox_, &mine, sizeof mine);
-    meet(CollectiveKind::kAllGather, name);
+    const std::size_t part = meet(CollectiveKind::kAllGather, name, sizeof mine);
     all.resize(static_cast<std::size_t>(ranks_));
-    for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(&all[r], mailbox_ + (r + 1) * kPart, sizeof(T));
+    for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(&all[r], mailbox_ + kPart + r * part, sizeof(T));
   }
   // Everybody's text, by rank, on rank 0; nothing elsewhere.
   std::vector<std::string> gather(std::string_view name, std::string_view mine);
 
  private:
-  static constexpr std::size_t kPart = 16384;  // bytes exchanged at a time
-  void meet(CollectiveKind kind, std::string_view name);
+  static constexpr std::size_t kPart = 16384;  // most bytes of a rank exchanged at a time
+  // Exchanges `bytes` of each rank; returns how far apart they are in what was received.
+  std::size_t meet(CollectiveKind kind, std::string_view name, std::size_t bytes);
 
   Communicator& communicator_;
   std::int64_t rank_, ranks_;

@@ -43,6 +43,17 @@ struct Header {
 
 class Requests {
  public:
+  Requests() = default;
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  // What is still open when the job fails must not write into memory that is gone.
+  ~Requests() {
+    for (MPI_Request& r : all) {
+      if (r == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&r);
+      MPI_Request_free(&r);
+    }
+  }
   void send(const void* from, std::size_t bytes, int to, int tag, MPI_Comm comm) {
     for (std::size_t at = 0; at < bytes; at += kMostBytes) {
       check(MPI_Isend(static_cast<const std::byte*>(from) + at,
