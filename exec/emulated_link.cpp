@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/emulated_link.h"
 
+#include <fmt/format.h>
+
 #include <condition_variable>
 #include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "core/error.h"
 
 namespace orrery::exec {
 namespace {
@@ -53,11 +57,13 @@ class Link {
 
 class Emulated final : public Communicator {
  public:
-  Emulated(Communicator& inner, const LinkOptions& o)
+  Emulated(Communicator& inner, const LinkOptions& o, std::chrono::milliseconds deadline)
       : inner_(inner),
+        rate_(static_cast<double>(o.bandwidth.value)),
+        deadline_(deadline),
         latency_(std::chrono::duration_cast<Clock::duration>(Seconds(seconds(o.latency)))),
-        out_(static_cast<double>(o.bandwidth.value)),
-        in_(static_cast<double>(o.bandwidth.value)) {}
+        out_(rate_),
+        in_(rate_) {}
 
   std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Clock::duration clock_offset() const override { return inner_.clock_offset(); }
@@ -77,32 +83,38 @@ class Emulated final : public Communicator {
     const auto hops = static_cast<std::int64_t>((both ? 2 : 1) * (n - 1));
     const double bytes = static_cast<double>(call.elements * bytes_of(call.type)) *
                          static_cast<double>(hops) / static_cast<double>(n);
-    cross(out_, bytes, hops, active);
+    cross(out_, call.name, bytes, hops, active);
     return active;
   }
 
   Clock::time_point send(std::int64_t to, int channel, std::string_view name, const void* data,
                          std::size_t bytes) override {
     const Clock::time_point met = inner_.send(to, channel, name, data, bytes);
-    cross(out_, static_cast<double>(bytes), 1, met);
+    cross(out_, name, static_cast<double>(bytes), 1, met);
     return met;
   }
 
   Clock::time_point receive(std::int64_t from, int channel, std::string_view name, void* data,
                             std::size_t bytes) override {
     const Clock::time_point met = inner_.receive(from, channel, name, data, bytes);
-    cross(in_, static_cast<double>(bytes), 1, met);
+    cross(in_, name, static_cast<double>(bytes), 1, met);
     return met;
   }
 
  private:
-  void cross(Link& link, double bytes, std::int64_t hops, Clock::time_point begin) {
+  void cross(Link& link, std::string_view name, double bytes, std::int64_t hops, Clock::time_point begin) {
+    if (const Seconds alone = hops * latency_ + Seconds(bytes / rate_); alone > deadline_) {
+      throw Error(fmt::format("\"{}\" takes {:.1f} s over the emulated link, and the deadline is {} ms", name,
+                              alone.count(), deadline_.count()));
+    }
     const Clock::time_point arrived = begin + hops * latency_;
     std::this_thread::sleep_until(arrived);
     link.pass(bytes, arrived);
   }
 
   Communicator& inner_;
+  double rate_;
+  std::chrono::milliseconds deadline_;
   Clock::duration latency_;
   Link out_, in_;
   std::vector<std::size_t> sizes_;  // by group
@@ -110,8 +122,9 @@ class Emulated final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> emulate_link(Communicator& inner, const LinkOptions& link) {
-  return std::make_unique<Emulated>(inner, link);
+std::unique_ptr<Communicator> emulate_link(Communicator& inner, const LinkOptions& link,
+                                           std::chrono::milliseconds deadline) {
+  return std::make_unique<Emulated>(inner, link, deadline);
 }
 
 }  // namespace orrery::exec

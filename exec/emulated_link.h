@@ -17,7 +17,8 @@ struct LinkOptions {
   Time latency;         // of a hop
 };
 
-// `inner` must outlive it.
-std::unique_ptr<Communicator> emulate_link(Communicator& inner, const LinkOptions& link);
+// `inner` must outlive it. A call that the link alone would keep longer than the deadline throws Error.
+std::unique_ptr<Communicator> emulate_link(Communicator& inner, const LinkOptions& link,
+                                           std::chrono::milliseconds deadline);
 
 }  // namespace orrery::exec

@@ -63,7 +63,8 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       options_(options),
       exchange_(communicator, rank, program.binding.ranks()),
       clock_offset_(communicator.clock_offset()),
-      link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link) : nullptr),
+      link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
+                                             : nullptr),
       rank_(program, options, data, options.validation, rank, link_ ? *link_ : communicator, abort) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {

@@ -92,6 +92,10 @@ TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
     const Output o = orrery("run " + scenario("tiny-cpu-pair") + " " + wrong);
     EXPECT_EQ(o.code, 3) << wrong << ": " << o.out;
   }
+  const Output slow = orrery("run " + scenario("tiny-cpu-pair") + " --link \"1 kB/s\" --deadline 5");
+  EXPECT_EQ(slow.code, 1);
+  EXPECT_NE(slow.out.find("over the emulated link, and the deadline is 5000 ms"), std::string::npos)
+      << slow.out;
   EXPECT_EQ(orrery("run " + scenario("tiny-cpu-pair") + " --elastic").code, 2);  // needs --checkpoints
 }
 
