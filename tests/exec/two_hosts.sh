@@ -15,12 +15,13 @@ end() { ip netns del "$tag-a" 2>/dev/null || true; ip netns del "$tag-b" 2>/dev/
 trap end EXIT
 ip netns add "$tag-a" 2>/dev/null || skip "network namespaces are not allowed here"
 ip netns add "$tag-b"
+nsenter --net="/run/netns/$tag-a" unshare --uts true 2>/dev/null || skip "network namespaces cannot be entered here"
 ip link add "v$$a" netns "$tag-a" type veth peer name "v$$b" netns "$tag-b" 2>/dev/null || skip "there are no virtual cables (veth) here"
 for side in a b; do
   [ $side = a ] && address=10.77.0.1 || address=10.77.0.2
-  ip -n "$tag-$side" addr add $address/24 dev "v$$$side"
-  ip -n "$tag-$side" link set "v$$$side" up
-  ip -n "$tag-$side" link set lo up
+  nsenter --net="/run/netns/$tag-$side" ip addr add $address/24 dev "v$$$side"
+  nsenter --net="/run/netns/$tag-$side" ip link set "v$$$side" up
+  nsenter --net="/run/netns/$tag-$side" ip link set lo up
 done
 
 rm -rf "$folder"
@@ -29,11 +30,11 @@ mkdir -p "$folder"
 cat >"$folder/agent" <<AGENT
 #!/bin/sh
 shift
-exec ip netns exec $tag-b unshare --uts sh -c "hostname host-b; \$*"
+exec nsenter --net=/run/netns/$tag-b unshare --uts sh -c "hostname host-b; \$*"
 AGENT
 chmod +x "$folder/agent"
 launch() {
-  ip netns exec "$tag-a" unshare --uts sh -c 'hostname host-a; exec "$@"' sh \
+  nsenter --net="/run/netns/$tag-a" unshare --uts sh -c 'hostname host-a; exec "$@"' sh \
     mpirun --allow-run-as-root --host 10.77.0.1:2,10.77.0.2:2 -n 4 --mca plm_rsh_agent "$folder/agent" \
     --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 --mca btl self,vader,tcp \
     --mca pml ob1 "$@"
