@@ -125,44 +125,45 @@ Region::Region()
   header_->used = aligned(sizeof(Header));
 }
 
+// The first rank makes what the others find.
+Region::Header* Region::join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
+                             Clock::time_point until) {
+  if (self == ranks.front()) {
+    ::shm_unlink(name.c_str());  // of a job of this name that was killed while it began
+    const File file(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
+    if (file.get() < 0) fail("cannot create the shared memory " + name);
+    if (::ftruncate(file.get(), kRegionBytes) != 0) fail("cannot size the shared memory " + name);
+    auto* header = new (map_shared(file.get(), kRegionBytes)) Header;
+    make_mutex(header->lock);
+    header->maker = ::getpid();
+    header->ranks = static_cast<std::uint32_t>(ranks.size());
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      auto* record = new (header->records() + i) RankRecord;
+      make_mutex(record->alive);
+      record->rank = ranks[i];
+    }
+    header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
+    header->magic.store(kMagic, std::memory_order_release);
+    return header;
+  }
+  for (; Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    const File file(::shm_open(name.c_str(), O_RDWR, 0600));
+    if (file.get() < 0 || ::lseek(file.get(), 0, SEEK_END) != static_cast<off_t>(kRegionBytes)) continue;
+    auto* header = static_cast<Header*>(map_shared(file.get(), kRegionBytes));
+    const bool ready = header->magic.load(std::memory_order_acquire) == kMagic;
+    // One that was left behind has all its ranks, or a maker that is gone.
+    if (ready && ::kill(header->maker, 0) == 0 && header->come.load() < header->ranks) return header;
+    ::munmap(header, kRegionBytes);
+  }
+  throw Error(
+      fmt::format("rank {} waited in vain for rank {} to begin the job on this host", self, ranks.front()));
+}
+
 Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
                std::chrono::milliseconds deadline)
     : processes_(true),
       self_(self),
-      header_([&]() -> Header* {
-        const std::string name = fmt::format("/orrery-{}-{}", ::getuid(), job);
-        const auto until = Clock::now() + deadline;
-        if (self == ranks.front()) {
-          ::shm_unlink(name.c_str());  // of a job of this name that was killed while it began
-          const File file(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
-          if (file.get() < 0) fail("cannot create the shared memory " + name);
-          if (::ftruncate(file.get(), kRegionBytes) != 0) fail("cannot size the shared memory " + name);
-          auto* header = new (map_shared(file.get(), kRegionBytes)) Header;
-          make_mutex(header->lock);
-          header->maker = ::getpid();
-          header->ranks = static_cast<std::uint32_t>(ranks.size());
-          for (std::size_t i = 0; i < ranks.size(); ++i) {
-            auto* record = new (header->records() + i) RankRecord;
-            make_mutex(record->alive);
-            record->rank = ranks[i];
-          }
-          header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
-          header->magic.store(kMagic, std::memory_order_release);
-          return header;
-        }
-        for (;; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
-          if (Clock::now() > until)
-            throw Error(fmt::format("rank {} waited {} ms for rank {} to begin the job on this host", self,
-                                    deadline.count(), ranks.front()));
-          const File file(::shm_open(name.c_str(), O_RDWR, 0600));
-          if (file.get() < 0 || ::lseek(file.get(), 0, SEEK_END) != static_cast<off_t>(kRegionBytes))
-            continue;
-          auto* header = static_cast<Header*>(map_shared(file.get(), kRegionBytes));
-          const bool ready = header->magic.load(std::memory_order_acquire) == kMagic;
-          if (ready && ::kill(header->maker, 0) == 0 && header->come.load() < header->ranks) return header;
-          ::munmap(header, kRegionBytes);
-        }
-      }()),
+      header_(join(object_name(job), ranks, self, Clock::now() + deadline)),
       abort_(header_->abort) {
   RankRecord* own = record(self);
   if (own == nullptr) throw Error(fmt::format("rank {} is not one of this host", self));

@@ -108,6 +108,8 @@ class Region {
   T* at(std::uint64_t offset) {
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(header_) + offset);
   }
+  static Header* join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
+                      Clock::time_point until);
   std::uint64_t take(std::size_t bytes);
   RankRecord* record(std::int64_t rank);
   static bool is_dead(RankRecord& r);
