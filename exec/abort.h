@@ -10,6 +10,7 @@
 #include <csignal>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "core/error.h"
 
@@ -32,6 +33,9 @@ class Abort {
       state_.reason[reason.copy(state_.reason, sizeof state_.reason - 1)] = '\0';
       state_.stage.store(2, std::memory_order_release);
     }
+    // Whoever came first is writing, unless it died over it.
+    for (int looks = 0; !raised() && looks < 1000; ++looks)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     return this->reason();
   }
   bool raised() const { return state_.stage.load(std::memory_order_acquire) == 2; }
