@@ -98,6 +98,13 @@ class Launched {
   std::vector<pid_t> pids_;
 };
 
+// Whether the file is there within 30 s.
+bool comes(const fs::path& file) {
+  for (int i = 0; i < 30000 && !fs::exists(file); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return fs::exists(file);
+}
+
 // One process, whose ranks are threads.
 Json run_threads(const fs::path& folder, const Arguments& arguments) {
   Launched one(folder, {arguments});
@@ -173,8 +180,7 @@ TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
     const Arguments arguments = run(
         file, 100000, {"--checkpoints", checkpoints.string(), "--checkpoint-every", "2", "--deadline", "20"});
     Launched job(folder.path, std::vector(4, arguments));
-    while (!fs::exists(checkpoints / "step-00000002/index.json"))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_TRUE(comes(checkpoints / "step-00000002/index.json")) << job.err(0);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 200000));
     const std::size_t killed = random() % 4;
     const auto begin = std::chrono::steady_clock::now();
@@ -215,14 +221,10 @@ TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
   Launched job(folder.path, std::vector(4, run(file, kSteps,
                                                {"--checkpoints", checkpoints.string(), "--checkpoint-every",
                                                 "5", "--elastic", "--deadline", "20"})));
-  const auto wait_for = [&](const char* step) {
-    while (!fs::exists(checkpoints / step / "index.json"))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  };
-  wait_for("step-00000010");
+  ASSERT_TRUE(comes(checkpoints / "step-00000010/index.json")) << job.err(0);
   job.signal(0, SIGKILL);
   EXPECT_EQ(job.wait(0), -SIGKILL);
-  wait_for("step-00000060");
+  ASSERT_TRUE(comes(checkpoints / "step-00000060/index.json")) << job.err(1);
   job.signal(2, SIGKILL);
   EXPECT_EQ(job.wait(2), -SIGKILL);
   EXPECT_EQ(job.wait(1), 0) << job.err(1);
@@ -248,7 +250,7 @@ TEST(Processes, AHangingRankIsNamedWithinTheDeadline) {
       folder.path,
       std::vector(
           4, run(file, 100000, {"--deadline", "2", "--metrics-file", (folder.path / "metrics").string()})));
-  while (!fs::exists(folder.path / "metrics")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(comes(folder.path / "metrics")) << job.err(0);
   job.signal(3, SIGSTOP);
   for (std::size_t r = 0; r < 3; ++r) {
     EXPECT_EQ(job.wait(r), 1);
