@@ -53,14 +53,16 @@ void execute(App& app, const Options& o) {
       {"all",
        fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
                    runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)}};
-  c.cluster.name = o.name;
-  c.cluster.device = std::filesystem::proximate(std::filesystem::absolute(o.device),
-                                                std::filesystem::absolute(o.cluster).parent_path())
-                         .string();
-  c.cluster.origin = {
-      {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
   save(o.device, "orrery.device/1", c.device);
-  if (!o.cluster.empty()) save(o.cluster, "orrery.cluster/1", c.cluster);
+  if (!o.cluster.empty()) {
+    c.cluster.name = o.name;
+    c.cluster.device = std::filesystem::proximate(std::filesystem::absolute(o.device),
+                                                  std::filesystem::absolute(o.cluster).parent_path())
+                           .string();
+    c.cluster.origin = {
+        {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
+    save(o.cluster, "orrery.cluster/1", c.cluster);
+  }
 
   // How well the fit tells the very runs it comes from.
   struct Step {

@@ -79,6 +79,9 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   const Output fit = orrery("calibrate --json " + scenario("tiny-cpu-pair") + " " + trace + to);
   ASSERT_EQ(fit.code, 0) << fit.out;
   EXPECT_GT(parse_json(fit.out, "out")["ops"].size(), 10U);
+  const Output device_only =
+      orrery("calibrate " + scenario("tiny-cpu-pair") + " " + trace + " --name here --device " + device);
+  EXPECT_EQ(device_only.code, 0) << device_only.out;
   Json s = load_json(scenario("tiny-cpu-pair"));
   s["cluster"]["topology"] = "here.json";
   std::ofstream(here) << s.dump();
