@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/dtype.h"
 #include "core/fields.h"
 
 namespace orrery {
@@ -66,6 +67,12 @@ constexpr std::int64_t activation_bytes(Precision p) {
   return bytes_per_parameter(p).parameter;
 }
 
+// The type of floats of so many bytes: what is narrower than fp32 has the format of matrix products.
+constexpr DType float_type(std::int64_t bytes, Math math) {
+  if (bytes >= 4) return DType::kFloat32;
+  return math == Math::kFp16 ? DType::kFloat16 : DType::kBfloat16;
+}
+
 struct Training {
   std::int64_t global_batch = 1;  // sequences per optimizer step
   std::int64_t sequence = 2048;   // tokens per sequence
@@ -75,6 +82,13 @@ struct Training {
   bool dropout = false;  // keeps one-byte masks
   double clip = 1.0;     // largest global gradient norm; 0: gradients are neither measured nor clipped
 
+  DType activation_type() const { return float_type(activation_bytes(precision), math); }
+  DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
+  DType gradient_type() const { return float_type(bytes_per_parameter(precision).gradient, math); }
+  // fp16 has a narrow range: the loss is multiplied by a factor that follows the gradients' size.
+  bool scales_loss() const { return activation_type() == DType::kFloat16; }
+  // The global gradient norm is wanted for clipping, and to see gradients that overflowed.
+  bool measures_norm() const { return clip > 0 || scales_loss(); }
   double tokens_per_step() const { return static_cast<double>(global_batch) * static_cast<double>(sequence); }
 };
 

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "exec/crc32c.h"
 #include "exec/logical.h"
+#include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
 namespace {
@@ -63,8 +64,20 @@ std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
 }  // namespace
 
 std::int64_t state_arrays(const Program& program) {
-  return 1 + bytes_per_parameter(program.training.precision).optimizer() / 4;
+  return 1 + bytes_per_parameter(program.training.precision).moments / 4;
 }
+
+namespace {
+
+// Parameters [first, first + n) of a shard in fp32: themselves, or widened into `space`.
+const float* floats_of(const UnitMemory& m, std::int64_t first, std::int64_t n, std::vector<float>& space) {
+  if (!is_half(m.type)) return static_cast<const float*>(m.parameters) + first;
+  space.resize(static_cast<std::size_t>(n));
+  kernels::widen(m.type, n, static_cast<const std::uint16_t*>(m.parameters) + first, space.data());
+  return space.data();
+}
+
+}  // namespace
 
 // A rank writes what no other has to: of parameters that tensor ranks hold alike the first tensor rank, of
 // replicas the first, of a tied weight the first stage.
@@ -78,6 +91,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
   const std::string path = folder / out.name;
   std::ofstream file(path, std::ios::binary);
   std::uint32_t crc = 0;
+  std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
     const program::Unit& unit = c.units[static_cast<std::size_t>(p.unit)];
     const bool elsewhere = (p.split == Parameter::Split::kNone && at.tp > 0) ||
@@ -88,13 +102,14 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
     if (elsewhere || first >= end) continue;
     const UnitMemory& memory = units[static_cast<std::size_t>(p.unit)];
     for (std::int64_t state = 0; state < state_arrays(program); ++state) {
-      const float* from = (state == 0 ? memory.parameters : memory.optimizer + (state - 1) * unit.shard) +
-                          (p.offset + first - shard);
+      std::int64_t from = p.offset + first - shard;
       for (Piece& piece : pieces_of(p, program.binding.tp, at.tp, first, end)) {
         const std::int64_t n = piece.end - piece.begin;
+        const float* values = state == 0 ? floats_of(memory, from, n, widened)
+                                         : memory.moments + (state - 1) * unit.shard + from;
         piece.state = state;
         piece.offset = out.bytes / 4;
-        const std::string_view bytes(reinterpret_cast<const char*>(from), static_cast<std::size_t>(n) * 4);
+        const std::string_view bytes(reinterpret_cast<const char*>(values), static_cast<std::size_t>(n) * 4);
         file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
         crc = crc32c(bytes, crc);
         out.bytes += n * 4;
@@ -181,7 +196,7 @@ RestoredState restore(const fs::path& folder, const Program& program) {
       root.child("tensors").child(i).fail(
           fmt::format("the model has no tensor \"{}\" of {} x {}", t.name, t.rows, t.cols));
   }
-  RestoredState out{index.step, index.seed,
+  RestoredState out{index.step, index.seed, index.loss_scale,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
   std::map<std::string, std::vector<std::vector<bool>>> covered;
   for (const auto& [name, t] : expected) {

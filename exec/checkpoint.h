@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "exec/loss_scale.h"
 #include "exec/run.h"
 #include "program/program.h"
 
@@ -47,6 +48,7 @@ struct CheckpointIndex {
   std::int64_t step = 0;  // steps done
   std::int64_t seed = 0;
   std::int64_t states = 0;  // arrays kept of each tensor
+  LossScale::State loss_scale{.scale = 0};  // zero: the loss was not scaled
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointFile> files;
 };
@@ -84,17 +86,25 @@ void describe(V& v, CheckpointIndex& c) {
   v(Field{.name = "seed", .help = "of the order of data", .min = 0, .max = 9e18, .required = true}, c.seed);
   v(Field{.name = "states", .help = "arrays kept of each tensor", .min = 1, .max = 8, .required = true},
     c.states);
+  v(Field{.name = "loss_scale", .help = "factor of the loss; 0 where it is not scaled", .min = 0, .max = 1e30},
+    c.loss_scale.scale);
+  v(Field{.name = "good_steps", .help = "since the factor changed", .min = 0, .max = 1e15}, c.loss_scale.good);
+  v(Field{.name = "skipped_steps", .help = "whose gradients overflowed", .min = 0, .max = 1e15},
+    c.loss_scale.skipped);
   v(Field{.name = "tensors", .help = "logical tensors"}, c.tensors);
   v(Field{.name = "files", .help = "one per rank that writes"}, c.files);
 }
 
-// The memory of a unit on a rank: its shard of parameters, and the optimizer's arrays one after the other.
+// The memory of a unit on a rank: its shard of parameters, from the master copy where there is one, and the
+// optimizer's moments one after the other.
 struct UnitMemory {
-  const float* parameters;
-  const float* optimizer;
+  const void* parameters;
+  DType type;
+  float* moments;
 };
 
-// Arrays of state of each parameter in fp32: itself, and what the optimizer keeps.
+// Arrays of state of each parameter, in fp32 whatever the plan computes in: itself, and its moments. So a
+// run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
 
 // Writes the rank's file into `folder`, and flushes it to the disk.
@@ -111,6 +121,7 @@ void finish_checkpoint(const std::filesystem::path& folder, const program::Progr
 struct RestoredState {
   std::int64_t step = 0;
   std::int64_t seed = 0;
+  LossScale::State loss_scale;
   std::vector<LogicalTensors> states;  // by state
 };
 // The newest whole checkpoint under `folder`; what is wrong with newer ones goes to `passed_over`. Nothing

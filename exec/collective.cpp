@@ -7,6 +7,8 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/cpu/fast.h"
+
 namespace orrery::exec {
 
 std::string_view name_of(CollectiveKind kind) {
@@ -20,81 +22,128 @@ namespace {
 
 constexpr std::size_t kBlock = 2048;  // elements summed at a time, so that the sum stays in the cache
 
-// Sum (or maximum) over members, in their order, of elements [begin, end) of their inputs, given to `store`
-// by blocks.
-template <class T, class Store>
-void reduce(std::span<const T* const> inputs, bool max, std::size_t begin, std::size_t end, const T* start,
-            Store store) {
-  T sum[kBlock];
-  for (std::size_t at = begin; at < end; at += kBlock) {
-    const std::size_t n = std::min(kBlock, end - at);
-    std::copy_n(start != nullptr ? start + (at - begin) : inputs[0] + at, n, sum);
-    for (std::size_t m = start != nullptr ? 0 : 1; m < inputs.size(); ++m) {
-      const T* x = inputs[m] + at;
-      if (max) {
-        for (std::size_t i = 0; i < n; ++i) sum[i] = std::max(sum[i], x[i]);
-      } else {
-        for (std::size_t i = 0; i < n; ++i) sum[i] += x[i];
-      }
-    }
-    store(at, n, sum);
-  }
+// 16-bit floats, summed as fp32.
+template <DType kType>
+struct Half {
+  std::uint16_t bits;
+};
+
+template <class T>
+void load(const T* from, std::size_t n, T* to) {
+  std::copy_n(from, n, to);
+}
+template <DType kType>
+void load(const Half<kType>* from, std::size_t n, float* to) {
+  kernels::widen(kType, static_cast<kernels::Index>(n), from, to);
+}
+template <class T>
+void store(const T* from, std::size_t n, T* to) {
+  std::copy_n(from, n, to);
+}
+template <DType kType>
+void store(const float* from, std::size_t n, Half<kType>* to) {
+  kernels::narrow(kType, static_cast<kernels::Index>(n), from, to);
 }
 
 template <class T>
-void share_of(std::span<const CollectiveCall> calls, std::size_t self) {
-  using enum CollectiveKind;
-  const CollectiveCall& mine = calls[self];
-  const std::size_t n = calls.size(), whole = mine.elements, part = whole / n;
-  const auto input = [&](std::size_t m) { return static_cast<const T*>(calls[m].input); };
-  const auto output = [&](std::size_t m) { return static_cast<T*>(calls[m].output); };
-  const auto copy = [](const T* from, std::size_t count, T* to) {
-    if (count > 0 && from != to) std::memcpy(to, from, count * sizeof(T));
-  };
-  std::array<const T*, kMostMembers> all;
-  for (std::size_t m = 0; m < n; ++m) all[m] = input(m);
-  const std::span<const T* const> inputs(all.data(), n);
-  const std::size_t begin = whole * self / n, end = whole * (self + 1) / n;
-  switch (mine.kind) {
-    case kAllReduce:
-    case kAllReduceMax:
-      return reduce<T>(inputs, mine.kind == kAllReduceMax, begin, end, nullptr,
-                       [&](std::size_t at, std::size_t count, const T* sum) {
-                         for (std::size_t m = 0; m < n; ++m) std::copy_n(sum, count, output(m) + at);
-                       });
-    case kReduce:
-      return reduce<T>(inputs, false, begin, end, nullptr,
-                       [&](std::size_t at, std::size_t count, const T* sum) {
-                         std::copy_n(sum, count, output(mine.root) + at);
-                       });
-    case kReduceScatter:
-      return reduce<T>(inputs, false, self * part, (self + 1) * part,
-                       mine.accumulate ? output(self) : nullptr,
-                       [&](std::size_t at, std::size_t count, const T* sum) {
-                         std::copy_n(sum, count, output(self) + (at - self * part));
-                       });
-    case kAllGather:
-      for (std::size_t m = 0; m < n; ++m) copy(input(m), part, output(self) + m * part);
-      return;
-    case kGather:
-      return copy(input(self), part, output(mine.root) + self * part);
-    case kBroadcast:
-      return copy(input(mine.root), whole, output(self));
-    case kScatter:
-      return copy(input(mine.root) + self * part, part, output(self));
-    case kAllToAll:
-      for (std::size_t m = 0; m < n; ++m) copy(input(m) + self * part, part, output(self) + m * part);
-      return;
+void combine(const T* x, std::size_t n, bool max, T* sum) {
+  if (max) {
+    for (std::size_t i = 0; i < n; ++i) sum[i] = std::max(sum[i], x[i]);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) sum[i] += x[i];
+  }
+}
+template <DType kType>
+void combine(const Half<kType>* x, std::size_t n, bool max, float* sum) {
+  float wide[kBlock];
+  load(x, n, wide);
+  combine(wide, n, max, sum);
+}
+
+// Sum (or maximum) over members, in their order, of elements [begin, end) of their inputs, stored block by
+// block at each of `outputs`.
+template <class T, class Sum>
+void reduce_blocks(std::span<const void* const> inputs, bool max, std::size_t begin, std::size_t end,
+                   const void* start, std::span<void* const> outputs) {
+  Sum sum[kBlock];
+  for (std::size_t at = begin; at < end; at += kBlock) {
+    const std::size_t n = std::min(kBlock, end - at);
+    const auto input = [&](std::size_t m) { return static_cast<const T*>(inputs[m]) + at; };
+    load(start != nullptr ? static_cast<const T*>(start) + (at - begin) : input(0), n, sum);
+    for (std::size_t m = start != nullptr ? 0 : 1; m < inputs.size(); ++m) combine(input(m), n, max, sum);
+    for (void* output : outputs) store(sum, n, static_cast<T*>(output) + (at - begin));
+  }
+}
+
+void reduce_range(DType type, std::span<const void* const> inputs, bool max, std::size_t begin,
+                  std::size_t end, const void* start, std::span<void* const> outputs) {
+  switch (type) {
+    case DType::kFloat64:
+      return reduce_blocks<double, double>(inputs, max, begin, end, start, outputs);
+    case DType::kBfloat16:
+      return reduce_blocks<Half<DType::kBfloat16>, float>(inputs, max, begin, end, start, outputs);
+    case DType::kFloat16:
+      return reduce_blocks<Half<DType::kFloat16>, float>(inputs, max, begin, end, start, outputs);
+    case DType::kFloat32:
+    case DType::kInt32:
+    case DType::kByte:  // sums are of floats (mismatch)
+      return reduce_blocks<float, float>(inputs, max, begin, end, start, outputs);
   }
 }
 
 }  // namespace
 
+void reduce(DType type, bool max, std::span<const void* const> inputs, std::size_t count, const void* start,
+            void* output) {
+  reduce_range(type, inputs, max, 0, count, start, {&output, 1});
+}
+
 void do_share(std::span<const CollectiveCall> calls, std::size_t self) {
-  if (calls[self].type == DType::kFloat64)
-    share_of<double>(calls, self);
-  else
-    share_of<float>(calls, self);
+  using enum CollectiveKind;
+  const CollectiveCall& mine = calls[self];
+  const std::size_t n = calls.size(), whole = mine.elements, part = whole / n, size = bytes_of(mine.type);
+  // From an element on of a member's buffer.
+  const auto input = [&](std::size_t m, std::size_t element) {
+    return static_cast<const std::byte*>(calls[m].input) + element * size;
+  };
+  const auto output = [&](std::size_t m, std::size_t element) {
+    return static_cast<std::byte*>(calls[m].output) + element * size;
+  };
+  const auto copy = [&](const std::byte* from, std::size_t count, std::byte* to) {
+    if (count > 0 && from != to) std::memcpy(to, from, count * size);
+  };
+  std::array<const void*, kMostMembers> inputs;
+  std::array<void*, kMostMembers> outputs;
+  for (std::size_t m = 0; m < n; ++m) inputs[m] = calls[m].input;
+  const auto sum = [&](std::size_t begin, std::size_t end, const void* start, std::size_t places) {
+    reduce_range(mine.type, {inputs.data(), n}, mine.kind == kAllReduceMax, begin, end, start,
+                 {outputs.data(), places});
+  };
+  const std::size_t begin = whole * self / n, end = whole * (self + 1) / n;
+  switch (mine.kind) {
+    case kAllReduce:
+    case kAllReduceMax:
+      for (std::size_t m = 0; m < n; ++m) outputs[m] = output(m, begin);
+      return sum(begin, end, nullptr, n);
+    case kReduce:
+      outputs[0] = output(mine.root, begin);
+      return sum(begin, end, nullptr, 1);
+    case kReduceScatter:
+      outputs[0] = output(self, 0);
+      return sum(self * part, (self + 1) * part, mine.accumulate ? output(self, 0) : nullptr, 1);
+    case kAllGather:
+      for (std::size_t m = 0; m < n; ++m) copy(input(m, 0), part, output(self, m * part));
+      return;
+    case kGather:
+      return copy(input(self, 0), part, output(mine.root, self * part));
+    case kBroadcast:
+      return copy(input(mine.root, 0), whole, output(self, 0));
+    case kScatter:
+      return copy(input(mine.root, self * part), part, output(self, 0));
+    case kAllToAll:
+      for (std::size_t m = 0; m < n; ++m) copy(input(m, self * part), part, output(self, m * part));
+      return;
+  }
 }
 
 // Why the calls do not belong together, or nothing.
@@ -113,6 +162,10 @@ std::string mismatch(std::span<const CollectiveCall> calls, std::span<const std:
   using enum CollectiveKind;
   const bool parts = first.kind == kAllGather || first.kind == kReduceScatter || first.kind == kGather ||
                      first.kind == kScatter || first.kind == kAllToAll;
+  const bool sums = first.kind == kAllReduce || first.kind == kAllReduceMax || first.kind == kReduce ||
+                    first.kind == kReduceScatter;
+  if (sums && (first.type == DType::kInt32 || first.type == DType::kByte))
+    return fmt::format("{} sums what are no floats", text(first));
   if (parts && first.elements % calls.size() != 0)
     return fmt::format("{} does not divide into {} parts", text(first), calls.size());
   return {};

@@ -16,6 +16,8 @@
 #include <span>
 #include <string_view>
 
+#include "core/dtype.h"
+
 namespace orrery::exec {
 
 using Clock = std::chrono::steady_clock;
@@ -32,11 +34,6 @@ enum class CollectiveKind : std::uint8_t {
   kAllToAll,       // part j of member i's input becomes part i of member j's output
 };
 std::string_view name_of(CollectiveKind kind);
-
-enum class DType : std::uint8_t { kFloat32, kFloat64 };
-constexpr std::size_t bytes_of(DType t) {
-  return t == DType::kFloat64 ? 8 : 4;
-}
 
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/error.h"
 #include "kernels/cpu/fast.h"
@@ -39,7 +40,91 @@ ref::LossShape loss_shape(const OpArguments& a) {
   return {a.op.dims[0], a.op.dims[1], a.tp_rank * a.op.dims[1], a.op.dims[3]};
 }
 
+// State is {velocity}, {m, v}, or {master copy, m, v}; parameters are rounded from the master copy.
+void update(const OpArguments& a) {
+  const std::int64_t n = a.op.dims[0];
+  const auto* norm = reinterpret_cast<const GradientNorm*>(a.in[3]);
+  if (norm != nullptr && norm->overflowed != 0) return;
+  const kernels::Pointwise& fast = kernels::pointwise();
+  ref::Adam adam = a.adam;
+  if (norm != nullptr) adam.scale = norm->factor;
+  if (a.precision == Precision::kSgd)
+    return fast.sgd({adam.lr, 0.9F, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
+  const bool has_master = bytes_per_parameter(a.precision).master > 0;
+  float* const parameter = has_master ? a.out[1] : a.out[0];
+  float* const moments = has_master ? a.out[1] + n : a.out[1];
+  fast.adam(adam, n, a.in[0], parameter, moments, moments + n);
+  if (has_master) std::copy_n(parameter, n, a.out[0]);
+}
+
 }  // namespace
+
+OperandElements operand_elements(const program::Op& op, const Model& model) {
+  const auto& d = op.dims;
+  const std::int64_t rows = d[0] * d[1];  // of most: [d0, d1]
+  switch (op.kind) {
+    case OpKind::kGemm:
+      return {{d[0] * d[2], d[2] * d[1], d[1]}, {rows}};
+    case OpKind::kEmbeddingGrad:
+      return {{0, rows}, {d[3] * d[1]}};
+    case OpKind::kPositions:
+      return {{rows, model.max_positions * d[1]}, {rows}};
+    case OpKind::kPositionsGrad:
+      return {{rows}, {model.max_positions * d[1]}};
+    case OpKind::kNorm:
+      return {{rows, d[1], d[5] * d[1]}, {rows}};
+    case OpKind::kNormGrad:
+      return {{rows, d[1], rows, d[3] * rows}, {rows, d[1], d[5] * d[1]}};
+    case OpKind::kHeadNorm:
+      return {{rows, 2 * d[3]}, {rows}};
+    case OpKind::kHeadNormGrad:
+      return {{rows, 2 * d[3], rows}, {rows, 2 * d[3]}};
+    case OpKind::kRope:
+    case OpKind::kRopeGrad:
+      return {{rows}, {rows}};
+    case OpKind::kAttention:
+    case OpKind::kAttentionGrad: {
+      const std::int64_t tokens = rows, out = tokens * d[2] * d[4], qkv = tokens * (d[2] + 2 * d[3]) * d[4];
+      const std::int64_t scores = d[5] * tokens * d[2] * d[1];
+      if (op.kind == OpKind::kAttention) return {{qkv}, {out, scores}};
+      return {{qkv, out, scores, out}, {qkv}};
+    }
+    case OpKind::kActivation:
+      return {{(1 + d[2]) * rows}, {rows}};
+    case OpKind::kActivationGrad:
+      return {{(1 + d[2]) * rows, rows}, {(1 + d[2]) * rows}};
+    case OpKind::kResidual:
+      return {{rows, rows, d[2] * d[1]}, {rows}};
+    case OpKind::kDropoutGrad:
+      return {{rows}, {rows}};
+    case OpKind::kBiasGrad:
+      return {{rows}, {d[1]}};
+    case OpKind::kLossMax:
+      return {{rows}, {}};
+    case OpKind::kLossSum:
+      return {{rows}, {rows}};
+    case OpKind::kLoss:
+    case OpKind::kLossGrad:
+      return {{rows}, {rows}};
+    case OpKind::kAccumulate:
+      return {{d[0], d[0]}, {d[0]}};
+    case OpKind::kNormSquare:
+      return {{d[0]}, {}};
+    case OpKind::kOptimizer:
+      return {{d[0], d[0]}, {d[0]}};
+    case OpKind::kEmbedding:
+    case OpKind::kZeroGrad:
+    case OpKind::kNormFinish:
+    case OpKind::kAllReduce:
+    case OpKind::kAllReduceMax:
+    case OpKind::kAllGather:
+    case OpKind::kReduceScatter:
+    case OpKind::kSend:
+    case OpKind::kRecv:
+      return {};
+  }
+  return {};
+}
 
 void run_cpu_op(const OpArguments& a) {
   const auto& d = a.op.dims;
@@ -53,7 +138,8 @@ void run_cpu_op(const OpArguments& a) {
                             (a.op.flags & program::kTransB) != 0, accumulate},
                            in[0], in[1], in[2], out[0]);
     case OpKind::kEmbedding:
-      return ref::embedding(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0]);
+      return kernels::embedding(d[0], d[1] * static_cast<std::int64_t>(bytes_of(a.type)), a.tp_rank * d[3],
+                                d[3], ids(in[0]), in[1], out[0]);
     case OpKind::kEmbeddingGrad:
       return kernels::embedding_grad(d[0], d[1], a.tp_rank * d[3], d[3], ids(in[0]), in[1], out[0],
                                      accumulate);
@@ -94,12 +180,12 @@ void run_cpu_op(const OpArguments& a) {
       *reinterpret_cast<double*>(out[1]) += fast.loss(loss_shape(a), in[1], out[0]);
       return;
     case OpKind::kLossGrad:
-      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]), a.loss_scale, out[0]);
+      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]), static_cast<float>(a.token_weight * a.loss_scale), out[0]);
     case OpKind::kZeroGrad:
-      std::fill_n(out[0], d[0], 0.0F);
+      std::memset(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(a.type));
       return;
     case OpKind::kAccumulate:
-      if ((a.op.flags & program::kDoubles) == 0) return fast.add(d[0], in[0], out[0]);
+      if (a.type != DType::kFloat64) return fast.add(d[0], in[0], out[0]);
       for (std::int64_t i = 0; i < d[0]; ++i) doubles(out[0])[i] += doubles(in[0])[i];
       return;
     case OpKind::kNormSquare:
@@ -107,18 +193,14 @@ void run_cpu_op(const OpArguments& a) {
       for (const auto& [first, count] : a.counted) fast.add_squares(count, in[0] + first, doubles(out[0]));
       return;
     case OpKind::kNormFinish: {
-      const double norm = std::sqrt(ref::sum_of_bins(doubles(in[0])));
-      const double factor = norm > a.clip ? static_cast<double>(a.clip) / (norm + 1e-6) : 1.0;
-      *reinterpret_cast<GradientNorm*>(out[0]) = {norm, static_cast<float>(factor)};
+      const double norm = std::sqrt(ref::sum_of_bins(doubles(in[0]))) / a.loss_scale;
+      const double clipped = a.clip > 0 && norm > a.clip ? static_cast<double>(a.clip) / (norm + 1e-6) : 1.0;
+      *reinterpret_cast<GradientNorm*>(out[0]) = {norm, static_cast<float>(clipped / a.loss_scale),
+                                                  !std::isfinite(norm)};
       return;
     }
-    case OpKind::kOptimizer: {
-      const float scale = in[3] != nullptr ? reinterpret_cast<const GradientNorm*>(in[3])->factor : 1.0F;
-      if (a.sgd) return fast.sgd({a.adam.lr, 0.9F, scale}, d[0], in[0], out[0], out[1]);
-      ref::Adam adam = a.adam;
-      adam.scale = scale;
-      return fast.adam(adam, d[0], in[0], out[0], out[1], out[1] + d[0]);
-    }
+    case OpKind::kOptimizer:
+      return update(a);
     case OpKind::kDropoutGrad:
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:

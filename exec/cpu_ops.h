@@ -15,7 +15,8 @@ namespace orrery::exec {
 // What kNormFinish writes and the optimizer reads.
 struct GradientNorm {
   double norm;
-  float factor;  // scales gradients so that their norm is at most the largest allowed
+  float factor;             // takes the loss scale from gradients, and their norm to the largest allowed
+  std::int32_t overflowed;  // gradients are not finite: the update is left out
 };
 static_assert(sizeof(GradientNorm) == program::kNormBytes);
 static_assert(kernels::reference::kSquareBins == program::kNormBins);
@@ -26,14 +27,25 @@ struct OpArguments {
   std::int64_t tp_rank = 0;
   std::array<const float*, 6> in{};
   std::array<float*, 4> out{};
-  float loss_scale = 1;  // 1 / tokens of the global batch
-  float clip = 0;        // largest gradient norm
+  DType type = DType::kFloat32;  // of what it writes first, where the kernel moves elements as they are
+  float token_weight = 1;        // 1 / tokens of the global batch
+  double loss_scale = 1;         // times the loss that gradients are of
+  float clip = 0;                // largest gradient norm; 0: any
+  Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
-  bool sgd = false;
   // kNormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
 };
 
+// Kernels compute in fp32: operands of 16-bit floats come as fp32 images of these sizes (exec/staging.h).
 void run_cpu_op(const OpArguments& a);
+
+// Elements of each operand that an op's kernel reads and writes as floats; zero for the others: token ids,
+// state, masks, what is read only to be waited for, and elements that are moved as they are.
+struct OperandElements {
+  std::array<std::int64_t, 6> reads{};
+  std::array<std::int64_t, 4> writes{};
+};
+OperandElements operand_elements(const program::Op& op, const Model& model);
 
 }  // namespace orrery::exec

@@ -121,6 +121,8 @@ StepReport Job::combine(bool validated) {
   const double tokens = program_.training.tokens_per_step();
   report.loss /= tokens;
   report.gradient_norm = records_[0].result.gradient_norm;
+  report.loss_scale = records_[0].result.loss_scale;
+  report.skipped = records_[0].result.skipped;
   report.waiting = waited / static_cast<double>(records_.size()) / report.seconds;
   if (validated)
     report.validation_loss = validation / (tokens * static_cast<double>(options_.validation_batches));
@@ -139,6 +141,7 @@ void Job::save(std::int64_t done) {
   CheckpointIndex index;
   index.step = done;
   index.seed = static_cast<std::int64_t>(options_.seed);
+  if (program_.training.scales_loss()) index.loss_scale = rank_.loss_scale().state();
   for (const std::string& text : all)
     index.files.push_back(read_fields<CheckpointFile>(Json::parse(text), Cursor{"checkpoint"}));
   finish_checkpoint(options_.checkpoints, program_, std::move(index));

@@ -221,24 +221,10 @@ class Exchanged {
       r.send(input() + at * size_, more * size_, static_cast<int>(m), 0, comm_);
     }
     wait(r);
-    if (call_.type == DType::kFloat64)
-      add<double>(count);
-    else
-      add<float>(count);
-  }
-
-  template <class T>
-  void add(std::size_t count) {
-    const auto* all = reinterpret_cast<const T*>(scratch_.data());
-    T* mine = reinterpret_cast<T*>(scratch_.data()) + self_ * count;
-    const bool max = call_.kind == CollectiveKind::kAllReduceMax;
-    const T* start = call_.accumulate ? static_cast<const T*>(call_.output) : nullptr;
-    for (std::size_t i = 0; i < count; ++i) {
-      T total = start != nullptr ? start[i] : all[i];
-      for (std::size_t m = start != nullptr ? 0 : 1; m < n_; ++m)
-        total = max ? std::max(total, all[m * count + i]) : total + all[m * count + i];
-      mine[i] = total;
-    }
+    std::vector<const void*> all;
+    for (std::size_t m = 0; m < n_; ++m) all.push_back(scratch_.data() + m * count * size_);
+    reduce(call_.type, call_.kind == CollectiveKind::kAllReduceMax, all, count,
+           call_.accumulate ? call_.output : nullptr, mine);
   }
 
   const CollectiveCall& call_;

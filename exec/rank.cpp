@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "exec/logical.h"
+#include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
 
@@ -35,7 +36,9 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       communicator_(communicator),
       abort_(abort),
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
-      ops_of_(class_.segments.size()) {
+      ops_of_(class_.segments.size()),
+      staging_(class_, program.model),
+      loss_scale_(program.training.scales_loss() ? options.loss_scale : 1, options.loss_scale_window) {
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator.open(program.binding.members(g, rank));
   for (std::size_t s = 0; s < class_.segments.size(); ++s) {
@@ -66,11 +69,17 @@ Rank::~Rank() {
 
 // --- memory and data -------------------------------------------------------------------------------
 
+const program::Buffer& Rank::buffer(const Ref& r) const {
+  return class_.buffers[static_cast<std::size_t>(r.buffer)];
+}
+
+// A pointer to floats whatever the type: most are.
 float* Rank::pointer(const Ref& r, std::int32_t micro_batch) const {
-  const program::Buffer& b = class_.buffers[static_cast<std::size_t>(r.buffer)];
+  const program::Buffer& b = buffer(r);
   const std::int64_t shard = at_.dp % program_.binding.shard;
-  std::byte* base = arena_ + b.arena_offset + (micro_batch % b.instances) * b.arena_stride;
-  return reinterpret_cast<float*>(base) + r.offset + shard * r.shard_stride;
+  const std::int64_t element = r.offset + shard * r.shard_stride;
+  return reinterpret_cast<float*>(arena_ + b.arena_offset + (micro_batch % b.instances) * b.arena_stride +
+                                  element * static_cast<std::int64_t>(bytes_of(b.type)));
 }
 
 template <class T>
@@ -99,11 +108,10 @@ void Rank::find_counted() {
   }
 }
 
-// The part of a unit's parameters that this rank keeps, from the value of each logical element.
+// This tensor rank's whole unit, from the value of each logical element.
 template <class Value>
-void Rank::fill_unit(std::size_t index, float* to, bool whole, Value value) {
-  const program::Unit& unit = class_.units[index];
-  std::vector<float> all(static_cast<std::size_t>(unit.padded));
+std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
+  std::vector<float> all(static_cast<std::size_t>(class_.units[index].padded));
   for (const program::Parameter& p : class_.parameters) {
     if (p.unit != static_cast<std::int32_t>(index)) continue;
     const auto of = value(p);
@@ -111,49 +119,73 @@ void Rank::fill_unit(std::size_t index, float* to, bool whole, Value value) {
       all[static_cast<std::size_t>(p.offset + local)] = of(logical);
     });
   }
-  const std::int64_t shard = at_.dp % program_.binding.shard;
-  const auto first = all.begin() + (whole ? 0 : shard * unit.shard);
-  std::copy(first, first + (whole ? unit.padded : unit.shard), to);
+  return all;
+}
+
+std::span<const float> Rank::own_shard(std::size_t index, const std::vector<float>& values) const {
+  const std::int64_t n = class_.units[index].shard, shard = at_.dp % program_.binding.shard;
+  return {values.data() + shard * n, static_cast<std::size_t>(n)};
+}
+
+// Parameters of a unit as this rank keeps them, rounded from the master copy where there is one.
+void Rank::set_parameters(std::size_t index, const std::vector<float>& values) {
+  const program::Unit& unit = class_.units[index];
+  const std::span<const float> own = own_shard(index, values);
+  const std::span<const float> kept = unit.gathered_buffer < 0 ? values : own;
+  float* const to = pointer({unit.parameter_buffer}, 0);
+  if (is_half(program_.training.parameter_type()))
+    kernels::narrow(program_.training.parameter_type(), static_cast<std::int64_t>(kept.size()), kept.data(),
+                    to);
+  else
+    std::copy(kept.begin(), kept.end(), to);
+  if (bytes_per_parameter(program_.training.precision).master > 0)
+    std::copy(own.begin(), own.end(), pointer({unit.optimizer_buffer}, 0));
 }
 
 void Rank::initialise() {
   std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_peak.value));
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    const program::Unit& unit = class_.units[u];
-    fill_unit(
-        u, pointer({unit.parameter_buffer}, 0), unit.gathered_buffer < 0, [&](const program::Parameter& p) {
-          return
-              [values = InitialValues(options_.seed, p)](std::int64_t logical) { return values.at(logical); };
-        });
+    set_parameters(u, unit_values(u, [&](const program::Parameter& p) {
+                     return [values = InitialValues(options_.seed, p)](std::int64_t logical) {
+                       return values.at(logical);
+                     };
+                   }));
   }
   gradients.resize(class_.units.size());
   parameters.resize(class_.units.size());
 }
 
 void Rank::restore(const RestoredState& state) {
+  const std::vector<UnitMemory> memories = memory();
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    const program::Unit& unit = class_.units[u];
     for (std::size_t i = 0; i < state.states.size(); ++i) {
-      float* to = i == 0
-                      ? pointer({unit.parameter_buffer}, 0)
-                      : pointer({unit.optimizer_buffer}, 0) + static_cast<std::int64_t>(i - 1) * unit.shard;
-      fill_unit(u, to, i == 0 && unit.gathered_buffer < 0, [&](const program::Parameter& p) {
+      const std::vector<float> values = unit_values(u, [&](const program::Parameter& p) {
         return [&tensor = state.states[i].at(p.name)](std::int64_t logical) {
           const auto at = static_cast<std::size_t>(logical);
           return at < tensor.size() ? tensor[at] : 0.0F;  // padding
         };
       });
+      if (i == 0) {
+        set_parameters(u, values);
+      } else {
+        const std::span<const float> own = own_shard(u, values);
+        std::copy(own.begin(), own.end(), memories[u].moments + (i - 1) * own.size());
+      }
     }
   }
+  if (program_.training.scales_loss() && state.loss_scale.scale > 0) loss_scale_.restore(state.loss_scale);
 }
 
 std::vector<UnitMemory> Rank::memory() const {
-  const std::int64_t shard = at_.dp % program_.binding.shard;
+  const bool has_master = bytes_per_parameter(program_.training.precision).master > 0;
   std::vector<UnitMemory> out;
   for (const program::Unit& unit : class_.units) {
-    const float* parameter = pointer({unit.parameter_buffer}, 0);
-    out.push_back({unit.gathered_buffer < 0 ? parameter + shard * unit.shard : parameter,
-                   pointer({unit.optimizer_buffer}, 0)});
+    const Ref own{unit.parameter_buffer, 0, unit.gathered_buffer < 0 ? unit.shard : 0};
+    float* const state = pointer({unit.optimizer_buffer}, 0);
+    if (has_master)
+      out.push_back({state, DType::kFloat32, state + unit.shard});
+    else
+      out.push_back({pointer(own, 0), buffer(own).type, state});
   }
   return out;
 }
@@ -174,12 +206,17 @@ void Rank::load(Loader* loader, std::int64_t number) {
   }
 }
 
-void Rank::capture(const Op& op, const Ref& from, std::vector<std::vector<float>>& into) {
+void Rank::capture(const Op& op, const Ref& from, double scale, UnitShard& into) {
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
     if (from.buffer != unit.gradient_buffer && from.buffer != unit.parameter_buffer) continue;
     const float* p = pointer(from, 0);
-    into[u].assign(p, p + op.dims[0]);
+    into[u].assign(p, p + (is_half(buffer(from).type) ? 0 : op.dims[0]));
+    if (is_half(buffer(from).type)) {
+      into[u].resize(static_cast<std::size_t>(op.dims[0]));
+      kernels::widen(buffer(from).type, op.dims[0], p, into[u].data());
+    }
+    for (float& x : into[u]) x = static_cast<float>(x / scale);
   }
 }
 
@@ -221,6 +258,7 @@ Rank::StepResult Rank::step(std::int64_t number) {
   load(loader_.get(), number);
   forward_only_ = false;
   const StepResult out = run(number);
+  if (program_.training.scales_loss()) loss_scale_.update(out.skipped);
   stepped_ = true;
   return out;
 }
@@ -260,7 +298,10 @@ Rank::StepResult Rank::run(std::int64_t number) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  return {loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0,
+  return {loss_ != nullptr ? *loss_ : 0,
+          norm_ != nullptr ? norm_->norm : 0,
+          program_.training.scales_loss() ? loss_scale_.scale() : 0,
+          norm_ != nullptr && norm_->overflowed != 0,
           std::chrono::duration<double>(waited_).count()};
 }
 
@@ -279,12 +320,12 @@ void Rank::walk(Stream stream, std::int64_t number) {
         continue;
       }
       const bool updates = capturing && op.kind == OpKind::kOptimizer;
-      if (updates && !stepped_) capture(op, op.reads[0], gradients);
+      if (updates && !stepped_) capture(op, op.reads[0], loss_scale_.scale(), gradients);
       const auto start = Clock::now();
       const auto active = std::max(start, execute(op, step.micro_batch, number));
       if (!forward_only_)
         measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
-      if (updates && number + 1 == options_.steps) capture(op, op.writes[0], parameters);
+      if (updates && number + 1 == options_.steps) capture(op, op.writes[0], 1, parameters);
       complete(stream);
     }
     for (std::size_t q = 0; q < base.size(); ++q) base[q] += segment.stream_ops[q];
@@ -348,14 +389,19 @@ void Rank::compute(const Op& op, std::int32_t micro_batch, std::int64_t number) 
     a.in[i] = pointer(op.reads[i], micro_batch);
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = pointer(op.writes[i], micro_batch);
-  a.loss_scale = 1.0F / static_cast<float>(program_.training.tokens_per_step());
-  a.adam = {learning_rate(options_, number), 0.9F, 0.95F, 1e-8F, options_.weight_decay, number + 1};
+  if (!op.writes.empty()) a.type = buffer(op.writes[0]).type;
+  a.token_weight = 1.0F / static_cast<float>(program_.training.tokens_per_step());
+  a.loss_scale = loss_scale_.scale();
+  a.adam = {learning_rate(options_, number), 0.9F, 0.95F, 1e-8F, options_.weight_decay,
+            number + 1 - loss_scale_.skipped()};
   a.clip = static_cast<float>(program_.training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];
-  a.sgd = program_.training.precision == Precision::kSgd;
+  a.precision = program_.training.precision;
+  staging_.widen(a);
   run_cpu_op(a);
+  staging_.narrow();
   if (op.kind == OpKind::kLoss) require_finite(*loss_, op, micro_batch, number);
-  if (op.kind == OpKind::kNormSquare) {
+  if (op.kind == OpKind::kNormSquare && !program_.training.scales_loss()) {
     const auto* bins = reinterpret_cast<const double*>(a.out[0]);
     require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch, number);
   }
@@ -375,7 +421,7 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
     const std::int64_t peer = program_.binding.rank({at_.tp, at_.dp, stage});
     const bool gradient = op.stream == program::kGradSend || op.stream == program::kGradRecv;
     const std::size_t bytes =
-        elements * ((op.flags & program::kDoubles) != 0 ? sizeof(double) : sizeof(float));
+        elements * bytes_of(buffer(op.kind == OpKind::kSend ? op.reads[0] : op.writes[0]).type);
     if (op.kind == OpKind::kSend)
       return communicator_.send(peer, gradient, op.name, pointer(op.reads[0], micro_batch), bytes);
     return communicator_.receive(peer, gradient, op.name, pointer(op.writes[0], micro_batch), bytes);
@@ -387,8 +433,8 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
                       .name = op.name,
                       .input = pointer(op.reads[0], micro_batch),
                       .output = pointer(op.writes[0], micro_batch),
-                      .elements = elements};
-  if ((op.flags & program::kDoubles) != 0) call.type = DType::kFloat64;
+                      .elements = elements,
+                      .type = buffer(op.writes[0]).type};
   call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
   return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
 }

@@ -20,7 +20,9 @@
 #include "exec/cpu_ops.h"
 #include "exec/data.h"
 #include "exec/logical.h"
+#include "exec/loss_scale.h"
 #include "exec/run.h"
+#include "exec/staging.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -43,11 +45,14 @@ class Rank {
   struct StepResult {
     double loss = 0;           // sum over this rank's tokens on the last stage, zero elsewhere
     double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
+    double loss_scale = 0;     // zero when the loss is not scaled
+    bool skipped = false;      // gradients overflowed: no parameter was changed
     double waited_s = 0;       // of compute for other streams: exposed communication and pipeline bubbles
   };
   // Parameters and optimizer state from a checkpoint, in place of the initial ones.
   void restore(const RestoredState& state);
   std::vector<UnitMemory> memory() const;
+  const LossScale& loss_scale() const { return loss_scale_; }
   // Runs a training step on the calling thread and the threads of the streams.
   StepResult step(std::int64_t number);
   // Runs only the forward work of a step, on a batch of the validation data.
@@ -62,11 +67,14 @@ class Rank {
  private:
   using Counts = std::array<std::int64_t, program::kStreamCount>;
 
+  const program::Buffer& buffer(const program::Ref& r) const;
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   template <class T>
   T* find(const char* name) const;
   template <class Value>
-  void fill_unit(std::size_t index, float* to, bool whole, Value value);
+  std::vector<float> unit_values(std::size_t index, Value value) const;
+  void set_parameters(std::size_t index, const std::vector<float>& values);
+  std::span<const float> own_shard(std::size_t index, const std::vector<float>& values) const;
   void load(Loader* loader, std::int64_t number);
   StepResult run(std::int64_t number);
   void find_counted();
@@ -81,7 +89,7 @@ class Rank {
   void require_finite(double value, const program::Op& op, std::int32_t micro_batch,
                       std::int64_t number) const;
   Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);
-  void capture(const program::Op& op, const program::Ref& from, std::vector<std::vector<float>>& into);
+  void capture(const program::Op& op, const program::Ref& from, double scale, UnitShard& into);
 
   const program::Program& program_;
   const RunOptions& options_;
@@ -94,12 +102,14 @@ class Rank {
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
   double slow_ = 1;  // emulated: times the time of compute
+  Staging staging_;
   double* loss_ = nullptr;
   const GradientNorm* norm_ = nullptr;
   // By unit: the ranges of this rank's shard that count in the gradient norm.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> counted_;
 
   std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no tokens
+  LossScale loss_scale_;
   bool forward_only_ = false, stepped_ = false;
   Clock::duration waited_{};  // of the compute stream, in this step
 

@@ -17,12 +17,16 @@
 
 namespace orrery::exec {
 std::string run_problem(const program::Program& program) {
-  const Precision p = program.training.precision;
-  if (p != Precision::kFp32 && p != Precision::kSgd) {
+  const Training& t = program.training;
+  if (t.precision == Precision::kAdam8bit) {
+    return "the CPU engine has no 8-bit moments: precision \"adam-8bit\" can be planned and simulated only "
+           "(allowed: mixed, megatron, no-master, fp32, sgd)";
+  }
+  const bool half = is_half(t.parameter_type());
+  if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 : t.math != Math::kFp32) {
     return fmt::format(
-        "the CPU engine computes in fp32; precision \"{}\" can be planned and simulated only (allowed: fp32, "
-        "sgd)",
-        name_of(p));
+        "the CPU engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
+        name_of(t.precision), name_of(t.math), half ? "bf16, fp16" : "fp32");
   }
   if (program.training.dropout) return "the CPU engine has no dropout yet (allowed: training.dropout false)";
   if (program.model.positions == Positions::kAlibi)

@@ -28,6 +28,8 @@ struct StepReport {
   double loss = 0;              // mean over the tokens of the global batch
   double gradient_norm = 0;     // before clipping; 0 when the training does not clip
   double seconds = 0;           // without validation
+  double loss_scale = 0;        // that the step used; 0 when the loss is not scaled (only fp16 needs it)
+  bool skipped = false;         // gradients overflowed: no parameter was changed
   double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
   double validation_loss = -1;  // below zero: not validated after this step
 };
@@ -46,6 +48,8 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  // steps; after the last step too
   bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
   float weight_decay = 0.0F;
+  double loss_scale = 65536;             // the first; only fp16 needs one
+  std::int64_t loss_scale_window = 2000; // steps without overflow after which it doubles
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
   LinkOptions link;                                                   // emulated between ranks
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.

@@ -74,14 +74,14 @@ class ClassCompiler {
 
     const auto copies = static_cast<std::int32_t>(plan_.micro_batches);
     const auto data = [&](const char* name) {
-      const std::int32_t id = e_.static_buffer(name, BufferClass::kWorkspace, 4 * e_.z.tokens);
+      const std::int32_t id = e_.static_buffer(name, BufferClass::kWorkspace, e_.z.tokens, DType::kInt32);
       rank_.buffers[static_cast<std::size_t>(id)].instances = copies;
       return id;
     };
     if (has_first) e_.tokens_buffer = data("tokens");
     if (has_last) {
       e_.targets_buffer = data("targets");
-      e_.loss_buffer = e_.static_buffer("loss", BufferClass::kWorkspace, 8);
+      e_.loss_buffer = e_.static_buffer("loss", BufferClass::kWorkspace, 1, DType::kFloat64);
     }
     for (Chunk& c : chunks_) add_parameters(c);
   }
@@ -160,23 +160,24 @@ class ClassCompiler {
     std::int32_t full[2] = {-1, -1};
     for (std::size_t i = 0; i < 2; ++i) {
       if (plan_.zero == 3) {
-        places_[i] = e_.static_buffer(fmt::format("gathered{}", i), BufferClass::kCommunication,
-                                      widest * bytes.parameter);
+        places_[i] = e_.static_buffer(fmt::format("gathered{}", i), BufferClass::kCommunication, widest,
+                                      e_.training.parameter_type());
       }
       if (plan_.zero >= 2) {
-        full[i] = e_.static_buffer(fmt::format("full-gradient{}", i), BufferClass::kCommunication,
-                                   widest * bytes.gradient);
+        full[i] = e_.static_buffer(fmt::format("full-gradient{}", i), BufferClass::kCommunication, widest,
+                                   e_.training.gradient_type());
       }
     }
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       Unit& u = rank_.units[i];
       const std::string name = fmt::format("unit{}", i);
       u.parameter_buffer = e_.static_buffer(name + "/parameter", BufferClass::kParameter,
-                                            (plan_.zero == 3 ? u.shard : u.padded) * bytes.parameter);
+                                            plan_.zero == 3 ? u.shard : u.padded, e_.training.parameter_type());
       u.gradient_buffer = e_.static_buffer(name + "/gradient", BufferClass::kGradient,
-                                           (plan_.zero >= 2 ? u.shard : u.padded) * bytes.gradient);
-      u.optimizer_buffer =
-          e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer, u.shard * bytes.optimizer());
+                                           plan_.zero >= 2 ? u.shard : u.padded, e_.training.gradient_type());
+      // Master copy and moments one after the other, as the recipe has them.
+      u.optimizer_buffer = e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer,
+                                            u.shard * bytes.optimizer(), DType::kByte);
       u.gathered_buffer = places_[0];
     }
     // The two places of whole gradients are taken in turn by the units of a chunk.
@@ -184,18 +185,18 @@ class ClassCompiler {
       const std::int32_t base = c.blocks.back().unit;
       for (const Block& b : c.blocks) unit(b.unit).full_gradient = full[(b.unit - base) % 2];
     }
-    if (tied_here() && plan_.zero >= 2) give_own_transients(bytes);
+    if (tied_here() && plan_.zero >= 2) give_own_transients();
   }
 
   // A tied weight is in use together with the head's own unit, so it may not share their ring.
-  void give_own_transients(const BytesPerParameter& bytes) {
+  void give_own_transients() {
     Unit& u = rank_.units[static_cast<std::size_t>(unit_of(embedding_))];
     if (plan_.zero == 3) {
       u.gathered_buffer =
-          e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded * bytes.parameter);
+          e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded, e_.training.parameter_type());
     }
     u.full_gradient =
-        e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded * bytes.gradient);
+        e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded, e_.training.gradient_type());
   }
 
   std::int32_t unit_of(std::int32_t parameter) const {
@@ -472,7 +473,7 @@ class ClassCompiler {
     const std::int64_t peer = first ? last_chunk() : 0;
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
-    const std::int32_t received = e_.activation_bytes_of("embedding/tie/received", u.shard * bytes);
+    const std::int32_t received = e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
     pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
     pass(OpKind::kRecv, "embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
     e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own},
@@ -482,8 +483,8 @@ class ClassCompiler {
   // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
   // shards, then stage by stage up to the first and back down. What several ranks hold alike is counted once.
   std::int32_t emit_gradient_norm() {
-    const std::int32_t norm = e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes);
-    const std::int32_t bins = e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBinBytes);
+    const std::int32_t norm = e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes, DType::kByte);
+    const std::int32_t bins = e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     bool first = true;
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
@@ -497,8 +498,7 @@ class ClassCompiler {
       first = false;
     }
     const auto sum = [&](const char* name, Stream stream, Group group) {
-      e_.collective(OpKind::kAllReduce, name, stream, group, kNormBins, 8, {{bins}}, {{bins}}).flags |=
-          kDoubles;
+      e_.collective(OpKind::kAllReduce, name, stream, group, kNormBins, 8, {{bins}}, {{bins}});
     };
     if (plan_.tp > 1) sum("gradient-norm/tp/all-reduce", kTp, Group::kTp);
     if (plan_.shards() > 1) sum("gradient-norm/shards/all-reduce", kDp, Group::kShard);
@@ -512,16 +512,15 @@ class ClassCompiler {
     // The first chunk of each stage is numbered as the stage.
     const auto pass_bins = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage,
                                std::int32_t at) {
-      pass(kind, name, stream, stage, {at}, kNormBins, 8).flags |= kDoubles;
+      pass(kind, name, stream, stage, {at}, kNormBins, 8);
     };
     const bool above = rank_.stage > 0, below = rank_.stage + 1 < plan_.pp;
     if (below) {
       const std::int32_t received =
-          e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBinBytes);
+          e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
       pass_bins(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
       e_.elementwise(OpKind::kAccumulate, "gradient-norm/add", {kNormBins}, {{received}, {bins}}, {{bins}},
-                     3 * kNormBinBytes)
-          .flags |= kDoubles;
+                     3 * kNormBinBytes);
     }
     if (above) {
       pass_bins(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
@@ -540,7 +539,7 @@ class ClassCompiler {
       }
     }
     exchange_tied();
-    const std::int32_t norm = e_.training.clip > 0 ? emit_gradient_norm() : -1;
+    const std::int32_t norm = e_.training.measures_norm() ? emit_gradient_norm() : -1;
     const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];

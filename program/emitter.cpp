@@ -37,22 +37,23 @@ Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
 Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named)
     : model(m), plan(p), training(t), stack(s), rank(c), z(m, p, t), named_(named) {}
 
-std::int32_t Emitter::static_buffer(std::string name, BufferClass cls, std::int64_t bytes) {
-  rank.buffers.push_back({.name = std::move(name), .cls = cls, .life = Life::kStatic, .bytes = Bytes{bytes}});
+std::int32_t Emitter::static_buffer(std::string name, BufferClass cls, std::int64_t elements, DType type) {
+  rank.buffers.push_back({.name = std::move(name),
+                          .cls = cls,
+                          .life = Life::kStatic,
+                          .type = type,
+                          .bytes = Bytes{elements * static_cast<std::int64_t>(bytes_of(type))}});
   return static_cast<std::int32_t>(rank.buffers.size() - 1);
 }
 
-std::int32_t Emitter::activation_bytes_of(const std::string& name, std::int64_t bytes) {
+std::int32_t Emitter::activation(const std::string& name, std::int64_t elements, DType type) {
   rank.buffers.push_back({.name = name,
                           .cls = BufferClass::kWorkspace,
                           .life = Life::kLocal,
                           .chunk = segment_->chunk,
-                          .bytes = Bytes{bytes}});
+                          .type = type,
+                          .bytes = Bytes{elements * static_cast<std::int64_t>(bytes_of(type))}});
   return static_cast<std::int32_t>(rank.buffers.size() - 1);
-}
-
-std::int32_t Emitter::activation(const std::string& name, std::int64_t elements) {
-  return activation_bytes_of(name, elements * z.beta);
 }
 
 Ref Emitter::weight(std::int32_t parameter) const {

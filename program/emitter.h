@@ -76,9 +76,11 @@ class Emitter {
   // --- buffers -----------------------------------------------------------------------------------
   // Activations are local to the segment that makes them; what another segment of the chunk also
   // touches becomes saved (program/memory.cpp decides, from what the ops read).
-  std::int32_t static_buffer(std::string name, BufferClass cls, std::int64_t bytes);
-  std::int32_t activation(const std::string& name, std::int64_t elements);
-  std::int32_t activation_bytes_of(const std::string& name, std::int64_t bytes);
+  std::int32_t static_buffer(std::string name, BufferClass cls, std::int64_t elements, DType type);
+  std::int32_t activation(const std::string& name, std::int64_t elements) {
+    return activation(name, elements, training.activation_type());
+  }
+  std::int32_t activation(const std::string& name, std::int64_t elements, DType type);
   Ref weight(std::int32_t parameter) const;
   Ref gradient(std::int32_t parameter) const;
 

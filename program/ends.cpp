@@ -44,10 +44,11 @@ Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t
   const std::int32_t logits = activation("head/logits", z.tokens * z.vocab);
   gemm("head", z.tokens, z.vocab, z.h, kTransB, {{g}, weight(w.weight)}, {{logits}});
 
-  const std::int64_t kept_bytes = stack.fp32_logits ? 4 : z.beta;
-  s.probabilities = activation_bytes_of("head/probabilities", kept_bytes * z.tokens * z.vocab);
-  const std::int32_t largest = activation_bytes_of("head/max", 4 * z.tokens);
-  const std::int32_t sums = activation_bytes_of("head/sums", 8 * z.tokens);
+  const DType kept = stack.fp32_logits ? DType::kFloat32 : training.activation_type();
+  const auto kept_bytes = static_cast<std::int64_t>(bytes_of(kept));
+  s.probabilities = activation("head/probabilities", z.tokens * z.vocab, kept);
+  const std::int32_t largest = activation("head/max", z.tokens, DType::kFloat32);
+  const std::int32_t sums = activation("head/sums", 2 * z.tokens, DType::kFloat32);
   const auto over_tp = [&](OpKind kind, const char* name, std::int32_t buffer_id, std::int64_t elements) {
     if (z.t > 1) collective(kind, name, kTp, Group::kTp, elements, 4, {{buffer_id}}, {{buffer_id}});
   };

@@ -18,11 +18,11 @@ void Emitter::attention_forward(const std::string& base, LayerTensors& s) {
   const bool flash = stack.flash_attention;
   std::vector<Ref> writes{{s.ctx}};
   if (flash) {
-    s.softmax = activation_bytes_of(base + "/lse", 4 * z.b * z.heads * z.s);
+    s.softmax = activation(base + "/lse", z.b * z.heads * z.s, DType::kFloat32);
   } else {
     // Softmax output; with dropout also its mask and the dropped-out copy.
     s.softmax = activation(base + "/scores", scores * (training.dropout ? 2 : 1));
-    if (training.dropout) s.scores_mask = activation_bytes_of(base + "/scores-mask", scores);
+    if (training.dropout) s.scores_mask = activation(base + "/scores-mask", scores, DType::kByte);
   }
   writes.push_back({s.softmax});
   if (s.scores_mask >= 0) writes.push_back({s.scores_mask});
@@ -71,7 +71,7 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
     std::vector<Ref> out{{to}};
     std::int64_t bytes = 3 * z.rows * z.h * z.beta;
     if (training.dropout) {
-      mask = activation_bytes_of(name(mask_name), z.rows * z.h);
+      mask = activation(name(mask_name), z.rows * z.h, DType::kByte);
       out.push_back({mask});
       bytes += z.rows * z.h;
     }

@@ -103,6 +103,7 @@ struct Buffer {
   Life life = Life::kLocal;
   std::int32_t chunk = -1;  // local chunk index; -1: of the whole rank
   std::int32_t instances = 1;
+  DType type = DType::kFloat32;   // of its elements
   Bytes bytes;                    // of one instance
   std::int64_t arena_offset = 0;  // of instance 0, from the start of the rank's arena
   std::int64_t arena_stride = 0;  // to the next instance
@@ -132,8 +133,7 @@ struct Op {
   // this segment instance (0: no wait).
   std::array<std::int32_t, kStreamCount> after{};
 };
-// kDoubles: elements are 8-byte floats.
-inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8, kDoubles = 16;
+inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
 // A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
 inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
 inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it

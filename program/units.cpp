@@ -81,7 +81,7 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std:
   const std::int64_t data = 4 * z.tokens * p.micro_batches;
   if (ends.first) total += data;
   if (ends.last) total += data + 8;
-  if (t.clip > 0) total += kNormBytes + (p.pp > 1 && !ends.last_stage ? 2 : 1) * kNormBinBytes;
+  if (t.measures_norm()) total += kNormBytes + (p.pp > 1 && !ends.last_stage ? 2 : 1) * kNormBinBytes;
   return total;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 namespace orrery::kernels {
@@ -135,6 +136,29 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
     of_output.ldb = out_width;
     multiply(of_output, probabilities, d_out + o, d_qkv + at.v);
   });
+}
+
+void embedding(Index tokens, Index row_bytes, Index first, Index rows, const std::int32_t* ids,
+               const void* table, void* y) {
+  const auto bytes = static_cast<std::size_t>(row_bytes);
+  for (Index t = 0; t < tokens; ++t) {
+    char* to = static_cast<char*>(y) + t * row_bytes;
+    const Index row = ids[t] - first;
+    if (row < 0 || row >= rows)
+      std::memset(to, 0, bytes);
+    else
+      std::memcpy(to, static_cast<const char*>(table) + row * row_bytes, bytes);
+  }
+}
+
+void widen(DType type, Index n, const void* x, float* y) {
+  const Pointwise& p = pointwise();
+  (type == DType::kFloat16 ? p.from_float16 : p.from_bfloat16)(n, static_cast<const std::uint16_t*>(x), y);
+}
+
+void narrow(DType type, Index n, const float* x, void* y) {
+  const Pointwise& p = pointwise();
+  (type == DType::kFloat16 ? p.to_float16 : p.to_bfloat16)(n, x, static_cast<std::uint16_t*>(y));
 }
 
 void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x) {

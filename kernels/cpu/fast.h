@@ -4,6 +4,7 @@
 // attention here. Same arguments as reference.h, which has the meaning of each.
 #pragma once
 
+#include "core/dtype.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/reference.h"
@@ -19,6 +20,14 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
                     const float* softmax, const float* d_out, float* d_qkv);
 
 void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
+
+// As reference::embedding, for elements of any type: rows of `row_bytes`.
+void embedding(Index tokens, Index row_bytes, Index first, Index rows, const std::int32_t* ids,
+               const void* table, void* y);
+
+// 16-bit floats of `type` to fp32, and back.
+void widen(DType type, Index n, const void* x, float* y);
+void narrow(DType type, Index n, const float* x, void* y);
 
 // Gradients of parameters. With `accumulate` a call adds one number to each element: the sum over its own
 // rows, made first. So a gradient is the sum of its micro-batches' in their order, whoever computed them.

@@ -33,6 +33,12 @@ struct Pointwise {
   void (*sgd)(const reference::Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
   void (*add)(Index n, const float* x, float* sum);
 
+  // 16-bit floats as bits, to fp32 and back (reference.h).
+  void (*from_bfloat16)(Index n, const std::uint16_t* x, float* y);
+  void (*from_float16)(Index n, const std::uint16_t* x, float* y);
+  void (*to_bfloat16)(Index n, const float* x, std::uint16_t* y);
+  void (*to_float16)(Index n, const float* x, std::uint16_t* y);
+
   // Adds the squares of x to the bins of an exact sum (reference.h).
   void (*add_squares)(Index n, const float* x, double* bins);
 

@@ -324,6 +324,49 @@ void scale_row(Index width, float factor, float* x) {
   for (Index j = 0; j < width; ++j) x[j] *= factor;
 }
 
+// Without branches, so that loops over these are vectors.
+std::uint32_t bits_of(float x) {
+  return __builtin_bit_cast(std::uint32_t, x);
+}
+float float_of(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+void from_bfloat16(Index n, const std::uint16_t* __restrict x, float* __restrict y) {
+  for (Index i = 0; i < n; ++i) y[i] = float_of(static_cast<std::uint32_t>(x[i]) << 16);
+}
+
+void to_bfloat16(Index n, const float* __restrict x, std::uint16_t* __restrict y) {
+  for (Index i = 0; i < n; ++i) {
+    const std::uint32_t bits = bits_of(x[i]);
+    const std::uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+    y[i] = static_cast<std::uint16_t>(nan ? bits >> 16 | 0x40 : rounded);
+  }
+}
+
+void from_float16(Index n, const std::uint16_t* __restrict x, float* __restrict y) {
+  for (Index i = 0; i < n; ++i) {
+    const std::uint32_t bits = x[i], magnitude = (bits & 0x7fff) << 13;
+    // The exponent's bias grows from 15 to 127, exactly, by a product: subnormals become normal.
+    const std::uint32_t finite = bits_of(float_of(magnitude) * float_of(0x77800000));
+    const bool special = magnitude >= 0x0f800000;  // infinite, or no number
+    y[i] = float_of((special ? magnitude | 0x7f800000 : finite) | (bits & 0x8000) << 16);
+  }
+}
+
+void to_float16(Index n, const float* __restrict x, std::uint16_t* __restrict y) {
+  for (Index i = 0; i < n; ++i) {
+    const std::uint32_t bits = bits_of(x[i]), magnitude = bits & 0x7fffffff;
+    // 13 bits less, the exponent's bias from 127 to 15; below 2^-14 adding 1/2 leaves the steps in the low bits.
+    const std::uint32_t normal = (magnitude + 0xc8000fff + (magnitude >> 13 & 1)) >> 13;
+    const std::uint32_t subnormal = bits_of(float_of(magnitude) + 0.5F) - 0x3f000000;
+    const std::uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+    const std::uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;
+    y[i] = static_cast<std::uint16_t>((magnitude >= 0x477ff000 ? special : finite) | (bits >> 16 & 0x8000));
+  }
+}
+
 #define ORRERY_TEXT(x) #x
 #define ORRERY_NAME(x) ORRERY_TEXT(x)
 }  // namespace
@@ -344,6 +387,10 @@ const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
                            .adam = adam,
                            .sgd = sgd,
                            .add = add,
+                           .from_bfloat16 = from_bfloat16,
+                           .from_float16 = from_float16,
+                           .to_bfloat16 = to_bfloat16,
+                           .to_float16 = to_float16,
                            .add_squares = add_squares,
                            .softmax_row = softmax_row,
                            .probabilities_row = probabilities_row,

@@ -112,4 +112,11 @@ inline constexpr Index kSquareBins = 32;
 void add_squares(Index n, const float* x, double* bins);
 double sum_of_bins(const double* bins);
 
+// 16-bit floats as bits. Narrowing rounds to the nearest, ties to even; what is too large becomes infinite, and
+// numbers below fp16's normal range keep its coarser steps.
+float from_bfloat16(std::uint16_t bits);
+float from_float16(std::uint16_t bits);
+std::uint16_t to_bfloat16(float x);
+std::uint16_t to_float16(float x);
+
 }  // namespace orrery::kernels::reference

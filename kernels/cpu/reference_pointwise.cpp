@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -190,6 +191,38 @@ void loss_grad(const LossShape& s, const float* probabilities, const std::int32_
       d_logits[at] = scale * (probabilities[at] - (j == target ? 1.0F : 0.0F));
     }
   }
+}
+
+float from_bfloat16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+float from_float16(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  float magnitude = 0;
+  if (exponent == 31)
+    magnitude = mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  else
+    magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                              : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+  return std::copysign(magnitude, (bits & 0x8000) != 0 ? -1.0F : 1.0F);
+}
+
+std::uint16_t to_bfloat16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+std::uint16_t to_float16(float x) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const float magnitude = std::fabs(x);
+  if (std::isnan(x)) return sign | 0x7e00;
+  if (magnitude >= 65520.0F) return sign | 0x7c00;  // halfway beyond the largest
+  // Steps of the result: 2^-24 below 2^-14, then 1024 to each power of two.
+  const int exponent = magnitude < std::ldexp(1.0F, -14) ? -14 : std::ilogb(magnitude);
+  const auto steps = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+  return static_cast<std::uint16_t>(sign + ((exponent + 14) << 10) + steps);
 }
 
 }  // namespace orrery::kernels::reference

@@ -326,7 +326,7 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   StageEnd out;
   out.reduced = static_cast<std::int64_t>(std::max(compute, communication));
   if (tie > 0) compute = std::max(compute, static_cast<double>(tie));
-  if (problem_.scenario.training.clip > 0) {
+  if (problem_.scenario.training.measures_norm()) {
     for (std::size_t u = 0; u < s.units.size(); ++u)
       compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].norm);
     out.ready = static_cast<std::int64_t>(std::max(compute, communication));
@@ -383,7 +383,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   if (problem_.scenario.model.tied_embeddings && last_run_ != 0)
     tie = stage_end(p.runs.front(), 0, 0).reduced + p.tie_transfer;
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
-  const bool norm = problem_.scenario.training.clip > 0;
+  const bool norm = problem_.scenario.training.measures_norm();
   std::int64_t ready = 0;  // on the first stage
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -40,6 +42,50 @@ TEST(Fast, MatrixProductsUseTheLibrary) {
   // The tests' packages install OpenBLAS; a silent fall back to the plain loops would be a hundred times
   // slower.
   EXPECT_TRUE(std::string(blas_name()).starts_with("OpenBLAS")) << blas_name();
+}
+
+// All 65,536 patterns of both formats, and numbers around every step between two of them.
+TEST(Fast, SixteenBitFloats) {
+  const auto same = [](float a, float b) {
+    return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+  };
+  std::vector<std::uint16_t> patterns(65536);
+  std::iota(patterns.begin(), patterns.end(), std::uint16_t{0});
+  for (const DType type : {DType::kBfloat16, DType::kFloat16}) {
+    const bool brain = type == DType::kBfloat16;
+    const auto from = brain ? reference::from_bfloat16 : reference::from_float16;
+    const auto to = brain ? reference::to_bfloat16 : reference::to_float16;
+    Vector wide(65536);
+    widen(type, 65536, patterns.data(), wide.data());
+    Vector near;
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      EXPECT_TRUE(same(wide[i], from(patterns[i]))) << i;
+      if (std::isnan(wide[i])) continue;
+      EXPECT_EQ(to(wide[i]), patterns[i]);
+      const float next = i + 1 < wide.size() && !std::isnan(wide[i + 1]) ? wide[i + 1] : wide[i];
+      const float middle = static_cast<float>(0.5 * (static_cast<double>(wide[i]) + static_cast<double>(next)));
+      for (const float x : {wide[i], middle}) {
+        near.insert(near.end(), {x, std::nextafter(x, -INFINITY), std::nextafter(x, INFINITY)});
+      }
+    }
+    near.insert(near.end(), {65519.996F, 65520.0F, 3.3961777e38F, 3.4028235e38F, NAN, INFINITY, -INFINITY});
+    std::vector<std::uint16_t> narrowed(near.size());
+    narrow(type, static_cast<Index>(near.size()), near.data(), narrowed.data());
+    for (std::size_t i = 0; i < near.size(); ++i) {
+      if (std::isnan(near[i]))
+        EXPECT_TRUE(std::isnan(from(narrowed[i])));
+      else
+        EXPECT_EQ(narrowed[i], to(near[i])) << near[i];
+    }
+  }
+  // Ties go to the even neighbour: 1 + 2^-8 lies between 1 and 1 + 2^-7; 1 + 2^-11 between 1 and 1 + 2^-10.
+  EXPECT_EQ(reference::to_bfloat16(1 + 0x1p-8F), 0x3f80);
+  EXPECT_EQ(reference::to_bfloat16(1 + 3 * 0x1p-8F), 0x3f82);
+  EXPECT_EQ(reference::to_float16(1 + 0x1p-11F), 0x3c00);
+  EXPECT_EQ(reference::to_float16(0x1p-24F), 1);       // the least above zero
+  EXPECT_EQ(reference::to_float16(0x1p-25F), 0);       // a tie with zero
+  EXPECT_EQ(reference::to_float16(65504.0F), 0x7bff);  // the largest
+  EXPECT_EQ(reference::to_float16(65520.0F), 0x7c00);
 }
 
 TEST(Fast, MatrixProducts) {

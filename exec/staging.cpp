@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/staging.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/fast.h"
+
+namespace orrery::exec {
+namespace {
+
+// Calls visit(operand index, whether written, type, elements) for each operand of 16-bit floats.
+template <class Visit>
+void for_each_half(const program::RankClass& rank, const Model& model, const program::Op& op, Visit visit) {
+  if (program::is_communication(op.kind)) return;
+  const OperandElements elements = operand_elements(op, model);
+  const auto type = [&](const program::Ref& r) {
+    return rank.buffers[static_cast<std::size_t>(r.buffer)].type;
+  };
+  for (std::size_t i = 0; i < std::min(op.reads.size(), elements.reads.size()); ++i) {
+    if (is_half(type(op.reads[i])) && elements.reads[i] > 0)
+      visit(i, false, type(op.reads[i]), elements.reads[i]);
+  }
+  for (std::size_t i = 0; i < std::min(op.writes.size(), elements.writes.size()); ++i) {
+    if (is_half(type(op.writes[i])) && elements.writes[i] > 0)
+      visit(i, true, type(op.writes[i]), elements.writes[i]);
+  }
+}
+
+}  // namespace
+
+Staging::Staging(const program::RankClass& rank, const Model& model) : rank_(rank), model_(model) {
+  std::int64_t most = 0;
+  std::size_t operands = 0;
+  for (const program::Segment& segment : rank.segments) {
+    for (const program::Op& op : segment.ops) {
+      std::int64_t all = 0;
+      for_each_half(rank, model, op,
+                    [&](std::size_t, bool, DType, std::int64_t elements) { all += elements; });
+      most = std::max(most, all);
+      operands = std::max(operands, op.reads.size() + op.writes.size());
+    }
+  }
+  space_.resize(static_cast<std::size_t>(most));
+  images_.reserve(operands);
+}
+
+float* Staging::image_of(void* original, DType type, std::int64_t elements, bool written, bool widen) {
+  for (Image& i : images_) {
+    if (i.original != original) continue;
+    i.written |= written;
+    return i.image;
+  }
+  float* const image = space_.data() + used_;
+  used_ += static_cast<std::size_t>(elements);
+  if (widen) kernels::widen(type, elements, original, image);
+  images_.push_back({original, type, elements, image, written});
+  return image;
+}
+
+void Staging::widen(OpArguments& a) {
+  images_.clear();
+  used_ = 0;
+  const bool adds = (a.op.flags & program::kAccumulateFlag) != 0;
+  for_each_half(rank_, model_, a.op, [&](std::size_t i, bool written, DType type, std::int64_t elements) {
+    if (written)
+      a.out[i] = image_of(a.out[i], type, elements, true, adds);
+    else
+      a.in[i] = image_of(const_cast<float*>(a.in[i]), type, elements, false, true);
+  });
+}
+
+void Staging::narrow() {
+  for (const Image& i : images_) {
+    if (i.written) kernels::narrow(i.type, i.elements, i.image, i.original);
+  }
+}
+
+}  // namespace orrery::exec
