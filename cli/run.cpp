@@ -24,7 +24,8 @@ struct Options {
   std::int64_t checkpoint_every = 100;
   bool resume = false, elastic = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
-  double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05;
+  std::int64_t loss_scale_window = 2000;
+  double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
 };
 
 void print_ranks(const program::Binding& b, const std::vector<std::string>& hosts) {
@@ -69,8 +70,10 @@ Data prepare_data(const Options& o, const Scenario& s) {
 // Tells the terminal and whoever watches of each step.
 class Observer {
  public:
-  Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
+  Observer(const App& app, const Options& o, const Scenario& s, const program::Program& program,
+           const exec::RunOptions& run)
       : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
+    for (const program::RankClass& c : program.classes) peak_ = std::max(peak_, c.arena_peak);
     flops_ = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
              static_cast<double>(s.training.global_batch);
     if (!o.tensorboard.empty()) board_.emplace(o.tensorboard);
@@ -87,7 +90,12 @@ class Observer {
         {"step_seconds", "duration of the last step", r.seconds},
         {"tokens_per_second", "in the last step, all ranks", tokens_ / r.seconds},
         {"model_flops_per_second", "in the last step, all ranks, without recomputation", flops_ / r.seconds},
-        {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting}};
+        {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting},
+        {"peak_bytes", "memory of the rank with the most", static_cast<double>(peak_.value)}};
+    if (r.loss_scale > 0) {
+      scalars.push_back({"loss_scale", "factor of the loss in the last step", r.loss_scale});
+      scalars.push_back({"skipped", "1 when gradients overflowed in the last step", r.skipped ? 1.0 : 0.0});
+    }
     if (r.validation_loss >= 0)
       scalars.push_back({"validation_loss", "mean cross-entropy of held-out data", r.validation_loss});
     if (!o_.metrics.empty()) exec::write_prometheus(o_.metrics, scalars);
@@ -98,9 +106,11 @@ class Observer {
   void print(std::int64_t step, const exec::StepReport& r) const {
     fmt::print(
         "step {:>4}  loss {:.6f}  gradient norm {:.4f}  {:>9}  {:>7.0f} tokens/s  {:>7.2f} GFLOP/s  waiting "
-        "{:>4.1f} %",
+        "{:>4.1f} %  peak {}",
         step + 1, r.loss, r.gradient_norm, format(from_seconds(r.seconds)), tokens_ / r.seconds,
-        flops_ / r.seconds / 1e9, 100 * r.waiting);
+        flops_ / r.seconds / 1e9, 100 * r.waiting, format(peak_));
+    if (r.loss_scale > 0) fmt::print("  loss scale {}", r.loss_scale);
+    if (r.skipped) fmt::print("  skipped: gradients overflowed");
     if (r.validation_loss >= 0) fmt::print("  validation loss {:.6f}", r.validation_loss);
     fmt::print("\n");
     std::fflush(stdout);
@@ -110,6 +120,7 @@ class Observer {
   const Options& o_;
   const exec::RunOptions& run_;
   double tokens_, flops_ = 0;
+  Bytes peak_{0};  // of the rank with the most
   std::optional<exec::TensorBoard> board_;
 };
 
@@ -122,6 +133,10 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
   for (const auto& step : r.steps) {
     Json& row = out["steps"].emplace_back(
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
+    if (step.loss_scale > 0) {
+      row["loss_scale"] = step.loss_scale;
+      row["skipped"] = step.skipped;
+    }
     if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
   }
   for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
@@ -237,6 +252,8 @@ void execute(App& app, const Options& o) {
   options.learning_rate = static_cast<float>(o.learning_rate);
   options.weight_decay = static_cast<float>(o.weight_decay);
   options.warm_up = o.warm_up;
+  options.loss_scale = o.loss_scale;
+  options.loss_scale_window = o.loss_scale_window;
   options.decay_to = static_cast<float>(o.decay_to);
   options.deadline = std::chrono::seconds(o.deadline_s);
   options.data = data.training.get();
@@ -246,7 +263,7 @@ void execute(App& app, const Options& o) {
   options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
   options.resume = o.resume;
   emulate(o, program.binding.ranks(), options);
-  Observer observer(app, o, s, options);
+  Observer observer(app, o, s, program, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   std::optional<exec::RunResult> result;
@@ -309,6 +326,14 @@ void add_run(CLI::App& parent, App& app) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--weight-decay", o->weight_decay, "of AdamW")->check(CLI::Range(0.0, 10.0));
+  command->add_option("--loss-scale", o->loss_scale, "first factor of the loss; only fp16 needs one")
+      ->check(CLI::Range(1e-4, 1e15))
+      ->capture_default_str();
+  command
+      ->add_option("--loss-scale-window", o->loss_scale_window,
+                   "steps without overflow after which the factor doubles")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   command->add_option("--data", o->data,
                       "text (a token per byte) or GPT-2 tokens (*.bin); else a built-in corpus");
   command->add_option("--validate-every", o->validate_every, "steps between validations on held-out data")

@@ -47,7 +47,7 @@ struct CheckpointTensor {
 struct CheckpointIndex {
   std::int64_t step = 0;  // steps done
   std::int64_t seed = 0;
-  std::int64_t states = 0;  // arrays kept of each tensor
+  std::int64_t states = 0;                  // arrays kept of each tensor
   LossScale::State loss_scale{.scale = 0};  // zero: the loss was not scaled
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointFile> files;
@@ -86,9 +86,13 @@ void describe(V& v, CheckpointIndex& c) {
   v(Field{.name = "seed", .help = "of the order of data", .min = 0, .max = 9e18, .required = true}, c.seed);
   v(Field{.name = "states", .help = "arrays kept of each tensor", .min = 1, .max = 8, .required = true},
     c.states);
-  v(Field{.name = "loss_scale", .help = "factor of the loss; 0 where it is not scaled", .min = 0, .max = 1e30},
+  v(Field{.name = "loss_scale",
+          .help = "factor of the loss; 0 where it is not scaled",
+          .min = 0,
+          .max = 1e30},
     c.loss_scale.scale);
-  v(Field{.name = "good_steps", .help = "since the factor changed", .min = 0, .max = 1e15}, c.loss_scale.good);
+  v(Field{.name = "good_steps", .help = "since the factor changed", .min = 0, .max = 1e15},
+    c.loss_scale.good);
   v(Field{.name = "skipped_steps", .help = "whose gradients overflowed", .min = 0, .max = 1e15},
     c.loss_scale.skipped);
   v(Field{.name = "tensors", .help = "logical tensors"}, c.tensors);

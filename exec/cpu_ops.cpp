@@ -180,7 +180,8 @@ void run_cpu_op(const OpArguments& a) {
       *reinterpret_cast<double*>(out[1]) += fast.loss(loss_shape(a), in[1], out[0]);
       return;
     case OpKind::kLossGrad:
-      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]), static_cast<float>(a.token_weight * a.loss_scale), out[0]);
+      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]),
+                            static_cast<float>(a.token_weight * a.loss_scale), out[0]);
     case OpKind::kZeroGrad:
       std::memset(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(a.type));
       return;

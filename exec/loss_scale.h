@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dynamic loss scaling (Micikevicius et al., "Mixed precision training", 2018, section 3.2): gradients in fp16
-// are made of a loss times a factor, which halves when they overflow, that step being left out, and doubles
-// after so many steps that did not. Factors are powers of two, so they change no bits where nothing overflows
-// or underflows.
+// Dynamic loss scaling (Micikevicius et al., "Mixed precision training", 2018, section 3.2): gradients in
+// fp16 are made of a loss times a factor, which halves when they overflow, that step being left out, and
+// doubles after so many steps that did not. Factors are powers of two, so they change no bits where nothing
+// overflows or underflows.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/error.h"
@@ -19,7 +20,9 @@ class LossScale {
     std::int64_t good = 0;     // steps since it changed
     std::int64_t skipped = 0;  // of all steps
   };
-  LossScale(double first, std::int64_t window) : state_{first}, window_(window) {}
+  // `first` is taken down to a power of two.
+  LossScale(double first, std::int64_t window)
+      : state_{std::exp2(std::floor(std::log2(first)))}, window_(window) {}
 
   double scale() const { return state_.scale; }
   std::int64_t skipped() const { return state_.skipped; }

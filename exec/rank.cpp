@@ -298,11 +298,9 @@ Rank::StepResult Rank::run(std::int64_t number) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  return {loss_ != nullptr ? *loss_ : 0,
-          norm_ != nullptr ? norm_->norm : 0,
+  return {loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0,
           program_.training.scales_loss() ? loss_scale_.scale() : 0,
-          norm_ != nullptr && norm_->overflowed != 0,
-          std::chrono::duration<double>(waited_).count()};
+          norm_ != nullptr && norm_->overflowed != 0, std::chrono::duration<double>(waited_).count()};
 }
 
 void Rank::walk(Stream stream, std::int64_t number) {
@@ -392,7 +390,7 @@ void Rank::compute(const Op& op, std::int32_t micro_batch, std::int64_t number) 
   if (!op.writes.empty()) a.type = buffer(op.writes[0]).type;
   a.token_weight = 1.0F / static_cast<float>(program_.training.tokens_per_step());
   a.loss_scale = loss_scale_.scale();
-  a.adam = {learning_rate(options_, number), 0.9F, 0.95F, 1e-8F, options_.weight_decay,
+  a.adam = {learning_rate(options_, number),   0.9F, 0.95F, 1e-8F, options_.weight_decay,
             number + 1 - loss_scale_.skipped()};
   a.clip = static_cast<float>(program_.training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];

@@ -48,8 +48,8 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  // steps; after the last step too
   bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
   float weight_decay = 0.0F;
-  double loss_scale = 65536;             // the first; only fp16 needs one
-  std::int64_t loss_scale_window = 2000; // steps without overflow after which it doubles
+  double loss_scale = 65536;              // the first; only fp16 needs one
+  std::int64_t loss_scale_window = 2000;  // steps without overflow after which it doubles
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
   LinkOptions link;                                                   // emulated between ranks
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 16-bit floats on a processor that computes in fp32. Around each op its 16-bit operands are widened into fp32
-// images, and those it wrote are rounded back, so that what an op computes is what a device with 16-bit
+// 16-bit floats on a processor that computes in fp32. Around each op its 16-bit operands are widened into
+// fp32 images, and those it wrote are rounded back, so that what an op computes is what a device with 16-bit
 // storage and fp32 accumulation computes. The images are memory of this engine, outside the arena: as much as
 // the op with the largest operands needs, taken once. Internal to exec/.
 #pragma once

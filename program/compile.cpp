@@ -171,8 +171,9 @@ class ClassCompiler {
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       Unit& u = rank_.units[i];
       const std::string name = fmt::format("unit{}", i);
-      u.parameter_buffer = e_.static_buffer(name + "/parameter", BufferClass::kParameter,
-                                            plan_.zero == 3 ? u.shard : u.padded, e_.training.parameter_type());
+      u.parameter_buffer =
+          e_.static_buffer(name + "/parameter", BufferClass::kParameter, plan_.zero == 3 ? u.shard : u.padded,
+                           e_.training.parameter_type());
       u.gradient_buffer = e_.static_buffer(name + "/gradient", BufferClass::kGradient,
                                            plan_.zero >= 2 ? u.shard : u.padded, e_.training.gradient_type());
       // Master copy and moments one after the other, as the recipe has them.
@@ -192,11 +193,11 @@ class ClassCompiler {
   void give_own_transients() {
     Unit& u = rank_.units[static_cast<std::size_t>(unit_of(embedding_))];
     if (plan_.zero == 3) {
-      u.gathered_buffer =
-          e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded, e_.training.parameter_type());
+      u.gathered_buffer = e_.static_buffer("gathered-tied", BufferClass::kCommunication, u.padded,
+                                           e_.training.parameter_type());
     }
-    u.full_gradient =
-        e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded, e_.training.gradient_type());
+    u.full_gradient = e_.static_buffer("full-gradient-tied", BufferClass::kCommunication, u.padded,
+                                       e_.training.gradient_type());
   }
 
   std::int32_t unit_of(std::int32_t parameter) const {
@@ -473,7 +474,8 @@ class ClassCompiler {
     const std::int64_t peer = first ? last_chunk() : 0;
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
-    const std::int32_t received = e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
+    const std::int32_t received =
+        e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
     pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
     pass(OpKind::kRecv, "embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
     e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own},
@@ -483,8 +485,10 @@ class ClassCompiler {
   // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
   // shards, then stage by stage up to the first and back down. What several ranks hold alike is counted once.
   std::int32_t emit_gradient_norm() {
-    const std::int32_t norm = e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes, DType::kByte);
-    const std::int32_t bins = e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
+    const std::int32_t norm =
+        e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes, DType::kByte);
+    const std::int32_t bins =
+        e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     bool first = true;
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
@@ -511,9 +515,7 @@ class ClassCompiler {
     if (plan_.pp == 1) return;
     // The first chunk of each stage is numbered as the stage.
     const auto pass_bins = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage,
-                               std::int32_t at) {
-      pass(kind, name, stream, stage, {at}, kNormBins, 8);
-    };
+                               std::int32_t at) { pass(kind, name, stream, stage, {at}, kNormBins, 8); };
     const bool above = rank_.stage > 0, below = rank_.stage + 1 < plan_.pp;
     if (below) {
       const std::int32_t received =

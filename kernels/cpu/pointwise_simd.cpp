@@ -358,7 +358,8 @@ void from_float16(Index n, const std::uint16_t* __restrict x, float* __restrict 
 void to_float16(Index n, const float* __restrict x, std::uint16_t* __restrict y) {
   for (Index i = 0; i < n; ++i) {
     const std::uint32_t bits = bits_of(x[i]), magnitude = bits & 0x7fffffff;
-    // 13 bits less, the exponent's bias from 127 to 15; below 2^-14 adding 1/2 leaves the steps in the low bits.
+    // 13 bits less, the exponent's bias from 127 to 15; below 2^-14 adding 1/2 leaves the steps in the low
+    // bits.
     const std::uint32_t normal = (magnitude + 0xc8000fff + (magnitude >> 13 & 1)) >> 13;
     const std::uint32_t subnormal = bits_of(float_of(magnitude) + 0.5F) - 0x3f000000;
     const std::uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;

@@ -107,13 +107,14 @@ void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* 
 // 2^(237 - 20 j): each square, exact in double precision, is rounded to the largest bin that sees it, its
 // remainder to the next, and so on for four bins below the largest square of a block. So each bin's sum is
 // exact for up to 2^33 terms, and bins may be added in any order. Three bins from the first that is not zero
-// are the same for every split into blocks: they are the sum, to 2^-40 of the largest square.
+// are the same for every split into blocks: they are the sum, to 2^-40 of the largest square. It is not finite
+// when any term is not.
 inline constexpr Index kSquareBins = 32;
 void add_squares(Index n, const float* x, double* bins);
 double sum_of_bins(const double* bins);
 
-// 16-bit floats as bits. Narrowing rounds to the nearest, ties to even; what is too large becomes infinite, and
-// numbers below fp16's normal range keep its coarser steps.
+// 16-bit floats as bits. Narrowing rounds to the nearest, ties to even; what is too large becomes infinite,
+// and numbers below fp16's normal range keep its coarser steps.
 float from_bfloat16(std::uint16_t bits);
 float from_float16(std::uint16_t bits);
 std::uint16_t to_bfloat16(float x);

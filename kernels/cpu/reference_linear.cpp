@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/reference.h"
@@ -116,6 +117,9 @@ void add_squares(Index n, const float* x, double* bins) {
 }
 
 double sum_of_bins(const double* bins) {
+  // What is not finite may stand in bins beyond those that count.
+  const double all = std::accumulate(bins, bins + kSquareBins, 0.0);
+  if (!std::isfinite(all)) return all;
   for (Index j = 0; j + 2 < kSquareBins; ++j) {
     if (bins[j] != 0) return bins[j] + (bins[j + 1] + bins[j + 2]);
   }

@@ -7,45 +7,13 @@
 #include <cmath>
 #include <functional>
 
-#include "exec/run.h"
-#include "program/check.h"
-#include "program/program.h"
+#include "tests/exec/small_model.h"
 
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kBatch = 16;
-
-Model tiny(const char* preset) {
-  Model m = preset_model(preset);
-  m.hidden = 32;
-  m.layers = 4;
-  m.vocab = 64;
-  m.ffn_hidden = 48;
-  m.max_positions = 16;
-  m.heads = 8;
-  if (m.kv_heads > 0) m.kv_heads = 4;
-  return m;
-}
-
 Training fp32(Precision precision = Precision::kFp32) {
   return {.global_batch = kBatch, .sequence = 8, .precision = precision, .math = Math::kFp32};
-}
-
-Stack stack(bool flash = true) {
-  Stack s;
-  s.flash_attention = flash;
-  s.bucket = Bytes{20000};
-  return s;
-}
-
-exec::RunResult train(const Model& m, const Plan& p, const Training& t, const Stack& s,
-                      std::int64_t steps = 2) {
-  program::check_plan(m, p, t, {"plan", ""});
-  const auto program = program::compile(m, p, t, s);
-  const auto problems = program::check(program);
-  EXPECT_TRUE(problems.empty()) << short_name(p) << ": " << problems.front();
-  return exec::run(program, {.steps = steps, .seed = 7, .learning_rate = 0.01F, .capture = true});
 }
 
 // Largest |a - b| over the largest |b| of each tensor. Padding rows of a split vocabulary are left out.
@@ -90,40 +58,6 @@ TEST_P(Equivalence, LossesGradientsAndParametersEqualTheSerialRun) {
                 2e-5 * expected.steps[s].gradient_norm);
   }
   difference(actual.gradients, expected.gradients);
-}
-
-Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,
-          std::int64_t micro_batch = 1) {
-  Plan p;
-  p.tp = tp;
-  p.pp = pp;
-  p.dp = dp;
-  p.zero = zero;
-  p.micro_batch = micro_batch;
-  p.micro_batches = kBatch / dp / micro_batch;
-  return p;
-}
-Plan with(Plan p, Schedule s, std::int64_t vpp = 1) {
-  p.schedule = s;
-  p.vpp = vpp;
-  return p;
-}
-Plan with(Plan p, Recompute r, std::int64_t every = 1) {
-  p.recompute = r;
-  p.recompute_layers = every;
-  return p;
-}
-Plan sp(Plan p) {
-  p.sequence_parallel = true;
-  return p;
-}
-Plan uneven(Plan p, std::vector<std::int64_t> layers) {
-  p.chunk_layers = std::move(layers);
-  return p;
-}
-Plan shard_group(Plan p, std::int64_t n) {
-  p.shard_group = n;
-  return p;
 }
 
 const Case kCases[] = {
@@ -222,7 +156,7 @@ TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
   const Model m = tiny("tiny-gpt");
   Plan serial;
   serial.micro_batches = kBatch;
-  const auto expected = train(m, serial, fp32(), stack(), 1);
+  const auto expected = train(m, serial, fp32(), stack(), small_run(1));
   for (const char* dropped : {"layer2/mlp/fc2/all-reduce", "layer0/attn/qkv/dgrad/all-reduce",
                               "unit0/reduce-scatter", "loss/sum/all-reduce"}) {
     auto program = program::compile(m, plan(2, 1, 2, 1), fp32(), stack());
@@ -293,7 +227,7 @@ TEST(Equivalence, GradientsAreClippedToTheLargestNorm) {
   const auto run = [&](double clip) {
     Training t = fp32(Precision::kSgd);
     t.clip = clip;
-    return train(m, sp(plan(2, 2, 2, 1)), t, stack(), 1);
+    return train(m, sp(plan(2, 2, 2, 1)), t, stack(), small_run(1));
   };
   const auto free = run(1e6), clipped = run(0.125), unmeasured = run(0);
   ASSERT_GT(free.steps[0].gradient_norm, 0.25);

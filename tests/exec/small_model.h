@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model that trains in milliseconds, and plans for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "exec/run.h"
+#include "program/check.h"
+#include "program/program.h"
+
+namespace orrery {
+
+constexpr std::int64_t kBatch = 16;
+
+inline Model tiny(const char* preset) {
+  Model m = preset_model(preset);
+  m.hidden = 32;
+  m.layers = 4;
+  m.vocab = 64;
+  m.ffn_hidden = 48;
+  m.max_positions = 16;
+  m.heads = 8;
+  if (m.kv_heads > 0) m.kv_heads = 4;
+  return m;
+}
+
+inline Stack stack(bool flash = true) {
+  Stack s;
+  s.flash_attention = flash;
+  s.bucket = Bytes{20000};
+  return s;
+}
+
+inline exec::RunOptions small_run(std::int64_t steps = 2) {
+  return {.steps = steps, .seed = 7, .learning_rate = 0.01F, .capture = true};
+}
+
+inline exec::RunResult train(const Model& m, const Plan& p, const Training& t, const Stack& s,
+                             const exec::RunOptions& options = small_run()) {
+  program::check_plan(m, p, t, {"plan", ""});
+  const auto program = program::compile(m, p, t, s);
+  const auto problems = program::check(program);
+  EXPECT_TRUE(problems.empty()) << short_name(p) << ": " << problems.front();
+  return exec::run(program, options);
+}
+
+inline Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,
+                 std::int64_t micro_batch = 1) {
+  Plan p;
+  p.tp = tp;
+  p.pp = pp;
+  p.dp = dp;
+  p.zero = zero;
+  p.micro_batch = micro_batch;
+  p.micro_batches = kBatch / dp / micro_batch;
+  return p;
+}
+inline Plan with(Plan p, Schedule s, std::int64_t vpp = 1) {
+  p.schedule = s;
+  p.vpp = vpp;
+  return p;
+}
+inline Plan with(Plan p, Recompute r, std::int64_t every = 1) {
+  p.recompute = r;
+  p.recompute_layers = every;
+  return p;
+}
+inline Plan sp(Plan p) {
+  p.sequence_parallel = true;
+  return p;
+}
+inline Plan uneven(Plan p, std::vector<std::int64_t> layers) {
+  p.chunk_layers = std::move(layers);
+  return p;
+}
+inline Plan shard_group(Plan p, std::int64_t n) {
+  p.shard_group = n;
+  return p;
+}
+
+}  // namespace orrery
