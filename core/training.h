@@ -79,12 +79,13 @@ struct Training {
   double tokens = 0;              // of the whole run; 0: unknown
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
-  bool dropout = false;  // keeps one-byte masks
+  double dropout = 0;  // probability; with it one-byte masks are kept
   double clip = 1.0;     // largest global gradient norm; 0: gradients are neither measured nor clipped
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
   DType gradient_type() const { return float_type(bytes_per_parameter(precision).gradient, math); }
+  bool drops() const { return dropout > 0; }
   // fp16 has a narrow range: the loss is multiplied by a factor that follows the gradients' size.
   bool scales_loss() const { return activation_type() == DType::kFloat16; }
   // The global gradient norm is wanted for clipping, and to see gradients that overflowed.
@@ -107,7 +108,11 @@ void describe(V& v, Training& t) {
   v(Field{.name = "precision", .help = "recipe: bytes of parameter, gradient, master and moments"},
     t.precision);
   v(Field{.name = "math", .help = "number format of matrix products"}, t.math);
-  v(Field{.name = "dropout", .help = "dropout after attention and MLP, and on attention scores"}, t.dropout);
+  v(Field{.name = "dropout",
+          .help = "probability of dropout after attention and MLP, and on attention scores",
+          .min = 0,
+          .max = 0.9},
+    t.dropout);
   v(Field{.name = "clip",
           .help = "largest global gradient norm; 0 neither measures nor clips",
           .min = 0,

@@ -20,6 +20,12 @@ const std::int32_t* ids(const float* p) {
   return reinterpret_cast<const std::int32_t*>(p);
 }
 
+std::uint8_t* mask(float* p) {
+  return reinterpret_cast<std::uint8_t*>(p);
+}
+const std::uint8_t* mask(const float* p) {
+  return reinterpret_cast<const std::uint8_t*>(p);
+}
 double* doubles(float* p) {
   return reinterpret_cast<double*>(p);
 }
@@ -30,8 +36,9 @@ const double* doubles(const float* p) {
 ref::NormShape norm_shape(const program::Op& op) {
   return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm};
 }
-ref::AttentionShape attention_shape(const program::Op& op) {
-  return {op.dims[0], op.dims[1], op.dims[2], op.dims[3], op.dims[4], op.dims[5] != 0};
+ref::AttentionShape attention_shape(const OpArguments& a) {
+  const auto& d = a.op.dims;
+  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, a.tp_rank * d[2], a.dropout};
 }
 ref::HeadNormShape head_norm_shape(const program::Op& op) {
   return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3]};
@@ -161,14 +168,18 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kRopeGrad:
       return kernels::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
     case OpKind::kAttention:
-      return kernels::attention(attention_shape(a.op), in[0], out[0], out[1]);
+      return kernels::attention(attention_shape(a), in[0], out[0], out[1], mask(out[2]));
     case OpKind::kAttentionGrad:
-      return kernels::attention_grad(attention_shape(a.op), in[0], in[1], in[2], in[3], out[0]);
+      return kernels::attention_grad(attention_shape(a), in[0], in[1], in[2], mask(in[4]), in[3], out[0]);
     case OpKind::kActivation:
       return fast.activation(d[0], d[1], d[2] != 0, in[0], out[0]);
     case OpKind::kActivationGrad:
       return fast.activation_grad(d[0], d[1], d[2] != 0, in[0], in[1], out[0]);
     case OpKind::kResidual:
+      if (a.dropout.probability > 0) {
+        return kernels::dropout_residual(a.dropout, {d[0], d[1], d[4], d[5] * a.tp_rank * d[0]}, in[0], in[1],
+                                         in[2], out[0], mask(out[1]));
+      }
       return fast.residual(d[0], d[1], in[0], in[1], in[2], out[0]);
     case OpKind::kBiasGrad:
       return kernels::bias_grad(d[0], d[1], in[0], out[0], accumulate);
@@ -203,6 +214,7 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kOptimizer:
       return update(a);
     case OpKind::kDropoutGrad:
+      return kernels::dropout_grad(a.dropout, d[0] * d[1], in[0], mask(in[1]), out[0]);
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:
     case OpKind::kAllGather:

@@ -30,6 +30,7 @@ struct OpArguments {
   DType type = DType::kFloat32;  // of what it writes first, where the kernel moves elements as they are
   float token_weight = 1;        // 1 / tokens of the global batch
   double loss_scale = 1;         // times the loss that gradients are of
+  kernels::Dropout dropout{};    // of this op and micro-batch
   float clip = 0;                // largest gradient norm; 0: any
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};

@@ -395,6 +395,7 @@ void Rank::compute(const Op& op, std::int32_t micro_batch, std::int64_t number) 
   a.clip = static_cast<float>(program_.training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = counted_[static_cast<std::size_t>(op.dims[1])];
   a.precision = program_.training.precision;
+  a.dropout = dropout(op, micro_batch, number);
   staging_.widen(a);
   run_cpu_op(a);
   staging_.narrow();
@@ -403,6 +404,16 @@ void Rank::compute(const Op& op, std::int32_t micro_batch, std::int64_t number) 
     const auto* bins = reinterpret_cast<const double*>(a.out[0]);
     require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch, number);
   }
+}
+
+// Elements are named as the loader numbers sequences: over all steps, micro-batches of replicas in turn.
+kernels::Dropout Rank::dropout(const Op& op, std::int32_t micro_batch, std::int64_t number) const {
+  if (forward_only_) return {};
+  const Plan& p = program_.plan;
+  const std::int64_t which = op.kind == OpKind::kResidual ? op.dims[3] : 0;
+  return {program_.training.dropout, hash_mix(options_.seed),
+          static_cast<std::uint32_t>(4 * op.layer + which),
+          ((number * p.micro_batches + micro_batch) * p.dp + at_.dp) * p.micro_batch};
 }
 
 // Where a run that diverges is stopped: at the loss, or at the first gradient of this rank.

@@ -86,6 +86,7 @@ class Rank {
   void complete(program::Stream stream);
   Clock::time_point execute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
   void compute(const program::Op& op, std::int32_t micro_batch, std::int64_t number);
+  kernels::Dropout dropout(const program::Op& op, std::int32_t micro_batch, std::int64_t number) const;
   void require_finite(double value, const program::Op& op, std::int32_t micro_batch,
                       std::int64_t number) const;
   Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);

@@ -28,7 +28,6 @@ std::string run_problem(const program::Program& program) {
         "the CPU engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
         name_of(t.precision), name_of(t.math), half ? "bf16, fp16" : "fp32");
   }
-  if (program.training.dropout) return "the CPU engine has no dropout yet (allowed: training.dropout false)";
   if (program.model.positions == Positions::kAlibi)
     return "the CPU engine has no ALiBi positions (allowed: learned, rotary, none)";
   constexpr std::int64_t kMostRanks = 256;

@@ -11,9 +11,12 @@
 //   kNormGrad        as kNorm; reads {x, weight, dy, d residual?} writes {dx, dweight, dbias?}
 //   kHeadNorm/Grad   {T, row width, heads normalised, head size}; Q and K heads stand first in a row
 //   kRope/Grad       {T, row width, heads rotated, head size, s}   in place
-//   kAttention/Grad  {b, s, query heads, KV heads, head size, materialised}
+//   kAttention/Grad  {b, s, query heads, KV heads, head size, copies of the scores in memory}
+//                    reads {qkv} writes {ctx, softmax, mask?}; reads {qkv, ctx, softmax, dctx, mask?}
 //   kActivation/Grad {T, f, gated}
-//   kResidual        {rows, h}      y = x + o (+ bias)
+//   kResidual        {rows, h, has bias, 1: of attention, 2: of the MLP, s, rows are a shard}
+//                    y = x + drop(o (+ bias)); writes {y, mask?}
+//   kDropoutGrad     {rows, h}      reads {dy, mask}
 //   kBiasGrad        {rows, width}  db (+)= column sums
 //   kLossMax         {T, columns of this rank, 0, V}
 //   kLossSum, kLoss, kLossGrad likewise
@@ -144,6 +147,7 @@ class Emitter {
                std::int32_t y);
   void norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index, std::int32_t x,
                  std::int32_t dy, std::int32_t residual, std::int32_t dx);
+  std::int64_t score_copies() const;
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);

@@ -13,6 +13,11 @@
 
 namespace orrery::program {
 
+// Of the scores, in memory: none with FlashAttention; the softmax; with dropout also what is left of it.
+std::int64_t Emitter::score_copies() const {
+  return stack.flash_attention ? 0 : training.drops() ? 2 : 1;
+}
+
 void Emitter::attention_forward(const std::string& base, LayerTensors& s) {
   const std::int64_t scores = z.b * z.heads * z.s * z.s;
   const bool flash = stack.flash_attention;
@@ -21,16 +26,16 @@ void Emitter::attention_forward(const std::string& base, LayerTensors& s) {
     s.softmax = activation(base + "/lse", z.b * z.heads * z.s, DType::kFloat32);
   } else {
     // Softmax output; with dropout also its mask and the dropped-out copy.
-    s.softmax = activation(base + "/scores", scores * (training.dropout ? 2 : 1));
-    if (training.dropout) s.scores_mask = activation(base + "/scores-mask", scores, DType::kByte);
+    s.softmax = activation(base + "/scores", scores * score_copies());
+    if (training.drops()) s.scores_mask = activation(base + "/scores-mask", scores, DType::kByte);
   }
   writes.push_back({s.softmax});
   if (s.scores_mask >= 0) writes.push_back({s.scores_mask});
-  Op& o =
-      op(OpKind::kAttention, base, {z.b, z.s, z.heads, z.kv, z.head, !flash}, {{s.qkv}}, std::move(writes));
+  Op& o = op(OpKind::kAttention, base, {z.b, z.s, z.heads, z.kv, z.head, score_copies()}, {{s.qkv}},
+             std::move(writes));
   const double full = 4.0 * static_cast<double>(scores) * static_cast<double>(z.head);
   o.flops = flash ? 0.5 * full : full;
-  const std::int64_t passes = training.dropout ? 8 : 5;  // scores written, softmax, dropout, read
+  const std::int64_t passes = training.drops() ? 8 : 5;  // scores written, softmax, dropout, read
   o.traffic = Bytes{z.tokens * (z.qkv + z.q) * z.beta + (flash ? 0 : passes * scores * z.beta)};
 }
 
@@ -65,21 +70,21 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   const std::int32_t o_sum = sum_over_tp(name("attn/out"), o, name("attn/out/sum"));
 
   const auto residual = [&](const char* op_name, std::int32_t from, std::int32_t branch, std::int32_t bias,
-                            std::int32_t to, std::int32_t& mask, const char* mask_name) {
+                            std::int32_t to, std::int32_t& mask, const char* mask_name, std::int64_t which) {
     std::vector<Ref> in{{from}, {branch}};
     if (bias >= 0) in.push_back(weight(bias));
     std::vector<Ref> out{{to}};
     std::int64_t bytes = 3 * z.rows * z.h * z.beta;
-    if (training.dropout) {
+    if (training.drops()) {
       mask = activation(name(mask_name), z.rows * z.h, DType::kByte);
       out.push_back({mask});
       bytes += z.rows * z.h;
     }
-    elementwise(OpKind::kResidual, name(op_name), {z.rows, z.h, bias >= 0}, std::move(in), std::move(out),
-                bytes);
+    elementwise(OpKind::kResidual, name(op_name), {z.rows, z.h, bias >= 0, which, z.s, z.sp}, std::move(in),
+                std::move(out), bytes);
   };
   s.y = activation(name("attn/residual/out"), z.rows * z.h);
-  residual("attn/residual", x, o_sum, w.out_bias, s.y, s.mask1, "attn/dropout-mask");
+  residual("attn/residual", x, o_sum, w.out_bias, s.y, s.mask1, "attn/dropout-mask", 1);
 
   s.n2 = activation(name("mlp/norm/out"), z.rows * z.h);
   norm_op(name("mlp/norm"), w.norm2, w.norm2_bias, s.y, s.n2);
@@ -95,7 +100,7 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   gemm(name("mlp/fc2"), z.tokens, z.h, z.f, kTransB, {{s.v}, weight(w.fc2)}, {{r}});
   const std::int32_t r_sum = sum_over_tp(name("mlp/fc2"), r, name("mlp/fc2/sum"));
   s.out = activation(name("out"), z.rows * z.h);
-  residual("mlp/residual", s.y, r_sum, w.fc2_bias, s.out, s.mask2, "mlp/dropout-mask");
+  residual("mlp/residual", s.y, r_sum, w.fc2_bias, s.out, s.mask2, "mlp/dropout-mask", 2);
   return s;
 }
 
@@ -117,7 +122,7 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   // The gradient of a residual branch: masked by dropout, its bias summed, gathered over rows.
   const auto branch = [&](const char* base, std::int32_t d, std::int32_t mask, std::int32_t bias) {
     std::int32_t g = d;
-    if (training.dropout) {
+    if (training.drops()) {
       g = activation(name(base) + "/dropped-grad", z.rows * z.h);
       elementwise(OpKind::kDropoutGrad, name(base) + "/dropout-grad", {z.rows, z.h}, {{d}, {mask}}, {{g}},
                   z.rows * z.h * (2 * z.beta + 1));
@@ -169,7 +174,7 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   if (s.scores_mask >= 0) reads.push_back({s.scores_mask});
   const bool flash = stack.flash_attention;
   Op& attention = op(OpKind::kAttentionGrad, name("attn/core/grad"),
-                     {z.b, z.s, z.heads, z.kv, z.head, !flash}, std::move(reads), {{dqkv}});
+                     {z.b, z.s, z.heads, z.kv, z.head, score_copies()}, std::move(reads), {{dqkv}});
   const std::int64_t scores = z.b * z.heads * z.s * z.s;
   attention.flops = (flash ? 5.0 : 8.0) * static_cast<double>(scores) * static_cast<double>(z.head);
   attention.traffic = Bytes{z.tokens * (2 * z.qkv + 2 * z.q) * z.beta + (flash ? 0 : 7 * scores * z.beta)};

@@ -30,14 +30,16 @@ constexpr Index kQueries = 64;  // a block
 
 // One head of one sample in the fused rows [q | k | v]; query heads share key heads evenly.
 struct Head {
-  Head(const reference::AttentionShape& s, Index sample, Index index)
-      : rows(sample * s.seq),
+  Head(const reference::AttentionShape& s, Index of_sample, Index head_index)
+      : sample(of_sample),
+        index(head_index),
+        rows(sample * s.seq),
         q(rows * s.width() + index * s.head),
         k(rows * s.width() + (s.heads + index * s.kv / s.heads) * s.head),
         v(rows * s.width() + (s.heads + s.kv + index * s.kv / s.heads) * s.head),
         out(rows * s.heads * s.head + index * s.head),
         lse((sample * s.heads + index) * s.seq) {}
-  Index rows, q, k, v, out, lse;
+  Index sample, index, rows, q, k, v, out, lse;
 };
 
 template <class Visit>
@@ -64,6 +66,15 @@ void scaled_scores(const reference::AttentionShape& s, const float* qkv, const H
            qkv + at.q + first * s.width(), qkv + at.k, scores);
 }
 
+// What dropout leaves of the scores (or their gradients) of one query.
+void drop_scores(const reference::AttentionShape& s, const Head& at, Index query, Index keys, float* row) {
+  if (!s.drops()) return;
+  thread_local std::vector<std::uint8_t> kept;
+  kept.resize(static_cast<std::size_t>(keys));
+  keep(s.dropout, at.sample, (s.first_head + at.index) * s.seq + query, keys, kept.data());
+  dropout_grad(s.dropout, keys, row, kept.data(), row);
+}
+
 float* workspace(std::size_t blocks, Index seq) {
   thread_local std::vector<float> space;
   const std::size_t need = blocks * static_cast<std::size_t>(kQueries * seq);
@@ -73,8 +84,9 @@ float* workspace(std::size_t blocks, Index seq) {
 
 }  // namespace
 
-void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax) {
-  if (s.materialised) return reference::attention(s, qkv, out, softmax);
+void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax,
+               std::uint8_t* mask) {
+  if (s.materialised) return reference::attention(s, qkv, out, softmax, mask);
   const Pointwise& p = pointwise();
   const Index width = s.width(), out_width = s.heads * s.head;
   float* scores = workspace(1, s.seq);
@@ -86,6 +98,7 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
       float largest = 0;
       sums[i] = p.softmax_row(first + i + 1, keys, scores + i * keys, &largest);
       softmax[at.lse + first + i] = largest + std::log(sums[i]);
+      drop_scores(s, at, first + i, keys, scores + i * keys);
     }
     float* o = out + at.out + first * out_width;
     multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
@@ -94,10 +107,11 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
   });
 }
 
-// With D_i = dO_i . O_i: dP = dO V', dS = P (dP - D) / sqrt(d); dQ = dS K, dK = dS' Q, dV = P' dO.
+// With D_i = dO_i . O_i: dP = drop(dO V'), dS = P (dP - D) / sqrt(d); dQ = dS K, dK = dS' Q, dV = drop(P)'
+// dO.
 void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
-                    const float* softmax, const float* d_out, float* d_qkv) {
-  if (s.materialised) return reference::attention_grad(s, qkv, out, softmax, d_out, d_qkv);
+                    const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv) {
+  if (s.materialised) return reference::attention_grad(s, qkv, out, softmax, mask, d_out, d_qkv);
   const Pointwise& p = pointwise();
   const Index width = s.width(), out_width = s.heads * s.head;
   const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
@@ -119,7 +133,9 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
       const Index row = o + i * out_width;
       const float d = p.dot(s.head, d_out + row, out + row);
       p.probabilities_row(first + i + 1, keys, softmax[at.lse + first + i], probabilities + i * keys);
+      drop_scores(s, at, first + i, keys, d_scores + i * keys);
       p.score_grad_row(keys, d, scale, probabilities + i * keys, d_scores + i * keys);
+      drop_scores(s, at, first + i, keys, probabilities + i * keys);
     }
     multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = width}, d_scores,
              qkv + at.k, d_qkv + q);

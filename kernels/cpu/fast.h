@@ -15,9 +15,10 @@ void gemm(const reference::Gemm& g, const float* a, const float* b, const float*
 
 // FlashAttention's memory: scores exist for one block of queries of one head at a time, in a workspace of the
 // thread of at most 2 x 64 x seq floats. Materialised probabilities take the reference's way.
-void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax);
+void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax,
+               std::uint8_t* mask);
 void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
-                    const float* softmax, const float* d_out, float* d_qkv);
+                    const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv);
 
 void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
 

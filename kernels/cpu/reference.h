@@ -7,9 +7,7 @@
 
 #include <cstdint>
 
-namespace orrery::kernels {
-using Index = std::int64_t;
-}
+#include "kernels/cpu/dropout.h"
 
 namespace orrery::kernels::reference {
 
@@ -44,15 +42,20 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
 void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
 
 // Causal softmax(q k' / sqrt(d)) v on fused rows [q heads | k heads | v heads]. `softmax` receives the
-// log-sum-exp [b, heads, s], or with `materialised` the probabilities [b, heads, s, s].
+// log-sum-exp [b, heads, s], or with `materialised` the probabilities [b, heads, s, s]. Dropout acts on
+// probabilities, element (head s + query, key) of a sample; what is dropped of materialised ones stands in
+// `mask` [b, heads, s, s], and after the probabilities what is left of them.
 struct AttentionShape {
   Index batch, seq, heads, kv, head;
   bool materialised = false;
+  Index first_head = 0;  // of all tensor ranks' heads
+  Dropout dropout{};
+  bool drops() const { return dropout.probability > 0; }
   Index width() const { return (heads + 2 * kv) * head; }
 };
-void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax);
+void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax, std::uint8_t* mask);
 void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
-                    const float* d_out, float* d_qkv);
+                    const std::uint8_t* mask, const float* d_out, float* d_qkv);
 
 // GELU (tanh form, as GPT-2), or gated: silu(gate) * up with rows [gate | up].
 void activation(Index rows, Index width, bool gated, const float* u, float* v);
@@ -107,8 +110,8 @@ void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* 
 // 2^(237 - 20 j): each square, exact in double precision, is rounded to the largest bin that sees it, its
 // remainder to the next, and so on for four bins below the largest square of a block. So each bin's sum is
 // exact for up to 2^33 terms, and bins may be added in any order. Three bins from the first that is not zero
-// are the same for every split into blocks: they are the sum, to 2^-40 of the largest square. It is not finite
-// when any term is not.
+// are the same for every split into blocks: they are the sum, to 2^-40 of the largest square. It is not
+// finite when any term is not.
 inline constexpr Index kSquareBins = 32;
 void add_squares(Index n, const float* x, double* bins);
 double sum_of_bins(const double* bins);

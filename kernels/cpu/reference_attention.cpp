@@ -44,8 +44,9 @@ float softmax_row(const AttentionShape& s, const HeadView& at, const float* qkv,
 
 }  // namespace
 
-void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax) {
+void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax, std::uint8_t* mask) {
   std::vector<float> row(static_cast<std::size_t>(s.seq));
+  std::vector<std::uint8_t> kept(row.size());
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
       const HeadView at(s, b, h);
@@ -57,6 +58,14 @@ void attention(const AttentionShape& s, const float* qkv, float* out, float* sof
           std::fill(p + i + 1, p + s.seq, 0.0F);
         else
           softmax[query] = lse;
+        if (s.drops()) {
+          keep(s.dropout, b, (s.first_head + h) * s.seq + i, s.seq, kept.data());
+          float* left = s.materialised ? p + s.batch * s.heads * s.seq * s.seq : p;
+          for (Index j = 0; j < s.seq; ++j)
+            left[j] = kept[static_cast<std::size_t>(j)] != 0 && j <= i ? p[j] * s.dropout.scale() : 0.0F;
+          if (s.materialised) std::copy(kept.begin(), kept.end(), mask + query * s.seq);
+          p = left;
+        }
         float* o = out + ((b * s.seq + i) * s.heads + h) * s.head;
         std::fill_n(o, s.head, 0.0F);
         for (Index j = 0; j <= i; ++j) {
@@ -67,9 +76,11 @@ void attention(const AttentionShape& s, const float* qkv, float* out, float* sof
   }
 }
 
-// With D_i = sum(dO_i O_i): dP_ij = dO_i v_j, dS_ij = P_ij (dP_ij - D_i) / sqrt(d).
+// With D_i = sum(dO_i O_i): dP_ij = m_ij dO_i v_j, dS_ij = P_ij (dP_ij - D_i) / sqrt(d), dv_j = m_ij P_ij
+// dO_i, where dropout has m = 0 or 1 / (1 - p).
 void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
-                    const float* d_out, float* d_qkv) {
+                    const std::uint8_t* mask, const float* d_out, float* d_qkv) {
+  std::vector<std::uint8_t> kept(static_cast<std::size_t>(s.seq));
   const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
   std::fill_n(d_qkv, s.batch * s.seq * s.width(), 0.0F);
   for (Index b = 0; b < s.batch; ++b) {
@@ -79,16 +90,23 @@ void attention_grad(const AttentionShape& s, const float* qkv, const float* out,
         const Index query = (b * s.heads + h) * s.seq + i;
         const Index row = ((b * s.seq + i) * s.heads + h) * s.head;
         const float d = dot(d_out + row, out + row, s.head);
+        if (s.drops() && s.materialised)
+          std::copy_n(mask + query * s.seq, s.seq, kept.begin());
+        else if (s.drops())
+          keep(s.dropout, b, (s.first_head + h) * s.seq + i, s.seq, kept.data());
         for (Index j = 0; j <= i; ++j) {
+          const float left = !s.drops()                               ? 1.0F
+                             : kept[static_cast<std::size_t>(j)] != 0 ? s.dropout.scale()
+                                                                      : 0.0F;
           const float* q = qkv + at.q_row(i);
           const float* k = qkv + at.k_row(j);
           const float p = s.materialised ? softmax[query * s.seq + j]
                                          : std::exp(scale * dot(q, k, s.head) - softmax[query]);
-          const float ds = p * (dot(d_out + row, qkv + at.v_row(j), s.head) - d) * scale;
+          const float ds = p * (left * dot(d_out + row, qkv + at.v_row(j), s.head) - d) * scale;
           for (Index x = 0; x < s.head; ++x) {
             d_qkv[at.q_row(i) + x] += ds * k[x];
             d_qkv[at.k_row(j) + x] += ds * q[x];
-            d_qkv[at.v_row(j) + x] += p * d_out[row + x];
+            d_qkv[at.v_row(j) + x] += left * p * d_out[row + x];
           }
         }
       }

@@ -89,6 +89,56 @@ TEST(Fast, SixteenBitFloats) {
   EXPECT_EQ(reference::to_float16(65520.0F), 0x7c00);
 }
 
+// The known answers of Random123's kat_vectors.
+TEST(Dropout, PhiloxGivesItsPublishedNumbers) {
+  using Words = std::array<std::uint32_t, 4>;
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({~0U, ~0U, ~0U, ~0U}, {~0U, ~0U}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// As many as asked, in every row, sample, op and seed anew; shards of rows are those of the whole.
+TEST(Dropout, KeepsItsShareOfWhateverItIsAskedFor) {
+  const Index width = 4001;
+  const auto mask = [&](const Dropout& d, Index sample, Index row) {
+    std::vector<std::uint8_t> m(width);
+    keep(d, sample, row, width, m.data());
+    return m;
+  };
+  for (const double p : {0.1, 0.5, 0.9}) {
+    const Dropout d{p, 5, 3, 100};
+    const auto first = mask(d, 0, 0);
+    const double kept =
+        static_cast<double>(std::count(first.begin(), first.end(), 1)) / static_cast<double>(width);
+    EXPECT_NEAR(kept, 1 - p, 5 * std::sqrt(p * (1 - p) / static_cast<double>(width)));
+    EXPECT_EQ(first, mask({p, 5, 3, 60}, 40, 0)) << "the same sample in another micro-batch";
+    for (const Dropout& other : {Dropout{p, 6, 3, 100}, Dropout{p, 5, 4, 100}, Dropout{p, 5, 3, 101},
+                                 Dropout{p, 5, 3, 100 + (Index{1} << 32)}})
+      EXPECT_NE(first, mask(other, 0, 0));
+    EXPECT_NE(first, mask(d, 0, 1));
+  }
+  const Dropout d{0.3, 1, 2, 7};
+  const Index rows = 12, columns = 10;
+  const Vector x = random_vector(rows * columns, 1), branch = random_vector(rows * columns, 2),
+               bias = random_vector(columns, 3);
+  Vector whole(x.size()), shards(x.size()), dx(x.size());
+  std::vector<std::uint8_t> kept(x.size()), part(x.size());
+  dropout_residual(d, {rows, columns, 4, 0}, x.data(), branch.data(), bias.data(), whole.data(), kept.data());
+  for (Index first = 0; first < rows; first += 3) {
+    const auto at = static_cast<std::size_t>(first * columns);
+    dropout_residual(d, {3, columns, 4, first}, &x[at], &branch[at], bias.data(), &shards[at], &part[at]);
+  }
+  EXPECT_EQ(whole, shards);
+  EXPECT_EQ(kept, part);
+  dropout_grad(d, rows * columns, branch.data(), kept.data(), dx.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(dx[i], kept[i] != 0 ? branch[i] * (1 / 0.7F) : 0.0F);
+    EXPECT_EQ(whole[i] == x[i], kept[i] == 0);
+  }
+}
+
 TEST(Fast, MatrixProducts) {
   for (const Index m : {1, 7, 33}) {
     for (const bool ta : {false, true}) {
@@ -136,16 +186,17 @@ TEST(Fast, Norms) {
 TEST(Fast, Attention) {
   for (const Index seq : {3, 64, 150}) {
     for (const Index kv : {2, 4}) {
-      const reference::AttentionShape s{2, seq, 4, kv, 10};
+      reference::AttentionShape s{2, seq, 4, kv, 10};
+      if (seq != 64) s.dropout = {0.25, kSeed, 12, 9};
       const Vector qkv = random_vector(2 * seq * s.width(), 1, 3), d_out = random_vector(2 * seq * 4 * 10, 2);
       Vector out(d_out.size()), lse(static_cast<std::size_t>(2 * 4 * seq)), d(qkv.size());
       Vector out2(out.size()), lse2(lse.size()), d2(qkv.size());
-      reference::attention(s, qkv.data(), out.data(), lse.data());
-      kernels::attention(s, qkv.data(), out2.data(), lse2.data());
+      reference::attention(s, qkv.data(), out.data(), lse.data(), nullptr);
+      kernels::attention(s, qkv.data(), out2.data(), lse2.data(), nullptr);
       expect_near(out2, out, 2e-6, "out");
       expect_near(lse2, lse, 2e-6, "log-sum-exp");
-      reference::attention_grad(s, qkv.data(), out.data(), lse.data(), d_out.data(), d.data());
-      kernels::attention_grad(s, qkv.data(), out2.data(), lse2.data(), d_out.data(), d2.data());
+      reference::attention_grad(s, qkv.data(), out.data(), lse.data(), nullptr, d_out.data(), d.data());
+      kernels::attention_grad(s, qkv.data(), out2.data(), lse2.data(), nullptr, d_out.data(), d2.data());
       expect_near(d2, d, 5e-6, "d_qkv");
     }
   }

@@ -78,28 +78,33 @@ TEST(Gradient, HeadNorm) {
 }
 
 TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
-  for (const bool materialised : {false, true}) {
-    const AttentionShape s{2, 5, 4, 2, 4, materialised};
+  for (const auto& [materialised, dropped] :
+       {std::pair{false, 0.0}, {true, 0.0}, {false, 0.3}, {true, 0.3}}) {
+    AttentionShape s{2, 5, 4, 2, 4, materialised};
+    s.dropout = {dropped, 7, 4, 2};
+    std::vector<std::uint8_t> mask(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq));
     const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
                m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
     const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
-    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
-    attention(s, qkv.data(), out.data(), softmax.data());
-    attention_grad(s, qkv.data(), out.data(), softmax.data(), r.data(), d.data());
+    Vector out(m), softmax(2 * mask.size()), d(n);
+    attention(s, qkv.data(), out.data(), softmax.data(), mask.data());
+    attention_grad(s, qkv.data(), out.data(), softmax.data(), mask.data(), r.data(), d.data());
     expect_gradient(qkv, d, [&](const Vector& v) {
       Vector y(m), scratch(softmax.size());
-      attention(s, v.data(), y.data(), scratch.data());
+      attention(s, v.data(), y.data(), scratch.data(), mask.data());
       return dot(y, r);
     });
   }
 }
 
 TEST(Gradient, FlashEqualsMaterialisedAttention) {
-  const AttentionShape flash{2, 7, 4, 4, 8, false}, naive{2, 7, 4, 4, 8, true};
+  AttentionShape flash{2, 7, 4, 4, 8, false}, naive{2, 7, 4, 4, 8, true};
+  flash.dropout = naive.dropout = {0.2, 3, 8, 5};
+  std::vector<std::uint8_t> mask(2 * 4 * 7 * 7);
   const Vector qkv = random_vector(static_cast<std::size_t>(2 * 7 * flash.width()), 5);
-  Vector a(2 * 7 * 32), b(a.size()), lse(2 * 4 * 7), p(2 * 4 * 7 * 7);
-  attention(flash, qkv.data(), a.data(), lse.data());
-  attention(naive, qkv.data(), b.data(), p.data());
+  Vector a(2 * 7 * 32), b(a.size()), lse(2 * 4 * 7), p(2 * 2 * 4 * 7 * 7);
+  attention(flash, qkv.data(), a.data(), lse.data(), nullptr);
+  attention(naive, qkv.data(), b.data(), p.data(), mask.data());
   EXPECT_EQ(a, b);
 }
 

@@ -78,7 +78,7 @@ std::int64_t saved_per_layer(const Model& base, const Plan& plan, const Training
 
 struct Activations {
   Model m;
-  Training t{.global_batch = 1, .sequence = 2048, .precision = Precision::kMixed, .dropout = true};
+  Training t{.global_batch = 1, .sequence = 2048, .precision = Precision::kMixed, .dropout = 0.1};
   Stack s;
   Plan p;
   double sbh, as_h;  // s b h, and a s / h
@@ -132,7 +132,7 @@ TEST(ActivationBytes, SerialIs34sbhPlus5abs2) {
 TEST(ActivationBytes, LlamaWithGroupedQueries) {
   Activations a;
   a.m = preset_model("llama-3-70b");
-  a.t.dropout = false;
+  a.t.dropout = 0;
   a.s.flash_attention = true;
   a.p.micro_batch = 1;
   a.p.sequence_parallel = true;
