@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <optional>
 
 #include "cli/commands.h"
@@ -21,6 +22,7 @@ namespace {
 struct Options {
   std::string plan, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
   std::vector<std::string> slow;
+  exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::int64_t checkpoint_every = 100;
   bool resume = false, elastic = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
@@ -252,6 +254,7 @@ void execute(App& app, const Options& o) {
   options.learning_rate = static_cast<float>(o.learning_rate);
   options.weight_decay = static_cast<float>(o.weight_decay);
   options.warm_up = o.warm_up;
+  options.collectives = o.collectives;
   options.loss_scale = o.loss_scale;
   options.loss_scale_window = o.loss_scale_window;
   options.decay_to = static_cast<float>(o.decay_to);
@@ -359,6 +362,13 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
+  std::map<std::string, exec::Algorithm> algorithms;
+  for (const auto& [value, name] : enum_names(exec::Algorithm{})) algorithms[name] = value;
+  command
+      ->add_option("--collectives", o->collectives,
+                   "algorithm of sums and gathers over ranks: direct sums in rank order")
+      ->transform(CLI::CheckedTransformer(algorithms))
+      ->default_str("direct");
   CLI::Option* link =
       command->add_option("--link", o->link, "emulate a link of this bandwidth (\"200 MB/s\")");
   command->add_option("--link-latency", o->link_latency, "of a hop over it")

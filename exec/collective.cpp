@@ -7,16 +7,10 @@
 #include <array>
 #include <cstring>
 
+#include "core/fields.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
-
-std::string_view name_of(CollectiveKind kind) {
-  constexpr std::array<std::string_view, 9> kNames{"all-reduce",     "all-reduce-max", "all-gather",
-                                                   "reduce-scatter", "broadcast",      "reduce",
-                                                   "gather",         "scatter",        "all-to-all"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
 
 namespace {
 
@@ -146,16 +140,71 @@ void do_share(std::span<const CollectiveCall> calls, std::size_t self) {
   }
 }
 
+// --- rounds ----------------------------------------------------------------------------------------
+
+bool works_in_output(const CollectiveCall& call, std::size_t self) {
+  return call.kind != CollectiveKind::kReduceScatter &&
+         (call.kind != CollectiveKind::kReduce || self == call.root);
+}
+
+void begin_rounds(const CollectiveCall& call, std::size_t self, std::size_t members, std::byte* work) {
+  const std::size_t size = bytes_of(call.type), part = call.elements / members;
+  if (call.kind == CollectiveKind::kBroadcast && self != call.root) return;
+  const bool gathers = call.kind == CollectiveKind::kAllGather;
+  std::byte* const to = work + (gathers ? self * part * size : 0);
+  const std::size_t bytes = (gathers ? part : call.elements) * size;
+  if (to != call.input && bytes > 0) std::memcpy(to, call.input, bytes);
+}
+
+void end_rounds(const CollectiveCall& call, std::size_t self, std::size_t members, const std::byte* work) {
+  if (call.kind != CollectiveKind::kReduceScatter) return;
+  const std::size_t part = call.elements / members;
+  const void* const mine = work + self * part * bytes_of(call.type);
+  reduce(call.type, false, {&mine, 1}, part, call.accumulate ? call.output : nullptr, call.output);
+}
+
+ElementRange elements_of(const program::Rounds& rounds, const program::Transfer& t, std::size_t elements) {
+  const auto at = [&](std::int32_t block) {
+    return elements * static_cast<std::size_t>(block) / static_cast<std::size_t>(rounds.blocks);
+  };
+  return {at(t.first), at(t.first + t.blocks) - at(t.first)};
+}
+
+void receive_block(const CollectiveCall& call, bool add, const std::byte* from, std::size_t count,
+                   std::byte* to) {
+  if (add) {
+    const std::array<const void*, 2> both{to, from};
+    reduce(call.type, call.kind == CollectiveKind::kAllReduceMax, both, count, nullptr, to);
+  } else if (count > 0) {
+    std::memcpy(to, from, count * bytes_of(call.type));
+  }
+}
+
+const program::Rounds& RoundsCache::find(const CollectiveCall& call, std::size_t members, std::size_t node) {
+  const Key key{call.algorithm, call.kind, call.root, node};
+  const auto [at, added] = rounds_.try_emplace(key);
+  if (added) {
+    at->second = program::rounds_of(call.algorithm, call.kind, static_cast<std::int32_t>(members),
+                                    static_cast<std::int32_t>(call.root), static_cast<std::int32_t>(node));
+  }
+  return at->second;
+}
+
+// --- calls -----------------------------------------------------------------------------------------
+
 // Why the calls do not belong together, or nothing.
 std::string mismatch(std::span<const CollectiveCall> calls, std::span<const std::int64_t> members) {
   const CollectiveCall& first = calls[0];
   const auto text = [](const CollectiveCall& c) {
-    return fmt::format("{} \"{}\" of {} x {} bytes", name_of(c.kind), c.name, c.elements, bytes_of(c.type));
+    const std::string algorithm =
+        c.algorithm == Algorithm::kDirect ? "" : fmt::format("{} ", name_of(c.algorithm));
+    return fmt::format("{}{} \"{}\" of {} x {} bytes", algorithm, name_of(c.kind), c.name, c.elements,
+                       bytes_of(c.type));
   };
   for (std::size_t m = 1; m < calls.size(); ++m) {
     const CollectiveCall& c = calls[m];
     if (c.kind != first.kind || c.name != first.name || c.elements != first.elements ||
-        c.type != first.type || c.root != first.root) {
+        c.type != first.type || c.root != first.root || c.algorithm != first.algorithm) {
       return fmt::format("rank {} is in {}, rank {} in {}", members[0], text(first), members[m], text(c));
     }
   }

@@ -17,23 +17,14 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "program/collectives.h"
 
 namespace orrery::exec {
 
 using Clock = std::chrono::steady_clock;
 
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce,
-  kAllReduceMax,
-  kAllGather,      // input: this member's part; output: the whole
-  kReduceScatter,  // input: the whole; output: this member's part of the sum
-  kBroadcast,      // from the root's input to every output
-  kReduce,         // the sum, to the root's output
-  kGather,         // parts, to the whole in the root's output
-  kScatter,        // parts of the root's input
-  kAllToAll,       // part j of member i's input becomes part i of member j's output
-};
-std::string_view name_of(CollectiveKind kind);
+using program::Algorithm;
+using program::CollectiveKind;
 
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -44,6 +35,7 @@ struct CollectiveCall {
   DType type = DType::kFloat32;
   bool accumulate = false;  // kReduceScatter: the sum begins with the output
   std::size_t root = 0;     // member index
+  Algorithm algorithm = Algorithm::kDirect;
 };
 
 using GroupId = std::size_t;
@@ -58,7 +50,9 @@ class Communicator {
   virtual Clock::duration clock_offset() const { return {}; }
   // `members` in group order, this rank among them. The same members give the same group.
   virtual GroupId open(std::span<const std::int64_t> members) = 0;
-  // Returns when the last member arrived. Sums are in member order whatever the timing.
+  // Returns when the last member arrived. Sums are in the order of the algorithm, whatever the timing: in
+  // member order (16-bit floats in fp32, rounded once), or, in rounds, in the order of their transfers
+  // (16-bit floats rounded at every hop).
   virtual Clock::time_point collective(GroupId group, const CollectiveCall& call) = 0;
   // A message passes when both ends are there; on one channel between two ranks, in order. Return when both
   // were.

@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "exec/collective.h"
+#include "exec/mpi_exchange.h"
 #include "exec/region.h"
 #include "exec/shared_world.h"
 
@@ -23,53 +24,14 @@ namespace orrery::exec {
 namespace {
 
 constexpr int kFailureTag = 1, kPingTag = 2, kChannelTag = 16;
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of one message: MPI counts in int
-
-void check(int result, const char* what) {
-  if (result == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(result, text.data(), &length);
-  throw Error(fmt::format("{}: {}", what, text.data()));
-}
 
 // What a member says before a collective; all are the same, or the job ends.
 struct Header {
   std::uint64_t sequence = 0, elements = 0, root = 0;
   CollectiveKind kind{};
   DType type{};
+  Algorithm algorithm{};
   char name[88] = {};
-};
-
-class Requests {
- public:
-  Requests() = default;
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
-  // What is still open when the job fails must not write into memory that is gone.
-  ~Requests() {
-    for (MPI_Request& r : all) {
-      if (r == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&r);
-      MPI_Request_free(&r);
-    }
-  }
-  void send(const void* from, std::size_t bytes, int to, int tag, MPI_Comm comm) {
-    for (std::size_t at = 0; at < bytes; at += kMostBytes) {
-      check(MPI_Isend(static_cast<const std::byte*>(from) + at,
-                      static_cast<int>(std::min(kMostBytes, bytes - at)), MPI_BYTE, to, tag, comm,
-                      &all.emplace_back()),
-            "MPI_Isend");
-    }
-  }
-  void receive(void* to, std::size_t bytes, int from, int tag, MPI_Comm comm) {
-    for (std::size_t at = 0; at < bytes; at += kMostBytes) {
-      check(MPI_Irecv(static_cast<std::byte*>(to) + at, static_cast<int>(std::min(kMostBytes, bytes - at)),
-                      MPI_BYTE, from, tag, comm, &all.emplace_back()),
-            "MPI_Irecv");
-    }
-  }
-  std::vector<MPI_Request> all;
 };
 
 class MpiCommunicator;
@@ -104,135 +66,6 @@ class MpiWorld final : public ProcessWorld {
   std::unique_ptr<MpiCommunicator> communicator_;
 };
 
-// Member `self` exchanges parts with the others; what it computes is what do_share computes.
-class Exchanged {
- public:
-  Exchanged(const CollectiveCall& call, std::size_t self, std::size_t members, MPI_Comm comm,
-            std::vector<std::byte>& scratch)
-      : call_(call), self_(self), n_(members), size_(bytes_of(call.type)), comm_(comm), scratch_(scratch) {}
-
-  template <class Wait>
-  void run(Wait wait) {
-    using enum CollectiveKind;
-    const std::size_t part = call_.elements / n_;
-    const auto slice = [&](std::size_t m) -> std::pair<std::size_t, std::size_t> {
-      const bool parts = call_.kind == kReduceScatter;
-      const std::size_t begin = parts ? m * part : call_.elements * m / n_;
-      return {begin, (parts ? begin + part : call_.elements * (m + 1) / n_) - begin};
-    };
-    const auto copy = [](const std::byte* from, std::size_t bytes, std::byte* to) {
-      if (from != to && bytes > 0) std::memmove(to, from, bytes);
-    };
-    switch (call_.kind) {
-      case kAllReduce:
-      case kAllReduceMax:
-      case kReduce:
-      case kReduceScatter: {
-        const auto [begin, count] = slice(self_);
-        sum(slice, wait);
-        const std::byte* mine = scratch_.data() + self_ * count * size_;
-        if (call_.kind == kReduceScatter) return copy(mine, count * size_, output());
-        Requests r;
-        for (std::size_t m = 0; m < n_; ++m) {
-          if (call_.kind == kReduce && m != call_.root) continue;
-          if (m == self_) {
-            copy(mine, count * size_, output() + begin * size_);
-          } else {
-            r.send(mine, count * size_, static_cast<int>(m), 0, comm_);
-          }
-        }
-        for (std::size_t m = 0; m < n_; ++m) {
-          const auto [at, more] = slice(m);
-          if (m != self_ && (call_.kind != kReduce || self_ == call_.root))
-            r.receive(output() + at * size_, more * size_, static_cast<int>(m), 0, comm_);
-        }
-        return wait(r);
-      }
-      case kAllGather:
-        copy(input(), part * size_, output() + self_ * part * size_);
-        return exchange(
-            wait, [&](std::size_t) { return input(); },
-            [&](std::size_t m) { return output() + m * part * size_; }, part);
-      case kAllToAll:
-        copy(input() + self_ * part * size_, part * size_, output() + self_ * part * size_);
-        return exchange(
-            wait, [&](std::size_t m) { return input() + m * part * size_; },
-            [&](std::size_t m) { return output() + m * part * size_; }, part);
-      case kBroadcast:
-      case kScatter: {
-        const std::size_t step = call_.kind == kScatter ? part : 0,
-                          count = call_.kind == kScatter ? part : call_.elements;
-        Requests r;
-        if (self_ != call_.root) {
-          r.receive(output(), count * size_, static_cast<int>(call_.root), 0, comm_);
-          return wait(r);
-        }
-        for (std::size_t m = 0; m < n_; ++m) {
-          const std::byte* from = input() + m * step * size_;
-          if (m == self_)
-            copy(from, count * size_, output());
-          else
-            r.send(from, count * size_, static_cast<int>(m), 0, comm_);
-        }
-        return wait(r);
-      }
-      case kGather: {
-        Requests r;
-        if (self_ != call_.root) {
-          r.send(input(), part * size_, static_cast<int>(call_.root), 0, comm_);
-          return wait(r);
-        }
-        copy(input(), part * size_, output() + self_ * part * size_);
-        for (std::size_t m = 0; m < n_; ++m) {
-          if (m != self_) r.receive(output() + m * part * size_, part * size_, static_cast<int>(m), 0, comm_);
-        }
-        return wait(r);
-      }
-    }
-  }
-
- private:
-  const std::byte* input() const { return static_cast<const std::byte*>(call_.input); }
-  std::byte* output() const { return static_cast<std::byte*>(call_.output); }
-
-  template <class Wait, class From, class To>
-  void exchange(Wait wait, From from, To to, std::size_t count) {
-    Requests r;
-    for (std::size_t m = 0; m < n_; ++m) {
-      if (m == self_) continue;
-      r.receive(to(m), count * size_, static_cast<int>(m), 0, comm_);
-      r.send(from(m), count * size_, static_cast<int>(m), 0, comm_);
-    }
-    wait(r);
-  }
-
-  // This member's slice of everybody's input, summed into its own place in `scratch`.
-  template <class Slice, class Wait>
-  void sum(Slice slice, Wait wait) {
-    const auto [begin, count] = slice(self_);
-    scratch_.resize(n_ * count * size_);
-    std::byte* const mine = scratch_.data() + self_ * count * size_;
-    std::memcpy(mine, input() + begin * size_, count * size_);
-    Requests r;
-    for (std::size_t m = 0; m < n_; ++m) {
-      if (m == self_) continue;
-      const auto [at, more] = slice(m);
-      r.receive(scratch_.data() + m * count * size_, count * size_, static_cast<int>(m), 0, comm_);
-      r.send(input() + at * size_, more * size_, static_cast<int>(m), 0, comm_);
-    }
-    wait(r);
-    std::vector<const void*> all;
-    for (std::size_t m = 0; m < n_; ++m) all.push_back(scratch_.data() + m * count * size_);
-    reduce(call_.type, call_.kind == CollectiveKind::kAllReduceMax, all, count,
-           call_.accumulate ? call_.output : nullptr, mine);
-  }
-
-  const CollectiveCall& call_;
-  std::size_t self_, n_, size_;
-  MPI_Comm comm_;
-  std::vector<std::byte>& scratch_;
-};
-
 class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(MpiWorld& world) : world_(world), local_(world.local_->communicator(world.rank)) {}
@@ -257,13 +90,14 @@ class MpiCommunicator final : public Communicator {
     // All members open their groups in the same order, so this meets.
     std::vector<int> ranks(all.begin(), all.end());
     MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
-    check(MPI_Comm_group(world_.messages, &world), "MPI_Comm_group");
-    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl");
-    check(MPI_Comm_create_group(world_.messages, group, 0, &g.comm), "MPI_Comm_create_group");
+    check_mpi(MPI_Comm_group(world_.messages, &world), "MPI_Comm_group");
+    check_mpi(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl");
+    check_mpi(MPI_Comm_create_group(world_.messages, group, 0, &g.comm), "MPI_Comm_create_group");
     MPI_Group_free(&group);
     MPI_Group_free(&world);
     g.headers.resize(all.size());
     g.calls.resize(all.size());
+    g.node = members_of_a_node(g);
     return groups_.size() - 1;
   }
 
@@ -272,7 +106,7 @@ class MpiCommunicator final : public Communicator {
     if (g.comm == MPI_COMM_NULL) return local_->collective(g.local, call);
     const std::uint64_t sequence = g.sequence++;
     Header& mine = g.headers[g.self];
-    mine = {sequence, call.elements, call.root, call.kind, call.type, {}};
+    mine = {sequence, call.elements, call.root, call.kind, call.type, call.algorithm, {}};
     mine.name[call.name.copy(mine.name, sizeof mine.name - 1)] = '\0';
     Requests r;
     for (std::size_t m = 0; m < g.members.size(); ++m) {
@@ -285,13 +119,17 @@ class MpiCommunicator final : public Communicator {
     const Clock::time_point complete = Clock::now();
     for (std::size_t m = 0; m < g.members.size(); ++m) {
       const Header& h = g.headers[m];
-      g.calls[m] = {h.kind, h.name, nullptr, nullptr, h.elements, h.type, false, h.root};
+      g.calls[m] = {h.kind, h.name, nullptr, nullptr, h.elements, h.type, false, h.root, h.algorithm};
     }
     if (const std::string problem = mismatch(g.calls, g.members); !problem.empty())
       throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
-    Exchanged(call, g.self, g.members.size(), g.comm, g.scratch).run([&](Requests& requests) {
-      world_.wait(requests, call.name, sequence, group);
-    });
+    const program::Rounds& rounds = g.rounds.find(call, g.members.size(), g.node);
+    Exchanged exchanged(call, g.self, g.members.size(), g.comm, g.scratch,
+                        [&](Requests& requests) { world_.wait(requests, call.name, sequence, group); });
+    if (rounds.rounds.empty())
+      exchanged.at_once();
+    else
+      exchanged.in_rounds(rounds);
     return complete;
   }
 
@@ -303,8 +141,8 @@ class MpiCommunicator final : public Communicator {
     const std::uint64_t message = count(to, number);
     const int peer = static_cast<int>(to), tag = kChannelTag + 2 * number;
     Requests ready;
-    check(MPI_Issend(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
-          "MPI_Issend");
+    check_mpi(MPI_Issend(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
+              "MPI_Issend");
     world_.wait(ready, name, message, whom);
     const Clock::time_point met = Clock::now();
     Requests r;
@@ -321,8 +159,8 @@ class MpiCommunicator final : public Communicator {
     const std::uint64_t message = count(from, number + 2);
     const int peer = static_cast<int>(from), tag = kChannelTag + 2 * number;
     Requests ready;
-    check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
-          "MPI_Irecv");
+    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
+              "MPI_Irecv");
     world_.wait(ready, name, message, whom);
     const Clock::time_point met = Clock::now();
     std::size_t sent = 0;
@@ -349,9 +187,21 @@ class MpiCommunicator final : public Communicator {
     std::uint64_t sequence = 0;
     std::vector<Header> headers;
     std::vector<CollectiveCall> calls;
+    std::size_t node = 1;  // consecutive members that share a host
+    RoundsCache rounds;
     std::vector<std::byte> scratch;  // kept from call to call
   };
 
+  // How many consecutive members share a host, when it is the same everywhere; else one.
+  std::size_t members_of_a_node(const Membership& g) const {
+    const auto here = std::count_if(g.members.begin(), g.members.end(), [&](auto r) { return is_here(r); });
+    const auto first = g.members.begin() + static_cast<std::ptrdiff_t>(g.self) / here * here;
+    const bool together = g.members.end() - first >= here &&
+                          std::all_of(first, first + here, [&](std::int64_t r) { return is_here(r); });
+    std::array<int, 2> most{together ? static_cast<int>(here) : 0, together ? -static_cast<int>(here) : 0};
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, most.data(), 2, MPI_INT, MPI_MAX, g.comm), "MPI_Allreduce");
+    return most[0] == -most[1] && most[0] > 0 ? static_cast<std::size_t>(most[0]) : 1;
+  }
   bool is_here(std::int64_t rank) const {
     return std::find(world_.here.begin(), world_.here.end(), rank) != world_.here.end();
   }
@@ -369,7 +219,7 @@ class MpiCommunicator final : public Communicator {
 
 MpiWorld::MpiWorld(const Launch& launch, std::chrono::milliseconds deadline) : deadline_(deadline) {
   int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_MULTIPLE) throw Error("this MPI does not let several threads call it");
   int mine = 0, all = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &mine);
@@ -381,20 +231,20 @@ MpiWorld::MpiWorld(const Launch& launch, std::chrono::milliseconds deadline) : d
         fmt::format("{} calls this process rank {} of {}, and MPI rank {} of {}: start it by MPI's launcher",
                     launch.launcher, launch.rank, launch.ranks, rank, ranks));
   }
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &messages), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &messages), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(messages, MPI_ERRORS_RETURN);
   MPI_Comm host = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
-        "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
+            "MPI_Comm_split_type");
   int count = 0;
   MPI_Comm_size(host, &count);
   here.resize(static_cast<std::size_t>(count));
-  check(MPI_Allgather(&rank, 1, MPI_INT64_T, here.data(), 1, MPI_INT64_T, host), "MPI_Allgather");
+  check_mpi(MPI_Allgather(&rank, 1, MPI_INT64_T, here.data(), 1, MPI_INT64_T, host), "MPI_Allgather");
   MPI_Comm_free(&host);
   compare_clocks();
-  check(MPI_Irecv(reason_.data(), static_cast<int>(reason_.size() - 1), MPI_CHAR, MPI_ANY_SOURCE, kFailureTag,
-                  messages, &failure_),
-        "MPI_Irecv");
+  check_mpi(MPI_Irecv(reason_.data(), static_cast<int>(reason_.size() - 1), MPI_CHAR, MPI_ANY_SOURCE,
+                      kFailureTag, messages, &failure_),
+            "MPI_Irecv");
   local_ = std::make_unique<SharedWorld>(launch.job, here, rank, deadline);
   communicator_ = std::make_unique<MpiCommunicator>(*this);
 }
@@ -420,13 +270,13 @@ void MpiWorld::compare_clocks() {
     for (int trip = 0; trip < kTrips; ++trip) {
       std::int64_t theirs = 0;
       if (rank == 0) {
-        check(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
         const std::int64_t mine = now();
-        check(MPI_Send(&mine, 1, MPI_INT64_T, peer, kPingTag, messages), "MPI_Send");
+        check_mpi(MPI_Send(&mine, 1, MPI_INT64_T, peer, kPingTag, messages), "MPI_Send");
       } else if (rank == peer) {
         const std::int64_t begin = now();
-        check(MPI_Send(&begin, 1, MPI_INT64_T, 0, kPingTag, messages), "MPI_Send");
-        check(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        check_mpi(MPI_Send(&begin, 1, MPI_INT64_T, 0, kPingTag, messages), "MPI_Send");
+        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
         const std::int64_t end = now();
         if (end - begin >= shortest) continue;
         shortest = end - begin;

@@ -443,7 +443,8 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
                       .input = pointer(op.reads[0], micro_batch),
                       .output = pointer(op.writes[0], micro_batch),
                       .elements = elements,
-                      .type = buffer(op.writes[0]).type};
+                      .type = buffer(op.writes[0]).type,
+                      .algorithm = options_.collectives};
   call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
   return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
 }

@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::size_t kRegionBytes = std::size_t{8} << 20;
 constexpr std::uint64_t kMagic = 0x4f5252455259'0001;
-constexpr std::size_t kAllocations = 4;  // per rank: an arena and a mailbox
+// Per rank: an arena, a mailbox, and copies of tensors for each group's rounds, which double as they grow.
+constexpr std::size_t kAllocations = 64;
 
 std::uint64_t aligned(std::uint64_t n) {
   return (n + 63) / 64 * 64;
@@ -255,7 +256,7 @@ std::byte* Region::allocate(std::size_t bytes) {
   }
   RankRecord& own = *record(self_);
   const std::uint32_t index = own.allocations.load();
-  if (index == kAllocations) throw Error("a rank has at most four shared allocations");
+  if (index == kAllocations) throw Error(fmt::format("a rank has at most {} shared allocations", kAllocations));
   // Others open it through this process: it has no name and ends with its last user.
   const int file = ::memfd_create("orrery", MFD_CLOEXEC);
   if (file < 0) fail("cannot create shared memory");

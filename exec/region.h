@@ -32,10 +32,11 @@ struct Place {
 struct CallRecord {
   CollectiveKind kind{};
   DType type{};
+  Algorithm algorithm{};
   bool accumulate = false;
   std::uint32_t root = 0;
   std::uint64_t elements = 0;
-  Place input, output;
+  Place input, output, work;
   char name[88] = {};  // cut short where it is longer
 };
 

@@ -51,6 +51,7 @@ struct RunOptions {
   double loss_scale = 65536;              // the first; only fp16 needs one
   std::int64_t loss_scale_window = 2000;  // steps without overflow after which it doubles
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
+  Algorithm collectives = Algorithm::kDirect;                         // of all-reduces and their like
   LinkOptions link;                                                   // emulated between ranks
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
   std::map<std::int64_t, double> slow;

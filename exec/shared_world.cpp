@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -31,34 +32,66 @@ class SharedCommunicator final : public Communicator {
                        {members.begin(), members.end()},
                        static_cast<std::size_t>(self),
                        0,
-                       std::vector<CollectiveCall>(members.size())});
+                       std::vector<CollectiveCall>(members.size()),
+                       0,
+                       {},
+                       nullptr,
+                       0});
     return groups_.size() - 1;
   }
 
   Clock::time_point collective(GroupId id, const CollectiveCall& call) override {
     Membership& group = groups_[id];
     const std::uint64_t sequence = group.sequence++;
+    const program::Rounds& rounds = group.rounds.find(call, group.members.size(), node_of(group));
+    const bool at_once = rounds.rounds.empty();
+    std::byte* const work = at_once ? nullptr : copy_of(group, call);
+    if (!at_once) begin_rounds(call, group.self, group.members.size(), work);
     CallRecord& mine = group.record->slots()[group.self].call;
     mine = {call.kind,
             call.type,
+            call.algorithm,
             call.accumulate,
             static_cast<std::uint32_t>(call.root),
             call.elements,
             region_.place_of(call.input),
             region_.place_of(call.output),
+            region_.place_of(work),
             {}};
     mine.name[call.name.copy(mine.name, sizeof mine.name - 1)] = '\0';
-    const Clock::time_point complete = meet(group, 2 * sequence + 1, call.name, sequence);
+    const Clock::time_point complete = meet(group, call.name, sequence, true);
     for (std::size_t m = 0; m < group.members.size(); ++m) {
       const CallRecord& r = group.record->slots()[m].call;
-      group.calls[m] = {
-          r.kind,       r.name, region_.address_of(r.input), region_.address_of(r.output), r.elements, r.type,
-          r.accumulate, r.root};
+      group.calls[m] = {r.kind,
+                        r.name,
+                        region_.address_of(r.input),
+                        region_.address_of(r.output),
+                        r.elements,
+                        r.type,
+                        r.accumulate,
+                        r.root,
+                        r.algorithm};
     }
     if (const std::string problem = mismatch(group.calls, group.members); !problem.empty())
       throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
-    do_share(group.calls, group.self);
-    meet(group, 2 * sequence + 2, call.name, sequence);
+    if (at_once) {
+      do_share(group.calls, group.self);
+      meet(group, call.name, sequence, false);
+      return complete;
+    }
+    const auto self = static_cast<std::int32_t>(group.self);
+    for (const auto& round : rounds.rounds) {
+      for (const program::Transfer& t : round) {
+        if (t.to != self) continue;
+        const auto [begin, count] = elements_of(rounds, t, call.elements);
+        const CallRecord& from = group.record->slots()[static_cast<std::size_t>(t.from)].call;
+        const std::size_t offset = begin * bytes_of(call.type);
+        receive_block(call, t.add, static_cast<const std::byte*>(region_.address_of(from.work)) + offset,
+                      count, work + offset);
+      }
+      meet(group, call.name, sequence, false);
+    }
+    end_rounds(call, group.self, group.members.size(), work);
     return complete;
   }
 
@@ -103,15 +136,35 @@ class SharedCommunicator final : public Communicator {
     std::size_t self;
     std::uint64_t sequence;
     std::vector<CollectiveCall> calls;  // of all members, in the present meeting
+    std::uint64_t meetings = 0;
+    RoundsCache rounds;
+    std::byte* scratch = nullptr;  // a copy of the whole, where a call's output is not one
+    std::size_t scratch_bytes = 0;
   };
 
-  // The group's meeting of this number, from 1; returns when the last member came.
-  Clock::time_point meet(Membership& group, std::uint64_t number, std::string_view name,
-                         std::uint64_t sequence) {
+  // On one host the halves of a group are taken for its nodes.
+  static std::size_t node_of(const Membership& group) {
+    return std::max<std::size_t>(1, group.members.size() / 2);
+  }
+
+  // This member's copy of the tensor, on which an algorithm's rounds work.
+  std::byte* copy_of(Membership& group, const CollectiveCall& call) {
+    if (works_in_output(call, group.self)) return static_cast<std::byte*>(call.output);
+    const std::size_t bytes = std::max<std::size_t>(1, call.elements * bytes_of(call.type));
+    if (group.scratch_bytes < bytes) {
+      group.scratch_bytes = std::bit_ceil(bytes);
+      group.scratch = region_.allocate(group.scratch_bytes);
+    }
+    return group.scratch;
+  }
+
+  // The group's next meeting; returns when the last member came to the call, which its first meeting tells.
+  Clock::time_point meet(Membership& group, std::string_view name, std::uint64_t sequence, bool first) {
     GroupRecord& record = *group.record;
     GroupSlot& slot = record.slots()[group.self];
+    const std::uint64_t number = ++group.meetings;
     const auto all = static_cast<std::uint32_t>(number * record.members);
-    if (number % 2 == 1) slot.arrived = Clock::now();  // the second meeting's is nobody's business
+    if (first) slot.arrived = Clock::now();
     slot.meetings.store(static_cast<std::uint32_t>(number), std::memory_order_release);
     const auto complete = [&] { return static_cast<std::int32_t>(record.arrivals.load() - all) >= 0; };
     if (record.arrivals.fetch_add(1) + 1 == all) {

@@ -6,11 +6,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 
 #include "core/error.h"
+#include "core/fields.h"
 #include "exec/shared_world.h"
+#include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
 namespace {
@@ -53,8 +56,11 @@ float sum(std::int64_t n, std::size_t i) {
   return static_cast<float>(n * (n + 1) / 2 * static_cast<std::int64_t>(i % 97));
 }
 
-TEST(Communicator, CollectivesAreExact) {
-  for (const std::int64_t n : {1, 2, 3, 5, 8}) {
+class Collectives : public testing::TestWithParam<Algorithm> {};
+
+TEST_P(Collectives, AreExact) {
+  const Algorithm algorithm = GetParam();
+  for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 8}) {
     for (const std::size_t part : {0UL, 1UL, 7UL, 5000UL}) {
       const auto errors = on_ranks(n, kLong, [&](std::int64_t r, Communicator& c) {
         const GroupId g = c.open(first(n));
@@ -66,7 +72,8 @@ TEST(Communicator, CollectivesAreExact) {
                               bool accumulate = false) {
           c.collective(
               g, {kind, name_of(kind), in.data(), out.data(), whole, DType::kFloat32, accumulate,
-                  kind == kReduce || kind == kBroadcast || kind == kGather || kind == kScatter ? root : 0});
+                  kind == kReduce || kind == kBroadcast || kind == kGather || kind == kScatter ? root : 0,
+                  algorithm});
         };
         std::vector<float> reduced = x, apart(whole), shard(part), gathered(whole);
         call(kAllReduce, reduced, reduced);
@@ -102,6 +109,47 @@ TEST(Communicator, CollectivesAreExact) {
       });
       for (const auto& e : errors) EXPECT_EQ(e, "");
     }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, Collectives,
+                         testing::Values(Algorithm::kDirect, Algorithm::kNaive, Algorithm::kRing,
+                                         Algorithm::kTree, Algorithm::kHalvingDoubling,
+                                         Algorithm::kHierarchical),
+                         [](const auto& param_info) {
+                           std::string name(name_of(param_info.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Small whole numbers are exact in every format.
+TEST_P(Collectives, SumEveryFormat) {
+  constexpr std::size_t kElements = 4104;
+  for (const DType type : {DType::kBfloat16, DType::kFloat16, DType::kFloat64}) {
+    const auto errors = on_ranks(6, kLong, [&](std::int64_t r, Communicator& c) {
+      const GroupId g = c.open(first(6));
+      std::vector<float> x(kElements), sum(kElements);
+      for (std::size_t i = 0; i < kElements; ++i)
+        x[i] = static_cast<float>((r + 1) * static_cast<std::int64_t>(i % 5));
+      std::vector<double> wide(x.begin(), x.end());
+      std::vector<std::uint16_t> half(kElements), shard(kElements / 6);
+      if (is_half(type)) kernels::narrow(type, kElements, x.data(), half.data());
+      void* const data = is_half(type) ? static_cast<void*>(half.data()) : wide.data();
+      if (is_half(type)) {
+        c.collective(
+            g, {kReduceScatter, "shard", half.data(), shard.data(), kElements, type, false, 0, GetParam()});
+        kernels::widen(type, kElements / 6, shard.data(), sum.data());
+        for (std::size_t i = 0; i < shard.size(); ++i)
+          ASSERT_EQ(sum[i], 21 * static_cast<float>((static_cast<std::size_t>(r) * shard.size() + i) % 5));
+      }
+      c.collective(g, {kAllReduce, "sum", data, data, kElements, type, false, 0, GetParam()});
+      if (is_half(type))
+        kernels::widen(type, kElements, half.data(), sum.data());
+      else
+        sum.assign(wide.begin(), wide.end());
+      for (std::size_t i = 0; i < kElements; ++i) ASSERT_EQ(sum[i], 21 * static_cast<float>(i % 5));
+    });
+    for (const auto& e : errors) EXPECT_EQ(e, "");
   }
 }
 

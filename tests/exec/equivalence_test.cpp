@@ -99,6 +99,34 @@ INSTANTIATE_TEST_SUITE_P(Plans, Equivalence,
                            return name;
                          });
 
+// Rounds add in another order than the direct way, and in the same one each time.
+class Algorithms : public testing::TestWithParam<exec::Algorithm> {};
+
+TEST_P(Algorithms, TrainAsTheSerialRunDoes) {
+  const Model m = tiny("tiny-llama");
+  const auto expected = train(m, plan(1, 1, 1, 0), fp32(), stack());
+  exec::RunOptions o = small_run();
+  o.collectives = GetParam();
+  for (const Plan& p : {sp(plan(2, 2, 2, 1)), plan(1, 1, 4, 0), sp(plan(4, 1, 2, 2)), plan(2, 1, 2, 3),
+                        shard_group(plan(1, 1, 4, 3), 2)}) {
+    const auto actual = train(m, p, fp32(), stack(), o);
+    difference(actual.gradients, expected.gradients);
+    EXPECT_NEAR(actual.steps[1].loss, expected.steps[1].loss, 1e-5 * expected.steps[1].loss);
+    const auto again = train(m, p, fp32(), stack(), o);
+    EXPECT_TRUE(again.parameters == actual.parameters) << short_name(p) << ": timing decides";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InRounds, Algorithms,
+                         testing::Values(exec::Algorithm::kNaive, exec::Algorithm::kRing,
+                                         exec::Algorithm::kTree, exec::Algorithm::kHalvingDoubling,
+                                         exec::Algorithm::kHierarchical),
+                         [](const auto& param_info) {
+                           std::string name(name_of(param_info.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 // The op variants a preset does not reach.
 struct Variant {
   const char* name;

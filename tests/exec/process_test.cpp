@@ -113,9 +113,11 @@ Json run_threads(const fs::path& folder, const Arguments& arguments) {
 }
 
 // The tiny scenario under another plan.
-fs::path scenario(const fs::path& folder, const char* name, const Json& plan) {
+fs::path scenario(const fs::path& folder, const char* name, const Json& plan,
+                  const Json& training = Json::object()) {
   Json s = Json::parse(text_of(fs::path(ORRERY_ROOT) / "scenarios/tiny-cpu.json"));
   s["plan"] = plan;
+  s["training"].update(training);
   const fs::path file = folder / name;
   std::ofstream(file) << s.dump();
   return file;
@@ -128,17 +130,34 @@ Arguments run(const fs::path& scenario, int steps, const Arguments& more = {}) {
 }
 
 TEST(Processes, ComputeWhatThreadsCompute) {
-  const Json plans[] = {
-      {{"tp", 2}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"sequence_parallel", true}, {"micro_batches", 8}},
-      {{"tp", 1}, {"pp", 1}, {"dp", 4}, {"zero", 3}, {"micro_batches", 4}},
-      {{"tp", 1}, {"pp", 2}, {"dp", 1}, {"vpp", 2}, {"schedule", "interleaved"}, {"micro_batches", 16}},
-      {{"tp", 1}, {"pp", 4}, {"dp", 1}, {"schedule", "zb-h1"}, {"micro_batches", 16}}};
-  for (const Json& plan : plans) {
+  struct Case {
+    Json plan;
+    const char* algorithm;
+    Json training;  // what differs from the scenario's
+  };
+  const Json fp16 = {{"precision", "mixed"}, {"math", "fp16"}},
+             bf16 = {{"precision", "megatron"}, {"math", "bf16"}};
+  const Case cases[] = {
+      {{{"tp", 2}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"sequence_parallel", true}, {"micro_batches", 8}},
+       "direct",
+       Json::object()},
+      {{{"tp", 2}, {"pp", 1}, {"dp", 4}, {"zero", 1}, {"micro_batches", 4}}, "tree", fp16},
+      {{{"tp", 1}, {"pp", 1}, {"dp", 4}, {"zero", 3}, {"micro_batches", 4}}, "hierarchical", bf16},
+      {{{"tp", 1}, {"pp", 1}, {"dp", 4}, {"zero", 2}, {"micro_batches", 4}}, "ring", {{"dropout", 0.2}}},
+      {{{"tp", 1}, {"pp", 2}, {"dp", 1}, {"vpp", 2}, {"schedule", "interleaved"}, {"micro_batches", 16}},
+       "direct",
+       Json::object()},
+      {{{"tp", 1}, {"pp", 4}, {"dp", 1}, {"schedule", "zb-h1"}, {"micro_batches", 16}},
+       "direct",
+       Json::object()}};
+  for (const auto& [plan, algorithm, training] : cases) {
     SCOPED_TRACE(plan.dump());
     const Folder folder;
-    const fs::path file = scenario(folder.path, "plan.json", plan);
+    const fs::path file = scenario(folder.path, "plan.json", plan, training);
     const auto arguments = [&](const char* to) {
-      return run(file, 6, {"--checkpoints", (folder.path / to).string(), "--validate-every", "3"});
+      return run(file, 6,
+                 {"--checkpoints", (folder.path / to).string(), "--validate-every", "3", "--collectives",
+                  algorithm});
     };
     const Json threads = run_threads(folder.path, arguments("threads"));
     const auto ranks =

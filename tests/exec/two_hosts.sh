@@ -40,8 +40,9 @@ launch() {
     --mca pml ob1 "$@"
 }
 for scenario in "$scenarios"/*.json; do
-  name="$(basename "$scenario" .json)"
-  arguments="--steps 5 --checkpoints $folder/$name"
+for algorithm in direct naive ring tree halving-doubling hierarchical; do
+  name="$(basename "$scenario" .json)-$algorithm"
+  arguments="--steps 5 --collectives $algorithm --checkpoints $folder/$name"
   "$orrery" run "$scenario" --json $arguments-threads >"$folder/threads.json"
   launch "$orrery" run "$scenario" $arguments-hosts >"$folder/table.txt"
   cat "$folder/table.txt"
@@ -50,6 +51,7 @@ for scenario in "$scenarios"/*.json; do
   for file in "$folder/$name"-threads/step-00000005/*; do
     cmp "$file" "$folder/$name-hosts/step-00000005/$(basename "$file")" || { echo "FAILED: $file differs"; exit 1; }
   done
+done
 done
 
 # The same with a rank killed: the hosts hear of it.

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rounds moved symbolically: which members' contributions each copy of each block holds.
+#include "program/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+#include <string>
+
+namespace orrery::program {
+namespace {
+
+using enum CollectiveKind;
+
+constexpr Algorithm kAlgorithms[] = {Algorithm::kNaive, Algorithm::kRing, Algorithm::kTree,
+                                     Algorithm::kHalvingDoubling, Algorithm::kHierarchical};
+constexpr CollectiveKind kKinds[] = {kAllReduce,     kAllReduceMax, kAllGather,
+                                     kReduceScatter, kBroadcast,    kReduce};
+
+// How often each member's contribution is in a copy of a block.
+using Held = std::vector<int>;
+using Copies = std::vector<std::vector<Held>>;  // by member and block
+
+std::int32_t node_of(std::int32_t n) {
+  return n % 4 == 0 ? 4 : n % 3 == 0 ? 3 : 2;
+}
+
+bool has_part(CollectiveKind kind, std::int32_t member, std::int32_t block, std::int32_t n,
+              std::int32_t blocks) {
+  return kind != kAllGather || (block * n >= member * blocks && block * n < (member + 1) * blocks);
+}
+
+Copies play(const Rounds& r, CollectiveKind kind, std::int32_t n, std::int32_t root) {
+  const auto members = static_cast<std::size_t>(n), blocks = static_cast<std::size_t>(r.blocks);
+  Copies now(members, std::vector<Held>(blocks, Held(members)));
+  for (std::int32_t m = 0; m < n; ++m) {
+    for (std::int32_t b = 0; b < r.blocks; ++b) {
+      if (has_part(kind, m, b, n, r.blocks) && (kind != kBroadcast || m == root))
+        now[static_cast<std::size_t>(m)][static_cast<std::size_t>(b)][static_cast<std::size_t>(m)] = 1;
+    }
+  }
+  for (const auto& round : r.rounds) {
+    const Copies before = now;
+    std::set<std::pair<std::int32_t, std::int32_t>> sent, received;
+    for (const Transfer& t : round) {
+      EXPECT_NE(t.from, t.to);
+      for (std::int32_t b = t.first; b < t.first + t.blocks; ++b) {
+        const auto block = static_cast<std::size_t>(b);
+        sent.insert({t.from, b});
+        const bool again = !received.insert({t.to, b}).second;
+        EXPECT_TRUE(t.add || !again) << "a block is replaced twice in a round";
+        Held& to = now[static_cast<std::size_t>(t.to)][block];
+        const Held& from = before[static_cast<std::size_t>(t.from)][block];
+        if (!t.add) to = from;
+        for (std::size_t i = 0; t.add && i < members; ++i) to[i] += from[i];
+      }
+    }
+    for (const auto& at : received) EXPECT_EQ(sent.count(at), 0U) << "sent and received in one round";
+  }
+  return now;
+}
+
+TEST(Collectives, EveryContributionArrivesOnce) {
+  for (const Algorithm a : kAlgorithms) {
+    for (const CollectiveKind kind : kKinds) {
+      for (std::int32_t n = 1; n <= 19; ++n) {
+        for (const std::int32_t root : {0, n - 1, n / 2}) {
+          const Rounds r = rounds_of(a, kind, n, root, node_of(n));
+          SCOPED_TRACE(std::string(name_of(kind)) + " " + std::to_string(static_cast<int>(a)) + " n " +
+                       std::to_string(n) + " root " + std::to_string(root));
+          const Copies end = play(r, kind, n, root);
+          if (n == 1) {
+            EXPECT_TRUE(r.rounds.empty());
+            continue;
+          }
+          for (std::int32_t m = 0; m < n; ++m) {
+            if (kind == kReduce && m != root) continue;
+            for (std::int32_t b = 0; b < r.blocks; ++b) {
+              if (kind == kReduceScatter && !has_part(kAllGather, m, b, n, r.blocks)) continue;
+              Held expected(static_cast<std::size_t>(n), kind == kBroadcast || kind == kAllGather ? 0 : 1);
+              if (kind == kBroadcast) expected[static_cast<std::size_t>(root)] = 1;
+              if (kind == kAllGather) expected[static_cast<std::size_t>(b * n / r.blocks)] = 1;
+              ASSERT_EQ(end[static_cast<std::size_t>(m)][static_cast<std::size_t>(b)], expected)
+                  << "member " << m << " block " << b;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Shares of the tensor that a member sends; the most of any.
+double sends(const Rounds& r, std::int32_t n) {
+  std::vector<double> shares(static_cast<std::size_t>(n));
+  for (const auto& round : r.rounds) {
+    for (const Transfer& t : round)
+      shares[static_cast<std::size_t>(t.from)] += static_cast<double>(t.blocks) / r.blocks;
+  }
+  return *std::max_element(shares.begin(), shares.end());
+}
+
+TEST(Collectives, RoundsAndVolumesAreTheTextbooks) {
+  for (const std::int32_t n : {2, 4, 8, 16, 64}) {
+    const Rounds ring = rounds_of(Algorithm::kRing, kAllReduce, n);
+    EXPECT_EQ(ring.rounds.size(), 2U * (static_cast<std::size_t>(n) - 1));
+    EXPECT_NEAR(sends(ring, n), 2.0 * (n - 1) / n, 1e-12);
+    const Rounds halving = rounds_of(Algorithm::kHalvingDoubling, kAllReduce, n);
+    EXPECT_EQ(halving.rounds.size(), 2U * (std::bit_width(static_cast<unsigned>(n)) - 1));
+    EXPECT_NEAR(sends(halving, n), 2.0 * (n - 1) / n, 1e-12);
+    EXPECT_NEAR(sends(rounds_of(Algorithm::kNaive, kAllReduce, n), n), n - 1, 1e-12);
+    // Two trees: half a tensor up from every member, and down to two children from the inner ones of one
+    // tree.
+    const Rounds tree = rounds_of(Algorithm::kTree, kAllReduce, n);
+    EXPECT_LE(sends(tree, n), 2.0);
+    EXPECT_EQ(tree.rounds.size(), 2U * (std::bit_width(static_cast<unsigned>(n)) - 1) + 3);
+    EXPECT_NEAR(sends(rounds_of(Algorithm::kRing, kReduceScatter, n), n), (n - 1.0) / n, 1e-12);
+    EXPECT_NEAR(sends(rounds_of(Algorithm::kRing, kAllGather, n), n), (n - 1.0) / n, 1e-12);
+  }
+  const Rounds nodes = rounds_of(Algorithm::kHierarchical, kAllReduce, 32, 0, 8);
+  EXPECT_EQ(nodes.rounds.size(), 2U * 7 + 2U * 3);
+  // Between nodes only 1/8 of the tensor passes, 2 (4-1)/4 times.
+  double between = 0;
+  for (const auto& round : nodes.rounds) {
+    for (const Transfer& t : round)
+      between += t.from / 8 != t.to / 8 ? static_cast<double>(t.blocks) / nodes.blocks : 0;
+  }
+  EXPECT_NEAR(between / 32, 2.0 * 3 / 4 / 8, 1e-12);
+}
+
+TEST(Collectives, WhatAnAlgorithmCannotDoAnotherDoes) {
+  EXPECT_EQ(rounds_of(Algorithm::kTree, kReduceScatter, 4).used, Algorithm::kRing);
+  EXPECT_EQ(rounds_of(Algorithm::kHalvingDoubling, kAllGather, 6).used, Algorithm::kRing);
+  EXPECT_EQ(rounds_of(Algorithm::kHalvingDoubling, kAllReduce, 6).used, Algorithm::kHalvingDoubling);
+  EXPECT_EQ(rounds_of(Algorithm::kHierarchical, kAllReduce, 6, 0, 4).used, Algorithm::kRing);
+  EXPECT_EQ(rounds_of(Algorithm::kHierarchical, kBroadcast, 8, 0, 4).used, Algorithm::kTree);
+  EXPECT_EQ(rounds_of(Algorithm::kRing, kAllToAll, 8).used, Algorithm::kDirect);
+}
+
+}  // namespace
+}  // namespace orrery::program
