@@ -62,7 +62,7 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 }
 
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data) {
-  const fs::path path = data.find("profiles/stacks", name, {}, at);
+  const fs::path path = data.find("profiles/stacks", name, fs::path(at.file).parent_path(), at);
   return read_fields<Stack>(load_json(path), Cursor{path.string(), ""});
 }
 

@@ -8,13 +8,20 @@
 // sums of replicas, tied weights on two stages) gradients are within a bound of backward analysis that grows
 // with depth: |dg| <= k C^L eps |g| of each tensor (k = 8, C = 1.03; arXiv:2506.09280, theorem 5.3, has this
 // form).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <random>
 
+#include "core/fields.h"
+#include "core/json.h"
 #include "exec/run.h"
 #include "program/check.h"
 #include "program/schedule.h"
@@ -262,6 +269,58 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   EXPECT_GE(exact, 10);
 }
 INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 10));
+
+// A scenario file of a case, whose plan `orrery run` then runs.
+std::filesystem::path write_scenario(const Case& c, const std::filesystem::path& folder) {
+  const auto save = [&](const char* name, const char* schema, Json json) {
+    json["schema"] = schema;
+    std::ofstream(folder / name) << json.dump();
+    return folder / name;
+  };
+  Json stack = write_fields(c.stack);
+  stack["name"] = "of the case";
+  stack["executable"] = true;
+  save("stack.json", "orrery.stack/1", stack);
+  return save("scenario.json", "orrery.scenario/1",
+              {{"name", "a random plan"},
+               {"model", write_fields(c.setting.model())},
+               {"cluster", {{"topology", "laptop-cpu"}}},
+               {"training", write_fields(c.setting.training())},
+               {"stack", "stack.json"},
+               {"plan", write_fields(c.plan)}});
+}
+
+// A sample of the plans as processes that mpirun starts: the losses and norms of ten steps are those of
+// threads, to the bit.
+TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun (openmpi-bin)";
+  const auto folder = std::filesystem::temp_directory_path() / ("orrery-mpi-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  constexpr unsigned kSeed = 20261122;
+  std::mt19937 random(kSeed);
+  for (int sample = 0; sample < 12;) {
+    const Case c = random_case(random);
+    if (c.plan.ranks() < 2) continue;
+    ++sample;
+    SCOPED_TRACE(short_name(c.plan) + " seed " + std::to_string(kSeed));
+    const auto file = write_scenario(c, folder), out = folder / "out.json";
+    const std::string command =
+        fmt::format("mpirun --allow-run-as-root --oversubscribe -n {} {} run {} --json --steps {} --seed 7 "
+                    "--learning-rate 0.01 --weight-decay 0.01 > {} 2> {}",
+                    c.plan.ranks(), ORRERY_BINARY, file.string(), kSteps, out.string(),
+                    (folder / "err.txt").string());
+    ASSERT_EQ(std::system(command.c_str()), 0) << load_text(folder / "err.txt");
+    const Json result = load_json(out.string());
+    const exec::RunResult threads = run(compile(c));
+    ASSERT_EQ(result["steps"].size(), threads.steps.size());
+    for (std::size_t s = 0; s < threads.steps.size(); ++s) {
+      EXPECT_EQ(result["steps"][s]["loss"].get<double>(), threads.steps[s].loss) << s;
+      EXPECT_EQ(result["steps"][s]["grad_norm"].get<double>(), threads.steps[s].gradient_norm) << s;
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 
 // Each way to break a run must be noticed.
 struct Control {
