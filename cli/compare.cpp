@@ -34,26 +34,36 @@ void execute(App& app, const Options& o) {
                 {"only_measured", c.only_measured},
                 {"predicted_step_s", c.predicted_step_s},
                 {"measured_step_s", c.measured_step_s},
-                {"ops", Json::array()}};
+                {"ops", Json::array()},
+                {"bounds", Json::array()}};
     for (const auto& op : c.ops) {
       out["ops"].push_back({{"name", op.name},
                             {"count", op.count},
+                            {"bound", name_of(op.bound)},
                             {"predicted_s", op.predicted_s},
                             {"measured_s", op.measured_s}});
+    }
+    for (const auto& b : c.bounds) {
+      out["bounds"].push_back(
+          {{"bound", name_of(b.bound)}, {"predicted_s", b.predicted_s}, {"measured_s", b.measured_s}});
     }
     print_json(out);
     return expect_twins(c);
   }
-  fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7}\n", "op", "count", "predicted", "measured", "ratio");
+  fmt::print("{:<34} {:<13} {:>7} {:>12} {:>12} {:>7}\n", "op", "limited by", "count", "predicted",
+             "measured", "ratio");
+  const auto row = [](std::string_view name, std::string_view bound, const std::string& count,
+                      double expected, double actual) {
+    fmt::print("{:<34} {:<13} {:>7} {:>12} {:>12} {:>7.2f}\n", name, bound, count,
+               format(from_seconds(expected)), format(from_seconds(actual)),
+               actual > 0 ? expected / actual : 0.0);
+  };
   for (std::size_t i = 0; i < std::min(o.top, c.ops.size()); ++i) {
     const auto& op = c.ops[i];
-    fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", op.name, op.count,
-               format(from_seconds(op.predicted_s)), format(from_seconds(op.measured_s)),
-               op.measured_s > 0 ? op.predicted_s / op.measured_s : 0.0);
+    row(op.name, name_of(op.bound), std::to_string(op.count), op.predicted_s, op.measured_s);
   }
-  fmt::print("{:<34} {:>7} {:>12} {:>12} {:>7.2f}\n", "step", "", format(from_seconds(c.predicted_step_s)),
-             format(from_seconds(c.measured_step_s)),
-             c.measured_step_s > 0 ? c.predicted_step_s / c.measured_step_s : 0.0);
+  for (const auto& b : c.bounds) row("all ops", name_of(b.bound), "", b.predicted_s, b.measured_s);
+  row("step", "", "", c.predicted_step_s, c.measured_step_s);
   fmt::print("{} op instances matched\n", c.matched);
   expect_twins(c);
 }

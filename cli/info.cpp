@@ -155,9 +155,10 @@ void add_doctor(CLI::App& parent, App& app) {
                          {"topologies", topologies}});
     }
     fmt::print("{} cores, {} of memory\n", cores, format(Bytes{pages}));
-    fmt::print("backends that run plans: cpu (fp32, bf16, fp16; {}, {} kernels; ranks as threads or processes{})\n",
-               kernels::blas_name(), kernels::pointwise().isa,
-               exec::spans_hosts() ? ", of several hosts by MPI" : " of one host: built without MPI");
+    fmt::print(
+        "backends that run plans: cpu (fp32, bf16, fp16; {}, {} kernels; ranks as threads or processes{})\n",
+        kernels::blas_name(), kernels::pointwise().isa,
+        exec::spans_hosts() ? ", of several hosts by MPI" : " of one host: built without MPI");
     fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
     fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));
     if (profiles.empty())

@@ -25,7 +25,7 @@ struct Options {
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::int64_t checkpoint_every = 100;
   bool resume = false, elastic = false;
-  std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0;
+  std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
 };
@@ -127,11 +127,8 @@ class Observer {
 };
 
 Json to_json(const exec::RunResult& r, double tokens_per_s) {
-  Json out = {{"schema", "orrery.run/1"},
-              {"first_step", r.first_step},
-              {"steps", Json::array()},
-              {"tokens_per_s", tokens_per_s},
-              {"memory", Json::object()}};
+  Json out = {{"schema", "orrery.run/1"}, {"first_step", r.first_step},   {"alerts", r.alerts},
+              {"steps", Json::array()},   {"tokens_per_s", tokens_per_s}, {"memory", Json::object()}};
   for (const auto& step : r.steps) {
     Json& row = out["steps"].emplace_back(
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
@@ -262,6 +259,7 @@ void execute(App& app, const Options& o) {
   options.data = data.training.get();
   options.validation = data.validation.get();
   options.validate_every = o.validate_every;
+  options.validation_batches = o.validation_batches;
   options.checkpoints = o.checkpoints;
   options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
   options.resume = o.resume;
@@ -279,6 +277,7 @@ void execute(App& app, const Options& o) {
     result = exec::run(program, options);
   }
   const exec::RunResult& r = *result;
+  for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
   for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
   if (r.steps.empty()) {
     fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
@@ -341,6 +340,9 @@ void add_run(CLI::App& parent, App& app) {
                       "text (a token per byte) or GPT-2 tokens (*.bin); else a built-in corpus");
   command->add_option("--validate-every", o->validate_every, "steps between validations on held-out data")
       ->check(CLI::Range(1, 1000000));
+  command->add_option("--validation-batches", o->validation_batches, "global batches of a validation")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   command->add_option("--held-out", o->held_out, "share of the data held out, from its end")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

@@ -55,6 +55,28 @@ Time time_field(const Json& object, const char* key, const Cursor& at) {
   return Time{std::llround(us * 1e6)};
 }
 
+// The names of ops by what limits them.
+Json bounds_of(const Timeline& t) {
+  Json out = Json::object();
+  for (std::size_t i = 0; i < t.bounds.size(); ++i)
+    out[std::string(name_of(t.bounds[i]))].push_back(t.names[i]);
+  return out;
+}
+
+void read_bounds(const Json& bounds, const Cursor& at, std::vector<std::pair<std::string, Bound>>& out) {
+  if (!bounds.is_object()) at.fail(shown(bounds) + " is not an object of lists of ops");
+  for (const auto& [key, ops] : bounds.items()) {
+    Bound bound{};
+    read_value(Json(key), at.child(key), Field{key.c_str(), ""}, bound);
+    if (!ops.is_array()) at.child(key).fail(shown(ops) + " is not a list of ops");
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      std::string name;
+      read_value(ops[i], at.child(key).child(i), Field{"op", ""}, name);
+      out.emplace_back(std::move(name), bound);
+    }
+  }
+}
+
 }  // namespace
 
 Time Timeline::length() const {
@@ -69,8 +91,8 @@ std::string to_chrome_trace(const Timeline& t) {
   fmt::format_to(
       std::back_inserter(out),
       "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"schema\":\"orrery.timeline/1\",\"source\":{},"
-      "\"program_hash\":\"{}\"}},\n\"traceEvents\":[\n",
-      text(t.source), t.program_hash);
+      "\"program_hash\":\"{}\",\"bounds\":{}}},\n\"traceEvents\":[\n",
+      text(t.source), t.program_hash, bounds_of(t).dump());
   bool first = true;
   const auto separator = [&] {
     if (!first) fmt::format_to(std::back_inserter(out), ",\n");
@@ -122,11 +144,14 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
   }
   Timeline t;
   Interner names(t.names), segments(t.segments);
+  std::vector<std::pair<std::string, Bound>> bounds;
   if (const auto other = trace.find("otherData"); other != trace.end() && other->is_object()) {
     const Cursor at = top.child("otherData");
     t.source = text_field(*other, "source", at);
     const std::string hash = text_field(*other, "program_hash", at);
     t.program_hash = std::strtoll(hash.c_str(), nullptr, 10);
+    if (const auto found = other->find("bounds"); found != other->end())
+      read_bounds(*found, at.child("bounds"), bounds);
   }
   const Json& events = trace["traceEvents"];
   constexpr std::int32_t kMostLabels = 1 << 20;
@@ -164,6 +189,13 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
     s.ready = time_field(args, "ready", at.child("args"));
     s.active = time_field(args, "active", at.child("args"));
     t.slices.push_back(s);
+  }
+  if (!bounds.empty()) {
+    for (const auto& [name, bound] : bounds) {
+      const auto i = static_cast<std::size_t>(names(name));
+      t.bounds.resize(t.names.size());
+      t.bounds[i] = bound;
+    }
   }
   return t;
 }

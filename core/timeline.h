@@ -9,8 +9,10 @@
 // A folded timeline holds one representative rank per rank class.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/json.h"
@@ -29,10 +31,18 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
+// What limits an op: arithmetic, memory, or the network.
+enum class Bound : std::uint8_t { kUnknown, kCompute, kMemory, kCommunication };
+constexpr auto enum_names(Bound) {
+  return std::array{std::pair{Bound::kUnknown, "unknown"}, std::pair{Bound::kCompute, "compute"},
+                    std::pair{Bound::kMemory, "memory"}, std::pair{Bound::kCommunication, "communication"}};
+}
+
 struct Timeline {
   std::string source;  // "predicted" or "measured", and by what
   std::int64_t program_hash = 0;
   std::vector<std::string> names, segments, streams;
+  std::vector<Bound> bounds;             // by name; none where nobody knows (measured timelines)
   std::vector<std::string> rank_labels;  // by rank: "stage 1 (tp 0, dp 0)"
   std::vector<Slice> slices;
 

@@ -65,7 +65,8 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
-      rank_(program, options, data, options.validation, rank, link_ ? *link_ : communicator, abort) {}
+      rank_(program, options, data, options.validation, rank, link_ ? *link_ : communicator, abort),
+      watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps) : nullptr) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
   return every > 0 && (done % every == 0 || done == options_.steps);
@@ -76,12 +77,7 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
   if (restored) rank_.restore(*restored);
   RunResult result;
   result.first_step = restored ? restored->step : 0;
-  std::vector<std::int64_t> first;
-  exchange_.all_gather("begin", result.first_step, first);
-  for (std::size_t r = 0; r < first.size(); ++r) {
-    if (first[r] != first[0])
-      throw Error(fmt::format("rank 0 resumes after step {}, rank {} after step {}", first[0], r, first[r]));
-  }
+  meet(result.first_step);
   if (exchange_.rank() == 0)
     result.steps.reserve(
         static_cast<std::size_t>(std::max<std::int64_t>(0, options_.steps - result.first_step)));
@@ -104,6 +100,25 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
   return result;
 }
 
+// All ranks begin the same run.
+void Job::meet(std::int64_t first_step) {
+  struct Begin {
+    std::int64_t first_step, program, seed;
+  };
+  const Begin mine{first_step, program_.hash(), static_cast<std::int64_t>(options_.seed)};
+  std::vector<Begin> all;
+  exchange_.all_gather("begin", mine, all);
+  const auto expect = [&](std::int64_t Begin::*what, const char* form) {
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r].*what != all[0].*what)
+        throw Error(fmt::format(fmt::runtime(form), all[0].*what, r, all[r].*what));
+    }
+  };
+  expect(&Begin::seed, "rank 0 has seed {}, rank {} has {}: they must be equal");
+  expect(&Begin::program, "rank 0 runs program {}, rank {} runs {}: their plans differ");
+  expect(&Begin::first_step, "rank 0 resumes after step {}, rank {} after step {}");
+}
+
 // What all ranks say of a step.
 StepReport Job::combine(bool validated) {
   exchange_.all_gather("step", record_, records_);
@@ -117,7 +132,12 @@ StepReport Job::combine(bool validated) {
     }
     waited += of.result.waited_s;
     report.seconds = std::max(report.seconds, of.seconds);
+    if (watch_) {
+      watch_->see(static_cast<std::int64_t>(r),
+                  {of.seconds - of.result.waited_s, of.result.waited_for_data_s, of.result.batch});
+    }
   }
+  if (watch_) watch_->end_step(report.seconds);
   const double tokens = program_.training.tokens_per_step();
   report.loss /= tokens;
   report.gradient_norm = records_[0].result.gradient_norm;
@@ -167,6 +187,7 @@ void Job::collect(RunResult& result) {
     }
   }
   if (exchange_.rank() != 0) return;
+  result.alerts = watch_->alerts();
   result.timeline = make_timeline(program_, measured);
   for (std::size_t r = 0; r < n; ++r) {
     const auto stage = program_.binding.coordinates(static_cast<std::int64_t>(r)).pp;

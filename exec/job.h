@@ -9,6 +9,7 @@
 #include "exec/exchange.h"
 #include "exec/rank.h"
 #include "exec/run.h"
+#include "exec/watch.h"
 
 namespace orrery::exec {
 
@@ -25,6 +26,7 @@ class Job {
   UnitShard& parameters() { return rank_.parameters; }
 
  private:
+  void meet(std::int64_t first_step);
   StepReport combine(bool validated);
   bool is_due(std::int64_t every, std::int64_t done) const;
   void save(std::int64_t done);
@@ -44,6 +46,7 @@ class Job {
   Rank rank_;
   Record record_;
   std::vector<Record> records_;
+  std::unique_ptr<Watch> watch_;  // on rank 0
 };
 
 }  // namespace orrery::exec

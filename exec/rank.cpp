@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "exec/crc32c.h"
 #include "exec/logical.h"
 #include "kernels/cpu/fast.h"
 
@@ -195,6 +196,8 @@ void Rank::load(Loader* loader, std::int64_t number) {
   if (loader == nullptr) return;
   const Loader::Batch& batch = loader->step(number);
   const std::int64_t each = program_.plan.micro_batch * program_.training.sequence;
+  batch_ = crc32c(
+      {reinterpret_cast<const char*>(batch.tokens.data()), batch.tokens.size() * sizeof(std::int32_t)});
   for (std::int32_t b = 0; b < static_cast<std::int32_t>(class_.buffers.size()); ++b) {
     const std::string& name = class_.buffers[static_cast<std::size_t>(b)].name;
     if (name != "tokens" && name != "targets") continue;
@@ -255,9 +258,12 @@ void Rank::serve(Stream stream) {
 }
 
 Rank::StepResult Rank::step(std::int64_t number) {
+  const double waited = waited_for_data_s();
   load(loader_.get(), number);
   forward_only_ = false;
-  const StepResult out = run(number);
+  StepResult out = run(number);
+  out.waited_for_data_s = waited_for_data_s() - waited;
+  out.batch = batch_;
   if (program_.training.scales_loss()) loss_scale_.update(out.skipped);
   stepped_ = true;
   return out;
@@ -298,9 +304,13 @@ Rank::StepResult Rank::run(std::int64_t number) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  return {loss_ != nullptr ? *loss_ : 0, norm_ != nullptr ? norm_->norm : 0,
-          program_.training.scales_loss() ? loss_scale_.scale() : 0,
-          norm_ != nullptr && norm_->overflowed != 0, std::chrono::duration<double>(waited_).count()};
+  StepResult out;
+  if (loss_ != nullptr) out.loss = *loss_;
+  if (norm_ != nullptr) out.gradient_norm = norm_->norm;
+  if (program_.training.scales_loss()) out.loss_scale = loss_scale_.scale();
+  out.skipped = norm_ != nullptr && norm_->overflowed != 0;
+  out.waited_s = std::chrono::duration<double>(waited_).count();
+  return out;
 }
 
 void Rank::walk(Stream stream, std::int64_t number) {

@@ -47,7 +47,9 @@ class Rank {
     double gradient_norm = 0;  // of all gradients, before clipping; zero when it is not measured
     double loss_scale = 0;     // zero when the loss is not scaled
     bool skipped = false;      // gradients overflowed: no parameter was changed
-    double waited_s = 0;       // of compute for other streams: exposed communication and pipeline bubbles
+    double waited_for_data_s = 0;
+    std::uint32_t batch = 0;  // checksum of the tokens that it loaded; zero on stages that see none
+    double waited_s = 0;      // of compute for other streams: exposed communication and pipeline bubbles
   };
   // Parameters and optimizer state from a checkpoint, in place of the initial ones.
   void restore(const RestoredState& state);
@@ -112,6 +114,7 @@ class Rank {
   std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no tokens
   LossScale loss_scale_;
   bool forward_only_ = false, stepped_ = false;
+  std::uint32_t batch_ = 0;
   Clock::duration waited_{};  // of the compute stream, in this step
 
   // Progress of the streams in this step. `changed_` wakes streams that wait for others, and the threads that

@@ -256,7 +256,8 @@ std::byte* Region::allocate(std::size_t bytes) {
   }
   RankRecord& own = *record(self_);
   const std::uint32_t index = own.allocations.load();
-  if (index == kAllocations) throw Error(fmt::format("a rank has at most {} shared allocations", kAllocations));
+  if (index == kAllocations)
+    throw Error(fmt::format("a rank has at most {} shared allocations", kAllocations));
   // Others open it through this process: it has no name and ends with its last user.
   const int file = ::memfd_create("orrery", MFD_CLOEXEC);
   if (file < 0) fail("cannot create shared memory");

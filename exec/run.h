@@ -71,10 +71,11 @@ struct RunResult {
   std::vector<std::int64_t> arena_bytes;  // by rank
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).
   std::vector<std::array<std::int64_t, program::kBufferClasses>> class_bytes;
-  double waited_for_data_s = 0;  // the longest of any rank
-  Timeline timeline;             // of the last step
-  LogicalTensors gradients;      // of the first step, as the optimizer saw them
-  LogicalTensors parameters;     // after the last step
+  double waited_for_data_s = 0;     // the longest of any rank
+  std::vector<std::string> alerts;  // what is odd, a sentence each: equal seeds, late data, slow ranks, ...
+  Timeline timeline;                // of the last step
+  LogicalTensors gradients;         // of the first step, as the optimizer saw them
+  LogicalTensors parameters;        // after the last step
 };
 
 // Why this program cannot run here; empty when it can.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cost.h"
 
+#include <map>
+#include <string_view>
+
 namespace orrery::sim {
 
 PlanLinks plan_links(const Topology& topology, const Plan& plan) {
@@ -56,6 +59,20 @@ EngineOptions CostModel::engine_options(bool record) const {
   (stack_.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
   o.record = record;
   return o;
+}
+
+void label(const program::Program& program, const CostModel& cost, Timeline& timeline) {
+  std::map<std::string_view, const program::Op*> ops;
+  for (const program::RankClass& c : program.classes) {
+    for (const program::Segment& s : c.segments) {
+      for (const program::Op& op : s.ops) ops.try_emplace(op.name, &op);
+    }
+  }
+  timeline.bounds.clear();
+  for (const std::string& name : timeline.names) {
+    const auto found = ops.find(name);
+    timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown : cost.bound(*found->second));
+  }
 }
 
 Durations price(const program::Program& program, const CostModel& cost) {

@@ -30,6 +30,7 @@ class CostModel {
         element_bytes_(activation_bytes(training.precision)) {}
 
   Time op(const program::Op& op) const;
+  Bound bound(const program::Op& op) const { return bound_of(device_, math_, op); }
   const GroupLinks& links(program::Group group) const;
   EngineOptions engine_options(bool record) const;
 
@@ -41,6 +42,9 @@ class CostModel {
   Math math_;
   std::int64_t element_bytes_;
 };
+
+// Says of each op of a timeline of `program` what limits it.
+void label(const program::Program& program, const CostModel& cost, Timeline& timeline);
 
 Durations price(const program::Program& program, const CostModel& cost);
 

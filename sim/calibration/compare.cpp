@@ -59,6 +59,8 @@ Comparison compare(const Timeline& predicted, const Timeline& measured,
     ++op.count;
     op.predicted_s += seconds(found->second->end - found->second->active);
     op.measured_s += seconds(s.end - s.active);
+    if (const auto name = static_cast<std::size_t>(found->second->name); name < predicted.bounds.size())
+      op.bound = predicted.bounds[name];
   }
   out.only_predicted = static_cast<std::int64_t>(by_key.size() - seen.size());
   for (auto& [name, op] : ops) {
@@ -67,6 +69,15 @@ Comparison compare(const Timeline& predicted, const Timeline& measured,
   }
   std::stable_sort(out.ops.begin(), out.ops.end(),
                    [](const auto& a, const auto& b) { return a.measured_s > b.measured_s; });
+  for (const auto& [bound, name] : enum_names(Bound{})) {
+    BoundComparison sum{.bound = bound};
+    for (const OpComparison& op : out.ops) {
+      if (op.bound != bound) continue;
+      sum.predicted_s += op.predicted_s;
+      sum.measured_s += op.measured_s;
+    }
+    if (sum.measured_s > 0 || sum.predicted_s > 0) out.bounds.push_back(sum);
+  }
   return out;
 }
 

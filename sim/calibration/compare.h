@@ -15,6 +15,13 @@ struct OpComparison {
   std::string name;                        // op without its layer: "attn/qkv/dgrad"
   std::int64_t count = 0;                  // matched (rank, micro-batch, layer) instances
   double predicted_s = 0, measured_s = 0;  // sums of active-to-end
+  Bound bound = Bound::kUnknown;           // what the prediction says limits it
+};
+
+// Ops of one kind of limit together: where the step's time goes, and where its prediction errs.
+struct BoundComparison {
+  Bound bound = Bound::kUnknown;
+  double predicted_s = 0, measured_s = 0;
 };
 
 struct Comparison {
@@ -22,6 +29,7 @@ struct Comparison {
   std::int64_t matched = 0, only_predicted = 0, only_measured = 0;
   double predicted_step_s = 0, measured_step_s = 0;
   std::vector<OpComparison> ops;  // by measured time, largest first
+  std::vector<BoundComparison> bounds;
 };
 
 // `stage_of_rank[r]` gives the predicted timeline's rank for a measured rank.

@@ -94,6 +94,17 @@ double factor(const Device& d, program::OpKind kind) {
 
 }  // namespace
 
+Bound bound_of(const Device& d, Math math, const program::Op& op) {
+  if (program::is_communication(op.kind)) return Bound::kCommunication;
+  const bool attention = op.kind == program::OpKind::kAttention || op.kind == program::OpKind::kAttentionGrad;
+  if (op.kind != program::OpKind::kGemm && !attention) return Bound::kMemory;
+  const double efficiency = attention && op.dims[5] == 0 ? d.attention.efficiency : d.gemm.efficiency;
+  const double arithmetic = op.flops / (peak(d, math).value * efficiency);
+  const double memory = static_cast<double>(op.traffic.value) /
+                        (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
+  return arithmetic >= memory ? Bound::kCompute : Bound::kMemory;
+}
+
 Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op) {
   using program::OpKind;
   if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "core/device.h"
+#include "core/timeline.h"
 #include "core/training.h"
 #include "program/program.h"
 
@@ -34,6 +35,10 @@ struct AttentionWork {
   bool backward = false;
 };
 double attention_seconds(const Device& d, Math math, const AttentionWork& w);
+
+// What limits an op: the longer of its arithmetic at the rate that such ops reach, and its traffic at
+// memory's.
+Bound bound_of(const Device& d, Math math, const program::Op& op);
 
 // An op inside a training step: `sustained` and the gap to the next kernel included.
 Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op);

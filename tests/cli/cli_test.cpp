@@ -61,6 +61,17 @@ TEST(Cli, PlanSimulateRunAndCompareShareOneProgram) {
   EXPECT_TRUE(j["same_program"].get<bool>());
   EXPECT_EQ(j["only_measured"], 0);
   EXPECT_GT(j["matched"].get<int>(), 100);
+  // Every op is labelled, and the labels hold all of its time.
+  double ops = 0, bounds = 0;
+  for (const Json& op : j["ops"]) {
+    EXPECT_NE(op["bound"], "unknown") << op.dump();
+    if (op["name"].get<std::string>().find("all-") != std::string::npos) {
+      EXPECT_EQ(op["bound"], "communication") << op.dump();
+    }
+    ops += op["measured_s"].get<double>();
+  }
+  for (const Json& b : j["bounds"]) bounds += b["measured_s"].get<double>();
+  EXPECT_NEAR(bounds, ops, 1e-9 * ops);
 }
 
 TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {

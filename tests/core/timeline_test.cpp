@@ -23,6 +23,28 @@ TEST(Timeline, AChromeTraceReadsBackToThePicosecond) {
   EXPECT_EQ(back.names, t.names);
   EXPECT_EQ(back.streams, t.streams);
   EXPECT_EQ(back.program_hash, 42);
+  EXPECT_TRUE(back.bounds.empty());
+}
+
+TEST(Timeline, WhatLimitsOpsReadsBack) {
+  Timeline t;
+  t.source = "test";
+  t.names = {"gemm", "norm", "sum"};
+  t.segments = {"forward"};
+  t.streams = {"compute"};
+  t.slices = {{2, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0}};
+  t.bounds = {Bound::kCompute, Bound::kMemory, Bound::kCommunication};
+  Json trace = parse_json(to_chrome_trace(t), "trace");
+  const Timeline back = from_chrome_trace(trace, "trace");
+  EXPECT_EQ(back.names, (std::vector<std::string>{"sum", "gemm", "norm"}));
+  EXPECT_EQ(back.bounds, (std::vector{Bound::kCommunication, Bound::kCompute, Bound::kMemory}));
+  trace["otherData"]["bounds"]["memroy"] = Json::array();
+  try {
+    (void)from_chrome_trace(trace, "trace");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("/otherData/bounds/memroy"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Timeline, ATraceWithoutOurFieldsIsAnsweredWithAPointer) {

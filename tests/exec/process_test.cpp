@@ -284,17 +284,34 @@ TEST(Processes, AHangingRankIsNamedWithinTheDeadline) {
 
 TEST(Processes, AnotherCollectiveIsNamed) {
   const Folder folder;
-  Json other = kFour;
-  other["zero"] = 2;
-  const Arguments arguments = run(scenario(folder.path, "plan.json", kFour), 5),
-                  strange = run(scenario(folder.path, "other.json", other), 5);
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const Arguments arguments = run(file, 5), strange = run(file, 5, {"--collectives", "ring"});
   Launched job(folder.path, {arguments, arguments, strange, arguments});
   bool named = false;
   for (std::size_t r = 0; r < 4; ++r) {
     EXPECT_EQ(job.wait(r), 1);
-    named = named || job.err(r).find("rank 2 ") != std::string::npos;
+    named = named || job.err(r).find("rank 2 in ring ") != std::string::npos ||
+            job.err(r).find("rank 2 is in ring ") != std::string::npos;
   }
   EXPECT_TRUE(named) << job.err(0);
+}
+
+// What must be equal everywhere is compared before the first step.
+TEST(Processes, AnotherSeedOrPlanIsNamed) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  Json zero2 = kFour;
+  zero2["zero"] = 2;
+  const Arguments arguments = run(file, 5), seed = run(file, 5, {"--seed", "8"}),
+                  plan = run(scenario(folder.path, "other.json", zero2), 5);
+  for (const auto& [strange, text] : {std::pair{seed, "rank 0 has seed 1, rank 2 has 8: they must be equal"},
+                                      std::pair{plan, ": their plans differ"}}) {
+    Launched job(folder.path, {arguments, arguments, strange, arguments});
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(job.wait(r), 1);
+      EXPECT_NE(job.err(r).find(text), std::string::npos) << job.err(r);
+    }
+  }
 }
 
 TEST(Processes, NumbersThatAreNotAreNamed) {

@@ -293,7 +293,8 @@ std::filesystem::path write_scenario(const Case& c, const std::filesystem::path&
 // A sample of the plans as processes that mpirun starts: the losses and norms of ten steps are those of
 // threads, to the bit.
 TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
-  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun (openmpi-bin)";
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "there is no mpirun (openmpi-bin)";
   const auto folder = std::filesystem::temp_directory_path() / ("orrery-mpi-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   constexpr unsigned kSeed = 20261122;
@@ -304,11 +305,10 @@ TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
     ++sample;
     SCOPED_TRACE(short_name(c.plan) + " seed " + std::to_string(kSeed));
     const auto file = write_scenario(c, folder), out = folder / "out.json";
-    const std::string command =
-        fmt::format("mpirun --allow-run-as-root --oversubscribe -n {} {} run {} --json --steps {} --seed 7 "
-                    "--learning-rate 0.01 --weight-decay 0.01 > {} 2> {}",
-                    c.plan.ranks(), ORRERY_BINARY, file.string(), kSteps, out.string(),
-                    (folder / "err.txt").string());
+    const std::string command = fmt::format(
+        "mpirun --allow-run-as-root --oversubscribe -n {} {} run {} --json --steps {} --seed 7 "
+        "--learning-rate 0.01 --weight-decay 0.01 > {} 2> {}",
+        c.plan.ranks(), ORRERY_BINARY, file.string(), kSteps, out.string(), (folder / "err.txt").string());
     ASSERT_EQ(std::system(command.c_str()), 0) << load_text(folder / "err.txt");
     const Json result = load_json(out.string());
     const exec::RunResult threads = run(compile(c));
@@ -320,7 +320,6 @@ TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
   }
   std::filesystem::remove_all(folder);
 }
-
 
 // Each way to break a run must be noticed.
 struct Control {
