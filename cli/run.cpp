@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdio>
@@ -14,13 +15,14 @@
 #include "exec/monitor.h"
 #include "exec/process_world.h"
 #include "exec/run.h"
+#include "planner/proxy.h"
 #include "planner/search.h"
 
 namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
+  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
   std::vector<std::string> slow;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::int64_t checkpoint_every = 100;
@@ -234,8 +236,37 @@ std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exe
   }
 }
 
+// The stand-in for a plan that this machine is too small for, written to a file that simulate and calibrate
+// read.
+Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
+  const Scenario scenario = planner::proxy(of.problem.scenario, of.plan);
+  const Chosen out{resolve(scenario, o.proxy, app.data), *scenario.plan};
+  const Cursor at{o.plan, "/plan"};
+  program::check_plan(scenario.model, out.plan, scenario.training, at);
+  const auto program = program::compile(scenario.model, out.plan, scenario.training, out.problem.stack);
+  std::int64_t needed = 0;
+  for (const program::RankClass& c : program.classes)
+    needed += c.arena_peak.value * out.plan.tp * out.plan.dp;
+  const std::int64_t there = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  if (needed > there / 10 * 9) {
+    at.fail(fmt::format("its proxy, {}, needs {} of memory, and this machine has {}", short_name(out.plan),
+                        format(Bytes{needed}), format(Bytes{there})),
+            "allowed: a shorter sequence, a smaller micro-batch, fewer tensor ranks");
+  }
+  Json json = {{"schema", "orrery.scenario/1"}};
+  json.update(write_fields(scenario));
+  save_text(o.proxy, json.dump(2) + "\n");
+  if (!app.json) {
+    fmt::print("proxy: {} with {} of {} layers, for {} with {} ranks; written to {}\n", short_name(out.plan),
+               scenario.model.layers, of.problem.scenario.model.layers, short_name(of.plan), of.plan.ranks(),
+               o.proxy);
+  }
+  return out;
+}
+
 void execute(App& app, const Options& o) {
   Chosen chosen = load_plan_or_scenario(o.plan, app);
+  if (!o.proxy.empty()) chosen = stand_in(o, chosen, app);
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
   if (!chosen.problem.stack.executable) {
@@ -377,6 +408,10 @@ void add_run(CLI::App& parent, App& app) {
       ->needs(link)
       ->capture_default_str();
   command->add_option("--slow", o->slow, "emulate slow ranks: RANK:FACTOR on the time of their compute");
+  command->add_option(
+      "--proxy", o->proxy,
+      "run a stand-in with the same shapes on each rank, but fewer layers, stages and replicas; "
+      "this file gets it, for calibrate");
   command->add_option("--trace", o->trace, "write the measured timeline of the last step (Chrome JSON)");
   command->callback([&app, o] { execute(app, *o); });
 }

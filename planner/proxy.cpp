@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/proxy.h"
+
+#include <algorithm>
+
+namespace orrery::planner {
+
+Scenario proxy(const Scenario& scenario, const Plan& plan) {
+  Plan p = plan;
+  p.pp = std::min<std::int64_t>(plan.pp, 2);
+  p.dp = std::min<std::int64_t>(plan.dp, 2);
+  p.shard_group = 0;
+  p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);
+  p.chunk_layers.clear();
+  if (p.recompute == Recompute::kFull) {
+    const std::int64_t chunks = plan.pp * plan.vpp;
+    p.recompute_layers = std::clamp<std::int64_t>(scenario.model.layers / chunks, 1, plan.recompute_layers);
+  }
+
+  Scenario out = scenario;
+  out.name = "a proxy of " + (scenario.name.empty() ? short_name(plan) : scenario.name);
+  out.model.layers = p.pp * p.vpp * (p.recompute == Recompute::kFull ? p.recompute_layers : 1);
+  out.training.global_batch = p.global_batch();
+  out.training.tokens = 0;
+  out.cluster = {};
+  out.cluster.topology = "laptop-cpu";
+  out.cluster.nodes = (p.ranks() + 7) / 8;
+  out.search = {};
+  out.stack = "orrery";
+  out.plan = p;
+  return out;
+}
+
+}  // namespace orrery::planner
