@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -90,6 +91,32 @@ void step(benchmark::State& state, std::int64_t batch, std::int64_t sequence, st
   state.SetLabel(std::string(kernels::blas_name()) + ", " + kernels::pointwise().isa);
 }
 
+// What measuring every op costs: steps of a small model on two ranks, with it and without it by turns.
+void timing(benchmark::State& state) {
+  const Training training{
+      .global_batch = 16, .sequence = 64, .precision = Precision::kFp32, .math = orrery::Math::kFp32};
+  const Plan plan{.dp = 2, .zero = 1, .micro_batch = 1, .micro_batches = 8};
+  const auto program =
+      program::compile(preset_model("tiny-llama"), plan, training, load_stack("orrery", {}, DataFolders{}));
+  std::array<std::vector<double>, 2> seconds;
+  for (auto _ : state) {
+    for (int turn = 0; turn < 20; ++turn) {
+      const bool timed = turn % 2 == 0;
+      const auto r = exec::run(program, {.steps = 60, .timeline = timed});
+      for (std::size_t i = 5; i < r.steps.size(); ++i) seconds[timed].push_back(r.steps[i].seconds);
+    }
+  }
+  const auto median = [](std::vector<double>& v) {
+    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+    std::nth_element(v.begin(), middle, v.end());
+    return *middle;
+  };
+  state.counters["ops_per_step"] = static_cast<double>(program.ops_per_step());
+  state.counters["without_s"] = median(seconds[0]);
+  state.counters["with_s"] = median(seconds[1]);
+  state.counters["ratio"] = median(seconds[1]) / median(seconds[0]);
+}
+
 // All-reduce of two thread ranks as a share of what their cores need to sum the same arrays side by side:
 // each half of the elements, two read and two written.
 void thread_all_reduce(benchmark::State& state) {
@@ -134,6 +161,7 @@ BENCHMARK(thread_all_reduce)
     ->Arg(16 << 20)
     ->Arg(128 << 20);
 
+BENCHMARK(timing)->Iterations(1)->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(step, gpt2_124m_b4_t64, 4, 64, 1)->Iterations(1)->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(step, gpt2_124m_b1_t1024, 1, 1024, 1)->Iterations(1)->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(step, gpt2_124m_b4_t64_two_ranks, 4, 64, 2)->Iterations(1)->Unit(benchmark::kSecond);

@@ -329,10 +329,13 @@ void Rank::walk(Stream stream, std::int64_t number) {
       }
       const bool updates = capturing && op.kind == OpKind::kOptimizer;
       if (updates && !stepped_) capture(op, op.reads[0], loss_scale_.scale(), gradients);
-      const auto start = Clock::now();
-      const auto active = std::max(start, execute(op, step.micro_batch, number));
-      if (!forward_only_)
+      if (options_.timeline && !forward_only_) {
+        const auto start = Clock::now();
+        const auto active = std::max(start, execute(op, step.micro_batch, number));
         measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
+      } else {
+        execute(op, step.micro_batch, number);
+      }
       if (updates && number + 1 == options_.steps) capture(op, op.writes[0], 1, parameters);
       complete(stream);
     }

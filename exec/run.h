@@ -57,6 +57,7 @@ struct RunOptions {
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
   std::function<double(const program::Op&)> device;
+  bool timeline = true;  // measure when ops run; off, to see what measuring costs
   bool capture = false;  // keep gradients and final parameters as logical tensors
   std::chrono::milliseconds deadline{60000};
 };
