@@ -83,9 +83,17 @@ TEST(Allocation, StepsTakeNoMemory) {
   struct Layout {
     const char* preset;
     std::int64_t tp, pp, dp, zero;
+    Precision precision = Precision::kFp32;
+    Math math = Math::kFp32;
+    double dropout = 0;
+    exec::Algorithm collectives = exec::Algorithm::kDirect;
   };
-  for (const Layout& l : {Layout{"tiny-gpt", 1, 1, 1, 0}, Layout{"tiny-gpt", 2, 2, 2, 1},
-                          Layout{"tiny-llama", 2, 2, 2, 3}, Layout{"tiny-llama", 1, 4, 2, 2}}) {
+  for (const Layout& l :
+       {Layout{"tiny-gpt", 1, 1, 1, 0}, Layout{"tiny-gpt", 2, 2, 2, 1}, Layout{"tiny-llama", 2, 2, 2, 3},
+        Layout{"tiny-llama", 1, 4, 2, 2},
+        Layout{"tiny-gpt", 2, 2, 2, 1, Precision::kMixed, Math::kFp16, 0.1, exec::Algorithm::kRing},
+        Layout{"tiny-llama", 2, 1, 4, 3, Precision::kMegatron, Math::kBf16, 0,
+               exec::Algorithm::kHierarchical}}) {
     Plan p;
     p.tp = l.tp;
     p.pp = l.pp;
@@ -93,10 +101,12 @@ TEST(Allocation, StepsTakeNoMemory) {
     p.zero = l.zero;
     p.micro_batches = 8 / l.dp;
     p.sequence_parallel = l.tp > 1;
-    const Training t{.global_batch = 8, .sequence = 64, .precision = Precision::kFp32, .math = Math::kFp32};
+    const Training t{
+        .global_batch = 8, .sequence = 64, .precision = l.precision, .math = l.math, .dropout = l.dropout};
     const auto program = program::compile(preset_model(l.preset), p, t, Stack{});
     exec::RunOptions options;
     options.steps = 8;
+    options.collectives = l.collectives;
     options.on_step = [&](std::int64_t step, const exec::StepReport&) {
       if (step == 3) {
         calls = bytes = 0;
