@@ -80,7 +80,7 @@ struct Training {
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
   double dropout = 0;  // probability; with it one-byte masks are kept
-  double clip = 1.0;     // largest global gradient norm; 0: gradients are neither measured nor clipped
+  double clip = 1.0;   // largest global gradient norm; 0: gradients are neither measured nor clipped
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
