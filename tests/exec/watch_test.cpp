@@ -118,7 +118,7 @@ TEST(Watch, SeesRealRuns) {
   using std::chrono::milliseconds;
   EXPECT_TRUE(only(run_on(Odd(false, milliseconds(0))), "equal seeds").empty());
   EXPECT_EQ(only(run_on(Odd(true, milliseconds(0))), "equal seeds").size(), 2U) << "both stages load";
-  EXPECT_FALSE(only(run_on(Odd(false, milliseconds(10))), "late data").empty());
+  EXPECT_FALSE(only(run_on(Odd(false, milliseconds(40))), "late data").empty());
 }
 
 }  // namespace
