@@ -190,12 +190,10 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
     s.active = time_field(args, "active", at.child("args"));
     t.slices.push_back(s);
   }
-  if (!bounds.empty()) {
-    for (const auto& [name, bound] : bounds) {
-      const auto i = static_cast<std::size_t>(names(name));
-      t.bounds.resize(t.names.size());
-      t.bounds[i] = bound;
-    }
+  for (const auto& [name, bound] : bounds) {
+    const auto i = static_cast<std::size_t>(names(name));
+    t.bounds.resize(t.names.size());
+    t.bounds[i] = bound;
   }
   return t;
 }

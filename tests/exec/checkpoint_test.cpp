@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "exec/run.h"
+#include "tests/exec/small_model.h"
 
 namespace orrery::exec {
 namespace {
@@ -26,15 +27,9 @@ class Checkpoints : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   static program::Program compile(const Plan& p, const char* preset = "tiny-llama", std::uint64_t total = 8) {
-    Model m = preset_model(preset);
-    m.hidden = 32;
-    m.layers = 4;
+    Model m = tiny(preset);
     m.vocab = 61;
-    m.ffn_hidden = 48;
-    m.max_positions = 16;
-    m.heads = 8;
     m.tied_embeddings = std::string(preset) == "tiny-gpt";
-    if (m.kv_heads > 0) m.kv_heads = 4;
     Training t{.global_batch = static_cast<std::int64_t>(total),
                .sequence = 8,
                .precision = Precision::kFp32,

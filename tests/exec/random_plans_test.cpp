@@ -26,6 +26,7 @@
 #include "program/check.h"
 #include "program/schedule.h"
 #include "sim/estimate/estimate.h"
+#include "tests/exec/small_model.h"
 
 namespace orrery {
 namespace {
@@ -41,15 +42,10 @@ struct Setting {
   friend auto operator<=>(const Setting&, const Setting&) = default;
 
   Model model() const {
-    Model m = preset_model(preset);
-    m.hidden = 32;
+    Model m = tiny(preset.c_str());
     m.layers = 8;
     m.vocab = 61;
-    m.ffn_hidden = 48;
-    m.max_positions = 16;
-    m.heads = 8;
     m.tied_embeddings = tied;
-    if (m.kv_heads > 0) m.kv_heads = 4;
     return m;
   }
   Training training() const {

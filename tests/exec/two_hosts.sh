@@ -40,18 +40,18 @@ launch() {
     --mca pml ob1 "$@"
 }
 for scenario in "$scenarios"/*.json; do
-for algorithm in direct naive ring tree halving-doubling hierarchical; do
-  name="$(basename "$scenario" .json)-$algorithm"
-  arguments="--steps 5 --collectives $algorithm --checkpoints $folder/$name"
-  "$orrery" run "$scenario" --json $arguments-threads >"$folder/threads.json"
-  launch "$orrery" run "$scenario" $arguments-hosts >"$folder/table.txt"
-  cat "$folder/table.txt"
-  [ "$(grep -c host-a "$folder/table.txt")" -eq 2 ] && [ "$(grep -c host-b "$folder/table.txt")" -eq 2 ] ||
-    { echo "FAILED: the ranks are not two on each host"; exit 1; }
-  for file in "$folder/$name"-threads/step-00000005/*; do
-    cmp "$file" "$folder/$name-hosts/step-00000005/$(basename "$file")" || { echo "FAILED: $file differs"; exit 1; }
+  for algorithm in direct naive ring tree halving-doubling hierarchical; do
+    name="$(basename "$scenario" .json)-$algorithm"
+    arguments="--steps 5 --collectives $algorithm --checkpoints $folder/$name"
+    "$orrery" run "$scenario" --json $arguments-threads >"$folder/threads.json"
+    launch "$orrery" run "$scenario" $arguments-hosts >"$folder/table.txt"
+    cat "$folder/table.txt"
+    [ "$(grep -c host-a "$folder/table.txt")" -eq 2 ] && [ "$(grep -c host-b "$folder/table.txt")" -eq 2 ] ||
+      { echo "FAILED: the ranks are not two on each host"; exit 1; }
+    for file in "$folder/$name"-threads/step-00000005/*; do
+      cmp "$file" "$folder/$name-hosts/step-00000005/$(basename "$file")" || { echo "FAILED: $file differs"; exit 1; }
+    done
   done
-done
 done
 
 # The same with a rank killed: the hosts hear of it.
