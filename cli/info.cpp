@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands that show rather than compute: export, model, topology, schema, doctor.
+// The commands that show rather than compute: export, model, schema, doctor.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -74,42 +74,6 @@ void add_model(CLI::App& parent, App& app) {
   import->callback([&app, file] { print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""}));
 });
 }  // namespace orrery::cli
-
-void add_topology(CLI::App& parent, App& app) {
-  CLI::App* command = parent.add_subcommand("topology", "clusters");
-  command->require_subcommand(1);
-  CLI::App* show = subcommand(*command, app, "show", "a topology, or the list of them");
-  auto name = std::make_shared<std::string>();
-  show->add_option("name", *name, "name or file");
-  show->callback([&app, name] {
-    if (name->empty()) {
-      const auto names = app.data.names("topologies");
-      if (app.json) return print_json({{"schema", "orrery.topologies/1"}, {"names", names}});
-      for (const auto& n : names) fmt::print("{}\n", n);
-      return;
-    }
-    const Cluster c = load_cluster(*name, {}, Cursor{"topology", ""}, app.data);
-    const sim::Topology t(c);
-    const auto node = t.group(std::min(c.devices(), c.scale_up_domain()), 1);
-    const auto across = t.group(c.devices() / c.devices_per_node, c.devices_per_node);
-    if (app.json) {
-      Json j = write_fields(c);
-      j["schema"] = "orrery.cluster/1";
-      j["vertices"] = boost::num_vertices(t.graph());
-      j["edges"] = boost::num_edges(t.graph());
-      return print_json(j);
-    }
-    fmt::print("{}: {} nodes of {} x {}, {} vertices and {} directed links\n", c.name, c.nodes,
-               c.devices_per_node, c.device, boost::num_vertices(t.graph()), boost::num_edges(t.graph()));
-    fmt::print("  in the scale-up domain ({} devices): {} per device and direction for a ring\n",
-               c.scale_up_domain(), format(node.ring));
-    if (c.nodes > 1)
-      fmt::print("  between nodes, all devices at once: {} per device and direction\n", format(across.ring));
-    if (c.node_hour.value > 0)
-      fmt::print("  {} per node and hour ({})\n", format(c.node_hour), c.price_as_of);
-    if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
-  });
-}
 
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");

@@ -46,6 +46,12 @@ void execute(App& app, const Options& o) {
                 {"classes", e.simulation.classes.size()},
                 {"program_bytes", e.program.footprint_bytes()}};
     out["predicted"] = write_fields(p);
+    out["shared_links"] = Json::array();
+    for (const sim::LinkReport& l : e.simulation.links)
+      out["shared_links"].push_back({{"link", l.link.name},
+                                     {"alike", l.link.alike},
+                                     {"bytes_per_s", l.link.capacity.value},
+                                     {"lost_s", seconds(l.lost)}});
     return print_json(out);
   }
   fmt::print("{}: step {} (80 % of measured runs: {} to {}), {:.0f} tokens/s, MFU {:.1f} %, peak memory {}\n",
@@ -65,6 +71,12 @@ void execute(App& app, const Options& o) {
                format(c.forward + c.backward + c.optimizer), format(c.recompute),
                format(c.exposed[program::kTp]), format(c.exposed[program::kDp]), format(pp), format(c.host),
                format(Bytes{p.memory[i].total}));
+  }
+  constexpr std::size_t kMostShown = 5;
+  for (std::size_t i = 0; i < std::min(kMostShown, e.simulation.links.size()); ++i) {
+    const sim::LinkReport& l = e.simulation.links[i];
+    fmt::print("shared: {} ({} alike, {}): transfers of all stages lost {} to each other\n", l.link.name,
+               l.link.alike, format(l.link.capacity), format(l.lost));
   }
   if (!o.trace.empty()) fmt::print("timeline: {} (open in ui.perfetto.dev or chrome://tracing)\n", o.trace);
 }

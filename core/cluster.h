@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster: identical nodes on a leaf-spine fabric. Every bandwidth is per direction. Files live in
+// A cluster: identical nodes on a fabric. Every bandwidth is per direction. Files live in
 // topologies/; sim/topology/ turns one into a graph.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "core/fabric.h"
 #include "core/fields.h"
 
 namespace orrery {
@@ -27,8 +28,7 @@ struct Cluster {
   double nic_efficiency = 0.9;
   Time nic_latency{14'000'000};        // per hop between nodes
   Time collective_latency{8'400'000};  // fixed cost of a collective
-  std::int64_t leaf_nodes = 16;        // nodes under one leaf (or rail group)
-  double oversubscription = 1.0;       // leaf downlinks over uplinks
+  Fabric fabric;                       // how nodes are wired
   Dollars node_hour;                   // on-demand price; zero: unknown
   Dollars spot_hour;
   std::string price_as_of;
@@ -78,10 +78,8 @@ void describe(V& v, Cluster& c) {
   v(Field{.name = "nic_latency", .help = "latency of a hop between nodes", .min = 0}, c.nic_latency);
   v(Field{.name = "collective_latency", .help = "fixed cost of one collective", .min = 0},
     c.collective_latency);
-  v(Field{.name = "leaf_nodes", .help = "nodes under one leaf switch", .min = 1, .max = 1 << 20},
-    c.leaf_nodes);
-  v(Field{.name = "oversubscription", .help = "leaf downlinks over uplinks", .min = 1, .max = 1000},
-    c.oversubscription);
+  v(Field{.name = "fabric", .help = "how nodes are wired; a leaf and spine tree unless it says otherwise"},
+    c.fabric);
   v(Field{.name = "node_hour", .help = "on-demand price of a node for an hour", .min = 0}, c.node_hour);
   v(Field{.name = "spot_hour", .help = "spot price of a node for an hour", .min = 0}, c.spot_hour);
   v(Field{.name = "price_as_of", .help = "date and source of the price"}, c.price_as_of);

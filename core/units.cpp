@@ -72,15 +72,30 @@ Dollars from_dollars(double d) {
   return Dollars{static_cast<std::int64_t>(std::llround(d * static_cast<double>(kMicroDollars)))};
 }
 
+namespace {
+
+// (a b + more) / c.
+std::int64_t mul_div(std::int64_t a, std::int64_t b, std::int64_t more, std::int64_t c) {
+  constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
+  if (c <= 0) return kMax;
+  __extension__ using Wide = unsigned __int128;
+  const Wide q =
+      (static_cast<Wide>(a) * static_cast<Wide>(b) + static_cast<Wide>(more)) / static_cast<Wide>(c);
+  return q > static_cast<Wide>(kMax) ? kMax : static_cast<std::int64_t>(q);
+}
+
+}  // namespace
+
+std::int64_t mul_div(std::int64_t a, std::int64_t b, std::int64_t c) {
+  return mul_div(a, b, 0, c);
+}
+std::int64_t mul_div_up(std::int64_t a, std::int64_t b, std::int64_t c) {
+  return mul_div(a, b, c - 1, c);
+}
+
 Time transfer_time(Bytes bytes, Bandwidth bandwidth) {
   if (bytes.value <= 0) return Time{0};
-  if (bandwidth.value <= 0) return Time{std::numeric_limits<std::int64_t>::max()};
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(bytes.value) * static_cast<Wide>(kPicosecondsPerSecond);
-  const Wide rate = static_cast<Wide>(bandwidth.value);
-  const Wide ps = (product + rate - 1) / rate;
-  constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  return Time{ps > static_cast<Wide>(kMax) ? kMax : static_cast<std::int64_t>(ps)};
+  return Time{mul_div_up(bytes.value, kPicosecondsPerSecond, bandwidth.value)};
 }
 
 std::optional<Time> parse_time(std::string_view text) {

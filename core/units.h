@@ -71,6 +71,10 @@ constexpr double dollars(Dollars d) {
 Time from_seconds(double s);
 Dollars from_dollars(double d);
 
+// a b / c rounded down, with a product of 128 bits; the largest number when it does not fit. None is negative.
+std::int64_t mul_div(std::int64_t a, std::int64_t b, std::int64_t c);
+std::int64_t mul_div_up(std::int64_t a, std::int64_t b, std::int64_t c);  // rounded up
+
 // bytes / bandwidth, rounded up, exact for any operands (128-bit intermediate). Zero bytes take no time.
 Time transfer_time(Bytes bytes, Bandwidth bandwidth);
 

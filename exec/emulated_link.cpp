@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -16,35 +17,51 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Transfers that are under way share the bandwidth evenly.
-class Link {
+// What a rank sends and what it receives. Transfers that are under way share each direction evenly; one that
+// uses both has the lesser of its shares.
+class Port {
  public:
-  explicit Link(double bytes_per_second) : rate_(bytes_per_second) {}
+  enum Direction : unsigned { kOut = 1, kIn = 2 };
+  explicit Port(double bytes_per_second) : rate_(bytes_per_second) {}
 
-  // Returns when `bytes` have passed that began to at `begin`.
-  void pass(double bytes, Clock::time_point begin) {
+  // Returns when `bytes` that began to at `begin` have passed.
+  void pass(unsigned directions, double bytes, Clock::time_point begin) {
     std::unique_lock lock(mutex_);
     advance();
     // It may have begun before it came here, alone on the link.
     bytes -= Seconds(at_ - begin).count() * rate_;
-    const auto mine = left_.insert(left_.end(), bytes);
+    const auto mine = under_way_.insert(under_way_.end(), {directions, bytes});
     changed_.notify_all();
-    while (*mine > 0) {
-      const Seconds rest(*mine * static_cast<double>(left_.size()) / rate_);
+    while (mine->left > 0) {
+      const Seconds rest(mine->left / rate_of(*mine));
       changed_.wait_until(lock, at_ + std::chrono::duration_cast<Clock::duration>(rest));
       advance();
-      if (*mine < rate_ * 1e-6) break;  // less than the clock and the scheduler resolve
+      if (mine->left < rate_ * 1e-6) break;  // less than the clock and the scheduler resolve
     }
-    left_.erase(mine);
+    under_way_.erase(mine);
     changed_.notify_all();
   }
 
  private:
+  struct Transfer {
+    unsigned directions;
+    double left;  // bytes
+  };
+
+  double rate_of(const Transfer& t) const {
+    std::size_t most = 1;
+    for (const unsigned direction : {kOut, kIn}) {
+      if ((t.directions & direction) == 0) continue;
+      most = std::max<std::size_t>(
+          most, std::count_if(under_way_.begin(), under_way_.end(),
+                              [&](const Transfer& o) { return (o.directions & direction) != 0; }));
+    }
+    return rate_ / static_cast<double>(most);
+  }
   void advance() {
     const auto now = Clock::now();
-    const double each =
-        Seconds(now - at_).count() * rate_ / static_cast<double>(std::max<std::size_t>(1, left_.size()));
-    for (double& bytes : left_) bytes -= each;
+    const double passed = Seconds(now - at_).count();
+    for (Transfer& t : under_way_) t.left -= passed * rate_of(t);
     at_ = now;
   }
 
@@ -52,7 +69,7 @@ class Link {
   std::mutex mutex_;
   std::condition_variable changed_;
   Clock::time_point at_ = Clock::now();
-  std::list<double> left_;  // bytes of each transfer
+  std::list<Transfer> under_way_;
 };
 
 class Emulated final : public Communicator {
@@ -62,8 +79,7 @@ class Emulated final : public Communicator {
         rate_(static_cast<double>(o.bandwidth.value)),
         deadline_(deadline),
         latency_(std::chrono::duration_cast<Clock::duration>(Seconds(seconds(o.latency)))),
-        out_(rate_),
-        in_(rate_) {}
+        port_(rate_) {}
 
   std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Clock::duration clock_offset() const override { return inner_.clock_offset(); }
@@ -83,40 +99,41 @@ class Emulated final : public Communicator {
     const auto hops = static_cast<std::int64_t>((both ? 2 : 1) * (n - 1));
     const double bytes = static_cast<double>(call.elements * bytes_of(call.type)) *
                          static_cast<double>(hops) / static_cast<double>(n);
-    cross(out_, call.name, bytes, hops, active);
+    cross(Port::kOut | Port::kIn, call.name, bytes, hops, active);
     return active;
   }
 
   Clock::time_point send(std::int64_t to, int channel, std::string_view name, const void* data,
                          std::size_t bytes) override {
     const Clock::time_point met = inner_.send(to, channel, name, data, bytes);
-    cross(out_, name, static_cast<double>(bytes), 1, met);
+    cross(Port::kOut, name, static_cast<double>(bytes), 1, met);
     return met;
   }
 
   Clock::time_point receive(std::int64_t from, int channel, std::string_view name, void* data,
                             std::size_t bytes) override {
     const Clock::time_point met = inner_.receive(from, channel, name, data, bytes);
-    cross(in_, name, static_cast<double>(bytes), 1, met);
+    cross(Port::kIn, name, static_cast<double>(bytes), 1, met);
     return met;
   }
 
  private:
-  void cross(Link& link, std::string_view name, double bytes, std::int64_t hops, Clock::time_point begin) {
+  void cross(unsigned directions, std::string_view name, double bytes, std::int64_t hops,
+             Clock::time_point begin) {
     if (const Seconds alone = hops * latency_ + Seconds(bytes / rate_); alone > deadline_) {
       throw Error(fmt::format("\"{}\" takes {:.1f} s over the emulated link, and the deadline is {} ms", name,
                               alone.count(), deadline_.count()));
     }
     const Clock::time_point arrived = begin + hops * latency_;
     std::this_thread::sleep_until(arrived);
-    link.pass(bytes, arrived);
+    port_.pass(directions, bytes, arrived);
   }
 
   Communicator& inner_;
   double rate_;
   std::chrono::milliseconds deadline_;
   Clock::duration latency_;
-  Link out_, in_;
+  Port port_;
   std::vector<std::size_t> sizes_;  // by group
 };
 

@@ -31,7 +31,7 @@ std::vector<std::string> Exchange::gather(std::string_view name, std::string_vie
   const std::size_t most = *std::max_element(sizes.begin(), sizes.end());
   for (std::size_t begin = 0; begin < most; begin += kPart) {
     const std::string_view piece = mine.substr(std::min(begin, mine.size()), kPart);
-    std::memcpy(mailbox_, piece.data(), piece.size());
+    std::copy(piece.begin(), piece.end(), reinterpret_cast<char*>(mailbox_));
     const std::size_t part = meet(CollectiveKind::kGather, name, std::min(kPart, most - begin));
     for (std::size_t r = 0; r < all.size(); ++r) {
       const std::size_t n = std::min(kPart, sizes[r] - std::min(begin, sizes[r]));

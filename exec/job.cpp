@@ -183,7 +183,7 @@ void Job::collect(RunResult& result) {
         "timeline", {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Measured)});
     for (std::size_t r = 0; r < all.size(); ++r) {
       measured[r][s].resize(all[r].size() / sizeof(Measured));
-      std::memcpy(measured[r][s].data(), all[r].data(), all[r].size());
+      std::copy_n(all[r].data(), all[r].size(), reinterpret_cast<char*>(measured[r][s].data()));
     }
   }
   if (exchange_.rank() != 0) return;

@@ -80,7 +80,9 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
   const sim::CostModel cost(problem.device, problem.stack, problem.cluster, links, s.training);
-  out.simulation = sim::simulate(out.program, sim::price(out.program, cost), cost.engine_options(record));
+  const sim::Sharing sharing = sim::share_links(topology, out.program, cost);
+  out.simulation =
+      sim::simulate(out.program, sim::price(out.program, cost), cost.engine_options(record), &sharing);
   if (record) sim::label(out.program, cost, out.simulation.timeline);
 
   Predicted& p = out.predicted;

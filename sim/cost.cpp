@@ -13,7 +13,7 @@ PlanLinks plan_links(const Topology& topology, const Plan& plan) {
   links.dp = topology.group(b.dp, b.dp_stride);
   links.shard = topology.group(b.shard, b.dp_stride);
   links.replica = topology.group(b.dp / b.shard, b.dp_stride * b.shard);
-  if (b.pp > 1) links.pipeline = topology.pairs(b.pp_stride, b.ranks());
+  if (b.pp > 1) links.pipeline = topology.pairs(b.pp_stride, b.pp, b.ranks());
   return links;
 }
 
@@ -49,6 +49,11 @@ Time CostModel::op(const program::Op& op) const {
     default:
       return compute_time(device_, math_, element_bytes_, op);
   }
+}
+
+Wire CostModel::wire(const program::Op& op) const {
+  if (op.kind == program::OpKind::kSend) return transfer_wire(links_.pipeline, cluster_);
+  return collective_cost(op.kind, op.payload, links(op.group), cluster_).wire;
 }
 
 EngineOptions CostModel::engine_options(bool record) const {

@@ -48,45 +48,52 @@ CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLin
   const double intra_bandwidth =
       static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   const double base = seconds(cluster.collective_latency);
+  const double network_hop = seconds(cluster.nic_latency + group.extra_latency);
 
-  CollectiveCost best{Time{std::numeric_limits<std::int64_t>::max()}, CollectiveAlgorithm::kNone, false};
-  const auto offer = [&](double time, CollectiveAlgorithm a, bool low_latency) {
-    const Time t = from_seconds(time);
-    if (t < best.time) best = {t, a, low_latency};
+  CollectiveCost best{.time = Time{std::numeric_limits<std::int64_t>::max()}};
+  const auto offer = [&](double latency, double transfer, CollectiveAlgorithm a, bool low_latency) {
+    const Time t = from_seconds(latency + transfer);
+    if (t >= best.time) return;
+    const double rate = std::min(ring_bandwidth, rounds * (n - 1) / n * bytes / transfer);
+    best = {t, {from_seconds(latency), Bandwidth{static_cast<std::int64_t>(rate)}}, a, low_latency};
   };
   for (const Protocol& p : kProtocols) {
     const double hop = seconds(cluster.intra_latency) * p.hop;
-    const double net = seconds(cluster.nic_latency) * p.net;
+    const double net = network_hop * p.net;
     const double start = base * p.base;
     const double ring_hops = rounds * ((n - 1) - (domains - 1)) * hop + rounds * (domains - 1) * net;
-    offer(start + ring_hops + rounds * (n - 1) / n * bytes / (ring_bandwidth * p.bandwidth),
+    offer(start + ring_hops, rounds * (n - 1) / n * bytes / (ring_bandwidth * p.bandwidth),
           CollectiveAlgorithm::kRing, p.low_latency);
     if (!reduce_all) continue;
     const double tree_hops =
         2 * (static_cast<double>(group.per_domain - 1) * hop + log2_ceil(group.domains) * net);
-    offer(start + tree_hops + 2 * bytes / (ring_bandwidth * p.bandwidth * 0.92), CollectiveAlgorithm::kTree,
+    offer(start + tree_hops, 2 * bytes / (ring_bandwidth * p.bandwidth * 0.92), CollectiveAlgorithm::kTree,
           p.low_latency);
   }
   if (reduce_all && cluster.in_network_reduction && group.local() && group.ranks >= kInNetworkLeastRanks) {
-    offer(base + kInNetworkHops * seconds(cluster.intra_latency) +
-              2 * (n - 1) / n * bytes / (intra_bandwidth * kInNetworkGain),
-          CollectiveAlgorithm::kInNetwork, false);
+    offer(base + kInNetworkHops * seconds(cluster.intra_latency),
+          2 * (n - 1) / n * bytes / (intra_bandwidth * kInNetworkGain), CollectiveAlgorithm::kInNetwork,
+          false);
   }
   if (reduce_all && group.domains > 1 && group.per_domain > 1) {
     const auto g = static_cast<double>(group.per_domain);
     const double inside = 2 * (g - 1) / g * bytes / intra_bandwidth;
     const double between = 2 * (domains - 1) / domains * bytes / ring_bandwidth;
-    const double hops = 2 * (g - 1) * seconds(cluster.intra_latency) +
-                        2 * log2_ceil(group.domains) * seconds(cluster.nic_latency);
-    offer(2 * base + hops + std::max(inside, between) + kHierarchicalLoss * std::min(inside, between),
+    const double hops =
+        2 * (g - 1) * seconds(cluster.intra_latency) + 2 * log2_ceil(group.domains) * network_hop;
+    offer(2 * base + hops, std::max(inside, between) + kHierarchicalLoss * std::min(inside, between),
           CollectiveAlgorithm::kHierarchical, false);
   }
   return best;
 }
 
+Wire transfer_wire(const GroupLinks& pair, const Cluster& cluster) {
+  return {pair.local() ? cluster.intra_latency : cluster.nic_latency + pair.extra_latency, pair.ring};
+}
+
 Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster) {
-  const Time hop = pair.local() ? cluster.intra_latency : cluster.nic_latency;
-  return hop + transfer_time(bytes, pair.ring);
+  const Wire wire = transfer_wire(pair, cluster);
+  return wire.latency + transfer_time(bytes, wire.rate);
 }
 
 double bus_bandwidth(program::OpKind kind, Bytes whole, std::int64_t ranks, Time time) {

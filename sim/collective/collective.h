@@ -22,8 +22,16 @@ namespace orrery::sim {
 enum class CollectiveAlgorithm : std::uint8_t { kNone, kRing, kTree, kInNetwork, kHierarchical };
 std::string_view name_of(CollectiveAlgorithm a);
 
+// How a transfer uses links: not at all while its latency passes, then at this rate, that of each member of a
+// ring or of a sender, at most what the links give it alone.
+struct Wire {
+  Time latency;
+  Bandwidth rate;
+};
+
 struct CollectiveCost {
   Time time;
+  Wire wire;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
   bool low_latency = false;
 };
@@ -34,6 +42,7 @@ CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLin
 
 // One message of `bytes` between neighbouring pipeline stages.
 Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster);
+Wire transfer_wire(const GroupLinks& pair, const Cluster& cluster);
 
 // nccl-tests' bus bandwidth: algorithm bandwidth S/t times f.
 double bus_bandwidth(program::OpKind kind, Bytes whole, std::int64_t ranks, Time time);

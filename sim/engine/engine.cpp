@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <queue>
+#include <unordered_map>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace orrery::sim {
 namespace {
@@ -34,6 +36,10 @@ struct Lane {
   std::int64_t blocked_count = 0;
   std::int64_t ready = 0, start = 0, active = 0, last_end = 0;
   std::int64_t remaining = 0, updated = 0, slow = kOne;
+  // An op whose flows share links: first its latency passes, then it flows.
+  enum class Flow : std::uint8_t { kNone, kLatent, kFlowing } flow = Flow::kNone;
+  std::int64_t device_slow = kOne;  // what compute on the device does to it
+  std::int32_t bottleneck = -1;
   std::uint32_t generation = 0;
 };
 
@@ -57,10 +63,11 @@ struct Place {
 
 class Engine {
  public:
-  Engine(const program::Program& p, const Durations& d, const EngineOptions& o)
+  Engine(const program::Program& p, const Durations& d, const EngineOptions& o, const Sharing* sharing)
       : program_(p),
         durations_(d),
         options_(o),
+        sharing_(sharing != nullptr && !sharing->links.empty() ? sharing : nullptr),
         compute_slow_(static_cast<std::int64_t>(o.compute_slowdown * static_cast<double>(kOne) + 0.5)),
         communication_slow_(
             static_cast<std::int64_t>(o.communication_slowdown * static_cast<double>(kOne) + 0.5)),
@@ -68,6 +75,10 @@ class Engine {
     places_.resize(p.classes.size());
     partner_.resize(places_.size() * kStreamCount);
     for (std::size_t c = 0; c < places_.size(); ++c) prepare(places_[c], p.classes[c]);
+    if (sharing_ != nullptr) {
+      shares_ = sharing_->shares;
+      lost_.resize(sharing_->links.size());
+    }
   }
 
   SimulationResult run() {
@@ -77,13 +88,18 @@ class Engine {
     for (std::int32_t c = 0; c < static_cast<std::int32_t>(places_.size()); ++c) {
       for (int s = 0; s < kStreamCount; ++s) try_start(c, s);
     }
-    while (!events_.empty()) {
+    for (;;) {
+      // Rates count from the next moment on: everything that happens now comes first.
+      if (stale_rates_ && (events_.empty() || events_.top().time > now_)) share();
+      if (events_.empty()) break;
       const Event e = events_.top();
       events_.pop();
       Lane& lane = place(e.rank).lanes[static_cast<std::size_t>(e.stream)];
       if (e.generation != lane.generation) continue;
       now_ = e.time;
-      if (lane.running)
+      if (lane.flow == Lane::Flow::kLatent)
+        begin_flow(e.rank, e.stream);
+      else if (lane.running)
         finish(e.rank, e.stream);
       else
         try_start(e.rank, e.stream);
@@ -200,7 +216,7 @@ class Engine {
     receiver.active = sender.active = now_;
     partner_[static_cast<std::size_t>(from) * kStreamCount + static_cast<std::size_t>(from_stream)] =
         sending ? peer : c;
-    push(now_ + duration(from, sender).value, from, from_stream);
+    if (!begin_latency(from, from_stream)) push(now_ + duration(from, sender).value, from, from_stream);
   }
 
   Time duration(std::int32_t c, const Lane& lane) {
@@ -215,12 +231,102 @@ class Engine {
     lane.running = true;
     lane.start = lane.active = lane.updated = at;
     lane.remaining = duration(c, lane).value;
-    lane.slow = kOne;
+    lane.slow = lane.device_slow = kOne;
+    const bool flows = stream != kCompute && begin_latency(c, stream);
     if (contends_) {
       change_rates(c);
       if (lane.slow != kOne) return;  // change_rates scheduled it
     }
-    push(at + lane.remaining, c, stream);
+    if (!flows) push(at + lane.remaining, c, stream);
+  }
+
+  const Sharing::Flow& flow_of(std::int32_t c, const Lane& lane) {
+    const auto index =
+        static_cast<std::size_t>(place(c).rank->steps[static_cast<std::size_t>(lane.step)].segment);
+    return sharing_->ops[static_cast<std::size_t>(c)][index][static_cast<std::size_t>(lane.op_index)];
+  }
+
+  // False when the op shares no links.
+  bool begin_latency(std::int32_t c, int stream) {
+    if (sharing_ == nullptr) return false;
+    Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+    const Sharing::Flow& flow = flow_of(c, lane);
+    if (flow.pattern < 0) return false;
+    const std::int64_t all = duration(c, lane).value, latency = std::min(all, flow.latency.value);
+    lane.remaining = all - latency;
+    lane.flow = Lane::Flow::kLatent;
+    push(now_ + latency, c, stream);
+    return true;
+  }
+
+  void begin_flow(std::int32_t c, int stream) {
+    Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+    lane.flow = Lane::Flow::kFlowing;
+    lane.updated = now_;
+    lane.slow = 0;  // share() sets and schedules it
+    const std::pair at{c, stream};
+    flowing_.insert(std::upper_bound(flowing_.begin(), flowing_.end(), at), at);
+    stale_rates_ = true;
+  }
+
+  void end_flow(std::int32_t c, int stream) {
+    Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+    if (lane.flow == Lane::Flow::kNone) return;
+    account_loss(lane);
+    lane.flow = Lane::Flow::kNone;
+    flowing_.erase(std::find(flowing_.begin(), flowing_.end(), std::pair{c, stream}));
+    stale_rates_ = true;
+  }
+
+  void account_loss(const Lane& lane) {
+    if (lane.bottleneck < 0 || lane.slow == 0) return;
+    const std::int64_t passed = now_ - lane.updated;
+    lost_[static_cast<std::size_t>(lane.bottleneck)] += passed - mul_div(passed, kOne, lane.slow);
+  }
+
+  // The fair rates of everything that flows. The same flows come together again and again: what was solved
+  // is kept.
+  void share() {
+    stale_rates_ = false;
+    key_.clear();
+    for (const auto& [c, stream] : flowing_) {
+      const Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+      const Sharing::Flow& flow = flow_of(c, lane);
+      key_.push_back(flow.pattern);
+      key_.push_back(mul_div(flow.rate, kOne, lane.device_slow));
+    }
+    constexpr std::size_t kMostKnown = 1 << 16;
+    if (known_.size() > kMostKnown) known_.clear();
+    auto found = known_.find(key_);
+    if (found == known_.end()) found = known_.emplace(key_, solve()).first;
+    for (std::size_t i = 0; i < flowing_.size(); ++i) {
+      const auto [c, stream] = flowing_[i];
+      Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+      const auto [rate, bottleneck] = found->second[i];
+      const std::int64_t slow =
+          std::max(kOne, mul_div(flow_of(c, lane).rate, kOne, std::max<std::int64_t>(1, rate)));
+      account_loss(lane);
+      lane.bottleneck = bottleneck;
+      if (slow == lane.slow) {
+        advance(lane);
+        continue;
+      }
+      set_slow(c, stream, slow);
+    }
+  }
+
+  using Solved = std::vector<std::pair<std::int64_t, std::int32_t>>;  // rate and bottleneck
+  Solved solve() {
+    std::vector<std::int32_t> active;
+    std::vector<std::int64_t> limits;
+    for (std::size_t i = 0; i < key_.size(); i += 2) {
+      active.push_back(static_cast<std::int32_t>(key_[i]));
+      limits.push_back(key_[i + 1]);
+    }
+    const auto rates = shares_.solve(active, limits);
+    Solved out;
+    for (std::size_t i = 0; i < rates.size(); ++i) out.emplace_back(rates[i], shares_.bottlenecks()[i]);
+    return out;
   }
 
   void account_gap(Place& p, const Lane& lane, std::int64_t at) const {
@@ -239,18 +345,34 @@ class Engine {
     const bool communicating = p.lanes[program::kTp].running || p.lanes[program::kDp].running;
     const auto set = [&](int stream, std::int64_t slow) {
       Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
-      if (!lane.running || lane.slow == slow) return;
-      lane.remaining -= std::min(lane.remaining, (now_ - lane.updated) * kOne / lane.slow);
-      lane.updated = now_;
-      lane.slow = slow;
-      push(now_ + (lane.remaining * slow + kOne - 1) / kOne, c, stream);
+      if (lane.flow != Lane::Flow::kNone) {
+        stale_rates_ = stale_rates_ || lane.device_slow != slow;
+        lane.device_slow = slow;
+      } else if (lane.running && lane.slow != slow) {
+        set_slow(c, stream, slow);
+      }
     };
     set(kCompute, communicating ? compute_slow_ : kOne);
     set(program::kTp, computing ? communication_slow_ : kOne);
     set(program::kDp, computing ? communication_slow_ : kOne);
   }
 
+  // What is left of a running op, as of now.
+  void advance(Lane& lane) const {
+    if (lane.slow > 0)
+      lane.remaining -= std::min(lane.remaining, mul_div(now_ - lane.updated, kOne, lane.slow));
+    lane.updated = now_;
+  }
+
+  void set_slow(std::int32_t c, int stream, std::int64_t slow) {
+    Lane& lane = place(c).lanes[static_cast<std::size_t>(stream)];
+    advance(lane);
+    lane.slow = slow;
+    push(now_ + mul_div_up(lane.remaining, slow, kOne), c, stream);
+  }
+
   void finish(std::int32_t c, int stream) {
+    if (sharing_ != nullptr) end_flow(c, stream);
     complete(c, stream);
     const bool transfer = stream >= program::kSend;
     if (transfer) {
@@ -327,6 +449,11 @@ class Engine {
       r.classes.push_back(p.report);
     }
     if (!stuck.empty()) throw Error("the program cannot finish; waiting:" + stuck);
+    for (std::size_t l = 0; l < lost_.size(); ++l) {
+      if (lost_[l] > 0) r.links.push_back({sharing_->links[l], Time{lost_[l]}});
+    }
+    std::stable_sort(r.links.begin(), r.links.end(),
+                     [](const LinkReport& a, const LinkReport& b) { return a.lost > b.lost; });
     if (options_.record) fill_timeline(r.timeline);
     return r;
   }
@@ -361,6 +488,7 @@ class Engine {
   const program::Program& program_;
   const Durations& durations_;
   EngineOptions options_;
+  const Sharing* sharing_;
   std::int64_t compute_slow_, communication_slow_;
   bool contends_;
   std::vector<Place> places_;
@@ -369,13 +497,28 @@ class Engine {
   std::vector<Done> slices_;
   std::int64_t now_ = 0, end_ = 0, ops_ = 0;
   std::uint64_t sequence_ = 0;
+
+  // Flows on shared links.
+  struct KeyHash {
+    std::size_t operator()(const std::vector<std::int64_t>& key) const {
+      std::uint64_t h = 0;
+      for (const std::int64_t k : key) h = (h ^ static_cast<std::uint64_t>(k)) * 0x9e3779b97f4a7c15ULL;
+      return h ^ (h >> 32);
+    }
+  };
+  FairShares shares_{{}};
+  std::vector<std::pair<std::int32_t, int>> flowing_;  // lanes, in order
+  std::unordered_map<std::vector<std::int64_t>, Solved, KeyHash> known_;
+  std::vector<std::int64_t> key_;   // pattern and limit of each that flows
+  std::vector<std::int64_t> lost_;  // by link
+  bool stale_rates_ = false;
 };
 
 }  // namespace
 
 SimulationResult simulate(const program::Program& program, const Durations& durations,
-                          const EngineOptions& options) {
-  return Engine(program, durations, options).run();
+                          const EngineOptions& options, const Sharing* sharing) {
+  return Engine(program, durations, options, sharing).run();
 }
 
 }  // namespace orrery::sim

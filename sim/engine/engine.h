@@ -5,8 +5,8 @@
 // State is one lane per (rank class, stream). A lane runs its ops in order; an op starts when its waits
 // are met, the host has issued it, and, for a transfer, the other end is there too. A running op is
 // remaining work with a rate: while compute and a collective run on the same device, each is slowed by
-// the profile's overlap factors. Events are ordered by (time, sequence), times are integers, so equal
-// input gives equal output everywhere. O(ops log lanes).
+// the profile's overlap factors; while flows share links, each has its max-min fair rate. Events are ordered
+// by (time, sequence), times are integers, so equal input gives equal output everywhere. O(ops log lanes).
 //
 // Invariants: lanes never run backwards in time; the step is at least any lane's busy time.
 #pragma once
@@ -16,6 +16,7 @@
 
 #include "core/timeline.h"
 #include "program/program.h"
+#include "sim/network/sharing.h"
 
 namespace orrery::sim {
 
@@ -39,15 +40,23 @@ struct ClassReport {
   Time compute() const { return forward + backward + recompute + optimizer; }
 };
 
+// A link that flows of several patterns met on.
+struct LinkReport {
+  SharedLink link;
+  Time lost;  // by the flows it held back, over what they take alone; summed over stages and streams
+};
+
 struct SimulationResult {
   Time step;
   std::int64_t ops = 0;  // op instances walked
   std::vector<ClassReport> classes;
+  std::vector<LinkReport> links;  // that were shared, the one that cost most time first
   Timeline timeline;
 };
 
-// Throws Error naming the ops at the heads of their lanes if the program cannot finish.
+// Throws Error naming the ops at the heads of their lanes if the program cannot finish. `sharing` says
+// which links ops share; without it none do.
 SimulationResult simulate(const program::Program& program, const Durations& durations,
-                          const EngineOptions& options);
+                          const EngineOptions& options, const Sharing* sharing = nullptr);
 
 }  // namespace orrery::sim

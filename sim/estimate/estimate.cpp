@@ -48,8 +48,8 @@ const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
 
 const GroupLinks& Estimator::pairs(const Plan& plan) {
   const program::Binding b = program::bind(plan);
-  const auto [found, added] = pairs_.try_emplace({b.pp_stride, b.ranks()});
-  if (added) found->second = topology_.pairs(b.pp_stride, b.ranks());
+  const auto [found, added] = pairs_.try_emplace({b.pp_stride, b.pp, b.ranks()});
+  if (added) found->second = topology_.pairs(b.pp_stride, b.pp, b.ranks());
   return found->second;
 }
 

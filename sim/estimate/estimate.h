@@ -101,7 +101,8 @@ class Estimator {
   BytesPerParameter bytes_;
   ChunkCosts chunk_costs_;
   Pipeline pipeline_;
-  std::map<std::pair<std::int64_t, std::int64_t>, GroupLinks> groups_, pairs_;
+  std::map<std::pair<std::int64_t, std::int64_t>, GroupLinks> groups_;
+  std::map<std::array<std::int64_t, 3>, GroupLinks> pairs_;
 
   // Of the plan last looked at, from what changes least often to what changes most.
   std::optional<Plan> selected_;

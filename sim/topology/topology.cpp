@@ -2,126 +2,118 @@
 #include "sim/topology/topology.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 namespace orrery::sim {
-namespace {
 
-Bandwidth scaled(Bandwidth b, double factor) {
-  return {static_cast<std::int64_t>(static_cast<double>(b.value) * factor)};
+LinkLoads::LinkLoads(const Network& network) : network_(network), load_(network.links()) {}
+
+void LinkLoads::add_flow(std::int64_t from, std::int64_t to, std::int64_t weight) {
+  if (network_.adaptive()) flows_.resize(load_.size());
+  network_.route(from, to, path_, network_.adaptive() ? &flows_ : nullptr);
+  for (const LinkId l : path_) {
+    if (load_[l] == 0) used_.push_back(l);
+    load_[l] += weight;
+    if (!flows_.empty()) flows_[l] += static_cast<double>(weight) / static_cast<double>(kWhole);
+  }
+  extra_latency_ = std::max(extra_latency_, network_.extra_latency(path_));
 }
 
-}  // namespace
-
-Topology::Topology(const Cluster& cluster) : cluster_(cluster), devices_(cluster.devices()) {
-  const std::int64_t domain = cluster.scale_up_domain();
-  const std::int64_t domains = (devices_ + domain - 1) / domain;
-  const std::int64_t leaves = (cluster.nodes + cluster.leaf_nodes - 1) / cluster.leaf_nodes;
-  const auto add = [&](VertexKind kind, std::int64_t index) {
-    return static_cast<Id>(boost::add_vertex(Vertex{kind, index}, graph_));
-  };
-  const auto connect = [&](Id child, Id parent, Bandwidth b) {
-    const std::size_t most = static_cast<std::size_t>(std::max(child, parent)) + 1;
-    parent_.resize(std::max(parent_.size(), most));
-    up_.resize(parent_.size());
-    down_.resize(parent_.size());
-    boost::add_edge(child, parent, Link{b}, graph_);
-    boost::add_edge(parent, child, Link{b}, graph_);
-    parent_[child] = parent;
-    up_[child] = static_cast<Id>(bandwidth_.size());
-    bandwidth_.push_back(b);
-    down_[child] = static_cast<Id>(bandwidth_.size());
-    bandwidth_.push_back(b);
-  };
-  for (std::int64_t d = 0; d < devices_; ++d) add(VertexKind::kDevice, d);
-  const Id spine = add(VertexKind::kSpine, 0);
-  std::vector<Id> leaf;
-  const Bandwidth node_net = scaled(cluster.nic_bandwidth, cluster.nic_efficiency);
-  for (std::int64_t l = 0; l < leaves; ++l) {
-    leaf.push_back(add(VertexKind::kLeaf, l));
-    connect(leaf.back(), spine,
-            scaled(node_net, static_cast<double>(cluster.leaf_nodes) / cluster.oversubscription));
+void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t domain) {
+  std::vector<std::vector<std::int64_t>> by_domain;
+  for (const std::int64_t m : members) {
+    if (by_domain.empty() || by_domain.back().front() / domain != m / domain) by_domain.emplace_back();
+    by_domain.back().push_back(m);
   }
-  const Bandwidth intra = scaled(cluster.intra_bandwidth, cluster.intra_efficiency);
-  for (std::int64_t i = 0; i < domains; ++i) {
-    const Id fabric = add(VertexKind::kFabric, i);
-    const Id nic = add(VertexKind::kNic, i);
-    connect(fabric, nic, scaled(node_net, static_cast<double>(cluster.scale_up_nodes)));
-    const auto first_leaf = static_cast<std::size_t>(i * cluster.scale_up_nodes / cluster.leaf_nodes);
-    connect(nic, leaf[first_leaf], scaled(node_net, static_cast<double>(cluster.scale_up_nodes)));
-    for (std::int64_t d = i * domain; d < std::min(devices_, (i + 1) * domain); ++d) {
-      connect(static_cast<Id>(d), fabric, intra);
+  if (by_domain.size() == 1) {
+    for (std::size_t i = 0; i < members.size(); ++i) add_flow(members[i], members[(i + 1) % members.size()]);
+    return;
+  }
+  std::size_t channels = members.size();
+  for (const auto& d : by_domain) channels = std::min(channels, d.size());
+  channels_ = std::max(channels_, static_cast<std::int64_t>(channels));
+  const auto share = [&](std::size_t of) {
+    return static_cast<std::int64_t>(of) * kWhole / static_cast<std::int64_t>(channels);
+  };
+  for (std::size_t k = 0; k < by_domain.size(); ++k) {
+    const auto& here = by_domain[k];
+    const auto& next = by_domain[(k + 1) % by_domain.size()];
+    // A channel enters at its own member, so it does not come there from the member before.
+    for (std::size_t i = 0; here.size() > 1 && i < here.size(); ++i) {
+      const std::size_t to = (i + 1) % here.size();
+      if (const std::size_t through = channels - (to < channels); through > 0)
+        add_flow(here[i], here[to], share(through));
     }
+    for (std::size_t c = 0; c < channels; ++c) add_flow(here[c], next[c], share(1));
   }
 }
 
-template <class Visit>
-void Topology::visit_route(std::int64_t from, std::int64_t to, Visit visit) const {
-  Id a = static_cast<Id>(from), b = static_cast<Id>(to);
-  // Both are devices, so they are equally deep: climb together.
-  while (a != b) {
-    visit(up_[a]);
-    visit(down_[b]);
-    a = parent_[a];
-    b = parent_[b];
+void LinkLoads::clear() {
+  for (const LinkId l : used_) {
+    load_[l] = 0;
+    if (!flows_.empty()) flows_[l] = 0;
   }
+  used_.clear();
+  extra_latency_ = Time{0};
+  channels_ = 1;
 }
 
-std::int64_t Topology::neighbourhood() const {
-  return std::max(cluster_.scale_up_domain(), cluster_.leaf_nodes * cluster_.devices_per_node);
+std::pair<Bandwidth, LinkId> LinkLoads::bandwidth() const {
+  std::pair<Bandwidth, LinkId> least{Bandwidth{std::numeric_limits<std::int64_t>::max()}, 0};
+  for (const LinkId l : used_) {
+    const auto b = mul_div(network_.capacity(l), kWhole, load_[l]);
+    if (b < least.first.value) least = {Bandwidth{b}, l};
+  }
+  return least;
 }
 
-// Every rank below `senders` sends to next(rank); what the ring of the group of rank 0 gets.
-template <class Next>
-GroupLinks Topology::load(std::int64_t size, std::int64_t senders, Next next) const {
-  std::vector<std::int32_t> flows(bandwidth_.size());
-  for (std::int64_t r = 0; r < senders; ++r) {
-    const std::int64_t to = next(r);
-    if (to >= 0 && to != r) visit_route(r, to, [&](Id e) { ++flows[e]; });
-  }
+Topology::Topology(const Cluster& cluster) : cluster_(cluster), network_(cluster) {}
+
+// Only flows of the same block of the fabric, and what leaves it, meet the group of rank 0.
+GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
   GroupLinks out;
   out.ranks = size;
   out.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
-  const std::int64_t domain = cluster_.scale_up_domain();
-  const Bandwidth one_nic =
-      scaled(cluster_.nic_bandwidth, cluster_.nic_efficiency / static_cast<double>(cluster_.nics));
-  std::map<std::int64_t, std::int64_t> members;
-  std::int64_t r = 0;
-  for (std::int64_t i = 0; i < size; ++i) {
-    ++members[r / domain];
-    const std::int64_t to = next(r);
-    if (to < 0 || to == r) break;
-    visit_route(r, to, [&](Id e) {
-      out.ring = std::min(out.ring, Bandwidth{bandwidth_[e].value / std::max(1, flows[e])});
-    });
-    r = to;
+  const std::int64_t devices = cluster_.devices(), span = size * stride, domain = cluster_.scale_up_domain();
+  const std::int64_t near = (span + network_.block() + span - 1) / span * span;
+  const std::int64_t ranks = std::min(near, devices - devices % span);
+  if (size <= 1 || ranks < span) {
+    out.ranks = std::max<std::int64_t>(1, size);
+    return out;
   }
-  out.domains = static_cast<std::int64_t>(members.size());
-  for (const auto& [index, n] : members) out.per_domain = std::max(out.per_domain, n);
-  // A ring enters a domain through at most as many NICs as it has members there.
-  if (out.domains > 1) {
-    const double nics_per_member =
-        std::max(1.0, static_cast<double>(cluster_.nics) / static_cast<double>(cluster_.devices_per_node));
-    out.ring = std::min(out.ring, scaled(one_nic, static_cast<double>(out.per_domain) * nics_per_member));
+  LinkLoads loads(network_);
+  std::vector<std::int64_t> members(static_cast<std::size_t>(size));
+  for (std::int64_t first = 0; first < ranks; first += span) {
+    for (std::int64_t offset = 0; offset < stride; ++offset) {
+      for (std::int64_t i = 0; i < size; ++i)
+        members[static_cast<std::size_t>(i)] = first + offset + i * stride;
+      loads.add_ring(members, domain);
+    }
   }
+  std::tie(out.ring, out.bottleneck) = loads.bandwidth();
+  out.extra_latency = loads.extra_latency();
+  std::map<std::int64_t, std::int64_t> count;
+  for (std::int64_t i = 0; i < size; ++i) ++count[i * stride / domain];
+  out.domains = static_cast<std::int64_t>(count.size());
+  for (const auto& [index, n] : count) out.per_domain = std::max(out.per_domain, n);
   return out;
 }
 
-// Only flows that share a leaf or a scale-up domain with the group of rank 0 meet it.
-GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
-  const std::int64_t block = size * stride;
-  const std::int64_t near = (block + neighbourhood() + block - 1) / block * block;
-  const std::int64_t senders = std::min(near, devices_ - devices_ % block);
-  if (size <= 1 || senders < block) return {size, 1, 1, Bandwidth{std::numeric_limits<std::int64_t>::max()}};
-  return load(size, senders, [&](std::int64_t r) {
-    const std::int64_t at = r / stride % size;
-    return at + 1 < size ? r + stride : r - (size - 1) * stride;
-  });
-}
-
-GroupLinks Topology::pairs(std::int64_t stride, std::int64_t span) const {
-  const std::int64_t ranks = std::min(devices_, span);
-  return load(2, std::min(ranks, 2 * neighbourhood()),
-              [&](std::int64_t r) { return r + stride < ranks ? r + stride : -1; });
+GroupLinks Topology::pairs(std::int64_t stride, std::int64_t stages, std::int64_t span) const {
+  GroupLinks out;
+  out.ranks = 2;
+  LinkLoads loads(network_);
+  const std::int64_t ranks = std::min(cluster_.devices(), span), block = stages * stride;
+  const std::int64_t near = (block + network_.block() + block - 1) / block * block;
+  for (std::int64_t r = 0; r < std::min(ranks, near); ++r) {
+    if (r / stride % stages + 1 == stages || r + stride >= ranks) continue;
+    loads.add_flow(r, r + stride);
+    if (r / cluster_.scale_up_domain() != (r + stride) / cluster_.scale_up_domain()) out.domains = 2;
+  }
+  std::tie(out.ring, out.bottleneck) = loads.bandwidth();
+  out.extra_latency = loads.extra_latency();
+  return out;
 }
 
 }  // namespace orrery::sim

@@ -1,71 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cluster as a graph, and what a group of ranks gets from it.
+// What groups of ranks put on the links of the cluster, and what they get.
 //
-// Vertices: devices, one fabric per scale-up domain, one NIC group per node, leaves, one spine. Edges
-// carry the bandwidth of one direction. Routes go up and down this tree. A ring over a group uses the
-// route from each member to the next; every group of the same axis does so at the same time, so an
-// edge's bandwidth is divided by the number of rings on it. The slowest edge is the group's bandwidth.
+// A ring over a group inside a scale-up domain uses the route from each member to the next. Over several
+// domains it has as many channels as the domain with the fewest members has, each with a share of the data:
+// channel c passes all members of a domain and goes from the c-th member there to the c-th of the next
+// domain, so every rail carries its part (what NCCL's search finds on such nodes). All groups of an axis do
+// so at once; the slowest link of the slowest group bounds them.
 //
 //   Topology t(cluster);
 //   GroupLinks g = t.group(8, 1);          // ranks 0..7 of every 8: in the node
 //   GroupLinks d = t.group(4, 8);          // ranks 0, 8, 16, 24: one per node, eight groups at once
 #pragma once
 
-#include <boost/graph/adjacency_list.hpp>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
+#include <span>
 
-#include "core/cluster.h"
+#include "sim/topology/network.h"
 
 namespace orrery::sim {
-
-enum class VertexKind : std::uint8_t { kDevice, kFabric, kNic, kLeaf, kSpine };
-struct Vertex {
-  VertexKind kind = VertexKind::kDevice;
-  std::int64_t index = 0;
-};
-struct Link {
-  Bandwidth bandwidth;
-};
-using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, Vertex, Link>;
 
 // What one group of a strided set of groups gets while all of them communicate.
 struct GroupLinks {
   std::int64_t ranks = 1;
   std::int64_t domains = 1;     // scale-up domains it spans
   std::int64_t per_domain = 1;  // members in the fullest one
-  Bandwidth ring;               // bottleneck of its ring, per direction
+  Bandwidth ring;               // of each member in the ring, all channels together
+  Time extra_latency;           // of its longest hop, beyond the cluster's latency of a hop
+  LinkId bottleneck = 0;        // a link that bounds it; meaningless for one rank
   bool local() const { return domains == 1; }
+};
+
+// Bytes on each link per byte that a member of a ring, or a sender, has passed on, in units of 1/kWhole.
+class LinkLoads {
+ public:
+  static constexpr std::int64_t kWhole = 1 << 20;
+  explicit LinkLoads(const Network& network);
+  void add_ring(std::span<const std::int64_t> members, std::int64_t domain);
+  void add_flow(std::int64_t from, std::int64_t to, std::int64_t weight = kWhole);
+  void clear();
+
+  std::int64_t operator[](LinkId l) const { return load_[l]; }
+  const std::vector<LinkId>& used() const { return used_; }
+  // The bandwidth at which all of it passes at once, and the link that bounds it.
+  std::pair<Bandwidth, LinkId> bandwidth() const;
+  Time extra_latency() const { return extra_latency_; }  // of the longest route so far
+  std::int64_t channels() const { return channels_; }    // the most that a ring had
+
+ private:
+  const Network& network_;
+  std::vector<std::int64_t> load_;
+  std::vector<LinkId> used_;
+  Loads flows_;  // for adaptive routes
+  Path path_;
+  Time extra_latency_{0};
+  std::int64_t channels_ = 1;
 };
 
 class Topology {
  public:
   explicit Topology(const Cluster& cluster);
   const Cluster& cluster() const { return cluster_; }
-  const Graph& graph() const { return graph_; }
+  const Network& network() const { return network_; }
 
   // Groups of `size` ranks `stride` apart: {o, o + stride, ..} for every offset o.
   GroupLinks group(std::int64_t size, std::int64_t stride) const;
-  // Rank r sends to r + stride, for every r of the first `span` ranks whose pair exists.
-  GroupLinks pairs(std::int64_t stride, std::int64_t span) const;
+  // Pipelines of `stages` ranks `stride` apart: each rank but the last of a pipeline sends to the next. Of
+  // the first `span` ranks; the slowest pair.
+  GroupLinks pairs(std::int64_t stride, std::int64_t stages, std::int64_t span) const;
 
  private:
-  using Id = std::uint32_t;
-  template <class Visit>
-  void visit_route(std::int64_t from, std::int64_t to, Visit visit) const;  // visit(edge index)
-  template <class Next>
-  GroupLinks load(std::int64_t size, std::int64_t senders, Next next) const;
-  std::int64_t neighbourhood() const;  // devices that share the largest of leaf and scale-up domain
-
   Cluster cluster_;
-  Graph graph_;
-  std::vector<Id> parent_;            // towards the spine, by vertex
-  std::vector<Id> up_, down_;         // edge index from vertex to parent and back
-  std::vector<Bandwidth> bandwidth_;  // by edge index
-  std::int64_t devices_;
+  Network network_;
 };
 
 }  // namespace orrery::sim

@@ -11,6 +11,7 @@
 #include "planner/search.h"
 #include "program/program.h"
 #include "sim/calibration/validate.h"
+#include "sim/topology/network.h"
 
 namespace orrery {
 namespace {
@@ -128,6 +129,22 @@ TEST(Malformed, NestingSizeAndEncoding) {
   EXPECT_TRUE(refused("{\"model\": \"\xc3\x28\"}", "scenarios"));
   EXPECT_TRUE(refused(std::string(65 << 20, ' '), "scenarios"));
   EXPECT_TRUE(refused("", "scenarios"));
+}
+
+// Networks that no memory holds are refused before they are built.
+TEST(Malformed, ANetworkTooLargeToBuildIsRefused) {
+  Cluster c =
+      read_fields<Cluster>(load_json(std::string(ORRERY_ROOT) + "/topologies/dgx-h100.json"), Cursor{""});
+  c.nodes = 1 << 20;
+  c.devices_per_node = 1024;
+  EXPECT_THROW(sim::Network{c}, InputError);
+  c.devices_per_node = 1;
+  c.fabric.kind = FabricKind::kDragonfly;
+  c.fabric.router_nodes = 1;
+  c.fabric.group_routers = 4096;
+  EXPECT_THROW(sim::Network{c}, InputError);
+  c.nodes = 1;
+  EXPECT_THROW(sim::Network{c}, InputError);
 }
 
 // A config that includes itself must not recurse for ever.

@@ -12,6 +12,7 @@
 #include "planner/evaluate.h"
 #include "planner/search.h"
 #include "program/schedule.h"
+#include "sim/network/sharing.h"
 
 namespace orrery {
 namespace {
@@ -20,7 +21,7 @@ Problem problem(std::mt19937& random, bool contention) {
   const DataFolders data;
   Problem p;
   p.cluster = load_cluster("dgx-a100", {}, {}, data);
-  p.cluster.nodes = 4;
+  p.cluster.nodes = 8;  // as many devices as the largest plan has ranks
   p.device = load_device("a100-80gb", {}, data);
   p.stack = load_stack("megatron-core", {}, data);
   p.stack.overlap_grad_reduce = random() % 4 != 0;
@@ -60,7 +61,18 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   return p;
 }
 
-void compare_all(bool contention, unsigned seed, double worst) {
+// The engine, with or without links that transfers share.
+Time engine(const Problem& p, const sim::Topology& topology, const program::Program& program,
+            const Plan& plan, bool sharing) {
+  const sim::PlanLinks links = sim::plan_links(topology, plan);
+  const sim::CostModel cost(p.device, p.stack, p.cluster, links, p.scenario.training);
+  const sim::Sharing shared = sim::share_links(topology, program, cost);
+  return sim::simulate(program, sim::price(program, cost), cost.engine_options(false),
+                       sharing ? &shared : nullptr)
+      .step;
+}
+
+void compare_all(bool contention, unsigned seed, double worst, double at_95, double at_98) {
   std::mt19937 random(seed);
   std::vector<double> errors;
   for (int i = 0; i < 200; ++i) {
@@ -70,28 +82,29 @@ void compare_all(bool contention, unsigned seed, double worst) {
     const sim::Topology topology(p.cluster);
     sim::Estimator estimator(p, topology);
     const sim::Estimate e = estimator.estimate(plan);
-    const planner::Evaluation x = planner::evaluate(p, topology, plan, false);
+    const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
     Bytes peak{0};
-    for (const auto& c : x.program.classes) peak = std::max(peak, c.logical_peak);
+    for (const auto& c : program.classes) peak = std::max(peak, c.logical_peak);
     EXPECT_EQ(e.peak, peak) << short_name(plan) << " of " << p.scenario.model.name << ", seed " << seed
                             << " plan " << i;
-    const double error = ratio(e.step, x.simulation.step) - 1;
+    const double error = ratio(e.step, engine(p, topology, program, plan, contention)) - 1;
     errors.push_back(std::abs(error));
     EXPECT_LT(std::abs(error), worst)
         << short_name(plan) << " of " << p.scenario.model.name << " plan " << i << " " << error;
   }
   std::sort(errors.begin(), errors.end());
   EXPECT_LT(errors[errors.size() / 2], 0.001);
-  EXPECT_LT(errors[errors.size() * 95 / 100], 0.005);
-  EXPECT_LT(errors[errors.size() * 98 / 100], 0.01);
+  EXPECT_LT(errors[errors.size() * 95 / 100], at_95);
+  EXPECT_LT(errors[errors.size() * 98 / 100], at_98);
 }
 
 TEST(Estimate, EqualsTheEngineWhereNothingContends) {
-  compare_all(false, 20260214, 0.01);
+  compare_all(false, 20260214, 0.01, 0.005, 0.01);
 }
+// Compute and collectives slow each other, and axes share ports, which the estimate does not know.
 TEST(Estimate, IsNearTheEngineUnderContention) {
-  compare_all(true, 20260214, 0.02);
-  compare_all(true, 20261120, 0.02);
+  compare_all(true, 20260214, 0.05, 0.02, 0.03);
+  compare_all(true, 20261120, 0.05, 0.02, 0.03);
 }
 
 // Eight-way tensor parallelism in chunks of one or two layers: what a chunk begins and ends with weighs most.
@@ -113,8 +126,8 @@ TEST(Estimate, EqualsTheEngineForManyShortChunks) {
     p.scenario.training.global_batch = plan.global_batch();
     const sim::Topology topology(p.cluster);
     sim::Estimator estimator(p, topology);
-    const double error =
-        ratio(estimator.estimate(plan).step, planner::evaluate(p, topology, plan, false).simulation.step) - 1;
+    const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
+    const double error = ratio(estimator.estimate(plan).step, engine(p, topology, program, plan, false)) - 1;
     EXPECT_LT(std::abs(error), 0.01) << short_name(plan) << " " << error;
   }
 }

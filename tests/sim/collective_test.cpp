@@ -39,8 +39,8 @@ TEST(Topology, AGroupInTheNodeGetsItsLinkAndAcrossNodesItsShareOfTheNics) {
 
 TEST(Topology, OversubscriptionSlowsWhatLeavesTheLeaf) {
   Cluster c = plain();
-  c.leaf_nodes = 2;
-  c.oversubscription = 4;
+  c.fabric.leaf_nodes = 2;
+  c.fabric.oversubscription = 4;
   const Topology t(c);
   EXPECT_EQ(t.group(2, 8).ring.value, 25'000'000'000);  // neighbours under one leaf
   EXPECT_LT(t.group(4, 8).ring.value, 25'000'000'000);  // half of the hops leave it
@@ -50,14 +50,14 @@ TEST(Topology, OversubscriptionSlowsWhatLeavesTheLeaf) {
 // Loads are counted in a group's neighbourhood only: more nodes of the same kind change nothing for it.
 TEST(Topology, AGroupGetsTheSameInALargerCluster) {
   Cluster c = plain();
-  c.oversubscription = 2;
+  c.fabric.oversubscription = 2;
   c.nodes = 64;
   const Topology small(c);
   c.nodes = 512;
   const Topology large(c);
   for (const auto& [size, stride] : {std::pair{8, 1}, {4, 8}, {3, 8}, {64, 8}, {16, 32}, {2, 256}, {12, 2}}) {
     EXPECT_EQ(small.group(size, stride).ring, large.group(size, stride).ring) << size << " x " << stride;
-    EXPECT_EQ(small.pairs(stride, 512).ring, large.pairs(stride, 512).ring) << stride;
+    EXPECT_EQ(small.pairs(stride, 2, 512).ring, large.pairs(stride, 2, 512).ring) << stride;
   }
 }
 

@@ -57,6 +57,55 @@ TEST(Engine, AWaitHoldsAnOpBack) {
   EXPECT_EQ(r.classes[0].compute().value, 150);
 }
 
+// Two streams' flows on one link of 10 GB/s: latencies and rates alone, by op.
+constexpr Bandwidth kLink{10'000'000'000};
+constexpr std::int64_t kAll = kLink.value;
+Sharing one_link(std::vector<Sharing::Flow> flows) {
+  Sharing s;
+  s.links.push_back({"a > b", 1, kLink});
+  s.shares = FairShares({kLink.value});
+  for (std::size_t i = 0; i < flows.size(); ++i) s.shares.add({{0, 1}});
+  s.ops = {{std::move(flows)}};
+  return s;
+}
+
+// a flows alone for 20, then both at half their rate: a ends at 20 + 2 x 80 = 180, when b has 20 left.
+TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
+  const Program p = single({op("a", program::kTp), op("b", program::kDp)});
+  const Sharing s = one_link({{0, Time{0}, kAll}, {1, Time{20}, kAll}});
+  EngineOptions o;
+  const SimulationResult r = simulate(p, times({100, 120}), o, &s);
+  ASSERT_EQ(r.timeline.slices.size(), 2U);
+  EXPECT_EQ(r.timeline.slices[0].end.value, 180);
+  EXPECT_EQ(r.timeline.slices[1].end.value, 200);
+  // a lost 80 in 160, b lost 80 in 160.
+  ASSERT_EQ(r.links.size(), 1U);
+  EXPECT_EQ(r.links[0].link.name, "a > b");
+  EXPECT_EQ(r.links[0].lost.value, 160);
+  EXPECT_EQ(simulate(p, times({100, 120}), o).step.value, 120);
+}
+
+// A flow that cannot use its half leaves the rest: 4 and 6 of 10 GB/s. b alone would need 60 at 10.
+TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
+  const Program p = single({op("a", program::kTp), op("b", program::kDp)});
+  const Sharing s = one_link({{0, Time{0}, 4 * kAll / 10}, {1, Time{0}, kAll}});
+  const SimulationResult r = simulate(p, times({100, 60}), {}, &s);
+  EXPECT_NEAR(static_cast<double>(r.timeline.slices[0].end.value), 100, 1);
+  EXPECT_NEAR(static_cast<double>(r.timeline.slices[1].end.value), 100, 1);
+}
+
+// Compute that slows a collective by 2 leaves the other half of the link to another.
+TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
+  const Program p = single({op("c", program::kCompute), op("a", program::kTp), op("b", program::kDp)});
+  Sharing s = one_link({{-1, Time{0}, 0}, {1, Time{0}, kAll}, {2, Time{0}, kAll}});
+  EngineOptions o;
+  o.communication_slowdown = 4;
+  // Each may use 2.5 of 10 beside compute: four times as slow, and the link is not what bounds them.
+  const SimulationResult r = simulate(p, times({400, 100, 100}), o, &s);
+  EXPECT_EQ(r.step.value, 400);
+  EXPECT_TRUE(r.links.empty());
+}
+
 // Compute 100 and a collective 100 beside each other, slowed 1.25 and 2: compute ends at 125 with
 // 100 - 125/2 = 37.5 of the collective left, which then runs at full speed: 162.5.
 TEST(Engine, OverlapSlowsBothSides) {

@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "exec/run.h"
 #include "planner/evaluate.h"
 #include "sim/calibration/calibrate.h"
+#include "sim/network/sharing.h"
 
 namespace orrery {
 namespace {
@@ -35,7 +37,9 @@ Spread spread(std::vector<double> v) {
   return {v[v.size() / 2], v[v.size() * 3 / 4] - v[v.size() / 4]};
 }
 
-enum class Simulator { kWhole, kWithoutOverlap, kWithoutDependencies };
+enum class Simulator { kWhole, kWithoutOverlap, kWithoutDependencies, kWithoutContention };
+constexpr std::array kSimulators{Simulator::kWhole, Simulator::kWithoutOverlap,
+                                 Simulator::kWithoutDependencies, Simulator::kWithoutContention};
 
 class Laboratory {
  public:
@@ -91,8 +95,12 @@ class Laboratory {
         }
       }
     }
-    if (simulator == Simulator::kWhole)
-      return seconds(sim::simulate(p, durations, cost.engine_options(false)).step);
+    if (simulator == Simulator::kWhole || simulator == Simulator::kWithoutContention) {
+      const sim::Sharing sharing = sim::share_links(topology, p, cost);
+      return seconds(sim::simulate(p, durations, cost.engine_options(false),
+                                   simulator == Simulator::kWhole ? &sharing : nullptr)
+                         .step);
+    }
     // A stage's streams one after the other, or all at once and never waiting.
     double step = 0;
     for (std::size_t c = 0; c < p.classes.size(); ++c) {
@@ -133,8 +141,8 @@ struct Intervention {
 };
 
 struct Verdict {
-  std::array<int, 3> wrong{};  // interventions that each simulator gets wrong
-  double noise = 0;            // the most, over the base's step
+  std::array<int, kSimulators.size()> wrong{};  // interventions that each simulator gets wrong
+  double noise = 0;                             // the most, over the base's step
 };
 Verdict try_all(const Experiment& base, const std::vector<Intervention>& interventions) {
   Laboratory lab;
@@ -150,8 +158,7 @@ Verdict try_all(const Experiment& base, const std::vector<Intervention>& interve
   for (std::size_t i = 0; i < interventions.size(); ++i) {
     const Spread after = spread(measured[i + 1]);
     const double change = after.median - before.median, noise = std::max(before.noise, after.noise);
-    for (const Simulator s :
-         {Simulator::kWhole, Simulator::kWithoutOverlap, Simulator::kWithoutDependencies}) {
+    for (const Simulator s : kSimulators) {
       const double predicted = lab.predict(interventions[i].experiment, s) - lab.predict(base, s);
       const bool sign = std::abs(change) <= noise || (change > 0) == (predicted > 0);
       const bool size = std::abs(predicted - change) <= std::max(0.15 * std::abs(change), 2 * noise);
@@ -168,14 +175,20 @@ Verdict try_all(const Experiment& base, const std::vector<Intervention>& interve
 }
 
 // In noise that hides an effect, a simulator without it cannot be told from the right one.
-void expect_caught(const Verdict& v) {
+void expect_caught(const Verdict& v, std::initializer_list<Simulator> caught) {
   constexpr double kQuiet = 0.05;
-  std::printf("  wrong: %d; without overlap %d, without dependencies %d; noise %.1f %%\n", v.wrong[0],
-              v.wrong[1], v.wrong[2], 100 * v.noise);
+  std::printf(
+      "  wrong: %d; without overlap %d, without dependencies %d, without contention %d; noise %.1f %%\n",
+      v.wrong[0], v.wrong[1], v.wrong[2], v.wrong[3], 100 * v.noise);
   EXPECT_EQ(v.wrong[0], 0);
-  if (v.noise > kQuiet) GTEST_SKIP() << "too noisy to tell simulators apart";
-  EXPECT_GT(v.wrong[1], 0) << "a simulator without overlap passes";
-  EXPECT_GT(v.wrong[2], 0) << "a simulator without dependencies passes";
+  for (const Simulator s : caught) {
+    if (v.wrong[static_cast<std::size_t>(s)] > 0) continue;
+    const char* without = s == Simulator::kWithoutOverlap        ? "overlap"
+                          : s == Simulator::kWithoutDependencies ? "dependencies"
+                                                                 : "contention";
+    if (v.noise > kQuiet) GTEST_SKIP() << "too noisy to tell a simulator without " << without << " apart";
+    ADD_FAILURE() << "a simulator without " << without << " passes";
+  }
 }
 
 Experiment base_experiment(const Plan& plan, std::int64_t batch) {
@@ -197,7 +210,7 @@ TEST(Interventions, OnTwoRanks) {
   all[1].experiment.slow_stages = {0};
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
-  expect_caught(try_all(base, all));
+  expect_caught(try_all(base, all), {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
 }
 
 TEST(Interventions, OnFourRanks) {
@@ -215,7 +228,22 @@ TEST(Interventions, OnFourRanks) {
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
   all[4].experiment.plan.schedule = Schedule::kNaive;
-  expect_caught(try_all(base, all));
+  expect_caught(try_all(base, all), {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
+}
+
+// Parameters are gathered and gradients reduced while activations are: both axes use a rank's one link.
+TEST(Interventions, OnFourRanksWhoseAxesShareLinks) {
+  Experiment base = base_experiment({.tp = 2, .dp = 2, .zero = 3, .micro_batches = 2}, 4);
+  std::vector<Intervention> all{{"link 4 times slower", base},
+                                {"link 2 times faster", base},
+                                {"all ranks 30 % slower", base},
+                                {"no overlap", base}};
+  all[0].experiment.link_slower = 4;
+  all[1].experiment.link_slower = 0.5;
+  for (std::int64_t r = 0; r < 4; ++r) all[2].experiment.slow[r] = 1.3;
+  all[2].experiment.slow_stages = {0};
+  all[3].experiment.stack.overlap_grad_reduce = false;
+  expect_caught(try_all(base, all), {Simulator::kWithoutContention, Simulator::kWithoutDependencies});
 }
 
 }  // namespace

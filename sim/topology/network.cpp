@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/topology/network.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/error.h"
+
+namespace orrery::sim {
+namespace {
+
+constexpr std::array<const char*, 8> kKindNames{"device",      "switch", "port",   "leaf",
+                                                "aggregation", "spine",  "router", "site"};
+
+std::unique_ptr<Wiring> make_wiring(const Cluster& c, const Ports& ports, NetworkBuilder& builder) {
+  switch (c.fabric.kind) {
+    case FabricKind::kTorus:
+      return make_torus(c, ports, builder);
+    case FabricKind::kDragonfly:
+      return make_dragonfly(c, ports, builder);
+    case FabricKind::kFatTree:
+    case FabricKind::kRailOptimized:
+    case FabricKind::kRailOnly:
+      break;
+  }
+  return make_tree(c, ports, builder);
+}
+
+}  // namespace
+
+const char* name_of(VertexKind kind) {
+  return kKindNames[static_cast<std::size_t>(kind)];
+}
+
+std::uint64_t route_hash(const Fabric& fabric, Port from, Port to) {
+  std::uint64_t h = static_cast<std::uint64_t>(fabric.seed);
+  for (const std::int64_t v : {from.node, from.rail, to.node, to.rail}) {
+    h += static_cast<std::uint64_t>(v) + 0x9e3779b97f4a7c15ULL;  // SplitMix64
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebULL;
+    h ^= h >> 31;
+  }
+  return h;
+}
+
+VertexId NetworkBuilder::add(VertexKind kind, std::int64_t a, std::int64_t b) {
+  network_.vertices_.push_back({kind, static_cast<std::int32_t>(a), static_cast<std::int32_t>(b)});
+  return static_cast<VertexId>(network_.vertices_.size() - 1);
+}
+
+void NetworkBuilder::require(std::int64_t count) const {
+  if (count > kMost)
+    throw InputError(cluster_.name, "/fabric", "the network has more links than are built",
+                     fmt::format("allowed: {} links, or table entries of their kind", kMost));
+}
+
+LinkId NetworkBuilder::connect(VertexId a, VertexId b, double bytes_per_second, Time latency) {
+  require(static_cast<std::int64_t>(network_.capacity_.size()));
+  const auto id = static_cast<LinkId>(network_.capacity_.size());
+  for (const auto& ends : {std::pair{a, b}, std::pair{b, a}}) {
+    network_.capacity_.push_back(static_cast<std::int64_t>(bytes_per_second));
+    network_.latency_.push_back(latency);
+    network_.ends_.push_back(ends);
+  }
+  return id;
+}
+
+Network::Network(const Cluster& c)
+    : devices_(c.devices()),
+      devices_per_node_(c.devices_per_node),
+      domain_(c.scale_up_domain()),
+      ports_per_node_(std::min(c.nics, c.devices_per_node)),
+      pxn_(c.fabric.pxn || c.fabric.kind == FabricKind::kRailOnly),
+      adaptive_(c.fabric.routing == Routing::kAdaptive) {
+  NetworkBuilder builder(*this, c);
+  builder.require(c.devices());
+  for (std::int64_t d = 0; d < devices_; ++d) builder.add(VertexKind::kDevice, d);
+  const double intra = static_cast<double>(c.intra_bandwidth.value) * c.intra_efficiency;
+  VertexId scale_up = 0;
+  for (std::int64_t d = 0; d < devices_; ++d) {
+    if (d % domain_ == 0) scale_up = builder.add(VertexKind::kScaleUp, d / domain_);
+    to_switch_.push_back(builder.connect(static_cast<VertexId>(d), scale_up, intra));
+  }
+  const double port =
+      static_cast<double>(c.nic_bandwidth.value) * c.nic_efficiency / static_cast<double>(ports_per_node_);
+  std::vector<VertexId> ports;
+  for (std::int64_t n = 0; n < c.nodes; ++n) {
+    for (std::int64_t r = 0; r < ports_per_node_; ++r) ports.push_back(builder.add(VertexKind::kPort, n, r));
+  }
+  const Ports all{ports_per_node_, port, &ports};
+  // PCIe keeps up with the port.
+  for (std::int64_t d = 0; d < devices_; ++d)
+    to_port_.push_back(builder.connect(static_cast<VertexId>(d), all.at({node(d), rail(d)}), port));
+  wiring_ = make_wiring(c, all, builder);
+  block_ = std::max(domain_, wiring_->block_nodes() * devices_per_node_);
+  if (wiring_->block_nodes() == 0 || !c.fabric.faults.empty()) block_ = devices_;
+  if (!c.fabric.faults.empty()) apply(c);
+}
+
+void Network::apply(const Cluster& c) {
+  std::map<std::string, VertexId, std::less<>> ids;
+  std::vector<std::string> names;
+  for (VertexId v = 0; v < vertices_.size(); ++v) {
+    ids.emplace(name(v), v);
+    if (names.size() < 2000) names.push_back(name(v));
+  }
+  for (std::size_t i = 0; i < c.fabric.faults.size(); ++i) {
+    const LinkFault& fault = c.fabric.faults[i];
+    const std::string at = fmt::format("/fabric/faults/{}", i);
+    const auto find = [&](const std::string& text, const char* end) {
+      const auto found = ids.find(text);
+      if (found == ids.end())
+        throw InputError(c.name, at + end, "\"" + text + "\" is not in this network",
+                         allowed_names(text, names));
+      return found->second;
+    };
+    const VertexId from = find(fault.from, "/from"), to = find(fault.to, "/to");
+    bool some = false;
+    for (LinkId l = 0; l < ends_.size(); ++l) {
+      if (ends_[l] != std::pair{from, to} && ends_[l] != std::pair{to, from}) continue;
+      some = true;
+      capacity_[l] = static_cast<std::int64_t>(static_cast<double>(capacity_[l]) * fault.remaining);
+    }
+    if (!some) throw InputError(c.name, at, "no link joins " + fault.from + " and " + fault.to, {});
+  }
+}
+
+std::string Network::name(VertexId v) const {
+  const Vertex& x = vertices_[v];
+  const char* kind = name_of(x.kind);
+  return x.b < 0 ? fmt::format("{}{}", kind, x.a) : fmt::format("{}{}.{}", kind, x.a, x.b);
+}
+
+std::string Network::link_name(LinkId l) const {
+  return name(ends_[l].first) + " > " + name(ends_[l].second);
+}
+
+void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads) const {
+  path.clear();
+  if (from == to) return;
+  const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
+  bool open = true;
+  if (from / domain_ == to / domain_) {
+    path = {to_switch_[f], to_switch_[t] + 1};
+  } else {
+    // With PXN the data cross to the device that is on the destination's rail first.
+    auto out = f;
+    if (pxn_ && rail(from) != rail(to)) {
+      out = static_cast<std::size_t>(from - from % devices_per_node_ + to % devices_per_node_);
+      path = {to_switch_[f], to_switch_[out] + 1};
+    }
+    path.push_back(to_port_[out]);
+    open = wiring_->route(*this, {node(from), rail(static_cast<std::int64_t>(out))}, {node(to), rail(to)},
+                          loads, path);
+    path.push_back(to_port_[t] + 1);
+  }
+  if (!open || std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); }))
+    throw Error(fmt::format("failed links leave no way from device {} to device {}", from, to));
+}
+
+Time Network::extra_latency(const Path& path) const {
+  Time sum{0};
+  for (const LinkId l : path) sum += latency_[l];
+  return sum;
+}
+
+}  // namespace orrery::sim

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cluster as a graph, and the way from one device to another.
+//
+// Vertices: devices, the switches of each scale-up domain, a port for each NIC of each node, and what the
+// fabric has. A link carries one direction; its capacity is what transfers achieve (wire bandwidth times the
+// cluster's efficiency). Devices of a domain meet at its switches; others leave through the port of their
+// rail.
+//
+//   Network network(cluster);
+//   Path path;
+//   network.route(0, 12, path);
+//   for (LinkId l : path) network.capacity(l);
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/topology/wiring.h"
+
+namespace orrery::sim {
+
+struct Vertex {
+  VertexKind kind = VertexKind::kDevice;
+  std::int32_t a = 0, b = -1;
+};
+class Network {
+ public:
+  // Throws InputError when the cluster's faults name links that there are none of.
+  explicit Network(const Cluster& cluster);
+
+  std::int64_t devices() const { return devices_; }
+  std::size_t vertices() const { return vertices_.size(); }
+  const Vertex& vertex(VertexId v) const { return vertices_[v]; }
+  std::size_t links() const { return capacity_.size(); }
+  std::int64_t capacity(LinkId l) const { return capacity_[l]; }  // bytes per second; zero: it has failed
+  std::pair<VertexId, VertexId> ends(LinkId l) const { return ends_[l]; }
+  bool alive(LinkId l) const { return capacity_[l] > 0; }
+  std::string name(VertexId v) const;
+  std::string link_name(LinkId l) const;  // "leaf0 > spine3"
+
+  // The links from one device to another, none for itself. Throws Error when failed links leave no way.
+  void route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads = nullptr) const;
+  // Of a route, beyond what the cluster's latency of a hop covers.
+  Time extra_latency(const Path& path) const;
+  bool adaptive() const { return adaptive_; }  // routes look at loads
+  // Of devices: blocks that are alike and share nothing inside; see Wiring::block_nodes.
+  std::int64_t block() const { return block_; }
+
+ private:
+  friend class NetworkBuilder;
+  std::int64_t node(std::int64_t device) const { return device / devices_per_node_; }
+  std::int64_t rail(std::int64_t device) const {
+    return device % devices_per_node_ * ports_per_node_ / devices_per_node_;
+  }
+  void apply(const Cluster& cluster);
+
+  std::vector<Vertex> vertices_;
+  std::vector<std::int64_t> capacity_;
+  std::vector<Time> latency_;
+  std::vector<std::pair<VertexId, VertexId>> ends_;
+  std::vector<LinkId> to_switch_, to_port_;  // by device; back is one more
+  std::unique_ptr<Wiring> wiring_;
+  std::int64_t devices_, devices_per_node_, domain_, ports_per_node_, block_ = 0;
+  bool pxn_, adaptive_;
+};
+
+}  // namespace orrery::sim

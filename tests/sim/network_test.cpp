@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "core/error.h"
+#include "sim/network/fair_shares.h"
+#include "sim/topology/topology.h"
+
+namespace orrery::sim {
+namespace {
+
+using Rates = std::vector<std::int64_t>;
+
+Rates all(FairShares& s, std::int64_t limit = kNoLimit) {
+  std::vector<std::int32_t> active;
+  for (std::size_t i = 0; i < s.activities(); ++i) active.push_back(static_cast<std::int32_t>(i));
+  const auto r = s.solve(active, Rates(active.size(), limit));
+  return {r.begin(), r.end()};
+}
+
+// Two links of 100 and 50; a uses the first, b both, c the second: b and c share 50, a gets what is left.
+TEST(FairShares, WhatIsHeldBackElsewhereLeavesItsShareToOthers) {
+  FairShares s({100, 50});
+  s.add({{0, 1}});
+  s.add({{0, 1}, {1, 1}});
+  s.add({{1, 1}});
+  EXPECT_EQ(all(s), (Rates{75, 25, 25}));
+  EXPECT_EQ(std::vector(s.bottlenecks().begin(), s.bottlenecks().end()),
+            (std::vector<std::int32_t>{0, 1, 1}));
+}
+
+TEST(FairShares, ALimitLeavesTheRestToOthers) {
+  FairShares s({90});
+  for (int i = 0; i < 3; ++i) s.add({{0, 1}});
+  const std::int32_t active[] = {0, 1, 2};
+  const std::int64_t limits[] = {10, kNoLimit, kNoLimit};
+  const auto r = s.solve(active, limits);
+  EXPECT_EQ(Rates(r.begin(), r.end()), (Rates{10, 40, 40}));
+  EXPECT_EQ(s.bottlenecks()[0], -1);
+}
+
+struct Problem {
+  std::vector<std::int64_t> capacity;
+  std::vector<std::vector<FairShares::Use>> flows;
+  std::vector<std::int64_t> limits;
+};
+
+Problem random_problem(std::mt19937& random) {
+  Problem p;
+  const std::size_t links = 1 + random() % 12, flows = 1 + random() % 20;
+  for (std::size_t l = 0; l < links; ++l) p.capacity.push_back(1'000'000 + random() % 100'000'000'000);
+  for (std::size_t f = 0; f < flows; ++f) {
+    auto& uses = p.flows.emplace_back();
+    for (std::size_t l = 0; l < links; ++l) {
+      if (random() % 3 == 0)
+        uses.push_back({static_cast<std::int32_t>(l), 1 + static_cast<std::int64_t>(random() % 4)});
+    }
+    if (uses.empty()) uses.push_back({static_cast<std::int32_t>(random() % links), 1});
+    p.limits.push_back(random() % 4 == 0 ? 1 + static_cast<std::int64_t>(random() % 10'000'000'000)
+                                         : kNoLimit);
+  }
+  return p;
+}
+
+Rates solve(const Problem& p, std::vector<std::int32_t>* bottlenecks = nullptr) {
+  FairShares s(p.capacity);
+  std::vector<std::int32_t> active;
+  for (const auto& uses : p.flows) active.push_back(s.add(uses));
+  const auto r = s.solve(active, p.limits);
+  if (bottlenecks != nullptr) bottlenecks->assign(s.bottlenecks().begin(), s.bottlenecks().end());
+  return {r.begin(), r.end()};
+}
+
+// The most that rounding down to whole bytes per second can lose on a link: one per unit of weight.
+std::int64_t weight_on(const Problem& p, std::int32_t link) {
+  std::int64_t w = 0;
+  for (const auto& uses : p.flows) {
+    for (const auto& u : uses) w += u.link == link ? u.weight : 0;
+  }
+  return w;
+}
+
+TEST(FairShares, InvariantsHoldForTenThousandRandomProblems) {
+  constexpr unsigned kSeed = 20261122;
+  std::mt19937 random(kSeed);
+  for (int trial = 0; trial < 10'000; ++trial) {
+    SCOPED_TRACE(fmt::format("seed {} trial {}", kSeed, trial));
+    const Problem p = random_problem(random);
+    std::vector<std::int32_t> bottlenecks;
+    const Rates rates = solve(p, &bottlenecks);
+    // Conservation: no link carries more than it can.
+    Rates load(p.capacity.size());
+    Rates fastest(p.capacity.size());
+    for (std::size_t f = 0; f < rates.size(); ++f) {
+      for (const auto& u : p.flows[f]) {
+        load[static_cast<std::size_t>(u.link)] += u.weight * rates[f];
+        fastest[static_cast<std::size_t>(u.link)] =
+            std::max(fastest[static_cast<std::size_t>(u.link)], rates[f]);
+      }
+    }
+    for (std::size_t l = 0; l < load.size(); ++l) ASSERT_LE(load[l], p.capacity[l]);
+    // Max-min: what holds a flow back is its limit, or a full link on which nobody is faster.
+    for (std::size_t f = 0; f < rates.size(); ++f) {
+      if (bottlenecks[f] < 0) {
+        ASSERT_EQ(rates[f], p.limits[f]);
+        continue;
+      }
+      const auto l = static_cast<std::size_t>(bottlenecks[f]);
+      ASSERT_GE(load[l] + weight_on(p, bottlenecks[f]), p.capacity[l]);
+      ASSERT_EQ(fastest[l], rates[f]);
+    }
+    const std::int64_t least = *std::min_element(rates.begin(), rates.end());
+    // Another flow never raises the smallest rate.
+    Problem more = p;
+    more.flows.push_back({{static_cast<std::int32_t>(random() % p.capacity.size()), 1}});
+    more.limits.push_back(kNoLimit);
+    const Rates with = solve(more);
+    ASSERT_LE(*std::min_element(with.begin(), with.end() - 1), least);
+    // k times the capacities and limits: k times the rates, to the rounding of each.
+    Problem scaled = p;
+    constexpr std::int64_t k = 1000;
+    for (auto& c : scaled.capacity) c *= k;
+    for (auto& limit : scaled.limits) limit = limit == kNoLimit ? limit : limit * k;
+    const Rates larger = solve(scaled);
+    for (std::size_t f = 0; f < rates.size(); ++f) {
+      ASSERT_NEAR(static_cast<double>(larger[f]) / k, static_cast<double>(rates[f]),
+                  1 + static_cast<double>(p.flows.size()) * 40);
+    }
+    // Flows in another order: the same rates.
+    Problem reversed = p;
+    std::reverse(reversed.flows.begin(), reversed.flows.end());
+    std::reverse(reversed.limits.begin(), reversed.limits.end());
+    Rates back = solve(reversed);
+    std::reverse(back.begin(), back.end());
+    ASSERT_EQ(back, rates);
+    // A class of n flows has the rate that n single ones have, to the last bit.
+    Problem folded = p, single = p;
+    const std::int64_t n = 2 + static_cast<std::int64_t>(random() % 5);
+    for (auto& u : folded.flows[0]) u.weight *= n;
+    for (std::int64_t i = 1; i < n; ++i) {
+      single.flows.push_back(p.flows[0]);
+      single.limits.push_back(p.limits[0]);
+    }
+    const Rates f = solve(folded), s = solve(single);
+    for (std::size_t i = 0; i < f.size(); ++i) ASSERT_EQ(f[i], s[i]);
+  }
+}
+
+// --- networks --------------------------------------------------------------------------------------
+
+Cluster cluster(FabricKind kind, std::int64_t nodes) {
+  Cluster c;
+  c.name = "test";
+  c.nodes = nodes;
+  c.devices_per_node = c.nics = 4;
+  c.intra_bandwidth = Bandwidth{450'000'000'000};
+  c.nic_bandwidth = Bandwidth{200'000'000'000};
+  c.intra_efficiency = c.nic_efficiency = 1;
+  c.fabric.kind = kind;
+  c.fabric.leaf_nodes = 4;
+  c.fabric.pod_leaves = 2;
+  c.fabric.router_nodes = 2;
+  c.fabric.group_routers = 4;
+  return c;
+}
+
+// Every fabric, routing and number of levels of 48 nodes.
+std::vector<Cluster> fabrics() {
+  std::vector<Cluster> out;
+  for (const FabricKind kind : {FabricKind::kFatTree, FabricKind::kRailOptimized, FabricKind::kRailOnly}) {
+    for (const std::int64_t levels : {2, 3}) {
+      for (const Routing routing : {Routing::kSpray, Routing::kEcmp, Routing::kMinimal}) {
+        for (const std::int64_t sites : {1, 2}) {
+          Cluster c = cluster(kind, 48);
+          c.fabric.levels = levels;
+          c.fabric.routing = routing;
+          c.fabric.sites = sites;
+          c.fabric.site_bandwidth = Bandwidth{100'000'000'000};
+          out.push_back(c);
+        }
+      }
+    }
+  }
+  for (const Routing routing : {Routing::kMinimal, Routing::kAdaptive}) {
+    out.push_back(cluster(FabricKind::kDragonfly, 48));
+    out.back().fabric.routing = routing;
+  }
+  for (const auto& d : {std::vector<std::int64_t>{8, 6}, {4, 4, 3}, {48}, {}}) {
+    out.push_back(cluster(FabricKind::kTorus, 48));
+    out.back().fabric.dimensions = d;
+  }
+  return out;
+}
+
+std::string text(const Cluster& c) {
+  return fmt::format("{} {} levels, {} sites, {}", name_of(c.fabric.kind), c.fabric.levels, c.fabric.sites,
+                     name_of(c.fabric.routing));
+}
+
+// Every route of every fabric is a path of its graph from one device to the other that visits nothing twice.
+TEST(Network, RoutesAreSimplePaths) {
+  for (const Cluster& c : fabrics()) {
+    SCOPED_TRACE(text(c));
+    const Network n(c);
+    const Loads loads(n.links(), 1.0);
+    Path path;
+    for (std::int64_t from = 0; from < n.devices(); from += 7) {
+      for (std::int64_t to = 0; to < n.devices(); ++to) {
+        n.route(from, to, path, n.adaptive() ? &loads : nullptr);
+        if (from == to) {
+          ASSERT_TRUE(path.empty());
+          continue;
+        }
+        auto at = static_cast<VertexId>(from);
+        std::set<VertexId> seen{at};
+        for (const LinkId l : path) {
+          ASSERT_EQ(n.ends(l).first, at) << from << " to " << to << ": " << n.link_name(l);
+          at = n.ends(l).second;
+          ASSERT_TRUE(seen.insert(at).second || n.name(at).starts_with("switch")) << n.name(at);
+        }
+        ASSERT_EQ(at, static_cast<VertexId>(to));
+      }
+    }
+  }
+}
+
+TEST(Network, ARingNeverBeatsItsPortsAndSharingNeverHelps) {
+  for (const Cluster& c : fabrics()) {
+    SCOPED_TRACE(text(c));
+    const Topology t(c);
+    for (const auto& [size, stride] : {std::pair<std::int64_t, std::int64_t>{48, 4}, {12, 16}, {6, 32}}) {
+      const GroupLinks g = t.group(size, stride);
+      EXPECT_EQ(g.per_domain, 1);
+      // One member a node: its port, 50 GB/s.
+      EXPECT_LE(g.ring.value, 50'000'000'000);
+      EXPECT_GT(g.ring.value, 0);
+    }
+    LinkLoads one(t.network()), two(t.network());
+    const std::vector<std::int64_t> a{0, 16, 32, 48}, b{4, 20, 36, 52};
+    one.add_ring(a, 4);
+    two.add_ring(a, 4);
+    two.add_ring(b, 4);
+    EXPECT_LE(two.bandwidth().first, one.bandwidth().first);
+  }
+}
+
+// A ring over all nodes in order: every leaf is left and entered once, whatever the oversubscription.
+TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
+  Cluster c = cluster(FabricKind::kFatTree, 48);
+  c.fabric.oversubscription = 4;
+  const Topology t(c);
+  // Four devices of a node, one ring each, leave the leaf once: 16 ports, 200 GB/s up, 4 flows: 50 GB/s each.
+  EXPECT_EQ(t.group(48, 4).ring.value, 50'000'000'000);
+  // Members four nodes apart: every hop leaves its leaf. 16 flows share 200 GB/s.
+  EXPECT_EQ(t.group(12, 16).ring.value, 12'500'000'000);
+}
+
+// On a torus of 8 x 6 a ring along the first dimension uses one link of 50 GB/s a hop: a node's 200 GB/s over
+// four directions.
+TEST(Network, ATorusSpreadsTheNodeOverItsDirections) {
+  Cluster c = cluster(FabricKind::kTorus, 48);
+  c.fabric.dimensions = {8, 6};
+  const Topology t(c);
+  LinkLoads ring(t.network());
+  std::vector<std::int64_t> row;
+  for (std::int64_t x = 0; x < 8; ++x) row.push_back(4 * x);
+  ring.add_ring(row, 4);
+  EXPECT_EQ(ring.bandwidth().first.value, 50'000'000'000);
+  // Every second node of the row: each hop takes two links, which no other hop of the ring takes.
+  ring.clear();
+  ring.add_ring(std::vector<std::int64_t>{0, 8, 16, 24}, 4);
+  EXPECT_EQ(ring.bandwidth().first.value, 50'000'000'000);
+  // Opposite nodes both ways round: three links apart at most.
+  Path path;
+  t.network().route(0, 4 * (4 + 8 * 3), path);
+  EXPECT_EQ(path.size(), 4U + 4U + 3U);  // device, port, router and back; 4 along x, 3 along y
+}
+
+// Sprayed uplinks never collide; hashed ones do: of 16 flows on 16 links, some share.
+TEST(Network, EcmpCollides) {
+  Cluster c = cluster(FabricKind::kFatTree, 48);
+  const auto permutation = [](const Topology& t) {
+    LinkLoads loads(t.network());
+    for (std::int64_t d = 0; d < 192; ++d) loads.add_flow(d, (d + 16) % 192);
+    return loads.bandwidth().first.value;
+  };
+  EXPECT_EQ(permutation(Topology(c)), 50'000'000'000);
+  c.fabric.routing = Routing::kMinimal;  // d-mod-k spreads a shift perfectly
+  EXPECT_EQ(permutation(Topology(c)), 50'000'000'000);
+  c.fabric.routing = Routing::kEcmp;
+  const std::int64_t hashed = permutation(Topology(c));
+  EXPECT_LE(hashed, 25'000'000'000);
+  c.fabric.seed = 2;
+  EXPECT_LE(permutation(Topology(c)), 25'000'000'000);
+}
+
+// All nodes of one group send to the next: one global link takes all of it, unless routes adapt.
+TEST(Network, AdaptiveRoutesDetourWhereADragonflyIsLoaded) {
+  Cluster c = cluster(FabricKind::kDragonfly, 64);  // 8 groups of 8 nodes
+  const auto shift = [](const Topology& t) {
+    LinkLoads loads(t.network());
+    for (std::int64_t d = 0; d < 256; ++d) loads.add_flow(d, (d + 32) % 256);
+    return loads.bandwidth().first.value;
+  };
+  c.fabric.routing = Routing::kMinimal;
+  const std::int64_t minimal = shift(Topology(c));
+  c.fabric.routing = Routing::kAdaptive;
+  const std::int64_t adaptive = shift(Topology(c));
+  EXPECT_GE(adaptive, 3 * minimal / 2);
+}
+
+TEST(Network, FailedLinksAreAvoidedOrNamed) {
+  Cluster c = cluster(FabricKind::kFatTree, 48);
+  c.fabric.routing = Routing::kMinimal;
+  const Path before = [&] {
+    Path p;
+    Network(c).route(0, 100, p);
+    return p;
+  }();
+  const Network whole(c);
+  const std::string link = whole.link_name(before[2]);  // leaf > spine
+  const auto split = link.find(" > ");
+  c.fabric.faults = {{link.substr(0, split), link.substr(split + 3), 0}};
+  const Network broken(c);
+  Path p;
+  broken.route(0, 100, p);
+  EXPECT_EQ(p.size(), before.size());
+  EXPECT_NE(p[2], before[2]);
+  // A port has no other way.
+  c.fabric.faults = {{"port0.0", "leaf0", 0}};
+  const Network cut(c);
+  EXPECT_THROW(cut.route(0, 100, p), Error);
+  c.fabric.faults = {{"leaf99", "leaf0", 0}};
+  EXPECT_THROW(Network{c}, InputError);
+  // Half a link is half as fast.
+  c.fabric.faults = {{"port0.0", "leaf0", 0.5}};
+  const Network slow(c);
+  LinkLoads loads(slow);
+  loads.add_flow(0, 100);
+  EXPECT_EQ(loads.bandwidth().first.value, 25'000'000'000);
+}
+
+}  // namespace
+}  // namespace orrery::sim
