@@ -78,6 +78,8 @@ namespace {
 std::int64_t mul_div(std::int64_t a, std::int64_t b, std::int64_t more, std::int64_t c) {
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
   if (c <= 0) return kMax;
+  std::int64_t sum = 0;
+  if (!__builtin_mul_overflow(a, b, &sum) && !__builtin_add_overflow(sum, more, &sum)) return sum / c;
   __extension__ using Wide = unsigned __int128;
   const Wide q =
       (static_cast<Wide>(a) * static_cast<Wide>(b) + static_cast<Wide>(more)) / static_cast<Wide>(c);

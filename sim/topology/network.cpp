@@ -74,7 +74,8 @@ Network::Network(const Cluster& c)
       domain_(c.scale_up_domain()),
       ports_per_node_(std::min(c.nics, c.devices_per_node)),
       pxn_(c.fabric.pxn || c.fabric.kind == FabricKind::kRailOnly),
-      adaptive_(c.fabric.routing == Routing::kAdaptive) {
+      adaptive_(c.fabric.routing == Routing::kAdaptive),
+      faulty_(!c.fabric.faults.empty()) {
   NetworkBuilder builder(*this, c);
   builder.require(c.devices());
   for (std::int64_t d = 0; d < devices_; ++d) builder.add(VertexKind::kDevice, d);
@@ -96,8 +97,8 @@ Network::Network(const Cluster& c)
     to_port_.push_back(builder.connect(static_cast<VertexId>(d), all.at({node(d), rail(d)}), port));
   wiring_ = make_wiring(c, all, builder);
   block_ = std::max(domain_, wiring_->block_nodes() * devices_per_node_);
-  if (wiring_->block_nodes() == 0 || !c.fabric.faults.empty()) block_ = devices_;
-  if (!c.fabric.faults.empty()) apply(c);
+  if (wiring_->block_nodes() == 0 || faulty_) block_ = devices_;
+  if (faulty_) apply(c);
 }
 
 void Network::apply(const Cluster& c) {
@@ -157,7 +158,7 @@ void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads*
                           loads, path);
     path.push_back(to_port_[t] + 1);
   }
-  if (!open || std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); }))
+  if (!open || (faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); })))
     throw Error(fmt::format("failed links leave no way from device {} to device {}", from, to));
 }
 

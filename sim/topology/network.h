@@ -37,6 +37,7 @@ class Network {
   std::int64_t capacity(LinkId l) const { return capacity_[l]; }  // bytes per second; zero: it has failed
   std::pair<VertexId, VertexId> ends(LinkId l) const { return ends_[l]; }
   bool alive(LinkId l) const { return capacity_[l] > 0; }
+  bool faulty() const { return faulty_; }  // some links may not be alive
   std::string name(VertexId v) const;
   std::string link_name(LinkId l) const;  // "leaf0 > spine3"
 
@@ -63,7 +64,7 @@ class Network {
   std::vector<LinkId> to_switch_, to_port_;  // by device; back is one more
   std::unique_ptr<Wiring> wiring_;
   std::int64_t devices_, devices_per_node_, domain_, ports_per_node_, block_ = 0;
-  bool pxn_, adaptive_;
+  bool pxn_, adaptive_, faulty_;
 };
 
 }  // namespace orrery::sim

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
+#include <tuple>
 
 namespace orrery::sim {
 
@@ -21,24 +21,27 @@ void LinkLoads::add_flow(std::int64_t from, std::int64_t to, std::int64_t weight
 }
 
 void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t domain) {
-  std::vector<std::vector<std::int64_t>> by_domain;
-  for (const std::int64_t m : members) {
-    if (by_domain.empty() || by_domain.back().front() / domain != m / domain) by_domain.emplace_back();
-    by_domain.back().push_back(m);
+  // Where the members of each domain begin.
+  starts_.clear();
+  std::size_t channels = members.size();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (i > 0 && members[i] / domain == members[i - 1] / domain) continue;
+    if (i > 0) channels = std::min(channels, i - starts_.back());
+    starts_.push_back(i);
   }
-  if (by_domain.size() == 1) {
+  if (starts_.size() == 1) {
     for (std::size_t i = 0; i < members.size(); ++i) add_flow(members[i], members[(i + 1) % members.size()]);
     return;
   }
-  std::size_t channels = members.size();
-  for (const auto& d : by_domain) channels = std::min(channels, d.size());
+  channels = std::min(channels, members.size() - starts_.back());
   channels_ = std::max(channels_, static_cast<std::int64_t>(channels));
   const auto share = [&](std::size_t of) {
     return static_cast<std::int64_t>(of) * kWhole / static_cast<std::int64_t>(channels);
   };
-  for (std::size_t k = 0; k < by_domain.size(); ++k) {
-    const auto& here = by_domain[k];
-    const auto& next = by_domain[(k + 1) % by_domain.size()];
+  for (std::size_t k = 0; k < starts_.size(); ++k) {
+    const std::size_t end = k + 1 < starts_.size() ? starts_[k + 1] : members.size();
+    const auto here = members.subspan(starts_[k], end - starts_[k]);
+    const auto next = members.subspan(starts_[(k + 1) % starts_.size()]);
     // A channel enters at its own member, so it does not come there from the member before.
     for (std::size_t i = 0; here.size() > 1 && i < here.size(); ++i) {
       const std::size_t to = (i + 1) % here.size();
@@ -60,43 +63,66 @@ void LinkLoads::clear() {
 }
 
 std::pair<Bandwidth, LinkId> LinkLoads::bandwidth() const {
-  std::pair<Bandwidth, LinkId> least{Bandwidth{std::numeric_limits<std::int64_t>::max()}, 0};
-  for (const LinkId l : used_) {
-    const auto b = mul_div(network_.capacity(l), kWhole, load_[l]);
-    if (b < least.first.value) least = {Bandwidth{b}, l};
-  }
-  return least;
+  const auto slower = [&](LinkId a, LinkId b) {
+    return static_cast<double>(network_.capacity(a)) * static_cast<double>(load_[b]) <
+           static_cast<double>(network_.capacity(b)) * static_cast<double>(load_[a]);
+  };
+  const auto least = std::min_element(used_.begin(), used_.end(), slower);
+  if (least == used_.end()) return {Bandwidth{std::numeric_limits<std::int64_t>::max()}, 0};
+  return {Bandwidth{mul_div(network_.capacity(*least), kWhole, load_[*least])}, *least};
 }
 
 Topology::Topology(const Cluster& cluster) : cluster_(cluster), network_(cluster) {}
 
-// Only flows of the same block of the fabric, and what leaves it, meet the group of rank 0.
 GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
   GroupLinks out;
-  out.ranks = size;
+  out.ranks = std::max<std::int64_t>(1, size);
   out.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
   const std::int64_t devices = cluster_.devices(), span = size * stride, domain = cluster_.scale_up_domain();
-  const std::int64_t near = (span + network_.block() + span - 1) / span * span;
-  const std::int64_t ranks = std::min(near, devices - devices % span);
-  if (size <= 1 || ranks < span) {
-    out.ranks = std::max<std::int64_t>(1, size);
-    return out;
-  }
+  const std::int64_t block = network_.block();
+  if (size <= 1 || devices < span) return out;
   LinkLoads loads(network_);
-  std::vector<std::int64_t> members(static_cast<std::size_t>(size));
-  for (std::int64_t first = 0; first < ranks; first += span) {
-    for (std::int64_t offset = 0; offset < stride; ++offset) {
-      for (std::int64_t i = 0; i < size; ++i)
-        members[static_cast<std::size_t>(i)] = first + offset + i * stride;
+  std::vector<std::int64_t> members;
+  if (span % block == 0 && span >= 4 * block) {
+    // Every block of the fabric sees the same: what its members pass on, and what comes to them. The hops of
+    // the first block are those of its members and of the domains before and after them.
+    const std::int64_t last = span - stride;
+    for (std::int64_t offset = 0; offset < std::min(stride, block); ++offset) {
+      const auto add_domain = [&](std::int64_t with) {
+        std::int64_t m = with;
+        while (m - stride >= 0 && (m - stride) / domain == with / domain) m -= stride;
+        for (; m < span && m / domain == with / domain; m += stride) members.push_back(m);
+      };
+      members.clear();
+      add_domain(last + offset);
+      for (std::int64_t m = offset; m < block; m += stride) members.push_back(m);
+      const std::int64_t next = offset + (block - offset + stride - 1) / stride * stride;
+      if (next / domain != (last + offset) / domain) add_domain(next);
       loads.add_ring(members, domain);
+    }
+  } else {
+    // Only flows of the same block, and what leaves it, meet the group of rank 0.
+    const std::int64_t near = (span + block + span - 1) / span * span;
+    members.resize(static_cast<std::size_t>(size));
+    for (std::int64_t first = 0; first < std::min(near, devices - devices % span); first += span) {
+      for (std::int64_t offset = 0; offset < stride; ++offset) {
+        for (std::int64_t i = 0; i < size; ++i)
+          members[static_cast<std::size_t>(i)] = first + offset + i * stride;
+        loads.add_ring(members, domain);
+      }
     }
   }
   std::tie(out.ring, out.bottleneck) = loads.bandwidth();
   out.extra_latency = loads.extra_latency();
-  std::map<std::int64_t, std::int64_t> count;
-  for (std::int64_t i = 0; i < size; ++i) ++count[i * stride / domain];
-  out.domains = static_cast<std::int64_t>(count.size());
-  for (const auto& [index, n] : count) out.per_domain = std::max(out.per_domain, n);
+  std::int64_t before = -1, here = 0;
+  out.domains = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t at = i * stride / domain;
+    here = at == before ? here + 1 : 1;
+    out.domains += at != before;
+    out.per_domain = std::max(out.per_domain, here);
+    before = at;
+  }
   return out;
 }
 

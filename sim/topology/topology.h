@@ -52,6 +52,7 @@ class LinkLoads {
   std::vector<LinkId> used_;
   Loads flows_;  // for adaptive routes
   Path path_;
+  std::vector<std::size_t> starts_;
   Time extra_latency_{0};
   std::int64_t channels_ = 1;
 };

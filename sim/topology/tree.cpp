@@ -83,8 +83,8 @@ class Tree final : public Wiring {
             : static_cast<std::uint64_t>(to.node * ports_per_node_ + to.rail) * 0x100000001ULL;
     const std::size_t before = path.size();
     const auto alive = [&] {
-      return std::all_of(path.begin() + static_cast<std::ptrdiff_t>(before), path.end(),
-                         [&](LinkId l) { return network.alive(l); });
+      return !network.faulty() || std::all_of(path.begin() + static_cast<std::ptrdiff_t>(before), path.end(),
+                                              [&](LinkId l) { return network.alive(l); });
     };
     for (std::int64_t tried = 0; tried < uplinks_; ++tried) {
       const std::int64_t u = static_cast<std::int64_t>((choice + static_cast<std::uint64_t>(tried)) %

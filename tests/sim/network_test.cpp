@@ -248,6 +248,33 @@ TEST(Network, ARingNeverBeatsItsPortsAndSharingNeverHelps) {
   }
 }
 
+// What group() finds from the first block of a fabric is what the loads of all groups give.
+TEST(Network, GroupsAreBoundedByTheLoadsOfAllOfThem) {
+  for (const FabricKind kind : {FabricKind::kFatTree, FabricKind::kRailOptimized}) {
+    for (const std::int64_t nodes : {64, 128}) {
+      Cluster c = cluster(kind, nodes);
+      c.fabric.oversubscription = 2;
+      c.fabric.levels = nodes == 128 ? 3 : 2;
+      c.fabric.pod_oversubscription = 3;
+      const Topology t(c);
+      for (std::int64_t size = 2; size <= c.devices(); size *= 2) {
+        for (std::int64_t stride = 1; size * stride <= c.devices(); stride *= 2) {
+          LinkLoads loads(t.network());
+          for (std::int64_t first = 0; first < c.devices(); first += size * stride) {
+            for (std::int64_t offset = 0; offset < stride; ++offset) {
+              std::vector<std::int64_t> members;
+              for (std::int64_t i = 0; i < size; ++i) members.push_back(first + offset + i * stride);
+              loads.add_ring(members, 4);
+            }
+          }
+          ASSERT_EQ(t.group(size, stride).ring, loads.bandwidth().first)
+              << text(c) << ", " << size << " ranks " << stride << " apart";
+        }
+      }
+    }
+  }
+}
+
 // A ring over all nodes in order: every leaf is left and entered once, whatever the oversubscription.
 TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
   Cluster c = cluster(FabricKind::kFatTree, 48);
