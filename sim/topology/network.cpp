@@ -51,10 +51,26 @@ VertexId NetworkBuilder::add(VertexKind kind, std::int64_t a, std::int64_t b) {
   return static_cast<VertexId>(network_.vertices_.size() - 1);
 }
 
+void NetworkBuilder::refuse(const char* field, const std::string& problem, const std::string& allowed) const {
+  throw InputError(cluster_.name, std::string("/fabric") + field, problem, "allowed: " + allowed);
+}
+
 void NetworkBuilder::require(std::int64_t count) const {
   if (count > kMost)
-    throw InputError(cluster_.name, "/fabric", "the network has more links than are built",
-                     fmt::format("allowed: {} links, or table entries of their kind", kMost));
+    refuse("", "the network has more links than are built",
+           fmt::format("{} links, or table entries of their kind", kMost));
+}
+
+void NetworkBuilder::require_routing(std::initializer_list<Routing> allowed) const {
+  std::string names;
+  for (const Routing r : allowed) {
+    if (r == cluster_.fabric.routing) return;
+    names += (names.empty() ? "" : ", ") + std::string(orrery::name_of(r));
+  }
+  refuse("/routing",
+         fmt::format("a {} does not route by {}", orrery::name_of(cluster_.fabric.kind),
+                     orrery::name_of(cluster_.fabric.routing)),
+         names);
 }
 
 LinkId NetworkBuilder::connect(VertexId a, VertexId b, double bytes_per_second, Time latency) {

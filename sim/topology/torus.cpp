@@ -16,7 +16,7 @@ namespace {
 std::vector<std::int64_t> shape(const Cluster& c) {
   std::vector<std::int64_t> d = c.fabric.dimensions;
   std::int64_t product = 1;
-  for (const std::int64_t x : d) product *= x;
+  for (const std::int64_t x : d) product = product > c.nodes ? product : product * x;
   if (!d.empty() && product == c.nodes) return d;
   const std::size_t count = d.empty() ? 3 : d.size();
   d.clear();
@@ -36,6 +36,11 @@ class Torus final : public Wiring {
  public:
   Torus(const Cluster& c, const Ports& ports, NetworkBuilder& builder)
       : ports_per_node_(ports.per_node), shape_(shape(c)) {
+    constexpr std::size_t kMostDimensions = 8;
+    builder.require_routing({Routing::kMinimal});
+    if (c.fabric.sites > 1) builder.refuse("/sites", "a torus stands on one site", "1");
+    if (shape_.size() > kMostDimensions)
+      builder.refuse("/dimensions", std::to_string(shape_.size()) + " dimensions are too many", "up to 8");
     const double node = ports.bandwidth * static_cast<double>(ports.per_node);
     std::int64_t wide = 0;  // dimensions that lead anywhere
     for (const std::int64_t x : shape_) wide += x > 1;
@@ -65,7 +70,9 @@ class Torus final : public Wiring {
       const std::int64_t forward = (coordinate(to.node, d) - coordinate(at, d) + shape_[d]) % shape_[d];
       if (forward == 0) continue;
       const std::size_t before = path.size();
-      std::int64_t direction = 2 * forward <= shape_[d] ? 1 : -1;
+      // Opposite nodes are as far either way: half of them go each.
+      const bool up = 2 * forward == shape_[d] ? coordinate(at, d) % 2 == 0 : 2 * forward < shape_[d];
+      const std::int64_t direction = up ? 1 : -1;
       std::int64_t end = walk(at, d, direction, to.node, path);
       const auto alive = [&](LinkId l) { return network.alive(l); };
       if (!std::all_of(path.begin() + static_cast<std::ptrdiff_t>(before), path.end(), alive)) {

@@ -6,8 +6,9 @@
 
 #include <boost/container/small_vector.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
-#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "core/cluster.h"
@@ -43,6 +44,9 @@ class NetworkBuilder {
   LinkId connect(VertexId a, VertexId b, double bytes_per_second, Time latency = Time{0});
   // Throws InputError when that many vertices, links or entries of a table are more than is built.
   void require(std::int64_t count) const;
+  // Throws InputError when the fabric's routing is none of these.
+  void require_routing(std::initializer_list<Routing> allowed) const;
+  [[noreturn]] void refuse(const char* field, const std::string& problem, const std::string& allowed) const;
 
  private:
   Network& network_;

@@ -140,6 +140,7 @@ TEST(Malformed, ANetworkTooLargeToBuildIsRefused) {
   EXPECT_THROW(sim::Network{c}, InputError);
   c.devices_per_node = 1;
   c.fabric.kind = FabricKind::kDragonfly;
+  c.fabric.routing = Routing::kMinimal;
   c.fabric.router_nodes = 1;
   c.fabric.group_routers = 4096;
   EXPECT_THROW(sim::Network{c}, InputError);

@@ -191,6 +191,7 @@ std::vector<Cluster> fabrics() {
   }
   for (const auto& d : {std::vector<std::int64_t>{8, 6}, {4, 4, 3}, {48}, {}}) {
     out.push_back(cluster(FabricKind::kTorus, 48));
+    out.back().fabric.routing = Routing::kMinimal;
     out.back().fabric.dimensions = d;
   }
   return out;
@@ -290,6 +291,7 @@ TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
 // four directions.
 TEST(Network, ATorusSpreadsTheNodeOverItsDirections) {
   Cluster c = cluster(FabricKind::kTorus, 48);
+  c.fabric.routing = Routing::kMinimal;
   c.fabric.dimensions = {8, 6};
   const Topology t(c);
   LinkLoads ring(t.network());
@@ -301,7 +303,12 @@ TEST(Network, ATorusSpreadsTheNodeOverItsDirections) {
   ring.clear();
   ring.add_ring(std::vector<std::int64_t>{0, 8, 16, 24}, 4);
   EXPECT_EQ(ring.bandwidth().first.value, 50'000'000'000);
-  // Opposite nodes both ways round: three links apart at most.
+  // Opposite nodes use both ways round: 8 columns x 2 ways x 50 GB/s, of which every node sends its share
+  // of 24.
+  ring.clear();
+  for (std::int64_t node = 0; node < 48; ++node)
+    ring.add_flow(4 * node, 4 * (node % 8 + 8 * ((node / 8 + 3) % 6)));
+  EXPECT_EQ(ring.bandwidth().first.value, 50'000'000'000 / 2);
   Path path;
   t.network().route(0, 4 * (4 + 8 * 3), path);
   EXPECT_EQ(path.size(), 4U + 4U + 3U);  // device, port, router and back; 4 along x, 3 along y
@@ -369,6 +376,24 @@ TEST(Network, FailedLinksAreAvoidedOrNamed) {
   LinkLoads loads(slow);
   loads.add_flow(0, 100);
   EXPECT_EQ(loads.bandwidth().first.value, 25'000'000'000);
+}
+
+// What a fabric cannot do is refused, not left out.
+TEST(Network, WhatAFabricCannotDoIsRefused) {
+  const auto refused = [](FabricKind kind, auto change) {
+    Cluster c = cluster(kind, 48);
+    if (kind == FabricKind::kTorus || kind == FabricKind::kDragonfly) c.fabric.routing = Routing::kMinimal;
+    EXPECT_NO_THROW(Network{c});
+    change(c.fabric);
+    EXPECT_THROW(Network{c}, InputError);
+  };
+  refused(FabricKind::kFatTree, [](Fabric& f) { f.routing = Routing::kAdaptive; });
+  refused(FabricKind::kTorus, [](Fabric& f) { f.routing = Routing::kSpray; });
+  refused(FabricKind::kTorus, [](Fabric& f) { f.dimensions.assign(9, 1 << 20); });
+  refused(FabricKind::kTorus, [](Fabric& f) { f.sites = 2; });
+  refused(FabricKind::kDragonfly, [](Fabric& f) { f.routing = Routing::kEcmp; });
+  refused(FabricKind::kDragonfly, [](Fabric& f) { f.sites = 2; });
+  refused(FabricKind::kRailOnly, [](Fabric& f) { f.sites = 2; });  // and no line between them
 }
 
 }  // namespace
