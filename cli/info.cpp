@@ -78,9 +78,9 @@ void add_model(CLI::App& parent, App& app) {
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
   auto name = std::make_shared<std::string>();
-  command->add_option("format", *name, "scenario, plan, cluster, device, stack or model")
+  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack or model")
       ->required()
-      ->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "stack", "model"}));
+      ->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "links", "stack", "model"}));
   command->callback([name] {
     Json s;
     if (*name == "scenario")
@@ -91,6 +91,8 @@ void add_schema(CLI::App& parent, App& app) {
       s = schema_fields<Cluster>();
     else if (*name == "device")
       s = schema_fields<Device>();
+    else if (*name == "links")
+      s = schema_fields<LinkProfile>();
     else if (*name == "stack")
       s = schema_fields<Stack>();
     else

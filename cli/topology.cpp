@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// orrery topology: what a cluster's network is made of, and what it can carry.
+// orrery topology: what a cluster's network is made of, and what it can carry; whether it holds together;
+// clusters from what other tools print.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "cli/commands.h"
+#include "sim/topology/import.h"
 #include "sim/topology/survey.h"
 
 namespace orrery::cli {
@@ -43,11 +46,14 @@ void show(const App& app, const Shown& options) {
   const std::int64_t inside = std::min(c.devices(), c.scale_up_domain());
   const sim::GroupLinks node = t.group(inside, 1), across = t.group(c.nodes, c.devices_per_node),
                         all = t.group(c.devices(), 1);
+  const double ports_cost = dollars(c.fabric.port_cost) * static_cast<double>(s.switch_ports);
   const double dollars_per_hour = dollars(c.node_hour) * static_cast<double>(c.nodes);
   if (app.json) {
     Json j = write_fields(c);
     j["schema"] = "orrery.topology/1";
     j["graph"] = graph_json(n);
+    j["switch_ports"] = s.switch_ports;
+    if (ports_cost > 0) j["switch_ports_dollars"] = ports_cost;
     j["diameter"] = s.diameter;
     j["bisection_bytes_per_s"] = s.bisection.value;
     j["bisection_bottleneck"] = n.link_name(s.bisection_bottleneck);
@@ -70,6 +76,9 @@ void show(const App& app, const Shown& options) {
     fmt::print("  {:>8} {} - {}: {} each way\n", count.count, kinds.first, kinds.second, range(count));
   }
   fmt::print("  {} links between the devices that are farthest apart\n", s.diameter);
+  if (s.switch_ports > 0)
+    fmt::print("  {} switch ports of a NIC's speed{}\n", s.switch_ports,
+               ports_cost > 0 ? fmt::format(", ${:.0f}", ports_cost) : "");
   fmt::print("  bisection {} each way, held by {}\n", format(s.bisection),
              n.link_name(s.bisection_bottleneck));
   const auto ring = [&](const char* what, const sim::GroupLinks& g) {
@@ -85,6 +94,95 @@ void show(const App& app, const Shown& options) {
     fmt::print("  {} a node and hour, ${:.2f} in all ({})\n", format(c.node_hour), dollars_per_hour,
                c.price_as_of);
   if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
+}
+
+// Every node reaches every other over the fabric's routes, but for `most` pairs spread evenly where there are
+// more.
+int check(const App& app, const std::string& name) {
+  const Cluster c = load_cluster(name, {}, Cursor{"topology", ""}, app.data);
+  const sim::Network n(c);
+  constexpr std::int64_t kMostPairs = 1 << 20;
+  const std::int64_t pairs = c.nodes * c.nodes, step = std::max<std::int64_t>(1, pairs / kMostPairs);
+  std::int64_t tried = 0, broken = 0;
+  std::vector<std::string> findings;
+  sim::Path path;
+  for (std::int64_t i = 0; i < pairs; i += step) {
+    const std::int64_t from = i / c.nodes, to = i % c.nodes;
+    if (from == to) continue;
+    ++tried;
+    try {
+      n.route(from * c.devices_per_node, to * c.devices_per_node, path);
+    } catch (const Error& e) {
+      if (++broken <= 5) findings.emplace_back(e.what());
+    }
+  }
+  if (broken > 5) findings.push_back(fmt::format("{} more pairs of nodes without a way", broken - 5));
+  const double per_nic = static_cast<double>(c.nic_bandwidth.value) * 8e-9 / static_cast<double>(c.nics);
+  if (per_nic > 1600 || per_nic < 1)
+    findings.push_back(fmt::format(
+        "a NIC of {:.4g} Gb/s: nic_bandwidth is of all NICs of a node, in bits or bytes", per_nic));
+  const double share = static_cast<double>(c.nic_bandwidth.value) / static_cast<double>(c.devices_per_node);
+  if (c.devices_per_node > 1 && static_cast<double>(c.intra_bandwidth.value) < share)
+    findings.push_back(fmt::format("a device reaches the network faster ({:.4g} GB/s) than its node ({})",
+                                   share / 1e9, format(c.intra_bandwidth)));
+  if (!c.device.empty() && !c.device.ends_with(".json"))
+    load_device(c.device, Cursor{name, "/device"}, app.data);
+  if (app.json) {
+    print_json({{"schema", "orrery.topology-check/1"}, {"pairs", tried}, {"findings", findings}});
+  } else {
+    fmt::print("{}: {} pairs of nodes tried, {} without a way\n", c.name, tried, broken);
+    for (const std::string& f : findings) fmt::print("  {}\n", f);
+  }
+  return findings.empty() ? 0 : 1;
+}
+
+struct Imported {
+  std::string file, format, device, name, output, intra, nic, links;
+  std::int64_t devices_per_node = 8;  // of a graph's nodes
+};
+
+void import(const App& app, const Imported& o) {
+  const Cursor at{"command line", ""};
+  Cluster base;
+  base.name = o.name.empty() ? std::filesystem::path(o.file).stem().string() : o.name;
+  base.device = o.device;
+  base.devices_per_node = o.devices_per_node;
+  const Device device = load_device(o.device, at.child("device"), app.data);
+  if (!o.links.empty()) {
+    base.links = o.links;
+    base.measured = load_links(o.links, at.child("links"), app.data);
+    static_cast<ScaleUp&>(base) = base.measured;
+  }
+  const auto given = [&](const std::string& text, const char* option, Bandwidth& out) {
+    if (text.empty()) return;
+    const auto value = parse_bandwidth(text);
+    if (!value || value->value <= 0)
+      at.child(option).fail(shown(Json(text)) + " is not a bandwidth", "allowed: text like \"900 GB/s\"");
+    out = *value;
+  };
+  given(o.intra, "intra", base.intra_bandwidth);
+  given(o.nic, "nic", base.nic_bandwidth);
+  const std::string text = load_text(o.file, 16 << 20);
+  const auto wanted = enum_from<sim::TopologyFormat>(o.format);
+  if (!o.format.empty() && !wanted)
+    at.child("format").fail(shown(Json(o.format)) + " is not known",
+                            allowed_names(o.format, all_names(sim::TopologyFormat{})));
+  const Bandwidth nvlink{device.architecture.starts_with("Blackwell") ? 50'000'000'000 : 25'000'000'000};
+  const Cluster c =
+      sim::import_topology(text, wanted ? *wanted : sim::format_of(text), nvlink, std::move(base), o.file);
+  if (c.intra_bandwidth.value == 0)
+    at.child("intra").fail("is missing: the file does not say how fast devices of a node reach each other",
+                           "allowed: text like \"900 GB/s\", or --links PROFILE");
+  if (c.nic_bandwidth.value == 0)
+    at.child("nic").fail("is missing: the file does not say how fast the NICs of a node are together",
+                         "allowed: text like \"3200 Gb/s\"");
+  Json j = write_fields(c);
+  j["schema"] = "orrery.cluster/1";
+  const sim::Network network(c);  // it holds together, or says why not
+  if (o.output.empty()) return print_json(j);
+  save_text(o.output, j.dump(2) + "\n");
+  fmt::print("{}: {} nodes of {} x {}, {} links; see `orrery topology check {}`\n", o.output, c.nodes,
+             c.devices_per_node, c.device, network.links() / 2, o.output);
 }
 
 }  // namespace
@@ -103,6 +201,26 @@ void add_topology(CLI::App& parent, App& app) {
     if (app.json) return print_json({{"schema", "orrery.topologies/1"}, {"names", names}});
     for (const auto& n : names) fmt::print("{}\n", n);
   });
+  CLI::App* checks = subcommand(*command, app, "check", "whether a cluster's network holds together");
+  auto checked = std::make_shared<std::string>();
+  checks->add_option("name", *checked, "name or file")->required();
+  checks->callback([&app, checked] {
+    if (check(app, *checked) != 0) app.exit = ExitCode::kFailure;
+  });
+  CLI::App* imports =
+      subcommand(*command, app, "import", "a cluster from an edge list, NCCL's XML or nvidia-smi");
+  auto i = std::make_shared<Imported>();
+  imports->add_option("file", i->file, "what the other tool printed")->required();
+  imports->add_option("--device", i->device, "device profile of the accelerators")->required();
+  imports->add_option("--format", i->format, "edges, nccl or nvidia-smi; by content when left out");
+  imports->add_option("--name", i->name, "of the cluster");
+  imports->add_option("--links", i->links, "link profile of its nodes");
+  imports->add_option("--intra", i->intra, "a device into its node's fabric, one direction");
+  imports->add_option("--nic", i->nic, "all NICs of a node, one direction");
+  imports->add_option("--devices-per-node", i->devices_per_node, "for an edge list")
+      ->check(CLI::Range(1, 1024));
+  imports->add_option("-o,--output", i->output, "the cluster file");
+  imports->callback([&app, i] { import(app, *i); });
 }
 
 }  // namespace orrery::cli

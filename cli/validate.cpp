@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "cli/commands.h"
@@ -16,21 +17,33 @@ struct Options {
 
 constexpr const char* kQuantities[] = {"step_time", "memory", "time"};
 
+constexpr std::int64_t kLarge = 64 << 20;  // of a message
+
+Json error_json(const sim::ErrorSummary& s) {
+  return {{"n", s.n},           {"mape", s.mape},        {"bias", s.bias},
+          {"median", s.median}, {"measured_low", s.low}, {"measured_high", s.high}};
+}
+
 Json summary_json(const std::vector<sim::ValidationRow>& rows, const std::string& source, bool firm) {
   Json out = Json::object();
   for (const char* q : kQuantities) {
-    const sim::ErrorSummary s = sim::summarise(rows, q, source, firm);
-    if (s.n > 0) {
-      out[q] = {{"n", s.n},           {"mape", s.mape},        {"bias", s.bias},
-                {"median", s.median}, {"measured_low", s.low}, {"measured_high", s.high}};
-    }
+    const sim::RowFilter filter{q, source, firm};
+    if (const auto s = sim::summarise(rows, filter); s.n > 0) out[q] = error_json(s);
+    const auto large = sim::summarise(rows, {q, source, firm, kLarge});
+    if (large.n > 0) out[q]["large_messages"] = error_json(large);
   }
   return out;
 }
 
+Json row_json(const sim::ValidationRow& r) {
+  return {
+      {"id", r.id},         {"quantity", r.quantity}, {"predicted", r.predicted}, {"published", r.published},
+      {"error", r.error()}, {"assumed", r.assumed}};
+}
+
 void print_line(const char* name, const sim::ErrorSummary& s) {
   if (s.n > 0)
-    fmt::print("  {:<42} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}   {:>4.2f} to {:<4.2f}\n", name, s.n, 100 * s.mape,
+    fmt::print("  {:<56} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}   {:>4.2f} to {:<4.2f}\n", name, s.n, 100 * s.mape,
                100 * s.bias, 100 * s.median, s.low, s.high);
 }
 
@@ -40,6 +53,7 @@ void execute(App& app, const Options& o) {
     sim::Validation v = sim::validate_file(file, app.data);
     all.read += v.read;
     all.rows.insert(all.rows.end(), v.rows.begin(), v.rows.end());
+    all.conflicting.insert(all.conflicting.end(), v.conflicting.begin(), v.conflicting.end());
     for (const auto& [reason, n] : v.skipped) all.skipped[reason] += n;
   }
   std::int64_t skipped = 0;
@@ -52,35 +66,31 @@ void execute(App& app, const Options& o) {
     out["summary"]["skipped"] = all.skipped;
     out["summary"]["without_assumptions"] = summary_json(all.rows, {}, true);
     for (const std::string& s : all.sources()) out["by_source"][s] = summary_json(all.rows, s, false);
-    out["rows"] = Json::array();
-    for (const auto& r : all.rows) {
-      out["rows"].push_back({{"id", r.id},
-                             {"quantity", r.quantity},
-                             {"predicted", r.predicted},
-                             {"published", r.published},
-                             {"error", r.error()},
-                             {"assumed", r.assumed}});
-    }
+    out["rows"] = out["conflicting"] = Json::array();
+    for (const auto& r : all.rows) out["rows"].push_back(row_json(r));
+    for (const auto& r : all.conflicting) out["conflicting"].push_back(row_json(r));
     return print_json(out);
   }
-  if (o.rows) {
-    for (const auto& r : all.rows) {
-      fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted,
-                 r.published, 100 * r.error(),
-                 r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
-    }
-  }
+  const auto print_row = [](const sim::ValidationRow& r) {
+    fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted,
+               r.published, 100 * r.error(),
+               r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
+  };
+  if (o.rows) std::for_each(all.rows.begin(), all.rows.end(), print_row);
   fmt::print("{} rows read, {} predicted\n", all.read, all.read - skipped);
   for (const char* q : kQuantities) {
-    const auto total = sim::summarise(all.rows, q);
+    const auto total = sim::summarise(all.rows, {q});
     if (total.n == 0) continue;
-    fmt::print("\n{:<44} {:>6} {:>8} {:>8} {:>8}   {}\n", std::string(q) + ", errors in %", "rows", "mean",
+    fmt::print("\n{:<58} {:>6} {:>8} {:>8} {:>8}   {}\n", std::string(q) + ", errors in %", "rows", "mean",
                "bias", "median", "80 % of published over predicted");
-    for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, q, s));
+    for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, {q, s}));
     print_line("all", total);
-    print_line("all rows that leave nothing open", sim::summarise(all.rows, q, {}, true));
+    print_line("all rows that leave nothing open", sim::summarise(all.rows, {q, {}, true}));
+    print_line("all messages of 64 MiB or more", sim::summarise(all.rows, {q, {}, false, kLarge}));
   }
-  if (!all.skipped.empty()) fmt::print("\nnot predicted\n");
+  if (!all.conflicting.empty()) fmt::print("\nnot scored: published runs of the group disagree\n");
+  std::for_each(all.conflicting.begin(), all.conflicting.end(), print_row);
+  if (!all.skipped.empty()) fmt::print("\nnot scored\n");
   for (const auto& [reason, n] : all.skipped) fmt::print("  {:>6}  {}\n", n, reason);
 }
 

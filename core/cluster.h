@@ -10,26 +10,25 @@
 
 #include "core/fabric.h"
 #include "core/fields.h"
+#include "core/links.h"
 
 namespace orrery {
 
-struct Cluster {
+struct Cluster : ScaleUp {
   std::string name;
   std::string device;  // a device profile's name
   std::int64_t nodes = 1;
   std::int64_t devices_per_node = 8;
-  std::int64_t scale_up_nodes = 1;    // nodes in one NVLink domain (18 trays of an NVL72)
-  Bandwidth intra_bandwidth;          // of one device into the node's fabric
-  double intra_efficiency = 0.78;     // achieved over wire, large messages
-  bool in_network_reduction = false;  // NVLS
-  Time intra_latency{3'400'000};      // per hop
-  std::int64_t nics = 8;              // per node
-  Bandwidth nic_bandwidth;            // of all NICs of a node together
+  std::int64_t scale_up_nodes = 1;  // nodes in one NVLink domain (18 trays of an NVL72)
+  std::string links;                // a link profile's name: what ScaleUp says, unless the file does
+  LinkProfile measured;             // that profile
+  std::int64_t nics = 8;            // per node
+  Bandwidth nic_bandwidth;          // of all NICs of a node together
   double nic_efficiency = 0.9;
-  Time nic_latency{14'000'000};        // per hop between nodes
-  Time collective_latency{8'400'000};  // fixed cost of a collective
-  Fabric fabric;                       // how nodes are wired
-  Dollars node_hour;                   // on-demand price; zero: unknown
+  Time nic_latency{14'000'000};  // per hop between nodes
+  Time nic_latency_small;        // the same for small messages; zero: a share of nic_latency
+  Fabric fabric;                 // how nodes are wired
+  Dollars node_hour;             // on-demand price; zero: unknown
   Dollars spot_hour;
   std::string price_as_of;
   std::map<std::string, std::string> origin;
@@ -52,18 +51,8 @@ void describe(V& v, Cluster& c) {
     c.devices_per_node);
   v(Field{.name = "scale_up_nodes", .help = "nodes that share one NVLink domain", .min = 1, .max = 1024},
     c.scale_up_nodes);
-  v(Field{.name = "intra_bandwidth",
-          .help = "one device into the node's fabric, one direction",
-          .min = 1,
-          .required = true},
-    c.intra_bandwidth);
-  v(Field{.name = "intra_efficiency",
-          .help = "achieved over wire bandwidth inside the node",
-          .min = 0.01,
-          .max = 1},
-    c.intra_efficiency);
-  v(Field{.name = "in_network_reduction", .help = "the switch reduces (NVLS)"}, c.in_network_reduction);
-  v(Field{.name = "intra_latency", .help = "latency of a hop inside the node", .min = 0}, c.intra_latency);
+  v(Field{.name = "links", .help = "link profile of the scale-up domain, in profiles/links"}, c.links);
+  describe(v, static_cast<ScaleUp&>(c));
   v(Field{.name = "nics", .help = "network adapters of a node", .min = 1, .max = 1024}, c.nics);
   v(Field{.name = "nic_bandwidth",
           .help = "all NICs of a node together, one direction",
@@ -76,8 +65,10 @@ void describe(V& v, Cluster& c) {
           .max = 1},
     c.nic_efficiency);
   v(Field{.name = "nic_latency", .help = "latency of a hop between nodes", .min = 0}, c.nic_latency);
-  v(Field{.name = "collective_latency", .help = "fixed cost of one collective", .min = 0},
-    c.collective_latency);
+  v(Field{.name = "nic_latency_small",
+          .help = "latency of a hop between nodes for small messages; 0: as NCCL's protocols have it",
+          .min = 0},
+    c.nic_latency_small);
   v(Field{.name = "fabric", .help = "how nodes are wired; a leaf and spine tree unless it says otherwise"},
     c.fabric);
   v(Field{.name = "node_hour", .help = "on-demand price of a node for an hour", .min = 0}, c.node_hour);

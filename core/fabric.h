@@ -13,12 +13,12 @@
 
 namespace orrery {
 
-enum class FabricKind { kFatTree, kRailOptimized, kRailOnly, kTorus, kDragonfly };
+enum class FabricKind { kFatTree, kRailOptimized, kRailOnly, kTorus, kDragonfly, kGraph };
 constexpr auto enum_names(FabricKind) {
-  return std::array{std::pair{FabricKind::kFatTree, "fat-tree"},
-                    std::pair{FabricKind::kRailOptimized, "rail-optimized"},
-                    std::pair{FabricKind::kRailOnly, "rail-only"}, std::pair{FabricKind::kTorus, "torus"},
-                    std::pair{FabricKind::kDragonfly, "dragonfly"}};
+  return std::array{
+      std::pair{FabricKind::kFatTree, "fat-tree"},    std::pair{FabricKind::kRailOptimized, "rail-optimized"},
+      std::pair{FabricKind::kRailOnly, "rail-only"},  std::pair{FabricKind::kTorus, "torus"},
+      std::pair{FabricKind::kDragonfly, "dragonfly"}, std::pair{FabricKind::kGraph, "graph"}};
 }
 
 // Spray: packets of a flow take all shortest paths evenly (ideal). Ecmp: a hash of both ends and the seed
@@ -48,6 +48,23 @@ void describe(V& v, LinkFault& f) {
     f.remaining);
 }
 
+// A cable of a graph: between "portN.R", port R of node N, and switches, which are any other names.
+struct Cable {
+  std::string from, to;
+  Bandwidth bandwidth;  // one direction, achieved
+  Time latency;
+};
+
+template <class V>
+void describe(V& v, Cable& c) {
+  v(Field{.name = "from", .help = "\"port3.1\", port 1 of node 3, or a switch's name", .required = true},
+    c.from);
+  v(Field{.name = "to", .help = "the other end", .required = true}, c.to);
+  v(Field{.name = "bandwidth", .help = "one direction, as achieved", .min = 1, .required = true},
+    c.bandwidth);
+  v(Field{.name = "latency", .help = "beyond the cluster's latency of a hop", .min = 0}, c.latency);
+}
+
 struct Fabric {
   FabricKind kind = FabricKind::kFatTree;
   Routing routing = Routing::kSpray;
@@ -66,6 +83,8 @@ struct Fabric {
   Bandwidth site_bandwidth;              // between each pair of sites, one direction
   Time site_latency;                     // one way
   std::vector<LinkFault> faults;
+  std::vector<Cable> cables;  // of a graph
+  Dollars port_cost;          // of a switch port with its share of cables and transceivers; zero: unknown
 };
 
 template <class V>
@@ -111,6 +130,11 @@ void describe(V& v, Fabric& f) {
     f.site_bandwidth);
   v(Field{.name = "site_latency", .help = "between sites, one way", .min = 0}, f.site_latency);
   v(Field{.name = "faults", .help = "links that have failed or are slow"}, f.faults);
+  v(Field{.name = "cables", .help = "of a graph: who is joined to whom"}, f.cables);
+  v(Field{.name = "port_cost",
+          .help = "price of a switch port of a NIC's speed, with its share of cables and transceivers",
+          .min = 0},
+    f.port_cost);
 }
 
 }  // namespace orrery

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/scenario.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 namespace orrery {
 namespace fs = std::filesystem;
@@ -53,7 +55,40 @@ Scenario read_scenario(const Json& json, const Cursor& at) {
 Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor& at,
                      const DataFolders& data) {
   const fs::path path = data.find("topologies", name, base, at);
-  return read_fields<Cluster>(load_json(path), Cursor{path.string(), ""});
+  const Json json = load_json(path);
+  const Cursor file{path.string(), ""};
+  Cluster out;
+  if (const auto links = json.find("links"); json.is_object() && links != json.end() && links->is_string() &&
+                                             !links->get_ref<const std::string&>().empty()) {
+    const Cursor named = file.child("links");
+    out.measured = load_links(links->get<std::string>(), named, data, path.parent_path());
+    static_cast<ScaleUp&>(out) = out.measured;
+  }
+  read_fields_into(json, file, out);
+  if (out.intra_bandwidth.value == 0)
+    file.fail("neither \"intra_bandwidth\" nor \"links\" says how fast devices of a node reach each other");
+  return out;
+}
+
+LinkProfile read_links(const Json& json, const Cursor& at) {
+  LinkProfile out = read_fields<LinkProfile>(json, at);
+  if (out.intra_bandwidth.value == 0) at.fail("the field \"intra_bandwidth\" is missing");
+  for (std::size_t i = 0; i < out.measured.size(); ++i) {
+    const CollectiveCurve& c = out.measured[i];
+    const Cursor curve = at.child("measured").child(i);
+    if (c.bytes.empty() || c.bytes.size() != c.times.size())
+      curve.fail(fmt::format("{} sizes and {} times", c.bytes.size(), c.times.size()),
+                 "allowed: one time for each size");
+    if (std::adjacent_find(c.bytes.begin(), c.bytes.end(), std::greater_equal<>{}) != c.bytes.end())
+      curve.child("bytes").fail("sizes do not ascend");
+  }
+  return out;
+}
+
+LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
+                       const fs::path& base) {
+  const fs::path path = data.find("profiles/links", name, base, at);
+  return read_links(load_json(path), Cursor{path.string(), ""});
 }
 
 Device load_device(const std::string& name, const Cursor& at, const DataFolders& data, const fs::path& base) {

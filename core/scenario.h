@@ -143,6 +143,10 @@ Cluster load_cluster(const std::string& name, const std::filesystem::path& base,
 // `base`: the folder of the file that names it, where a path is one from there.
 Device load_device(const std::string& name, const Cursor& at, const DataFolders& data,
                    const std::filesystem::path& base = {});
+// Fails where a measured curve has not one time for each of its ascending sizes.
+LinkProfile read_links(const Json& json, const Cursor& at);
+LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
+                       const std::filesystem::path& base = {});
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);
 
 }  // namespace orrery

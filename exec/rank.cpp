@@ -448,10 +448,7 @@ Clock::time_point Rank::communicate(const Op& op, std::int32_t micro_batch) {
       return communicator_.send(peer, gradient, op.name, pointer(op.reads[0], micro_batch), bytes);
     return communicator_.receive(peer, gradient, op.name, pointer(op.writes[0], micro_batch), bytes);
   }
-  CollectiveCall call{.kind = op.kind == OpKind::kAllGather       ? CollectiveKind::kAllGather
-                              : op.kind == OpKind::kReduceScatter ? CollectiveKind::kReduceScatter
-                              : op.kind == OpKind::kAllReduceMax  ? CollectiveKind::kAllReduceMax
-                                                                  : CollectiveKind::kAllReduce,
+  CollectiveCall call{.kind = program::collective_of(op.kind),
                       .name = op.name,
                       .input = pointer(op.reads[0], micro_batch),
                       .output = pointer(op.writes[0], micro_batch),

@@ -205,7 +205,22 @@ Rounds naive(CollectiveKind kind, std::int32_t n, std::int32_t root) {
   return std::move(b.out);
 }
 
-Algorithm possible(Algorithm a, CollectiveKind kind, std::int32_t n, std::int32_t node) {
+}  // namespace
+
+CollectiveKind collective_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllReduceMax:
+      return CollectiveKind::kAllReduceMax;
+    case OpKind::kAllGather:
+      return CollectiveKind::kAllGather;
+    case OpKind::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    default:
+      return CollectiveKind::kAllReduce;
+  }
+}
+
+Algorithm used_algorithm(Algorithm a, CollectiveKind kind, std::int32_t n, std::int32_t node) {
   using enum CollectiveKind;
   if (kind == kGather || kind == kScatter || kind == kAllToAll) return Algorithm::kDirect;
   const bool rooted = kind == kBroadcast || kind == kReduce;
@@ -218,18 +233,9 @@ Algorithm possible(Algorithm a, CollectiveKind kind, std::int32_t n, std::int32_
   return a;
 }
 
-}  // namespace
-
-std::string_view name_of(CollectiveKind kind) {
-  constexpr std::array<std::string_view, 9> kNames{"all-reduce",     "all-reduce-max", "all-gather",
-                                                   "reduce-scatter", "broadcast",      "reduce",
-                                                   "gather",         "scatter",        "all-to-all"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 Rounds rounds_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members, std::int32_t root,
                  std::int32_t node) {
-  const Algorithm used = possible(algorithm, kind, members, node);
+  const Algorithm used = used_algorithm(algorithm, kind, members, node);
   const bool rooted = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
   Rounds out;
   if (members > 1) {

@@ -22,20 +22,15 @@
 #include <utility>
 #include <vector>
 
+#include "core/links.h"
+#include "program/program.h"
+
 namespace orrery::program {
 
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce,
-  kAllReduceMax,
-  kAllGather,      // input: this member's part; output: the whole
-  kReduceScatter,  // input: the whole; output: this member's part of the sum
-  kBroadcast,      // from the root's input to every output
-  kReduce,         // the sum, to the root's output
-  kGather,         // parts, to the whole in the root's output
-  kScatter,        // parts of the root's input
-  kAllToAll,       // part j of member i's input becomes part i of member j's output
-};
-std::string_view name_of(CollectiveKind kind);
+using orrery::CollectiveKind;
+
+// Of an op that is a collective.
+CollectiveKind collective_of(OpKind kind);
 
 // Direct: every member does its share on all members' memory at once, sums in member order.
 enum class Algorithm : std::uint8_t { kDirect, kNaive, kRing, kTree, kHalvingDoubling, kHierarchical };
@@ -68,6 +63,8 @@ struct Rounds {
 //   broadcast, reduce            halving-doubling and hierarchical: tree
 //   hierarchical                 of members that do not fill whole nodes: ring
 //   gather, scatter, all-to-all  direct: every part goes where it belongs at once; no rounds
+Algorithm used_algorithm(Algorithm algorithm, CollectiveKind kind, std::int32_t members,
+                         std::int32_t node = 1);
 Rounds rounds_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members, std::int32_t root = 0,
                  std::int32_t node = 1);
 

@@ -2,7 +2,7 @@
 # Shared by the scripts: installs Debian packages that are missing, as root or with sudo.
 
 packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libopenblas0-pthread"
-packages_test="$packages_build libgtest-dev libvalijson-dev python3-numpy python3-torch libopenmpi-dev openmpi-bin iproute2 procps"
+packages_test="$packages_build libgtest-dev libvalijson-dev python3-numpy python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev iproute2 procps"
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi

@@ -45,7 +45,7 @@ Time CostModel::op(const program::Op& op) const {
     case OpKind::kAllReduceMax:
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
-      return collective_cost(op.kind, op.payload, links(op.group), cluster_).time;
+      return collectives_.cost(program::collective_of(op.kind), op.payload, links(op.group)).time;
     default:
       return compute_time(device_, math_, element_bytes_, op);
   }
@@ -53,7 +53,7 @@ Time CostModel::op(const program::Op& op) const {
 
 Wire CostModel::wire(const program::Op& op) const {
   if (op.kind == program::OpKind::kSend) return transfer_wire(links_.pipeline, cluster_);
-  return collective_cost(op.kind, op.payload, links(op.group), cluster_).wire;
+  return collectives_.cost(program::collective_of(op.kind), op.payload, links(op.group)).wire;
 }
 
 EngineOptions CostModel::engine_options(bool record) const {

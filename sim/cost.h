@@ -25,6 +25,7 @@ class CostModel {
       : device_(device),
         stack_(stack),
         cluster_(cluster),
+        collectives_(cluster),
         links_(links),
         math_(training.math),
         element_bytes_(activation_bytes(training.precision)) {}
@@ -39,6 +40,7 @@ class CostModel {
   const Device& device_;
   const Stack& stack_;
   const Cluster& cluster_;
+  CollectiveModel collectives_;
   const PlanLinks& links_;
   Math math_;
   std::int64_t element_bytes_;

@@ -5,19 +5,16 @@
 #include <charconv>
 #include <cmath>
 
-#include "program/program.h"
-#include "sim/collective/collective.h"
 #include "sim/compute/compute.h"
 
 namespace orrery::sim {
 
-ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
-                       const std::string& source, bool without_assumptions) {
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const RowFilter& filter) {
   ErrorSummary s;
   std::vector<double> sizes, ratios;
   for (const ValidationRow& r : rows) {
-    if (r.quantity != quantity || (!source.empty() && r.source != source) ||
-        (without_assumptions && !r.assumed.empty()))
+    if (r.quantity != filter.quantity || (!filter.source.empty() && r.source != filter.source) ||
+        (filter.firm && !r.assumed.empty()) || r.bytes < filter.least_bytes)
       continue;
     s.mape += std::abs(r.error());
     s.bias += r.error();
@@ -123,89 +120,6 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
     row.predicted =
         gemm ? gemm_seconds(device->second, Math::kBf16, v[0], v[1], v[2], 2)
              : attention_seconds(device->second, Math::kBf16, {v[0], v[1], v[2], v[3], v[4], false});
-    out.rows.push_back(std::move(row));
-  }
-  return out;
-}
-
-namespace {
-
-// Which topology stands for a published system; the first pattern found in its name decides.
-struct SystemRule {
-  const char* pattern;
-  const char* topology;
-};
-constexpr SystemRule kSystems[] = {{"p4de", "p4de"},         {"p4d", "p4d"},       {"p5en", "p5en"},
-                                   {"p5e", "p5en"},          {"p5", "p5"},         {"p6-b200", "p6-b200"},
-                                   {"GB200", "gb200-nvl72"}, {"A100", "dgx-a100"}, {"H100", "dgx-h100"},
-                                   {"B200", "dgx-b200"}};
-
-const Json* member(const Json& row, const char* name) {
-  const auto found = row.find(name);
-  return found == row.end() || found->is_null() ? nullptr : &*found;
-}
-
-}  // namespace
-
-Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data) {
-  using program::OpKind;
-  Validation out;
-  std::map<std::string, Cluster> clusters;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Json& r = rows[i];
-    const Cursor at{file, fmt::format("/{}", i)};
-    ++out.read;
-    if (!r.is_object()) at.fail(shown(r) + " is not a row");
-    const auto text = [&](const char* name) {
-      const Json* v = member(r, name);
-      return v != nullptr && v->is_string() ? v->get<std::string>() : std::string();
-    };
-    const auto value = [&](const char* name) {
-      const Json* v = member(r, name);
-      return v != nullptr && v->is_number() ? v->get<double>() : 0.0;
-    };
-    const std::string collective = text("collective"), system = text("system");
-    OpKind kind = OpKind::kAllReduce;
-    if (collective == "all_gather")
-      kind = OpKind::kAllGather;
-    else if (collective == "reduce_scatter")
-      kind = OpKind::kReduceScatter;
-    else if (collective != "all_reduce") {
-      ++out.skipped["collective " + (collective.empty() ? "missing" : collective)];
-      continue;
-    }
-    const auto gpus = static_cast<std::int64_t>(value("gpus"));
-    const auto nodes = std::max<std::int64_t>(1, static_cast<std::int64_t>(value("nodes")));
-    if (gpus < 2 || value("time_us") <= 0 || value("message_bytes") <= 0) {
-      ++out.skipped["no size or time"];
-      continue;
-    }
-    const auto* rule = std::find_if(std::begin(kSystems), std::end(kSystems), [&](const SystemRule& s) {
-      return system.find(s.pattern) != std::string::npos;
-    });
-    if (rule == std::end(kSystems)) {
-      ++out.skipped["no topology for the system"];
-      continue;
-    }
-    const auto [cluster, added] = clusters.try_emplace(rule->topology);
-    if (added) cluster->second = load_cluster(rule->topology, {}, at, data);
-    Cluster c = cluster->second;
-    if (gpus % nodes != 0 || gpus / nodes > c.scale_up_domain()) {
-      ++out.skipped["GPUs do not fill the nodes evenly"];
-      continue;
-    }
-    c.nodes = std::max(nodes, (gpus + c.devices_per_node - 1) / c.devices_per_node);
-    // Rank r of the group is the r-th device; with part of a node's GPUs the rest idle.
-    if (nodes > 1) c.devices_per_node = gpus / nodes;
-    const Topology topology(c);
-    ValidationRow row;
-    row.id = text("id");
-    row.source = system.substr(0, 40);
-    row.quantity = "time";
-    row.published = value("time_us") * 1e-6;
-    row.predicted = seconds(collective_cost(kind, Bytes{static_cast<std::int64_t>(value("message_bytes"))},
-                                            topology.group(gpus, 1), c)
-                                .time);
     out.rows.push_back(std::move(row));
   }
   return out;

@@ -17,6 +17,7 @@ struct ValidationRow {
   std::string id, source, quantity;     // quantity: step_time, memory, time
   double predicted = 0, published = 0;  // seconds or bytes
   std::vector<std::string> assumed;     // configuration that the row does not state
+  std::int64_t bytes = 0;               // of a collective
   double error() const { return predicted / published - 1; }
 };
 
@@ -25,19 +26,28 @@ struct ErrorSummary {
   double mape = 0, bias = 0, median = 0;  // of |error|, error, |error|
   double low = 0, high = 0;               // 10th and 90th percentile of published over predicted
 };
-ErrorSummary summarise(const std::vector<ValidationRow>& rows, const std::string& quantity,
-                       const std::string& source = {}, bool without_assumptions = false);
+struct RowFilter {
+  std::string quantity;
+  std::string source;            // empty: all
+  bool firm = false;             // only rows that leave nothing open
+  std::int64_t least_bytes = 0;  // of a collective
+};
+ErrorSummary summarise(const std::vector<ValidationRow>& rows, const RowFilter& filter);
 
 struct Validation {
   std::int64_t read = 0;
   std::vector<ValidationRow> rows;
+  std::vector<ValidationRow> conflicting;       // predicted, not scored: published runs of the group disagree
   std::map<std::string, std::int64_t> skipped;  // reason -> rows
   std::vector<std::string> sources() const;
 };
 
 // Published training runs: a JSON array of rows with model, gpu, parallel and measured.
 Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data);
-// Published collectives: a JSON array of rows with system, collective, gpus, message_bytes and time_us.
+// Published collectives: a JSON array of rows with system, collective, gpus, message_bytes and time_us. A
+// group (system, collective, GPUs) is predicted without the curves that were measured on the system with this
+// collective and number of GPUs. Groups in which two runs of one size differ by more than a quarter are not
+// scored, nor are thresholds and statements.
 Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data);
 // Measured kernels: gemm.csv or attention_forward.csv, told apart by their header.
 Validation validate_kernels(const std::string& csv, const std::string& file, const DataFolders& data);

@@ -173,7 +173,8 @@ class RowReader {
     if (device == "h100-sxm-500w") p.device.memory_bandwidth = *parse_bandwidth("2.4 TB/s");
     if (gpu.starts_with("V100")) {
       p.cluster.intra_bandwidth = *parse_bandwidth("150 GB/s");
-      p.cluster.in_network_reduction = false;
+      p.cluster.in_network_gain = 0;
+      p.cluster.measured = {};
     }
     const std::string source = row_.at("source_key").get<std::string>();
     const auto* stack = std::find_if(std::begin(kStacks), std::end(kStacks),

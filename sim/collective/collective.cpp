@@ -9,17 +9,19 @@
 namespace orrery::sim {
 namespace {
 
-// LL against Simple in NCCL 2.30's tables: base 6.6/8.4, NVLink hop 0.6/3.4, network hop 2.7/14; half of
-// each LL line is flags.
+// Against Simple in NCCL 2.30's tables (base 8.4 us, NVLink hop 3.4, network hop 14). Half of each line of LL
+// is flags, an eighth of a line of LL128 and what it loses besides.
 struct Protocol {
   double base, hop, net, bandwidth;
   bool low_latency;
 };
 constexpr Protocol kProtocols[] = {{1.0, 1.0, 1.0, 1.0, false},
+                                   {14.0 / 8.4, 1.9 / 3.4, 4.0 / 14.0, 0.92, true},
                                    {6.6 / 8.4, 0.6 / 3.4, 2.7 / 14.0, 0.45, true}};
 
-// NVLS: 480 GB/s bus bandwidth at 8 H100 where the ring gets 370 (NCCL issue 272); it pays from 5 ranks.
-constexpr double kInNetworkGain = 1.3;
+// NVLS pays from 5 ranks (NCCL issue 272).
+// What a device passes there of what a ring of 8 would: in_network_gain is that of 8 devices.
+constexpr double kInNetworkBus = (2 * 7.0 / 8) / (9.0 / 8);
 constexpr double kInNetworkHops = 25.0 / 3.4;
 constexpr std::int64_t kInNetworkLeastRanks = 5;
 // Share of the ideal overlap of a hierarchical collective's legs that is lost (4 nodes of B200: 22.05 ms
@@ -33,22 +35,29 @@ double log2_ceil(std::int64_t n) {
 }  // namespace
 
 std::string_view name_of(CollectiveAlgorithm a) {
-  static constexpr const char* kNames[] = {"none", "ring", "tree", "in-network", "hierarchical"};
+  static constexpr const char* kNames[] = {
+      "none", "ring", "tree", "in-network", "hierarchical", "in-network tree", "exchange"};
   return kNames[static_cast<std::size_t>(a)];
 }
 
-CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLinks& group,
-                               const Cluster& cluster) {
+CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
+                                  const Cluster& cluster) {
+  using enum CollectiveKind;
   if (group.ranks <= 1) return {};
   const auto n = static_cast<double>(group.ranks), domains = static_cast<double>(group.domains);
+  const auto g = static_cast<double>(group.per_domain);
   const double bytes = static_cast<double>(whole.value);
-  const bool reduce_all = kind == program::OpKind::kAllReduce || kind == program::OpKind::kAllReduceMax;
+  const bool reduce_all = kind == kAllReduce || kind == kAllReduceMax;
+  const bool rooted = kind == kBroadcast || kind == kReduce;
+  const bool direct = kind == kAllToAll || kind == kGather || kind == kScatter;
   const double rounds = reduce_all ? 2 : 1;
   const double ring_bandwidth = static_cast<double>(group.ring.value);
   const double intra_bandwidth =
       static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   const double base = seconds(cluster.collective_latency);
-  const double network_hop = seconds(cluster.nic_latency + group.extra_latency);
+  const double simple_net = seconds(cluster.nic_latency + group.extra_latency);
+  const double copies = !group.local() || rooted ? 0 : direct ? cluster.exchange_copy : cluster.ring_copy;
+  const double passed = rooted ? 1 : (rounds * (n - 1) + copies) / n;  // of the tensor, by each member
 
   CollectiveCost best{.time = Time{std::numeric_limits<std::int64_t>::max()}};
   const auto offer = [&](double latency, double transfer, CollectiveAlgorithm a, bool low_latency) {
@@ -59,32 +68,60 @@ CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLin
   };
   for (const Protocol& p : kProtocols) {
     const double hop = seconds(cluster.intra_latency) * p.hop;
-    const double net = network_hop * p.net;
+    const double net = p.low_latency && cluster.nic_latency_small.value > 0
+                           ? seconds(cluster.nic_latency_small + group.extra_latency)
+                           : simple_net * p.net;
     const double start = base * p.base;
+    if (direct) {
+      const double inside = bytes * (g - 1 + copies) / n / intra_bandwidth;
+      const double outside = bytes * (n - g) / n / (ring_bandwidth / g);
+      offer(start + hop + (group.local() ? 0 : net), std::max(inside, outside) / p.bandwidth,
+            CollectiveAlgorithm::kExchange, p.low_latency);
+      continue;
+    }
     const double ring_hops = rounds * ((n - 1) - (domains - 1)) * hop + rounds * (domains - 1) * net;
-    offer(start + ring_hops, rounds * (n - 1) / n * bytes / (ring_bandwidth * p.bandwidth),
-          CollectiveAlgorithm::kRing, p.low_latency);
+    offer(start + ring_hops, passed * bytes / (ring_bandwidth * p.bandwidth), CollectiveAlgorithm::kRing,
+          p.low_latency);
     if (!reduce_all) continue;
-    const double tree_hops =
-        2 * (static_cast<double>(group.per_domain - 1) * hop + log2_ceil(group.domains) * net);
+    const double tree_hops = 2 * ((g - 1) * hop + log2_ceil(group.domains) * net);
     offer(start + tree_hops, 2 * bytes / (ring_bandwidth * p.bandwidth * 0.92), CollectiveAlgorithm::kTree,
           p.low_latency);
   }
-  if (reduce_all && cluster.in_network_reduction && group.local() && group.ranks >= kInNetworkLeastRanks) {
-    offer(base + kInNetworkHops * seconds(cluster.intra_latency),
-          2 * (n - 1) / n * bytes / (intra_bandwidth * kInNetworkGain), CollectiveAlgorithm::kInNetwork,
-          false);
+  if (!reduce_all) return best;
+  const double switch_hops = kInNetworkHops * seconds(cluster.intra_latency);
+  if (cluster.in_network_gain > 0 && group.per_domain >= kInNetworkLeastRanks) {
+    // Each device passes (g+1)/g of the tensor, and never more than a bus of 2(g-1)/g does.
+    const double bus = intra_bandwidth * cluster.in_network_gain;
+    const double inside = std::max((g + 1) / g * kInNetworkBus, 2 * (g - 1) / g) * bytes / bus;
+    const double hops = switch_hops + 2 * log2_ceil(group.domains) * simple_net;
+    if (group.local()) {
+      offer(base + hops, inside, CollectiveAlgorithm::kInNetwork, false);
+    } else if (group.domains == 2) {
+      offer(base + hops, std::max(inside, bytes / ring_bandwidth), CollectiveAlgorithm::kInNetworkTree,
+            false);
+    }
   }
-  if (reduce_all && group.domains > 1 && group.per_domain > 1) {
-    const auto g = static_cast<double>(group.per_domain);
+  if (group.domains > 1 && group.per_domain > 1) {
     const double inside = 2 * (g - 1) / g * bytes / intra_bandwidth;
     const double between = 2 * (domains - 1) / domains * bytes / ring_bandwidth;
     const double hops =
-        2 * (g - 1) * seconds(cluster.intra_latency) + 2 * log2_ceil(group.domains) * network_hop;
+        2 * (g - 1) * seconds(cluster.intra_latency) + 2 * log2_ceil(group.domains) * simple_net;
     offer(2 * base + hops, std::max(inside, between) + kHierarchicalLoss * std::min(inside, between),
           CollectiveAlgorithm::kHierarchical, false);
   }
   return best;
+}
+
+CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
+  CollectiveCost out = collective_formula(kind, whole, group, cluster_);
+  if (!group.local() || group.ranks <= 1) return out;
+  const double correction = measured_.correction(kind, group.ranks, whole);
+  out.time = from_seconds(seconds(out.time) * correction);
+  out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
+  out.wire.rate =
+      std::min(group.ring,
+               Bandwidth{static_cast<std::int64_t>(static_cast<double>(out.wire.rate.value) / correction)});
+  return out;
 }
 
 Wire transfer_wire(const GroupLinks& pair, const Cluster& cluster) {
@@ -96,10 +133,12 @@ Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster) 
   return wire.latency + transfer_time(bytes, wire.rate);
 }
 
-double bus_bandwidth(program::OpKind kind, Bytes whole, std::int64_t ranks, Time time) {
+double bus_bandwidth(CollectiveKind kind, Bytes whole, std::int64_t ranks, Time time) {
+  using enum CollectiveKind;
   const auto n = static_cast<double>(ranks);
-  const bool reduce_all = kind == program::OpKind::kAllReduce || kind == program::OpKind::kAllReduceMax;
-  return static_cast<double>(whole.value) / seconds(time) * (reduce_all ? 2 : 1) * (n - 1) / n;
+  const double algorithm = static_cast<double>(whole.value) / seconds(time);
+  if (kind == kBroadcast || kind == kReduce) return algorithm;
+  return algorithm * (kind == kAllReduce || kind == kAllReduceMax ? 2 : 1) * (n - 1) / n;
 }
 
 }  // namespace orrery::sim

@@ -2,24 +2,38 @@
 //
 // Time of a collective on a group, choosing algorithm and protocol as NCCL does: the cheapest of
 //
-//   ring           base + (hops in the domain) L_i + (hops between domains) L_e + f S / B
+//   ring           base + (hops in the domain) L_i + (hops between domains) L_e + (f + c/n) S / B
 //   tree           base + 2 ((g-1) L_i + log2(K) L_e) + 2 S / B          all-reduce only
-//   in-network     base + 2 L_nvls + (n+1)/n S / B_nvls                  all-reduce, switch reduces
-//   hierarchical   reduce-scatter in the domain, all-reduce between, all-gather in the domain
+//   in-network     base + 2 L_nvls + f S / (B gain)                      all-reduce, the domain's switch
+//   reduces hierarchical   reduce-scatter in the domain, all-reduce between, all-gather in the domain
+//   in-network tree  the same in both of two domains, S over the links between them meanwhile
+//   exchange       base + L_i or L_e + the part that stays in the domain over B_i or the part that leaves it
+//                  over a member's share of the ports, whichever takes longer             all-to-all
 //
 // with f = 2(n-1)/n for all-reduce and (n-1)/n for all-gather and reduce-scatter; S bytes of the whole
-// tensor, n ranks in K domains of g, B the ring bandwidth of sim/topology. Each in the Simple protocol
-// (full bandwidth) and in LL (half the bandwidth, lower latency). Latencies: NCCL 2.30 tuning.cc
-// base 6.6/8.4 us, hop 0.6/3.4 us NVLink, 2.7/14 us network, for LL/Simple; the cluster file carries
-// the Simple ones and LL is scaled from them.
+// tensor, n ranks in K domains of g, B the ring bandwidth of sim/topology, c the cluster's ring_copy (a
+// member also copies its own part from input to output; inside a domain only). Each in the protocols Simple
+// (full bandwidth), LL128 (0.92 of it) and LL (0.45, lowest latency). Latencies: NCCL 2.30 tuning.cc, base
+// 8.4, 14, 6.6 us, hop 3.4, 1.9, 0.6 us NVLink, 14, 4, 2.7 us network; the cluster file carries those of
+// Simple and the others are scaled from them. Broadcast and reduce pass a chain; gather and scatter are
+// bounded by the root. What was measured corrects the time inside a domain (measured.h).
 #pragma once
 
-#include "program/program.h"
+#include "program/collectives.h"
+#include "sim/collective/measured.h"
 #include "sim/topology/topology.h"
 
 namespace orrery::sim {
 
-enum class CollectiveAlgorithm : std::uint8_t { kNone, kRing, kTree, kInNetwork, kHierarchical };
+enum class CollectiveAlgorithm : std::uint8_t {
+  kNone,
+  kRing,
+  kTree,
+  kInNetwork,
+  kHierarchical,
+  kInNetworkTree,
+  kExchange
+};
 std::string_view name_of(CollectiveAlgorithm a);
 
 // How a transfer uses links: not at all while its latency passes, then at this rate, that of each member of a
@@ -36,15 +50,25 @@ struct CollectiveCost {
   bool low_latency = false;
 };
 
-// `kind` is one of kAllReduce, kAllReduceMax, kAllGather, kReduceScatter.
-CollectiveCost collective_cost(program::OpKind kind, Bytes whole, const GroupLinks& group,
-                               const Cluster& cluster);
+// By formula alone.
+CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
+                                  const Cluster& cluster);
+
+class CollectiveModel {
+ public:
+  explicit CollectiveModel(const Cluster& cluster) : cluster_(cluster), measured_(cluster) {}
+  CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const;
+
+ private:
+  const Cluster& cluster_;
+  MeasuredCollectives measured_;
+};
 
 // One message of `bytes` between neighbouring pipeline stages.
 Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster);
 Wire transfer_wire(const GroupLinks& pair, const Cluster& cluster);
 
 // nccl-tests' bus bandwidth: algorithm bandwidth S/t times f.
-double bus_bandwidth(program::OpKind kind, Bytes whole, std::int64_t ranks, Time time);
+double bus_bandwidth(CollectiveKind kind, Bytes whole, std::int64_t ranks, Time time);
 
 }  // namespace orrery::sim

@@ -38,6 +38,7 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
     : problem_(problem),
       topology_(topology),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
+      collectives_(problem.cluster),
       chunk_costs_(problem, topology, std::move(samples)) {}
 
 const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
@@ -54,7 +55,7 @@ const GroupLinks& Estimator::pairs(const Plan& plan) {
 }
 
 std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupLinks& links) const {
-  return collective_cost(kind, Bytes{bytes}, links, problem_.cluster).time.value;
+  return collectives_.cost(program::collective_of(kind), Bytes{bytes}, links).time.value;
 }
 
 std::int64_t Estimator::elementwise(std::int64_t bytes) const {

@@ -99,6 +99,7 @@ class Estimator {
   const Problem& problem_;
   const Topology& topology_;
   BytesPerParameter bytes_;
+  CollectiveModel collectives_;
   ChunkCosts chunk_costs_;
   Pipeline pipeline_;
   std::map<std::pair<std::int64_t, std::int64_t>, GroupLinks> groups_;

@@ -23,6 +23,7 @@ std::span<const FairShares::Use> FairShares::uses(std::int32_t activity) const {
 
 void FairShares::freeze(std::size_t position, std::int64_t rate, std::int32_t link,
                         std::span<const std::int32_t> active) {
+  if (frozen_[position]) return;
   rates_[position] = rate;
   bottlenecks_[position] = link;
   frozen_[position] = true;
@@ -79,25 +80,35 @@ std::span<const std::int64_t> FairShares::solve(std::span<const std::int32_t> ac
       heap_.push_back({limits[i], -1, static_cast<std::int32_t>(i)});
   }
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>{});
-  while (!heap_.empty()) {
+  const auto pop = [&] {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});
     const Candidate c = heap_.back();
     heap_.pop_back();
-    if (c.link < 0) {
-      const auto i = static_cast<std::size_t>(c.position);
-      if (!frozen_[i]) freeze(i, c.rate, c.link, active);
-      continue;
+    return c;
+  };
+  while (!heap_.empty()) {
+    // All that happens at this rate, before any activity stops: links that are alike stay alike.
+    const std::int64_t rate = heap_.front().rate;
+    happens_.clear();
+    while (!heap_.empty() && heap_.front().rate == rate) {
+      Candidate c = pop();
+      if (c.link >= 0) {
+        if (state_[static_cast<std::size_t>(c.link)].weight == 0) continue;
+        c.rate = share(c.link);
+      }
+      happens_.push_back(c);
     }
-    const State& s = state_[static_cast<std::size_t>(c.link)];
-    if (s.weight == 0) continue;
-    if (const std::int64_t now = share(c.link); now > c.rate) {
-      heap_.push_back({now, c.link, -1});
-      std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
-      continue;
-    }
-    for (std::int32_t k = s.first; k < s.first + s.count; ++k) {
-      const auto i = static_cast<std::size_t>(on_link_[static_cast<std::size_t>(k)]);
-      if (!frozen_[i]) freeze(i, c.rate, c.link, active);
+    for (const Candidate& c : happens_) {
+      if (c.rate > rate) {
+        heap_.push_back(c);
+        std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
+      } else if (c.link < 0) {
+        freeze(static_cast<std::size_t>(c.position), rate, -1, active);
+      } else {
+        const State& s = state_[static_cast<std::size_t>(c.link)];
+        for (std::int32_t k = s.first; k < s.first + s.count; ++k)
+          freeze(static_cast<std::size_t>(on_link_[static_cast<std::size_t>(k)]), rate, c.link, active);
+      }
     }
   }
   return rates_;

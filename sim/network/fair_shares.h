@@ -79,7 +79,7 @@ class FairShares {
   std::vector<std::int64_t> rates_;
   std::vector<std::int32_t> bottlenecks_;
   std::vector<bool> frozen_;
-  std::vector<Candidate> heap_;
+  std::vector<Candidate> heap_, happens_;
   std::uint32_t solve_ = 0;
 };
 

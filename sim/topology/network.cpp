@@ -12,8 +12,8 @@
 namespace orrery::sim {
 namespace {
 
-constexpr std::array<const char*, 8> kKindNames{"device",      "switch", "port",   "leaf",
-                                                "aggregation", "spine",  "router", "site"};
+constexpr std::array<const char*, 9> kKindNames{"device", "switch", "port", "leaf",        "aggregation",
+                                                "spine",  "router", "site", "named switch"};
 
 std::unique_ptr<Wiring> make_wiring(const Cluster& c, const Ports& ports, NetworkBuilder& builder) {
   switch (c.fabric.kind) {
@@ -21,6 +21,8 @@ std::unique_ptr<Wiring> make_wiring(const Cluster& c, const Ports& ports, Networ
       return make_torus(c, ports, builder);
     case FabricKind::kDragonfly:
       return make_dragonfly(c, ports, builder);
+    case FabricKind::kGraph:
+      return make_graph(c, ports, builder);
     case FabricKind::kFatTree:
     case FabricKind::kRailOptimized:
     case FabricKind::kRailOnly:
@@ -49,6 +51,11 @@ std::uint64_t route_hash(const Fabric& fabric, Port from, Port to) {
 VertexId NetworkBuilder::add(VertexKind kind, std::int64_t a, std::int64_t b) {
   network_.vertices_.push_back({kind, static_cast<std::int32_t>(a), static_cast<std::int32_t>(b)});
   return static_cast<VertexId>(network_.vertices_.size() - 1);
+}
+
+VertexId NetworkBuilder::add_named(const std::string& name) {
+  network_.names_.push_back(name);
+  return add(VertexKind::kNamed, static_cast<std::int64_t>(network_.names_.size()) - 1);
 }
 
 void NetworkBuilder::refuse(const char* field, const std::string& problem, const std::string& allowed) const {
@@ -147,6 +154,7 @@ void Network::apply(const Cluster& c) {
 
 std::string Network::name(VertexId v) const {
   const Vertex& x = vertices_[v];
+  if (x.kind == VertexKind::kNamed) return names_[static_cast<std::size_t>(x.a)];
   const char* kind = name_of(x.kind);
   return x.b < 0 ? fmt::format("{}{}", kind, x.a) : fmt::format("{}{}.{}", kind, x.a, x.b);
 }
@@ -175,7 +183,8 @@ void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads*
     path.push_back(to_port_[t] + 1);
   }
   if (!open || (faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); })))
-    throw Error(fmt::format("failed links leave no way from device {} to device {}", from, to));
+    throw Error(fmt::format("there is no way from device {} to device {}: links have failed or are missing",
+                            from, to));
 }
 
 Time Network::extra_latency(const Path& path) const {

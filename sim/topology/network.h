@@ -58,6 +58,7 @@ class Network {
   void apply(const Cluster& cluster);
 
   std::vector<Vertex> vertices_;
+  std::vector<std::string> names_;  // of named vertices
   std::vector<std::int64_t> capacity_;
   std::vector<Time> latency_;
   std::vector<std::pair<VertexId, VertexId>> ends_;

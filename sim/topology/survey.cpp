@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/graph/breadth_first_search.hpp>
 #include <boost/graph/compressed_sparse_row_graph.hpp>
+#include <cmath>
 
 namespace orrery::sim {
 namespace {
@@ -43,6 +44,9 @@ std::int64_t diameter(const Network& network) {
 Survey survey(const Topology& topology) {
   const Network& n = topology.network();
   Survey s;
+  const Cluster& cluster = topology.cluster();
+  const double port = static_cast<double>(cluster.nic_bandwidth.value) * cluster.nic_efficiency /
+                      static_cast<double>(cluster.nics);
   for (VertexId v = 0; v < n.vertices(); ++v) ++s.vertices[name_of(n.vertex(v).kind)];
   for (LinkId l = 0; l < n.links(); l += 2) {
     const auto [a, b] = n.ends(l);
@@ -51,6 +55,10 @@ Survey survey(const Topology& topology) {
     c.least = c.count == 0 ? capacity : std::min(c.least, capacity);
     c.most = std::max(c.most, capacity);
     ++c.count;
+    for (const VertexId end : {a, b}) {
+      if (n.vertex(end).kind >= VertexKind::kLeaf && n.vertex(end).kind != VertexKind::kSite)
+        s.switch_ports += std::llround(std::ceil(static_cast<double>(capacity) / port * (1 - 1e-9)));
+    }
   }
   s.diameter = diameter(n);
   if (const std::int64_t half = n.devices() / 2; half > 0) {

@@ -19,7 +19,8 @@ struct LinkCount {
 struct Survey {
   std::map<std::string, std::int64_t> vertices;                    // by kind
   std::map<std::pair<std::string, std::string>, LinkCount> links;  // by the kinds at both ends
-  std::int64_t diameter = 0;  // links between the two devices that are farthest apart
+  std::int64_t switch_ports = 0;  // of the fabric's switches and routers, in ports of a NIC's speed
+  std::int64_t diameter = 0;      // links between the two devices that are farthest apart
   // Device i of the first half sends to device i of the second and back, all at once, over the fabric's
   // routes.
   Bandwidth bisection;

@@ -3,10 +3,10 @@
 // What groups of ranks put on the links of the cluster, and what they get.
 //
 // A ring over a group inside a scale-up domain uses the route from each member to the next. Over several
-// domains it has as many channels as the domain with the fewest members has, each with a share of the data:
-// channel c passes all members of a domain and goes from the c-th member there to the c-th of the next
-// domain, so every rail carries its part (what NCCL's search finds on such nodes). All groups of an axis do
-// so at once; the slowest link of the slowest group bounds them.
+// domains it has as many channels as the domain with the fewest members has, at most 9, each with a share of
+// the data: channel c passes all members of a domain and goes from the c-th member there to the c-th of the
+// next domain, so every rail carries its part (what NCCL's search finds on such nodes). All groups of an axis
+// do so at once; the slowest link of the slowest group bounds them.
 //
 //   Topology t(cluster);
 //   GroupLinks g = t.group(8, 1);          // ranks 0..7 of every 8: in the node

@@ -23,7 +23,8 @@ enum class VertexKind : std::uint8_t {
   kAggregation,
   kSpine,  // the highest switches of a tree
   kRouter,
-  kSite
+  kSite,
+  kNamed  // a switch of a graph; a says which name
 };
 const char* name_of(VertexKind kind);
 
@@ -41,6 +42,7 @@ class NetworkBuilder {
   NetworkBuilder(Network& network, const Cluster& cluster) : network_(network), cluster_(cluster) {}
   // `a` and `b` place the vertex among its kind, for its name: "leaf3" or, when b >= 0, "leaf3.1".
   VertexId add(VertexKind kind, std::int64_t a, std::int64_t b = -1);
+  VertexId add_named(const std::string& name);
   LinkId connect(VertexId a, VertexId b, double bytes_per_second, Time latency = Time{0});
   // Throws InputError when that many vertices, links or entries of a table are more than is built.
   void require(std::int64_t count) const;
@@ -82,6 +84,7 @@ struct Ports {
 std::unique_ptr<Wiring> make_tree(const Cluster& cluster, const Ports& ports, NetworkBuilder& builder);
 std::unique_ptr<Wiring> make_torus(const Cluster& cluster, const Ports& ports, NetworkBuilder& builder);
 std::unique_ptr<Wiring> make_dragonfly(const Cluster& cluster, const Ports& ports, NetworkBuilder& builder);
+std::unique_ptr<Wiring> make_graph(const Cluster& cluster, const Ports& ports, NetworkBuilder& builder);
 
 // Of structural positions: renaming nothing, placing the same flow the same way everywhere.
 std::uint64_t route_hash(const Fabric& fabric, Port from, Port to);

@@ -38,6 +38,8 @@ bool refused(const std::string& text, const std::string& folder) {
       if (p.scenario.plan) program::check_plan(p.scenario.model, *p.scenario.plan, p.scenario.training, at);
     } else if (folder == "topologies") {
       (void)read_fields<Cluster>(json, at);
+    } else if (folder == "profiles/links") {
+      (void)read_links(json, at);
     } else {
       (void)read_fields<Device>(json, at);
     }
@@ -75,7 +77,7 @@ TEST(Malformed, EveryValueReplacedBySomethingElse) {
                                           Json::object(),
                                           Json::array({1, "a", nullptr})};
   int cases = 0, refusals = 0;
-  for (const char* folder : {"scenarios", "topologies", "profiles"}) {
+  for (const char* folder : {"scenarios", "topologies", "profiles", "profiles/links"}) {
     for (const fs::path& path : {shipped(folder).front(), shipped(folder).back()}) {
       Json original = load_json(path);
       int values = 0;

@@ -53,6 +53,9 @@ TEST(Schema, Topologies) {
 TEST(Schema, Devices) {
   check_folder("profiles", schema_fields<Device>());
 }
+TEST(Schema, Links) {
+  check_folder("profiles/links", schema_fields<LinkProfile>());
+}
 TEST(Schema, Stacks) {
   check_folder("profiles/stacks", schema_fields<Stack>());
 }

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "program/phases.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 
@@ -139,6 +142,73 @@ TEST(Collectives, WhatAnAlgorithmCannotDoAnotherDoes) {
   EXPECT_EQ(rounds_of(Algorithm::kHierarchical, kAllReduce, 6, 0, 4).used, Algorithm::kRing);
   EXPECT_EQ(rounds_of(Algorithm::kHierarchical, kBroadcast, 8, 0, 4).used, Algorithm::kTree);
   EXPECT_EQ(rounds_of(Algorithm::kRing, kAllToAll, 8).used, Algorithm::kDirect);
+}
+
+// --- phases: what rounds put on a network -----------------------------------------------------------
+
+TEST(Phases, AreTheRoundsOfTheAlgorithm) {
+  using enum Algorithm;
+  for (const Algorithm a : {kNaive, kRing, kTree, kHalvingDoubling, kHierarchical}) {
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+          CollectiveKind::kBroadcast, CollectiveKind::kReduce}) {
+      for (const std::int32_t n : {1, 2, 3, 4, 6, 8, 12, 16, 17}) {
+        const std::int32_t node = a != kTree && n % 4 == 0 ? 4 : 1;
+        // Four chunks, as rounds_of() pipelines.
+        const Phases ours = phases_of(a, kind, n, 4, n / 2, node);
+        const Phases rounds = phases_of(rounds_of(a, kind, n, n / 2, node));
+        ASSERT_EQ(ours.used, rounds.used);
+        if (n == 1) continue;
+        EXPECT_EQ(ours.parts, rounds.parts);
+        ASSERT_EQ(ours.phases.size(), rounds.phases.size())
+            << static_cast<int>(a) << " " << name_of(kind) << " " << n;
+        for (std::size_t i = 0; i < ours.phases.size(); ++i) {
+          EXPECT_EQ(ours.phases[i].sends, rounds.phases[i].sends);
+          EXPECT_EQ(ours.phases[i].repeat, rounds.phases[i].repeat);
+        }
+      }
+    }
+  }
+}
+
+// Four nodes of four: each channel's sum reaches its roots and comes back to all, a quarter of the tensor
+// each.
+TEST(Phases, TreesOverNodesSpreadOverTheMembers) {
+  constexpr std::int64_t kChunks = 16;
+  const Phases p = phases_of(Algorithm::kTree, kAllReduce, 16, kChunks, 0, 4);
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> between;
+  std::int64_t inside = 0, rounds = 0;
+  for (const Phase& phase : p.phases) {
+    rounds += phase.repeat;
+    for (const Sends& s : phase.sends) {
+      if (s.from / 4 == s.to / 4) {
+        inside += s.parts * phase.repeat;
+      } else {
+        EXPECT_EQ(s.from % 4, s.to % 4) << "on the rail";
+        between[{s.from % 4, s.from / 4}] += s.parts * phase.repeat;
+      }
+    }
+  }
+  EXPECT_EQ(p.parts, 2 * kChunks * 4);
+  // Chains: 3 hops a channel, node and tree, up and down; trees: 3 edges, up and down.
+  EXPECT_EQ(inside, 2 * 2 * 4 * 4 * 3 * kChunks);
+  std::int64_t crossing = 0;
+  for (const auto& [at, parts] : between) crossing += parts;
+  EXPECT_EQ(crossing, 2 * 2 * 4 * 3 * kChunks);
+  EXPECT_EQ(rounds, 2 * (3 + 2) + kChunks - 1);
+}
+
+TEST(Phases, DirectSendsEveryPartWhereItIsNeeded) {
+  const Phases exchange = phases_of(Algorithm::kDirect, CollectiveKind::kAllToAll, 5, 1);
+  ASSERT_EQ(exchange.phases.size(), 1u);
+  EXPECT_EQ(exchange.phases[0].sends.size(), 20u);
+  EXPECT_EQ(exchange.parts, 5);
+  const Phases gather = phases_of(Algorithm::kDirect, CollectiveKind::kGather, 5, 1, 2);
+  ASSERT_EQ(gather.phases.size(), 1u);
+  for (const Sends& s : gather.phases[0].sends) EXPECT_EQ(s.to, 2);
+  const Phases sum = phases_of(Algorithm::kDirect, CollectiveKind::kAllReduce, 5, 1);
+  ASSERT_EQ(sum.phases.size(), 1u);
+  EXPECT_EQ(sum.phases[0].repeat, 2);
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/scenario.h"
 
 namespace orrery::sim {
 namespace {
-
-using program::OpKind;
 
 Cluster plain() {
   Cluster c;
@@ -65,9 +65,12 @@ TEST(Collective, LargeMessagesMoveTheRingVolume) {
   const Cluster c = plain();
   const GroupLinks g = Topology(c).group(4, 8);
   const Bytes k{1'000'000'000};
-  EXPECT_NEAR(seconds(collective_cost(OpKind::kAllReduce, k, g, c).time), 2 * 3.0 / 4 * 1e9 / 25e9, 1e-12);
-  EXPECT_NEAR(seconds(collective_cost(OpKind::kAllGather, k, g, c).time), 3.0 / 4 * 1e9 / 25e9, 1e-12);
-  EXPECT_NEAR(bus_bandwidth(OpKind::kAllReduce, k, 4, collective_cost(OpKind::kAllReduce, k, g, c).time),
+  EXPECT_NEAR(seconds(CollectiveModel(c).cost(CollectiveKind::kAllReduce, k, g).time),
+              2 * 3.0 / 4 * 1e9 / 25e9, 1e-12);
+  EXPECT_NEAR(seconds(CollectiveModel(c).cost(CollectiveKind::kAllGather, k, g).time), 3.0 / 4 * 1e9 / 25e9,
+              1e-12);
+  EXPECT_NEAR(bus_bandwidth(CollectiveKind::kAllReduce, k, 4,
+                            CollectiveModel(c).cost(CollectiveKind::kAllReduce, k, g).time),
               25e9, 1e3);
 }
 
@@ -77,11 +80,11 @@ TEST(Collective, SmallMessagesCostLatencyThatGrowsWithTheRing) {
   c.nodes = 64;
   const Topology t(c);
   const Bytes small{1024};
-  const Time few = collective_cost(OpKind::kAllGather, small, t.group(4, 8), c).time;
-  const Time many = collective_cost(OpKind::kAllGather, small, t.group(64, 8), c).time;
+  const Time few = CollectiveModel(c).cost(CollectiveKind::kAllGather, small, t.group(4, 8)).time;
+  const Time many = CollectiveModel(c).cost(CollectiveKind::kAllGather, small, t.group(64, 8)).time;
   EXPECT_GT(many, few * 10);
   // A tree needs log2(K) hops, so the all-reduce of the same ranks takes less than the ring's 2(n-1).
-  const CollectiveCost tree = collective_cost(OpKind::kAllReduce, small, t.group(64, 8), c);
+  const CollectiveCost tree = CollectiveModel(c).cost(CollectiveKind::kAllReduce, small, t.group(64, 8));
   EXPECT_EQ(tree.algorithm, CollectiveAlgorithm::kTree);
 }
 
@@ -92,7 +95,7 @@ TEST(Collective, NeverFasterThanBytesOverBandwidthAndMonotoneInBytes) {
     const GroupLinks g = t.group(size, stride);
     Time before{0};
     for (std::int64_t bytes = 1024; bytes < 1LL << 34; bytes *= 4) {
-      const Time time = collective_cost(OpKind::kReduceScatter, Bytes{bytes}, g, c).time;
+      const Time time = CollectiveModel(c).cost(CollectiveKind::kReduceScatter, Bytes{bytes}, g).time;
       EXPECT_GE(time, before);
       EXPECT_GE(seconds(time) * static_cast<double>(g.ring.value) * 1.000001,
                 static_cast<double>(bytes) * static_cast<double>(size - 1) / static_cast<double>(size));
@@ -103,16 +106,106 @@ TEST(Collective, NeverFasterThanBytesOverBandwidthAndMonotoneInBytes) {
 
 TEST(Collective, AllBandwidthsTimesKGiveTimeOverK) {
   Cluster c = plain();
-  const Time once = collective_cost(OpKind::kAllReduce, Bytes{1 << 28}, Topology(c).group(32, 1), c).time;
+  const Time once =
+      CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 28}, Topology(c).group(32, 1)).time;
   c.intra_bandwidth = c.intra_bandwidth * 4;
   c.nic_bandwidth = c.nic_bandwidth * 4;
-  const Time faster = collective_cost(OpKind::kAllReduce, Bytes{1 << 28}, Topology(c).group(32, 1), c).time;
+  const Time faster =
+      CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 28}, Topology(c).group(32, 1)).time;
   EXPECT_NEAR(ratio(once, faster), 4, 1e-6);
 }
 
 TEST(Collective, OneRankCostsNothing) {
   const Cluster c = plain();
-  EXPECT_EQ(collective_cost(OpKind::kAllReduce, Bytes{1 << 20}, Topology(c).group(1, 1), c).time.value, 0);
+  EXPECT_EQ(
+      CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 20}, Topology(c).group(1, 1)).time.value,
+      0);
+}
+
+// --- measured collectives -------------------------------------------------------------------------
+
+double microseconds(const Cluster& c, CollectiveKind kind, std::int64_t ranks, std::int64_t bytes) {
+  return 1e6 * seconds(CollectiveModel(c).cost(kind, Bytes{bytes}, Topology(c).group(ranks, 1)).time);
+}
+
+TEST(Measured, AGroupThatWasMeasuredTakesTheTimesOfItsCurve) {
+  const Cluster c = load_cluster("dgx-h100", {}, {}, DataFolders());
+  std::int64_t points = 0;
+  for (const CollectiveCurve& curve : c.measured.measured) {
+    for (std::size_t i = 0; i < curve.bytes.size(); ++i, ++points) {
+      const double expected = 1e6 * seconds(curve.times[i]);
+      EXPECT_NEAR(microseconds(c, curve.collective, curve.ranks, curve.bytes[i].value), expected,
+                  1e-4 * expected);
+    }
+  }
+  EXPECT_EQ(points, 12 * 21);
+  // Between two sizes it lies between their times.
+  const double at = microseconds(c, CollectiveKind::kAllReduce, 8, 400 << 20);
+  EXPECT_GT(at, 1092.0);
+  EXPECT_LT(at, 2111.2);
+}
+
+TEST(Measured, OtherBandwidthsScaleByTheFormula) {
+  Cluster c = load_cluster("dgx-h100", {}, {}, DataFolders());
+  const double once = microseconds(c, CollectiveKind::kAllGather, 8, 1 << 29);
+  c.intra_bandwidth = c.intra_bandwidth * 2;
+  const double twice = microseconds(c, CollectiveKind::kAllGather, 8, 1 << 29);
+  EXPECT_NEAR(once / twice, 2, 0.05);  // 15 us of 1400 are latency
+}
+
+TEST(Measured, AGroupThatWasNotTakesWhatItsNeighboursSay) {
+  Cluster c = load_cluster("dgx-a100", {}, {}, DataFolders());
+  const double measured = microseconds(c, CollectiveKind::kReduceScatter, 4, 1 << 20);
+  std::erase_if(c.measured.measured, [](const CollectiveCurve& curve) {
+    return curve.collective == CollectiveKind::kReduceScatter && curve.ranks == 4;
+  });
+  const double neighbours = microseconds(c, CollectiveKind::kReduceScatter, 4, 1 << 20);
+  c.measured = {};
+  const double formula = microseconds(c, CollectiveKind::kReduceScatter, 4, 1 << 20);
+  EXPECT_NE(neighbours, measured);
+  EXPECT_LT(std::abs(neighbours / measured - 1), 0.1);
+  EXPECT_GT(std::abs(formula / measured - 1), 0.1);
+  // Six devices lie between four and eight.
+  c = load_cluster("dgx-a100", {}, {}, DataFolders());
+  c.nodes = 1;
+  const auto gather = [&](std::int64_t n) { return microseconds(c, CollectiveKind::kAllGather, n, 1 << 24); };
+  EXPECT_GT(gather(6), gather(4));
+  EXPECT_LT(gather(6), gather(8));
+}
+
+TEST(Measured, BeyondTheLargestSizeTheFormulaTakesOver) {
+  const Cluster c = load_cluster("dgx-h100", {}, {}, DataFolders());
+  Cluster bare = c;
+  bare.measured = {};
+  const auto correction = [&](std::int64_t bytes) {
+    return std::log(microseconds(c, CollectiveKind::kAllReduce, 8, bytes) /
+                    microseconds(bare, CollectiveKind::kAllReduce, 8, bytes));
+  };
+  EXPECT_NEAR(correction(1LL << 31), correction(1LL << 29) / 2, 1e-4);
+  EXPECT_NEAR(correction(1LL << 33), correction(1LL << 29) / 4, 1e-4);
+}
+
+// All-to-all: what leaves the node takes its share of the ports, (n-g)/n of the tensor for each device.
+TEST(Collective, AnExchangeIsBoundByThePorts) {
+  const Cluster c = plain();
+  const Bytes k{1'000'000'000};
+  const double t =
+      seconds(CollectiveModel(c).cost(CollectiveKind::kAllToAll, k, Topology(c).group(32, 1)).time);
+  EXPECT_NEAR(t, 24.0 / 32 * 1e9 / 25e9, 1e-9);
+}
+
+// Eight devices reduce in the switch, two take a ring; five pass 6/5 of the tensor, eight 9/8.
+TEST(Collective, TheSwitchReducesForFiveOrMore) {
+  Cluster c = plain();
+  c.in_network_gain = 1.25;
+  const Topology t(c);
+  const auto cost = [&](std::int64_t n) {
+    return CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 30}, t.group(n, 1));
+  };
+  EXPECT_EQ(cost(4).algorithm, CollectiveAlgorithm::kRing);
+  EXPECT_EQ(cost(8).algorithm, CollectiveAlgorithm::kInNetwork);
+  EXPECT_NEAR(seconds(cost(8).time), 1.75 * (1 << 30) / 375e9, 1e-9);
+  EXPECT_NEAR(ratio(cost(5).time, cost(8).time), (6.0 / 5) / (9.0 / 8), 1e-6);
 }
 
 // The published plateaus that the shipped topologies stand on (docs/models.md).
@@ -121,8 +214,9 @@ TEST(Collective, ShippedTopologiesReachThePublishedBusBandwidth) {
   const auto plateau = [&](const char* name) {
     const Cluster c = load_cluster(name, {}, {}, data);
     const Bytes k{16LL << 30};
-    return bus_bandwidth(OpKind::kAllReduce, k, 8,
-                         collective_cost(OpKind::kAllReduce, k, Topology(c).group(8, 1), c).time) /
+    return bus_bandwidth(
+               CollectiveKind::kAllReduce, k, 8,
+               CollectiveModel(c).cost(CollectiveKind::kAllReduce, k, Topology(c).group(8, 1)).time) /
            1e9;
   };
   EXPECT_NEAR(plateau("dgx-a100"), 234.9, 0.05 * 234.9);

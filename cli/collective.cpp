@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// orrery collective: what a collective takes on a cluster, by the planner's model and played on the network.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "sim/collective/collective.h"
+#include "sim/collective/on_network.h"
+
+namespace orrery::cli {
+namespace {
+
+struct Asked {
+  std::string topology, collective = "all-reduce", algorithm, bytes = "1 GiB";
+  std::int64_t nodes = 0, ranks = 0, stride = 1, seed = 0;
+  std::int32_t chunks = 64;
+};
+
+constexpr std::int64_t kMostFlows = 1 << 22;  // of a round
+
+template <class E>
+E named(const std::string& text, const char* option) {
+  const auto value = enum_from<E>(text);
+  if (!value)
+    Cursor{"command line", option}.fail(shown(Json(text)) + " is not known",
+                                        allowed_names(text, all_names(E{})));
+  return *value;
+}
+
+// The algorithm that the network plays when none is asked for: the one that the model chose.
+program::Algorithm played(sim::CollectiveAlgorithm chosen) {
+  switch (chosen) {
+    case sim::CollectiveAlgorithm::kTree:
+      return program::Algorithm::kTree;
+    case sim::CollectiveAlgorithm::kHierarchical:
+    case sim::CollectiveAlgorithm::kInNetworkTree:
+      return program::Algorithm::kHierarchical;
+    case sim::CollectiveAlgorithm::kExchange:
+      return program::Algorithm::kDirect;
+    default:
+      return program::Algorithm::kRing;
+  }
+}
+
+void execute(const App& app, const Asked& o) {
+  const Cursor at{"command line", ""};
+  Cluster c = load_cluster(o.topology, {}, Cursor{"command line", "/topology"}, app.data);
+  if (o.nodes > 0) c.nodes = o.nodes;
+  const auto kind = named<CollectiveKind>(o.collective, "/collective");
+  const auto bytes = parse_bytes(o.bytes);
+  if (!bytes || bytes->value <= 0)
+    at.child("bytes").fail(shown(Json(o.bytes)) + " is not a size", "allowed: text like \"64 MiB\"");
+  const std::int64_t most = (c.devices() + o.stride - 1) / o.stride;
+  const std::int64_t ranks = o.ranks > 0 ? o.ranks : most;
+  if (ranks > most || ranks < 2)
+    at.child("ranks").fail(fmt::format("{} ranks {} apart", ranks, o.stride),
+                           fmt::format("allowed: 2 to {} on {} devices", most, c.devices()));
+
+  const sim::Topology topology(c);
+  const sim::CollectiveCost cost =
+      sim::CollectiveModel(c).cost(kind, *bytes, topology.group(ranks, o.stride));
+  const program::Algorithm algorithm =
+      o.algorithm.empty() ? played(cost.algorithm) : named<program::Algorithm>(o.algorithm, "/algorithm");
+  const bool all_pairs = program::used_algorithm(algorithm, kind, 2) == program::Algorithm::kDirect;
+  if (all_pairs && ranks > kMostFlows / ranks)
+    at.child("ranks").fail(fmt::format("{} ranks are {} flows at once", ranks, ranks * ranks),
+                           fmt::format("allowed: {} flows", kMostFlows));
+  std::vector<std::int64_t> devices;
+  for (std::int64_t r = 0; r < ranks; ++r) devices.push_back(r * o.stride);
+  if (o.seed > 0) devices = sim::shuffled(std::move(devices), static_cast<std::uint64_t>(o.seed));
+  const sim::NetworkRun run = sim::run_on_network(topology, {kind, algorithm, *bytes, o.chunks}, devices);
+  const auto gigabytes = [&](Time t) { return sim::bus_bandwidth(kind, *bytes, ranks, t) / 1e9; };
+  const std::string busiest = topology.network().link_name(run.busiest);
+  const double busy = ratio(run.busiest_needs, run.time);
+  if (app.json) {
+    return print_json({{"schema", "orrery.collective/1"},
+                       {"topology", c.name},
+                       {"collective", name_of(kind)},
+                       {"ranks", ranks},
+                       {"bytes", bytes->value},
+                       {"model",
+                        {{"algorithm", sim::name_of(cost.algorithm)},
+                         {"time_s", seconds(cost.time)},
+                         {"bus_bandwidth_gb_s", gigabytes(cost.time)}}},
+                       {"network",
+                        {{"algorithm", name_of(run.used)},
+                         {"time_s", seconds(run.time)},
+                         {"bus_bandwidth_gb_s", gigabytes(run.time)},
+                         {"rounds", run.rounds},
+                         {"flows", run.flows},
+                         {"classes", run.most_classes},
+                         {"busiest_link", busiest},
+                         {"busiest_share", busy}}}});
+  }
+  fmt::print("{} of {} over {} devices of {}\n", name_of(kind), o.bytes, ranks, c.name);
+  fmt::print("  model    {:<18} {:>10}   {:.1f} GB/s bus bandwidth\n", sim::name_of(cost.algorithm),
+             format(cost.time), gigabytes(cost.time));
+  fmt::print(
+      "  network  {:<18} {:>10}   {:.1f} GB/s bus bandwidth, {} rounds, {} flows in at most {} classes\n",
+      name_of(run.used), format(run.time), gigabytes(run.time), run.rounds, run.flows, run.most_classes);
+  fmt::print("  {} is busy {:.0f} % of that time\n", busiest, 100 * busy);
+}
+
+}  // namespace
+
+void add_collective(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "collective", "what a collective takes on a cluster");
+  auto o = std::make_shared<Asked>();
+  command->add_option("topology", o->topology, "a cluster's name or file")->required();
+  command->add_option("--collective", o->collective,
+                      "all-reduce, all-gather, reduce-scatter, all-to-all, ...");
+  command->add_option("--bytes", o->bytes, "size of the whole tensor, like \"64 MiB\"");
+  command->add_option("--nodes", o->nodes, "another number of nodes")->check(CLI::Range(1, 1 << 20));
+  command->add_option("--ranks", o->ranks, "devices that take part; all when left out")
+      ->check(CLI::Range(2, 1 << 24));
+  command->add_option("--stride", o->stride, "devices from one rank to the next")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option(
+      "--algorithm", o->algorithm,
+      "direct, naive, ring, tree, halving-doubling or hierarchical; what the model chose when left out");
+  command->add_option("--chunks", o->chunks, "of a pipelined tree or chain")->check(CLI::Range(1, 4096));
+  command->add_option("--shuffle", o->seed, "a random order of ranks, by this seed")
+      ->check(CLI::Range(1, 1 << 30));
+  command->callback([&app, o] { execute(app, *o); });
+}
+
+}  // namespace orrery::cli

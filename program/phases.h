@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the rounds of a collective put on a network: who sends how much to whom. Rounds that are alike are one
+// phase, so a ring of any size is one.
+#pragma once
+
+#include "program/collectives.h"
+
+namespace orrery::program {
+
+struct Sends {
+  std::int32_t from, to;
+  std::int64_t parts;  // of the tensor's
+  bool operator==(const Sends&) const = default;
+};
+struct Phase {
+  std::vector<Sends> sends;  // at once, by (from, to)
+  std::int64_t repeat = 1;
+};
+struct Phases {
+  Algorithm used = Algorithm::kDirect;
+  std::int64_t parts = 1;  // that the tensor is cut into
+  std::vector<Phase> phases;
+};
+
+// As rounds_of(), with trees and chains pipelined over `chunks`; the trees of an all-reduce over nodes of
+// several members are NCCL's: a channel for each member of a node, chains inside and trees between. Direct,
+// here: every part goes from where it is to where it is needed at once; an all-reduce is a reduce-scatter and
+// an all-gather.
+Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members, std::int32_t chunks,
+                 std::int32_t root = 0, std::int32_t node = 1);
+
+// The same from explicit rounds.
+Phases phases_of(const Rounds& rounds);
+
+}  // namespace orrery::program

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/collective/on_network.h"
+
+#include <algorithm>
+#include <random>
+
+namespace orrery::sim {
+namespace {
+
+// The orders of a ring's channels; one where the domains do not all have as many members, one after another.
+std::vector<std::vector<std::int64_t>> channels(std::span<const std::int64_t> devices, std::int64_t domain) {
+  const std::vector<std::int64_t> given(devices.begin(), devices.end());
+  std::size_t each = 1;
+  while (each < given.size() && given[each] / domain == given[0] / domain) ++each;
+  const std::size_t domains = given.size() / each;
+  if (domains == 1 || given.size() % each != 0) return {given};
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] / domain != given[i / each * each] / domain) return {given};
+    if (i >= each && i % each == 0 && given[i] / domain == given[i - 1] / domain) return {given};
+  }
+  std::vector<std::vector<std::int64_t>> out(each);
+  for (std::size_t c = 0; c < each; ++c) {
+    for (std::size_t d = 0; d < domains; ++d) {
+      // Even domains are passed from member c up and round to c - 1, odd ones back.
+      for (std::size_t i = 0; i < each; ++i)
+        out[c].push_back(given[d * each + (d % 2 == 0 ? c + i : c + 2 * each - 1 - i) % each]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+NetworkRun run_on_network(const Topology& topology, const NetworkCollective& collective,
+                          std::span<const std::int64_t> devices) {
+  const Cluster& cluster = topology.cluster();
+  const Network& network = topology.network();
+  const std::int64_t domain = cluster.scale_up_domain();
+  const auto members = static_cast<std::int32_t>(devices.size());
+  const auto node = static_cast<std::int32_t>(std::count_if(
+      devices.begin(), devices.end(), [&](std::int64_t d) { return d / domain == devices[0] / domain; }));
+  const program::Phases phases = program::phases_of(collective.algorithm, collective.kind, members,
+                                                    collective.chunks, 0, std::max(1, node));
+  std::vector<std::vector<std::int64_t>> orders{std::vector<std::int64_t>(devices.begin(), devices.end())};
+  const bool rooted =
+      collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kReduce;
+
+  const bool passes_on = phases.used == program::Algorithm::kRing && !rooted;
+  if (passes_on) orders = channels(devices, domain);
+
+  NetworkRun out;
+  out.used = phases.used;
+  out.time = members > 1 ? cluster.collective_latency : Time{0};
+  Flows flows(network);
+  Path path;
+  std::vector<std::int64_t> carried(network.links(), 0);
+  const std::int64_t cut = phases.parts * static_cast<std::int64_t>(orders.size());
+  for (const program::Phase& phase : phases.phases) {
+    flows.clear();
+    Time round{0};
+    for (const auto& order : orders) {
+      Time hops{0};
+      for (const program::Sends& s : phase.sends) {
+        const std::int64_t from = order[static_cast<std::size_t>(s.from)],
+                           to = order[static_cast<std::size_t>(s.to)];
+        const Bytes bytes{mul_div_up(collective.whole.value, s.parts, cut)};
+        network.route(from, to, path);
+        for (const LinkId l : path) carried[l] += bytes.value * phase.repeat;
+        const Time hop = from / domain == to / domain ? cluster.intra_latency
+                                                      : cluster.nic_latency + network.extra_latency(path);
+        flows.add(path, bytes, passes_on ? Time{0} : hop);
+        hops += hop;
+      }
+      // What a ring passes on sees each hop once while others see theirs: the mean counts, not the longest.
+      if (passes_on) round = std::max(round, Time{hops.value / members});
+    }
+    const FlowTimes times = flows.run();
+    out.time += (times.end + round) * phase.repeat;
+    out.rounds += phase.repeat;
+    out.flows += static_cast<std::int64_t>(flows.size()) * phase.repeat;
+    out.most_classes = std::max(out.most_classes, times.classes);
+  }
+  for (LinkId l = 0; l < carried.size(); ++l) {
+    if (carried[l] == 0) continue;
+    const Time needs = transfer_time(Bytes{carried[l]}, Bandwidth{network.capacity(l)});
+    if (needs > out.busiest_needs) {
+      out.busiest = l;
+      out.busiest_needs = needs;
+    }
+  }
+  return out;
+}
+
+std::vector<std::int64_t> shuffled(std::vector<std::int64_t> devices, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::size_t i = devices.size(); i > 1; --i) std::swap(devices[i - 1], devices[random() % i]);
+  return devices;
+}
+
+}  // namespace orrery::sim

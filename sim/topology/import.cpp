@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/topology/import.h"
+
+#include <algorithm>
+#include <boost/property_tree/ptree.hpp>
+#include <boost/property_tree/xml_parser.hpp>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <sstream>
+
+namespace orrery::sim {
+namespace {
+
+using Tree = boost::property_tree::ptree;
+
+[[noreturn]] void fail_line(const std::string& file, std::int64_t line, const std::string& problem,
+                            const std::string& allowed = {}) {
+  throw InputError(file, "line " + std::to_string(line), problem, allowed);
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  std::vector<std::string> out;
+  for (std::string word; in >> word;) out.push_back(word);
+  return out;
+}
+
+// "port12.3": 12 and 3.
+bool read_port(const std::string& name, std::int64_t& node, std::int64_t& rail) {
+  if (!name.starts_with("port")) return false;
+  const char *at = name.data() + 4, *end = name.data() + name.size();
+  const auto first = std::from_chars(at, end, node);
+  if (first.ec != std::errc{} || first.ptr == end || *first.ptr != '.') return false;
+  const auto second = std::from_chars(first.ptr + 1, end, rail);
+  return second.ec == std::errc{} && second.ptr == end && node >= 0 && rail >= 0;
+}
+
+Cluster read_edges(const std::string& text, Cluster c, const std::string& file) {
+  std::istringstream in(text);
+  std::int64_t number = 0, nodes = 0, rails = 0;
+  c.fabric = {.kind = FabricKind::kGraph, .routing = Routing::kMinimal};
+  Bandwidth fastest{0};
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (const auto comment = line.find('#'); comment != std::string::npos) line.resize(comment);
+    const auto words = words_of(line);
+    if (words.empty()) continue;
+    if (words.size() < 3 || words.size() > 4)
+      fail_line(file, number, fmt::format("{} words", words.size()),
+                "allowed: FROM TO BANDWIDTH [LATENCY], like port0.0 leaf1 400Gb/s 500ns");
+    const auto bandwidth = parse_bandwidth(words[2]);
+    if (!bandwidth || bandwidth->value <= 0)
+      fail_line(file, number, shown(Json(words[2])) + " is not a bandwidth", "allowed: text like 400Gb/s");
+    Cable cable{words[0], words[1], *bandwidth, Time{0}};
+    if (words.size() == 4) {
+      const auto latency = parse_time(words[3]);
+      if (!latency || latency->value < 0)
+        fail_line(file, number, shown(Json(words[3])) + " is not a time", "allowed: text like 500ns");
+      cable.latency = *latency;
+    }
+    for (const std::string* name : {&cable.from, &cable.to}) {
+      std::int64_t node = 0, rail = 0;
+      if (!read_port(*name, node, rail)) continue;
+      if (node >= 1 << 20 || rail >= 1024)
+        fail_line(file, number, shown(Json(*name)) + " is out of range",
+                  "allowed: port0.0 to port1048575.1023");
+      nodes = std::max(nodes, node + 1);
+      rails = std::max(rails, rail + 1);
+      fastest = std::max(fastest, cable.bandwidth);
+    }
+    c.fabric.cables.push_back(std::move(cable));
+  }
+  if (nodes == 0)
+    throw InputError(file, "", "no cable ends at a port of a node",
+                     "allowed: names like port0.0, port 0 of node 0");
+  c.nodes = nodes;
+  c.nics = rails;
+  c.devices_per_node = std::max(c.devices_per_node, rails);
+  c.nic_bandwidth = fastest * rails;
+  c.nic_efficiency = 1;
+  return c;
+}
+
+void collect(const Tree& tree, const std::string& tag, std::vector<const Tree*>& out, int depth = 0) {
+  if (depth > 64) return;
+  for (const auto& [name, child] : tree) {
+    if (name == tag) out.push_back(&child);
+    collect(child, tag, out, depth + 1);
+  }
+}
+
+// The parser calls itself for every level.
+bool too_deep(const std::string& text) {
+  std::int64_t depth = 0;
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '<') depth += text[i + 1] == '/' ? -1 : text[i + 1] != '!' && text[i + 1] != '?' ? 1 : 0;
+    if (text[i] == '/' && text[i + 1] == '>') --depth;
+    if (depth > 64) return true;
+  }
+  return false;
+}
+
+double attribute(const Tree& element, const char* name, double absent) {
+  return element.get<double>(std::string("<xmlattr>.") + name, absent);
+}
+
+// NCCL's rates in GB/s (topo.h, xml.cc of 2.30).
+double nvlink_rate(double sm) {
+  return sm >= 100 ? 40.1 : sm >= 90 ? 20.6 : sm >= 86 && sm < 90 ? 12.0 : 20.0;
+}
+double pcie_rate(const Tree& pci) {
+  const double gts =
+      std::strtod(pci.get<std::string>("<xmlattr>.link_speed", "16.0 GT/s PCIe").c_str(), nullptr);
+  const double width = attribute(pci, "link_width", 16);
+  const double speed = gts >= 64   ? 480
+                       : gts >= 32 ? 240
+                       : gts >= 16 ? 120
+                       : gts >= 8  ? 60
+                       : gts >= 5  ? 30
+                                   : 15;
+  return (width <= 0 ? 16 : width) * speed / 80;
+}
+
+Bandwidth gigabytes(double gb) {
+  return Bandwidth{std::llround(gb * 1e9)};
+}
+
+Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
+  if (too_deep(text)) throw InputError(file, "", "elements nested more than 64 deep", {});
+  Tree root;
+  try {
+    std::istringstream in(text);
+    boost::property_tree::read_xml(in, root);
+  } catch (const boost::property_tree::xml_parser_error& e) {
+    throw InputError(file, "line " + std::to_string(e.line()), e.message(),
+                     "allowed: XML as NCCL_TOPO_DUMP_FILE writes it");
+  }
+  if (root.find("system") == root.not_found()) throw InputError(file, "", "has no element \"system\"", {});
+  std::vector<const Tree*> pcis, nets;
+  collect(root, "pci", pcis);
+  collect(root, "net", nets);
+  std::int64_t gpus = 0;
+  double nvlink = 0, pcie = 0;
+  for (const Tree* pci : pcis) {
+    const auto gpu = pci->find("gpu");
+    if (gpu == pci->not_found()) continue;
+    double mine = 0;
+    for (const auto& [name, link] : gpu->second) {
+      if (name == "nvlink")
+        mine += attribute(link, "count", 0) * nvlink_rate(attribute(gpu->second, "sm", 80));
+    }
+    const double slot = pcie_rate(*pci);
+    nvlink = gpus == 0 ? mine : std::min(nvlink, mine);
+    pcie = gpus == 0 ? slot : std::min(pcie, slot);
+    ++gpus;
+  }
+  if (gpus == 0) throw InputError(file, "", "has no GPU: no \"gpu\" inside a \"pci\"", {});
+  if (gpus > 1024) throw InputError(file, "", fmt::format("has {} GPUs", gpus), "allowed: at most 1024");
+  double network = 0;
+  std::set<std::string> seen;
+  for (const Tree* net : nets) {
+    if (!seen.insert(net->get<std::string>("<xmlattr>.name", std::to_string(seen.size()))).second) continue;
+    const double speed = attribute(*net, "speed", 10000);
+    network += (std::isfinite(speed) && speed > 0 && speed < 1e8 ? speed : 10000) / 8000;
+  }
+  c.nodes = 1;
+  c.devices_per_node = gpus;
+  c.intra_bandwidth = gigabytes(nvlink > 0 && nvlink < 1e6 ? nvlink : pcie);
+  if (nvlink > 0) c.intra_efficiency = 1;
+  c.nics = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::min<std::size_t>(seen.size(), 1024)));
+  if (network > 0) c.nic_bandwidth = gigabytes(network);
+  c.origin["intra_bandwidth"] =
+      nvlink > 0 ? "NVLinks of the NCCL topology times NCCL's rate of one, which is what transfers achieve"
+                 : "PCIe slots of the NCCL topology";
+  c.origin["nics"] = "network adapters of the NCCL topology";
+  return c;
+}
+
+Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, const std::string& file) {
+  std::istringstream in(text);
+  std::int64_t number = 0, gpus = 0, nics = 0;
+  std::vector<std::vector<std::int64_t>> bonds;  // NVLinks between two GPUs
+  std::vector<std::string> header;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    // Underlined headers.
+    for (std::size_t at = line.find('\x1b'); at != std::string::npos; at = line.find('\x1b')) {
+      const std::size_t end = line.find('m', at);
+      line.erase(at, end == std::string::npos ? std::string::npos : end - at + 1);
+    }
+    const auto words = words_of(line);
+    if (words.empty()) continue;
+    if (header.empty()) {
+      if (words[0] != "GPU0")
+        fail_line(file, number, "the header does not begin with GPU0",
+                  "allowed: what `nvidia-smi topo -m` prints");
+      header = words;
+      gpus = std::count_if(words.begin(), words.end(), [](const std::string& w) {
+        return w.starts_with("GPU") && w.size() > 3 && std::isdigit(static_cast<unsigned char>(w[3])) != 0;
+      });
+      nics = std::count_if(words.begin(), words.end(), [](const std::string& w) {
+        return (w.starts_with("NIC") && w.size() > 3) || w.starts_with("mlx");
+      });
+      continue;
+    }
+    if (static_cast<std::int64_t>(bonds.size()) == gpus) break;
+    if (words[0] != "GPU" + std::to_string(bonds.size()))
+      fail_line(file, number, "expected the row of GPU" + std::to_string(bonds.size()));
+    if (static_cast<std::int64_t>(words.size()) <= gpus) fail_line(file, number, "too few cells");
+    auto& row = bonds.emplace_back();
+    for (std::int64_t g = 0; g < gpus; ++g) {
+      const std::string& cell = words[static_cast<std::size_t>(g) + 1];
+      std::int64_t links = 0;
+      if (cell.starts_with("NV")) {
+        const auto [end, error] = std::from_chars(cell.data() + 2, cell.data() + cell.size(), links);
+        if (error != std::errc{} || end != cell.data() + cell.size() || links < 1 || links > 1000)
+          fail_line(file, number, shown(Json(cell)) + " is not a connection",
+                    "allowed: X, NV#, PIX, PXB, PHB, NODE, SYS");
+      }
+      row.push_back(links);
+    }
+  }
+  if (gpus == 0 || gpus > 1024 || static_cast<std::int64_t>(bonds.size()) != gpus)
+    throw InputError(file, "", fmt::format("{} GPUs in the header and {} rows", gpus, bonds.size()), {});
+  // Through a switch every pair shows all links of a GPU; in a mesh a GPU's links are divided among the
+  // others.
+  std::set<std::int64_t> kinds;
+  std::int64_t least_sum = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t g = 0; g < bonds.size(); ++g) {
+    std::int64_t sum = 0;
+    for (std::size_t o = 0; o < bonds.size(); ++o) {
+      if (o == g) continue;
+      kinds.insert(bonds[g][o]);
+      sum += bonds[g][o];
+    }
+    least_sum = std::min(least_sum, sum);
+  }
+  const bool switched = kinds.size() == 1 && *kinds.begin() > 4;
+  const std::int64_t links = switched ? *kinds.begin() : least_sum;
+  c.nodes = 1;
+  c.devices_per_node = gpus;
+  c.nics = std::max<std::int64_t>(1, std::min<std::int64_t>(nics, 1024));
+  if (gpus > 1 && links > 0) {
+    c.intra_bandwidth = nvlink * links;
+    c.origin["intra_bandwidth"] = fmt::format("{} NVLinks a GPU of {} each way, {}", links, format(nvlink),
+                                              switched ? "through switches" : "a mesh");
+  } else if (c.intra_bandwidth.value == 0) {
+    throw InputError(file, "", "shows no NVLink, and PCIe's speed is not in it",
+                     "give --intra, like \"32 GB/s\"");
+  }
+  return c;
+}
+
+}  // namespace
+
+TopologyFormat format_of(const std::string& text) {
+  const auto at = text.find_first_not_of(" \t\r\n\x1b[4m");
+  if (at != std::string::npos && text[at] == '<') return TopologyFormat::kNccl;
+  if (text.find("GPU0") != std::string::npos && text.find("GPU0") < 200) return TopologyFormat::kNvidiaSmi;
+  return TopologyFormat::kEdges;
+}
+
+Cluster import_topology(const std::string& text, TopologyFormat format, Bandwidth nvlink, Cluster base,
+                        const std::string& file) {
+  switch (format) {
+    case TopologyFormat::kNccl:
+      return read_nccl(text, std::move(base), file);
+    case TopologyFormat::kNvidiaSmi:
+      return read_nvidia_smi(text, nvlink, std::move(base), file);
+    case TopologyFormat::kEdges:
+      break;
+  }
+  return read_edges(text, std::move(base), file);
+}
+
+}  // namespace orrery::sim
