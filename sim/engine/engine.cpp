@@ -35,6 +35,8 @@ struct Lane {
   int blocked_on = -1;                   // stream (or kHost) the head waits for
   std::int64_t blocked_count = 0;
   std::int64_t ready = 0, start = 0, active = 0, last_end = 0;
+  std::int64_t last_active = 0;  // of the op before the head, and what that one waited for
+  int last_blocked_on = -1;
   std::int64_t remaining = 0, updated = 0, slow = kOne;
   // An op whose flows share links: first its latency passes, then it flows.
   enum class Flow : std::uint8_t { kNone, kLatent, kFlowing } flow = Flow::kNone;
@@ -329,13 +331,23 @@ class Engine {
     return out;
   }
 
+  // A gap of compute is due to the lane it waited for, from when that lane's last op was active; what came
+  // before is due to what that op waited for in its turn.
   void account_gap(Place& p, const Lane& lane, std::int64_t at) const {
-    const Time gap{at - lane.last_end};
-    if (gap.value == 0) return;
-    if (lane.blocked_on == kHost || lane.blocked_on < 0)
-      p.report.host += gap;
-    else
-      p.report.exposed[static_cast<std::size_t>(lane.blocked_on)] += gap;
+    std::int64_t until = at;
+    for (int cause = lane.blocked_on; until > lane.last_end;) {
+      if (cause == kHost || cause < 0) {
+        p.report.host += Time{until - lane.last_end};
+        return;
+      }
+      const Lane& other = p.lanes[static_cast<std::size_t>(cause)];
+      const bool goes_on = other.last_blocked_on > kCompute && other.last_blocked_on != kHost &&
+                           other.last_active < until && other.last_active > lane.last_end;
+      const std::int64_t from = goes_on ? other.last_active : lane.last_end;
+      p.report.exposed[static_cast<std::size_t>(cause)] += Time{until - from};
+      until = from;
+      cause = other.last_blocked_on;
+    }
   }
 
   // Compute, tensor and data lanes of a device share it; called when one of them starts or stops.
@@ -407,6 +419,8 @@ class Engine {
     if (options_.record)
       slices_.push_back({c, stream, lane.step, lane.op_index, lane.ready, lane.start, lane.active, now_});
     lane.last_end = now_;
+    lane.last_active = lane.active;
+    lane.last_blocked_on = lane.blocked_on;
     lane.blocked_on = -1;
     ++lane.done;
     ++lane.position;

@@ -57,6 +57,17 @@ TEST(Engine, AWaitHoldsAnOpBack) {
   EXPECT_EQ(r.classes[0].compute().value, 150);
 }
 
+// d waits for c from 100 on, but c waited for b: 200 of it is due to b's stream.
+TEST(Engine, AGapIsDueToWhatWasWaitedForInTheEnd) {
+  const Program p = single({op("a", program::kCompute), op("b", program::kDp),
+                            op("c", program::kTp, {0, 0, 1}), op("d", program::kCompute, {0, 1})});
+  const SimulationResult r = simulate(p, times({100, 300, 100, 50}), {});
+  EXPECT_EQ(r.step.value, 450);
+  EXPECT_EQ(r.classes[0].exposed[program::kDp].value, 200);
+  EXPECT_EQ(r.classes[0].exposed[program::kTp].value, 100);
+  EXPECT_EQ(r.classes[0].host.value, 0);
+}
+
 // Two streams' flows on one link of 10 GB/s: latencies and rates alone, by op.
 constexpr Bandwidth kLink{10'000'000'000};
 constexpr std::int64_t kAll = kLink.value;
