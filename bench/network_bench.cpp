@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives played on networks, beside the times of other simulators for the same inputs on one core of a
+// machine like this one: SimGrid 3.32 and ASTRA-sim 518bd51 (20 Nov 2026). 1 GiB a rank, 50 GB/s and 0.5 us a
+// link, two links a hop.
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+
+#include <numeric>
+
+#include "planner/evaluate.h"
+#include "sim/collective/on_network.h"
+
+namespace {
+
+using namespace orrery;
+using program::Algorithm;
+
+// k leaves of k hosts under k spines, routed by destination.
+Cluster square_tree(std::int64_t k) {
+  Cluster c;
+  c.name = "hosts";
+  c.nodes = k * k;
+  c.devices_per_node = c.nics = 1;
+  c.intra_bandwidth = c.nic_bandwidth = Bandwidth{50'000'000'000};
+  c.intra_efficiency = c.nic_efficiency = 1;
+  c.nic_latency = Time{1'000'000};
+  c.collective_latency = Time{0};
+  c.fabric = {.routing = Routing::kMinimal, .leaf_nodes = k};
+  return c;
+}
+
+void play(benchmark::State& state, CollectiveKind kind, Algorithm algorithm, bool shuffle, double peer_s) {
+  const sim::Topology topology(square_tree(32));
+  std::vector<std::int64_t> devices(1024);
+  std::iota(devices.begin(), devices.end(), 0);
+  if (shuffle) devices = sim::shuffled(std::move(devices), 1);
+  sim::NetworkRun run;
+  for (auto _ : state) run = sim::run_on_network(topology, {kind, algorithm, Bytes{1 << 30}}, devices);
+  state.counters["simulated_ms"] = 1e3 * seconds(run.time);
+  state.counters["flows"] = static_cast<double>(run.flows);
+  state.counters["classes"] = static_cast<double>(run.most_classes);
+  state.counters["peer_s"] = benchmark::Counter(peer_s);
+  state.counters["times_faster"] = benchmark::Counter(peer_s, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+BENCHMARK_CAPTURE(play, ring_1024_simgrid_8s4, CollectiveKind::kAllReduce, Algorithm::kRing, false, 8.4)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(play, shuffled_ring_1024_simgrid_31s4, CollectiveKind::kAllReduce, Algorithm::kRing, true,
+                  31.4)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(play, all_to_all_1024_simgrid_over_280s, CollectiveKind::kAllToAll, Algorithm::kDirect,
+                  false, 280.0)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(play, tree_1024, CollectiveKind::kAllReduce, Algorithm::kTree, false, 0.0)
+    ->Unit(benchmark::kMillisecond);
+
+// One training step: network, program, shared links, engine. `problem` has its plan.
+void step(benchmark::State& state, const Problem& problem, double peer_s) {
+  planner::Evaluation evaluated;
+  for (auto _ : state) {
+    const sim::Topology topology(problem.cluster);
+    evaluated = planner::evaluate(problem, topology, *problem.scenario.plan, false);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters["devices"] = static_cast<double>(problem.cluster.devices());
+  state.counters["step_s"] = seconds(evaluated.simulation.step);
+  state.counters["ops"] = static_cast<double>(evaluated.simulation.ops);
+  state.counters["peak_MiB"] = static_cast<double>(usage.ru_maxrss) / 1024;
+  if (peer_s > 0)
+    state.counters["times_faster"] =
+        benchmark::Counter(peer_s, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// Llama-3-405B on 16,384 H100s under three levels of switches, and a like plan on 102,400.
+void Llama405bFolded(benchmark::State& state) {
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-405b-16k-h100.json", DataFolders());
+  const std::int64_t times = state.range(0);
+  p.scenario.training.global_batch = p.scenario.training.global_batch * times / 100;
+  p.scenario.plan->dp = p.scenario.plan->dp * times / 100;
+  p.cluster.nodes = p.cluster.nodes * times / 100;
+  step(state, p, 0);
+}
+BENCHMARK(Llama405bFolded)->Arg(100)->Arg(625)->Unit(benchmark::kMillisecond);
+
+// 32 layers, TP 8, DP 128: two all-reduces of 64 MiB forward and two backward a layer and 192 MiB of
+// gradients for each half of a layer. ASTRA-sim: 141 s, without contention between the axes.
+void GptTrace1024(benchmark::State& state) {
+  const Json scenario = parse_json(R"({
+      "model": {"preset": "gpt3-175b", "layers": 32, "hidden": 8192, "heads": 64, "max_positions": 4096},
+      "cluster": {"topology": "dgx-a100", "nodes": 128}, "stack": "megatron-core",
+      "training": {"global_batch": 128, "sequence": 4096, "precision": "mixed", "math": "bf16"},
+      "plan": {"tp": 8, "pp": 1, "dp": 128, "micro_batch": 1, "micro_batches": 1, "recompute": "full"}})",
+                                   "trace");
+  step(state, resolve(read_scenario(scenario, {"trace", ""}), "trace", DataFolders()), 141);
+}
+BENCHMARK(GptTrace1024)->Unit(benchmark::kMillisecond);
+
+}  // namespace
