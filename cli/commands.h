@@ -29,6 +29,7 @@ void add_export(CLI::App& parent, App& app);
 void add_model(CLI::App& parent, App& app);
 void add_topology(CLI::App& parent, App& app);
 void add_collective(CLI::App& parent, App& app);
+void add_links(CLI::App& parent, App& app);
 void add_schema(CLI::App& parent, App& app);
 void add_doctor(CLI::App& parent, App& app);
 

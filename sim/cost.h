@@ -22,10 +22,14 @@ class CostModel {
  public:
   CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
             const Training& training)
+      : CostModel(device, stack, cluster, links, training, CollectiveModel(cluster)) {}
+  // With a model that was made before.
+  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
+            const Training& training, CollectiveModel collectives)
       : device_(device),
         stack_(stack),
         cluster_(cluster),
-        collectives_(cluster),
+        collectives_(std::move(collectives)),
         links_(links),
         math_(training.math),
         element_bytes_(activation_bytes(training.precision)) {}

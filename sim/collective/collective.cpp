@@ -59,12 +59,21 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
   const double copies = !group.local() || rooted ? 0 : direct ? cluster.exchange_copy : cluster.ring_copy;
   const double passed = rooted ? 1 : (rounds * (n - 1) + copies) / n;  // of the tensor, by each member
 
-  CollectiveCost best{.time = Time{std::numeric_limits<std::int64_t>::max()}};
+  struct Offer {
+    double latency, transfer;
+    CollectiveAlgorithm algorithm;
+    bool low_latency;
+  };
+  Offer best{0, std::numeric_limits<double>::infinity(), CollectiveAlgorithm::kNone, false};
   const auto offer = [&](double latency, double transfer, CollectiveAlgorithm a, bool low_latency) {
-    const Time t = from_seconds(latency + transfer);
-    if (t >= best.time) return;
-    const double rate = std::min(ring_bandwidth, rounds * (n - 1) / n * bytes / transfer);
-    best = {t, {from_seconds(latency), Bandwidth{static_cast<std::int64_t>(rate)}}, a, low_latency};
+    if (latency + transfer < best.latency + best.transfer) best = {latency, transfer, a, low_latency};
+  };
+  const auto chosen = [&]() -> CollectiveCost {
+    const double rate = std::min(ring_bandwidth, rounds * (n - 1) / n * bytes / best.transfer);
+    return {from_seconds(best.latency + best.transfer),
+            {from_seconds(best.latency), Bandwidth{static_cast<std::int64_t>(rate)}},
+            best.algorithm,
+            best.low_latency};
   };
   for (const Protocol& p : kProtocols) {
     const double hop = seconds(cluster.intra_latency) * p.hop;
@@ -74,7 +83,9 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     const double start = base * p.base;
     if (direct) {
       const double inside = bytes * (g - 1 + copies) / n / intra_bandwidth;
-      const double outside = bytes * (n - g) / n / (ring_bandwidth / g);
+      // Every member sends through its own port; a root through all of its domain's, where PXN lets it.
+      const bool own_port = kind == kAllToAll || !cluster.fabric.pxn;
+      const double outside = bytes * (n - g) / n / (own_port ? ring_bandwidth / g : ring_bandwidth);
       offer(start + hop + (group.local() ? 0 : net), std::max(inside, outside) / p.bandwidth,
             CollectiveAlgorithm::kExchange, p.low_latency);
       continue;
@@ -87,7 +98,7 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     offer(start + tree_hops, 2 * bytes / (ring_bandwidth * p.bandwidth * 0.92), CollectiveAlgorithm::kTree,
           p.low_latency);
   }
-  if (!reduce_all) return best;
+  if (!reduce_all) return chosen();
   const double switch_hops = kInNetworkHops * seconds(cluster.intra_latency);
   if (cluster.in_network_gain > 0 && group.per_domain >= kInNetworkLeastRanks) {
     // Each device passes (g+1)/g of the tensor, and never more than a bus of 2(g-1)/g does.
@@ -109,13 +120,13 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     offer(2 * base + hops, std::max(inside, between) + kHierarchicalLoss * std::min(inside, between),
           CollectiveAlgorithm::kHierarchical, false);
   }
-  return best;
+  return chosen();
 }
 
 CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
-  CollectiveCost out = collective_formula(kind, whole, group, cluster_);
+  CollectiveCost out = collective_formula(kind, whole, group, *cluster_);
   if (!group.local() || group.ranks <= 1) return out;
-  const double correction = measured_.correction(kind, group.ranks, whole);
+  const double correction = measured_->correction(kind, group.ranks, whole);
   out.time = from_seconds(seconds(out.time) * correction);
   out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
   out.wire.rate =

@@ -19,6 +19,8 @@
 // bounded by the root. What was measured corrects the time inside a domain (measured.h).
 #pragma once
 
+#include <memory>
+
 #include "program/collectives.h"
 #include "sim/collective/measured.h"
 #include "sim/topology/topology.h"
@@ -54,14 +56,16 @@ struct CollectiveCost {
 CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
                                   const Cluster& cluster);
 
+// Cheap to copy; the cluster outlives it.
 class CollectiveModel {
  public:
-  explicit CollectiveModel(const Cluster& cluster) : cluster_(cluster), measured_(cluster) {}
+  explicit CollectiveModel(const Cluster& cluster)
+      : cluster_(&cluster), measured_(std::make_shared<const MeasuredCollectives>(cluster)) {}
   CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const;
 
  private:
-  const Cluster& cluster_;
-  MeasuredCollectives measured_;
+  const Cluster* cluster_;
+  std::shared_ptr<const MeasuredCollectives> measured_;
 };
 
 // One message of `bytes` between neighbouring pipeline stages.

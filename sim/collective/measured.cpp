@@ -47,24 +47,30 @@ GroupLinks in_domain(const ScaleUp& links, std::int64_t ranks) {
   return g;
 }
 
-// The logarithm of the correction that a curve says for 2^log2 bytes.
-double logarithm(const CollectiveCurve& c, const Cluster& reference, int log2) {
+// The logarithm of the correction that a curve says for each of its sizes.
+std::vector<double> logarithms(const CollectiveCurve& c, const Cluster& reference) {
   const GroupLinks group = in_domain(reference, c.ranks);
-  const auto at = [&](std::size_t i) {
-    return std::log(seconds(c.times[i]) /
-                    seconds(collective_formula(c.collective, c.bytes[i], group, reference).time));
-  };
+  std::vector<double> out;
+  for (std::size_t i = 0; i < c.bytes.size(); ++i) {
+    const Time formula = collective_formula(c.collective, c.bytes[i], group, reference).time;
+    out.push_back(std::log(ratio(c.times[i], formula)));
+  }
+  return out;
+}
+
+double between(const CollectiveCurve& c, const std::vector<double>& at, int log2) {
   const Bytes size{std::int64_t{1} << log2};
   const auto above =
       static_cast<std::size_t>(std::lower_bound(c.bytes.begin(), c.bytes.end(), size) - c.bytes.begin());
-  if (above == 0) return at(0);
+  if (above == 0) return at.front();
   if (above == c.bytes.size()) {
     const double beyond = static_cast<double>(size.value) / static_cast<double>(c.bytes.back().value);
-    return at(above - 1) * std::exp2(-std::log2(beyond) / 2);
+    return at.back() / std::sqrt(beyond);
   }
+  if (c.bytes[above] == size) return at[above];
   const double low = std::log2(static_cast<double>(c.bytes[above - 1].value));
   const double high = std::log2(static_cast<double>(c.bytes[above].value));
-  return std::lerp(at(above - 1), at(above), (log2 - low) / (high - low));
+  return std::lerp(at[above - 1], at[above], (log2 - low) / (high - low));
 }
 
 }  // namespace
@@ -75,9 +81,10 @@ MeasuredCollectives::MeasuredCollectives(const Cluster& cluster) {
   static_cast<ScaleUp&>(reference) = cluster.measured;
   std::vector<Curve> curves;
   for (const CollectiveCurve& c : cluster.measured.measured) {
+    const std::vector<double> at = logarithms(c, reference);
     Curve& curve = curves.emplace_back();
     for (int i = kFirst; i <= kLast; ++i)
-      curve[static_cast<std::size_t>(i - kFirst)] = static_cast<float>(logarithm(c, reference, i));
+      curve[static_cast<std::size_t>(i - kFirst)] = static_cast<float>(between(c, at, i));
   }
   by_ranks_.resize(static_cast<std::size_t>(cluster.scale_up_domain()) + 1);
   for (std::size_t ranks = 2; ranks < by_ranks_.size(); ++ranks) {

@@ -46,11 +46,14 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
       collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kReduce;
 
   const bool passes_on = phases.used == program::Algorithm::kRing && !rooted;
+  const bool pipelined =
+      phases.used == program::Algorithm::kTree || (phases.used == program::Algorithm::kRing && rooted);
   if (passes_on) orders = channels(devices, domain);
 
   NetworkRun out;
   out.used = phases.used;
   out.time = members > 1 ? cluster.collective_latency : Time{0};
+  Time longest_hop{0};
   Flows flows(network);
   Path path;
   std::vector<std::int64_t> carried(network.links(), 0);
@@ -68,8 +71,9 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
         for (const LinkId l : path) carried[l] += bytes.value * phase.repeat;
         const Time hop = from / domain == to / domain ? cluster.intra_latency
                                                       : cluster.nic_latency + network.extra_latency(path);
-        flows.add(path, bytes, passes_on ? Time{0} : hop);
+        flows.add(path, bytes, passes_on || pipelined ? Time{0} : hop);
         hops += hop;
+        longest_hop = std::max(longest_hop, hop);
       }
       // What a ring passes on sees each hop once while others see theirs: the mean counts, not the longest.
       if (passes_on) round = std::max(round, Time{hops.value / members});
@@ -80,6 +84,8 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
     out.flows += static_cast<std::int64_t>(flows.size()) * phase.repeat;
     out.most_classes = std::max(out.most_classes, times.classes);
   }
+  // Chunks follow each other: only the first sees the latency of every hop on its way.
+  if (pipelined) out.time += longest_hop * (out.rounds - collective.chunks + 1);
   for (LinkId l = 0; l < carried.size(); ++l) {
     if (carried[l] == 0) continue;
     const Time needs = transfer_time(Bytes{carried[l]}, Bandwidth{network.capacity(l)});

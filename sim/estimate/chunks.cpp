@@ -70,6 +70,7 @@ ChunkCosts::ChunkCosts(const Problem& problem, const Topology& topology, std::sh
       device_(problem.device),
       stack_(problem.stack),
       topology_(topology),
+      collectives_(topology.cluster()),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
 ChunkCosts::~ChunkCosts() = default;
@@ -113,7 +114,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   for (const Layout::Priced& p : l.samples) {
     if (p.alone == alone && p.layers == layers) return p.costs;
   }
-  const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_);
+  const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {

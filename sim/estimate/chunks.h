@@ -79,6 +79,7 @@ class ChunkCosts {
   const Device& device_;
   const Stack& stack_;
   const Topology& topology_;
+  CollectiveModel collectives_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;

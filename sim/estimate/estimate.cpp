@@ -347,7 +347,7 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
 Time Estimator::engine_step(const Plan& plan) const {
   const PlanLinks links = plan_links(topology_, plan);
   const Training& training = problem_.scenario.training;
-  const CostModel cost(problem_.device, problem_.stack, problem_.cluster, links, training);
+  const CostModel cost(problem_.device, problem_.stack, problem_.cluster, links, training, collectives_);
   const auto step = [&](std::int64_t micro_batches) {
     Plan shorter = plan;
     shorter.micro_batches = micro_batches;

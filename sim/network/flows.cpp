@@ -2,6 +2,7 @@
 #include "sim/network/flows.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/error.h"
@@ -17,27 +18,32 @@ std::uint64_t mix(std::uint64_t h) {  // SplitMix64
   return h ^ (h >> 31);
 }
 
-// Numbers 0, 1, .. in place of colours, in order of first appearance. Returns how many there are.
-std::size_t number(const std::vector<std::uint64_t>& colours, std::vector<std::uint32_t>& out) {
-  std::vector<std::uint64_t> distinct = colours;
-  std::sort(distinct.begin(), distinct.end());
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  std::vector<std::uint32_t> numbers(distinct.size(), UINT32_MAX);
-  out.resize(colours.size());
-  std::uint32_t next = 0;
-  for (std::size_t i = 0; i < colours.size(); ++i) {
-    const auto at = static_cast<std::size_t>(std::lower_bound(distinct.begin(), distinct.end(), colours[i]) -
-                                             distinct.begin());
-    if (numbers[at] == UINT32_MAX) numbers[at] = next++;
-    out[i] = numbers[at];
+// Numbers 0, 1, .. in place of colours, in order of first appearance.
+class Numbering {
+ public:
+  // Returns how many there are.
+  std::size_t operator()(const std::vector<std::uint64_t>& colours, std::vector<std::uint32_t>& out) {
+    const std::size_t slots = std::bit_ceil(2 * colours.size() + 1);
+    table_.assign(slots, {0, kEmpty});
+    out.resize(colours.size());
+    std::uint32_t next = 0;
+    for (std::size_t i = 0; i < colours.size(); ++i) {
+      std::size_t at = colours[i] & (slots - 1);
+      while (table_[at].number != kEmpty && table_[at].colour != colours[i]) at = (at + 1) & (slots - 1);
+      if (table_[at].number == kEmpty) table_[at] = {colours[i], next++};
+      out[i] = table_[at].number;
+    }
+    return next;
   }
-  return distinct.size();
-}
 
-std::size_t count_distinct(std::vector<std::uint64_t> colours) {
-  std::sort(colours.begin(), colours.end());
-  return static_cast<std::size_t>(std::unique(colours.begin(), colours.end()) - colours.begin());
-}
+ private:
+  static constexpr std::uint32_t kEmpty = UINT32_MAX;
+  struct Slot {
+    std::uint64_t colour;
+    std::uint32_t number;
+  };
+  std::vector<Slot> table_;
+};
 
 __extension__ using Wide = __int128;
 constexpr Wide kPicoseconds = 1'000'000'000'000;
@@ -88,14 +94,19 @@ Flows::Classes Flows::each_its_own() const {
 
 Flows::Classes Flows::equitable() const {
   std::vector<std::uint64_t> link(network_.links(), 0), flow(size());
-  std::vector<LinkId> used = links_;
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-  for (const LinkId l : used) link[l] = mix(static_cast<std::uint64_t>(network_.capacity(l)));
+  std::vector<LinkId> used;
+  for (const LinkId l : links_) {
+    if (link[l] != 0) continue;
+    used.push_back(l);
+    link[l] = mix(static_cast<std::uint64_t>(network_.capacity(l)));
+  }
   for (std::size_t f = 0; f < size(); ++f)
     flow[f] = mix(static_cast<std::uint64_t>(bytes_[f]) ^ mix(static_cast<std::uint64_t>(start_[f].value)));
   std::vector<std::uint64_t> sums(network_.links()), colours;
-  std::size_t before = 0;
+  Numbering number;
+  Classes out;
+  std::vector<std::uint32_t> of_used;
+  std::size_t before = 0, flow_classes = 0, link_classes = 0;
   while (true) {
     // Sums do not depend on the order of links of a flow, nor of flows of a link.
     for (const LinkId l : used) sums[l] = 0;
@@ -108,20 +119,19 @@ Flows::Classes Flows::equitable() const {
     }
     colours.clear();
     for (const LinkId l : used) colours.push_back(link[l] = mix(link[l] ^ sums[l]));
-    const std::size_t now = count_distinct(flow) + count_distinct(colours);
-    if (now == before) break;
-    before = now;
+    flow_classes = number(flow, out.of_flow);
+    link_classes = number(colours, of_used);
+    if (flow_classes + link_classes == before) break;
+    before = flow_classes + link_classes;
   }
 
-  Classes out;
-  out.representative.resize(number(flow, out.of_flow));
+  out.representative.resize(flow_classes);
   std::vector<std::int64_t> flows_of(out.representative.size(), 0);
   for (std::size_t f = size(); f-- > 0;) {
     out.representative[out.of_flow[f]] = f;
     ++flows_of[out.of_flow[f]];
   }
-  std::vector<std::uint32_t> of_used;
-  out.capacity.resize(number(colours, of_used));
+  out.capacity.resize(link_classes);
   std::vector<std::int64_t> links_of(out.capacity.size(), 0);
   std::vector<std::int32_t> of_link(network_.links(), -1);
   for (std::size_t i = 0; i < used.size(); ++i) {

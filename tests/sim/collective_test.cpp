@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/scenario.h"
+#include "sim/collective/nccl_tests.h"
 
 namespace orrery::sim {
 namespace {
@@ -185,6 +186,62 @@ TEST(Measured, BeyondTheLargestSizeTheFormulaTakesOver) {
   EXPECT_NEAR(correction(1LL << 33), correction(1LL << 29) / 4, 1e-4);
 }
 
+// --- nccl-tests -------------------------------------------------------------------------------------
+
+constexpr const char* kPrinted =
+    "# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor)\n"
+    "# Collective test starting: all_reduce_perf\n# Using devices\n"
+    "#  Rank  0 Group  0 Pid  100 on  host device  0 [0x01] NVIDIA H100\n"
+    "#  Rank  1 Group  0 Pid  100 on  host device  1 [0x02] NVIDIA H100\n"
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   "
+    "busbw\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  "
+    "(GB/s)\n"
+    "           0             0     float     sum      -1     0.10    0.00    0.00      0     0.10    0.00   "
+    " 0.00\n"
+    "     1048576        262144     float     sum      -1    14.69   71.38   71.38      0    14.50   72.31   "
+    "72.31\n"
+    "     2097152        524288     float     sum      -1    27.90   75.17   75.17      0    27.80   75.43   "
+    "75.43\n"
+    "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 73.5\n";
+
+TEST(NcclTests, TextAndJsonBecomeCurves) {
+  const CollectiveCurve c = read_nccl_tests(kPrinted, "f", {}, 0);
+  EXPECT_EQ(c.collective, CollectiveKind::kAllReduce);
+  EXPECT_EQ(c.ranks, 2);
+  ASSERT_EQ(c.bytes.size(), 2u);
+  EXPECT_EQ(c.bytes[1].value, 2097152);
+  EXPECT_EQ(c.times[0].value, 14'690'000);
+  const CollectiveCurve j = read_nccl_tests(
+      R"({"config": {"test": "alltoall_perf"}, "devices": [{}, {}, {}, {}],
+          "results": [{"size": 1024, "out_of_place": {"time": 7.5}}]})",
+      "f", {}, 0);
+  EXPECT_EQ(j.collective, CollectiveKind::kAllToAll);
+  EXPECT_EQ(j.ranks, 4);
+  EXPECT_EQ(j.times[0].value, 7'500'000);
+}
+
+TEST(NcclTests, WhatIsMissingIsAskedForAndWhatIsWrongIsNamed) {
+  const auto why = [](const std::string& text, std::optional<CollectiveKind> kind, std::int64_t ranks) {
+    try {
+      (void)read_nccl_tests(text, "f", kind, ranks);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string row = "1024 256 float sum -1 7.5 0.1 0.1 0\n";
+  EXPECT_NE(why(row, {}, 8).find("--collective"), std::string::npos);
+  EXPECT_NE(why(row, CollectiveKind::kAllReduce, 0).find("--ranks"), std::string::npos);
+  EXPECT_EQ(why(row, CollectiveKind::kAllReduce, 8), "");
+  EXPECT_NE(why("1024 256 float sum\n", CollectiveKind::kAllReduce, 8).find("line 1"), std::string::npos);
+  EXPECT_NE(why("1024 256 float sum -1 -7.5 0.1 0.1 0\n", CollectiveKind::kAllReduce, 8).find("line 1"),
+            std::string::npos);
+  EXPECT_NE(why("", CollectiveKind::kAllReduce, 8), "");
+  EXPECT_NE(why(R"({"results": [{"size": "x"}]})", CollectiveKind::kAllReduce, 8).find("/results/0"),
+            std::string::npos);
+}
+
 // All-to-all: what leaves the node takes its share of the ports, (n-g)/n of the tensor for each device.
 TEST(Collective, AnExchangeIsBoundByThePorts) {
   const Cluster c = plain();
@@ -192,6 +249,19 @@ TEST(Collective, AnExchangeIsBoundByThePorts) {
   const double t =
       seconds(CollectiveModel(c).cost(CollectiveKind::kAllToAll, k, Topology(c).group(32, 1)).time);
   EXPECT_NEAR(t, 24.0 / 32 * 1e9 / 25e9, 1e-9);
+}
+
+// What a root scatters leaves its node through all ports, in channels over NVLink; without PXN through its
+// own.
+TEST(Collective, ARootUsesItsNodesPortsWherePxnLetsIt) {
+  Cluster c = plain();
+  const Bytes k{1'000'000'000};
+  const auto scatter = [&] {
+    return seconds(CollectiveModel(c).cost(CollectiveKind::kScatter, k, Topology(c).group(32, 1)).time);
+  };
+  EXPECT_NEAR(scatter(), 24.0 / 32 * 1e9 / 200e9, 1e-9);
+  c.fabric.pxn = false;
+  EXPECT_NEAR(scatter(), 24.0 / 32 * 1e9 / 25e9, 1e-9);
 }
 
 // Eight devices reduce in the switch, two take a ring; five pass 6/5 of the tensor, eight 9/8.

@@ -104,6 +104,13 @@ TEST(CollectiveOnNetwork, HalvingAndDoublingMovesTheRingsBytesInFewerRounds) {
   EXPECT_NEAR(seconds(r.time), 2 * 63.0 / 64 * kBytes / kB + 12e-6, 1e-8);
 }
 
+// A broadcast along a chain of 16: 64 chunks and 14 more rounds; each of 15 hops is waited for once.
+TEST(CollectiveOnNetwork, ChunksOfAChainMeetTheLatencyOnce) {
+  const NetworkRun r = play(one_switch(16), CollectiveKind::kBroadcast, Algorithm::kRing);
+  EXPECT_EQ(r.rounds, 64 + 14);
+  EXPECT_NEAR(seconds(r.time), (64 + 14) * (kBytes / 64) / kB + 15e-6, 1e-8);
+}
+
 // Two nodes of eight: seven eighths inside, then a ring of the nodes on each rail.
 TEST(CollectiveOnNetwork, AHierarchyUsesTheFastLinksFirst) {
   Cluster c = load_cluster("dgx-h100", {}, {}, DataFolders());
