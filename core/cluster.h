@@ -32,7 +32,10 @@ struct Cluster : ScaleUp {
   Dollars spot_hour;
   std::string price_as_of;
   std::map<std::string, std::string> origin;
+  std::string file;  // that it was read from
 
+  // What errors name.
+  const std::string& where() const { return file.empty() ? name : file; }
   std::int64_t devices() const { return nodes * devices_per_node; }
   // Devices that reach each other without the network.
   std::int64_t scale_up_domain() const { return devices_per_node * scale_up_nodes; }

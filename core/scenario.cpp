@@ -65,6 +65,7 @@ Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor
     static_cast<ScaleUp&>(out) = out.measured;
   }
   read_fields_into(json, file, out);
+  out.file = file.file;
   if (out.intra_bandwidth.value == 0)
     file.fail("neither \"intra_bandwidth\" nor \"links\" says how fast devices of a node reach each other");
   return out;

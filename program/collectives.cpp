@@ -138,17 +138,13 @@ Rounds halving_doubling(CollectiveKind kind, std::int32_t n) {
   return std::move(b.out);
 }
 
-std::int32_t depth_of(std::int32_t node) {  // in a heap-ordered tree
-  return std::bit_width(static_cast<std::uint32_t>(node) + 1) - 1;
-}
-
 // A heap-ordered binary tree over members name(0), name(1), ..., pipelined over kChunks blocks from `first`.
 // A chunk goes up one level a round; coming down it follows the last level's arrival.
 template <class Name>
 void tree(Builder& b, std::int32_t n, std::int32_t first, bool up, bool down, Name name) {
-  const std::int32_t deepest = depth_of(n - 1);
+  const std::int32_t deepest = heap_depth(n - 1);
   for (std::int32_t node = 1; node < n; ++node) {
-    const std::int32_t parent = (node - 1) / 2, depth = depth_of(node);
+    const std::int32_t parent = (node - 1) / 2, depth = heap_depth(node);
     for (std::int32_t c = 0; c < kChunks; ++c) {
       if (up)
         b.add(static_cast<std::size_t>(deepest - depth + c), {name(node), name(parent), first + c, 1, true});
@@ -206,6 +202,10 @@ Rounds naive(CollectiveKind kind, std::int32_t n, std::int32_t root) {
 }
 
 }  // namespace
+
+std::int32_t heap_depth(std::int32_t node) {
+  return std::bit_width(static_cast<std::uint32_t>(node) + 1) - 1;
+}
 
 CollectiveKind collective_of(OpKind kind) {
   switch (kind) {

@@ -57,6 +57,9 @@ struct Rounds {
   std::vector<std::vector<Transfer>> rounds;
 };
 
+// Of a node of a heap-ordered binary tree; the root's is 0.
+std::int32_t heap_depth(std::int32_t node);
+
 // The rounds of a collective; none for a single member. `root` counts for broadcast and reduce; `node` is how
 // many consecutive members share a node. What an algorithm cannot do is done by another, as `used` says:
 //   reduce-scatter, all-gather   tree, and halving-doubling of no power of two: ring

@@ -2,7 +2,6 @@
 #include "program/phases.h"
 
 #include <algorithm>
-#include <bit>
 #include <tuple>
 
 namespace orrery::program {
@@ -55,15 +54,11 @@ void play(Phases& out, const std::vector<Pipelined>& sends, std::int64_t chunks)
   }
 }
 
-std::int32_t depth_of(std::int32_t node) {  // in a heap-ordered tree
-  return std::bit_width(static_cast<std::uint32_t>(node) + 1) - 1;
-}
-
 template <class Name>
 void tree(std::vector<Pipelined>& out, std::int32_t n, bool up, bool down, Name name) {
-  const std::int32_t deepest = depth_of(n - 1);
+  const std::int32_t deepest = heap_depth(n - 1);
   for (std::int32_t node = 1; node < n; ++node) {
-    const std::int32_t parent = (node - 1) / 2, depth = depth_of(node);
+    const std::int32_t parent = (node - 1) / 2, depth = heap_depth(node);
     if (up) out.push_back({deepest - depth, {name(node), name(parent), 1}});
     if (down) out.push_back({(up ? deepest : 0) + depth - 1, {name(parent), name(node), 1}});
   }
@@ -72,7 +67,7 @@ void tree(std::vector<Pipelined>& out, std::int32_t n, bool up, bool down, Name 
 // NCCL's trees over nodes of g members: a channel for each member, which has a part of the tensor; in each
 // node a chain leads to the channel's member, and two complementary trees join those of all nodes.
 void trees_over_nodes(std::vector<Pipelined>& out, std::int32_t nodes, std::int32_t g) {
-  const std::int32_t deepest = depth_of(nodes - 1),
+  const std::int32_t deepest = heap_depth(nodes - 1),
                      top = g - 1 + deepest;  // when the roots have their first sum
   for (std::int32_t channel = 0; channel < g; ++channel) {
     for (const bool mirrored : {false, true}) {
@@ -80,7 +75,7 @@ void trees_over_nodes(std::vector<Pipelined>& out, std::int32_t nodes, std::int3
         return (mirrored ? nodes - 1 - i : i) * g + (channel + j) % g;
       };
       for (std::int32_t i = 0; i < nodes; ++i) {
-        const std::int32_t depth = depth_of(i);
+        const std::int32_t depth = heap_depth(i);
         for (std::int32_t j = 1; j < g;
              ++j) {  // from the farthest, member(i, 1), to the channel's, member(i, g)
           out.push_back({j - 1, {member(i, j), member(i, j + 1), 1}});

@@ -4,9 +4,7 @@
 // next hops are as short, the destination picks one, or with ecmp the hash of both ends. A cable that has
 // failed is passed over where another of the same length is left.
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <optional>
 
 #include "sim/topology/network.h"
 
@@ -14,17 +12,6 @@ namespace orrery::sim {
 namespace {
 
 constexpr std::uint16_t kFar = UINT16_MAX;
-
-std::optional<Port> port_named(std::string_view name) {
-  if (!name.starts_with("port")) return std::nullopt;
-  Port p{};
-  const char *begin = name.data() + 4, *end = name.data() + name.size();
-  const auto node = std::from_chars(begin, end, p.node);
-  if (node.ec != std::errc{} || node.ptr == end || *node.ptr != '.') return std::nullopt;
-  const auto rail = std::from_chars(node.ptr + 1, end, p.rail);
-  if (rail.ec != std::errc{} || rail.ptr != end) return std::nullopt;
-  return p;
-}
 
 class Graph final : public Wiring {
  public:
@@ -47,7 +34,7 @@ class Graph final : public Wiring {
       const auto find = [&](const std::string& name, const char* end) {
         const std::string at = "/cables/" + std::to_string(i) + end;
         if (const auto p = port_named(name)) {
-          if (p->node < 0 || p->node >= c.nodes || p->rail < 0 || p->rail >= per_node_)
+          if (p->node >= c.nodes || p->rail >= per_node_)
             builder.refuse(
                 at.c_str(), "\"" + name + "\" is no port of this cluster",
                 "port0.0 to port" + std::to_string(c.nodes - 1) + "." + std::to_string(per_node_ - 1));

@@ -9,6 +9,8 @@
 #include <set>
 #include <sstream>
 
+#include "sim/topology/wiring.h"
+
 namespace orrery::sim {
 namespace {
 
@@ -24,16 +26,6 @@ std::vector<std::string> words_of(const std::string& line) {
   std::vector<std::string> out;
   for (std::string word; in >> word;) out.push_back(word);
   return out;
-}
-
-// "port12.3": 12 and 3.
-bool read_port(const std::string& name, std::int64_t& node, std::int64_t& rail) {
-  if (!name.starts_with("port")) return false;
-  const char *at = name.data() + 4, *end = name.data() + name.size();
-  const auto first = std::from_chars(at, end, node);
-  if (first.ec != std::errc{} || first.ptr == end || *first.ptr != '.') return false;
-  const auto second = std::from_chars(first.ptr + 1, end, rail);
-  return second.ec == std::errc{} && second.ptr == end && node >= 0 && rail >= 0;
 }
 
 Cluster read_edges(const std::string& text, Cluster c, const std::string& file) {
@@ -60,13 +52,13 @@ Cluster read_edges(const std::string& text, Cluster c, const std::string& file) 
       cable.latency = *latency;
     }
     for (const std::string* name : {&cable.from, &cable.to}) {
-      std::int64_t node = 0, rail = 0;
-      if (!read_port(*name, node, rail)) continue;
-      if (node >= 1 << 20 || rail >= 1024)
+      const auto port = port_named(*name);
+      if (!port) continue;
+      if (port->node >= 1 << 20 || port->rail >= 1024)
         fail_line(file, number, shown(Json(*name)) + " is out of range",
                   "allowed: port0.0 to port1048575.1023");
-      nodes = std::max(nodes, node + 1);
-      rails = std::max(rails, rail + 1);
+      nodes = std::max(nodes, port->node + 1);
+      rails = std::max(rails, port->rail + 1);
       fastest = std::max(fastest, cable.bandwidth);
     }
     c.fabric.cables.push_back(std::move(cable));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 
 #include "core/error.h"
@@ -37,6 +38,17 @@ const char* name_of(VertexKind kind) {
   return kKindNames[static_cast<std::size_t>(kind)];
 }
 
+std::optional<Port> port_named(std::string_view name) {
+  if (!name.starts_with("port")) return std::nullopt;
+  Port p{};
+  const char *begin = name.data() + 4, *end = name.data() + name.size();
+  const auto node = std::from_chars(begin, end, p.node);
+  if (node.ec != std::errc{} || node.ptr == end || *node.ptr != '.') return std::nullopt;
+  const auto rail = std::from_chars(node.ptr + 1, end, p.rail);
+  if (rail.ec != std::errc{} || rail.ptr != end || p.node < 0 || p.rail < 0) return std::nullopt;
+  return p;
+}
+
 std::uint64_t route_hash(const Fabric& fabric, Port from, Port to) {
   std::uint64_t h = static_cast<std::uint64_t>(fabric.seed);
   for (const std::int64_t v : {from.node, from.rail, to.node, to.rail}) {
@@ -59,7 +71,7 @@ VertexId NetworkBuilder::add_named(const std::string& name) {
 }
 
 void NetworkBuilder::refuse(const char* field, const std::string& problem, const std::string& allowed) const {
-  throw InputError(cluster_.name, std::string("/fabric") + field, problem, "allowed: " + allowed);
+  throw InputError(cluster_.where(), std::string("/fabric") + field, problem, "allowed: " + allowed);
 }
 
 void NetworkBuilder::require(std::int64_t count) const {
@@ -137,7 +149,7 @@ void Network::apply(const Cluster& c) {
     const auto find = [&](const std::string& text, const char* end) {
       const auto found = ids.find(text);
       if (found == ids.end())
-        throw InputError(c.name, at + end, "\"" + text + "\" is not in this network",
+        throw InputError(c.where(), at + end, "\"" + text + "\" is not in this network",
                          allowed_names(text, names));
       return found->second;
     };
@@ -148,7 +160,7 @@ void Network::apply(const Cluster& c) {
       some = true;
       capacity_[l] = static_cast<std::int64_t>(static_cast<double>(capacity_[l]) * fault.remaining);
     }
-    if (!some) throw InputError(c.name, at, "no link joins " + fault.from + " and " + fault.to, {});
+    if (!some) throw InputError(c.where(), at, "no link joins " + fault.from + " and " + fault.to, {});
   }
 }
 

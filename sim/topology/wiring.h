@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/cluster.h"
@@ -58,6 +60,8 @@ class NetworkBuilder {
 struct Port {
   std::int64_t node, rail;
 };
+// "port12.3": rail 3 of node 12; nothing for other names.
+std::optional<Port> port_named(std::string_view name);
 
 // What flows already put on each link, in flows; adaptive routes ask for it.
 using Loads = std::vector<double>;
