@@ -96,8 +96,8 @@ void show(const App& app, const Shown& options) {
   if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
 }
 
-// Every node reaches every other over the fabric's routes, but for `most` pairs spread evenly where there are
-// more.
+// Whether every node reaches every other over the fabric's routes; of more than a million pairs, some spread
+// evenly. 1 when there is something to say.
 int check(const App& app, const std::string& name) {
   const Cluster c = load_cluster(name, {}, Cursor{"topology", ""}, app.data);
   const sim::Network n(c);

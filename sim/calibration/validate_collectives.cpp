@@ -63,6 +63,12 @@ constexpr Kind kKinds[] = {{"all_reduce", CollectiveKind::kAllReduce},
                            {"reduce_scatter", CollectiveKind::kReduceScatter},
                            {"alltoall", CollectiveKind::kAllToAll}};
 
+std::optional<CollectiveKind> kind_of(const std::string& published) {
+  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [&](const Kind& k) { return published == k.published; });
+  return found == std::end(kKinds) ? std::nullopt : std::optional(found->kind);
+}
+
 // The cluster that a row ran on: its nodes, the GPUs it used of each and their share of the NICs, which are
 // as its name says ("4x200G") or as the topology has them.
 Cluster cluster_of(const Row& r, Cluster c) {
@@ -81,10 +87,7 @@ Cluster cluster_of(const Row& r, Cluster c) {
   }
   if (r.algorithm == "Ring") c.in_network_gain = 0;  // NVLS was turned off
   std::erase_if(c.measured.measured, [&](const CollectiveCurve& curve) {
-    const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                   [&](const Kind& k) { return k.kind == curve.collective; });
-    return curve.system == r.system && kind != std::end(kKinds) && kind->published == r.collective &&
-           curve.ranks == r.gpus;
+    return curve.system == r.system && curve.collective == kind_of(r.collective) && curve.ranks == r.gpus;
   });
   return c;
 }
@@ -106,9 +109,7 @@ class Reader {
         ++out_.skipped[reason];
         continue;
       }
-      const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                      [&](const Kind& k) { return r.collective == k.published; });
-      wanted.emplace_back(r, kind == std::end(kKinds) ? std::nullopt : std::optional(kind->kind));
+      wanted.emplace_back(r, kind_of(r.collective));
     }
     mark_conflicts(wanted);
     for (const auto& [row, kind] : wanted) predict(row, kind);
@@ -119,10 +120,7 @@ class Reader {
   using Wanted = std::vector<std::pair<Row, std::optional<CollectiveKind>>>;
 
   const char* why_not(const Row& r, const std::string& basis) const {
-    const bool known = r.collective == "send_recv" ||
-                       std::any_of(std::begin(kKinds), std::end(kKinds),
-                                   [&](const Kind& k) { return r.collective == k.published; });
-    if (!known) return "collective that is not modelled";
+    if (r.collective != "send_recv" && !kind_of(r.collective)) return "collective that is not modelled";
     if (r.gpus < 2 || r.seconds <= 0 || r.bytes.value <= 0) return "no size or time";
     if (!basis.starts_with("measured") && !basis.empty()) return "a threshold or a statement, not measured";
     const auto* rule = rule_of(r.system);

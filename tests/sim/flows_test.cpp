@@ -210,7 +210,7 @@ TEST(CollectiveOnNetwork, ABadOrderOfRanksCostsWhatItsWorstLinkSays) {
   EXPECT_NE(t.network().link_name(bad.busiest).find("spine"), std::string::npos);
 }
 
-// The planner's closed form against the rounds: rings of a plan's axes on every kind of fabric.
+// The planner's closed form against the rounds: one ring through all devices of four nodes.
 TEST(CollectiveOnNetwork, AgreesWithTheBandwidthThatThePlannerUses) {
   for (const char* name : {"dgx-a100", "p5en", "dgx-b200"}) {
     Cluster c = load_cluster(name, {}, {}, DataFolders());
