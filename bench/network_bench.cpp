@@ -65,25 +65,30 @@ BENCHMARK_CAPTURE(play, tree_1024, CollectiveKind::kAllReduce, Algorithm::kTree,
     ->Unit(benchmark::kMillisecond);
 
 // One training step: network, program, shared links, engine. `problem` has its plan.
-void step(benchmark::State& state, const Problem& problem, double peer_s) {
+void step(benchmark::State& state, const Problem& problem, double peer_s,
+          const planner::EvaluateOptions& options = {}) {
   planner::Evaluation evaluated;
   const Clock::time_point begin = Clock::now();
   for (auto _ : state) {
     const sim::Topology topology(problem.cluster);
-    evaluated = planner::evaluate(problem, topology, *problem.scenario.plan, false);
+    evaluated = planner::evaluate(problem, topology, *problem.scenario.plan, options);
   }
   compare(state, begin, peer_s);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   state.counters["devices"] = static_cast<double>(problem.cluster.devices());
   state.counters["step_s"] = seconds(evaluated.simulation.step);
+  state.counters["places"] = static_cast<double>(evaluated.simulation.places.size());
   state.counters["ops"] = static_cast<double>(evaluated.simulation.ops);
   state.counters["peak_MiB"] = static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
 // Llama-3-405B on 16,384 H100s under three levels of switches, and a like plan on 102,400.
+Problem llama405b() {
+  return load_problem(ORRERY_ROOT "/scenarios/llama3-405b-16k-h100.json", DataFolders());
+}
 void Llama405bFolded(benchmark::State& state) {
-  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-405b-16k-h100.json", DataFolders());
+  Problem p = llama405b();
   const std::int64_t times = state.range(0);
   p.scenario.training.global_batch = p.scenario.training.global_batch * times / 100;
   p.scenario.plan->dp = p.scenario.plan->dp * times / 100;
@@ -91,6 +96,12 @@ void Llama405bFolded(benchmark::State& state) {
   step(state, p, 0);
 }
 BENCHMARK(Llama405bFolded)->Arg(100)->Arg(625)->Unit(benchmark::kMillisecond);
+
+// Every rank on its own: the same step.
+void Llama405bUnfolded(benchmark::State& state) {
+  step(state, llama405b(), 0, {.place = {.fold = sim::Fold::kRanks}});
+}
+BENCHMARK(Llama405bUnfolded)->Unit(benchmark::kSecond)->Iterations(1);
 
 // 32 layers, TP 8, DP 128: two all-reduces of 64 MiB forward and two backward a layer and 192 MiB of
 // gradients for each half of a layer. ASTRA-sim: 141 s, without contention between the axes.

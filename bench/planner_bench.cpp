@@ -84,7 +84,7 @@ void CalculonsPlans(benchmark::State& state) {
   for (auto _ : state) {
     const Plan ours = planner::search(p, topology, {.keep = 1}).best.front().plan;
     const auto show = [&](const std::string& name, const Plan& plan) {
-      const Predicted x = planner::evaluate(p, topology, plan, false).predicted;
+      const Predicted x = planner::evaluate(p, topology, plan).predicted;
       state.counters[name + "_s"] = x.step_time_s;
       state.counters[name + "_mfu"] = x.mfu;
       state.counters[name + "_GiB"] = static_cast<double>(x.peak_memory_bytes) / (1LL << 30);

@@ -74,7 +74,7 @@ void execute(App& app, const Options& o) {
     fitted.device = c.device;
     fitted.cluster = c.cluster;
     const sim::Topology topology(fitted.cluster);
-    const auto e = planner::evaluate(fitted, topology, r.chosen.plan, false);
+    const auto e = planner::evaluate(fitted, topology, r.chosen.plan);
     steps.push_back({seconds(e.simulation.step), seconds(r.timeline.length())});
   }
   if (app.json) {

@@ -6,7 +6,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "core/plan_file.h"
 #include "sim/cost.h"
@@ -42,6 +44,26 @@ struct Chosen {
   Plan plan;
 };
 Chosen load_plan_or_scenario(const std::string& file, const App& app);
+
+// "3:1.3": rank 3 computes 1.3 times slower; by rank of a plan of so many.
+std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks);
+
+// An option that takes the name of one of an enum's values.
+template <class Enum, class Value>
+CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& value, const std::string& help) {
+  std::vector<std::string> names;
+  for (const auto& [choice, text] : enum_names(Enum{})) names.emplace_back(text);
+  return command
+      .add_option_function<std::string>(
+          name,
+          [&value](const std::string& given) {
+            for (const auto& [choice, text] : enum_names(Enum{})) {
+              if (given == text) value = choice;
+            }
+          },
+          help)
+      ->check(CLI::IsMember(names));
+}
 
 void print_json(const Json& json);
 

@@ -162,17 +162,7 @@ void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
       fail("link-latency", o.link_latency, "is not a time (allowed: \"20 us\")");
     options.link = {*bandwidth, *latency};
   }
-  for (const std::string& s : o.slow) {
-    std::int64_t rank = -1;
-    double factor = 0;
-    const char* const end = s.data() + s.size();
-    const auto [colon, bad_rank] = std::from_chars(s.data(), end, rank);
-    const bool separated = bad_rank == std::errc() && colon != end && *colon == ':';
-    if (!separated || std::from_chars(colon + 1, end, factor).ptr != end || rank < 0 || rank >= ranks ||
-        !(factor >= 1 && factor <= 100))
-      fail("slow", s, "is not RANK:FACTOR (allowed: a rank of the plan, a factor from 1 to 100)");
-    options.slow[rank] = factor;
-  }
+  options.slow = slow_ranks(o.slow, ranks);
 }
 
 // Who this process is, when a launcher started several.
@@ -395,12 +385,8 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
-  std::map<std::string, exec::Algorithm> algorithms;
-  for (const auto& [value, name] : enum_names(exec::Algorithm{})) algorithms[name] = value;
-  command
-      ->add_option("--collectives", o->collectives,
-                   "algorithm of sums and gathers over ranks: direct sums in rank order")
-      ->transform(CLI::CheckedTransformer(algorithms))
+  add_choice<exec::Algorithm>(*command, "--collectives", o->collectives,
+                              "algorithm of sums and gathers over ranks: direct sums in rank order")
       ->default_str("direct");
   CLI::Option* link =
       command->add_option("--link", o->link, "emulate a link of this bandwidth (\"200 MB/s\")");

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <charconv>
 #include <iostream>
 
 #include "cli/commands.h"
@@ -9,6 +12,23 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
   CLI::App* command = parent.add_subcommand(name, help);
   command->add_flag("--json", app.json, "machine-readable output with a \"schema\" field");
   return command;
+}
+
+std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks) {
+  std::map<std::int64_t, double> out;
+  for (const std::string& s : texts) {
+    std::int64_t rank = -1;
+    double factor = 0;
+    const char* const end = s.data() + s.size();
+    const auto [colon, bad_rank] = std::from_chars(s.data(), end, rank);
+    const bool separated = bad_rank == std::errc() && colon != end && *colon == ':';
+    if (!separated || std::from_chars(colon + 1, end, factor).ptr != end || rank < 0 || rank >= ranks ||
+        !(factor >= 1 && factor <= 100))
+      throw InputError("command line", "/slow", fmt::format("\"{}\" is not RANK:FACTOR", s),
+                       fmt::format("allowed: a rank from 0 to {}, a factor from 1 to 100", ranks - 1));
+    out[rank] = factor;
+  }
+  return out;
 }
 
 void print_json(const Json& json) {

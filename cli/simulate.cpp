@@ -11,6 +11,8 @@ namespace {
 
 struct Options {
   std::string plan, trace, window;
+  std::vector<std::string> slow;
+  std::optional<sim::Fold> fold;
 };
 
 // The part of a timeline between two times, "0 s:2 s"; slices that reach into it stay whole.
@@ -30,10 +32,76 @@ Timeline within(Timeline timeline, const std::string& window) {
   return timeline;
 }
 
+const char* how(sim::Fold fold) {
+  switch (fold) {
+    case sim::Fold::kStages:
+      return "the slowest group of each kind stands for all";
+    case sim::Fold::kClasses:
+      return "alike ranks as one";
+    case sim::Fold::kRanks:
+      break;
+  }
+  return "every rank on its own";
+}
+
+Json report(const sim::PlaceReport& r) {
+  Json exposed, busy;
+  for (std::size_t s = 0; s < program::kStreamCount; ++s) {
+    exposed[program::kStreamNames[s]] = seconds(r.exposed[s]);
+    busy[program::kStreamNames[s]] = seconds(r.busy[s]);
+  }
+  return {{"stage", r.stage},
+          {"ranks", r.ranks},
+          {"first_rank", r.first_rank},
+          {"forward_s", seconds(r.forward)},
+          {"backward_s", seconds(r.backward)},
+          {"recompute_s", seconds(r.recompute)},
+          {"optimizer_s", seconds(r.optimizer)},
+          {"host_s", seconds(r.host)},
+          {"exposed_s", std::move(exposed)},
+          {"busy_s", std::move(busy)}};
+}
+
+// All places or, of very many, the one of each stage that computes longest.
+std::vector<sim::PlaceReport> shown(const std::vector<sim::PlaceReport>& places) {
+  constexpr std::size_t kMostShown = 128;
+  if (places.size() <= kMostShown) return places;
+  std::vector<sim::PlaceReport> out;
+  for (const sim::PlaceReport& p : places) {
+    if (out.empty() || out.back().stage != p.stage)
+      out.push_back(p);
+    else if (p.compute() > out.back().compute())
+      out.back() = p;
+  }
+  return out;
+}
+
+void print_places(const planner::Evaluation& e) {
+  const auto& places = e.simulation.places;
+  const auto rows = shown(places);
+  if (rows.size() < places.size())
+    fmt::print("of the places of each stage, the one that computes longest:\n");
+  fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "stage", "ranks",
+             "first", "compute", "recompute", "wait tp", "wait dp", "wait pp", "host", "memory");
+  for (const sim::PlaceReport& r : rows) {
+    Time pp{0};
+    for (const auto s : {program::kSend, program::kRecv, program::kGradSend, program::kGradRecv})
+      pp += r.exposed[s];
+    fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", r.stage, r.ranks,
+               r.first_rank, format(r.forward + r.backward + r.optimizer), format(r.recompute),
+               format(r.exposed[program::kTp]), format(r.exposed[program::kDp]), format(pp), format(r.host),
+               format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
+  }
+}
+
 void execute(App& app, const Options& o) {
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const sim::Topology topology(chosen.problem.cluster);
-  const planner::Evaluation e = planner::evaluate(chosen.problem, topology, chosen.plan, !o.trace.empty());
+  planner::EvaluateOptions options;
+  options.record = !o.trace.empty();
+  options.place.slow = slow_ranks(o.slow, chosen.plan.ranks());
+  if (o.fold) options.place = {.fold = *o.fold, .slow = std::move(options.place.slow)};
+  const planner::Evaluation e = planner::evaluate(chosen.problem, topology, chosen.plan, options);
   if (!o.trace.empty()) {
     const Timeline& all = e.simulation.timeline;
     save_text(o.trace, to_chrome_trace(o.window.empty() ? all : within(all, o.window)));
@@ -43,9 +111,10 @@ void execute(App& app, const Options& o) {
     Json out = {{"schema", "orrery.simulation/1"},
                 {"plan", write_fields(chosen.plan)},
                 {"ops", e.simulation.ops},
-                {"classes", e.simulation.classes.size()},
                 {"program_bytes", e.program.footprint_bytes()}};
     out["predicted"] = write_fields(p);
+    out["places"] = Json::array();
+    for (const sim::PlaceReport& r : e.simulation.places) out["places"].push_back(report(r));
     out["shared_links"] = Json::array();
     for (const sim::LinkReport& l : e.simulation.links)
       out["shared_links"].push_back({{"link", l.link.name},
@@ -58,20 +127,10 @@ void execute(App& app, const Options& o) {
              short_name(chosen.plan), format(from_seconds(p.step_time_s)),
              format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)),
              p.tokens_per_s, 100 * p.mfu, format(Bytes{p.peak_memory_bytes}));
-  fmt::print("{} ranks in {} classes, {} op instances, program of {}\n", e.program.binding.ranks(),
-             e.simulation.classes.size(), e.simulation.ops, format(Bytes{e.program.footprint_bytes()}));
-  fmt::print("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "stage", "compute", "recompute",
-             "wait tp", "wait dp", "wait pp", "host", "memory");
-  for (std::size_t i = 0; i < e.simulation.classes.size(); ++i) {
-    const sim::ClassReport& c = e.simulation.classes[i];
-    Time pp{0};
-    for (const auto s : {program::kSend, program::kRecv, program::kGradSend, program::kGradRecv})
-      pp += c.exposed[s];
-    fmt::print("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", i,
-               format(c.forward + c.backward + c.optimizer), format(c.recompute),
-               format(c.exposed[program::kTp]), format(c.exposed[program::kDp]), format(pp), format(c.host),
-               format(Bytes{p.memory[i].total}));
-  }
+  fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.binding.ranks(),
+             e.simulation.places.size(), how(e.fold), e.simulation.ops,
+             format(Bytes{e.program.footprint_bytes()}));
+  print_places(e);
   constexpr std::size_t kMostShown = 5;
   for (std::size_t i = 0; i < std::min(kMostShown, e.simulation.links.size()); ++i) {
     const sim::LinkReport& l = e.simulation.links[i];
@@ -90,6 +149,11 @@ void add_simulate(CLI::App& parent, App& app) {
   auto* trace = command->add_option("--trace", o->trace, "write the timeline (Chrome JSON)");
   command->add_option("--window", o->window, "only what happens between two times of the step, as 0s:500ms")
       ->needs(trace);
+  command->add_option("--slow", o->slow, "slow ranks: RANK:FACTOR on the time of their compute");
+  add_choice<sim::Fold>(
+      *command, "--fold", o->fold,
+      "ranks that act as one: those of a stage, as the slowest of them; those that cannot be told apart, "
+      "exactly; none. Without it classes, or stages where those would be many");
   command->callback([&app, o] { execute(app, *o); });
 }
 

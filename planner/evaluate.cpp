@@ -28,9 +28,9 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
   return m;
 }
 
-// The stage that computes longest decides; its parts add up to the step.
+// The ranks that compute longest decide; its parts add up to the step.
 Breakdown breakdown(const sim::SimulationResult& r) {
-  const auto busiest = std::max_element(r.classes.begin(), r.classes.end(), [](const auto& a, const auto& b) {
+  const auto busiest = std::max_element(r.places.begin(), r.places.end(), [](const auto& a, const auto& b) {
     return a.compute() < b.compute();
   });
   const auto exposed = [&](std::initializer_list<program::Stream> streams) {
@@ -71,7 +71,8 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   return 1;
 }
 
-Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan, bool record) {
+Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
+                    const EvaluateOptions& options) {
   const Scenario& s = problem.scenario;
   Evaluation out;
   out.program = program::compile(s.model, plan, s.training, problem.stack);
@@ -80,10 +81,10 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
   const sim::CostModel cost(problem.device, problem.stack, problem.cluster, links, s.training);
-  const sim::Sharing sharing = sim::share_links(topology, out.program, cost);
-  out.simulation =
-      sim::simulate(out.program, sim::price(out.program, cost), cost.engine_options(record), &sharing);
-  if (record) sim::label(out.program, cost, out.simulation.timeline);
+  const sim::Layout layout = sim::place(topology, out.program, cost, options.place);
+  out.fold = layout.fold;
+  out.simulation = sim::simulate(out.program, layout, cost.engine_options(options.record));
+  if (options.record) sim::label(out.program, cost, out.simulation.timeline);
 
   Predicted& p = out.predicted;
   p.step_time_s = seconds(out.simulation.step);

@@ -5,18 +5,25 @@
 #pragma once
 
 #include "core/plan_file.h"
-#include "sim/cost.h"
+#include "sim/place.h"
 
 namespace orrery::planner {
 
 struct Evaluation {
   program::Program program;
+  sim::Fold fold = sim::Fold::kClasses;  // as it was done
   sim::SimulationResult simulation;
   Predicted predicted;
 };
 
-// Throws Error if the compiled program is not sound. `record` keeps the timeline.
-Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan, bool record);
+struct EvaluateOptions {
+  bool record = false;  // keep the timeline
+  sim::PlaceOptions place{.most_places = 8};
+};
+
+// Throws Error if the compiled program is not sound.
+Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
+                    const EvaluateOptions& options = {});
 
 // Model FLOPs (full attention) of a step over what `ranks` devices could do in `step_s` seconds.
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s);

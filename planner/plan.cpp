@@ -143,7 +143,7 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   Ranked r;
   r.plan = plan;
   r.estimate = estimate;
-  r.predicted = evaluate(problem, topology, plan, false).predicted;
+  r.predicted = evaluate(problem, topology, plan).predicted;
   return r;
 }
 

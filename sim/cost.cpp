@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cost.h"
 
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -35,25 +36,20 @@ const GroupLinks& CostModel::links(program::Group group) const {
 }
 
 Time CostModel::op(const program::Op& op) const {
-  using program::OpKind;
-  switch (op.kind) {
-    case OpKind::kRecv:
-      return Time{0};
-    case OpKind::kSend:
-      return transfer_cost(op.payload, links_.pipeline, cluster_);
-    case OpKind::kAllReduce:
-    case OpKind::kAllReduceMax:
-    case OpKind::kAllGather:
-    case OpKind::kReduceScatter:
-      return collectives_.cost(program::collective_of(op.kind), op.payload, links(op.group)).time;
-    default:
-      return compute_time(device_, math_, element_bytes_, op);
-  }
+  if (program::is_communication(op.kind)) return this->op(op, links(op.group));
+  return compute_time(device_, math_, element_bytes_, op);
 }
 
-Wire CostModel::wire(const program::Op& op) const {
-  if (op.kind == program::OpKind::kSend) return transfer_wire(links_.pipeline, cluster_);
-  return collectives_.cost(program::collective_of(op.kind), op.payload, links(op.group)).wire;
+Time CostModel::op(const program::Op& op, const GroupLinks& links) const {
+  using program::OpKind;
+  if (op.kind == OpKind::kRecv) return Time{0};
+  if (op.kind == OpKind::kSend) return transfer_cost(op.payload, links, cluster_);
+  return collectives_.cost(program::collective_of(op.kind), op.payload, links).time;
+}
+
+Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
+  if (op.kind == program::OpKind::kSend) return transfer_wire(links, cluster_);
+  return collectives_.cost(program::collective_of(op.kind), op.payload, links).wire;
 }
 
 EngineOptions CostModel::engine_options(bool record) const {
@@ -81,13 +77,18 @@ void label(const program::Program& program, const CostModel& cost, Timeline& tim
 }
 
 Durations price(const program::Program& program, const CostModel& cost) {
+  // What a stage passes to itself crosses no link.
+  const GroupLinks self{.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()}};
   Durations out;
   for (const program::RankClass& c : program.classes) {
     auto& segments = out.emplace_back();
     for (const program::Segment& s : c.segments) {
       auto& ops = segments.emplace_back();
       ops.reserve(s.ops.size());
-      for (const program::Op& op : s.ops) ops.push_back(cost.op(op));
+      for (const program::Op& op : s.ops) {
+        const bool inside = op.peer_chunk >= 0 && stage_of_chunk(program.plan, op.peer_chunk) == c.stage;
+        ops.push_back(inside ? cost.op(op, self) : cost.op(op));
+      }
     }
   }
   return out;

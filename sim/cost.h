@@ -35,7 +35,9 @@ class CostModel {
         element_bytes_(activation_bytes(training.precision)) {}
 
   Time op(const program::Op& op) const;
-  Wire wire(const program::Op& op) const;  // of an op that communicates
+  // Of an op that communicates, in a group that has these links.
+  Time op(const program::Op& op, const GroupLinks& links) const;
+  Wire wire(const program::Op& op, const GroupLinks& links) const;
   Bound bound(const program::Op& op) const { return bound_of(device_, math_, op); }
   const GroupLinks& links(program::Group group) const;
   EngineOptions engine_options(bool record) const;

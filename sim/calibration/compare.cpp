@@ -22,6 +22,15 @@ Key key(const Timeline& t, const Slice& s, std::int32_t rank) {
           t.names[static_cast<std::size_t>(s.name)], rank};
 }
 
+// The engine's labels begin with "stage 3".
+std::int32_t stage_of_place(const Timeline& predicted, std::int32_t place) {
+  const auto at = static_cast<std::size_t>(place);
+  constexpr std::string_view kStage = "stage ";
+  if (at >= predicted.rank_labels.size() || !predicted.rank_labels[at].starts_with(kStage)) return place;
+  return static_cast<std::int32_t>(
+      std::strtol(predicted.rank_labels[at].c_str() + kStage.size(), nullptr, 10));
+}
+
 }  // namespace
 
 std::vector<std::int32_t> stages_from_labels(const Timeline& measured) {
@@ -42,7 +51,9 @@ Comparison compare(const Timeline& predicted, const Timeline& measured,
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length());
   std::map<Key, const Slice*> by_key;
-  for (const Slice& s : predicted.slices) by_key[key(predicted, s, s.rank)] = &s;
+  // Of several places of a stage, the first.
+  for (const Slice& s : predicted.slices)
+    by_key.try_emplace(key(predicted, s, stage_of_place(predicted, s.rank)), &s);
   std::map<Key, bool> seen;
   std::map<std::string, OpComparison> ops;
   for (const Slice& s : measured.slices) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The event engine: runs a program against durations and yields its timeline.
+// The event engine: runs a program on a layout and yields its timeline.
 //
-// State is one lane per (rank class, stream). A lane runs its ops in order; an op starts when its waits
-// are met, the host has issued it, and, for a transfer, the other end is there too. A running op is
-// remaining work with a rate: while compute and a collective run on the same device, each is slowed by
-// the profile's overlap factors; while flows share links, each has its max-min fair rate. Events are ordered
-// by (time, sequence), times are integers, so equal input gives equal output everywhere. O(ops log lanes).
+// State is one lane per (place, stream). A lane runs its ops in order; an op starts when its waits are met,
+// the host has issued it, and, where several places meet, all of them are there. A running op is remaining
+// work with a rate: while compute and a collective run on the same device, each is slowed by the profile's
+// overlap factors; while flows share links, each has its max-min fair rate. Events are ordered by time
+// and then as they were caused, times are integers, and rates change between moments, never within one: equal
+// input gives equal output everywhere, and a place that stands for many ranks has, to the picosecond, what
+// each of them has alone. O(ops log lanes).
 //
 // Invariants: lanes never run backwards in time; the step is at least any lane's busy time.
 #pragma once
@@ -16,12 +18,9 @@
 
 #include "core/timeline.h"
 #include "program/program.h"
-#include "sim/network/sharing.h"
+#include "sim/engine/layout.h"
 
 namespace orrery::sim {
-
-// Duration of each op: [class][segment][op]. A receive's own duration is unused: its send decides.
-using Durations = std::vector<std::vector<std::vector<Time>>>;
 
 struct EngineOptions {
   double compute_slowdown = 1.0;        // of compute while a collective runs on the device
@@ -31,8 +30,10 @@ struct EngineOptions {
   bool record = true;                   // keep slices
 };
 
-// Where a rank's compute stream spent the step. The parts add up to the step exactly.
-struct ClassReport {
+// Where the compute stream of a place's ranks spent the step. The parts add up to the step exactly.
+struct PlaceReport {
+  std::int32_t stage = 0;
+  std::int64_t ranks = 1, first_rank = 0;
   Time forward, backward, recompute, optimizer;
   std::array<Time, program::kStreamCount> exposed{};  // compute waited for this stream
   Time host;                                          // compute waited to be issued
@@ -40,23 +41,27 @@ struct ClassReport {
   Time compute() const { return forward + backward + recompute + optimizer; }
 };
 
-// A link that flows of several patterns met on.
+// A link that flows of several lanes met on.
 struct LinkReport {
   SharedLink link;
-  Time lost;  // by the flows it held back, over what they take alone; summed over stages and streams
+  // By the flows it held back, over what they take alone: of a stage's ranks on average, summed over stages
+  // and streams.
+  Time lost;
 };
 
 struct SimulationResult {
   Time step;
   std::int64_t ops = 0;  // op instances walked
-  std::vector<ClassReport> classes;
+  std::vector<PlaceReport> places;
   std::vector<LinkReport> links;  // that were shared, the one that cost most time first
   Timeline timeline;
 };
 
-// Throws Error naming the ops at the heads of their lanes if the program cannot finish. `sharing` says
-// which links ops share; without it none do.
+// Throws Error naming the ops at the heads of their lanes if the program cannot finish.
+SimulationResult simulate(const program::Program& program, const Layout& layout,
+                          const EngineOptions& options);
+// A place for each stage, and no links.
 SimulationResult simulate(const program::Program& program, const Durations& durations,
-                          const EngineOptions& options, const Sharing* sharing = nullptr);
+                          const EngineOptions& options);
 
 }  // namespace orrery::sim

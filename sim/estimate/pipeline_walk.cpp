@@ -28,7 +28,10 @@ std::int64_t home(const PipelineShape& s, std::int64_t chunk) {
 void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>& order,
                    const PipelineCosts& costs, PipelineTimes& out) {
   const std::int64_t total_chunks = s.p * s.v;
-  const std::int64_t hop = s.p > 1 ? costs.transfer : 0;
+  // To the stage of another chunk.
+  const auto hop = [&](std::int64_t from, std::int64_t chunk) {
+    return chunk < 0 || chunk >= total_chunks || home(s, chunk) == from ? 0 : costs.transfer;
+  };
   constexpr std::int64_t kNotYet = -1;
   // When the output of (chunk, micro-batch) has arrived at its consumer.
   std::vector<std::int64_t> forward_there(static_cast<std::size_t>(total_chunks * s.m), kNotYet);
@@ -86,13 +89,13 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
       place.peak = std::max(place.peak, live[i] + cost.peak);
       live[i] += cost.net;
       if (slot.work == Work::kForward) {
-        sent[i] = std::max(sent[i], end) + hop;
+        sent[i] = std::max(sent[i], end) + hop(stage, g + 1);
         forward_there[index(g, slot.micro_batch, s.m)] = sent[i];
         if (g + 1 < total_chunks) release(g + 1);
         continue;
       }
       if (slot.work != Work::kBackwardWeight) {
-        grad_sent[i] = std::max(grad_sent[i], end) + hop;
+        grad_sent[i] = std::max(grad_sent[i], end) + hop(stage, g - 1);
         backward_there[index(g, slot.micro_batch, s.m)] = grad_sent[i];
         if (g > 0) release(g - 1);
       }

@@ -42,6 +42,7 @@ class FairShares {
   std::span<const Use> uses(std::int32_t activity) const;
   std::int64_t capacity(std::int32_t link) const { return capacity_[static_cast<std::size_t>(link)]; }
   std::size_t activities() const { return first_.size() - 1; }
+  std::size_t links() const { return capacity_.size(); }
 
   // The rates of activities that run at once, each with its limit. The result is valid until the next call.
   // An activity without links has its limit.

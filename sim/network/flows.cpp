@@ -2,48 +2,15 @@
 #include "sim/network/flows.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "core/error.h"
+#include "core/hash.h"
+#include "sim/network/equitable.h"
 #include "sim/network/fair_shares.h"
 
 namespace orrery::sim {
 namespace {
-
-std::uint64_t mix(std::uint64_t h) {  // SplitMix64
-  h += 0x9e3779b97f4a7c15ULL;
-  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  h = (h ^ (h >> 27)) * 0x94d049bb133111ebULL;
-  return h ^ (h >> 31);
-}
-
-// Numbers 0, 1, .. in place of colours, in order of first appearance.
-class Numbering {
- public:
-  // Returns how many there are.
-  std::size_t operator()(const std::vector<std::uint64_t>& colours, std::vector<std::uint32_t>& out) {
-    const std::size_t slots = std::bit_ceil(2 * colours.size() + 1);
-    table_.assign(slots, {0, kEmpty});
-    out.resize(colours.size());
-    std::uint32_t next = 0;
-    for (std::size_t i = 0; i < colours.size(); ++i) {
-      std::size_t at = colours[i] & (slots - 1);
-      while (table_[at].number != kEmpty && table_[at].colour != colours[i]) at = (at + 1) & (slots - 1);
-      if (table_[at].number == kEmpty) table_[at] = {colours[i], next++};
-      out[i] = table_[at].number;
-    }
-    return next;
-  }
-
- private:
-  static constexpr std::uint32_t kEmpty = UINT32_MAX;
-  struct Slot {
-    std::uint64_t colour;
-    std::uint32_t number;
-  };
-  std::vector<Slot> table_;
-};
 
 __extension__ using Wide = __int128;
 constexpr Wide kPicoseconds = 1'000'000'000'000;
@@ -92,67 +59,52 @@ Flows::Classes Flows::each_its_own() const {
   return out;
 }
 
-Flows::Classes Flows::equitable() const {
-  std::vector<std::uint64_t> link(network_.links(), 0), flow(size());
+Flows::Classes Flows::alike() const {
+  constexpr auto kUnused = UINT32_MAX;
+  std::vector<std::uint32_t> id(network_.links(), kUnused);
+  std::vector<std::uint64_t> flow(size()), link;
   std::vector<LinkId> used;
+  Uses uses{first_, {}, {}};
+  uses.things.reserve(links_.size());
   for (const LinkId l : links_) {
-    if (link[l] != 0) continue;
-    used.push_back(l);
-    link[l] = mix(static_cast<std::uint64_t>(network_.capacity(l)));
+    if (id[l] == kUnused) {
+      id[l] = static_cast<std::uint32_t>(used.size());
+      used.push_back(l);
+      link.push_back(static_cast<std::uint64_t>(network_.capacity(l)));
+    }
+    uses.things.push_back(id[l]);
   }
   for (std::size_t f = 0; f < size(); ++f)
-    flow[f] = mix(static_cast<std::uint64_t>(bytes_[f]) ^ mix(static_cast<std::uint64_t>(start_[f].value)));
-  std::vector<std::uint64_t> sums(network_.links()), colours;
-  Numbering number;
-  Classes out;
-  std::vector<std::uint32_t> of_used;
-  std::size_t before = 0, flow_classes = 0, link_classes = 0;
-  while (true) {
-    // Sums do not depend on the order of links of a flow, nor of flows of a link.
-    for (const LinkId l : used) sums[l] = 0;
-    for (std::size_t f = 0; f < size(); ++f) {
-      std::uint64_t sum = 0;
-      for (std::size_t i = first_[f]; i < first_[f + 1]; ++i) sum += mix(link[links_[i]]);
-      flow[f] = mix(flow[f] ^ sum);
-      const std::uint64_t mine = mix(flow[f]);
-      for (std::size_t i = first_[f]; i < first_[f + 1]; ++i) sums[links_[i]] += mine;
-    }
-    colours.clear();
-    for (const LinkId l : used) colours.push_back(link[l] = mix(link[l] ^ sums[l]));
-    flow_classes = number(flow, out.of_flow);
-    link_classes = number(colours, of_used);
-    if (flow_classes + link_classes == before) break;
-    before = flow_classes + link_classes;
-  }
+    flow[f] = static_cast<std::uint64_t>(bytes_[f]) ^ mix(static_cast<std::uint64_t>(start_[f].value));
+  Partition classes = equitable(uses, std::move(flow), std::move(link));
 
-  out.representative.resize(flow_classes);
-  std::vector<std::int64_t> flows_of(out.representative.size(), 0);
+  Classes out;
+  out.of_flow = std::move(classes.users);
+  out.representative.resize(classes.user_classes);
+  std::vector<std::int64_t> flows_of(classes.user_classes, 0), links_of(classes.thing_classes, 0);
   for (std::size_t f = size(); f-- > 0;) {
     out.representative[out.of_flow[f]] = f;
     ++flows_of[out.of_flow[f]];
   }
-  out.capacity.resize(link_classes);
-  std::vector<std::int64_t> links_of(out.capacity.size(), 0);
-  std::vector<std::int32_t> of_link(network_.links(), -1);
+  out.capacity.resize(classes.thing_classes);
   for (std::size_t i = 0; i < used.size(); ++i) {
-    of_link[used[i]] = static_cast<std::int32_t>(of_used[i]);
-    out.capacity[of_used[i]] = network_.capacity(used[i]);
-    ++links_of[of_used[i]];
+    out.capacity[classes.things[i]] = network_.capacity(used[i]);
+    ++links_of[classes.things[i]];
   }
   for (std::size_t c = 0; c < out.representative.size(); ++c) {
-    auto& uses = out.uses.emplace_back();
+    auto& mine = out.uses.emplace_back();
     const std::size_t f = out.representative[c];
     for (std::size_t i = first_[f]; i < first_[f + 1]; ++i) {
-      const std::int32_t l = of_link[links_[i]];
-      const auto same = std::find_if(uses.begin(), uses.end(), [&](const auto& u) { return u.link == l; });
-      if (same != uses.end()) {
+      const auto l = static_cast<std::int32_t>(classes.things[uses.things[i]]);
+      const auto same = std::find_if(mine.begin(), mine.end(), [&](const auto& u) { return u.link == l; });
+      if (same != mine.end()) {
         ++same->weight;
       } else {
-        uses.push_back({l, 1});
+        mine.push_back({l, 1});
       }
     }
     // All flows of the class spread evenly over all links of a class.
-    for (FairShares::Use& u : uses) {
+    for (FairShares::Use& u : mine) {
       const std::int64_t crossings = u.weight * flows_of[c],
                          links = links_of[static_cast<std::size_t>(u.link)];
       if (crossings % links != 0) throw Error("flow classes are not equitable");  // two colours fell together
@@ -163,7 +115,7 @@ Flows::Classes Flows::equitable() const {
 }
 
 FlowTimes Flows::run(bool fold) const {
-  const Classes classes = fold ? equitable() : each_its_own();
+  const Classes classes = fold ? alike() : each_its_own();
   FlowTimes out;
   out.classes = classes.representative.size();
   FairShares shares(classes.capacity);

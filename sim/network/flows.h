@@ -4,9 +4,8 @@
 //
 // A flow waits for its route's latency and then has its max-min fair rate, which grows when others end. Time
 // is whole picoseconds and bytes are counted exactly. Flows that cannot be told apart are one class with a
-// weight: classes are the coarsest equitable partition of flows and links (colour refinement: flows of a
-// class use as many links of each class of links, links of a class carry as many flows of each class of
-// flows), so a uniform all-to-all of 1,024 hosts is a handful of activities instead of a million.
+// weight (equitable.h), so a uniform all-to-all of 1,024 hosts is a handful of activities instead of a
+// million.
 //
 //   Flows flows(network);
 //   network.route(0, 12, path);
@@ -39,7 +38,7 @@ class Flows {
  private:
   struct Classes;
   Classes each_its_own() const;
-  Classes equitable() const;
+  Classes alike() const;
 
   const Network& network_;
   std::vector<std::size_t> first_{0};  // by flow, into links_

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace orrery::sim {
 namespace {
@@ -51,12 +52,8 @@ std::optional<Port> port_named(std::string_view name) {
 
 std::uint64_t route_hash(const Fabric& fabric, Port from, Port to) {
   std::uint64_t h = static_cast<std::uint64_t>(fabric.seed);
-  for (const std::int64_t v : {from.node, from.rail, to.node, to.rail}) {
-    h += static_cast<std::uint64_t>(v) + 0x9e3779b97f4a7c15ULL;  // SplitMix64
-    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    h = (h ^ (h >> 27)) * 0x94d049bb133111ebULL;
-    h ^= h >> 31;
-  }
+  for (const std::int64_t v : {from.node, from.rail, to.node, to.rail})
+    h = mix(h + static_cast<std::uint64_t>(v));
   return h;
 }
 

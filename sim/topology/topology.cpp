@@ -13,11 +13,38 @@ namespace {
 // bus bandwidth of 434 GB/s in a ring of 20 racks and 829 in a tree of two (coreweave/nccl-tests@cb86553).
 constexpr std::size_t kMostChannels = 9;
 
+void merge(std::vector<LinkLoads::Load>& loads) {
+  std::sort(loads.begin(), loads.end(), [](const auto& a, const auto& b) { return a.link < b.link; });
+  std::size_t kept = 0;
+  for (const LinkLoads::Load& l : loads) {
+    if (kept > 0 && loads[kept - 1].link == l.link) {
+      loads[kept - 1].weight += l.weight;
+    } else {
+      loads[kept++] = l;
+    }
+  }
+  loads.resize(kept);
+}
+
+// Members at(0), at(1), ..
+template <class At>
+void lay_in_domains(std::int64_t size, At at, std::int64_t domain, GroupLinks& out) {
+  std::int64_t before = -1, here = 0;
+  out.domains = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t d = at(i) / domain;
+    here = d == before ? here + 1 : 1;
+    out.domains += d != before;
+    out.per_domain = std::max(out.per_domain, here);
+    before = d;
+  }
+}
+
 }  // namespace
 
 LinkLoads::LinkLoads(const Network& network) : network_(network), load_(network.links()) {}
 
-void LinkLoads::add_flow(std::int64_t from, std::int64_t to, std::int64_t weight) {
+void LinkLoads::add(std::int64_t from, std::int64_t to, std::int64_t weight, Added* added) {
   if (network_.adaptive()) flows_.resize(load_.size());
   network_.route(from, to, path_, network_.adaptive() ? &flows_ : nullptr);
   for (const LinkId l : path_) {
@@ -25,10 +52,21 @@ void LinkLoads::add_flow(std::int64_t from, std::int64_t to, std::int64_t weight
     load_[l] += weight;
     if (!flows_.empty()) flows_[l] += static_cast<double>(weight) / static_cast<double>(kWhole);
   }
-  extra_latency_ = std::max(extra_latency_, network_.extra_latency(path_));
+  const Time extra = network_.extra_latency(path_);
+  extra_latency_ = std::max(extra_latency_, extra);
+  if (added == nullptr) return;
+  for (const LinkId l : path_) added->loads.push_back({l, weight});
+  added->extra_latency = std::max(added->extra_latency, extra);
 }
 
-void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t domain) {
+void LinkLoads::add_flow(std::int64_t from, std::int64_t to, Added* added) {
+  if (added != nullptr) *added = {};
+  add(from, to, kWhole, added);
+  if (added != nullptr) merge(added->loads);
+}
+
+void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t domain, Added* added) {
+  if (added != nullptr) *added = {};
   // Where the members of each domain begin.
   starts_.clear();
   std::size_t channels = members.size();
@@ -38,11 +76,12 @@ void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t dom
     starts_.push_back(i);
   }
   if (starts_.size() == 1) {
-    for (std::size_t i = 0; i < members.size(); ++i) add_flow(members[i], members[(i + 1) % members.size()]);
+    for (std::size_t i = 0; i < members.size(); ++i)
+      add(members[i], members[(i + 1) % members.size()], kWhole, added);
+    if (added != nullptr) merge(added->loads);
     return;
   }
   channels = std::min({channels, members.size() - starts_.back(), kMostChannels});
-  channels_ = std::max(channels_, static_cast<std::int64_t>(channels));
   const auto share = [&](std::size_t of) {
     return static_cast<std::int64_t>(of) * kWhole / static_cast<std::int64_t>(channels);
   };
@@ -54,10 +93,13 @@ void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t dom
     for (std::size_t i = 0; here.size() > 1 && i < here.size(); ++i) {
       const std::size_t to = (i + 1) % here.size();
       if (const std::size_t through = channels - (to < channels); through > 0)
-        add_flow(here[i], here[to], share(through));
+        add(here[i], here[to], share(through), added);
     }
-    for (std::size_t c = 0; c < channels; ++c) add_flow(here[c], next[c], share(1));
+    for (std::size_t c = 0; c < channels; ++c) add(here[c], next[c], share(1), added);
   }
+  if (added == nullptr) return;
+  added->channels = static_cast<std::int64_t>(channels);
+  merge(added->loads);
 }
 
 void LinkLoads::clear() {
@@ -67,17 +109,34 @@ void LinkLoads::clear() {
   }
   used_.clear();
   extra_latency_ = Time{0};
-  channels_ = 1;
 }
 
 std::pair<Bandwidth, LinkId> LinkLoads::bandwidth() const {
-  const auto slower = [&](LinkId a, LinkId b) {
-    return static_cast<double>(network_.capacity(a)) * static_cast<double>(load_[b]) <
-           static_cast<double>(network_.capacity(b)) * static_cast<double>(load_[a]);
+  return slowest(used_, [](LinkId l) { return l; });
+}
+
+std::pair<Bandwidth, LinkId> LinkLoads::bandwidth(std::span<const Load> part) const {
+  return slowest(part, [](const Load& l) { return l.link; });
+}
+
+template <class Links, class Id>
+std::pair<Bandwidth, LinkId> LinkLoads::slowest(const Links& links, Id id) const {
+  const auto slower = [&](const auto& a, const auto& b) {
+    return static_cast<double>(network_.capacity(id(a))) * static_cast<double>(load_[id(b)]) <
+           static_cast<double>(network_.capacity(id(b))) * static_cast<double>(load_[id(a)]);
   };
-  const auto least = std::min_element(used_.begin(), used_.end(), slower);
-  if (least == used_.end()) return {Bandwidth{std::numeric_limits<std::int64_t>::max()}, 0};
-  return {Bandwidth{mul_div(network_.capacity(*least), kWhole, load_[*least])}, *least};
+  const auto least = std::min_element(links.begin(), links.end(), slower);
+  if (least == links.end()) return {Bandwidth{std::numeric_limits<std::int64_t>::max()}, 0};
+  const LinkId l = id(*least);
+  return {Bandwidth{mul_div(network_.capacity(l), kWhole, load_[l])}, l};
+}
+
+GroupLinks group_shape(std::span<const std::int64_t> members, std::int64_t domain) {
+  GroupLinks out;
+  out.ranks = static_cast<std::int64_t>(members.size());
+  lay_in_domains(
+      out.ranks, [&](std::int64_t i) { return members[static_cast<std::size_t>(i)]; }, domain, out);
+  return out;
 }
 
 Topology::Topology(const Cluster& cluster) : cluster_(cluster), network_(cluster) {}
@@ -122,15 +181,8 @@ GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
   }
   std::tie(out.ring, out.bottleneck) = loads.bandwidth();
   out.extra_latency = loads.extra_latency();
-  std::int64_t before = -1, here = 0;
-  out.domains = 0;
-  for (std::int64_t i = 0; i < size; ++i) {
-    const std::int64_t at = i * stride / domain;
-    here = at == before ? here + 1 : 1;
-    out.domains += at != before;
-    out.per_domain = std::max(out.per_domain, here);
-    before = at;
-  }
+  lay_in_domains(
+      size, [stride](std::int64_t i) { return i * stride; }, domain, out);
   return out;
 }
 

@@ -34,19 +34,35 @@ struct GroupLinks {
 class LinkLoads {
  public:
   static constexpr std::int64_t kWhole = 1 << 20;
+  // What one ring, or one flow, puts on links: each link once, in order.
+  struct Load {
+    LinkId link;
+    std::int64_t weight;
+  };
+  struct Added {
+    std::vector<Load> loads;
+    Time extra_latency;         // of its longest route
+    std::int64_t channels = 1;  // of a ring
+  };
   explicit LinkLoads(const Network& network);
-  void add_ring(std::span<const std::int64_t> members, std::int64_t domain);
-  void add_flow(std::int64_t from, std::int64_t to, std::int64_t weight = kWhole);
+  // `added`, where given, says what was added.
+  void add_ring(std::span<const std::int64_t> members, std::int64_t domain, Added* added = nullptr);
+  void add_flow(std::int64_t from, std::int64_t to, Added* added = nullptr);
   void clear();
 
   std::int64_t operator[](LinkId l) const { return load_[l]; }
   const std::vector<LinkId>& used() const { return used_; }
   // The bandwidth at which all of it passes at once, and the link that bounds it.
   std::pair<Bandwidth, LinkId> bandwidth() const;
+  // The same of a part of it while all of it passes.
+  std::pair<Bandwidth, LinkId> bandwidth(std::span<const Load> part) const;
   Time extra_latency() const { return extra_latency_; }  // of the longest route so far
-  std::int64_t channels() const { return channels_; }    // the most that a ring had
 
  private:
+  void add(std::int64_t from, std::int64_t to, std::int64_t weight, Added* added);
+  template <class Links, class Id>
+  std::pair<Bandwidth, LinkId> slowest(const Links& links, Id id) const;
+
   const Network& network_;
   std::vector<std::int64_t> load_;
   std::vector<LinkId> used_;
@@ -54,8 +70,10 @@ class LinkLoads {
   Path path_;
   std::vector<std::size_t> starts_;
   Time extra_latency_{0};
-  std::int64_t channels_ = 1;
 };
+
+// Of members in the order of a ring: how many, and how they lie in scale-up domains.
+GroupLinks group_shape(std::span<const std::int64_t> members, std::int64_t domain);
 
 class Topology {
  public:

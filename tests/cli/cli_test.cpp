@@ -129,6 +129,28 @@ TEST(Cli, TheAnswerCarriesWhatItPromises) {
   }
 }
 
+TEST(Cli, SimulateFoldsRanksAsItSays) {
+  const std::string file = scenario("llama3-70b-p4d");
+  const auto simulate = [&](const std::string& options) {
+    const Output o = orrery("simulate --json " + options + " " + file);
+    EXPECT_EQ(o.code, 0) << o.out;
+    return parse_json(o.out, "out");
+  };
+  const Json folded = simulate(""), ranks = simulate("--fold ranks"), slow = simulate("--slow 9:1.2");
+  EXPECT_EQ(folded["places"].size(), 2U);
+  EXPECT_EQ(ranks["places"].size(), 64U);
+  EXPECT_EQ(folded["predicted"], ranks["predicted"]);
+  // Of each of two stages: the rank, the one it shares a NIC with, the other six of its node, and their data groups.
+  EXPECT_EQ(slow["places"].size(), 12U);
+  EXPECT_GT(slow["predicted"]["step_time_s"], folded["predicted"]["step_time_s"]);
+  for (const char* wrong : {"--slow 64:2", "--slow 3", "--slow 3:0.5", "--slow x:2"}) {
+    const Output o = orrery(std::string("simulate ") + wrong + " " + file);
+    EXPECT_EQ(o.code, 3) << wrong << o.out;
+    EXPECT_NE(o.out.find("a rank from 0 to 63, a factor from 1 to 100"), std::string::npos) << o.out;
+  }
+  EXPECT_NE(orrery("simulate --fold some " + file).out.find("{stages,classes,ranks}"), std::string::npos);
+}
+
 TEST(Cli, OutputIsTheSameForOneAndTwoThreads) {
   const auto without_seconds = [](std::string text) {
     Json j = parse_json(text, "out");

@@ -44,12 +44,10 @@ TEST(CaseStudy, Llama70bFits40GbOnlyWith16BitGradients) {
   Problem p = scenario("llama3-70b-p4d");
   const sim::Topology topology(p.cluster);
   const double capacity = static_cast<double>(p.device.memory.value) * (1 - p.scenario.search.memory_margin);
-  EXPECT_LT(static_cast<double>(
-                planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes),
+  EXPECT_LT(static_cast<double>(planner::evaluate(p, topology, *p.scenario.plan).predicted.peak_memory_bytes),
             capacity);
   p.scenario.training.precision = Precision::kMegatron;
-  EXPECT_GT(static_cast<double>(
-                planner::evaluate(p, topology, *p.scenario.plan, false).predicted.peak_memory_bytes),
+  EXPECT_GT(static_cast<double>(planner::evaluate(p, topology, *p.scenario.plan).predicted.peak_memory_bytes),
             capacity);
 }
 
@@ -62,7 +60,7 @@ TEST(CaseStudy, Llama70bDaysAndDollars) {
   const double flops = 6.0 * static_cast<double>(count_parameters(p.scenario.model)) * 500e6;
   EXPECT_NEAR(flops, 2.1e20, 0.03e20);
   EXPECT_NEAR(flops / (64 * 312e12 * 0.40) / 3600, 7.3, 0.1);  // hours at 40 % MFU
-  const Predicted x = planner::evaluate(p, sim::Topology(p.cluster), *p.scenario.plan, false).predicted;
+  const Predicted x = planner::evaluate(p, sim::Topology(p.cluster), *p.scenario.plan).predicted;
   EXPECT_LT(x.days, 0.5);
   EXPECT_NEAR(x.cost_usd, 8 * 32.7726 * x.days * 24, 0.01);
   EXPECT_GT(x.cost_usd, 1500);
@@ -117,9 +115,9 @@ TEST(CaseStudy, FlashAttentionSavesTheScores) {
   Problem p = scenario("llama2-7b-8k-a100");
   const Plan plan{.dp = 8, .zero = 1, .micro_batch = 1, .micro_batches = 8};
   const sim::Topology topology(p.cluster);
-  const Predicted flash = planner::evaluate(p, topology, plan, false).predicted;
+  const Predicted flash = planner::evaluate(p, topology, plan).predicted;
   p.stack.flash_attention = false;
-  const Predicted naive = planner::evaluate(p, topology, plan, false).predicted;
+  const Predicted naive = planner::evaluate(p, topology, plan).predicted;
   // 32 layers x 32 heads x 8192^2 x 2 bytes = 128 GiB of scores that FlashAttention never stores.
   const double scores = 32.0 * 32 * 8192 * 8192 * 2;
   EXPECT_NEAR(static_cast<double>(naive.peak_memory_bytes - flash.peak_memory_bytes) / scores, 1.06, 0.1);
@@ -139,7 +137,7 @@ TEST(CaseStudy, Climate) {
   p.scenario.training.precision = Precision::kFp32;
   p.scenario.training.math = Math::kTf32;
   const auto gigabytes = [&] {
-    return static_cast<double>(planner::evaluate(p, topology, plan, false).predicted.peak_memory_bytes) / 1e9;
+    return static_cast<double>(planner::evaluate(p, topology, plan).predicted.peak_memory_bytes) / 1e9;
   };
   EXPECT_NEAR(gigabytes(), 77.5, 0.5);
   p.stack = load_stack("megatron-core", {}, data);

@@ -12,7 +12,7 @@
 #include "planner/evaluate.h"
 #include "planner/search.h"
 #include "program/schedule.h"
-#include "sim/network/sharing.h"
+#include "sim/place.h"
 
 namespace orrery {
 namespace {
@@ -66,10 +66,9 @@ Time engine(const Problem& p, const sim::Topology& topology, const program::Prog
             const Plan& plan, bool sharing) {
   const sim::PlanLinks links = sim::plan_links(topology, plan);
   const sim::CostModel cost(p.device, p.stack, p.cluster, links, p.scenario.training);
-  const sim::Sharing shared = sim::share_links(topology, program, cost);
-  return sim::simulate(program, sim::price(program, cost), cost.engine_options(false),
-                       sharing ? &shared : nullptr)
-      .step;
+  const sim::EngineOptions options = cost.engine_options(false);
+  if (!sharing) return sim::simulate(program, sim::price(program, cost), options).step;
+  return sim::simulate(program, sim::place(topology, program, cost), options).step;
 }
 
 void compare_all(bool contention, unsigned seed, double worst, double at_95, double at_98) {

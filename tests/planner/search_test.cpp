@@ -173,7 +173,7 @@ TEST(Plan, CostIsWholeNodesTimesHours) {
   p.cluster.node_hour = from_dollars(10);
   p.scenario.training.tokens = 1e9;
   const Plan plan{.tp = 8, .dp = 2, .zero = 1, .micro_batches = 32};
-  const Predicted x = evaluate(p, sim::Topology(p.cluster), plan, false).predicted;
+  const Predicted x = evaluate(p, sim::Topology(p.cluster), plan).predicted;
   EXPECT_NEAR(x.days, 1e9 / x.tokens_per_s / 86400, 1e-12);
   EXPECT_NEAR(x.cost_usd, 2 * 10 * x.days * 24, 1e-9);
 }

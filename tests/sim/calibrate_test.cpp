@@ -33,7 +33,7 @@ Problem truth() {
 }
 
 planner::Evaluation run(const Problem& p, const Plan& plan) {
-  return planner::evaluate(p, sim::Topology(p.cluster), plan, true);
+  return planner::evaluate(p, sim::Topology(p.cluster), plan, {.record = true});
 }
 
 TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {

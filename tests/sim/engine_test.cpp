@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "core/error.h"
+#include "sim/engine/events.h"
 
 namespace orrery::sim {
 namespace {
@@ -53,8 +56,8 @@ TEST(Engine, AWaitHoldsAnOpBack) {
       single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
   const SimulationResult r = simulate(p, times({100, 250, 50}), {});
   EXPECT_EQ(r.step.value, 400);
-  EXPECT_EQ(r.classes[0].exposed[program::kTp].value, 250);
-  EXPECT_EQ(r.classes[0].compute().value, 150);
+  EXPECT_EQ(r.places[0].exposed[program::kTp].value, 250);
+  EXPECT_EQ(r.places[0].compute().value, 150);
 }
 
 // d waits for c from 100 on, but c waited for b: 200 of it is due to b's stream.
@@ -63,29 +66,30 @@ TEST(Engine, AGapIsDueToWhatWasWaitedForInTheEnd) {
                             op("c", program::kTp, {0, 0, 1}), op("d", program::kCompute, {0, 1})});
   const SimulationResult r = simulate(p, times({100, 300, 100, 50}), {});
   EXPECT_EQ(r.step.value, 450);
-  EXPECT_EQ(r.classes[0].exposed[program::kDp].value, 200);
-  EXPECT_EQ(r.classes[0].exposed[program::kTp].value, 100);
-  EXPECT_EQ(r.classes[0].host.value, 0);
+  EXPECT_EQ(r.places[0].exposed[program::kDp].value, 200);
+  EXPECT_EQ(r.places[0].exposed[program::kTp].value, 100);
+  EXPECT_EQ(r.places[0].host.value, 0);
 }
 
-// Two streams' flows on one link of 10 GB/s: latencies and rates alone, by op.
+// Streams' flows on one link of 10 GB/s: by op, how long it takes alone, its latency and its rate.
 constexpr Bandwidth kLink{10'000'000'000};
 constexpr std::int64_t kAll = kLink.value;
-Sharing one_link(std::vector<Sharing::Flow> flows) {
-  Sharing s;
-  s.links.push_back({"a > b", 1, kLink});
-  s.shares = FairShares({kLink.value});
-  for (std::size_t i = 0; i < flows.size(); ++i) s.shares.add({{0, 1}});
-  s.ops = {{std::move(flows)}};
-  return s;
+Layout one_link(const Program& p, std::vector<OpCost> costs) {
+  Layout out = by_stage(p, times({}));
+  out.links.push_back({"a > b", 1, kLink});
+  out.shared_link = {0};
+  out.shares = FairShares({kLink.value});
+  for (Meeting& m : out.meetings) m.activity = out.shares.add({{0, 1}});
+  out.costs = {{std::move(costs)}};
+  return out;
 }
 
 // a flows alone for 20, then both at half their rate: a ends at 20 + 2 x 80 = 180, when b has 20 left.
 TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
   const Program p = single({op("a", program::kTp), op("b", program::kDp)});
-  const Sharing s = one_link({{0, Time{0}, kAll}, {1, Time{20}, kAll}});
+  const Layout l = one_link(p, {{Time{100}, Time{0}, kAll}, {Time{120}, Time{20}, kAll}});
   EngineOptions o;
-  const SimulationResult r = simulate(p, times({100, 120}), o, &s);
+  const SimulationResult r = simulate(p, l, o);
   ASSERT_EQ(r.timeline.slices.size(), 2U);
   EXPECT_EQ(r.timeline.slices[0].end.value, 180);
   EXPECT_EQ(r.timeline.slices[1].end.value, 200);
@@ -99,8 +103,8 @@ TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
 // A flow that cannot use its half leaves the rest: 4 and 6 of 10 GB/s. b alone would need 60 at 10.
 TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
   const Program p = single({op("a", program::kTp), op("b", program::kDp)});
-  const Sharing s = one_link({{0, Time{0}, 4 * kAll / 10}, {1, Time{0}, kAll}});
-  const SimulationResult r = simulate(p, times({100, 60}), {}, &s);
+  const Layout l = one_link(p, {{Time{100}, Time{0}, 4 * kAll / 10}, {Time{60}, Time{0}, kAll}});
+  const SimulationResult r = simulate(p, l, {});
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[0].end.value), 100, 1);
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[1].end.value), 100, 1);
 }
@@ -108,11 +112,11 @@ TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
 // Compute that slows a collective by 2 leaves the other half of the link to another.
 TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
   const Program p = single({op("c", program::kCompute), op("a", program::kTp), op("b", program::kDp)});
-  Sharing s = one_link({{-1, Time{0}, 0}, {1, Time{0}, kAll}, {2, Time{0}, kAll}});
+  const Layout l = one_link(p, {{Time{400}}, {Time{100}, Time{0}, kAll}, {Time{100}, Time{0}, kAll}});
   EngineOptions o;
   o.communication_slowdown = 4;
   // Each may use 2.5 of 10 beside compute: four times as slow, and the link is not what bounds them.
-  const SimulationResult r = simulate(p, times({400, 100, 100}), o, &s);
+  const SimulationResult r = simulate(p, l, o);
   EXPECT_EQ(r.step.value, 400);
   EXPECT_TRUE(r.links.empty());
 }
@@ -134,7 +138,7 @@ TEST(Engine, TheHostLimitsShortOps) {
   o.host_op = Time{1000};
   const SimulationResult r = simulate(p, times({10, 10, 10}), o);
   EXPECT_EQ(r.step.value, 3010);
-  EXPECT_EQ(r.classes[0].host.value, 2980);
+  EXPECT_EQ(r.places[0].host.value, 2980);
   o.host_op = Time{0};
   o.host_segment = Time{1000};  // a graph is launched once
   EXPECT_EQ(simulate(p, times({10, 10, 10}), o).step.value, 1030);
@@ -148,6 +152,37 @@ TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("a of forward"), std::string::npos) << e.what();
   }
+}
+
+// However moments coincide, events come in the order of time; at one time, first those that were pushed
+// first.
+TEST(Events, ComeInTheOrderOfTime) {
+  constexpr unsigned kSeed = 5;
+  std::printf("seed %u\n", kSeed);
+  std::mt19937 random(kSeed);
+  Events<std::pair<std::int64_t, int>> events;
+  std::int64_t now = 0;
+  int pushed = 0, popped = 0, last = -1;
+  for (int i = 0; i < 20'000; ++i) {
+    if (events.empty() || (pushed < 10'000 && random() % 2 == 0)) {
+      if (pushed == 10'000) break;
+      const std::int64_t time = now + random() % 8;
+      events.push(time, {time, pushed++});
+      continue;
+    }
+    const std::int64_t next = events.next();
+    const auto [time, number] = events.pop();
+    ASSERT_EQ(time, next);
+    ASSERT_GE(time, now);
+    if (time == now) {
+      ASSERT_GT(number, last);
+    }
+    now = time;
+    last = number;
+    ++popped;
+  }
+  EXPECT_EQ(popped, 10'000);
+  EXPECT_TRUE(events.empty());
 }
 
 Program pipelined(std::int64_t p, std::int64_t m, Schedule s) {
@@ -180,7 +215,7 @@ TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
        {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
     const Program p = pipelined(4, 8, s);
     const SimulationResult r = simulate(p, constant(p, 1000), {});
-    for (const ClassReport& c : r.classes) {
+    for (const PlaceReport& c : r.places) {
       Time sum = c.compute() + c.host;
       for (const Time t : c.exposed) sum += t;
       EXPECT_EQ(sum, r.step) << name_of(s);

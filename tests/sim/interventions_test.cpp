@@ -13,7 +13,7 @@
 #include "exec/run.h"
 #include "planner/evaluate.h"
 #include "sim/calibration/calibrate.h"
-#include "sim/network/sharing.h"
+#include "sim/place.h"
 
 namespace orrery {
 namespace {
@@ -24,9 +24,8 @@ struct Experiment {
   Plan plan;
   Stack stack;
   Training training;
-  double link_slower = 1;                 // times
-  std::map<std::int64_t, double> slow;    // ranks
-  std::vector<std::int64_t> slow_stages;  // what the simulator knows of them
+  double link_slower = 1;               // times
+  std::map<std::int64_t, double> slow;  // ranks
 };
 
 struct Spread {
@@ -83,32 +82,22 @@ class Laboratory {
     const sim::Topology topology(cluster);
     const sim::PlanLinks links = sim::plan_links(topology, s.plan);
     const sim::CostModel cost(calibration_.device, s.stack, cluster, links, s.training);
-    sim::Durations durations = sim::price(p, cost);
-    const double factor = s.slow.empty() ? 1 : s.slow.begin()->second;
-    for (const std::int64_t stage : s.slow_stages) {
-      const auto c = static_cast<std::size_t>(stage);
-      for (std::size_t g = 0; g < p.classes[c].segments.size(); ++g) {
-        const auto& ops = p.classes[c].segments[g].ops;
-        for (std::size_t i = 0; i < ops.size(); ++i) {
-          if (!program::is_communication(ops[i].kind))
-            durations[c][g][i] = from_seconds(seconds(durations[c][g][i]) * factor);
-        }
-      }
+    sim::Layout layout = sim::place(topology, p, cost, {.slow = s.slow});
+    if (simulator == Simulator::kWithoutContention) {
+      for (sim::Meeting& m : layout.meetings) m.activity = -1;
     }
-    if (simulator == Simulator::kWhole || simulator == Simulator::kWithoutContention) {
-      const sim::Sharing sharing = sim::share_links(topology, p, cost);
-      return seconds(sim::simulate(p, durations, cost.engine_options(false),
-                                   simulator == Simulator::kWhole ? &sharing : nullptr)
-                         .step);
-    }
-    // A stage's streams one after the other, or all at once and never waiting.
+    if (simulator == Simulator::kWhole || simulator == Simulator::kWithoutContention)
+      return seconds(sim::simulate(p, layout, cost.engine_options(false)).step);
+    // A rank's streams one after the other, or all at once and never waiting.
     double step = 0;
-    for (std::size_t c = 0; c < p.classes.size(); ++c) {
+    for (const sim::Place& place : layout.places) {
+      const auto& costs = layout.costs[static_cast<std::size_t>(place.costs)];
+      const program::RankClass& rank = p.classes[static_cast<std::size_t>(place.stage)];
       std::array<double, program::kStreamCount> busy{};
-      for (const program::Step& at : p.classes[c].steps) {
+      for (const program::Step& at : rank.steps) {
         const auto g = static_cast<std::size_t>(at.segment);
-        const auto& ops = p.classes[c].segments[g].ops;
-        for (std::size_t i = 0; i < ops.size(); ++i) busy[ops[i].stream] += seconds(durations[c][g][i]);
+        const auto& ops = rank.segments[g].ops;
+        for (std::size_t i = 0; i < ops.size(); ++i) busy[ops[i].stream] += seconds(costs[g][i].time);
       }
       double all = 0, most = 0;
       for (const double b : busy) {
@@ -207,7 +196,6 @@ TEST(Interventions, OnTwoRanks) {
                                 {"no overlap", base}};
   all[0].experiment.link_slower = 4;
   all[1].experiment.slow = {{1, 1.3}};
-  all[1].experiment.slow_stages = {0};
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
   expect_caught(try_all(base, all), {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
@@ -224,7 +212,6 @@ TEST(Interventions, OnFourRanks) {
                                 {"naive schedule", base}};
   all[0].experiment.link_slower = 4;
   all[1].experiment.slow = {{3, 1.3}};
-  all[1].experiment.slow_stages = {1};
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
   all[4].experiment.plan.schedule = Schedule::kNaive;
@@ -241,7 +228,6 @@ TEST(Interventions, OnFourRanksWhoseAxesShareLinks) {
   all[0].experiment.link_slower = 4;
   all[1].experiment.link_slower = 0.5;
   for (std::int64_t r = 0; r < 4; ++r) all[2].experiment.slow[r] = 1.3;
-  all[2].experiment.slow_stages = {0};
   all[3].experiment.stack.overlap_grad_reduce = false;
   expect_caught(try_all(base, all), {Simulator::kWithoutContention, Simulator::kWithoutDependencies});
 }

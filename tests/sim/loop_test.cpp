@@ -16,7 +16,7 @@ TEST(Loop, EveryPredictedSliceHasAMeasuredTwin) {
   const Plan plan = *problem.scenario.plan;  // TP2 PP2 DP2, 1F1B, ZeRO-1
   ASSERT_EQ(plan.ranks(), 8);
   const sim::Topology topology(problem.cluster);
-  const planner::Evaluation predicted = planner::evaluate(problem, topology, plan, true);
+  const planner::Evaluation predicted = planner::evaluate(problem, topology, plan, {.record = true});
   const exec::RunResult measured = exec::run(predicted.program, {.steps = 2});
   const sim::Comparison c = sim::compare(predicted.simulation.timeline, measured.timeline,
                                          sim::stages_from_labels(measured.timeline));

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A class's program as the engine walks it: what all places of a stage have in common. Internal to
+// sim/engine/.
+#pragma once
+
+#include "sim/engine/engine.h"
+
+namespace orrery::sim {
+
+struct Walk {
+  const program::RankClass* rank = nullptr;
+  std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops;  // by segment and stream
+  std::vector<std::array<std::int32_t, program::kStreamCount>> base;  // by step: ops of each stream before it
+  std::vector<std::int64_t> issued;                                   // by step: when the host comes to it
+};
+
+inline Walk walk_of(const program::RankClass& rank, const EngineOptions& options) {
+  Walk w;
+  w.rank = &rank;
+  for (const program::Segment& s : rank.segments) {
+    auto& lists = w.ops.emplace_back();
+    for (std::size_t i = 0; i < s.ops.size(); ++i)
+      lists[s.ops[i].stream].push_back(static_cast<std::int32_t>(i));
+  }
+  std::array<std::int32_t, program::kStreamCount> count{};
+  std::int64_t issued = 0;
+  for (const program::Step& step : rank.steps) {
+    const program::Segment& s = rank.segments[static_cast<std::size_t>(step.segment)];
+    w.base.push_back(count);
+    w.issued.push_back(issued);
+    for (std::size_t q = 0; q < program::kStreamCount; ++q) count[q] += s.stream_ops[q];
+    issued += options.host_segment.value + options.host_op.value * static_cast<std::int64_t>(s.ops.size());
+  }
+  return w;
+}
+
+}  // namespace orrery::sim
