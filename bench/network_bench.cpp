@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives played on networks, beside the times of other simulators for the same inputs on one core of a
-// machine like this one: SimGrid 3.32 and ASTRA-sim 518bd51 (20 Nov 2026). 1 GiB a rank, 50 GB/s and 0.5 us a
-// link, two links a hop.
+// Collectives played on networks, 1 GiB a rank, 50 GB/s and 0.5 us a link, two links a hop, and training
+// steps. Rings are played by SimGrid beside ours where it is installed. Otherwise the ratios are to published
+// times of other simulators for the same inputs on one core of a machine like this one: SimGrid 3.32 and
+// ASTRA-sim 518bd51 (20 Nov 2026).
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <optional>
 
 #include "planner/evaluate.h"
 #include "sim/collective/on_network.h"
@@ -39,11 +48,42 @@ void compare(benchmark::State& state, Clock::time_point begin, double peer_s) {
   if (peer_s > 0) state.counters["times_faster"] = peer_s * static_cast<double>(state.iterations()) / all;
 }
 
+struct Peer {
+  double took_s, simulated_s;
+};
+// The same ring by SimGrid; nothing where it was not built.
+std::optional<Peer> simgrid_ring(std::int64_t k, const std::vector<std::int64_t>& hosts) {
+  const std::string program = ORRERY_SIMGRID_RING;
+  if (program.empty()) return std::nullopt;
+  const std::string input =
+      std::filesystem::temp_directory_path() / fmt::format("orrery-ring-{}", ::getpid());
+  std::ofstream(input) << fmt::format("{} {} {}\n", k, 1 << 30, fmt::join(hosts, " "));
+  const Clock::time_point begin = Clock::now();
+  FILE* pipe = popen(fmt::format("{} < {} 2> /dev/null", program, input).c_str(), "r");
+  Peer peer{};
+  const bool read = pipe != nullptr && std::fscanf(pipe, "%lf", &peer.simulated_s) == 1;
+  if (pipe != nullptr) pclose(pipe);
+  peer.took_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::filesystem::remove(input);
+  return read ? std::optional(peer) : std::nullopt;
+}
+
 void play(benchmark::State& state, CollectiveKind kind, Algorithm algorithm, bool shuffle, double peer_s) {
-  const sim::Topology topology(square_tree(32));
-  std::vector<std::int64_t> devices(1024);
+  constexpr std::int64_t kLeaves = 32;
+  const sim::Topology topology(square_tree(kLeaves));
+  std::vector<std::int64_t> devices(kLeaves * kLeaves);
   std::iota(devices.begin(), devices.end(), 0);
   if (shuffle) devices = sim::shuffled(std::move(devices), 1);
+  if (algorithm == Algorithm::kRing) {
+    static std::map<bool, std::optional<Peer>> known;  // benchmarks are called several times
+    const auto [found, added] = known.try_emplace(shuffle);
+    if (added) found->second = simgrid_ring(kLeaves, devices);
+    if (found->second) {
+      peer_s = found->second->took_s;
+      state.counters["simgrid_s"] = peer_s;
+      state.counters["simgrid_simulated_ms"] = 1e3 * found->second->simulated_s;
+    }
+  }
   sim::NetworkRun run;
   const Clock::time_point begin = Clock::now();
   for (auto _ : state) run = sim::run_on_network(topology, {kind, algorithm, Bytes{1 << 30}}, devices);

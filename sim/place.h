@@ -20,8 +20,8 @@ namespace orrery::sim {
 
 struct PlaceOptions {
   Fold fold = Fold::kClasses;
-  // With kClasses: stages are folded as with kStages when they would have more places than this on average, and
-  // the step more ops than that.
+  // With kClasses: stages are folded as with kStages when they would have more places than this on average,
+  // and the step more ops than that.
   std::int64_t most_places = std::numeric_limits<std::int64_t>::max();
   std::int64_t most_ops = 1'000'000;
   std::map<std::int64_t, double> slow;  // by rank: the factor on the time of its compute
