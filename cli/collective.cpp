@@ -17,6 +17,7 @@ struct Asked {
   std::string topology, collective = "all-reduce", algorithm, bytes = "1 GiB";
   std::int64_t nodes = 0, ranks = 0, stride = 1, seed = 0;
   std::int32_t chunks = 64;
+  double imbalance = 1;
 };
 
 constexpr std::int64_t kMostFlows = 1 << 22;  // of a round
@@ -68,10 +69,17 @@ void execute(const App& app, const Asked& o) {
   if (all_pairs && ranks > kMostFlows / ranks)
     at.child("ranks").fail(fmt::format("{} ranks are {} flows at once", ranks, ranks * ranks),
                            fmt::format("allowed: {} flows", kMostFlows));
+  if (o.imbalance != 1 && kind != CollectiveKind::kAllToAll)
+    at.child("imbalance").fail(fmt::format("{} has none", name_of(kind)), "allowed: with all-to-all");
+  if (!(o.imbalance >= 1 && o.imbalance <= static_cast<double>(ranks)))
+    at.child("imbalance")
+        .fail(fmt::format("{} times an even share", o.imbalance),
+              fmt::format("allowed: 1 to {}, which is everything", ranks));
   std::vector<std::int64_t> devices;
   for (std::int64_t r = 0; r < ranks; ++r) devices.push_back(r * o.stride);
   if (o.seed > 0) devices = sim::shuffled(std::move(devices), static_cast<std::uint64_t>(o.seed));
-  const sim::NetworkRun run = sim::run_on_network(topology, {kind, algorithm, *bytes, o.chunks}, devices);
+  const sim::NetworkRun run =
+      sim::run_on_network(topology, {kind, algorithm, *bytes, o.chunks, o.imbalance}, devices);
   const auto gigabytes = [&](Time t) { return sim::bus_bandwidth(kind, *bytes, ranks, t) / 1e9; };
   const std::string busiest = topology.network().link_name(run.busiest);
   const double busy = ratio(run.busiest_needs, run.time);
@@ -122,6 +130,8 @@ void add_collective(CLI::App& parent, App& app) {
       "--algorithm", o->algorithm,
       "direct, naive, ring, tree, halving-doubling or hierarchical; what the model chose when left out");
   command->add_option("--chunks", o->chunks, "of a pipelined tree or chain")->check(CLI::Range(1, 4096));
+  command->add_option("--imbalance", o->imbalance,
+                      "of an all-to-all: how many times its even share the first rank receives");
   command->add_option("--shuffle", o->seed, "a random order of ranks, by this seed")
       ->check(CLI::Range(1, 1 << 30));
   command->callback([&app, o] { execute(app, *o); });

@@ -2,6 +2,7 @@
 #include "program/phases.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 namespace orrery::program {
@@ -118,6 +119,10 @@ Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t n, std::
   Phases out;
   out.used = used_algorithm(algorithm, kind, n, node);
   if (n <= 1) return out;
+  if (kind == kAllToAll) {
+    const bool in_nodes = algorithm == Algorithm::kHierarchical && node > 1 && node < n && n % node == 0;
+    return exchange_of(std::vector<std::int64_t>(static_cast<std::size_t>(n), 1), in_nodes ? node : 1);
+  }
   const bool rooted = kind == kBroadcast || kind == kReduce;
   const std::int64_t passes = in_halves(kind) ? 2 : 1;
   std::vector<Pipelined> pipelined;
@@ -179,6 +184,34 @@ Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t n, std::
     case Algorithm::kHalvingDoubling:
       return phases_of(rounds_of(algorithm, kind, n, root, node));
   }
+  return out;
+}
+
+Phases exchange_of(std::span<const std::int64_t> weights, std::int32_t node) {
+  const auto n = static_cast<std::int32_t>(weights.size());
+  const std::int32_t nodes = n / node;
+  Phases out;
+  out.used = node > 1 ? Algorithm::kHierarchical : Algorithm::kDirect;
+  out.parts = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+  // Node by node; without nodes each member is one.
+  std::vector<Sends> inside, between;
+  std::vector<std::int64_t> by_place(static_cast<std::size_t>(node));  // parts for all members of a place
+  for (std::int32_t d = 0; d < n; ++d)
+    by_place[static_cast<std::size_t>(d % node)] += weights[static_cast<std::size_t>(d)];
+  for (std::int32_t j = 0; j < nodes; ++j) {
+    for (std::int32_t l = 0; l < node; ++l) {
+      for (std::int32_t place = 0; place < node; ++place) {
+        const std::int64_t parts = by_place[static_cast<std::size_t>(place)];
+        if (place != l && parts > 0) inside.push_back({j * node + l, j * node + place, parts});
+      }
+      for (std::int32_t to = 0; to < nodes; ++to) {
+        const std::int64_t parts = node * weights[static_cast<std::size_t>(to * node + l)];
+        if (to != j && parts > 0) between.push_back({j * node + l, to * node + l, parts});
+      }
+    }
+  }
+  append(out, std::move(inside));
+  append(out, std::move(between));
   return out;
 }
 

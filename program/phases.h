@@ -4,6 +4,8 @@
 // phase, so a ring of any size is one.
 #pragma once
 
+#include <span>
+
 #include "program/collectives.h"
 
 namespace orrery::program {
@@ -29,6 +31,12 @@ struct Phases {
 // an all-gather.
 Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members, std::int32_t chunks,
                  std::int32_t root = 0, std::int32_t node = 1);
+
+// An all-to-all in which every member sends weights[d] parts to member d. With `node` > 1 it is hierarchical:
+// inside nodes first, to the member that has the destination's place, then between nodes on equal places, so
+// that a member has nodes - 1 messages for other nodes instead of n - node. Precondition: node divides the
+// members.
+Phases exchange_of(std::span<const std::int64_t> weights, std::int32_t node = 1);
 
 // The same from explicit rounds.
 Phases phases_of(const Rounds& rounds);

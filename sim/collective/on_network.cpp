@@ -2,6 +2,7 @@
 #include "sim/collective/on_network.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace orrery::sim {
@@ -29,6 +30,18 @@ std::vector<std::vector<std::int64_t>> channels(std::span<const std::int64_t> de
   return out;
 }
 
+program::Phases phases_of(const NetworkCollective& c, std::int32_t members, std::int32_t node) {
+  if (c.imbalance == 1) return program::phases_of(c.algorithm, c.kind, members, c.chunks, 0, node);
+  // An even share is 1000 (n - 1) parts: what the first does not get divides evenly.
+  constexpr std::int64_t kEven = 1000;
+  const std::int64_t first = std::llround(kEven * c.imbalance);
+  std::vector<std::int64_t> weights(static_cast<std::size_t>(members), kEven * members - first);
+  weights[0] = first * (members - 1);
+  const bool in_nodes =
+      c.algorithm == program::Algorithm::kHierarchical && node < members && members % node == 0;
+  return program::exchange_of(weights, in_nodes ? node : 1);
+}
+
 }  // namespace
 
 NetworkRun run_on_network(const Topology& topology, const NetworkCollective& collective,
@@ -39,8 +52,7 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
   const auto members = static_cast<std::int32_t>(devices.size());
   const auto node = static_cast<std::int32_t>(std::count_if(
       devices.begin(), devices.end(), [&](std::int64_t d) { return d / domain == devices[0] / domain; }));
-  const program::Phases phases = program::phases_of(collective.algorithm, collective.kind, members,
-                                                    collective.chunks, 0, std::max(1, node));
+  const program::Phases phases = phases_of(collective, members, std::max(1, node));
   std::vector<std::vector<std::int64_t>> orders{std::vector<std::int64_t>(devices.begin(), devices.end())};
   const bool rooted =
       collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kReduce;

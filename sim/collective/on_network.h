@@ -29,6 +29,9 @@ struct NetworkCollective {
   program::Algorithm algorithm = program::Algorithm::kRing;
   Bytes whole;
   std::int32_t chunks = 64;  // of a pipelined tree or chain
+  // Of an all-to-all: the first member receives so many times its even share, as a popular expert does; the
+  // others share what is left.
+  double imbalance = 1;
 };
 
 // `devices`: of each member, in order. A ring over several full domains has a channel for each member of a

@@ -211,5 +211,34 @@ TEST(Phases, DirectSendsEveryPartWhereItIsNeeded) {
   EXPECT_EQ(sum.phases[0].repeat, 2);
 }
 
+// Three nodes of two; member 4 is popular. Every member sends 1, 1, 1, 1, 5, 1 parts of ten.
+TEST(Phases, AnExchangeInNodesBringsEveryPartToItsMember) {
+  const std::vector<std::int64_t> weights{1, 1, 1, 1, 5, 1};
+  const Phases p = exchange_of(weights, 2);
+  EXPECT_EQ(p.used, Algorithm::kHierarchical);
+  EXPECT_EQ(p.parts, 10);
+  ASSERT_EQ(p.phases.size(), 2u);
+  // Inside: what members of place 0 (0, 2 and 4: seven parts) and of place 1 (three) are to get.
+  ASSERT_EQ(p.phases[0].sends.size(), 6u);
+  for (const Sends& s : p.phases[0].sends) {
+    EXPECT_EQ(s.from / 2, s.to / 2);
+    EXPECT_EQ(s.parts, s.to % 2 == 0 ? 7 : 3);
+  }
+  // Between: of both members of a node at once, to the same place of each other node.
+  ASSERT_EQ(p.phases[1].sends.size(), 12u);
+  for (const Sends& s : p.phases[1].sends) {
+    EXPECT_EQ(s.from % 2, s.to % 2);
+    EXPECT_NE(s.from / 2, s.to / 2);
+    EXPECT_EQ(s.parts, 2 * weights[static_cast<std::size_t>(s.to)]);
+  }
+  // As much crosses between nodes as directly.
+  std::int64_t crossing = 0, direct = 0;
+  for (const Sends& s : p.phases[1].sends) crossing += s.parts;
+  for (const Sends& s : exchange_of(weights).phases.at(0).sends)
+    direct += s.from / 2 != s.to / 2 ? s.parts : 0;
+  EXPECT_EQ(crossing, direct);
+  EXPECT_EQ(phases_of(Algorithm::kHierarchical, CollectiveKind::kAllToAll, 6, 1, 0, 2).phases.size(), 2u);
+}
+
 }  // namespace
 }  // namespace orrery::program

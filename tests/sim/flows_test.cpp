@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "core/error.h"
@@ -143,6 +144,20 @@ TEST(CollectiveOnNetwork, TreesUseAllRails) {
 }
 
 // --- what other simulators get wrong (ASTRA-sim's unaware and aware backends) -----------------------
+
+// Fifteen others send the first member three sixteenths of 1 GiB each: its port takes 3 * 15/16 GiB.
+TEST(OnNetwork, APopularMembersPortBoundsAnUnevenAllToAll) {
+  const Topology t(one_switch(16));
+  std::vector<std::int64_t> all(16);
+  std::iota(all.begin(), all.end(), 0);
+  NetworkCollective c{CollectiveKind::kAllToAll, Algorithm::kDirect, kGiB};
+  c.imbalance = 3;
+  const NetworkRun run = run_on_network(t, c, all);
+  EXPECT_NEAR(seconds(run.time), 3 * 15.0 / 16 * kBytes / kB + 1e-6, 1e-7);
+  EXPECT_EQ(t.network().link_name(run.busiest), "port0.0 > device0");
+  c.imbalance = 1;
+  EXPECT_NEAR(seconds(run_on_network(t, c, all).time), 15.0 / 16 * kBytes / kB + 1e-6, 1e-7);
+}
 
 TEST(Artefacts, AnAllToAllDoesNotGetFasterWithMoreRanks) {
   double before = 0;
