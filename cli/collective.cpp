@@ -104,8 +104,8 @@ void execute(const App& app, const Asked& o) {
                          {"busiest_share", busy}}}});
   }
   fmt::print("{} of {} over {} devices of {}\n", name_of(kind), o.bytes, ranks, c.name);
-  fmt::print("  model    {:<18} {:>10}   {:.1f} GB/s bus bandwidth\n", sim::name_of(cost.algorithm),
-             format(cost.time), gigabytes(cost.time));
+  fmt::print("  model    {:<18} {:>10}   {:.1f} GB/s bus bandwidth{}\n", sim::name_of(cost.algorithm),
+             format(cost.time), gigabytes(cost.time), o.imbalance == 1 ? "" : ", were it even");
   fmt::print(
       "  network  {:<18} {:>10}   {:.1f} GB/s bus bandwidth, {} rounds, {} flows in at most {} classes\n",
       name_of(run.used), format(run.time), gigabytes(run.time), run.rounds, run.flows, run.most_classes);

@@ -50,6 +50,15 @@ Breakdown breakdown(const sim::SimulationResult& r) {
   return b;
 }
 
+void require_recordable(const program::Program& program, const sim::Layout& layout) {
+  constexpr std::int64_t kMost = 30'000'000;  // slices; 2 GB
+  const std::int64_t slices = program.ops_per_step() / static_cast<std::int64_t>(program.classes.size()) *
+                              static_cast<std::int64_t>(layout.places.size());
+  if (slices > kMost)
+    throw Error(fmt::format("the timeline of {} places would have {} slices; at most {} are kept: fold ranks",
+                            layout.places.size(), slices, kMost));
+}
+
 }  // namespace
 
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s) {
@@ -83,6 +92,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   const sim::CostModel cost(problem.device, problem.stack, problem.cluster, links, s.training);
   const sim::Layout layout = sim::place(topology, out.program, cost, options.place);
   out.fold = layout.fold;
+  if (options.record) require_recordable(out.program, layout);
   out.simulation = sim::simulate(out.program, layout, cost.engine_options(options.record));
   if (options.record) sim::label(out.program, cost, out.simulation.timeline);
 

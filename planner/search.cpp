@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <limits>
+#include <mutex>
 #include <thread>
 
 #include "planner/space.h"
@@ -179,7 +181,9 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (const bool scouts : {true, false}) {
     const Time limit = best.limit();
     std::atomic<std::size_t> next = 0;
-    const auto work = [&] {
+    std::exception_ptr failure;
+    std::mutex failing;
+    const auto try_work = [&] {
       Worker worker(problem, topology, space, options, result.capacity, samples);
       for (std::size_t i = next++; i < outer.size(); i = next++) {
         if ((i % kScouts == 0) != scouts) continue;
@@ -188,11 +192,22 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
           options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
       }
     };
+    // What one thread finds wrong ends the search.
+    const auto work = [&] {
+      try {
+        try_work();
+      } catch (...) {
+        const std::lock_guard lock(failing);
+        failure = std::current_exception();
+        next = outer.size();
+      }
+    };
     {
       std::vector<std::jthread> threads;
       for (int t = 1; t < options.threads; ++t) threads.emplace_back(work);
       work();
     }
+    if (failure) std::rethrow_exception(failure);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if ((i % kScouts == 0) != scouts) continue;
       Partial& p = parts[i];

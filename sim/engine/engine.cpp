@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -201,6 +202,12 @@ class Engine {
     events_.push(time, {c, stream, ++lane_of(c, stream).work.generation});
   }
 
+  std::int64_t later(std::int64_t duration) const {
+    if (duration > std::numeric_limits<std::int64_t>::max() - now_)
+      throw Error("the step takes longer than 106 days, the most that is counted");
+    return now_ + duration;
+  }
+
   OpCost cost_of(std::int32_t c, const Lane& lane) {
     const auto table = static_cast<std::size_t>(layout_.places[static_cast<std::size_t>(c)].costs);
     return layout_.costs[table][segment_of(site(c), lane)][static_cast<std::size_t>(lane.op_index)];
@@ -211,7 +218,7 @@ class Engine {
     Lane& lane = p.lanes[kCompute];
     account_gap(p, lane);
     begin(lane, cost_of(c, lane).time.value);
-    if (!contends_) return push(now_ + lane.work.remaining, c, kCompute);
+    if (!contends_) return push(later(lane.work.remaining), c, kCompute);
     unsettle(c, kCompute);
     change_computing(p, 1);
   }
@@ -245,11 +252,11 @@ class Engine {
       const std::int64_t latency = std::min(cost.time.value, cost.latency.value);
       leader.work.remaining -= latency;
       leader.work.phase = Work::Phase::kLatent;
-      push(now_ + latency, first, stream);
+      push(later(latency), first, stream);
     } else if (slowed) {
       unsettle(first, stream);
     } else {
-      push(now_ + cost.time.value, first, stream);
+      push(later(cost.time.value), first, stream);
     }
   }
 
@@ -334,7 +341,7 @@ class Engine {
     if (w.slow > 0) w.remaining -= std::min(w.remaining, mul_div(now_ - w.updated, kOne, w.slow));
     w.updated = now_;
     w.slow = slow;
-    push(now_ + mul_div_up(w.remaining, slow, kOne), c, stream);
+    push(later(mul_div_up(w.remaining, slow, kOne)), c, stream);
   }
 
   void account_loss(const Meeting& m, Work& w) {

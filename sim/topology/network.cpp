@@ -143,6 +143,10 @@ void Network::apply(const Cluster& c) {
   for (std::size_t i = 0; i < c.fabric.faults.size(); ++i) {
     const LinkFault& fault = c.fabric.faults[i];
     const std::string at = fmt::format("/fabric/faults/{}", i);
+    constexpr double kLeast = 0.001;  // less is as good as failed, and times stay countable
+    if (fault.remaining > 0 && fault.remaining < kLeast)
+      throw InputError(c.where(), at + "/remaining", fmt::format("{} is next to nothing", fault.remaining),
+                       fmt::format("allowed: 0 for a failed link, or {} to 1", kLeast));
     const auto find = [&](const std::string& text, const char* end) {
       const auto found = ids.find(text);
       if (found == ids.end())

@@ -178,5 +178,19 @@ TEST(Plan, CostIsWholeNodesTimesHours) {
   EXPECT_NEAR(x.cost_usd, 2 * 10 * x.days * 24, 1e-9);
 }
 
+// A device that no other reaches: an error from any thread, not a crash.
+TEST(Search, WhatAThreadFindsWrongEndsTheSearch) {
+  Problem p = small_problem();
+  p.cluster.fabric.faults = {{"device11", "port1.3", 0}};
+  for (const int threads : {1, 2}) {
+    try {
+      search(p, sim::Topology(p.cluster), {.threads = threads});
+      ADD_FAILURE() << "no error with " << threads << " threads";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("there is no way from device"), std::string::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orrery::planner

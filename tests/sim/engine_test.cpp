@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "core/error.h"
@@ -183,6 +184,14 @@ TEST(Events, ComeInTheOrderOfTime) {
   }
   EXPECT_EQ(popped, 10'000);
   EXPECT_TRUE(events.empty());
+}
+
+TEST(Engine, AStepThatCannotBeCountedIsAnError) {
+  constexpr std::int64_t kHalf = std::numeric_limits<std::int64_t>::max() / 2;
+  const Program p =
+      single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
+  EXPECT_EQ(simulate(p, times({kHalf, kHalf, 1}), {}).step.value, 2 * kHalf + 1);
+  EXPECT_THROW(simulate(p, times({kHalf, kHalf, 2}), {}), Error);
 }
 
 Program pipelined(std::int64_t p, std::int64_t m, Schedule s) {

@@ -371,6 +371,8 @@ TEST(Network, FailedLinksAreAvoidedOrNamed) {
   c.fabric.faults = {{"leaf99", "leaf0", 0}};
   EXPECT_THROW(Network{c}, InputError);
   // Half a link is half as fast.
+  c.fabric.faults = {{"port0.0", "leaf0", 1e-9}};
+  EXPECT_THROW(Network{c}, InputError);
   c.fabric.faults = {{"port0.0", "leaf0", 0.5}};
   const Network slow(c);
   LinkLoads loads(slow);
