@@ -264,7 +264,7 @@ class Engine {
     lane.running = true;
     lane.active = lane.work.updated = now_;
     lane.work.remaining = work;
-    lane.work.slow = 0;  // settle() sets it where it is not one
+    lane.work.slow = 0;  // until settle() sets it; nobody reads it where ops never slow each other
     lane.work.device_slow = kOne;
     lane.work.phase = Work::Phase::kWhole;
   }
