@@ -25,7 +25,7 @@ void expect_twins(const sim::Comparison& c) {
 void execute(App& app, const Options& o) {
   const Timeline predicted = from_chrome_trace(load_json(o.predicted, 4LL << 30), o.predicted);
   const Timeline measured = from_chrome_trace(load_json(o.measured, 4LL << 30), o.measured);
-  const sim::Comparison c = sim::compare(predicted, measured, sim::stages_from_labels(measured));
+  const sim::Comparison c = sim::compare(predicted, measured);
   if (app.json) {
     Json out = {{"schema", "orrery.compare/1"},
                 {"same_program", c.same_program},

@@ -2,6 +2,7 @@
 #include "sim/calibration/compare.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <tuple>
 
@@ -17,49 +18,39 @@ std::string without_layer(const std::string& name) {
 
 using Key = std::tuple<std::string_view, std::int32_t, std::int32_t, std::string_view, std::int32_t>;
 
-Key key(const Timeline& t, const Slice& s, std::int32_t rank) {
-  return {t.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
-          t.names[static_cast<std::size_t>(s.name)], rank};
+// A rank's stage as its label says: "stage 3 ..." of the engine, "rank 3 (tp 1, dp 0, pp 1)" of a run.
+std::int32_t stage_of(const Timeline& t, std::int32_t rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  const std::string_view label = at < t.rank_labels.size() ? t.rank_labels[at] : std::string_view();
+  for (const std::string_view name : {"stage ", "pp "}) {
+    const std::size_t found = label.find(name);
+    std::int32_t stage = 0;
+    if (found == std::string_view::npos) continue;
+    const char* const begin = label.data() + found + name.size();
+    if (std::from_chars(begin, label.data() + label.size(), stage).ec == std::errc()) return stage;
+  }
+  return rank;
 }
 
-// The engine's labels begin with "stage 3".
-std::int32_t stage_of_place(const Timeline& predicted, std::int32_t place) {
-  const auto at = static_cast<std::size_t>(place);
-  constexpr std::string_view kStage = "stage ";
-  if (at >= predicted.rank_labels.size() || !predicted.rank_labels[at].starts_with(kStage)) return place;
-  return static_cast<std::int32_t>(
-      std::strtol(predicted.rank_labels[at].c_str() + kStage.size(), nullptr, 10));
+Key key(const Timeline& t, const Slice& s) {
+  return {t.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
+          t.names[static_cast<std::size_t>(s.name)], stage_of(t, s.rank)};
 }
 
 }  // namespace
 
-std::vector<std::int32_t> stages_from_labels(const Timeline& measured) {
-  std::vector<std::int32_t> out;
-  for (const std::string& label : measured.rank_labels) {
-    const auto at = label.find("pp ");
-    out.push_back(at == std::string::npos
-                      ? 0
-                      : static_cast<std::int32_t>(std::strtol(label.c_str() + at + 3, nullptr, 10)));
-  }
-  return out;
-}
-
-Comparison compare(const Timeline& predicted, const Timeline& measured,
-                   const std::vector<std::int32_t>& stage_of_rank) {
+Comparison compare(const Timeline& predicted, const Timeline& measured) {
   Comparison out;
   out.same_program = predicted.program_hash == measured.program_hash;
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length());
   std::map<Key, const Slice*> by_key;
   // Of several places of a stage, the first.
-  for (const Slice& s : predicted.slices)
-    by_key.try_emplace(key(predicted, s, stage_of_place(predicted, s.rank)), &s);
+  for (const Slice& s : predicted.slices) by_key.try_emplace(key(predicted, s), &s);
   std::map<Key, bool> seen;
   std::map<std::string, OpComparison> ops;
   for (const Slice& s : measured.slices) {
-    const auto r = static_cast<std::size_t>(s.rank);
-    const std::int32_t stage = r < stage_of_rank.size() ? stage_of_rank[r] : s.rank;
-    const auto found = by_key.find(key(measured, s, stage));
+    const auto found = by_key.find(key(measured, s));
     if (found == by_key.end()) {
       ++out.only_measured;
       continue;

@@ -32,11 +32,7 @@ struct Comparison {
   std::vector<BoundComparison> bounds;
 };
 
-// `stage_of_rank[r]` gives the predicted timeline's rank for a measured rank.
-Comparison compare(const Timeline& predicted, const Timeline& measured,
-                   const std::vector<std::int32_t>& stage_of_rank);
-
-// The stage named in each measured rank's label ("rank 3 (tp 1, dp 0, pp 1)").
-std::vector<std::int32_t> stages_from_labels(const Timeline& measured);
+// Each rank of the second is compared with its stage in the first, of several places with the first one.
+Comparison compare(const Timeline& predicted, const Timeline& measured);
 
 }  // namespace orrery::sim

@@ -140,7 +140,8 @@ TEST(Cli, SimulateFoldsRanksAsItSays) {
   EXPECT_EQ(folded["places"].size(), 2U);
   EXPECT_EQ(ranks["places"].size(), 64U);
   EXPECT_EQ(folded["predicted"], ranks["predicted"]);
-  // Of each of two stages: the rank, the one it shares a NIC with, the other six of its node, and their data groups.
+  // Of each of two stages: the rank, the one it shares a NIC with, the other six of its node, and their data
+  // groups.
   EXPECT_EQ(slow["places"].size(), 12U);
   EXPECT_GT(slow["predicted"]["step_time_s"], folded["predicted"]["step_time_s"]);
   for (const char* wrong : {"--slow 64:2", "--slow 3", "--slow 3:0.5", "--slow x:2"}) {
@@ -149,6 +150,14 @@ TEST(Cli, SimulateFoldsRanksAsItSays) {
     EXPECT_NE(o.out.find("a rank from 0 to 63, a factor from 1 to 100"), std::string::npos) << o.out;
   }
   EXPECT_NE(orrery("simulate --fold some " + file).out.find("{stages,classes,ranks}"), std::string::npos);
+  // Two predictions compare like a prediction and a run: each rank with its stage.
+  const TemporaryFolder folder;
+  const std::string one = folder.file("one.json"), all = folder.file("all.json");
+  ASSERT_EQ(orrery("simulate --trace " + one + " " + scenario("tiny-cpu")).code, 0);
+  ASSERT_EQ(orrery("simulate --fold ranks --trace " + all + " " + scenario("tiny-cpu")).code, 0);
+  const Json both = parse_json(orrery("compare --json " + one + " " + all).out, "out");
+  EXPECT_EQ(both["matched"], 4296);  // ops of a stage on each of four ranks
+  EXPECT_EQ(both["only_measured"], 0);
 }
 
 TEST(Cli, OutputIsTheSameForOneAndTwoThreads) {
