@@ -122,7 +122,7 @@ int check(const App& app, const std::string& name) {
     findings.push_back(fmt::format(
         "a NIC of {:.4g} Gb/s: nic_bandwidth is of all NICs of a node, in bits or bytes", per_nic));
   const double share = static_cast<double>(c.nic_bandwidth.value) / static_cast<double>(c.devices_per_node);
-  if (c.devices_per_node > 1 && static_cast<double>(c.intra_bandwidth.value) < share)
+  if (c.devices_per_node > 1 && c.inside.empty() && static_cast<double>(c.intra_bandwidth.value) < share)
     findings.push_back(fmt::format("a device reaches the network faster ({:.4g} GB/s) than its node ({})",
                                    share / 1e9, format(c.intra_bandwidth)));
   if (!c.device.empty() && !c.device.ends_with(".json"))
@@ -170,7 +170,7 @@ void import(const App& app, const Imported& o) {
   const Bandwidth nvlink{device.architecture.starts_with("Blackwell") ? 50'000'000'000 : 25'000'000'000};
   const Cluster c =
       sim::import_topology(text, wanted ? *wanted : sim::format_of(text), nvlink, std::move(base), o.file);
-  if (c.intra_bandwidth.value == 0)
+  if (c.intra_bandwidth.value == 0 && c.inside.empty())
     at.child("intra").fail("is missing: the file does not say how fast devices of a node reach each other",
                            "allowed: text like \"900 GB/s\", or --links PROFILE");
   if (c.nic_bandwidth.value == 0)

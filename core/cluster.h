@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/fabric.h"
 #include "core/fields.h"
@@ -27,6 +28,7 @@ struct Cluster : ScaleUp {
   double nic_efficiency = 0.9;
   Time nic_latency{14'000'000};  // per hop between nodes
   Time nic_latency_small;        // the same for small messages; zero: a share of nic_latency
+  std::vector<Cable> inside;     // how the devices and NICs of a node are wired; none: through a switch
   Fabric fabric;                 // how nodes are wired
   Dollars node_hour;             // on-demand price; zero: unknown
   Dollars spot_hour;
@@ -72,6 +74,10 @@ void describe(V& v, Cluster& c) {
           .help = "latency of a hop between nodes for small messages; 0: as NCCL's protocols have it",
           .min = 0},
     c.nic_latency_small);
+  v(Field{.name = "inside",
+          .help = "cables inside a node, between \"gpu3\", \"nic0\" and switches; without it all devices "
+                  "meet at a switch"},
+    c.inside);
   v(Field{.name = "fabric", .help = "how nodes are wired; a leaf and spine tree unless it says otherwise"},
     c.fabric);
   v(Field{.name = "node_hour", .help = "on-demand price of a node for an hour", .min = 0}, c.node_hour);

@@ -48,7 +48,8 @@ void describe(V& v, LinkFault& f) {
     f.remaining);
 }
 
-// A cable of a graph: between "portN.R", port R of node N, and switches, which are any other names.
+// A cable of a graph: between "portN.R", port R of node N, and switches, which are any other names; inside a
+// node between "gpuN", "nicN" and switches.
 struct Cable {
   std::string from, to;
   Bandwidth bandwidth;  // one direction, achieved
@@ -57,7 +58,10 @@ struct Cable {
 
 template <class V>
 void describe(V& v, Cable& c) {
-  v(Field{.name = "from", .help = "\"port3.1\", port 1 of node 3, or a switch's name", .required = true},
+  v(Field{.name = "from",
+          .help = "\"port3.1\", port 1 of node 3, or a switch's name; inside a node \"gpu3\", \"nic0\" or a "
+                  "switch's name",
+          .required = true},
     c.from);
   v(Field{.name = "to", .help = "the other end", .required = true}, c.to);
   v(Field{.name = "bandwidth", .help = "one direction, as achieved", .min = 1, .required = true},

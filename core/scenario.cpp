@@ -66,8 +66,10 @@ Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor
   }
   read_fields_into(json, file, out);
   out.file = file.file;
-  if (out.intra_bandwidth.value == 0)
-    file.fail("neither \"intra_bandwidth\" nor \"links\" says how fast devices of a node reach each other");
+  if (out.intra_bandwidth.value == 0 && out.inside.empty())
+    file.fail(
+        "neither \"intra_bandwidth\", \"links\" nor \"inside\" says how fast devices of a node reach each "
+        "other");
   return out;
 }
 

@@ -93,8 +93,10 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   const auto twice = [](Bandwidth& b) { b = b * 2; };
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x NIC bandwidth",
                                      [&](Problem& p) { twice(p.cluster.nic_bandwidth); }));
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NVLink bandwidth",
-                                     [&](Problem& p) { twice(p.cluster.intra_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NVLink bandwidth", [&](Problem& p) {
+    twice(p.cluster.intra_bandwidth);
+    for (Cable& c : p.cluster.inside) twice(c.bandwidth);
+  }));
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth",
                                      [&](Problem& p) { twice(p.device.memory_bandwidth); }));
   // Twice the memory lets in the fastest of those that did not fit.

@@ -81,7 +81,7 @@ void Traffic::add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t k) 
       i.first_load = loads_.size();
       i.loads = added.loads.size();
       i.channels = added.channels;
-      i.links = group_shape(members, domain);
+      i.links = group_shape(members, topology_.network(), domain);
       i.links.extra_latency = added.extra_latency;
       loads_.insert(loads_.end(), added.loads.begin(), added.loads.end());
       if (slot.peer < 0) {

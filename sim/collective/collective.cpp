@@ -53,7 +53,8 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
   const double rounds = reduce_all ? 2 : 1;
   const double ring_bandwidth = static_cast<double>(group.ring.value);
   const double intra_bandwidth =
-      static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
+      group.intra.value > 0 ? static_cast<double>(group.intra.value)
+                            : static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   const double base = seconds(cluster.collective_latency);
   const double simple_net = seconds(cluster.nic_latency + group.extra_latency);
   const double copies = !group.local() || rooted ? 0 : direct ? cluster.exchange_copy : cluster.ring_copy;

@@ -60,7 +60,10 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
   const bool passes_on = phases.used == program::Algorithm::kRing && !rooted;
   const bool pipelined =
       phases.used == program::Algorithm::kTree || (phases.used == program::Algorithm::kRing && rooted);
-  if (passes_on) orders = channels(devices, domain);
+  if (passes_on) {
+    orders = channels(devices, domain);
+    if (node == members && network.inside() != nullptr) orders = network.inside()->rings(devices);
+  }
 
   NetworkRun out;
   out.used = phases.used;

@@ -20,7 +20,7 @@ class Dragonfly final : public Wiring {
     groups_ = (all + routers_ - 1) / routers_;
     const double injection = ports.bandwidth * static_cast<double>(ports.per_node * fabric_.router_nodes);
     builder.require_routing({Routing::kMinimal, Routing::kAdaptive});
-    if (fabric_.sites > 1) builder.refuse("/sites", "a dragonfly stands on one site", "1");
+    if (fabric_.sites > 1) builder.refuse("/fabric/sites", "a dragonfly stands on one site", "1");
     builder.require(groups_ * routers_ * routers_);
     builder.require(groups_ * (groups_ + routers_));
     std::vector<VertexId> router;

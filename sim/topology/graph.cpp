@@ -18,7 +18,7 @@ class Graph final : public Wiring {
   Graph(const Cluster& c, const Ports& ports, NetworkBuilder& builder)
       : fabric_(c.fabric), per_node_(ports.per_node) {
     builder.require_routing({Routing::kMinimal, Routing::kEcmp});
-    if (fabric_.sites > 1) builder.refuse("/sites", "a graph says itself where its sites are", "1");
+    if (fabric_.sites > 1) builder.refuse("/fabric/sites", "a graph says itself where its sites are", "1");
     // Vertices of the graph: ports first, by node and rail, then switches.
     const std::int64_t all_ports = c.nodes * per_node_;
     for (std::int64_t p = 0; p < all_ports; ++p)
@@ -32,11 +32,11 @@ class Graph final : public Wiring {
     for (std::size_t i = 0; i < fabric_.cables.size(); ++i) {
       const Cable& cable = fabric_.cables[i];
       const auto find = [&](const std::string& name, const char* end) {
-        const std::string at = "/cables/" + std::to_string(i) + end;
+        const std::string at = "/fabric/cables/" + std::to_string(i) + end;
         if (const auto p = port_named(name)) {
           if (p->node >= c.nodes || p->rail >= per_node_)
             builder.refuse(
-                at.c_str(), "\"" + name + "\" is no port of this cluster",
+                at, "\"" + name + "\" is no port of this cluster",
                 "port0.0 to port" + std::to_string(c.nodes - 1) + "." + std::to_string(per_node_ - 1));
           return static_cast<std::uint32_t>(p->node * per_node_ + p->rail);
         }
@@ -46,7 +46,7 @@ class Graph final : public Wiring {
       };
       const std::uint32_t a = find(cable.from, "/from"), b = find(cable.to, "/to");
       if (a == b)
-        builder.refuse(("/cables/" + std::to_string(i)).c_str(), "joins a vertex to itself", "two vertices");
+        builder.refuse("/fabric/cables/" + std::to_string(i), "joins a vertex to itself", "two vertices");
       const LinkId l = builder.connect(vertices_[a], vertices_[b], static_cast<double>(cable.bandwidth.value),
                                        cable.latency);
       edges.push_back({a, b, l});

@@ -6,6 +6,7 @@
 #include <boost/property_tree/xml_parser.hpp>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -118,6 +119,95 @@ Bandwidth gigabytes(double gb) {
   return Bandwidth{std::llround(gb * 1e9)};
 }
 
+// Between sockets, as NCCL counts (topo.h of 2.30).
+double socket_rate(const Tree& cpu) {
+  if (cpu.get<std::string>("<xmlattr>.vendor", "") == "AuthenticAMD") return 16;
+  constexpr double kSapphireRapids = 0x8f, kSkylake = 0x55;
+  const double model = attribute(cpu, "modelid", kSkylake);
+  return model >= kSapphireRapids ? 22 : model >= kSkylake ? 10 : 6;
+}
+
+// The PCIe tree and the NVLinks between GPUs of a node without NVSwitches.
+class InsideReader {
+ public:
+  InsideReader(const Tree& system, std::int64_t most_nics) : most_nics_(most_nics) {
+    walk(system, "cpu0");
+    for (std::size_t i = 0; i < cpus_.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j)
+        add(cpus_[j].first, cpus_[i].first, std::min(cpus_[i].second, cpus_[j].second));
+    }
+    for (const auto& [from, target, rate] : nvlinks_) {
+      const auto to = gpus_.find(target);
+      if (to == gpus_.end())
+        switched_ = true;
+      else if (from < to->second)
+        add("gpu" + std::to_string(from), "gpu" + std::to_string(to->second), rate);
+    }
+  }
+  bool switched() const { return switched_; }
+  // `nic`: of a NIC that the file does not have.
+  std::vector<Cable> cables(Bandwidth nic) && {
+    if (nics_.empty()) cables_.push_back({"nic0", "cpu0", std::max(nic, gigabytes(12)), Time{0}});
+    return std::move(cables_);
+  }
+
+ private:
+  void add(const std::string& from, const std::string& to, double gb) {
+    cables_.push_back({from, to, std::max(gigabytes(gb), Bandwidth{1}), Time{0}});
+  }
+  void walk(const Tree& at, const std::string& parent) {
+    for (const auto& [name, child] : at) {
+      if (name == "cpu") {
+        const std::string cpu = "cpu" + std::to_string(cpus_.size());
+        cpus_.emplace_back(cpu, socket_rate(child));
+        walk(child, cpu);
+      } else if (name == "pci") {
+        read_pci(child, parent);
+      }
+    }
+  }
+  void read_pci(const Tree& pci, const std::string& parent) {
+    const double rate = pcie_rate(pci);
+    const std::string bus = pci.get<std::string>("<xmlattr>.busid", "");
+    std::vector<const Tree*> nets;
+    collect(pci, "net", nets);
+    if (const auto gpu = pci.find("gpu"); gpu != pci.not_found()) {
+      const auto number = static_cast<std::int64_t>(gpus_.size());
+      if (!gpus_.try_emplace(bus, number).second) return;  // the same slot twice
+      add("gpu" + std::to_string(number), parent, rate);
+      for (const auto& [name, link] : gpu->second) {
+        if (name == "nvlink") {
+          nvlinks_.push_back({number, link.get<std::string>("<xmlattr>.target", ""),
+                              attribute(link, "count", 0) * nvlink_rate(attribute(gpu->second, "sm", 80))});
+        }
+      }
+    } else if (pci.find("nic") != pci.not_found()) {
+      for (const Tree* net : nets) {
+        const auto number = static_cast<std::int64_t>(nics_.size());
+        if (number < most_nics_ && nics_.insert(net->get<std::string>("<xmlattr>.name", "")).second)
+          add("nic" + std::to_string(number), parent, rate);
+      }
+    } else {
+      const std::string own = "pci-" + std::to_string(switches_++);
+      add(own, parent, rate);
+      walk(pci, own);
+    }
+  }
+
+  struct Nvlink {
+    std::int64_t from;
+    std::string target;
+    double rate;
+  };
+  std::int64_t most_nics_, switches_ = 0;
+  std::vector<Cable> cables_;
+  std::vector<std::pair<std::string, double>> cpus_;
+  std::map<std::string, std::int64_t> gpus_;  // by bus
+  std::set<std::string> nics_;
+  std::vector<Nvlink> nvlinks_;
+  bool switched_ = false;
+};
+
 Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
   if (too_deep(text)) throw InputError(file, "", "elements nested more than 64 deep", {});
   Tree root;
@@ -166,6 +256,11 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
       nvlink > 0 ? "NVLinks of the NCCL topology times NCCL's rate of one, which is what transfers achieve"
                  : "PCIe slots of the NCCL topology";
   c.origin["nics"] = "network adapters of the NCCL topology";
+  InsideReader inside(root.get_child("system"), std::min(c.nics, c.devices_per_node));
+  if (gpus > 1 && !inside.switched()) {
+    c.inside = std::move(inside).cables(c.nic_bandwidth);
+    c.origin["inside"] = "PCIe and NVLinks of the NCCL topology, at NCCL's rates";
+  }
   return c;
 }
 

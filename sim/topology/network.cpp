@@ -67,13 +67,14 @@ VertexId NetworkBuilder::add_named(const std::string& name) {
   return add(VertexKind::kNamed, static_cast<std::int64_t>(network_.names_.size()) - 1);
 }
 
-void NetworkBuilder::refuse(const char* field, const std::string& problem, const std::string& allowed) const {
-  throw InputError(cluster_.where(), std::string("/fabric") + field, problem, "allowed: " + allowed);
+void NetworkBuilder::refuse(const std::string& field, const std::string& problem,
+                            const std::string& allowed) const {
+  throw InputError(cluster_.where(), field, problem, "allowed: " + allowed);
 }
 
 void NetworkBuilder::require(std::int64_t count) const {
   if (count > kMost)
-    refuse("", "the network has more links than are built",
+    refuse("/fabric", "the network has more links than are built",
            fmt::format("{} links, or table entries of their kind", kMost));
 }
 
@@ -83,7 +84,7 @@ void NetworkBuilder::require_routing(std::initializer_list<Routing> allowed) con
     if (r == cluster_.fabric.routing) return;
     names += (names.empty() ? "" : ", ") + std::string(orrery::name_of(r));
   }
-  refuse("/routing",
+  refuse("/fabric/routing",
          fmt::format("a {} does not route by {}", orrery::name_of(cluster_.fabric.kind),
                      orrery::name_of(cluster_.fabric.routing)),
          names);
@@ -111,11 +112,17 @@ Network::Network(const Cluster& c)
   NetworkBuilder builder(*this, c);
   builder.require(c.devices());
   for (std::int64_t d = 0; d < devices_; ++d) builder.add(VertexKind::kDevice, d);
-  const double intra = static_cast<double>(c.intra_bandwidth.value) * c.intra_efficiency;
-  VertexId scale_up = 0;
-  for (std::int64_t d = 0; d < devices_; ++d) {
-    if (d % domain_ == 0) scale_up = builder.add(VertexKind::kScaleUp, d / domain_);
-    to_switch_.push_back(builder.connect(static_cast<VertexId>(d), scale_up, intra));
+  if (c.inside.empty()) {
+    intra_ = Bandwidth{
+        static_cast<std::int64_t>(static_cast<double>(c.intra_bandwidth.value) * c.intra_efficiency)};
+    VertexId scale_up = 0;
+    for (std::int64_t d = 0; d < devices_; ++d) {
+      if (d % domain_ == 0) scale_up = builder.add(VertexKind::kScaleUp, d / domain_);
+      to_switch_.push_back(
+          builder.connect(static_cast<VertexId>(d), scale_up, static_cast<double>(intra_.value)));
+    }
+  } else if (c.scale_up_nodes > 1) {
+    builder.refuse("/inside", "a domain of several nodes has switches", "none, or one scale_up_nodes");
   }
   const double port =
       static_cast<double>(c.nic_bandwidth.value) * c.nic_efficiency / static_cast<double>(ports_per_node_);
@@ -124,9 +131,14 @@ Network::Network(const Cluster& c)
     for (std::int64_t r = 0; r < ports_per_node_; ++r) ports.push_back(builder.add(VertexKind::kPort, n, r));
   }
   const Ports all{ports_per_node_, port, &ports};
-  // PCIe keeps up with the port.
-  for (std::int64_t d = 0; d < devices_; ++d)
-    to_port_.push_back(builder.connect(static_cast<VertexId>(d), all.at({node(d), rail(d)}), port));
+  if (c.inside.empty()) {
+    // PCIe keeps up with the port.
+    for (std::int64_t d = 0; d < devices_; ++d)
+      to_port_.push_back(builder.connect(static_cast<VertexId>(d), all.at({node(d), rail(d)}), port));
+  } else {
+    inside_ = std::make_unique<Inside>(c, ports_per_node_, ports, builder);
+    intra_ = inside_->exchange();
+  }
   wiring_ = make_wiring(c, all, builder);
   block_ = std::max(domain_, wiring_->block_nodes() * devices_per_node_);
   if (wiring_->block_nodes() == 0 || faulty_) block_ = devices_;
@@ -176,24 +188,41 @@ std::string Network::link_name(LinkId l) const {
   return name(ends_[l].first) + " > " + name(ends_[l].second);
 }
 
+void Network::between(std::int64_t from, std::int64_t to, Path& path) const {
+  if (inside_ != nullptr)
+    return inside_->route(node(from), from % devices_per_node_, to % devices_per_node_, path);
+  path.push_back(to_switch_[static_cast<std::size_t>(from)]);
+  path.push_back(to_switch_[static_cast<std::size_t>(to)] + 1);
+}
+
+void Network::leave(std::int64_t device, Path& path) const {
+  if (inside_ != nullptr)
+    return inside_->route(node(device), device % devices_per_node_, inside_->port(rail(device)), path);
+  path.push_back(to_port_[static_cast<std::size_t>(device)]);
+}
+
+void Network::enter(std::int64_t device, Path& path) const {
+  if (inside_ != nullptr)
+    return inside_->route(node(device), inside_->port(rail(device)), device % devices_per_node_, path);
+  path.push_back(to_port_[static_cast<std::size_t>(device)] + 1);
+}
+
 void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads) const {
   path.clear();
   if (from == to) return;
-  const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
   bool open = true;
   if (from / domain_ == to / domain_) {
-    path = {to_switch_[f], to_switch_[t] + 1};
+    between(from, to, path);
   } else {
     // With PXN the data cross to the device that is on the destination's rail first.
-    auto out = f;
+    std::int64_t out = from;
     if (pxn_ && rail(from) != rail(to)) {
-      out = static_cast<std::size_t>(from - from % devices_per_node_ + to % devices_per_node_);
-      path = {to_switch_[f], to_switch_[out] + 1};
+      out = from - from % devices_per_node_ + to % devices_per_node_;
+      between(from, out, path);
     }
-    path.push_back(to_port_[out]);
-    open = wiring_->route(*this, {node(from), rail(static_cast<std::int64_t>(out))}, {node(to), rail(to)},
-                          loads, path);
-    path.push_back(to_port_[t] + 1);
+    leave(out, path);
+    open = wiring_->route(*this, {node(from), rail(out)}, {node(to), rail(to)}, loads, path);
+    enter(to, path);
   }
   if (!open || (faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); })))
     throw Error(fmt::format("there is no way from device {} to device {}: links have failed or are missing",

@@ -4,8 +4,8 @@
 //
 // Vertices: devices, the switches of each scale-up domain, a port for each NIC of each node, and what the
 // fabric has. A link carries one direction; its capacity is what transfers achieve (wire bandwidth times the
-// cluster's efficiency). Devices of a domain meet at its switches; others leave through the port of their
-// rail.
+// cluster's efficiency). Devices of a domain meet at its switches, or where the cables inside a node lead
+// (inside.h); others leave through the port of their rail.
 //
 //   Network network(cluster);
 //   Path path;
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/topology/wiring.h"
+#include "sim/topology/inside.h"
 
 namespace orrery::sim {
 
@@ -46,6 +46,11 @@ class Network {
   // Of a route, beyond what the cluster's latency of a hop covers.
   Time extra_latency(const Path& path) const;
   bool adaptive() const { return adaptive_; }  // routes look at loads
+  // Of each device while all of a domain send evenly to all others there, achieved.
+  Bandwidth intra() const { return intra_; }
+  // The cables inside a node; null where its devices meet at a switch.
+  const Inside* inside() const { return inside_.get(); }
+  std::int64_t ports() const { return ports_per_node_; }  // of a node
   // Of devices: blocks that are alike and share nothing inside; see Wiring::block_nodes.
   std::int64_t block() const { return block_; }
 
@@ -56,6 +61,10 @@ class Network {
     return device % devices_per_node_ * ports_per_node_ / devices_per_node_;
   }
   void apply(const Cluster& cluster);
+  // Appends the links between two devices of a domain, from a device to its port, and back.
+  void between(std::int64_t from, std::int64_t to, Path& path) const;
+  void leave(std::int64_t device, Path& path) const;
+  void enter(std::int64_t device, Path& path) const;
 
   std::vector<Vertex> vertices_;
   std::vector<std::string> names_;  // of named vertices
@@ -63,7 +72,9 @@ class Network {
   std::vector<Time> latency_;
   std::vector<std::pair<VertexId, VertexId>> ends_;
   std::vector<LinkId> to_switch_, to_port_;  // by device; back is one more
+  std::unique_ptr<Inside> inside_;
   std::unique_ptr<Wiring> wiring_;
+  Bandwidth intra_;
   std::int64_t devices_, devices_per_node_, domain_, ports_per_node_, block_ = 0;
   bool pxn_, adaptive_, faulty_;
 };

@@ -76,12 +76,14 @@ void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t dom
     starts_.push_back(i);
   }
   if (starts_.size() == 1) {
-    for (std::size_t i = 0; i < members.size(); ++i)
-      add(members[i], members[(i + 1) % members.size()], kWhole, added);
-    if (added != nullptr) merge(added->loads);
+    add_local_ring(members, added);
     return;
   }
-  channels = std::min({channels, members.size() - starts_.back(), kMostChannels});
+  const std::size_t least = std::min({channels, members.size() - starts_.back(), kMostChannels});
+  // Through cables of its own a node is left by as many members as it has ports.
+  channels =
+      network_.inside() == nullptr ? least : std::min(least, static_cast<std::size_t>(network_.ports()));
+  const auto entry = [&](std::size_t channel) { return channel * least / channels; };
   const auto share = [&](std::size_t of) {
     return static_cast<std::int64_t>(of) * kWhole / static_cast<std::int64_t>(channels);
   };
@@ -92,14 +94,30 @@ void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t dom
     // A channel enters at its own member, so it does not come there from the member before.
     for (std::size_t i = 0; here.size() > 1 && i < here.size(); ++i) {
       const std::size_t to = (i + 1) % here.size();
-      if (const std::size_t through = channels - (to < channels); through > 0)
-        add(here[i], here[to], share(through), added);
+      std::size_t through = channels;
+      for (std::size_t c = 0; c < channels; ++c) through -= entry(c) == to;
+      if (through > 0) add(here[i], here[to], share(through), added);
     }
-    for (std::size_t c = 0; c < channels; ++c) add(here[c], next[c], share(1), added);
+    for (std::size_t c = 0; c < channels; ++c) add(here[entry(c)], next[entry(c)], share(1), added);
   }
   if (added == nullptr) return;
   added->channels = static_cast<std::int64_t>(channels);
   merge(added->loads);
+}
+
+void LinkLoads::add_local_ring(std::span<const std::int64_t> members, Added* added) {
+  const auto add_order = [&](std::span<const std::int64_t> order, std::int64_t share) {
+    for (std::size_t i = 0; i < order.size(); ++i) add(order[i], order[(i + 1) % order.size()], share, added);
+  };
+  if (network_.inside() == nullptr) {
+    add_order(members, kWhole);
+  } else {
+    const auto orders = network_.inside()->rings(members);
+    const auto channels = static_cast<std::int64_t>(orders.size());
+    for (const auto& order : orders) add_order(order, kWhole / channels);
+    if (added != nullptr) added->channels = channels;
+  }
+  if (added != nullptr) merge(added->loads);
 }
 
 void LinkLoads::clear() {
@@ -131,8 +149,9 @@ std::pair<Bandwidth, LinkId> LinkLoads::slowest(const Links& links, Id id) const
   return {Bandwidth{mul_div(network_.capacity(l), kWhole, load_[l])}, l};
 }
 
-GroupLinks group_shape(std::span<const std::int64_t> members, std::int64_t domain) {
+GroupLinks group_shape(std::span<const std::int64_t> members, const Network& network, std::int64_t domain) {
   GroupLinks out;
+  out.intra = network.intra();
   out.ranks = static_cast<std::int64_t>(members.size());
   lay_in_domains(
       out.ranks, [&](std::int64_t i) { return members[static_cast<std::size_t>(i)]; }, domain, out);
@@ -145,6 +164,7 @@ GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
   GroupLinks out;
   out.ranks = std::max<std::int64_t>(1, size);
   out.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
+  out.intra = network_.intra();
   const std::int64_t devices = cluster_.devices(), span = size * stride, domain = cluster_.scale_up_domain();
   const std::int64_t block = network_.block();
   if (size <= 1 || devices < span) return out;

@@ -2,11 +2,12 @@
 //
 // What groups of ranks put on the links of the cluster, and what they get.
 //
-// A ring over a group inside a scale-up domain uses the route from each member to the next. Over several
-// domains it has as many channels as the domain with the fewest members has, at most 9, each with a share of
-// the data: channel c passes all members of a domain and goes from the c-th member there to the c-th of the
-// next domain, so every rail carries its part (what NCCL's search finds on such nodes). All groups of an axis
-// do so at once; the slowest link of the slowest group bounds them.
+// A ring over a group inside a scale-up domain uses the route from each member to the next; inside a node
+// with cables of its own there are several such rings, in orders that use them well. Over several domains it
+// has as many channels as the domain with the fewest members has, at most 9, each with a share of the data:
+// channel c passes all members of a domain and goes from the c-th member there to the c-th of the next
+// domain, so every rail carries its part (what NCCL's search finds on such nodes). All groups of an axis do
+// so at once; the slowest link of the slowest group bounds them.
 //
 //   Topology t(cluster);
 //   GroupLinks g = t.group(8, 1);          // ranks 0..7 of every 8: in the node
@@ -25,6 +26,7 @@ struct GroupLinks {
   std::int64_t domains = 1;     // scale-up domains it spans
   std::int64_t per_domain = 1;  // members in the fullest one
   Bandwidth ring;               // of each member in the ring, all channels together
+  Bandwidth intra;              // of a member that sends evenly to all of its domain; zero: the cluster's
   Time extra_latency;           // of its longest hop, beyond the cluster's latency of a hop
   LinkId bottleneck = 0;        // a link that bounds it; meaningless for one rank
   bool local() const { return domains == 1; }
@@ -60,6 +62,7 @@ class LinkLoads {
 
  private:
   void add(std::int64_t from, std::int64_t to, std::int64_t weight, Added* added);
+  void add_local_ring(std::span<const std::int64_t> members, Added* added);
   template <class Links, class Id>
   std::pair<Bandwidth, LinkId> slowest(const Links& links, Id id) const;
 
@@ -72,8 +75,8 @@ class LinkLoads {
   Time extra_latency_{0};
 };
 
-// Of members in the order of a ring: how many, and how they lie in scale-up domains.
-GroupLinks group_shape(std::span<const std::int64_t> members, std::int64_t domain);
+// Of members in the order of a ring: how many, and how they lie in scale-up domains; all but what links give.
+GroupLinks group_shape(std::span<const std::int64_t> members, const Network& network, std::int64_t domain);
 
 class Topology {
  public:

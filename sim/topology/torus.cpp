@@ -38,9 +38,10 @@ class Torus final : public Wiring {
       : ports_per_node_(ports.per_node), shape_(shape(c)) {
     constexpr std::size_t kMostDimensions = 8;
     builder.require_routing({Routing::kMinimal});
-    if (c.fabric.sites > 1) builder.refuse("/sites", "a torus stands on one site", "1");
+    if (c.fabric.sites > 1) builder.refuse("/fabric/sites", "a torus stands on one site", "1");
     if (shape_.size() > kMostDimensions)
-      builder.refuse("/dimensions", std::to_string(shape_.size()) + " dimensions are too many", "up to 8");
+      builder.refuse("/fabric/dimensions", std::to_string(shape_.size()) + " dimensions are too many",
+                     "up to 8");
     const double node = ports.bandwidth * static_cast<double>(ports.per_node);
     std::int64_t wide = 0;  // dimensions that lead anywhere
     for (const std::int64_t x : shape_) wide += x > 1;

@@ -23,7 +23,7 @@ class Tree final : public Wiring {
   Tree(const Cluster& c, const Ports& ports, NetworkBuilder& builder) : fabric_(c.fabric) {
     builder.require_routing({Routing::kSpray, Routing::kEcmp, Routing::kMinimal});
     if (fabric_.sites > 1 && fabric_.site_bandwidth.value == 0)
-      builder.refuse("/site_bandwidth", "sites are joined by nothing", "a bandwidth such as 800 Gb/s");
+      builder.refuse("/fabric/site_bandwidth", "sites are joined by nothing", "a bandwidth such as 800 Gb/s");
     const bool rails = fabric_.kind != FabricKind::kFatTree;
     const bool spray = fabric_.routing == Routing::kSpray;
     ports_per_node_ = ports.per_node;

@@ -50,7 +50,9 @@ class NetworkBuilder {
   void require(std::int64_t count) const;
   // Throws InputError when the fabric's routing is none of these.
   void require_routing(std::initializer_list<Routing> allowed) const;
-  [[noreturn]] void refuse(const char* field, const std::string& problem, const std::string& allowed) const;
+  // `field`: a JSON pointer into the cluster.
+  [[noreturn]] void refuse(const std::string& field, const std::string& problem,
+                           const std::string& allowed) const;
 
  private:
   Network& network_;

@@ -121,6 +121,36 @@ TEST(Import, NcclTopology) {
             24'000'000'000);
 }
 
+// Two sockets; a bridge of two NVLinks between the GPUs of the first.
+TEST(Import, NcclTopologyWithoutSwitchesKeepsItsCables) {
+  const std::string text =
+      R"(<system version="1"><cpu numaid="0" vendor="AuthenticAMD">
+      <pci busid="0:1" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+        <pci busid="0:2" link_speed="16.0 GT/s PCIe" link_width="16">
+          <gpu dev="0" sm="80"><nvlink target="0:3" count="2"/></gpu></pci>
+        <pci busid="0:3" link_speed="16.0 GT/s PCIe" link_width="16">
+          <gpu dev="1" sm="80"><nvlink target="0:2" count="2"/></gpu></pci>
+        <pci busid="0:4" link_speed="8.0 GT/s PCIe" link_width="16"><nic><net name="mlx5_0" speed="100000"/></nic></pci>
+      </pci></cpu><cpu numaid="1" vendor="AuthenticAMD">
+      <pci busid="1:2" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="2" sm="80"/></pci></cpu></system>)";
+  const Cluster c = import_topology(text, TopologyFormat::kNccl, kNvlink, base(), "topo.xml");
+  std::map<std::pair<std::string, std::string>, std::int64_t> cables;
+  for (const Cable& cable : c.inside) cables[{cable.from, cable.to}] = cable.bandwidth.value;
+  const std::map<std::pair<std::string, std::string>, std::int64_t> expected{
+      {{"pci-0", "cpu0"}, 24'000'000'000}, {{"gpu0", "pci-0"}, 24'000'000'000},
+      {{"gpu1", "pci-0"}, 24'000'000'000}, {{"nic0", "pci-0"}, 12'000'000'000},
+      {{"gpu2", "cpu1"}, 24'000'000'000},  {{"cpu0", "cpu1"}, 16'000'000'000},
+      {{"gpu0", "gpu1"}, 40'000'000'000}};
+  EXPECT_EQ(cables, expected);
+  const Network n(c);
+  Path path;
+  n.route(0, 1, path);
+  EXPECT_EQ(path.size(), 1U);
+  n.route(0, 2, path);
+  EXPECT_EQ(path.size(), 4U);
+  EXPECT_TRUE(import_topology(kXml, TopologyFormat::kNccl, kNvlink, base(), "topo.xml").inside.empty());
+}
+
 TEST(Import, NvidiaSmi) {
   const auto read = [](const std::string& cell) {
     return import_topology("\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\x1b[0m\nGPU0\t X \t" + cell + "\t" +
