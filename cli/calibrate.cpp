@@ -41,7 +41,7 @@ void execute(App& app, const Options& o) {
     r.chosen = load_plan_or_scenario(o.runs[i], app);
     const Problem& p = r.chosen.problem;
     r.program = program::compile(p.scenario.model, r.chosen.plan, p.scenario.training, p.stack);
-    r.timeline = from_chrome_trace(load_json(o.runs[i + 1], 4LL << 30), o.runs[i + 1]);
+    r.timeline = load_timeline(o.runs[i + 1]);
     if (r.timeline.program_hash != r.program.hash())
       throw InputError(o.runs[i + 1], "", fmt::format("was not measured with the plan of {}", o.runs[i]));
     measured.push_back({&r.program, &r.timeline});

@@ -23,8 +23,8 @@ void expect_twins(const sim::Comparison& c) {
 }
 
 void execute(App& app, const Options& o) {
-  const Timeline predicted = from_chrome_trace(load_json(o.predicted, 4LL << 30), o.predicted);
-  const Timeline measured = from_chrome_trace(load_json(o.measured, 4LL << 30), o.measured);
+  const Timeline predicted = load_timeline(o.predicted);
+  const Timeline measured = load_timeline(o.measured);
   const sim::Comparison c = sim::compare(predicted, measured);
   if (app.json) {
     Json out = {{"schema", "orrery.compare/1"},

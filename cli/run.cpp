@@ -305,7 +305,7 @@ void execute(App& app, const Options& o) {
     if (app.json) print_json(to_json(r, 0));
     return;
   }
-  if (!o.trace.empty()) save_text(o.trace, to_chrome_trace(r.timeline));
+  if (!o.trace.empty()) save_timeline(o.trace, r.timeline);
 
   // The first step pays for warming up.
   double total = 0, warm = 0;
@@ -398,7 +398,9 @@ void add_run(CLI::App& parent, App& app) {
       "--proxy", o->proxy,
       "run a stand-in with the same shapes on each rank, but fewer layers, stages and replicas; "
       "this file gets it, for calibrate");
-  command->add_option("--trace", o->trace, "write the measured timeline of the last step (Chrome JSON)");
+  command->add_option(
+      "--trace", o->trace,
+      "write the measured timeline of the last step: Chrome JSON, or compact where FILE ends in .timeline");
   command->callback([&app, o] { execute(app, *o); });
 }
 

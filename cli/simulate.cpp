@@ -104,7 +104,7 @@ void execute(App& app, const Options& o) {
   const planner::Evaluation e = planner::evaluate(chosen.problem, topology, chosen.plan, options);
   if (!o.trace.empty()) {
     const Timeline& all = e.simulation.timeline;
-    save_text(o.trace, to_chrome_trace(o.window.empty() ? all : within(all, o.window)));
+    save_timeline(o.trace, o.window.empty() ? all : within(all, o.window));
   }
   const Predicted& p = e.predicted;
   if (app.json) {
@@ -137,7 +137,8 @@ void execute(App& app, const Options& o) {
     fmt::print("shared: {} ({} alike, {}): transfers of all stages lost {} to each other\n", l.link.name,
                l.link.alike, format(l.link.capacity), format(l.lost));
   }
-  if (!o.trace.empty()) fmt::print("timeline: {} (open in ui.perfetto.dev or chrome://tracing)\n", o.trace);
+  if (!o.trace.empty())
+    fmt::print("timeline: {} (open it with orrery-gui; Chrome JSON also with ui.perfetto.dev)\n", o.trace);
 }
 
 }  // namespace
@@ -146,7 +147,8 @@ void add_simulate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "simulate", "one plan through the event engine");
   auto o = std::make_shared<Options>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
-  auto* trace = command->add_option("--trace", o->trace, "write the timeline (Chrome JSON)");
+  auto* trace = command->add_option(
+      "--trace", o->trace, "write the timeline: Chrome JSON, or compact where FILE ends in .timeline");
   command->add_option("--window", o->window, "only what happens between two times of the step, as 0s:500ms")
       ->needs(trace);
   command->add_option("--slow", o->slow, "slow ranks: RANK:FACTOR on the time of their compute");

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "program/live.h"
 
 namespace orrery::exec {
 namespace {
@@ -22,6 +23,7 @@ Timeline make_timeline(const program::Program& program, const AllMeasured& measu
   Timeline t;
   t.source = "measured: cpu";
   t.program_hash = program.hash();
+  t.axes = program::axes_of(program.binding);
   for (const char* s : program::kStreamNames) t.streams.emplace_back(s);
   for (const char* s : program::kSegmentNames) t.segments.emplace_back(s);
   Clock::time_point origin = Clock::time_point::max();
@@ -38,8 +40,11 @@ Timeline make_timeline(const program::Program& program, const AllMeasured& measu
     const auto c = program.binding.coordinates(static_cast<std::int64_t>(r));
     t.rank_labels.push_back(fmt::format("rank {} (tp {}, dp {}, pp {})", r, c.tp, c.dp, c.pp));
     const RankClass& rank = program.classes[static_cast<std::size_t>(c.pp)];
+    const program::OpNumbers number(rank);
+    std::vector<Time> starts(number.size());
     for (const auto& stream : measured[r]) {
       for (const Measured& m : stream) {
+        starts[number(m.step, m.op)] = since(m.start);
         const program::Step& step = rank.steps[static_cast<std::size_t>(m.step)];
         const program::Segment& segment = rank.segments[static_cast<std::size_t>(step.segment)];
         const Op& op = segment.ops[static_cast<std::size_t>(m.op)];
@@ -51,6 +56,8 @@ Timeline make_timeline(const program::Program& program, const AllMeasured& measu
                             since(m.active), since(m.end)});
       }
     }
+    const auto points = program::live_bytes(rank, static_cast<std::int32_t>(r), starts);
+    t.memory.insert(t.memory.end(), points.begin(), points.end());
   }
   return t;
 }

@@ -94,7 +94,10 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   out.fold = layout.fold;
   if (options.record) require_recordable(out.program, layout);
   out.simulation = sim::simulate(out.program, layout, cost.engine_options(options.record));
-  if (options.record) sim::label(out.program, cost, out.simulation.timeline);
+  if (options.record) {
+    sim::label(out.program, cost, out.simulation.timeline);
+    out.simulation.timeline.node_ranks = problem.cluster.devices_per_node;
+  }
 
   Predicted& p = out.predicted;
   p.step_time_s = seconds(out.simulation.step);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <tuple>
+
 #include "program/program.h"
 
 namespace orrery::program {
@@ -30,6 +33,22 @@ Binding bind(const Plan& plan) {
       break;
   }
   return b;
+}
+
+std::vector<Axis> axes_of(const Binding& b) {
+  struct Strided {
+    const char* name;
+    std::int64_t size, stride;
+  };
+  std::array<Strided, 3> axes{Strided{"tp", b.tp, b.tp_stride}, Strided{"dp", b.dp, b.dp_stride},
+                              Strided{"pp", b.pp, b.pp_stride}};
+  // Of axes with one stride all but the last have one member.
+  std::stable_sort(axes.begin(), axes.end(), [](const Strided& x, const Strided& y) {
+    return std::tie(x.stride, x.size) < std::tie(y.stride, y.size);
+  });
+  std::vector<Axis> out;
+  for (const Strided& a : axes) out.push_back({a.name, a.size});
+  return out;
 }
 
 std::vector<std::int64_t> Binding::members(Group group, std::int64_t of) const {

@@ -114,26 +114,13 @@ void place_events(RankClass& rank, const Touches& touches) {
   }
 }
 
-// Bytes that are there whatever is in flight: static buffers and the extra copies of what is sent and
-// received.
-std::int64_t always(const RankClass& rank, const Buffer& b) {
-  switch (b.life) {
-    case Life::kStatic:
-      return b.bytes.value * b.instances;
-    case Life::kSaved:
-      return b.bytes.value * (b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)]);
-    case Life::kLocal:
-      return b.bytes.value * (b.instances - 1);
-  }
-  return 0;
-}
-
-void find_peak(RankClass& rank) {
+void set_peak(RankClass& rank) {
   std::array<std::int64_t, kBufferClasses> base{};
   std::int64_t live = 0;
   for (const Buffer& b : rank.buffers) {
-    base[static_cast<std::size_t>(b.cls)] += always(rank, b);
-    live += always(rank, b);
+    const std::int64_t bytes = b.bytes.value * copies_always_live(rank, b);
+    base[static_cast<std::size_t>(b.cls)] += bytes;
+    live += bytes;
   }
   std::int64_t peak = -1;
   std::size_t peak_step = 0;
@@ -203,11 +190,23 @@ void lay_out_arena(RankClass& rank) {
 
 }  // namespace
 
+std::int64_t copies_always_live(const RankClass& rank, const Buffer& b) {
+  switch (b.life) {
+    case Life::kStatic:
+      return b.instances;
+    case Life::kSaved:
+      return b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)];
+    case Life::kLocal:
+      return b.instances - 1;
+  }
+  return 0;
+}
+
 void place_buffers(RankClass& rank) {
   const Touches touches = find_touches(rank);
   decide_lives(rank, touches);
   place_events(rank, touches);
-  find_peak(rank);
+  set_peak(rank);
   lay_out_arena(rank);
 }
 

@@ -27,6 +27,7 @@
 #include "core/model.h"
 #include "core/plan.h"
 #include "core/stack.h"
+#include "core/timeline.h"
 #include "core/training.h"
 
 namespace orrery::program {
@@ -229,6 +230,8 @@ struct Binding {
   std::vector<std::int64_t> members(Group group, std::int64_t rank) const;
 };
 Binding bind(const Plan& plan);
+// How ranks are numbered, for timelines.
+std::vector<Axis> axes_of(const Binding& binding);
 
 struct Program {
   Model model;

@@ -70,9 +70,11 @@ void label(const program::Program& program, const CostModel& cost, Timeline& tim
     }
   }
   timeline.bounds.clear();
+  timeline.payloads.clear();
   for (const std::string& name : timeline.names) {
     const auto found = ops.find(name);
     timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown : cost.bound(*found->second));
+    timeline.payloads.push_back(found == ops.end() ? 0 : found->second->payload.value);
   }
 }
 

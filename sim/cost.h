@@ -52,7 +52,7 @@ class CostModel {
   std::int64_t element_bytes_;
 };
 
-// Says of each op of a timeline of `program` what limits it.
+// Says of each op of a timeline of `program` what limits it and what it communicates.
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline);
 
 Durations price(const program::Program& program, const CostModel& cost);

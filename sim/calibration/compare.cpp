@@ -2,40 +2,31 @@
 #include "sim/calibration/compare.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <tuple>
+
+#include "sim/analysis/statistics.h"
+#include "sim/analysis/twins.h"
 
 namespace orrery::sim {
 namespace {
 
-// "layer17/attn/qkv" and "unit3/optimizer" lose their number's prefix; the rest stays.
-std::string without_layer(const std::string& name) {
-  if (!name.starts_with("layer") && !name.starts_with("unit")) return name;
-  const auto slash = name.find('/');
-  return slash == std::string::npos ? name : name.substr(slash + 1);
-}
-
 using Key = std::tuple<std::string_view, std::int32_t, std::int32_t, std::string_view, std::int32_t>;
 
-// A rank's stage as its label says: "stage 3 ..." of the engine, "rank 3 (tp 1, dp 0, pp 1)" of a run.
-std::int32_t stage_of(const Timeline& t, std::int32_t rank) {
-  const auto at = static_cast<std::size_t>(rank);
-  const std::string_view label = at < t.rank_labels.size() ? t.rank_labels[at] : std::string_view();
-  for (const std::string_view name : {"stage ", "pp "}) {
-    const std::size_t found = label.find(name);
-    std::int32_t stage = 0;
-    if (found == std::string_view::npos) continue;
-    const char* const begin = label.data() + found + name.size();
-    if (std::from_chars(begin, label.data() + label.size(), stage).ec == std::errc()) return stage;
+class Keys {
+ public:
+  explicit Keys(const Timeline& t) : t_(t) {}
+  Key operator()(const Slice& s) {
+    const auto [stage, added] = stages_.try_emplace(s.rank);
+    if (added) stage->second = stage_of(t_, s.rank);
+    return {t_.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
+            t_.names[static_cast<std::size_t>(s.name)], stage->second};
   }
-  return rank;
-}
 
-Key key(const Timeline& t, const Slice& s) {
-  return {t.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
-          t.names[static_cast<std::size_t>(s.name)], stage_of(t, s.rank)};
-}
+ private:
+  const Timeline& t_;
+  std::map<std::int32_t, std::int32_t> stages_;  // by process
+};
 
 }  // namespace
 
@@ -44,20 +35,21 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
   out.same_program = predicted.program_hash == measured.program_hash;
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length());
+  Keys key_of_predicted(predicted), key_of_measured(measured);
   std::map<Key, const Slice*> by_key;
   // Of several places of a stage, the first.
-  for (const Slice& s : predicted.slices) by_key.try_emplace(key(predicted, s), &s);
+  for (const Slice& s : predicted.slices) by_key.try_emplace(key_of_predicted(s), &s);
   std::map<Key, bool> seen;
   std::map<std::string, OpComparison> ops;
   for (const Slice& s : measured.slices) {
-    const auto found = by_key.find(key(measured, s));
+    const auto found = by_key.find(key_of_measured(s));
     if (found == by_key.end()) {
       ++out.only_measured;
       continue;
     }
     ++out.matched;
     seen[found->first] = true;
-    OpComparison& op = ops[without_layer(measured.names[static_cast<std::size_t>(s.name)])];
+    OpComparison& op = ops[std::string(without_layer(measured.names[static_cast<std::size_t>(s.name)]))];
     ++op.count;
     op.predicted_s += seconds(found->second->end - found->second->active);
     op.measured_s += seconds(s.end - s.active);

@@ -3,9 +3,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
+#include "program/live.h"
+
 namespace orrery::sim {
+namespace {
+
+// By rank; nothing where every rank is a place of its own.
+std::vector<std::int32_t> places_of_ranks(const program::Binding& binding, const Layout& layout) {
+  const std::int64_t ranks = binding.ranks();
+  if (static_cast<std::int64_t>(layout.places.size()) == ranks) return {};
+  if (!layout.place_of.empty()) return layout.place_of;
+  std::vector<std::int32_t> out;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    out.push_back(static_cast<std::int32_t>(binding.coordinates(r).pp));
+  return out;
+}
+
+}  // namespace
+
+// Live bytes of each place, by when its ops started.
+void Recorder::add_memory(const program::Program& program, const Layout& layout, Timeline& t) const {
+  std::vector<std::vector<const Done*>> by_place(layout.places.size());
+  for (const Done& d : done_) by_place[static_cast<std::size_t>(d.place)].push_back(&d);
+  for (std::size_t p = 0; p < by_place.size(); ++p) {
+    const program::RankClass& rank = program.classes[static_cast<std::size_t>(layout.places[p].stage)];
+    const program::OpNumbers number(rank);
+    std::vector<Time> starts(number.size());
+    for (const Done* d : by_place[p]) starts[number(d->step, d->op)] = Time{d->start};
+    const auto points = program::live_bytes(rank, static_cast<std::int32_t>(p), starts);
+    t.memory.insert(t.memory.end(), points.begin(), points.end());
+  }
+}
 
 Timeline Recorder::timeline(const program::Program& program, const Layout& layout) const {
   Timeline t;
@@ -33,6 +64,9 @@ Timeline Recorder::timeline(const program::Program& program, const Layout& layou
     if (!one_a_stage && p.ranks > 1) label += fmt::format(" and {} like it", p.ranks - 1);
     t.rank_labels.push_back(one_a_stage ? label : label + ")");
   }
+  t.axes = program::axes_of(program.binding);
+  t.process_of = places_of_ranks(program.binding, layout);
+  add_memory(program, layout, t);
   return t;
 }
 

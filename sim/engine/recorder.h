@@ -19,6 +19,8 @@ class Recorder {
   Timeline timeline(const program::Program& program, const Layout& layout) const;
 
  private:
+  void add_memory(const program::Program& program, const Layout& layout, Timeline& t) const;
+
   std::vector<Done> done_;
 };
 

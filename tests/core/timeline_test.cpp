@@ -47,6 +47,81 @@ TEST(Timeline, WhatLimitsOpsReadsBack) {
   }
 }
 
+Timeline with_everything() {
+  Timeline t;
+  t.source = "test";
+  t.program_hash = -42;
+  t.names = {"layer0/attn/qkv", "unit0/all-reduce"};
+  t.segments = {"forward", "backward"};
+  t.streams = {"compute", "tp"};
+  t.bounds = {Bound::kCompute, Bound::kCommunication};
+  t.payloads = {0, 4096};
+  t.rank_labels = {"stage 0", "stage 1"};
+  t.axes = {{"tp", 2}, {"dp", 1}, {"pp", 2}};
+  t.node_ranks = 4;
+  t.process_of = {0, 0, 1, 1};
+  t.slices = {{0, 0, 0, 3, 0, 0, Time{1}, Time{1'234'567}, Time{1'234'567}, Time{9'999'999}},
+              {1, 1, 5, 3, 0, 1, Time{0}, Time{10'000'000}, Time{10'000'001}, Time{123'456'789'012}},
+              {0, 0, 0, 4, 1, 0, Time{2}, Time{2}, Time{2}, Time{2}}};
+  t.memory = {{0, Time{0}, {1, 2, 3, 4, 5, 6}}, {0, Time{1'000'000}, {9, 0, 3, 4, 5, 6}}, {1, Time{0}, {7}}};
+  return t;
+}
+
+void expect_equal(const Timeline& a, const Timeline& b) {
+  EXPECT_EQ(a.source, b.source);
+  EXPECT_EQ(a.program_hash, b.program_hash);
+  EXPECT_EQ(a.names, b.names);
+  EXPECT_EQ(a.segments, b.segments);
+  EXPECT_EQ(a.streams, b.streams);
+  EXPECT_EQ(a.bounds, b.bounds);
+  EXPECT_EQ(a.payloads, b.payloads);
+  EXPECT_EQ(a.rank_labels, b.rank_labels);
+  EXPECT_EQ(a.axes, b.axes);
+  EXPECT_EQ(a.node_ranks, b.node_ranks);
+  EXPECT_EQ(a.process_of, b.process_of);
+  EXPECT_EQ(a.slices, b.slices);
+  EXPECT_EQ(a.memory, b.memory);
+}
+
+TEST(Timeline, BothFormsReadBackWhole) {
+  const Timeline t = with_everything();
+  expect_equal(from_chrome_trace(parse_json(to_chrome_trace(t), "trace"), "trace"), t);
+  expect_equal(from_binary(to_binary(t), "file"), t);
+}
+
+TEST(Timeline, ABinaryFileThatWasCutOrChangedIsRefusedOrReadButNeverBelieved) {
+  const std::string good = to_binary(with_everything());
+  int refused = 0;
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    EXPECT_THROW((void)from_binary(good.substr(0, length), "file"), InputError) << length;
+  }
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    for (const int flip : {1, 0x80, 0xff}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      try {
+        const Timeline t = from_binary(bad, "file");
+        for (const Slice& s : t.slices) {
+          EXPECT_LT(static_cast<std::size_t>(s.name), t.names.size());
+          EXPECT_LT(static_cast<std::size_t>(s.segment), t.segments.size());
+        }
+      } catch (const InputError&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_THROW((void)from_binary(good + "x", "file"), InputError);
+}
+
+TEST(Timeline, WhatABinaryFileClaimsToHoldMustFitInIt) {
+  std::string text = to_binary(with_everything());
+  const std::size_t at = text.find("[0,0,1]");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 7, "[0,0,9]");  // slices
+  EXPECT_THROW((void)from_binary(text, "file"), InputError);
+}
+
 TEST(Timeline, ATraceWithoutOurFieldsIsAnsweredWithAPointer) {
   try {
     from_chrome_trace(

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/timeline_head.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+
+namespace orrery {
+namespace {
+
+constexpr std::int64_t kMostRanks = 1 << 24;
+
+const Json& required(const Json& object, const char* key, const Cursor& at) {
+  const auto found = object.find(key);
+  if (found == object.end()) at.fail(fmt::format("the field \"{}\" is missing", key));
+  return *found;
+}
+
+// The number of a name that may not have been seen yet.
+class Names {
+ public:
+  explicit Names(std::vector<std::string>& names) : names_(names) {
+    for (std::size_t i = 0; i < names.size(); ++i) index_.try_emplace(names[i], i);
+  }
+  std::size_t operator()(const std::string& name) {
+    const auto [at, added] = index_.try_emplace(name, names_.size());
+    if (added) names_.push_back(name);
+    return at->second;
+  }
+
+ private:
+  std::vector<std::string>& names_;
+  std::map<std::string, std::size_t> index_;
+};
+
+void read_bounds(const Json& bounds, const Cursor& at, Names& names, Timeline& t) {
+  if (!bounds.is_object()) at.fail(shown(bounds) + " is not an object of lists of ops");
+  for (const auto& [key, ops] : bounds.items()) {
+    Bound bound{};
+    read_value(Json(key), at.child(key), Field{key.c_str(), ""}, bound);
+    if (!ops.is_array()) at.child(key).fail(shown(ops) + " is not a list of ops");
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      std::string name;
+      read_value(ops[i], at.child(key).child(i), Field{"op", ""}, name);
+      const std::size_t index = names(name);
+      t.bounds.resize(t.names.size());
+      t.bounds[index] = bound;
+    }
+  }
+  if (!t.bounds.empty()) t.bounds.resize(t.names.size());
+}
+
+void read_payloads(const Json& payloads, const Cursor& at, Names& names, Timeline& t) {
+  if (!payloads.is_object()) at.fail(shown(payloads) + " is not an object of bytes by op");
+  for (const auto& [name, bytes] : payloads.items()) {
+    const std::size_t index = names(name);
+    t.payloads.resize(t.names.size());
+    read_value(bytes, at.child(name), Field{"bytes", "", 0, 1e18}, t.payloads[index]);
+  }
+  if (!t.payloads.empty()) t.payloads.resize(t.names.size());
+}
+
+void read_axes(const Json& axes, const Cursor& at, Timeline& t) {
+  if (!axes.is_object()) at.fail(shown(axes) + " is not an object of sizes by axis");
+  std::int64_t ranks = 1;
+  for (const auto& [name, size] : axes.items()) {
+    Axis axis{name, 1};
+    read_value(size, at.child(name), Field{"size", "", 1, static_cast<double>(kMostRanks)}, axis.size);
+    ranks *= axis.size;
+    if (ranks > kMostRanks) at.fail("has too many ranks", fmt::format("allowed: {}", kMostRanks));
+    t.axes.push_back(std::move(axis));
+  }
+}
+
+// [[process, how many ranks], ...] in order of rank.
+void read_process_of(const Json& runs, const Cursor& at, Timeline& t) {
+  if (!runs.is_array()) at.fail(shown(runs) + " is not a list of [process, ranks]");
+  std::int64_t ranks = 1;
+  for (const Axis& a : t.axes) ranks *= a.size;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::vector<std::int64_t> run;
+    read_value(runs[i], at.child(i), Field{"run", "", 0, static_cast<double>(kMostRanks)}, run);
+    if (run.size() != 2) at.child(i).fail(shown(runs[i]) + " is not [process, ranks]");
+    if (static_cast<std::int64_t>(t.process_of.size()) + run[1] > ranks)
+      at.child(i).fail("is for more ranks than the axes have", fmt::format("allowed: {}", ranks));
+    t.process_of.insert(t.process_of.end(), static_cast<std::size_t>(run[1]),
+                        static_cast<std::int32_t>(run[0]));
+  }
+  if (static_cast<std::int64_t>(t.process_of.size()) != ranks)
+    at.fail(fmt::format("is for {} ranks", t.process_of.size()), fmt::format("allowed: {}", ranks));
+}
+
+}  // namespace
+
+std::string text_field(const Json& object, const char* key, const Cursor& at) {
+  std::string out;
+  read_value(required(object, key, at), at.child(key), Field{key, ""}, out);
+  return out;
+}
+
+std::int64_t integer_field(const Json& object, const char* key, std::int64_t most, const Cursor& at) {
+  std::int64_t out = 0;
+  read_value(required(object, key, at), at.child(key), Field{key, "", 0, static_cast<double>(most)}, out);
+  return out;
+}
+
+std::vector<std::string> text_list(const Json& object, const char* key, const Cursor& at) {
+  std::vector<std::string> out;
+  read_value(required(object, key, at), at.child(key), Field{key, ""}, out);
+  return out;
+}
+
+Json timeline_head(const Timeline& t) {
+  Json head = {{"source", t.source}, {"program_hash", std::to_string(t.program_hash)}};
+  head["bounds"] = Json::object();
+  for (std::size_t i = 0; i < t.bounds.size(); ++i)
+    head["bounds"][std::string(name_of(t.bounds[i]))].push_back(t.names[i]);
+  if (!t.payloads.empty()) {
+    head["payloads"] = Json::object();
+    for (std::size_t i = 0; i < t.payloads.size(); ++i) {
+      if (t.payloads[i] > 0) head["payloads"][t.names[i]] = t.payloads[i];
+    }
+  }
+  for (const Axis& a : t.axes) head["axes"][a.name] = a.size;
+  if (t.node_ranks > 0) head["node_ranks"] = t.node_ranks;
+  for (std::size_t r = 0; r < t.process_of.size();) {
+    const std::size_t first = r;
+    while (r < t.process_of.size() && t.process_of[r] == t.process_of[first]) ++r;
+    head["process_of"].push_back({t.process_of[first], r - first});
+  }
+  return head;
+}
+
+void read_timeline_head(const Json& head, const Cursor& at, Timeline& t) {
+  t.source = text_field(head, "source", at);
+  const std::string hash = text_field(head, "program_hash", at);
+  const auto [end, bad] = std::from_chars(hash.data(), hash.data() + hash.size(), t.program_hash);
+  if (bad != std::errc() || end != hash.data() + hash.size())
+    at.child("program_hash").fail(fmt::format("\"{}\" is not a number", hash));
+  Names names(t.names);
+  if (const auto found = head.find("bounds"); found != head.end())
+    read_bounds(*found, at.child("bounds"), names, t);
+  if (const auto found = head.find("payloads"); found != head.end())
+    read_payloads(*found, at.child("payloads"), names, t);
+  if (!t.bounds.empty()) t.bounds.resize(t.names.size());
+  if (const auto found = head.find("axes"); found != head.end()) read_axes(*found, at.child("axes"), t);
+  if (head.contains("node_ranks")) t.node_ranks = integer_field(head, "node_ranks", kMostRanks, at);
+  if (const auto found = head.find("process_of"); found != head.end())
+    read_process_of(*found, at.child("process_of"), t);
+}
+
+}  // namespace orrery

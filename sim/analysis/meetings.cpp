@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/analysis/meetings.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace orrery::sim {
+
+Meetings::Meetings(const Lanes& lanes)
+    : slices_(lanes.timeline().slices), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    if (slices_[i].stream != 0) by_end_.push_back(static_cast<std::uint32_t>(i));
+  }
+  std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(slices_[a].end, a) < std::pair(slices_[b].end, b);
+  });
+}
+
+template <class Visit>
+void Meetings::visit(std::size_t slice, Visit&& partner) const {
+  const Slice& s = slices_[slice];
+  if (s.stream == 0) return;
+  const Time from = s.end - tolerance_, to = s.end + tolerance_;
+  auto i = std::partition_point(by_end_.begin(), by_end_.end(),
+                                [&](std::uint32_t o) { return slices_[o].end < from; });
+  for (; i != by_end_.end() && slices_[*i].end <= to; ++i) {
+    const Slice& o = slices_[*i];
+    if (o.rank != s.rank && o.micro_batch == s.micro_batch && o.start <= s.active + tolerance_ &&
+        s.start <= o.active + tolerance_ && !partner(std::size_t{*i}))
+      return;
+  }
+}
+
+std::vector<std::size_t> Meetings::partners(std::size_t slice, std::size_t most) const {
+  std::vector<std::size_t> out;
+  visit(slice, [&](std::size_t o) {
+    out.push_back(o);
+    return out.size() < most;
+  });
+  return out;
+}
+
+std::optional<std::size_t> Meetings::last_to_come(std::size_t slice) const {
+  const Slice& s = slices_[slice];
+  if (s.active == s.start) return std::nullopt;
+  const auto distance = [&](std::size_t o) { return std::abs((slices_[o].start - s.active).value); };
+  std::optional<std::size_t> best;
+  visit(slice, [&](std::size_t o) {
+    if (slices_[o].start > s.start && (!best || distance(o) < distance(*best))) best = o;
+    return true;
+  });
+  return best;
+}
+
+}  // namespace orrery::sim

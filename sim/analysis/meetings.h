@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who communicated with whom, found from times alone: ops of other processes that end when an op ends took
+// part in the same collective or transfer.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "sim/analysis/lanes.h"
+
+namespace orrery::sim {
+
+class Meetings {
+ public:
+  explicit Meetings(const Lanes& lanes);
+
+  // Slices of other processes that ended with `slice`, at most `most`; none for one that computes.
+  std::vector<std::size_t> partners(std::size_t slice, std::size_t most) const;
+  // Of the partners that `slice` waited for, the one that came last; none if it waited for nobody.
+  std::optional<std::size_t> last_to_come(std::size_t slice) const;
+
+ private:
+  template <class Visit>
+  void visit(std::size_t slice, Visit&& partner) const;
+
+  const std::vector<Slice>& slices_;
+  std::vector<std::uint32_t> by_end_;  // slices that communicate
+  Time tolerance_;                     // measured members of a collective do not end at the very same time
+};
+
+}  // namespace orrery::sim

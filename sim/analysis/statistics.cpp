@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/analysis/statistics.h"
+
+#include <algorithm>
+#include <map>
+
+namespace orrery::sim {
+namespace {
+
+constexpr std::int32_t kComputeStream = 0;
+
+struct Interval {
+  Time from, to;
+};
+
+// When one lane worked, inside the part: waiting for partners is no work.
+void add_intervals(const Lanes& lanes, const Lane& lane, const Part& part, std::vector<Interval>& out) {
+  const auto slices = lanes.slices(lane);
+  for (std::size_t i = lanes.first_after(lane, part.from); i < slices.size(); ++i) {
+    if (slices[i].start >= part.to) break;
+    const Interval in{std::max(slices[i].active, part.from), std::min(slices[i].end, part.to)};
+    if (in.to > in.from) out.push_back(in);
+  }
+}
+
+// Sorted and disjoint.
+std::vector<Interval> united(std::vector<Interval> in) {
+  std::sort(in.begin(), in.end(), [](const Interval& a, const Interval& b) { return a.from < b.from; });
+  std::vector<Interval> out;
+  for (const Interval& i : in) {
+    if (!out.empty() && i.from <= out.back().to)
+      out.back().to = std::max(out.back().to, i.to);
+    else
+      out.push_back(i);
+  }
+  return out;
+}
+
+Time length(const std::vector<Interval>& intervals) {
+  Time sum{0};
+  for (const Interval& i : intervals) sum += i.to - i.from;
+  return sum;
+}
+
+Time common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  Time sum{0};
+  for (std::size_t i = 0, k = 0; i < a.size() && k < b.size();) {
+    const Time from = std::max(a[i].from, b[k].from), to = std::min(a[i].to, b[k].to);
+    if (to > from) sum += to - from;
+    ++(a[i].to < b[k].to ? i : k);
+  }
+  return sum;
+}
+
+// The stream whose op ended last by `t`, and when.
+struct Last {
+  std::int32_t stream = -1;
+  Time end{0};
+};
+Last last_before(const Lanes& lanes, std::int32_t rank, Time t) {
+  Last out;
+  for (const Lane& lane : lanes.of(rank)) {
+    if (lane.stream == kComputeStream) continue;
+    const auto slices = lanes.slices(lane);
+    const std::size_t i = lanes.first_after(lane, t);
+    if (i > 0 && slices[i - 1].end >= out.end) out = {lane.stream, slices[i - 1].end};
+  }
+  return out;
+}
+
+class Summary {
+ public:
+  Summary(const Lanes& lanes, const Part& part) : lanes_(lanes), part_(part) {}
+
+  Statistics all() {
+    for (const std::int32_t rank : part_.ranks) add_rank(rank);
+    const auto longest = [](auto& items, auto&& time) {
+      std::stable_sort(items.begin(), items.end(),
+                       [&](const auto& a, const auto& b) { return time(a) > time(b); });
+    };
+    for (const auto& [cause, time] : idle_) out_.idle.push_back({cause, time});
+    longest(out_.idle, [](const Idle& i) { return i.time; });
+    for (auto& [key, kind] : kinds_) out_.kinds.push_back(kind);
+    longest(out_.kinds, [](const KindStatistics& k) { return k.active + k.waiting; });
+    return std::move(out_);
+  }
+
+ private:
+  void add_rank(std::int32_t rank) {
+    std::vector<Interval> compute, communication;
+    for (const Lane& lane : lanes_.of(rank)) {
+      add_intervals(lanes_, lane, part_, lane.stream == kComputeStream ? compute : communication);
+      add_kinds(lane);
+    }
+    compute = united(std::move(compute));
+    communication = united(std::move(communication));
+    out_.window += part_.to - part_.from;
+    out_.compute += length(compute);
+    const Time hidden = common(compute, communication);
+    out_.hidden += hidden;
+    out_.exposed += length(communication) - hidden;
+    Time at = part_.from;
+    for (const Interval& i : compute) {
+      add_gap(rank, at, i.from, true);
+      at = i.to;
+    }
+    add_gap(rank, at, part_.to, at < part_.to && goes_on(rank));
+  }
+
+  bool goes_on(std::int32_t rank) const {
+    for (const Lane& lane : lanes_.of(rank)) {
+      if (lane.stream == kComputeStream && lanes_.first_after(lane, part_.to) < lane.count) return true;
+    }
+    return false;
+  }
+
+  void add_gap(std::int32_t rank, Time from, Time to, bool followed) {
+    if (to <= from) return;
+    if (!followed) {
+      idle_["end of step"] += to - from;
+      return;
+    }
+    const Last last = last_before(lanes_, rank, followed_at(rank, to));
+    const auto stream = static_cast<std::size_t>(last.stream);
+    const Time waited = last.stream < 0 ? from : std::clamp(last.end, from, to);
+    if (waited > from) idle_[lanes_.timeline().streams[stream]] += waited - from;
+    if (to > waited) idle_["launch"] += to - waited;
+  }
+
+  // When compute goes on after a gap that reaches to `to`, which may be the part's end.
+  Time followed_at(std::int32_t rank, Time to) const {
+    if (to < part_.to) return to;
+    Time next = lanes_.end();
+    for (const Lane& lane : lanes_.of(rank)) {
+      if (lane.stream != kComputeStream) continue;
+      const std::size_t i = lanes_.first_after(lane, to);
+      if (i < lane.count) next = std::min(next, std::max(to, lanes_.slices(lane)[i].start));
+    }
+    return next;
+  }
+
+  void add_kinds(const Lane& lane) {
+    const Timeline& t = lanes_.timeline();
+    const auto slices = lanes_.slices(lane);
+    for (std::size_t i = lanes_.first_after(lane, part_.from); i < slices.size(); ++i) {
+      const Slice& s = slices[i];
+      if (s.start >= part_.to) break;
+      const auto name = static_cast<std::size_t>(s.name);
+      const std::string_view kind = without_layer(t.names[name]);
+      const auto inside = [&](Time from, Time to) {
+        return std::max(Time{0}, std::min(to, part_.to) - std::max(from, part_.from));
+      };
+      KindStatistics& k = kinds_[{kind, s.stream}];
+      if (k.count++ == 0) {
+        k.name = kind;
+        k.stream = s.stream;
+      }
+      const Time active = inside(s.active, s.end);
+      k.active += active;
+      k.waiting += inside(s.start, s.active);
+      if (name < t.payloads.size() && s.end > s.active)
+        k.payload += mul_div(t.payloads[name], active.value, (s.end - s.active).value);
+    }
+  }
+
+  const Lanes& lanes_;
+  const Part& part_;
+  Statistics out_;
+  std::map<std::string, Time> idle_;
+  std::map<std::pair<std::string_view, std::int32_t>, KindStatistics> kinds_;
+};
+
+}  // namespace
+
+std::string_view without_layer(std::string_view name) {
+  if (!name.starts_with("layer") && !name.starts_with("unit")) return name;
+  const auto slash = name.find('/');
+  return slash == std::string_view::npos ? name : name.substr(slash + 1);
+}
+
+Statistics statistics(const Lanes& lanes, const Part& part) {
+  return Summary(lanes, part).all();
+}
+
+}  // namespace orrery::sim

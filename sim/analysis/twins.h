@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The same op in two timelines: of the same stage, segment, chunk and micro-batch, by name.
+#pragma once
+
+#include <optional>
+
+#include "sim/analysis/lanes.h"
+
+namespace orrery::sim {
+
+// The pipeline stage of a process: by the timeline's axes or, without them, as its label says ("stage 3 ...",
+// "rank 3 (tp 1, dp 0, pp 1)"); without either every process is one.
+std::int32_t stage_of(const Timeline& timeline, std::int32_t process);
+
+// Of the processes of the same stage in `there` the one with the same number, or the first. O(slices of its
+// lane).
+std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lanes& there);
+
+}  // namespace orrery::sim

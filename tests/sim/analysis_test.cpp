@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Questions about timelines, against what a walk over all slices gives.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "planner/evaluate.h"
+#include "sim/analysis/critical_path.h"
+#include "sim/analysis/statistics.h"
+#include "sim/analysis/twins.h"
+
+namespace orrery::sim {
+namespace {
+
+constexpr std::int64_t kMicro = 1'000'000;  // picoseconds
+
+Slice slice(std::int32_t rank, std::int32_t stream, std::int64_t start, std::int64_t active, std::int64_t end,
+            std::int32_t name = 0, std::int32_t micro_batch = 0) {
+  return {name,
+          0,
+          0,
+          micro_batch,
+          rank,
+          stream,
+          Time{start * kMicro},
+          Time{start * kMicro},
+          Time{active * kMicro},
+          Time{end * kMicro}};
+}
+
+Timeline timeline(std::vector<Slice> slices) {
+  Timeline t;
+  t.names = {"layer0/a", "layer1/a", "b"};
+  t.segments = {"forward"};
+  t.streams = {"compute", "tp"};
+  t.slices = std::move(slices);
+  return t;
+}
+
+Timeline random_timeline(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(random() % n); };
+  std::vector<Slice> slices;
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    for (std::int32_t stream = 0; stream < 2; ++stream) {
+      std::int64_t at = below(20);
+      for (std::int64_t i = below(200); i > 0; --i) {
+        const std::int64_t start = at + below(3) * below(10), end = start + below(3) * below(40);
+        slices.push_back(slice(
+            rank, stream, start, start + (end > start ? below(static_cast<std::uint64_t>(end - start)) : 0),
+            end, static_cast<std::int32_t>(below(3)), static_cast<std::int32_t>(below(4))));
+        at = end;
+      }
+    }
+  }
+  return timeline(std::move(slices));
+}
+
+TEST(Lanes, AnswerWhatAWalkOverAllSlicesGives) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const Lanes lanes(random_timeline(seed));
+    std::mt19937_64 random(seed);
+    for (const Lane& lane : lanes.all()) {
+      const auto slices = lanes.slices(lane);
+      for (int i = 0; i < 30; ++i) {
+        const Time from{static_cast<std::int64_t>(random() % 3000) * kMicro},
+            to = from + Time{static_cast<std::int64_t>(random() % 900) * kMicro};
+        Time busy{0};
+        std::size_t first = slices.size();
+        for (std::size_t s = slices.size(); s-- > 0;) {
+          busy += std::max(Time{0}, std::min(slices[s].end, to) - std::max(slices[s].start, from));
+          if (slices[s].end > from) first = s;
+        }
+        EXPECT_EQ(lanes.busy(lane, from, to), busy);
+        EXPECT_EQ(lanes.first_after(lane, from), first);
+        const std::size_t a = random() % slices.size(), b = a + 1 + random() % (slices.size() - a);
+        Time longest{-1};
+        for (std::size_t s = a; s < b; ++s) longest = std::max(longest, slices[s].end - slices[s].start);
+        const std::size_t found = lanes.longest(lane, a, b);
+        ASSERT_TRUE(found >= a && found < b);
+        EXPECT_EQ(slices[found].end - slices[found].start, longest);
+      }
+    }
+  }
+}
+
+TEST(Lanes, SlicesThatOverlapAreToldApartByDepth) {
+  const Lanes lanes(timeline({slice(0, 1, 0, 0, 10), slice(0, 1, 5, 5, 7), slice(0, 1, 8, 8, 12),
+                              slice(0, 1, 11, 11, 13), slice(0, 0, 0, 0, 3)}));
+  ASSERT_EQ(lanes.all().size(), 3U);  // compute; 0-10 and 11-13; 5-7 and 8-12
+  EXPECT_EQ(lanes.all()[1].depth, 0);
+  EXPECT_EQ(lanes.all()[1].count, 2U);
+  EXPECT_EQ(lanes.all()[2].depth, 1);
+  for (const Lane& lane : lanes.all()) {
+    const auto slices = lanes.slices(lane);
+    for (std::size_t i = 1; i < slices.size(); ++i) EXPECT_GE(slices[i].start, slices[i - 1].end);
+  }
+}
+
+// Compute runs 0-10 and 14-20; the collective was waited for from 8 to 9 and worked from 9 to 14.
+TEST(Statistics, OfOneRankByHand) {
+  Timeline t = timeline({slice(0, 0, 0, 0, 10), slice(0, 0, 14, 14, 20, 1), slice(0, 1, 8, 9, 14, 2)});
+  t.payloads = {0, 0, 5'000'000};
+  const Lanes lanes(t);
+  const Statistics s = statistics(lanes, {{0}, Time{0}, Time{22 * kMicro}});
+  EXPECT_EQ(s.window, Time{22 * kMicro});
+  EXPECT_EQ(s.compute, Time{16 * kMicro});
+  EXPECT_EQ(s.hidden, Time{1 * kMicro});   // 9 to 10
+  EXPECT_EQ(s.exposed, Time{4 * kMicro});  // 10 to 14
+  ASSERT_EQ(s.idle.size(), 2U);
+  EXPECT_EQ(s.idle[0].cause, "tp");
+  EXPECT_EQ(s.idle[0].time, Time{4 * kMicro});
+  EXPECT_EQ(s.idle[1].cause, "end of step");
+  EXPECT_EQ(s.idle[1].time, Time{2 * kMicro});
+  ASSERT_EQ(s.kinds.size(), 2U);  // the two "a" are one kind
+  EXPECT_EQ(s.kinds[0].name, "a");
+  EXPECT_EQ(s.kinds[0].count, 2);
+  EXPECT_EQ(s.kinds[1].waiting, Time{1 * kMicro});
+  EXPECT_DOUBLE_EQ(s.kinds[1].bytes_per_s(), 1e12);  // 5 MB in 5 us
+  // Half of the transfer is in this part, and so is half of what it moved.
+  const Statistics half = statistics(lanes, {{0}, Time{9 * kMicro}, Time{11'500'000}});
+  for (const KindStatistics& k : half.kinds) {
+    if (k.name == "b") {
+      EXPECT_EQ(k.payload, 2'500'000);
+    }
+  }
+}
+
+TEST(Statistics, ComputeAndIdleAddUpToTheWindow) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const Lanes lanes(random_timeline(seed));
+    std::mt19937_64 random(seed);
+    const Time from{static_cast<std::int64_t>(random() % 900) * kMicro},
+        to = from + Time{static_cast<std::int64_t>(1 + random() % 900) * kMicro};
+    const Statistics s = statistics(lanes, {{0, 1, 2}, from, to});
+    Time waiting{0}, idle{0};
+    for (const Idle& i : s.idle) idle += i.time;
+    for (const KindStatistics& k : s.kinds) {
+      if (k.stream == 0) waiting += k.waiting;
+    }
+    EXPECT_EQ(s.compute + idle, s.window) << "waiting " << waiting.value;
+  }
+}
+
+// Rank 1 computes long and comes late to the collective; both go on after it.
+TEST(CriticalPath, LeadsThroughWhoCameLast) {
+  const Lanes lanes(timeline({slice(0, 0, 0, 0, 2), slice(0, 1, 2, 9, 12, 2), slice(0, 0, 12, 12, 15, 1),
+                              slice(1, 0, 0, 0, 9), slice(1, 1, 9, 9, 12, 2), slice(1, 0, 12, 12, 13, 1)}));
+  const auto path = critical_path(lanes, Meetings(lanes));
+  std::vector<std::pair<std::int32_t, std::int64_t>> stops;  // rank, start of the part
+  Time sum{0};
+  for (const Link& l : path) {
+    stops.emplace_back(lanes.timeline().slices[l.slice].rank, l.from.value / kMicro);
+    sum += l.to - l.from + l.gap;
+  }
+  EXPECT_EQ(stops, (std::vector<std::pair<std::int32_t, std::int64_t>>{{1, 0}, {0, 9}, {0, 12}}));
+  EXPECT_EQ(sum, Time{15 * kMicro});
+}
+
+TEST(CriticalPath, IsAsLongAsTheTimeline) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const Lanes lanes(random_timeline(seed));
+    Time sum{0}, at = lanes.begin();
+    for (const Link& l : critical_path(lanes, Meetings(lanes))) {
+      EXPECT_EQ(l.from, at + l.gap);
+      at = l.to;
+      sum += l.to - l.from + l.gap;
+    }
+    EXPECT_EQ(sum, lanes.end() - lanes.begin());
+  }
+}
+
+// A step of the engine: what its report says of idle time, the statistics find from times alone.
+TEST(Statistics, FindWhatTheEngineReports) {
+  const Problem problem =
+      load_problem(std::string(ORRERY_ROOT) + "/scenarios/llama3-70b-p4d.json", DataFolders());
+  const Topology topology(problem.cluster);
+  planner::EvaluateOptions options;
+  options.record = true;
+  planner::Evaluation e = planner::evaluate(problem, topology, *problem.scenario.plan, options);
+  const auto places = e.simulation.places;
+  const Lanes lanes(std::move(e.simulation.timeline));
+  const auto& streams = lanes.timeline().streams;
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    const Statistics s = statistics(lanes, {{static_cast<std::int32_t>(p)}, Time{0}, e.simulation.step});
+    EXPECT_EQ(s.compute, places[p].compute());
+    for (std::size_t q = 1; q < program::kStreamCount; ++q) {
+      Time found{0};
+      for (const Idle& i : s.idle) {
+        if (i.cause == streams[q]) found = i.time;
+      }
+      // The engine counts the tail of the step to the stream that ends it.
+      EXPECT_NEAR(seconds(found), seconds(places[p].exposed[q]), 0.02 * seconds(e.simulation.step))
+          << streams[q];
+    }
+  }
+  // The path of a step is as long as the step, and most of it is work.
+  Time sum{0}, gaps{0};
+  for (const Link& l : critical_path(lanes, Meetings(lanes))) {
+    sum += l.to - l.from + l.gap;
+    gaps += l.gap;
+  }
+  EXPECT_EQ(sum, lanes.end() - lanes.begin());  // the first op is issued a moment after zero
+  EXPECT_EQ(lanes.end(), e.simulation.step);
+  EXPECT_LT(seconds(gaps), 0.01 * seconds(sum));
+}
+
+TEST(Twins, AreOfTheSameStageAndMicroBatch) {
+  Timeline a = timeline({slice(0, 0, 0, 0, 1, 0, 3), slice(1, 0, 0, 0, 1, 0, 3)});
+  a.rank_labels = {"stage 0", "stage 1"};
+  Timeline b = timeline({slice(0, 0, 5, 5, 6, 0, 3), slice(1, 0, 5, 5, 6, 0, 3), slice(2, 0, 7, 7, 9, 0, 2),
+                         slice(2, 0, 9, 9, 10, 0, 3), slice(3, 0, 9, 9, 11, 0, 3)});
+  b.axes = {{"tp", 2}, {"pp", 2}};  // ranks 2 and 3 are of stage 1
+  const Lanes here(a), there(b);
+  const auto found = twin(here, 1, there);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(there.timeline().slices[*found].rank, 2);
+  EXPECT_EQ(there.timeline().slices[*found].micro_batch, 3);
+  Timeline c = timeline({slice(0, 0, 0, 0, 1, 2, 3)});
+  EXPECT_FALSE(twin(here, 0, Lanes(c)));
+}
+
+}  // namespace
+}  // namespace orrery::sim
