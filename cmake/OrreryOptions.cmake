@@ -15,6 +15,7 @@ option(ORRERY_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ORRERY_WERROR "Warnings are errors" OFF)
 option(ORRERY_LONG_TESTS "Run the tests of more than ten minutes too" OFF)
 option(ORRERY_MPI "Span several hosts by MPI when it is found" ON)
+option(ORRERY_GUI "Build orrery-gui when Qt 6 with Charts and Svg is found" ON)
 option(ORRERY_CUDA "Build what needs the CUDA toolkit when it is found" ON)
 set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example address,undefined")
 

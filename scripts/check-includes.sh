@@ -10,6 +10,7 @@ declare -A allowed=(
   [planner]="core program sim planner"
   [kernels]="core kernels"
   [exec]="core program kernels exec"
+  [gui]="core program sim planner gui"
   [cli]="core program sim planner kernels exec cli"
 )
 bad=0

@@ -4,7 +4,7 @@
 // receiver, the links they use, what their ops cost there, and the links that ops can fill together.
 //
 // A group has the bandwidth of the slowest of its own links while all groups of its axis communicate, so a
-// failed link slows those that use it. Internal to sim/place.cpp.
+// failed link slows those that use it. Internal to sim/.
 #pragma once
 
 #include <span>
@@ -55,6 +55,10 @@ class Traffic {
   std::span<const RankEnd> ends(const Instance& i) const {
     return std::span(ends_).subspan(i.first_end, i.ends);
   }
+  // Of one of its channels.
+  std::span<const LinkLoads::Load> loads(const Instance& i) const {
+    return std::span(loads_).subspan(i.first_load, i.loads);
+  }
   const Price& price(const Instance& i) const { return prices_[static_cast<std::size_t>(i.price)]; }
   // That a rank takes part in, by a slot of its stage; -1: nobody is at the other end.
   std::int32_t instance_of(std::int64_t rank, std::size_t slot) const {
@@ -69,9 +73,6 @@ class Traffic {
   std::span<const OnLink> on(const Shared& s) const { return std::span(on_links_).subspan(s.first, s.count); }
 
  private:
-  std::span<const LinkLoads::Load> loads(const Instance& i) const {
-    return std::span(loads_).subspan(i.first_load, i.loads);
-  }
   void enumerate();
   void add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t slot);
   bool leads(program::Group group, std::int64_t tp, std::int64_t dp) const;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/charts.h"
+
+#include <QBarCategoryAxis>
+#include <QBarSet>
+#include <QBoxPlotSeries>
+#include <QBoxSet>
+#include <QChart>
+#include <QEvent>
+#include <QGraphicsLayout>
+#include <QHorizontalStackedBarSeries>
+#include <QLegend>
+#include <QLegendMarker>
+#include <QMouseEvent>
+#include <QScatterSeries>
+#include <QToolTip>
+#include <QValueAxis>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace orrery::gui {
+
+Chart::Chart(const QString& name, QWidget* parent) : QChartView(parent) {
+  setAccessibleName(name);
+  setRenderHint(QPainter::Antialiasing);
+  setFrameShape(QFrame::NoFrame);
+  setMouseTracking(true);
+  setMinimumSize(260, 150);
+  chart()->setMargins({4, 4, 4, 4});
+  chart()->setBackgroundRoundness(0);
+  chart()->layout()->setContentsMargins(0, 0, 0, 0);
+  style();
+}
+
+void Chart::changeEvent(QEvent* event) {
+  QChartView::changeEvent(event);
+  if (event->type() == QEvent::PaletteChange) style();
+}
+
+void Chart::clear() {
+  chart()->removeAllSeries();
+  for (QAbstractAxis* axis : chart()->axes()) {
+    chart()->removeAxis(axis);
+    delete axis;
+  }
+}
+
+void Chart::style() {
+  chart()->setBackgroundBrush(palette().color(QPalette::Base));
+  setBackgroundBrush(palette().color(QPalette::Base));
+  chart()->setTitleBrush(palette().color(QPalette::Text));
+  chart()->legend()->setLabelColor(palette().color(QPalette::Text));
+  for (QAbstractAxis* axis : chart()->axes()) {
+    axis->setLabelsColor(palette().color(QPalette::Text));
+    axis->setTitleBrush(palette().color(QPalette::Text));
+    axis->setGridLineColor(palette().color(QPalette::Mid));
+    axis->setLinePenColor(palette().color(QPalette::Mid));
+  }
+}
+
+QValueAxis* Chart::value_axis(const QString& title, Qt::Alignment side, double least, double most) {
+  auto* axis = new QValueAxis;
+  axis->setTitleText(title);
+  const double margin = most > least ? (most - least) * 0.06 : std::max(1e-9, std::abs(most) * 0.1);
+  axis->setRange(least == 0 ? 0 : least - margin, most + margin);
+  axis->applyNiceNumbers();
+  const double top = std::max(std::abs(axis->max()), std::abs(axis->min()));
+  axis->setLabelFormat(top >= 100 ? "%.0f" : top >= 10 ? "%.1f" : top >= 1 ? "%.2f" : "%.3g");
+  chart()->addAxis(axis, side);
+  return axis;
+}
+
+void ScatterChart::set(std::vector<Point> points, const QStringList& groups,
+                       const std::vector<QColor>& colours, const QString& x_title, const QString& y_title) {
+  clear();
+  points_ = std::move(points);
+  groups_ = groups;
+  colours_ = colours;
+  if (points_.empty()) return;
+  const auto by_x = [](const Point& a, const Point& b) { return a.x < b.x; };
+  const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
+  const auto [left, right] = std::minmax_element(points_.begin(), points_.end(), by_x);
+  const auto [low, high] = std::minmax_element(points_.begin(), points_.end(), by_y);
+  QValueAxis* x = value_axis(x_title, Qt::AlignBottom, left->x, right->x);
+  QValueAxis* y = value_axis(y_title, Qt::AlignLeft, low->y, high->y);
+  const auto add = [&](const QString& name, const QColor& colour, double size) {
+    auto* series = new QScatterSeries;
+    series->setName(name);
+    series->setColor(colour);
+    series->setBorderColor(palette().color(QPalette::Base));
+    series->setMarkerSize(size);
+    return series;
+  };
+  const auto finish = [&](QScatterSeries* series) {
+    chart()->addSeries(series);
+    series->attachAxis(x);
+    series->attachAxis(y);
+  };
+  for (int g = 0; g < groups_.size(); ++g) {
+    QList<QPointF> in_group;
+    for (const Point& p : points_) {
+      if (p.group == g) in_group << QPointF(p.x, p.y);
+    }
+    if (in_group.isEmpty()) continue;
+    QScatterSeries* series = add(groups_[g], colours_[static_cast<std::size_t>(g)], 9);
+    series->replace(in_group);
+    finish(series);
+  }
+  QScatterSeries* marks = add({}, Qt::transparent, 15);
+  marks->setObjectName("marks");
+  marks->setBorderColor(palette().color(QPalette::Text));
+  finish(marks);
+  for (auto* marker : chart()->legend()->markers(marks)) marker->setVisible(false);
+  chart()->legend()->setAlignment(Qt::AlignTop);
+  mark(marked_);
+  style();
+}
+
+void ScatterChart::mark(const std::vector<int>& numbers) {
+  marked_ = numbers;
+  for (QAbstractSeries* series : chart()->series()) {
+    if (series->objectName() != "marks") continue;
+    QList<QPointF> at;
+    for (const int n : numbers) {
+      if (n >= 0 && static_cast<std::size_t>(n) < points_.size())
+        at << QPointF(points_[static_cast<std::size_t>(n)].x, points_[static_cast<std::size_t>(n)].y);
+    }
+    static_cast<QScatterSeries*>(series)->replace(at);
+  }
+}
+
+int ScatterChart::nearest(const QPointF& position) const {
+  constexpr double kReach = 14;  // pixels
+  int best = -1;
+  double least = kReach * kReach;
+  for (std::size_t i = 0; i < points_.size(); ++i) {
+    const QPointF d = chart()->mapToPosition({points_[i].x, points_[i].y}) - position;
+    const double distance = QPointF::dotProduct(d, d);
+    if (distance < least) {
+      least = distance;
+      best = static_cast<int>(i);
+    }
+  }
+  return best;
+}
+
+void ScatterChart::mousePressEvent(QMouseEvent* event) {
+  if (const int n = nearest(event->position()); n >= 0) Q_EMIT picked(n);
+}
+
+void ScatterChart::mouseMoveEvent(QMouseEvent* event) {
+  const int n = points_.empty() ? -1 : nearest(event->position());
+  if (n >= 0)
+    QToolTip::showText(event->globalPosition().toPoint(), points_[static_cast<std::size_t>(n)].label, this);
+  else
+    QToolTip::hideText();
+}
+
+void StackedBarChart::set(const QStringList& rows, const std::vector<Part>& parts, const QString& title) {
+  clear();
+  chart()->setTitle({});
+  if (rows.isEmpty()) return;
+  auto* series = new QHorizontalStackedBarSeries;
+  std::vector<double> total(static_cast<std::size_t>(rows.size()));
+  for (const Part& part : parts) {
+    auto* set = new QBarSet(part.name);
+    set->setColor(part.colour);
+    set->setBorderColor(palette().color(QPalette::Base));
+    // Qt puts the first category at the bottom.
+    for (std::size_t i = part.values.size(); i-- > 0;) {
+      *set << part.values[i];
+      total[i] += part.values[i];
+    }
+    series->append(set);
+  }
+  series->setBarWidth(0.6);
+  chart()->addSeries(series);
+  auto* categories = new QBarCategoryAxis;
+  for (qsizetype i = rows.size(); i-- > 0;) categories->append(rows[i]);
+  chart()->addAxis(categories, Qt::AlignLeft);
+  series->attachAxis(categories);
+  QValueAxis* values = value_axis(title, Qt::AlignBottom, 0, *std::max_element(total.begin(), total.end()));
+  series->attachAxis(values);
+  chart()->legend()->setAlignment(Qt::AlignBottom);
+  chart()->legend()->setVisible(parts.size() > 1);
+  style();
+}
+
+void IntervalChart::set(const std::vector<Interval>& intervals, const QString& title, const QColor& colour) {
+  clear();
+  if (intervals.empty()) return;
+  auto* series = new QBoxPlotSeries;
+  series->setBrush(colour);
+  series->setPen(QPen(palette().color(QPalette::Text)));
+  series->setBoxWidth(0.5);
+  QStringList names;
+  double most = 0;
+  for (const Interval& i : intervals) {
+    auto* set = new QBoxSet(i.name);
+    *set << i.low << i.low << i.expected << i.high << i.high;
+    series->append(set);
+    names << i.name;
+    most = std::max(most, i.high);
+  }
+  chart()->addSeries(series);
+  auto* categories = new QBarCategoryAxis;
+  categories->append(names);
+  chart()->addAxis(categories, Qt::AlignBottom);
+  series->attachAxis(categories);
+  QValueAxis* values = value_axis(title, Qt::AlignLeft, 0, most);
+  series->attachAxis(values);
+  chart()->legend()->hide();
+  style();
+}
+
+}  // namespace orrery::gui

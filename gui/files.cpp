@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/files.h"
+
+#include "core/error.h"
+#include "program/program.h"
+
+namespace orrery::gui {
+namespace {
+
+Opened open_plan(const Json& json, const Cursor& at, const DataFolders& data) {
+  const PlanFile f = read_fields<PlanFile>(json, at);
+  auto problem = std::make_shared<const Problem>(resolve(f.scenario, at.file, data));
+  program::check_plan(problem->scenario.model, f.plan, problem->scenario.training, at.child("plan"));
+  return {.problem = std::move(problem), .plan = f.plan};
+}
+
+Opened open_scenario(const Json& json, const Cursor& at, const DataFolders& data) {
+  auto problem = std::make_shared<const Problem>(resolve(read_scenario(json, at), at.file, data));
+  const Scenario& s = problem->scenario;
+  if (s.plan) program::check_plan(s.model, *s.plan, s.training, at.child("plan"));
+  return {.problem = std::move(problem)};
+}
+
+Opened as_run(const std::filesystem::path& path, Timeline timeline) {
+  return {.run = std::make_shared<const Run>(QString::fromStdString(path.filename().string()),
+                                             std::move(timeline))};
+}
+
+}  // namespace
+
+Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
+  const std::string text = load_text(path, kLargestTimelineFile);
+  const std::string file = path.string();
+  if (text.starts_with("orrery.timeline")) return as_run(path, from_binary(text, file));
+  const Json json = parse_json(text, file, kLargestTimelineFile);
+  const Cursor at{file, ""};
+  if (json.is_object()) {
+    if (json.contains("traceEvents")) return as_run(path, from_chrome_trace(json, file));
+    if (json.contains("predicted")) return open_plan(json, at, data);
+    if (json.contains("model")) return open_scenario(json, at, data);
+    if (json.contains("devices_per_node"))
+      return {.cluster = std::make_shared<const Cluster>(load_cluster(file, {}, at, data))};
+  }
+  at.fail("is none of the files that can be opened",
+          "allowed: a scenario, a plan, a timeline (Chrome JSON or binary), a topology");
+}
+
+}  // namespace orrery::gui

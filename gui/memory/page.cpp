@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/memory/page.h"
+
+#include <QPainter>
+#include <QSplitter>
+#include <QVBoxLayout>
+#include <algorithm>
+
+#include "gui/timeline/rows.h"
+#include "program/live.h"
+#include "sim/analysis/twins.h"
+
+namespace orrery::gui {
+namespace {
+
+// The colours of the classes, in the order in which they are stacked.
+class ClassLegend : public QWidget {
+ public:
+  explicit ClassLegend() { setFixedHeight(fontMetrics().height() + 10); }
+
+ protected:
+  void paintEvent(QPaintEvent*) override {
+    QPainter painter(this);
+    const Theme theme = Theme::of(palette());
+    int x = MemoryView::kLabelWidth;
+    for (std::size_t c = 0; c <= kMemoryClasses; ++c) {
+      const QString name = c < kMemoryClasses ? kMemoryClassNames[c] : "context and allocator";
+      painter.fillRect(x, (height() - 11) / 2, 11, 11, theme.series(c));
+      painter.setPen(theme.text);
+      painter.drawText(x + 15, (height() + fontMetrics().ascent() - fontMetrics().descent()) / 2, name);
+      x += fontMetrics().horizontalAdvance(name) + 32;
+    }
+  }
+};
+
+}  // namespace
+
+MemoryPage::MemoryPage(Session& session, QWidget* parent) : QWidget(parent), session_(session) {
+  auto* column = new QVBoxLayout(this);
+  column->setContentsMargins(0, 0, 0, 0);
+  column->setSpacing(0);
+  column->addWidget(new ClassLegend);
+  auto* split = new QSplitter(Qt::Vertical);
+  split->setObjectName("memory split");
+  view_ = new MemoryView(session_.time());
+  split->addWidget(view_);
+  auto* below = new QWidget;
+  auto* in_below = new QVBoxLayout(below);
+  in_below->setContentsMargins(8, 6, 8, 0);
+  words_ = new QLabel;
+  words_->setWordWrap(true);
+  words_->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  in_below->addWidget(words_);
+  buffers_ = new Table(tr("Buffers at the peak"),
+                       {tr("buffer"), tr("class"), tr("copies"), tr("bytes"), tr("share of the peak, %")});
+  in_below->addWidget(buffers_, 1);
+  split->addWidget(below);
+  split->setSizes({520, 260});
+  column->addWidget(split, 1);
+  connect(&session_, &Session::runs_changed, this, &MemoryPage::runs_changed);
+  connect(view_, &MemoryView::process_selected, this, &MemoryPage::show_process);
+}
+
+void MemoryPage::runs_changed() {
+  const RunPtr& run = session_.run(0);
+  Overheads overheads;
+  const EvaluatedPtr& e = session_.evaluated();
+  if (run && e && e->run == run) {
+    overheads.capacity = session_.problem()->device.memory.value;
+    const auto& stages = e->evaluation.predicted.memory;
+    for (const sim::PlaceReport& place : e->evaluation.simulation.places)
+      overheads.bytes.push_back(stages[static_cast<std::size_t>(place.stage)].overhead);
+  }
+  words_->clear();
+  buffers_->fill({});
+  view_->set_run(run, std::move(overheads));
+}
+
+void MemoryPage::show_process(std::int32_t process) {
+  const MemoryPoint* peak = view_->peak(process);
+  if (!peak) return;
+  const QString who = Rows::process_label(session_.run(0)->timeline(), process);
+  QString words = tr("<b>%1</b>: %2 live at the peak, at %3")
+                      .arg(who.toHtmlEscaped(), QString::fromStdString(format(Bytes{peak->total()})),
+                           QString::fromStdString(format(peak->at)));
+  if (const std::int64_t over = view_->overhead(process); over > 0)
+    words += tr(", %1 with context, communicators and what the allocator wastes")
+                 .arg(QString::fromStdString(format(Bytes{peak->total() + over})));
+  if (const std::int64_t capacity = view_->capacity(); capacity > 0) {
+    const std::int64_t room = capacity - peak->total() - view_->overhead(process);
+    words +=
+        room >= 0
+            ? tr("; %1 of the device are free then").arg(QString::fromStdString(format(Bytes{room})))
+            : tr("; <b>%1 more than the device has</b>").arg(QString::fromStdString(format(Bytes{-room})));
+  }
+  std::vector<std::vector<Cell>> rows;
+  const EvaluatedPtr& e = session_.evaluated();
+  if (e && e->run == session_.run(0)) {
+    const auto& rank =
+        e->evaluation.program.classes[static_cast<std::size_t>(sim::stage_of(e->run->timeline(), process))];
+    const program::Peak at = program::find_peak(rank);
+    const program::Step& step = rank.steps[static_cast<std::size_t>(at.step)];
+    const program::Segment& segment = rank.segments[static_cast<std::size_t>(step.segment)];
+    words += tr("; during %1.")
+                 .arg(QString::fromStdString(
+                          program::describe_op(rank, step, segment.ops[static_cast<std::size_t>(at.op)]))
+                          .toHtmlEscaped());
+    for (const program::LiveBuffer& b : at.buffers) {
+      const program::Buffer& buffer = rank.buffers[static_cast<std::size_t>(b.buffer)];
+      const double share = 100 * ratio(b.bytes, rank.logical_peak);
+      rows.push_back({QString::fromStdString(buffer.name),
+                      QString(program::kBufferClassNames[static_cast<std::size_t>(buffer.cls)]),
+                      {QString::number(b.copies), static_cast<double>(b.copies)},
+                      {QString::fromStdString(format(b.bytes)), static_cast<double>(b.bytes.value)},
+                      {QString::number(share, 'f', 2), share}});
+    }
+  } else {
+    words += tr(". Open the plan to see which buffers make it.");
+  }
+  words_->setText(words);
+  buffers_->fill(rows);
+}
+
+}  // namespace orrery::gui

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/plans/page.h"
+
+#include <QHBoxLayout>
+#include <QHeaderView>
+#include <QSplitter>
+#include <QVBoxLayout>
+#include <algorithm>
+#include <array>
+
+#include "gui/theme.h"
+
+namespace orrery::gui {
+namespace {
+
+constexpr std::array kHow{"simulated", "estimated", "too large"};
+
+QString number(double value, int decimals) {
+  return QString("%L1").arg(value, 0, 'f', decimals);
+}
+
+// What a trade-off can be between.
+struct Measure {
+  const char* title;
+  double (*of)(const Found&);
+};
+constexpr std::array kMeasures{
+    Measure{"step time, s", [](const Found& f) { return f.step_s; }},
+    Measure{"memory, GiB", [](const Found& f) { return f.gib; }},
+    Measure{"cost of the run, USD", [](const Found& f) { return f.dollars; }},
+    Measure{"MFU, %", [](const Found& f) { return 100 * f.mfu; }},
+};
+
+struct BreakdownPart {
+  const char* name;
+  double Breakdown::*seconds;
+};
+constexpr std::array kParts{
+    BreakdownPart{"forward", &Breakdown::forward_s},
+    BreakdownPart{"backward", &Breakdown::backward_s},
+    BreakdownPart{"recompute", &Breakdown::recompute_s},
+    BreakdownPart{"optimizer", &Breakdown::optimizer_s},
+    BreakdownPart{"exposed TP", &Breakdown::exposed_tp_s},
+    BreakdownPart{"exposed DP", &Breakdown::exposed_dp_s},
+    BreakdownPart{"bubble and PP", &Breakdown::exposed_pp_s},
+    BreakdownPart{"host", &Breakdown::host_s},
+};
+QColor part_colour(const Theme& t, std::size_t i) {
+  const std::array colours{t.forward, t.backward, t.series(7), t.optimizer,
+                           t.tensor,  t.data,     t.pipeline,  t.other};
+  return colours[i];
+}
+
+}  // namespace
+
+PlansPage::PlansPage(Session& session, QWidget* parent) : QWidget(parent), session_(session) {
+  auto* layout = new QVBoxLayout(this);
+  layout->setContentsMargins(8, 8, 8, 8);
+  headline_ = new QLabel(tr("Open a scenario to plan it."));
+  headline_->setWordWrap(true);
+  headline_->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  layout->addWidget(headline_);
+  auto* columns = new QSplitter(Qt::Horizontal);
+  columns->setObjectName("plans columns");
+  auto* left = new QSplitter(Qt::Vertical);
+  left->setObjectName("plans left");
+  auto* top = new QWidget;
+  auto* bottom = new QWidget;
+  build_table(top);
+  build_details(bottom);
+  left->addWidget(top);
+  left->addWidget(bottom);
+  left->setSizes({420, 260});
+  auto* right = new QWidget;
+  auto* charts = new QVBoxLayout(right);
+  charts->setContentsMargins(8, 0, 0, 0);
+  auto* choice = new QHBoxLayout;
+  x_ = new QComboBox;
+  y_ = new QComboBox;
+  x_->setAccessibleName(tr("Across"));
+  y_->setAccessibleName(tr("Up"));
+  for (const Measure& m : kMeasures) {
+    x_->addItem(tr(m.title));
+    y_->addItem(tr(m.title));
+  }
+  y_->setCurrentIndex(1);
+  choice->addWidget(new QLabel(tr("Trade-off:")));
+  choice->addWidget(x_);
+  choice->addWidget(new QLabel(tr("against")));
+  choice->addWidget(y_);
+  choice->addStretch(1);
+  charts->addLayout(choice);
+  trade_off_ = new ScatterChart(tr("Trade-off between plans"));
+  breakdown_ = new StackedBarChart(tr("Where the step goes"));
+  charts->addWidget(trade_off_, 3);
+  charts->addWidget(breakdown_, 2);
+  columns->addWidget(left);
+  columns->addWidget(right);
+  columns->setSizes({760, 560});
+  layout->addWidget(columns, 1);
+  connect(&session_, &Session::answer_changed, this, &PlansPage::answer_changed);
+  connect(x_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
+  connect(y_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
+  connect(trade_off_, &ScatterChart::picked, this, [this](int n) { table_->select_number(n); });
+}
+
+void PlansPage::build_table(QWidget* into) {
+  auto* column = new QVBoxLayout(into);
+  column->setContentsMargins(0, 0, 0, 0);
+  auto* bar = new QHBoxLayout;
+  filter_ = new QLineEdit;
+  filter_->setPlaceholderText(tr("show plans with all of these words, as \"TP8 zero1\""));
+  filter_->setAccessibleName(tr("Filter plans"));
+  filter_->setClearButtonEnabled(true);
+  look_ = new QPushButton(tr("Look into"));
+  look_->setObjectName("look into");
+  look_->setToolTip(tr("simulate the selected plan and show its timeline and memory"));
+  beside_ = new QPushButton(tr("Lay beside"));
+  beside_->setObjectName("lay beside");
+  beside_->setToolTip(tr("simulate the selected plan and lay its timeline beside the one that is shown"));
+  bar->addWidget(filter_, 1);
+  bar->addWidget(look_);
+  bar->addWidget(beside_);
+  column->addLayout(bar);
+  table_ = new Table(tr("Plans"), {tr("plan"), tr("how"), tr("step, s"), tr("tokens/s"), tr("MFU, %"),
+                                   tr("GiB"), tr("days"), tr("USD"), tr("note")});
+  column->addWidget(table_, 1);
+  connect(filter_, &QLineEdit::textChanged, this, &PlansPage::apply_filter);
+  connect(table_, &QTableWidget::itemSelectionChanged, this, &PlansPage::selection_changed);
+  connect(table_, &QTableWidget::cellDoubleClicked, this, [this] { look_->click(); });
+  connect(look_, &QPushButton::clicked, this, [this] {
+    if (const int n = table_->selected(); n >= 0)
+      session_.look_into(found_[static_cast<std::size_t>(n)].plan);
+  });
+  connect(beside_, &QPushButton::clicked, this, [this] {
+    const auto rows = selected();
+    if (!rows.empty()) session_.lay_beside(found_[static_cast<std::size_t>(rows.back())].plan);
+  });
+}
+
+void PlansPage::build_details(QWidget* into) {
+  auto* column = new QVBoxLayout(into);
+  column->setContentsMargins(0, 0, 0, 0);
+  details_ = new QTabWidget;
+  details_->setDocumentMode(true);
+  why_ = new QTextBrowser;
+  why_->setFrameShape(QFrame::NoFrame);
+  why_->setAccessibleName(tr("Why the best plan is the best"));
+  why_not_ = new Table(tr("Why not"), {tr("plan"), tr("would take, s"), tr("why not")});
+  memory_ = new Table(tr("Memory by stage, GiB"),
+                      {tr("stage"), tr("total"), tr("parameters"), tr("gradients"), tr("optimizer"),
+                       tr("activations"), tr("workspace"), tr("communication"), tr("overhead")});
+  comparison_ = new Table(tr("Comparison of two plans"),
+                          {tr("measure"), tr("first"), tr("second"), tr("second / first")});
+  helps_ =
+      new Table(tr("What would help"), {tr("change"), tr("step, s"), tr("speedup"), tr("best plan then")});
+  details_->addTab(why_, tr("Why"));
+  details_->addTab(why_not_, tr("Why not"));
+  details_->addTab(memory_, tr("Memory"));
+  details_->addTab(comparison_, tr("Compare"));
+  details_->addTab(helps_, tr("What would help"));
+  column->addWidget(details_);
+}
+
+void PlansPage::answer_changed() {
+  found_.clear();
+  const auto& answer = session_.answer();
+  if (!answer) {
+    headline_->setText(session_.problem() ? tr("Planning …") : tr("Open a scenario to plan it."));
+  } else {
+    found_ = found_plans(*session_.problem(), *answer);
+    const Problem& p = *session_.problem();
+    const auto& c = answer->search.counts;
+    headline_->setText(tr("<b>%1</b>: %2 on %3 × %4 (%5 %6), batch %L7 × %L8 tokens, stack %9.")
+                           .arg(QString::fromStdString(p.scenario.name).toHtmlEscaped(),
+                                QString::fromStdString(p.scenario.model.name).toHtmlEscaped())
+                           .arg(answer->nodes > 0 ? answer->nodes : p.cluster.nodes)
+                           .arg(QString::fromStdString(p.cluster.name).toHtmlEscaped())
+                           .arg(p.cluster.devices())
+                           .arg(QString::fromStdString(p.device.name).toHtmlEscaped())
+                           .arg(p.scenario.training.global_batch)
+                           .arg(p.scenario.training.sequence)
+                           .arg(QString::fromStdString(p.stack.name).toHtmlEscaped()) +
+                       " " +
+                       tr("%L1 combinations in %2 s: %L3 costed, %L4 of them too large; %L5 simulated, "
+                          "estimate within %6 %.")
+                           .arg(c.considered)
+                           .arg(c.seconds, 0, 'f', 1)
+                           .arg(c.costed)
+                           .arg(c.too_large)
+                           .arg(answer->simulated)
+                           .arg(100 * answer->largest_gap, 0, 'f', 2));
+  }
+  fill_table();
+  fill_why();
+  show_trade_off();
+  if (!found_.empty()) table_->select_number(0);
+}
+
+void PlansPage::fill_table() {
+  std::vector<std::vector<Cell>> rows;
+  for (const Found& f : found_) {
+    rows.push_back({QString::fromStdString(short_name(f.plan)),
+                    QString(kHow[static_cast<std::size_t>(f.how)]),
+                    {number(f.step_s, 3), f.step_s},
+                    {number(f.tokens_per_s, 0), f.tokens_per_s},
+                    {number(100 * f.mfu, 1), f.mfu},
+                    {number(f.gib, 1), f.gib},
+                    {f.days > 0 ? number(f.days, 2) : "-", f.days},
+                    {f.dollars > 0 ? number(f.dollars, 0) : "-", f.dollars},
+                    QString::fromStdString(f.note)});
+  }
+  table_->fill(rows);
+  apply_filter();
+}
+
+void PlansPage::fill_why() {
+  const auto& answer = session_.answer();
+  std::vector<std::vector<Cell>> rejected, helps;
+  QString why;
+  if (answer) {
+    for (const std::string& w : answer->why)
+      why += "<p>" + QString::fromStdString(w).toHtmlEscaped() + "</p>";
+    if (answer->plans.empty())
+      why = tr("<p>No plan fits %1 of device memory.</p>")
+                .arg(QString::fromStdString(format(answer->search.capacity)));
+    for (const planner::Rejected& r : answer->rejected)
+      rejected.push_back({QString::fromStdString(short_name(r.plan)),
+                          {r.step_time_s > 0 ? number(r.step_time_s, 3) : "-", r.step_time_s},
+                          QString::fromStdString(r.reason)});
+    for (const planner::Sensitivity& s : answer->sensitivity)
+      helps.push_back({QString::fromStdString(s.change),
+                       {number(s.step_time_s, 3), s.step_time_s},
+                       {number(s.speedup, 3), s.speedup},
+                       QString::fromStdString(short_name(s.plan))});
+  }
+  why_->setHtml(why);
+  why_not_->fill(rejected);
+  helps_->fill(helps);
+}
+
+void PlansPage::apply_filter() {
+  const QStringList words = filter_->text().split(' ', Qt::SkipEmptyParts);
+  for (int r = 0; r < table_->rowCount(); ++r) {
+    QString line;
+    for (int c = 0; c < table_->columnCount(); ++c) line += table_->item(r, c)->text() + ' ';
+    const bool all = std::all_of(words.begin(), words.end(),
+                                 [&](const QString& w) { return line.contains(w, Qt::CaseInsensitive); });
+    table_->setRowHidden(r, !all);
+  }
+}
+
+std::vector<int> PlansPage::selected() const {
+  std::vector<int> out;
+  for (const QModelIndex& i : table_->selectionModel()->selectedRows())
+    out.push_back(table_->number(i.row()));
+  return out;
+}
+
+void PlansPage::selection_changed() {
+  const std::vector<int> rows = selected();
+  trade_off_->mark(rows);
+  show_breakdown(rows);
+  show_memory(rows);
+  show_comparison(rows);
+  look_->setEnabled(!rows.empty());
+  beside_->setEnabled(!rows.empty() && session_.run(0) != nullptr);
+  if (rows.size() == 2) details_->setCurrentWidget(comparison_);
+}
+
+void PlansPage::show_breakdown(const std::vector<int>& rows) {
+  const Theme theme = Theme::of(palette());
+  QStringList names;
+  std::vector<StackedBarChart::Part> parts;
+  for (std::size_t i = 0; i < kParts.size(); ++i)
+    parts.push_back({tr(kParts[i].name), part_colour(theme, i), {}});
+  for (const int n : rows) {
+    const Found& f = found_[static_cast<std::size_t>(n)];
+    if (!f.predicted || names.size() == 4) continue;
+    names << QString::fromStdString(short_name(f.plan));
+    for (std::size_t i = 0; i < kParts.size(); ++i)
+      parts[i].values.push_back(f.predicted->breakdown.*kParts[i].seconds);
+  }
+  // What is nothing in all rows needs no colour.
+  std::erase_if(parts, [](const StackedBarChart::Part& p) {
+    return std::all_of(p.values.begin(), p.values.end(), [](double v) { return v == 0; });
+  });
+  breakdown_->set(names, parts, tr("step of the busiest stage, s"));
+}
+
+void PlansPage::show_memory(const std::vector<int>& rows) {
+  std::vector<std::vector<Cell>> lines;
+  if (!rows.empty()) {
+    const Found& f = found_[static_cast<std::size_t>(rows.front())];
+    for (const StageMemory& m : f.predicted ? f.predicted->memory : std::vector<StageMemory>{}) {
+      std::vector<Cell> line{{QString::number(m.stage), static_cast<double>(m.stage)}};
+      for (const std::int64_t bytes : {m.total, m.parameter, m.gradient, m.optimizer, m.activation,
+                                       m.workspace, m.communication, m.overhead}) {
+        const double gib = static_cast<double>(bytes) / kGiB;
+        line.push_back({number(gib, 2), gib});
+      }
+      lines.push_back(std::move(line));
+    }
+  }
+  memory_->fill(lines);
+}
+
+void PlansPage::show_comparison(const std::vector<int>& rows) {
+  std::vector<std::vector<Cell>> lines;
+  if (rows.size() >= 2) {
+    const Found& a = found_[static_cast<std::size_t>(rows[0])];
+    const Found& b = found_[static_cast<std::size_t>(rows[1])];
+    lines.push_back({tr("plan"), QString::fromStdString(short_name(a.plan)),
+                     QString::fromStdString(short_name(b.plan)), QString()});
+    const auto add = [&](const QString& name, double x, double y, int decimals) {
+      lines.push_back({name,
+                       {number(x, decimals), x},
+                       {number(y, decimals), y},
+                       {x != 0 ? number(y / x, 3) : "-", x != 0 ? y / x : 0}});
+    };
+    for (const Measure& m : kMeasures) add(tr(m.title), m.of(a), m.of(b), 3);
+    add(tr("tokens/s"), a.tokens_per_s, b.tokens_per_s, 0);
+    if (a.predicted && b.predicted) {
+      for (const BreakdownPart& p : kParts)
+        add(tr(p.name) + tr(", s"), a.predicted->breakdown.*p.seconds, b.predicted->breakdown.*p.seconds, 3);
+    }
+  }
+  comparison_->fill(lines);
+}
+
+void PlansPage::show_trade_off() {
+  const Measure &x = kMeasures[static_cast<std::size_t>(x_->currentIndex())],
+                &y = kMeasures[static_cast<std::size_t>(y_->currentIndex())];
+  const Theme theme = Theme::of(palette());
+  std::vector<ScatterChart::Point> points;
+  for (const Found& f : found_) {
+    points.push_back(
+        {x.of(f), y.of(f), static_cast<int>(f.how),
+         QString("%1\n%2 s, %3 GiB")
+             .arg(QString::fromStdString(short_name(f.plan)), number(f.step_s, 3), number(f.gib, 1))});
+  }
+  trade_off_->set(std::move(points), {tr("simulated"), tr("estimated"), tr("too large")},
+                  {theme.forward, theme.tensor, theme.pipeline}, tr(x.title), tr(y.title));
+  trade_off_->mark(selected());
+}
+
+}  // namespace orrery::gui

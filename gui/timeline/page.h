@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The timeline page: one run, or two stacked over one axis of time; what rows and colours mean, search, the
+// critical path; below, what is selected, what differs, and bookmarks.
+#pragma once
+
+#include <QComboBox>
+#include <QLabel>
+#include <QLineEdit>
+#include <QSplitter>
+#include <QTabWidget>
+#include <QTextBrowser>
+#include <QToolButton>
+#include <QWidget>
+#include <array>
+
+#include "gui/session.h"
+#include "gui/tables.h"
+#include "gui/timeline/view.h"
+#include "sim/analysis/twins.h"
+#include "sim/calibration/compare.h"
+
+namespace orrery::gui {
+
+class TimelinePage : public QWidget {
+  Q_OBJECT
+
+ public:
+  explicit TimelinePage(Session& session, QWidget* parent = nullptr);
+
+  TimelineView& view(std::size_t which) { return *views_[which]; }
+  // What a user does by key or menu.
+  void zoom(double factor);
+  void pan(double share_of_width);
+  void show_selection();  // the selected part or slice, over the whole width
+  void find(const QString& text);
+  void find_next(int by);
+  void show_critical_path(bool show);
+  bool critical_path_shown() const { return path_button_->isChecked(); }
+  void add_bookmark();
+  // Either may be left out.
+  void go_to(std::optional<Time> at, std::int64_t rank);
+  void focus_search();
+
+  const Table& statistics() const { return *statistics_; }
+  const Table& differences() const { return *differences_; }
+  const Table& bookmarks() const { return *bookmarks_; }
+  std::size_t hits() const { return hits_.size(); }
+  QString hit_text() const { return hit_label_->text(); }
+  QString slice_text() const { return slice_->toPlainText(); }
+
+ private:
+  void build_bar();
+  void build_details();
+  void runs_changed();
+  void fill_groupings();
+  void show_slice(std::size_t which, std::size_t slice);
+  void show_part(std::size_t which, const sim::Part& part);
+  void show_statistics(const sim::Statistics& statistics, const Timeline& timeline);
+  void compare_runs();
+  void show_difference(const sim::Comparison& comparison);
+  void emphasise();
+  void load_bookmarks();
+  void save_bookmarks() const;
+  void fill_bookmarks();
+
+  struct Bookmark {
+    QString name;
+    Time from, to;
+  };
+
+  Session& session_;
+  QSplitter* stack_;
+  std::array<TimelineView*, 2> views_;
+  QComboBox *grouping_, *colouring_;
+  QLineEdit* search_;
+  QLabel *hit_label_, *part_label_, *difference_label_;
+  QToolButton* path_button_;
+  QTabWidget* details_;
+  QTextBrowser* slice_;
+  Table *statistics_, *differences_, *bookmarks_;
+  std::vector<std::uint32_t> hits_;  // slices of the first run that the search found, in order of time
+  std::ptrdiff_t hit_ = -1;
+  std::vector<std::vector<sim::Link>> path_;  // of the first run, by lane
+  Time path_gaps_{0};
+  std::vector<Bookmark> bookmarked_;
+};
+
+}  // namespace orrery::gui

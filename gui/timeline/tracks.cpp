@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/timeline/tracks.h"
+
+#include <QFontMetrics>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace orrery::gui {
+namespace {
+
+constexpr int kMargin = 2;         // above and below a slice in its row
+constexpr int kLeastForName = 34;  // columns
+constexpr double kWaiting = 0.38;  // of a colour's strength, while a collective waits for partners
+constexpr double kFaded = 0.18;    // of what a search or the critical path leaves out
+
+QRgb mix(QRgb a, QRgb b, double share) {
+  const auto part = [&](int x, int y) { return static_cast<int>(std::lround(x * share + y * (1 - share))); };
+  return qRgb(part(qRed(a), qRed(b)), part(qGreen(a), qGreen(b)), part(qBlue(a), qBlue(b)));
+}
+
+}  // namespace
+
+Tracks::Tracks(const sim::Lanes& lanes, const Theme& theme, Colouring colouring)
+    : lanes_(lanes), theme_(theme), colours_(theme, lanes.timeline(), colouring) {}
+
+QRgb Tracks::faded(QRgb colour, double share) const {
+  return mix(colour, theme_.row.rgb(), share);
+}
+
+Tracks::Line Tracks::lane_line(const Row& row, const TimeAxis& axis, const Emphasis& emphasis) const {
+  const sim::Lane& lane = lanes_.all()[row.lane];
+  const auto slices = lanes_.slices(lane);
+  const auto width = static_cast<std::size_t>(axis.width());
+  Line line{std::vector<QRgb>(width), std::vector<Column>(width)};
+  find_columns(lanes_, lane, axis, line.columns);
+  std::int32_t known = -1;
+  QRgb colour = 0, waiting = 0;
+  int active_from = 0;
+  for (std::size_t x = 0; x < width; ++x) {
+    const Column& c = line.columns[x];
+    if (c.slice < 0) continue;
+    if (c.slice != known) {
+      known = c.slice;
+      const Slice& s = slices[static_cast<std::size_t>(known)];
+      colour = colours_.of(s);
+      if (!emphasis.names.empty() && !emphasis.names[static_cast<std::size_t>(s.name)])
+        colour = faded(colour, kFaded);
+      if (!emphasis.path.empty()) colour = faded(colour, 0.45);
+      waiting = faded(colour, kWaiting);
+      active_from = s.active > s.start
+                        ? static_cast<int>(std::clamp(axis.x_of(s.active), -1.0, static_cast<double>(width)))
+                        : -1;
+    }
+    const QRgb full = static_cast<int>(x) < active_from ? waiting : colour;
+    // What is there for a tenth of a column can still be seen.
+    line.colours[x] = c.busy >= 0.999F ? full : faded(full, 0.25 + 0.75 * static_cast<double>(c.busy));
+  }
+  // A line of ground between neighbours that are wide enough.
+  for (const ColumnRun& run : find_runs(line.columns, 4)) {
+    const auto last = static_cast<std::size_t>(run.first + run.count - 1);
+    if (last + 1 < width) line.colours[last] = faded(line.colours[last], 0.55);
+  }
+  return line;
+}
+
+std::vector<float> Tracks::shares(const Row& row, const TimeAxis& axis) const {
+  const auto width = static_cast<std::size_t>(axis.width());
+  std::vector<float> out(width);
+  double ranks = 0;
+  for (const Row::Part& part : row.parts) ranks += static_cast<double>(part.ranks);
+  if (ranks == 0) return out;
+  const double length = static_cast<double>((lanes_.end() - lanes_.begin()).value);
+  const double bins = static_cast<double>(row.bins.size());
+  if (!row.bins.empty() && static_cast<double>(axis.span().value) * bins > length * axis.width()) {
+    // Each column covers a bin or more: their mean.
+    for (std::size_t x = 0; x < width; ++x) {
+      const auto bin = [&](int column) {
+        const double at = static_cast<double>((axis.time_at(column) - lanes_.begin()).value) / length * bins;
+        return static_cast<std::size_t>(std::clamp(at, 0.0, bins - 1));
+      };
+      const std::size_t first = bin(static_cast<int>(x)),
+                        last = std::max(first + 1, bin(static_cast<int>(x) + 1));
+      float sum = 0;
+      for (std::size_t i = first; i < last; ++i) sum += row.bins[i];
+      out[x] = sum / static_cast<float>(last - first);
+    }
+    return out;
+  }
+  if (row.bins.empty()) {
+    std::vector<Column> columns(width);
+    for (const Row::Part& part : row.parts) {
+      find_columns(lanes_, lanes_.all()[part.lane], axis, columns);
+      for (std::size_t x = 0; x < width; ++x)
+        out[x] += columns[x].busy * static_cast<float>(static_cast<double>(part.ranks) / ranks);
+    }
+    return out;
+  }
+  // Close up few slices of many lanes are on screen: each adds to the columns it begins and ends in, and to
+  // those between by a running sum.
+  std::vector<double> edge(width + 1);
+  for (const Row::Part& part : row.parts) {
+    const sim::Lane& lane = lanes_.all()[part.lane];
+    const auto slices = lanes_.slices(lane);
+    const double weight = static_cast<double>(part.ranks) / ranks;
+    for (std::size_t i = lanes_.first_after(lane, axis.from());
+         i < slices.size() && slices[i].start < axis.to(); ++i) {
+      const double from = std::max(0.0, axis.x_of(slices[i].start));
+      const double to = std::min(static_cast<double>(width), axis.x_of(slices[i].end));
+      const auto a = static_cast<std::size_t>(from), b = static_cast<std::size_t>(to);
+      if (a == b) {
+        out[std::min(a, width - 1)] += static_cast<float>(weight * (to - from));
+        continue;
+      }
+      out[a] += static_cast<float>(weight * (static_cast<double>(a + 1) - from));
+      if (b < width) out[b] += static_cast<float>(weight * (to - static_cast<double>(b)));
+      edge[a + 1] += weight;
+      edge[b] -= weight;
+    }
+  }
+  double running = 0;
+  for (std::size_t x = 0; x < width; ++x) {
+    running += edge[x];
+    out[x] += static_cast<float>(running);
+  }
+  return out;
+}
+
+void Tracks::names(QPainter& painter, const Row& row, const Line& line, int top) const {
+  const auto slices = lanes_.slices(lanes_.all()[row.lane]);
+  const Timeline& t = lanes_.timeline();
+  const QFontMetrics metrics(painter.font());
+  painter.setPen(QColor(0x10, 0x14, 0x18));
+  for (const ColumnRun& run : find_runs(line.columns, kLeastForName)) {
+    const Slice& s = slices[static_cast<std::size_t>(run.slice)];
+    const QString text = metrics.elidedText(QString::fromStdString(t.names[static_cast<std::size_t>(s.name)]),
+                                            Qt::ElideMiddle, run.count - 8);
+    painter.drawText(run.first + 4, top + (kRowHeight + metrics.ascent() - metrics.descent()) / 2, text);
+  }
+}
+
+void Tracks::path(QPainter& painter, const Row& row, const TimeAxis& axis, const Emphasis& emphasis,
+                  int top) const {
+  if (emphasis.path.empty()) return;
+  const auto& links = emphasis.path[row.lane];
+  auto link = std::partition_point(links.begin(), links.end(),
+                                   [&](const sim::Link& l) { return l.to <= axis.from(); });
+  int drawn = -1;  // columns up to here are red
+  for (; link != links.end() && link->from < axis.to(); ++link) {
+    const int from = std::max(drawn, static_cast<int>(axis.x_of(link->from)));
+    const int to = std::min(axis.width(), static_cast<int>(std::ceil(axis.x_of(link->to))));
+    if (to <= from) continue;
+    painter.fillRect(from, top + kRowHeight - kMargin - 4, to - from, 4, theme_.path);
+    drawn = to;
+  }
+}
+
+QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
+                       const QFont& font) const {
+  const int width = axis.width();
+  QImage out(width, std::max<int>(1, static_cast<int>(rows.size()) * kRowHeight), QImage::Format_RGB32);
+  std::vector<Line> lines(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const int top = static_cast<int>(r) * kRowHeight;
+    const auto line_at = [&](int y) { return reinterpret_cast<QRgb*>(out.scanLine(top + y)); };
+    const QRgb ground = (rows[r]->kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate).rgb();
+    for (int y = 0; y < kRowHeight; ++y) std::fill_n(line_at(y), width, ground);
+    std::fill_n(line_at(kRowHeight - 1), width, theme_.grid.rgb());
+    if (rows[r]->kind == Row::Kind::kLane) {
+      lines[r] = lane_line(*rows[r], axis, emphasis);
+      for (QRgb& c : lines[r].colours) c = c == 0 ? ground : c;
+      for (int y = kMargin; y < kRowHeight - kMargin; ++y)
+        std::memcpy(line_at(y), lines[r].colours.data(), static_cast<std::size_t>(width) * sizeof(QRgb));
+      continue;
+    }
+    const std::vector<float> share = shares(*rows[r], axis);
+    const QRgb colour = faded(theme_.forward.rgb(), 0.8);
+    constexpr int kHigh = kRowHeight - 2 * kMargin;
+    for (int y = 0; y < kHigh; ++y) {
+      QRgb* const at = line_at(kMargin + y);
+      const float least = static_cast<float>(kHigh - y - 0.5) / kHigh;
+      for (int x = 0; x < width; ++x) {
+        if (share[static_cast<std::size_t>(x)] >= least) at[x] = colour;
+      }
+    }
+  }
+  QPainter painter(&out);
+  painter.setFont(font);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r]->kind != Row::Kind::kLane) continue;
+    const int top = static_cast<int>(r) * kRowHeight;
+    names(painter, *rows[r], lines[r], top);
+    path(painter, *rows[r], axis, emphasis, top);
+  }
+  return out;
+}
+
+void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const> rows,
+                  const Emphasis& emphasis) const {
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const int top = static_cast<int>(r) * kRowHeight;
+    const Row& row = *rows[r];
+    constexpr int kHigh = kRowHeight - 2 * kMargin;
+    painter.fillRect(0, top, axis.width(), kRowHeight,
+                     row.kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate);
+    if (row.kind == Row::Kind::kLane) {
+      const Line line = lane_line(row, axis, emphasis);
+      for (std::size_t x = 0; x < line.colours.size();) {
+        const std::size_t first = x;
+        while (x < line.colours.size() && line.colours[x] == line.colours[first]) ++x;
+        if (line.colours[first] != 0)
+          painter.fillRect(static_cast<int>(first), top + kMargin, static_cast<int>(x - first), kHigh,
+                           QColor::fromRgb(line.colours[first]));
+      }
+      names(painter, row, line, top);
+      path(painter, row, axis, emphasis, top);
+      continue;
+    }
+    const std::vector<float> share = shares(row, axis);
+    QPolygonF area;
+    const double bottom = top + kRowHeight - kMargin;
+    area << QPointF(0, bottom);
+    for (std::size_t x = 0; x < share.size(); ++x)
+      area << QPointF(static_cast<double>(x), bottom - static_cast<double>(share[x]) * kHigh);
+    area << QPointF(axis.width(), bottom);
+    painter.setPen(Qt::NoPen);
+    painter.setBrush(QColor::fromRgb(faded(theme_.forward.rgb(), 0.8)));
+    painter.drawPolygon(area);
+  }
+}
+
+}  // namespace orrery::gui

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Paints the rows of a timeline over a window of time. A lane's row is a line of columns (columns.h), copied
+// down; names are written on slices that are wide enough. A closed row shows the share of its ranks that
+// compute. The work depends on pixels and rows on screen, not on slices.
+#pragma once
+
+#include <QFont>
+#include <QImage>
+#include <QPainter>
+#include <span>
+
+#include "gui/theme.h"
+#include "gui/timeline/columns.h"
+#include "gui/timeline/rows.h"
+#include "sim/analysis/critical_path.h"
+
+namespace orrery::gui {
+
+inline constexpr int kRowHeight = 20;
+
+// What stands out from the rest, which fades.
+struct Emphasis {
+  std::vector<bool> names;                   // by name: found by a search; empty: none asked for
+  std::vector<std::vector<sim::Link>> path;  // by lane: its part of the critical path; empty: not shown
+};
+
+class Tracks {
+ public:
+  Tracks(const sim::Lanes& lanes, const Theme& theme, Colouring colouring);
+
+  // `rows` from the top of the picture on, kRowHeight each, as wide as the axis.
+  QImage picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
+                 const QFont& font) const;
+  // By column: the share of the ranks of a row of several that compute.
+  std::vector<float> shares(const Row& row, const TimeAxis& axis) const;
+  // The same as shapes, for files of vectors.
+  void draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const> rows,
+            const Emphasis& emphasis) const;
+
+ private:
+  struct Line {
+    std::vector<QRgb> colours;  // by column; 0: nothing
+    std::vector<Column> columns;
+  };
+  Line lane_line(const Row& row, const TimeAxis& axis, const Emphasis& emphasis) const;
+  void names(QPainter& painter, const Row& row, const Line& line, int top) const;
+  void path(QPainter& painter, const Row& row, const TimeAxis& axis, const Emphasis& emphasis, int top) const;
+  QRgb faded(QRgb colour, double share) const;
+
+  const sim::Lanes& lanes_;
+  const Theme& theme_;
+  SliceColours colours_;
+};
+
+}  // namespace orrery::gui

@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What people do with the window: open, plan, cancel, zoom, select, compare, export; and what they see when a
+// file is wrong.
+#include <QApplication>
+#include <QDialog>
+#include <QDropEvent>
+#include <QFileInfo>
+#include <QMimeData>
+#include <QSettings>
+#include <QSignalSpy>
+#include <QTemporaryDir>
+#include <QTest>
+#include <QWheelEvent>
+
+#include "core/error.h"
+#include "gui/window.h"
+
+namespace orrery::gui {
+namespace {
+
+QString source(const char* path) {
+  return QString(ORRERY_ROOT) + "/" + path;
+}
+
+void write(const QString& path, const QByteArray& text) {
+  QFile file(path);
+  QVERIFY(file.open(QIODevice::WriteOnly));
+  file.write(text);
+}
+
+QByteArray read(const QString& path) {
+  QFile file(path);
+  return file.open(QIODevice::ReadOnly) ? file.readAll() : QByteArray();
+}
+
+bool idle(Window& w) {
+  return w.session().jobs().idle();
+}
+
+}  // namespace
+
+class WindowTest : public QObject {
+  Q_OBJECT
+
+ private Q_SLOTS:
+  void initTestCase();
+  void init();
+  void cleanup();
+  void opens_a_scenario_plans_it_and_shows_the_best_plan();
+  void filters_sorts_and_compares_plans();
+  void looks_into_another_plan_and_lays_it_beside();
+  void cancels_a_search();
+  void opens_a_timeline_and_moves_in_it();
+  void selects_a_slice_and_a_part();
+  void finds_ops();
+  void shows_the_critical_path();
+  void keeps_bookmarks();
+  void compares_two_runs();
+  void exports();
+  void shows_memory_and_what_makes_its_peak();
+  void shows_the_network_and_whose_traffic_a_link_carries();
+  void follows_sliders();
+  void shows_costs();
+  void opens_a_topology_that_is_dropped();
+  void answers_malformed_files_data();
+  void answers_malformed_files();
+  void a_step_of_16384_gpus_opens_folded_and_unfolds();
+  void shows_keys_and_changes_colours();
+
+ private:
+  void open(const QString& path);
+  QPoint middle_of_lane(int row) const;
+  void save_timelines();
+
+  QTemporaryDir folder_;
+  std::unique_ptr<Window> window_;
+  QString plan_, predicted_, slower_;
+};
+
+void WindowTest::initTestCase() {
+  QSettings::setDefaultFormat(QSettings::IniFormat);
+  QSettings::setPath(QSettings::IniFormat, QSettings::UserScope, folder_.path());
+  QCoreApplication::setOrganizationName("orrery-test");
+  QApplication::setPalette(light_theme().palette());
+  save_timelines();
+}
+
+// A small plan's predicted step, and the same with twice the time of every op.
+void WindowTest::save_timelines() {
+  const Problem problem = load_problem(source("scenarios/tiny-cpu.json").toStdString(), DataFolders());
+  const planner::Answer answer = planner::plan(problem, {.top = 3});
+  QVERIFY(!answer.plans.empty());
+  const sim::Topology topology(problem.cluster);
+  Plan plan = answer.plans.front().plan;
+  for (const planner::Ranked& r : answer.plans) {
+    if (r.plan.pp > plan.pp) plan = r.plan;
+  }
+  planner::EvaluateOptions options;
+  options.record = true;
+  planner::Evaluation e = planner::evaluate(problem, topology, plan, options);
+  Timeline t = std::move(e.simulation.timeline);
+  predicted_ = folder_.filePath("predicted.timeline");
+  save_timeline(predicted_.toStdString(), t);
+  for (Slice& s : t.slices) {
+    for (Time Slice::*part : {&Slice::ready, &Slice::start, &Slice::active, &Slice::end})
+      s.*part = s.*part * 2;
+  }
+  slower_ = folder_.filePath("slower.json");
+  save_timeline(slower_.toStdString(), t);
+  plan_ = folder_.filePath("plan.json");
+  save_text(plan_.toStdString(),
+            write_fields(planner::make_plan_file(problem, plan, e.predicted, "engine")).dump());
+}
+
+void WindowTest::init() {
+  window_ = std::make_unique<Window>();
+  window_->resize(1200, 800);
+  window_->show();
+  QVERIFY(QTest::qWaitForWindowExposed(window_.get()));
+}
+
+void WindowTest::cleanup() {
+  window_.reset();
+}
+
+void WindowTest::open(const QString& path) {
+  window_->session().open(path);
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), 60'000);
+}
+
+QPoint WindowTest::middle_of_lane(int row) const {
+  return {700, kRulerHeight + row * kRowHeight + kRowHeight / 2};
+}
+
+void WindowTest::opens_a_scenario_plans_it_and_shows_the_best_plan() {
+  open(source("scenarios/tiny-cpu.json"));
+  QCOMPARE(window_->page(), QString("plans"));
+  QVERIFY(window_->session().answer());
+  Table& table = window_->plans().table();
+  QVERIFY(table.rowCount() > 3);
+  QCOMPARE(table.item(0, 0)->text(),
+           QString::fromStdString(short_name(window_->session().answer()->plans[0].plan)));
+  // The best one was simulated and is shown.
+  QVERIFY(window_->session().evaluated());
+  QCOMPARE(window_->session().evaluated()->plan, window_->session().answer()->plans[0].plan);
+  QVERIFY(window_->session().run(0));
+  QVERIFY(window_->message().isEmpty());
+}
+
+void WindowTest::filters_sorts_and_compares_plans() {
+  open(source("scenarios/tiny-cpu.json"));
+  Table& table = window_->plans().table();
+  const auto shown = [&] {
+    int n = 0;
+    for (int r = 0; r < table.rowCount(); ++r) n += table.isRowHidden(r) ? 0 : 1;
+    return n;
+  };
+  const int all = shown();
+  QTest::keyClicks(&window_->plans().filter(), "simulated");
+  QVERIFY(shown() < all);
+  for (int r = 0; r < table.rowCount(); ++r)
+    QCOMPARE(table.isRowHidden(r), !(table.item(r, 1)->text() == "simulated"));
+  window_->plans().filter().clear();
+  QCOMPARE(shown(), all);
+  // By memory: as numbers, not as text.
+  table.sortItems(5, Qt::DescendingOrder);
+  for (int r = 1; r < table.rowCount(); ++r)
+    QVERIFY(table.item(r - 1, 5)->text().remove(',').toDouble() >=
+            table.item(r, 5)->text().remove(',').toDouble());
+  // Two plans side by side; the first point of the trade-off selects the first plan.
+  table.clearSelection();
+  table.setSelectionMode(QAbstractItemView::MultiSelection);
+  table.selectRow(0);
+  table.selectRow(1);
+  QVERIFY(window_->plans().comparison().rowCount() > 4);
+  const double a = table.item(0, 2)->text().toDouble(), b = table.item(1, 2)->text().toDouble();
+  const int step = 1;  // after the names
+  QCOMPARE(window_->plans().comparison().item(step, 0)->text(), QString("step time, s"));
+  QVERIFY(std::abs(window_->plans().comparison().item(step, 3)->text().toDouble() - b / a) < 0.02 * b / a ||
+          std::abs(window_->plans().comparison().item(step, 3)->text().toDouble() - a / b) < 0.02 * a / b);
+  table.clearSelection();
+  Q_EMIT window_->plans().trade_off().picked(0);
+  QCOMPARE(table.selected(), 0);
+}
+
+void WindowTest::looks_into_another_plan_and_lays_it_beside() {
+  open(source("scenarios/tiny-cpu.json"));
+  Table& table = window_->plans().table();
+  table.select_number(1);
+  QTest::mouseClick(window_->plans().findChild<QPushButton*>("look into"), Qt::LeftButton);
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), 60'000);
+  QCOMPARE(window_->session().evaluated()->plan, window_->session().answer()->plans[1].plan);
+  table.select_number(2);
+  QTest::mouseClick(window_->plans().findChild<QPushButton*>("lay beside"), Qt::LeftButton);
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), 60'000);
+  QVERIFY(window_->session().run(1));
+  QCOMPARE(window_->session().run(1)->name,
+           QString::fromStdString(short_name(window_->session().answer()->plans[2].plan)));
+  window_->show_page("timeline");
+  QVERIFY(window_->timeline().view(1).isVisible());
+}
+
+void WindowTest::cancels_a_search() {
+  window_->session().open(source("scenarios/llama3-405b-16k-h100.json"));
+  QTRY_VERIFY_WITH_TIMEOUT(window_->session().jobs().running("plan"), 20'000);
+  auto* cancel = window_->findChild<QToolButton*>("cancel");
+  QTRY_VERIFY(cancel->isVisible());
+  QTest::mouseClick(cancel, Qt::LeftButton);
+  QVERIFY(idle(*window_));
+  QVERIFY(!cancel->isVisible());
+  QTest::qWait(50);
+  QVERIFY(!window_->session().answer());
+  QVERIFY(window_->message().isEmpty());
+}
+
+void WindowTest::opens_a_timeline_and_moves_in_it() {
+  open(predicted_);
+  QCOMPARE(window_->page(), QString("timeline"));
+  const TimeAxis& axis = window_->session().time().axis();
+  QCOMPARE(axis.from(), axis.begin());
+  QCOMPARE(axis.to(), axis.end());
+  TimelineView& view = window_->timeline().view(0);
+  const Time whole = axis.span();
+  // Keys.
+  view.setFocus();
+  QTest::keyClick(&view, Qt::Key_W);
+  QVERIFY(axis.span() < whole);
+  const Time from = axis.from();
+  QTest::keyClick(&view, Qt::Key_D);
+  QVERIFY(axis.from() > from);
+  QTest::keyClick(&view, Qt::Key_A);
+  QVERIFY(std::abs((axis.from() - from).value) <= 1);
+  QTest::keyClick(&view, Qt::Key_S);
+  QTest::keyClick(&view, Qt::Key_Home);
+  QCOMPARE(axis.span(), whole);
+  // The wheel zooms where the pointer is.
+  const QPoint at = middle_of_lane(1);
+  const Time under = axis.time_at(at.x() - view.label_width());
+  QWheelEvent wheel(at, view.viewport()->mapToGlobal(at), {}, {0, 240}, Qt::NoButton, Qt::ControlModifier,
+                    Qt::NoScrollPhase, false);
+  QApplication::sendEvent(view.viewport(), &wheel);
+  QVERIFY(axis.span() < whole);
+  QVERIFY(std::abs(axis.x_of(under) - (at.x() - view.label_width())) < 1);
+  // A rubber band with Ctrl zooms to what it frames.
+  QTest::keyClick(&view, Qt::Key_Home);
+  const Time left = axis.time_at(400 - view.label_width()), right = axis.time_at(600 - view.label_width());
+  QTest::mousePress(view.viewport(), Qt::LeftButton, Qt::ControlModifier, {400, 60});
+  QTest::mouseMove(view.viewport(), {500, 90});
+  QTest::mouseRelease(view.viewport(), Qt::LeftButton, Qt::ControlModifier, {600, 100});
+  QTRY_COMPARE(axis.from(), left);
+  QCOMPARE(axis.to(), right);
+  // A click on a label closes its row, and opens it again.
+  const std::size_t rows = view.rows().visible().size();
+  QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, {60, kRulerHeight + 5});
+  QVERIFY(view.rows().visible().size() < rows);
+  QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, {60, kRulerHeight + 5});
+  QCOMPARE(view.rows().visible().size(), rows);
+}
+
+void WindowTest::selects_a_slice_and_a_part() {
+  open(predicted_);
+  TimelineView& view = window_->timeline().view(0);
+  // Row 1 is the compute lane of the first process.
+  QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, middle_of_lane(1));
+  QVERIFY(view.selected());
+  const Timeline& t = window_->session().run(0)->timeline();
+  const Slice& s = t.slices[*view.selected()];
+  QCOMPARE(s.stream, 0);
+  const Time at = window_->session().time().axis().time_at(700 - view.label_width());
+  QVERIFY(std::abs((s.start - at).value) < window_->session().time().axis().span().value / 50);
+  QVERIFY(window_->timeline().slice_text().contains(
+      QString::fromStdString(t.names[static_cast<std::size_t>(s.name)])));
+  const std::size_t before = *view.selected();
+  QTest::keyClick(&view, Qt::Key_Period);
+  QCOMPARE(*view.selected(), before + 1);
+  QTest::keyClick(&view, Qt::Key_Comma);
+  QCOMPARE(*view.selected(), before);
+  // A part: statistics of the rows it touches.
+  QTest::mousePress(view.viewport(), Qt::LeftButton, {}, {300, kRulerHeight + 5});
+  QTest::mouseMove(view.viewport(), {500, 60});
+  QTest::mouseRelease(view.viewport(), Qt::LeftButton, {}, {900, kRulerHeight + 30});
+  QTRY_VERIFY(window_->timeline().statistics().rowCount() > 0);
+  QVERIFY(window_->session().time().selection());
+  // F shows what is selected over the whole width.
+  QTest::keyClick(&view, Qt::Key_F);
+  QCOMPARE(window_->session().time().axis().from(), window_->session().time().selection()->first);
+}
+
+void WindowTest::finds_ops() {
+  open(predicted_);
+  TimelinePage& page = window_->timeline();
+  page.find("mlp");
+  QTRY_VERIFY(page.hits() > 0);
+  const Timeline& t = window_->session().run(0)->timeline();
+  std::size_t expected = 0;
+  for (const Slice& s : t.slices)
+    expected += t.names[static_cast<std::size_t>(s.name)].find("mlp") != std::string::npos;
+  QCOMPARE(page.hits(), expected);
+  Time before{-1};
+  for (int i = 0; i < 5; ++i) {
+    page.find_next(1);
+    const Slice& s = t.slices[*page.view(0).selected()];
+    QVERIFY(t.names[static_cast<std::size_t>(s.name)].find("mlp") != std::string::npos);
+    QVERIFY(s.start >= before);
+    before = s.start;
+  }
+  QVERIFY(page.hit_text().startsWith("5 of"));
+  page.find_next(-1);
+  QVERIFY(page.hit_text().startsWith("4 of"));
+  page.find("no such op");
+  QTRY_COMPARE(page.hit_text(), QString("none"));
+}
+
+void WindowTest::shows_the_critical_path() {
+  open(predicted_);
+  TimelineView& view = window_->timeline().view(0);
+  QTest::keyClick(&view, Qt::Key_C);
+  QTRY_VERIFY(!view.emphasis().path.empty());
+  std::size_t links = 0;
+  for (const auto& lane : view.emphasis().path) links += lane.size();
+  QVERIFY(links > 10);
+  const QImage with = view.viewport()->grab().toImage();
+  QTest::keyClick(&view, Qt::Key_C);
+  QVERIFY(view.emphasis().path.empty());
+  QVERIFY(with != view.viewport()->grab().toImage());
+}
+
+void WindowTest::keeps_bookmarks() {
+  open(predicted_);
+  TimelinePage& page = window_->timeline();
+  window_->session().time().change([](TimeAxis& a) { a.zoom(4, 100); });
+  const TimeAxis axis = window_->session().time().axis();
+  const int before = page.bookmarks().rowCount();
+  QTest::keyClick(&page.view(0), Qt::Key_M);
+  QCOMPARE(page.bookmarks().rowCount(), before + 1);
+  // Another window of another day.
+  init();
+  open(predicted_);
+  QCOMPARE(window_->timeline().bookmarks().rowCount(), before + 1);
+  const Table& table = window_->timeline().bookmarks();
+  Q_EMIT const_cast<Table&>(table).cellClicked(before, 0);
+  QCOMPARE(window_->session().time().axis().from(), axis.from());
+}
+
+void WindowTest::compares_two_runs() {
+  open(predicted_);
+  window_->session().open_beside(slower_);
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_) && window_->session().run(1), 20'000);
+  QTRY_VERIFY(window_->timeline().differences().rowCount() > 0);
+  const Table& table = window_->timeline().differences();
+  for (int r = 0; r < table.rowCount(); ++r) QCOMPARE(table.item(r, 6)->text(), QString("0.50"));
+  // One axis for both; the slice's twin is found.
+  QVERIFY(window_->timeline().view(1).isVisible());
+  QCOMPARE(window_->session().time().axis().end(), window_->session().run(1)->lanes.end());
+  TimelineView& view = window_->timeline().view(0);
+  view.select(5);
+  QVERIFY(window_->timeline().slice_text().contains("in slower.json"));
+  QVERIFY(window_->timeline().slice_text().contains("100.0 %"));
+  window_->session().close_beside();
+  QVERIFY(!window_->timeline().view(1).isVisible());
+}
+
+void WindowTest::exports() {
+  open(predicted_);
+  const auto file = [&](const char* name) { return folder_.filePath(name); };
+  window_->export_to(file("out.png"));
+  QCOMPARE(QImage(file("out.png")).size(), window_->timeline().size());
+  window_->export_to(file("out.svg"));
+  const QByteArray svg = read(file("out.svg"));
+  QVERIFY(svg.contains("<svg"));
+  QVERIFY(svg.count("<rect") + svg.count("<path") > 100);
+  QVERIFY(!svg.contains("<image"));
+  const Timeline& t = window_->session().run(0)->timeline();
+  window_->export_to(file("out.timeline"));
+  QCOMPARE(load_timeline(file("out.timeline").toStdString()).slices, t.slices);
+  window_->export_to(file("out.json"));
+  const Timeline chrome = load_timeline(file("out.json").toStdString());
+  QCOMPARE(chrome.slices.size(), t.slices.size());
+  for (std::size_t i = 0; i < t.slices.size(); ++i) {
+    QCOMPARE(chrome.slices[i].start, t.slices[i].start);
+    QCOMPARE(chrome.names[static_cast<std::size_t>(chrome.slices[i].name)],
+             t.names[static_cast<std::size_t>(t.slices[i].name)]);
+  }
+  QVERIFY(QFileInfo(file("out.timeline")).size() * 5 < QFileInfo(file("out.json")).size());
+  window_->timeline().find("mlp");
+  TimelineView& view = window_->timeline().view(0);
+  QTest::mousePress(view.viewport(), Qt::LeftButton, {}, {300, kRulerHeight + 5});
+  QTest::mouseMove(view.viewport(), {500, 60});
+  QTest::mouseRelease(view.viewport(), Qt::LeftButton, {}, {900, kRulerHeight + 30});
+  QTRY_VERIFY(window_->timeline().statistics().rowCount() > 0);
+  window_->export_to(file("out.csv"));
+  const auto lines = read(file("out.csv")).split('\n');
+  QCOMPARE(lines[0], QByteArray("op,stream,count,working,waiting,bytes,rate"));
+  QCOMPARE(static_cast<int>(lines.size()), window_->timeline().statistics().rowCount() + 2);
+  QVERIFY_EXCEPTION_THROWN(window_->export_to(file("out.pdf")), Error);
+  QVERIFY_EXCEPTION_THROWN(window_->export_to("/nowhere/out.json"), Error);
+}
+
+void WindowTest::shows_memory_and_what_makes_its_peak() {
+  open(plan_);
+  window_->show_page("memory");
+  MemoryPage& page = window_->memory();
+  const EvaluatedPtr e = window_->session().evaluated();
+  QVERIFY(e);
+  QCOMPARE(page.view().processes().size(), e->evaluation.program.classes.size());
+  for (const std::int32_t p : page.view().processes()) {
+    const auto& rank = e->evaluation.program.classes[static_cast<std::size_t>(p)];
+    QCOMPARE(page.view().peak(p)->total(), rank.logical_peak.value);
+    const auto& stage = e->evaluation.predicted.memory[static_cast<std::size_t>(p)];
+    QCOMPARE(page.view().peak(p)->total() + page.view().overhead(p), stage.total);
+  }
+  QVERIFY(page.buffers().rowCount() > 3);
+  double share = 0;
+  for (int r = 0; r < page.buffers().rowCount(); ++r) share += page.buffers().item(r, 4)->text().toDouble();
+  QVERIFY(std::abs(share - 100) < 1);
+  // A timeline from a file brings its memory along.
+  open(predicted_);
+  QCOMPARE(page.view().processes().size(), e->evaluation.program.classes.size());
+}
+
+void WindowTest::shows_the_network_and_whose_traffic_a_link_carries() {
+  open(source("scenarios/llama3-70b-p4d.json"));
+  window_->show_page("topology");
+  TopologyPage& page = window_->topology();
+  QTRY_VERIFY(page.view().picture());
+  const auto picture = page.view().picture();
+  QVERIFY(!picture->use.empty());
+  for (const double use : picture->use) QVERIFY(use >= 0 && use <= 1.0001);
+  std::size_t fullest = 0;
+  for (std::size_t e = 0; e < picture->edges.size(); ++e) {
+    if (picture->edges[e].most > picture->edges[fullest].most) fullest = e;
+  }
+  QVERIFY(picture->edges[fullest].most > 0.01);
+  Q_EMIT page.view().edge_selected(fullest);
+  QTRY_VERIFY(page.users().rowCount() > 0);
+  double share = 0;
+  for (int r = 0; r < page.users().rowCount(); ++r) share += page.users().item(r, 3)->text().toDouble();
+  QVERIFY(std::abs(share / 100 - picture->edges[fullest].most) < 0.01);
+  // Averages are what moments add up to.
+  const EvaluatedPtr e = window_->session().evaluated();
+  const sim::LinkId link = picture->edges[fullest].fullest;
+  constexpr int kMoments = 400;
+  double mean = 0;
+  for (int i = 0; i < kMoments; ++i) {
+    const Time t{mul_div(e->run->lanes.end().value, 2 * i + 1, 2 * kMoments)};
+    const double now = e->link_use->at(e->run->lanes, t)[link];
+    QVERIFY(now <= 1.001);
+    mean += now / kMoments;
+  }
+  QVERIFY2(std::abs(mean - picture->use[link]) < 0.05,
+           qPrintable(QString("%1 %2").arg(mean).arg(picture->use[link])));
+  page.when().setCurrentIndex(1);
+  QTRY_VERIFY(idle(*window_) && page.view().picture() != picture);
+  // A block opens.
+  const std::size_t blocks = page.view().picture()->layout.blocks().size();
+  for (std::size_t b = 0; b < blocks; ++b) {
+    if (page.view().picture()->layout.blocks()[b].count == 1) continue;
+    const QPointF at = page.view().block_position(b);
+    QTest::mouseClick(&page.view(), Qt::LeftButton, {}, at.toPoint());
+    QTRY_VERIFY(page.view().picture()->layout.blocks().size() > blocks);
+    break;
+  }
+}
+
+void WindowTest::follows_sliders() {
+  open(plan_);
+  window_->show_page("what-if");
+  const Table& table = window_->what_if().table();
+  QTRY_VERIFY(table.rowCount() > 3);
+  const auto row = [&](const QString& name) {
+    for (int r = 0; r < table.rowCount(); ++r) {
+      if (table.item(r, 0)->text() == name) return r;
+    }
+    return -1;
+  };
+  const auto step = [&] {
+    const int r = row("step time, s");
+    return r < 0 ? 0.0 : table.item(r, 2)->text().toDouble();
+  };
+  QTRY_VERIFY(step() > 0);
+  const double before = step();
+  window_->what_if().slider(2).setValue(60);  // eight times the arithmetic
+  QTRY_VERIFY(step() < before);
+  window_->what_if().slider(2).setValue(0);
+  QTRY_COMPARE(step(), before);
+  // By hand: the estimate of the plan on the changed machine.
+  const Problem& p = *window_->session().problem();
+  const Plan& plan = window_->session().evaluated()->plan;
+  const sim::Topology topology(p.cluster);
+  sim::Estimator estimator(p, topology);
+  QVERIFY(std::abs(numbers_of(p, plan, {}).step_s - seconds(estimator.estimate(plan).step)) < 1e-12);
+  const Numbers halved = numbers_of(p, plan, {.batch = 1.37});
+  QVERIFY(halved.problem.empty() || halved.problem.find("divide") != std::string::npos);
+}
+
+void WindowTest::shows_costs() {
+  open(source("scenarios/llama3-70b-p4d.json"));
+  window_->show_page("cost");
+  const auto& best = window_->session().answer()->plans[0].predicted;
+  const Table& table = window_->cost().table();
+  QVERIFY(table.rowCount() > 1);
+  QCOMPARE(table.item(0, 3)->text(), QString("%L1").arg(best.cost_usd, 0, 'f', 0));
+  QVERIFY(table.item(0, 2)->text().remove(',').toDouble() < best.cost_usd);
+  QVERIFY(table.item(0, 4)->text().remove(',').toDouble() > best.cost_usd);
+}
+
+void WindowTest::opens_a_topology_that_is_dropped() {
+  QMimeData data;
+  data.setUrls({QUrl::fromLocalFile(source("topologies/dgx-h100.json"))});
+  QDragEnterEvent enter(QPoint(50, 50), Qt::CopyAction, &data, Qt::LeftButton, {});
+  QApplication::sendEvent(window_.get(), &enter);
+  QVERIFY(enter.isAccepted());
+  QDropEvent drop(QPointF(50, 50), Qt::CopyAction, &data, Qt::LeftButton, {});
+  QApplication::sendEvent(window_.get(), &drop);
+  QTRY_VERIFY_WITH_TIMEOUT(window_->session().topology() && idle(*window_), 20'000);
+  QCOMPARE(window_->page(), QString("topology"));
+  QTRY_VERIFY(window_->topology().view().picture());
+  QVERIFY(window_->topology().view().picture()->use.empty());
+}
+
+void WindowTest::answers_malformed_files_data() {
+  QTest::addColumn<QByteArray>("text");
+  QTest::addColumn<QString>("expected");
+  QTest::newRow("nothing") << QByteArray() << "byte";
+  QTest::newRow("not JSON") << QByteArray("{\"model\": ") << "byte";
+  QTest::newRow("of no kind") << QByteArray("{\"some\": \"thing\"}") << "none of the files";
+  QTest::newRow("a scenario with a slip")
+      << QByteArray(R"({"model": "llama3-70b", "cluster": {"topology": "p4x"}, "training": {}})") << "/";
+  QTest::newRow("a trace without our fields")
+      << QByteArray(R"({"traceEvents": [{"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 1, "dur": 1}]})")
+      << "/traceEvents/0";
+  QTest::newRow("a binary that was cut") << read(predicted_).left(2000) << "byte";
+  QTest::newRow("a binary of another version")
+      << QByteArray("orrery.timeline-binary/9\n12345678") << "version";
+  QTest::newRow("a trace without slices") << QByteArray(R"({"traceEvents": []})") << "";
+}
+
+void WindowTest::answers_malformed_files() {
+  QFETCH(QByteArray, text);
+  QFETCH(QString, expected);
+  const QString path = folder_.filePath("malformed.json");
+  write(path, text);
+  open(path);
+  if (expected.isEmpty()) {
+    QVERIFY(window_->message().isEmpty());
+  } else {
+    QVERIFY2(window_->message().contains(expected), qPrintable(window_->message()));
+    QVERIFY(window_->message().contains("malformed.json"));
+  }
+  // It goes on.
+  for (const QString& page : Window::page_names()) window_->show_page(page);
+  open(predicted_);
+  QVERIFY(window_->session().run(0));
+  QVERIFY(window_->message().isEmpty());
+}
+
+void WindowTest::a_step_of_16384_gpus_opens_folded_and_unfolds() {
+  Problem problem = load_problem(source("scenarios/llama3-405b-16k-h100.json").toStdString(), DataFolders());
+  Plan plan;
+  plan.tp = 8;
+  plan.pp = 16;
+  plan.dp = 128;
+  plan.micro_batches = problem.scenario.training.global_batch / plan.dp;
+  plan.zero = 1;
+  plan.sequence_parallel = true;
+  plan.recompute = Recompute::kFull;
+  const QString path = folder_.filePath("405b.json");
+  save_text(path.toStdString(), write_fields(planner::make_plan_file(problem, plan, {}, "test")).dump());
+  open(path);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  window_->show_page("timeline");
+  TimelineView& view = window_->timeline().view(0);
+  QCOMPARE(view.rows().visible().size(), 16U);
+  QVERIFY(view.rows().visible()[0]->label.contains("1,024 ranks"));
+  // A click opens the class, another its ranks.
+  QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, {60, kRulerHeight + 5});
+  const auto& rows = view.rows().visible();
+  std::size_t members = 0;
+  while (rows[members]->kind != Row::Kind::kMembers) ++members;
+  QTest::mouseClick(view.viewport(), Qt::LeftButton, {},
+                    {60, kRulerHeight + static_cast<int>(members) * kRowHeight + 5});
+  QVERIFY(rows.size() >= 16 + 1024);
+  // A deep link to one of them.
+  window_->timeline().go_to(Time{1'230'000'000'000}, 9000);
+  const auto row = std::find_if(rows.begin(), rows.end(), [](const Row* r) { return r->rank == 9000; });
+  QVERIFY(row != rows.end());
+  QVERIFY((*row)->open);
+  QVERIFY((*row)->label.startsWith("rank 9000 (tp 0, dp"));
+}
+
+void WindowTest::shows_keys_and_changes_colours() {
+  open(predicted_);
+  window_->show_page("timeline");
+  const QImage light = window_->timeline().view(0).viewport()->grab().toImage();
+  window_->set_dark(true);
+  QApplication::processEvents();
+  const QImage dark = window_->timeline().view(0).viewport()->grab().toImage();
+  QCOMPARE(light.pixelColor(5, light.height() - 5), light_theme().background);
+  QCOMPARE(dark.pixelColor(5, dark.height() - 5), dark_theme().background);
+  window_->set_dark(false);
+  QTest::keyClick(window_.get(), Qt::Key_F1);
+  QTRY_VERIFY(window_->findChild<QDialog*>("keys"));
+}
+
+}  // namespace orrery::gui
+
+QTEST_MAIN(orrery::gui::WindowTest)
+#include "window_test.moc"
