@@ -434,7 +434,7 @@ void TimelineView::finish_drag(const QPoint& at) {
     select(slice_at(at));
     return;
   }
-  const auto [left, right] = std::minmax(pressed_.x(), at.x());
+  const auto [left, right] = std::minmax({pressed_.x(), at.x()});
   const Time from = time_.axis().time_at(std::max(0, left - label_width_)),
              to = time_.axis().time_at(std::clamp(right - label_width_, 0, time_.axis().width()));
   if (to <= from) return;

@@ -117,7 +117,8 @@ void WindowTest::init() {
   window_ = std::make_unique<Window>();
   window_->resize(1200, 800);
   window_->show();
-  QVERIFY(QTest::qWaitForWindowExposed(window_.get()));
+  window_->activateWindow();  // keys go to the active window
+  QVERIFY(QTest::qWaitForWindowActive(window_.get()));
 }
 
 void WindowTest::cleanup() {
