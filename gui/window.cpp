@@ -162,10 +162,16 @@ void Window::show_progress() {
                                 QString::fromStdString(run->timeline().source)));
     return;
   }
-  const std::map<QString, QString> words{
-      {"open", tr("opening")},        {"plan", tr("searching plans")},
-      {"evaluate", tr("simulating")}, {"evaluate beside", tr("simulating")},
-      {"open beside", tr("opening")}, {"topology", tr("building the network")}};
+  const std::map<QString, QString> words{{"open", tr("opening")},
+                                         {"plan", tr("searching plans")},
+                                         {"evaluate", tr("simulating")},
+                                         {"evaluate beside", tr("simulating")},
+                                         {"open beside", tr("opening")},
+                                         {"topology", tr("building the network")},
+                                         {"summaries", tr("summing up rows")},
+                                         {"summaries beside", tr("summing up rows")},
+                                         {"partners", tr("finding partners")},
+                                         {"partners beside", tr("finding partners")}};
   const auto& [kind, share] = *running_.begin();
   const auto word = words.find(kind);
   status_->setText((word == words.end() ? kind : word->second) + " …");

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "gui/timeline/rows.h"
-#include "program/live.h"
 #include "sim/analysis/twins.h"
 
 namespace orrery::gui {
@@ -93,31 +92,38 @@ void MemoryPage::show_process(std::int32_t process) {
             ? tr("; %1 of the device are free then").arg(QString::fromStdString(format(Bytes{room})))
             : tr("; <b>%1 more than the device has</b>").arg(QString::fromStdString(format(Bytes{-room})));
   }
-  std::vector<std::vector<Cell>> rows;
-  const EvaluatedPtr& e = session_.evaluated();
-  if (e && e->run == session_.run(0)) {
-    const auto& rank =
-        e->evaluation.program.classes[static_cast<std::size_t>(sim::stage_of(e->run->timeline(), process))];
-    const program::Peak at = program::find_peak(rank);
-    const program::Step& step = rank.steps[static_cast<std::size_t>(at.step)];
-    const program::Segment& segment = rank.segments[static_cast<std::size_t>(step.segment)];
-    words += tr("; during %1.")
-                 .arg(QString::fromStdString(
-                          program::describe_op(rank, step, segment.ops[static_cast<std::size_t>(at.op)]))
-                          .toHtmlEscaped());
-    for (const program::LiveBuffer& b : at.buffers) {
-      const program::Buffer& buffer = rank.buffers[static_cast<std::size_t>(b.buffer)];
-      const double share = 100 * ratio(b.bytes, rank.logical_peak);
-      rows.push_back({QString::fromStdString(buffer.name),
-                      QString(program::kBufferClassNames[static_cast<std::size_t>(buffer.cls)]),
-                      {QString::number(b.copies), static_cast<double>(b.copies)},
-                      {QString::fromStdString(format(b.bytes)), static_cast<double>(b.bytes.value)},
-                      {QString::number(share, 'f', 2), share}});
-    }
-  } else {
-    words += tr(". Open the plan to see which buffers make it.");
+  buffers_->fill({});
+  const EvaluatedPtr e = session_.evaluated();
+  if (!e || e->run != session_.run(0)) {
+    words_->setText(words + tr(". Open the plan to see which buffers make it."));
+    return;
   }
-  words_->setText(words);
+  words_->setText(words + ".");
+  const auto stage = static_cast<std::size_t>(sim::stage_of(e->run->timeline(), process));
+  session_.jobs().start(
+      "peak", [e, stage](Job&) { return program::find_peak(e->evaluation.program.classes[stage]); },
+      [this, e, stage, words](const program::Peak& found) {
+        show_peak(e->evaluation.program.classes[stage], found, words);
+      });
+}
+
+void MemoryPage::show_peak(const program::RankClass& rank, const program::Peak& peak, const QString& words) {
+  const program::Step& step = rank.steps[static_cast<std::size_t>(peak.step)];
+  const program::Segment& segment = rank.segments[static_cast<std::size_t>(step.segment)];
+  const program::Op& op = segment.ops[static_cast<std::size_t>(peak.op)];
+  words_->setText(
+      words +
+      tr("; during %1.").arg(QString::fromStdString(program::describe_op(rank, step, op)).toHtmlEscaped()));
+  std::vector<std::vector<Cell>> rows;
+  for (const program::LiveBuffer& b : peak.buffers) {
+    const program::Buffer& buffer = rank.buffers[static_cast<std::size_t>(b.buffer)];
+    const double share = 100 * ratio(b.bytes, rank.logical_peak);
+    rows.push_back({QString::fromStdString(buffer.name),
+                    QString(program::kBufferClassNames[static_cast<std::size_t>(buffer.cls)]),
+                    {QString::number(b.copies), static_cast<double>(b.copies)},
+                    {QString::fromStdString(format(b.bytes)), static_cast<double>(b.bytes.value)},
+                    {QString::number(share, 'f', 2), share}});
+  }
   buffers_->fill(rows);
 }
 

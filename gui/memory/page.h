@@ -10,6 +10,7 @@
 #include "gui/memory/view.h"
 #include "gui/session.h"
 #include "gui/tables.h"
+#include "program/live.h"
 
 namespace orrery::gui {
 
@@ -24,6 +25,7 @@ class MemoryPage : public QWidget {
  private:
   void runs_changed();
   void show_process(std::int32_t process);
+  void show_peak(const program::RankClass& rank, const program::Peak& peak, const QString& words);
 
   Session& session_;
   MemoryView* view_;

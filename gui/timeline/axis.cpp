@@ -26,6 +26,24 @@ Time TimeAxis::time_at(int x) const {
   return from_ + Time{mul_div(span().value, x, width_)};
 }
 
+std::vector<Time> TimeAxis::edges() const {
+  std::vector<Time> out;
+  out.reserve(static_cast<std::size_t>(width_) + 1);
+  // from + span x / width, without a division a column.
+  const std::int64_t whole = span().value / width_, rest = span().value % width_;
+  std::int64_t at = from_.value, carry = 0;
+  for (int x = 0; x <= width_; ++x) {
+    out.push_back(Time{at});
+    at += whole;
+    carry += rest;
+    if (carry >= width_) {
+      carry -= width_;
+      ++at;
+    }
+  }
+  return out;
+}
+
 double TimeAxis::x_of(Time t) const {
   return static_cast<double>((t - from_).value) * width_ / static_cast<double>(span().value);
 }

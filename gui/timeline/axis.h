@@ -8,6 +8,8 @@
 //   axis.zoom(2, 300);          // twice as close, what is under column 300 stays there
 #pragma once
 
+#include <vector>
+
 #include "core/units.h"
 
 namespace orrery::gui {
@@ -27,6 +29,8 @@ class TimeAxis {
 
   Time time_at(int x) const;
   double x_of(Time t) const;
+  // time_at of every column's left edge, and of the last one's right edge.
+  std::vector<Time> edges() const;
 
   // Each keeps the window inside the limits and at least ten nanoseconds wide.
   void show(Time from, Time to);

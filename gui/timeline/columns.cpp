@@ -21,14 +21,14 @@ std::size_t first_from(std::span<const Slice> slices, std::size_t i, Time t) {
 
 }  // namespace
 
-void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, const TimeAxis& axis,
+void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, std::span<const Time> edges,
                   std::span<Column> out) {
   const auto slices = lanes.slices(lane);
-  std::size_t i = lanes.first_after(lane, axis.from());  // the first that may reach into the column
-  Time from = axis.from();
-  for (int x = 0; x < static_cast<int>(out.size()); ++x) {
-    Column& column = out[static_cast<std::size_t>(x)];
-    const Time to = axis.time_at(x + 1);
+  std::size_t i = lanes.first_after(lane, edges.front());  // the first that may reach into the column
+  Time from = edges.front();
+  for (std::size_t x = 0; x < out.size(); ++x) {
+    Column& column = out[x];
+    const Time to = edges[x + 1];
     column = {};
     while (i < slices.size() && slices[i].end <= from && slices[i].end > slices[i].start) ++i;
     if (i == slices.size() || slices[i].start >= to) {

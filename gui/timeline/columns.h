@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "gui/timeline/axis.h"
 #include "sim/analysis/lanes.h"
 
 namespace orrery::gui {
@@ -18,8 +17,8 @@ struct Column {
   friend bool operator==(const Column&, const Column&) = default;
 };
 
-// One for each pixel of the axis, into `out`, which has its width.
-void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, const TimeAxis& axis,
+// Column x reaches from edges[x] to edges[x + 1].
+void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, std::span<const Time> edges,
                   std::span<Column> out);
 
 // Neighbouring columns that show one slice.

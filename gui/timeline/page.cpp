@@ -85,6 +85,7 @@ TimelinePage::TimelinePage(Session& session, QWidget* parent) : QWidget(parent),
     views_[i]->setObjectName(i == 0 ? "timeline" : "timeline beside");
     stack_->addWidget(views_[i]);
     connect(views_[i], &TimelineView::slice_selected, this, [this, i](std::size_t s) { show_slice(i, s); });
+    connect(views_[i], &TimelineView::rows_rebuilt, this, [this, i] { find_bins(i); });
     connect(views_[i], &TimelineView::part_selected, this,
             [this, i](const sim::Part& p) { show_part(i, p); });
   }
@@ -195,7 +196,9 @@ void TimelinePage::build_details() {
 void TimelinePage::runs_changed() {
   const bool first_changed = views_[0]->run() != session_.run(0);
   for (std::size_t i = 0; i < views_.size(); ++i) {
-    if (views_[i]->run() != session_.run(i)) views_[i]->set_run(session_.run(i));
+    if (views_[i]->run() == session_.run(i)) continue;
+    views_[i]->set_run(session_.run(i));
+    find_meetings(i);
   }
   views_[1]->setVisible(session_.run(1) != nullptr);
   if (first_changed) {
@@ -210,6 +213,44 @@ void TimelinePage::runs_changed() {
     if (!search_->text().isEmpty()) find(search_->text());
   }
   compare_runs();
+}
+
+void TimelinePage::find_bins(std::size_t which) {
+  const QString kind = which == 0 ? "summaries" : "summaries beside";
+  session_.jobs().cancel(kind);
+  const TimelineView& view = *views_[which];
+  if (!view.has_rows()) return;
+  std::map<std::size_t, std::vector<Row::Part>> wanted;
+  for (std::size_t i = 0; i < view.rows().roots().size(); ++i) {
+    const Row& row = *view.rows().roots()[i];
+    if (row.parts.size() > kManyParts) wanted[i] = row.parts;
+  }
+  if (wanted.empty()) return;
+  session_.jobs().start(
+      kind,
+      [run = view.run(), wanted](Job& job) {
+        std::map<std::size_t, std::vector<float>> bins;
+        for (const auto& [root, parts] : wanted) {
+          if (job.cancelled()) throw Job::Cancelled{};
+          bins[root] = bins_of(run->lanes, parts);
+        }
+        return bins;
+      },
+      [this, which](std::map<std::size_t, std::vector<float>> bins) {
+        views_[which]->set_bins(std::move(bins));
+      });
+}
+
+// Of large timelines that takes a second, which nobody waits for.
+void TimelinePage::find_meetings(std::size_t which) {
+  const RunPtr run = session_.run(which);
+  if (!run) return;
+  session_.jobs().start(
+      which == 0 ? "partners" : "partners beside",
+      [run](Job&) { return std::make_shared<const sim::Meetings>(run->lanes); },
+      [this, run, which](std::shared_ptr<const sim::Meetings> meetings) {
+        if (views_[which]->run() == run) views_[which]->set_meetings(std::move(meetings));
+      });
 }
 
 void TimelinePage::fill_groupings() {
@@ -282,7 +323,7 @@ void TimelinePage::show_critical_path(bool show) {
   const RunPtr run = session_.run(0);
   if (!show || !run) return;
   session_.jobs().start(
-      "critical path", [run](Job&) { return sim::critical_path(run->lanes, run->meetings); },
+      "critical path", [run](Job&) { return sim::critical_path(run->lanes, sim::Meetings(run->lanes)); },
       [this, run](const std::vector<sim::Link>& path) {
         if (run != session_.run(0)) return;
         path_ = by_lane(run->lanes, path);

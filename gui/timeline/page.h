@@ -53,6 +53,8 @@ class TimelinePage : public QWidget {
   void build_bar();
   void build_details();
   void runs_changed();
+  void find_meetings(std::size_t which);
+  void find_bins(std::size_t which);
   void fill_groupings();
   void show_slice(std::size_t which, std::size_t slice);
   void show_part(std::size_t which, const sim::Part& part);

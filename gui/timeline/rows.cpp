@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "gui/timeline/axis.h"
 #include "gui/timeline/columns.h"
 
 namespace orrery::gui {
@@ -26,6 +27,25 @@ std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view a
 }
 
 }  // namespace
+
+std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts) {
+  constexpr int kBins = 1 << 14;
+  TimeAxis axis;
+  axis.set_limits(lanes.begin(), lanes.end());
+  axis.set_width(kBins);
+  const std::vector<Time> edges = axis.edges();
+  std::vector<Column> columns(kBins);
+  std::vector<float> out(kBins);
+  double ranks = 0;
+  for (const Row::Part& part : parts) {
+    find_columns(lanes, lanes.all()[part.lane], edges, columns);
+    for (std::size_t i = 0; i < columns.size(); ++i)
+      out[i] += columns[i].busy * static_cast<float>(part.ranks);
+    ranks += static_cast<double>(part.ranks);
+  }
+  for (float& b : out) b /= static_cast<float>(ranks);
+  return out;
+}
 
 Rows::Rows(const sim::Lanes& lanes, Grouping grouping) : lanes_(lanes) {
   const Timeline& t = lanes.timeline();
@@ -102,7 +122,6 @@ void Rows::build(Grouping grouping) {
       row->label = QString("stage %1 · %2").arg(stage).arg(counted(ranks, "rank"));
       row->group = static_cast<int>(group_processes_.size());
       group_processes_.push_back(std::move(processes));
-      find_bins(*row);
       roots_.push_back(std::move(row));
     }
   } else if (grouping == Grouping::kNode || grouping == Grouping::kRank) {
@@ -126,7 +145,6 @@ void Rows::build(Grouping grouping) {
       }
       row->group = static_cast<int>(group_ranks_.size());
       group_ranks_.push_back(std::move(of));
-      find_bins(*row);
       roots_.push_back(std::move(row));
     }
   } else {
@@ -139,7 +157,6 @@ void Rows::build(Grouping grouping) {
           row->parts.push_back({l, ranks_of(lanes_.all()[l].rank)});
       }
       if (row->parts.empty()) continue;
-      find_bins(*row);
       roots_.push_back(std::move(row));
     }
   }
@@ -183,24 +200,6 @@ std::unique_ptr<Row> Rows::rank_row(std::int64_t rank) const {
   row->label = rank_label(lanes_.timeline(), rank);
   row->parts = parts_of(row->process, 1);
   return row;
-}
-
-void Rows::find_bins(Row& row) const {
-  constexpr int kBins = 1 << 14;
-  if (row.parts.size() <= kManyParts) return;
-  TimeAxis axis;
-  axis.set_limits(lanes_.begin(), lanes_.end());
-  axis.set_width(kBins);
-  std::vector<Column> columns(kBins);
-  row.bins.resize(kBins);
-  double ranks = 0;
-  for (const Row::Part& part : row.parts) {
-    find_columns(lanes_, lanes_.all()[part.lane], axis, columns);
-    for (std::size_t i = 0; i < columns.size(); ++i)
-      row.bins[i] += columns[i].busy * static_cast<float>(part.ranks);
-    ranks += static_cast<double>(part.ranks);
-  }
-  for (float& b : row.bins) b /= static_cast<float>(ranks);
 }
 
 void Rows::add_lanes(Row& row) {

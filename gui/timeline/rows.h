@@ -10,6 +10,7 @@
 #include <QString>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sim/analysis/lanes.h"
@@ -34,19 +35,25 @@ struct Row {
     std::int64_t ranks;
   };
   std::vector<Part> parts;
-  // Of many parts: the share of ranks that compute, over the length of the timeline in equal bins.
+  // Of many parts, once it is known: bins_of().
   std::vector<float> bins;
   std::vector<std::unique_ptr<Row>> children;  // once it was opened
   bool has_children() const { return kind != Kind::kLane; }
 };
 
-// Rows with more parts than this have bins.
+// Rows with more parts than this are drawn from bins when seen from afar.
 inline constexpr std::size_t kManyParts = 12;
+
+// The share of ranks that compute, over the length of the timeline in equal bins. Takes half a millisecond a
+// part.
+std::vector<float> bins_of(const sim::Lanes& lanes, std::span<const Row::Part> parts);
 
 class Rows {
  public:
   Rows(const sim::Lanes& lanes, Grouping grouping);
 
+  // At the top.
+  const std::vector<std::unique_ptr<Row>>& roots() const { return roots_; }
   // Those on screen from top to bottom, when all that is open is drawn.
   const std::vector<Row*>& visible() const { return visible_; }
   void set_open(Row& row, bool open);
@@ -68,7 +75,7 @@ class Rows {
   std::unique_ptr<Row> process_row(std::int32_t process) const;
   std::unique_ptr<Row> rank_row(std::int64_t rank) const;
   std::int32_t process_of(std::int64_t rank) const;
-  void find_bins(Row& row) const;
+
   std::vector<Row::Part> parts_of(std::int32_t process, std::int64_t ranks) const;
   std::int64_t ranks_of(std::int32_t process) const;
 

@@ -28,12 +28,13 @@ QRgb Tracks::faded(QRgb colour, double share) const {
   return mix(colour, theme_.row.rgb(), share);
 }
 
-Tracks::Line Tracks::lane_line(const Row& row, const TimeAxis& axis, const Emphasis& emphasis) const {
+Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis) const {
+  const TimeAxis& axis = scale.axis;
   const sim::Lane& lane = lanes_.all()[row.lane];
   const auto slices = lanes_.slices(lane);
   const auto width = static_cast<std::size_t>(axis.width());
   Line line{std::vector<QRgb>(width), std::vector<Column>(width)};
-  find_columns(lanes_, lane, axis, line.columns);
+  find_columns(lanes_, lane, scale.edges, line.columns);
   std::int32_t known = -1;
   QRgb colour = 0, waiting = 0;
   int active_from = 0;
@@ -65,6 +66,11 @@ Tracks::Line Tracks::lane_line(const Row& row, const TimeAxis& axis, const Empha
 }
 
 std::vector<float> Tracks::shares(const Row& row, const TimeAxis& axis) const {
+  return shares(row, Scale{axis, axis.edges()});
+}
+
+std::vector<float> Tracks::shares(const Row& row, const Scale& scale) const {
+  const TimeAxis& axis = scale.axis;
   const auto width = static_cast<std::size_t>(axis.width());
   std::vector<float> out(width);
   double ranks = 0;
@@ -75,22 +81,22 @@ std::vector<float> Tracks::shares(const Row& row, const TimeAxis& axis) const {
   if (!row.bins.empty() && static_cast<double>(axis.span().value) * bins > length * axis.width()) {
     // Each column covers a bin or more: their mean.
     for (std::size_t x = 0; x < width; ++x) {
-      const auto bin = [&](int column) {
-        const double at = static_cast<double>((axis.time_at(column) - lanes_.begin()).value) / length * bins;
+      const auto bin = [&](std::size_t column) {
+        const double at = static_cast<double>((scale.edges[column] - lanes_.begin()).value) / length * bins;
         return static_cast<std::size_t>(std::clamp(at, 0.0, bins - 1));
       };
-      const std::size_t first = bin(static_cast<int>(x)),
-                        last = std::max(first + 1, bin(static_cast<int>(x) + 1));
+      const std::size_t first = bin(x), last = std::max(first + 1, bin(x + 1));
       float sum = 0;
       for (std::size_t i = first; i < last; ++i) sum += row.bins[i];
       out[x] = sum / static_cast<float>(last - first);
     }
     return out;
   }
+  if (row.bins.empty() && row.parts.size() > kManyParts) return out;
   if (row.bins.empty()) {
     std::vector<Column> columns(width);
     for (const Row::Part& part : row.parts) {
-      find_columns(lanes_, lanes_.all()[part.lane], axis, columns);
+      find_columns(lanes_, lanes_.all()[part.lane], scale.edges, columns);
       for (std::size_t x = 0; x < width; ++x)
         out[x] += columns[x].busy * static_cast<float>(static_cast<double>(part.ranks) / ranks);
     }
@@ -159,6 +165,7 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
                        const QFont& font) const {
   const int width = axis.width();
   QImage out(width, std::max<int>(1, static_cast<int>(rows.size()) * kRowHeight), QImage::Format_RGB32);
+  const Scale scale{axis, axis.edges()};
   std::vector<Line> lines(rows.size());
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const int top = static_cast<int>(r) * kRowHeight;
@@ -167,13 +174,13 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     for (int y = 0; y < kRowHeight; ++y) std::fill_n(line_at(y), width, ground);
     std::fill_n(line_at(kRowHeight - 1), width, theme_.grid.rgb());
     if (rows[r]->kind == Row::Kind::kLane) {
-      lines[r] = lane_line(*rows[r], axis, emphasis);
+      lines[r] = lane_line(*rows[r], scale, emphasis);
       for (QRgb& c : lines[r].colours) c = c == 0 ? ground : c;
       for (int y = kMargin; y < kRowHeight - kMargin; ++y)
         std::memcpy(line_at(y), lines[r].colours.data(), static_cast<std::size_t>(width) * sizeof(QRgb));
       continue;
     }
-    const std::vector<float> share = shares(*rows[r], axis);
+    const std::vector<float> share = shares(*rows[r], scale);
     const QRgb colour = faded(theme_.forward.rgb(), 0.8);
     constexpr int kHigh = kRowHeight - 2 * kMargin;
     for (int y = 0; y < kHigh; ++y) {
@@ -197,6 +204,7 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
 
 void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const> rows,
                   const Emphasis& emphasis) const {
+  const Scale scale{axis, axis.edges()};
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const int top = static_cast<int>(r) * kRowHeight;
     const Row& row = *rows[r];
@@ -204,7 +212,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
     painter.fillRect(0, top, axis.width(), kRowHeight,
                      row.kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate);
     if (row.kind == Row::Kind::kLane) {
-      const Line line = lane_line(row, axis, emphasis);
+      const Line line = lane_line(row, scale, emphasis);
       for (std::size_t x = 0; x < line.colours.size();) {
         const std::size_t first = x;
         while (x < line.colours.size() && line.colours[x] == line.colours[first]) ++x;
@@ -216,7 +224,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
       path(painter, row, axis, emphasis, top);
       continue;
     }
-    const std::vector<float> share = shares(row, axis);
+    const std::vector<float> share = shares(row, scale);
     QPolygonF area;
     const double bottom = top + kRowHeight - kMargin;
     area << QPointF(0, bottom);

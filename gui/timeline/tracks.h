@@ -11,6 +11,7 @@
 #include <span>
 
 #include "gui/theme.h"
+#include "gui/timeline/axis.h"
 #include "gui/timeline/columns.h"
 #include "gui/timeline/rows.h"
 #include "sim/analysis/critical_path.h"
@@ -43,7 +44,13 @@ class Tracks {
     std::vector<QRgb> colours;  // by column; 0: nothing
     std::vector<Column> columns;
   };
-  Line lane_line(const Row& row, const TimeAxis& axis, const Emphasis& emphasis) const;
+  // An axis with its edges, which all rows share.
+  struct Scale {
+    const TimeAxis& axis;
+    std::vector<Time> edges;
+  };
+  Line lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis) const;
+  std::vector<float> shares(const Row& row, const Scale& scale) const;
   void names(QPainter& painter, const Row& row, const Line& line, int top) const;
   void path(QPainter& painter, const Row& row, const TimeAxis& axis, const Emphasis& emphasis, int top) const;
   QRgb faded(QRgb colour, double share) const;

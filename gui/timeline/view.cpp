@@ -9,6 +9,7 @@
 #include <QToolTip>
 #include <QWheelEvent>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -48,6 +49,7 @@ void TimelineView::set_run(RunPtr run) {
   run_ = std::move(run);
   selected_.reset();
   partners_.clear();
+  meetings_ = nullptr;
   emphasis_ = {};
   if (run_) {
     const auto choices = Rows::groupings(run_->timeline());
@@ -77,6 +79,13 @@ void TimelineView::rebuild_rows() {
   repaint_tracks();
   verticalScrollBar()->setValue(0);
   rows_changed();
+  Q_EMIT rows_rebuilt();
+}
+
+void TimelineView::set_bins(std::map<std::size_t, std::vector<float>> bins) {
+  for (auto& [root, of_row] : bins) rows_->roots()[root]->bins = std::move(of_row);
+  ++version_;
+  viewport()->update();
 }
 
 void TimelineView::repaint_tracks() {
@@ -133,16 +142,18 @@ std::optional<std::size_t> TimelineView::slice_at(const QPoint& position) const 
   if (row < 0 || position.x() < label_width_) return std::nullopt;
   const Row& r = *rows_->visible()[static_cast<std::size_t>(row)];
   if (r.kind != Row::Kind::kLane) return std::nullopt;
-  // As the column shows it.
-  TimeAxis column = time_.axis();
+  // As its column shows it, or one beside.
+  constexpr int kReach = 2;
+  const TimeAxis& axis = time_.axis();
   const int x = position.x() - label_width_;
+  std::array<Time, 2 * kReach + 2> edges;
+  for (int i = 0; i < static_cast<int>(edges.size()); ++i)
+    edges[static_cast<std::size_t>(i)] = std::max(axis.begin(), axis.time_at(x - kReach + i));
+  std::array<Column, 2 * kReach + 1> columns;
   const sim::Lane& lane = run_->lanes.all()[r.lane];
-  std::vector<Column> columns(static_cast<std::size_t>(column.width()));
-  find_columns(run_->lanes, lane, column, columns);
-  for (const int near : {0, -1, 1, -2, 2}) {
-    const int at = x + near;
-    if (at < 0 || at >= column.width()) continue;
-    if (const Column& c = columns[static_cast<std::size_t>(at)]; c.slice >= 0)
+  find_columns(run_->lanes, lane, edges, columns);
+  for (const int i : {kReach, kReach - 1, kReach + 1, kReach - 2, kReach + 2}) {
+    if (const Column& c = columns[static_cast<std::size_t>(i)]; c.slice >= 0)
       return lane.first + static_cast<std::size_t>(c.slice);
   }
   return std::nullopt;
@@ -153,7 +164,7 @@ void TimelineView::select(std::optional<std::size_t> slice) {
   partners_.clear();
   if (slice && run_) {
     const Slice& s = run_->timeline().slices[*slice];
-    partners_ = run_->meetings.partners(*slice, kMostArrows);
+    find_partners();
     if (row_of_lane(lane_of(*slice)) < 0) reveal(s.rank, -1, s.stream);
     if (s.end <= time_.axis().from() || s.start >= time_.axis().to()) {
       const Time middle = s.start + (s.end - s.start) / 2, span = time_.axis().span();
@@ -161,6 +172,17 @@ void TimelineView::select(std::optional<std::size_t> slice) {
     }
     Q_EMIT slice_selected(*slice);
   }
+  viewport()->update();
+}
+
+void TimelineView::set_meetings(std::shared_ptr<const sim::Meetings> meetings) {
+  meetings_ = std::move(meetings);
+  find_partners();
+}
+
+void TimelineView::find_partners() {
+  partners_.clear();
+  if (selected_ && meetings_) partners_ = meetings_->partners(*selected_, kMostArrows);
   viewport()->update();
 }
 

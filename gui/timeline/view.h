@@ -10,12 +10,14 @@
 
 #include <QAbstractScrollArea>
 #include <QPointer>
+#include <map>
 #include <optional>
 
 #include "gui/run.h"
 #include "gui/time_view.h"
 #include "gui/timeline/ruler.h"
 #include "gui/timeline/tracks.h"
+#include "sim/analysis/meetings.h"
 #include "sim/analysis/statistics.h"
 
 namespace orrery::gui {
@@ -29,6 +31,8 @@ class TimelineView : public QAbstractScrollArea {
 
   void set_run(RunPtr run);
   const RunPtr& run() const { return run_; }
+  // Of the run; arrows to partners are drawn once it is there.
+  void set_meetings(std::shared_ptr<const sim::Meetings> meetings);
   void set_grouping(Grouping grouping);
   Grouping grouping() const { return grouping_; }
   void set_colouring(Colouring colouring);
@@ -43,6 +47,9 @@ class TimelineView : public QAbstractScrollArea {
   void step(int by);
 
   const Rows& rows() const { return *rows_; }
+  bool has_rows() const { return rows_ != nullptr; }
+  // By row at the top; of the rows that there are.
+  void set_bins(std::map<std::size_t, std::vector<float>> bins);
   void set_open(Row& row, bool open);
   // Opens or closes all rows at the top.
   void set_all_open(bool open);
@@ -57,7 +64,8 @@ class TimelineView : public QAbstractScrollArea {
  Q_SIGNALS:
   void slice_selected(std::size_t slice);
   void part_selected(const orrery::sim::Part& part);
-  void zoomed_rows();
+  // There are new rows; those of many parts want bins.
+  void rows_rebuilt();
 
  protected:
   void paintEvent(QPaintEvent* event) override;
@@ -82,6 +90,7 @@ class TimelineView : public QAbstractScrollArea {
   };
 
   void set_width();
+  void find_partners();
   void rebuild_rows();
   void rows_changed();
   void repaint_tracks();
@@ -101,6 +110,7 @@ class TimelineView : public QAbstractScrollArea {
 
   TimeView& time_;
   RunPtr run_;
+  std::shared_ptr<const sim::Meetings> meetings_;
   std::unique_ptr<Rows> rows_;
   std::unique_ptr<Tracks> tracks_;
   Theme theme_;

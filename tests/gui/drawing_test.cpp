@@ -104,6 +104,9 @@ void DrawingTest::time_to_pixel() {
   QCOMPARE(axis.from().value, from);
   QCOMPARE(axis.to().value, to);
   QCOMPARE(axis.x_of(Time{time}), x);
+  const std::vector<Time> edges = axis.edges();
+  QCOMPARE(static_cast<int>(edges.size()), width + 1);
+  for (int i = 0; i <= width; ++i) QCOMPARE(edges[static_cast<std::size_t>(i)], axis.time_at(i));
   // A column begins where the one before it ends, and the column of a time holds it.
   QCOMPARE(axis.time_at(0), axis.from());
   QCOMPARE(axis.time_at(width), axis.to());
@@ -163,7 +166,7 @@ void DrawingTest::columns_show_what_a_walk_over_all_slices_gives() {
       axis.zoom(std::pow(2.0, static_cast<double>(random() % 10)), static_cast<double>(random() % 500));
       for (const sim::Lane& lane : lanes.all()) {
         std::vector<Column> columns(static_cast<std::size_t>(axis.width()));
-        find_columns(lanes, lane, axis, columns);
+        find_columns(lanes, lane, axis.edges(), columns);
         const auto slices = lanes.slices(lane);
         for (int x = 0; x < axis.width(); ++x) {
           const Time from = axis.time_at(x), to = axis.time_at(x + 1);
@@ -282,9 +285,10 @@ void DrawingTest::bins_say_what_lanes_say() {
   t.slices = std::move(more);
   const sim::Lanes lanes(std::move(t));
   const Rows rows(lanes, Grouping::kStage);
-  const Row& group = *rows.visible()[0];
+  Row& group = *rows.visible()[0];
   QCOMPARE(group.kind, Row::Kind::kGroup);
   QVERIFY(group.parts.size() > kManyParts);
+  group.bins = bins_of(lanes, group.parts);
   const Tracks tracks(lanes, light_theme(), Colouring::kKind);
   for (const double zoom : {1.0, 5.0, 4000.0}) {
     TimeAxis axis;

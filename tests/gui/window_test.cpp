@@ -411,7 +411,7 @@ void WindowTest::shows_memory_and_what_makes_its_peak() {
     const auto& stage = e->evaluation.predicted.memory[static_cast<std::size_t>(p)];
     QCOMPARE(page.view().peak(p)->total() + page.view().overhead(p), stage.total);
   }
-  QVERIFY(page.buffers().rowCount() > 3);
+  QTRY_VERIFY(page.buffers().rowCount() > 3);
   double share = 0;
   for (int r = 0; r < page.buffers().rowCount(); ++r) share += page.buffers().item(r, 4)->text().toDouble();
   QVERIFY(std::abs(share - 100) < 1);
