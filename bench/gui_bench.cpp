@@ -100,6 +100,7 @@ void Repaint(benchmark::State& state) {
   window.show();
   window.session().open(QString::fromStdString(file_of(state.range(0)).string()));
   wait_until_open(window);
+  while (!window.session().jobs().idle()) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
   window.show_page("timeline");
   TimelineView& view = window.timeline().view(0);
   if (state.range(1) == 1) {

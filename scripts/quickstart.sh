@@ -8,7 +8,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 
 say "Installing what is missing and building a release"
 # shellcheck disable=SC2086
-install_missing $packages_build
+install_missing $packages_build $packages_gui
 cmake --preset release
 cmake --build --preset release
 orrery=build/release/bin/orrery
@@ -35,11 +35,16 @@ sed 's/"laptop-cpu"/"here.json"/' scenarios/tiny-cpu-pair.json >"$out/pair.json"
 "$orrery" run "$out/pair.json" --steps 20 --trace "$out/measured.json"
 "$orrery" compare "$out/predicted.json" "$out/measured.json"
 
+say "The plan in a window, as a picture"
+build/release/bin/orrery-gui --open "$out/llama3-70b-p4d.plan.json" --page timeline --screenshot "$out/timeline.png"
+
 say "Where to look next"
 cat <<TEXT
   $out/llama3-70b-p4d.plan.json    the plan; orrery export FILE --to megatron makes launcher flags of it
-  $out/llama3-70b-p4d.trace.json   its first five seconds; open it in ui.perfetto.dev or chrome://tracing
+  $out/llama3-70b-p4d.trace.json   its first five seconds; ui.perfetto.dev opens it too
+  build/release/bin/orrery-gui $out/llama3-70b-p4d.plan.json    the window: look into the plan, op by op
   scenarios/                       more questions; copy one and ask your own
+  $out/timeline.png                what the window shows
   docs/                            how it works, the formulas and their sources, how wrong it is
   $orrery --help                   all commands
 TEXT

@@ -3,20 +3,38 @@
 
 #include <QFontMetrics>
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 namespace orrery::gui {
 namespace {
 
 constexpr int kMargin = 2;         // above and below a slice in its row
-constexpr int kLeastForName = 34;  // columns
+constexpr int kLeastForName = 52;  // columns
 constexpr double kWaiting = 0.38;  // of a colour's strength, while a collective waits for partners
 constexpr double kFaded = 0.18;    // of what a search or the critical path leaves out
 
 QRgb mix(QRgb a, QRgb b, double share) {
   const auto part = [&](int x, int y) { return static_cast<int>(std::lround(x * share + y * (1 - share))); };
   return qRgb(part(qRed(a), qRed(b)), part(qGreen(a), qGreen(b)), part(qBlue(a), qBlue(b)));
+}
+
+// Calls f(0) to f(n - 1) on as many threads as there are cores, four at most.
+template <class F>
+void in_parallel(std::size_t n, const F& f) {
+  constexpr std::size_t kWorthAThread = 6;
+  const std::size_t threads =
+      std::min({n / kWorthAThread + 1, std::size_t{std::max(1U, std::thread::hardware_concurrency())},
+                std::size_t{4}});
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < n; i = next++) f(i);
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t t = 1; t < threads; ++t) others.emplace_back(work);
+  work();
 }
 
 }  // namespace
@@ -167,9 +185,12 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
   QImage out(width, std::max<int>(1, static_cast<int>(rows.size()) * kRowHeight), QImage::Format_RGB32);
   const Scale scale{axis, axis.edges()};
   std::vector<Line> lines(rows.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const int top = static_cast<int>(r) * kRowHeight;
-    const auto line_at = [&](int y) { return reinterpret_cast<QRgb*>(out.scanLine(top + y)); };
+  auto* const pixels = reinterpret_cast<QRgb*>(out.bits());
+  const auto stride = static_cast<std::size_t>(out.bytesPerLine()) / sizeof(QRgb);
+  in_parallel(rows.size(), [&](std::size_t r) {
+    const auto line_at = [&](int y) {
+      return pixels + (r * kRowHeight + static_cast<std::size_t>(y)) * stride;
+    };
     const QRgb ground = (rows[r]->kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate).rgb();
     for (int y = 0; y < kRowHeight; ++y) std::fill_n(line_at(y), width, ground);
     std::fill_n(line_at(kRowHeight - 1), width, theme_.grid.rgb());
@@ -178,19 +199,19 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
       for (QRgb& c : lines[r].colours) c = c == 0 ? ground : c;
       for (int y = kMargin; y < kRowHeight - kMargin; ++y)
         std::memcpy(line_at(y), lines[r].colours.data(), static_cast<std::size_t>(width) * sizeof(QRgb));
-      continue;
+      return;
     }
     const std::vector<float> share = shares(*rows[r], scale);
     const QRgb colour = faded(theme_.forward.rgb(), 0.8);
     constexpr int kHigh = kRowHeight - 2 * kMargin;
     for (int y = 0; y < kHigh; ++y) {
       QRgb* const at = line_at(kMargin + y);
-      const float least = static_cast<float>(kHigh - y - 0.5) / kHigh;
+      const float least = (static_cast<float>(kHigh - y) - 0.5F) / kHigh;
       for (int x = 0; x < width; ++x) {
         if (share[static_cast<std::size_t>(x)] >= least) at[x] = colour;
       }
     }
-  }
+  });
   QPainter painter(&out);
   painter.setFont(font);
   for (std::size_t r = 0; r < rows.size(); ++r) {
