@@ -108,7 +108,7 @@ void write_slices(Writer& w, std::span<const Slice* const> lane) {
 
 // Times of an input are neither negative nor so large that sums of them overflow.
 Time checked(const Reader& r, std::int64_t ps) {
-  constexpr std::int64_t kMost = 1LL << 62;
+  constexpr std::int64_t kMost = 1LL << 61;
   if (ps < 0 || ps > kMost)
     r.fail(fmt::format("{} ps is no time", ps), fmt::format("allowed: 0 to {}", kMost));
   return Time{ps};

@@ -37,8 +37,16 @@ Time time_field(const Json& object, const char* key, const Cursor& at) {
   double us = 0;
   const auto found = object.find(key);
   if (found == object.end()) at.fail(fmt::format("the field \"{}\" is missing", key));
-  read_value(*found, at.child(key), Field{key, "", 0, 9e12}, us);
+  constexpr double kMost = 2e12;  // 23 days; sums of times stay far from overflow
+  read_value(*found, at.child(key), Field{key, "", 0, kMost}, us);
   return Time{std::llround(us * 1e6)};
+}
+
+std::int32_t stream_field(const Json& event, const Cursor& at) {
+  constexpr std::int32_t kMostStreams = 256;
+  const std::int32_t tid = small_field(event, "tid", at);
+  if (tid >= kMostStreams) at.child("tid").fail("is not a stream", "allowed: 0 to 255");
+  return tid;
 }
 
 const Json& args_of(const Json& event, const Cursor& at) {
@@ -132,7 +140,7 @@ class Reader {
 
  private:
   void metadata(const std::string& name, const Json& e, const Cursor& at) {
-    constexpr std::int32_t kMostLabels = 1 << 20, kMostStreams = 256;
+    constexpr std::int32_t kMostLabels = 1 << 20;
     if (!e.contains("args") || !e["args"].is_object()) return;
     const Json& args = e["args"];
     const std::int32_t pid = small_field(e, "pid", at);
@@ -141,8 +149,7 @@ class Reader {
         t_.rank_labels.resize(static_cast<std::size_t>(pid) + 1);
       t_.rank_labels[static_cast<std::size_t>(pid)] = text_field(args, "name", at.child("args"));
     } else if (name == "thread_name") {
-      const std::int32_t tid = small_field(e, "tid", at);
-      if (tid >= kMostStreams) at.child("tid").fail("is not a stream", "allowed: 0 to 255");
+      const std::int32_t tid = stream_field(e, at);
       if (t_.streams.size() <= static_cast<std::size_t>(tid))
         t_.streams.resize(static_cast<std::size_t>(tid) + 1);
       t_.streams[static_cast<std::size_t>(tid)] = text_field(args, "name", at.child("args"));
@@ -155,7 +162,7 @@ class Reader {
     s.name = names_(name);
     s.segment = segments_(text_field(e, "cat", at));
     s.rank = small_field(e, "pid", at);
-    s.stream = small_field(e, "tid", at);
+    s.stream = stream_field(e, at);
     s.chunk = small_field(args, "chunk", in);
     s.micro_batch = small_field(args, "micro_batch", in);
     s.start = time_field(e, "ts", at);

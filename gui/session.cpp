@@ -123,8 +123,18 @@ void Session::plan() {
 }
 
 void Session::cancel() {
-  for (const char* kind : {"open", "plan", "evaluate", "evaluate beside", "open beside", "topology"})
-    jobs_.cancel(kind);
+  for (const JobWords& job : kSeenJobs) jobs_.cancel(job.kind);
+}
+
+void Session::save_run(const QString& path) {
+  if (!runs_[0]) return;
+  jobs_.start(
+      "export",
+      [run = runs_[0], path = path.toStdString()](Job&) {
+        save_timeline(path, run->timeline());
+        return true;
+      },
+      [](bool) {});
 }
 
 void Session::look_into(const Plan& plan) {

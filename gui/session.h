@@ -16,6 +16,22 @@
 
 namespace orrery::gui {
 
+// Jobs that people see and can cancel; the others finish what is on screen.
+struct JobWords {
+  const char *kind, *words;
+};
+inline constexpr JobWords kSeenJobs[] = {{"open", "opening"},
+                                         {"open beside", "opening"},
+                                         {"plan", "searching plans"},
+                                         {"evaluate", "simulating"},
+                                         {"evaluate beside", "simulating"},
+                                         {"topology", "building the network"},
+                                         {"compare", "comparing"},
+                                         {"critical path", "finding the critical path"},
+                                         {"find", "finding ops"},
+                                         {"statistics", "summing up"},
+                                         {"export", "writing"}};
+
 // One plan, run through the event engine.
 struct Evaluated {
   Plan plan;
@@ -52,7 +68,9 @@ class Session : public QObject {
   void open_beside(const QString& path);
   void close_beside();
   void plan();
-  void cancel();  // whatever runs
+  void cancel();  // of kSeenJobs whatever runs
+  // Writes the timeline that is shown.
+  void save_run(const QString& path);
   // Simulates a plan of the open problem and shows it; or lays it beside.
   void look_into(const Plan& plan);
   void lay_beside(const Plan& plan);

@@ -37,6 +37,14 @@ constexpr Key kPointer[] = {
     {"click on a label", "open or close the row"},
 };
 
+// Of a job that people see; empty for others.
+QString words_of(const QString& kind) {
+  for (const JobWords& job : kSeenJobs) {
+    if (kind == QLatin1String(job.kind)) return Window::tr(job.words);
+  }
+  return {};
+}
+
 }  // namespace
 
 QStringList Window::page_names() {
@@ -136,6 +144,7 @@ void Window::build_status() {
   statusBar()->addPermanentWidget(cancel_);
   Jobs& jobs = session_.jobs();
   connect(&jobs, &Jobs::started, this, [this](const QString& kind) {
+    if (words_of(kind).isEmpty()) return;
     running_[kind] = 0;
     show_progress();
   });
@@ -162,19 +171,8 @@ void Window::show_progress() {
                                 QString::fromStdString(run->timeline().source)));
     return;
   }
-  const std::map<QString, QString> words{{"open", tr("opening")},
-                                         {"plan", tr("searching plans")},
-                                         {"evaluate", tr("simulating")},
-                                         {"evaluate beside", tr("simulating")},
-                                         {"open beside", tr("opening")},
-                                         {"topology", tr("building the network")},
-                                         {"summaries", tr("summing up rows")},
-                                         {"summaries beside", tr("summing up rows")},
-                                         {"partners", tr("finding partners")},
-                                         {"partners beside", tr("finding partners")}};
   const auto& [kind, share] = *running_.begin();
-  const auto word = words.find(kind);
-  status_->setText((word == words.end() ? kind : word->second) + " …");
+  status_->setText(words_of(kind) + " …");
   progress_->setRange(0, share > 0 ? 100 : 0);
   progress_->setValue(static_cast<int>(share * 100));
 }
@@ -320,7 +318,7 @@ void Window::export_to(const QString& path) {
     save_text(file, table->csv().toStdString());
   } else if (suffix == "json" || suffix == "timeline") {
     if (!session_.run(0)) throw Error("there is no timeline to export");
-    save_timeline(file, session_.run(0)->timeline());
+    session_.save_run(path);
   } else {
     throw Error(file + ": is of no kind that can be exported; allowed: .png, .svg, .csv, .json, .timeline");
   }

@@ -39,7 +39,7 @@ class Window : public QMainWindow {
   void show_page(const QString& name);
   QString page() const;
   // A picture (.png, .svg), a table (.csv) or the timeline (.json, .timeline) of what is shown, by the
-  // suffix. Throws Error.
+  // suffix. Throws Error; large timelines are written by a job.
   void export_to(const QString& path);
   void set_dark(bool dark);
   // What went wrong last; empty once it was dismissed or something else opened.

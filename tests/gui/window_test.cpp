@@ -374,8 +374,10 @@ void WindowTest::exports() {
   QVERIFY(!svg.contains("<image"));
   const Timeline& t = window_->session().run(0)->timeline();
   window_->export_to(file("out.timeline"));
+  QTRY_VERIFY(idle(*window_));
   QCOMPARE(load_timeline(file("out.timeline").toStdString()).slices, t.slices);
   window_->export_to(file("out.json"));
+  QTRY_VERIFY(idle(*window_));
   const Timeline chrome = load_timeline(file("out.json").toStdString());
   QCOMPARE(chrome.slices.size(), t.slices.size());
   for (std::size_t i = 0; i < t.slices.size(); ++i) {
@@ -395,7 +397,8 @@ void WindowTest::exports() {
   QCOMPARE(lines[0], QByteArray("op,stream,count,working,waiting,bytes,rate"));
   QCOMPARE(static_cast<int>(lines.size()), window_->timeline().statistics().rowCount() + 2);
   QVERIFY_EXCEPTION_THROWN(window_->export_to(file("out.pdf")), Error);
-  QVERIFY_EXCEPTION_THROWN(window_->export_to("/nowhere/out.json"), Error);
+  window_->export_to("/nowhere/out.json");
+  QTRY_VERIFY(window_->message().contains("/nowhere/out.json"));
 }
 
 void WindowTest::shows_memory_and_what_makes_its_peak() {
