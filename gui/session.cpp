@@ -50,7 +50,7 @@ void Session::show(Opened opened) {
   topology_ = nullptr;
   runs_ = {};
   time_.select(std::nullopt);
-  problem_ = opened.problem;
+  asked_ = problem_ = opened.problem;
   Q_EMIT problem_changed();
   Q_EMIT answer_changed();
   Q_EMIT evaluated_changed();
@@ -105,10 +105,10 @@ void Session::set_run(std::size_t which, RunPtr run) {
 }
 
 void Session::plan() {
-  if (!problem_) return;
+  if (!asked_) return;
   jobs_.start(
       "plan",
-      [problem = problem_](Job& job) {
+      [problem = asked_](Job& job) {
         planner::PlanOptions options;
         options.top = 20;
         options.threads = hardware_threads();
@@ -116,6 +116,9 @@ void Session::plan() {
         return planner::plan(*problem, options);
       },
       [this](planner::Answer answer) {
+        auto sized = std::make_shared<Problem>(*asked_);
+        if (answer.nodes > 0) sized->cluster.nodes = sized->scenario.cluster.nodes = answer.nodes;
+        problem_ = std::move(sized);
         answer_ = std::make_shared<const planner::Answer>(std::move(answer));
         Q_EMIT answer_changed();
         if (!answer_->plans.empty()) look_into(answer_->plans.front().plan);

@@ -91,7 +91,7 @@ class Session : public QObject {
   DataFolders data_;
   Jobs jobs_;
   TimeView time_;
-  std::shared_ptr<const Problem> problem_;
+  std::shared_ptr<const Problem> asked_, problem_;  // as it was opened; with as many nodes as the answer has
   std::shared_ptr<const sim::Topology> topology_;
   std::shared_ptr<const planner::Answer> answer_;
   EvaluatedPtr evaluated_;

@@ -70,6 +70,7 @@ void MemoryPage::runs_changed() {
     for (const sim::PlaceReport& place : e->evaluation.simulation.places)
       overheads.bytes.push_back(stages[static_cast<std::size_t>(place.stage)].overhead);
   }
+  session_.jobs().cancel("peak");
   words_->clear();
   buffers_->fill({});
   view_->set_run(run, std::move(overheads));

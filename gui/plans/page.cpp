@@ -174,7 +174,7 @@ void PlansPage::answer_changed() {
     headline_->setText(tr("<b>%1</b>: %2 on %3 × %4 (%5 %6), batch %L7 × %L8 tokens, stack %9.")
                            .arg(QString::fromStdString(p.scenario.name).toHtmlEscaped(),
                                 QString::fromStdString(p.scenario.model.name).toHtmlEscaped())
-                           .arg(answer->nodes > 0 ? answer->nodes : p.cluster.nodes)
+                           .arg(p.cluster.nodes)
                            .arg(QString::fromStdString(p.cluster.name).toHtmlEscaped())
                            .arg(p.cluster.devices())
                            .arg(QString::fromStdString(p.device.name).toHtmlEscaped())

@@ -79,6 +79,7 @@ Time TopologyPage::moment() const {
 }
 
 void TopologyPage::topology_changed() {
+  for (const char* kind : {"network", "link users"}) session_.jobs().cancel(kind);
   view_->set_picture(nullptr);
   users_->fill({});
   headline_->clear();

@@ -97,6 +97,7 @@ void WhatIfPage::reset() {
              "nodes and micro-batches the batch.")
               .arg(QString::fromStdString(short_name(e->plan)))
         : tr("Plan a scenario or open a plan to change its machine."));
+  session_.jobs().cancel("what if");
   table_->fill({});
   problem_->clear();
   recompute();

@@ -48,6 +48,7 @@ class WindowTest : public QObject {
   void init();
   void cleanup();
   void opens_a_scenario_plans_it_and_shows_the_best_plan();
+  void shows_the_cluster_size_that_the_answer_is_for();
   void filters_sorts_and_compares_plans();
   void looks_into_another_plan_and_lays_it_beside();
   void cancels_a_search();
@@ -147,6 +148,23 @@ void WindowTest::opens_a_scenario_plans_it_and_shows_the_best_plan() {
   QCOMPARE(window_->session().evaluated()->plan, window_->session().answer()->plans[0].plan);
   QVERIFY(window_->session().run(0));
   QVERIFY(window_->message().isEmpty());
+}
+
+void WindowTest::shows_the_cluster_size_that_the_answer_is_for() {
+  Json scenario = load_json(source("scenarios/climate-1.2b.json").toStdString());
+  scenario["search"]["nodes"] = {2, 4};
+  scenario["goal"] = "cost";
+  const QString path = folder_.filePath("sizes.json");
+  save_text(path.toStdString(), scenario.dump());
+  open(path);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  const planner::Answer& answer = *window_->session().answer();
+  QVERIFY(answer.nodes == 2 || answer.nodes == 4);
+  QCOMPARE(window_->session().problem()->cluster.nodes, answer.nodes);
+  QCOMPARE(window_->session().topology()->cluster().nodes, answer.nodes);
+  QVERIFY(window_->session().evaluated()->plan.ranks() <= window_->session().problem()->cluster.devices());
+  const auto& p = window_->session().evaluated()->evaluation.predicted;
+  QVERIFY(std::abs(p.cost_per_step_usd - answer.plans[0].predicted.cost_per_step_usd) < 1e-9);
 }
 
 void WindowTest::filters_sorts_and_compares_plans() {
