@@ -27,12 +27,12 @@ class Item : public QTableWidgetItem {
   }
 };
 
-}  // namespace
-
 QString csv_field(const QString& text) {
   if (!text.contains(',') && !text.contains('"') && !text.contains('\n')) return text;
   return '"' + QString(text).replace("\"", "\"\"") + '"';
 }
+
+}  // namespace
 
 Table::Table(const QString& name, const QStringList& headers, QWidget* parent)
     : QTableWidget(0, static_cast<int>(headers.size()), parent) {

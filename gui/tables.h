@@ -36,6 +36,4 @@ class Table : public QTableWidget {
   void keyPressEvent(QKeyEvent* event) override;
 };
 
-QString csv_field(const QString& text);
-
 }  // namespace orrery::gui
