@@ -38,20 +38,15 @@ void find_columns(const sim::Lanes& lanes, const sim::Lane& lane, std::span<cons
     const std::size_t last = first_from(slices, i, to);  // one past the last that reaches into it
     const auto inside = [&](const Slice& s) { return std::min(s.end, to) - std::max(s.start, from); };
     const double whole = std::max<double>(1, static_cast<double>((to - from).value));
-    if (last - i == 1) {
-      column.slice = static_cast<std::int32_t>(i);
-      column.busy = static_cast<float>(static_cast<double>(inside(slices[i]).value) / whole);
-    } else {
-      // The first and the last may reach out of it; those between do not.
-      std::size_t best = inside(slices[last - 1]) > inside(slices[i]) ? last - 1 : i;
-      if (last - i > 2) {
-        const std::size_t middle = lanes.longest(lane, i + 1, last - 1);
-        if (inside(slices[middle]) > inside(slices[best])) best = middle;
-      }
-      column.slice = static_cast<std::int32_t>(best);
-      column.busy =
-          static_cast<float>(static_cast<double>(lanes.busy_of(lane, i, last, from, to).value) / whole);
+    // The first and the last may reach out of it; those between do not.
+    std::size_t best = inside(slices[last - 1]) > inside(slices[i]) ? last - 1 : i;
+    if (last - i > 2) {
+      const std::size_t middle = lanes.longest(lane, i + 1, last - 1);
+      if (inside(slices[middle]) > inside(slices[best])) best = middle;
     }
+    const auto share = [&](Time t) { return static_cast<float>(static_cast<double>(t.value) / whole); };
+    column = {static_cast<std::int32_t>(best), share(lanes.busy_of(lane, i, last, from, to)),
+              share(lanes.waiting_of(lane, i, last, from, to))};
     i = slices[last - 1].end > to ? last - 1 : last;
     from = to;
   }

@@ -14,6 +14,7 @@ namespace orrery::gui {
 struct Column {
   std::int32_t slice = -1;  // of the lane: the longest that reaches into the column; -1: none
   float busy = 0;           // share of the column's time in which the lane ran something
+  float waiting = 0;        // of the column's time, waiting for partners; part of busy
   friend bool operator==(const Column&, const Column&) = default;
 };
 

@@ -47,15 +47,13 @@ QRgb Tracks::faded(QRgb colour, double share) const {
 }
 
 Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasis& emphasis) const {
-  const TimeAxis& axis = scale.axis;
   const sim::Lane& lane = lanes_.all()[row.lane];
   const auto slices = lanes_.slices(lane);
-  const auto width = static_cast<std::size_t>(axis.width());
+  const auto width = static_cast<std::size_t>(scale.axis.width());
   Line line{std::vector<QRgb>(width), std::vector<Column>(width)};
   find_columns(lanes_, lane, scale.edges, line.columns);
   std::int32_t known = -1;
-  QRgb colour = 0, waiting = 0;
-  int active_from = 0;
+  QRgb colour = 0;
   for (std::size_t x = 0; x < width; ++x) {
     const Column& c = line.columns[x];
     if (c.slice < 0) continue;
@@ -66,14 +64,11 @@ Tracks::Line Tracks::lane_line(const Row& row, const Scale& scale, const Emphasi
       if (!emphasis.names.empty() && !emphasis.names[static_cast<std::size_t>(s.name)])
         colour = faded(colour, kFaded);
       if (!emphasis.path.empty()) colour = faded(colour, 0.45);
-      waiting = faded(colour, kWaiting);
-      active_from = s.active > s.start
-                        ? static_cast<int>(std::clamp(axis.x_of(s.active), -1.0, static_cast<double>(width)))
-                        : -1;
     }
-    const QRgb full = static_cast<int>(x) < active_from ? waiting : colour;
-    // What is there for a tenth of a column can still be seen.
-    line.colours[x] = c.busy >= 0.999F ? full : faded(full, 0.25 + 0.75 * static_cast<double>(c.busy));
+    // Waiting is paler than work, and what is there for a tenth of a column can still be seen.
+    const double busy = static_cast<double>(c.busy), waiting = static_cast<double>(c.waiting);
+    const double strength = (0.25 + 0.75 * busy) * (busy > 0 ? 1 - (1 - kWaiting) * waiting / busy : 1);
+    line.colours[x] = strength > 0.999 ? colour : faded(colour, strength);
   }
   // A line of ground between neighbours that are wide enough.
   for (const ColumnRun& run : find_runs(line.columns, 4)) {

@@ -45,9 +45,13 @@ Lanes::Lanes(Timeline timeline) : timeline_(std::move(timeline)) {
   const auto& slices = timeline_.slices;
   busy_before_.reserve(slices.size() + 1);
   busy_before_.push_back(0);
+  waiting_before_.reserve(slices.size() + 1);
+  waiting_before_.push_back(0);
   begin_ = Time{slices.empty() ? 0 : std::numeric_limits<std::int64_t>::max()};
   for (const Slice& s : slices) {
     busy_before_.push_back(busy_before_.back() + static_cast<std::uint64_t>((s.end - s.start).value));
+    waiting_before_.push_back(waiting_before_.back() +
+                              static_cast<std::uint64_t>((s.active - s.start).value));
     begin_ = std::min(begin_, s.start);
     end_ = std::max(end_, s.end);
   }
@@ -146,6 +150,16 @@ Time Lanes::busy_of(const Lane& lane, std::size_t first, std::size_t last, Time 
   const Time whole{
       static_cast<std::int64_t>(busy_before_[lane.first + last] - busy_before_[lane.first + first])};
   return whole - std::max(Time{0}, from - in[first].start) - std::max(Time{0}, in[last - 1].end - to);
+}
+
+Time Lanes::waiting_of(const Lane& lane, std::size_t first, std::size_t last, Time from, Time to) const {
+  const auto in = slices(lane);
+  const Time whole{
+      static_cast<std::int64_t>(waiting_before_[lane.first + last] - waiting_before_[lane.first + first])};
+  const Slice &a = in[first], &b = in[last - 1];
+  const Time before = std::max(Time{0}, std::min(a.active, from) - a.start);
+  const Time after = std::max(Time{0}, b.active - std::max(b.start, to));
+  return whole - before - after;
 }
 
 std::size_t Lanes::longest(const Lane& lane, std::size_t first, std::size_t last) const {

@@ -27,7 +27,7 @@ Timeline random_timeline(std::uint64_t seed, int slices) {
         const auto gap = static_cast<std::int64_t>(random() % 3 * (random() % 2000));
         const auto length = static_cast<std::int64_t>(random() % 4 * (random() % 5000));
         t.slices.push_back({static_cast<std::int32_t>(random() % 2), 0, 0, 0, rank, stream, Time{at + gap},
-                            Time{at + gap}, Time{at + gap}, Time{at + gap + length}});
+                            Time{at + gap}, Time{at + gap + length / 3}, Time{at + gap + length}});
         at += gap + length;
       }
     }
@@ -170,11 +170,12 @@ void DrawingTest::columns_show_what_a_walk_over_all_slices_gives() {
         const auto slices = lanes.slices(lane);
         for (int x = 0; x < axis.width(); ++x) {
           const Time from = axis.time_at(x), to = axis.time_at(x + 1);
-          Time busy{0}, longest{0};
+          Time busy{0}, waiting{0}, longest{0};
           for (const Slice& s : slices) {
             const Time inside = std::min(s.end, to) - std::max(s.start, from);
             if (inside <= Time{0}) continue;
             busy += inside;
+            waiting += std::max(Time{0}, std::min(s.active, to) - std::max(s.start, from));
             longest = std::max(longest, inside);
           }
           const Column& c = columns[static_cast<std::size_t>(x)];
@@ -182,6 +183,8 @@ void DrawingTest::columns_show_what_a_walk_over_all_slices_gives() {
           if (std::abs(static_cast<double>(c.busy) - share) > 1e-5)
             QFAIL(qPrintable(
                 QString("seed %1 column %2: %3 busy, not %4").arg(seed).arg(x).arg(c.busy).arg(share)));
+          QVERIFY(std::abs(static_cast<double>(c.waiting) - ratio(waiting, std::max(Time{1}, to - from))) <
+                  1e-5);
           if (busy == Time{0}) continue;
           QVERIFY(c.slice >= 0);
           const Slice& s = slices[static_cast<std::size_t>(c.slice)];
