@@ -17,7 +17,6 @@
 #include <QValueAxis>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace orrery::gui {
 
@@ -159,7 +158,6 @@ void ScatterChart::mouseMoveEvent(QMouseEvent* event) {
 
 void StackedBarChart::set(const QStringList& rows, const std::vector<Part>& parts, const QString& title) {
   clear();
-  chart()->setTitle({});
   if (rows.isEmpty()) return;
   auto* series = new QHorizontalStackedBarSeries;
   std::vector<double> total(static_cast<std::size_t>(rows.size()));

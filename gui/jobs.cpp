@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/jobs.h"
 
-#include <QPointer>
 #include <algorithm>
 #include <exception>
 

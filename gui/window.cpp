@@ -108,10 +108,9 @@ Window::Window(QWidget* parent) : QMainWindow(parent) {
 
 Window::~Window() = default;
 
-QWidget* Window::add_page(const QString& name, const QString& title, QWidget* page) {
+void Window::add_page(const QString& name, const QString& title, QWidget* page) {
   page->setObjectName(name);
   pages_->addTab(page, title);
-  return page;
 }
 
 void Window::show_page(const QString& name) {

@@ -52,7 +52,7 @@ class Window : public QMainWindow {
   void closeEvent(QCloseEvent* event) override;
 
  private:
-  QWidget* add_page(const QString& name, const QString& title, QWidget* page);
+  void add_page(const QString& name, const QString& title, QWidget* page);
   void build_menus();
   void build_status();
   void show_message(const QString& text);

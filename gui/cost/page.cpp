@@ -8,16 +8,13 @@
 #include <algorithm>
 #include <array>
 
+#include "gui/text.h"
 #include "gui/theme.h"
 
 namespace orrery::gui {
 namespace {
 
 constexpr std::size_t kMostPlans = 8;
-
-QString number(double value, int decimals) {
-  return QString("%L1").arg(value, 0, 'f', decimals);
-}
 
 // Where the step goes, summed up for money.
 struct Part {

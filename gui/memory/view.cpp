@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/text.h"
 #include "gui/timeline/rows.h"
 #include "gui/timeline/ruler.h"
 
@@ -15,10 +16,6 @@ namespace orrery::gui {
 namespace {
 
 constexpr int kMargin = 10;  // above a strip
-
-QString text(std::int64_t bytes) {
-  return QString::fromStdString(format(Bytes{bytes}));
-}
 
 }  // namespace
 
@@ -144,14 +141,13 @@ void MemoryView::draw_labels(QPainter& painter, std::int32_t process, const QRec
   };
   line(Rows::process_label(run_->timeline(), process), theme_.text);
   if (const MemoryPoint* top = peak(process)) {
-    line(tr("peak %1 at %2")
-             .arg(text(top->total() + overhead(process)), QString::fromStdString(format(top->at))),
+    line(tr("peak %1 at %2").arg(text(Bytes{top->total() + overhead(process)}), text(top->at)),
          theme_.faint_text);
   }
-  if (overheads_.capacity > 0) line(tr("device has %1").arg(text(overheads_.capacity)), theme_.cursor);
+  if (overheads_.capacity > 0) line(tr("device has %1").arg(text(Bytes{overheads_.capacity})), theme_.cursor);
   if (time_.cursor()) {
     if (const MemoryPoint* now = at(process, *time_.cursor()))
-      line(tr("%1 at the cursor").arg(text(now->total() + overhead(process))), theme_.text);
+      line(tr("%1 at the cursor").arg(text(Bytes{now->total() + overhead(process)})), theme_.text);
   }
 }
 

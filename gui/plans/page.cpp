@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/plans/page.h"
 
+#include <QEvent>
 #include <QHBoxLayout>
 #include <QHeaderView>
 #include <QSplitter>
@@ -8,16 +9,13 @@
 #include <algorithm>
 #include <array>
 
+#include "gui/text.h"
 #include "gui/theme.h"
 
 namespace orrery::gui {
 namespace {
 
 constexpr std::array kHow{"simulated", "estimated", "too large"};
-
-QString number(double value, int decimals) {
-  return QString("%L1").arg(value, 0, 'f', decimals);
-}
 
 // What a trade-off can be between.
 struct Measure {
@@ -286,6 +284,14 @@ void PlansPage::show_breakdown(const std::vector<int>& rows) {
     return std::all_of(p.values.begin(), p.values.end(), [](double v) { return v == 0; });
   });
   breakdown_->set(names, parts, tr("step of the busiest stage, s"));
+}
+
+void PlansPage::changeEvent(QEvent* event) {
+  if (event->type() == QEvent::PaletteChange) {
+    show_trade_off();
+    show_breakdown(selected());
+  }
+  QWidget::changeEvent(event);
 }
 
 void PlansPage::show_memory(const std::vector<int>& rows) {

@@ -41,6 +41,9 @@ class PlansPage : public QWidget {
   const Table& comparison() const { return *comparison_; }
   QLineEdit& filter() { return *filter_; }
 
+ protected:
+  void changeEvent(QEvent* event) override;
+
  private:
   void build_table(QWidget* into);
   void build_details(QWidget* into);

@@ -6,12 +6,10 @@
 #include <QVBoxLayout>
 #include <algorithm>
 
+#include "gui/text.h"
+
 namespace orrery::gui {
 namespace {
-
-QString text(Time t) {
-  return QString::fromStdString(format(t));
-}
 
 // The colours of Colouring::kKind with their words.
 class LegendBar : public QWidget {
@@ -57,11 +55,7 @@ std::vector<bool> names_with(const Timeline& t, const QString& wanted) {
 
 std::vector<std::vector<sim::Link>> by_lane(const sim::Lanes& lanes, const std::vector<sim::Link>& path) {
   std::vector<std::vector<sim::Link>> out(lanes.all().size());
-  for (const sim::Link& link : path) {
-    const auto after = std::partition_point(lanes.all().begin(), lanes.all().end(),
-                                            [&](const sim::Lane& l) { return l.first <= link.slice; });
-    out[static_cast<std::size_t>(after - lanes.all().begin()) - 1].push_back(link);
-  }
+  for (const sim::Link& link : path) out[lanes.lane_of(link.slice)].push_back(link);
   return out;
 }
 
@@ -247,11 +241,11 @@ void TimelinePage::show_selection() {
 }
 
 void TimelinePage::find(const QString& wanted) {
+  if (search_->text() != wanted) return search_->setText(wanted);  // comes back here
   hits_.clear();
   hit_ = -1;
   hit_label_->clear();
   emphasise();
-  if (search_->text() != wanted) search_->setText(wanted);  // comes back here
   const RunPtr run = session_.run(0);
   if (!run || wanted.isEmpty()) {
     session_.jobs().cancel("find");
@@ -274,7 +268,7 @@ void TimelinePage::find_next(int by) {
 }
 
 void TimelinePage::show_critical_path(bool show) {
-  path_button_->setChecked(show);
+  if (path_button_->isChecked() != show) return path_button_->setChecked(show);  // comes back here
   path_.clear();
   emphasise();
   const RunPtr run = session_.run(0);

@@ -5,14 +5,11 @@
 #include <QVBoxLayout>
 #include <algorithm>
 
+#include "gui/text.h"
 #include "gui/timeline/page.h"
 
 namespace orrery::gui {
 namespace {
-
-QString text(Time t) {
-  return QString::fromStdString(format(t));
-}
 
 QString percent(Time part, Time whole) {
   return whole.value > 0 ? QString::number(100 * ratio(part, whole), 'f', 1) + " %" : QString("-");
@@ -138,6 +135,7 @@ void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& tim
 }
 
 void TimelinePage::compare_runs() {
+  session_.jobs().cancel("compare");
   differences_->fill({});
   difference_label_->setText(tr("Lay a second run beside the first to see what differs."));
   const RunPtr a = session_.run(0), b = session_.run(1);

@@ -7,6 +7,7 @@
 
 #include "gui/timeline/axis.h"
 #include "gui/timeline/columns.h"
+#include "sim/analysis/twins.h"
 
 namespace orrery::gui {
 namespace {
@@ -15,15 +16,6 @@ constexpr std::int32_t kCompute = 0;
 
 QString counted(std::int64_t n, const char* one) {
   return QLocale(QLocale::English).toString(static_cast<qlonglong>(n)) + " " + one + (n == 1 ? "" : "s");
-}
-
-// A rank's place on an axis; -1 where the timeline does not say.
-std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view axis) {
-  for (const Axis& a : t.axes) {
-    if (a.name == axis) return rank % a.size;
-    rank /= a.size;
-  }
-  return -1;
 }
 
 }  // namespace
@@ -75,7 +67,7 @@ Rows::Rows(const sim::Lanes& lanes, Grouping grouping) : lanes_(lanes) {
 
 std::vector<Grouping> Rows::groupings(const Timeline& t) {
   std::vector<Grouping> out;
-  if (coordinate(t, 0, "pp") >= 0) out.push_back(Grouping::kStage);
+  if (sim::coordinate(t, 0, "pp") >= 0) out.push_back(Grouping::kStage);
   if (t.node_ranks > 0) out.push_back(Grouping::kNode);
   out.push_back(Grouping::kRank);
   out.push_back(Grouping::kStream);
@@ -87,7 +79,7 @@ QString Rows::rank_label(const Timeline& t, std::int64_t rank) {
   if (t.axes.empty()) return label;
   QStringList parts;
   for (const Axis& a : t.axes)
-    parts << QString("%1 %2").arg(QString::fromStdString(a.name)).arg(coordinate(t, rank, a.name));
+    parts << QString("%1 %2").arg(QString::fromStdString(a.name)).arg(sim::coordinate(t, rank, a.name));
   return label + " (" + parts.join(", ") + ")";
 }
 
@@ -104,7 +96,7 @@ void Rows::build(Grouping grouping) {
     for (const std::int32_t p : processes_) {
       const auto found = members_.find(p);
       const std::int64_t rank = found == members_.end() ? p : found->second.front();
-      stages[coordinate(t, rank, "pp")].push_back(p);
+      stages[sim::coordinate(t, rank, "pp")].push_back(p);
     }
     for (auto& [stage, processes] : stages) {
       if (processes.size() == 1) {

@@ -120,13 +120,6 @@ int TimelineView::row_of_lane(std::size_t lane) const {
   return -1;
 }
 
-std::size_t TimelineView::lane_of(std::size_t slice) const {
-  const auto all = run_->lanes.all();
-  const auto after =
-      std::partition_point(all.begin(), all.end(), [&](const sim::Lane& l) { return l.first <= slice; });
-  return static_cast<std::size_t>(after - all.begin()) - 1;
-}
-
 std::optional<std::size_t> TimelineView::slice_at(const QPoint& position) const {
   const int row = row_at(position.y());
   if (row < 0 || position.x() < label_width_) return std::nullopt;
@@ -155,7 +148,7 @@ void TimelineView::select(std::optional<std::size_t> slice) {
   if (slice && run_) {
     const Slice& s = run_->timeline().slices[*slice];
     find_partners();
-    if (row_of_lane(lane_of(*slice)) < 0) reveal(s.rank, -1, s.stream);
+    if (row_of_lane(run_->lanes.lane_of(*slice)) < 0) reveal(s.rank, -1, s.stream);
     if (s.end <= time_.axis().from() || s.start >= time_.axis().to()) {
       const Time middle = s.start + (s.end - s.start) / 2, span = time_.axis().span();
       time_.change([&](TimeAxis& a) { a.show(middle - span / 2, middle - span / 2 + span); });
@@ -188,7 +181,7 @@ void TimelineView::reveal(std::int32_t process, std::int64_t rank, std::int32_t 
 
 void TimelineView::step(int by) {
   if (!selected_) return;
-  const sim::Lane& lane = run_->lanes.all()[lane_of(*selected_)];
+  const sim::Lane& lane = run_->lanes.all()[run_->lanes.lane_of(*selected_)];
   const auto at = static_cast<std::int64_t>(*selected_ - lane.first) + by;
   if (at >= 0 && at < static_cast<std::int64_t>(lane.count))
     select(lane.first + static_cast<std::size_t>(at));
@@ -225,7 +218,7 @@ std::vector<std::int32_t> TimelineView::processes_between(int y1, int y2) const 
 }
 
 QRectF TimelineView::slice_rect(std::size_t slice) const {
-  const int row = row_of_lane(lane_of(slice));
+  const int row = row_of_lane(run_->lanes.lane_of(slice));
   if (row < 0) return {};
   const Slice& s = run_->timeline().slices[slice];
   const double left = time_.axis().x_of(s.start), right = time_.axis().x_of(s.end);

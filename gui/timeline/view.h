@@ -99,7 +99,6 @@ class TimelineView : public QAbstractScrollArea {
   int row_top(int row) const;  // in the viewport
   int row_at(int y) const;
   int row_of_lane(std::size_t lane) const;
-  std::size_t lane_of(std::size_t slice) const;
   QRectF slice_rect(std::size_t slice) const;
   void draw_title(QPainter& painter) const;
   void draw_labels(QPainter& painter, int first, int count) const;

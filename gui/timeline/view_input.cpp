@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/text.h"
 #include "gui/timeline/view.h"
 
 namespace orrery::gui {
@@ -16,10 +17,6 @@ namespace {
 
 constexpr double kZoomOfWheel = 1.25;
 constexpr int kDragBegins = 5;  // pixels
-
-QString text(Time t) {
-  return QString::fromStdString(format(t));
-}
 
 }  // namespace
 

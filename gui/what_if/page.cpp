@@ -7,6 +7,8 @@
 #include <QVBoxLayout>
 #include <cmath>
 
+#include "gui/text.h"
+
 namespace orrery::gui {
 namespace {
 
@@ -30,10 +32,6 @@ constexpr std::array<Knob, WhatIfPage::kSliders> kKnobs{
 
 double factor(int position) {
   return std::pow(kFactorAtEnd, static_cast<double>(position) / kEnd);
-}
-
-QString number(double value, int decimals) {
-  return QString("%L1").arg(value, 0, 'f', decimals);
 }
 
 }  // namespace

@@ -128,6 +128,12 @@ std::span<const Lane> Lanes::of(std::int32_t rank) const {
   return {first, last};
 }
 
+std::size_t Lanes::lane_of(std::size_t slice) const {
+  const auto after =
+      std::partition_point(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.first <= slice; });
+  return static_cast<std::size_t>(after - lanes_.begin()) - 1;
+}
+
 std::size_t Lanes::first_after(const Lane& lane, Time t) const {
   const auto in = slices(lane);
   return static_cast<std::size_t>(

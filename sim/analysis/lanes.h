@@ -34,6 +34,8 @@ class Lanes {
   std::span<const Slice> slices(const Lane& lane) const {
     return std::span(timeline_.slices).subspan(lane.first, lane.count);
   }
+  // The index in all() of the lane that a slice of the timeline is in.
+  std::size_t lane_of(std::size_t slice) const;
   Time begin() const { return begin_; }
   Time end() const { return end_; }
 

@@ -28,15 +28,20 @@ std::int32_t stage_by_label(const Timeline& t, std::int32_t process) {
 
 }  // namespace
 
+std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view axis) {
+  for (const Axis& a : t.axes) {
+    if (a.name == axis) return rank % a.size;
+    rank /= a.size;
+  }
+  return -1;
+}
+
 std::int32_t stage_of(const Timeline& t, std::int32_t process) {
   std::int64_t rank = process;
   if (!t.process_of.empty())
     rank = std::find(t.process_of.begin(), t.process_of.end(), process) - t.process_of.begin();
-  for (const Axis& a : t.axes) {
-    if (a.name == "pp") return static_cast<std::int32_t>(rank % a.size);
-    rank /= a.size;
-  }
-  return stage_by_label(t, process);
+  const std::int64_t stage = coordinate(t, rank, "pp");
+  return stage < 0 ? stage_by_label(t, process) : static_cast<std::int32_t>(stage);
 }
 
 std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lanes& there) {

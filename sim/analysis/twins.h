@@ -9,6 +9,9 @@
 
 namespace orrery::sim {
 
+// A rank's place on an axis; -1 where the timeline does not have that axis.
+std::int64_t coordinate(const Timeline& timeline, std::int64_t rank, std::string_view axis);
+
 // The pipeline stage of a process: by the timeline's axes or, without them, as its label says ("stage 3 ...",
 // "rank 3 (tp 1, dp 0, pp 1)"); without either every process is one.
 std::int32_t stage_of(const Timeline& timeline, std::int32_t process);
