@@ -61,13 +61,18 @@ void Chart::style() {
 QValueAxis* Chart::value_axis(const QString& title, Qt::Alignment side, double least, double most) {
   auto* axis = new QValueAxis;
   axis->setTitleText(title);
-  const double margin = most > least ? (most - least) * 0.06 : std::max(1e-9, std::abs(most) * 0.1);
-  axis->setRange(least == 0 ? 0 : least - margin, most + margin);
-  axis->applyNiceNumbers();
-  const double top = std::max(std::abs(axis->max()), std::abs(axis->min()));
-  axis->setLabelFormat(top >= 100 ? "%.0f" : top >= 10 ? "%.1f" : top >= 1 ? "%.2f" : "%.3g");
+  set_range(*axis, least, most);
   chart()->addAxis(axis, side);
   return axis;
+}
+
+void Chart::set_range(QValueAxis& axis, double least, double most) {
+  const double margin = most > least ? (most - least) * 0.06 : std::max(1e-9, std::abs(most) * 0.1);
+  axis.setTickCount(5);  // nice numbers begin from it
+  axis.setRange(least == 0 ? 0 : least - margin, most + margin);
+  axis.applyNiceNumbers();
+  const double top = std::max(std::abs(axis.max()), std::abs(axis.min()));
+  axis.setLabelFormat(top >= 100 ? "%.0f" : top >= 10 ? "%.1f" : top >= 1 ? "%.2f" : "%.3g");
 }
 
 void ScatterChart::set(std::vector<Point> points, const QStringList& groups,
@@ -76,13 +81,11 @@ void ScatterChart::set(std::vector<Point> points, const QStringList& groups,
   points_ = std::move(points);
   groups_ = groups;
   colours_ = colours;
+  x_title_ = x_title;
+  y_title_ = y_title;
   if (points_.empty()) return;
-  const auto by_x = [](const Point& a, const Point& b) { return a.x < b.x; };
-  const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
-  const auto [left, right] = std::minmax_element(points_.begin(), points_.end(), by_x);
-  const auto [low, high] = std::minmax_element(points_.begin(), points_.end(), by_y);
-  QValueAxis* x = value_axis(x_title, Qt::AlignBottom, left->x, right->x);
-  QValueAxis* y = value_axis(y_title, Qt::AlignLeft, low->y, high->y);
+  QValueAxis* x = value_axis(x_title, Qt::AlignBottom, 0, 1);
+  QValueAxis* y = value_axis(y_title, Qt::AlignLeft, 0, 1);
   const auto add = [&](const QString& name, const QColor& colour, double size) {
     auto* series = new QScatterSeries;
     series->setName(name);
@@ -126,7 +129,29 @@ void ScatterChart::mark(const std::vector<int>& numbers) {
         at << QPointF(points_[static_cast<std::size_t>(n)].x, points_[static_cast<std::size_t>(n)].y);
     }
     static_cast<QScatterSeries*>(series)->replace(at);
+    fit_axes();
   }
+}
+
+void ScatterChart::fit(QValueAxis* axis, double Point::*value, const QString& title) {
+  constexpr double kFarOut = 3;  // medians
+  std::vector<double> values;
+  for (const Point& p : points_) values.push_back(p.*value);
+  std::sort(values.begin(), values.end());
+  double limit = kFarOut * values[values.size() / 2];
+  for (const int n : marked_) {
+    if (n >= 0 && static_cast<std::size_t>(n) < points_.size())
+      limit = std::max(limit, points_[static_cast<std::size_t>(n)].*value);
+  }
+  const auto out = std::upper_bound(values.begin(), values.end(), std::max(limit, values.front()));
+  set_range(*axis, values.front(), *(out - 1));
+  const auto further = values.end() - out;
+  axis->setTitleText(further == 0 ? title : title + tr(" (%1 further out)").arg(further));
+}
+
+void ScatterChart::fit_axes() {
+  fit(qobject_cast<QValueAxis*>(chart()->axes(Qt::Horizontal).front()), &Point::x, x_title_);
+  fit(qobject_cast<QValueAxis*>(chart()->axes(Qt::Vertical).front()), &Point::y, y_title_);
 }
 
 int ScatterChart::nearest(const QPointF& position) const {
@@ -180,7 +205,7 @@ void StackedBarChart::set(const QStringList& rows, const std::vector<Part>& part
   series->attachAxis(categories);
   QValueAxis* values = value_axis(title, Qt::AlignBottom, 0, *std::max_element(total.begin(), total.end()));
   series->attachAxis(values);
-  chart()->legend()->setAlignment(Qt::AlignBottom);
+  chart()->legend()->setAlignment(Qt::AlignRight);  // in a line names are cut
   chart()->legend()->setVisible(parts.size() > 1);
   style();
 }

@@ -26,6 +26,7 @@ class Chart : public QChartView {
   void clear();
   void style();
   QValueAxis* value_axis(const QString& title, Qt::Alignment side, double least, double most);
+  static void set_range(QValueAxis& axis, double least, double most);
 };
 
 class ScatterChart : public Chart {
@@ -38,7 +39,9 @@ class ScatterChart : public Chart {
     int group = 0;
     QString label;
   };
-  // Groups have a name and a colour each; points are known by their number.
+  // Groups have a name and a colour each; points are known by their number. Axes reach to three times the
+  // median of what they show, so that a few points far out do not press the others together; a title says how
+  // many are further out. They come into view once they are marked.
   void set(std::vector<Point> points, const QStringList& groups, const std::vector<QColor>& colours,
            const QString& x_title, const QString& y_title);
   void mark(const std::vector<int>& numbers);
@@ -52,10 +55,13 @@ class ScatterChart : public Chart {
 
  private:
   int nearest(const QPointF& position) const;
+  void fit(QValueAxis* axis, double Point::*value, const QString& title);
+  void fit_axes();
   std::vector<Point> points_;
   std::vector<int> marked_;
   QStringList groups_;
   std::vector<QColor> colours_;
+  QString x_title_, y_title_;
 };
 
 // Bars from left to right, a row each, made of parts.

@@ -17,6 +17,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "gui/text.h"
 #include "gui/theme.h"
 
 namespace orrery::gui {
@@ -36,6 +37,13 @@ constexpr Key kPointer[] = {
     {"click on a slice", "select it; arrows lead to its partners"},
     {"click on a label", "open or close the row"},
 };
+
+QString words_of(const Run& run) {
+  const Timeline& t = run.timeline();
+  const QString length = text(run.lanes.end() - run.lanes.begin());
+  const QString out = Window::tr("%1: %L2 slices, %3").arg(run.name).arg(t.slices.size()).arg(length);
+  return t.source.empty() ? out : out + ", " + QString::fromStdString(t.source);
+}
 
 // Of a job that people see; empty for others.
 QString words_of(const QString& kind) {
@@ -162,12 +170,7 @@ void Window::show_progress() {
   cancel_->setVisible(!running_.empty());
   if (running_.empty()) {
     status_->clear();
-    if (const RunPtr& run = session_.run(0))
-      status_->setText(tr("%1: %L2 slices, %3, %4")
-                           .arg(run->name)
-                           .arg(run->timeline().slices.size())
-                           .arg(QString::fromStdString(format(run->lanes.end() - run->lanes.begin())),
-                                QString::fromStdString(run->timeline().source)));
+    if (const RunPtr& run = session_.run(0)) status_->setText(words_of(*run));
     return;
   }
   const auto& [kind, share] = *running_.begin();

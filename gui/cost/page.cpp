@@ -22,10 +22,10 @@ struct Part {
   double (*seconds)(const Breakdown&);
 };
 constexpr std::array kParts{
-    Part{"arithmetic of the model", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
+    Part{"model arithmetic", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
     Part{"recomputation", [](const Breakdown& b) { return b.recompute_s; }},
     Part{"optimizer", [](const Breakdown& b) { return b.optimizer_s; }},
-    Part{"waiting for communication", [](const Breakdown& b) { return b.exposed_tp_s + b.exposed_dp_s; }},
+    Part{"communication", [](const Breakdown& b) { return b.exposed_tp_s + b.exposed_dp_s; }},
     Part{"pipeline bubble", [](const Breakdown& b) { return b.exposed_pp_s; }},
     Part{"host", [](const Breakdown& b) { return b.host_s; }},
 };

@@ -156,9 +156,8 @@ void TimelinePage::runs_changed() {
     hits_.clear();
     path_.clear();
     path_button_->setChecked(false);
-    slice_->clear();
-    statistics_->fill({});
-    part_label_->clear();
+    session_.jobs().cancel("statistics");
+    clear_details();
     fill_groupings();
     load_bookmarks();
     if (!search_->text().isEmpty()) find(search_->text());
@@ -274,7 +273,11 @@ void TimelinePage::show_critical_path(bool show) {
   const RunPtr run = session_.run(0);
   if (!show || !run) return;
   session_.jobs().start(
-      "critical path", [run](Job&) { return sim::critical_path(run->lanes, sim::Meetings(run->lanes)); },
+      "critical path",
+      [run, known = views_[0]->meetings()](Job&) {
+        const auto meetings = known ? known : std::make_shared<const sim::Meetings>(run->lanes);
+        return sim::critical_path(run->lanes, *meetings);
+      },
       [this, run](const std::vector<sim::Link>& path) {
         if (run != session_.run(0)) return;
         path_ = by_lane(run->lanes, path);

@@ -52,6 +52,7 @@ class TimelinePage : public QWidget {
  private:
   void build_bar();
   void build_details();
+  void clear_details();
   void runs_changed();
   void find_meetings(std::size_t which);
   void find_bins(std::size_t which);

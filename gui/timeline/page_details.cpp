@@ -23,7 +23,6 @@ void TimelinePage::build_details() {
   slice_ = new QTextBrowser;
   slice_->setAccessibleName(tr("Selected slice"));
   slice_->setFrameShape(QFrame::NoFrame);
-  slice_->setHtml(tr("<p style='color:gray'>Click a slice to see it; drag over rows to sum them up.</p>"));
   details_->addTab(slice_, tr("Slice"));
 
   const auto with_label = [this](QLabel*& label, Table* table) {
@@ -53,6 +52,13 @@ void TimelinePage::build_details() {
     const Bookmark& b = bookmarked_[static_cast<std::size_t>(n)];
     session_.time().change([&](TimeAxis& a) { a.show(b.from, b.to); });
   });
+  clear_details();
+}
+
+void TimelinePage::clear_details() {
+  slice_->setHtml(tr("<p style='color:gray'>Click a slice to see it.</p>"));
+  statistics_->fill({});
+  part_label_->setText(tr("Drag over rows to sum up what they did."));
 }
 
 void TimelinePage::show_slice(std::size_t which, std::size_t slice) {

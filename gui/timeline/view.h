@@ -33,6 +33,7 @@ class TimelineView : public QAbstractScrollArea {
   const RunPtr& run() const { return run_; }
   // Of the run; arrows to partners are drawn once it is there.
   void set_meetings(std::shared_ptr<const sim::Meetings> meetings);
+  const std::shared_ptr<const sim::Meetings>& meetings() const { return meetings_; }
   void set_grouping(Grouping grouping);
   Grouping grouping() const { return grouping_; }
   void set_colouring(Colouring colouring);

@@ -114,13 +114,17 @@ void WhatIfPage::recompute() {
   };
   scaled(0, bandwidth(p.cluster.nic_bandwidth, c.nic) + tr(" a node"));
   scaled(1, bandwidth(p.cluster.intra_bandwidth, c.nvlink) + tr(" a GPU"));
-  scaled(2, {});
+  const bool half = p.device.half.value > 0;
+  const double peak = (half ? p.device.half : p.device.fp32).value * c.compute / 1e12;
+  scaled(2, tr("%1 TFLOP/s in %2 bits").arg(number(peak, peak < 10 ? 2 : 0)).arg(half ? 16 : 32));
   scaled(3, bandwidth(p.device.memory_bandwidth, c.memory_bandwidth));
   scaled(4, tr("%L1 nodes").arg(std::llround(static_cast<double>(p.cluster.nodes) * c.nodes)));
   scaled(
       5,
       tr("%L1 sequences").arg(std::llround(static_cast<double>(p.scenario.training.global_batch) * c.batch)));
-  scaled(6, tr("$%1 an hour").arg(dollars(p.cluster.node_hour) * c.price, 0, 'f', 2));
+  scaled(6, p.cluster.node_hour.value > 0
+                ? tr("$%1 an hour").arg(dollars(p.cluster.node_hour) * c.price, 0, 'f', 2)
+                : tr("no price is known"));
   session_.jobs().start(
       "what if",
       [problem = session_.problem(), plan = e->plan, c](Job&) {

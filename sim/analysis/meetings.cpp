@@ -8,12 +8,33 @@ namespace orrery::sim {
 
 Meetings::Meetings(const Lanes& lanes)
     : slices_(lanes.timeline().slices), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
+  const Timeline& t = lanes.timeline();
+  if (t.process_of.empty()) axes_ = t.axes;
+  for (const std::string& stream : t.streams) {
+    const auto axis = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) {
+      return a.name == stream.substr(0, stream.find('-'));
+    });
+    axis_of_.push_back(axis == axes_.end() ? -1 : static_cast<int>(axis - axes_.begin()));
+  }
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     if (slices_[i].stream != 0) by_end_.push_back(static_cast<std::uint32_t>(i));
   }
   std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(slices_[a].end, a) < std::pair(slices_[b].end, b);
   });
+}
+
+bool Meetings::can_meet(const Slice& a, const Slice& b) const {
+  const int axis = axis_of_[static_cast<std::size_t>(a.stream)];
+  if (a.rank == b.rank || axis != axis_of_[static_cast<std::size_t>(b.stream)]) return false;
+  if (axis < 0) return true;
+  std::int64_t x = a.rank, y = b.rank;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    if (static_cast<int>(i) != axis && x % axes_[i].size != y % axes_[i].size) return false;
+    x /= axes_[i].size;
+    y /= axes_[i].size;
+  }
+  return true;
 }
 
 template <class Visit>
@@ -25,7 +46,7 @@ void Meetings::visit(std::size_t slice, Visit&& partner) const {
                                 [&](std::uint32_t o) { return slices_[o].end < from; });
   for (; i != by_end_.end() && slices_[*i].end <= to; ++i) {
     const Slice& o = slices_[*i];
-    if (o.rank != s.rank && o.micro_batch == s.micro_batch && o.start <= s.active + tolerance_ &&
+    if (o.micro_batch == s.micro_batch && can_meet(s, o) && o.start <= s.active + tolerance_ &&
         s.start <= o.active + tolerance_ && !partner(std::size_t{*i}))
       return;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who communicated with whom, found from times alone: ops of other processes that end when an op ends took
-// part in the same collective or transfer.
+// Who communicated with whom, found from times: ops of other processes that end when an op ends took part in
+// the same collective or transfer. Where the timeline says the axes of its ranks, only ranks that differ on
+// the stream's axis alone ("pp-send": pp) meet; folded processes stand for many ranks, so times alone decide.
 #pragma once
 
 #include <optional>
@@ -23,8 +24,11 @@ class Meetings {
  private:
   template <class Visit>
   void visit(std::size_t slice, Visit&& partner) const;
+  bool can_meet(const Slice& a, const Slice& b) const;
 
   const std::vector<Slice>& slices_;
+  std::vector<Axis> axes_;             // of the ranks, where each is a process
+  std::vector<int> axis_of_;           // by stream: in axes_; -1 where none has its name
   std::vector<std::uint32_t> by_end_;  // slices that communicate
   Time tolerance_;                     // measured members of a collective do not end at the very same time
 };

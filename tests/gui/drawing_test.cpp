@@ -2,9 +2,11 @@
 //
 // Time against pixels, and what columns and rows show: without a window.
 #include <QTest>
+#include <QValueAxis>
 #include <random>
 
 #include "core/scenario.h"
+#include "gui/charts.h"
 #include "gui/timeline/columns.h"
 #include "gui/timeline/rows.h"
 #include "gui/timeline/ruler.h"
@@ -72,6 +74,7 @@ class DrawingTest : public QObject {
   void bins_say_what_lanes_say();
   void picture_has_the_colours_of_slices();
   void blocks_hold_every_vertex_and_edges_every_cable();
+  void a_point_far_out_leaves_the_others_room();
 };
 
 void DrawingTest::time_to_pixel_data() {
@@ -363,6 +366,26 @@ void DrawingTest::blocks_hold_every_vertex_and_edges_every_cable() {
       }
     }
   }
+}
+
+// Ten plans of 1 to 10 s and one of 100: the axis shows the ten, and the one when it is picked.
+void DrawingTest::a_point_far_out_leaves_the_others_room() {
+  ScatterChart chart("test");
+  std::vector<ScatterChart::Point> points;
+  for (int i = 1; i <= 10; ++i) points.push_back({static_cast<double>(i), 50, 0, {}});
+  points.push_back({100, 50, 0, {}});
+  chart.set(points, {"group"}, {Qt::blue}, "time, s", "memory, GiB");
+  const auto axis = [&](Qt::Orientation o) {
+    return qobject_cast<QValueAxis*>(chart.chart()->axes(o).front());
+  };
+  QVERIFY(axis(Qt::Horizontal)->max() >= 10 && axis(Qt::Horizontal)->max() < 20);
+  QCOMPARE(axis(Qt::Horizontal)->titleText(), QString("time, s (1 further out)"));
+  QCOMPARE(axis(Qt::Vertical)->titleText(), QString("memory, GiB"));
+  chart.mark({10});
+  QVERIFY(axis(Qt::Horizontal)->max() >= 100);
+  QCOMPARE(axis(Qt::Horizontal)->titleText(), QString("time, s"));
+  chart.mark({0});
+  QVERIFY(axis(Qt::Horizontal)->max() < 20);
 }
 
 }  // namespace orrery::gui

@@ -279,6 +279,7 @@ void WindowTest::opens_a_timeline_and_moves_in_it() {
 
 void WindowTest::selects_a_slice_and_a_part() {
   open(predicted_);
+  QVERIFY(window_->timeline().slice_text().startsWith("Click a slice"));
   TimelineView& view = window_->timeline().view(0);
   // Row 1 is the compute lane of the first process.
   QTest::mouseClick(view.viewport(), Qt::LeftButton, {}, middle_of_lane(1));

@@ -160,6 +160,25 @@ TEST(CriticalPath, LeadsThroughWhoCameLast) {
   EXPECT_EQ(sum, Time{15 * kMicro});
 }
 
+// Two groups of two whose collectives end at the same moment: axes tell them apart, times alone do not.
+TEST(Meetings, AreOfOneGroupWhereAxesAreKnown) {
+  Timeline t =
+      timeline({slice(0, 1, 2, 4, 9), slice(1, 1, 4, 4, 9), slice(2, 1, 1, 3, 9), slice(3, 1, 3, 3, 9)});
+  EXPECT_EQ(Meetings(Lanes(t)).partners(0, 9).size(), 3U);
+  t.axes = {{"tp", 2}, {"dp", 2}};
+  const Lanes lanes(t);
+  const Meetings meetings(lanes);
+  for (std::size_t s = 0; s < 4; ++s)
+    EXPECT_EQ(meetings.partners(s, 9), std::vector<std::size_t>{s ^ 1U}) << s;
+  EXPECT_EQ(meetings.last_to_come(0), 1U);
+  t.axes = {{"dp", 2}, {"tp", 2}};  // neighbours are replicas now
+  const Lanes other(t);
+  EXPECT_EQ(Meetings(other).partners(0, 9), std::vector<std::size_t>{2});
+  t.process_of = {0, 1, 2, 3};  // folded: what a process stands for has many coordinates
+  const Lanes folded(t);
+  EXPECT_EQ(Meetings(folded).partners(0, 9).size(), 3U);
+}
+
 TEST(CriticalPath, IsAsLongAsTheTimeline) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
