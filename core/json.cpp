@@ -42,6 +42,8 @@ Json parse_json(std::string_view text, const std::string& file, std::int64_t lar
     throw InputError(file, "byte 0", fmt::format("{} bytes of input", text.size()),
                      fmt::format("allowed: {} bytes", largest));
   }
+  if (text.starts_with("\x1f\x8b"))
+    throw InputError(file, "byte 0", "is compressed", "allowed: JSON; gunzip unpacks it");
   check_depth(text, file);
   try {
     return Json::parse(text);

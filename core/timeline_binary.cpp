@@ -146,7 +146,8 @@ std::vector<Lane> read_lanes(const Json& head, const Cursor& at, std::size_t byt
     std::vector<std::int64_t> lane;
     read_value((*found)[i], here, Field{"lane", "", 0, 1e15}, lane);
     if (lane.size() != 3) here.fail(shown((*found)[i]) + " is not [process, stream, slices]");
-    if (lane[0] >= kMostIndex || lane[1] >= 256) here.fail("has no such process or stream");
+    if (lane[0] >= kMostIndex || lane[1] >= std::int64_t{kMostStreams})
+      here.fail("has no such process or stream");
     slices += static_cast<std::uint64_t>(lane[2]);
     if (slices > bytes / kLeast) here.fail("has more slices than the file has room for");
     lanes.push_back({static_cast<std::int32_t>(lane[0]), static_cast<std::int32_t>(lane[1]),

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "core/timeline_head.h"
 
@@ -14,20 +13,6 @@ namespace {
 void append_us(fmt::memory_buffer& out, std::int64_t ps) {
   fmt::format_to(std::back_inserter(out), "{}.{:06}", ps / 1'000'000, ps % 1'000'000);
 }
-
-class Interner {
- public:
-  explicit Interner(std::vector<std::string>& names) : names_(names) {}
-  std::int32_t operator()(const std::string& name) {
-    const auto [at, added] = index_.try_emplace(name, static_cast<std::int32_t>(names_.size()));
-    if (added) names_.push_back(name);
-    return at->second;
-  }
-
- private:
-  std::vector<std::string>& names_;
-  std::map<std::string, std::int32_t> index_;
-};
 
 std::int32_t small_field(const Json& object, const char* key, const Cursor& at) {
   return static_cast<std::int32_t>(integer_field(object, key, 1 << 30, at));
@@ -43,9 +28,9 @@ Time time_field(const Json& object, const char* key, const Cursor& at) {
 }
 
 std::int32_t stream_field(const Json& event, const Cursor& at) {
-  constexpr std::int32_t kMostStreams = 256;
   const std::int32_t tid = small_field(event, "tid", at);
-  if (tid >= kMostStreams) at.child("tid").fail("is not a stream", "allowed: 0 to 255");
+  if (tid >= static_cast<std::int32_t>(kMostStreams))
+    at.child("tid").fail("is not a stream", "allowed: 0 to 255");
   return tid;
 }
 
@@ -196,12 +181,14 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
   if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) {
     top.fail("is not a Chrome trace", "allowed: {\"traceEvents\": [...]}");
   }
+  const auto other = trace.find("otherData");
+  const bool ours = other != trace.end() && other->is_object() && other->contains("schema");
+  if (!ours && is_kineto(trace)) return from_kineto(trace, top);
   Timeline t;
   Reader read(t);
   const Json& events = trace["traceEvents"];
   for (std::size_t i = 0; i < events.size(); ++i) read.event(events[i], top.child("traceEvents").child(i));
-  if (const auto other = trace.find("otherData"); other != trace.end() && other->is_object())
-    read_timeline_head(*other, top.child("otherData"), t);
+  if (other != trace.end() && other->is_object()) read_timeline_head(*other, top.child("otherData"), t);
   std::stable_sort(t.memory.begin(), t.memory.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
     return std::tie(a.rank, a.at) < std::tie(b.rank, b.at);
   });

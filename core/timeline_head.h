@@ -3,10 +3,33 @@
 // What both forms of a timeline on disk say about it in JSON, beside slices and memory. Internal to core/.
 #pragma once
 
+#include <map>
+
 #include "core/fields.h"
 #include "core/timeline.h"
 
 namespace orrery {
+
+inline constexpr std::size_t kMostStreams = 256;
+
+// The index of a name in a list; names that are not in it yet are added.
+class Interner {
+ public:
+  explicit Interner(std::vector<std::string>& names) : names_(names) {}
+  std::int32_t operator()(const std::string& name) {
+    const auto [at, added] = index_.try_emplace(name, static_cast<std::int32_t>(names_.size()));
+    if (added) names_.push_back(name);
+    return at->second;
+  }
+
+ private:
+  std::vector<std::string>& names_;
+  std::map<std::string, std::int32_t> index_;
+};
+
+// Whether Chrome events tell what devices did as the PyTorch profiler does; and their timeline.
+bool is_kineto(const Json& trace);
+Timeline from_kineto(const Json& trace, const Cursor& top);
 
 // Source, program, what limits ops and what they communicate (by name), how ranks are numbered and folded.
 Json timeline_head(const Timeline& t);

@@ -2,6 +2,7 @@
 #include "gui/files.h"
 
 #include "core/error.h"
+#include "gui/jobs.h"
 #include "program/program.h"
 
 namespace orrery::gui {
@@ -22,8 +23,7 @@ Opened open_scenario(const Json& json, const Cursor& at, const DataFolders& data
 }
 
 Opened as_run(const std::filesystem::path& path, Timeline timeline) {
-  return {.run = std::make_shared<const Run>(QString::fromStdString(path.filename().string()),
-                                             std::move(timeline))};
+  return {.run = make_large<Run>(QString::fromStdString(path.filename().string()), std::move(timeline))};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <QObject>
 #include <QString>
+#include <QThreadPool>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -72,5 +73,13 @@ class Jobs : public QObject {
   std::map<QString, std::shared_ptr<Job>> jobs_;  // by kind: the one whose result counts
   std::vector<std::pair<std::shared_ptr<Job>, std::jthread>> threads_;
 };
+
+// For what is large: its memory is given back on a thread of the pool, as that can take a tenth of a second
+// and the last to let go may be the user interface.
+template <class T, class... Args>
+std::shared_ptr<T> make_large(Args&&... args) {
+  return {new T(std::forward<Args>(args)...),
+          [](T* value) { QThreadPool::globalInstance()->start([value] { delete value; }); }};
+}
 
 }  // namespace orrery::gui

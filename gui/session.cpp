@@ -13,7 +13,7 @@ int hardware_threads() {
 
 EvaluatedPtr evaluated_of(const std::shared_ptr<const Problem>& shared, const Plan& plan) {
   const Problem& problem = *shared;
-  auto out = std::make_shared<Evaluated>();
+  auto out = make_large<Evaluated>();
   out->plan = plan;
   out->problem = shared;
   out->topology = std::make_shared<const sim::Topology>(problem.cluster);
@@ -21,7 +21,7 @@ EvaluatedPtr evaluated_of(const std::shared_ptr<const Problem>& shared, const Pl
   options.record = true;
   out->evaluation = planner::evaluate(problem, *out->topology, plan, options);
   Timeline& timeline = out->evaluation.simulation.timeline;
-  out->run = std::make_shared<const Run>(QString::fromStdString(short_name(plan)), std::move(timeline));
+  out->run = make_large<Run>(QString::fromStdString(short_name(plan)), std::move(timeline));
   timeline = {};
   out->links = sim::plan_links(*out->topology, plan);
   out->cost.emplace(problem.device, problem.stack, problem.cluster, *out->links, problem.scenario.training);

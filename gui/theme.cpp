@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/theme.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -66,6 +67,12 @@ QColor of_kind(const Theme& t, const std::string& stream, const std::string& seg
   return t.other;
 }
 
+bool has_kinds(const Timeline& t) {
+  return std::any_of(t.segments.begin(), t.segments.end(), [](const std::string& s) {
+    return s == "forward" || s == "optimizer" || s.starts_with("backward");
+  });
+}
+
 QColor of_bound(const Theme& t, Bound bound) {
   switch (bound) {
     case Bound::kCompute:
@@ -126,8 +133,9 @@ QColor Theme::series(std::size_t i) const {
 }
 
 SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouring colouring)
-    : colouring_(colouring), segments_(timeline.segments.size()) {
-  switch (colouring) {
+    : colouring_(colouring == Colouring::kKind && !has_kinds(timeline) ? Colouring::kOp : colouring),
+      segments_(timeline.segments.size()) {
+  switch (colouring_) {
     case Colouring::kKind:
       for (const std::string& stream : timeline.streams) {
         for (const std::string& segment : timeline.segments)
@@ -151,9 +159,15 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
   if (table_.empty()) table_.push_back(theme.other.rgb());
 }
 
-std::vector<Meaning> legend(const Theme& t) {
-  return {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
-          {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
+std::vector<Meaning> legend(const Theme& t, const Timeline& timeline, Colouring colouring) {
+  if (colouring == Colouring::kKind && has_kinds(timeline))
+    return {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
+            {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
+  std::vector<Meaning> out;
+  if (colouring == Colouring::kBound && !timeline.bounds.empty()) {
+    for (const auto& [bound, name] : enum_names(Bound{})) out.push_back({of_bound(t, bound), name});
+  }
+  return out;
 }
 
 }  // namespace orrery::gui

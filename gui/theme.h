@@ -13,7 +13,8 @@
 
 namespace orrery::gui {
 
-// What a slice is coloured by.
+// What a slice is coloured by. Kinds are those of our programs; slices of other tools' traces get the colours
+// of kOp instead.
 enum class Colouring { kKind, kMicroBatch, kOp, kBound };
 
 struct Theme {
@@ -47,11 +48,12 @@ class SliceColours {
   std::vector<QRgb> table_;
 };
 
-// What a colour of Colouring::kKind means.
+// What a colour means.
 struct Meaning {
   QColor colour;
   QString text;
 };
-std::vector<Meaning> legend(const Theme& theme);
+// Where colours are few; none for ops and micro-batches.
+std::vector<Meaning> legend(const Theme& theme, const Timeline& timeline, Colouring colouring);
 
 }  // namespace orrery::gui

@@ -11,14 +11,18 @@
 namespace orrery::gui {
 namespace {
 
-// The colours of Colouring::kKind with their words.
+// Colours with their words.
 class LegendBar : public QWidget {
  public:
-  using QWidget::QWidget;
+  void set(RunPtr run, Colouring colouring) {
+    run_ = std::move(run);
+    colouring_ = colouring;
+    updateGeometry();
+    update();
+  }
   QSize sizeHint() const override {
     int width = 0;
-    for (const Meaning& m : legend(Theme::of(palette())))
-      width += fontMetrics().horizontalAdvance(m.text) + 26;
+    for (const Meaning& m : meanings()) width += fontMetrics().horizontalAdvance(m.text) + 26;
     return {width, fontMetrics().height() + 4};
   }
 
@@ -26,13 +30,20 @@ class LegendBar : public QWidget {
   void paintEvent(QPaintEvent*) override {
     QPainter painter(this);
     int x = 0;
-    for (const Meaning& m : legend(Theme::of(palette()))) {
+    for (const Meaning& m : meanings()) {
       painter.fillRect(x, (height() - 11) / 2, 11, 11, m.colour);
       painter.setPen(palette().color(QPalette::WindowText));
       painter.drawText(x + 15, (height() + fontMetrics().ascent() - fontMetrics().descent()) / 2, m.text);
       x += fontMetrics().horizontalAdvance(m.text) + 26;
     }
   }
+
+ private:
+  std::vector<Meaning> meanings() const {
+    return run_ ? legend(Theme::of(palette()), run_->timeline(), colouring_) : std::vector<Meaning>{};
+  }
+  RunPtr run_;
+  Colouring colouring_ = Colouring::kKind;
 };
 
 std::vector<std::uint32_t> slices_named(const sim::Lanes& lanes, const std::vector<bool>& names) {
@@ -128,14 +139,16 @@ void TimelinePage::build_bar() {
   row->addWidget(hit_label_);
   row->addWidget(path_button_);
   row->addStretch(1);
-  row->addWidget(new LegendBar);
+  legend_ = new LegendBar;
+  row->addWidget(legend_);
   layout()->addWidget(bar);
   connect(grouping_, &QComboBox::activated, this, [this] {
     for (TimelineView* v : views_) v->set_grouping(static_cast<Grouping>(grouping_->currentData().toInt()));
   });
   connect(colouring_, &QComboBox::currentIndexChanged, this, [this] {
-    for (TimelineView* v : views_)
-      v->set_colouring(static_cast<Colouring>(colouring_->currentData().toInt()));
+    const auto colouring = static_cast<Colouring>(colouring_->currentData().toInt());
+    for (TimelineView* v : views_) v->set_colouring(colouring);
+    show_legend();
   });
   connect(search_, &QLineEdit::textChanged, this, &TimelinePage::find);
   connect(search_, &QLineEdit::returnPressed, this, [this] { find_next(1); });
@@ -159,6 +172,7 @@ void TimelinePage::runs_changed() {
     session_.jobs().cancel("statistics");
     clear_details();
     fill_groupings();
+    show_legend();
     load_bookmarks();
     if (!search_->text().isEmpty()) find(search_->text());
   }
@@ -197,7 +211,7 @@ void TimelinePage::find_meetings(std::size_t which) {
   if (!run) return;
   session_.jobs().start(
       which == 0 ? "partners" : "partners beside",
-      [run](Job&) { return std::make_shared<const sim::Meetings>(run->lanes); },
+      [run](Job&) -> std::shared_ptr<const sim::Meetings> { return make_large<sim::Meetings>(run->lanes); },
       [this, run, which](std::shared_ptr<const sim::Meetings> meetings) {
         if (views_[which]->run() == run) views_[which]->set_meetings(std::move(meetings));
       });
@@ -215,6 +229,11 @@ void TimelinePage::fill_groupings() {
     grouping_->addItem(name, static_cast<int>(g));
   }
   grouping_->setCurrentIndex(grouping_->findData(static_cast<int>(views_[0]->grouping())));
+}
+
+void TimelinePage::show_legend() {
+  static_cast<LegendBar*>(legend_)->set(session_.run(0),
+                                        static_cast<Colouring>(colouring_->currentData().toInt()));
 }
 
 void TimelinePage::zoom(double factor) {
@@ -275,7 +294,7 @@ void TimelinePage::show_critical_path(bool show) {
   session_.jobs().start(
       "critical path",
       [run, known = views_[0]->meetings()](Job&) {
-        const auto meetings = known ? known : std::make_shared<const sim::Meetings>(run->lanes);
+        const auto meetings = known ? known : make_large<sim::Meetings>(run->lanes);
         return sim::critical_path(run->lanes, *meetings);
       },
       [this, run](const std::vector<sim::Link>& path) {

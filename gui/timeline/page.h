@@ -57,6 +57,7 @@ class TimelinePage : public QWidget {
   void find_meetings(std::size_t which);
   void find_bins(std::size_t which);
   void fill_groupings();
+  void show_legend();
   void show_slice(std::size_t which, std::size_t slice);
   void show_part(std::size_t which, const sim::Part& part);
   void show_statistics(const sim::Statistics& statistics, const Timeline& timeline);
@@ -79,6 +80,7 @@ class TimelinePage : public QWidget {
   QLineEdit* search_;
   QLabel *hit_label_, *part_label_, *difference_label_;
   QToolButton* path_button_;
+  QWidget* legend_;
   QTabWidget* details_;
   QTextBrowser* slice_;
   Table *statistics_, *differences_, *bookmarks_;

@@ -75,6 +75,9 @@ std::vector<Grouping> Rows::groupings(const Timeline& t) {
 }
 
 QString Rows::rank_label(const Timeline& t, std::int64_t rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  if (t.axes.empty() && t.process_of.empty() && r < t.rank_labels.size() && !t.rank_labels[r].empty())
+    return QString::fromStdString(t.rank_labels[r]);  // a process is one rank
   QString label = QString("rank %1").arg(rank);
   if (t.axes.empty()) return label;
   QStringList parts;

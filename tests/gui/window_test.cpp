@@ -67,6 +67,7 @@ class WindowTest : public QObject {
   void answers_malformed_files_data();
   void answers_malformed_files();
   void a_step_of_16384_gpus_opens_folded_and_unfolds();
+  void opens_a_profilers_trace();
   void shows_keys_and_changes_colours();
 
  private:
@@ -610,6 +611,25 @@ void WindowTest::a_step_of_16384_gpus_opens_folded_and_unfolds() {
   QVERIFY(row != rows.end());
   QVERIFY((*row)->open);
   QVERIFY((*row)->label.startsWith("rank 9000 (tp 0, dp"));
+}
+
+void WindowTest::opens_a_profilers_trace() {
+  const QString path = folder_.filePath("profiler.json");
+  write(path, R"({"traceEvents": [
+    {"ph": "X", "cat": "python_function", "name": "train.py", "pid": 99, "tid": 99, "ts": 0, "dur": 500},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 300},
+    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "pid": 0, "tid": 3, "ts": 25, "dur": 80}]})");
+  open(path);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  TimelineView& view = window_->timeline().view(0);
+  QStringList labels;
+  for (const Row* row : view.rows().visible()) labels << row->label;
+  QCOMPARE(labels, QStringList({"GPU 0", "compute", "stream 3, NCCL"}));
+  // Kinds of work are ours: ops have colours of their own, and nothing is to be explained.
+  const Timeline& t = window_->session().run(0)->timeline();
+  const SliceColours colours(light_theme(), t, Colouring::kKind);
+  QVERIFY(colours.of(t.slices[0]) != colours.of(t.slices[1]));
+  QVERIFY(legend(light_theme(), t, Colouring::kKind).empty());
 }
 
 void WindowTest::shows_keys_and_changes_colours() {

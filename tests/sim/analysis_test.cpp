@@ -128,6 +128,20 @@ TEST(Statistics, OfOneRankByHand) {
   }
 }
 
+// A profiler's trace: matrix products from 10 to 30 and from 40 to 50, an all-reduce from 25 to 105.
+TEST(Statistics, OfAProfilersTraceTellHiddenFromExposedCommunication) {
+  const char* const text = R"({"traceEvents": [
+    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 20},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 40, "dur": 10},
+    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "pid": 0, "tid": 3, "ts": 25, "dur": 80}]})";
+  const Lanes lanes(from_chrome_trace(parse_json(text, "trace"), "trace"));
+  const Statistics s = statistics(lanes, {{0}, lanes.begin(), lanes.end()});
+  EXPECT_EQ(s.window, Time{95 * kMicro});
+  EXPECT_EQ(s.compute, Time{30 * kMicro});
+  EXPECT_EQ(s.hidden, Time{15 * kMicro});   // 25 to 30, 40 to 50
+  EXPECT_EQ(s.exposed, Time{65 * kMicro});  // 30 to 40, 50 to 105
+}
+
 TEST(Statistics, ComputeAndIdleAddUpToTheWindow) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
