@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The window with ten million slices, drawn by software: opening the file, the first picture, panning and
-// zooming. Times of repaints are those of the slowest twentieth.
+// zooming, and how long anything keeps the user interface. Times of repaints are those of the slowest
+// twentieth.
 #include <benchmark/benchmark.h>
-#include <sys/resource.h>
+#include <time.h>
 
 #include <QApplication>
 #include <QElapsedTimer>
@@ -67,9 +68,53 @@ double resident_gib() {
   return 0;
 }
 
+double thread_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) / 1e6;
+}
+
+// Knows the most work that one event was for the thread of the user interface since it was last asked, and
+// which event. Waiting for a core does not count.
+class Watched : public QApplication {
+ public:
+  using QApplication::QApplication;
+  bool notify(QObject* receiver, QEvent* event) override {
+    if (depth_ > 0) return QApplication::notify(receiver, event);
+    const std::string what = std::string(receiver->metaObject()->className()) + " " +
+                             receiver->objectName().toStdString() + " " + std::to_string(event->type());
+    ++depth_;
+    const double begin = thread_ms();
+    const bool out = QApplication::notify(receiver, event);
+    const double ms = thread_ms() - begin;
+    --depth_;
+    if (ms > longest_ms) {
+      longest_ms = ms;
+      longest = what;
+    }
+    return out;
+  }
+
+  double longest_ms = 0;
+  std::string longest;
+
+ private:
+  int depth_ = 0;
+};
+
+Watched& application() {
+  return *static_cast<Watched*>(QApplication::instance());
+}
+
 // Partners of ops are found while people look.
 void wait_until_open(Window& window) {
   while (!window.session().run(0)) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
+}
+
+void wait_until_idle(Window& window) {
+  QApplication::processEvents();
+  while (!window.session().jobs().idle()) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
+  QApplication::processEvents();
 }
 
 void Open(benchmark::State& state) {
@@ -100,7 +145,7 @@ void Repaint(benchmark::State& state) {
   window.show();
   window.session().open(QString::fromStdString(file_of(state.range(0)).string()));
   wait_until_open(window);
-  while (!window.session().jobs().idle()) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
+  wait_until_idle(window);
   window.show_page("timeline");
   TimelineView& view = window.timeline().view(0);
   if (state.range(1) == 1) {
@@ -142,12 +187,48 @@ BENCHMARK(Repaint)
     ->Unit(benchmark::kMillisecond)
     ->Iterations(2);
 
+// What people do with a large timeline, one after the other: the most work in one event, each.
+void Stalls(benchmark::State& state) {
+  const QString path = QString::fromStdString(file_of(state.range(0)).string());
+  for (auto _ : state) {
+    Window window;
+    window.resize(1920, 1080);
+    window.show();
+    QApplication::processEvents();
+    double worst = 0;
+    const auto step = [&](const char* name, auto&& act) {
+      application().longest_ms = 0;
+      QMetaObject::invokeMethod(&window, act, Qt::QueuedConnection);
+      wait_until_idle(window);
+      state.counters[std::string(name) + "_ms"] = application().longest_ms;
+      if (application().longest_ms > worst) {
+        worst = application().longest_ms;
+        state.SetLabel(std::string(name) + ": " + application().longest);
+      }
+    };
+    TimelinePage& page = window.timeline();
+    step("open", [&] { window.session().open(path); });
+    step("open_rows", [&] { page.view(0).set_all_open(true); });
+    step("find", [&] { page.find("layer3/op7"); });
+    step("next", [&] { page.find_next(1); });
+    step("part", [&] {
+      Q_EMIT page.view(0).part_selected(
+          {page.view(0).processes_between(0, 1000), Time{0}, window.session().run(0)->lanes.end()});
+    });
+    step("path", [&] { page.show_critical_path(true); });
+    step("beside", [&] { window.session().open_beside(path); });
+    step("memory", [&] { window.show_page("memory"); });
+    step("another", [&] { window.session().open(path); });
+  }
+}
+BENCHMARK(Stalls)->Arg(10'000'000)->Unit(benchmark::kSecond)->Iterations(1)->UseRealTime();
+
 }  // namespace
 }  // namespace orrery::gui
 
 int main(int argc, char** argv) {
   qputenv("QT_QPA_PLATFORM", "offscreen");
-  QApplication app(argc, argv);
+  const orrery::gui::Watched app(argc, argv);
   QApplication::setOrganizationName("orrery-bench");
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -164,14 +164,21 @@ void Tracks::path(QPainter& painter, const Row& row, const TimeAxis& axis, const
   const auto& links = emphasis.path[row.lane];
   auto link = std::partition_point(links.begin(), links.end(),
                                    [&](const sim::Link& l) { return l.to <= axis.from(); });
-  int drawn = -1;  // columns up to here are red
+  int first = 0, end = 0;  // columns that are red and not drawn yet
+  const auto draw = [&] {
+    if (end > first) painter.fillRect(first, top + kRowHeight - kMargin - 4, end - first, 4, theme_.path);
+  };
   for (; link != links.end() && link->from < axis.to(); ++link) {
-    const int from = std::max(drawn, static_cast<int>(axis.x_of(link->from)));
+    const int from = std::max(end, static_cast<int>(axis.x_of(link->from)));
     const int to = std::min(axis.width(), static_cast<int>(std::ceil(axis.x_of(link->to))));
     if (to <= from) continue;
-    painter.fillRect(from, top + kRowHeight - kMargin - 4, to - from, 4, theme_.path);
-    drawn = to;
+    if (from > end) {
+      draw();
+      first = from;
+    }
+    end = to;
   }
+  draw();
 }
 
 QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const Emphasis& emphasis,
