@@ -78,8 +78,8 @@ struct Timeline {
   Time length() const;
 };
 
-// Chrome trace events (also read by Perfetto): one process per rank, one thread per stream. Reads what devices
-// did from traces of the PyTorch profiler too (timeline_kineto.cpp).
+// Chrome trace events (also read by Perfetto): one process per rank, one thread per stream. What devices did
+// is read from traces of the PyTorch profiler too (timeline_kineto.cpp).
 std::string to_chrome_trace(const Timeline& t);
 Timeline from_chrome_trace(const Json& trace, const std::string& file);
 

@@ -58,8 +58,10 @@ CostPage::CostPage(Session& session, QWidget* parent) : QWidget(parent), session
   auto* right = new QSplitter(Qt::Vertical);
   money_ = new StackedBarChart(tr("Where the money goes"));
   help_ = new StackedBarChart(tr("What would help"));
+  help_->setMinimumHeight(190);  // names of lower bars are cut
   right->addWidget(money_);
   right->addWidget(help_);
+  right->setSizes({380, 280});
   split->addWidget(left);
   split->addWidget(right);
   split->setSizes({760, 600});
@@ -135,7 +137,7 @@ void CostPage::refresh() {
   intervals_->set(intervals, measure_->currentText(), theme.backward);
   table_->fill(rows);
   money_->set(names, money,
-              priced ? tr("where the money of the run goes, USD") : tr("where the step goes, s"));
+              priced ? tr("where the money goes, USD") : tr("where the step goes, s"));
   help_->set(changes, help, tr("a step would be shorter by, s"));
 }
 

@@ -283,7 +283,7 @@ void PlansPage::show_breakdown(const std::vector<int>& rows) {
   std::erase_if(parts, [](const StackedBarChart::Part& p) {
     return std::all_of(p.values.begin(), p.values.end(), [](double v) { return v == 0; });
   });
-  breakdown_->set(names, parts, tr("step of the busiest stage, s"));
+  breakdown_->set(names, parts, tr("busiest stage, s"));
 }
 
 void PlansPage::changeEvent(QEvent* event) {
