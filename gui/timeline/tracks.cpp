@@ -17,8 +17,9 @@ constexpr double kWaiting = 0.38;  // of a colour's strength, while a collective
 constexpr double kFaded = 0.18;    // of what a search or the critical path leaves out
 
 QRgb mix(QRgb a, QRgb b, double share) {
-  const auto part = [&](int x, int y) { return static_cast<int>(std::lround(x * share + y * (1 - share))); };
-  return qRgb(part(qRed(a), qRed(b)), part(qGreen(a), qGreen(b)), part(qBlue(a), qBlue(b)));
+  const int part = static_cast<int>(share * 256 + 0.5);
+  const auto of = [&](int x, int y) { return (x * part + y * (256 - part) + 128) >> 8; };
+  return qRgb(of(qRed(a), qRed(b)), of(qGreen(a), qGreen(b)), of(qBlue(a), qBlue(b)));
 }
 
 // Calls f(0) to f(n - 1) on as many threads as there are cores, four at most.
