@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands that show rather than compute: export, model, schema, doctor.
+// The commands that show rather than compute: export, model, schema.
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <iostream>
-#include <thread>
 
 #include "cli/commands.h"
-#include "exec/process_world.h"
-#include "kernels/cpu/fast.h"
 #include "planner/evaluate.h"
 #include "planner/export/export.h"
 
@@ -100,35 +94,6 @@ void add_schema(CLI::App& parent, App& app) {
     s["$schema"] = "https://json-schema.org/draft/2020-12/schema";
     s["title"] = "orrery " + *name;
     print_json(s);
-  });
-}
-
-void add_doctor(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "doctor", "what this machine has and which backends work");
-  command->callback([&app] {
-    const unsigned cores = std::thread::hardware_concurrency();
-    const auto pages = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-    const auto profiles = app.data.names("profiles"), topologies = app.data.names("topologies");
-    if (app.json) {
-      return print_json({{"schema", "orrery.doctor/1"},
-                         {"cores", cores},
-                         {"memory_bytes", pages},
-                         {"backends", {"cpu"}},
-                         {"blas", kernels::blas_name()},
-                         {"instructions", kernels::pointwise().isa},
-                         {"spans_hosts", exec::spans_hosts()},
-                         {"profiles", profiles},
-                         {"topologies", topologies}});
-    }
-    fmt::print("{} cores, {} of memory\n", cores, format(Bytes{pages}));
-    fmt::print(
-        "backends that run plans: cpu (fp32, bf16, fp16; {}, {} kernels; ranks as threads or processes{})\n",
-        kernels::blas_name(), kernels::pointwise().isa,
-        exec::spans_hosts() ? ", of several hosts by MPI" : " of one host: built without MPI");
-    fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
-    fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));
-    if (profiles.empty())
-      fmt::print("no profiles found: set ORRERY_DATA to the folder that holds profiles/ and topologies/\n");
   });
 }
 

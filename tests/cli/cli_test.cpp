@@ -185,6 +185,26 @@ TEST(Cli, ExitCodes) {
   EXPECT_FALSE(fs::exists(folder.file("plan.json")));
 }
 
+TEST(Cli, DoctorNamesGpusOrSaysWhyThereAreNone) {
+  const auto gpus = [] {
+    const Output o = orrery("doctor --json");
+    EXPECT_EQ(o.code, 0) << o.out;
+    return Json::parse(o.out)["gpus"];
+  };
+  const Json seen = gpus();
+  EXPECT_EQ(seen["devices"].empty(), !seen["problem"].get<std::string>().empty()) << seen;
+  for (const Json& g : seen["devices"]) {
+    EXPECT_GT(g["memory_bytes"], std::int64_t{1} << 30) << g;
+    EXPECT_GT(g["units"], 0) << g;
+    EXPECT_LT(g["peers"].size(), seen["devices"].size()) << g;
+  }
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  const Json hidden = gpus();
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_TRUE(hidden["devices"].empty()) << hidden;
+  EXPECT_FALSE(hidden["problem"].get<std::string>().empty()) << hidden;
+}
+
 TEST(Cli, APlanThatThisEngineCannotRunSaysWhy) {
   const Output o = orrery("run " + scenario("llama3-70b-p4d"));
   EXPECT_EQ(o.code, 3);
