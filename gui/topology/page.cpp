@@ -44,7 +44,7 @@ TopologyPage::TopologyPage(Session& session, QWidget* parent) : QWidget(parent),
   auto* below = new QWidget;
   auto* in_below = new QVBoxLayout(below);
   in_below->setContentsMargins(0, 6, 0, 0);
-  edge_label_ = new QLabel(tr("Click a line to see whose traffic it carries, a block to open it."));
+  edge_label_ = new QLabel;
   edge_label_->setWordWrap(true);
   in_below->addWidget(edge_label_);
   users_ = new Table(tr("Traffic of the link"), {tr("stage"), tr("stream"), tr("groups"),
@@ -71,6 +71,7 @@ TopologyPage::TopologyPage(Session& session, QWidget* parent) : QWidget(parent),
   });
   connect(view_, &TopologyView::block_clicked, this, [this](std::size_t block) { redraw(block); });
   connect(view_, &TopologyView::edge_selected, this, &TopologyPage::show_edge);
+  topology_changed();
 }
 
 Time TopologyPage::moment() const {
@@ -84,6 +85,12 @@ void TopologyPage::topology_changed() {
   users_->fill({});
   headline_->clear();
   const auto& t = session_.topology();
+  const bool used = t && session_.evaluated() && session_.evaluated()->topology == t;
+  when_->setEnabled(used);
+  edge_label_->setText(
+      used ? tr("Click a line to see whose traffic it carries, a block to open it.")
+           : tr("Click a line to see its cables, a block to open it. How full links are is known "
+                "once a plan is looked into."));
   if (!t) return;
   const Cluster& c = t->cluster();
   headline_->setText(tr("<b>%1</b>: %L2 nodes with %3 devices each; a node reaches the network at %4.")
@@ -98,7 +105,7 @@ void TopologyPage::redraw(std::optional<std::size_t> open) {
   const auto topology = session_.topology();
   if (!topology) return;
   const EvaluatedPtr evaluated = session_.evaluated();
-  const bool at_moment = when_->currentIndex() == 1 && evaluated;
+  const bool at_moment = when_->isEnabled() && when_->currentIndex() == 1;
   moment_->setEnabled(at_moment);
   moment_label_->setText(at_moment ? QString::fromStdString(format(moment())) : QString());
   const auto before = view_->picture();

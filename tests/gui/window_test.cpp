@@ -474,6 +474,7 @@ void WindowTest::shows_the_network_and_whose_traffic_a_link_carries() {
   }
   QVERIFY2(std::abs(mean - picture->use[link]) < 0.05,
            qPrintable(QString("%1 %2").arg(mean).arg(picture->use[link])));
+  QVERIFY(page.when().isEnabled());
   page.when().setCurrentIndex(1);
   QTRY_VERIFY(idle(*window_) && page.view().picture() != picture);
   // A block opens.
@@ -541,6 +542,7 @@ void WindowTest::opens_a_topology_that_is_dropped() {
   QCOMPARE(window_->page(), QString("topology"));
   QTRY_VERIFY(window_->topology().view().picture());
   QVERIFY(window_->topology().view().picture()->use.empty());
+  QVERIFY(!window_->topology().when().isEnabled());  // no plan, no traffic
 }
 
 void WindowTest::answers_malformed_files_data() {
