@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <map>
 
 namespace orrery {
 namespace {
@@ -17,24 +16,7 @@ const Json& required(const Json& object, const char* key, const Cursor& at) {
   return *found;
 }
 
-// The number of a name that may not have been seen yet.
-class Names {
- public:
-  explicit Names(std::vector<std::string>& names) : names_(names) {
-    for (std::size_t i = 0; i < names.size(); ++i) index_.try_emplace(names[i], i);
-  }
-  std::size_t operator()(const std::string& name) {
-    const auto [at, added] = index_.try_emplace(name, names_.size());
-    if (added) names_.push_back(name);
-    return at->second;
-  }
-
- private:
-  std::vector<std::string>& names_;
-  std::map<std::string, std::size_t> index_;
-};
-
-void read_bounds(const Json& bounds, const Cursor& at, Names& names, Timeline& t) {
+void read_bounds(const Json& bounds, const Cursor& at, Interner& names, Timeline& t) {
   if (!bounds.is_object()) at.fail(shown(bounds) + " is not an object of lists of ops");
   for (const auto& [key, ops] : bounds.items()) {
     Bound bound{};
@@ -43,7 +25,7 @@ void read_bounds(const Json& bounds, const Cursor& at, Names& names, Timeline& t
     for (std::size_t i = 0; i < ops.size(); ++i) {
       std::string name;
       read_value(ops[i], at.child(key).child(i), Field{"op", ""}, name);
-      const std::size_t index = names(name);
+      const auto index = static_cast<std::size_t>(names(name));
       t.bounds.resize(t.names.size());
       t.bounds[index] = bound;
     }
@@ -51,10 +33,10 @@ void read_bounds(const Json& bounds, const Cursor& at, Names& names, Timeline& t
   if (!t.bounds.empty()) t.bounds.resize(t.names.size());
 }
 
-void read_payloads(const Json& payloads, const Cursor& at, Names& names, Timeline& t) {
+void read_payloads(const Json& payloads, const Cursor& at, Interner& names, Timeline& t) {
   if (!payloads.is_object()) at.fail(shown(payloads) + " is not an object of bytes by op");
   for (const auto& [name, bytes] : payloads.items()) {
-    const std::size_t index = names(name);
+    const auto index = static_cast<std::size_t>(names(name));
     t.payloads.resize(t.names.size());
     read_value(bytes, at.child(name), Field{"bytes", "", 0, 1e18}, t.payloads[index]);
   }
@@ -138,7 +120,7 @@ void read_timeline_head(const Json& head, const Cursor& at, Timeline& t) {
   const auto [end, bad] = std::from_chars(hash.data(), hash.data() + hash.size(), t.program_hash);
   if (bad != std::errc() || end != hash.data() + hash.size())
     at.child("program_hash").fail(fmt::format("\"{}\" is not a number", hash));
-  Names names(t.names);
+  Interner names(t.names);
   if (const auto found = head.find("bounds"); found != head.end())
     read_bounds(*found, at.child("bounds"), names, t);
   if (const auto found = head.find("payloads"); found != head.end())

@@ -15,7 +15,9 @@ inline constexpr std::size_t kMostStreams = 256;
 // The index of a name in a list; names that are not in it yet are added.
 class Interner {
  public:
-  explicit Interner(std::vector<std::string>& names) : names_(names) {}
+  explicit Interner(std::vector<std::string>& names) : names_(names) {
+    for (std::size_t i = 0; i < names.size(); ++i) index_.try_emplace(names[i], static_cast<std::int32_t>(i));
+  }
   std::int32_t operator()(const std::string& name) {
     const auto [at, added] = index_.try_emplace(name, static_cast<std::int32_t>(names_.size()));
     if (added) names_.push_back(name);
