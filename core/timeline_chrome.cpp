@@ -22,8 +22,7 @@ Time time_field(const Json& object, const char* key, const Cursor& at) {
   double us = 0;
   const auto found = object.find(key);
   if (found == object.end()) at.fail(fmt::format("the field \"{}\" is missing", key));
-  constexpr double kMost = 2e12;  // 23 days; sums of times stay far from overflow
-  read_value(*found, at.child(key), Field{key, "", 0, kMost}, us);
+  read_value(*found, at.child(key), Field{key, "", 0, kMostUs}, us);
   return Time{std::llround(us * 1e6)};
 }
 

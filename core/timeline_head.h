@@ -11,6 +11,7 @@
 namespace orrery {
 
 inline constexpr std::size_t kMostStreams = 256;
+inline constexpr double kMostUs = 2e12;  // 23 days; sums of times stay far from overflow
 
 // The index of a name in a list; names that are not in it yet are added.
 class Interner {

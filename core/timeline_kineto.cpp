@@ -17,8 +17,6 @@
 namespace orrery {
 namespace {
 
-constexpr double kMostUs = 2e12;  // 23 days; sums of times stay far from overflow
-
 struct Activity {
   std::int32_t device, stream;  // as the trace numbers them
   std::int32_t name, segment;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPUs that this process can use, as the CUDA runtime sees them, and the NCCL that a run would load.
+// The GPUs that this process can use, as the CUDA runtime sees them, and the NCCL beside them.
 //
 //   const Gpus gpus = find_gpus();
 //   if (!gpus.problem.empty()) ...  // "the driver is too old: ..."

@@ -21,7 +21,7 @@ std::string version(int v) {
   return v == 0 ? std::string() : fmt::format("{}.{}", v / 1000, v % 1000 / 10);
 }
 
-// As a run would find it: NCCL is opened when it is needed.
+// Of the NCCL that the dynamic linker finds.
 std::string nccl_version() {
   void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return {};
