@@ -17,17 +17,21 @@ option(ORRERY_LONG_TESTS "Run the tests of more than ten minutes too" OFF)
 option(ORRERY_MPI "Span several hosts by MPI when it is found" ON)
 option(ORRERY_GUI "Build orrery-gui when Qt 6 with Charts and Svg is found" ON)
 option(ORRERY_CUDA "Build what needs the CUDA toolkit when it is found" ON)
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100 CACHE STRING "GPUs that kernels are compiled for; native: those of this machine")
 set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example address,undefined")
 
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 # Costs are doubles whose bits must not depend on the compiler: no fused multiply-add behind our back.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers -ffp-contract=off)
+set(host_only $<COMPILE_LANGUAGE:C,CXX>)
+add_compile_options("$<${host_only}:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-missing-field-initializers;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
 if(ORRERY_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options($<${host_only}:-Werror> "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
 if(ORRERY_SANITIZE)
   add_compile_options(-fsanitize=${ORRERY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two ways of attention, and where heads stand in fused rows [q heads | k heads | v heads]. Internal to
+// kernels/cuda.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/philox.h"
+
+namespace orrery::kernels::cuda {
+
+struct AttentionPlaces {
+  int batch, seq, heads, kv, head;
+  __host__ __device__ std::int64_t width() const { return static_cast<std::int64_t>(heads + 2 * kv) * head; }
+  // Element of a token's row where a query head begins, and the key and value head that it looks at.
+  __device__ std::int64_t q(int h) const { return static_cast<std::int64_t>(h) * head; }
+  __device__ std::int64_t k(int h) const {
+    return static_cast<std::int64_t>(heads + static_cast<std::int64_t>(h) * kv / heads) * head;
+  }
+  __device__ std::int64_t v(int h) const { return k(h) + static_cast<std::int64_t>(kv) * head; }
+};
+inline AttentionPlaces places_of(const reference::AttentionShape& s) {
+  return {static_cast<int>(s.batch), static_cast<int>(s.seq), static_cast<int>(s.heads),
+          static_cast<int>(s.kv), static_cast<int>(s.head)};
+}
+
+// Whether tensor cores serve this shape.
+bool has_flash(DType type, const reference::AttentionShape& s);
+void flash_attention(Stream stream, DType type, const reference::AttentionShape& s, const void* qkv,
+                     void* out, float* lse);
+// `d` has the sums of d_out out: fp32 [batch, heads, seq].
+void flash_attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const void* qkv,
+                          const float* lse, const void* d_out, void* d_qkv, const float* d);
+
+void plain_attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
+                     const void* qkv, void* out, void* softmax, std::uint8_t* mask);
+void plain_attention_grad(Stream stream, DType type, const reference::AttentionShape& s,
+                          const Index* first_sample, const void* qkv, const void* softmax,
+                          const std::uint8_t* mask, const void* d_out, void* d_qkv, const float* d);
+
+}  // namespace orrery::kernels::cuda

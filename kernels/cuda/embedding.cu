@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of a table [rows, width] by token, and their gradient; learned positions likewise. Floor, in elements:
+// embedding 2 tokens width; its gradient reads tokens width and reads and writes a row for each different
+// token; positions 3 rows width, their gradient 1.
+#include "kernels/cuda/element.h"
+#include "kernels/cuda/launch.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+template <class T, int V>
+__global__ void embedding_kernel(std::int64_t tokens, std::int64_t width, std::int64_t first,
+                                 std::int64_t rows, const std::int32_t* ids, const T* table, T* y) {
+  const std::int64_t of_row = width / V;
+  for (std::int64_t i = thread_of_grid(); i < tokens * of_row; i += threads_of_grid()) {
+    const std::int64_t row = ids[i / of_row] - first, column = i % of_row * V;
+    float x[V] = {};
+    if (row >= 0 && row < rows) load(table + row * width + column, x);
+    store(x, y + i * V);
+  }
+}
+
+constexpr int kRows = 16;  // of the table that a block serves: their sums stand in shared memory
+constexpr int kThreads = 256;
+
+// Block (rows of the table, tile of columns): looks through all tokens and sums the gradients of those that
+// are its rows', in their order; then adds each sum to the table's gradient. The tokens are read once by each
+// block, from the second-level cache.
+template <class T, class G>
+__global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64_t first, std::int64_t rows,
+                                      const std::int32_t* ids, const T* dy, G* d_table, bool accumulate) {
+  __shared__ float sums[kRows][kThreads];
+  __shared__ int found[kThreads], of_warps[kThreads / kWarp];  // tokens of this pass, in their order
+  __shared__ unsigned seen;                                    // rows that have any
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
+  const int column = static_cast<int>(blockIdx.y) * kThreads + thread;
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  for (int r = 0; r < kRows; ++r) sums[r][thread] = 0;
+  if (thread == 0) seen = 0;
+  for (std::int64_t pass = 0; pass < tokens; pass += kThreads) {
+    const std::int64_t t = pass + thread;
+    const std::int64_t row = t < tokens ? ids[t] - first - row0 : -1;
+    const bool mine = row >= 0 && row < kRows && row0 + row < rows;
+    const unsigned others = __ballot_sync(kFullMask, mine);
+    if (lane_of_warp() == 0) of_warps[warp] = __popc(others);
+    __syncthreads();
+    int before = __popc(others & ((1U << lane_of_warp()) - 1)), all = 0;
+    for (int w = 0; w < kThreads / kWarp; ++w) {
+      before += w < warp ? of_warps[w] : 0;
+      all += of_warps[w];
+    }
+    if (mine) found[before] = thread << 4 | static_cast<int>(row);
+    __syncthreads();
+    for (int i = 0; i < all; ++i) {
+      const int r = found[i] & (kRows - 1);
+      if (column < width) sums[r][thread] += widen(dy[(pass + (found[i] >> 4)) * width + column]);
+      if (thread == 0) seen |= 1U << r;
+    }
+  }
+  __syncthreads();
+  if (column >= width) return;
+  for (int r = 0; r < kRows; ++r) {
+    if (row0 + r >= rows || (accumulate && (seen >> r & 1) == 0)) continue;
+    G& to = d_table[(row0 + r) * width + column];
+    narrow(accumulate ? widen(to) + sums[r][thread] : sums[r][thread], to);
+  }
+}
+
+template <class T>
+__global__ void positions_kernel(std::int64_t rows, std::int64_t width, std::int64_t seq,
+                                 std::int64_t first_token, const T* table, T* x) {
+  for (std::int64_t i = thread_of_grid(); i < rows * width; i += threads_of_grid()) {
+    const std::int64_t position = (first_token + i / width) % seq;
+    narrow(widen(x[i]) + widen(table[position * width + i % width]), x[i]);
+  }
+}
+
+// A thread for each position that the rows have, and column.
+template <class T, class G>
+__global__ void positions_grad_kernel(std::int64_t rows, std::int64_t width, std::int64_t seq,
+                                      std::int64_t first_token, const T* dy, G* d_table, bool accumulate) {
+  const std::int64_t positions = rows < seq ? rows : seq;
+  for (std::int64_t i = thread_of_grid(); i < positions * width; i += threads_of_grid()) {
+    float sum = 0;
+    for (std::int64_t at = i; at < rows * width; at += seq * width) sum += widen(dy[at]);
+    G& to = d_table[(first_token + i / width) % seq * width + i % width];
+    narrow(accumulate ? widen(to) + sum : sum, to);
+  }
+}
+
+}  // namespace
+
+void embedding(Stream stream, DType type, Index tokens, Index width, Index first, Index rows,
+               const std::int32_t* ids, const void* table, void* y) {
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(takes_vectors<T>(width, {table, y}), [&]<int V>(std::integral_constant<int, V>) {
+      launch(stream, "embedding", {.blocks = strided_blocks(tokens * width / V, 256)}, embedding_kernel<T, V>,
+             tokens, width, first, rows, ids, static_cast<const T*>(table), static_cast<T*>(y));
+    });
+  });
+}
+
+void embedding_grad(Stream stream, DType type, DType gradient, Index tokens, Index width, Index first,
+                    Index rows, const std::int32_t* ids, const void* dy, void* d_table, bool accumulate) {
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    launch(stream, "embedding_grad",
+           {.blocks = cover(rows, kRows), .blocks_y = cover(width, kThreads), .threads = kThreads},
+           embedding_grad_kernel<T, G>, tokens, static_cast<int>(width), first, rows, ids,
+           static_cast<const T*>(dy), static_cast<G*>(d_table), accumulate);
+  });
+}
+
+void positions(Stream stream, DType type, Index rows, Index width, Index seq, Index first_token,
+               const void* table, void* x) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "positions", {.blocks = strided_blocks(rows * width, 256)}, positions_kernel<T>, rows,
+           width, seq, first_token, static_cast<const T*>(table), static_cast<T*>(x));
+  });
+}
+
+void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
+                    Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate) {
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    if (!accumulate) {
+      check(cudaMemsetAsync(d_table, 0, static_cast<std::size_t>(table_rows * width) * sizeof(G), stream),
+            "positions_grad");
+    }
+    launch(stream, "positions_grad", {.blocks = strided_blocks(std::min(rows, seq) * width, 256)},
+           positions_grad_kernel<T, G>, rows, width, seq, first_token, static_cast<const T*>(dy),
+           static_cast<G*>(d_table), accumulate);
+  });
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels on the device, one family a file. Arguments and meaning are those of kernels/cpu/reference.h;
+// tensors are of `type`, gradients of parameters of `gradient` (the same, or fp32), arithmetic is fp32, and a
+// gradient gets one number added from each call: the sum over the call's rows, made first. Nothing here
+// waits, allocates or sums in an order that timing decides: equal inputs give equal bits. Calls throw Error
+// when they cannot be started; what fails later is seen where the stream is waited for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+#include "kernels/cpu/reference.h"
+
+struct CUstream_st;
+
+namespace orrery::kernels::cuda {
+
+using Stream = CUstream_st*;  // cudaStream_t
+
+// Scratch memory of a stream. Every kernel that needs some says how much.
+struct Workspace {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+
+// --- norm.cu ---------------------------------------------------------------------------------------
+void norm(Stream stream, DType type, const reference::NormShape& s, const void* x, const void* w,
+          const void* b, void* y);
+std::size_t norm_grad_workspace(const reference::NormShape& s);
+void norm_grad(Stream stream, DType type, DType gradient, const reference::NormShape& s, const void* x,
+               const void* w, const void* dy, const void* residual, void* dx, void* dw, void* db,
+               bool accumulate, Workspace workspace);
+
+// --- head_norm.cu ----------------------------------------------------------------------------------
+void head_norm(Stream stream, DType type, const reference::HeadNormShape& s, const void* x, const void* w,
+               void* y);
+std::size_t head_norm_grad_workspace(const reference::HeadNormShape& s);
+void head_norm_grad(Stream stream, DType type, DType gradient, const reference::HeadNormShape& s,
+                    const void* x, const void* w, const void* dy, void* dx, void* dw, bool accumulate,
+                    Workspace workspace);
+
+// --- rope.cu ---------------------------------------------------------------------------------------
+// `cosine` and `sine` are fp32 [seq, head / 2].
+struct RopeShape {
+  Index rows, width, heads, head, seq;
+  bool inverse = false;
+};
+void rope(Stream stream, DType type, const RopeShape& s, const float* cosine, const float* sine, void* x);
+
+// --- activation.cu ---------------------------------------------------------------------------------
+void activation(Stream stream, DType type, Index rows, Index width, bool gated, const void* u, void* v);
+void activation_grad(Stream stream, DType type, Index rows, Index width, bool gated, const void* u,
+                     const void* dv, void* du);
+
+// --- residual.cu -----------------------------------------------------------------------------------
+void residual(Stream stream, DType type, Index rows, Index width, const void* x, const void* branch,
+              const void* bias, void* y);
+// With dropout; the number of the micro-batch's first sample is d.first_sample plus what stands at
+// `first_sample`.
+void dropout_residual(Stream stream, DType type, const Dropout& d, const Index* first_sample,
+                      const DroppedRows& s, const void* x, const void* branch, const void* bias, void* y,
+                      std::uint8_t* mask);
+void dropout_grad(Stream stream, DType type, const Dropout& d, Index n, const void* dy,
+                  const std::uint8_t* mask, void* dx);
+std::size_t bias_grad_workspace(Index rows, Index width);
+void bias_grad(Stream stream, DType type, DType gradient, Index rows, Index width, const void* dy, void* db,
+               bool accumulate, Workspace workspace);
+
+// --- embedding.cu ----------------------------------------------------------------------------------
+void embedding(Stream stream, DType type, Index tokens, Index width, Index first, Index rows,
+               const std::int32_t* ids, const void* table, void* y);
+void embedding_grad(Stream stream, DType type, DType gradient, Index tokens, Index width, Index first,
+                    Index rows, const std::int32_t* ids, const void* dy, void* d_table, bool accumulate);
+void positions(Stream stream, DType type, Index rows, Index width, Index seq, Index first_token,
+               const void* table, void* x);
+void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
+                    Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate);
+
+// --- loss.cu ---------------------------------------------------------------------------------------
+// Logits are of `type`, exponentials and probabilities of `kept`: fp32, or the type of logits.
+void loss_max(Stream stream, DType type, const reference::LossShape& s, const void* logits, float* largest);
+void loss_sum(Stream stream, DType type, DType kept, const reference::LossShape& s, const void* logits,
+              const float* largest, const std::int32_t* targets, void* probabilities, float* sums);
+// Adds the loss of all rows to `total`.
+std::size_t loss_workspace(const reference::LossShape& s);
+void loss(Stream stream, DType kept, const reference::LossShape& s, const float* sums, void* probabilities,
+          double* total, Workspace workspace);
+// The gradient of loss times what stands at `loss_scale`, times token_weight.
+void loss_grad(Stream stream, DType type, DType kept, const reference::LossShape& s,
+               const void* probabilities, const std::int32_t* targets, float token_weight,
+               const double* loss_scale, void* d_logits);
+
+// --- optimizer.cu ----------------------------------------------------------------------------------
+// What changes from step to step is read from device memory, so that one graph serves all steps.
+struct StepScalars {
+  double loss_scale = 1;
+  Index first_sample = 0;  // of the step, counted over the whole run
+  float learning_rate = 0;
+  float correct1 = 1, correct2 = 1;  // 1 - beta^step of Adam
+};
+// exec's GradientNorm: nothing is updated when it overflowed.
+struct NormResult {
+  double norm;
+  float factor;
+  std::int32_t overflowed;
+};
+struct AdamConstants {
+  float beta1, beta2, epsilon, decay;
+};
+// The new parameter, and with a master copy the parameter rounded from it. `master` and `norm` may be null.
+void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StepScalars* scalars,
+          const NormResult* norm, Index n, const void* d_parameter, void* parameter, float* master, float* m,
+          float* v);
+void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
+         const float* d_parameter, float* parameter, float* velocity);
+// sum += x; of doubles too.
+void add(Stream stream, DType type, Index n, const void* x, void* sum);
+
+// --- squares.cu ------------------------------------------------------------------------------------
+// Adds to the bins of an exact sum (reference.h), whatever the order.
+void add_squares(Stream stream, DType type, Index n, const void* x, double* bins);
+// Norm of gradients that were scaled, and the factor that brings them to `clip` at most (0: any).
+void norm_finish(Stream stream, const double* bins, float clip, const StepScalars* scalars,
+                 NormResult* result);
+
+// --- attention.cu ----------------------------------------------------------------------------------
+// The sample's number for dropout as in dropout_residual. 16-bit floats with heads of 64 or 128 run on tensor
+// cores, unless dropout acts on scores or they are kept; everything else in plain_attention.cu.
+std::size_t attention_grad_workspace(const reference::AttentionShape& s);
+void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
+               const void* qkv, void* out, void* softmax, std::uint8_t* mask);
+void attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
+                    const void* qkv, const void* out, const void* softmax, const std::uint8_t* mask,
+                    const void* d_out, void* d_qkv, Workspace workspace);
+
+// --- reduce.cu -------------------------------------------------------------------------------------
+// Sum or maximum of `inputs` in their order, beginning with `start` unless it is null; 16-bit floats are
+// summed in fp32 and rounded once. `output` may be one of the inputs.
+inline constexpr std::size_t kMostInputs = 16;
+void reduce(Stream stream, DType type, bool max, std::span<const void* const> inputs, Index n,
+            const void* start, void* output);
+
+}  // namespace orrery::kernels::cuda

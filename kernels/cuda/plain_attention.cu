@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Causal attention for every type, head and mode: a block for each query (backward: also for each key), with
+// its row of scores in shared memory. 4 (backward 10) batch heads seq^2 head / 2 FLOP without tensor cores,
+// which is what fp32 needs; sequences of at most about 25,000 tokens.
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/element.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// What dropout does to scores.
+struct Scores {
+  bool drops;
+  DropoutKey key;
+  int first_head;  // of all tensor ranks' heads
+};
+
+// The number of (sample, head) and query that a block serves.
+struct Item {
+  int sample, head, i;
+  std::int64_t query;  // row of [batch, heads, seq]
+};
+__device__ Item item_of_block(const AttentionPlaces& s) {
+  const std::int64_t query = blockIdx.x;
+  const std::int64_t pair = query / s.seq;
+  return {static_cast<int>(pair / s.heads), static_cast<int>(pair % s.heads), static_cast<int>(query % s.seq),
+          query};
+}
+
+template <class T>
+__device__ float dot(const T* a, const T* b, int n) {
+  float sum = 0;
+  for (int j = 0; j < n; ++j) sum += widen(a[j]) * widen(b[j]);
+  return sum;
+}
+
+// The factor of what is kept of score (query, key): 0 or 1 / (1 - p), or 1 without dropout.
+__device__ float left_of(const Scores& c, const AttentionPlaces& s, const Index* first_sample,
+                         const std::uint8_t* mask, const Item& at, int key) {
+  if (!c.drops) return 1.0F;
+  bool kept = false;
+  if (mask != nullptr) {
+    kept = mask[at.query * s.seq + key] != 0;
+  } else {
+    const std::int64_t row = static_cast<std::int64_t>(c.first_head + at.head) * s.seq + at.i;
+    kept = keep4(c.key, c.key.first_sample + *first_sample + at.sample, row, key / 4 * 4).at[key % 4];
+  }
+  return kept ? c.key.scale : 0.0F;
+}
+
+template <class T>
+__global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first_sample, const T* qkv, T* out,
+                                 float* lse, T* probabilities, std::uint8_t* mask) {
+  auto* const p = dynamic_shared<float>();
+  const Item at = item_of_block(s);
+  const T* const sample = qkv + at.sample * s.seq * s.width();
+  const T* const q = sample + at.i * s.width() + s.q(at.head);
+  const float scale = rsqrtf(static_cast<float>(s.head));
+  const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
+  float most = -3.402823466e38F, sum = 0;
+  for (int j = thread; j < keys; j += kThreads) {
+    p[j] = scale * dot(q, sample + j * s.width() + s.k(at.head), s.head);
+    most = fmaxf(most, p[j]);
+  }
+  most = block_max(most);
+  for (int j = thread; j < keys; j += kThreads) {
+    p[j] = expf(p[j] - most);
+    sum += p[j];
+  }
+  sum = block_sum(sum);
+  if (lse != nullptr && thread == 0) lse[at.query] = most + logf(sum);
+  const std::int64_t copies = static_cast<std::int64_t>(s.batch) * s.heads * s.seq * s.seq;
+  for (int j = thread; j < s.seq; j += kThreads) {
+    float x = j < keys ? p[j] / sum : 0.0F;
+    if (probabilities != nullptr) narrow(x, probabilities[at.query * s.seq + j]);
+    const float left = left_of(c, s, first_sample, nullptr, at, j);
+    if (mask != nullptr) mask[at.query * s.seq + j] = left != 0 ? 1 : 0;
+    x *= left;
+    if (probabilities != nullptr && c.drops) narrow(x, probabilities[copies + at.query * s.seq + j]);
+    if (j < keys) p[j] = x;
+  }
+  __syncthreads();
+  T* const o = out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
+  for (int e = thread; e < s.head; e += kThreads) {
+    float x = 0;
+    for (int j = 0; j < keys; ++j) x += p[j] * widen(sample[j * s.width() + s.v(at.head) + e]);
+    narrow(x, o[e]);
+  }
+}
+
+// What the backward pass has of a query and a key: the probability, what dropout left of it, and the gradient
+// of the score, p (left d_out v - d) scale.
+struct Pair {
+  float left_p, d_score;
+};
+template <class T>
+__device__ Pair pair_of(const AttentionPlaces& s, const Scores& c, const Index* first_sample, const T* sample,
+                        const float* lse, const T* probabilities, const std::uint8_t* mask, const T* d_out,
+                        const float* d, const Item& at, int key) {
+  const float scale = rsqrtf(static_cast<float>(s.head));
+  const T* const row = sample + key * s.width();
+  const float p =
+      probabilities != nullptr
+          ? widen(probabilities[at.query * s.seq + key])
+          : expf(scale * dot(sample + at.i * s.width() + s.q(at.head), row + s.k(at.head), s.head) -
+                 lse[at.query]);
+  const float left = left_of(c, s, first_sample, mask, at, key);
+  const T* const o =
+      d_out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
+  const float dp = dot(o, row + s.v(at.head), s.head);
+  return {left * p, p * (left * dp - d[at.query]) * scale};
+}
+
+template <class T>
+__global__ void query_grad_kernel(AttentionPlaces s, Scores c, const Index* first_sample, const T* qkv,
+                                  const float* lse, const T* probabilities, const std::uint8_t* mask,
+                                  const T* d_out, const float* d, T* d_qkv) {
+  auto* const d_score = dynamic_shared<float>();
+  const Item at = item_of_block(s);
+  const std::int64_t first = at.sample * s.seq * s.width();
+  const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
+  for (int j = thread; j < keys; j += kThreads)
+    d_score[j] = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, j).d_score;
+  __syncthreads();
+  for (int e = thread; e < s.head; e += kThreads) {
+    float x = 0;
+    for (int j = 0; j < keys; ++j) x += d_score[j] * widen(qkv[first + j * s.width() + s.k(at.head) + e]);
+    narrow(x, d_qkv[first + at.i * s.width() + s.q(at.head) + e]);
+  }
+}
+
+// A block for each (sample, key head) and key: the queries of all its heads look at it, in their order. A
+// thread has at most kOfThread elements of the head.
+constexpr int kOfThread = 4;
+
+template <class T>
+__global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_sample, const T* qkv,
+                                const float* lse, const T* probabilities, const std::uint8_t* mask,
+                                const T* d_out, const float* d, T* d_qkv) {
+  auto* const left_p = dynamic_shared<float>();
+  float* const d_score = left_p + s.seq;
+  const int key = static_cast<int>(blockIdx.x % static_cast<unsigned>(s.seq)),
+            thread = static_cast<int>(threadIdx.x);
+  const int pair = static_cast<int>(blockIdx.x / static_cast<unsigned>(s.seq)), shared_by = s.heads / s.kv;
+  const int sample = pair / s.kv, kv = pair % s.kv;
+  const std::int64_t first = sample * s.seq * s.width();
+  float dk[kOfThread] = {}, dv[kOfThread] = {};
+  for (int h = kv * shared_by; h < (kv + 1) * shared_by; ++h) {
+    __syncthreads();
+    for (int i = key + thread; i < s.seq; i += kThreads) {
+      const Item at{sample, h, i, (static_cast<std::int64_t>(sample) * s.heads + h) * s.seq + i};
+      const Pair x = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, key);
+      left_p[i] = x.left_p;
+      d_score[i] = x.d_score;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kOfThread; ++k) {
+      const int e = k * kThreads + thread;
+      if (e >= s.head) continue;
+      for (int i = key; i < s.seq; ++i) {
+        const std::int64_t token = static_cast<std::int64_t>(sample) * s.seq + i;
+        dk[k] += d_score[i] * widen(qkv[token * s.width() + s.q(h) + e]);
+        dv[k] += left_p[i] * widen(d_out[(token * s.heads + h) * s.head + e]);
+      }
+    }
+  }
+  T* const row = d_qkv + first + key * s.width();
+#pragma unroll
+  for (int k = 0; k < kOfThread; ++k) {
+    const int e = k * kThreads + thread;
+    if (e >= s.head) continue;
+    narrow(dk[k], row[s.k(kv * shared_by) + e]);
+    narrow(dv[k], row[s.v(kv * shared_by) + e]);
+  }
+}
+
+Scores scores_of(const reference::AttentionShape& s) {
+  return {s.drops(), key_of(s.dropout), static_cast<int>(s.first_head)};
+}
+
+}  // namespace
+
+void plain_attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
+                     const void* qkv, void* out, void* softmax, std::uint8_t* mask) {
+  with_type(type, [&]<class T>(T) {
+    const Grid grid{.blocks = s.batch * s.heads * s.seq,
+                    .threads = kThreads,
+                    .shared = static_cast<std::size_t>(s.seq) * sizeof(float)};
+    launch(stream, "attention", grid, attention_kernel<T>, places_of(s), scores_of(s), first_sample,
+           static_cast<const T*>(qkv), static_cast<T*>(out),
+           s.materialised ? nullptr : static_cast<float*>(softmax),
+           s.materialised ? static_cast<T*>(softmax) : nullptr, mask);
+  });
+}
+
+void plain_attention_grad(Stream stream, DType type, const reference::AttentionShape& s,
+                          const Index* first_sample, const void* qkv, const void* softmax,
+                          const std::uint8_t* mask, const void* d_out, void* d_qkv, const float* d) {
+  if (s.head > kOfThread * kThreads)
+    throw Error("attention on the device takes heads of at most 512 elements");
+  with_type(type, [&]<class T>(T) {
+    const auto run = [&](auto kernel, std::int64_t blocks, std::int64_t rows) {
+      const Grid grid{.blocks = blocks,
+                      .threads = kThreads,
+                      .shared = static_cast<std::size_t>(rows * s.seq) * sizeof(float)};
+      launch(stream, "attention_grad", grid, kernel, places_of(s), scores_of(s), first_sample,
+             static_cast<const T*>(qkv), s.materialised ? nullptr : static_cast<const float*>(softmax),
+             s.materialised ? static_cast<const T*>(softmax) : nullptr, mask, static_cast<const T*>(d_out), d,
+             static_cast<T*>(d_qkv));
+    };
+    run(query_grad_kernel<T>, s.batch * s.heads * s.seq, 1);
+    run(key_grad_kernel<T>, s.batch * s.kv * s.seq, 2);
+  });
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// y = x + drop(branch (+ bias)) over rows [rows, width], the gradient of dropping, and that of the bias.
+// Floor: 3 rows width elements (x, branch, y) and a byte each for the mask; the gradient of dropping 2 and
+// the mask; that of the bias 1.
+#include "kernels/cuda/columns.h"
+#include "kernels/cuda/philox.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+template <class T, int V>
+__global__ void residual_kernel(std::int64_t items, std::int64_t width, const T* x, const T* branch,
+                                const T* bias, T* y) {
+  for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
+    float sum[V], other[V], b[V] = {};
+    load(x + i * V, sum);
+    load(branch + i * V, other);
+    if (bias != nullptr) load(bias + i * V % width, b);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += other[k] + b[k];
+    store(sum, y + i * V);
+  }
+}
+
+// A thread takes the four columns of one draw.
+template <class T>
+__global__ void dropout_residual_kernel(DropoutKey d, const Index* first_sample, DroppedRows s, const T* x,
+                                        const T* branch, const T* bias, T* y, std::uint8_t* mask) {
+  const std::int64_t of_row = (s.width + 3) / 4;
+  for (std::int64_t i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
+    const std::int64_t row = i / of_row, column = i % of_row * 4, token = s.first_row + row;
+    const Kept kept = keep4(d, d.first_sample + *first_sample + token / s.seq, token % s.seq, column);
+    for (int k = 0; k < 4 && column + k < s.width; ++k) {
+      const std::int64_t at = row * s.width + column + k;
+      const float whole = widen(branch[at]) + (bias != nullptr ? widen(bias[column + k]) : 0.0F);
+      narrow(widen(x[at]) + whole * (kept.at[k] ? d.scale : 0.0F), y[at]);
+      mask[at] = kept.at[k] ? 1 : 0;
+    }
+  }
+}
+
+template <class T>
+__global__ void dropout_grad_kernel(float scale, std::int64_t n, const T* dy, const std::uint8_t* mask,
+                                    T* dx) {
+  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid())
+    narrow(widen(dy[i]) * (mask[i] != 0 ? scale : 0.0F), dx[i]);
+}
+
+constexpr int kRowThreads = 8;  // of a block that share its columns
+
+// Block (tile of columns, part): columns of rows part, + parts, ...
+template <class T>
+__global__ void bias_parts_kernel(std::int64_t rows, int width, const T* dy, float* parts) {
+  __shared__ float of_threads[kRowThreads][kWarp];
+  const int column = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
+  float sum = 0;
+  if (column < width) {
+    for (std::int64_t r = static_cast<std::int64_t>(blockIdx.y) * kRowThreads + threadIdx.y; r < rows;
+         r += static_cast<std::int64_t>(gridDim.y) * kRowThreads)
+      sum += widen(dy[r * width + column]);
+  }
+  of_threads[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width) return;
+  for (int i = 1; i < kRowThreads; ++i) sum += of_threads[i][threadIdx.x];
+  parts[static_cast<std::int64_t>(blockIdx.y) * width + column] = sum;
+}
+
+std::int64_t bias_parts(std::int64_t rows, std::int64_t width) {
+  return parts_of(cover(rows, kRowThreads), width);
+}
+
+}  // namespace
+
+void residual(Stream stream, DType type, Index rows, Index width, const void* x, const void* branch,
+              const void* bias, void* y) {
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(takes_vectors<T>(width, {x, branch, bias, y}),
+                    [&]<int V>(std::integral_constant<int, V>) {
+                      const std::int64_t items = rows * width / V;
+                      launch(stream, "residual", {.blocks = strided_blocks(items, 256)},
+                             residual_kernel<T, V>, items, width, static_cast<const T*>(x),
+                             static_cast<const T*>(branch), static_cast<const T*>(bias), static_cast<T*>(y));
+                    });
+  });
+}
+
+void dropout_residual(Stream stream, DType type, const Dropout& d, const Index* first_sample,
+                      const DroppedRows& s, const void* x, const void* branch, const void* bias, void* y,
+                      std::uint8_t* mask) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "dropout_residual", {.blocks = strided_blocks(s.rows * cover(s.width, 4), 256)},
+           dropout_residual_kernel<T>, key_of(d), first_sample, s, static_cast<const T*>(x),
+           static_cast<const T*>(branch), static_cast<const T*>(bias), static_cast<T*>(y), mask);
+  });
+}
+
+void dropout_grad(Stream stream, DType type, const Dropout& d, Index n, const void* dy,
+                  const std::uint8_t* mask, void* dx) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "dropout_grad", {.blocks = strided_blocks(n, 256)}, dropout_grad_kernel<T>, d.scale(), n,
+           static_cast<const T*>(dy), mask, static_cast<T*>(dx));
+  });
+}
+
+std::size_t bias_grad_workspace(Index rows, Index width) {
+  return static_cast<std::size_t>(bias_parts(rows, width) * width) * sizeof(float);
+}
+
+void bias_grad(Stream stream, DType type, DType gradient, Index rows, Index width, const void* dy, void* db,
+               bool accumulate, Workspace workspace) {
+  auto* const parts = static_cast<float*>(workspace.memory);
+  const std::int64_t n = bias_parts(rows, width);
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    launch(stream, "bias_grad",
+           {.blocks = cover(width, kWarp), .blocks_y = n, .threads = kWarp, .threads_y = kRowThreads},
+           bias_parts_kernel<T>, rows, static_cast<int>(width), static_cast<const T*>(dy), parts);
+    add_columns(stream, n, width, parts, static_cast<G*>(db), accumulate);
+  });
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <exception>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+namespace emulation {
+namespace {
+
+namespace context = boost::context;
+
+struct Barrier {
+  unsigned arrived = 0, passed = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  unsigned lanes = 32;
+  alignas(16) std::byte slots[32][64];
+};
+
+unsigned seed = 1;
+
+// The threads of one block, which run all blocks of the grid one after the other.
+class Threads {
+ public:
+  Threads(const Shape& shape, const std::function<void()>& thread)
+      : shape_(shape),
+        thread_(thread),
+        count_(shape.block.x * shape.block.y),
+        blocks_(std::size_t{shape.grid.x} * shape.grid.y * shape.grid.z),
+        warps_((count_ + 31) / 32),
+        shared(shape.shared) {
+    warps_.back().lanes = count_ - 32 * (static_cast<unsigned>(warps_.size()) - 1);
+    clear_shared();
+  }
+
+  void run() {
+    context::pooled_fixedsize_stack stacks(std::size_t{1} << 16);
+    fibers_.reserve(count_);
+    for (unsigned t = 0; t < count_; ++t) {
+      fibers_.emplace_back(std::allocator_arg, stacks, [this](context::fiber&& back) {
+        back_ = std::move(back);
+        try {
+          while (block_ < blocks_) {
+            thread_();
+            wait(end_, count_);
+          }
+        } catch (const std::exception&) {
+          failure_ = std::current_exception();
+        }
+        ++progress_;
+        return std::move(back_);
+      });
+    }
+    std::minstd_rand random(seed);
+    unsigned left = count_;
+    while (left > 0) {
+      const std::uint64_t before = progress_;
+      const auto first = static_cast<unsigned>(random() % warps_.size());
+      for (unsigned w = 0; w < warps_.size(); ++w)
+        left -= run_warp((first + w) % static_cast<unsigned>(warps_.size()), (random() & 1) != 0);
+      if (progress_ == before) {
+        throw std::runtime_error("block " + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) +
+                                 ": threads wait at a barrier that others do not reach");
+      }
+    }
+  }
+
+  void wait(Barrier& barrier, unsigned expected) {
+    const unsigned passed = barrier.passed;
+    ++progress_;
+    if (++barrier.arrived == expected) {
+      barrier.arrived = 0;
+      ++barrier.passed;
+      if (&barrier == &end_) {
+        ++block_;
+        clear_shared();
+      }
+    }
+    while (barrier.passed == passed) back_ = std::move(back_).resume();
+    place();
+  }
+
+  Warp& warp() { return warps_[self / 32]; }
+
+  unsigned self = 0;  // the thread that runs
+  Barrier block;
+
+ private:
+  // As far ahead of the others as it gets: what lacks a barrier of the block is found out. Returns how many
+  // of its threads ended.
+  unsigned run_warp(unsigned warp, bool down) {
+    const unsigned lanes = warps_[warp].lanes;
+    unsigned ended = 0;
+    for (std::uint64_t before = progress_ - 1; before != progress_;) {
+      before = progress_;
+      for (unsigned i = 0; i < lanes; ++i) {
+        self = 32 * warp + (down ? lanes - 1 - i : i);
+        if (!fibers_[self]) continue;
+        place();
+        fibers_[self] = std::move(fibers_[self]).resume();
+        if (failure_) std::rethrow_exception(failure_);
+        if (!fibers_[self]) ++ended;
+      }
+    }
+    return ended;
+  }
+
+  void place() const {
+    threadIdx = {self % shape_.block.x, self / shape_.block.x, 0};
+    blockDim = shape_.block;
+    gridDim = shape_.grid;
+    const auto b = static_cast<unsigned>(block_ % std::max<std::size_t>(1, blocks_));
+    blockIdx = {b % shape_.grid.x, b / shape_.grid.x % shape_.grid.y, b / shape_.grid.x / shape_.grid.y};
+  }
+  void clear_shared() { std::memset(shared.data(), 0xff, shared.size()); }
+
+  const Shape shape_;
+  const std::function<void()>& thread_;
+  unsigned count_;
+  std::size_t blocks_, block_ = 0;
+  std::vector<Warp> warps_;
+  std::vector<context::fiber> fibers_;
+  context::fiber back_;
+  Barrier end_;
+  std::uint64_t progress_ = 0;
+  std::exception_ptr failure_;
+
+ public:
+  unsigned count() const { return count_; }
+  std::vector<std::byte> shared;
+};
+
+thread_local Threads* now = nullptr;
+
+}  // namespace
+
+void set_seed_of_threads(unsigned value) {
+  seed = value;
+}
+
+void run(const Shape& shape, const std::function<void()>& thread) {
+  Threads threads(shape, thread);
+  now = &threads;
+  threads.run();
+  now = nullptr;
+}
+
+std::byte* dynamic_shared() {
+  return now->shared.data();
+}
+void block_barrier() {
+  now->wait(now->block, now->count());
+}
+void warp_barrier() {
+  now->wait(now->warp().barrier, now->warp().lanes);
+}
+std::byte* warp_slot(unsigned l) {
+  return now->warp().slots[l];
+}
+unsigned lane() {
+  return now->self % 32;
+}
+unsigned lanes() {
+  return now->warp().lanes;
+}
+
+}  // namespace emulation

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels on the device against the reference, for every type, on sizes that do and do not fill vectors,
+// warps and tiles. The same tests run on a GPU and on the emulated device (tests/emulation). fp32 agrees to
+// 1e-5 of a tensor's norm. 16-bit floats: the error against fp32 on the same inputs is at most twice that of
+// the naive computation that rounds every tensor it makes (the rule of flash-attention's tests).
+#include "kernels/cuda/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/kernels/device_memory.h"
+
+namespace orrery::kernels {
+namespace {
+
+constexpr unsigned kSeed = 20261122;
+
+struct Case {
+  DType type, gradient;
+  Index width;
+};
+constexpr Case kCases[] = {{DType::kFloat32, DType::kFloat32, 96},   {DType::kFloat32, DType::kFloat32, 37},
+                           {DType::kBfloat16, DType::kBfloat16, 96}, {DType::kBfloat16, DType::kFloat32, 104},
+                           {DType::kBfloat16, DType::kFloat32, 37},  {DType::kFloat16, DType::kFloat16, 40},
+                           {DType::kFloat16, DType::kFloat32, 37}};
+
+Vector random_vector(Index n, unsigned seed, float size = 1) {
+  std::mt19937 random(kSeed + seed);
+  Vector v(static_cast<std::size_t>(n));
+  for (float& x : v) x = size * (static_cast<float>(random() % 2000001) / 1000000.0F - 1.0F);
+  return v;
+}
+
+Vector rounded(DType type, Vector v) {
+  if (type == DType::kFloat32) return v;
+  std::vector<std::uint16_t> bits(v.size());
+  narrow(type, static_cast<Index>(v.size()), v.data(), bits.data());
+  widen(type, static_cast<Index>(v.size()), bits.data(), v.data());
+  return v;
+}
+
+// |a - b| over |b|, of whole tensors.
+double distance(const Vector& a, const Vector& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double off = 0, all = 1e-30;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    off += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    all += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(off / all);
+}
+
+// `naive`: what computing in the type itself gives.
+void expect_close(const Vector& actual, const Vector& expected, const Vector& naive, const char* what) {
+  const double error = distance(actual, expected);
+  EXPECT_LE(error, std::max(1e-5, 2 * distance(naive, expected))) << what << ", seed " << kSeed;
+}
+void expect_close(DType type, const Vector& actual, const Vector& expected, const char* what) {
+  expect_close(actual, expected, rounded(type, expected), what);
+}
+
+// Inputs on the device and, as they were rounded, here.
+struct Tensor {
+  Tensor(TestDevice& device, DType type_in, Index n, unsigned seed, float size = 1)
+      : type(type_in),
+        values(rounded(type_in, random_vector(n, seed, size))),
+        at(device.put(type_in, values)) {}
+  DType type;
+  Vector values;
+  void* at;
+  const float* data() const { return values.data(); }
+};
+
+class Kernels : public testing::TestWithParam<Case> {
+ protected:
+  TestDevice device;
+  const Case c = GetParam();
+
+  cuda::Workspace workspace(std::size_t bytes) { return {device.allocate(bytes), bytes}; }
+  void* fresh(Index n) { return device.allocate(static_cast<std::size_t>(n) * sizeof(float)); }
+  Vector result(DType type, const void* from, std::size_t n) { return device.get(type, from, n); }
+};
+
+TEST_P(Kernels, NormAndItsGradient) {
+  for (const bool rms : {false, true}) {
+    const reference::NormShape s{300, c.width, rms};
+    const Index n = s.rows * s.width;
+    const Tensor x(device, c.type, n, 1), w(device, c.type, s.width, 2), b(device, c.type, s.width, 3);
+    Vector y(x.values.size());
+    void* const out = fresh(n);
+    cuda::norm(device.stream, c.type, s, x.at, w.at, rms ? nullptr : b.at, out);
+    reference::norm(s, x.data(), w.data(), rms ? nullptr : b.data(), y.data());
+    expect_close(c.type, result(c.type, out, y.size()), y, "norm");
+
+    const Tensor dy(device, c.type, n, 4), residual(device, c.type, n, 5);
+    for (const bool more : {false, true}) {
+      const Tensor dw(device, c.gradient, s.width, 6, 10), db(device, c.gradient, s.width, 7, 10);
+      Vector dx(y.size()), dw_here(dw.values), db_here(db.values);
+      void* const dx_there = fresh(n);
+      cuda::norm_grad(device.stream, c.type, c.gradient, s, x.at, w.at, dy.at, more ? residual.at : nullptr,
+                      dx_there, dw.at, rms ? nullptr : db.at, more, workspace(cuda::norm_grad_workspace(s)));
+      reference::norm_grad(s, x.data(), w.data(), dy.data(), more ? residual.data() : nullptr, dx.data(),
+                           dw_here.data(), rms ? nullptr : db_here.data(), more);
+      expect_close(c.type, result(c.type, dx_there, dx.size()), dx, "norm dx");
+      expect_close(c.gradient, result(c.gradient, dw.at, dw_here.size()), dw_here, "norm dw");
+      if (!rms) expect_close(c.gradient, result(c.gradient, db.at, db_here.size()), db_here, "norm db");
+    }
+  }
+}
+
+TEST_P(Kernels, HeadNormAndItsGradient) {
+  const Index head = c.width < 40 ? 12 : c.width;
+  const reference::HeadNormShape s{21, 8 * head, 4, 2, head};
+  const Index n = s.rows * s.width;
+  const Tensor x(device, c.type, n, 1), w(device, c.type, 2 * head, 2), dy(device, c.type, n, 3);
+  Vector y(x.values.size());
+  void* const out = fresh(n);
+  cuda::head_norm(device.stream, c.type, s, x.at, w.at, out);
+  reference::head_norm(s, x.data(), w.data(), y.data());
+  expect_close(c.type, result(c.type, out, y.size()), y, "head norm");
+  for (const bool accumulate : {false, true}) {
+    const Tensor dw(device, c.gradient, 2 * head, 4, 10);
+    Vector dx(y.size()), dw_here(dw.values);
+    void* const dx_there = fresh(n);
+    cuda::head_norm_grad(device.stream, c.type, c.gradient, s, x.at, w.at, dy.at, dx_there, dw.at, accumulate,
+                         workspace(cuda::head_norm_grad_workspace(s)));
+    reference::head_norm_grad(s, x.data(), w.data(), dy.data(), dx.data(), dw_here.data(), accumulate);
+    expect_close(c.type, result(c.type, dx_there, dx.size()), dx, "head norm dx");
+    expect_close(c.gradient, result(c.gradient, dw.at, dw_here.size()), dw_here, "head norm dw");
+  }
+}
+
+TEST_P(Kernels, RotaryPositionsAndTheirInverse) {
+  const Index head = c.width % 8 == 0 ? 32 : 6;
+  const cuda::RopeShape s{22, 8 * head, 5, head, 11};
+  Vector cosine, sine;
+  for (Index p = 0; p < s.seq; ++p) {
+    for (Index j = 0; j < head / 2; ++j) {
+      const double angle = static_cast<double>(p) *
+                           std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
+      cosine.push_back(static_cast<float>(std::cos(angle)));
+      sine.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+  const float* const cosine_there = device.put(cosine);
+  const float* const sine_there = device.put(sine);
+  for (const bool inverse : {false, true}) {
+    const Tensor x(device, c.type, s.rows * s.width, 1);
+    Vector here(x.values);
+    cuda::RopeShape shape = s;
+    shape.inverse = inverse;
+    cuda::rope(device.stream, c.type, shape, cosine_there, sine_there, x.at);
+    reference::rope(s.rows, s.width, s.heads, s.head, s.seq, inverse, here.data());
+    expect_close(c.type, result(c.type, x.at, here.size()), here, "rope");
+  }
+}
+
+TEST_P(Kernels, ActivationsAndTheirGradients) {
+  constexpr Index kRows = 23;
+  for (const bool gated : {false, true}) {
+    const Index of_u = (gated ? 2 : 1) * kRows * c.width, of_v = kRows * c.width;
+    const Tensor u(device, c.type, of_u, 1, 4), dv(device, c.type, of_v, 2);
+    Vector v(static_cast<std::size_t>(of_v)), du(static_cast<std::size_t>(of_u));
+    void *const v_there = fresh(of_v), *const du_there = fresh(of_u);
+    cuda::activation(device.stream, c.type, kRows, c.width, gated, u.at, v_there);
+    cuda::activation_grad(device.stream, c.type, kRows, c.width, gated, u.at, dv.at, du_there);
+    reference::activation(kRows, c.width, gated, u.data(), v.data());
+    reference::activation_grad(kRows, c.width, gated, u.data(), dv.data(), du.data());
+    expect_close(c.type, result(c.type, v_there, v.size()), v, "activation");
+    expect_close(c.type, result(c.type, du_there, du.size()), du, "activation gradient");
+  }
+}
+
+TEST_P(Kernels, ResidualsWithAndWithoutDropout) {
+  constexpr Index kRows = 24;
+  const Index n = kRows * c.width;
+  const Tensor x(device, c.type, n, 1), branch(device, c.type, n, 2), bias(device, c.type, c.width, 3);
+  Vector y(x.values.size());
+  void* const out = fresh(n);
+  for (const bool has_bias : {false, true}) {
+    cuda::residual(device.stream, c.type, kRows, c.width, x.at, branch.at, has_bias ? bias.at : nullptr, out);
+    reference::residual(kRows, c.width, x.data(), branch.data(), has_bias ? bias.data() : nullptr, y.data());
+    expect_close(c.type, result(c.type, out, y.size()), y, "residual");
+  }
+
+  // The first sample comes in two parts: from the op, and from the step.
+  Dropout d{.probability = 0.3, .seed = 0x1234567890abcdef, .site = 9, .first_sample = 1000};
+  const DroppedRows s{kRows, c.width, 6, 12};
+  std::vector<std::uint8_t> mask(y.size());
+  auto* const mask_there = static_cast<std::uint8_t*>(device.allocate(y.size()));
+  const Index* const step = device.put(std::vector<Index>{5'000'000'000});
+  cuda::dropout_residual(device.stream, c.type, d, step, s, x.at, branch.at, bias.at, out, mask_there);
+  d.first_sample += 5'000'000'000;
+  dropout_residual(d, s, x.data(), branch.data(), bias.data(), y.data(), mask.data());
+  expect_close(c.type, result(c.type, out, y.size()), y, "dropout");
+  EXPECT_EQ(device.get<std::uint8_t>(mask_there, mask.size()), mask);
+  cuda::dropout_grad(device.stream, c.type, d, n, x.at, mask_there, out);
+  dropout_grad(d, n, x.data(), mask.data(), y.data());
+  expect_close(c.type, result(c.type, out, y.size()), y, "dropout gradient");
+}
+
+TEST_P(Kernels, BiasGradients) {
+  constexpr Index kRows = 2100;
+  const Tensor dy(device, c.type, kRows * c.width, 1);
+  for (const bool accumulate : {false, true}) {
+    const Tensor db(device, c.gradient, c.width, 2, 10);
+    Vector here(db.values);
+    cuda::bias_grad(device.stream, c.type, c.gradient, kRows, c.width, dy.at, db.at, accumulate,
+                    workspace(cuda::bias_grad_workspace(kRows, c.width)));
+    reference::bias_grad(kRows, c.width, dy.data(), here.data(), accumulate);
+    expect_close(c.gradient, result(c.gradient, db.at, here.size()), here, "bias gradient");
+  }
+}
+
+TEST_P(Kernels, EmbeddingsOfThisRanksRows) {
+  constexpr Index kTokens = 700, kRows = 45, kFirst = 45;
+  std::mt19937 random(kSeed);
+  std::vector<std::int32_t> ids(kTokens);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % 3 == 0 ? 50 : random() % 135);
+  const std::int32_t* const ids_there = device.put(ids);
+  const Tensor table(device, c.type, kRows * c.width, 1), dy(device, c.type, kTokens * c.width, 2);
+  Vector y(dy.values.size());
+  void* const out = fresh(kTokens * c.width);
+  cuda::embedding(device.stream, c.type, kTokens, c.width, kFirst, kRows, ids_there, table.at, out);
+  reference::embedding(kTokens, c.width, kFirst, kRows, ids.data(), table.data(), y.data());
+  EXPECT_EQ(result(c.type, out, y.size()), y);
+  for (const bool accumulate : {false, true}) {
+    const Tensor d_table(device, c.gradient, kRows * c.width, 3);
+    Vector here(d_table.values);
+    cuda::embedding_grad(device.stream, c.type, c.gradient, kTokens, c.width, kFirst, kRows, ids_there, dy.at,
+                         d_table.at, accumulate);
+    reference::embedding_grad(kTokens, c.width, kFirst, kRows, ids.data(), dy.data(), here.data(),
+                              accumulate);
+    expect_close(c.gradient, result(c.gradient, d_table.at, here.size()), here, "embedding gradient");
+  }
+}
+
+TEST_P(Kernels, LearnedPositions) {
+  constexpr Index kSeq = 10, kTable = 16;
+  for (const Index rows : {Index{5}, Index{30}}) {  // half a sample, three samples
+    const Index first = rows == 5 ? 5 : 0, n = rows * c.width;
+    const Tensor table(device, c.type, kTable * c.width, 1), x(device, c.type, n, 2),
+        dy(device, c.type, n, 3);
+    Vector here(x.values);
+    cuda::positions(device.stream, c.type, rows, c.width, kSeq, first, table.at, x.at);
+    reference::positions(rows, c.width, kSeq, first, table.data(), here.data());
+    expect_close(c.type, result(c.type, x.at, here.size()), here, "positions");
+    for (const bool accumulate : {false, true}) {
+      const Tensor d_table(device, c.gradient, kTable * c.width, 4);
+      Vector grad(d_table.values);
+      cuda::positions_grad(device.stream, c.type, c.gradient, rows, c.width, kSeq, first, kTable, dy.at,
+                           d_table.at, accumulate);
+      reference::positions_grad(rows, c.width, kSeq, first, kTable, dy.data(), grad.data(), accumulate);
+      expect_close(c.gradient, result(c.gradient, d_table.at, grad.size()), grad, "positions gradient");
+    }
+  }
+}
+
+// The second of three ranks, and the last, whose end is padding.
+TEST_P(Kernels, LossOverAPartOfTheVocabulary) {
+  for (const Index first : {c.width, 2 * c.width}) {
+    const reference::LossShape s{19, c.width, first, 3 * c.width - 5};
+    const Index n = s.rows * s.columns;
+    std::mt19937 random(kSeed);
+    std::vector<std::int32_t> targets(static_cast<std::size_t>(s.rows));
+    for (auto& t : targets) t = static_cast<std::int32_t>(random() % static_cast<unsigned>(s.vocab));
+    const std::int32_t* const targets_there = device.put(targets);
+    const Tensor logits(device, c.type, n, 1, 5);
+    const DType kept = c.gradient;  // fp32, or the type of logits
+    Vector largest(targets.size()), sums(2 * targets.size()), p(logits.values.size()), d(p.size());
+    auto* const largest_there = static_cast<float*>(fresh(s.rows));
+    auto* const sums_there = static_cast<float*>(fresh(2 * s.rows));
+    auto* const total = device.put(std::vector<double>{0.5});
+    const double* const scale = device.put(std::vector<double>{1024.0});
+    void *const p_there = fresh(n), *const d_there = fresh(n);
+    cuda::loss_max(device.stream, c.type, s, logits.at, largest_there);
+    cuda::loss_sum(device.stream, c.type, kept, s, logits.at, largest_there, targets_there, p_there,
+                   sums_there);
+    reference::loss_max(s, logits.data(), largest.data());
+    reference::loss_sum(s, logits.data(), largest.data(), targets.data(), p.data(), sums.data());
+    EXPECT_EQ(device.get<float>(largest_there, largest.size()), largest);
+    expect_close(DType::kFloat32, device.get<float>(sums_there, sums.size()), sums, "sums");
+    cuda::loss(device.stream, kept, s, sums_there, p_there, total, workspace(cuda::loss_workspace(s)));
+    const Vector exponentials = rounded(kept, p);
+    const double expected = 0.5 + reference::loss(s, sums.data(), p.data());
+    Vector naive(exponentials);
+    for (std::size_t i = 0; i < naive.size(); ++i)
+      naive[i] /= sums[i / static_cast<std::size_t>(s.columns) * 2];
+    EXPECT_NEAR(device.get<double>(total, 1)[0], expected, 1e-5 * std::abs(expected));
+    expect_close(result(kept, p_there, p.size()), p, rounded(kept, naive), "probabilities");
+    const Vector probabilities = result(kept, p_there, p.size());
+    cuda::loss_grad(device.stream, c.type, kept, s, p_there, targets_there, 0.25F, scale, d_there);
+    reference::loss_grad(s, probabilities.data(), targets.data(), 256.0F, d.data());
+    expect_close(c.type, result(c.type, d_there, d.size()), d, "loss gradient");
+  }
+}
+
+TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
+  const Index n = 7 * c.width;
+  const auto size = static_cast<std::size_t>(n);
+  const reference::Adam adam{
+      .lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .decay = 0.1F, .step = 3, .scale = 0.5F};
+  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon, adam.decay};
+  const auto* const scalars =
+      device.put(std::vector<cuda::StepScalars>{{.learning_rate = adam.lr,
+                                                 .correct1 = 1 - std::pow(adam.beta1, 3.0F),
+                                                 .correct2 = 1 - std::pow(adam.beta2, 3.0F)}});
+  for (const bool has_master : {false, true}) {
+    for (const bool overflowed : {false, true}) {
+      const Tensor g(device, c.gradient, n, 1), p(device, c.type, n, 2);
+      Vector master(p.values), m = random_vector(n, 3), v = random_vector(n, 4);
+      for (float& x : v) x = std::abs(x);
+      float *const master_there = device.put(master), *const m_there = device.put(m),
+                   *const v_there = device.put(v);
+      const auto* const norm = device.put(std::vector<cuda::NormResult>{{1, adam.scale, overflowed ? 1 : 0}});
+      cuda::adam(device.stream, c.type, c.gradient, constants, scalars, norm, n, g.at, p.at,
+                 has_master ? master_there : nullptr, m_there, v_there);
+      if (!overflowed) reference::adam(adam, n, g.data(), master.data(), m.data(), v.data());
+      expect_close(c.type, result(c.type, p.at, size), master, "parameter");
+      expect_close(DType::kFloat32, device.get<float>(m_there, size), m, "first moment");
+      expect_close(DType::kFloat32, device.get<float>(v_there, size), v, "second moment");
+      if (has_master)
+        expect_close(DType::kFloat32, device.get<float>(master_there, size), master, "master copy");
+    }
+  }
+}
+
+TEST_P(Kernels, SumsAndSgd) {
+  const Index n = 5 * c.width;
+  const Tensor x(device, c.type, n, 1), sum(device, c.type, n, 2);
+  Vector here(sum.values);
+  cuda::add(device.stream, c.type, n, x.at, sum.at);
+  pointwise().add(n, x.data(), here.data());
+  expect_close(c.type, result(c.type, sum.at, here.size()), here, "sum");
+
+  const std::vector<double> a{1, 2, 3}, b{1e16, -2, 0.5};
+  auto* const total = device.put(b);
+  cuda::add(device.stream, DType::kFloat64, 3, device.put(a), total);
+  EXPECT_EQ(device.get<double>(total, 3), (std::vector<double>{1e16 + 1, 0, 3.5}));
+
+  Vector g = random_vector(n, 3), p = random_vector(n, 4), velocity = random_vector(n, 5);
+  float *const p_there = device.put(p), *const velocity_there = device.put(velocity);
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.learning_rate = 0.1F}});
+  cuda::sgd(device.stream, 0.9F, scalars, nullptr, n, device.put(g), p_there, velocity_there);
+  reference::sgd({0.1F, 0.9F}, n, g.data(), p.data(), velocity.data());
+  expect_close(DType::kFloat32, device.get<float>(p_there, p.size()), p, "sgd");
+  expect_close(DType::kFloat32, device.get<float>(velocity_there, p.size()), velocity, "velocity");
+}
+
+// To the last bit, whatever the blocks; and nothing finite hides what is not.
+TEST_P(Kernels, SquaresAddUpExactly) {
+  const auto sum_of = [&](const Vector& v) {
+    auto* const bins = device.put(std::vector<double>(reference::kSquareBins, 0.0));
+    cuda::add_squares(device.stream, c.gradient, static_cast<Index>(v.size()), device.put(c.gradient, v),
+                      bins);
+    return bins;
+  };
+  Vector v = random_vector(9000, 1);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] *= std::ldexp(1.0F, -static_cast<int>(i % 13));
+  v = rounded(c.gradient, v);
+  std::vector<double> here(reference::kSquareBins, 0.0);
+  reference::add_squares(static_cast<Index>(v.size()), v.data(), here.data());
+  EXPECT_EQ(reference::sum_of_bins(device.get<double>(sum_of(v), here.size()).data()),
+            reference::sum_of_bins(here.data()));
+
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.loss_scale = 4}});
+  auto* const finished = static_cast<cuda::NormResult*>(device.allocate(sizeof(cuda::NormResult)));
+  const double norm = std::sqrt(reference::sum_of_bins(here.data())) / 4;
+  cuda::norm_finish(device.stream, sum_of(v), 2.0F, scalars, finished);
+  const auto result = device.get<cuda::NormResult>(finished, 1)[0];
+  EXPECT_EQ(result.norm, norm);
+  EXPECT_EQ(result.factor, static_cast<float>(2.0 / (norm + 1e-6) / 4));
+  EXPECT_EQ(result.overflowed, 0);
+  for (const float bad : {INFINITY, NAN}) {
+    v[4321] = bad;
+    cuda::norm_finish(device.stream, sum_of(v), 2.0F, scalars, finished);
+    EXPECT_EQ(device.get<cuda::NormResult>(finished, 1)[0].overflowed, 1);
+  }
+}
+
+TEST_P(Kernels, ReductionsInTheOrderOfRanks) {
+  const Index n = c.width;
+  const Tensor a(device, c.type, n, 1, 1000), b(device, c.type, n, 2), d(device, c.type, n, 3, 100);
+  const std::array<const void*, 3> inputs{a.at, b.at, d.at};
+  void* const out = fresh(n);
+  Vector sum(a.values), started(a.values), most(a.values);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    sum[i] = (a.values[i] + b.values[i]) + d.values[i];
+    started[i] = ((b.values[i] + a.values[i]) + b.values[i]) + d.values[i];
+    most[i] = std::max({a.values[i], b.values[i], d.values[i]});
+  }
+  cuda::reduce(device.stream, c.type, false, inputs, n, nullptr, out);
+  EXPECT_EQ(result(c.type, out, sum.size()), rounded(c.type, sum));
+  cuda::reduce(device.stream, c.type, true, inputs, n, nullptr, out);
+  EXPECT_EQ(result(c.type, out, most.size()), most);
+  cuda::reduce(device.stream, c.type, false, inputs, n, b.at, const_cast<void*>(a.at));  // in place
+  EXPECT_EQ(result(c.type, a.at, started.size()), rounded(c.type, started));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Kernels, testing::ValuesIn(kCases), [](const auto& of) {
+  const auto name = [](DType type) {
+    return type == DType::kFloat32 ? "fp32" : type == DType::kFloat16 ? "fp16" : "bf16";
+  };
+  return std::string(name(of.param.type)) + "_gradients_" + name(of.param.gradient) + "_width_" +
+         std::to_string(of.param.width);
+});
+
+// --- attention -------------------------------------------------------------------------------------
+
+struct AttentionCase {
+  const char* name;
+  DType type;
+  reference::AttentionShape shape;
+};
+constexpr Dropout kDrops{.probability = 0.25, .seed = 77, .site = 4, .first_sample = 2};
+const AttentionCase kAttentions[] = {
+    {"fp32", DType::kFloat32, {2, 37, 4, 2, 24}},
+    {"fp32_dropout", DType::kFloat32, {1, 37, 4, 2, 24, false, 4, kDrops}},
+    {"fp32_materialised", DType::kFloat32, {1, 37, 4, 2, 24, true}},
+    {"fp32_materialised_dropout", DType::kFloat32, {1, 37, 4, 2, 24, true, 4, kDrops}},
+    {"bf16_materialised_dropout", DType::kBfloat16, {1, 37, 4, 2, 24, true, 4, kDrops}},
+    {"bf16_plain", DType::kBfloat16, {2, 37, 2, 2, 40}},
+    {"bf16_flash_64", DType::kBfloat16, {2, 200, 2, 2, 64}},
+    {"bf16_flash_64_one_tile", DType::kBfloat16, {1, 9, 1, 1, 64}},
+    {"bf16_flash_128_grouped", DType::kBfloat16, {1, 256, 4, 2, 128}},
+    {"fp16_flash_64_grouped", DType::kFloat16, {1, 129, 4, 1, 64}},
+    {"fp16_flash_128", DType::kFloat16, {1, 65, 2, 2, 128}},
+};
+
+class Attention : public testing::TestWithParam<AttentionCase> {};
+
+// Scores, probabilities and their gradients rounded to the type, as computing in it does.
+struct Naive {
+  Vector out, d_qkv;
+};
+Naive naive_attention(DType type, const reference::AttentionShape& s, const Vector& qkv,
+                      const Vector& d_out) {
+  const auto r = [&](double x) { return rounded(type, {static_cast<float>(x)})[0]; };
+  Naive n{Vector(d_out.size()), Vector(qkv.size())};
+  Vector& d = n.d_qkv;
+  const Index width = s.width();
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  for (Index b = 0; b < s.batch; ++b) {
+    for (Index h = 0; h < s.heads; ++h) {
+      const Index kv = h * s.kv / s.heads;
+      const auto at = [&](Index token, Index of, Index e) {
+        return static_cast<std::size_t>((b * s.seq + token) * width + of * s.head + e);
+      };
+      const Index k = s.heads + kv, v = s.heads + s.kv + kv;
+      for (Index i = 0; i < s.seq; ++i) {
+        Vector p(static_cast<std::size_t>(i + 1)), dp(p.size());
+        const auto o = static_cast<std::size_t>(((b * s.seq + i) * s.heads + h) * s.head);
+        double largest = -1e30, sum = 0, dot = 0;
+        for (Index j = 0; j <= i; ++j) {
+          double x = 0, y = 0;
+          for (Index e = 0; e < s.head; ++e) {
+            x += static_cast<double>(qkv[at(i, h, e)]) * qkv[at(j, k, e)];
+            y += static_cast<double>(d_out[o + static_cast<std::size_t>(e)]) * qkv[at(j, v, e)];
+          }
+          p[static_cast<std::size_t>(j)] = r(x * scale);
+          dp[static_cast<std::size_t>(j)] = r(y);
+          largest = std::max(largest, static_cast<double>(p[static_cast<std::size_t>(j)]));
+        }
+        for (float& x : p) sum += x = std::exp(x - static_cast<float>(largest));
+        for (float& x : p) x = r(x / sum);
+        for (Index e = 0; e < s.head; ++e) {
+          double x = 0;
+          for (Index j = 0; j <= i; ++j)
+            x += static_cast<double>(p[static_cast<std::size_t>(j)]) * qkv[at(j, v, e)];
+          n.out[o + static_cast<std::size_t>(e)] = r(x);
+        }
+        for (std::size_t j = 0; j < p.size(); ++j) dot += static_cast<double>(p[j]) * dp[j];
+        for (Index j = 0; j <= i; ++j) {
+          const float pj = p[static_cast<std::size_t>(j)];
+          const float ds = r(pj * (dp[static_cast<std::size_t>(j)] - dot) * scale);
+          for (Index e = 0; e < s.head; ++e) {
+            d[at(i, h, e)] += ds * qkv[at(j, k, e)];
+            d[at(j, k, e)] += ds * qkv[at(i, h, e)];
+            d[at(j, v, e)] += pj * d_out[o + static_cast<std::size_t>(e)];
+          }
+        }
+      }
+    }
+  }
+  d = rounded(type, d);
+  return n;
+}
+
+TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
+  const auto& [name, type, shape] = GetParam();
+  TestDevice device;
+  reference::AttentionShape s = shape;
+  const Index tokens = s.batch * s.seq, n_qkv = tokens * s.width(), n_out = tokens * s.heads * s.head;
+  const Index scores = s.batch * s.heads * s.seq * s.seq;
+  const auto n_softmax =
+      static_cast<std::size_t>(s.materialised ? (s.drops() ? 2 : 1) * scores : s.batch * s.heads * s.seq);
+  const DType softmax_type = s.materialised ? type : DType::kFloat32;
+  const Tensor qkv(device, type, n_qkv, 1, 2), d_out(device, type, n_out, 2);
+  const Index* const step = device.put(std::vector<Index>{40});
+  void* const out = device.allocate(static_cast<std::size_t>(n_out) * 4);
+  void *const softmax = device.allocate(n_softmax * 4), *const d_qkv = device.allocate(
+                                                            static_cast<std::size_t>(n_qkv) * 4);
+  const bool masks = s.materialised && s.drops();
+  auto* const mask =
+      masks ? static_cast<std::uint8_t*>(device.allocate(static_cast<std::size_t>(scores))) : nullptr;
+  const std::size_t bytes = cuda::attention_grad_workspace(s);
+  cuda::attention(device.stream, type, s, step, qkv.at, out, softmax, mask);
+  cuda::attention_grad(device.stream, type, s, step, qkv.at, out, softmax, mask, d_out.at, d_qkv,
+                       {device.allocate(bytes), bytes});
+
+  s.dropout.first_sample += 40;
+  Vector out_here(static_cast<std::size_t>(n_out)), softmax_here(n_softmax),
+      d_here(static_cast<std::size_t>(n_qkv));
+  std::vector<std::uint8_t> mask_here(static_cast<std::size_t>(scores));
+  reference::attention(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data());
+  reference::attention_grad(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data(),
+                            d_out.data(), d_here.data());
+  const bool half = is_half(type);
+  const Naive naive = half && !s.drops() ? naive_attention(type, s, qkv.values, d_out.values) : Naive{};
+  const auto close = [&](const Vector& actual, const Vector& expected, const Vector& of_naive,
+                         const char* what) {
+    if (!of_naive.empty()) return expect_close(actual, expected, of_naive, what);
+    EXPECT_LE(distance(actual, expected), half ? 0.01 : 1e-5) << what;
+  };
+  close(device.get(type, out, out_here.size()), out_here, naive.out, "out");
+  expect_close(softmax_type, device.get(softmax_type, softmax, n_softmax), softmax_here, "softmax");
+  if (masks) {
+    EXPECT_EQ(device.get<std::uint8_t>(mask, mask_here.size()), mask_here);
+  }
+  close(device.get(type, d_qkv, d_here.size()), d_here, naive.d_qkv, "d_qkv");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(kAttentions),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+}  // namespace
+}  // namespace orrery::kernels
