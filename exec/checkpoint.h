@@ -104,7 +104,7 @@ void describe(V& v, CheckpointIndex& c) {
 struct UnitMemory {
   const void* parameters;
   DType type;
-  float* moments;
+  const float* moments;
 };
 
 // Arrays of state of each parameter, in fp32 whatever the plan computes in: itself, and its moments. So a

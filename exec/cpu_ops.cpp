@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "exec/gradient_norm.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
@@ -56,7 +57,7 @@ void update(const OpArguments& a) {
   ref::Adam adam = a.adam;
   if (norm != nullptr) adam.scale = norm->factor;
   if (a.precision == Precision::kSgd)
-    return fast.sgd({adam.lr, 0.9F, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
+    return fast.sgd({adam.lr, adam.beta1, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
   const bool has_master = bytes_per_parameter(a.precision).master > 0;
   float* const parameter = has_master ? a.out[1] : a.out[0];
   float* const moments = has_master ? a.out[1] + n : a.out[1];

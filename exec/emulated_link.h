@@ -2,7 +2,8 @@
 //
 // A communicator with a slower link than the machine's: every call lasts at least as long as a ring over
 // links of this bandwidth and latency would take, and what a rank sends at the same time shares its link
-// evenly, as does what it receives; a collective does both. With it a laptop runs what a cluster's network would do to a plan.
+// evenly, as does what it receives; a collective does both. With it a laptop runs what a cluster's network
+// would do to a plan.
 #pragma once
 
 #include <memory>

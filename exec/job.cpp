@@ -65,14 +65,14 @@ Timeline make_timeline(const program::Program& program, const AllMeasured& measu
 }  // namespace
 
 Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-         Communicator& communicator, Abort& abort)
+         const ExecutorFactory& make, Communicator& communicator, Abort& abort)
     : program_(program),
       options_(options),
       exchange_(communicator, rank, program.binding.ranks()),
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
-      rank_(program, options, data, options.validation, rank, link_ ? *link_ : communicator, abort),
+      rank_(program, options, data, options.validation, rank, make, link_ ? *link_ : communicator, abort),
       watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps) : nullptr) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
@@ -182,7 +182,7 @@ void Job::collect(RunResult& result) {
   const auto n = static_cast<std::size_t>(exchange_.ranks());
   AllMeasured measured(exchange_.rank() == 0 ? n : 0);
   for (std::size_t s = 0; s < program::kStreamCount; ++s) {
-    std::vector<Measured>& mine = rank_.measured[s];
+    std::vector<Measured>& mine = rank_.executor().measured[s];
     for (Measured& m : mine) {
       for (Clock::time_point* t : {&m.start, &m.active, &m.end}) *t += clock_offset_;
     }

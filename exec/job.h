@@ -17,7 +17,7 @@ class Job {
  public:
   // `data` must outlive it.
   Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-      Communicator& communicator, Abort& abort);
+      const ExecutorFactory& make, Communicator& communicator, Abort& abort);
 
   // Until the last step is done. Returns the run's result on rank 0; elsewhere only the first step.
   RunResult run(const std::optional<RestoredState>& restored);

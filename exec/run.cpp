@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "exec/checkpoint.h"
+#include "exec/cpu_executor.h"
 #include "exec/data.h"
 #include "exec/job.h"
 #include "exec/logical.h"
@@ -67,6 +68,11 @@ std::optional<RestoredState> restore(const program::Program& program, const RunO
   return restored;
 }
 
+std::unique_ptr<Executor> on_processor(const Placement& place, const RunOptions& options,
+                                       Communicator& communicator, Abort& abort) {
+  return std::make_unique<CpuExecutor>(place, options, communicator, abort);
+}
+
 // The data of `options`, or the built-in corpus, which `built_in` keeps.
 const Dataset& data_of(const RunOptions& options, const Model& model, std::unique_ptr<Dataset>& built_in) {
   if (options.data != nullptr) return *options.data;
@@ -93,7 +99,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
         try {
           const auto rank = static_cast<std::int64_t>(r);
           const auto communicator = world.communicator(rank);
-          Job job(program, options, data, rank, *communicator, world.abort());
+          Job job(program, options, data, rank, on_processor, *communicator, world.abort());
           RunResult of_rank = job.run(restored);
           gradients[r] = std::move(job.gradients());
           parameters[r] = std::move(job.parameters());
@@ -121,7 +127,7 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     const Dataset& data = data_of(options, program.model, built_in);
     std::vector<std::string> passed_over;
     const std::optional<RestoredState> restored = restore(program, options, passed_over);
-    RunResult result = Job(program, options, data, rank, communicator, abort).run(restored);
+    RunResult result = Job(program, options, data, rank, on_processor, communicator, abort).run(restored);
     result.passed_over = std::move(passed_over);
     return result;
   } catch (const std::exception& e) {

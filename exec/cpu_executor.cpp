@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/cpu_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace orrery::exec {
+
+using program::Group;
+using program::Op;
+using program::OpKind;
+using program::Ref;
+using program::Stream;
+
+namespace {
+
+constexpr Stream kHelperStreams[] = {program::kTp,   program::kDp,       program::kSend,
+                                     program::kRecv, program::kGradSend, program::kGradRecv};
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Communicator& communicator,
+                         Abort& abort)
+    : place_(place),
+      class_(place.rank_class),
+      options_(options),
+      communicator_(communicator),
+      abort_(abort),
+      arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
+      ops_of_(class_.segments.size()),
+      staging_(class_, place.program.model) {
+  for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
+    groups_[static_cast<std::size_t>(g)] = communicator.open(place.program.binding.members(g, place.rank));
+  for (std::size_t s = 0; s < class_.segments.size(); ++s) {
+    const auto& ops = class_.segments[s].ops;
+    for (std::size_t i = 0; i < ops.size(); ++i)
+      ops_of_[s][ops[i].stream].push_back(static_cast<std::int32_t>(i));
+  }
+  if (const auto slow = options.slow.find(place.rank); slow != options.slow.end()) slow_ = slow->second;
+  start_threads();
+}
+
+CpuExecutor::~CpuExecutor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+}
+
+// --- memory ----------------------------------------------------------------------------------------
+
+// A pointer to floats whatever the type: most are.
+float* CpuExecutor::pointer(const Ref& r, std::int32_t micro_batch) const {
+  return reinterpret_cast<float*>(arena_ + place_.offset(r, micro_batch));
+}
+
+void CpuExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
+  std::copy(from.begin(), from.end(), arena_ + offset);
+}
+void CpuExecutor::read(std::int64_t offset, std::span<std::byte> to) {
+  std::copy_n(arena_ + offset, to.size(), to.begin());
+}
+void CpuExecutor::clear() {
+  std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_peak.value));
+}
+const std::byte* CpuExecutor::view(std::int64_t offset, std::size_t, std::vector<std::byte>&) {
+  return arena_ + offset;
+}
+
+// --- streams ---------------------------------------------------------------------------------------
+
+void CpuExecutor::start_threads() {
+  std::array<std::size_t, program::kStreamCount> ops{};
+  for (const program::Step& step : class_.steps) {
+    const auto& by_stream = ops_of_[static_cast<std::size_t>(step.segment)];
+    for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
+  }
+  for (std::size_t s = 0; s < ops.size(); ++s) measured[s].reserve(ops[s]);
+  for (const Stream stream : kHelperStreams) {
+    if (ops[stream] > 0) threads_.emplace_back([this, stream] { serve(stream); });
+  }
+}
+
+void CpuExecutor::serve(Stream stream) {
+  for (std::int64_t served = 0;; ++served) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || runs_ > served; });
+      if (stop_) return;
+    }
+    try {
+      walk(stream);
+    } catch (const std::exception& e) {
+      abort_.raise(fmt::format("rank {}: {}", place_.rank, e.what()));
+    }
+    const std::lock_guard lock(mutex_);
+    --busy_;
+    changed_.notify_all();
+  }
+}
+
+double CpuExecutor::run(const Pass& pass) {
+  waited_ = {};
+  if (pass.measured) {
+    for (auto& m : measured) m.clear();
+  }
+  for (auto& done : done_) done.store(0);
+  for (auto& wanted : wanted_) wanted.store(kNobody);
+  {
+    const std::lock_guard lock(mutex_);
+    pass_ = &pass;
+    ++runs_;
+    busy_ = static_cast<int>(threads_.size());
+  }
+  changed_.notify_all();
+  std::exception_ptr failure;
+  try {
+    walk(program::kCompute);
+  } catch (const std::exception& e) {
+    abort_.raise(fmt::format("rank {}: {}", place_.rank, e.what()));
+    failure = std::current_exception();
+  }
+  {
+    // The threads end with their own waits: at the latest at their deadline.
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return busy_ == 0; });
+  }
+  if (failure) std::rethrow_exception(failure);
+  abort_.check();
+  return std::chrono::duration<double>(waited_).count();
+}
+
+void CpuExecutor::walk(Stream stream) {
+  const Pass& pass = *pass_;
+  Counts base{};
+  for (std::size_t i = 0; i < class_.steps.size(); ++i) {
+    const program::Step& step = class_.steps[i];
+    const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
+    for (const std::int32_t o : ops_of_[static_cast<std::size_t>(step.segment)][stream]) {
+      const Op& op = segment.ops[static_cast<std::size_t>(o)];
+      wait_for(step, o, op, base);
+      // Work that is left out still waits: later waits count on it.
+      if (pass.forward_only && segment.kind != program::SegmentKind::kForward) {
+        complete(stream);
+        continue;
+      }
+      const bool updates = op.kind == OpKind::kOptimizer;
+      if (updates && pass.before_update) pass.before_update(op);
+      if (pass.measured) {
+        const auto start = Clock::now();
+        const auto active = std::max(start, execute(op, step.micro_batch));
+        measured[stream].push_back({static_cast<std::int32_t>(i), o, start, active, Clock::now()});
+      } else {
+        execute(op, step.micro_batch);
+      }
+      if (updates && pass.after_update) pass.after_update(op);
+      complete(stream);
+    }
+    for (std::size_t q = 0; q < base.size(); ++q) base[q] += segment.stream_ops[q];
+  }
+}
+
+void CpuExecutor::wait_for(const program::Step& step, std::int32_t op_index, const Op& op,
+                           const Counts& base) {
+  for (std::size_t q = 0; q < base.size(); ++q) {
+    if (op.after[q] > 0) wait_until(static_cast<Stream>(q), base[q] + op.after[q], op);
+  }
+  for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
+    const program::ExternalWait& wait = class_.waits[static_cast<std::size_t>(w)];
+    if (wait.op == op_index) wait_until(wait.stream, wait.count, op);
+  }
+}
+
+void CpuExecutor::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
+  const std::atomic<std::int64_t>& done = done_[stream];
+  if (done.load() >= count) return;
+  const auto begin = Clock::now();
+  std::unique_lock lock(mutex_);
+  std::atomic<std::int64_t>& wanted = wanted_[stream];
+  // Streams that wait for other ranks have deadlines of their own, which come first.
+  const auto deadline = 2 * options_.deadline;
+  const bool reached = abort_.wait(changed_, lock, deadline, [&] {
+    // Whoever was woken says anew what it waits for; then looks, so that no completion in between is missed.
+    if (wanted.load() > count) wanted.store(count);
+    return done.load() >= count;
+  });
+  if (!reached) {
+    throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, deadline.count(),
+                            program::kStreamNames[stream]));
+  }
+  if (waiting.stream == program::kCompute) waited_ += Clock::now() - begin;
+}
+
+void CpuExecutor::complete(Stream stream) {
+  if (++done_[stream] < wanted_[stream].load()) return;
+  const std::lock_guard lock(mutex_);
+  wanted_[stream].store(kNobody);
+  changed_.notify_all();
+}
+
+// --- ops -------------------------------------------------------------------------------------------
+
+Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
+  if (program::is_communication(op.kind)) return communicate(op, micro_batch);
+  const auto begin = Clock::now();
+  compute(op, micro_batch);
+  if (slow_ > 1 || options_.device) {
+    std::chrono::duration<double> lasts = Clock::now() - begin;
+    if (options_.device) lasts = std::max(lasts, std::chrono::duration<double>(options_.device(op)));
+    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts));
+  }
+  return {};
+}
+
+void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
+  const Training& training = place_.program.training;
+  OpArguments a{.op = op, .model = place_.program.model, .tp_rank = place_.at.tp};
+  for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i)
+    a.in[i] = pointer(op.reads[i], micro_batch);
+  for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
+    a.out[i] = pointer(op.writes[i], micro_batch);
+  if (!op.writes.empty()) a.type = place_.buffer(op.writes[0]).type;
+  a.token_weight = 1.0F / static_cast<float>(training.tokens_per_step());
+  a.loss_scale = pass_->loss_scale;
+  a.adam = {pass_->learning_rate, kBeta1, kBeta2, kAdamEpsilon, options_.weight_decay, pass_->updates};
+  a.clip = static_cast<float>(training.clip);
+  if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
+  a.precision = training.precision;
+  if (!pass_->forward_only)
+    a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));
+  staging_.widen(a);
+  run_cpu_op(a);
+  staging_.narrow();
+  if (op.kind == OpKind::kLoss)
+    require_finite(*reinterpret_cast<const double*>(pointer(op.writes[1], micro_batch)), op, micro_batch);
+  if (op.kind == OpKind::kNormSquare && !training.scales_loss()) {
+    const auto* bins = reinterpret_cast<const double*>(a.out[0]);
+    require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch);
+  }
+}
+
+// Where a run that diverges is stopped: at the loss, or at the first gradient of this rank.
+void CpuExecutor::require_finite(double value, const Op& op, std::int32_t micro_batch) const {
+  if (std::isfinite(value)) return;
+  throw Error(fmt::format("\"{}\" of step {}, micro-batch {} (tp {}, dp {}, pp {}) is not a finite number",
+                          op.name, pass_->number + 1, micro_batch, place_.at.tp, place_.at.dp, place_.at.pp));
+}
+
+Clock::time_point CpuExecutor::communicate(const Op& op, std::int32_t micro_batch) {
+  const auto elements = static_cast<std::size_t>(op.dims[0]);
+  if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
+    const Ref& own = op.kind == OpKind::kSend ? op.reads[0] : op.writes[0];
+    const std::int64_t peer = place_.peer(op);
+    const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
+    const bool gradient = Placement::carries_gradient(op);
+    if (op.kind == OpKind::kSend)
+      return communicator_.send(peer, gradient, op.name, pointer(own, micro_batch), bytes);
+    return communicator_.receive(peer, gradient, op.name, pointer(own, micro_batch), bytes);
+  }
+  CollectiveCall call{.kind = program::collective_of(op.kind),
+                      .name = op.name,
+                      .input = pointer(op.reads[0], micro_batch),
+                      .output = pointer(op.writes[0], micro_batch),
+                      .elements = elements,
+                      .type = place_.buffer(op.writes[0]).type,
+                      .algorithm = options_.collectives};
+  call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
+  return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops on the processor: a thread for each stream, that of compute being the caller's. Internal to exec/.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "exec/cpu_ops.h"
+#include "exec/executor.h"
+#include "exec/staging.h"
+
+namespace orrery::exec {
+
+class CpuExecutor : public Executor {
+ public:
+  CpuExecutor(const Placement& place, const RunOptions& options, Communicator& communicator, Abort& abort);
+  ~CpuExecutor() override;
+
+  void write(std::int64_t offset, std::span<const std::byte> from) override;
+  void read(std::int64_t offset, std::span<std::byte> to) override;
+  void clear() override;
+  const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
+  // Measures what compute waited in every pass.
+  double run(const Pass& pass) override;
+
+ private:
+  using Counts = std::array<std::int64_t, program::kStreamCount>;
+
+  float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
+  void start_threads();
+  void serve(program::Stream stream);
+  void walk(program::Stream stream);
+  void wait_for(const program::Step& step, std::int32_t op_index, const program::Op& op, const Counts& base);
+  void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
+  void complete(program::Stream stream);
+  Clock::time_point execute(const program::Op& op, std::int32_t micro_batch);
+  void compute(const program::Op& op, std::int32_t micro_batch);
+  void require_finite(double value, const program::Op& op, std::int32_t micro_batch) const;
+  Clock::time_point communicate(const program::Op& op, std::int32_t micro_batch);
+
+  const Placement& place_;
+  const program::RankClass& class_;
+  const RunOptions& options_;
+  Communicator& communicator_;
+  Abort& abort_;
+  std::byte* arena_;
+  std::array<GroupId, 6> groups_{};
+  // By segment and stream, the indices of the stream's ops.
+  std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
+  double slow_ = 1;  // emulated: times the time of compute
+  Staging staging_;
+  const Pass* pass_ = nullptr;  // that the threads run
+  Clock::duration waited_{};    // of the compute stream, in this pass
+
+  // Progress of the streams in this pass. `changed_` wakes streams that wait for others, and the threads that
+  // wait for the next pass.
+  std::array<std::atomic<std::int64_t>, program::kStreamCount> done_{};
+  // The least count of each stream that another waits for; only that wakes anybody.
+  static constexpr std::int64_t kNobody = std::numeric_limits<std::int64_t>::max();
+  std::array<std::atomic<std::int64_t>, program::kStreamCount> wanted_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t runs_ = 0;  // begun: what the threads wait for
+  int busy_ = 0;           // threads that have not finished it
+  bool stop_ = false;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace orrery::exec

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/placement.h"
+
+#include <algorithm>
+
+#include "exec/logical.h"
+
+namespace orrery::exec {
+
+using program::OpKind;
+
+Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
+    : program(program_in),
+      rank(rank_in),
+      at(program_in.binding.coordinates(rank_in)),
+      rank_class(program_in.classes[static_cast<std::size_t>(at.pp)]),
+      counted_(rank_class.units.size()) {
+  // A parameter that every tensor rank holds whole counts on the first.
+  for (const program::Parameter& p : rank_class.parameters) {
+    if (p.split == program::Parameter::Split::kNone && at.tp > 0) continue;
+    const program::Unit& u = rank_class.units[static_cast<std::size_t>(p.unit)];
+    const std::int64_t shard = at.dp % program.binding.shard * u.shard;
+    const std::int64_t first = std::max(p.offset, shard);
+    const std::int64_t end = std::min(p.offset + p.local_elements(), shard + u.shard);
+    if (first >= end) continue;
+    Ranges& ranges = counted_[static_cast<std::size_t>(p.unit)];
+    if (!ranges.empty() && ranges.back().first + ranges.back().second == first - shard)
+      ranges.back().second += end - first;
+    else
+      ranges.emplace_back(first - shard, end - first);
+  }
+}
+
+std::int64_t Placement::offset(const program::Ref& r, std::int64_t micro_batch) const {
+  const program::Buffer& b = buffer(r);
+  const std::int64_t shard = at.dp % program.binding.shard;
+  const std::int64_t element = r.offset + shard * r.shard_stride;
+  return b.arena_offset + (micro_batch % b.instances) * b.arena_stride +
+         element * static_cast<std::int64_t>(bytes_of(b.type));
+}
+
+std::optional<std::int64_t> Placement::find(std::string_view name) const {
+  for (const program::Buffer& b : rank_class.buffers) {
+    if (b.name == name) return b.arena_offset;
+  }
+  return std::nullopt;
+}
+
+std::int64_t Placement::peer(const program::Op& op) const {
+  return program.binding.rank({at.tp, at.dp, stage_of_chunk(program.plan, op.peer_chunk)});
+}
+
+kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_batch, std::uint64_t seed,
+                                    std::int64_t first) const {
+  const Plan& p = program.plan;
+  const std::int64_t which = op.kind == OpKind::kResidual ? op.dims[3] : 0;
+  return {program.training.dropout, hash_mix(seed), static_cast<std::uint32_t>(4 * op.layer + which),
+          first + (micro_batch * p.dp + at.dp) * p.micro_batch};
+}
+
+std::int64_t Placement::first_sample(std::int64_t step) const {
+  const Plan& p = program.plan;
+  return step * p.micro_batches * p.dp * p.micro_batch;
+}
+
+}  // namespace orrery::exec

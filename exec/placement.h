@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a rank stands in its program, and its buffers in its arena: what whoever executes the ops needs to
+// know beside them. Internal to exec/.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/dropout.h"
+#include "program/program.h"
+
+namespace orrery::exec {
+
+class Placement {
+ public:
+  // `program` must outlive it.
+  Placement(const program::Program& program, std::int64_t rank);
+
+  const program::Program& program;
+  const std::int64_t rank;
+  const program::Binding::Coordinates at;
+  const program::RankClass& rank_class;
+
+  const program::Buffer& buffer(const program::Ref& r) const {
+    return rank_class.buffers[static_cast<std::size_t>(r.buffer)];
+  }
+  // Bytes from the start of the arena.
+  std::int64_t offset(const program::Ref& r, std::int64_t micro_batch) const;
+  // Of a buffer by its name; nothing when this rank has none.
+  std::optional<std::int64_t> find(std::string_view name) const;
+
+  // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm.
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const Ranges& counted(std::int64_t unit) const { return counted_[static_cast<std::size_t>(unit)]; }
+
+  // The other end of a send or receive, and whether the message is a gradient's.
+  std::int64_t peer(const program::Op& op) const;
+  static bool carries_gradient(const program::Op& op) {
+    return op.stream == program::kGradSend || op.stream == program::kGradRecv;
+  }
+
+  // What an op drops. Elements are named as the loader numbers sequences: over all steps, micro-batches of
+  // replicas in turn; the first sample is that of the micro-batch since `first_sample`, the step's.
+  kernels::Dropout dropout(const program::Op& op, std::int64_t micro_batch, std::uint64_t seed,
+                           std::int64_t first_sample) const;
+  std::int64_t first_sample(std::int64_t step) const;
+
+ private:
+  std::vector<Ranges> counted_;
+};
+
+}  // namespace orrery::exec
