@@ -24,6 +24,7 @@ namespace {
 struct Options {
   std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
   std::vector<std::string> slow;
+  exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::int64_t checkpoint_every = 100;
   bool resume = false, elastic = false;
@@ -264,9 +265,10 @@ void execute(App& app, const Options& o) {
             "allowed: orrery");
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-  if (const auto problem = exec::run_problem(program); !problem.empty()) at.fail(problem);
+  if (const auto problem = exec::run_problem(program, o.backend); !problem.empty()) at.fail(problem);
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
+  options.backend = o.backend;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
   options.learning_rate = static_cast<float>(o.learning_rate);
@@ -334,6 +336,7 @@ void add_run(CLI::App& parent, App& app) {
                  "train a plan for real on the CPU: ranks as threads, or as processes under a launcher");
   auto o = std::make_shared<Options>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
+  add_choice<exec::Backend>(*command, "--backend", o->backend, "what executes the ops")->default_str("cpu");
   command->add_option("--steps", o->steps, "optimizer steps")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();

@@ -11,26 +11,30 @@
 #include "core/error.h"
 #include "exec/checkpoint.h"
 #include "exec/cpu_executor.h"
+#include "exec/cuda_backend.h"
 #include "exec/data.h"
 #include "exec/job.h"
 #include "exec/logical.h"
 #include "exec/shared_world.h"
 
 namespace orrery::exec {
-std::string run_problem(const program::Program& program) {
+std::string run_problem(const program::Program& program, Backend backend) {
   const Training& t = program.training;
+  const char* const engine = backend == Backend::kCpu ? "CPU" : "CUDA";
   if (t.precision == Precision::kAdam8bit) {
-    return "the CPU engine has no 8-bit moments: precision \"adam-8bit\" can be planned and simulated only "
-           "(allowed: mixed, megatron, no-master, fp32, sgd)";
+    return fmt::format(
+        "the {} engine has no 8-bit moments: precision \"adam-8bit\" can be planned and simulated "
+        "only (allowed: mixed, megatron, no-master, fp32, sgd)",
+        engine);
   }
   const bool half = is_half(t.parameter_type());
   if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 : t.math != Math::kFp32) {
     return fmt::format(
-        "the CPU engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
-        name_of(t.precision), name_of(t.math), half ? "bf16, fp16" : "fp32");
+        "the {} engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
+        engine, name_of(t.precision), name_of(t.math), half ? "bf16, fp16" : "fp32");
   }
   if (program.model.positions == Positions::kAlibi)
-    return "the CPU engine has no ALiBi positions (allowed: learned, rotary, none)";
+    return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
   constexpr std::int64_t kMostRanks = 256;
   if (program.binding.ranks() > kMostRanks) {
     return fmt::format("{} ranks as threads are more than this engine starts (allowed: {})",
@@ -51,8 +55,8 @@ float learning_rate(const RunOptions& o, std::int64_t step) {
 
 namespace {
 
-void require_runnable(const program::Program& program) {
-  if (const std::string problem = run_problem(program); !problem.empty())
+void require_runnable(const program::Program& program, Backend backend) {
+  if (const std::string problem = run_problem(program, backend); !problem.empty())
     throw InputError("", "/plan", problem);
 }
 
@@ -83,12 +87,13 @@ const Dataset& data_of(const RunOptions& options, const Model& model, std::uniqu
 }  // namespace
 
 RunResult run(const program::Program& program, const RunOptions& options) {
-  require_runnable(program);
+  require_runnable(program, options.backend);
   std::unique_ptr<Dataset> built_in;
   const Dataset& data = data_of(options, program.model, built_in);
   std::vector<std::string> passed_over;
   const std::optional<RestoredState> restored = restore(program, options, passed_over);
   const auto n = static_cast<std::size_t>(program.binding.ranks());
+  const ExecutorFactory make = options.backend == Backend::kCuda ? on_shared_gpu() : on_processor;
   SharedWorld world(program.binding.ranks(), options.deadline);
   RunResult result;
   UnitShards gradients(n), parameters(n);
@@ -99,7 +104,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
         try {
           const auto rank = static_cast<std::int64_t>(r);
           const auto communicator = world.communicator(rank);
-          Job job(program, options, data, rank, on_processor, *communicator, world.abort());
+          Job job(program, options, data, rank, make, *communicator, world.abort());
           RunResult of_rank = job.run(restored);
           gradients[r] = std::move(job.gradients());
           parameters[r] = std::move(job.parameters());
@@ -122,7 +127,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
 RunResult run_rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
                    Communicator& communicator, Abort& abort) {
   try {
-    require_runnable(program);
+    require_runnable(program, options.backend);
     std::unique_ptr<Dataset> built_in;
     const Dataset& data = data_of(options, program.model, built_in);
     std::vector<std::string> passed_over;

@@ -34,7 +34,14 @@ struct StepReport {
   double validation_loss = -1;  // below zero: not validated after this step
 };
 
+// What executes the ops of a rank.
+enum class Backend : std::uint8_t { kCpu, kCuda };
+constexpr auto enum_names(Backend) {
+  return std::array{std::pair{Backend::kCpu, "cpu"}, std::pair{Backend::kCuda, "cuda"}};
+}
+
 struct RunOptions {
+  Backend backend = Backend::kCpu;
   std::int64_t steps = 1;
   std::uint64_t seed = 1;  // of weights and of the order of data
   float learning_rate = 1e-3F;
@@ -79,8 +86,8 @@ struct RunResult {
   LogicalTensors parameters;        // after the last step
 };
 
-// Why this program cannot run here; empty when it can.
-std::string run_problem(const program::Program& program);
+// Why this program cannot run on a backend; empty when it can.
+std::string run_problem(const program::Program& program, Backend backend);
 
 // The learning rate of a step.
 float learning_rate(const RunOptions& options, std::int64_t step);

@@ -9,7 +9,13 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+// Of a block: as many as keys, or elements of a head, to give each one.
+int threads_of(const reference::AttentionShape& s) {
+  return threads_for(std::max(s.seq, s.head), 128);
+}
+__device__ int threads() {
+  return static_cast<int>(blockDim.x);
+}
 
 // What dropout does to scores.
 struct Scores {
@@ -61,19 +67,19 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
   const float scale = rsqrtf(static_cast<float>(s.head));
   const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
   float most = -3.402823466e38F, sum = 0;
-  for (int j = thread; j < keys; j += kThreads) {
+  for (int j = thread; j < keys; j += threads()) {
     p[j] = scale * dot(q, sample + j * s.width() + s.k(at.head), s.head);
     most = fmaxf(most, p[j]);
   }
   most = block_max(most);
-  for (int j = thread; j < keys; j += kThreads) {
+  for (int j = thread; j < keys; j += threads()) {
     p[j] = expf(p[j] - most);
     sum += p[j];
   }
   sum = block_sum(sum);
   if (lse != nullptr && thread == 0) lse[at.query] = most + logf(sum);
   const std::int64_t copies = static_cast<std::int64_t>(s.batch) * s.heads * s.seq * s.seq;
-  for (int j = thread; j < s.seq; j += kThreads) {
+  for (int j = thread; j < s.seq; j += threads()) {
     float x = j < keys ? p[j] / sum : 0.0F;
     if (probabilities != nullptr) narrow(x, probabilities[at.query * s.seq + j]);
     const float left = left_of(c, s, first_sample, nullptr, at, j);
@@ -84,7 +90,7 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
   }
   __syncthreads();
   T* const o = out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
-  for (int e = thread; e < s.head; e += kThreads) {
+  for (int e = thread; e < s.head; e += threads()) {
     float x = 0;
     for (int j = 0; j < keys; ++j) x += p[j] * widen(sample[j * s.width() + s.v(at.head) + e]);
     narrow(x, o[e]);
@@ -122,10 +128,10 @@ __global__ void query_grad_kernel(AttentionPlaces s, Scores c, const Index* firs
   const Item at = item_of_block(s);
   const std::int64_t first = at.sample * s.seq * s.width();
   const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
-  for (int j = thread; j < keys; j += kThreads)
+  for (int j = thread; j < keys; j += threads())
     d_score[j] = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, j).d_score;
   __syncthreads();
-  for (int e = thread; e < s.head; e += kThreads) {
+  for (int e = thread; e < s.head; e += threads()) {
     float x = 0;
     for (int j = 0; j < keys; ++j) x += d_score[j] * widen(qkv[first + j * s.width() + s.k(at.head) + e]);
     narrow(x, d_qkv[first + at.i * s.width() + s.q(at.head) + e]);
@@ -150,7 +156,7 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
   float dk[kOfThread] = {}, dv[kOfThread] = {};
   for (int h = kv * shared_by; h < (kv + 1) * shared_by; ++h) {
     __syncthreads();
-    for (int i = key + thread; i < s.seq; i += kThreads) {
+    for (int i = key + thread; i < s.seq; i += threads()) {
       const Item at{sample, h, i, (static_cast<std::int64_t>(sample) * s.heads + h) * s.seq + i};
       const Pair x = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, key);
       left_p[i] = x.left_p;
@@ -159,7 +165,7 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kOfThread; ++k) {
-      const int e = k * kThreads + thread;
+      const int e = k * threads() + thread;
       if (e >= s.head) continue;
       for (int i = key; i < s.seq; ++i) {
         const std::int64_t token = static_cast<std::int64_t>(sample) * s.seq + i;
@@ -171,7 +177,7 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
   T* const row = d_qkv + first + key * s.width();
 #pragma unroll
   for (int k = 0; k < kOfThread; ++k) {
-    const int e = k * kThreads + thread;
+    const int e = k * threads() + thread;
     if (e >= s.head) continue;
     narrow(dk[k], row[s.k(kv * shared_by) + e]);
     narrow(dv[k], row[s.v(kv * shared_by) + e]);
@@ -188,7 +194,7 @@ void plain_attention(Stream stream, DType type, const reference::AttentionShape&
                      const void* qkv, void* out, void* softmax, std::uint8_t* mask) {
   with_type(type, [&]<class T>(T) {
     const Grid grid{.blocks = s.batch * s.heads * s.seq,
-                    .threads = kThreads,
+                    .threads = threads_of(s),
                     .shared = static_cast<std::size_t>(s.seq) * sizeof(float)};
     launch(stream, "attention", grid, attention_kernel<T>, places_of(s), scores_of(s), first_sample,
            static_cast<const T*>(qkv), static_cast<T*>(out),
@@ -200,12 +206,12 @@ void plain_attention(Stream stream, DType type, const reference::AttentionShape&
 void plain_attention_grad(Stream stream, DType type, const reference::AttentionShape& s,
                           const Index* first_sample, const void* qkv, const void* softmax,
                           const std::uint8_t* mask, const void* d_out, void* d_qkv, const float* d) {
-  if (s.head > kOfThread * kThreads)
+  if (s.head > kOfThread * threads_of(s))
     throw Error("attention on the device takes heads of at most 512 elements");
   with_type(type, [&]<class T>(T) {
     const auto run = [&](auto kernel, std::int64_t blocks, std::int64_t rows) {
       const Grid grid{.blocks = blocks,
-                      .threads = kThreads,
+                      .threads = threads_of(s),
                       .shared = static_cast<std::size_t>(rows * s.seq) * sizeof(float)};
       launch(stream, "attention_grad", grid, kernel, places_of(s), scores_of(s), first_sample,
              static_cast<const T*>(qkv), s.materialised ? nullptr : static_cast<const float*>(softmax),

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/cuda/cuda_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "core/error.h"
+
+namespace orrery::exec::cuda {
+
+using program::Group;
+using program::Op;
+using program::OpKind;
+
+namespace {
+
+constexpr std::size_t kGemmWorkspace = 32 << 20;  // what cuBLAS' authors advise for Hopper
+
+std::size_t largest_workspace(const program::RankClass& rank) {
+  std::size_t most = 0;
+  for (const program::Segment& segment : rank.segments) {
+    for (const Op& op : segment.ops) most = std::max(most, workspace_of(op));
+  }
+  return most;
+}
+
+}  // namespace
+
+CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
+                           std::unique_ptr<DeviceCommunicator> communicator, Abort& abort)
+    : place_(place),
+      class_(place.rank_class),
+      options_(options),
+      abort_(abort),
+      communicator_(std::move(communicator)),
+      order_(issue_order(class_)),
+      arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
+      workspace_bytes_(largest_workspace(class_)),
+      next_scalars_(allocate_host(sizeof(kernels::cuda::StepScalars))),
+      begin_(make_event(Timed::kYes)) {
+  workspace_ = allocate(workspace_bytes_, "scratch memory");
+  scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
+  for (Stream& s : streams_) s = make_stream();
+  for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
+  for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
+    groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));
+  plan_gemms();
+  if (place.program.model.positions == Positions::kRotary) fill_rope_tables();
+}
+
+void CudaExecutor::plan_gemms() {
+  std::vector<kernels::cuda::GemmShape> shapes;
+  for (const program::Segment& segment : class_.segments) {
+    for (const Op& op : segment.ops) {
+      if (const auto shape = gemm_shape(op, class_)) shapes.push_back(*shape);
+    }
+  }
+  gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace);
+}
+
+// Cosines and then sines by [position, half a head], from angles in double precision.
+void CudaExecutor::fill_rope_tables() {
+  const std::int64_t seq = place_.program.training.sequence, head = place_.program.model.head();
+  std::vector<float> tables;
+  for (const bool sine : {false, true}) {
+    for (std::int64_t p = 0; p < seq; ++p) {
+      for (std::int64_t j = 0; j < head / 2; ++j) {
+        const double angle = static_cast<double>(p) *
+                             std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
+        tables.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
+      }
+    }
+  }
+  const std::size_t bytes = tables.size() * sizeof(float);
+  rope_ = allocate(bytes, "tables of rotary positions");
+  check(cudaMemcpyAsync(rope_.get(), tables.data(), bytes, cudaMemcpyHostToDevice, stream(program::kCompute)),
+        "cudaMemcpyAsync");
+  finish(stream(program::kCompute), "tables of rotary positions");
+}
+
+// --- memory ----------------------------------------------------------------------------------------
+
+void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
+  check(cudaMemcpyAsync(at(offset), from.data(), from.size(), cudaMemcpyHostToDevice,
+                        stream(program::kCompute)),
+        "cudaMemcpyAsync");
+  finish(stream(program::kCompute), "a copy to the device");
+}
+
+void CudaExecutor::read(std::int64_t offset, std::span<std::byte> to) {
+  check(cudaMemcpyAsync(to.data(), at(offset), to.size(), cudaMemcpyDeviceToHost, stream(program::kCompute)),
+        "cudaMemcpyAsync");
+  finish(stream(program::kCompute), "a copy from the device");
+}
+
+void CudaExecutor::clear() {
+  check(cudaMemsetAsync(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value),
+                        stream(program::kCompute)),
+        "cudaMemsetAsync");
+  finish(stream(program::kCompute), "clearing the arena");
+}
+
+const std::byte* CudaExecutor::view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) {
+  space.resize(bytes);
+  read(offset, space);
+  return space.data();
+}
+
+// Until the stream is done: a rank that fails elsewhere, or a partner that does not come, ends the wait too.
+void CudaExecutor::finish(kernels::cuda::Stream s, const char* what) const {
+  const auto until = Clock::now() + 2 * options_.deadline;
+  for (;;) {
+    const cudaError_t e = cudaStreamQuery(s);
+    if (e == cudaSuccess) return;
+    if (e != cudaErrorNotReady) throw Error(fmt::format("{}: {}", what, cudaGetErrorString(e)));
+    abort_.check();
+    if (Clock::now() > until)
+      throw Error(fmt::format("{} was not done after {} ms", what, 2 * options_.deadline.count()));
+    std::this_thread::yield();
+  }
+}
+
+// --- a pass ----------------------------------------------------------------------------------------
+
+void CudaExecutor::set_scalars(const Pass& pass) {
+  auto& s = *static_cast<kernels::cuda::StepScalars*>(next_scalars_.get());
+  const auto updates = static_cast<float>(pass.updates);
+  s = {.loss_scale = pass.loss_scale,
+       .first_sample = place_.first_sample(pass.number),
+       .learning_rate = pass.learning_rate,
+       .correct1 = 1.0F - std::pow(kBeta1, updates),
+       .correct2 = 1.0F - std::pow(kBeta2, updates)};
+  check(cudaMemcpyAsync(scalars_.get(), &s, sizeof s, cudaMemcpyHostToDevice, stream(program::kCompute)),
+        "cudaMemcpyAsync");
+}
+
+double CudaExecutor::run(const Pass& pass) {
+  const bool measures = pass.measured && pass.number + 1 == options_.steps;
+  if (measures && before_.empty()) {
+    for (std::size_t i = 0; i < order_.ops.size(); ++i) {
+      before_.push_back(make_event(Timed::kYes));
+      after_.push_back(make_event(Timed::kYes));
+    }
+  }
+  set_scalars(pass);
+  check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
+  finish(stream(program::kCompute), "the numbers of a step");
+  const Clock::time_point begin = Clock::now();
+  for (std::size_t i = 0; i < order_.ops.size(); ++i) {
+    const Issue& next = order_.ops[i];
+    const program::Step& step = class_.steps[static_cast<std::size_t>(next.step)];
+    const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
+    const Op& op = segment.ops[static_cast<std::size_t>(next.op)];
+    const kernels::cuda::Stream s = stream(op.stream);
+    try {
+      for (std::int32_t w = next.first_wait; w < next.first_wait + next.waits; ++w) {
+        const std::int32_t event = order_.waits[static_cast<std::size_t>(w)];
+        check(cudaStreamWaitEvent(s, events_[static_cast<std::size_t>(event)].get(), 0),
+              "cudaStreamWaitEvent");
+      }
+      if (measures) check(cudaEventRecord(before_[i].get(), s), "cudaEventRecord");
+      // Work that is left out still has its event: others wait for it.
+      if (!pass.forward_only || segment.kind == program::SegmentKind::kForward) {
+        const auto hook = [&](const std::function<void(const Op&)>& call) {
+          if (op.kind != OpKind::kOptimizer || !call) return;
+          finish(s, op.name.c_str());
+          call(op);
+        };
+        hook(pass.before_update);
+        if (program::is_communication(op.kind))
+          communicate(op, step.micro_batch);
+        else
+          compute(op, step.micro_batch, pass);
+        hook(pass.after_update);
+      }
+      if (measures) check(cudaEventRecord(after_[i].get(), s), "cudaEventRecord");
+      if (next.event >= 0) {
+        check(cudaEventRecord(events_[static_cast<std::size_t>(next.event)].get(), s), "cudaEventRecord");
+      }
+    } catch (const std::exception& e) {
+      throw Error(abort_.raise(
+          fmt::format("rank {}: {}: {}", place_.rank, program::describe_op(class_, step, op), e.what())));
+    }
+  }
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    try {
+      finish(streams_[s].get(), program::kStreamNames[s]);
+    } catch (const std::exception& e) {
+      throw Error(abort_.raise(fmt::format("rank {}: step {}: {}", place_.rank, pass.number + 1, e.what())));
+    }
+  }
+  return measures ? collect(begin) : 0;
+}
+
+void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& pass) {
+  const auto* const scalars = static_cast<const kernels::cuda::StepScalars*>(scalars_.get());
+  CudaOp a{.op = op,
+           .place = place_,
+           .stream = stream(op.stream),
+           .weight_decay = options_.weight_decay,
+           .scalars = scalars,
+           .workspace = {workspace_.get(), workspace_bytes_},
+           .gemms = *gemms_};
+  for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i) {
+    a.in[i] = pointer(op.reads[i], micro_batch);
+    a.in_type[i] = place_.buffer(op.reads[i]).type;
+  }
+  for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i) {
+    a.out[i] = pointer(op.writes[i], micro_batch);
+    a.out_type[i] = place_.buffer(op.writes[i]).type;
+  }
+  if (!pass.forward_only) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
+  const Model& model = place_.program.model;
+  a.cosine = static_cast<const float*>(rope_.get());
+  a.sine = a.cosine + place_.program.training.sequence * (model.head() / 2);
+  run_cuda_op(a);
+}
+
+void CudaExecutor::communicate(const Op& op, std::int64_t micro_batch) {
+  const auto elements = static_cast<std::size_t>(op.dims[0]);
+  const kernels::cuda::Stream s = stream(op.stream);
+  if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
+    const program::Ref& own = op.kind == OpKind::kSend ? op.reads[0] : op.writes[0];
+    const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
+    const int channel = Placement::carries_gradient(op) ? 1 : 0;
+    if (op.kind == OpKind::kSend)
+      return communicator_->send(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);
+    return communicator_->receive(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);
+  }
+  const CollectiveCall call{.kind = program::collective_of(op.kind),
+                            .name = op.name,
+                            .input = pointer(op.reads[0], micro_batch),
+                            .output = pointer(op.writes[0], micro_batch),
+                            .elements = elements,
+                            .type = place_.buffer(op.writes[0]).type,
+                            .accumulate = (op.flags & program::kAccumulateFlag) != 0};
+  communicator_->collective(groups_[static_cast<std::size_t>(op.group)], call, s);
+}
+
+// When ops ran, in the processor's time; and what compute waited for the other streams.
+double CudaExecutor::collect(Clock::time_point begin) {
+  const auto when = [&](const Event& e) {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin_.get(), e.get()), "cudaEventElapsedTime");
+    return begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+  };
+  for (auto& m : measured) m.clear();
+  double waited = 0;
+  for (std::size_t i = 0; i < order_.ops.size(); ++i) {
+    const Issue& at = order_.ops[i];
+    const program::Step& step = class_.steps[static_cast<std::size_t>(at.step)];
+    const Op& op =
+        class_.segments[static_cast<std::size_t>(step.segment)].ops[static_cast<std::size_t>(at.op)];
+    const auto start = when(before_[i]);
+    auto& stream_ops = measured[op.stream];
+    if (op.stream == program::kCompute && at.waits > 0 && !stream_ops.empty())
+      waited += std::chrono::duration<double>(start - stream_ops.back().end).count();
+    stream_ops.push_back({at.step, at.op, start, start, when(after_[i])});
+  }
+  return waited;
+}
+
+}  // namespace orrery::exec::cuda

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops on a GPU: one thread enqueues a pass in issue order on the streams of the program, with an event for
+// every count that another stream waits for; the processor waits only at the end. Memory is one arena of the
+// size that compile() says, and declared beside it: scratch memory of the op that needs most, that of matrix
+// products, and tables of rotary positions. Internal to exec/.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/cuda/cuda_ops.h"
+#include "exec/cuda/device.h"
+#include "exec/cuda/device_communicator.h"
+#include "exec/cuda/issue.h"
+#include "exec/executor.h"
+
+namespace orrery::exec::cuda {
+
+class CudaExecutor : public Executor {
+ public:
+  // On the calling thread's device.
+  CudaExecutor(const Placement& place, const RunOptions& options,
+               std::unique_ptr<DeviceCommunicator> communicator, Abort& abort);
+
+  void write(std::int64_t offset, std::span<const std::byte> from) override;
+  void read(std::int64_t offset, std::span<std::byte> to) override;
+  void clear() override;
+  const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
+  // Of the run's passes, measures the last step: an event before and after every op is not free.
+  double run(const Pass& pass) override;
+
+ private:
+  std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(arena_.get()) + offset; }
+  std::byte* pointer(const program::Ref& r, std::int64_t micro_batch) const {
+    return at(place_.offset(r, micro_batch));
+  }
+  kernels::cuda::Stream stream(program::Stream s) const { return streams_[s].get(); }
+  void plan_gemms();
+  void fill_rope_tables();
+  void set_scalars(const Pass& pass);
+  void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
+  void communicate(const program::Op& op, std::int64_t micro_batch);
+  void finish(kernels::cuda::Stream s, const char* what) const;
+  double collect(Clock::time_point begin);
+
+  const Placement& place_;
+  const program::RankClass& class_;
+  const RunOptions& options_;
+  Abort& abort_;
+  std::unique_ptr<DeviceCommunicator> communicator_;
+  IssueOrder order_;
+  std::array<Stream, program::kStreamCount> streams_;
+  Memory arena_, workspace_, rope_, scalars_;
+  std::size_t workspace_bytes_ = 0;
+  HostMemory next_scalars_;
+  std::unique_ptr<kernels::cuda::Gemms> gemms_;
+  std::array<GroupId, 6> groups_{};
+  std::vector<Event> events_;
+  Event begin_;
+  std::vector<Event> before_, after_;  // by issue, of a measured pass
+};
+
+}  // namespace orrery::exec::cuda

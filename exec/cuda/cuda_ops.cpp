@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/cuda/cuda_ops.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "exec/cuda/device.h"
+#include "exec/executor.h"
+#include "exec/gradient_norm.h"
+
+namespace orrery::exec::cuda {
+namespace ops = kernels::cuda;
+namespace ref = kernels::reference;
+using program::Op;
+using program::OpKind;
+
+static_assert(sizeof(ops::NormResult) == sizeof(GradientNorm));
+
+namespace {
+
+const std::int32_t* ids(const void* p) {
+  return static_cast<const std::int32_t*>(p);
+}
+
+ref::NormShape norm_shape(const Op& op) {
+  return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm};
+}
+ref::HeadNormShape head_norm_shape(const Op& op) {
+  return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3]};
+}
+ref::AttentionShape attention_shape(const Op& op, std::int64_t tp_rank, const kernels::Dropout& dropout) {
+  const auto& d = op.dims;
+  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, tp_rank * d[2], dropout};
+}
+ref::LossShape loss_shape(const Op& op, std::int64_t tp_rank) {
+  return {op.dims[0], op.dims[1], tp_rank * op.dims[1], op.dims[3]};
+}
+
+// State is {velocity}, {m, v}, or {master copy, m, v}.
+void update(const CudaOp& a) {
+  const std::int64_t n = a.op.dims[0];
+  const auto* norm = static_cast<const ops::NormResult*>(a.in[3]);
+  auto* const state = static_cast<float*>(a.out[1]);
+  const Precision precision = a.place.program.training.precision;
+  if (precision == Precision::kSgd) {
+    return ops::sgd(a.stream, kBeta1, a.scalars, norm, n, static_cast<const float*>(a.in[0]),
+                    static_cast<float*>(a.out[0]), state);
+  }
+  float* const master = bytes_per_parameter(precision).master > 0 ? state : nullptr;
+  float* const m = master != nullptr ? state + n : state;
+  ops::adam(a.stream, a.out_type[0], a.in_type[0], {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay}, a.scalars,
+            norm, n, a.in[0], a.out[0], master, m, m + n);
+}
+
+}  // namespace
+
+std::size_t workspace_of(const Op& op) {
+  switch (op.kind) {
+    case OpKind::kNormGrad:
+      return ops::norm_grad_workspace(norm_shape(op));
+    case OpKind::kHeadNormGrad:
+      return ops::head_norm_grad_workspace(head_norm_shape(op));
+    case OpKind::kBiasGrad:
+      return ops::bias_grad_workspace(op.dims[0], op.dims[1]);
+    case OpKind::kAttentionGrad:
+      return ops::attention_grad_workspace(attention_shape(op, 0, {}));
+    case OpKind::kLoss:
+      return ops::loss_workspace(loss_shape(op, 0));
+    default:
+      return 0;
+  }
+}
+
+std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank) {
+  if (op.kind != OpKind::kGemm) return std::nullopt;
+  const auto type = [&](const program::Ref& r) {
+    return rank.buffers[static_cast<std::size_t>(r.buffer)].type;
+  };
+  return ops::GemmShape{.m = op.dims[0],
+                        .n = op.dims[1],
+                        .k = op.dims[2],
+                        .transpose_a = (op.flags & program::kTransA) != 0,
+                        .transpose_b = (op.flags & program::kTransB) != 0,
+                        .accumulate = (op.flags & program::kAccumulateFlag) != 0,
+                        .bias = op.reads.size() > 2,
+                        .operands = type(op.reads[0]),
+                        .result = type(op.writes[0])};
+}
+
+void run_cuda_op(const CudaOp& a) {
+  const auto& d = a.op.dims;
+  const auto& in = a.in;
+  const auto& out = a.out;
+  const DType type = a.in_type[0], written = a.out_type[0];
+  const bool accumulate = (a.op.flags & program::kAccumulateFlag) != 0;
+  const std::int64_t tp = a.place.at.tp;
+  const Training& training = a.place.program.training;
+  const kernels::Index* const first_sample = a.scalars == nullptr ? nullptr : &a.scalars->first_sample;
+  switch (a.op.kind) {
+    case OpKind::kGemm:
+      return a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class), in[0], in[1], in[2], out[0]);
+    case OpKind::kEmbedding:
+      return ops::embedding(a.stream, written, d[0], d[1], tp * d[3], d[3], ids(in[0]), in[1], out[0]);
+    case OpKind::kEmbeddingGrad:
+      return ops::embedding_grad(a.stream, a.in_type[1], written, d[0], d[1], tp * d[3], d[3], ids(in[0]),
+                                 in[1], out[0], accumulate);
+    case OpKind::kPositions:
+      return ops::positions(a.stream, written, d[0], d[1], d[2], tp * d[0] * d[3], in[1], out[0]);
+    case OpKind::kPositionsGrad:
+      return ops::positions_grad(a.stream, type, written, d[0], d[1], d[2], tp * d[0] * d[3],
+                                 a.place.program.model.max_positions, in[0], out[0], accumulate);
+    case OpKind::kNorm:
+      return ops::norm(a.stream, type, norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
+    case OpKind::kNormGrad:
+      return ops::norm_grad(a.stream, type, a.out_type[1], norm_shape(a.op), in[0], in[1], in[2], in[3],
+                            out[0], out[1], out[2], accumulate, a.workspace);
+    case OpKind::kHeadNorm:
+      return ops::head_norm(a.stream, type, head_norm_shape(a.op), in[0], in[1], out[0]);
+    case OpKind::kHeadNormGrad:
+      return ops::head_norm_grad(a.stream, type, a.out_type[1], head_norm_shape(a.op), in[0], in[1], in[2],
+                                 out[0], out[1], accumulate, a.workspace);
+    case OpKind::kRope:
+    case OpKind::kRopeGrad:
+      return ops::rope(a.stream, written, {d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad},
+                       a.cosine, a.sine, out[0]);
+    case OpKind::kAttention:
+      return ops::attention(a.stream, type, attention_shape(a.op, tp, a.dropout), first_sample, in[0], out[0],
+                            out[1], static_cast<std::uint8_t*>(out[2]));
+    case OpKind::kAttentionGrad:
+      return ops::attention_grad(a.stream, type, attention_shape(a.op, tp, a.dropout), first_sample, in[0],
+                                 in[1], in[2], static_cast<const std::uint8_t*>(in[4]), in[3], out[0],
+                                 a.workspace);
+    case OpKind::kActivation:
+      return ops::activation(a.stream, type, d[0], d[1], d[2] != 0, in[0], out[0]);
+    case OpKind::kActivationGrad:
+      return ops::activation_grad(a.stream, type, d[0], d[1], d[2] != 0, in[0], in[1], out[0]);
+    case OpKind::kResidual:
+      if (a.dropout.probability > 0) {
+        return ops::dropout_residual(a.stream, type, a.dropout, first_sample,
+                                     {d[0], d[1], d[4], d[5] * tp * d[0]}, in[0], in[1], in[2], out[0],
+                                     static_cast<std::uint8_t*>(out[1]));
+      }
+      return ops::residual(a.stream, type, d[0], d[1], in[0], in[1], in[2], out[0]);
+    case OpKind::kDropoutGrad:
+      return ops::dropout_grad(a.stream, type, a.dropout, d[0] * d[1], in[0],
+                               static_cast<const std::uint8_t*>(in[1]), out[0]);
+    case OpKind::kBiasGrad:
+      return ops::bias_grad(a.stream, type, written, d[0], d[1], in[0], out[0], accumulate, a.workspace);
+    case OpKind::kLossMax:
+      return ops::loss_max(a.stream, type, loss_shape(a.op, tp), in[0], static_cast<float*>(out[0]));
+    case OpKind::kLossSum:
+      return ops::loss_sum(a.stream, type, written, loss_shape(a.op, tp), in[0],
+                           static_cast<const float*>(in[1]), ids(in[2]), out[0], static_cast<float*>(out[1]));
+    case OpKind::kLoss:
+      return ops::loss(a.stream, written, loss_shape(a.op, tp), static_cast<const float*>(in[1]), out[0],
+                       static_cast<double*>(out[1]), a.workspace);
+    case OpKind::kLossGrad:
+      return ops::loss_grad(a.stream, written, type, loss_shape(a.op, tp), in[0], ids(in[1]),
+                            1.0F / static_cast<float>(training.tokens_per_step()), &a.scalars->loss_scale,
+                            out[0]);
+    case OpKind::kZeroGrad:
+      return check(cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(written), a.stream),
+                   "cudaMemsetAsync");
+    case OpKind::kAccumulate:
+      return ops::add(a.stream, written, d[0], in[0], out[0]);
+    case OpKind::kNormSquare:
+      if (!accumulate) {
+        check(cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(program::kNormBinBytes), a.stream),
+              "cudaMemsetAsync");
+      }
+      for (const auto& [first, count] : a.place.counted(d[1])) {
+        const auto* const from =
+            static_cast<const std::byte*>(in[0]) + first * static_cast<std::int64_t>(bytes_of(type));
+        ops::add_squares(a.stream, type, count, from, static_cast<double*>(out[0]));
+      }
+      return;
+    case OpKind::kNormFinish:
+      return ops::norm_finish(a.stream, static_cast<const double*>(in[0]), static_cast<float>(training.clip),
+                              a.scalars, static_cast<ops::NormResult*>(out[0]));
+    case OpKind::kOptimizer:
+      return update(a);
+    case OpKind::kAllReduce:
+    case OpKind::kAllReduceMax:
+    case OpKind::kAllGather:
+    case OpKind::kReduceScatter:
+    case OpKind::kSend:
+    case OpKind::kRecv:
+      break;
+  }
+  throw Error(fmt::format("{} is not a kernel of the device", program::name_of(a.op.kind)));
+}
+
+}  // namespace orrery::exec::cuda

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One compute op on a stream of the device: from an Op and pointers to kernels. Internal to exec/cuda.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "exec/placement.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/kernels.h"
+
+namespace orrery::exec::cuda {
+
+struct CudaOp {
+  const program::Op& op;
+  const Placement& place;
+  kernels::cuda::Stream stream;
+  std::array<const void*, 6> in{};
+  std::array<void*, 4> out{};
+  std::array<DType, 6> in_type{};
+  std::array<DType, 4> out_type{};
+  kernels::Dropout dropout{};  // of the op and micro-batch, counted from the step's first sample
+  float weight_decay = 0;
+  const kernels::cuda::StepScalars* scalars = nullptr;  // in device memory
+  const float *cosine = nullptr, *sine = nullptr;       // of rotary positions, likewise
+  kernels::cuda::Workspace workspace;
+  kernels::cuda::Gemms& gemms;
+};
+
+void run_cuda_op(const CudaOp& a);
+
+// Scratch memory that the op needs.
+std::size_t workspace_of(const program::Op& op);
+// Its matrix product; nothing when it is none.
+std::optional<kernels::cuda::GemmShape> gemm_shape(const program::Op& op, const program::RankClass& rank);
+
+}  // namespace orrery::exec::cuda

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank holds of a device: memory, streams, events. Calls that fail throw Error. Internal to exec/cuda.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace orrery::exec::cuda {
+
+inline void check(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(e));
+}
+
+// Owns what `kFree` frees.
+template <class T, cudaError_t (*kFree)(T)>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(T value) : value_(value) {}
+  ~Owned() {
+    if (value_ != nullptr) (void)kFree(value_);
+  }
+  Owned(Owned&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  T get() const { return value_; }
+
+ private:
+  T value_ = nullptr;
+};
+
+using Memory = Owned<void*, cudaFree>;
+using HostMemory = Owned<void*, cudaFreeHost>;  // that the device copies from and to beside other work
+using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
+using Event = Owned<cudaEvent_t, cudaEventDestroy>;
+
+inline Memory allocate(std::size_t bytes, const char* what) {
+  void* p = nullptr;
+  check(cudaMalloc(&p, bytes == 0 ? 1 : bytes), what);
+  return Memory(p);
+}
+inline HostMemory allocate_host(std::size_t bytes) {
+  void* p = nullptr;
+  check(cudaMallocHost(&p, bytes), "memory of the host");
+  return HostMemory(p);
+}
+inline Stream make_stream() {
+  cudaStream_t s = nullptr;
+  check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
+  return Stream(s);
+}
+enum class Timed : bool { kNo, kYes };
+inline Event make_event(Timed timed) {
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreateWithFlags(&e, timed == Timed::kYes ? 0 : cudaEventDisableTiming), "an event");
+  return Event(e);
+}
+
+}  // namespace orrery::exec::cuda

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Executors on GPUs. Internal to exec/.
+#pragma once
+
+#include "exec/executor.h"
+
+namespace orrery::exec {
+
+// For ranks that are threads of this process and share its first GPU: they compute what ranks on GPUs of
+// their own do, one after the other. Throws Error where there is no GPU, or none was built for.
+ExecutorFactory on_shared_gpu();
+
+}  // namespace orrery::exec

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "core/error.h"
+#include "kernels/cuda/library.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+// Of libcublasLt, by the names of its header.
+struct CublasLt {
+  Library library{"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)};
+  decltype(cublasLtCreate)* create = library.find<decltype(cublasLtCreate)>("cublasLtCreate");
+  decltype(cublasLtDestroy)* destroy = library.find<decltype(cublasLtDestroy)>("cublasLtDestroy");
+  decltype(cublasLtGetStatusString)* get_status_string =
+      library.find<decltype(cublasLtGetStatusString)>("cublasLtGetStatusString");
+  decltype(cublasLtMatmul)* matmul = library.find<decltype(cublasLtMatmul)>("cublasLtMatmul");
+  decltype(cublasLtMatmulAlgoGetHeuristic)* matmul_algo_get_heuristic =
+      library.find<decltype(cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic");
+  decltype(cublasLtMatmulDescCreate)* matmul_desc_create =
+      library.find<decltype(cublasLtMatmulDescCreate)>("cublasLtMatmulDescCreate");
+  decltype(cublasLtMatmulDescDestroy)* matmul_desc_destroy =
+      library.find<decltype(cublasLtMatmulDescDestroy)>("cublasLtMatmulDescDestroy");
+  decltype(cublasLtMatmulDescSetAttribute)* matmul_desc_set_attribute =
+      library.find<decltype(cublasLtMatmulDescSetAttribute)>("cublasLtMatmulDescSetAttribute");
+  decltype(cublasLtMatrixLayoutCreate)* matrix_layout_create =
+      library.find<decltype(cublasLtMatrixLayoutCreate)>("cublasLtMatrixLayoutCreate");
+  decltype(cublasLtMatrixLayoutDestroy)* matrix_layout_destroy =
+      library.find<decltype(cublasLtMatrixLayoutDestroy)>("cublasLtMatrixLayoutDestroy");
+  decltype(cublasLtMatmulPreferenceCreate)* matmul_preference_create =
+      library.find<decltype(cublasLtMatmulPreferenceCreate)>("cublasLtMatmulPreferenceCreate");
+  decltype(cublasLtMatmulPreferenceDestroy)* matmul_preference_destroy =
+      library.find<decltype(cublasLtMatmulPreferenceDestroy)>("cublasLtMatmulPreferenceDestroy");
+  decltype(cublasLtMatmulPreferenceSetAttribute)* matmul_preference_set_attribute =
+      library.find<decltype(cublasLtMatmulPreferenceSetAttribute)>("cublasLtMatmulPreferenceSetAttribute");
+};
+const CublasLt& lt() {
+  static const CublasLt library;
+  return library;
+}
+
+void check(cublasStatus_t s, const char* what) {
+  if (s != CUBLAS_STATUS_SUCCESS) throw Error(std::string(what) + ": " + lt().get_status_string(s));
+}
+void check(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(e));
+}
+
+cudaDataType_t cuda_type(DType t) {
+  switch (t) {
+    case DType::kBfloat16:
+      return CUDA_R_16BF;
+    case DType::kFloat16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+template <class T, auto kDestroy>
+struct Destroy {
+  using pointer = T;
+  void operator()(T handle) const { (lt().*kDestroy)(handle); }
+};
+template <class T, auto kDestroy>
+using Owned = std::unique_ptr<T, Destroy<T, kDestroy>>;
+using Handle = Owned<cublasLtHandle_t, &CublasLt::destroy>;
+using Operation = Owned<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, &CublasLt::matmul_preference_destroy>;
+
+struct DeviceBytes {
+  explicit DeviceBytes(std::size_t bytes) {
+    check(cudaMalloc(&at, std::max<std::size_t>(bytes, 1)), "memory for matrix products");
+  }
+  ~DeviceBytes() { cudaFree(at); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  void* at = nullptr;
+};
+
+struct Event {
+  Event() { check(cudaEventCreate(&at), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(at); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t at = nullptr;
+};
+
+// cuBLASLt is column-major: it computes C' = op(B)' op(A)', of which a row-major matrix is the transpose.
+struct Plan {
+  explicit Plan(const GemmShape& s) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check(lt().matmul_desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    operation.reset(made);
+    const cublasOperation_t first = s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, first);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, second);
+    if (s.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
+    }
+    // The rows and columns that are stored, of B, A and C.
+    b = layout(s.operands, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n);
+    a = layout(s.operands, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k);
+    c = layout(s.result, s.m, s.n);
+    beta = s.accumulate ? 1.0F : 0.0F;
+  }
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t what, const Value& value) {
+    check(lt().matmul_desc_set_attribute(operation.get(), what, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  static Layout layout(DType type, Index rows, Index columns) {
+    cublasLtMatrixLayout_t made = nullptr;
+    check(lt().matrix_layout_create(&made, cuda_type(type), static_cast<std::uint64_t>(columns),
+                                    static_cast<std::uint64_t>(rows), columns),
+          "cublasLtMatrixLayoutCreate");
+    return Layout(made);
+  }
+
+  Operation operation;
+  Layout a, b, c;
+  float beta = 0;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
+  return static_cast<std::size_t>(rows * columns) * bytes_of(type);
+}
+
+}  // namespace
+
+struct Gemms::State {
+  State(std::size_t bytes) : workspace(bytes), workspace_bytes(bytes) {
+    cublasLtHandle_t made = nullptr;
+    check(lt().create(&made), "cublasLtCreate");
+    handle.reset(made);
+  }
+
+  void multiply(Stream stream, Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a,
+                const void* b, void* c) {
+    const float one = 1;
+    check(lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a, plan.a.get(), &plan.beta,
+                      c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.at, workspace_bytes, stream),
+          "cublasLtMatmul");
+  }
+
+  Handle handle;
+  DeviceBytes workspace;
+  std::size_t workspace_bytes;
+  std::map<GemmShape, Plan> plans;
+};
+
+Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace)
+    : state_(std::make_unique<State>(workspace)) {
+  std::array<std::size_t, 4> most{};  // bytes of A, B, C, bias
+  for (const GemmShape& s : shapes) {
+    most[0] = std::max(most[0], bytes_of_matrix(s.operands, s.m, s.k));
+    most[1] = std::max(most[1], bytes_of_matrix(s.operands, s.k, s.n));
+    most[2] = std::max(most[2], bytes_of_matrix(s.result, s.m, s.n));
+    most[3] = std::max(most[3], bytes_of_matrix(s.result, 1, s.n));
+  }
+  const DeviceBytes a(most[0]), b(most[1]), c(most[2]), bias(most[3]);
+  // Small numbers that are not zero: products of zeros run faster than others.
+  const std::array<void*, 4> all{a.at, b.at, c.at, bias.at};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (most[i] > 0) check(cudaMemsetAsync(all[i], 0x3a, most[i], stream), "cudaMemset");
+  }
+  cublasLtMatmulPreference_t made = nullptr;
+  check(lt().matmul_preference_create(&made), "cublasLtMatmulPreferenceCreate");
+  const Preference preference(made);
+  check(lt().matmul_preference_set_attribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                             sizeof workspace),
+        "cublasLtMatmulPreferenceSetAttribute");
+  const Event begin, end;
+  for (const GemmShape& shape : shapes) {
+    const auto [at, added] = state_->plans.try_emplace(shape, shape);
+    if (!added) continue;
+    Plan& plan = at->second;
+    if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.at));
+    std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
+    int count = 0;
+    check(lt().matmul_algo_get_heuristic(state_->handle.get(), plan.operation.get(), plan.b.get(),
+                                         plan.a.get(), plan.c.get(), plan.c.get(), made,
+                                         static_cast<int>(found.size()), found.data(), &count),
+          "cublasLtMatmulAlgoGetHeuristic");
+    if (count == 0) throw Error("cuBLASLt knows no algorithm for a matrix product");
+    float best = std::numeric_limits<float>::max();
+    for (int i = 0; i < count; ++i) {
+      constexpr int kRepetitions = 5;
+      const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
+      state_->multiply(stream, plan, algorithm, a.at, b.at, c.at);
+      check(cudaEventRecord(begin.at, stream), "cudaEventRecord");
+      for (int r = 0; r < kRepetitions; ++r) state_->multiply(stream, plan, algorithm, a.at, b.at, c.at);
+      check(cudaEventRecord(end.at, stream), "cudaEventRecord");
+      check(cudaEventSynchronize(end.at), "a matrix product");
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin.at, end.at), "cudaEventElapsedTime");
+      if (ms < best) {
+        best = ms;
+        plan.algorithm = algorithm;
+      }
+    }
+  }
+  check(cudaStreamSynchronize(stream), "matrix products");
+}
+
+Gemms::~Gemms() = default;
+
+void Gemms::run(Stream stream, const GemmShape& shape, const void* a, const void* b, const void* bias,
+                void* c) {
+  const auto found = state_->plans.find(shape);
+  if (found == state_->plans.end()) throw Error("a matrix product of a shape that was not measured");
+  Plan& plan = found->second;
+  if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  state_->multiply(stream, plan, plan.algorithm, a, b, c);
+}
+
+std::size_t Gemms::plans() const {
+  return state_->plans.size();
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans on a GPU compute what they compute on the CPU: losses, gradient norms, every gradient, and the
+// parameters after the steps. On a GPU, and on the emulated one, whose streams run in any order that events
+// allow: what does not wait for what it needs is found out there.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/exec/small_model.h"
+
+namespace orrery {
+namespace {
+
+// |a - b| over |b| of the worst tensor.
+double worst(const exec::LogicalTensors& a, const exec::LogicalTensors& b) {
+  double out = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, reference] : b) {
+    const std::vector<float>& other = a.at(name);
+    double off = 0, all = 1e-30;
+    for (std::size_t i = 0; i < reference.size(); ++i) {
+      off += std::pow(static_cast<double>(other[i]) - reference[i], 2);
+      all += std::pow(static_cast<double>(reference[i]), 2);
+    }
+    out = std::max(out, std::sqrt(off / all));
+  }
+  return out;
+}
+
+exec::RunOptions on(exec::Backend backend) {
+  exec::RunOptions o = small_run();
+  o.backend = backend;
+  return o;
+}
+
+struct Case {
+  const char* name;
+  Plan plan;
+  Precision precision = Precision::kFp32;
+  Math math = Math::kFp32;
+  double dropout = 0;
+  bool flash = true;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+const Case kCases[] = {
+    {"serial", plan(1, 1, 1, 0, 4)},
+    {"tp2", plan(2, 1, 1, 0, 4)},
+    {"tp2_sp", sp(plan(2, 1, 1, 0, 4))},
+    {"pp2", plan(1, 2, 1, 0, 4)},
+    {"pp2_zb_h1", with(plan(1, 2, 1, 0, 4), Schedule::kZeroBubbleH1)},
+    {"pp2_interleaved", with(plan(1, 2, 1, 0, 4), Schedule::kInterleaved, 2)},
+    {"dp2", plan(1, 1, 2, 0, 4)},
+    {"zero1", plan(1, 1, 2, 1, 4)},
+    {"zero2", plan(1, 1, 2, 2, 4)},
+    {"zero3", plan(1, 1, 2, 3, 4)},
+    {"tp2_pp2_dp2_zero1", sp(plan(2, 2, 2, 1, 4))},
+    {"recompute", with(plan(1, 1, 1, 0, 4), Recompute::kFull)},
+    {"dropout", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, 0.1},
+    {"dropout_materialised", plan(2, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, 0.1, false},
+    {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
+    {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
+    {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},
+    {"bf16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kBf16},
+    {"fp16_pp2", plan(1, 2, 1, 0, 4), Precision::kMixed, Math::kFp16},
+};
+
+class OnAGpu : public testing::TestWithParam<std::tuple<const char*, Case>> {};
+
+TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
+  const auto& [preset, c] = GetParam();
+  const Model m = tiny(preset);
+  const Training t{
+      .global_batch = kBatch, .sequence = 8, .precision = c.precision, .math = c.math, .dropout = c.dropout};
+  const auto expected = train(m, c.plan, t, stack(c.flash), on(exec::Backend::kCpu));
+  const auto actual = train(m, c.plan, t, stack(c.flash), on(exec::Backend::kCuda));
+  // 16-bit tensors differ by roundings that fall the other way: a step of bf16 is 2^-8, and few elements do.
+  const bool half = is_half(t.activation_type());
+  const double tolerance = half ? 0.02 : 1e-5;
+  ASSERT_EQ(actual.steps.size(), expected.steps.size());
+  for (std::size_t s = 0; s < expected.steps.size(); ++s) {
+    EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, tolerance * expected.steps[s].loss);
+    EXPECT_NEAR(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm,
+                tolerance * expected.steps[s].gradient_norm);
+  }
+  EXPECT_LT(worst(actual.gradients, expected.gradients), tolerance);
+  EXPECT_EQ(actual.timeline.slices.size(), expected.timeline.slices.size());
+  EXPECT_EQ(actual.arena_bytes, expected.arena_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
+                         testing::Combine(testing::Values("tiny-gpt", "tiny-llama"),
+                                          testing::ValuesIn(kCases)),
+                         [](const auto& param_info) {
+                           std::string name = std::string(std::get<0>(param_info.param)) + "_" +
+                                              std::get<1>(param_info.param).name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace orrery
