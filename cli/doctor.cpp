@@ -58,12 +58,14 @@ void add_doctor(CLI::App& parent, App& app) {
     const auto pages = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
     const exec::Gpus gpus = exec::find_gpus();
     const auto profiles = app.data.names("profiles"), topologies = app.data.names("topologies");
+    std::vector<const char*> backends{"cpu"};
+    if (gpus.problem.empty()) backends.push_back("cuda");
     if (app.json) {
       return print_json({{"schema", "orrery.doctor/1"},
                          {"gpus", json_of(gpus)},
                          {"cores", cores},
                          {"memory_bytes", pages},
-                         {"backends", {"cpu"}},
+                         {"backends", backends},
                          {"blas", kernels::blas_name()},
                          {"instructions", kernels::pointwise().isa},
                          {"spans_hosts", exec::spans_hosts()},
@@ -75,6 +77,10 @@ void add_doctor(CLI::App& parent, App& app) {
         "backends that run plans: cpu (fp32, bf16, fp16; {}, {} kernels; ranks as threads or processes{})\n",
         kernels::blas_name(), kernels::pointwise().isa,
         exec::spans_hosts() ? ", of several hosts by MPI" : " of one host: built without MPI");
+    if (gpus.problem.empty())
+      fmt::print(
+          "                         cuda (fp32, bf16, fp16; ranks as threads on one GPU, or as processes by "
+          "NCCL)\n");
     print(gpus);
     fmt::print("device profiles: {}\n", fmt::join(profiles, ", "));
     fmt::print("topologies:      {}\n", fmt::join(topologies, ", "));

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
+#include "exec/gpus.h"
 #include "exec/launch.h"
 #include "exec/monitor.h"
 #include "exec/process_world.h"
@@ -194,6 +195,7 @@ Plan replan(const Problem& problem, std::int64_t devices) {
 std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
                                             const App& app, bool elastic) {
   const Scenario& s = chosen.problem.scenario;
+  options.gpu = static_cast<int>(me.local_rank);
   for (;;) {
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
     const auto world = exec::join(me, options.deadline);
@@ -266,6 +268,9 @@ void execute(App& app, const Options& o) {
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   if (const auto problem = exec::run_problem(program, o.backend); !problem.empty()) at.fail(problem);
+  if (const std::string problem = o.backend == exec::Backend::kCuda ? exec::find_gpus().problem : "";
+      !problem.empty())
+    throw Error(fmt::format("--backend cuda: {}", problem));
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;
@@ -331,9 +336,9 @@ void execute(App& app, const Options& o) {
 }  // namespace
 
 void add_run(CLI::App& parent, App& app) {
-  CLI::App* command =
-      subcommand(parent, app, "run",
-                 "train a plan for real on the CPU: ranks as threads, or as processes under a launcher");
+  CLI::App* command = subcommand(
+      parent, app, "run",
+      "train a plan for real, on the CPU or on GPUs: ranks as threads, or as processes under a launcher");
   auto o = std::make_shared<Options>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   add_choice<exec::Backend>(*command, "--backend", o->backend, "what executes the ops")->default_str("cpu");

@@ -19,9 +19,9 @@ using program::RankClass;
 // By rank and stream.
 using AllMeasured = std::vector<std::array<std::vector<Measured>, program::kStreamCount>>;
 
-Timeline make_timeline(const program::Program& program, const AllMeasured& measured) {
+Timeline make_timeline(const program::Program& program, Backend backend, const AllMeasured& measured) {
   Timeline t;
-  t.source = "measured: cpu";
+  t.source = fmt::format("measured: {}", name_of(backend));
   t.program_hash = program.hash();
   t.axes = program::axes_of(program.binding);
   for (const char* s : program::kStreamNames) t.streams.emplace_back(s);
@@ -195,7 +195,7 @@ void Job::collect(RunResult& result) {
   }
   if (exchange_.rank() != 0) return;
   result.alerts = watch_->alerts();
-  result.timeline = make_timeline(program_, measured);
+  result.timeline = make_timeline(program_, options_.backend, measured);
   for (std::size_t r = 0; r < n; ++r) {
     const auto stage = program_.binding.coordinates(static_cast<std::int64_t>(r)).pp;
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];

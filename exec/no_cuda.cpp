@@ -7,8 +7,19 @@
 
 namespace orrery::exec {
 
-ExecutorFactory on_shared_gpu() {
+namespace {
+
+[[noreturn]] void fail() {
   throw Error("this program was built without the CUDA toolkit: it runs plans on the CPU only");
+}
+
+}  // namespace
+
+ExecutorFactory on_shared_gpu() {
+  fail();
+}
+ExecutorFactory on_own_gpu(int) {
+  fail();
 }
 
 Gpus find_gpus() {

@@ -132,7 +132,8 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     const Dataset& data = data_of(options, program.model, built_in);
     std::vector<std::string> passed_over;
     const std::optional<RestoredState> restored = restore(program, options, passed_over);
-    RunResult result = Job(program, options, data, rank, on_processor, communicator, abort).run(restored);
+    const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;
+    RunResult result = Job(program, options, data, rank, make, communicator, abort).run(restored);
     result.passed_over = std::move(passed_over);
     return result;
   } catch (const std::exception& e) {

@@ -42,6 +42,7 @@ constexpr auto enum_names(Backend) {
 
 struct RunOptions {
   Backend backend = Backend::kCpu;
+  int gpu = 0;  // of a rank that is a process
   std::int64_t steps = 1;
   std::uint64_t seed = 1;  // of weights and of the order of data
   float learning_rate = 1e-3F;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <thread>
 
 #include "core/error.h"
@@ -47,8 +48,21 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));
+  communicator_->open_channels(channels());
   plan_gemms();
   if (place.program.model.positions == Positions::kRotary) fill_rope_tables();
+}
+
+std::vector<ChannelKey> CudaExecutor::channels() const {
+  std::set<ChannelKey> found;
+  for (const program::Segment& segment : class_.segments) {
+    for (const Op& op : segment.ops) {
+      const int channel = Placement::carries_gradient(op) ? 1 : 0;
+      if (op.kind == OpKind::kSend) found.insert({place_.rank, place_.peer(op), channel});
+      if (op.kind == OpKind::kRecv) found.insert({place_.peer(op), place_.rank, channel});
+    }
+  }
+  return {found.begin(), found.end()};
 }
 
 void CudaExecutor::plan_gemms() {
@@ -117,6 +131,7 @@ void CudaExecutor::finish(kernels::cuda::Stream s, const char* what) const {
     if (e == cudaSuccess) return;
     if (e != cudaErrorNotReady) throw Error(fmt::format("{}: {}", what, cudaGetErrorString(e)));
     abort_.check();
+    communicator_->require_healthy();
     if (Clock::now() > until)
       throw Error(fmt::format("{} was not done after {} ms", what, 2 * options_.deadline.count()));
     std::this_thread::yield();
@@ -138,6 +153,16 @@ void CudaExecutor::set_scalars(const Pass& pass) {
 }
 
 double CudaExecutor::run(const Pass& pass) {
+  try {
+    return walk(pass);
+  } catch (const std::exception& e) {
+    const std::string reason = abort_.raise(fmt::format("rank {}: {}", place_.rank, e.what()));
+    communicator_->abort();
+    throw Error(reason);
+  }
+}
+
+double CudaExecutor::walk(const Pass& pass) {
   const bool measures = pass.measured && pass.number + 1 == options_.steps;
   if (measures && before_.empty()) {
     for (std::size_t i = 0; i < order_.ops.size(); ++i) {
@@ -181,16 +206,12 @@ double CudaExecutor::run(const Pass& pass) {
         check(cudaEventRecord(events_[static_cast<std::size_t>(next.event)].get(), s), "cudaEventRecord");
       }
     } catch (const std::exception& e) {
-      throw Error(abort_.raise(
-          fmt::format("rank {}: {}: {}", place_.rank, program::describe_op(class_, step, op), e.what())));
+      throw Error(fmt::format("{}: {}", program::describe_op(class_, step, op), e.what()));
     }
   }
   for (std::size_t s = 0; s < streams_.size(); ++s) {
-    try {
-      finish(streams_[s].get(), program::kStreamNames[s]);
-    } catch (const std::exception& e) {
-      throw Error(abort_.raise(fmt::format("rank {}: step {}: {}", place_.rank, pass.number + 1, e.what())));
-    }
+    const std::string what = fmt::format("stream {} of step {}", program::kStreamNames[s], pass.number + 1);
+    finish(streams_[s].get(), what.c_str());
   }
   return measures ? collect(begin) : 0;
 }

@@ -36,9 +36,11 @@ class CudaExecutor : public Executor {
     return at(place_.offset(r, micro_batch));
   }
   kernels::cuda::Stream stream(program::Stream s) const { return streams_[s].get(); }
+  std::vector<ChannelKey> channels() const;
   void plan_gemms();
   void fill_rope_tables();
   void set_scalars(const Pass& pass);
+  double walk(const Pass& pass);
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
   void communicate(const program::Op& op, std::int64_t micro_batch);
   void finish(kernels::cuda::Stream s, const char* what) const;

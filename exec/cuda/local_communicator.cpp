@@ -12,7 +12,7 @@ namespace orrery::exec::cuda {
 
 // --- messages --------------------------------------------------------------------------------------
 
-void LocalChannels::post(const Key& key, std::unique_ptr<Message> message) {
+void LocalChannels::post(const ChannelKey& key, std::unique_ptr<Message> message) {
   {
     const std::lock_guard lock(mutex_);
     channels_[key].posted.push_back(std::move(message));
@@ -20,7 +20,7 @@ void LocalChannels::post(const Key& key, std::unique_ptr<Message> message) {
   posted_.notify_all();
 }
 
-std::unique_ptr<LocalChannels::Message> LocalChannels::take(const Key& key, std::string_view name,
+std::unique_ptr<LocalChannels::Message> LocalChannels::take(const ChannelKey& key, std::string_view name,
                                                             std::chrono::milliseconds deadline,
                                                             const Abort& abort) {
   std::unique_lock lock(mutex_);
@@ -33,12 +33,13 @@ std::unique_ptr<LocalChannels::Message> LocalChannels::take(const Key& key, std:
   return message;
 }
 
-void LocalChannels::give_back(const Key& key, std::unique_ptr<Message> message) {
+void LocalChannels::give_back(const ChannelKey& key, std::unique_ptr<Message> message) {
   const std::lock_guard lock(mutex_);
   channels_[key].free.push_back(std::move(message));
 }
 
-std::unique_ptr<LocalChannels::Message> LocalChannels::free_message(const Key& key, std::size_t bytes) {
+std::unique_ptr<LocalChannels::Message> LocalChannels::free_message(const ChannelKey& key,
+                                                                    std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     auto& free = channels_[key].free;
@@ -144,7 +145,7 @@ void LocalCommunicator::collective(GroupId id, const CollectiveCall& call, kerne
 
 void LocalCommunicator::send(std::int64_t to, int channel, std::string_view name, const void* data,
                              std::size_t bytes, kernels::cuda::Stream stream) {
-  const LocalChannels::Key key{rank_, to, channel};
+  const ChannelKey key{rank_, to, channel};
   auto message = channels_->free_message(key, bytes);
   message->name = name;
   check(cudaStreamWaitEvent(stream, message->written.get(), 0), "cudaStreamWaitEvent");
@@ -156,7 +157,7 @@ void LocalCommunicator::send(std::int64_t to, int channel, std::string_view name
 
 void LocalCommunicator::receive(std::int64_t from, int channel, std::string_view name, void* data,
                                 std::size_t bytes, kernels::cuda::Stream stream) {
-  const LocalChannels::Key key{from, rank_, channel};
+  const ChannelKey key{from, rank_, channel};
   auto message = channels_->take(key, name, deadline_, abort_);
   if (message->bytes != bytes) {
     throw Error(fmt::format("\"{}\" expects {} bytes, and rank {} sent \"{}\" with {}", name, bytes, from,

@@ -27,18 +27,13 @@ class LocalChannels {
     Memory memory;
     Event written;
   };
-  struct Key {
-    std::int64_t from, to;
-    int channel;
-    auto operator<=>(const Key&) const = default;
-  };
-  void post(const Key& key, std::unique_ptr<Message> message);
+  void post(const ChannelKey& key, std::unique_ptr<Message> message);
   // Waits for the next; throws Error when the deadline passes, or the job has ended.
-  std::unique_ptr<Message> take(const Key& key, std::string_view name, std::chrono::milliseconds deadline,
-                                const Abort& abort);
+  std::unique_ptr<Message> take(const ChannelKey& key, std::string_view name,
+                                std::chrono::milliseconds deadline, const Abort& abort);
   // Memory that was read, for another message of the channel: it may be written once `written` was reached.
-  void give_back(const Key& key, std::unique_ptr<Message> message);
-  std::unique_ptr<Message> free_message(const Key& key, std::size_t bytes);
+  void give_back(const ChannelKey& key, std::unique_ptr<Message> message);
+  std::unique_ptr<Message> free_message(const ChannelKey& key, std::size_t bytes);
 
  private:
   struct Channel {
@@ -46,7 +41,7 @@ class LocalChannels {
   };
   std::mutex mutex_;
   std::condition_variable posted_;
-  std::map<Key, Channel> channels_;
+  std::map<ChannelKey, Channel> channels_;
 };
 
 class LocalCommunicator : public DeviceCommunicator {
@@ -56,6 +51,7 @@ class LocalCommunicator : public DeviceCommunicator {
                     std::chrono::milliseconds deadline, const Abort& abort);
 
   GroupId open(std::span<const std::int64_t> members) override;
+  void open_channels(std::span<const ChannelKey>) override {}
   void collective(GroupId group, const CollectiveCall& call, kernels::cuda::Stream stream) override;
   void send(std::int64_t to, int channel, std::string_view name, const void* data, std::size_t bytes,
             kernels::cuda::Stream stream) override;

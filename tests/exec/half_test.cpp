@@ -246,7 +246,10 @@ TEST(Half, WhatIsStoredIsWhatIsMultiplied) {
                                         {Precision::kSgd, Math::kTf32},
                                         {Precision::kAdam8bit, Math::kBf16}}) {
     const auto program = program::compile(m, serial(), training(precision, math), stack());
-    EXPECT_NE(exec::run_problem(program).find("allowed: "), std::string::npos) << exec::run_problem(program);
+    for (const exec::Backend backend : {exec::Backend::kCpu, exec::Backend::kCuda}) {
+      EXPECT_NE(exec::run_problem(program, backend).find("allowed: "), std::string::npos)
+          << exec::run_problem(program, backend);
+    }
   }
 }
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/cuda/nccl_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "core/error.h"
+#include "kernels/cuda/library.h"
+
+namespace orrery::exec::cuda {
+namespace {
+
+// Of libnccl, by the names of its header.
+struct Nccl {
+  kernels::cuda::Library library{"libnccl.so.2"};
+  decltype(ncclGetUniqueId)* get_unique_id = library.find<decltype(ncclGetUniqueId)>("ncclGetUniqueId");
+  decltype(ncclCommInitRankConfig)* init =
+      library.find<decltype(ncclCommInitRankConfig)>("ncclCommInitRankConfig");
+  decltype(ncclCommGetAsyncError)* get_async_error =
+      library.find<decltype(ncclCommGetAsyncError)>("ncclCommGetAsyncError");
+  decltype(ncclCommDestroy)* destroy = library.find<decltype(ncclCommDestroy)>("ncclCommDestroy");
+  decltype(ncclCommAbort)* abort = library.find<decltype(ncclCommAbort)>("ncclCommAbort");
+  decltype(ncclGetErrorString)* error_string =
+      library.find<decltype(ncclGetErrorString)>("ncclGetErrorString");
+  decltype(ncclGetLastError)* last_error = library.find<decltype(ncclGetLastError)>("ncclGetLastError");
+  decltype(ncclAllReduce)* all_reduce = library.find<decltype(ncclAllReduce)>("ncclAllReduce");
+  decltype(ncclAllGather)* all_gather = library.find<decltype(ncclAllGather)>("ncclAllGather");
+  decltype(ncclReduceScatter)* reduce_scatter =
+      library.find<decltype(ncclReduceScatter)>("ncclReduceScatter");
+  decltype(ncclSend)* send = library.find<decltype(ncclSend)>("ncclSend");
+  decltype(ncclRecv)* recv = library.find<decltype(ncclRecv)>("ncclRecv");
+};
+const Nccl& nccl() {
+  static const Nccl library;
+  return library;
+}
+
+ncclDataType_t nccl_type(DType t) {
+  switch (t) {
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kFloat64:
+      return ncclFloat64;
+    case DType::kBfloat16:
+      return ncclBfloat16;
+    case DType::kFloat16:
+      return ncclFloat16;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kByte:
+      return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+constexpr std::size_t kMostGroup = 256;  // members of a group that find each other
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(Communicator& host, std::int64_t rank, std::chrono::milliseconds deadline,
+                                   const Abort& abort)
+    : host_(host),
+      rank_(rank),
+      deadline_(deadline),
+      abort_(abort),
+      mailbox_(host.allocate((kMostGroup + 1) * sizeof(ncclUniqueId))) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  for (const Group& g : groups_) {
+    if (g.comm != nullptr) nccl().destroy(g.comm);
+  }
+  for (const auto& [key, comm] : channels_) {
+    if (comm != nullptr) nccl().destroy(comm);
+  }
+}
+
+void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t result, std::string_view name) const {
+  const auto until = Clock::now() + deadline_;
+  while (result == ncclInProgress) {
+    abort_.check();
+    if (Clock::now() > until)
+      throw Error(fmt::format("\"{}\": NCCL was not ready after {} ms", name, deadline_.count()));
+    std::this_thread::yield();
+    const ncclResult_t asked = nccl().get_async_error(comm, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
+  if (result != ncclSuccess) {
+    throw Error(
+        fmt::format("\"{}\": NCCL: {} ({})", name, nccl().error_string(result), nccl().last_error(comm)));
+  }
+}
+
+// The first member makes the id, and all members tell each other theirs: the first's counts.
+ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
+  if (members.size() > kMostGroup) {
+    throw Error(fmt::format("a group of {} ranks is more than find each other for NCCL (at most {})",
+                            members.size(), kMostGroup));
+  }
+  ncclUniqueId id{};
+  if (members.front() == rank_) settle(nullptr, nccl().get_unique_id(&id), "NCCL's id");
+  std::memcpy(mailbox_, &id, sizeof id);
+  host_.collective(host_.open(members), {.kind = CollectiveKind::kAllGather,
+                                         .name = "NCCL's id",
+                                         .input = mailbox_,
+                                         .output = mailbox_ + sizeof id,
+                                         .elements = members.size() * sizeof id,
+                                         .type = DType::kByte});
+  std::memcpy(&id, mailbox_ + sizeof id, sizeof id);
+  const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  const ncclResult_t begun =
+      nccl().init(&comm, static_cast<int>(members.size()), id, static_cast<int>(self), &config);
+  settle(comm, begun, "a communicator");
+  return comm;
+}
+
+GroupId NcclCommunicator::open(std::span<const std::int64_t> members) {
+  const auto [at, added] = opened_.try_emplace({members.begin(), members.end()}, groups_.size());
+  if (added) groups_.push_back({make(members), members.size(), {}, 0});
+  return at->second;
+}
+
+void NcclCommunicator::open_channels(std::span<const ChannelKey> channels) {
+  for (const ChannelKey& c : channels) {
+    if (!channels_.contains(c)) channels_[c] = make(std::array{c.from, c.to});
+  }
+}
+
+ncclComm_t NcclCommunicator::channel(const ChannelKey& key, std::string_view name) const {
+  const auto found = channels_.find(key);
+  if (found == channels_.end())
+    throw Error(fmt::format("\"{}\": no channel from rank {} to rank {} was opened", name, key.from, key.to));
+  return found->second;
+}
+
+void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernels::cuda::Stream stream) {
+  using enum CollectiveKind;
+  Group& group = groups_[id];
+  const ncclDataType_t type = nccl_type(call.type);
+  const std::size_t part = call.elements / group.members;
+  const auto settled = [&](ncclResult_t r) { settle(group.comm, r, call.name); };
+  switch (call.kind) {
+    case kAllReduce:
+    case kAllReduceMax:
+      return settled(nccl().all_reduce(call.input, call.output, call.elements, type,
+                                       call.kind == kAllReduce ? ncclSum : ncclMax, group.comm, stream));
+    case kAllGather:
+      return settled(nccl().all_gather(call.input, call.output, part, type, group.comm, stream));
+    case kReduceScatter: {
+      if (!call.accumulate)
+        return settled(
+            nccl().reduce_scatter(call.input, call.output, part, type, ncclSum, group.comm, stream));
+      const std::size_t bytes = part * bytes_of(call.type);
+      if (group.scratch_bytes < bytes) {
+        group.scratch = allocate(bytes, "scratch memory of a sum");
+        group.scratch_bytes = bytes;
+      }
+      settled(
+          nccl().reduce_scatter(call.input, group.scratch.get(), part, type, ncclSum, group.comm, stream));
+      return kernels::cuda::add(stream, call.type, static_cast<std::int64_t>(part), group.scratch.get(),
+                                call.output);
+    }
+    default:
+      throw Error(fmt::format("\"{}\" is no collective of programs", call.name));
+  }
+}
+
+void NcclCommunicator::send(std::int64_t to, int number, std::string_view name, const void* data,
+                            std::size_t bytes, kernels::cuda::Stream stream) {
+  const ncclComm_t comm = channel({rank_, to, number}, name);
+  settle(comm, nccl().send(data, bytes, ncclUint8, 1, comm, stream), name);
+}
+
+void NcclCommunicator::receive(std::int64_t from, int number, std::string_view name, void* data,
+                               std::size_t bytes, kernels::cuda::Stream stream) {
+  const ncclComm_t comm = channel({from, rank_, number}, name);
+  settle(comm, nccl().recv(data, bytes, ncclUint8, 0, comm, stream), name);
+}
+
+void NcclCommunicator::require_healthy() const {
+  const auto look = [&](ncclComm_t comm) {
+    ncclResult_t result = ncclSuccess;
+    if (comm != nullptr && nccl().get_async_error(comm, &result) == ncclSuccess && result != ncclInProgress)
+      settle(comm, result, "communication");
+  };
+  for (const Group& g : groups_) look(g.comm);
+  for (const auto& [key, comm] : channels_) look(comm);
+}
+
+void NcclCommunicator::abort() {
+  const auto end = [](ncclComm_t& comm) {
+    if (comm != nullptr) nccl().abort(std::exchange(comm, nullptr));
+  };
+  for (Group& g : groups_) end(g.comm);
+  for (auto& [key, comm] : channels_) end(comm);
+}
+
+}  // namespace orrery::exec::cuda
