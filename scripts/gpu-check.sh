@@ -1,19 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU and the CUDA toolkit: build the micro-benchmarks, run them, and leave the
-# measurements (with driver, runtime and device named) and a summary table. Ends in under 10 minutes.
-# Usage: scripts/gpu-check.sh [OUTPUT_FOLDER]
-set -euo pipefail
+# On a machine with a GPU and the CUDA toolkit: builds for that GPU, runs every GPU test (under compute-sanitizer
+# too), the micro-benchmarks, and a loop of prediction and measurement. Leaves logs and JSON in OUTPUT_FOLDER and
+# prints a summary last. Ends in under 10 minutes. What fails does not keep the rest from running; the exit code
+# is that of the worst.
+# Usage: scripts/gpu-check.sh [OUTPUT_FOLDER] [DEVICE_PROFILE]   (h100-sxm by default: what the fit begins with)
+set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-out="${1:-build/gpu-check}"
+out="$(realpath -m "${1:-build/gpu-check}")"
+profile="${2:-h100-sxm}"
 mkdir -p "$out"
+# Where packages cannot be had, what is there must do.
 # shellcheck disable=SC2086
-install_missing $packages_build libbenchmark-dev
-cmake --preset bench >"$out/configure.log"
-cmake --build --preset bench --target orrery_gpu_bench orrery 2>&1 | tail -3
-build/bench/bin/orrery_gpu_bench "$out/measurement.json" 30 >"$out/bench.log"
-python3 - "$out/measurement.json" <<'PY'
+install_missing $packages_build libgtest-dev libboost-context-dev libbenchmark-dev >"$out/install.log" 2>&1 ||
+  echo "packages could not be installed: going on with what is here"
+worst=0
+summary=""
+stage() {  # NAME SECONDS COMMAND...
+  local name="$1" limit="$2" begin=$SECONDS code=0
+  shift 2
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
+  summary+="$(printf '%-16s %5d s  exit %d' "$name" $((SECONDS - begin)) "$code")"$'\n'
+  [ "$code" -eq 0 ] || worst=1
+  return "$code"
+}
+
+build=build/gpu
+architecture="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '. ')"
+if [ -z "$architecture" ]; then
+  echo "no GPU here: nvidia-smi names none"
+  exit 1
+fi
+configure() {
+  cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" \
+    -DORRERY_GUI=OFF -DORRERY_BENCH=ON -DORRERY_TESTS=ON
+}
+compile() {
+  cmake --build $build --target orrery orrery_gpu_bench gpu_kernels_test gpu_equivalence_test gpu_nccl_test
+}
+if stage configure 60 configure && stage build 300 compile; then
+  stage tests 120 ctest --test-dir $build -L gpu --output-on-failure
+  if command -v compute-sanitizer >/dev/null; then
+    stage sanitizer 90 compute-sanitizer --error-exitcode 1 $build/bin/gpu_kernels_test
+  fi
+  stage bench 90 $build/bin/orrery_gpu_bench "$out/measurement.json" 30
+  stage loop 150 python3 scripts/loop.py $build/bin/orrery "$out/loop" --backend cuda --device "$profile"
+fi
+for name in configure build tests sanitizer loop; do
+  grep -qs "$name .* exit 0" <<<"$summary" || { [ -f "$out/$name.log" ] && echo "--- $name" && tail -40 "$out/$name.log"; }
+done
+if [ -f "$out/measurement.json" ]; then
+  python3 - "$out/measurement.json" <<'PY'
 import json, sys
 m = json.load(open(sys.argv[1]))
 print(f"{m['device']}: {m['units']} units, driver {m['driver']}, runtime {m['runtime']}")
@@ -24,3 +62,7 @@ print(f"  {'layout':18} {'m':>7} {'n':>7} {'k':>7} {'TFLOP/s':>9}")
 for g in m["gemm"]:
     print(f"  {g['layout']:18} {g['m']:7} {g['n']:7} {g['k']:7} {g['tflops']:9.1f}")
 PY
+fi
+[ -f "$out/loop.log" ] && cat "$out/loop.log"
+printf '%s' "$summary"
+exit $worst
