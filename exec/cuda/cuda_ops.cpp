@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "core/error.h"
 #include "exec/cuda/device.h"
 #include "exec/executor.h"
@@ -74,9 +76,20 @@ std::size_t workspace_of(const Op& op) {
 
 std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank) {
   if (op.kind != OpKind::kGemm) return std::nullopt;
-  const auto type = [&](const program::Ref& r) {
-    return rank.buffers[static_cast<std::size_t>(r.buffer)].type;
+  const auto buffer = [&](const program::Ref& r) -> const program::Buffer& {
+    return rank.buffers[static_cast<std::size_t>(r.buffer)];
   };
+  // The largest power of two, up to 16, that all places in the arena are multiples of: parameters of a unit
+  // stand one after the other.
+  std::uint64_t places = 16;
+  const auto see = [&](const program::Ref& r) {
+    const program::Buffer& b = buffer(r);
+    const auto size = static_cast<std::int64_t>(bytes_of(b.type));
+    places |=
+        static_cast<std::uint64_t>(b.arena_offset | b.arena_stride | r.offset * size | r.shard_stride * size);
+  };
+  for (const program::Ref& r : op.reads) see(r);
+  for (const program::Ref& r : op.writes) see(r);
   return ops::GemmShape{.m = op.dims[0],
                         .n = op.dims[1],
                         .k = op.dims[2],
@@ -84,8 +97,9 @@ std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass&
                         .transpose_b = (op.flags & program::kTransB) != 0,
                         .accumulate = (op.flags & program::kAccumulateFlag) != 0,
                         .bias = op.reads.size() > 2,
-                        .operands = type(op.reads[0]),
-                        .result = type(op.writes[0])};
+                        .operands = buffer(op.reads[0]).type,
+                        .result = buffer(op.writes[0]).type,
+                        .alignment = std::uint32_t{1} << std::countr_zero(places)};
 }
 
 void run_cuda_op(const CudaOp& a) {

@@ -148,12 +148,27 @@ struct Gemms::State {
     handle.reset(made);
   }
 
-  void multiply(Stream stream, Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a,
-                const void* b, void* c) {
+  Preference preference(std::uint32_t alignment) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(lt().matmul_preference_create(&made), "cublasLtMatmulPreferenceCreate");
+    Preference out(made);
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
+      check(lt().matmul_preference_set_attribute(made, what, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    for (const auto of :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(of, alignment);
+    return out;
+  }
+
+  cublasStatus_t multiply(Stream stream, Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a,
+                          const void* b, void* c) {
     const float one = 1;
-    check(lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a, plan.a.get(), &plan.beta,
-                      c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.at, workspace_bytes, stream),
-          "cublasLtMatmul");
+    return lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a, plan.a.get(), &plan.beta,
+                       c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.at, workspace_bytes, stream);
   }
 
   Handle handle;
@@ -177,41 +192,40 @@ Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t works
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (most[i] > 0) check(cudaMemsetAsync(all[i], 0x3a, most[i], stream), "cudaMemset");
   }
-  cublasLtMatmulPreference_t made = nullptr;
-  check(lt().matmul_preference_create(&made), "cublasLtMatmulPreferenceCreate");
-  const Preference preference(made);
-  check(lt().matmul_preference_set_attribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                             sizeof workspace),
-        "cublasLtMatmulPreferenceSetAttribute");
   const Event begin, end;
   for (const GemmShape& shape : shapes) {
     const auto [at, added] = state_->plans.try_emplace(shape, shape);
     if (!added) continue;
     Plan& plan = at->second;
     if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.at));
+    const Preference preference = state_->preference(shape.alignment);
     std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
     int count = 0;
     check(lt().matmul_algo_get_heuristic(state_->handle.get(), plan.operation.get(), plan.b.get(),
-                                         plan.a.get(), plan.c.get(), plan.c.get(), made,
+                                         plan.a.get(), plan.c.get(), plan.c.get(), preference.get(),
                                          static_cast<int>(found.size()), found.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
-    if (count == 0) throw Error("cuBLASLt knows no algorithm for a matrix product");
     float best = std::numeric_limits<float>::max();
     for (int i = 0; i < count; ++i) {
       constexpr int kRepetitions = 5;
       const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
-      state_->multiply(stream, plan, algorithm, a.at, b.at, c.at);
+      // Some of what is proposed is refused when it is tried.
+      if (state_->multiply(stream, plan, algorithm, a.at, b.at, c.at) != CUBLAS_STATUS_SUCCESS) continue;
       check(cudaEventRecord(begin.at, stream), "cudaEventRecord");
-      for (int r = 0; r < kRepetitions; ++r) state_->multiply(stream, plan, algorithm, a.at, b.at, c.at);
+      for (int r = 0; r < kRepetitions; ++r)
+        check(state_->multiply(stream, plan, algorithm, a.at, b.at, c.at), "cublasLtMatmul");
       check(cudaEventRecord(end.at, stream), "cudaEventRecord");
       check(cudaEventSynchronize(end.at), "a matrix product");
       float ms = 0;
       check(cudaEventElapsedTime(&ms, begin.at, end.at), "cudaEventElapsedTime");
-      if (ms < best) {
-        best = ms;
-        plan.algorithm = algorithm;
-      }
+      if (ms >= best) continue;
+      best = ms;
+      plan.algorithm = algorithm;
     }
+    if (best == std::numeric_limits<float>::max())
+      throw Error("cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
+                  std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " +
+                  std::to_string(shape.n) + "]");
   }
   check(cudaStreamSynchronize(stream), "matrix products");
 }
@@ -224,7 +238,7 @@ void Gemms::run(Stream stream, const GemmShape& shape, const void* a, const void
   if (found == state_->plans.end()) throw Error("a matrix product of a shape that was not measured");
   Plan& plan = found->second;
   if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  state_->multiply(stream, plan, plan.algorithm, a, b, c);
+  check(state_->multiply(stream, plan, plan.algorithm, a, b, c), "cublasLtMatmul");
 }
 
 std::size_t Gemms::plans() const {

@@ -19,6 +19,7 @@ struct GemmShape {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   DType operands = DType::kFloat32, result = DType::kFloat32;
+  std::uint32_t alignment = 16;  // bytes that the addresses of all matrices are multiples of
   auto operator<=>(const GemmShape&) const = default;
 };
 
