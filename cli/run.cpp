@@ -23,7 +23,8 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, link, link_latency = "0 us";
+  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, rendezvous, link,
+      link_latency = "0 us";
   std::vector<std::string> slow;
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
@@ -193,12 +194,12 @@ Plan replan(const Problem& problem, std::int64_t devices) {
 
 // This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
 std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
-                                            const App& app, bool elastic) {
+                                            const App& app, bool elastic, const std::string& rendezvous) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
   for (;;) {
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-    const auto world = exec::join(me, options.deadline);
+    const auto world = exec::join(me, rendezvous, options.deadline);
     try {
       const auto hosts =
           exec::Exchange(world->communicator(), me.rank, me.ranks).gather("hosts", exec::host_name());
@@ -296,8 +297,13 @@ void execute(App& app, const Options& o) {
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   std::optional<exec::RunResult> result;
+  if (!launch && !o.rendezvous.empty()) {
+    throw InputError(
+        "command line", "/rendezvous",
+        fmt::format("\"{}\" is for processes that a launcher started, and this one is alone", o.rendezvous));
+  }
   if (launch) {
-    result = run_launched(*launch, chosen, options, app, o.elastic);
+    result = run_launched(*launch, chosen, options, app, o.elastic, o.rendezvous);
     if (!result) return;
   } else {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
@@ -390,6 +396,12 @@ void add_run(CLI::App& parent, App& app) {
       ->add_flag("--elastic", o->elastic,
                  "when processes of this host die, the others plan anew and go on from the last checkpoint")
       ->needs(folder);
+  command
+      ->add_option(
+          "--rendezvous", o->rendezvous,
+          "where processes meet over TCP, without shared memory or MPI: tcp://HOST:PORT of rank 0, or "
+          "file:PATH that all can read")
+      ->envname("ORRERY_RENDEZVOUS");
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

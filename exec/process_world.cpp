@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "exec/mpi_world.h"
 #include "exec/shared_world.h"
+#include "exec/tcp_world.h"
 
 namespace orrery::exec {
 namespace {
@@ -26,7 +27,9 @@ class OneHost final : public ProcessWorld {
 
 }  // namespace
 
-std::unique_ptr<ProcessWorld> join(const Launch& launch, std::chrono::milliseconds deadline) {
+std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
+                                   std::chrono::milliseconds deadline) {
+  if (!rendezvous.empty()) return join_by_tcp(launch, parse_rendezvous(rendezvous), deadline);
   if (!launch.one_host()) return join_by_mpi(launch, deadline);
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(launch.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);

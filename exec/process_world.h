@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job that a launcher's processes form: shared memory between those of a host, and MPI between hosts.
+// The job that a launcher's processes form: shared memory between those of a host, and MPI between hosts; or TCP
+// between all.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "exec/abort.h"
@@ -29,7 +31,9 @@ class ProcessWorld {
 bool spans_hosts();
 
 // Returns when all processes have come; throws Error when one does not within the deadline. The rank dies
-// with the calling thread.
-std::unique_ptr<ProcessWorld> join(const Launch& launch, std::chrono::milliseconds deadline);
+// with the calling thread. Unless it is empty, `rendezvous` says where ranks meet over TCP (tcp_world.h); throws
+// InputError when it says nothing that is understood.
+std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
+                                   std::chrono::milliseconds deadline);
 
 }  // namespace orrery::exec

@@ -184,6 +184,42 @@ TEST(Processes, ComputeWhatThreadsCompute) {
 
 const Json kFour = {{"tp", 1}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"micro_batches", 8}};
 
+// Over TCP, which needs neither shared memory nor MPI: the same bits.
+TEST(Processes, MeetOverTcpByAnAddressInAFile) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const Json threads = run_threads(folder.path, run(file, 4));
+  const Arguments over_tcp = run(file, 4,
+                                 {"--rendezvous", "file:" + (folder.path / "address").string(), "--trace",
+                                  (folder.path / "t.json").string()});
+  Launched processes(folder.path, std::vector(4, over_tcp));
+  for (std::size_t r = 0; r < 4; ++r) ASSERT_EQ(processes.wait(r), 0) << processes.err(r);
+  const Json result = Json::parse(processes.out(0));
+  for (std::size_t s = 0; s < 4; ++s) {
+    for (const char* what : {"loss", "grad_norm"})
+      EXPECT_EQ(result["steps"][s].value(what, 0.0), threads["steps"][s].value(what, 0.0)) << what << s;
+  }
+  EXPECT_FALSE(fs::exists(folder.path / "address"));  // for whoever comes next
+  EXPECT_TRUE(fs::exists(folder.path / "t.json"));
+}
+
+TEST(Processes, ARankThatIsKilledIsNamedOverTcp) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const fs::path metrics = folder.path / "metrics";
+  Launched processes(folder.path,
+                     std::vector(4, run(file, 100000,
+                                        {"--rendezvous", "file:" + (folder.path / "address").string(),
+                                         "--metrics-file", metrics.string()})));
+  ASSERT_TRUE(comes(metrics));
+  processes.signal(2, SIGKILL);
+  EXPECT_EQ(processes.wait(2), -SIGKILL);
+  for (const std::size_t r : {0UL, 1UL, 3UL}) {
+    EXPECT_EQ(processes.wait(r), 1);
+    EXPECT_NE(processes.err(r).find("rank 2 is gone"), std::string::npos) << processes.err(r);
+  }
+}
+
 // Kill -9 of any rank at any moment: all others name it and end; what is resumed goes on as if nothing had
 // been.
 TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
