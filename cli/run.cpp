@@ -153,9 +153,17 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
 
 // What is emulated: a slower link, slower ranks ("3:1.3").
 void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
-  const auto fail = [](const char* option, const std::string& value, const char* allowed) {
+  const auto fail = [](const char* option, std::string_view value, const char* allowed) {
     throw InputError("command line", fmt::format("/{}", option), fmt::format("\"{}\" {}", value, allowed));
   };
+  if (o.backend != exec::Backend::kCpu) {
+    for (const auto& [option, given] : {std::pair{"link", !o.link.empty()},
+                                        {"slow", !o.slow.empty()},
+                                        {"collectives", o.collectives != exec::Algorithm::kDirect}}) {
+      if (given)
+        fail(option, name_of(o.backend), "takes no --link, --slow or --collectives (allowed: --backend cpu)");
+    }
+  }
   if (!o.link.empty()) {
     const auto bandwidth = parse_bandwidth(o.link);
     const auto latency = parse_time(o.link_latency);
@@ -269,9 +277,6 @@ void execute(App& app, const Options& o) {
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   if (const auto problem = exec::run_problem(program, o.backend); !problem.empty()) at.fail(problem);
-  if (const std::string problem = o.backend == exec::Backend::kCuda ? exec::find_gpus().problem : "";
-      !problem.empty())
-    throw Error(fmt::format("--backend cuda: {}", problem));
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;
@@ -293,6 +298,9 @@ void execute(App& app, const Options& o) {
   options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
   options.resume = o.resume;
   emulate(o, program.binding.ranks(), options);
+  if (const std::string problem = o.backend == exec::Backend::kCuda ? exec::find_gpus().problem : "";
+      !problem.empty())
+    throw Error(fmt::format("--backend cuda: {}", problem));
   Observer observer(app, o, s, program, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/rank.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "core/error.h"
 #include "exec/crc32c.h"
 #include "kernels/cpu/fast.h"
 
@@ -200,6 +204,14 @@ Rank::StepResult Rank::run(const Pass& pass) {
   GradientNorm norm{};
   if (loss_) executor_->read(*loss_, std::as_writable_bytes(std::span(&out.loss, 1)));
   if (norm_) executor_->read(*norm_, std::as_writable_bytes(std::span(&norm, 1)));
+  // An executor that checks while it goes on has said so already, and where.
+  const auto require_finite = [&](double value, const char* what) {
+    if (std::isfinite(value)) return;
+    throw Error(fmt::format("the {} of step {} (tp {}, dp {}, pp {}) is not a finite number", what,
+                            pass.number + 1, place_.at.tp, place_.at.dp, place_.at.pp));
+  };
+  require_finite(out.loss, "loss");
+  if (!program_.training.scales_loss()) require_finite(norm.norm, "gradient norm");
   out.gradient_norm = norm.norm;
   out.skipped = norm.overflowed != 0;
   if (program_.training.scales_loss()) out.loss_scale = loss_scale_.scale();

@@ -102,7 +102,9 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
 
 TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
   for (const char* wrong : {"--slow 2:1.3", "--slow 0:0.5", "--slow x", "--slow 0:nan", "--link fast",
-                            "--link \"1 GB/s\" --link-latency soon"}) {
+                            "--link \"1 GB/s\" --link-latency soon", "--backend cuda --slow 0:2",
+                            "--backend cuda --link \"1 GB/s\"", "--backend cuda --collectives ring",
+                            "--rendezvous tcp://here", "--rendezvous tcp://here:1"}) {
     const Output o = orrery("run " + scenario("tiny-cpu-pair") + " " + wrong);
     EXPECT_EQ(o.code, 3) << wrong << ": " << o.out;
   }
@@ -200,6 +202,9 @@ TEST(Cli, DoctorNamesGpusOrSaysWhyThereAreNone) {
   }
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   const Json hidden = gpus();
+  const Output run = orrery("run " + scenario("tiny-cpu-pair") + " --backend cuda");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_NE(run.out.find("--backend cuda: "), std::string::npos) << run.out;
   unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_TRUE(hidden["devices"].empty()) << hidden;
   EXPECT_FALSE(hidden["problem"].get<std::string>().empty()) << hidden;

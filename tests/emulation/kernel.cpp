@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <exception>
@@ -120,7 +121,7 @@ class Threads {
     const auto b = static_cast<unsigned>(block_ % std::max<std::size_t>(1, blocks_));
     blockIdx = {b % shape_.grid.x, b / shape_.grid.x % shape_.grid.y, b / shape_.grid.x / shape_.grid.y};
   }
-  void clear_shared() { std::memset(shared.data(), 0xff, shared.size()); }
+  void clear_shared() { std::fill(shared.begin(), shared.end(), std::byte{0xff}); }
 
   const Shape shape_;
   const std::function<void()>& thread_;

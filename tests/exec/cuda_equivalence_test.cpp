@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
 #include "tests/exec/small_model.h"
 
 namespace orrery {
@@ -101,6 +102,19 @@ INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(Diverging, ARunOnAGpuIsStopped) {
+  exec::RunOptions o = on(exec::Backend::kCuda);
+  o.learning_rate = 1e30F;
+  o.steps = 3;
+  const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  try {
+    train(tiny("tiny-gpt"), plan(1, 1, 1, 0, 8), t, stack(), o);
+    FAIL() << "went on";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("is not a finite number"), std::string::npos) << e.what();
+  }
+}
 
 }  // namespace
 }  // namespace orrery
