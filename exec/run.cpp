@@ -28,10 +28,14 @@ std::string run_problem(const program::Program& program, Backend backend) {
         engine);
   }
   const bool half = is_half(t.parameter_type());
-  if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 : t.math != Math::kFp32) {
+  const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;
+  if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 : t.math != Math::kFp32 && !tf32) {
     return fmt::format(
         "the {} engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
-        engine, name_of(t.precision), name_of(t.math), half ? "bf16, fp16" : "fp32");
+        engine, name_of(t.precision), name_of(t.math),
+        half                        ? "bf16, fp16"
+        : backend == Backend::kCuda ? "fp32, tf32"
+                                    : "fp32");
   }
   if (program.model.positions == Positions::kAlibi)
     return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);

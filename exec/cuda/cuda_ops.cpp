@@ -74,7 +74,8 @@ std::size_t workspace_of(const Op& op) {
   }
 }
 
-std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank) {
+std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank,
+                                         const Training& training) {
   if (op.kind != OpKind::kGemm) return std::nullopt;
   const auto buffer = [&](const program::Ref& r) -> const program::Buffer& {
     return rank.buffers[static_cast<std::size_t>(r.buffer)];
@@ -97,6 +98,7 @@ std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass&
                         .transpose_b = (op.flags & program::kTransB) != 0,
                         .accumulate = (op.flags & program::kAccumulateFlag) != 0,
                         .bias = op.reads.size() > 2,
+                        .tf32 = training.math == Math::kTf32,
                         .operands = buffer(op.reads[0]).type,
                         .result = buffer(op.writes[0]).type,
                         .alignment = std::uint32_t{1} << std::countr_zero(places)};
@@ -113,7 +115,8 @@ void run_cuda_op(const CudaOp& a) {
   const kernels::Index* const first_sample = a.scalars == nullptr ? nullptr : &a.scalars->first_sample;
   switch (a.op.kind) {
     case OpKind::kGemm:
-      return a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class), in[0], in[1], in[2], out[0]);
+      return a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class, training), in[0], in[1], in[2],
+                         out[0]);
     case OpKind::kEmbedding:
       return ops::embedding(a.stream, written, d[0], d[1], tp * d[3], d[3], ids(in[0]), in[1], out[0]);
     case OpKind::kEmbeddingGrad:

@@ -100,7 +100,9 @@ struct Event {
 struct Plan {
   explicit Plan(const GemmShape& s) {
     cublasLtMatmulDesc_t made = nullptr;
-    check(lt().matmul_desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    check(lt().matmul_desc_create(&made, s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                  CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
     operation.reset(made);
     const cublasOperation_t first = s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;

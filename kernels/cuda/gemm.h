@@ -18,6 +18,7 @@ namespace orrery::kernels::cuda {
 struct GemmShape {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  bool tf32 = false;  // fp32 operands are rounded to ten bits of mantissa: tensor cores take them
   DType operands = DType::kFloat32, result = DType::kFloat32;
   std::uint32_t alignment = 16;  // bytes that the addresses of all matrices are multiples of
   auto operator<=>(const GemmShape&) const = default;

@@ -64,6 +64,7 @@ const Case kCases[] = {
     {"dropout", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, 0.1},
     {"dropout_materialised", plan(2, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, 0.1, false},
     {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
+    {"tf32", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kTf32},
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
     {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},
     {"bf16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kBf16},
@@ -77,11 +78,13 @@ TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
   const Model m = tiny(preset);
   const Training t{
       .global_batch = kBatch, .sequence = 8, .precision = c.precision, .math = c.math, .dropout = c.dropout};
-  const auto expected = train(m, c.plan, t, stack(c.flash), on(exec::Backend::kCpu));
+  Training on_cpu = t;
+  if (c.math == Math::kTf32) on_cpu.math = Math::kFp32;
+  const auto expected = train(m, c.plan, on_cpu, stack(c.flash), on(exec::Backend::kCpu));
   const auto actual = train(m, c.plan, t, stack(c.flash), on(exec::Backend::kCuda));
   // 16-bit tensors differ by roundings that fall the other way: a step of bf16 is 2^-8, and few elements do.
   const bool half = is_half(t.activation_type());
-  const double tolerance = half ? 0.02 : 1e-5;
+  const double tolerance = half ? 0.02 : c.math == Math::kTf32 ? 0.005 : 1e-5;
   ASSERT_EQ(actual.steps.size(), expected.steps.size());
   for (std::size_t s = 0; s < expected.steps.size(); ++s) {
     EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, tolerance * expected.steps[s].loss);

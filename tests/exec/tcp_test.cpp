@@ -127,11 +127,11 @@ TEST(Tcp, WhoDoesNotComeIsNamed) {
     EXPECT_STREQ(e.what(), "ranks 1 2 did not come within 200 ms");
   }
   EXPECT_THROW(join_by_tcp({.rank = 1, .ranks = 3}, {.file = fresh_file()}, 200ms), Error);
-  const auto errors = on_ranks(2, {.file = fresh_file()}, 300ms, [](std::int64_t rank, ProcessWorld& world) {
+  const auto errors = on_ranks(2, {.file = fresh_file()}, 3s, [](std::int64_t rank, ProcessWorld& world) {
     float x = 1;
     const GroupId all = world.communicator().open(std::array<std::int64_t, 2>{0, 1});
     if (rank == 0) world.communicator().collective(all, {CollectiveKind::kAllReduce, "alone", &x, &x, 1});
-    if (rank == 1) std::this_thread::sleep_for(1s);
+    if (rank == 1) std::this_thread::sleep_for(4s);
   });
   EXPECT_NE(errors[0].find("\"alone\""), std::string::npos) << errors[0];
 }

@@ -55,14 +55,13 @@ TEST(LaunchGeometry, VectorsNeedWholeRowsAndAlignedPointers) {
 // A key says all that a product's algorithm depends on: products that differ in it have plans of their own,
 // and all others share one.
 TEST(PlanCache, OnePlanForEachShapeOfAProgram) {
-  const auto program =
-      program::compile(tiny("tiny-gpt"), plan(1, 1, 1, 0),
-                       {.global_batch = kBatch, .sequence = 8, .math = Math::kBf16}, stack());
+  const Training training{.global_batch = kBatch, .sequence = 8, .math = Math::kBf16};
+  const auto program = program::compile(tiny("tiny-gpt"), plan(1, 1, 1, 0), training, stack());
   const program::RankClass& rank = program.classes[0];
   std::vector<GemmShape> shapes;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
-      if (const auto shape = exec::cuda::gemm_shape(op, rank)) shapes.push_back(*shape);
+      if (const auto shape = exec::cuda::gemm_shape(op, rank, training)) shapes.push_back(*shape);
     }
   }
   TestDevice device;
@@ -75,7 +74,7 @@ TEST(PlanCache, OnePlanForEachShapeOfAProgram) {
   const GemmShape shape{.m = 16, .n = 8, .k = 4};
   for (GemmShape other :
        {GemmShape{.m = 17, .n = 8, .k = 4}, GemmShape{.m = 16, .n = 8, .k = 4, .transpose_a = true},
-        GemmShape{.m = 16, .n = 8, .k = 4, .bias = true},
+        GemmShape{.m = 16, .n = 8, .k = 4, .bias = true}, GemmShape{.m = 16, .n = 8, .k = 4, .tf32 = true},
         GemmShape{.m = 16, .n = 8, .k = 4, .result = DType::kBfloat16}})
     EXPECT_NE(shape, other);
   Gemms one(device.stream, std::array{shape}, 1 << 20);
