@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job that a launcher's processes form: shared memory between those of a host, and MPI between hosts; or TCP
-// between all.
+// The job that a launcher's processes form: shared memory between those of a host, and MPI between hosts; or
+// TCP between all.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ class ProcessWorld {
 bool spans_hosts();
 
 // Returns when all processes have come; throws Error when one does not within the deadline. The rank dies
-// with the calling thread. Unless it is empty, `rendezvous` says where ranks meet over TCP (tcp_world.h); throws
-// InputError when it says nothing that is understood.
+// with the calling thread. Unless it is empty, `rendezvous` says where ranks meet over TCP (tcp_world.h);
+// throws InputError when it says nothing that is understood.
 std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
                                    std::chrono::milliseconds deadline);
 

@@ -188,8 +188,9 @@ void TcpHub::fail(const std::string& reason) {
 
 void TcpHub::meet(const std::shared_ptr<Peer>& peer, Frame frame) {
   Unpacker in(frame.body);
-  std::vector<std::int64_t> members(in.value<std::uint64_t>());
-  if (members.size() > kMostMembers) throw Error("a group of too many members");
+  const auto count = in.value<std::uint64_t>();
+  if (count > kMostMembers) throw Error("a group of too many members");
+  std::vector<std::int64_t> members(count);
   for (std::int64_t& m : members) m = in.value<std::int64_t>();
   const auto sequence = in.value<std::uint64_t>();
   const auto self = std::find(members.begin(), members.end(), peer->rank) - members.begin();
