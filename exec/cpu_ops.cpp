@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "exec/gradient_norm.h"
+#include "exec/op_shapes.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
@@ -32,20 +33,6 @@ double* doubles(float* p) {
 }
 const double* doubles(const float* p) {
   return reinterpret_cast<const double*>(p);
-}
-
-ref::NormShape norm_shape(const program::Op& op) {
-  return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm};
-}
-ref::AttentionShape attention_shape(const OpArguments& a) {
-  const auto& d = a.op.dims;
-  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, a.tp_rank * d[2], a.dropout};
-}
-ref::HeadNormShape head_norm_shape(const program::Op& op) {
-  return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3]};
-}
-ref::LossShape loss_shape(const OpArguments& a) {
-  return {a.op.dims[0], a.op.dims[1], a.tp_rank * a.op.dims[1], a.op.dims[3]};
 }
 
 // State is {velocity}, {m, v}, or {master copy, m, v}; parameters are rounded from the master copy.
@@ -169,9 +156,11 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kRopeGrad:
       return kernels::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
     case OpKind::kAttention:
-      return kernels::attention(attention_shape(a), in[0], out[0], out[1], mask(out[2]));
+      return kernels::attention(attention_shape(a.op, a.tp_rank, a.dropout), in[0], out[0], out[1],
+                                mask(out[2]));
     case OpKind::kAttentionGrad:
-      return kernels::attention_grad(attention_shape(a), in[0], in[1], in[2], mask(in[4]), in[3], out[0]);
+      return kernels::attention_grad(attention_shape(a.op, a.tp_rank, a.dropout), in[0], in[1], in[2],
+                                     mask(in[4]), in[3], out[0]);
     case OpKind::kActivation:
       return fast.activation(d[0], d[1], d[2] != 0, in[0], out[0]);
     case OpKind::kActivationGrad:
@@ -185,14 +174,14 @@ void run_cpu_op(const OpArguments& a) {
     case OpKind::kBiasGrad:
       return kernels::bias_grad(d[0], d[1], in[0], out[0], accumulate);
     case OpKind::kLossMax:
-      return fast.loss_max(loss_shape(a), in[0], out[0]);
+      return fast.loss_max(loss_shape(a.op, a.tp_rank), in[0], out[0]);
     case OpKind::kLossSum:
-      return fast.loss_sum(loss_shape(a), in[0], in[1], ids(in[2]), out[0], out[1]);
+      return fast.loss_sum(loss_shape(a.op, a.tp_rank), in[0], in[1], ids(in[2]), out[0], out[1]);
     case OpKind::kLoss:
-      *reinterpret_cast<double*>(out[1]) += fast.loss(loss_shape(a), in[1], out[0]);
+      *reinterpret_cast<double*>(out[1]) += fast.loss(loss_shape(a.op, a.tp_rank), in[1], out[0]);
       return;
     case OpKind::kLossGrad:
-      return fast.loss_grad(loss_shape(a), in[0], ids(in[1]),
+      return fast.loss_grad(loss_shape(a.op, a.tp_rank), in[0], ids(in[1]),
                             static_cast<float>(a.token_weight * a.loss_scale), out[0]);
     case OpKind::kZeroGrad:
       std::memset(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(a.type));

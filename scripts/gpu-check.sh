@@ -39,13 +39,13 @@ configure() {
 compile() {
   cmake --build $build --target orrery orrery_gpu_bench gpu_kernels_test gpu_equivalence_test gpu_nccl_test
 }
-if stage configure 60 configure && stage build 300 compile; then
-  stage tests 120 ctest --test-dir $build -L gpu --output-on-failure
+if stage configure 30 configure && stage build 240 compile; then
+  stage tests 90 ctest --test-dir $build -L gpu --output-on-failure
   if command -v compute-sanitizer >/dev/null; then
-    stage sanitizer 90 compute-sanitizer --error-exitcode 1 $build/bin/gpu_kernels_test
+    stage sanitizer 60 compute-sanitizer --error-exitcode 1 $build/bin/gpu_kernels_test
   fi
-  stage bench 90 $build/bin/orrery_gpu_bench "$out/measurement.json" 30
-  stage loop 150 python3 scripts/loop.py $build/bin/orrery "$out/loop" --backend cuda --device "$profile"
+  stage bench 60 $build/bin/orrery_gpu_bench "$out/measurement.json" 30
+  stage loop 110 python3 scripts/loop.py $build/bin/orrery "$out/loop" --backend cuda --device "$profile"
 fi
 for name in configure build tests sanitizer loop; do
   grep -qs "$name .* exit 0" <<<"$summary" || { [ -f "$out/$name.log" ] && echo "--- $name" && tail -40 "$out/$name.log"; }

@@ -10,10 +10,10 @@
 #include "exec/cuda/device.h"
 #include "exec/executor.h"
 #include "exec/gradient_norm.h"
+#include "exec/op_shapes.h"
 
 namespace orrery::exec::cuda {
 namespace ops = kernels::cuda;
-namespace ref = kernels::reference;
 using program::Op;
 using program::OpKind;
 
@@ -23,20 +23,6 @@ namespace {
 
 const std::int32_t* ids(const void* p) {
   return static_cast<const std::int32_t*>(p);
-}
-
-ref::NormShape norm_shape(const Op& op) {
-  return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm};
-}
-ref::HeadNormShape head_norm_shape(const Op& op) {
-  return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3]};
-}
-ref::AttentionShape attention_shape(const Op& op, std::int64_t tp_rank, const kernels::Dropout& dropout) {
-  const auto& d = op.dims;
-  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, tp_rank * d[2], dropout};
-}
-ref::LossShape loss_shape(const Op& op, std::int64_t tp_rank) {
-  return {op.dims[0], op.dims[1], tp_rank * op.dims[1], op.dims[3]};
 }
 
 // State is {velocity}, {m, v}, or {master copy, m, v}.

@@ -6,16 +6,13 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
-#include "core/error.h"
+#include "kernels/cuda/check.h"
 
 namespace orrery::exec::cuda {
 
-inline void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(e));
-}
+using kernels::cuda::check;
 
 // Owns what `kFree` frees.
 template <class T, cudaError_t (*kFree)(T)>

@@ -2,35 +2,33 @@
 #include "exec/gpus.h"
 
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
 
 #include "core/error.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/library.h"
 
 namespace orrery::exec {
 namespace {
 
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw Error(fmt::format("{}: {}", what, cudaGetErrorString(e)));
-}
+using kernels::cuda::check;
 
 // 13020 is 13.2.
 std::string version(int v) {
   return v == 0 ? std::string() : fmt::format("{}.{}", v / 1000, v % 1000 / 10);
 }
 
-// Of the NCCL that the dynamic linker finds.
+// Of the NCCL that runs would use; nothing where there is none.
 std::string nccl_version() {
-  void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return {};
-  // dlsym gives an object pointer; POSIX says that it converts.
-  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
-  int v = 0;
-  const bool known = get != nullptr && get(&v) == 0;
-  dlclose(library);
-  return known ? fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100) : std::string();
+  try {
+    int v = 0;
+    if (kernels::cuda::Library("libnccl.so.2").find<int(int*)>("ncclGetVersion")(&v) != 0) return {};
+    return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 int attribute(cudaDeviceAttr a, int device) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::kernels::cuda {
@@ -48,11 +49,9 @@ const CublasLt& lt() {
   return library;
 }
 
+using kernels::cuda::check;
 void check(cublasStatus_t s, const char* what) {
   if (s != CUBLAS_STATUS_SUCCESS) throw Error(std::string(what) + ": " + lt().get_status_string(s));
-}
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(e));
 }
 
 cudaDataType_t cuda_type(DType t) {

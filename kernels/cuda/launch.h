@@ -9,10 +9,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
-#include "core/error.h"
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/kernels.h"
 
 namespace orrery::kernels::cuda {
@@ -37,10 +36,6 @@ constexpr int threads_for(std::int64_t n, int most = 512) {
 // Blocks of a kernel whose threads stride over what there is: enough to fill a device a few times.
 constexpr std::int64_t strided_blocks(std::int64_t n, int threads) {
   return std::clamp<std::int64_t>(cover(n, threads), 1, 8192);
-}
-
-inline void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(e));
 }
 
 // A grid of zero blocks is nothing to do.

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the dims of an op (program/emitter.h) to the shapes of its kernel, whichever device it runs on.
+// Internal to exec/.
+#pragma once
+
+#include "kernels/cpu/reference.h"
+#include "program/program.h"
+
+namespace orrery::exec {
+
+inline kernels::reference::NormShape norm_shape(const program::Op& op) {
+  return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm};
+}
+inline kernels::reference::HeadNormShape head_norm_shape(const program::Op& op) {
+  return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3]};
+}
+inline kernels::reference::AttentionShape attention_shape(const program::Op& op, std::int64_t tp_rank,
+                                                          const kernels::Dropout& dropout) {
+  const auto& d = op.dims;
+  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, tp_rank * d[2], dropout};
+}
+inline kernels::reference::LossShape loss_shape(const program::Op& op, std::int64_t tp_rank) {
+  return {op.dims[0], op.dims[1], tp_rank * op.dims[1], op.dims[3]};
+}
+
+}  // namespace orrery::exec
