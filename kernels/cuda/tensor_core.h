@@ -126,14 +126,15 @@ void load_matrices(std::uint32_t (&to)[4], const void* shared) {
 }
 
 inline void copy_async(void* shared, const void* global, bool valid) {
-  if (valid)
-    std::memcpy(shared, global, 16);
-  else
-    std::memset(shared, 0, 16);
+  emulation::copy_async(shared, valid ? global : nullptr);
 }
-inline void commit_copies() {}
+inline void commit_copies() {
+  emulation::commit_copies();
+}
 template <int kPending>
-void wait_copies() {}
+void wait_copies() {
+  emulation::wait_copies(kPending);
+}
 
 #endif
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
+#include <cstring>
+#include <deque>
 #include <exception>
 #include <random>
 #include <stdexcept>
@@ -18,6 +20,23 @@ namespace context = boost::context;
 
 struct Barrier {
   unsigned arrived = 0, passed = 0;
+};
+
+// Sixteen bytes on their way to shared memory; from nowhere: zeros.
+struct Copy {
+  void* to;
+  const void* from;
+  void arrive() const {
+    if (from != nullptr)
+      std::memcpy(to, from, 16);
+    else
+      std::memset(to, 0, 16);
+  }
+};
+// Of one thread: those begun since the last group, and the groups before, oldest first.
+struct Copies {
+  std::vector<Copy> begun;
+  std::deque<std::vector<Copy>> groups;
 };
 
 struct Warp {
@@ -37,6 +56,8 @@ class Threads {
         count_(shape.block.x * shape.block.y),
         blocks_(std::size_t{shape.grid.x} * shape.grid.y * shape.grid.z),
         warps_((count_ + 31) / 32),
+        copies_(count_),
+        random_(seed),
         shared(shape.shared) {
     warps_.back().lanes = count_ - 32 * (static_cast<unsigned>(warps_.size()) - 1);
     clear_shared();
@@ -60,13 +81,12 @@ class Threads {
         return std::move(back_);
       });
     }
-    std::minstd_rand random(seed);
     unsigned left = count_;
     while (left > 0) {
       const std::uint64_t before = progress_;
-      const auto first = static_cast<unsigned>(random() % warps_.size());
+      const auto first = static_cast<unsigned>(random_() % warps_.size());
       for (unsigned w = 0; w < warps_.size(); ++w)
-        left -= run_warp((first + w) % static_cast<unsigned>(warps_.size()), (random() & 1) != 0);
+        left -= run_warp((first + w) % static_cast<unsigned>(warps_.size()), flip());
       if (progress_ == before) {
         throw std::runtime_error("block " + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) +
                                  ": threads wait at a barrier that others do not reach");
@@ -90,6 +110,23 @@ class Threads {
   }
 
   Warp& warp() { return warps_[self / 32]; }
+
+  // A copy arrives at once or when it is waited for; on a device, at any time between.
+  void begin(const Copy& copy) {
+    if (flip())
+      copy.arrive();
+    else
+      copies_[self].begun.push_back(copy);
+  }
+  void end_group() {
+    Copies& mine = copies_[self];
+    mine.groups.push_back(std::exchange(mine.begun, {}));
+  }
+  void wait_for_copies(std::size_t pending) {
+    for (auto& groups = copies_[self].groups; groups.size() > pending; groups.pop_front()) {
+      for (const Copy& c : groups.front()) c.arrive();
+    }
+  }
 
   unsigned self = 0;  // the thread that runs
   Barrier block;
@@ -121,6 +158,7 @@ class Threads {
     const auto b = static_cast<unsigned>(block_ % std::max<std::size_t>(1, blocks_));
     blockIdx = {b % shape_.grid.x, b / shape_.grid.x % shape_.grid.y, b / shape_.grid.x / shape_.grid.y};
   }
+  bool flip() { return (random_() >> 8 & 1) != 0; }
   void clear_shared() { std::fill(shared.begin(), shared.end(), std::byte{0xff}); }
 
   const Shape shape_;
@@ -128,6 +166,8 @@ class Threads {
   unsigned count_;
   std::size_t blocks_, block_ = 0;
   std::vector<Warp> warps_;
+  std::vector<Copies> copies_;
+  std::minstd_rand random_;
   std::vector<context::fiber> fibers_;
   context::fiber back_;
   Barrier end_;
@@ -165,6 +205,15 @@ void warp_barrier() {
 }
 std::byte* warp_slot(unsigned l) {
   return now->warp().slots[l];
+}
+void copy_async(void* shared, const void* global) {
+  now->begin({shared, global});
+}
+void commit_copies() {
+  now->end_group();
+}
+void wait_copies(unsigned pending) {
+  now->wait_for_copies(pending);
 }
 unsigned lane() {
   return now->self % 32;

@@ -6,6 +6,7 @@
 // So what would be a race on a device is a wrong result here, in some order:
 //   * a barrier that only some threads of a block or warp reach is an error, not a hang,
 //   * memory that was not written is filled with ones: NaN in every float type,
+//   * a copy to shared memory arrives when it is begun or when it is waited for,
 //   * work that does not wait for what it needs runs before it.
 #pragma once
 
@@ -88,6 +89,10 @@ std::byte* dynamic_shared();
 void block_barrier();
 void warp_barrier();
 std::byte* warp_slot(unsigned lane);  // 64 bytes, seen by the warp
+// Copies of 16 bytes, or of zeros from null, that this thread's wait for all groups but `pending` completes.
+void copy_async(void* shared, const void* global);
+void commit_copies();
+void wait_copies(unsigned pending);
 unsigned lane();
 unsigned lanes();  // of this warp
 
