@@ -12,6 +12,11 @@
 
 namespace orrery::exec::cuda {
 
+using kernels::cuda::allocate;
+using kernels::cuda::check;
+using kernels::cuda::make_event;
+using kernels::cuda::Timed;
+
 using program::Group;
 using program::Op;
 using program::OpKind;
@@ -40,11 +45,11 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       order_(issue_order(class_)),
       arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
       workspace_bytes_(largest_workspace(class_)),
-      next_scalars_(allocate_host(sizeof(kernels::cuda::StepScalars))),
+      next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(workspace_bytes_, "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
-  for (Stream& s : streams_) s = make_stream();
+  for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));

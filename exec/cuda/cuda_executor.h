@@ -10,12 +10,17 @@
 #include <vector>
 
 #include "exec/cuda/cuda_ops.h"
-#include "exec/cuda/device.h"
 #include "exec/cuda/device_communicator.h"
 #include "exec/cuda/issue.h"
 #include "exec/executor.h"
+#include "kernels/cuda/device.h"
 
 namespace orrery::exec::cuda {
+
+using kernels::cuda::DeviceMemory;
+using kernels::cuda::Event;
+using kernels::cuda::HostMemory;
+using kernels::cuda::OwnedStream;
 
 class CudaExecutor : public Executor {
  public:
@@ -52,8 +57,8 @@ class CudaExecutor : public Executor {
   Abort& abort_;
   std::unique_ptr<DeviceCommunicator> communicator_;
   IssueOrder order_;
-  std::array<Stream, program::kStreamCount> streams_;
-  Memory arena_, workspace_, rope_, scalars_;
+  std::array<OwnedStream, program::kStreamCount> streams_;
+  DeviceMemory arena_, workspace_, rope_, scalars_;
   std::size_t workspace_bytes_ = 0;
   HostMemory next_scalars_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;

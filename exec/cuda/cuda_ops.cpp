@@ -7,10 +7,10 @@
 #include <bit>
 
 #include "core/error.h"
-#include "exec/cuda/device.h"
 #include "exec/executor.h"
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
+#include "kernels/cuda/check.h"
 
 namespace orrery::exec::cuda {
 namespace ops = kernels::cuda;
@@ -163,14 +163,15 @@ void run_cuda_op(const CudaOp& a) {
                             1.0F / static_cast<float>(training.tokens_per_step()), &a.scalars->loss_scale,
                             out[0]);
     case OpKind::kZeroGrad:
-      return check(cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(written), a.stream),
-                   "cudaMemsetAsync");
+      return ops::check(
+          cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(d[0]) * bytes_of(written), a.stream),
+          "cudaMemsetAsync");
     case OpKind::kAccumulate:
       return ops::add(a.stream, written, d[0], in[0], out[0]);
     case OpKind::kNormSquare:
       if (!accumulate) {
-        check(cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(program::kNormBinBytes), a.stream),
-              "cudaMemsetAsync");
+        ops::check(cudaMemsetAsync(out[0], 0, static_cast<std::size_t>(program::kNormBinBytes), a.stream),
+                   "cudaMemsetAsync");
       }
       for (const auto& [first, count] : a.place.counted(d[1])) {
         const auto* const from =

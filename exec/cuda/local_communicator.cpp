@@ -10,6 +10,11 @@
 
 namespace orrery::exec::cuda {
 
+using kernels::cuda::allocate;
+using kernels::cuda::check;
+using kernels::cuda::make_event;
+using kernels::cuda::Timed;
+
 // --- messages --------------------------------------------------------------------------------------
 
 void LocalChannels::post(const ChannelKey& key, std::unique_ptr<Message> message) {

@@ -13,10 +13,13 @@
 #include <vector>
 
 #include "exec/abort.h"
-#include "exec/cuda/device.h"
 #include "exec/cuda/device_communicator.h"
+#include "kernels/cuda/device.h"
 
 namespace orrery::exec::cuda {
+
+using kernels::cuda::DeviceMemory;
+using kernels::cuda::Event;
 
 // Messages under way between the threads.
 class LocalChannels {
@@ -24,7 +27,7 @@ class LocalChannels {
   struct Message {
     std::string name;
     std::size_t bytes = 0;
-    Memory memory;
+    DeviceMemory memory;
     Event written;
   };
   void post(const ChannelKey& key, std::unique_ptr<Message> message);

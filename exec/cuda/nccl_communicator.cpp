@@ -157,7 +157,7 @@ void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernel
             nccl().reduce_scatter(call.input, call.output, part, type, ncclSum, group.comm, stream));
       const std::size_t bytes = part * bytes_of(call.type);
       if (group.scratch_bytes < bytes) {
-        group.scratch = allocate(bytes, "scratch memory of a sum");
+        group.scratch = kernels::cuda::allocate(bytes, "scratch memory of a sum");
         group.scratch_bytes = bytes;
       }
       settled(

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "exec/abort.h"
-#include "exec/cuda/device.h"
 #include "exec/cuda/device_communicator.h"
+#include "kernels/cuda/device.h"
 
 namespace orrery::exec::cuda {
 
@@ -38,7 +38,7 @@ class NcclCommunicator : public DeviceCommunicator {
   struct Group {
     ncclComm_t comm = nullptr;
     std::size_t members = 1;
-    Memory scratch;  // of sums that begin with something
+    kernels::cuda::DeviceMemory scratch;  // of sums that begin with something
     std::size_t scratch_bytes = 0;
   };
   ncclComm_t make(std::span<const std::int64_t> members);

@@ -9,13 +9,13 @@ namespace orrery::exec {
 
 ExecutorFactory on_own_gpu(int gpu) {
   int there = 0;
-  cuda::check(cudaGetDeviceCount(&there), "the GPUs of this host");
+  kernels::cuda::check(cudaGetDeviceCount(&there), "the GPUs of this host");
   if (gpu >= there) {
     throw Error(fmt::format(
         "this host has {} GPUs, and more processes of the job: every rank needs one of its own", there));
   }
   return [gpu](const Placement& place, const RunOptions& options, Communicator& communicator, Abort& abort) {
-    cuda::check(cudaSetDevice(gpu), "the rank's GPU");
+    kernels::cuda::check(cudaSetDevice(gpu), "the rank's GPU");
     return std::make_unique<cuda::CudaExecutor>(
         place, options,
         std::make_unique<cuda::NcclCommunicator>(communicator, place.rank, options.deadline, abort), abort);

@@ -7,11 +7,11 @@
 namespace orrery::exec {
 
 ExecutorFactory on_shared_gpu() {
-  cuda::check(cudaSetDevice(0), "the first GPU");
+  kernels::cuda::check(cudaSetDevice(0), "the first GPU");
   const auto channels = std::make_shared<cuda::LocalChannels>();
   return [channels](const Placement& place, const RunOptions& options, Communicator& communicator,
                     Abort& abort) {
-    cuda::check(cudaSetDevice(0), "the first GPU");
+    kernels::cuda::check(cudaSetDevice(0), "the first GPU");
     return std::make_unique<cuda::CudaExecutor>(
         place, options,
         std::make_unique<cuda::LocalCommunicator>(communicator, channels, place.rank, options.deadline,

@@ -2,7 +2,6 @@
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +10,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::kernels::cuda {
@@ -71,29 +70,11 @@ struct Destroy {
   void operator()(T handle) const { (lt().*kDestroy)(handle); }
 };
 template <class T, auto kDestroy>
-using Owned = std::unique_ptr<T, Destroy<T, kDestroy>>;
-using Handle = Owned<cublasLtHandle_t, &CublasLt::destroy>;
-using Operation = Owned<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, &CublasLt::matmul_preference_destroy>;
-
-struct DeviceBytes {
-  explicit DeviceBytes(std::size_t bytes) {
-    check(cudaMalloc(&at, std::max<std::size_t>(bytes, 1)), "memory for matrix products");
-  }
-  ~DeviceBytes() { cudaFree(at); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  void* at = nullptr;
-};
-
-struct Event {
-  Event() { check(cudaEventCreate(&at), "cudaEventCreate"); }
-  ~Event() { cudaEventDestroy(at); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t at = nullptr;
-};
+using LtOwned = std::unique_ptr<T, Destroy<T, kDestroy>>;
+using Handle = LtOwned<cublasLtHandle_t, &CublasLt::destroy>;
+using Operation = LtOwned<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy>;
+using Layout = LtOwned<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
+using Preference = LtOwned<cublasLtMatmulPreference_t, &CublasLt::matmul_preference_destroy>;
 
 // cuBLASLt is column-major: it computes C' = op(B)' op(A)', of which a row-major matrix is the transpose.
 struct Plan {
@@ -143,7 +124,8 @@ std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
 }  // namespace
 
 struct Gemms::State {
-  State(std::size_t bytes) : workspace(bytes), workspace_bytes(bytes) {
+  explicit State(std::size_t bytes)
+      : workspace(allocate(bytes, "memory for matrix products")), workspace_bytes(bytes) {
     cublasLtHandle_t made = nullptr;
     check(lt().create(&made), "cublasLtCreate");
     handle.reset(made);
@@ -169,11 +151,12 @@ struct Gemms::State {
                           const void* b, void* c) {
     const float one = 1;
     return lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a, plan.a.get(), &plan.beta,
-                       c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.at, workspace_bytes, stream);
+                       c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.get(), workspace_bytes,
+                       stream);
   }
 
   Handle handle;
-  DeviceBytes workspace;
+  DeviceMemory workspace;
   std::size_t workspace_bytes;
   std::map<GemmShape, Plan> plans;
 };
@@ -187,18 +170,19 @@ Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t works
     most[2] = std::max(most[2], bytes_of_matrix(s.result, s.m, s.n));
     most[3] = std::max(most[3], bytes_of_matrix(s.result, 1, s.n));
   }
-  const DeviceBytes a(most[0]), b(most[1]), c(most[2]), bias(most[3]);
-  // Small numbers that are not zero: products of zeros run faster than others.
-  const std::array<void*, 4> all{a.at, b.at, c.at, bias.at};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (most[i] > 0) check(cudaMemsetAsync(all[i], 0x3a, most[i], stream), "cudaMemset");
+  std::array<DeviceMemory, 4> memory;
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = allocate(most[i], "memory for matrix products");
+    // Small numbers that are not zero: products of zeros run faster than others.
+    if (most[i] > 0) check(cudaMemsetAsync(memory[i].get(), 0x3a, most[i], stream), "cudaMemsetAsync");
   }
-  const Event begin, end;
+  const auto& [a, b, c, bias] = memory;
+  const Event begin = make_event(Timed::kYes), end = make_event(Timed::kYes);
   for (const GemmShape& shape : shapes) {
     const auto [at, added] = state_->plans.try_emplace(shape, shape);
     if (!added) continue;
     Plan& plan = at->second;
-    if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.at));
+    if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.get()));
     const Preference preference = state_->preference(shape.alignment);
     std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
     int count = 0;
@@ -211,14 +195,15 @@ Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t works
       constexpr int kRepetitions = 5;
       const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
       // Some of what is proposed is refused when it is tried.
-      if (state_->multiply(stream, plan, algorithm, a.at, b.at, c.at) != CUBLAS_STATUS_SUCCESS) continue;
-      check(cudaEventRecord(begin.at, stream), "cudaEventRecord");
+      if (state_->multiply(stream, plan, algorithm, a.get(), b.get(), c.get()) != CUBLAS_STATUS_SUCCESS)
+        continue;
+      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
       for (int r = 0; r < kRepetitions; ++r)
-        check(state_->multiply(stream, plan, algorithm, a.at, b.at, c.at), "cublasLtMatmul");
-      check(cudaEventRecord(end.at, stream), "cudaEventRecord");
-      check(cudaEventSynchronize(end.at), "a matrix product");
+        check(state_->multiply(stream, plan, algorithm, a.get(), b.get(), c.get()), "cublasLtMatmul");
+      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
+      check(cudaEventSynchronize(end.get()), "a matrix product");
       float ms = 0;
-      check(cudaEventElapsedTime(&ms, begin.at, end.at), "cudaEventElapsedTime");
+      check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
       if (ms >= best) continue;
       best = ms;
       plan.algorithm = algorithm;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank holds of a device: memory, streams, events. Calls that fail throw Error. Internal to exec/cuda.
+// What is held of a device: memory, streams, events, graphs. Calls that fail throw Error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,9 +10,7 @@
 
 #include "kernels/cuda/check.h"
 
-namespace orrery::exec::cuda {
-
-using kernels::cuda::check;
+namespace orrery::kernels::cuda {
 
 // Owns what `kFree` frees.
 template <class T, cudaError_t (*kFree)(T)>
@@ -34,25 +32,25 @@ class Owned {
   T value_ = nullptr;
 };
 
-using Memory = Owned<void*, cudaFree>;
+using DeviceMemory = Owned<void*, cudaFree>;
 using HostMemory = Owned<void*, cudaFreeHost>;  // that the device copies from and to beside other work
-using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
+using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
-inline Memory allocate(std::size_t bytes, const char* what) {
+inline DeviceMemory allocate(std::size_t bytes, const char* what) {
   void* p = nullptr;
   check(cudaMalloc(&p, bytes == 0 ? 1 : bytes), what);
-  return Memory(p);
+  return DeviceMemory(p);
 }
 inline HostMemory allocate_host(std::size_t bytes) {
   void* p = nullptr;
   check(cudaMallocHost(&p, bytes), "memory of the host");
   return HostMemory(p);
 }
-inline Stream make_stream() {
+inline OwnedStream make_stream() {
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
-  return Stream(s);
+  return OwnedStream(s);
 }
 enum class Timed : bool { kNo, kYes };
 inline Event make_event(Timed timed) {
@@ -61,4 +59,4 @@ inline Event make_event(Timed timed) {
   return Event(e);
 }
 
-}  // namespace orrery::exec::cuda
+}  // namespace orrery::kernels::cuda
