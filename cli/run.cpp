@@ -276,10 +276,12 @@ void execute(App& app, const Options& o) {
             "allowed: orrery");
   }
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-  if (const auto problem = exec::run_problem(program, o.backend); !problem.empty()) at.fail(problem);
+  const orrery::Launch issue = chosen.problem.stack.launch;
+  if (const auto problem = exec::run_problem(program, o.backend, issue); !problem.empty()) at.fail(problem);
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;
+  options.launch = issue;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
   options.learning_rate = static_cast<float>(o.learning_rate);

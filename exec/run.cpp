@@ -18,7 +18,8 @@
 #include "exec/shared_world.h"
 
 namespace orrery::exec {
-std::string run_problem(const program::Program& program, Backend backend) {
+
+std::string run_problem(const program::Program& program, Backend backend, orrery::Launch launch) {
   const Training& t = program.training;
   const char* const engine = backend == Backend::kCpu ? "CPU" : "CUDA";
   if (t.precision == Precision::kAdam8bit) {
@@ -39,6 +40,8 @@ std::string run_problem(const program::Program& program, Backend backend) {
   }
   if (program.model.positions == Positions::kAlibi)
     return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
+  if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
+    return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;
   if (program.binding.ranks() > kMostRanks) {
     return fmt::format("{} ranks as threads are more than this engine starts (allowed: {})",
@@ -59,8 +62,8 @@ float learning_rate(const RunOptions& o, std::int64_t step) {
 
 namespace {
 
-void require_runnable(const program::Program& program, Backend backend) {
-  if (const std::string problem = run_problem(program, backend); !problem.empty())
+void require_runnable(const program::Program& program, const RunOptions& options) {
+  if (const std::string problem = run_problem(program, options.backend, options.launch); !problem.empty())
     throw InputError("", "/plan", problem);
 }
 
@@ -91,7 +94,13 @@ const Dataset& data_of(const RunOptions& options, const Model& model, std::uniqu
 }  // namespace
 
 RunResult run(const program::Program& program, const RunOptions& options) {
-  require_runnable(program, options.backend);
+  require_runnable(program, options);
+  if (options.launch == orrery::Launch::kGraph && program.binding.ranks() > 1) {
+    throw InputError(
+        "", "/stack/launch",
+        "ranks that share a GPU exchange data as it comes, which no graph holds (allowed: eager, or "
+        "a process with a GPU for each rank)");
+  }
   std::unique_ptr<Dataset> built_in;
   const Dataset& data = data_of(options, program.model, built_in);
   std::vector<std::string> passed_over;
@@ -131,7 +140,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
 RunResult run_rank(const program::Program& program, const RunOptions& options, std::int64_t rank,
                    Communicator& communicator, Abort& abort) {
   try {
-    require_runnable(program, options.backend);
+    require_runnable(program, options);
     std::unique_ptr<Dataset> built_in;
     const Dataset& data = data_of(options, program.model, built_in);
     std::vector<std::string> passed_over;

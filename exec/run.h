@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stack.h"
 #include "core/timeline.h"
 #include "exec/emulated_link.h"
 #include "program/program.h"
@@ -43,6 +44,8 @@ constexpr auto enum_names(Backend) {
 struct RunOptions {
   Backend backend = Backend::kCpu;
   int gpu = 0;  // of a rank that is a process
+  orrery::Launch launch =
+      orrery::Launch::kEager;  // kGraph: a step is launched at once; CUDA, where a rank has a GPU alone
   std::int64_t steps = 1;
   std::uint64_t seed = 1;  // of weights and of the order of data
   float learning_rate = 1e-3F;
@@ -88,7 +91,8 @@ struct RunResult {
 };
 
 // Why this program cannot run on a backend; empty when it can.
-std::string run_problem(const program::Program& program, Backend backend);
+std::string run_problem(const program::Program& program, Backend backend,
+                        orrery::Launch launch = orrery::Launch::kEager);
 
 // The learning rate of a step.
 float learning_rate(const RunOptions& options, std::int64_t step);

@@ -46,10 +46,12 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
       workspace_bytes_(largest_workspace(class_)),
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
+      fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(workspace_bytes_, "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
   for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
+  for (Event& e : joins_) e = make_event(Timed::kNo);
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));
@@ -179,6 +181,54 @@ double CudaExecutor::walk(const Pass& pass) {
   check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
   finish(stream(program::kCompute), "the numbers of a step");
   const Clock::time_point begin = Clock::now();
+  if (is_replayed(pass)) {
+    kernels::cuda::Graph& graph = measures ? measured_graph_ : graph_;
+    if (graph.get() == nullptr) graph = capture(pass, measures);
+    check(cudaGraphLaunch(graph.get(), stream(program::kCompute)), "cudaGraphLaunch");
+  } else {
+    issue(pass, measures, false);
+    warm_ = warm_ || !pass.forward_only;
+  }
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const std::string what = fmt::format("stream {} of step {}", program::kStreamNames[s], pass.number + 1);
+    finish(streams_[s].get(), what.c_str());
+  }
+  return measures ? collect(begin) : 0;
+}
+
+// The first step is issued op by op: what is made when it is first needed cannot be made in a graph. Nor do
+// graphs have hooks.
+bool CudaExecutor::is_replayed(const Pass& pass) const {
+  return options_.launch == orrery::Launch::kGraph && warm_ && !pass.forward_only && !pass.before_update &&
+         !pass.after_update;
+}
+
+// Of a step. Its numbers are in device memory, so that it serves all steps that come.
+kernels::cuda::Graph CudaExecutor::capture(const Pass& pass, bool measures) {
+  const kernels::cuda::Stream compute = stream(program::kCompute);
+  const auto wait = [](kernels::cuda::Stream s, const Event& e) {
+    check(cudaStreamWaitEvent(s, e.get(), 0), "cudaStreamWaitEvent");
+  };
+  kernels::cuda::Capture captured(compute);
+  check(cudaEventRecord(fork_.get(), compute), "cudaEventRecord");
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    if (s != program::kCompute) wait(streams_[s].get(), fork_);
+  }
+  issue(pass, measures, true);
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    if (s == program::kCompute) continue;
+    check(cudaEventRecord(joins_[s].get(), streams_[s].get()), "cudaEventRecord");
+    wait(compute, joins_[s]);
+  }
+  return captured.end();
+}
+
+void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
+  // In a graph an event is a dependency, unless it is recorded for who stands outside.
+  const auto record_time = [&](const Event& e, kernels::cuda::Stream s) {
+    check(cudaEventRecordWithFlags(e.get(), s, captured ? cudaEventRecordExternal : cudaEventRecordDefault),
+          "cudaEventRecordWithFlags");
+  };
   for (std::size_t i = 0; i < order_.ops.size(); ++i) {
     const Issue& next = order_.ops[i];
     const program::Step& step = class_.steps[static_cast<std::size_t>(next.step)];
@@ -191,7 +241,7 @@ double CudaExecutor::walk(const Pass& pass) {
         check(cudaStreamWaitEvent(s, events_[static_cast<std::size_t>(event)].get(), 0),
               "cudaStreamWaitEvent");
       }
-      if (measures) check(cudaEventRecord(before_[i].get(), s), "cudaEventRecord");
+      if (measures) record_time(before_[i], s);
       // Work that is left out still has its event: others wait for it.
       if (!pass.forward_only || segment.kind == program::SegmentKind::kForward) {
         const auto hook = [&](const std::function<void(const Op&)>& call) {
@@ -206,7 +256,7 @@ double CudaExecutor::walk(const Pass& pass) {
           compute(op, step.micro_batch, pass);
         hook(pass.after_update);
       }
-      if (measures) check(cudaEventRecord(after_[i].get(), s), "cudaEventRecord");
+      if (measures) record_time(after_[i], s);
       if (next.event >= 0) {
         check(cudaEventRecord(events_[static_cast<std::size_t>(next.event)].get(), s), "cudaEventRecord");
       }
@@ -214,11 +264,6 @@ double CudaExecutor::walk(const Pass& pass) {
       throw Error(fmt::format("{}: {}", program::describe_op(class_, step, op), e.what()));
     }
   }
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    const std::string what = fmt::format("stream {} of step {}", program::kStreamNames[s], pass.number + 1);
-    finish(streams_[s].get(), what.c_str());
-  }
-  return measures ? collect(begin) : 0;
 }
 
 void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& pass) {

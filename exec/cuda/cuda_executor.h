@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ops on a GPU: one thread enqueues a pass in issue order on the streams of the program, with an event for
-// every count that another stream waits for; the processor waits only at the end. Memory is one arena of the
-// size that compile() says, and declared beside it: scratch memory of the op that needs most, that of matrix
-// products, and tables of rotary positions. Internal to exec/.
+// every count that another stream waits for, or launches a graph of it; the processor waits only at the end.
+// Memory is one arena of the size that compile() says, and declared beside it: scratch memory of the op that
+// needs most, that of matrix products, and tables of rotary positions. Internal to exec/.
 #pragma once
 
 #include <memory>
@@ -46,6 +46,9 @@ class CudaExecutor : public Executor {
   void fill_rope_tables();
   void set_scalars(const Pass& pass);
   double walk(const Pass& pass);
+  bool is_replayed(const Pass& pass) const;
+  kernels::cuda::Graph capture(const Pass& pass, bool measures);
+  void issue(const Pass& pass, bool measures, bool captured);
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
   void communicate(const program::Op& op, std::int64_t micro_batch);
   void finish(kernels::cuda::Stream s, const char* what) const;
@@ -64,8 +67,12 @@ class CudaExecutor : public Executor {
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::array<GroupId, 6> groups_{};
   std::vector<Event> events_;
+  Event fork_;
+  std::array<Event, program::kStreamCount> joins_;
   Event begin_;
   std::vector<Event> before_, after_;  // by issue, of a measured pass
+  bool warm_ = false;                  // a training step was issued, op by op
+  kernels::cuda::Graph graph_, measured_graph_;
 };
 
 }  // namespace orrery::exec::cuda

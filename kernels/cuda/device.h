@@ -36,6 +36,7 @@ using DeviceMemory = Owned<void*, cudaFree>;
 using HostMemory = Owned<void*, cudaFreeHost>;  // that the device copies from and to beside other work
 using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
+using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 inline DeviceMemory allocate(std::size_t bytes, const char* what) {
   void* p = nullptr;
@@ -58,5 +59,34 @@ inline Event make_event(Timed timed) {
   check(cudaEventCreateWithFlags(&e, timed == Timed::kYes ? 0 : cudaEventDisableTiming), "an event");
   return Event(e);
 }
+
+// While it lives, what this thread enqueues on the stream, and on streams that wait for events of it, is kept
+// instead of run.
+class Capture {
+ public:
+  explicit Capture(cudaStream_t stream) : stream_(stream) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+  ~Capture() {
+    cudaGraph_t left = nullptr;
+    if (stream_ != nullptr && cudaStreamEndCapture(stream_, &left) == cudaSuccess && left != nullptr)
+      (void)cudaGraphDestroy(left);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // What was enqueued, to be launched as one. All streams must have been joined to the first.
+  Graph end() {
+    cudaGraph_t found = nullptr;
+    check(cudaStreamEndCapture(std::exchange(stream_, nullptr), &found), "cudaStreamEndCapture");
+    const Owned<cudaGraph_t, cudaGraphDestroy> graph(found);
+    cudaGraphExec_t out = nullptr;
+    check(cudaGraphInstantiate(&out, graph.get(), 0), "cudaGraphInstantiate");
+    return Graph(out);
+  }
+
+ private:
+  cudaStream_t stream_;
+};
 
 }  // namespace orrery::kernels::cuda

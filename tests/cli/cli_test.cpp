@@ -108,6 +108,14 @@ TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
     const Output o = orrery("run " + scenario("tiny-cpu-pair") + " " + wrong);
     EXPECT_EQ(o.code, 3) << wrong << ": " << o.out;
   }
+  const TemporaryFolder folder;
+  Json graphs = load_json(scenario("tiny-cpu"));
+  graphs["stack"] = "orrery-graph";
+  const std::string file = folder.file("graphs.json");
+  std::ofstream(file) << graphs;
+  const Output o = orrery("run " + file);
+  EXPECT_EQ(o.code, 3) << o.out;
+  EXPECT_NE(o.out.find("the CPU engine has no graphs"), std::string::npos) << o.out;
   const Output slow = orrery("run " + scenario("tiny-cpu-pair") + " --link \"1 kB/s\" --deadline 5");
   EXPECT_EQ(slow.code, 1);
   EXPECT_NE(slow.out.find("over the emulated link, and the deadline is 5000 ms"), std::string::npos)

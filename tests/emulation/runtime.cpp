@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -26,18 +27,37 @@ struct Work {
   std::shared_ptr<Reached> after;  // null: nothing
 };
 
+// What was captured: work that comes after other work of the graph.
+struct Node {
+  std::function<void()> run;
+  std::vector<std::size_t> after;
+};
+using Nodes = std::vector<Node>;
+
 std::mutex mutex;
 std::vector<CUstream_st*> streams;
 std::minstd_rand order(1);
 thread_local std::string failure;
+thread_local int captures = 0;  // that this thread has begun
+std::atomic<std::int64_t> launched = 0;
 
 }  // namespace
 
+struct CUgraph_st {
+  Nodes nodes;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const Nodes> nodes;
+};
 struct CUstream_st {
   std::deque<Work> queue;
+  CUgraph_st* graph = nullptr;    // that it is captured into
+  std::vector<std::size_t> tail;  // nodes that what comes next comes after
 };
 struct CUevent_st {
   std::shared_ptr<Reached> last;
+  CUgraph_st* graph = nullptr;  // that it was recorded in
+  std::vector<std::size_t> tail;
 };
 
 namespace {
@@ -70,8 +90,34 @@ cudaError_t serve(Done done) {
 
 cudaError_t push(cudaStream_t stream, Work work) {
   const std::lock_guard lock(mutex);
-  stream->queue.push_back(std::move(work));
+  if (stream->graph == nullptr) {
+    stream->queue.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  stream->graph->nodes.push_back({std::move(work.run), stream->tail});
+  stream->tail = {stream->graph->nodes.size() - 1};
   return cudaSuccess;
+}
+
+// In any order that their dependencies allow.
+void run(const Nodes& nodes) {
+  std::vector<bool> done(nodes.size());
+  for (std::size_t left = nodes.size(); left > 0; --left) {
+    std::vector<std::size_t> ready;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const auto& after = nodes[i].after;
+      if (!done[i] && std::all_of(after.begin(), after.end(), [&](std::size_t n) { return done[n]; }))
+        ready.push_back(i);
+    }
+    const std::size_t chosen = ready[order() % ready.size()];
+    nodes[chosen].run();
+    done[chosen] = true;
+  }
+}
+
+void set_reached(const std::shared_ptr<Reached>& reached) {
+  reached->done = true;
+  reached->when = Clock::now();
 }
 
 }  // namespace
@@ -87,10 +133,27 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   push(stream, {std::move(work), nullptr});
 }
 
+std::int64_t graphs_launched() {
+  return launched;
+}
+
 }  // namespace emulation
 
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorUnknown ? failure.c_str() : error == cudaSuccess ? "no error" : "an error";
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorUnknown:
+      return failure.c_str();
+    case cudaErrorStreamCaptureUnsupported:
+      return "not while a stream is captured";
+    case cudaErrorStreamCaptureUnjoined:
+      return "captured work that the first stream was not joined with";
+    case cudaErrorStreamCaptureIsolation:
+      return "captured work waits for work that is not";
+    default:
+      return "an error";
+  }
 }
 cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -99,6 +162,7 @@ cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (captures > 0) return cudaErrorStreamCaptureUnsupported;
   *memory = ::operator new (std::max<std::size_t>(1, bytes), std::align_val_t{256}, std::nothrow);
   if (*memory == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*memory, 0xff, bytes);
@@ -134,13 +198,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (captures > 0 || stream->graph != nullptr) return cudaErrorStreamCaptureUnsupported;
   return serve([&] { return stream->queue.empty(); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cudaStreamSynchronize(stream);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return event->last ? push(stream, {nullptr, event->last}) : cudaSuccess;
+  if (event->graph == nullptr && stream->graph == nullptr)
+    return event->last ? push(stream, {nullptr, event->last}) : cudaSuccess;
+  const std::lock_guard lock(mutex);
+  if (event->graph == nullptr || (stream->graph != nullptr && stream->graph != event->graph))
+    return cudaErrorStreamCaptureIsolation;
+  stream->graph = event->graph;
+  stream->tail.insert(stream->tail.end(), event->tail.begin(), event->tail.end());
+  return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st;
@@ -151,13 +223,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  auto reached = std::make_shared<Reached>();
-  event->last = reached;
-  return push(stream, {[reached] {
-                         reached->done = true;
-                         reached->when = Clock::now();
-                       },
-                       nullptr});
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  const bool external = (flags & cudaEventRecordExternal) != 0;
+  if (external && stream->graph == nullptr) return cudaErrorInvalidValue;
+  event->graph = external ? nullptr : stream->graph;
+  event->tail = stream->tail;
+  if (event->graph != nullptr) return cudaSuccess;
+  event->last = std::make_shared<Reached>();
+  return push(stream, {[reached = event->last] { set_reached(reached); }, nullptr});
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return serve([&] { return !event->last || event->last->done; });
@@ -165,5 +240,51 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (!from->last || !to->last || !from->last->done || !to->last->done) return cudaErrorNotReady;
   *ms = std::chrono::duration<float, std::milli>(to->last->when - from->last->when).count();
+  return cudaSuccess;
+}
+
+// --- graphs ----------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->graph != nullptr) return cudaErrorStreamCaptureUnsupported;
+  stream->graph = new CUgraph_st;
+  ++captures;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard lock(mutex);
+  *graph = stream->graph;
+  --captures;
+  // All that was captured comes before the end of the stream that began it.
+  std::vector<bool> joined((*graph)->nodes.size());
+  for (std::vector<std::size_t> open = stream->tail; !open.empty();) {
+    const std::size_t n = open.back();
+    open.pop_back();
+    if (joined[n]) continue;
+    joined[n] = true;
+    open.insert(open.end(), (*graph)->nodes[n].after.begin(), (*graph)->nodes[n].after.end());
+  }
+  for (CUstream_st* s : streams) {
+    if (s->graph != *graph) continue;
+    s->graph = nullptr;
+    s->tail.clear();
+  }
+  return std::find(joined.begin(), joined.end(), false) == joined.end() ? cudaSuccess
+                                                                        : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new CUgraphExec_st{std::make_shared<const Nodes>(graph->nodes)};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  ++launched;
+  return push(stream, {[nodes = executable->nodes] { run(*nodes); }, nullptr});
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
   return cudaSuccess;
 }

@@ -106,6 +106,38 @@ INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
                            return name;
                          });
 
+// Every step has its own batch, learning rate and dropout; the last is measured, and nothing is captured, for
+// which ops are issued one by one.
+TEST(AGraph, ReplaysWhatIsIssuedOpByOp) {
+  const auto three_steps = [](orrery::Launch launch) {
+    exec::RunOptions o = on(exec::Backend::kCuda);
+    o.launch = launch;
+    o.capture = false;
+    o.steps = 3;
+    o.warm_up = 2;
+    const Training t{.global_batch = kBatch,
+                     .sequence = 8,
+                     .precision = Precision::kMixed,
+                     .math = Math::kFp16,
+                     .dropout = 0.1};
+    return train(tiny("tiny-llama"), with(plan(1, 1, 1, 0, 8), Recompute::kFull), t, stack(), o);
+  };
+  const auto expected = three_steps(orrery::Launch::kEager), actual = three_steps(orrery::Launch::kGraph);
+  ASSERT_EQ(actual.steps.size(), 3U);
+  for (std::size_t s = 0; s < 3; ++s) {
+    EXPECT_EQ(actual.steps[s].loss, expected.steps[s].loss) << s;
+    EXPECT_EQ(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm) << s;
+  }
+  EXPECT_EQ(actual.timeline.slices.size(), expected.timeline.slices.size());
+}
+
+TEST(AGraph, IsOfARankThatHasItsGpuAlone) {
+  exec::RunOptions o = on(exec::Backend::kCuda);
+  o.launch = orrery::Launch::kGraph;
+  const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  EXPECT_THROW(train(tiny("tiny-gpt"), plan(1, 1, 2, 0, 8), t, stack(), o), InputError);
+}
+
 TEST(Diverging, ARunOnAGpuIsStopped) {
   exec::RunOptions o = on(exec::Backend::kCuda);
   o.learning_rate = 1e30F;

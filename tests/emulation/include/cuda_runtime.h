@@ -7,7 +7,7 @@
 //   * a barrier that only some threads of a block or warp reach is an error, not a hang,
 //   * memory that was not written is filled with ones: NaN in every float type,
 //   * a copy to shared memory arrives when it is begun or when it is waited for,
-//   * work that does not wait for what it needs runs before it.
+//   * work that does not wait for what it needs runs before it; in a graph, too.
 #pragma once
 
 #include <math.h>
@@ -39,16 +39,26 @@ inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 enum cudaError_t {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorNotReady = 600,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
   cudaErrorUnknown = 999
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventRecordDefault = 0,
+                   cudaEventRecordExternal = 1;
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
@@ -68,8 +78,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 namespace emulation {
 
@@ -78,6 +95,8 @@ struct Shape {
   std::size_t shared = 0;
 };
 void enqueue(cudaStream_t stream, std::function<void()> work);
+// By all streams so far.
+std::int64_t graphs_launched();
 // Calls `thread` in every thread of every block. Throws when the threads of a block wait for each other in
 // vain.
 void run(const Shape& shape, const std::function<void()>& thread);
