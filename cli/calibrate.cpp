@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <optional>
 
 #include "cli/commands.h"
 #include "planner/evaluate.h"
@@ -14,6 +15,8 @@ namespace {
 
 struct Options {
   std::vector<std::string> runs;
+  std::optional<exec::Backend> backend;
+  std::int64_t steps = 5;
   std::string name, device, cluster;
 };
 
@@ -30,12 +33,12 @@ void save(const std::string& file, const char* schema, const T& value) {
   save_text(file, json.dump(2) + "\n");
 }
 
-void execute(App& app, const Options& o) {
+std::deque<Run> read_runs(const App& app, const Options& o) {
   if (o.runs.size() % 2 != 0)
     throw InputError("command line", "/runs",
-                     "plans and traces come in pairs (allowed: PLAN TRACE [PLAN TRACE]...)");
+                     "plans and traces come in pairs (allowed: PLAN TRACE [PLAN TRACE]..., or plans that "
+                     "--backend runs)");
   std::deque<Run> runs;
-  std::vector<sim::MeasuredRun> measured;
   for (std::size_t i = 0; i < o.runs.size(); i += 2) {
     Run& r = runs.emplace_back();
     r.chosen = load_plan_or_scenario(o.runs[i], app);
@@ -44,15 +47,52 @@ void execute(App& app, const Options& o) {
     r.timeline = load_timeline(o.runs[i + 1]);
     if (r.timeline.program_hash != r.program.hash())
       throw InputError(o.runs[i + 1], "", fmt::format("was not measured with the plan of {}", o.runs[i]));
-    measured.push_back({&r.program, &r.timeline});
   }
+  return runs;
+}
+
+// All plans are read before the first runs.
+std::deque<Run> make_runs(const App& app, const Options& o) {
+  std::deque<Run> runs;
+  for (const std::string& file : o.runs) {
+    Run& r = runs.emplace_back();
+    r.chosen = load_plan_or_scenario(file, app);
+    r.program = runnable_program(r.chosen, file, *o.backend);
+  }
+  require_device(*o.backend);
+  for (Run& r : runs) {
+    exec::RunOptions options;
+    options.backend = *o.backend;
+    options.launch = r.chosen.problem.stack.launch;
+    options.steps = o.steps;
+    exec::RunResult result = exec::run(r.program, options);
+    r.timeline = std::move(result.timeline);
+    fmt::print(stderr, "{}: {} steps, the last took {}\n", short_name(r.chosen.plan), o.steps,
+               format(r.timeline.length()));
+  }
+  return runs;
+}
+
+// "Gemm 4 %, Attention 7 %, ...": how far the formulas are from what was measured, by time.
+std::string residuals(const sim::Calibration& c) {
+  std::string out;
+  for (const auto& r : c.rows)
+    out += fmt::format("{}{} {:.1f} %", out.empty() ? "" : ", ", r.op, 100 * r.after);
+  return out;
+}
+
+void execute(App& app, const Options& o) {
+  const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
+  std::vector<sim::MeasuredRun> measured;
+  for (const Run& r : runs) measured.push_back({&r.program, &r.timeline});
   const Problem& first = runs.front().chosen.problem;
   sim::Calibration c = sim::calibrate(first.device, first.cluster, measured);
   c.device.name = o.name;
   c.device.origin = {
       {"all",
        fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
-                   runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)}};
+                   runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)},
+      {"residuals", fmt::format("of the formulas, median over shapes, by time: {}", residuals(c))}};
   save(o.device, "orrery.device/1", c.device);
   if (!o.cluster.empty()) {
     c.cluster.name = o.name;
@@ -120,8 +160,17 @@ void add_calibrate(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "calibrate", "fit a device profile and a cluster to measured runs");
   auto o = std::make_shared<Options>();
-  command->add_option("runs", o->runs, "pairs: the plan or scenario, and the trace of orrery run --trace")
+  command
+      ->add_option(
+          "runs", o->runs,
+          "pairs: the plan or scenario, and the trace of orrery run --trace; with --backend, plans alone")
       ->required();
+  CLI::Option* const backend =
+      add_choice<exec::Backend>(*command, "--backend", o->backend, "run the plans here, ranks as threads");
+  command->add_option("--steps", o->steps, "of each run; the last is measured")
+      ->check(CLI::Range(2, 1000000))
+      ->capture_default_str()
+      ->needs(backend);
   command->add_option("--name", o->name, "of the profile and the cluster")->required();
   command->add_option("--device", o->device, "write the device profile here")->required();
   command->add_option("--cluster", o->cluster, "write the cluster here");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/plan_file.h"
+#include "exec/run.h"
 #include "sim/cost.h"
 
 namespace orrery::cli {
@@ -44,6 +45,11 @@ struct Chosen {
   Plan plan;
 };
 Chosen load_plan_or_scenario(const std::string& file, const App& app);
+
+// Its program, which `backend` runs on this machine. Throws InputError when the plan of `file` is not for it.
+program::Program runnable_program(const Chosen& chosen, const std::string& file, exec::Backend backend);
+// Throws Error when `backend` has no device here.
+void require_device(exec::Backend backend);
 
 // "3:1.3": rank 3 computes 1.3 times slower; by rank of a plan of so many.
 std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks);

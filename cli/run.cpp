@@ -11,7 +11,6 @@
 #include "cli/commands.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
-#include "exec/gpus.h"
 #include "exec/launch.h"
 #include "exec/monitor.h"
 #include "exec/process_world.h"
@@ -271,17 +270,11 @@ void execute(App& app, const Options& o) {
   if (!o.proxy.empty()) chosen = stand_in(o, chosen, app);
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
-  if (!chosen.problem.stack.executable) {
-    at.fail(fmt::format("the stack \"{}\" can be predicted only", chosen.problem.stack.name),
-            "allowed: orrery");
-  }
-  const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-  const orrery::Launch issue = chosen.problem.stack.launch;
-  if (const auto problem = exec::run_problem(program, o.backend, issue); !problem.empty()) at.fail(problem);
+  const auto program = runnable_program(chosen, o.plan, o.backend);
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;
-  options.launch = issue;
+  options.launch = chosen.problem.stack.launch;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
   options.learning_rate = static_cast<float>(o.learning_rate);
@@ -300,9 +293,7 @@ void execute(App& app, const Options& o) {
   options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
   options.resume = o.resume;
   emulate(o, program.binding.ranks(), options);
-  if (const std::string problem = o.backend == exec::Backend::kCuda ? exec::find_gpus().problem : "";
-      !problem.empty())
-    throw Error(fmt::format("--backend cuda: {}", problem));
+  require_device(o.backend);
   Observer observer(app, o, s, program, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "exec/gpus.h"
 
 namespace orrery::cli {
 
@@ -12,6 +13,25 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
   CLI::App* command = parent.add_subcommand(name, help);
   command->add_flag("--json", app.json, "machine-readable output with a \"schema\" field");
   return command;
+}
+
+program::Program runnable_program(const Chosen& chosen, const std::string& file, exec::Backend backend) {
+  const Problem& p = chosen.problem;
+  const Cursor at{file, "/plan"};
+  if (!p.stack.executable) {
+    at.fail(fmt::format("the stack \"{}\" can be predicted only", p.stack.name),
+            "allowed: orrery, orrery-graph");
+  }
+  auto program = program::compile(p.scenario.model, chosen.plan, p.scenario.training, p.stack);
+  if (const auto problem = exec::run_problem(program, backend, p.stack.launch); !problem.empty())
+    at.fail(problem);
+  return program;
+}
+
+void require_device(exec::Backend backend) {
+  if (backend != exec::Backend::kCuda) return;
+  if (const std::string problem = exec::find_gpus().problem; !problem.empty())
+    throw Error(fmt::format("--backend cuda: {}", problem));
 }
 
 std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks) {

@@ -4,7 +4,7 @@
 predicted step of the others with the measured one.
 
 Usage: loop.py ORRERY OUTPUT_FOLDER [--backend cuda] [--device PROFILE] [--small]
-Leaves profile.json, loop.json and the timelines in the folder; prints a table.
+Leaves profile.json and loop.json in the folder; prints a table.
 """
 import argparse
 import json
@@ -61,19 +61,19 @@ def main():
         "schema": "orrery.cluster/1", "name": "one", "device": o.device, "nodes": 1, "devices_per_node": 1,
         "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
         "nic_latency": "5 us"})
+
+    def write(case):
+        return save(o.out / f"{'-'.join(map(str, case))}.json", scenario(*case, o.small, {"topology": cluster.name}))
+
     def measure(case):
-        name = "-".join(map(str, case))
-        file = save(o.out / f"{name}.json", scenario(*case, o.small, {"topology": cluster.name}))
-        trace = o.out / f"{name}.timeline"
-        run = json.loads(orrery("run", file, "--backend", o.backend, "--steps", o.steps, "--trace", trace, "--json"))
+        run = json.loads(orrery("run", write(case), "--backend", o.backend, "--steps", o.steps, "--json"))
         # The first step warms up, the last is measured op by op.
         seconds = sorted(s["seconds"] for s in run["steps"][1:-1])
-        return {"case": case, "file": file, "trace": trace, "seconds": seconds[len(seconds) // 2],
-                "tokens_per_s": run["tokens_per_s"], "last_s": run["steps"][-1]["seconds"]}
+        return {"seconds": seconds[len(seconds) // 2], "tokens_per_s": run["tokens_per_s"],
+                "last_s": run["steps"][-1]["seconds"]}
 
-    fit = [measure(c) for c in (SMALL_FIT if o.small else FIT)]
-    pairs = [p for m in fit for p in (m["file"], m["trace"])]
-    fitted = json.loads(orrery("calibrate", *pairs, "--name", "measured", "--device", o.out / "profile.json",
+    fitted = json.loads(orrery("calibrate", *map(write, SMALL_FIT if o.small else FIT), "--backend", o.backend,
+                               "--steps", o.steps, "--name", "measured", "--device", o.out / "profile.json",
                                "--cluster", o.out / "fitted.json", "--json"))
     rows = []
     for case in SMALL_HELD_OUT if o.small else HELD_OUT:

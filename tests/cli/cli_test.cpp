@@ -86,6 +86,9 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   const Output other = orrery("calibrate " + scenario("tiny-cpu") + " " + trace + to);
   EXPECT_EQ(other.code, 3) << other.out;
   EXPECT_NE(other.out.find("was not measured with the plan of"), std::string::npos) << other.out;
+  const Output not_ours = orrery("calibrate --backend cpu " + scenario("llama3-70b-p4d") + to);
+  EXPECT_EQ(not_ours.code, 3) << not_ours.out;
+  EXPECT_EQ(orrery("calibrate --steps 3 " + scenario("tiny-cpu-pair") + " " + trace + to).code, 2);
   EXPECT_FALSE(fs::exists(device));
   const Output fit = orrery("calibrate --json " + scenario("tiny-cpu-pair") + " " + trace + to);
   ASSERT_EQ(fit.code, 0) << fit.out;
@@ -93,6 +96,11 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   const Output device_only =
       orrery("calibrate " + scenario("tiny-cpu-pair") + " " + trace + " --name here --device " + device);
   EXPECT_EQ(device_only.code, 0) << device_only.out;
+  // The same without a trace: the plan is run for it.
+  const Output at_once = orrery("calibrate --backend cpu --steps 2 " + scenario("tiny-cpu-pair") + to);
+  ASSERT_EQ(at_once.code, 0) << at_once.out;
+  EXPECT_NE(load_json(device)["origin"]["residuals"].get<std::string>().find("gemm"), std::string::npos)
+      << load_json(device)["origin"];
   Json s = load_json(scenario("tiny-cpu-pair"));
   s["cluster"]["topology"] = "here.json";
   std::ofstream(here) << s.dump();
