@@ -29,6 +29,7 @@ struct Stack {
   bool fp32_logits = true;          // the loss keeps logits in fp32
   Bytes bucket{25 << 20};           // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
+  bool fused_gelu = false;           // matrix products compute GELU and its gradient
   double elementwise_passes = 1.0;   // memory passes of element-wise work over a fully fused stack
   double host_cost_factor = 1.0;     // host time per op over the device profile's
   Bytes context{600 << 20};          // CUDA context and libraries
@@ -52,6 +53,8 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "fp32_logits", .help = "the loss keeps its logits in fp32"}, s.fp32_logits);
   v(Field{.name = "bucket", .help = "gradient bytes that start a reduction", .min = 1}, s.bucket);
   v(Field{.name = "launch", .help = "launch cost per op (eager) or per segment (graph)"}, s.launch);
+  v(Field{.name = "fused_gelu", .help = "matrix products compute GELU and its gradient as they write"},
+    s.fused_gelu);
   v(Field{.name = "elementwise_passes",
           .help = "memory traffic of element-wise ops relative to a fully fused stack",
           .min = 0.1,

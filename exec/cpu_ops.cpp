@@ -52,6 +52,30 @@ void update(const OpArguments& a) {
   if (has_master) std::copy_n(parameter, n, a.out[0]);
 }
 
+void multiply(const OpArguments& a) {
+  const auto& d = a.op.dims;
+  const kernels::reference::Gemm shape{.m = d[0],
+                                       .n = d[1],
+                                       .k = d[2],
+                                       .transpose_a = (a.op.flags & program::kTransA) != 0,
+                                       .transpose_b = (a.op.flags & program::kTransB) != 0,
+                                       .accumulate = (a.op.flags & program::kAccumulateFlag) != 0};
+  const kernels::Pointwise& fast = kernels::pointwise();
+  if (d[3] == program::kGelu) {
+    kernels::gemm(shape, a.in[0], a.in[1], a.in[2], a.out[1]);
+    return fast.activation(d[0], d[1], false, a.out[1], a.out[0]);
+  }
+  if (d[3] == program::kPlain) return kernels::gemm(shape, a.in[0], a.in[1], a.in[2], a.out[0]);
+  kernels::gemm(shape, a.in[0], a.in[1], nullptr, a.out[0]);
+  // In place, over a copy of a part: the kernel's operands do not overlap.
+  std::array<float, 4096> part;
+  for (std::int64_t first = 0, all = d[0] * d[1]; first < all; first += std::ssize(part)) {
+    const std::int64_t count = std::min(all - first, std::ssize(part));
+    std::copy_n(a.out[0] + first, count, part.begin());
+    fast.activation_grad(1, count, false, a.in[2] + first, part.data(), a.out[0] + first);
+  }
+}
+
 }  // namespace
 
 OperandElements operand_elements(const program::Op& op, const Model& model) {
@@ -59,7 +83,7 @@ OperandElements operand_elements(const program::Op& op, const Model& model) {
   const std::int64_t rows = d[0] * d[1];  // of most: [d0, d1]
   switch (op.kind) {
     case OpKind::kGemm:
-      return {{d[0] * d[2], d[2] * d[1], d[1]}, {rows}};
+      return {{d[0] * d[2], d[2] * d[1], d[3] == program::kGeluGrad ? rows : d[1]}, {rows, rows}};
     case OpKind::kEmbeddingGrad:
       return {{0, rows}, {d[3] * d[1]}};
     case OpKind::kPositions:
@@ -129,9 +153,7 @@ void run_cpu_op(const OpArguments& a) {
   const kernels::Pointwise& fast = kernels::pointwise();
   switch (a.op.kind) {
     case OpKind::kGemm:
-      return kernels::gemm({d[0], d[1], d[2], (a.op.flags & program::kTransA) != 0,
-                            (a.op.flags & program::kTransB) != 0, accumulate},
-                           in[0], in[1], in[2], out[0]);
+      return multiply(a);
     case OpKind::kEmbedding:
       return kernels::embedding(d[0], d[1] * static_cast<std::int64_t>(bytes_of(a.type)), a.tp_rank * d[3],
                                 d[3], ids(in[0]), in[1], out[0]);

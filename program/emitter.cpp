@@ -113,6 +113,11 @@ Op& Emitter::gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t
   return o;
 }
 
+void Emitter::fuse(Op& gemm, std::int64_t epilogue) const {
+  gemm.dims[3] = epilogue;
+  gemm.traffic += Bytes{gemm.dims[0] * gemm.dims[1] * z.beta};
+}
+
 Op& Emitter::collective(OpKind kind, std::string name, Stream stream, Group group, std::int64_t elements,
                         std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes) {
   Op& o = op(kind, std::move(name), {elements}, std::move(reads), std::move(writes));

@@ -4,7 +4,10 @@
 //
 // Shapes in Op::dims, per kind (rows are tokens of the rank, T = b s, or T/t where sequence
 // parallelism shards them):
-//   kGemm            {m, n, k}      C[m,n] (+)= op(A)[m,k] op(B)[k,n]; reads {A, B, bias?}
+//   kGemm            {m, n, k, epilogue}   u[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias)
+//                    kPlain     reads {A, B, bias?} writes {u}
+//                    kGelu      reads {A, B, bias?} writes {gelu(u), u}
+//                    kGeluGrad  reads {A, B, x} writes {u gelu'(x)}
 //   kEmbedding/Grad  {tokens, h, 0, rows of this rank, vocabulary}
 //   kPositions/Grad  {rows, h, s, rows are a shard}
 //   kNorm            {rows, h, norm, 0, 0, has bias}   reads {x, weight, bias?} writes {y}
@@ -95,6 +98,8 @@ class Emitter {
                   std::vector<Ref> reads, std::vector<Ref> writes, std::int64_t bytes);
   Op& gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t k, std::uint8_t flags,
            std::vector<Ref> reads, std::vector<Ref> writes);
+  // dims[3] of a product, and the matrix that its epilogue reads or writes beside the result.
+  void fuse(Op& gemm, std::int64_t epilogue) const;
   Op& collective(OpKind kind, std::string name, Stream stream, Group group, std::int64_t elements,
                  std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes);
   // y (partial sums over tp, [T,h]) summed: in place, or scattered to rows under sequence parallelism.
@@ -151,6 +156,7 @@ class Emitter {
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);
+  bool fuses_gelu() const { return stack.fused_gelu && !model.gated(); }
   std::uint8_t accumulate() const { return plan.zero >= 2 ? 0 : kAccumulateFlag; }
 
   bool named_;

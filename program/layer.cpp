@@ -8,7 +8,7 @@
 //
 // What the backward pass reads, and so what is kept, in bytes for 16-bit elements and dropout
 // (Korthikanti et al. 2022, section 4): x, n1, y, n2 2sbh each and two masks sbh: 10 sbh; qkv, ctx, u, v
-// 6+2+8+8 = 24 sbh/t; scores 5 a s^2 b / t. tests/program/activation_test.cpp adds them up.
+// 6+2+8+8 = 24 sbh/t; scores 5 a s^2 b / t. tests/program/memory_test.cpp adds them up.
 #include "program/emitter.h"
 
 namespace orrery::program {
@@ -92,10 +92,14 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   s.u = activation(name("mlp/fc1/out"), z.tokens * z.fc1);
   reads = {{g2}, weight(w.fc1)};
   if (w.fc1_bias >= 0) reads.push_back(weight(w.fc1_bias));
-  gemm(name("mlp/fc1"), z.tokens, z.fc1, z.h, kTransB, std::move(reads), {{s.u}});
   s.v = activation(name("mlp/act/out"), z.tokens * z.f);
-  elementwise(OpKind::kActivation, name("mlp/act"), {z.tokens, z.f, model.gated()}, {{s.u}}, {{s.v}},
-              z.tokens * (z.fc1 + z.f) * z.beta);
+  if (fuses_gelu()) {
+    fuse(gemm(name("mlp/fc1"), z.tokens, z.fc1, z.h, kTransB, std::move(reads), {{s.v}, {s.u}}), kGelu);
+  } else {
+    gemm(name("mlp/fc1"), z.tokens, z.fc1, z.h, kTransB, std::move(reads), {{s.u}});
+    elementwise(OpKind::kActivation, name("mlp/act"), {z.tokens, z.f, model.gated()}, {{s.u}}, {{s.v}},
+                z.tokens * (z.fc1 + z.f) * z.beta);
+  }
   const std::int32_t r = activation(name("mlp/fc2/partial"), z.tokens * z.h);
   gemm(name("mlp/fc2"), z.tokens, z.h, z.f, kTransB, {{s.v}, weight(w.fc2)}, {{r}});
   const std::int32_t r_sum = sum_over_tp(name("mlp/fc2"), r, name("mlp/fc2/sum"));
@@ -152,13 +156,21 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   // MLP.
   const std::int32_t dz = branch("mlp/fc2", d_out, s.mask2, w.fc2_bias);
   later.d_out = dz;
-  const std::int32_t dv = activation(name("mlp/act/grad"), z.tokens * z.f);
-  gemm(name("mlp/fc2/dgrad"), z.tokens, z.f, z.h, 0, {{dz}, weight(w.fc2)}, {{dv}});
-  if (!split) linear_weight_grad(name("mlp/fc2"), w.fc2, -1, z.h, z.f, dz, s.v);
   const std::int32_t du = activation(name("mlp/fc1/grad"), z.tokens * z.fc1);
   later.d_u = du;
-  elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}},
-              {{du}}, z.tokens * (2 * z.fc1 + z.f) * z.beta);
+  const auto fc2_weights = [&] {
+    if (!split) linear_weight_grad(name("mlp/fc2"), w.fc2, -1, z.h, z.f, dz, s.v);
+  };
+  if (fuses_gelu()) {
+    fuse(gemm(name("mlp/fc2/dgrad"), z.tokens, z.f, z.h, 0, {{dz}, weight(w.fc2), {s.u}}, {{du}}), kGeluGrad);
+    fc2_weights();
+  } else {
+    const std::int32_t dv = activation(name("mlp/act/grad"), z.tokens * z.f);
+    gemm(name("mlp/fc2/dgrad"), z.tokens, z.f, z.h, 0, {{dz}, weight(w.fc2)}, {{dv}});
+    fc2_weights();
+    elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}},
+                {{du}}, z.tokens * (2 * z.fc1 + z.f) * z.beta);
+  }
   const std::int32_t dn2 = column_grad("mlp/fc1", du, z.fc1, w.fc1, w.fc1_bias, s.n2, "mlp/fc1/input/again");
   const std::int32_t dy = activation(name("attn/residual/grad"), z.rows * z.h);
   norm_grad(name("mlp/norm/grad"), w.norm2, w.norm2_bias, s.y, dn2, d_out, dy);

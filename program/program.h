@@ -135,6 +135,8 @@ struct Op {
   std::array<std::int32_t, kStreamCount> after{};
 };
 inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
+// What a matrix product does with its result: Op::dims[3].
+inline constexpr std::int64_t kPlain = 0, kGelu = 1, kGeluGrad = 2;
 // A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
 inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
 inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it

@@ -83,7 +83,8 @@ std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass&
                         .transpose_a = (op.flags & program::kTransA) != 0,
                         .transpose_b = (op.flags & program::kTransB) != 0,
                         .accumulate = (op.flags & program::kAccumulateFlag) != 0,
-                        .bias = op.reads.size() > 2,
+                        .bias = op.dims[3] != program::kGeluGrad && op.reads.size() > 2,
+                        .epilogue = static_cast<ops::Epilogue>(op.dims[3]),
                         .tf32 = training.math == Math::kTf32,
                         .operands = buffer(op.reads[0]).type,
                         .result = buffer(op.writes[0]).type,
@@ -101,8 +102,12 @@ void run_cuda_op(const CudaOp& a) {
   const kernels::Index* const first_sample = a.scalars == nullptr ? nullptr : &a.scalars->first_sample;
   switch (a.op.kind) {
     case OpKind::kGemm:
-      return a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class, training), in[0], in[1], in[2],
-                         out[0]);
+      return a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class, training),
+                         {.a = in[0],
+                          .b = in[1],
+                          .bias = d[3] == program::kGeluGrad ? nullptr : in[2],
+                          .c = out[0],
+                          .before_gelu = d[3] == program::kGeluGrad ? const_cast<void*>(in[2]) : out[1]});
     case OpKind::kEmbedding:
       return ops::embedding(a.stream, written, d[0], d[1], tp * d[3], d[3], ids(in[0]), in[1], out[0]);
     case OpKind::kEmbeddingGrad:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <string>
@@ -76,9 +77,16 @@ using Operation = LtOwned<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy>;
 using Layout = LtOwned<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
 using Preference = LtOwned<cublasLtMatmulPreference_t, &CublasLt::matmul_preference_destroy>;
 
+cublasLtEpilogue_t epilogue_of(const GemmShape& s, bool fused) {
+  if (fused && s.epilogue == Epilogue::kGelu)
+    return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (fused && s.epilogue == Epilogue::kGeluGrad) return CUBLASLT_EPILOGUE_DGELU;
+  return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 // cuBLASLt is column-major: it computes C' = op(B)' op(A)', of which a row-major matrix is the transpose.
 struct Plan {
-  explicit Plan(const GemmShape& s) {
+  Plan(const GemmShape& s, bool fuses) : fused(fuses && s.epilogue != Epilogue::kNone) {
     cublasLtMatmulDesc_t made = nullptr;
     check(lt().matmul_desc_create(&made, s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                   CUDA_R_32F),
@@ -88,9 +96,11 @@ struct Plan {
     const cublasOperation_t second = s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    if (s.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s, fused));
+    if (s.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
+    if (fused) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(s.n));
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(s.result));
     }
     // The rows and columns that are stored, of B, A and C.
     b = layout(s.operands, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n);
@@ -115,6 +125,7 @@ struct Plan {
   Layout a, b, c;
   float beta = 0;
   cublasLtMatmulAlgo_t algorithm{};
+  bool fused;  // its epilogue is cuBLASLt's; else a kernel comes after it
 };
 
 std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
@@ -147,12 +158,51 @@ struct Gemms::State {
     return out;
   }
 
-  cublasStatus_t multiply(Stream stream, Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const void* a,
-                          const void* b, void* c) {
+  cublasStatus_t multiply(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o) {
     const float one = 1;
-    return lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a, plan.a.get(), &plan.beta,
-                       c, plan.c.get(), c, plan.c.get(), &algorithm, workspace.get(), workspace_bytes,
-                       stream);
+    if (s.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+    if (plan.fused) plan.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.before_gelu);
+    void* const c = s.epilogue == Epilogue::kGelu && !plan.fused ? o.before_gelu : o.c;
+    const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, o.b, plan.b.get(),
+                                              o.a, plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
+                                              &plan.algorithm, workspace.get(), workspace_bytes, stream);
+    if (status != CUBLAS_STATUS_SUCCESS || plan.fused) return status;
+    if (s.epilogue == Epilogue::kGelu) activation(stream, s.result, s.m, s.n, false, o.before_gelu, o.c);
+    if (s.epilogue == Epilogue::kGeluGrad)
+      activation_grad(stream, s.result, s.m, s.n, false, o.before_gelu, o.c, o.c);
+    return status;
+  }
+
+  // Leaves the fastest algorithm in the plan; its milliseconds, or infinity when there is none.
+  float measure(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o) {
+    const Preference preferred = preference(s.alignment);
+    std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
+    int count = 0;
+    const cublasStatus_t asked = lt().matmul_algo_get_heuristic(
+        handle.get(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
+        preferred.get(), static_cast<int>(found.size()), found.data(), &count);
+    if (asked == CUBLAS_STATUS_NOT_SUPPORTED) return std::numeric_limits<float>::infinity();
+    check(asked, "cublasLtMatmulAlgoGetHeuristic");
+    const Event begin = make_event(Timed::kYes), end = make_event(Timed::kYes);
+    float best = std::numeric_limits<float>::infinity();
+    cublasLtMatmulAlgo_t fastest{};
+    for (int i = 0; i < count; ++i) {
+      constexpr int kRepetitions = 5;
+      plan.algorithm = found[static_cast<std::size_t>(i)].algo;
+      // Some of what is proposed is refused when it is tried.
+      if (multiply(stream, s, plan, o) != CUBLAS_STATUS_SUCCESS) continue;
+      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
+      for (int r = 0; r < kRepetitions; ++r) check(multiply(stream, s, plan, o), "cublasLtMatmul");
+      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
+      check(cudaEventSynchronize(end.get()), "a matrix product");
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
+      if (ms >= best) continue;
+      best = ms;
+      fastest = plan.algorithm;
+    }
+    plan.algorithm = fastest;
+    return best;
   }
 
   Handle handle;
@@ -163,68 +213,44 @@ struct Gemms::State {
 
 Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace)
     : state_(std::make_unique<State>(workspace)) {
-  std::array<std::size_t, 4> most{};  // bytes of A, B, C, bias
+  std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
   for (const GemmShape& s : shapes) {
-    most[0] = std::max(most[0], bytes_of_matrix(s.operands, s.m, s.k));
-    most[1] = std::max(most[1], bytes_of_matrix(s.operands, s.k, s.n));
-    most[2] = std::max(most[2], bytes_of_matrix(s.result, s.m, s.n));
-    most[3] = std::max(most[3], bytes_of_matrix(s.result, 1, s.n));
+    const auto need = [&](std::size_t of, std::size_t bytes) { most[of] = std::max(most[of], bytes); };
+    need(0, bytes_of_matrix(s.operands, s.m, s.k));
+    need(1, bytes_of_matrix(s.operands, s.k, s.n));
+    need(2, bytes_of_matrix(s.result, s.m, s.n));
+    if (s.bias) need(3, bytes_of_matrix(s.result, 1, s.n));
+    if (s.epilogue != Epilogue::kNone) need(4, bytes_of_matrix(s.result, s.m, s.n));
   }
-  std::array<DeviceMemory, 4> memory;
+  std::array<DeviceMemory, 5> memory;
   for (std::size_t i = 0; i < memory.size(); ++i) {
     memory[i] = allocate(most[i], "memory for matrix products");
     // Small numbers that are not zero: products of zeros run faster than others.
     if (most[i] > 0) check(cudaMemsetAsync(memory[i].get(), 0x3a, most[i], stream), "cudaMemsetAsync");
   }
-  const auto& [a, b, c, bias] = memory;
-  const Event begin = make_event(Timed::kYes), end = make_event(Timed::kYes);
+  const GemmOperands operands{memory[0].get(), memory[1].get(), memory[3].get(), memory[2].get(),
+                              memory[4].get()};
   for (const GemmShape& shape : shapes) {
-    const auto [at, added] = state_->plans.try_emplace(shape, shape);
-    if (!added) continue;
-    Plan& plan = at->second;
-    if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.get()));
-    const Preference preference = state_->preference(shape.alignment);
-    std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
-    int count = 0;
-    check(lt().matmul_algo_get_heuristic(state_->handle.get(), plan.operation.get(), plan.b.get(),
-                                         plan.a.get(), plan.c.get(), plan.c.get(), preference.get(),
-                                         static_cast<int>(found.size()), found.data(), &count),
-          "cublasLtMatmulAlgoGetHeuristic");
-    float best = std::numeric_limits<float>::max();
-    for (int i = 0; i < count; ++i) {
-      constexpr int kRepetitions = 5;
-      const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
-      // Some of what is proposed is refused when it is tried.
-      if (state_->multiply(stream, plan, algorithm, a.get(), b.get(), c.get()) != CUBLAS_STATUS_SUCCESS)
-        continue;
-      check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
-      for (int r = 0; r < kRepetitions; ++r)
-        check(state_->multiply(stream, plan, algorithm, a.get(), b.get(), c.get()), "cublasLtMatmul");
-      check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
-      check(cudaEventSynchronize(end.get()), "a matrix product");
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
-      if (ms >= best) continue;
-      best = ms;
-      plan.algorithm = algorithm;
-    }
-    if (best == std::numeric_limits<float>::max())
+    if (state_->plans.contains(shape)) continue;
+    Plan apart(shape, false), fused(shape, true);
+    const float ms = state_->measure(stream, shape, apart, operands);
+    const float ms_fused = fused.fused ? state_->measure(stream, shape, fused, operands) : ms;
+    if (std::isinf(ms) && std::isinf(ms_fused)) {
       throw Error("cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
                   std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " +
                   std::to_string(shape.n) + "]");
+    }
+    state_->plans.emplace(shape, std::move(ms_fused < ms ? fused : apart));
   }
   check(cudaStreamSynchronize(stream), "matrix products");
 }
 
 Gemms::~Gemms() = default;
 
-void Gemms::run(Stream stream, const GemmShape& shape, const void* a, const void* b, const void* bias,
-                void* c) {
+void Gemms::run(Stream stream, const GemmShape& shape, const GemmOperands& operands) {
   const auto found = state_->plans.find(shape);
   if (found == state_->plans.end()) throw Error("a matrix product of a shape that was not measured");
-  Plan& plan = found->second;
-  if (shape.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  check(state_->multiply(stream, plan, plan.algorithm, a, b, c), "cublasLtMatmul");
+  check(state_->multiply(stream, shape, found->second, operands), "cublasLtMatmul");
 }
 
 std::size_t Gemms::plans() const {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrix products on the device: C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of 16
-// bits or fp32, sums in fp32, the result of the operands' type or fp32. cuBLASLt's algorithms for a shape are
-// measured once, on this device, and the fastest is kept.
+// bits or fp32, sums in fp32, the result of the operands' type or fp32; GELU (tanh form) of the result, or
+// the result times GELU's derivative. cuBLASLt's algorithms for a shape are measured once, on this device,
+// and the fastest is kept: of an epilogue also those without it, a kernel coming after them.
 #pragma once
 
 #include <compare>
@@ -14,14 +15,27 @@
 
 namespace orrery::kernels::cuda {
 
+enum class Epilogue : std::uint8_t {
+  kNone,
+  kGelu,     // C is GELU of the product, and that is kept beside it
+  kGeluGrad  // C is the product times GELU's derivative at what was kept
+};
+
 // The key of the plan cache: products that differ in nothing here run the same algorithm.
 struct GemmShape {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  Epilogue epilogue = Epilogue::kNone;
   bool tf32 = false;  // fp32 operands are rounded to ten bits of mantissa: tensor cores take them
   DType operands = DType::kFloat32, result = DType::kFloat32;
   std::uint32_t alignment = 16;  // bytes that the addresses of all matrices are multiples of
   auto operator<=>(const GemmShape&) const = default;
+};
+
+// `bias` and `before_gelu` [m,n] where the shape says so; the latter is written by kGelu, read by kGeluGrad.
+struct GemmOperands {
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;
+  void *c = nullptr, *before_gelu = nullptr;
 };
 
 class Gemms {
@@ -31,7 +45,7 @@ class Gemms {
   Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace);
   ~Gemms();
   // A shape that was measured. Throws Error for another.
-  void run(Stream stream, const GemmShape& shape, const void* a, const void* b, const void* bias, void* c);
+  void run(Stream stream, const GemmShape& shape, const GemmOperands& operands);
   std::size_t plans() const;
 
  private:

@@ -114,6 +114,10 @@ Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const 
   switch (op.kind) {
     case OpKind::kGemm:
       warm = gemm_seconds(d, math, op.dims[0], op.dims[1], op.dims[2], element_bytes);
+      if (op.dims[3] != program::kPlain) {
+        warm += static_cast<double>(op.dims[0] * op.dims[1] * element_bytes) /
+                (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
+      }
       break;
     case OpKind::kAttention:
     case OpKind::kAttentionGrad: {

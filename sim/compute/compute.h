@@ -8,6 +8,7 @@
 //   w = 1 if x < 1, else (1-a) ceil(x) + a x        waves, smoothed by split-k and stream-k kernels
 //   t = latency + max( w T_m T_n 2 (k + k0) / (P/U e r), 2 (mk + kn + mn) / (B e_m) )
 //
+// and with a GELU epilogue mn / (B e_m) more for the matrix that is written or read beside the result.
 // e efficiency, r the tile's relative efficiency, k0 k_overhead, a wave_smoothing, B memory bandwidth.
 // Fused causal attention, forward work F = 2 b a s^2 d, with x = b a ceil(s/128) / U:
 //

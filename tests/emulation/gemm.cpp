@@ -21,7 +21,7 @@ Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t) : state_(st
 }
 Gemms::~Gemms() = default;
 
-void Gemms::run(Stream stream, const GemmShape& s, const void* a, const void* b, const void* bias, void* c) {
+void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
   if (!state_->shapes.contains(s)) throw Error("a matrix product of a shape that was not measured");
   emulation::enqueue(stream, [=] {
     const auto wide = [](DType type, const void* from, Index n) {
@@ -32,15 +32,27 @@ void Gemms::run(Stream stream, const GemmShape& s, const void* a, const void* b,
         std::copy_n(static_cast<const float*>(from), n, out.data());
       return out;
     };
-    const auto wide_a = wide(s.operands, a, s.m * s.k), wide_b = wide(s.operands, b, s.k * s.n);
-    const auto wide_bias = wide(s.result, bias, s.bias ? s.n : 0);
-    auto out = wide(s.result, c, s.m * s.n);
-    reference::gemm({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.accumulate}, wide_a.data(), wide_b.data(),
-                    s.bias ? wide_bias.data() : nullptr, out.data());
-    if (is_half(s.result))
-      narrow(s.result, s.m * s.n, out.data(), c);
-    else
-      std::copy(out.begin(), out.end(), static_cast<float*>(c));
+    const auto store = [&](const std::vector<float>& from, void* to) {
+      if (is_half(s.result))
+        narrow(s.result, s.m * s.n, from.data(), to);
+      else
+        std::copy(from.begin(), from.end(), static_cast<float*>(to));
+    };
+    const auto a = wide(s.operands, o.a, s.m * s.k), b = wide(s.operands, o.b, s.k * s.n);
+    const auto bias = wide(s.result, o.bias, s.bias ? s.n : 0);
+    auto product = wide(s.result, o.c, s.m * s.n);
+    reference::gemm({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.accumulate}, a.data(), b.data(),
+                    s.bias ? bias.data() : nullptr, product.data());
+    if (s.epilogue == Epilogue::kNone) return store(product, o.c);
+    std::vector<float> result(product.size());
+    if (s.epilogue == Epilogue::kGelu) {
+      store(product, o.before_gelu);
+      reference::activation(s.m, s.n, false, product.data(), result.data());
+    } else {
+      const auto before = wide(s.result, o.before_gelu, s.m * s.n);
+      reference::activation_grad(s.m, s.n, false, before.data(), product.data(), result.data());
+    }
+    store(result, o.c);
   });
 }
 

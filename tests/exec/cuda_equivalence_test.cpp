@@ -42,7 +42,7 @@ struct Case {
   Precision precision = Precision::kFp32;
   Math math = Math::kFp32;
   double dropout = 0;
-  bool flash = true;
+  bool flash = true, fused_gelu = false;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
@@ -63,6 +63,9 @@ const Case kCases[] = {
     {"recompute", with(plan(1, 1, 1, 0, 4), Recompute::kFull)},
     {"dropout", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, 0.1},
     {"dropout_materialised", plan(2, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, 0.1, false},
+    {"fused_gelu", with(plan(1, 2, 1, 0, 4), Schedule::kZeroBubbleH1), Precision::kFp32, Math::kFp32, 0, true,
+     true},
+    {"fused_gelu_bf16_tp2", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, 0, true, true},
     {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
     {"tf32", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kTf32},
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
@@ -80,8 +83,10 @@ TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
       .global_batch = kBatch, .sequence = 8, .precision = c.precision, .math = c.math, .dropout = c.dropout};
   Training on_cpu = t;
   if (c.math == Math::kTf32) on_cpu.math = Math::kFp32;
-  const auto expected = train(m, c.plan, on_cpu, stack(c.flash), on(exec::Backend::kCpu));
-  const auto actual = train(m, c.plan, t, stack(c.flash), on(exec::Backend::kCuda));
+  Stack software = stack(c.flash);
+  software.fused_gelu = c.fused_gelu;
+  const auto expected = train(m, c.plan, on_cpu, software, on(exec::Backend::kCpu));
+  const auto actual = train(m, c.plan, t, software, on(exec::Backend::kCuda));
   // 16-bit tensors differ by roundings that fall the other way: a step of bf16 is 2^-8, and few elements do.
   const bool half = is_half(t.activation_type());
   const double tolerance = half ? 0.02 : c.math == Math::kTf32 ? 0.005 : 1e-5;

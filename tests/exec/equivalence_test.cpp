@@ -227,6 +227,20 @@ TEST(Equivalence, PipelineSchedulesAreBitExact) {
   }
 }
 
+// A product that computes GELU as it writes rounds nothing else in fp32, whatever the schedule.
+TEST(Equivalence, FusedGeluIsBitExact) {
+  Stack fused = stack();
+  fused.fused_gelu = true;
+  for (const Plan& p : {plan(1, 1, 1, 0), with(plan(2, 2, 1, 0), Schedule::kZeroBubbleH1),
+                        with(plan(1, 1, 2, 3), Recompute::kFull)}) {
+    const auto expected = train(tiny("tiny-gpt"), p, fp32(), stack());
+    const auto actual = train(tiny("tiny-gpt"), p, fp32(), fused);
+    EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << short_name(p);
+    EXPECT_TRUE(actual.gradients == expected.gradients) << short_name(p);
+    EXPECT_TRUE(actual.parameters == expected.parameters) << short_name(p);
+  }
+}
+
 // ZeRO-1 moves data too: it gives plain data parallelism's bits, the norm's too.
 TEST(Equivalence, ZeroStageOneIsBitExactAgainstDataParallelism) {
   const Model m = tiny("tiny-gpt");

@@ -75,10 +75,11 @@ TEST(PlanCache, OnePlanForEachShapeOfAProgram) {
   for (GemmShape other :
        {GemmShape{.m = 17, .n = 8, .k = 4}, GemmShape{.m = 16, .n = 8, .k = 4, .transpose_a = true},
         GemmShape{.m = 16, .n = 8, .k = 4, .bias = true}, GemmShape{.m = 16, .n = 8, .k = 4, .tf32 = true},
+        GemmShape{.m = 16, .n = 8, .k = 4, .epilogue = Epilogue::kGelu},
         GemmShape{.m = 16, .n = 8, .k = 4, .result = DType::kBfloat16}})
     EXPECT_NE(shape, other);
   Gemms one(device.stream, std::array{shape}, 1 << 20);
-  EXPECT_THROW(one.run(device.stream, {.m = 17, .n = 8, .k = 4}, nullptr, nullptr, nullptr, nullptr), Error);
+  EXPECT_THROW(one.run(device.stream, {.m = 17, .n = 8, .k = 4}, {}), Error);
 }
 
 }  // namespace

@@ -39,6 +39,28 @@ TEST(Flops, OpsAddUpToTheModelsFlops) {
   }
 }
 
+// Apart: u written by its product, read for v, v written; in the backward pass dv written, read with u, du
+// written. Fused: u and v written; u read, du written. 7 T f elements become 4, of each layer and
+// micro-batch.
+TEST(Traffic, FusedGeluSavesThreeOfSevenMatrices) {
+  const Model m = preset_model("megatron-1.7b");
+  Plan p;
+  p.tp = 2;
+  p.micro_batch = 2;
+  p.micro_batches = 3;
+  Stack apart, fused;
+  fused.fused_gelu = true;
+  const auto traffic = [&](const Model& of, const Stack& s) {
+    const auto program = compile(of, p, {.global_batch = p.global_batch(), .sequence = 1024}, s);
+    return sum_over_step(program, [](const Op& op) { return static_cast<double>(op.traffic.value); });
+  };
+  const auto matrix = static_cast<double>(2 * 1024 * m.ffn() / 2 * 2);  // T f / t, two bytes each
+  EXPECT_DOUBLE_EQ(traffic(m, apart) - traffic(m, fused), 3 * matrix * static_cast<double>(m.layers) * 3);
+  // SwiGLU has another activation: nothing is fused.
+  const Model llama = preset_model("llama-2-7b");
+  EXPECT_EQ(traffic(llama, apart), traffic(llama, fused));
+}
+
 // Ranks of every stage and tensor shard together do the same work.
 TEST(Flops, ParallelismOnlyDividesThem) {
   const Model m = preset_model("megatron-1.7b");

@@ -60,6 +60,19 @@ TEST(Gemm, WhatLimitsAProduct) {
   EXPECT_EQ(bound_of(d, Math::kBf16, sum), Bound::kCommunication);
 }
 
+// The matrix beside the result costs its bytes: [4096, 16384] of two bytes, 0.134 GB.
+TEST(Gemm, AnEpilogueCostsWhatItReadsOrWrites) {
+  Device d = ideal();
+  program::Op op;
+  op.kind = program::OpKind::kGemm;
+  op.dims = {4096, 16384, 4096};
+  const double plain = seconds(compute_time(d, Math::kBf16, 2, op));
+  op.dims[3] = program::kGelu;
+  const double more =
+      4096.0 * 16384 * 2 / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
+  EXPECT_NEAR(seconds(compute_time(d, Math::kBf16, 2, op)) - plain, more / d.sustained, 1e-3 * more);
+}
+
 TEST(Peak, FormatsFallBackWhereTheDeviceHasNone) {
   Device d = ideal();
   EXPECT_EQ(peak(d, Math::kFp8).value, 100e12);
