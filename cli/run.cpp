@@ -143,7 +143,8 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
     if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
   }
   for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
-    Json& memory = out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}};
+    Json& memory =
+        out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}, {"scratch", r.scratch_bytes[i]}};
     for (std::size_t c = 0; c < r.class_bytes[i].size(); ++c)
       memory[program::kBufferClassNames[c]] = r.class_bytes[i][c];
   }
@@ -330,10 +331,11 @@ void execute(App& app, const Options& o) {
   const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
   const double tokens_per_s = s.training.tokens_per_step() * counted / warm;
   if (app.json) return print_json(to_json(r, tokens_per_s));
-  std::int64_t most = 0;
-  for (const std::int64_t b : r.arena_bytes) most = std::max(most, b);
-  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}\n", short_name(chosen.plan),
-             chosen.plan.ranks(), launch ? "process" : "thread", tokens_per_s, format(Bytes{most}));
+  const auto fullest = std::max_element(r.arena_bytes.begin(), r.arena_bytes.end()) - r.arena_bytes.begin();
+  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}, {} beside it\n",
+             short_name(chosen.plan), chosen.plan.ranks(), launch ? "process" : "thread", tokens_per_s,
+             format(Bytes{r.arena_bytes[static_cast<std::size_t>(fullest)]}),
+             format(Bytes{r.scratch_bytes[static_cast<std::size_t>(fullest)]}));
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);

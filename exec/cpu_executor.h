@@ -24,6 +24,7 @@ class CpuExecutor : public Executor {
   void read(std::int64_t offset, std::span<std::byte> to) override;
   void clear() override;
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
+  std::int64_t scratch_bytes() const override { return staging_.bytes(); }
   // Measures what compute waited in every pass.
   double run(const Pass& pass) override;
 

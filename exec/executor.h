@@ -56,6 +56,9 @@ class Executor {
   // Where these bytes can be read: in the arena, or copied into `space`.
   virtual const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) = 0;
 
+  // Bytes of memory beside the arena that its ops and communication work in, so far.
+  virtual std::int64_t scratch_bytes() const = 0;
+
   // Returns when all ops are done; the seconds that compute waited for other streams (exposed communication
   // and pipeline bubbles), of a measured pass. Throws Error when an op fails, or another rank.
   virtual double run(const Pass& pass) = 0;

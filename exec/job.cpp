@@ -179,6 +179,7 @@ void Job::collect(RunResult& result) {
   std::vector<double> waited;
   exchange_.all_gather("data", rank_.waited_for_data_s(), waited);
   result.waited_for_data_s = *std::max_element(waited.begin(), waited.end());
+  exchange_.all_gather("memory", rank_.executor().scratch_bytes(), result.scratch_bytes);
   const auto n = static_cast<std::size_t>(exchange_.ranks());
   AllMeasured measured(exchange_.rank() == 0 ? n : 0);
   for (std::size_t s = 0; s < program::kStreamCount; ++s) {

@@ -81,6 +81,8 @@ struct RunResult {
   std::vector<std::string> passed_over;  // what is wrong with checkpoints newer than that
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
+  // By rank: memory beside the arena that ops and communication worked in.
+  std::vector<std::int64_t> scratch_bytes;
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).
   std::vector<std::array<std::int64_t, program::kBufferClasses>> class_bytes;
   double waited_for_data_s = 0;     // the longest of any rank

@@ -22,6 +22,7 @@ class Staging {
   void widen(OpArguments& a);
   // Rounds what the op wrote back to where it belongs.
   void narrow();
+  std::int64_t bytes() const { return static_cast<std::int64_t>(space_.size() * sizeof(float)); }
 
  private:
   struct Image {

@@ -44,11 +44,10 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       communicator_(std::move(communicator)),
       order_(issue_order(class_)),
       arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
-      workspace_bytes_(largest_workspace(class_)),
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
-  workspace_ = allocate(workspace_bytes_, "scratch memory");
+  workspace_ = allocate(largest_workspace(class_), "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
   for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
   for (Event& e : joins_) e = make_event(Timed::kNo);
@@ -95,9 +94,9 @@ void CudaExecutor::fill_rope_tables() {
       }
     }
   }
-  const std::size_t bytes = tables.size() * sizeof(float);
-  rope_ = allocate(bytes, "tables of rotary positions");
-  check(cudaMemcpyAsync(rope_.get(), tables.data(), bytes, cudaMemcpyHostToDevice, stream(program::kCompute)),
+  rope_ = allocate(tables.size() * sizeof(float), "tables of rotary positions");
+  check(cudaMemcpyAsync(rope_.get(), tables.data(), rope_.bytes(), cudaMemcpyHostToDevice,
+                        stream(program::kCompute)),
         "cudaMemcpyAsync");
   finish(stream(program::kCompute), "tables of rotary positions");
 }
@@ -128,6 +127,11 @@ const std::byte* CudaExecutor::view(std::int64_t offset, std::size_t bytes, std:
   space.resize(bytes);
   read(offset, space);
   return space.data();
+}
+
+std::int64_t CudaExecutor::scratch_bytes() const {
+  return static_cast<std::int64_t>(workspace_.bytes() + rope_.bytes() + scalars_.bytes() +
+                                   gemms_->workspace_bytes() + communicator_->scratch_bytes());
 }
 
 // Until the stream is done: a rank that fails elsewhere, or a partner that does not come, ends the wait too.
@@ -273,7 +277,7 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
            .stream = stream(op.stream),
            .weight_decay = options_.weight_decay,
            .scalars = scalars,
-           .workspace = {workspace_.get(), workspace_bytes_},
+           .workspace = {workspace_.get(), workspace_.bytes()},
            .gemms = *gemms_};
   for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i) {
     a.in[i] = pointer(op.reads[i], micro_batch);

@@ -32,6 +32,7 @@ class CudaExecutor : public Executor {
   void read(std::int64_t offset, std::span<std::byte> to) override;
   void clear() override;
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
+  std::int64_t scratch_bytes() const override;
   // Of the run's passes, measures the last step: an event before and after every op is not free.
   double run(const Pass& pass) override;
 
@@ -62,7 +63,6 @@ class CudaExecutor : public Executor {
   IssueOrder order_;
   std::array<OwnedStream, program::kStreamCount> streams_;
   DeviceMemory arena_, workspace_, rope_, scalars_;
-  std::size_t workspace_bytes_ = 0;
   HostMemory next_scalars_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::array<GroupId, 6> groups_{};

@@ -38,6 +38,8 @@ class DeviceCommunicator {
                     kernels::cuda::Stream stream) = 0;
   virtual void receive(std::int64_t from, int channel, std::string_view name, void* data, std::size_t bytes,
                        kernels::cuda::Stream stream) = 0;
+  // Of device memory that it holds.
+  virtual std::size_t scratch_bytes() const = 0;
   // Throws Error when communication that was enqueued has failed.
   virtual void require_healthy() const {}
   // Ends what was enqueued, where partners may never come. Nothing is enqueued after it.

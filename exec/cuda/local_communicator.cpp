@@ -49,18 +49,27 @@ std::unique_ptr<LocalChannels::Message> LocalChannels::free_message(const Channe
     const std::lock_guard lock(mutex_);
     auto& free = channels_[key].free;
     const auto fits =
-        std::find_if(free.begin(), free.end(), [&](const auto& m) { return m->bytes == bytes; });
+        std::find_if(free.begin(), free.end(), [&](const auto& m) { return m->memory.bytes() == bytes; });
     if (fits != free.end()) {
       auto message = std::move(*fits);
       free.erase(fits);
       return message;
     }
+    channels_[key].bytes += bytes;
   }
   auto message = std::make_unique<Message>();
-  message->bytes = bytes;
   message->memory = allocate(bytes, "memory of a message");
   message->written = make_event(Timed::kNo);
   return message;
+}
+
+std::size_t LocalChannels::bytes_from(std::int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  std::size_t all = 0;
+  for (const auto& [key, channel] : channels_) {
+    if (key.from == rank) all += channel.bytes;
+  }
+  return all;
 }
 
 // --- the communicator ------------------------------------------------------------------------------
@@ -164,9 +173,9 @@ void LocalCommunicator::receive(std::int64_t from, int channel, std::string_view
                                 std::size_t bytes, kernels::cuda::Stream stream) {
   const ChannelKey key{from, rank_, channel};
   auto message = channels_->take(key, name, deadline_, abort_);
-  if (message->bytes != bytes) {
+  if (message->memory.bytes() != bytes) {
     throw Error(fmt::format("\"{}\" expects {} bytes, and rank {} sent \"{}\" with {}", name, bytes, from,
-                            message->name, message->bytes));
+                            message->name, message->memory.bytes()));
   }
   check(cudaStreamWaitEvent(stream, message->written.get(), 0), "cudaStreamWaitEvent");
   check(cudaMemcpyAsync(data, message->memory.get(), bytes, cudaMemcpyDeviceToDevice, stream),

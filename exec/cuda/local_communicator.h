@@ -26,7 +26,6 @@ class LocalChannels {
  public:
   struct Message {
     std::string name;
-    std::size_t bytes = 0;
     DeviceMemory memory;
     Event written;
   };
@@ -37,10 +36,13 @@ class LocalChannels {
   // Memory that was read, for another message of the channel: it may be written once `written` was reached.
   void give_back(const ChannelKey& key, std::unique_ptr<Message> message);
   std::unique_ptr<Message> free_message(const ChannelKey& key, std::size_t bytes);
+  // Of all messages that a rank has had memory for.
+  std::size_t bytes_from(std::int64_t rank);
 
  private:
   struct Channel {
     std::deque<std::unique_ptr<Message>> posted, free;
+    std::size_t bytes = 0;  // of all its messages
   };
   std::mutex mutex_;
   std::condition_variable posted_;
@@ -60,6 +62,8 @@ class LocalCommunicator : public DeviceCommunicator {
             kernels::cuda::Stream stream) override;
   void receive(std::int64_t from, int channel, std::string_view name, void* data, std::size_t bytes,
                kernels::cuda::Stream stream) override;
+  // Of the messages that this rank sends.
+  std::size_t scratch_bytes() const override { return channels_->bytes_from(rank_); }
 
  private:
   // What members tell each other.

@@ -121,7 +121,7 @@ ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
 
 GroupId NcclCommunicator::open(std::span<const std::int64_t> members) {
   const auto [at, added] = opened_.try_emplace({members.begin(), members.end()}, groups_.size());
-  if (added) groups_.push_back({make(members), members.size(), {}, 0});
+  if (added) groups_.push_back({make(members), members.size(), {}});
   return at->second;
 }
 
@@ -156,10 +156,8 @@ void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernel
         return settled(
             nccl().reduce_scatter(call.input, call.output, part, type, ncclSum, group.comm, stream));
       const std::size_t bytes = part * bytes_of(call.type);
-      if (group.scratch_bytes < bytes) {
+      if (group.scratch.bytes() < bytes)
         group.scratch = kernels::cuda::allocate(bytes, "scratch memory of a sum");
-        group.scratch_bytes = bytes;
-      }
       settled(
           nccl().reduce_scatter(call.input, group.scratch.get(), part, type, ncclSum, group.comm, stream));
       return kernels::cuda::add(stream, call.type, static_cast<std::int64_t>(part), group.scratch.get(),
@@ -180,6 +178,12 @@ void NcclCommunicator::receive(std::int64_t from, int number, std::string_view n
                                std::size_t bytes, kernels::cuda::Stream stream) {
   const ncclComm_t comm = channel({from, rank_, number}, name);
   settle(comm, nccl().recv(data, bytes, ncclUint8, 0, comm, stream), name);
+}
+
+std::size_t NcclCommunicator::scratch_bytes() const {
+  std::size_t all = 0;
+  for (const Group& g : groups_) all += g.scratch.bytes();
+  return all;
 }
 
 void NcclCommunicator::require_healthy() const {

@@ -31,6 +31,7 @@ class NcclCommunicator : public DeviceCommunicator {
             kernels::cuda::Stream stream) override;
   void receive(std::int64_t from, int channel, std::string_view name, void* data, std::size_t bytes,
                kernels::cuda::Stream stream) override;
+  std::size_t scratch_bytes() const override;
   void require_healthy() const override;
   void abort() override;
 
@@ -39,7 +40,6 @@ class NcclCommunicator : public DeviceCommunicator {
     ncclComm_t comm = nullptr;
     std::size_t members = 1;
     kernels::cuda::DeviceMemory scratch;  // of sums that begin with something
-    std::size_t scratch_bytes = 0;
   };
   ncclComm_t make(std::span<const std::int64_t> members);
   // The result of a call on a communicator, once NCCL has one.

@@ -32,16 +32,30 @@ class Owned {
   T value_ = nullptr;
 };
 
-using DeviceMemory = Owned<void*, cudaFree>;
 using HostMemory = Owned<void*, cudaFreeHost>;  // that the device copies from and to beside other work
 using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  void* get() const { return memory_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  friend DeviceMemory allocate(std::size_t bytes, const char* what);
+  DeviceMemory(void* memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
+  Owned<void*, cudaFree> memory_;
+  std::size_t bytes_ = 0;
+};
+
+// At least a byte.
 inline DeviceMemory allocate(std::size_t bytes, const char* what) {
   void* p = nullptr;
-  check(cudaMalloc(&p, bytes == 0 ? 1 : bytes), what);
-  return DeviceMemory(p);
+  bytes = bytes == 0 ? 1 : bytes;
+  check(cudaMalloc(&p, bytes), what);
+  return {p, bytes};
 }
 inline HostMemory allocate_host(std::size_t bytes) {
   void* p = nullptr;

@@ -135,8 +135,7 @@ std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
 }  // namespace
 
 struct Gemms::State {
-  explicit State(std::size_t bytes)
-      : workspace(allocate(bytes, "memory for matrix products")), workspace_bytes(bytes) {
+  explicit State(std::size_t bytes) : workspace(allocate(bytes, "memory for matrix products")) {
     cublasLtHandle_t made = nullptr;
     check(lt().create(&made), "cublasLtCreate");
     handle.reset(made);
@@ -150,7 +149,7 @@ struct Gemms::State {
       check(lt().matmul_preference_set_attribute(made, what, &value, sizeof value),
             "cublasLtMatmulPreferenceSetAttribute");
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace.bytes());
     for (const auto of :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -165,7 +164,7 @@ struct Gemms::State {
     void* const c = s.epilogue == Epilogue::kGelu && !plan.fused ? o.before_gelu : o.c;
     const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, o.b, plan.b.get(),
                                               o.a, plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
-                                              &plan.algorithm, workspace.get(), workspace_bytes, stream);
+                                              &plan.algorithm, workspace.get(), workspace.bytes(), stream);
     if (status != CUBLAS_STATUS_SUCCESS || plan.fused) return status;
     if (s.epilogue == Epilogue::kGelu) activation(stream, s.result, s.m, s.n, false, o.before_gelu, o.c);
     if (s.epilogue == Epilogue::kGeluGrad)
@@ -207,7 +206,6 @@ struct Gemms::State {
 
   Handle handle;
   DeviceMemory workspace;
-  std::size_t workspace_bytes;
   std::map<GemmShape, Plan> plans;
 };
 
@@ -251,6 +249,10 @@ void Gemms::run(Stream stream, const GemmShape& shape, const GemmOperands& opera
   const auto found = state_->plans.find(shape);
   if (found == state_->plans.end()) throw Error("a matrix product of a shape that was not measured");
   check(state_->multiply(stream, shape, found->second, operands), "cublasLtMatmul");
+}
+
+std::size_t Gemms::workspace_bytes() const {
+  return state_->workspace.bytes();
 }
 
 std::size_t Gemms::plans() const {

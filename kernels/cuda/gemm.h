@@ -47,6 +47,7 @@ class Gemms {
   // A shape that was measured. Throws Error for another.
   void run(Stream stream, const GemmShape& shape, const GemmOperands& operands);
   std::size_t plans() const;
+  std::size_t workspace_bytes() const;
 
  private:
   struct State;

@@ -56,6 +56,10 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
   });
 }
 
+std::size_t Gemms::workspace_bytes() const {
+  return 0;
+}
+
 std::size_t Gemms::plans() const {
   return state_->shapes.size();
 }

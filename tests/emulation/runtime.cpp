@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -36,6 +37,9 @@ using Nodes = std::vector<Node>;
 
 std::mutex mutex;
 std::vector<CUstream_st*> streams;
+constexpr std::size_t kMemory = std::size_t{16} << 30;
+std::atomic<std::size_t> used = 0;
+std::map<void*, std::size_t> blocks;
 std::minstd_rand order(1);
 thread_local std::string failure;
 thread_local int captures = 0;  // that this thread has begun
@@ -163,20 +167,35 @@ cudaError_t cudaSetDevice(int) {
 }
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (captures > 0) return cudaErrorStreamCaptureUnsupported;
+  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  const cudaError_t e = cudaMallocHost(memory, bytes);
+  if (e != cudaSuccess) return e;
+  const std::lock_guard lock(mutex);
+  blocks[*memory] = bytes;
+  used += bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto block = blocks.extract(memory)) used -= block.mapped();
+  }
+  return cudaFreeHost(memory);
+}
+cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
+  *available = kMemory - used;
+  *total = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   *memory = ::operator new (std::max<std::size_t>(1, bytes), std::align_val_t{256}, std::nothrow);
   if (*memory == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*memory, 0xff, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* memory) {
+cudaError_t cudaFreeHost(void* memory) {
   ::operator delete (memory, std::align_val_t{256});
   return cudaSuccess;
-}
-cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
-  return cudaMalloc(memory, bytes);
-}
-cudaError_t cudaFreeHost(void* memory) {
-  return cudaFree(memory);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {

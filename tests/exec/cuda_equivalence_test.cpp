@@ -3,6 +3,7 @@
 // Plans on a GPU compute what they compute on the CPU: losses, gradient norms, every gradient, and the
 // parameters after the steps. On a GPU, and on the emulated one, whose streams run in any order that events
 // allow: what does not wait for what it needs is found out there.
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -141,6 +142,44 @@ TEST(AGraph, IsOfARankThatHasItsGpuAlone) {
   o.launch = orrery::Launch::kGraph;
   const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
   EXPECT_THROW(train(tiny("tiny-gpt"), plan(1, 1, 2, 0, 8), t, stack(), o), InputError);
+}
+
+// What a device lends while a run goes on: nothing but arenas and what is declared beside them. A real one
+// lends whole pages, so that it is asked for more.
+#ifdef ORRERY_EMULATED_GPU
+constexpr std::int64_t kHidden = 32;
+constexpr double kPages = 0;
+#else
+constexpr std::int64_t kHidden = 2048;
+constexpr double kPages = 64 << 20;
+#endif
+
+TEST(Memory, IsTheArenasAndWhatIsDeclared) {
+  const auto available = [] {
+    std::size_t out = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&out, &total), cudaSuccess);
+    return static_cast<double>(out);
+  };
+  Model m = tiny("tiny-llama");
+  m.hidden = kHidden;
+  m.ffn_hidden = 3 * kHidden;
+  const Training t{
+      .global_batch = kBatch, .sequence = 8, .precision = Precision::kMixed, .math = Math::kBf16};
+  for (const Plan& p : {plan(1, 1, 1, 0, 8), plan(1, 1, 2, 1, 4), plan(1, 2, 1, 0, 4)}) {
+    exec::RunOptions o = on(exec::Backend::kCuda);
+    o.capture = false;
+    o.steps = 1;
+    train(m, p, t, stack(), o);  // kernels and libraries are loaded when they are first needed
+    const double before = available();
+    double least = before;
+    o.on_step = [&](std::int64_t, const exec::StepReport&) { least = std::min(least, available()); };
+    const auto r = train(m, p, t, stack(), o);
+    double declared = 0;
+    for (const std::int64_t b : r.arena_bytes) declared += static_cast<double>(b);
+    for (const std::int64_t b : r.scratch_bytes) declared += static_cast<double>(b);
+    EXPECT_NEAR(before - least, declared, kPages) << short_name(p);
+    EXPECT_NEAR(available(), before, kPages) << short_name(p);
+  }
 }
 
 TEST(Diverging, ARunOnAGpuIsStopped) {

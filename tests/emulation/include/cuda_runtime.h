@@ -19,6 +19,8 @@
 #include <functional>
 #include <type_traits>
 
+#define ORRERY_EMULATED_GPU
+
 #define __global__
 #define __device__
 #define __host__
@@ -65,6 +67,7 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMalloc(void** memory, std::size_t bytes);
 cudaError_t cudaFree(void* memory);
+cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total);
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes);
 cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
