@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention on the device against the reference: plain and fused, heads shared by queries, dropout, sizes
+// that do and do not fill tiles. On a GPU and on the emulated device, as cuda_test.cpp.
+#include "kernels/cuda/kernels.h"
+#include "tests/kernels/closeness.h"
+
+namespace orrery::kernels {
+namespace {
+
+struct AttentionCase {
+  const char* name;
+  DType type;
+  reference::AttentionShape shape;
+};
+constexpr Dropout kDrops{.probability = 0.25, .seed = 77, .site = 4, .first_sample = 2};
+const AttentionCase kAttentions[] = {
+    {"fp32", DType::kFloat32, {2, 37, 4, 2, 24}},
+    {"fp32_dropout", DType::kFloat32, {1, 37, 4, 2, 24, false, 4, kDrops}},
+    {"fp32_materialised", DType::kFloat32, {1, 37, 4, 2, 24, true}},
+    {"fp32_materialised_dropout", DType::kFloat32, {1, 37, 4, 2, 24, true, 4, kDrops}},
+    {"bf16_materialised_dropout", DType::kBfloat16, {1, 37, 4, 2, 24, true, 4, kDrops}},
+    {"bf16_plain", DType::kBfloat16, {2, 37, 2, 2, 40}},
+    {"bf16_flash_64", DType::kBfloat16, {2, 200, 2, 2, 64}},
+    {"bf16_flash_64_one_tile", DType::kBfloat16, {1, 9, 1, 1, 64}},
+    {"bf16_flash_128_grouped", DType::kBfloat16, {1, 256, 4, 2, 128}},
+    {"fp16_flash_64_grouped", DType::kFloat16, {1, 129, 4, 1, 64}},
+    {"fp16_flash_128", DType::kFloat16, {1, 65, 2, 2, 128}},
+};
+
+class Attention : public testing::TestWithParam<AttentionCase> {};
+
+// Scores, probabilities and their gradients rounded to the type, as computing in it does.
+struct Naive {
+  Vector out, d_qkv;
+};
+Naive naive_attention(DType type, const reference::AttentionShape& s, const Vector& qkv,
+                      const Vector& d_out) {
+  const auto r = [&](double x) { return rounded(type, {static_cast<float>(x)})[0]; };
+  Naive n{Vector(d_out.size()), Vector(qkv.size())};
+  Vector& d = n.d_qkv;
+  const Index width = s.width();
+  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
+  for (Index b = 0; b < s.batch; ++b) {
+    for (Index h = 0; h < s.heads; ++h) {
+      const Index kv = h * s.kv / s.heads;
+      const auto at = [&](Index token, Index of, Index e) {
+        return static_cast<std::size_t>((b * s.seq + token) * width + of * s.head + e);
+      };
+      const Index k = s.heads + kv, v = s.heads + s.kv + kv;
+      for (Index i = 0; i < s.seq; ++i) {
+        Vector p(static_cast<std::size_t>(i + 1)), dp(p.size());
+        const auto o = static_cast<std::size_t>(((b * s.seq + i) * s.heads + h) * s.head);
+        double largest = -1e30, sum = 0, dot = 0;
+        for (Index j = 0; j <= i; ++j) {
+          double x = 0, y = 0;
+          for (Index e = 0; e < s.head; ++e) {
+            x += static_cast<double>(qkv[at(i, h, e)]) * qkv[at(j, k, e)];
+            y += static_cast<double>(d_out[o + static_cast<std::size_t>(e)]) * qkv[at(j, v, e)];
+          }
+          p[static_cast<std::size_t>(j)] = r(x * scale);
+          dp[static_cast<std::size_t>(j)] = r(y);
+          largest = std::max(largest, static_cast<double>(p[static_cast<std::size_t>(j)]));
+        }
+        for (float& x : p) sum += x = std::exp(x - static_cast<float>(largest));
+        for (float& x : p) x = r(x / sum);
+        for (Index e = 0; e < s.head; ++e) {
+          double x = 0;
+          for (Index j = 0; j <= i; ++j)
+            x += static_cast<double>(p[static_cast<std::size_t>(j)]) * qkv[at(j, v, e)];
+          n.out[o + static_cast<std::size_t>(e)] = r(x);
+        }
+        for (std::size_t j = 0; j < p.size(); ++j) dot += static_cast<double>(p[j]) * dp[j];
+        for (Index j = 0; j <= i; ++j) {
+          const float pj = p[static_cast<std::size_t>(j)];
+          const float ds = r(pj * (dp[static_cast<std::size_t>(j)] - dot) * scale);
+          for (Index e = 0; e < s.head; ++e) {
+            d[at(i, h, e)] += ds * qkv[at(j, k, e)];
+            d[at(j, k, e)] += ds * qkv[at(i, h, e)];
+            d[at(j, v, e)] += pj * d_out[o + static_cast<std::size_t>(e)];
+          }
+        }
+      }
+    }
+  }
+  d = rounded(type, d);
+  return n;
+}
+
+TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
+  const auto& [name, type, shape] = GetParam();
+  TestDevice device;
+  reference::AttentionShape s = shape;
+  const Index tokens = s.batch * s.seq, n_qkv = tokens * s.width(), n_out = tokens * s.heads * s.head;
+  const Index scores = s.batch * s.heads * s.seq * s.seq;
+  const auto n_softmax =
+      static_cast<std::size_t>(s.materialised ? (s.drops() ? 2 : 1) * scores : s.batch * s.heads * s.seq);
+  const DType softmax_type = s.materialised ? type : DType::kFloat32;
+  const Tensor qkv(device, type, n_qkv, 1, 2), d_out(device, type, n_out, 2);
+  const Index* const step = device.put(std::vector<Index>{40});
+  void* const out = device.allocate(static_cast<std::size_t>(n_out) * 4);
+  void *const softmax = device.allocate(n_softmax * 4), *const d_qkv = device.allocate(
+                                                            static_cast<std::size_t>(n_qkv) * 4);
+  const bool masks = s.materialised && s.drops();
+  auto* const mask =
+      masks ? static_cast<std::uint8_t*>(device.allocate(static_cast<std::size_t>(scores))) : nullptr;
+  const std::size_t bytes = cuda::attention_grad_workspace(s);
+  cuda::attention(device.stream, type, s, step, qkv.at, out, softmax, mask);
+  cuda::attention_grad(device.stream, type, s, step, qkv.at, out, softmax, mask, d_out.at, d_qkv,
+                       {device.allocate(bytes), bytes});
+
+  s.dropout.first_sample += 40;
+  Vector out_here(static_cast<std::size_t>(n_out)), softmax_here(n_softmax),
+      d_here(static_cast<std::size_t>(n_qkv));
+  std::vector<std::uint8_t> mask_here(static_cast<std::size_t>(scores));
+  reference::attention(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data());
+  reference::attention_grad(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data(),
+                            d_out.data(), d_here.data());
+  const bool half = is_half(type);
+  const Naive naive = half && !s.drops() ? naive_attention(type, s, qkv.values, d_out.values) : Naive{};
+  const auto close = [&](const Vector& actual, const Vector& expected, const Vector& of_naive,
+                         const char* what) {
+    if (!of_naive.empty()) return expect_close(actual, expected, of_naive, what);
+    EXPECT_LE(distance(actual, expected), half ? 0.01 : 1e-5) << what;
+  };
+  close(device.get(type, out, out_here.size()), out_here, naive.out, "out");
+  expect_close(softmax_type, device.get(softmax_type, softmax, n_softmax), softmax_here, "softmax");
+  if (masks) {
+    EXPECT_EQ(device.get<std::uint8_t>(mask, mask_here.size()), mask_here);
+  }
+  close(device.get(type, d_qkv, d_here.size()), d_here, naive.d_qkv, "d_qkv");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(kAttentions),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+}  // namespace
+}  // namespace orrery::kernels
