@@ -18,6 +18,9 @@ using program::Op;
 using program::OpKind;
 
 static_assert(sizeof(ops::NormResult) == sizeof(GradientNorm));
+static_assert(static_cast<std::int64_t>(ops::Epilogue::kNone) == program::kPlain &&
+              static_cast<std::int64_t>(ops::Epilogue::kGelu) == program::kGelu &&
+              static_cast<std::int64_t>(ops::Epilogue::kGeluGrad) == program::kGeluGrad);
 
 namespace {
 
