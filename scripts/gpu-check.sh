@@ -37,17 +37,19 @@ configure() {
     -DORRERY_GUI=OFF -DORRERY_BENCH=ON -DORRERY_TESTS=ON
 }
 compile() {
-  cmake --build $build --target orrery orrery_gpu_bench gpu_kernels_test gpu_equivalence_test gpu_nccl_test
+  cmake --build $build --target orrery orrery_gpu_bench orrery_gpu_kernels_bench gpu_kernels_test gpu_equivalence_test gpu_nccl_test
 }
-if stage configure 30 configure && stage build 240 compile; then
-  stage tests 90 ctest --test-dir $build -L gpu --output-on-failure
+if stage configure 30 configure && stage build 200 compile; then
+  stage tests 85 ctest --test-dir $build -L gpu --output-on-failure
   if command -v compute-sanitizer >/dev/null; then
     stage sanitizer 60 compute-sanitizer --error-exitcode 1 $build/bin/gpu_kernels_test
   fi
-  stage bench 60 $build/bin/orrery_gpu_bench "$out/measurement.json" 30
-  stage loop 110 python3 scripts/loop.py $build/bin/orrery "$out/loop" --backend cuda --device "$profile"
+  stage bench 40 $build/bin/orrery_gpu_bench "$out/measurement.json" 10
+  stage kernels 60 $build/bin/orrery_gpu_kernels_bench --benchmark_min_time=0.1 --benchmark_out="$out/kernels.json" \
+    --benchmark_out_format=json
+  stage loop 115 python3 scripts/loop.py $build/bin/orrery "$out/loop" --backend cuda --device "$profile"
 fi
-for name in configure build tests sanitizer loop; do
+for name in configure build tests sanitizer bench kernels loop; do
   grep -qs "$name .* exit 0" <<<"$summary" || { [ -f "$out/$name.log" ] && echo "--- $name" && tail -40 "$out/$name.log"; }
 done
 if [ -f "$out/measurement.json" ]; then
@@ -61,6 +63,16 @@ for group in ("copies", "launch", "nccl"):
 print(f"  {'layout':18} {'m':>7} {'n':>7} {'k':>7} {'TFLOP/s':>9}")
 for g in m["gemm"]:
     print(f"  {g['layout']:18} {g['m']:7} {g['n']:7} {g['k']:7} {g['tflops']:9.1f}")
+PY
+fi
+if [ -f "$out/kernels.json" ]; then
+  python3 - "$out/kernels.json" <<'PY'
+import json, sys
+print(f"  {'kernel':34} {'time':>12} {'GB/s':>8} {'of copy':>8} {'TFLOP/s':>8} {'of best':>8}")
+for b in json.load(open(sys.argv[1]))["benchmarks"]:
+    cell = lambda key, form: format(b[key], form) if key in b else ""
+    print(f"  {b['name'].removesuffix('/manual_time'):34} {b['real_time']:9.1f} us {cell('GB/s', '.0f'):>8} "
+          f"{cell('of_copy', '.3f'):>8} {cell('TFLOP/s', '.1f'):>8} {cell('of_best', '.3f'):>8}")
 PY
 fi
 [ -f "$out/loop.log" ] && cat "$out/loop.log"

@@ -4,7 +4,8 @@
 predicted step of the others with the measured one.
 
 Usage: loop.py ORRERY OUTPUT_FOLDER [--backend cuda] [--device PROFILE] [--small]
-Leaves profile.json and loop.json in the folder; prints a table.
+Leaves profile.json and loop.json in the folder; prints a table: beside times, how long the device computed nothing
+in the measured step (gaps). On a GPU then tokens per second of larger batches, each step one graph.
 """
 import argparse
 import json
@@ -16,12 +17,14 @@ import sys
 FIT = [("gpt2-124m", 8, 1, "none"), ("gpt2-350m", 4, 2, "none"), ("gpt2-124m", 32, 1, "full")]
 HELD_OUT = [("gpt2-124m", 16, 1, "none"), ("gpt2-124m", 4, 4, "none"), ("gpt2-124m", 16, 2, "full"),
             ("gpt2-350m", 8, 1, "none"), ("gpt2-350m", 8, 2, "full"), ("gpt2-774m", 4, 1, "none")]
+# Measured alone, with the stack orrery-graph: what llm.c reports for an H100.
+RATES = [("gpt2-124m", 64, 1, "none"), ("gpt2-1558m", 8, 2, "none")]
 # The same with models that a processor trains in seconds.
 SMALL_FIT = [("tiny-gpt", 4, 2, "none"), ("tiny-llama", 8, 1, "full")]
 SMALL_HELD_OUT = [("tiny-gpt", 8, 1, "none"), ("tiny-llama", 4, 4, "none")]
 
 
-def scenario(model, micro_batch, micro_batches, recompute, small, cluster):
+def scenario(model, micro_batch, micro_batches, recompute, small, cluster, stack="orrery"):
     return {
         "schema": "orrery.scenario/1",
         "name": f"{model}, {micro_batches} micro-batches of {micro_batch}, recompute {recompute}",
@@ -30,9 +33,16 @@ def scenario(model, micro_batch, micro_batches, recompute, small, cluster):
         "cluster": cluster,
         "training": {"global_batch": micro_batch * micro_batches, "sequence": 64 if small else 1024,
                      "precision": "fp32" if small else "mixed", "math": "fp32" if small else "bf16"},
-        "stack": "orrery",
+        "stack": stack,
         "plan": {"micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute},
     }
+
+
+def gaps(trace):
+    """The share of the step in which the compute stream did nothing."""
+    slices = sorted((e["ts"], e["ts"] + e["dur"]) for e in json.loads(trace.read_text())["traceEvents"]
+                    if e["ph"] == "X" and e["tid"] == 0)
+    return 1 - sum(end - begin for begin, end in slices) / (slices[-1][1] - slices[0][0])
 
 
 def main():
@@ -62,15 +72,18 @@ def main():
         "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
         "nic_latency": "5 us"})
 
-    def write(case):
-        return save(o.out / f"{'-'.join(map(str, case))}.json", scenario(*case, o.small, {"topology": cluster.name}))
+    def write(case, stack="orrery"):
+        return save(o.out / f"{'-'.join(map(str, case))}.json",
+                    scenario(*case, o.small, {"topology": cluster.name}, stack))
 
-    def measure(case):
-        run = json.loads(orrery("run", write(case), "--backend", o.backend, "--steps", o.steps, "--json"))
+    def measure(case, stack="orrery"):
+        trace = o.out / "step.json"
+        run = json.loads(orrery("run", write(case, stack), "--backend", o.backend, "--steps", o.steps, "--json",
+                                "--trace", trace))
         # The first step warms up, the last is measured op by op.
         seconds = sorted(s["seconds"] for s in run["steps"][1:-1])
         return {"seconds": seconds[len(seconds) // 2], "tokens_per_s": run["tokens_per_s"],
-                "last_s": run["steps"][-1]["seconds"]}
+                "last_s": run["steps"][-1]["seconds"], "gaps": gaps(trace)}
 
     fitted = json.loads(orrery("calibrate", *map(write, SMALL_FIT if o.small else FIT), "--backend", o.backend,
                                "--steps", o.steps, "--name", "measured", "--device", o.out / "profile.json",
@@ -82,15 +95,19 @@ def main():
         predicted = json.loads(orrery("simulate", predicted_file, "--json"))["predicted"]["step_time_s"]
         rows.append({"model": case[0], "micro_batch": case[1], "micro_batches": case[2], "recompute": case[3],
                      "predicted_s": predicted, "measured_s": m["seconds"], "measured_with_events_s": m["last_s"],
-                     "tokens_per_s": m["tokens_per_s"], "error": predicted / m["seconds"] - 1})
+                     "tokens_per_s": m["tokens_per_s"], "gaps": m["gaps"], "error": predicted / m["seconds"] - 1})
     save(o.out / "loop.json", {"backend": o.backend, "rows": rows, "ops": fitted["ops"]})
-    print(f"{'model':<12} {'micro-batch':>12} {'recompute':>9} {'predicted':>10} {'measured':>10} {'error':>7} {'tokens/s':>9}")
+    print(f"{'model':<12} {'micro-batch':>12} {'recompute':>9} {'predicted':>10} {'measured':>10} {'error':>7} {'gaps':>6} {'tokens/s':>9}")
     for r in rows:
         print(f"{r['model']:<12} {r['micro_batch']:>5} x {r['micro_batches']:<4} {r['recompute']:>9} "
-              f"{1e3 * r['predicted_s']:>7.1f} ms {1e3 * r['measured_s']:>7.1f} ms {100 * r['error']:>+5.1f} % "
+              f"{1e3 * r['predicted_s']:>7.1f} ms {1e3 * r['measured_s']:>7.1f} ms {100 * r['error']:>+5.1f} % {100 * r['gaps']:>4.1f} % "
               f"{r['tokens_per_s']:>9.0f}")
     worst = max(abs(r["error"]) for r in rows)
     print(f"worst error of plans that were not fitted: {100 * worst:.1f} %")
+    for case in [] if o.small else RATES:
+        m = measure(case, "orrery-graph")
+        print(f"{case[0]}, {case[2]} x {case[1]} sequences, a graph a step: {m['tokens_per_s']:.0f} tokens/s, "
+              f"gaps {100 * m['gaps']:.1f} %", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/device.h"
@@ -173,13 +174,13 @@ struct Gemms::State {
   }
 
   // Leaves the fastest algorithm in the plan; its milliseconds, or infinity when there is none.
-  float measure(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o) {
+  float measure(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o, int tried) {
     const Preference preferred = preference(s.alignment);
-    std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(tried));
     int count = 0;
     const cublasStatus_t asked = lt().matmul_algo_get_heuristic(
         handle.get(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
-        preferred.get(), static_cast<int>(found.size()), found.data(), &count);
+        preferred.get(), tried, found.data(), &count);
     if (asked == CUBLAS_STATUS_NOT_SUPPORTED) return std::numeric_limits<float>::infinity();
     check(asked, "cublasLtMatmulAlgoGetHeuristic");
     const Event begin = make_event(Timed::kYes), end = make_event(Timed::kYes);
@@ -209,7 +210,7 @@ struct Gemms::State {
   std::map<GemmShape, Plan> plans;
 };
 
-Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace)
+Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried)
     : state_(std::make_unique<State>(workspace)) {
   std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
   for (const GemmShape& s : shapes) {
@@ -231,8 +232,8 @@ Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t works
   for (const GemmShape& shape : shapes) {
     if (state_->plans.contains(shape)) continue;
     Plan apart(shape, false), fused(shape, true);
-    const float ms = state_->measure(stream, shape, apart, operands);
-    const float ms_fused = fused.fused ? state_->measure(stream, shape, fused, operands) : ms;
+    const float ms = state_->measure(stream, shape, apart, operands, tried);
+    const float ms_fused = fused.fused ? state_->measure(stream, shape, fused, operands, tried) : ms;
     if (std::isinf(ms) && std::isinf(ms_fused)) {
       throw Error("cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
                   std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " +

@@ -40,9 +40,9 @@ struct GemmOperands {
 
 class Gemms {
  public:
-  // Measures the algorithms of all `shapes`, some more than once among them, with scratch memory of the
-  // largest. `workspace` bytes are kept for the algorithms.
-  Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace);
+  // Measures algorithms of all `shapes`, some more than once among them, with scratch memory of the largest:
+  // the `tried` that cuBLASLt holds for the best. `workspace` bytes are kept for them.
+  Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried = 16);
   ~Gemms();
   // A shape that was measured. Throws Error for another.
   void run(Stream stream, const GemmShape& shape, const GemmOperands& operands);

@@ -16,7 +16,8 @@ struct Gemms::State {
   std::set<GemmShape> shapes;
 };
 
-Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t) : state_(std::make_unique<State>()) {
+Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t, int)
+    : state_(std::make_unique<State>()) {
   state_->shapes.insert(shapes.begin(), shapes.end());
 }
 Gemms::~Gemms() = default;
