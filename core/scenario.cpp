@@ -123,6 +123,14 @@ Problem resolve(Scenario scenario, const std::string& file, const DataFolders& d
         .fail(fmt::format("{} is longer than the model's {} learned positions", scenario.training.sequence,
                           scenario.model.max_positions));
   }
+  const Training& t = scenario.training;
+  if (t.stochastic_rounding && (t.precision != Precision::kNoMaster || t.math != Math::kBf16)) {
+    at.child("training")
+        .child("stochastic_rounding")
+        .fail(fmt::format("precision \"{}\" with math \"{}\" has nothing to round so", name_of(t.precision),
+                          name_of(t.math)),
+              "allowed: precision no-master with math bf16");
+  }
   problem.scenario = std::move(scenario);
   return problem;
 }

@@ -79,8 +79,9 @@ struct Training {
   double tokens = 0;              // of the whole run; 0: unknown
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
-  double dropout = 0;  // probability; with it one-byte masks are kept
-  double clip = 1.0;   // largest global gradient norm; 0: gradients are neither measured nor clipped
+  double dropout = 0;                // probability; with it one-byte masks are kept
+  bool stochastic_rounding = false;  // of updated bf16 parameters that have no master copy
+  double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
@@ -113,6 +114,9 @@ void describe(V& v, Training& t) {
           .min = 0,
           .max = 0.9},
     t.dropout);
+  v(Field{.name = "stochastic_rounding",
+          .help = "round updated parameters up or down at random, right on average; with no-master and bf16"},
+    t.stochastic_rounding);
   v(Field{.name = "clip",
           .help = "largest global gradient norm; 0 neither measures nor clips",
           .min = 0,

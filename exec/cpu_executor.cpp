@@ -230,6 +230,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   a.token_weight = 1.0F / static_cast<float>(training.tokens_per_step());
   a.loss_scale = pass_->loss_scale;
   a.adam = {pass_->learning_rate, kBeta1, kBeta2, kAdamEpsilon, options_.weight_decay, pass_->updates};
+  a.rounding = place_.rounding(op, options_.seed);
   a.clip = static_cast<float>(training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
   a.precision = training.precision;

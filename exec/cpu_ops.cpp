@@ -50,6 +50,7 @@ void update(const OpArguments& a) {
   float* const moments = has_master ? a.out[1] + n : a.out[1];
   fast.adam(adam, n, a.in[0], parameter, moments, moments + n);
   if (has_master) std::copy_n(parameter, n, a.out[0]);
+  if (a.rounding.on) kernels::round_to_bfloat16(a.rounding, adam.step, n, a.out[0]);
 }
 
 void multiply(const OpArguments& a) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/rounding.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -27,6 +28,7 @@ struct OpArguments {
   float clip = 0;                // largest gradient norm; 0: any
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
+  kernels::StochasticRounding rounding{};
   // kNormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
 };

@@ -58,6 +58,18 @@ kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_ba
           first + (micro_batch * p.dp + at.dp) * p.micro_batch};
 }
 
+// The tensor is a unit of a stage and tensor rank, whose shard this rank has.
+kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint64_t seed) const {
+  if (op.kind != OpKind::kOptimizer || !program.training.stochastic_rounding) return {};
+  std::int64_t unit = 0;
+  while (rank_class.units[static_cast<std::size_t>(unit)].parameter_buffer != op.writes[0].buffer) ++unit;
+  const auto units = static_cast<std::int64_t>(rank_class.units.size());
+  return {.on = true,
+          .seed = hash_mix(seed + 1),
+          .site = static_cast<std::uint32_t>((at.pp * program.binding.tp + at.tp) * units + unit),
+          .first = at.dp % program.binding.shard * rank_class.units[static_cast<std::size_t>(unit)].shard};
+}
+
 std::int64_t Placement::first_sample(std::int64_t step) const {
   const Plan& p = program.plan;
   return step * p.micro_batches * p.dp * p.micro_batch;

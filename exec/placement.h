@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/rounding.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -48,6 +48,8 @@ class Placement {
   kernels::Dropout dropout(const program::Op& op, std::int64_t micro_batch, std::uint64_t seed,
                            std::int64_t first_sample) const;
   std::int64_t first_sample(std::int64_t step) const;
+  // How an optimizer op rounds the parameters of its shard.
+  kernels::StochasticRounding rounding(const program::Op& op, std::uint64_t seed) const;
 
  private:
   std::vector<Ranges> counted_;

@@ -239,8 +239,8 @@ void AdamWithMaster(benchmark::State& state) {
   auto *const master = d.zeros<float>(kParameters), *const m = d.zeros<float>(kParameters),
               *const v = d.zeros<float>(kParameters);
   moves(state, d, 28.0 * kParameters, [&] {
-    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, scalars, nullptr, kParameters, gradient,
-         parameter, master, m, v);
+    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, {}, scalars, nullptr, kParameters,
+         gradient, parameter, master, m, v);
   });
 }
 void Squares(benchmark::State& state) {

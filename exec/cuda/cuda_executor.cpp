@@ -158,7 +158,8 @@ void CudaExecutor::set_scalars(const Pass& pass) {
        .first_sample = place_.first_sample(pass.number),
        .learning_rate = pass.learning_rate,
        .correct1 = 1.0F - std::pow(kBeta1, updates),
-       .correct2 = 1.0F - std::pow(kBeta2, updates)};
+       .correct2 = 1.0F - std::pow(kBeta2, updates),
+       .updates = pass.updates};
   check(cudaMemcpyAsync(scalars_.get(), &s, sizeof s, cudaMemcpyHostToDevice, stream(program::kCompute)),
         "cudaMemcpyAsync");
 }
@@ -276,6 +277,7 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
            .place = place_,
            .stream = stream(op.stream),
            .weight_decay = options_.weight_decay,
+           .rounding = place_.rounding(op, options_.seed),
            .scalars = scalars,
            .workspace = {workspace_.get(), workspace_.bytes()},
            .gemms = *gemms_};

@@ -40,8 +40,8 @@ void update(const CudaOp& a) {
   }
   float* const master = bytes_per_parameter(precision).master > 0 ? state : nullptr;
   float* const m = master != nullptr ? state + n : state;
-  ops::adam(a.stream, a.out_type[0], a.in_type[0], {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay}, a.scalars,
-            norm, n, a.in[0], a.out[0], master, m, m + n);
+  ops::adam(a.stream, a.out_type[0], a.in_type[0], {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay}, a.rounding,
+            a.scalars, norm, n, a.in[0], a.out[0], master, m, m + n);
 }
 
 }  // namespace

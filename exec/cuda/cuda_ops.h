@@ -23,6 +23,7 @@ struct CudaOp {
   std::array<DType, 4> out_type{};
   kernels::Dropout dropout{};  // of the op and micro-batch, counted from the step's first sample
   float weight_decay = 0;
+  kernels::StochasticRounding rounding{};
   const kernels::cuda::StepScalars* scalars = nullptr;  // in device memory
   const float *cosine = nullptr, *sine = nullptr;       // of rotary positions, likewise
   kernels::cuda::Workspace workspace;

@@ -13,6 +13,7 @@
 
 #include "core/dtype.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/rounding.h"
 
 struct CUstream_st;
 
@@ -100,6 +101,7 @@ struct StepScalars {
   Index first_sample = 0;  // of the step, counted over the whole run
   float learning_rate = 0;
   float correct1 = 1, correct2 = 1;  // 1 - beta^step of Adam
+  Index updates = 1;                 // of parameters so far, with this one
 };
 // exec's GradientNorm: nothing is updated when it overflowed.
 struct NormResult {
@@ -110,10 +112,11 @@ struct NormResult {
 struct AdamConstants {
   float beta1, beta2, epsilon, decay;
 };
-// The new parameter, and with a master copy the parameter rounded from it. `master` and `norm` may be null.
-void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StepScalars* scalars,
-          const NormResult* norm, Index n, const void* d_parameter, void* parameter, float* master, float* m,
-          float* v);
+// The new parameter, and with a master copy the parameter rounded from it: to the nearest, or bf16 as `r`
+// says. `master` and `norm` may be null.
+void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
+          const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
+          void* parameter, float* master, float* m, float* v);
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
          const float* d_parameter, float* parameter, float* velocity);
 // sum += x; of doubles too.

@@ -4,14 +4,15 @@
 // gradients 2 + 2 + 24, in fp32 28; SGD with momentum 20; a sum 3 elements.
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/philox.h"
 
 namespace orrery::kernels::cuda {
 namespace {
 
 template <class T, class G, int V>
-__global__ void adam_kernel(AdamConstants a, const StepScalars* scalars, const NormResult* norm,
-                            std::int64_t items, const G* d_parameter, T* parameter, float* master, float* m,
-                            float* v) {
+__global__ void adam_kernel(AdamConstants a, StochasticRounding r, const StepScalars* scalars,
+                            const NormResult* norm, std::int64_t items, const G* d_parameter, T* parameter,
+                            float* master, float* m, float* v) {
   if (norm != nullptr && norm->overflowed != 0) return;
   const float factor = norm != nullptr ? norm->factor : 1.0F, rate = scalars->learning_rate;
   const float correct1 = scalars->correct1, correct2 = scalars->correct2;
@@ -35,6 +36,15 @@ __global__ void adam_kernel(AdamConstants a, const StepScalars* scalars, const N
     store(first, m + i * V);
     store(second, v + i * V);
     if (master != nullptr) store(p, master + i * V);
+    if (r.on) {
+      Words words{};
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const auto at = static_cast<std::uint64_t>(r.first + i * V + k);
+        if (k == 0 || at % 8 == 0) words = rounding_words(r, scalars->updates, at / 8);
+        p[k] = rounded_to_bfloat16(p[k], words, static_cast<unsigned>(at % 8));
+      }
+    }
     store(p, parameter + i * V);
   }
 }
@@ -67,14 +77,14 @@ __global__ void add_doubles_kernel(std::int64_t n, const double* x, double* sum)
 
 }  // namespace
 
-void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StepScalars* scalars,
-          const NormResult* norm, Index n, const void* d_parameter, void* parameter, float* master, float* m,
-          float* v) {
+void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
+          const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
+          void* parameter, float* master, float* m, float* v) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
     const bool vectors = takes_vectors<T>(n, {d_parameter, parameter, master, m, v});
     with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
-      launch(stream, "adam", {.blocks = strided_blocks(n / V, 256)}, adam_kernel<T, G, V>, a, scalars, norm,
-             n / V, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m, v);
+      launch(stream, "adam", {.blocks = strided_blocks(n / V, 256)}, adam_kernel<T, G, V>, a, r, scalars,
+             norm, n / V, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m, v);
     });
   });
 }

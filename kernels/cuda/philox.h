@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The random numbers of kernels/cpu/dropout.h on the device: the same elements are dropped. Internal to
-// kernels/cuda.
+// The random numbers of kernels/cpu/dropout.h and rounding.h on the device: the same elements are dropped,
+// and elements are rounded the same way. Internal to kernels/cuda.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/rounding.h"
 
 namespace orrery::kernels::cuda {
 
@@ -58,6 +58,21 @@ __device__ inline Kept keep4(const DropoutKey& d, std::int64_t sample, std::int6
 #pragma unroll
   for (int i = 0; i < 4; ++i) out.at[i] = static_cast<double>(words.at[i]) >= d.dropped;
   return out;
+}
+
+// The words that decide elements 8 draw to 8 draw + 7 of a tensor.
+__device__ inline Words rounding_words(const StochasticRounding& r, Index step, std::uint64_t draw) {
+  return philox({{static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32),
+                  static_cast<std::uint32_t>(step), r.site}},
+                static_cast<std::uint32_t>(r.seed), static_cast<std::uint32_t>(r.seed >> 32));
+}
+// Element `of` of the eight.
+__device__ inline float rounded_to_bfloat16(float x, const Words& words, unsigned of) {
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  const std::uint32_t bits = __float_as_uint(x);
+  if ((bits & kExponent) == kExponent) return x;
+  const std::uint32_t up = bits + (words.at[of / 2] >> (16 * (of % 2)) & 0xffff);
+  return __uint_as_float(((up & kExponent) == kExponent ? bits : up) & 0xffff0000);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -124,6 +124,12 @@ TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
   const Output o = orrery("run " + file);
   EXPECT_EQ(o.code, 3) << o.out;
   EXPECT_NE(o.out.find("the CPU engine has no graphs"), std::string::npos) << o.out;
+  graphs["stack"] = "orrery";
+  graphs["training"]["stochastic_rounding"] = true;  // of fp32 parameters
+  std::ofstream(file) << graphs;
+  const Output rounded = orrery("run " + file);
+  EXPECT_EQ(rounded.code, 3) << rounded.out;
+  EXPECT_NE(rounded.out.find("/training/stochastic_rounding"), std::string::npos) << rounded.out;
   const Output slow = orrery("run " + scenario("tiny-cpu-pair") + " --link \"1 kB/s\" --deadline 5");
   EXPECT_EQ(slow.code, 1);
   EXPECT_NE(slow.out.find("over the emulated link, and the deadline is 5000 ms"), std::string::npos)

@@ -43,7 +43,7 @@ struct Case {
   Precision precision = Precision::kFp32;
   Math math = Math::kFp32;
   double dropout = 0;
-  bool flash = true, fused_gelu = false;
+  bool flash = true, fused_gelu = false, stochastic_rounding = false;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
@@ -72,6 +72,7 @@ const Case kCases[] = {
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
     {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},
     {"bf16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kBf16},
+    {"bf16_stochastic_zero1", plan(1, 1, 2, 1, 4), Precision::kNoMaster, Math::kBf16, 0, true, false, true},
     {"fp16_pp2", plan(1, 2, 1, 0, 4), Precision::kMixed, Math::kFp16},
 };
 
@@ -80,8 +81,12 @@ class OnAGpu : public testing::TestWithParam<std::tuple<const char*, Case>> {};
 TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
   const auto& [preset, c] = GetParam();
   const Model m = tiny(preset);
-  const Training t{
-      .global_batch = kBatch, .sequence = 8, .precision = c.precision, .math = c.math, .dropout = c.dropout};
+  const Training t{.global_batch = kBatch,
+                   .sequence = 8,
+                   .precision = c.precision,
+                   .math = c.math,
+                   .dropout = c.dropout,
+                   .stochastic_rounding = c.stochastic_rounding};
   Training on_cpu = t;
   if (c.math == Math::kTf32) on_cpu.math = Math::kFp32;
   Stack software = stack(c.flash);

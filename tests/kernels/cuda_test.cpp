@@ -264,7 +264,7 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
       float *const master_there = device.put(master), *const m_there = device.put(m),
                    *const v_there = device.put(v);
       const auto* const norm = device.put(std::vector<cuda::NormResult>{{1, adam.scale, overflowed ? 1 : 0}});
-      cuda::adam(device.stream, c.type, c.gradient, constants, scalars, norm, n, g.at, p.at,
+      cuda::adam(device.stream, c.type, c.gradient, constants, {}, scalars, norm, n, g.at, p.at,
                  has_master ? master_there : nullptr, m_there, v_there);
       if (!overflowed) reference::adam(adam, n, g.data(), master.data(), m.data(), v.data());
       expect_close(c.type, result(c.type, p.at, size), master, "parameter");
@@ -272,6 +272,40 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
       expect_close(DType::kFloat32, device.get<float>(v_there, size), v, "second moment");
       if (has_master)
         expect_close(DType::kFloat32, device.get<float>(master_there, size), master, "master copy");
+    }
+  }
+}
+
+// Shards that begin anywhere. The two compute updates in another order of operations, so that a few elements
+// are not the same number before they are rounded.
+TEST(StochasticRounding, OnTheDeviceAsOnTheProcessor) {
+  TestDevice device;
+  const cuda::AdamConstants constants{0.9F, 0.95F, 1e-8F, 0};
+  for (const Index n : {96, 37}) {
+    for (const Index first : {0, 5}) {
+      const Tensor g(device, DType::kBfloat16, n, 1), p(device, DType::kBfloat16, n, 2);
+      const StochasticRounding r{.on = true, .seed = 9, .site = 2, .first = first};
+      const reference::Adam adam{.lr = 0.001F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .step = 4};
+      const auto* const scalars =
+          device.put(std::vector<cuda::StepScalars>{{.learning_rate = adam.lr,
+                                                     .correct1 = 1 - std::pow(0.9F, 4.0F),
+                                                     .correct2 = 1 - std::pow(0.95F, 4.0F),
+                                                     .updates = adam.step}});
+      Vector here(p.values), m(here.size()), v(here.size());
+      float *const m_there = device.put(m), *const v_there = device.put(v);
+      cuda::adam(device.stream, DType::kBfloat16, DType::kBfloat16, constants, r, scalars, nullptr, n, g.at,
+                 p.at, nullptr, m_there, v_there);
+      reference::adam(adam, n, g.data(), here.data(), m.data(), v.data());
+      const Vector nearest = rounded(DType::kBfloat16, here);
+      round_to_bfloat16(r, adam.step, n, here.data());
+      const Vector there = device.get(DType::kBfloat16, p.at, here.size());
+      std::size_t others = 0, not_nearest = 0;
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        others += here[i] != there[i];
+        not_nearest += nearest[i] != there[i];
+      }
+      EXPECT_LE(others, here.size() / 50) << n << " from " << first;
+      EXPECT_GT(not_nearest, here.size() / 20) << n << " from " << first;
     }
   }
 }

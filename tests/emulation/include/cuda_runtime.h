@@ -157,6 +157,12 @@ inline unsigned __ballot_sync(unsigned, bool value) {
 inline int __popc(unsigned bits) {
   return std::popcount(bits);
 }
+inline std::uint32_t __float_as_uint(float x) {
+  return std::bit_cast<std::uint32_t>(x);
+}
+inline float __uint_as_float(std::uint32_t x) {
+  return std::bit_cast<float>(x);
+}
 inline float rsqrtf(float x) {
   return 1.0F / std::sqrt(x);
 }
