@@ -131,6 +131,13 @@ Problem resolve(Scenario scenario, const std::string& file, const DataFolders& d
                           name_of(t.math)),
               "allowed: precision no-master with math bf16");
   }
+  // A processor has neither, and emulates both.
+  if (t.math == Math::kFp8 && problem.device.half > FlopRate{0} && problem.device.fp8 == FlopRate{0}) {
+    at.child("training")
+        .child("math")
+        .fail(fmt::format("\"{}\" has no products of 8-bit floats", problem.device.name),
+              "allowed: bf16, fp16, tf32, fp32");
+  }
   problem.scenario = std::move(scenario);
   return problem;
 }

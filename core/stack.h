@@ -31,6 +31,7 @@ struct Stack {
   Launch launch = Launch::kEager;
   bool fused_gelu = false;           // matrix products compute GELU and its gradient
   double elementwise_passes = 1.0;   // memory passes of element-wise work over a fully fused stack
+  double fp8_rounding = 1.0;         // of the traffic of rounding both operands of every fp8 product
   double host_cost_factor = 1.0;     // host time per op over the device profile's
   Bytes context{600 << 20};          // CUDA context and libraries
   Bytes communicator{256 << 20};     // per communicator group a rank belongs to
@@ -52,7 +53,7 @@ void describe(V& v, Stack& s) {
     s.overlap_tp);
   v(Field{.name = "fp32_logits", .help = "the loss keeps its logits in fp32"}, s.fp32_logits);
   v(Field{.name = "bucket", .help = "gradient bytes that start a reduction", .min = 1}, s.bucket);
-  v(Field{.name = "launch", .help = "launch cost per op (eager) or per segment (graph)"}, s.launch);
+  v(Field{.name = "launch", .help = "how work reaches a device: op by op (eager), or as graphs"}, s.launch);
   v(Field{.name = "fused_gelu", .help = "matrix products compute GELU and its gradient as they write"},
     s.fused_gelu);
   v(Field{.name = "elementwise_passes",
@@ -60,6 +61,11 @@ void describe(V& v, Stack& s) {
           .min = 0.1,
           .max = 20},
     s.elementwise_passes);
+  v(Field{.name = "fp8_rounding",
+          .help = "traffic of rounding to 8 bits relative to rounding both operands of every product anew",
+          .min = 0,
+          .max = 10},
+    s.fp8_rounding);
   v(Field{.name = "host_cost_factor",
           .help = "host time per op relative to the device profile",
           .min = 0,

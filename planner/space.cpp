@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "program/program.h"
 #include "program/schedule.h"
 
 namespace orrery::planner {
@@ -109,7 +110,8 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
   const bool divides = m.heads % o.tp == 0 && m.kv() % o.tp == 0 && m.ffn() % o.tp == 0 &&
-                       (!o.sequence_parallel || t.sequence * o.micro_batch % o.tp == 0);
+                       (!o.sequence_parallel || t.sequence * o.micro_batch % o.tp == 0) &&
+                       (t.math != Math::kFp8 || program::takes_fp8(m, o.tp, t.sequence * o.micro_batch));
   Plan p;
   p.tp = o.tp;
   p.micro_batch = o.micro_batch;

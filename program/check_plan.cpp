@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "program/program.h"
 #include "program/schedule.h"
 
 namespace orrery::program {
+
+bool takes_fp8(const Model& m, std::int64_t tp, std::int64_t tokens) {
+  const std::int64_t sizes[] = {tokens, m.hidden, m.heads * m.head() / tp, m.qkv_width() / tp, m.ffn() / tp};
+  return std::all_of(std::begin(sizes), std::end(sizes), [](std::int64_t n) { return n % 16 == 0; });
+}
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
   const auto divides = [&](const char* field, std::int64_t d, std::int64_t n, const char* what) {
@@ -15,6 +23,13 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   divides("tp", p.tp, m.ffn(), "feed-forward columns");
   if (p.sequence_parallel && p.tp > 1)
     divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
+  if (const std::int64_t tokens = t.sequence * p.micro_batch;
+      t.math == Math::kFp8 && !takes_fp8(m, p.tp, tokens)) {
+    at.child("tp").fail(
+        fmt::format("with tp {} and {} tokens a micro-batch some sizes of products are no multiples of 16, "
+                    "which math \"fp8\" needs (hidden {}, heads {} of {}, feed-forward {})",
+                    p.tp, tokens, m.hidden, m.heads, m.head(), m.ffn()));
+  }
   if (p.pp * p.vpp > m.layers) {
     at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
   }

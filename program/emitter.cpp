@@ -110,6 +110,15 @@ Op& Emitter::gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t
   o.flags |= flags;
   o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   o.traffic = Bytes{(m * k + k * n + m * n) * z.beta};
+  if (in_fp8()) {
+    const bool backward = segment_->kind != SegmentKind::kForward && !recomputing_;
+    o.dims[4] = backward ? kFp8Gradient : kFp8Values;
+    // The product reads a byte an element. Before, an operand is read for its largest magnitude, read again,
+    // and written in 8 bits.
+    const std::int64_t operands = m * k + k * n;
+    const auto rounding = static_cast<double>(operands * (2 * z.beta + 1)) * stack.fp8_rounding;
+    o.traffic = Bytes{operands + m * n * z.beta + static_cast<std::int64_t>(rounding)};
+  }
   return o;
 }
 

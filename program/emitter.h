@@ -4,7 +4,7 @@
 //
 // Shapes in Op::dims, per kind (rows are tokens of the rank, T = b s, or T/t where sequence
 // parallelism shards them):
-//   kGemm            {m, n, k, epilogue}   u[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias)
+//   kGemm            {m, n, k, epilogue, operands}   u[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias)
 //                    kPlain     reads {A, B, bias?} writes {u}
 //                    kGelu      reads {A, B, bias?} writes {gelu(u), u}
 //                    kGeluGrad  reads {A, B, x} writes {u gelu'(x)}
@@ -156,7 +156,9 @@ class Emitter {
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);
-  bool fuses_gelu() const { return stack.fused_gelu && !model.gated(); }
+  // Products of layers take 8-bit operands, not those of the head.
+  bool in_fp8() const { return training.math == Math::kFp8 && layer_ >= 0; }
+  bool fuses_gelu() const { return stack.fused_gelu && !model.gated() && training.math != Math::kFp8; }
   std::uint8_t accumulate() const { return plan.zero >= 2 ? 0 : kAccumulateFlag; }
 
   bool named_;

@@ -137,6 +137,9 @@ struct Op {
 inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
 // What a matrix product does with its result: Op::dims[3].
 inline constexpr std::int64_t kPlain = 0, kGelu = 1, kGeluGrad = 2;
+// What it takes its operands in: Op::dims[4]. As stored, or rounded to 8 bits: both as values, or the first
+// as a gradient (kernels/cpu/fp8.h).
+inline constexpr std::int64_t kAsStored = 0, kFp8Values = 1, kFp8Gradient = 2;
 // A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
 inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
 inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it
@@ -246,6 +249,9 @@ struct Program {
   std::int64_t footprint_bytes() const;  // memory this value takes
   std::int64_t ops_per_step() const;     // op instances of one rank of each class
 };
+
+// Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
+bool takes_fp8(const Model& model, std::int64_t tp, std::int64_t tokens);
 
 // Throws InputError (with `at` for its place) when the plan does not fit the model: degrees that do
 // not divide, more stages than layers, a schedule that needs another vpp.

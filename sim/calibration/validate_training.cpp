@@ -245,6 +245,9 @@ class RowReader {
       t.math = Math::kFp16;
     else if (text == "bf16" || text == "BF16" || text == "amp_bf16")
       t.math = Math::kBf16;
+    else if (text == "FP8" || text == "FP8-CS" || text == "amp_fp8" || text == "fp8 (TE) / bf16" ||
+             text == "fp8 (linear) / bf16" || text == "fp8 tensorwise" || text == "fp8 e4m3 matmul / bf16")
+      t.math = Math::kFp8;
     else
       throw Skip{"precision " + text};
     t.precision = stack.starts_with("megatron") ? Precision::kMegatron : Precision::kMixed;
@@ -280,7 +283,9 @@ void predict(const Json& row, const DataFolders& data, Validation& out) {
   const Topology topology(problem.cluster);
   Estimator estimator(problem, topology);
   const Estimate estimate = estimator.estimate(plan);
-  const std::string id = row.at("id").get<std::string>(), source = row.at("source_key").get<std::string>();
+  const std::string id = row.at("id").get<std::string>();
+  const char* const format = problem.scenario.training.math == Math::kFp8 ? " fp8" : "";
+  const std::string source = row.at("source_key").get<std::string>() + format;
   out.rows.push_back({id, source, "step_time", seconds(estimate.step), published, assumed});
   const Json& m = row.at("measured");
   if (m.at("peak_mem_gib").is_number() && m.at("peak_mem_kind").is_string() &&

@@ -51,7 +51,8 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
     best = std::min(best, waves(x, d.gemm.wave_smoothing) * t.m * t.n * 2.0 * (dk + d.gemm.k_overhead) /
                               (unit_rate * t.relative_efficiency));
   }
-  const double bytes = static_cast<double>(element_bytes) * (dm * dk + dk * dn + dm * dn);
+  const auto written = static_cast<double>(element_bytes), read = math == Math::kFp8 ? 1.0 : written;
+  const double bytes = read * (dm * dk + dk * dn) + written * dm * dn;
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
   return seconds(d.gemm.latency) + std::max(best, memory);
 }
@@ -85,6 +86,22 @@ const MeasuredOp* measured(const Device& d, const program::Op& op) {
   return nullptr;
 }
 
+// The number format that an op computes in.
+Math math_of(Math training, const program::Op& op) {
+  const bool eight = op.kind == program::OpKind::kGemm && op.dims[4] != program::kAsStored;
+  return training == Math::kFp8 && !eight ? Math::kBf16 : training;
+}
+
+// What is in the traffic of a product beyond its own.
+double rounding_seconds(const Device& d, std::int64_t element_bytes, const program::Op& op) {
+  const std::int64_t operands = (op.dims[0] + op.dims[1]) * op.dims[2],
+                     product = operands + op.dims[0] * op.dims[1] * element_bytes;
+  const auto bytes = static_cast<double>(op.traffic.value - product);
+  const double share = bytes / static_cast<double>(operands * (2 * element_bytes + 1));
+  return share * 4 * seconds(d.gemm.latency) +
+         bytes / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
+}
+
 double factor(const Device& d, program::OpKind kind) {
   for (const OpFactor& f : d.factors) {
     if (f.op == program::name_of(kind)) return f.factor;
@@ -94,10 +111,11 @@ double factor(const Device& d, program::OpKind kind) {
 
 }  // namespace
 
-Bound bound_of(const Device& d, Math math, const program::Op& op) {
+Bound bound_of(const Device& d, Math training, const program::Op& op) {
   if (program::is_communication(op.kind)) return Bound::kCommunication;
   const bool attention = op.kind == program::OpKind::kAttention || op.kind == program::OpKind::kAttentionGrad;
   if (op.kind != program::OpKind::kGemm && !attention) return Bound::kMemory;
+  const Math math = math_of(training, op);
   const double efficiency = attention && op.dims[5] == 0 ? d.attention.efficiency : d.gemm.efficiency;
   const double arithmetic = op.flops / (peak(d, math).value * efficiency);
   const double memory = static_cast<double>(op.traffic.value) /
@@ -105,10 +123,11 @@ Bound bound_of(const Device& d, Math math, const program::Op& op) {
   return arithmetic >= memory ? Bound::kCompute : Bound::kMemory;
 }
 
-Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op) {
+Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op) {
   using program::OpKind;
+  const Math math = math_of(training, op);
   if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;
-  double warm = 0;
+  double warm = 0, rounding = 0;
   const double memory = static_cast<double>(op.traffic.value) /
                         (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
   switch (op.kind) {
@@ -118,14 +137,14 @@ Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const 
         warm += static_cast<double>(op.dims[0] * op.dims[1] * element_bytes) /
                 (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
       }
+      if (math == Math::kFp8) rounding = rounding_seconds(d, element_bytes, op);
       break;
     case OpKind::kAttention:
     case OpKind::kAttentionGrad: {
       const bool backward = op.kind == OpKind::kAttentionGrad;
       const auto& s = op.dims;
       if (s[5] == 0) {
-        warm = attention_seconds(d, math == Math::kFp8 ? Math::kBf16 : math,
-                                 {s[0], s[1], s[2], s[3], s[4], backward});
+        warm = attention_seconds(d, math, {s[0], s[1], s[2], s[3], s[4], backward});
       } else {
         // Batched products of each head, and the passes over the scores.
         const double rate = peak(d, math).value * d.gemm.efficiency;
@@ -137,7 +156,7 @@ Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const 
     default:
       return from_seconds(memory * factor(d, op.kind)) + d.kernel_gap;
   }
-  return from_seconds(warm / d.sustained) + d.kernel_gap;
+  return from_seconds(warm / d.sustained + rounding) + d.kernel_gap;
 }
 
 }  // namespace orrery::sim

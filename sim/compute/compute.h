@@ -10,6 +10,12 @@
 //
 // and with a GELU epilogue mn / (B e_m) more for the matrix that is written or read beside the result.
 // e efficiency, r the tile's relative efficiency, k0 k_overhead, a wave_smoothing, B memory bandwidth.
+// With operands in 8 bits P is that peak, and an element of them one byte; e and k0 stay: on published
+// training runs that is closest (docs/validation.md). What rounds both of them before, from b bytes an
+// element, are four kernels,
+//
+//   t = (4 latency + (mk + kn) (2 b + 1) / (B memory_efficiency)) times the stack's fp8_rounding
+//
 // Fused causal attention, forward work F = 2 b a s^2 d, with x = b a ceil(s/128) / U:
 //
 //   t = latency + F / (P e) (1 + s0/s) w/x          backward: 2.5 F at e * backward
@@ -28,7 +34,8 @@ namespace orrery::sim {
 // The dense peak for a number format; TF32 and half fall back to fp32 where the device has none.
 FlopRate peak(const Device& d, Math math);
 
-// Warm, isolated kernel times in seconds, as a micro-benchmark would measure them.
+// Warm, isolated kernel times in seconds, as a micro-benchmark would measure them. With kFp8 the operands are
+// there in 8 bits; elements of the result have `element_bytes`.
 double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
                     std::int64_t element_bytes);
 struct AttentionWork {
@@ -39,9 +46,9 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w);
 
 // What limits an op: the longer of its arithmetic at the rate that such ops reach, and its traffic at
 // memory's.
-Bound bound_of(const Device& d, Math math, const program::Op& op);
+Bound bound_of(const Device& d, Math training, const program::Op& op);
 
 // An op inside a training step: `sustained` and the gap to the next kernel included.
-Time compute_time(const Device& d, Math math, std::int64_t element_bytes, const program::Op& op);
+Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op);
 
 }  // namespace orrery::sim

@@ -137,6 +137,27 @@ TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
   EXPECT_EQ(orrery("run " + scenario("tiny-cpu-pair") + " --elastic").code, 2);  // needs --checkpoints
 }
 
+// An A100 has no 8-bit products, an H100 has them; a processor emulates them.
+TEST(Cli, EightBitProductsNeedADeviceThatHasThem) {
+  const TemporaryFolder folder;
+  Json j = load_json(scenario("tiny-cpu"));
+  j.erase("plan");
+  j["training"]["precision"] = "mixed";
+  j["training"]["math"] = "fp8";
+  const auto planned_on = [&](const char* topology) {
+    j["cluster"] = {{"topology", topology}, {"nodes", 1}};
+    const std::string file = folder.file("fp8.json");
+    std::ofstream(file) << j;
+    return orrery("plan " + file);
+  };
+  const Output a100 = planned_on("p4d");
+  EXPECT_EQ(a100.code, 3) << a100.out;
+  EXPECT_NE(a100.out.find("/training/math: \"a100-40gb\" has no products of 8-bit floats"), std::string::npos)
+      << a100.out;
+  EXPECT_EQ(planned_on("dgx-h100").code, 0);
+  EXPECT_EQ(planned_on("laptop-cpu").code, 0);
+}
+
 TEST(Cli, TheAnswerCarriesWhatItPromises) {
   const Output o = orrery("plan --json " + scenario("tiny-cpu"));
   ASSERT_EQ(o.code, 0);

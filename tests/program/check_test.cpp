@@ -153,5 +153,27 @@ TEST(Program, OneHundredThousandRanksFitIn128MiB) {
   EXPECT_EQ(first(program), "sound");
 }
 
+// Llama-2-7B has 11,008 feed-forward columns, 43 * 256: at tp 32 a rank has 344, no multiple of 16; at tp 16
+// it has 688 = 43 * 16. Nor are 8 tokens one.
+TEST(CheckPlan, EightBitProductsHaveMultiplesOf16) {
+  const Model m = preset_model("llama-2-7b");
+  const auto check_with = [&](std::int64_t tp, std::int64_t sequence, Math math) {
+    Plan p;
+    p.tp = tp;
+    check_plan(m, p, {.global_batch = 1, .sequence = sequence, .math = math}, Cursor{"plan.json", "/plan"});
+  };
+  EXPECT_NO_THROW(check_with(16, 1024, Math::kFp8));
+  EXPECT_NO_THROW(check_with(32, 1024, Math::kBf16));
+  EXPECT_NO_THROW(check_with(1, 8, Math::kBf16));
+  EXPECT_THROW(check_with(1, 8, Math::kFp8), InputError);
+  try {
+    check_with(32, 1024, Math::kFp8);
+    FAIL() << "taken";
+  } catch (const InputError& e) {
+    EXPECT_EQ(e.where(), "/plan/tp");
+    EXPECT_NE(std::string(e.what()).find("multiples of 16"), std::string::npos) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace orrery::program

@@ -61,6 +61,38 @@ TEST(Traffic, FusedGeluSavesThreeOfSevenMatrices) {
   EXPECT_EQ(traffic(llama, apart), traffic(llama, fused));
 }
 
+// Products of layers take their operands in 8 bits, those of the head as they are stored. Of bf16 operands
+// each element is read twice and written as a byte before, and that byte is read: 6 bytes where it was 2. A
+// stack that does a quarter of that rounding has 1 + 5 / 4.
+TEST(Traffic, EightBitOperandsAreRoundedFirst) {
+  const Model m = preset_model("llama-3-8b");
+  Plan p;
+  p.tp = 2;
+  p.micro_batches = 2;
+  const auto program = [&](Math math, double rounding = 1) {
+    Stack s;
+    s.fp8_rounding = rounding;
+    return compile(m, p, {.global_batch = p.global_batch(), .sequence = 1024, .math = math}, s);
+  };
+  const auto operands = [](const Op& op) {
+    const bool of_layer = op.kind == OpKind::kGemm && op.layer >= 0;
+    return of_layer ? static_cast<double>((op.dims[0] + op.dims[1]) * op.dims[2]) : 0;
+  };
+  const auto traffic = [](const Op& op) { return static_cast<double>(op.traffic.value); };
+  const Program half = program(Math::kBf16), eight = program(Math::kFp8), less = program(Math::kFp8, 0.25);
+  const double all = sum_over_step(half, operands);
+  EXPECT_DOUBLE_EQ(sum_over_step(eight, traffic) - sum_over_step(half, traffic), 4 * all);
+  EXPECT_NEAR(sum_over_step(less, traffic) - sum_over_step(half, traffic), 0.25 * all, 1e-9 * all);
+  EXPECT_EQ(flops(eight), flops(half));
+  for (const Segment& s : eight.classes[0].segments) {
+    for (const Op& op : s.ops) {
+      if (op.kind != OpKind::kGemm) continue;
+      const bool backward = op.name.ends_with("grad");
+      EXPECT_EQ(op.dims[4], op.layer < 0 ? kAsStored : backward ? kFp8Gradient : kFp8Values) << op.name;
+    }
+  }
+}
+
 // Ranks of every stage and tensor shard together do the same work.
 TEST(Flops, ParallelismOnlyDividesThem) {
   const Model m = preset_model("megatron-1.7b");

@@ -31,6 +31,8 @@ TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
   EXPECT_LT(mape("zero_bubble"), 0.12);
   EXPECT_LT(mape("megatron_sc21"), 0.12);
   EXPECT_LT(mape("torchtitan"), 0.19);
+  EXPECT_LT(mape("dgxc fp8"), 0.085);
+  EXPECT_LT(mape("torchtitan fp8"), 0.17);
 }
 
 // The interval printed beside a prediction is one: about 80 % of the runs fall into their stack's.
