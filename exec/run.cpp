@@ -30,11 +30,12 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   }
   const bool half = is_half(t.parameter_type());
   const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;
-  if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 : t.math != Math::kFp32 && !tf32) {
+  if (half ? t.math == Math::kTf32 || t.math == Math::kFp32 : t.math != Math::kFp32 && !tf32) {
     return fmt::format(
-        "the {} engine multiplies what it stores: with precision \"{}\" math cannot be \"{}\" (allowed: {})",
+        "the {} engine multiplies what it stores or narrower: with precision \"{}\" math cannot be \"{}\" "
+        "(allowed: {})",
         engine, name_of(t.precision), name_of(t.math),
-        half                        ? "bf16, fp16"
+        half                        ? "bf16, fp16, fp8"
         : backend == Backend::kCuda ? "fp32, tf32"
                                     : "fp32");
   }

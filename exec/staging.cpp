@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/fp8.h"
 
 namespace orrery::exec {
 namespace {
@@ -67,6 +68,12 @@ void Staging::widen(OpArguments& a) {
     else
       a.in[i] = image_of(const_cast<float*>(a.in[i]), type, elements, false, true);
   });
+  if (a.op.kind == program::OpKind::kGemm && a.op.dims[4] != program::kAsStored) {
+    using kernels::Fp8;
+    const Fp8 of_first = a.op.dims[4] == program::kFp8Gradient ? Fp8::kE5M2 : Fp8::kE4M3;
+    kernels::round_to_fp8(of_first, images_[0].elements, images_[0].image);
+    kernels::round_to_fp8(Fp8::kE4M3, images_[1].elements, images_[1].image);
+  }
 }
 
 void Staging::narrow() {

@@ -18,7 +18,8 @@ class Staging {
  public:
   Staging(const program::RankClass& rank, const Model& model);
 
-  // Points 16-bit operands of `a` at their images. What is updated in place, or added to, is there already.
+  // Points 16-bit operands of `a` at their images; those that a product takes in 8 bits are rounded to that.
+  // What is updated in place, or added to, is there already.
   void widen(OpArguments& a);
   // Rounds what the op wrote back to where it belongs.
   void narrow();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels of kernels/cuda on one GPU, as ratios to what that GPU gives in the same run: those that memory
-// limits to a copy (of_copy), matrix products to the fastest of many cuBLASLt algorithms (of_best). Attention
-// in TFLOP/s, counted as in FlashAttention's papers: 4 b a s^2 d, half of it for causal masks, two and a half
-// times as much backward. Tensors are bf16 and many times larger than the second-level cache.
+// limits to a copy (of_copy), matrix products to the fastest of many cuBLASLt algorithms (of_best), those of
+// 8 bits to bf16 (of_bf16). Attention in TFLOP/s, counted as in FlashAttention's papers: 4 b a s^2 d, half of
+// it for causal masks, two and a half times as much backward. Tensors are bf16 and many times larger than the
+// second-level cache.
 //
 //   orrery_gpu_kernels_bench --benchmark_out=kernels.json --benchmark_out_format=json
 #include <benchmark/benchmark.h>
@@ -16,7 +17,9 @@
 #include <limits>
 #include <vector>
 
+#include "core/error.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/kernels.h"
 
@@ -317,6 +320,42 @@ void Product(benchmark::State& state) {
   state.counters["of_best"] = least / t;
 }
 ORRERY_KERNEL(Product)->ArgName("shape")->DenseRange(0, static_cast<std::int64_t>(kProducts.size()) - 1);
+
+void Fp8Rounding(benchmark::State& state) {
+  Device d;
+  const void* const x = d.matrix(kTokens, kWidth);
+  auto* const numbers = d.zeros<std::uint32_t>(2);
+  auto* const codes = static_cast<std::uint8_t*>(d.fill(kTokens * kWidth));
+  moves(state, d, 2.5 * kMatrix, [&] {
+    fp8_largest(d.stream.get(), kType, kTokens * kWidth, x, numbers);
+    fp8_round(d.stream.get(), kType, Fp8::kE4M3, kTokens, kWidth, state.range(0) != 0, x, numbers, codes,
+              reinterpret_cast<float*>(numbers + 1));
+  });
+}
+ORRERY_KERNEL(Fp8Rounding)->ArgName("transposed")->Arg(0)->Arg(1);
+
+// With the rounding of its operands; times as fast as in bf16.
+void Fp8Products(benchmark::State& state) {
+  Device d;
+  GemmShape s = kProducts[static_cast<std::size_t>(state.range(0))];
+  s.transpose_b = true;
+  s.operands = s.result = kType;
+  GemmShape eight = s;
+  eight.fp8 = Fp8Product::kValues;
+  const GemmOperands o{.a = d.matrix(s.m, s.k), .b = d.matrix(s.k, s.n), .c = d.matrix(s.m, s.n)};
+  try {
+    Gemms gemms(d.stream.get(), std::array{s, eight}, kWorkspace);
+    const double t = measure(state, d, [&] { gemms.run(d.stream.get(), eight, o); });
+    double half = std::numeric_limits<double>::max();
+    for (int i = 0; i < 5; ++i)
+      half = std::min(half, seconds_of(d.stream.get(), [&] { gemms.run(d.stream.get(), s, o); }));
+    state.counters["TFLOP/s"] = 2.0 * static_cast<double>(s.m * s.n * s.k) / t * 1e-12;
+    state.counters["of_bf16"] = half / t;
+  } catch (const Error& e) {
+    state.SkipWithError(e.what());
+  }
+}
+ORRERY_KERNEL(Fp8Products)->ArgName("shape")->DenseRange(0, 1);
 
 }  // namespace
 }  // namespace orrery::kernels::cuda

@@ -21,6 +21,9 @@ static_assert(sizeof(ops::NormResult) == sizeof(GradientNorm));
 static_assert(static_cast<std::int64_t>(ops::Epilogue::kNone) == program::kPlain &&
               static_cast<std::int64_t>(ops::Epilogue::kGelu) == program::kGelu &&
               static_cast<std::int64_t>(ops::Epilogue::kGeluGrad) == program::kGeluGrad);
+static_assert(static_cast<std::int64_t>(ops::Fp8Product::kNo) == program::kAsStored &&
+              static_cast<std::int64_t>(ops::Fp8Product::kValues) == program::kFp8Values &&
+              static_cast<std::int64_t>(ops::Fp8Product::kGradient) == program::kFp8Gradient);
 
 namespace {
 
@@ -88,6 +91,7 @@ std::optional<ops::GemmShape> gemm_shape(const Op& op, const program::RankClass&
                         .accumulate = (op.flags & program::kAccumulateFlag) != 0,
                         .bias = op.dims[3] != program::kGeluGrad && op.reads.size() > 2,
                         .epilogue = static_cast<ops::Epilogue>(op.dims[3]),
+                        .fp8 = static_cast<ops::Fp8Product>(op.dims[4]),
                         .tf32 = training.math == Math::kTf32,
                         .operands = buffer(op.reads[0]).type,
                         .result = buffer(op.writes[0]).type,

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::kernels::cuda {
@@ -66,6 +67,10 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
+cudaDataType_t cuda_type(Fp8 f) {
+  return f == Fp8::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 template <class T, auto kDestroy>
 struct Destroy {
   using pointer = T;
@@ -87,26 +92,35 @@ cublasLtEpilogue_t epilogue_of(const GemmShape& s, bool fused) {
 
 // cuBLASLt is column-major: it computes C' = op(B)' op(A)', of which a row-major matrix is the transpose.
 struct Plan {
-  Plan(const GemmShape& s, bool fuses) : fused(fuses && s.epilogue != Epilogue::kNone) {
+  Plan(const GemmShape& s, bool fuses, const Fp8Operands& rounded)
+      : fused(fuses && s.epilogue != Epilogue::kNone) {
     cublasLtMatmulDesc_t made = nullptr;
     check(lt().matmul_desc_create(&made, s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                   CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     operation.reset(made);
-    const cublasOperation_t first = s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t second = s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    set(CUBLASLT_MATMUL_DESC_TRANSA, first);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, second);
+    // As they are rounded to 8 bits, A is [m,k] and B is [n,k].
+    const bool fp8 = s.fp8 != Fp8Product::kNo, transpose_a = !fp8 && s.transpose_a,
+               transpose_b = fp8 || s.transpose_b;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s, fused));
     if (s.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
     if (fused) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(s.n));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(s.result));
     }
+    if (fp8) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, rounded.scale_of_b());
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, rounded.scale_of_a());
+      // Sums of fewer bits are good enough for values (NVIDIA's Transformer Engine does the same).
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(s.fp8 == Fp8Product::kValues));
+    }
     // The rows and columns that are stored, of B, A and C.
-    b = layout(s.operands, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n);
-    a = layout(s.operands, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k);
-    c = layout(s.result, s.m, s.n);
+    const cudaDataType_t type = cuda_type(s.operands);
+    b = layout(fp8 ? cuda_type(Fp8::kE4M3) : type, transpose_b ? s.n : s.k, transpose_b ? s.k : s.n);
+    a = layout(fp8 ? cuda_type(format_of_a(s)) : type, transpose_a ? s.k : s.m, transpose_a ? s.m : s.k);
+    c = layout(cuda_type(s.result), s.m, s.n);
     beta = s.accumulate ? 1.0F : 0.0F;
   }
   template <class Value>
@@ -114,9 +128,9 @@ struct Plan {
     check(lt().matmul_desc_set_attribute(operation.get(), what, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
-  static Layout layout(DType type, Index rows, Index columns) {
+  static Layout layout(cudaDataType_t type, Index rows, Index columns) {
     cublasLtMatrixLayout_t made = nullptr;
-    check(lt().matrix_layout_create(&made, cuda_type(type), static_cast<std::uint64_t>(columns),
+    check(lt().matrix_layout_create(&made, type, static_cast<std::uint64_t>(columns),
                                     static_cast<std::uint64_t>(rows), columns),
           "cublasLtMatrixLayoutCreate");
     return Layout(made);
@@ -136,7 +150,8 @@ std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
 }  // namespace
 
 struct Gemms::State {
-  explicit State(std::size_t bytes) : workspace(allocate(bytes, "memory for matrix products")) {
+  State(std::span<const GemmShape> shapes, std::size_t bytes)
+      : workspace(allocate(bytes, "memory for matrix products")), rounded(shapes) {
     cublasLtHandle_t made = nullptr;
     check(lt().create(&made), "cublasLtCreate");
     handle.reset(made);
@@ -163,8 +178,14 @@ struct Gemms::State {
     if (s.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
     if (plan.fused) plan.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.before_gelu);
     void* const c = s.epilogue == Epilogue::kGelu && !plan.fused ? o.before_gelu : o.c;
-    const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, o.b, plan.b.get(),
-                                              o.a, plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
+    const void *a = o.a, *b = o.b;
+    if (s.fp8 != Fp8Product::kNo) {
+      rounded.round(stream, s, o.a, o.b);
+      a = rounded.a();
+      b = rounded.b();
+    }
+    const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a,
+                                              plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
                                               &plan.algorithm, workspace.get(), workspace.bytes(), stream);
     if (status != CUBLAS_STATUS_SUCCESS || plan.fused) return status;
     if (s.epilogue == Epilogue::kGelu) activation(stream, s.result, s.m, s.n, false, o.before_gelu, o.c);
@@ -207,11 +228,12 @@ struct Gemms::State {
 
   Handle handle;
   DeviceMemory workspace;
+  Fp8Operands rounded;
   std::map<GemmShape, Plan> plans;
 };
 
 Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried)
-    : state_(std::make_unique<State>(workspace)) {
+    : state_(std::make_unique<State>(shapes, workspace)) {
   std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
   for (const GemmShape& s : shapes) {
     const auto need = [&](std::size_t of, std::size_t bytes) { most[of] = std::max(most[of], bytes); };
@@ -231,13 +253,15 @@ Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t works
                               memory[4].get()};
   for (const GemmShape& shape : shapes) {
     if (state_->plans.contains(shape)) continue;
-    Plan apart(shape, false), fused(shape, true);
+    Plan apart(shape, false, state_->rounded), fused(shape, true, state_->rounded);
     const float ms = state_->measure(stream, shape, apart, operands, tried);
     const float ms_fused = fused.fused ? state_->measure(stream, shape, fused, operands, tried) : ms;
     if (std::isinf(ms) && std::isinf(ms_fused)) {
-      throw Error("cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
-                  std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " +
-                  std::to_string(shape.n) + "]");
+      throw Error(
+          "cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
+          std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) + "]" +
+          (shape.fp8 == Fp8Product::kNo ? ""
+                                        : " in 8 bits, which GPUs of compute capability 8.9 and up have"));
     }
     state_->plans.emplace(shape, std::move(ms_fused < ms ? fused : apart));
   }
@@ -253,7 +277,7 @@ void Gemms::run(Stream stream, const GemmShape& shape, const GemmOperands& opera
 }
 
 std::size_t Gemms::workspace_bytes() const {
-  return state_->workspace.bytes();
+  return state_->workspace.bytes() + state_->rounded.bytes();
 }
 
 std::size_t Gemms::plans() const {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrix products on the device: C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of 16
-// bits or fp32, sums in fp32, the result of the operands' type or fp32; GELU (tanh form) of the result, or
-// the result times GELU's derivative. cuBLASLt's algorithms for a shape are measured once, on this device,
-// and the fastest is kept: of an epilogue also those without it, a kernel coming after them.
+// bits or fp32, multiplied as they are or in 8 bits, sums in fp32, the result of the operands' type or fp32;
+// GELU (tanh form) of the result, or the result times GELU's derivative. cuBLASLt's algorithms for a shape
+// are measured once, on this device, and the fastest is kept: of an epilogue also those without it, a kernel
+// coming after them.
 #pragma once
 
 #include <compare>
@@ -21,11 +22,16 @@ enum class Epilogue : std::uint8_t {
   kGeluGrad  // C is the product times GELU's derivative at what was kept
 };
 
+// Operands rounded to 8 bits first (kernels/cuda/fp8.h): both as values, or A as a gradient. Then m, n and k
+// are multiples of 16, and there is no epilogue.
+enum class Fp8Product : std::uint8_t { kNo, kValues, kGradient };
+
 // The key of the plan cache: products that differ in nothing here run the same algorithm.
 struct GemmShape {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   Epilogue epilogue = Epilogue::kNone;
+  Fp8Product fp8 = Fp8Product::kNo;
   bool tf32 = false;  // fp32 operands are rounded to ten bits of mantissa: tensor cores take them
   DType operands = DType::kFloat32, result = DType::kFloat32;
   std::uint32_t alignment = 16;  // bytes that the addresses of all matrices are multiples of

@@ -9,22 +9,25 @@
 #include "core/error.h"
 #include "cuda_runtime.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cuda/fp8.h"
 
 namespace orrery::kernels::cuda {
 
 struct Gemms::State {
+  explicit State(std::span<const GemmShape> all) : shapes(all.begin(), all.end()), rounded(all) {}
   std::set<GemmShape> shapes;
+  Fp8Operands rounded;
 };
 
 Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t, int)
-    : state_(std::make_unique<State>()) {
-  state_->shapes.insert(shapes.begin(), shapes.end());
-}
+    : state_(std::make_unique<State>(shapes)) {}
 Gemms::~Gemms() = default;
 
 void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
   if (!state_->shapes.contains(s)) throw Error("a matrix product of a shape that was not measured");
-  emulation::enqueue(stream, [=] {
+  const bool fp8 = s.fp8 != Fp8Product::kNo;
+  if (fp8) state_->rounded.round(stream, s, o.a, o.b);
+  emulation::enqueue(stream, [=, rounded = &state_->rounded] {
     const auto wide = [](DType type, const void* from, Index n) {
       std::vector<float> out(static_cast<std::size_t>(n));
       if (is_half(type))
@@ -39,11 +42,19 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
       else
         std::copy(from.begin(), from.end(), static_cast<float*>(to));
     };
-    const auto a = wide(s.operands, o.a, s.m * s.k), b = wide(s.operands, o.b, s.k * s.n);
+    const auto decoded = [](Fp8 f, const std::uint8_t* codes, float scale, Index n) {
+      std::vector<float> out;
+      for (Index i = 0; i < n; ++i) out.push_back(from_fp8(f, codes[i]) * scale);
+      return out;
+    };
+    const auto a = fp8 ? decoded(format_of_a(s), rounded->a(), *rounded->scale_of_a(), s.m * s.k)
+                       : wide(s.operands, o.a, s.m * s.k),
+               b = fp8 ? decoded(Fp8::kE4M3, rounded->b(), *rounded->scale_of_b(), s.k * s.n)
+                       : wide(s.operands, o.b, s.k * s.n);
     const auto bias = wide(s.result, o.bias, s.bias ? s.n : 0);
     auto product = wide(s.result, o.c, s.m * s.n);
-    reference::gemm({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.accumulate}, a.data(), b.data(),
-                    s.bias ? bias.data() : nullptr, product.data());
+    reference::gemm({s.m, s.n, s.k, !fp8 && s.transpose_a, fp8 || s.transpose_b, s.accumulate}, a.data(),
+                    b.data(), s.bias ? bias.data() : nullptr, product.data());
     if (s.epilogue == Epilogue::kNone) return store(product, o.c);
     std::vector<float> result(product.size());
     if (s.epilogue == Epilogue::kGelu) {
@@ -58,7 +69,7 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
 }
 
 std::size_t Gemms::workspace_bytes() const {
-  return 0;
+  return state_->rounded.bytes();
 }
 
 std::size_t Gemms::plans() const {

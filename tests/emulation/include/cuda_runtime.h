@@ -166,6 +166,11 @@ inline float __uint_as_float(std::uint32_t x) {
 inline float rsqrtf(float x) {
   return 1.0F / std::sqrt(x);
 }
+inline std::uint32_t atomicMax(std::uint32_t* to, std::uint32_t value) {
+  const std::uint32_t old = *to;
+  *to = old > value ? old : value;
+  return old;
+}
 inline double atomicAdd(double* to, double value) {
   const double old = *to;
   *to += value;
