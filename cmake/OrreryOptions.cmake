@@ -9,6 +9,9 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# Lines in backtraces; variables are in the debug preset's. A quarter less time to compile.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+
 option(ORRERY_TESTS "Build the tests" ON)
 option(ORRERY_BENCH "Build the benchmarks" OFF)
 option(ORRERY_FUZZ "Build the libFuzzer targets (clang only)" OFF)
