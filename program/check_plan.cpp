@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
+#include <optional>
 
 #include "program/program.h"
 #include "program/schedule.h"
 
 namespace orrery::program {
+namespace {
+
+// What of the products in 8 bits has a size that tensor cores do not take.
+struct Misfit {
+  const char* what;
+  std::int64_t size;
+};
+std::optional<Misfit> fp8_misfit(const Model& m, std::int64_t tp, std::int64_t tokens) {
+  for (const Misfit& of : {Misfit{"tokens of a micro-batch", tokens},
+                           {"columns of the model's width", m.hidden},
+                           {"columns of a rank's attention", m.heads * m.head() / tp},
+                           {"columns of a rank's queries, keys and values", m.qkv_width() / tp},
+                           {"feed-forward columns of a rank", m.ffn() / tp}}) {
+    if (of.size % 16 != 0) return of;
+  }
+  return {};
+}
+
+}  // namespace
 
 bool takes_fp8(const Model& m, std::int64_t tp, std::int64_t tokens) {
-  const std::int64_t sizes[] = {tokens, m.hidden, m.heads * m.head() / tp, m.qkv_width() / tp, m.ffn() / tp};
-  return std::all_of(std::begin(sizes), std::end(sizes), [](std::int64_t n) { return n % 16 == 0; });
+  return !fp8_misfit(m, tp, tokens);
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
@@ -23,12 +40,11 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   divides("tp", p.tp, m.ffn(), "feed-forward columns");
   if (p.sequence_parallel && p.tp > 1)
     divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
-  if (const std::int64_t tokens = t.sequence * p.micro_batch;
-      t.math == Math::kFp8 && !takes_fp8(m, p.tp, tokens)) {
-    at.child("tp").fail(
-        fmt::format("with tp {} and {} tokens a micro-batch some sizes of products are no multiples of 16, "
-                    "which math \"fp8\" needs (hidden {}, heads {} of {}, feed-forward {})",
-                    p.tp, tokens, m.hidden, m.heads, m.head(), m.ffn()));
+  if (t.math == Math::kFp8) {
+    if (const auto misfit = fp8_misfit(m, p.tp, t.sequence * p.micro_batch)) {
+      at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"fp8\" takes multiples of 16", p.tp,
+                                      misfit->what, misfit->size));
+    }
   }
   if (p.pp * p.vpp > m.layers) {
     at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));

@@ -85,7 +85,9 @@ TEST(Fp8, ATensorIsOffByHalfAUnit) {
     const float least = std::ldexp(1.0F, least_exponent(f) - mantissa_bits(f)) / fp8_factor(f, most);
     const float half_unit = std::ldexp(1.0F, -1 - mantissa_bits(f));
     bool moved = false;
+    const float factor = fp8_factor(f, most);
     for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_EQ(y[i], from_fp8(f, to_fp8(f, x[i] * factor)) / factor);
       EXPECT_LE(std::abs(y[i] - x[i]), std::max(half_unit * std::abs(x[i]), least / 2)) << "seed " << kSeed;
       moved = moved || y[i] != x[i];
     }
