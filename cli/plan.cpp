@@ -82,8 +82,8 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   }
   for (const Plan& p : a.pareto) out["pareto"].push_back(short_name(p));
   out["why"] = a.why;
-  const planner::Advice advice = planner::learning_rate_advice(problem);
-  out["advice"] = {{"learning_rate", advice.learning_rate}, {"warm_up_steps", advice.warm_up_steps}};
+  if (const auto advice = planner::learning_rate_advice(problem))
+    out["advice"] = {{"learning_rate", advice->learning_rate}, {"warm_up_steps", advice->warm_up_steps}};
   return out;
 }
 
@@ -178,9 +178,10 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   if (!a.sensitivity.empty()) fmt::print("\nwhat would help\n");
   for (const auto& x : a.sensitivity)
     fmt::print("  {:<22} {:>6.2f}x  {}\n", x.change, x.speedup, short_name(x.plan));
-  const planner::Advice advice = planner::learning_rate_advice(problem);
-  fmt::print("\nlearning rate {:.1e} after {} warm-up steps (GPT-3's table, square root of the batch)\n",
-             advice.learning_rate, advice.warm_up_steps);
+  if (const auto advice = planner::learning_rate_advice(problem)) {
+    fmt::print("\nlearning rate {:.1e} after {} warm-up steps (GPT-3's table, square root of the batch)\n",
+               advice->learning_rate, advice->warm_up_steps);
+  }
   if (s.storage_per_gb_month.value > 0) {
     const double gb = static_cast<double>(count_parameters(s.model)) *
                       static_cast<double>(bytes_per_parameter(s.training.precision).parameter +

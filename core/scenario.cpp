@@ -131,6 +131,12 @@ Problem resolve(Scenario scenario, const std::string& file, const DataFolders& d
                           name_of(t.math)),
               "allowed: precision no-master with math bf16");
   }
+  if (t.lamb && t.precision == Precision::kSgd) {
+    at.child("training")
+        .child("lamb")
+        .fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
+              "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
+  }
   // A processor has neither, and emulates both.
   if (t.math == Math::kFp8 && problem.device.half > FlopRate{0} && problem.device.fp8 == FlopRate{0}) {
     at.child("training")

@@ -42,6 +42,11 @@ struct BytesPerParameter {
   std::int64_t parameter, gradient, master, moments;
   constexpr std::int64_t optimizer() const { return master + moments; }
   constexpr std::int64_t total() const { return parameter + gradient + master + moments; }
+  // Bytes that an update reads and writes, and what LAMB reads before for the norm of Adam's update.
+  constexpr std::int64_t update_traffic() const { return gradient + 2 * optimizer() + parameter; }
+  constexpr std::int64_t trust_traffic() const {
+    return gradient + moments + (master > 0 ? master : parameter);
+  }
 };
 
 constexpr BytesPerParameter bytes_per_parameter(Precision p) {
@@ -81,6 +86,7 @@ struct Training {
   Math math = Math::kBf16;
   double dropout = 0;                // probability; with it one-byte masks are kept
   bool stochastic_rounding = false;  // of updated bf16 parameters that have no master copy
+  bool lamb = false;                 // Adam's update of each tensor is scaled to the tensor's norm
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
@@ -117,6 +123,9 @@ void describe(V& v, Training& t) {
   v(Field{.name = "stochastic_rounding",
           .help = "round updated parameters up or down at random, right on average; with no-master and bf16"},
     t.stochastic_rounding);
+  v(Field{.name = "lamb",
+          .help = "LAMB: Adam's update of each tensor is scaled to the tensor's norm; with recipes of Adam"},
+    t.lamb);
   v(Field{.name = "clip",
           .help = "largest global gradient norm; 0 neither measures nor clips",
           .min = 0,

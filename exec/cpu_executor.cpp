@@ -233,6 +233,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   a.rounding = place_.rounding(op, options_.seed);
   a.clip = static_cast<float>(training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
+  if (op.kind == OpKind::kTrustSquares || op.kind == OpKind::kOptimizer) a.parts = place_.parts(op.dims[1]);
   a.precision = training.precision;
   if (!pass_->forward_only)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));

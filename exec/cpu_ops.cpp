@@ -35,22 +35,59 @@ const double* doubles(const float* p) {
   return reinterpret_cast<const double*>(p);
 }
 
-// State is {velocity}, {m, v}, or {master copy, m, v}; parameters are rounded from the master copy.
+// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
+struct AdamState {
+  AdamState(const OpArguments& a, float* parameter, float* state)
+      : has_master(bytes_per_parameter(a.precision).master > 0),
+        weights(has_master ? state : parameter),
+        m(has_master ? state + a.op.dims[0] : state),
+        v(m + a.op.dims[0]) {}
+  bool has_master;
+  float *weights, *m, *v;
+};
+
+// Parameters are rounded from the master copy. With LAMB each tensor has a learning rate of its own.
 void update(const OpArguments& a) {
   const std::int64_t n = a.op.dims[0];
-  const auto* norm = reinterpret_cast<const GradientNorm*>(a.in[3]);
+  const bool lamb = a.op.dims[2] != 0;
+  const auto* norm = reinterpret_cast<const GradientNorm*>(lamb ? a.in[4] : a.in[3]);
   if (norm != nullptr && norm->overflowed != 0) return;
   const kernels::Pointwise& fast = kernels::pointwise();
   ref::Adam adam = a.adam;
   if (norm != nullptr) adam.scale = norm->factor;
   if (a.precision == Precision::kSgd)
     return fast.sgd({adam.lr, adam.beta1, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
-  const bool has_master = bytes_per_parameter(a.precision).master > 0;
-  float* const parameter = has_master ? a.out[1] : a.out[0];
-  float* const moments = has_master ? a.out[1] + n : a.out[1];
-  fast.adam(adam, n, a.in[0], parameter, moments, moments + n);
-  if (has_master) std::copy_n(parameter, n, a.out[0]);
+  const AdamState s(a, a.out[0], a.out[1]);
+  const auto run = [&](float rate, std::int64_t first, std::int64_t count) {
+    adam.lr = rate;
+    fast.adam(adam, count, a.in[0] + first, s.weights + first, s.m + first, s.v + first);
+  };
+  if (lamb) {
+    for (const TensorPart& part : a.parts) run(a.adam.lr * a.in[3][part.tensor], part.first, part.count);
+  } else {
+    run(a.adam.lr, 0, n);
+  }
+  if (s.has_master) std::copy_n(s.weights, n, a.out[0]);
   if (a.rounding.on) kernels::round_to_bfloat16(a.rounding, adam.step, n, a.out[0]);
+}
+
+void add_trust_squares(const OpArguments& a) {
+  const auto* norm = reinterpret_cast<const GradientNorm*>(a.in[3]);
+  if (norm != nullptr && norm->overflowed != 0) return;
+  const kernels::Pointwise& fast = kernels::pointwise();
+  ref::Adam adam = a.adam;
+  if (norm != nullptr) adam.scale = norm->factor;
+  const AdamState s(a, const_cast<float*>(a.in[1]), const_cast<float*>(a.in[2]));
+  std::array<float, 4096> by;
+  for (const TensorPart& part : a.parts) {
+    double* const bins = doubles(a.out[0]) + part.tensor * program::kTrustBins;
+    fast.add_squares(part.count, s.weights + part.first, bins);
+    for (std::int64_t at = part.first, end = at + part.count; at < end; at += std::ssize(by)) {
+      const std::int64_t count = std::min(end - at, std::ssize(by));
+      fast.adam_update(adam, count, a.in[0] + at, s.weights + at, s.m + at, s.v + at, by.data());
+      fast.add_squares(count, by.data(), bins + program::kNormBins);
+    }
+  }
 }
 
 void multiply(const OpArguments& a) {
@@ -130,11 +167,14 @@ OperandElements operand_elements(const program::Op& op, const Model& model) {
       return {{d[0], d[0]}, {d[0]}};
     case OpKind::kNormSquare:
       return {{d[0]}, {}};
+    case OpKind::kTrustSquares:
+      return {{d[0], d[0]}, {}};
     case OpKind::kOptimizer:
       return {{d[0], d[0]}, {d[0]}};
     case OpKind::kEmbedding:
     case OpKind::kZeroGrad:
     case OpKind::kNormFinish:
+    case OpKind::kTrustRatio:
     case OpKind::kAllReduce:
     case OpKind::kAllReduceMax:
     case OpKind::kAllGather:
@@ -224,6 +264,14 @@ void run_cpu_op(const OpArguments& a) {
                                                   !std::isfinite(norm)};
       return;
     }
+    case OpKind::kTrustSquares:
+      return add_trust_squares(a);
+    case OpKind::kTrustRatio:
+      for (std::int64_t t = 0; t < d[0]; ++t) {
+        const double* const bins = doubles(in[0]) + t * program::kTrustBins;
+        out[0][t] = ref::trust_ratio(bins, bins + program::kNormBins);
+      }
+      return;
     case OpKind::kOptimizer:
       return update(a);
     case OpKind::kDropoutGrad:

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "exec/placement.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/rounding.h"
 #include "program/program.h"
@@ -31,6 +32,7 @@ struct OpArguments {
   kernels::StochasticRounding rounding{};
   // kNormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
+  std::span<const TensorPart> parts;  // kTrustSquares and kOptimizer with LAMB: of the shard
 };
 
 // Kernels compute in fp32: operands of 16-bit floats come as fp32 images of these sizes (exec/staging.h).

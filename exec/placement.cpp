@@ -14,20 +14,24 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
       rank(rank_in),
       at(program_in.binding.coordinates(rank_in)),
       rank_class(program_in.classes[static_cast<std::size_t>(at.pp)]),
-      counted_(rank_class.units.size()) {
-  // A parameter that every tensor rank holds whole counts on the first.
+      counted_(rank_class.units.size()),
+      parts_(rank_class.units.size()) {
+  std::int64_t tensor = -1;
   for (const program::Parameter& p : rank_class.parameters) {
-    if (p.split == program::Parameter::Split::kNone && at.tp > 0) continue;
+    ++tensor;
     const program::Unit& u = rank_class.units[static_cast<std::size_t>(p.unit)];
     const std::int64_t shard = at.dp % program.binding.shard * u.shard;
-    const std::int64_t first = std::max(p.offset, shard);
-    const std::int64_t end = std::min(p.offset + p.local_elements(), shard + u.shard);
-    if (first >= end) continue;
+    const std::int64_t first = std::max(p.offset, shard) - shard;
+    const std::int64_t count = std::min(p.offset + p.local_elements() - shard, u.shard) - first;
+    if (count <= 0) continue;
+    parts_[static_cast<std::size_t>(p.unit)].push_back({tensor, first, count});
+    // What every tensor rank holds alike counts on the first.
+    if (p.split == program::Parameter::Split::kNone && at.tp > 0) continue;
     Ranges& ranges = counted_[static_cast<std::size_t>(p.unit)];
-    if (!ranges.empty() && ranges.back().first + ranges.back().second == first - shard)
-      ranges.back().second += end - first;
+    if (!ranges.empty() && ranges.back().first + ranges.back().second == first)
+      ranges.back().second += count;
     else
-      ranges.emplace_back(first - shard, end - first);
+      ranges.emplace_back(first, count);
   }
 }
 
@@ -61,8 +65,7 @@ kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_ba
 // The tensor is a unit of a stage and tensor rank, whose shard this rank has.
 kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint64_t seed) const {
   if (op.kind != OpKind::kOptimizer || !program.training.stochastic_rounding) return {};
-  std::int64_t unit = 0;
-  while (rank_class.units[static_cast<std::size_t>(unit)].parameter_buffer != op.writes[0].buffer) ++unit;
+  const std::int64_t unit = op.dims[1];
   const auto units = static_cast<std::int64_t>(rank_class.units.size());
   return {.on = true,
           .seed = hash_mix(seed + 1),

@@ -15,6 +15,11 @@
 
 namespace orrery::exec {
 
+// Elements of a rank's shard that are of one tensor, an index into RankClass::parameters.
+struct TensorPart {
+  std::int64_t tensor, first, count;
+};
+
 class Placement {
  public:
   // `program` must outlive it.
@@ -33,9 +38,13 @@ class Placement {
   // Of a buffer by its name; nothing when this rank has none.
   std::optional<std::int64_t> find(std::string_view name) const;
 
-  // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm.
+  // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm, and the
+  // parts of tensors that it is made of.
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const Ranges& counted(std::int64_t unit) const { return counted_[static_cast<std::size_t>(unit)]; }
+  const std::vector<TensorPart>& parts(std::int64_t unit) const {
+    return parts_[static_cast<std::size_t>(unit)];
+  }
 
   // The other end of a send or receive, and whether the message is a gradient's.
   std::int64_t peer(const program::Op& op) const;
@@ -53,6 +62,7 @@ class Placement {
 
  private:
   std::vector<Ranges> counted_;
+  std::vector<std::vector<TensorPart>> parts_;
 };
 
 }  // namespace orrery::exec

@@ -244,10 +244,12 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
   return best;
 }
 
-Advice learning_rate_advice(const Problem& problem) {
+std::optional<Advice> learning_rate_advice(const Problem& problem) {
+  const Training& training = problem.scenario.training;
+  if (training.lamb || training.precision == Precision::kSgd) return std::nullopt;
   // 6e-4 at 125M and 0.5M tokens to 0.6e-4 at 175B and 3.2M tokens: exponents -0.32 and 0.26 in N.
   const double n = static_cast<double>(count_parameters(problem.scenario.model));
-  const double tokens = problem.scenario.training.tokens_per_step();
+  const double tokens = training.tokens_per_step();
   const double reference_batch = 0.5e6 * std::pow(n / 125e6, 0.256);
   Advice a;
   a.learning_rate = 6e-4 * std::pow(125e6 / n, 0.32) * std::sqrt(tokens / reference_batch);

@@ -4,6 +4,8 @@
 // best, widening until no plan it has not run could win at the gap seen between the two.
 #pragma once
 
+#include <optional>
+
 #include "planner/evaluate.h"
 #include "planner/search.h"
 
@@ -62,11 +64,11 @@ struct Heuristic {
 std::vector<Heuristic> heuristics(const Problem& problem);
 
 // Learning rate and warm-up for the batch, from GPT-3's table (Brown et al. 2020, table 2.1) and
-// square-root scaling with the batch.
+// square-root scaling with the batch: of Adam, so nothing for LAMB and SGD.
 struct Advice {
   double learning_rate = 0, warm_up_tokens = 0;
   std::int64_t warm_up_steps = 0;
 };
-Advice learning_rate_advice(const Problem& problem);
+std::optional<Advice> learning_rate_advice(const Problem& problem);
 
 }  // namespace orrery::planner

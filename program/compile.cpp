@@ -276,7 +276,7 @@ class ClassCompiler {
                     {{u.gradient_buffer}}, {{u.gradient_buffer}});
       return;
     }
-    const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
+    const Ref own = gradient_shard(u);
     if (plan_.zero == 1 && plan_.shards() > 1) {
       e_.collective(OpKind::kReduceScatter, name + "/reduce-scatter", kDp, Group::kShard, u.padded, bytes,
                     {{u.gradient_buffer}}, {own});
@@ -473,7 +473,7 @@ class ClassCompiler {
     const bool first = rank_.chunks.front() == 0;
     const std::int64_t peer = first ? last_chunk() : 0;
     const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
-    const Ref own{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
+    const Ref own = gradient_shard(u);
     const std::int32_t received =
         e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
     pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
@@ -495,20 +495,55 @@ class ClassCompiler {
       const auto index = static_cast<std::int32_t>(i);
       if (tied_across_ && rank_.chunks.front() != 0 && index == unit_of(embedding_)) continue;
       const Unit& u = rank_.units[i];
-      Op& o =
-          e_.elementwise(OpKind::kNormSquare, fmt::format("unit{}/norm", i), {u.shard, index},
-                         {{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0}}, {{bins}}, u.shard * bytes);
+      Op& o = e_.elementwise(OpKind::kNormSquare, fmt::format("unit{}/norm", i), {u.shard, index},
+                             {gradient_shard(u)}, {{bins}}, u.shard * bytes);
       if (!first) o.flags |= kAccumulateFlag;
       first = false;
     }
-    const auto sum = [&](const char* name, Stream stream, Group group) {
-      e_.collective(OpKind::kAllReduce, name, stream, group, kNormBins, 8, {{bins}}, {{bins}});
-    };
-    if (plan_.tp > 1) sum("gradient-norm/tp/all-reduce", kTp, Group::kTp);
-    if (plan_.shards() > 1) sum("gradient-norm/shards/all-reduce", kDp, Group::kShard);
+    sum_over_parts("gradient-norm", bins, kNormBins);
     sum_over_stages(bins);
     e_.elementwise(OpKind::kNormFinish, "gradient-norm", {}, {{bins}}, {{norm}}, kNormBinBytes);
     return norm;
+  }
+
+  // Of a rank's shard of each unit.
+  Ref gradient_shard(const Unit& u) const { return {u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0}; }
+  Ref parameter_shard(const Unit& u) const {
+    return {u.parameter_buffer, 0, plan_.zero == 1 || plan_.zero == 2 ? u.shard : 0};
+  }
+
+  // Sums bins over all ranks that hold parts of this one's tensors.
+  void sum_over_parts(const std::string& name, std::int32_t bins, std::int64_t elements) {
+    const auto sum = [&](const char* over, Stream stream, Group group) {
+      e_.collective(OpKind::kAllReduce, name + over, stream, group, elements, 8, {{bins}}, {{bins}});
+    };
+    if (plan_.tp > 1) sum("/tp/all-reduce", kTp, Group::kTp);
+    if (plan_.shards() > 1) sum("/shards/all-reduce", kDp, Group::kShard);
+  }
+
+  // LAMB's: of each tensor the norm of its weights over that of Adam's update of them. What tensor ranks hold
+  // alike is in both sums as often.
+  std::int32_t emit_trust_ratios(std::int32_t norm) {
+    const auto tensors = std::ssize(rank_.parameters);
+    const std::int32_t ratios =
+        e_.static_buffer("trust-ratio", BufferClass::kWorkspace, tensors, DType::kFloat32);
+    const std::int32_t bins =
+        e_.static_buffer("trust-ratio/bins", BufferClass::kWorkspace, tensors * kTrustBins, DType::kFloat64);
+    e_.elementwise(OpKind::kZeroGrad, "trust-ratio/clear", {tensors * kTrustBins}, {}, {{bins}},
+                   tensors * kTrustBins * 8);
+    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
+    for (std::size_t i = 0; i < rank_.units.size(); ++i) {
+      const Unit& u = rank_.units[i];
+      std::vector<Ref> reads{gradient_shard(u), parameter_shard(u), {u.optimizer_buffer}};
+      if (norm >= 0) reads.push_back({norm});
+      e_.elementwise(OpKind::kTrustSquares, fmt::format("unit{}/trust-ratio", i),
+                     {u.shard, static_cast<std::int64_t>(i)}, std::move(reads), {{bins}},
+                     u.shard * bytes.trust_traffic());
+    }
+    sum_over_parts("trust-ratio", bins, tensors * kTrustBins);
+    e_.elementwise(OpKind::kTrustRatio, "trust-ratio", {tensors}, {{bins}}, {{ratios}},
+                   tensors * kTrustBytes);
+    return ratios;
   }
 
   void sum_over_stages(std::int32_t bins) {
@@ -542,17 +577,18 @@ class ClassCompiler {
     }
     exchange_tied();
     const std::int32_t norm = e_.training.measures_norm() ? emit_gradient_norm() : -1;
+    const std::int32_t ratios = e_.training.lamb ? emit_trust_ratios(norm) : -1;
     const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];
       const std::string name = fmt::format("unit{}", i);
-      const Ref gradient{u.gradient_buffer, 0, plan_.zero == 1 ? u.shard : 0};
-      const Ref parameter{u.parameter_buffer, 0, plan_.zero == 1 || plan_.zero == 2 ? u.shard : 0};
-      std::vector<Ref> reads{gradient, parameter, {u.optimizer_buffer}};
+      const Ref parameter = parameter_shard(u);
+      std::vector<Ref> reads{gradient_shard(u), parameter, {u.optimizer_buffer}};
+      if (ratios >= 0) reads.push_back({ratios});
       if (norm >= 0) reads.push_back({norm});
-      e_.elementwise(OpKind::kOptimizer, name + "/optimizer", {u.shard}, std::move(reads),
-                     {parameter, {u.optimizer_buffer}},
-                     u.shard * (bytes.gradient + 2 * bytes.optimizer() + bytes.parameter));
+      e_.elementwise(OpKind::kOptimizer, name + "/optimizer",
+                     {u.shard, static_cast<std::int64_t>(i), ratios >= 0}, std::move(reads),
+                     {parameter, {u.optimizer_buffer}}, u.shard * bytes.update_traffic());
       const std::int64_t gradients = plan_.zero >= 2 ? u.shard : u.padded;
       e_.elementwise(OpKind::kZeroGrad, name + "/zero-grad", {gradients}, {}, {{u.gradient_buffer}},
                      gradients * bytes.gradient);

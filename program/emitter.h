@@ -25,7 +25,11 @@
 //   kLossSum, kLoss, kLossGrad likewise
 //   kNormSquare      {elements, unit}  adds the squares of a gradient shard to the bins of their sum
 //   kNormFinish      {}             bins to {norm, factor that clips it}
-//   kOptimizer       {elements}     on this rank's shard; reads {gradient, parameter, state, norm?}
+//   kTrustSquares    {elements, unit}  adds the squares of each tensor's weights and of Adam's update to
+//                    the tensor's bins; reads {gradient, parameter, state, norm?}
+//   kTrustRatio      {tensors}      bins to the ratio of their norms
+//   kOptimizer       {elements, unit, LAMB}  on this rank's shard; reads {gradient, parameter, state, ratios
+//                    with LAMB, norm?}
 //   collectives      {elements of the full tensor}; all-gather reads a shard and writes the whole
 //   kSend, kRecv     {elements}
 #pragma once

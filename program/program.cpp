@@ -6,17 +6,14 @@
 namespace orrery::program {
 
 std::string_view name_of(OpKind kind) {
-  static constexpr const char* kNames[] = {"gemm",           "embedding",      "embedding-grad",
-                                           "positions",      "positions-grad", "norm",
-                                           "norm-grad",      "head-norm",      "head-norm-grad",
-                                           "rope",           "rope-grad",      "attention",
-                                           "attention-grad", "activation",     "activation-grad",
-                                           "residual",       "dropout-grad",   "bias-grad",
-                                           "loss-max",       "loss-sum",       "loss",
-                                           "loss-grad",      "zero-grad",      "accumulate",
-                                           "norm-square",    "norm-finish",    "optimizer",
-                                           "all-reduce",     "all-reduce-max", "all-gather",
-                                           "reduce-scatter", "send",           "recv"};
+  static constexpr const char* kNames[] = {
+      "gemm",           "embedding",     "embedding-grad", "positions",      "positions-grad",
+      "norm",           "norm-grad",     "head-norm",      "head-norm-grad", "rope",
+      "rope-grad",      "attention",     "attention-grad", "activation",     "activation-grad",
+      "residual",       "dropout-grad",  "bias-grad",      "loss-max",       "loss-sum",
+      "loss",           "loss-grad",     "zero-grad",      "accumulate",     "norm-square",
+      "norm-finish",    "trust-squares", "trust-ratio",    "optimizer",      "all-reduce",
+      "all-reduce-max", "all-gather",    "reduce-scatter", "send",           "recv"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -60,6 +60,8 @@ enum class OpKind : std::uint8_t {
   kAccumulate,
   kNormSquare,
   kNormFinish,
+  kTrustSquares,
+  kTrustRatio,
   kOptimizer,
   // Communication.
   kAllReduce,
@@ -143,6 +145,8 @@ inline constexpr std::int64_t kAsStored = 0, kFp8Values = 1, kFp8Gradient = 2;
 // A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
 inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
 inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it
+// LAMB's of a tensor: bins for its weights and bins for their update, and the ratio of the norms.
+inline constexpr std::int64_t kTrustBins = 2 * kNormBins, kTrustBytes = 8 * kTrustBins + 4;
 
 enum class SegmentKind : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kOptimizer };
 constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input", "backward-weight",

@@ -21,7 +21,8 @@ std::int32_t UnitPacker::add(std::int64_t elements, bool alone) {
 
 BlockElements::BlockElements(const Model& m, std::int64_t tp) {
   const std::int64_t h = m.hidden, q = m.heads * m.head();
-  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * h;
+  head_norm_tensors = m.norm == Norm::kLayerNorm && m.bias ? 2 : 1;
+  const std::int64_t norm = head_norm_tensors * h;
   embedding = (m.vocab + tp - 1) / tp * h;
   positions = m.positions == Positions::kLearned ? m.max_positions * h : 0;
   layer = (h * m.qkv_width() + q * h + h * m.fc1_width() + m.ffn() * h) / tp + 2 * norm;
@@ -30,6 +31,7 @@ BlockElements::BlockElements(const Model& m, std::int64_t tp) {
   else if (m.qkv_bias)
     layer += m.qkv_width() / tp;
   if (m.qk_norm) layer += 2 * m.head();
+  layer_tensors = 4 + 2 * head_norm_tensors + (m.bias ? 4 : m.qkv_bias ? 1 : 0) + (m.qk_norm ? 1 : 0);
   head_norm = norm;
 }
 
@@ -43,19 +45,20 @@ void append_units(const BlockElements& elements, const Model& m, std::int64_t ze
   const bool each = zero == 3;
   const std::size_t base = out.size();
   UnitPacker packer(bucket);
-  const auto add = [&](std::int64_t n, std::int64_t of_layers, bool alone) {
+  const auto add = [&](std::int64_t n, std::int64_t tensors, std::int64_t of_layers, bool alone) {
     out.resize(base + static_cast<std::size_t>(packer.add(n, alone)) + 1);
     out.back().elements += n;
+    out.back().tensors += tensors;
     out.back().layers += of_layers;
   };
   if (ends.head) {
-    if (!ends.tied_here) add(elements.embedding, 0, each || m.tied_embeddings);
-    add(elements.head_norm, 0, each);
+    if (!ends.tied_here) add(elements.embedding, 1, 0, each || m.tied_embeddings);
+    add(elements.head_norm, elements.head_norm_tensors, 0, each);
   }
-  for (std::int64_t l = 0; l < layers; ++l) add(elements.layer, 1, each);
+  for (std::int64_t l = 0; l < layers; ++l) add(elements.layer, elements.layer_tensors, 1, each);
   if (ends.embedding) {
-    if (elements.positions > 0) add(elements.positions, 0, each);
-    add(elements.embedding, 0, true);
+    if (elements.positions > 0) add(elements.positions, 1, 0, each);
+    add(elements.embedding, 1, 0, true);
   }
 }
 
@@ -68,7 +71,8 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std:
   for (const UnitSize& u : units) {
     const std::int64_t shard = (u.elements + shards - 1) / shards, padded = shard * shards;
     total += (p.zero == 3 ? shard : padded) * bytes.parameter +
-             (p.zero >= 2 ? shard : padded) * bytes.gradient + shard * bytes.optimizer();
+             (p.zero >= 2 ? shard : padded) * bytes.gradient + shard * bytes.optimizer() +
+             (t.lamb ? u.tensors * kTrustBytes : 0);
     widest = std::max(widest, padded);
     last = padded;
   }

@@ -37,12 +37,14 @@ std::int64_t bucket_elements(const Training& t, const Stack& s);
 struct BlockElements {
   BlockElements(const Model& m, std::int64_t tp);
   std::int64_t embedding, positions, layer, head_norm;
+  std::int64_t layer_tensors, head_norm_tensors;  // that they are of; the others are one
 };
 
 // The units of one chunk, last block first: the order in which backwards complete them.
 struct UnitSize {
   std::int64_t elements = 0;
-  std::int64_t layers = 0;  // of them
+  std::int64_t tensors = 0;  // that they are of
+  std::int64_t layers = 0;   // of them
 };
 struct ChunkEnds {
   bool embedding = false, head = false;

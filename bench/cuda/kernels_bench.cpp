@@ -242,8 +242,21 @@ void AdamWithMaster(benchmark::State& state) {
   auto *const master = d.zeros<float>(kParameters), *const m = d.zeros<float>(kParameters),
               *const v = d.zeros<float>(kParameters);
   moves(state, d, 28.0 * kParameters, [&] {
-    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, {}, scalars, nullptr, kParameters,
+    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, {}, scalars, nullptr, nullptr, kParameters,
          gradient, parameter, master, m, v);
+  });
+}
+// Reads a gradient of 2 bytes, a master copy and two moments of 4.
+void TrustSquares(benchmark::State& state) {
+  Device d;
+  const auto* const scalars = d.zeros<StepScalars>(1);
+  const void* const gradient = d.matrix(1, kParameters);
+  const auto *const master = d.zeros<float>(kParameters), *const m = d.zeros<float>(kParameters),
+                    *const v = d.zeros<float>(kParameters);
+  auto* const bins = d.zeros<double>(2 * reference::kSquareBins);
+  moves(state, d, 14.0 * kParameters, [&] {
+    trust_squares(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, scalars, nullptr, kParameters,
+                  gradient, nullptr, master, m, v, bins);
   });
 }
 void Squares(benchmark::State& state) {
@@ -254,6 +267,7 @@ void Squares(benchmark::State& state) {
         [&] { add_squares(d.stream.get(), kType, kParameters, gradient, bins); });
 }
 ORRERY_KERNEL(AdamWithMaster);
+ORRERY_KERNEL(TrustSquares);
 ORRERY_KERNEL(Squares);
 
 // --- attention -------------------------------------------------------------------------------------

@@ -31,20 +31,58 @@ const std::int32_t* ids(const void* p) {
   return static_cast<const std::int32_t*>(p);
 }
 
-// State is {velocity}, {m, v}, or {master copy, m, v}.
+// State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
+struct AdamState {
+  AdamState(const CudaOp& a, float* state)
+      : master(bytes_per_parameter(a.place.program.training.precision).master > 0 ? state : nullptr),
+        m(master != nullptr ? state + a.op.dims[0] : state),
+        v(m + a.op.dims[0]) {}
+  float *master, *m, *v;
+};
+
+ops::AdamConstants adam_constants(const CudaOp& a) {
+  return {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay};
+}
+
+// A tensor of a shard from its element `first` on.
+template <class P>
+P* part(P* whole, DType type, std::int64_t first) {
+  using Byte = std::conditional_t<std::is_const_v<P>, const std::byte, std::byte>;
+  return static_cast<Byte*>(whole) + first * static_cast<std::int64_t>(bytes_of(type));
+}
+
+// With LAMB each tensor has a learning rate of its own.
 void update(const CudaOp& a) {
   const std::int64_t n = a.op.dims[0];
-  const auto* norm = static_cast<const ops::NormResult*>(a.in[3]);
+  const bool lamb = a.op.dims[2] != 0;
+  const auto* norm = static_cast<const ops::NormResult*>(lamb ? a.in[4] : a.in[3]);
   auto* const state = static_cast<float*>(a.out[1]);
-  const Precision precision = a.place.program.training.precision;
-  if (precision == Precision::kSgd) {
+  if (a.place.program.training.precision == Precision::kSgd) {
     return ops::sgd(a.stream, kBeta1, a.scalars, norm, n, static_cast<const float*>(a.in[0]),
                     static_cast<float*>(a.out[0]), state);
   }
-  float* const master = bytes_per_parameter(precision).master > 0 ? state : nullptr;
-  float* const m = master != nullptr ? state + n : state;
-  ops::adam(a.stream, a.out_type[0], a.in_type[0], {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay}, a.rounding,
-            a.scalars, norm, n, a.in[0], a.out[0], master, m, m + n);
+  const AdamState s(a, state);
+  const auto run = [&](const float* trust, std::int64_t first, std::int64_t count) {
+    kernels::StochasticRounding rounding = a.rounding;
+    rounding.first += first;
+    ops::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a), rounding, a.scalars, norm, trust,
+              count, part(a.in[0], a.in_type[0], first), part(a.out[0], a.out_type[0], first),
+              s.master != nullptr ? s.master + first : nullptr, s.m + first, s.v + first);
+  };
+  if (!lamb) return run(nullptr, 0, n);
+  const auto* const ratios = static_cast<const float*>(a.in[3]);
+  for (const TensorPart& t : a.place.parts(a.op.dims[1])) run(ratios + t.tensor, t.first, t.count);
+}
+
+void add_trust_squares(const CudaOp& a) {
+  const AdamState s(a, static_cast<float*>(const_cast<void*>(a.in[2])));
+  for (const TensorPart& t : a.place.parts(a.op.dims[1])) {
+    ops::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a), a.scalars,
+                       static_cast<const ops::NormResult*>(a.in[3]), t.count,
+                       part(a.in[0], a.in_type[0], t.first), part(a.in[1], a.in_type[1], t.first),
+                       s.master != nullptr ? s.master + t.first : nullptr, s.m + t.first, s.v + t.first,
+                       static_cast<double*>(a.out[0]) + t.tensor * program::kTrustBins);
+  }
 }
 
 }  // namespace
@@ -194,6 +232,11 @@ void run_cuda_op(const CudaOp& a) {
     case OpKind::kNormFinish:
       return ops::norm_finish(a.stream, static_cast<const double*>(in[0]), static_cast<float>(training.clip),
                               a.scalars, static_cast<ops::NormResult*>(out[0]));
+    case OpKind::kTrustSquares:
+      return add_trust_squares(a);
+    case OpKind::kTrustRatio:
+      return ops::trust_ratios(a.stream, d[0], static_cast<const double*>(in[0]),
+                               static_cast<float*>(out[0]));
     case OpKind::kOptimizer:
       return update(a);
     case OpKind::kAllReduce:

@@ -30,6 +30,8 @@ struct Pointwise {
                     float scale, float* d_logits);
   void (*adam)(const reference::Adam& a, Index n, const float* gradient, float* parameter, float* m,
                float* v);
+  void (*adam_update)(const reference::Adam& a, Index n, const float* gradient, const float* parameter,
+                      const float* m, const float* v, float* update);
   void (*sgd)(const reference::Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
   void (*add)(Index n, const float* x, float* sum);
 

@@ -243,18 +243,43 @@ float power(float base, Index exponent) {
   return static_cast<float>(result);
 }
 
+struct AdamRule {
+  float beta1, beta2, other1, other2, correct1, correct2, epsilon, decay, scale;
+  explicit AdamRule(const Adam& a)
+      : beta1(a.beta1),
+        beta2(a.beta2),
+        other1(1 - a.beta1),
+        other2(1 - a.beta2),
+        correct1(1.0F / (1.0F - power(a.beta1, a.step))),
+        correct2(1.0F / (1.0F - power(a.beta2, a.step))),
+        epsilon(a.epsilon),
+        decay(a.decay),
+        scale(a.scale) {}
+  float first(float m, float g) const { return beta1 * m + other1 * g; }
+  float second(float v, float g) const { return beta2 * v + other2 * g * g; }
+  float update(float m, float v, float parameter) const {
+    return (m * correct1) / (__builtin_sqrtf(v * correct2) + epsilon) + decay * parameter;
+  }
+};
+
 void adam(const Adam& a, Index n, const float* __restrict gradient, float* __restrict parameter,
           float* __restrict m, float* __restrict v) {
-  const float beta1 = a.beta1, beta2 = a.beta2, other1 = 1 - beta1, other2 = 1 - beta2;
-  const float rate = a.lr, epsilon = a.epsilon, decay = a.decay, scale = a.scale;
-  const float correct1 = 1.0F / (1.0F - power(beta1, a.step)),
-              correct2 = 1.0F / (1.0F - power(beta2, a.step));
+  const AdamRule rule(a);
+  const float rate = a.lr;
   for (Index i = 0; i < n; ++i) {
-    const float g = gradient[i] * scale;
-    m[i] = beta1 * m[i] + other1 * g;
-    v[i] = beta2 * v[i] + other2 * g * g;
-    const float update = (m[i] * correct1) / (__builtin_sqrtf(v[i] * correct2) + epsilon);
-    parameter[i] -= rate * (update + decay * parameter[i]);
+    const float g = gradient[i] * rule.scale;
+    m[i] = rule.first(m[i], g);
+    v[i] = rule.second(v[i], g);
+    parameter[i] -= rate * rule.update(m[i], v[i], parameter[i]);
+  }
+}
+
+void adam_update(const Adam& a, Index n, const float* __restrict gradient, const float* __restrict parameter,
+                 const float* __restrict m, const float* __restrict v, float* __restrict update) {
+  const AdamRule rule(a);
+  for (Index i = 0; i < n; ++i) {
+    const float g = gradient[i] * rule.scale;
+    update[i] = rule.update(rule.first(m[i], g), rule.second(v[i], g), parameter[i]);
   }
 }
 
@@ -386,6 +411,7 @@ const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
                            .loss = loss,
                            .loss_grad = loss_grad,
                            .adam = adam,
+                           .adam_update = adam_update,
                            .sgd = sgd,
                            .add = add,
                            .from_bfloat16 = from_bfloat16,

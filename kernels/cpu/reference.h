@@ -99,6 +99,11 @@ struct Adam {
   float scale = 1.0F;  // of the gradient
 };
 void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v);
+// What adam() would subtract from parameters, for a learning rate of 1. LAMB (You et al., "Large batch
+// optimization for deep learning", 2020, algorithm 2, with phi(z) = z) is adam() with the learning rate of
+// each tensor times trust_ratio(), from the bins of the squares of its weights and of this.
+void adam_update(const Adam& a, Index n, const float* gradient, const float* parameter, const float* m,
+                 const float* v, float* update);
 struct Sgd {
   float lr, momentum;
   float scale = 1.0F;
@@ -115,6 +120,8 @@ void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* 
 inline constexpr Index kSquareBins = 32;
 void add_squares(Index n, const float* x, double* bins);
 double sum_of_bins(const double* bins);
+// The norm of weights over that of their update; 1 where either is zero.
+float trust_ratio(const double* weights, const double* update);
 
 // 16-bit floats as bits. Narrowing rounds to the nearest, ties to even; what is too large becomes infinite,
 // and numbers below fp16's normal range keep its coarser steps.

@@ -84,16 +84,36 @@ void positions_grad(Index rows, Index width, Index seq, Index first_token, Index
   }
 }
 
-void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v) {
+namespace {
+
+// Calls then(i, m, v, update) with the new moments of each element and what they update it by.
+template <class Then>
+void for_each_update(const Adam& a, Index n, const float* gradient, const float* parameter, const float* m,
+                     const float* v, Then then) {
   const auto step = static_cast<float>(a.step);
   const float correct1 = 1.0F - std::pow(a.beta1, step), correct2 = 1.0F - std::pow(a.beta2, step);
   for (Index i = 0; i < n; ++i) {
     const float g = gradient[i] * a.scale;
-    m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
-    v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
-    const float update = (m[i] / correct1) / (std::sqrt(v[i] / correct2) + a.epsilon);
-    parameter[i] -= a.lr * (update + a.decay * parameter[i]);
+    const float first = a.beta1 * m[i] + (1 - a.beta1) * g;
+    const float second = a.beta2 * v[i] + (1 - a.beta2) * g * g;
+    const float update = (first / correct1) / (std::sqrt(second / correct2) + a.epsilon);
+    then(i, first, second, update + a.decay * parameter[i]);
   }
+}
+
+}  // namespace
+
+void adam(const Adam& a, Index n, const float* gradient, float* parameter, float* m, float* v) {
+  for_each_update(a, n, gradient, parameter, m, v, [&](Index i, float first, float second, float update) {
+    m[i] = first;
+    v[i] = second;
+    parameter[i] -= a.lr * update;
+  });
+}
+
+void adam_update(const Adam& a, Index n, const float* gradient, const float* parameter, const float* m,
+                 const float* v, float* update) {
+  for_each_update(a, n, gradient, parameter, m, v, [&](Index i, float, float, float by) { update[i] = by; });
 }
 
 void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity) {
@@ -124,6 +144,11 @@ double sum_of_bins(const double* bins) {
     if (bins[j] != 0) return bins[j] + (bins[j + 1] + bins[j + 2]);
   }
   return 0;
+}
+
+float trust_ratio(const double* weights, const double* update) {
+  const double w = std::sqrt(sum_of_bins(weights)), u = std::sqrt(sum_of_bins(update));
+  return w > 0 && u > 0 ? static_cast<float>(w / u) : 1.0F;
 }
 
 }  // namespace orrery::kernels::reference

@@ -113,10 +113,16 @@ struct AdamConstants {
   float beta1, beta2, epsilon, decay;
 };
 // The new parameter, and with a master copy the parameter rounded from it: to the nearest, or bf16 as `r`
-// says. `master` and `norm` may be null.
+// says. The learning rate is times what stands at `trust`. `master`, `norm` and `trust` may be null.
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
-          const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
-          void* parameter, float* master, float* m, float* v);
+          const StepScalars* scalars, const NormResult* norm, const float* trust, Index n,
+          const void* d_parameter, void* parameter, float* master, float* m, float* v);
+// LAMB's trust ratio: adds squares of a tensor's weights to bins of an exact sum (reference.h), and those of
+// what adam() is about to update them by to the bins after them; then the ratios of all tensors.
+void trust_squares(Stream stream, DType type, DType gradient, const AdamConstants& a,
+                   const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
+                   const void* parameter, const float* master, const float* m, const float* v, double* bins);
+void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios);
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
          const float* d_parameter, float* parameter, float* velocity);
 // sum += x; of doubles too.

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The update of a shard of n parameters. Floor, in bytes a parameter: AdamW with a master copy and 16-bit
-// gradients 2 + 2 + 24, in fp32 28; SGD with momentum 20; a sum 3 elements.
+// gradients 2 + 2 + 24, in fp32 28; the squares that LAMB needs before 2 + 12, in fp32 16; SGD with momentum
+// 20; a sum 3 elements.
+#include "kernels/cuda/bins.h"
 #include "kernels/cuda/element.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/philox.h"
 
 namespace orrery::kernels::cuda {
 namespace {
 
+// Moves the moments by a gradient; returns what they update the parameter by.
+__device__ inline float adam_update(const AdamConstants& a, float correct1, float correct2, float gradient,
+                                    float parameter, float& m, float& v) {
+  m = a.beta1 * m + (1 - a.beta1) * gradient;
+  v = a.beta2 * v + (1 - a.beta2) * gradient * gradient;
+  return (m / correct1) / (sqrtf(v / correct2) + a.epsilon) + a.decay * parameter;
+}
+
 template <class T, class G, int V>
 __global__ void adam_kernel(AdamConstants a, StochasticRounding r, const StepScalars* scalars,
-                            const NormResult* norm, std::int64_t items, const G* d_parameter, T* parameter,
-                            float* master, float* m, float* v) {
+                            const NormResult* norm, const float* trust, std::int64_t items,
+                            const G* d_parameter, T* parameter, float* master, float* m, float* v) {
   if (norm != nullptr && norm->overflowed != 0) return;
-  const float factor = norm != nullptr ? norm->factor : 1.0F, rate = scalars->learning_rate;
+  const float factor = norm != nullptr ? norm->factor : 1.0F;
+  const float rate = trust != nullptr ? scalars->learning_rate * *trust : scalars->learning_rate;
   const float correct1 = scalars->correct1, correct2 = scalars->correct2;
   for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
     float g[V], p[V], first[V], second[V];
@@ -26,13 +36,8 @@ __global__ void adam_kernel(AdamConstants a, StochasticRounding r, const StepSca
     else
       load(parameter + i * V, p);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const float d = g[k] * factor;
-      first[k] = a.beta1 * first[k] + (1 - a.beta1) * d;
-      second[k] = a.beta2 * second[k] + (1 - a.beta2) * d * d;
-      const float update = (first[k] / correct1) / (sqrtf(second[k] / correct2) + a.epsilon);
-      p[k] -= rate * (update + a.decay * p[k]);
-    }
+    for (int k = 0; k < V; ++k)
+      p[k] -= rate * adam_update(a, correct1, correct2, g[k] * factor, p[k], first[k], second[k]);
     store(first, m + i * V);
     store(second, v + i * V);
     if (master != nullptr) store(p, master + i * V);
@@ -46,6 +51,35 @@ __global__ void adam_kernel(AdamConstants a, StochasticRounding r, const StepSca
       }
     }
     store(p, parameter + i * V);
+  }
+}
+
+template <class P, class G>
+__global__ void trust_squares_kernel(AdamConstants a, const StepScalars* scalars, const NormResult* norm,
+                                     std::int64_t n, const G* d_parameter, const P* weights, const float* m,
+                                     const float* v, double* bins) {
+  if (norm != nullptr && norm->overflowed != 0) return;
+  const float factor = norm != nullptr ? norm->factor : 1.0F;
+  float weight[kBinElements], update[kBinElements];
+#pragma unroll
+  for (int i = 0; i < kBinElements; ++i) {
+    const std::int64_t at = bin_element(i);
+    weight[i] = at < n ? widen(weights[at]) : 0.0F;
+    update[i] = 0;
+    if (at >= n) continue;
+    float first = m[at], second = v[at];
+    update[i] = adam_update(a, scalars->correct1, scalars->correct2, widen(d_parameter[at]) * factor,
+                            weight[i], first, second);
+  }
+  add_block_squares(weight, bins);
+  add_block_squares(update, bins + reference::kSquareBins);
+}
+
+__global__ void trust_ratios_kernel(std::int64_t tensors, const double* bins, float* ratios) {
+  for (std::int64_t t = thread_of_grid(); t < tensors; t += threads_of_grid()) {
+    const double* const of = bins + 2 * t * reference::kSquareBins;
+    const double w = sqrt(sum_of_bins(of)), u = sqrt(sum_of_bins(of + reference::kSquareBins));
+    ratios[t] = w > 0 && u > 0 ? static_cast<float>(w / u) : 1.0F;
   }
 }
 
@@ -78,15 +112,37 @@ __global__ void add_doubles_kernel(std::int64_t n, const double* x, double* sum)
 }  // namespace
 
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
-          const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
-          void* parameter, float* master, float* m, float* v) {
+          const StepScalars* scalars, const NormResult* norm, const float* trust, Index n,
+          const void* d_parameter, void* parameter, float* master, float* m, float* v) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
     const bool vectors = takes_vectors<T>(n, {d_parameter, parameter, master, m, v});
     with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
       launch(stream, "adam", {.blocks = strided_blocks(n / V, 256)}, adam_kernel<T, G, V>, a, r, scalars,
-             norm, n / V, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m, v);
+             norm, trust, n / V, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m,
+             v);
     });
   });
+}
+
+void trust_squares(Stream stream, DType type, DType gradient, const AdamConstants& a,
+                   const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
+                   const void* parameter, const float* master, const float* m, const float* v, double* bins) {
+  const Grid grid{.blocks = cover(n, kBinThreads * kBinElements), .threads = kBinThreads};
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    const auto run = [&]<class P>(const P* weights) {
+      launch(stream, "trust_squares", grid, trust_squares_kernel<P, G>, a, scalars, norm, n,
+             static_cast<const G*>(d_parameter), weights, m, v, bins);
+    };
+    if (master != nullptr)
+      run(master);
+    else
+      run(static_cast<const T*>(parameter));
+  });
+}
+
+void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios) {
+  launch(stream, "trust_ratios", {.blocks = strided_blocks(tensors, 256)}, trust_ratios_kernel, tensors, bins,
+         ratios);
 }
 
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,

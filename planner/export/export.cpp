@@ -129,6 +129,8 @@ std::string to_slurm(const PlanFile& f, std::int64_t devices_per_node) {
 std::vector<std::string> export_losses(const PlanFile& f, const std::string& target) {
   const Plan& p = f.plan;
   std::vector<std::string> out;
+  if (f.scenario.training.lamb)
+    out.push_back("LAMB is not a setting of this target; its own optimizer will run");
   if (target == "megatron" || target == "slurm") {
     if ((p.schedule == Schedule::kZeroBubbleH1 || p.schedule == Schedule::kZeroBubbleV))
       out.push_back(

@@ -162,7 +162,8 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
     once += collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
   }
   u.norm = elementwise(shard * bytes_.gradient);
-  u.optimizer = elementwise(shard * (bytes_.gradient + 2 * bytes_.optimizer() + bytes_.parameter));
+  if (problem_.scenario.training.lamb) u.trust = elementwise(shard * bytes_.trust_traffic());
+  u.optimizer = elementwise(shard * bytes_.update_traffic());
   u.clear = elementwise((plan.zero >= 2 ? shard : padded) * bytes_.gradient);
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
     u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, group(shards, stride));
@@ -190,6 +191,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.units.clear();
   out.chunk_end.clear();
   out.most = out.update = 0;
+  out.trust_sum = 0;
   double slowest = 0;
   unit_sizes_.clear();
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
@@ -212,9 +214,17 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
-      out.update += static_cast<double>(u.optimizer + u.gather + u.clear);
+      out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear);
     }
     out.chunk_end.push_back(out.units.size());
+  }
+  if (training.lamb && !dominated_[run]) {
+    std::int64_t tensors = 0;
+    for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
+    const std::int64_t bins = tensors * program::kTrustBins * 8;
+    out.units.front().trust += elementwise(bins);  // cleared before
+    out.trust_sum = sum_over_parts(plan, bins) + elementwise(tensors * program::kTrustBytes);
+    out.update += static_cast<double>(elementwise(bins) + out.trust_sum);
   }
   out.most += slowest * 2 * problem_.device.overlap_communication;
   out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
@@ -238,15 +248,17 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     p.norm_hop = transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster).value;
   }
   p.norm_finish = elementwise(program::kNormBinBytes);
-  p.norm_sum = 0;
-  const auto sum = [&](std::int64_t members, std::int64_t stride) {
-    if (members > 1)
-      p.norm_sum += collective(OpKind::kAllReduce, program::kNormBinBytes, group(members, stride));
-  };
-  const program::Binding b = program::bind(plan);
-  sum(plan.tp, b.tp_stride);
-  sum(plan.shards(), b.dp_stride);
+  p.norm_sum = sum_over_parts(plan, program::kNormBinBytes);
   return p;
+}
+
+// Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
+std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes) {
+  const program::Binding b = program::bind(plan);
+  std::int64_t time = 0;
+  if (plan.tp > 1) time += collective(OpKind::kAllReduce, bytes, group(plan.tp, b.tp_stride));
+  if (plan.shards() > 1) time += collective(OpKind::kAllReduce, bytes, group(plan.shards(), b.dp_stride));
+  return time;
 }
 
 // --- time and memory -------------------------------------------------------------------------------
@@ -333,6 +345,12 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     out.ready = static_cast<std::int64_t>(std::max(compute, communication));
     return out;
   }
+  if (problem_.scenario.training.lamb) {  // no tensor is updated before all of its stage are reduced
+    for (std::size_t u = 0; u < s.units.size(); ++u)
+      compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].trust);
+    out.done = updated(s, static_cast<std::int64_t>(std::max(compute, communication)) + s.trust_sum);
+    return out;
+  }
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].optimizer);
     if (s.units[u].gather > 0)
@@ -406,9 +424,10 @@ Estimate Estimator::estimate(const Plan& plan) {
   }
   for (std::size_t r = 0; r < costs_.runs.size() && norm; ++r) {
     if (dominated_[r]) continue;
-    const std::int64_t start = ready + p.norm_hop * costs_.runs[r].last() + p.norm_finish;
+    std::int64_t start = ready + p.norm_hop * costs_.runs[r].last() + p.norm_finish;
     if (static_cast<double>(start) + p.runs[r].update < static_cast<double>(out.step.value)) continue;
-    out.step = std::max(out.step, Time{updated(p.runs[r], start)});
+    for (const UnitCost& u : p.runs[r].units) start += u.trust;
+    out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum)});
   }
   if (uneven_ && plan.schedule == Schedule::kInterleaved) out.step = engine_step(plan);
   return out;

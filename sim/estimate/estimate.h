@@ -52,13 +52,14 @@ class Estimator {
     double share = 0;
     std::int64_t reduce = 0;  // beside the last backward
     std::int64_t late = 0;    // after all backwards, where the stack does not overlap
-    std::int64_t norm = 0, optimizer = 0, gather = 0, clear = 0;
+    std::int64_t norm = 0, trust = 0, optimizer = 0, gather = 0, clear = 0;
   };
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
     std::int64_t static_bytes = 0;
     double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
     double update = 0;  // and of the update after it
+    std::int64_t trust_sum = 0;  // of that, between LAMB's squares and the first unit's update
     std::vector<UnitCost> units;
     std::vector<std::size_t> chunk_end;  // index past the last unit of each chunk, in that order
   };
@@ -87,6 +88,7 @@ class Estimator {
   const GroupLinks& pairs(const Plan& plan);
   std::int64_t collective(program::OpKind kind, std::int64_t bytes, const GroupLinks& links) const;
   std::int64_t elementwise(std::int64_t bytes) const;
+  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes);
   struct StageEnd {
     std::int64_t reduced = 0;  // all gradients are
     std::int64_t ready = 0;    // the rank's part of the gradient norm is

@@ -130,6 +130,13 @@ TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
   const Output rounded = orrery("run " + file);
   EXPECT_EQ(rounded.code, 3) << rounded.out;
   EXPECT_NE(rounded.out.find("/training/stochastic_rounding"), std::string::npos) << rounded.out;
+  graphs["training"]["stochastic_rounding"] = false;
+  graphs["training"]["lamb"] = true;
+  graphs["training"]["precision"] = "sgd";
+  std::ofstream(file) << graphs;
+  const Output lamb = orrery("run " + file);
+  EXPECT_EQ(lamb.code, 3) << lamb.out;
+  EXPECT_NE(lamb.out.find("/training/lamb"), std::string::npos) << lamb.out;
   const Output slow = orrery("run " + scenario("tiny-cpu-pair") + " --link \"1 kB/s\" --deadline 5");
   EXPECT_EQ(slow.code, 1);
   EXPECT_NE(slow.out.find("over the emulated link, and the deadline is 5000 ms"), std::string::npos)

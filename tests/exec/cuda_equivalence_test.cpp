@@ -42,11 +42,27 @@ struct Case {
   Plan plan;
   Precision precision = Precision::kFp32;
   Math math = Math::kFp32;
-  double dropout = 0;
-  bool flash = true, fused_gelu = false, stochastic_rounding = false;
+  void (*change)(Training&, Stack&) = nullptr;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
+}
+
+void drop(Training& t, Stack&) {
+  t.dropout = 0.1;
+}
+void drop_materialised(Training& t, Stack& s) {
+  t.dropout = 0.1;
+  s.flash_attention = false;
+}
+void fuse_gelu(Training&, Stack& s) {
+  s.fused_gelu = true;
+}
+void round_at_random(Training& t, Stack&) {
+  t.stochastic_rounding = true;
+}
+void lamb(Training& t, Stack&) {
+  t.lamb = true;
 }
 
 const Case kCases[] = {
@@ -62,17 +78,21 @@ const Case kCases[] = {
     {"zero3", plan(1, 1, 2, 3, 4)},
     {"tp2_pp2_dp2_zero1", sp(plan(2, 2, 2, 1, 4))},
     {"recompute", with(plan(1, 1, 1, 0, 4), Recompute::kFull)},
-    {"dropout", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, 0.1},
-    {"dropout_materialised", plan(2, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, 0.1, false},
-    {"fused_gelu", with(plan(1, 2, 1, 0, 4), Schedule::kZeroBubbleH1), Precision::kFp32, Math::kFp32, 0, true,
-     true},
-    {"fused_gelu_bf16_tp2", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, 0, true, true},
+    {"dropout", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, drop},
+    {"dropout_materialised", plan(2, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, drop_materialised},
+    {"fused_gelu", with(plan(1, 2, 1, 0, 4), Schedule::kZeroBubbleH1), Precision::kFp32, Math::kFp32,
+     fuse_gelu},
+    {"fused_gelu_bf16_tp2", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, fuse_gelu},
+    {"lamb_zero1", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, lamb},
+    {"lamb_pp2_zero3", plan(1, 2, 2, 3, 4), Precision::kFp32, Math::kFp32, lamb},
+    {"lamb_bf16_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, lamb},
+    {"lamb_fp16_no_master", plan(1, 1, 2, 2, 4), Precision::kNoMaster, Math::kFp16, lamb},
     {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
     {"tf32", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kTf32},
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
     {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},
     {"bf16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kBf16},
-    {"bf16_stochastic_zero1", plan(1, 1, 2, 1, 4), Precision::kNoMaster, Math::kBf16, 0, true, false, true},
+    {"bf16_stochastic_zero1", plan(1, 1, 2, 1, 4), Precision::kNoMaster, Math::kBf16, round_at_random},
     {"fp8_zero1", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kFp8},
     {"fp8_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kFp8},
     {"fp16_pp2", plan(1, 2, 1, 0, 4), Precision::kMixed, Math::kFp16},
@@ -84,16 +104,11 @@ TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
   const auto& [preset, c] = GetParam();
   Model m = tiny(preset);
   if (c.math == Math::kFp8) m.ffn_hidden = 64;  // a multiple of 16 on each of two tensor ranks
-  const Training t{.global_batch = kBatch,
-                   .sequence = 8,
-                   .precision = c.precision,
-                   .math = c.math,
-                   .dropout = c.dropout,
-                   .stochastic_rounding = c.stochastic_rounding};
+  Training t{.global_batch = kBatch, .sequence = 8, .precision = c.precision, .math = c.math};
+  Stack software = stack();
+  if (c.change != nullptr) c.change(t, software);
   Training on_cpu = t;
   if (c.math == Math::kTf32) on_cpu.math = Math::kFp32;
-  Stack software = stack(c.flash);
-  software.fused_gelu = c.fused_gelu;
   const auto expected = train(m, c.plan, on_cpu, software, on(exec::Backend::kCpu));
   const auto actual = train(m, c.plan, t, software, on(exec::Backend::kCuda));
   // 16-bit tensors differ by roundings that fall the other way: a step of bf16 is 2^-8, and few elements do.

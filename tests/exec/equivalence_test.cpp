@@ -263,6 +263,60 @@ TEST(Equivalence, TheGradientNormIsTheWholeModels) {
   EXPECT_NEAR(r.steps[0].gradient_norm, std::sqrt(sum), 1e-6 * std::sqrt(sum));
 }
 
+// LAMB's update of a tensor is its norm times the learning rate long, whatever ranks hold parts of it, and
+// has AdamW's direction; tensors that begin as zeros have AdamW's.
+TEST(Lamb, MovesEachTensorByItsNormTimesTheLearningRate) {
+  Model m = tiny("tiny-gpt");
+  m.vocab = 61;
+  const auto run = [&](const Plan& p, bool lamb, float rate) {
+    Training t = fp32();
+    t.lamb = lamb;
+    exec::RunOptions o = small_run(1);
+    o.learning_rate = rate;
+    o.weight_decay = 0.1F;
+    return train(m, p, t, stack(), o).parameters;
+  };
+  constexpr float kRate = 0.01F;
+  for (const Plan& p : {plan(1, 1, 1, 0), sp(plan(2, 2, 2, 1)), plan(1, 1, 4, 3), plan(4, 1, 2, 2)}) {
+    const auto start = run(p, true, 0), lamb = run(p, true, kRate), adam = run(p, false, kRate);
+    int zeros = 0;
+    for (const auto& [name, before] : start) {
+      std::vector<float> moved = lamb.at(name), by_adam = adam.at(name);
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        moved[i] -= before[i];
+        by_adam[i] -= before[i];
+      }
+      const double weights = norm_of(before), distance = norm_of(moved), adams = norm_of(by_adam);
+      if (weights == 0) {
+        EXPECT_TRUE(moved == by_adam) << name << " of " << short_name(p);
+        ++zeros;
+        continue;
+      }
+      EXPECT_NEAR(distance, kRate * weights, 1e-4 * kRate * weights) << name << " of " << short_name(p);
+      EXPECT_GT(std::abs(adams / distance - 1), 1e-3) << "the ratio of " << name << " shows nothing";
+      for (std::size_t i = 0; i < before.size(); ++i)
+        EXPECT_NEAR(moved[i] / distance, by_adam[i] / adams, 1e-4) << name << " of " << short_name(p);
+    }
+    EXPECT_GT(zeros, 4);
+  }
+}
+
+// Parts of a tensor that shards have, in 16 bits with and without a master copy.
+TEST(Lamb, ShardsGiveTheBitsOfTheWhole) {
+  for (const Precision precision : {Precision::kMixed, Precision::kMegatron, Precision::kNoMaster}) {
+    Training t = fp32(precision);
+    t.math = Math::kBf16;
+    t.lamb = true;
+    const Model m = tiny("tiny-llama");
+    const auto expected = train(m, plan(1, 1, 4, 0), t, stack());
+    const auto actual = train(m, plan(1, 1, 4, 1), t, stack());
+    EXPECT_EQ(actual.steps[1].loss, expected.steps[1].loss) << name_of(precision);
+    EXPECT_TRUE(actual.parameters == expected.parameters) << name_of(precision);
+    t.lamb = false;
+    EXPECT_FALSE(train(m, plan(1, 1, 4, 0), t, stack()).parameters == expected.parameters);
+  }
+}
+
 // Plain SGD's first update is the clipped gradient: lr g clip / |g|, and lr g where nothing is clipped.
 TEST(Equivalence, GradientsAreClippedToTheLargestNorm) {
   const Model m = tiny("tiny-llama");

@@ -37,7 +37,7 @@ struct Setting {
   std::string preset;
   std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas
   Precision precision = Precision::kFp32;
-  bool clipped = false, tied = false, flash = true;
+  bool lamb = false, clipped = false, tied = false, flash = true;
   friend auto operator<=>(const Setting&, const Setting&) = default;
 
   Model model() const {
@@ -52,6 +52,7 @@ struct Setting {
             .sequence = 8,
             .precision = precision,
             .math = Math::kFp32,
+            .lamb = lamb,
             .clip = clipped ? 0.5 : 1e9};
   }
 };
@@ -166,6 +167,7 @@ Case random_case(std::mt19937& random) {
     s.micro_batch = pick<std::int64_t>(random, {1, 2});
     s.total = pick<std::int64_t>(random, {4, 6, 8});
     s.precision = pick(random, {Precision::kFp32, Precision::kSgd});
+    s.lamb = s.precision == Precision::kFp32 && random() % 2 == 0;
     s.clipped = random() % 3 == 0;
     s.tied = random() % 6 == 0;
     s.flash = random() % 4 != 0;
@@ -232,12 +234,6 @@ const exec::RunResult& serial(const Case& of) {
     at->second = run(program);
   }
   return at->second;
-}
-
-double norm_of(const std::vector<float>& x) {
-  double sum = 0;
-  for (const float v : x) sum += static_cast<double>(v) * static_cast<double>(v);
-  return std::sqrt(sum);
 }
 
 // The most by which tensors differ, relative to their norm, and where. Rows that pad a vocabulary are left
@@ -341,8 +337,8 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     exact += c.exact;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
-             (c.exact ? ", to the bit" : "") + ", seed " + std::to_string(seed) + " plan " +
-             std::to_string(i);
+             (c.setting.lamb ? " lamb" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
+             std::to_string(seed) + " plan " + std::to_string(i);
     };
     const program::Program program = compile(c);
     const auto problems = program::check(program);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,12 @@ inline exec::RunResult train(const Model& m, const Plan& p, const Training& t, c
   const auto problems = program::check(program);
   EXPECT_TRUE(problems.empty()) << short_name(p) << ": " << problems.front();
   return exec::run(program, options);
+}
+
+inline double norm_of(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
 }
 
 inline Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,

@@ -264,7 +264,7 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
       float *const master_there = device.put(master), *const m_there = device.put(m),
                    *const v_there = device.put(v);
       const auto* const norm = device.put(std::vector<cuda::NormResult>{{1, adam.scale, overflowed ? 1 : 0}});
-      cuda::adam(device.stream, c.type, c.gradient, constants, {}, scalars, norm, n, g.at, p.at,
+      cuda::adam(device.stream, c.type, c.gradient, constants, {}, scalars, norm, nullptr, n, g.at, p.at,
                  has_master ? master_there : nullptr, m_there, v_there);
       if (!overflowed) reference::adam(adam, n, g.data(), master.data(), m.data(), v.data());
       expect_close(c.type, result(c.type, p.at, size), master, "parameter");
@@ -272,6 +272,56 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
       expect_close(DType::kFloat32, device.get<float>(v_there, size), v, "second moment");
       if (has_master)
         expect_close(DType::kFloat32, device.get<float>(master_there, size), master, "master copy");
+    }
+  }
+}
+
+// The squares of two tensors, each in two parts, and the ratios of their norms. Where gradients overflowed
+// nothing is added, and a ratio of nothing is 1.
+TEST_P(Kernels, TrustRatiosOfTensors) {
+  const Index n = 7 * c.width + 4099;  // several blocks
+  const reference::Adam adam{
+      .lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .decay = 0.1F, .step = 3, .scale = 0.5F};
+  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon, adam.decay};
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>{
+      {.correct1 = 1 - std::pow(adam.beta1, 3.0F), .correct2 = 1 - std::pow(adam.beta2, 3.0F)}});
+  constexpr Index kBins = 2 * reference::kSquareBins;
+  for (const bool has_master : {false, true}) {
+    for (const bool overflowed : {false, true}) {
+      const auto* const norm = device.put(std::vector<cuda::NormResult>{{1, adam.scale, overflowed ? 1 : 0}});
+      auto* const bins = device.put(std::vector<double>(3 * kBins, 0.0));
+      auto* const ratios = device.put(Vector(3, 0));
+      Vector expected;
+      for (Index t = 0; t < 2; ++t) {
+        const auto seed = static_cast<unsigned>(10 * t);
+        const Tensor g(device, c.gradient, n, seed + 1), p(device, c.type, n, seed + 2);
+        Vector master = random_vector(n, seed + 5), m = random_vector(n, seed + 3),
+               v = random_vector(n, seed + 4);
+        for (float& x : v) x = std::abs(x);
+        const float *const master_there = device.put(master), *const m_there = device.put(m),
+                           *const v_there = device.put(v);
+        for (const auto& [first, count] : {std::pair<Index, Index>{0, 37}, {37, n - 37}}) {
+          const auto at = [&](DType type, const void* from) {
+            return static_cast<const std::byte*>(from) + first * static_cast<Index>(bytes_of(type));
+          };
+          cuda::trust_squares(device.stream, c.type, c.gradient, constants, scalars, norm, count,
+                              at(c.gradient, g.at), at(c.type, p.at),
+                              has_master ? master_there + first : nullptr, m_there + first, v_there + first,
+                              bins + t * kBins);
+        }
+        const Vector& weights = has_master ? master : p.values;
+        Vector by(weights.size());
+        reference::adam_update(adam, n, g.data(), weights.data(), m.data(), v.data(), by.data());
+        std::vector<double> here(static_cast<std::size_t>(kBins));
+        reference::add_squares(n, weights.data(), here.data());
+        reference::add_squares(n, by.data(), here.data() + reference::kSquareBins);
+        expected.push_back(
+            overflowed ? 1 : reference::trust_ratio(here.data(), here.data() + reference::kSquareBins));
+      }
+      expected.push_back(1);  // of a tensor without squares
+      cuda::trust_ratios(device.stream, 3, bins, ratios);
+      expect_close(DType::kFloat32, device.get<float>(ratios, 3), expected, "ratios");
+      EXPECT_TRUE(overflowed || std::abs(expected[0] - 1) > 0.1);
     }
   }
 }
@@ -293,8 +343,8 @@ TEST(StochasticRounding, OnTheDeviceAsOnTheProcessor) {
                                                      .updates = adam.step}});
       Vector here(p.values), m(here.size()), v(here.size());
       float *const m_there = device.put(m), *const v_there = device.put(v);
-      cuda::adam(device.stream, DType::kBfloat16, DType::kBfloat16, constants, r, scalars, nullptr, n, g.at,
-                 p.at, nullptr, m_there, v_there);
+      cuda::adam(device.stream, DType::kBfloat16, DType::kBfloat16, constants, r, scalars, nullptr, nullptr,
+                 n, g.at, p.at, nullptr, m_there, v_there);
       reference::adam(adam, n, g.data(), here.data(), m.data(), v.data());
       const Vector nearest = rounded(DType::kBfloat16, here);
       round_to_bfloat16(r, adam.step, n, here.data());

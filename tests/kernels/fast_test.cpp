@@ -250,7 +250,12 @@ TEST(Fast, OptimizersAndSums) {
   Vector m = random_vector(n, 3), v(m.size()), p = parameter;
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = m[i] * m[i];
   Vector m2 = m, v2 = v, p2 = p;
+  Vector by(m.size()), by2(m.size());
+  reference::adam_update(a, n, g.data(), p.data(), m.data(), v.data(), by.data());
+  pointwise().adam_update(a, n, g.data(), p.data(), m.data(), v.data(), by2.data());
+  expect_near(by2, by, 1e-6, "adam's update");
   reference::adam(a, n, g.data(), p.data(), m.data(), v.data());
+  for (std::size_t i = 0; i < p.size(); ++i) EXPECT_EQ(p[i], parameter[i] - a.lr * by[i]);
   pointwise().adam(a, n, g.data(), p2.data(), m2.data(), v2.data());
   expect_near(p2, p, 1e-6, "adam");
   EXPECT_EQ(m2, m);

@@ -77,11 +77,14 @@ void compare_all(bool contention, unsigned seed, double worst, double at_95, dou
   for (int i = 0; i < 200; ++i) {
     Problem p = problem(random, contention);
     const Plan plan = stratified(i, random, p.scenario.model);
-    p.scenario.training.global_batch = plan.global_batch();
+    Training& training = p.scenario.training;
+    training.global_batch = plan.global_batch();
+    training.lamb = i % 4 == 1;
+    if (i % 7 == 0) training.clip = 0;  // no stage waits for the others' gradients
     const sim::Topology topology(p.cluster);
     sim::Estimator estimator(p, topology);
     const sim::Estimate e = estimator.estimate(plan);
-    const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
+    const auto program = program::compile(p.scenario.model, plan, training, p.stack);
     Bytes peak{0};
     for (const auto& c : program.classes) peak = std::max(peak, c.logical_peak);
     EXPECT_EQ(e.peak, peak) << short_name(plan) << " of " << p.scenario.model.name << ", seed " << seed

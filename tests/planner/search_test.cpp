@@ -140,6 +140,22 @@ TEST(Plan, TheAnswerExplainsItself) {
   for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
 }
 
+// GPT-3's smallest model: 125M parameters, 6e-4 at half a million tokens.
+TEST(Plan, LearningRatesAreAdvisedForAdamAlone) {
+  Problem p = small_problem();
+  p.scenario.model = preset_model("gpt2-124m");
+  p.scenario.training = {.global_batch = 244, .sequence = 2048};
+  const auto advice = learning_rate_advice(p);
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_NEAR(advice->learning_rate, 6e-4, 6e-6);
+  EXPECT_EQ(advice->warm_up_steps, 751);  // 375e6 / (244 x 2048), rounded up
+  p.scenario.training.lamb = true;
+  EXPECT_FALSE(learning_rate_advice(p).has_value());
+  p.scenario.training.lamb = false;
+  p.scenario.training.precision = Precision::kSgd;
+  EXPECT_FALSE(learning_rate_advice(p).has_value());
+}
+
 TEST(Plan, TheSmallestClusterIsTheFirstThatFits) {
   Problem p = small_problem();
   p.scenario.model = preset_model("llama-2-70b");
