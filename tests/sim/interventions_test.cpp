@@ -163,21 +163,30 @@ Verdict try_all(const Experiment& base, const std::vector<Intervention>& interve
   return verdict;
 }
 
-// In noise that hides an effect, a simulator without it cannot be told from the right one.
-void expect_caught(const Verdict& v, std::initializer_list<Simulator> caught) {
+// What a simulator does not know it gets wrong every time, and whoever else uses the machine does not disturb
+// every time: three attempts. In noise that hides an effect, a simulator without it cannot be told from the
+// right one.
+void expect_caught(const Experiment& base, const std::vector<Intervention>& interventions,
+                   std::initializer_list<Simulator> caught) {
   constexpr double kQuiet = 0.05;
-  std::printf(
-      "  wrong: %d; without overlap %d, without dependencies %d, without contention %d; noise %.1f %%\n",
-      v.wrong[0], v.wrong[1], v.wrong[2], v.wrong[3], 100 * v.noise);
-  EXPECT_EQ(v.wrong[0], 0);
-  for (const Simulator s : caught) {
-    if (v.wrong[static_cast<std::size_t>(s)] > 0) continue;
-    const char* without = s == Simulator::kWithoutOverlap        ? "overlap"
-                          : s == Simulator::kWithoutDependencies ? "dependencies"
-                                                                 : "contention";
-    if (v.noise > kQuiet) GTEST_SKIP() << "too noisy to tell a simulator without " << without << " apart";
-    ADD_FAILURE() << "a simulator without " << without << " passes";
+  std::string problem;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const Verdict v = try_all(base, interventions);
+    std::printf(
+        "  wrong: %d; without overlap %d, without dependencies %d, without contention %d; noise %.1f %%\n",
+        v.wrong[0], v.wrong[1], v.wrong[2], v.wrong[3], 100 * v.noise);
+    problem = v.wrong[0] > 0 ? "the simulator is wrong" : "";
+    for (const Simulator s : caught) {
+      if (!problem.empty() || v.wrong[static_cast<std::size_t>(s)] > 0) continue;
+      const char* without = s == Simulator::kWithoutOverlap        ? "overlap"
+                            : s == Simulator::kWithoutDependencies ? "dependencies"
+                                                                   : "contention";
+      if (v.noise > kQuiet) GTEST_SKIP() << "too noisy to tell a simulator without " << without << " apart";
+      problem = std::string("a simulator without ") + without + " passes";
+    }
+    if (problem.empty()) return;
   }
+  FAIL() << problem;
 }
 
 Experiment base_experiment(const Plan& plan, std::int64_t batch) {
@@ -198,7 +207,7 @@ TEST(Interventions, OnTwoRanks) {
   all[1].experiment.slow = {{1, 1.3}};
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
-  expect_caught(try_all(base, all), {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
+  expect_caught(base, all, {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
 }
 
 TEST(Interventions, OnFourRanks) {
@@ -215,7 +224,7 @@ TEST(Interventions, OnFourRanks) {
   all[2].experiment.stack.bucket = Bytes{1'600'000};
   all[3].experiment.stack.overlap_grad_reduce = false;
   all[4].experiment.plan.schedule = Schedule::kNaive;
-  expect_caught(try_all(base, all), {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
+  expect_caught(base, all, {Simulator::kWithoutOverlap, Simulator::kWithoutDependencies});
 }
 
 // Parameters are gathered and gradients reduced while activations are: both axes use a rank's one link.
@@ -229,7 +238,7 @@ TEST(Interventions, OnFourRanksWhoseAxesShareLinks) {
   all[1].experiment.link_slower = 0.5;
   for (std::int64_t r = 0; r < 4; ++r) all[2].experiment.slow[r] = 1.3;
   all[3].experiment.stack.overlap_grad_reduce = false;
-  expect_caught(try_all(base, all), {Simulator::kWithoutContention, Simulator::kWithoutDependencies});
+  expect_caught(base, all, {Simulator::kWithoutContention, Simulator::kWithoutDependencies});
 }
 
 }  // namespace
