@@ -11,16 +11,31 @@ cd "$(dirname "$0")/.."
 out="$(realpath -m "${1:-build/gpu-check}")"
 profile="${2:-h100-sxm}"
 mkdir -p "$out"
-# Where packages cannot be had, what is there must do.
-# shellcheck disable=SC2086
-install_missing $packages_build libgtest-dev libboost-context-dev libbenchmark-dev >"$out/install.log" 2>&1 ||
-  echo "packages could not be installed: going on with what is here"
+# What scripts/gpu-packages.sh downloaded, or what a mirror has; where there is neither, what is there must do.
+packages="$PWD/build/gpu-packages"
+if compgen -G "$packages/*.deb" >/dev/null; then
+  for package in "$packages"/*.deb; do dpkg-deb -x "$package" "$packages/root" || exit 1; done
+  libraries="$packages/root/usr/lib/x86_64-linux-gnu"
+  export CMAKE_PREFIX_PATH="$packages/root/usr" \
+    LD_LIBRARY_PATH="$libraries:$libraries/openblas-pthread${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+else
+  # shellcheck disable=SC2086
+  install_missing $packages_build libgtest-dev libboost-context-dev libbenchmark-dev >"$out/install.log" 2>&1 ||
+    echo "packages could not be installed: going on with what is here"
+fi
+# NCCL and cuBLAS may be there as Python wheels alone, as PyTorch installs them.
+for wheel in $(python3 -c 'import nvidia; print(*(f"{p}/{w}" for p in nvidia.__path__ for w in ("nccl", "cu13")))' 2>/dev/null); do
+  [ -d "$wheel" ] || continue
+  export CMAKE_INCLUDE_PATH="${CMAKE_INCLUDE_PATH:+$CMAKE_INCLUDE_PATH:}$wheel/include"
+  export CPLUS_INCLUDE_PATH="${CPLUS_INCLUDE_PATH:+$CPLUS_INCLUDE_PATH:}$wheel/include"
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$wheel/lib"
+done
 worst=0
 summary=""
 stage() {  # NAME SECONDS COMMAND...
   local name="$1" limit="$2" begin=$SECONDS code=0
   shift 2
-  timeout "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
+  timeout "$limit" bash -c '"$@"' stage "$@" >"$out/$name.log" 2>&1 || code=$?
   summary+="$(printf '%-16s %5d s  exit %d' "$name" $((SECONDS - begin)) "$code")"$'\n'
   [ "$code" -eq 0 ] || worst=1
   return "$code"
@@ -37,8 +52,10 @@ configure() {
     -DORRERY_GUI=OFF -DORRERY_BENCH=ON -DORRERY_TESTS=ON
 }
 compile() {
-  cmake --build $build --target orrery orrery_gpu_bench orrery_gpu_kernels_bench gpu_kernels_test gpu_equivalence_test gpu_nccl_test
+  cmake --build $build --target gpu_check
 }
+export build architecture
+export -f configure compile
 if stage configure 30 configure && stage build 200 compile; then
   stage tests 85 ctest --test-dir $build -L gpu --output-on-failure
   if command -v compute-sanitizer >/dev/null; then
