@@ -69,7 +69,7 @@ Time from_seconds(double s) {
 }
 
 Dollars from_dollars(double d) {
-  return Dollars{static_cast<std::int64_t>(std::llround(d * static_cast<double>(kMicroDollars)))};
+  return Dollars{saturating_cast(std::round(d * static_cast<double>(kMicroDollars)))};
 }
 
 namespace {
@@ -155,6 +155,9 @@ std::string format(Bytes b) {
 }
 std::string format(Bandwidth b) {
   return trimmed_number(static_cast<double>(b.value) / 1e9) + " GB/s";
+}
+std::string format(FlopRate f) {
+  return trimmed_number(f.value / 1e12) + " TFLOP/s";
 }
 std::string format(Dollars d) {
   const double v = dollars(d);

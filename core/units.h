@@ -2,7 +2,7 @@
 //
 // Strong types for physical quantities, and unit strings at the edges.
 //
-//   Time       integer picoseconds     one step; overflows after 106 days
+//   Time       integer picoseconds     one step: up to 106 days
 //   Bytes      integer bytes
 //   Bandwidth  integer bytes/second    always per direction (NVLink "600 GB/s" is 300)
 //   Flop       double                  multiply and add are two; exact below 2^53, sums are ordered
@@ -18,32 +18,62 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace orrery {
 
-// A number with a dimension. Sums stay in the dimension, ratios leave it.
+// Integers that do not wrap: a result that does not fit is the nearest number that does.
+constexpr std::int64_t saturated(bool negative) {
+  return negative ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
+constexpr std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? saturated(b < 0) : sum;
+}
+constexpr std::int64_t saturating_subtract(std::int64_t a, std::int64_t b) {
+  std::int64_t difference = 0;
+  return __builtin_sub_overflow(a, b, &difference) ? saturated(b > 0) : difference;
+}
+constexpr std::int64_t saturating_multiply(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? saturated((a < 0) != (b < 0)) : product;
+}
+constexpr double saturating_add(double a, double b) {
+  return a + b;
+}
+constexpr double saturating_subtract(double a, double b) {
+  return a - b;
+}
+constexpr double saturating_multiply(double a, double b) {
+  return a * b;
+}
+// A double rounded towards zero; NaN is 0.
+constexpr std::int64_t saturating_cast(double v) {
+  constexpr double kLimit = 9223372036854775808.0;
+  if (v >= kLimit || v < -kLimit) return saturated(v < 0);
+  return v == v ? static_cast<std::int64_t>(v) : 0;
+}
+
+// A number with a dimension. Sums stay in the dimension and saturate, ratios leave it.
 template <class Tag, class Representation>
 struct Quantity {
   using Rep = Representation;
   Rep value{};
 
   friend constexpr auto operator<=>(Quantity, Quantity) = default;
-  constexpr Quantity& operator+=(Quantity o) {
-    value += o.value;
-    return *this;
+  constexpr Quantity& operator+=(Quantity o) { return *this = *this + o; }
+  constexpr Quantity& operator-=(Quantity o) { return *this = *this - o; }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) { return {saturating_add(a.value, b.value)}; }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) {
+    return {saturating_subtract(a.value, b.value)};
   }
-  constexpr Quantity& operator-=(Quantity o) {
-    value -= o.value;
-    return *this;
-  }
-  friend constexpr Quantity operator+(Quantity a, Quantity b) { return {a.value + b.value}; }
-  friend constexpr Quantity operator-(Quantity a, Quantity b) { return {a.value - b.value}; }
-  friend constexpr Quantity operator*(Quantity a, Rep k) { return {a.value * k}; }
-  friend constexpr Quantity operator*(Rep k, Quantity a) { return {a.value * k}; }
+  friend constexpr Quantity operator*(Quantity a, Rep k) { return {saturating_multiply(a.value, k)}; }
+  friend constexpr Quantity operator*(Rep k, Quantity a) { return a * k; }
   friend constexpr Quantity operator/(Quantity a, Rep k) { return {a.value / k}; }
   friend constexpr double ratio(Quantity a, Quantity b) {
     return static_cast<double>(a.value) / static_cast<double>(b.value);
@@ -58,6 +88,8 @@ using FlopRate = Quantity<struct FlopRateTag, double>;
 using Dollars = Quantity<struct DollarsTag, std::int64_t>;
 
 inline constexpr std::int64_t kPicosecondsPerSecond = 1'000'000'000'000;
+// 53 days, the most that a predicted step may take: the sum of two such times does not saturate.
+inline constexpr Time kLongestStep{std::int64_t{1} << 62};
 inline constexpr std::int64_t kMicroDollars = 1'000'000;
 inline constexpr double kGiB = 1073741824.0;
 
@@ -69,9 +101,10 @@ constexpr double dollars(Dollars d) {
 }
 // Rounds to the nearest picosecond; saturates at the largest Time. A NaN or negative becomes zero.
 Time from_seconds(double s);
-Dollars from_dollars(double d);
+Dollars from_dollars(double d);  // saturates; NaN becomes zero
 
-// a b / c rounded down, with a product of 128 bits; the largest number when it does not fit. None is negative.
+// a b / c rounded down, with a product of 128 bits; the largest number when it does not fit. None is
+// negative.
 std::int64_t mul_div(std::int64_t a, std::int64_t b, std::int64_t c);
 std::int64_t mul_div_up(std::int64_t a, std::int64_t b, std::int64_t c);  // rounded up
 
@@ -95,6 +128,7 @@ std::string to_text(Dollars d);
 std::string format(Time t);
 std::string format(Bytes b);
 std::string format(Bandwidth b);
+std::string format(FlopRate f);
 std::string format(Dollars d);
 
 }  // namespace orrery

@@ -83,9 +83,15 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                     const EvaluateOptions& options) {
   const Scenario& s = problem.scenario;
+  const auto during = [&](const char* phase) -> std::function<void(double)> {
+    if (!options.progress) return {};
+    options.progress(phase, 0);
+    return [phase, &options](double share) { options.progress(phase, share); };
+  };
   Evaluation out;
+  during("compiling");
   out.program = program::compile(s.model, plan, s.training, problem.stack);
-  if (const auto problems = program::check(out.program); !problems.empty()) {
+  if (const auto problems = program::check(out.program, 20, during("checking")); !problems.empty()) {
     throw Error(fmt::format("the compiled program is not sound: {}", fmt::join(problems, "; ")));
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
@@ -93,7 +99,9 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   const sim::Layout layout = sim::place(topology, out.program, cost, options.place);
   out.fold = layout.fold;
   if (options.record) require_recordable(out.program, layout);
-  out.simulation = sim::simulate(out.program, layout, cost.engine_options(options.record));
+  sim::EngineOptions engine = cost.engine_options(options.record);
+  engine.progress = during("simulating");
+  out.simulation = sim::simulate(out.program, layout, engine);
   if (options.record) {
     sim::label(out.program, cost, out.simulation.timeline);
     out.simulation.timeline.node_ranks = problem.cluster.devices_per_node;

@@ -4,6 +4,8 @@
 // the numbers people ask for.
 #pragma once
 
+#include <functional>
+
 #include "core/plan_file.h"
 #include "sim/place.h"
 
@@ -19,6 +21,8 @@ struct Evaluation {
 struct EvaluateOptions {
   bool record = false;  // keep the timeline
   sim::PlaceOptions place{.most_places = 8};
+  // Told what is being done, and how much of it is.
+  std::function<void(const char* phase, double share)> progress;
 };
 
 // Throws Error if the compiled program is not sound.

@@ -146,8 +146,8 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
         for (const std::int64_t v : vpps) {
           p.vpp = v;
           const std::int64_t chunks = pp * v;
-          const bool possible =
-              chunks <= m.layers && program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
+          const bool possible = chunks <= m.layers && m.layers * p.micro_batches <= program::kMostLayerRuns &&
+                                program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
           for (const bool light : {false, true}) {
             if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
             // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.

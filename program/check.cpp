@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "program/passes.h"
 
@@ -15,12 +16,43 @@ struct Place {
   std::int32_t step = 0, op = 0;
 };
 
-// One rank class with its ops laid out by stream.
-struct Lanes {
-  const RankClass* rank = nullptr;
-  std::array<std::vector<Place>, kStreamCount> places;
-  std::array<std::size_t, kStreamCount> cursor{};
-  std::vector<Counts> base;  // ops of each stream before each step
+// Where a stream of a rank is in its ops.
+struct Position {
+  std::int32_t step = 0, index = 0;  // of the stream's ops in the step
+  std::int64_t done = 0;
+};
+
+// One rank class and how far each of its streams is. Nothing is kept for each op that a step runs.
+class Lanes {
+ public:
+  explicit Lanes(const RankClass& of) : rank(&of) {
+    for (const Segment& s : of.segments) {
+      auto& lists = ops_.emplace_back();
+      for (std::size_t o = 0; o < s.ops.size(); ++o)
+        lists[s.ops[o].stream].push_back(static_cast<std::int32_t>(o));
+    }
+    Counts count{};
+    for (const Step& step : of.steps) {
+      base.push_back(count);
+      for (std::size_t q = 0; q < kStreamCount; ++q)
+        count[q] += static_cast<std::int64_t>(list(step, q).size());
+    }
+  }
+
+  // What the stream runs next from a position on, which moves there; nothing when it has run all.
+  std::optional<Place> next(std::size_t stream, Position& at) const {
+    for (; at.step < static_cast<std::int32_t>(rank->steps.size()); ++at.step, at.index = 0) {
+      const auto& here = list(rank->steps[static_cast<std::size_t>(at.step)], stream);
+      if (at.index < static_cast<std::int32_t>(here.size()))
+        return Place{at.step, here[static_cast<std::size_t>(at.index)]};
+    }
+    return std::nullopt;
+  }
+  std::optional<Place> head(std::size_t stream) { return next(stream, cursor[stream]); }
+  static void pass(Position& at) {
+    ++at.index;
+    ++at.done;
+  }
 
   const Op& op(Place p) const {
     const auto segment = rank->steps[static_cast<std::size_t>(p.step)].segment;
@@ -29,35 +61,33 @@ struct Lanes {
   std::string text(Place p) const {
     return describe_op(*rank, rank->steps[static_cast<std::size_t>(p.step)], op(p));
   }
-};
 
-Lanes lay_out(const RankClass& rank) {
-  Lanes lanes;
-  lanes.rank = &rank;
-  Counts count{};
-  for (std::size_t i = 0; i < rank.steps.size(); ++i) {
-    lanes.base.push_back(count);
-    const Segment& s = rank.segments[static_cast<std::size_t>(rank.steps[i].segment)];
-    for (std::size_t o = 0; o < s.ops.size(); ++o) {
-      lanes.places[s.ops[o].stream].push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(o)});
-      ++count[s.ops[o].stream];
-    }
+  const RankClass* rank;
+  std::array<Position, kStreamCount> cursor{};
+  std::vector<Counts> base;  // ops of each stream before each step
+
+ private:
+  const std::vector<std::int32_t>& list(const Step& step, std::size_t stream) const {
+    return ops_[static_cast<std::size_t>(step.segment)][stream];
   }
-  return lanes;
-}
+  std::vector<std::array<std::vector<std::int32_t>, kStreamCount>> ops_;  // by segment and stream
+};
 
 class Checker {
  public:
   Checker(const Program& program, std::size_t most) : program_(program), most_(most) {
-    for (const RankClass& c : program.classes) lanes_.push_back(lay_out(c));
+    for (const RankClass& c : program.classes) lanes_.emplace_back(c);
   }
 
-  std::vector<std::string> run() {
+  std::vector<std::string> run(const std::function<void(double)>& progress) {
     check_groups();
     check_channels();
     for (const RankClass& c : program_.classes) {
       check_lifetimes(c);
       check_order(c);
+      if (progress)
+        progress(static_cast<double>(&c - program_.classes.data() + 1) /
+                 static_cast<double>(program_.classes.size()));
     }
     if (problems_.empty()) check_progress();
     return std::move(problems_);
@@ -94,14 +124,16 @@ class Checker {
     for (std::size_t l = 0; l < lanes_.size(); ++l) {
       for (const auto& [stream, is_send] :
            {std::pair{kSend, true}, {kGradSend, true}, {kRecv, false}, {kGradRecv, false}}) {
-        for (const Place p : lanes_[l].places[stream]) {
-          const std::int64_t peer = stage_of_chunk(program_.plan, lanes_[l].op(p).peer_chunk);
+        Position at;
+        while (const auto p = lanes_[l].next(stream, at)) {
+          const std::int64_t peer = stage_of_chunk(program_.plan, lanes_[l].op(*p).peer_chunk);
           const bool forward = stream == kSend || stream == kRecv;
           const auto here = static_cast<std::int64_t>(l);
           if (is_send)
-            sent[{here, peer, forward}].push_back({l, p});
+            sent[{here, peer, forward}].push_back({l, *p});
           else
-            received[{peer, here, forward}].push_back({l, p});
+            received[{peer, here, forward}].push_back({l, *p});
+          Lanes::pass(at);
         }
       }
     }
@@ -229,13 +261,12 @@ class Checker {
     const Op& op = l.op(p);
     const Step& step = l.rank->steps[static_cast<std::size_t>(p.step)];
     for (std::size_t q = 0; q < kStreamCount; ++q) {
-      if (op.after[q] > 0 &&
-          static_cast<std::int64_t>(l.cursor[q]) < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q])
+      if (op.after[q] > 0 && l.cursor[q].done < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q])
         return false;
     }
     for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
       const ExternalWait& wait = l.rank->waits[static_cast<std::size_t>(w)];
-      if (wait.op == p.op && static_cast<std::int64_t>(l.cursor[wait.stream]) < wait.count) return false;
+      if (wait.op == p.op && l.cursor[wait.stream].done < wait.count) return false;
     }
     return true;
   }
@@ -250,32 +281,29 @@ class Checker {
         }
       }
     }
-    for (const Lanes& l : lanes_) {
+    for (Lanes& l : lanes_) {
       for (std::size_t s = 0; s < kStreamCount; ++s) {
-        if (l.cursor[s] < l.places[s].size()) report("never runs: {}", l.text(l.places[s][l.cursor[s]]));
+        if (const auto p = l.head(s)) report("never runs: {}", l.text(*p));
       }
     }
   }
 
   bool advance(std::size_t lane, std::size_t stream) {
     Lanes& l = lanes_[lane];
-    if (l.cursor[stream] >= l.places[stream].size()) return false;
-    const Place p = l.places[stream][l.cursor[stream]];
-    if (!satisfied(l, p)) return false;
-    const Op& op = l.op(p);
-    if (op.kind != OpKind::kSend && op.kind != OpKind::kRecv) {
-      ++l.cursor[stream];
-      return true;
-    }
+    const auto p = l.head(stream);
+    if (!p || !satisfied(l, *p)) return false;
+    const Op& op = l.op(*p);
     if (op.kind == OpKind::kRecv) return false;  // the sender moves both
-    Lanes& peer = lanes_[static_cast<std::size_t>(stage_of_chunk(program_.plan, op.peer_chunk))];
-    const std::size_t there = stream == kSend ? kRecv : kGradRecv;
-    if (peer.cursor[there] >= peer.places[there].size()) return false;
-    const Place q = peer.places[there][peer.cursor[there]];
-    const auto from = stage_of_chunk(program_.plan, peer.op(q).peer_chunk);
-    if (from != static_cast<std::int64_t>(lane) || !satisfied(peer, q)) return false;
-    ++l.cursor[stream];
-    ++peer.cursor[there];
+    if (op.kind == OpKind::kSend) {
+      Lanes& peer = lanes_[static_cast<std::size_t>(stage_of_chunk(program_.plan, op.peer_chunk))];
+      const std::size_t there = stream == kSend ? kRecv : kGradRecv;
+      const auto q = peer.head(there);
+      if (!q) return false;
+      const auto from = stage_of_chunk(program_.plan, peer.op(*q).peer_chunk);
+      if (from != static_cast<std::int64_t>(lane) || !satisfied(peer, *q)) return false;
+      Lanes::pass(peer.cursor[there]);
+    }
+    Lanes::pass(l.cursor[stream]);
     return true;
   }
 
@@ -287,8 +315,9 @@ class Checker {
 
 }  // namespace
 
-std::vector<std::string> check(const Program& program, std::size_t most) {
-  return Checker(program, most).run();
+std::vector<std::string> check(const Program& program, std::size_t most,
+                               const std::function<void(double)>& progress) {
+  return Checker(program, most).run(progress);
 }
 
 }  // namespace orrery::program

@@ -9,6 +9,7 @@
 // Each problem names the offending ops.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@
 
 namespace orrery::program {
 
-// Empty when the program is sound; at most `most` problems otherwise.
-std::vector<std::string> check(const Program& program, std::size_t most = 20);
+// Empty when the program is sound; at most `most` problems otherwise. `progress` is told the share of classes
+// that are done.
+std::vector<std::string> check(const Program& program, std::size_t most = 20,
+                               const std::function<void(double)>& progress = {});
 
 }  // namespace orrery::program

@@ -52,6 +52,12 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
     at.child("schedule").fail(problem);
   }
+  if (m.layers * p.micro_batches > kMostLayerRuns) {
+    at.child("micro_batches")
+        .fail(
+            fmt::format("{} micro-batches of {} layers are more than are walked", p.micro_batches, m.layers),
+            fmt::format("allowed: {} micro-batches", kMostLayerRuns / m.layers));
+  }
   if (p.global_batch() != t.global_batch) {
     const std::int64_t step = p.micro_batch * p.dp;
     const std::int64_t below = t.global_batch / step * step;

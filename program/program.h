@@ -257,8 +257,12 @@ struct Program {
 // Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
 bool takes_fp8(const Model& model, std::int64_t tp, std::int64_t tokens);
 
+// Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five to
+// thirteen million for the engine; runs of published size have half a million layers.
+inline constexpr std::int64_t kMostLayerRuns = 1 << 24;
+
 // Throws InputError (with `at` for its place) when the plan does not fit the model: degrees that do
-// not divide, more stages than layers, a schedule that needs another vpp.
+// not divide, more stages than layers, a schedule that needs another vpp, more work than is walked.
 void check_plan(const Model& model, const Plan& plan, const Training& training, const Cursor& at);
 
 // The program of one training step. Precondition: check_plan passes. The estimate compiles many small ones

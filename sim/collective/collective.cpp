@@ -72,7 +72,7 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
   const auto chosen = [&]() -> CollectiveCost {
     const double rate = std::min(ring_bandwidth, rounds * (n - 1) / n * bytes / best.transfer);
     return {from_seconds(best.latency + best.transfer),
-            {from_seconds(best.latency), Bandwidth{static_cast<std::int64_t>(rate)}},
+            {from_seconds(best.latency), Bandwidth{saturating_cast(rate)}},
             best.algorithm,
             best.low_latency};
   };
@@ -131,8 +131,7 @@ CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const Gro
   out.time = from_seconds(seconds(out.time) * correction);
   out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
   out.wire.rate =
-      std::min(group.ring,
-               Bandwidth{static_cast<std::int64_t>(static_cast<double>(out.wire.rate.value) / correction)});
+      std::min(group.ring, Bandwidth{saturating_cast(static_cast<double>(out.wire.rate.value) / correction)});
   return out;
 }
 

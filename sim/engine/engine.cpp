@@ -82,7 +82,13 @@ class Engine {
         rates_(layout.shares),
         lost_(layout.links.size()),
         stage_ranks_(p.classes.size()) {
-    for (const RankClass& c : p.classes) walks_.push_back(walk_of(c, o));
+    std::vector<std::int64_t> ops;  // of a place, by stage
+    for (const RankClass& c : p.classes) {
+      walks_.push_back(walk_of(c, o));
+      ops.push_back(0);
+      for (const program::Step& step : c.steps)
+        ops.back() += std::ssize(c.segments[static_cast<std::size_t>(step.segment)].ops);
+    }
     sites_.resize(layout.places.size());
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       const Place& at = layout.places[i];
@@ -91,6 +97,7 @@ class Engine {
       sites_[i].report.ranks = at.ranks;
       sites_[i].report.first_rank = at.first_rank;
       stage_ranks_[static_cast<std::size_t>(at.stage)] += at.ranks;
+      all_ops_ += ops[static_cast<std::size_t>(at.stage)];
     }
     leads_.resize(layout.shares.activities(), -1);
     for (std::size_t m = 0; m < layout.meetings.size(); ++m) {
@@ -184,11 +191,11 @@ class Engine {
     Site& p = site(c);
     Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
     if (lane.op == nullptr || lane.running || lane.posted || blocked(p, lane, stream)) return;
-    const std::int64_t issue = p.walk->issued[static_cast<std::size_t>(lane.step)] +
-                               options_.host_segment.value + options_.host_op.value * (lane.op_index + 1);
-    if (issue > now_) {
+    const Time issue = p.walk->issued[static_cast<std::size_t>(lane.step)] + options_.host_segment +
+                       options_.host_op * (lane.op_index + 1);
+    if (issue.value > now_) {
       lane.blocked_on = kHost;
-      push(issue, c, stream);
+      push(later(issue.value - now_), c, stream);
       return;
     }
     lane.ready = lane.start = now_;
@@ -203,8 +210,8 @@ class Engine {
   }
 
   std::int64_t later(std::int64_t duration) const {
-    if (duration > std::numeric_limits<std::int64_t>::max() - now_)
-      throw Error("the step takes longer than 106 days, the most that is counted");
+    if (duration > kLongestStep.value - now_)
+      throw Error("the step takes longer than 53 days, the most that is counted");
     return now_ + duration;
   }
 
@@ -421,7 +428,9 @@ class Engine {
     lane.blocked_on = -1;
     ++lane.done;
     ++lane.position;
-    ++ops_;
+    constexpr std::int64_t kTold = 1 << 16;
+    if (++ops_ % kTold == 0 && options_.progress)
+      options_.progress(static_cast<double>(ops_) / static_cast<double>(all_ops_));
     end_ = std::max(end_, now_);
     find_head(c, stream);
   }
@@ -487,7 +496,7 @@ class Engine {
   std::vector<std::int32_t> arrived_;  // by meeting
   Events<Event> events_;
   Recorder recorder_;
-  std::int64_t now_ = 0, end_ = 0, ops_ = 0;
+  std::int64_t now_ = 0, end_ = 0, ops_ = 0, all_ops_ = 0;
 
   std::vector<Meeting::End> unsettled_;  // lanes
   Rates rates_;

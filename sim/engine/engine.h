@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "core/timeline.h"
@@ -23,11 +24,12 @@
 namespace orrery::sim {
 
 struct EngineOptions {
-  double compute_slowdown = 1.0;        // of compute while a collective runs on the device
-  double communication_slowdown = 1.0;  // of a collective while compute runs
-  Time host_op{0};                      // host time to issue one op (eager launch)
-  Time host_segment{0};                 // host time to issue a segment (graph launch)
-  bool record = true;                   // keep slices
+  double compute_slowdown = 1.0;         // of compute while a collective runs on the device
+  double communication_slowdown = 1.0;   // of a collective while compute runs
+  Time host_op{0};                       // host time to issue one op (eager launch)
+  Time host_segment{0};                  // host time to issue a segment (graph launch)
+  bool record = true;                    // keep slices
+  std::function<void(double)> progress;  // told the share of ops that are done, now and then
 };
 
 // Where the compute stream of a place's ranks spent the step. The parts add up to the step exactly.
@@ -57,7 +59,8 @@ struct SimulationResult {
   Timeline timeline;
 };
 
-// Throws Error naming the ops at the heads of their lanes if the program cannot finish.
+// Throws Error naming the ops at the heads of their lanes if the program cannot finish, and when the step
+// takes longer than kLongestStep.
 SimulationResult simulate(const program::Program& program, const Layout& layout,
                           const EngineOptions& options);
 // A place for each stage, and no links.

@@ -16,16 +16,16 @@ namespace {
 // The host issues ahead of the device; it limits a chunk when issuing all its work takes longer than
 // running it.
 void slow_to_host(ChunkCost& cost) {
-  std::int64_t host = 0, device = 0;
+  Time host, device;
   for (const WorkCost& w : cost) {
-    host += w.host;
-    device += w.time;
+    host += Time{w.host};
+    device += Time{w.time};
   }
-  if (host <= device || device == 0) return;
-  const double slower = static_cast<double>(host) / static_cast<double>(device);
+  if (host <= device || device == Time{0}) return;
+  const double slower = ratio(host, device);
   for (WorkCost& w : cost) {
-    w.time = static_cast<std::int64_t>(static_cast<double>(w.time) * slower);
-    w.latency = static_cast<std::int64_t>(static_cast<double>(w.latency) * slower);
+    w.time = saturating_cast(static_cast<double>(w.time) * slower);
+    w.latency = saturating_cast(static_cast<double>(w.latency) * slower);
   }
 }
 
@@ -139,13 +139,13 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
           timed[work][q].push_back({op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
       }
       WorkCost& w = priced.costs[c][work];
-      w.host = options.host_segment.value + options.host_op.value * s.issued;
+      w.host = (options.host_segment + options.host_op * s.issued).value;
       w.peak = s.peak.at(n);
       w.late = s.late.at(n);
       w.net = s.net.at(n);
     }
     const auto *f = &timed[kChunkForward], *b = &timed[kChunkBackward], *weight = &timed[kChunkWeight];
-    const auto round = [](double time) { return static_cast<std::int64_t>(time + 0.5); };
+    const auto round = [](double time) { return saturating_cast(time + 0.5); };
     const auto lone = [&](const TimedSegment& segment, WorkCost& of) {
       const Lanes run = run_segments({&segment}, options);
       of.time = of.latency = round(run.ends[0] - run.begin);
@@ -187,9 +187,12 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
     const ChunkCost& a = price_sample(l, alone, small)[index];
     const ChunkCost& b = price_sample(l, alone, small + period)[index];
     for (std::size_t w = 0; w < a.size(); ++w) {
-      out[w].time = a[w].time + more * (b[w].time - a[w].time);
-      out[w].latency = a[w].latency + more * (b[w].latency - a[w].latency);
-      out[w].host = a[w].host + more * (b[w].host - a[w].host);
+      const auto extend = [more](std::int64_t from, std::int64_t to) {
+        return (Time{from} + (Time{to} - Time{from}) * more).value;
+      };
+      out[w].time = extend(a[w].time, b[w].time);
+      out[w].latency = extend(a[w].latency, b[w].latency);
+      out[w].host = extend(a[w].host, b[w].host);
       const std::int64_t kept = more * (b[w].net - a[w].net);
       out[w].peak = std::max(a[w].peak, a[w].late + kept);
       out[w].net = a[w].net + kept;

@@ -54,8 +54,13 @@ const GroupLinks& Estimator::pairs(const Plan& plan) {
   return found->second;
 }
 
+// Of ops at the end of a step, which are a few for each layer: a time of which so many do not wrap.
+std::int64_t Estimator::limited(Time t) const {
+  return std::min(t.value, kLongestStep.value / (16 * (problem_.scenario.model.layers + 8)));
+}
+
 std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupLinks& links) const {
-  return collectives_.cost(program::collective_of(kind), Bytes{bytes}, links).time.value;
+  return limited(collectives_.cost(program::collective_of(kind), Bytes{bytes}, links).time);
 }
 
 std::int64_t Estimator::elementwise(std::int64_t bytes) const {
@@ -63,7 +68,7 @@ std::int64_t Estimator::elementwise(std::int64_t bytes) const {
   op.kind = OpKind::kOptimizer;
   op.traffic =
       Bytes{static_cast<std::int64_t>(static_cast<double>(bytes) * problem_.stack.elementwise_passes)};
-  return compute_time(problem_.device, problem_.scenario.training.math, 2, op).value;
+  return limited(compute_time(problem_.device, problem_.scenario.training.math, 2, op));
 }
 
 // --- what the plan is made of ----------------------------------------------------------------------
@@ -127,6 +132,7 @@ void Estimator::select(const Plan& plan) {
   }
   selected_ = plan;
   times_ = nullptr;
+  if (std::exchange(too_long_, false)) costs_.transfer = 0;
   key_ = ChunkCosts::key(plan);
   if (plan.pp > 1 && costs_.transfer == 0) {
     costs_.transfer =
@@ -141,6 +147,33 @@ void Estimator::select(const Plan& plan) {
   }
   costs_.chunks.clear();
   for (const std::size_t kind : places_) costs_.chunks.push_back(kinds_[kind].cost);
+  limit_work(plan);
+}
+
+// All work of a replica, one after the other, takes at least as long as any path through it.
+void Estimator::limit_work(const Plan& plan) {
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  const auto longest = [](const WorkCost& w) { return std::max({w.time, w.row, w.latency}); };
+  const auto pieces = static_cast<double>(plan.pp * plan.vpp);
+  double work = 4 * pieces * static_cast<double>(costs_.transfer);
+  for (std::size_t i = 0; i < costs_.chunks.size(); ++i) {
+    for (const WorkCost& w : *costs_.chunks[i])
+      work += static_cast<double>(longest(w)) * static_cast<double>(costs_.runs[i / v].count);
+  }
+  const auto m = static_cast<double>(plan.micro_batches), most = static_cast<double>(kLongestStep.value);
+  too_long_ = work * m > most / 2;
+  if (!too_long_) return;
+  const auto cap = static_cast<std::int64_t>(most / (32 * pieces * m));
+  limited_.clear();
+  for (const ChunkCost* c : costs_.chunks) limited_.push_back(*c);
+  for (std::size_t i = 0; i < limited_.size(); ++i) {
+    for (WorkCost& w : limited_[i]) {
+      for (std::int64_t* t : {&w.time, &w.row, &w.latency}) *t = std::min(*t, cap);
+    }
+    costs_.chunks[i] = &limited_[i];
+  }
+  for (ChunkKind& kind : kinds_) kind.layers_only = std::min(kind.layers_only, cap);
+  costs_.transfer = std::min(costs_.transfer, cap);
 }
 
 const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements) {
@@ -244,8 +277,8 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   if (plan.pp > 1) {
     const program::BlockElements elements(problem_.scenario.model, plan.tp);
     const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
-    p.tie_transfer = transfer_cost(Bytes{shard * bytes_.gradient}, pairs(plan), problem_.cluster).value;
-    p.norm_hop = transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster).value;
+    p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, pairs(plan), problem_.cluster));
+    p.norm_hop = limited(transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster));
   }
   p.norm_finish = elementwise(program::kNormBinBytes);
   p.norm_sum = sum_over_parts(plan, program::kNormBinBytes);
@@ -429,7 +462,10 @@ Estimate Estimator::estimate(const Plan& plan) {
     for (const UnitCost& u : p.runs[r].units) start += u.trust;
     out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum)});
   }
-  if (uneven_ && plan.schedule == Schedule::kInterleaved) out.step = engine_step(plan);
+  if (too_long_)
+    out.step = kLongestStep;
+  else if (uneven_ && plan.schedule == Schedule::kInterleaved)
+    out.step = engine_step(plan);
   return out;
 }
 

@@ -81,6 +81,8 @@ class Estimator {
 
   void select(const Plan& plan);
   void split_stages(const Plan& plan);
+  void limit_work(const Plan& plan);
+  std::int64_t limited(Time t) const;
   const Pieces& pieces(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
   const UnitCost& unit_cost(const Plan& plan, std::int64_t elements);
@@ -118,6 +120,8 @@ class Estimator {
   std::size_t pieces_in_use_ = 0;
   ChunkKey key_;
   PipelineCosts costs_;
+  bool too_long_ = false;           // the plan's step is not counted; its costs are cut, so that no sum wraps
+  std::vector<ChunkCost> limited_;  // then
   const PipelineTimes* times_ = nullptr;  // null until asked for
   std::vector<program::UnitSize> unit_sizes_;
   std::vector<std::pair<std::int64_t, UnitCost>> unit_costs_;

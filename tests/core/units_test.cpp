@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -43,6 +44,44 @@ TEST(Units, TransferTimeRoundsUpAndNeverOverflows) {
   EXPECT_EQ(transfer_time(Bytes{0}, Bandwidth{1}).value, 0);
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(transfer_time(Bytes{kMost}, Bandwidth{1}).value, kMost);
+}
+
+// Sums, differences and products are what exact arithmetic gives, or the nearest number that there is.
+TEST(Units, ArithmeticSaturates) {
+  constexpr unsigned kSeed = 5;
+  std::mt19937_64 random(kSeed);
+  __extension__ using Wide = __int128;
+  constexpr Wide kLeast = std::numeric_limits<std::int64_t>::min(),
+                 kMost = std::numeric_limits<std::int64_t>::max();
+  const auto nearest = [&](Wide exact) {
+    return static_cast<std::int64_t>(std::clamp(exact, kLeast, kMost));
+  };
+  for (int i = 0; i < 20'000; ++i) {
+    // Of any magnitude, and often at an end.
+    const auto any = [&] {
+      const auto v = static_cast<std::int64_t>(random() >> (random() % 64));
+      return random() % 8 == 0 ? (random() % 2 == 0 ? INT64_MAX : INT64_MIN) : random() % 2 == 0 ? v : -v;
+    };
+    const std::int64_t a = any(), b = any();
+    EXPECT_EQ((Time{a} + Time{b}).value, nearest(Wide{a} + b)) << a << " + " << b << ", seed " << kSeed;
+    EXPECT_EQ((Time{a} - Time{b}).value, nearest(Wide{a} - b)) << a << " - " << b << ", seed " << kSeed;
+    EXPECT_EQ((Bytes{a} * b).value, nearest(Wide{a} * b)) << a << " * " << b << ", seed " << kSeed;
+    Bytes sum{a};
+    sum += Bytes{b};
+    EXPECT_EQ(sum, Bytes{a} + Bytes{b});
+  }
+}
+
+TEST(Units, DoublesBecomeTheNearestInteger) {
+  EXPECT_EQ(saturating_cast(2.9), 2);
+  EXPECT_EQ(saturating_cast(-2.9), -2);
+  EXPECT_EQ(saturating_cast(1e300), INT64_MAX);
+  EXPECT_EQ(saturating_cast(9223372036854775808.0), INT64_MAX);
+  EXPECT_EQ(saturating_cast(9223372036854774784.0), 9223372036854774784);
+  EXPECT_EQ(saturating_cast(-1e300), INT64_MIN);
+  EXPECT_EQ(saturating_cast(std::numeric_limits<double>::quiet_NaN()), 0);
+  EXPECT_EQ(from_dollars(1e300).value, INT64_MAX);
+  EXPECT_EQ(from_seconds(1e300).value, INT64_MAX);
 }
 
 }  // namespace

@@ -187,11 +187,23 @@ TEST(Events, ComeInTheOrderOfTime) {
 }
 
 TEST(Engine, AStepThatCannotBeCountedIsAnError) {
-  constexpr std::int64_t kHalf = std::numeric_limits<std::int64_t>::max() / 2;
+  constexpr std::int64_t kHalf = kLongestStep.value / 2;
   const Program p =
       single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
-  EXPECT_EQ(simulate(p, times({kHalf, kHalf, 1}), {}).step.value, 2 * kHalf + 1);
-  EXPECT_THROW(simulate(p, times({kHalf, kHalf, 2}), {}), Error);
+  EXPECT_EQ(simulate(p, times({kHalf, kHalf - 1, 1}), {}).step, kLongestStep);
+  EXPECT_THROW(simulate(p, times({kHalf, kHalf, 1}), {}), Error);
+  EXPECT_THROW(simulate(p, times({std::numeric_limits<std::int64_t>::max(), 0, 0}), {}), Error);
+  // 2^63 ps to issue three ops.
+  EXPECT_THROW(simulate(p, times({1, 1, 1}), {.host_op = kLongestStep}), Error);
+}
+
+TEST(Engine, ProgressEndsWithAllOps) {
+  std::vector<Op> ops(1 << 17, op("a", program::kCompute));
+  std::vector<double> told;
+  EngineOptions options;
+  options.progress = [&](double share) { told.push_back(share); };
+  simulate(single(ops), times(std::vector<std::int64_t>(ops.size(), 1)), options);
+  EXPECT_EQ(told, (std::vector{0.5, 1.0}));  // every 2^16 ops
 }
 
 Program pipelined(std::int64_t p, std::int64_t m, Schedule s) {
