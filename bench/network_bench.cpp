@@ -152,7 +152,7 @@ void GptTrace1024(benchmark::State& state) {
       "training": {"global_batch": 128, "sequence": 4096, "precision": "mixed", "math": "bf16"},
       "plan": {"tp": 8, "pp": 1, "dp": 128, "micro_batch": 1, "micro_batches": 1, "recompute": "full"}})",
                                    "trace");
-  step(state, resolve(read_scenario(scenario, {"trace", ""}), "trace", DataFolders()), 141);
+  step(state, resolve(read_scenario(scenario, {"trace", ""}), {"trace", ""}, DataFolders()), 141);
 }
 BENCHMARK(GptTrace1024)->Unit(benchmark::kMillisecond);
 

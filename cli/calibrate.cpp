@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "core/text.h"
 #include "planner/evaluate.h"
 
 namespace orrery::cli {
@@ -30,7 +31,7 @@ template <class T>
 void save(const std::string& file, const char* schema, const T& value) {
   Json json = {{"schema", schema}};
   json.update(write_fields(value));
-  save_text(file, json.dump(2) + "\n");
+  save_json(file, json);
 }
 
 std::deque<Run> read_runs(const App& app, const Options& o) {
@@ -150,8 +151,8 @@ void execute(App& app, const Options& o) {
                format(from_seconds(steps[i].predicted)), format(from_seconds(steps[i].measured)),
                100 * (steps[i].predicted / steps[i].measured - 1));
   }
-  fmt::print("device profile: {}\n", o.device);
-  if (!o.cluster.empty()) fmt::print("cluster: {}\n", o.cluster);
+  fmt::print("device profile: {}\n", printable(o.device));
+  if (!o.cluster.empty()) fmt::print("cluster: {}\n", printable(o.cluster));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
+#include "core/text.h"
 #include "sim/collective/collective.h"
 #include "sim/collective/on_network.h"
 
@@ -48,18 +50,23 @@ program::Algorithm played(sim::CollectiveAlgorithm chosen) {
 
 void execute(const App& app, const Asked& o) {
   const Cursor at{"command line", ""};
-  Cluster c = load_cluster(o.topology, {}, Cursor{"command line", "/topology"}, app.data);
-  if (o.nodes > 0) c.nodes = o.nodes;
+  Cluster c = load_cluster(o.topology, {}, at.child("topology"), app.data);
+  if (o.nodes > 0) {
+    c.nodes = o.nodes;
+    c.sized = at.child("nodes");
+  }
   const auto kind = named<CollectiveKind>(o.collective, "/collective");
   const auto bytes = parse_bytes(o.bytes);
-  if (!bytes || bytes->value <= 0)
-    at.child("bytes").fail(shown(Json(o.bytes)) + " is not a size", "allowed: text like \"64 MiB\"");
+  if (!bytes || bytes->value <= 0 || static_cast<double>(bytes->value) > limits::kLargestMessage)
+    at.child("bytes").fail(shown(Json(o.bytes)) + " is not a size",
+                           "allowed: text like \"64 MiB\", up to 1000 TB");
   const std::int64_t most = (c.devices() + o.stride - 1) / o.stride;
   const std::int64_t ranks = o.ranks > 0 ? o.ranks : most;
   if (ranks > most || ranks < 2)
     at.child("ranks").fail(fmt::format("{} ranks {} apart", ranks, o.stride),
                            fmt::format("allowed: 2 to {} on {} devices", most, c.devices()));
 
+  std::optional<Progress> progress(std::in_place, "playing the collective");
   const sim::Topology topology(c);
   const sim::CollectiveCost cost =
       sim::CollectiveModel(c).cost(kind, *bytes, topology.group(ranks, o.stride));
@@ -80,6 +87,7 @@ void execute(const App& app, const Asked& o) {
   if (o.seed > 0) devices = sim::shuffled(std::move(devices), static_cast<std::uint64_t>(o.seed));
   const sim::NetworkRun run =
       sim::run_on_network(topology, {kind, algorithm, *bytes, o.chunks, o.imbalance}, devices);
+  progress.reset();
   const auto gigabytes = [&](Time t) { return sim::bus_bandwidth(kind, *bytes, ranks, t) / 1e9; };
   const std::string busiest = topology.network().link_name(run.busiest);
   const double busy = ratio(run.busiest_needs, run.time);
@@ -103,13 +111,13 @@ void execute(const App& app, const Asked& o) {
                          {"busiest_link", busiest},
                          {"busiest_share", busy}}}});
   }
-  fmt::print("{} of {} over {} devices of {}\n", name_of(kind), o.bytes, ranks, c.name);
+  fmt::print("{} of {} over {} devices of {}\n", name_of(kind), o.bytes, ranks, printable(c.name));
   fmt::print("  model    {:<18} {:>10}   {:.1f} GB/s bus bandwidth{}\n", sim::name_of(cost.algorithm),
              format(cost.time), gigabytes(cost.time), o.imbalance == 1 ? "" : ", were it even");
   fmt::print(
       "  network  {:<18} {:>10}   {:.1f} GB/s bus bandwidth, {} rounds, {} flows in at most {} classes\n",
       name_of(run.used), format(run.time), gigabytes(run.time), run.rounds, run.flows, run.most_classes);
-  fmt::print("  {} is busy {:.0f} % of that time\n", busiest, 100 * busy);
+  fmt::print("  {} is busy {:.0f} % of that time\n", printable(busiest), 100 * busy);
 }
 
 }  // namespace

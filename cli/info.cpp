@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "core/text.h"
 #include "planner/evaluate.h"
 #include "planner/export/export.h"
 
@@ -19,7 +20,7 @@ Json model_json(const Model& m) {
 
 void print_model(const App& app, const Model& m) {
   if (app.json) return print_json(model_json(m));
-  fmt::print("{}: {:.3f} G parameters\n", m.name, static_cast<double>(count_parameters(m)) / 1e9);
+  fmt::print("{}: {:.3f} G parameters\n", printable(m.name), static_cast<double>(count_parameters(m)) / 1e9);
   fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
              m.layers, m.hidden, m.heads, m.kv(), m.head(), m.ffn(), m.vocab);
   fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
@@ -39,7 +40,8 @@ void add_export(CLI::App& parent, App& app) {
   command->callback([&app, file, target] {
     const Chosen c = load_plan_or_scenario(*file, app);
     const PlanFile f = planner::make_plan_file(c.problem, c.plan, {}, "");
-    for (const std::string& loss : planner::export_losses(f, *target)) fmt::print(stderr, "note: {}\n", loss);
+    for (const std::string& loss : planner::export_losses(f, *target))
+      fmt::print(stderr, "note: {}\n", printable(loss));
     const std::string text = *target == "megatron" ? planner::to_megatron(f)
                              : *target == "deepspeed"
                                  ? planner::to_deepspeed(f)

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "core/text.h"
 #include "sim/collective/nccl_tests.h"
 
 namespace orrery::cli {
@@ -37,10 +38,12 @@ void import(const App& app, const Options& o) {
   }
   profile.origin["measured here"] = fmt::format("{}", fmt::join(o.files, ", "));
   Json json = write_fields(profile);
+  (void)read_links(json, at);  // what is written can be read, or this says why not
   json["schema"] = "orrery.links/1";
   if (o.output.empty()) return print_json(json);
-  save_text(o.output, json.dump(2) + "\n");
-  fmt::print("{}: {} curves; name it as \"links\" in a cluster file\n", o.output, profile.measured.size());
+  save_json(o.output, json);
+  fmt::print("{}: {} curves; name it as \"links\" in a cluster file\n", printable(o.output),
+             profile.measured.size());
 }
 
 }  // namespace

@@ -1,16 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
 #include "cli/commands.h"
+#include "core/text.h"
 
 namespace {
 
+// Messages may have several lines, and each may have names of the input.
 int fail(orrery::ExitCode code, const std::string& message) {
-  fmt::print(stderr, "orrery: {}\n", message);
+  std::string text;
+  for (std::size_t begin = 0; begin <= message.size();) {
+    const std::size_t end = std::min(message.find('\n', begin), message.size());
+    text += orrery::printable(std::string_view(message).substr(begin, end - begin)) + "\n";
+    begin = end + 1;
+  }
+  fmt::print(stderr, "orrery: {}", text);
   return static_cast<int>(code);
+}
+
+// An empty value means a mistake in a script, not that the option is absent; and NaN is in every range.
+std::string value_problem(const std::string& value) {
+  if (value.empty()) return "the value is empty";
+  double number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size() && std::isnan(number))
+    return "\"" + value + "\" is not a number";
+  return {};
+}
+
+void check_values(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() > 0) option->check(value_problem);
+  }
+  for (CLI::App* nested : command.get_subcommands([](CLI::App*) { return true; })) check_values(*nested);
 }
 
 }  // namespace
@@ -34,6 +62,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_topology(cli, app);
   orrery::cli::add_schema(cli, app);
   orrery::cli::add_doctor(cli, app);
+  check_values(cli);
   try {
     cli.parse(argc, argv);
     std::cout.flush();

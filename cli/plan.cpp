@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
-#include <mutex>
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
+#include "core/text.h"
 #include "planner/plan.h"
 
 namespace orrery::cli {
@@ -16,35 +16,6 @@ struct Options {
   std::string scenario, output, goal;
   std::size_t top = 5;
   int threads = 0;
-};
-
-// A bar on stderr for anything over a second, when that is a terminal.
-class Progress {
- public:
-  Progress() : shown_(isatty(STDERR_FILENO) != 0), begin_(std::chrono::steady_clock::now()) {}
-  ~Progress() {
-    if (drawn_) fmt::print(stderr, "\r\033[K");
-  }
-  void operator()(double share) {
-    const std::lock_guard lock(mutex_);
-    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    if (!shown_ || elapsed < 1 || share < last_ + 0.01) return;
-    last_ = share;
-    drawn_ = true;
-    constexpr int kWidth = 30;
-    const int full = static_cast<int>(share * kWidth);
-    fmt::print(stderr, "\rsearching [{}{}] {:3.0f} %  {:.0f} s left ",
-               std::string(static_cast<std::size_t>(full), '#'),
-               std::string(static_cast<std::size_t>(kWidth - full), ' '), 100 * share,
-               elapsed * (1 - share) / share);
-    std::fflush(stderr);
-  }
-
- private:
-  bool shown_, drawn_ = false;
-  double last_ = 0;
-  std::chrono::steady_clock::time_point begin_;
-  std::mutex mutex_;
 };
 
 Json ranked_json(const planner::Ranked& r) {
@@ -134,9 +105,10 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
   const Scenario& s = problem.scenario;
   fmt::print("{}: {} on {} x {} ({} {}), batch {} x {} tokens, stack {}\n",
-             s.name.empty() ? s.model.name : s.name, s.model.name, problem.cluster.nodes,
-             problem.cluster.name, problem.cluster.devices(), problem.device.name, s.training.global_batch,
-             s.training.sequence, problem.stack.name);
+             printable(s.name.empty() ? s.model.name : s.name), printable(s.model.name),
+             problem.cluster.nodes, printable(problem.cluster.name), problem.cluster.devices(),
+             printable(problem.device.name), s.training.global_batch, s.training.sequence,
+             printable(problem.stack.name));
   fmt::print(
       "{} combinations: {} no plans, {} proved slower, {} costed; of those {} too large, {} fit; {} "
       "simulated "
@@ -199,20 +171,24 @@ void execute(App& app, const Options& o) {
     if (!goal)
       throw InputError("--goal", "/", o.goal + " is not known", allowed_names(o.goal, all_names(Goal{})));
     problem.scenario.goal = *goal;
+    check_goal(problem, Cursor{o.scenario, ""});
   }
-  Progress progress;
-  planner::PlanOptions options;
-  options.top = o.top;
-  options.threads =
-      o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  options.progress = [&](double share) { progress(share); };
-  const planner::Answer a = planner::plan(problem, options);
+  for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
+  const planner::Answer a = [&] {
+    Progress progress("searching");
+    planner::PlanOptions options;
+    options.top = o.top;
+    options.threads =
+        o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    options.progress = [&](double share) { progress(share); };
+    return planner::plan(problem, options);
+  }();
   problem.cluster.nodes = problem.scenario.cluster.nodes = a.nodes;
   if (!o.output.empty() && !a.plans.empty()) {
     Json file =
         write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));
     file["schema"] = "orrery.plan/1";
-    save_text(o.output, file.dump(2) + "\n");
+    save_json(o.output, file);
   }
   if (app.json)
     print_json(to_json(problem, a));
@@ -242,14 +218,16 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
   const Cursor at{file, ""};
   if (json.is_object() && json.contains("predicted")) {
     PlanFile f = read_fields<PlanFile>(json, at);
-    Chosen c{resolve(f.scenario, file, app.data), f.plan};
+    Chosen c{resolve(f.scenario, at.child("scenario"), app.data), f.plan};
     program::check_plan(c.problem.scenario.model, c.plan, c.problem.scenario.training, at.child("plan"));
+    check_ranks(c.plan, c.problem.cluster, at.child("plan"));
     return c;
   }
-  Chosen c{resolve(read_scenario(json, at), file, app.data), {}};
+  Chosen c{resolve(read_scenario(json, at), at, app.data), {}};
   if (c.problem.scenario.plan) {
     c.plan = *c.problem.scenario.plan;
     program::check_plan(c.problem.scenario.model, c.plan, c.problem.scenario.training, at.child("plan"));
+    check_ranks(c.plan, c.problem.cluster, at.child("plan"));
     return c;
   }
   const sim::Topology topology(c.problem.cluster);

@@ -242,7 +242,7 @@ std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exe
 // read.
 Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   const Scenario scenario = planner::proxy(of.problem.scenario, of.plan);
-  const Chosen out{resolve(scenario, o.proxy, app.data), *scenario.plan};
+  const Chosen out{resolve(scenario, Cursor{o.proxy, ""}, app.data), *scenario.plan};
   const Cursor at{o.plan, "/plan"};
   program::check_plan(scenario.model, out.plan, scenario.training, at);
   const auto program = program::compile(scenario.model, out.plan, scenario.training, out.problem.stack);
@@ -257,7 +257,7 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   }
   Json json = {{"schema", "orrery.scenario/1"}};
   json.update(write_fields(scenario));
-  save_text(o.proxy, json.dump(2) + "\n");
+  save_json(o.proxy, json);
   if (!app.json) {
     fmt::print("proxy: {} with {} of {} layers, for {} with {} ranks; written to {}\n", short_name(out.plan),
                scenario.model.layers, of.problem.scenario.model.layers, short_name(of.plan), of.plan.ranks(),

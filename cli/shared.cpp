@@ -52,7 +52,8 @@ std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts,
 }
 
 void print_json(const Json& json) {
-  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  constexpr bool kAscii = true;  // a terminal acts on some characters beyond
+  std::cout << json.dump(2, ' ', kAscii, Json::error_handler_t::replace) << '\n';
 }
 
 }  // namespace orrery::cli

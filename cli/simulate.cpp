@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <limits>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
+#include "core/text.h"
 #include "planner/evaluate.h"
 
 namespace orrery::cli {
@@ -15,20 +18,33 @@ struct Options {
   std::optional<sim::Fold> fold;
 };
 
-// The part of a timeline between two times, "0 s:2 s"; slices that reach into it stay whole.
-Timeline within(Timeline timeline, const std::string& window) {
-  const std::size_t colon = std::min(window.find(':'), window.size());
-  const auto bound = [&](const std::string& text, std::optional<Time> otherwise) {
-    const auto time = text.empty() ? otherwise : parse_time(text);
-    if (!time || colon == window.size()) {
-      throw InputError("--window", "", fmt::format("\"{}\" is no window", window),
-                       "two times such as 0s:500ms; either may be left out");
-    }
-    return *time;
+struct Window {
+  Time from{0}, to{std::numeric_limits<std::int64_t>::max()};
+};
+
+// "0s:2s"; either time may be left out.
+Window read_window(const std::string& text, const Cursor& at) {
+  const std::size_t colon = text.find(':');
+  Window out;
+  const auto read = [&](const std::string& side, Time& time) {
+    const auto value = side.empty() ? time : parse_time(side);
+    if (colon == std::string::npos || !value || value->value < 0)
+      at.fail(shown(Json(text)) + " is not a window",
+              "allowed: two times such as 0s:500ms; either may be left out");
+    time = *value;
   };
-  const Time from = bound(window.substr(0, colon), Time{0}),
-             to = bound(window.substr(std::min(colon + 1, window.size())), timeline.length());
-  std::erase_if(timeline.slices, [&](const Slice& s) { return s.end < from || s.start > to; });
+  read(text.substr(0, colon), out.from);
+  read(colon == std::string::npos ? "" : text.substr(colon + 1), out.to);
+  if (out.from > out.to) at.fail(shown(Json(text)) + " ends before it begins");
+  return out;
+}
+
+// The part of a timeline in the window; slices that reach into it stay whole.
+Timeline within(Timeline timeline, const Window& window, const Cursor& at) {
+  if (window.from > timeline.length())
+    at.fail(format(window.from) + " is past the end of the step",
+            "allowed: 0 s to " + format(timeline.length()));
+  std::erase_if(timeline.slices, [&](const Slice& s) { return s.end < window.from || s.start > window.to; });
   return timeline;
 }
 
@@ -95,16 +111,22 @@ void print_places(const planner::Evaluation& e) {
 }
 
 void execute(App& app, const Options& o) {
+  const Cursor at{"command line", "/window"};
+  const Window window = o.window.empty() ? Window{} : read_window(o.window, at);
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const sim::Topology topology(chosen.problem.cluster);
   planner::EvaluateOptions options;
   options.record = !o.trace.empty();
   options.place.slow = slow_ranks(o.slow, chosen.plan.ranks());
   if (o.fold) options.place = {.fold = *o.fold, .slow = std::move(options.place.slow)};
-  const planner::Evaluation e = planner::evaluate(chosen.problem, topology, chosen.plan, options);
+  const planner::Evaluation e = [&] {
+    Progress progress("compiling");
+    options.progress = [&](const char* phase, double share) { progress(phase, share); };
+    return planner::evaluate(chosen.problem, topology, chosen.plan, options);
+  }();
   if (!o.trace.empty()) {
     const Timeline& all = e.simulation.timeline;
-    save_timeline(o.trace, o.window.empty() ? all : within(all, o.window));
+    save_timeline(o.trace, o.window.empty() ? all : within(all, window, at));
   }
   const Predicted& p = e.predicted;
   if (app.json) {
@@ -134,11 +156,12 @@ void execute(App& app, const Options& o) {
   constexpr std::size_t kMostShown = 5;
   for (std::size_t i = 0; i < std::min(kMostShown, e.simulation.links.size()); ++i) {
     const sim::LinkReport& l = e.simulation.links[i];
-    fmt::print("shared: {} ({} alike, {}): transfers of all stages lost {} to each other\n", l.link.name,
-               l.link.alike, format(l.link.capacity), format(l.lost));
+    fmt::print("shared: {} ({} alike, {}): transfers of all stages lost {} to each other\n",
+               printable(l.link.name), l.link.alike, format(l.link.capacity), format(l.lost));
   }
   if (!o.trace.empty())
-    fmt::print("timeline: {} (open it with orrery-gui; Chrome JSON also with ui.perfetto.dev)\n", o.trace);
+    fmt::print("timeline: {} (open it with orrery-gui; Chrome JSON also with ui.perfetto.dev)\n",
+               printable(o.trace));
 }
 
 }  // namespace

@@ -6,8 +6,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
+#include "core/text.h"
 #include "sim/topology/import.h"
 #include "sim/topology/survey.h"
 
@@ -37,15 +40,21 @@ std::string range(const sim::LinkCount& c) {
 }
 
 void show(const App& app, const Shown& options) {
-  Cluster c = load_cluster(options.name, {}, Cursor{"topology", ""}, app.data);
-  if (options.nodes > 0) c.nodes = options.nodes;
+  const Cursor at{"command line", ""};
+  Cluster c = load_cluster(options.name, {}, at.child("name"), app.data);
+  if (options.nodes > 0) {
+    c.nodes = options.nodes;
+    c.sized = at.child("nodes");
+  }
+  std::optional<Progress> progress(std::in_place, "looking at the network");
   const sim::Topology t(c);
   const sim::Network& n = t.network();
-  if (options.dot) return fmt::print("{}", sim::to_dot(n));
-  const sim::Survey s = sim::survey(t);
+  const sim::Survey s = options.dot ? sim::Survey{} : sim::survey(t);
   const std::int64_t inside = std::min(c.devices(), c.scale_up_domain());
   const sim::GroupLinks node = t.group(inside, 1), across = t.group(c.nodes, c.devices_per_node),
                         all = t.group(c.devices(), 1);
+  progress.reset();
+  if (options.dot) return fmt::print("{}", sim::to_dot(n));
   const double ports_cost = dollars(c.fabric.port_cost) * static_cast<double>(s.switch_ports);
   const double dollars_per_hour = dollars(c.node_hour) * static_cast<double>(c.nodes);
   if (app.json) {
@@ -69,8 +78,9 @@ void show(const App& app, const Shown& options) {
     if (dollars_per_hour > 0) j["dollars_per_hour"] = dollars_per_hour;
     return print_json(j);
   }
-  fmt::print("{}: {} nodes of {} x {}, {}, {} routes\n", c.name, c.nodes, c.devices_per_node, c.device,
-             name_of(c.fabric.kind), name_of(c.fabric.routing));
+  const auto link = [&](sim::LinkId l) { return printable(n.link_name(l)); };
+  fmt::print("{}: {} nodes of {} x {}, {}, {} routes\n", printable(c.name), c.nodes, c.devices_per_node,
+             printable(c.device), name_of(c.fabric.kind), name_of(c.fabric.routing));
   for (const auto& [kind, count] : s.vertices) fmt::print("  {:>8} {}\n", count, kind);
   for (const auto& [kinds, count] : s.links) {
     fmt::print("  {:>8} {} - {}: {} each way\n", count.count, kinds.first, kinds.second, range(count));
@@ -79,11 +89,9 @@ void show(const App& app, const Shown& options) {
   if (s.switch_ports > 0)
     fmt::print("  {} switch ports of a NIC's speed{}\n", s.switch_ports,
                ports_cost > 0 ? fmt::format(", ${:.0f}", ports_cost) : "");
-  fmt::print("  bisection {} each way, held by {}\n", format(s.bisection),
-             n.link_name(s.bisection_bottleneck));
+  fmt::print("  bisection {} each way, held by {}\n", format(s.bisection), link(s.bisection_bottleneck));
   const auto ring = [&](const char* what, const sim::GroupLinks& g) {
-    fmt::print("  {}: {} a device and direction, held by {}\n", what, format(g.ring),
-               n.link_name(g.bottleneck));
+    fmt::print("  {}: {} a device and direction, held by {}\n", what, format(g.ring), link(g.bottleneck));
   };
   if (inside > 1) ring("a ring in each scale-up domain", node);
   if (c.nodes > 1) {
@@ -92,21 +100,23 @@ void show(const App& app, const Shown& options) {
   }
   if (dollars_per_hour > 0)
     fmt::print("  {} a node and hour, ${:.2f} in all ({})\n", format(c.node_hour), dollars_per_hour,
-               c.price_as_of);
+               printable(c.price_as_of));
   if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
 }
 
 // Whether every node reaches every other over the fabric's routes; of more than a million pairs, some spread
 // evenly. 1 when there is something to say.
 int check(const App& app, const std::string& name) {
-  const Cluster c = load_cluster(name, {}, Cursor{"topology", ""}, app.data);
+  const Cluster c = load_cluster(name, {}, Cursor{"command line", "/name"}, app.data);
   const sim::Network n(c);
   constexpr std::int64_t kMostPairs = 1 << 20;
   const std::int64_t pairs = c.nodes * c.nodes, step = std::max<std::int64_t>(1, pairs / kMostPairs);
   std::int64_t tried = 0, broken = 0;
   std::vector<std::string> findings;
   sim::Path path;
+  std::optional<Progress> progress(std::in_place, "trying pairs of nodes");
   for (std::int64_t i = 0; i < pairs; i += step) {
+    (*progress)(static_cast<double>(i) / static_cast<double>(pairs));
     const std::int64_t from = i / c.nodes, to = i % c.nodes;
     if (from == to) continue;
     ++tried;
@@ -116,6 +126,7 @@ int check(const App& app, const std::string& name) {
       if (++broken <= 5) findings.emplace_back(e.what());
     }
   }
+  progress.reset();
   if (broken > 5) findings.push_back(fmt::format("{} more pairs of nodes without a way", broken - 5));
   const double per_nic = static_cast<double>(c.nic_bandwidth.value) * 8e-9 / static_cast<double>(c.nics);
   if (per_nic > 1600 || per_nic < 1)
@@ -125,13 +136,12 @@ int check(const App& app, const std::string& name) {
   if (c.devices_per_node > 1 && c.inside.empty() && static_cast<double>(c.intra_bandwidth.value) < share)
     findings.push_back(fmt::format("a device reaches the network faster ({:.4g} GB/s) than its node ({})",
                                    share / 1e9, format(c.intra_bandwidth)));
-  if (!c.device.empty() && !c.device.ends_with(".json"))
-    load_device(c.device, Cursor{name, "/device"}, app.data);
+  load_device(c.device, Cursor{c.file, "/device"}, app.data, std::filesystem::path(c.file).parent_path());
   if (app.json) {
     print_json({{"schema", "orrery.topology-check/1"}, {"pairs", tried}, {"findings", findings}});
   } else {
-    fmt::print("{}: {} pairs of nodes tried, {} without a way\n", c.name, tried, broken);
-    for (const std::string& f : findings) fmt::print("  {}\n", f);
+    fmt::print("{}: {} pairs of nodes tried, {} without a way\n", printable(c.name), tried, broken);
+    for (const std::string& f : findings) fmt::print("  {}\n", printable(f));
   }
   return findings.empty() ? 0 : 1;
 }
@@ -153,15 +163,11 @@ void import(const App& app, const Imported& o) {
     base.measured = load_links(o.links, at.child("links"), app.data);
     static_cast<ScaleUp&>(base) = base.measured;
   }
-  const auto given = [&](const std::string& text, const char* option, Bandwidth& out) {
-    if (text.empty()) return;
-    const auto value = parse_bandwidth(text);
-    if (!value || value->value <= 0)
-      at.child(option).fail(shown(Json(text)) + " is not a bandwidth", "allowed: text like \"900 GB/s\"");
-    out = *value;
+  const auto given = [&](const std::string& text, const char* option, const char* field, Bandwidth& out) {
+    if (!text.empty()) read_value(Json(text), at.child(option), declared<Cluster>(field), out);
   };
-  given(o.intra, "intra", base.intra_bandwidth);
-  given(o.nic, "nic", base.nic_bandwidth);
+  given(o.intra, "intra", "intra_bandwidth", base.intra_bandwidth);
+  given(o.nic, "nic", "nic_bandwidth", base.nic_bandwidth);
   const std::string text = load_text(o.file, 16 << 20);
   const auto wanted = enum_from<sim::TopologyFormat>(o.format);
   if (!o.format.empty() && !wanted)
@@ -170,19 +176,14 @@ void import(const App& app, const Imported& o) {
   const Bandwidth nvlink{device.architecture.starts_with("Blackwell") ? 50'000'000'000 : 25'000'000'000};
   const Cluster c =
       sim::import_topology(text, wanted ? *wanted : sim::format_of(text), nvlink, std::move(base), o.file);
-  if (c.intra_bandwidth.value == 0 && c.inside.empty())
-    at.child("intra").fail("is missing: the file does not say how fast devices of a node reach each other",
-                           "allowed: text like \"900 GB/s\", or --links PROFILE");
-  if (c.nic_bandwidth.value == 0)
-    at.child("nic").fail("is missing: the file does not say how fast the NICs of a node are together",
-                         "allowed: text like \"3200 Gb/s\"");
   Json j = write_fields(c);
   j["schema"] = "orrery.cluster/1";
   const sim::Network network(c);  // it holds together, or says why not
   if (o.output.empty()) return print_json(j);
-  save_text(o.output, j.dump(2) + "\n");
-  fmt::print("{}: {} nodes of {} x {}, {} links; see `orrery topology check {}`\n", o.output, c.nodes,
-             c.devices_per_node, c.device, network.links() / 2, o.output);
+  save_json(o.output, j);
+  const std::string file = printable(o.output);
+  fmt::print("{}: {} nodes of {} x {}, {} links; see `orrery topology check {}`\n", file, c.nodes,
+             c.devices_per_node, printable(c.device), network.links() / 2, file);
 }
 
 }  // namespace
@@ -199,7 +200,7 @@ void add_topology(CLI::App& parent, App& app) {
     if (!options->name.empty()) return show(app, *options);
     const auto names = app.data.names("topologies");
     if (app.json) return print_json({{"schema", "orrery.topologies/1"}, {"names", names}});
-    for (const auto& n : names) fmt::print("{}\n", n);
+    for (const auto& n : names) fmt::print("{}\n", printable(n));
   });
   CLI::App* checks = subcommand(*command, app, "check", "whether a cluster's network holds together");
   auto checked = std::make_shared<std::string>();

@@ -5,6 +5,8 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
+#include "core/text.h"
 #include "sim/calibration/validate.h"
 
 namespace orrery::cli {
@@ -41,21 +43,28 @@ Json row_json(const sim::ValidationRow& r) {
       {"error", r.error()}, {"assumed", r.assumed}};
 }
 
-void print_line(const char* name, const sim::ErrorSummary& s) {
+void print_line(const std::string& name, const sim::ErrorSummary& s) {
   if (s.n > 0)
     fmt::print("  {:<56} {:>6} {:>8.1f} {:>8.1f} {:>8.1f}   {:>4.2f} to {:<4.2f}\n", name, s.n, 100 * s.mape,
                100 * s.bias, 100 * s.median, s.low, s.high);
 }
 
-void execute(App& app, const Options& o) {
+sim::Validation read(const App& app, const std::vector<std::string>& files) {
+  Progress progress("predicting");
   sim::Validation all;
-  for (const std::string& file : o.files) {
+  for (const std::string& file : files) {
     sim::Validation v = sim::validate_file(file, app.data);
     all.read += v.read;
     all.rows.insert(all.rows.end(), v.rows.begin(), v.rows.end());
     all.conflicting.insert(all.conflicting.end(), v.conflicting.begin(), v.conflicting.end());
     for (const auto& [reason, n] : v.skipped) all.skipped[reason] += n;
+    progress(static_cast<double>(&file - files.data() + 1) / static_cast<double>(files.size()));
   }
+  return all;
+}
+
+void execute(App& app, const Options& o) {
+  const sim::Validation all = read(app, o.files);
   std::int64_t skipped = 0;
   for (const auto& [reason, n] : all.skipped) skipped += n;
   if (app.json) {
@@ -72,9 +81,9 @@ void execute(App& app, const Options& o) {
     return print_json(out);
   }
   const auto print_row = [](const sim::ValidationRow& r) {
-    fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", r.id, r.quantity, r.predicted,
+    fmt::print("{:<66} {:<10} {:>12.5g} {:>12.5g} {:>+7.1f} %{}\n", printable(r.id), r.quantity, r.predicted,
                r.published, 100 * r.error(),
-               r.assumed.empty() ? "" : "  assumed: " + fmt::format("{}", fmt::join(r.assumed, ", ")));
+               r.assumed.empty() ? "" : printable(fmt::format("  assumed: {}", fmt::join(r.assumed, ", "))));
   };
   if (o.rows) std::for_each(all.rows.begin(), all.rows.end(), print_row);
   fmt::print("{} rows read, {} predicted\n", all.read, all.read - skipped);
@@ -83,7 +92,7 @@ void execute(App& app, const Options& o) {
     if (total.n == 0) continue;
     fmt::print("\n{:<58} {:>6} {:>8} {:>8} {:>8}   {}\n", std::string(q) + ", errors in %", "rows", "mean",
                "bias", "median", "80 % of published over predicted");
-    for (const std::string& s : all.sources()) print_line(s.c_str(), sim::summarise(all.rows, {q, s}));
+    for (const std::string& s : all.sources()) print_line(printable(s), sim::summarise(all.rows, {q, s}));
     print_line("all", total);
     print_line("all rows that leave nothing open", sim::summarise(all.rows, {q, {}, true}));
     print_line("all messages of 64 MiB or more", sim::summarise(all.rows, {q, {}, false, kLarge}));
@@ -91,7 +100,7 @@ void execute(App& app, const Options& o) {
   if (!all.conflicting.empty()) fmt::print("\nnot scored: published runs of the group disagree\n");
   std::for_each(all.conflicting.begin(), all.conflicting.end(), print_row);
   if (!all.skipped.empty()) fmt::print("\nnot scored\n");
-  for (const auto& [reason, n] : all.skipped) fmt::print("  {:>6}  {}\n", n, reason);
+  for (const auto& [reason, n] : all.skipped) fmt::print("  {:>6}  {}\n", n, printable(reason));
 }
 
 }  // namespace

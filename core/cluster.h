@@ -35,6 +35,7 @@ struct Cluster : ScaleUp {
   std::string price_as_of;
   std::map<std::string, std::string> origin;
   std::string file;  // that it was read from
+  Cursor sized;      // where `nodes` comes from, when that is another file or the command line
 
   // What errors name.
   const std::string& where() const { return file.empty() ? name : file; }
@@ -47,21 +48,26 @@ template <class V>
 void describe(V& v, Cluster& c) {
   v(Field{.name = "name", .help = "name of the cluster", .required = true}, c.name);
   v(Field{.name = "device", .help = "device profile of every accelerator", .required = true}, c.device);
-  v(Field{.name = "nodes", .help = "nodes", .min = 1, .max = 1 << 20}, c.nodes);
+  v(Field{.name = "nodes", .help = "nodes", .min = 1, .max = limits::kMostNodes}, c.nodes);
   v(Field{.name = "devices_per_node",
           .help = "accelerators in a node",
           .min = 1,
-          .max = 1024,
+          .max = limits::kMostInNode,
           .required = true},
     c.devices_per_node);
-  v(Field{.name = "scale_up_nodes", .help = "nodes that share one NVLink domain", .min = 1, .max = 1024},
+  v(Field{.name = "scale_up_nodes",
+          .help = "nodes that share one NVLink domain",
+          .min = 1,
+          .max = limits::kMostInNode},
     c.scale_up_nodes);
   v(Field{.name = "links", .help = "link profile of the scale-up domain, in profiles/links"}, c.links);
   describe(v, static_cast<ScaleUp&>(c));
-  v(Field{.name = "nics", .help = "network adapters of a node", .min = 1, .max = 1024}, c.nics);
+  v(Field{.name = "nics", .help = "network adapters of a node", .min = 1, .max = limits::kMostInNode},
+    c.nics);
   v(Field{.name = "nic_bandwidth",
           .help = "all NICs of a node together, one direction",
-          .min = 1,
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
           .required = true},
     c.nic_bandwidth);
   v(Field{.name = "nic_efficiency",
@@ -69,19 +75,33 @@ void describe(V& v, Cluster& c) {
           .min = 0.01,
           .max = 1},
     c.nic_efficiency);
-  v(Field{.name = "nic_latency", .help = "latency of a hop between nodes", .min = 0}, c.nic_latency);
+  v(Field{.name = "nic_latency",
+          .help = "latency of a hop between nodes",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    c.nic_latency);
   v(Field{.name = "nic_latency_small",
           .help = "latency of a hop between nodes for small messages; 0: as NCCL's protocols have it",
-          .min = 0},
+          .min = 0,
+          .max = limits::kLongestLatency},
     c.nic_latency_small);
   v(Field{.name = "inside",
           .help = "cables inside a node, between \"gpu3\", \"nic0\" and switches; without it all devices "
-                  "meet at a switch"},
+                  "meet at a switch",
+          .most = limits::kMostInsideCables},
     c.inside);
   v(Field{.name = "fabric", .help = "how nodes are wired; a leaf and spine tree unless it says otherwise"},
     c.fabric);
-  v(Field{.name = "node_hour", .help = "on-demand price of a node for an hour", .min = 0}, c.node_hour);
-  v(Field{.name = "spot_hour", .help = "spot price of a node for an hour", .min = 0}, c.spot_hour);
+  v(Field{.name = "node_hour",
+          .help = "on-demand price of a node for an hour",
+          .min = 0,
+          .max = limits::kHighestPrice},
+    c.node_hour);
+  v(Field{.name = "spot_hour",
+          .help = "spot price of a node for an hour",
+          .min = 0,
+          .max = limits::kHighestPrice},
+    c.spot_hour);
   v(Field{.name = "price_as_of", .help = "date and source of the price"}, c.price_as_of);
   v(Field{.name = "origin", .help = "where each value comes from"}, c.origin);
 }

@@ -84,7 +84,8 @@ void describe(V& v, GemmCurve& g) {
           .min = 0.01,
           .max = 1.2},
     g.memory_efficiency);
-  v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0}, g.latency);
+  v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0, .max = limits::kLongestLatency},
+    g.latency);
 }
 
 template <class V>
@@ -106,7 +107,8 @@ void describe(V& v, AttentionCurve& a) {
           .max = 1},
     a.wave_smoothing);
   v(Field{.name = "small_head", .help = "factor for heads below 128", .min = 0.01, .max = 2}, a.small_head);
-  v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0}, a.latency);
+  v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0, .max = limits::kLongestLatency},
+    a.latency);
 }
 
 template <class V>
@@ -123,8 +125,9 @@ void describe(V& v, OpFactor& f) {
 template <class V>
 void describe(V& v, MeasuredOp& m) {
   v(Field{.name = "op", .help = "kind of op", .required = true}, m.op);
-  v(Field{.name = "dims", .help = "its shape, without zeros at the end", .min = 0, .max = 1e15}, m.dims);
-  v(Field{.name = "time", .help = "median", .min = 0, .required = true}, m.time);
+  v(Field{.name = "dims", .help = "its shape, without zeros at the end", .min = 0, .max = 1e15, .most = 8},
+    m.dims);
+  v(Field{.name = "time", .help = "median", .min = 0, .max = limits::kLongestOp, .required = true}, m.time);
 }
 
 template <class V>
@@ -132,13 +135,30 @@ void describe(V& v, Device& d) {
   v(Field{.name = "name", .help = "name of the profile", .required = true}, d.name);
   v(Field{.name = "architecture", .help = "generation; curves are shared within one"}, d.architecture);
   v(Field{.name = "units", .help = "streaming multiprocessors or cores", .min = 1, .max = 100000}, d.units);
-  v(Field{.name = "memory", .help = "device memory", .min = 1, .required = true}, d.memory);
-  v(Field{.name = "memory_bandwidth", .help = "memory bandwidth", .min = 1, .required = true},
+  v(Field{.name = "memory",
+          .help = "device memory",
+          .min = limits::kSmallestMemory,
+          .max = limits::kLargestMemory,
+          .required = true},
+    d.memory);
+  v(Field{.name = "memory_bandwidth",
+          .help = "memory bandwidth",
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
+          .required = true},
     d.memory_bandwidth);
-  v(Field{.name = "fp32", .help = "dense fp32 rate", .min = 1, .required = true}, d.fp32);
-  v(Field{.name = "tf32", .help = "dense TF32 tensor rate; 0 FLOP/s when absent", .min = 0}, d.tf32);
-  v(Field{.name = "half", .help = "dense bf16/fp16 tensor rate; 0 FLOP/s when absent", .min = 0}, d.half);
-  v(Field{.name = "fp8", .help = "dense fp8 tensor rate; 0 FLOP/s when absent", .min = 0}, d.fp8);
+  v(Field{.name = "fp32",
+          .help = "dense fp32 rate",
+          .min = limits::kSlowestRate,
+          .max = limits::kFastestRate,
+          .required = true},
+    d.fp32);
+  const auto tensor_rate = [](const char* name, const char* help) {
+    return Field{.name = name, .help = help, .min = 0, .max = limits::kFastestRate};
+  };
+  v(tensor_rate("tf32", "dense TF32 tensor rate; 0 FLOP/s when absent"), d.tf32);
+  v(tensor_rate("half", "dense bf16/fp16 tensor rate; 0 FLOP/s when absent"), d.half);
+  v(tensor_rate("fp8", "dense fp8 tensor rate; 0 FLOP/s when absent"), d.fp8);
   v(Field{.name = "gemm", .help = "matrix products"}, d.gemm);
   v(Field{.name = "attention", .help = "fused attention"}, d.attention);
   v(Field{.name = "memory_efficiency",
@@ -146,8 +166,16 @@ void describe(V& v, Device& d) {
           .min = 0.01,
           .max = 1},
     d.memory_efficiency);
-  v(Field{.name = "kernel_gap", .help = "device time between two kernels", .min = 0}, d.kernel_gap);
-  v(Field{.name = "host_op", .help = "host time to issue one op eagerly", .min = 0}, d.host_op);
+  v(Field{.name = "kernel_gap",
+          .help = "device time between two kernels",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    d.kernel_gap);
+  v(Field{.name = "host_op",
+          .help = "host time to issue one op eagerly",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    d.host_op);
   v(Field{.name = "sustained",
           .help = "speed in training over warm micro-benchmarks",
           .min = 0.05,
@@ -160,9 +188,14 @@ void describe(V& v, Device& d) {
           .min = 1,
           .max = 10},
     d.overlap_communication);
-  v(Field{.name = "factors", .help = "kinds of op that the memory model prices too low or too high"},
+  v(Field{.name = "factors",
+          .help = "kinds of op that the memory model prices too low or too high",
+          .most = limits::kMostFactors},
     d.factors);
-  v(Field{.name = "measured", .help = "measured times of ops, used before the formulas"}, d.measured);
+  v(Field{.name = "measured",
+          .help = "measured times of ops, used before the formulas",
+          .most = limits::kMostMeasured},
+    d.measured);
   v(Field{.name = "origin", .help = "where each value comes from"}, d.origin);
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/text.h"
+
 namespace orrery {
 namespace {
 
@@ -15,7 +17,7 @@ std::string compose(const std::string& file, const std::string& where, const std
   text += where.empty() ? std::string("/") : where;
   text += ": " + problem;
   if (!allowed.empty()) text += "; " + allowed;
-  return text;
+  return printable(text);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

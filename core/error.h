@@ -32,7 +32,8 @@ class Error : public std::runtime_error {
 
 class InputError : public Error {
  public:
-  // `where` is a JSON pointer ("/cluster/nodes") or "byte 17"; `allowed` may be empty.
+  // `where` is a JSON pointer ("/cluster/nodes"), "line 3, column 7" or "byte 17"; `allowed` may be empty.
+  // What the message has of the input is made printable (core/text.h).
   InputError(std::string file, std::string where, std::string problem, std::string allowed = {});
   const std::string& file() const { return file_; }
   const std::string& where() const { return where_; }

@@ -64,9 +64,17 @@ void describe(V& v, Cable& c) {
           .required = true},
     c.from);
   v(Field{.name = "to", .help = "the other end", .required = true}, c.to);
-  v(Field{.name = "bandwidth", .help = "one direction, as achieved", .min = 1, .required = true},
+  v(Field{.name = "bandwidth",
+          .help = "one direction, as achieved",
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
+          .required = true},
     c.bandwidth);
-  v(Field{.name = "latency", .help = "beyond the cluster's latency of a hop", .min = 0}, c.latency);
+  v(Field{.name = "latency",
+          .help = "beyond the cluster's latency of a hop",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    c.latency);
 }
 
 struct Fabric {
@@ -100,7 +108,7 @@ void describe(V& v, Fabric& f) {
   v(Field{.name = "leaf_nodes",
           .help = "nodes under one leaf switch; under one leaf of each rail",
           .min = 1,
-          .max = 1 << 20},
+          .max = limits::kMostNodes},
     f.leaf_nodes);
   v(Field{.name = "oversubscription",
           .help = "downlinks over uplinks of a leaf; of a dragonfly, nodes' over global bandwidth",
@@ -110,7 +118,7 @@ void describe(V& v, Fabric& f) {
   v(Field{.name = "pod_leaves",
           .help = "three levels: leaf switches of a pod; with rails, of each rail",
           .min = 1,
-          .max = 1 << 20},
+          .max = limits::kMostNodes},
     f.pod_leaves);
   v(Field{.name = "pod_oversubscription",
           .help = "three levels: downlinks over uplinks of a pod",
@@ -118,26 +126,40 @@ void describe(V& v, Fabric& f) {
           .max = 1000},
     f.pod_oversubscription);
   v(Field{.name = "pxn", .help = "data for another rail changes rails inside the node (NCCL's PXN)"}, f.pxn);
-  v(Field{.name = "dimensions", .help = "torus: nodes along each dimension", .min = 1, .max = 1 << 20},
+  v(Field{.name = "dimensions",
+          .help = "torus: nodes along each dimension",
+          .min = 1,
+          .max = limits::kMostNodes,
+          .most = 8},
     f.dimensions);
-  v(Field{.name = "router_nodes", .help = "dragonfly: nodes of a router", .min = 1, .max = 1 << 20},
+  v(Field{.name = "router_nodes",
+          .help = "dragonfly: nodes of a router",
+          .min = 1,
+          .max = limits::kMostNodes},
     f.router_nodes);
   v(Field{.name = "group_routers", .help = "dragonfly: routers of a group", .min = 1, .max = 4096},
     f.group_routers);
   v(Field{.name = "switch_latency",
           .help = "latency of a hop between routers, and above the second level of a tree",
-          .min = 0},
+          .min = 0,
+          .max = limits::kLongestLatency},
     f.switch_latency);
   v(Field{.name = "sites", .help = "sites that the nodes are spread over evenly", .min = 1, .max = 64},
     f.sites);
-  v(Field{.name = "site_bandwidth", .help = "between each pair of sites, one direction", .min = 0},
+  v(Field{.name = "site_bandwidth",
+          .help = "between each pair of sites, one direction",
+          .min = 0,
+          .max = limits::kFastest},
     f.site_bandwidth);
-  v(Field{.name = "site_latency", .help = "between sites, one way", .min = 0}, f.site_latency);
-  v(Field{.name = "faults", .help = "links that have failed or are slow"}, f.faults);
+  v(Field{.name = "site_latency", .help = "between sites, one way", .min = 0, .max = limits::kLongestLatency},
+    f.site_latency);
+  v(Field{.name = "faults", .help = "links that have failed or are slow", .most = limits::kMostFaults},
+    f.faults);
   v(Field{.name = "cables", .help = "of a graph: who is joined to whom"}, f.cables);
   v(Field{.name = "port_cost",
           .help = "price of a switch port of a NIC's speed, with its share of cables and transceivers",
-          .min = 0},
+          .min = 0,
+          .max = limits::kHighestPrice},
     f.port_cost);
 }
 

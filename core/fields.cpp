@@ -4,19 +4,7 @@
 namespace orrery {
 
 Cursor Cursor::child(std::string_view key) const {
-  std::string escaped;
-  for (const char c : key) {
-    if (c == '~')
-      escaped += "~0";
-    else if (c == '/')
-      escaped += "~1";
-    else if (static_cast<unsigned char>(c) < 0x20)
-      escaped += '?';
-    else
-      escaped += c;
-    if (escaped.size() > 80) break;
-  }
-  return {file, pointer + "/" + escaped};
+  return {file, pointer_to(pointer, key)};
 }
 
 std::string shown(const Json& value) {
@@ -32,22 +20,20 @@ std::string shown(const Json& value) {
   return text;
 }
 
-void FieldReader::reject_unknown() const {
+void FieldReader::finish() const {
   for (const auto& [key, value] : object_.items()) {
-    if (key == "$schema" || key == "schema" || key == "comment") continue;
+    if (foreign_ || key == "$schema" || key == "schema" || key == "comment") continue;
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
       at_.child(key).fail("there is no such field", allowed_names(key, known_));
     }
   }
+  if (!missing_.empty()) at_.fail(missing_);
 }
 
-void check_range(double value, const Json& json, const Cursor& at, const Field& field) {
-  if (value >= field.min && value <= field.max) return;
-  std::string allowed = "allowed: ";
-  if (std::isfinite(field.min)) allowed += fmt::format("at least {}", field.min);
-  if (std::isfinite(field.min) && std::isfinite(field.max)) allowed += ", ";
-  if (std::isfinite(field.max)) allowed += fmt::format("at most {}", field.max);
-  at.fail(shown(json) + " is out of range", allowed);
+void check_length(const std::string& text, const Cursor& at) {
+  if (text.size() > limits::kLongestText)
+    at.fail(fmt::format("{} bytes of text", text.size()),
+            fmt::format("allowed: at most {}", limits::kLongestText));
 }
 
 }  // namespace orrery

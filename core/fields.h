@@ -13,6 +13,10 @@
 //   Json j = write_fields(p);
 //   Json s = schema_fields<Prices>();
 //
+// Ranges of quantities are in the integers of core/units.h; core/limits.h has those in use. A list may have a
+// limit of its own and distinct elements:
+//   v(Field{.name = "tp", .help = "degrees to try", .min = 1, .most = 256, .distinct = true}, s.tp);
+//
 // Types understood: bool, integers, double, string, the quantities of core/units.h (as unit strings),
 // enums with a name table, vector, optional, map<string, string>, and described structs. A field that
 // is absent keeps the value the struct had before, so defaults are the struct's own initialisers. A
@@ -36,6 +40,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/limits.h"
 #include "core/units.h"
 
 namespace orrery {
@@ -46,6 +51,8 @@ struct Field {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool required = false;
+  std::size_t most = limits::kLongestList;  // elements of a list
+  bool distinct = false;                    // no element of the list twice
 };
 
 // Where a value stands: a file and a JSON pointer into it.
@@ -100,6 +107,9 @@ template <class T>
 concept Described = std::is_class_v<T> && requires(AnyVisitor& v, T& t) {
   describe(v, t);
 };
+// Of other people's files: keys that are not declared are passed over, and null stands for an absent field.
+template <class T>
+concept Foreign = T::kForeign;
 template <class T>
 concept CustomRead = requires(const Json& j, const Cursor& c, T& t) {
   { read_custom(j, c, t) } -> std::same_as<bool>;
@@ -144,25 +154,29 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out);
 
 class FieldReader {
  public:
-  FieldReader(const Json& object, const Cursor& at) : object_(object), at_(at) {}
+  FieldReader(const Json& object, const Cursor& at, bool foreign = false)
+      : object_(object), at_(at), foreign_(foreign) {}
 
   template <class T>
   void operator()(const Field& field, T& value) {
     known_.emplace_back(field.name);
     const auto found = object_.find(field.name);
-    if (found != object_.end()) {
+    if (found != object_.end() && !(foreign_ && found->is_null()))
       read_value(*found, at_.child(field.name), field, value);
-    } else if (field.required) {
-      at_.fail(fmt::format("the field \"{}\" is missing ({})", field.name, field.help));
-    }
+    else if (field.required && missing_.empty())
+      missing_ = fmt::format("the field \"{}\" is missing ({})", field.name, field.help);
   }
-  // Every key must have been declared; "$schema", "schema" and "comment" are always allowed.
-  void reject_unknown() const;
+  // To be called when all fields have been declared. Every key must be one of them ("$schema", "schema" and
+  // "comment" are always allowed; in foreign files all are), and no required field may be missing. In this
+  // order: one slip of a key explains both.
+  void finish() const;
 
  private:
   const Json& object_;
   const Cursor& at_;
+  bool foreign_;
   std::vector<std::string> known_;
+  std::string missing_;  // what is said of the first missing field
 };
 
 template <Described T>
@@ -171,9 +185,9 @@ void read_fields_into(const Json& json, const Cursor& at, T& out) {
     if (read_custom(json, at, out)) return;
   }
   if (!json.is_object()) at.fail(shown(json) + " is not an object", "allowed: {...}");
-  FieldReader reader(json, at);
+  FieldReader reader(json, at, Foreign<T>);
   describe(reader, out);
-  reader.reject_unknown();
+  reader.finish();
 }
 
 template <Described T>
@@ -183,7 +197,47 @@ T read_fields(const Json& json, const Cursor& at) {
   return out;
 }
 
-void check_range(double value, const Json& json, const Cursor& at, const Field& field);
+// "at least 1, at most 8", or nothing where the field has no range.
+template <class T>
+std::string range_text(const Field& field) {
+  const auto bound = [](double v) {
+    if constexpr (UnitQuantity<T>)
+      return format(T{static_cast<typename T::Rep>(v)});
+    else
+      return fmt::format("{}", v);
+  };
+  std::string out;
+  if (std::isfinite(field.min)) out += "at least " + bound(field.min);
+  if (std::isfinite(field.min) && std::isfinite(field.max)) out += ", ";
+  if (std::isfinite(field.max)) out += "at most " + bound(field.max);
+  return out;
+}
+
+template <class T>
+void check_range(double value, const Json& json, const Cursor& at, const Field& field) {
+  if (value >= field.min && value <= field.max) return;
+  at.fail(shown(json) + " is out of range", "allowed: " + range_text<T>(field));
+}
+
+void check_length(const std::string& text, const Cursor& at);
+
+struct FieldFinder {
+  std::string_view name;
+  Field found{};
+  template <class T>
+  void operator()(const Field& field, T&) {
+    if (name == field.name) found = field;
+  }
+};
+
+// The declaration of the field of that name.
+template <Described T>
+Field declared(std::string_view name) {
+  FieldFinder finder{name};
+  T any{};
+  describe(finder, any);
+  return finder.found;
+}
 
 template <class T>
 struct IsVector : std::false_type {};
@@ -194,8 +248,6 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-inline constexpr std::size_t kLongestArray = 1'000'000;
-
 template <class T>
 void read_value(const Json& json, const Cursor& at, const Field& field, T& out) {
   if constexpr (std::same_as<T, bool>) {
@@ -204,7 +256,7 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
   } else if constexpr (std::integral<T>) {
     if (!json.is_number_integer()) at.fail(shown(json) + " is not a whole number");
     const double value = json.get<double>();
-    check_range(value, json, at, field);
+    check_range<T>(value, json, at, field);
     if (value < static_cast<double>(std::numeric_limits<T>::min()) ||
         value >= static_cast<double>(std::numeric_limits<T>::max())) {
       at.fail(shown(json) + " does not fit");
@@ -213,10 +265,11 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
   } else if constexpr (std::same_as<T, double>) {
     if (!json.is_number()) at.fail(shown(json) + " is not a number");
     out = json.get<double>();
-    check_range(out, json, at, field);
+    check_range<T>(out, json, at, field);
   } else if constexpr (std::same_as<T, std::string>) {
     if (!json.is_string()) at.fail(shown(json) + " is not a string");
     out = json.get<std::string>();
+    check_length(out, at);
   } else if constexpr (UnitQuantity<T>) {
     const auto value =
         json.is_string() ? UnitText<T>::parse(json.get_ref<const std::string&>()) : std::nullopt;
@@ -224,7 +277,7 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
       at.fail(shown(json) + " is not a quantity with its unit",
               fmt::format("allowed: text like \"{}\"", UnitText<T>::kExample));
     }
-    check_range(static_cast<double>(value->value), json, at, field);
+    check_range<T>(static_cast<double>(value->value), json, at, field);
     out = *value;
   } else if constexpr (NamedEnum<T>) {
     const auto names = all_names(T{});
@@ -235,11 +288,16 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
     out = *value;
   } else if constexpr (IsVector<T>::value) {
     if (!json.is_array()) at.fail(shown(json) + " is not an array");
-    if (json.size() > kLongestArray) at.fail(fmt::format("{} elements are too many", json.size()));
+    if (json.size() > field.most)
+      at.fail(fmt::format("{} elements are too many", json.size()), fmt::format("allowed: {}", field.most));
     out.clear();
     for (std::size_t i = 0; i < json.size(); ++i) {
       typename T::value_type element{};
       read_value(json[i], at.child(i), field, element);
+      if constexpr (std::equality_comparable<typename T::value_type>) {
+        if (field.distinct && std::find(out.begin(), out.end(), element) != out.end())
+          at.child(i).fail(shown(json[i]) + " is there twice", "allowed: each value once");
+      }
       out.push_back(std::move(element));
     }
   } else if constexpr (IsOptional<T>::value) {
@@ -252,10 +310,13 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
     }
   } else if constexpr (std::same_as<T, std::map<std::string, std::string>>) {
     if (!json.is_object()) at.fail(shown(json) + " is not an object of strings");
+    if (json.size() > limits::kMostRemarks)
+      at.fail(fmt::format("{} entries are too many", json.size()),
+              fmt::format("allowed: {}", limits::kMostRemarks));
     out.clear();
     for (const auto& [key, value] : json.items()) {
-      if (!value.is_string()) at.child(key).fail(shown(value) + " is not a string");
-      out[key] = value.template get<std::string>();
+      check_length(key, at.child(key));
+      read_value(value, at.child(key), field, out[key]);
     }
   } else {
     static_assert(Described<T>);
@@ -315,6 +376,11 @@ struct FieldSchema {
   void operator()(const Field& field, T& value) {
     Json schema = schema_value<T>(field);
     schema["description"] = field.help;
+    // JSON Schema knows no order of unit strings.
+    if constexpr (UnitQuantity<T>) {
+      if (const std::string range = range_text<T>(field); !range.empty())
+        schema["description"] = fmt::format("{} ({})", field.help, range);
+    }
     if constexpr (!Described<T> && !IsVector<T>::value && !IsOptional<T>::value) {
       if (!field.required) schema["default"] = write_value(value);
     }
@@ -352,6 +418,7 @@ Json schema_value(const Field& field) {
     if (std::isfinite(field.max)) out["maximum"] = field.max;
   } else if constexpr (std::same_as<T, std::string>) {
     out["type"] = "string";
+    out["maxLength"] = limits::kLongestText;
   } else if constexpr (UnitQuantity<T>) {
     out["type"] = "string";
     out["examples"] = Json::array({UnitText<T>::kExample});
@@ -359,6 +426,8 @@ Json schema_value(const Field& field) {
     out["enum"] = all_names(T{});
   } else if constexpr (IsVector<T>::value) {
     out["type"] = "array";
+    out["maxItems"] = field.most;
+    if (field.distinct) out["uniqueItems"] = true;
     out["items"] = schema_value<typename T::value_type>(field);
   } else if constexpr (IsOptional<T>::value) {
     return schema_value<typename T::value_type>(field);
@@ -366,7 +435,8 @@ Json schema_value(const Field& field) {
     return schema_fields<T>();
   } else {
     out["type"] = "object";
-    out["additionalProperties"] = {{"type", "string"}};
+    out["maxProperties"] = limits::kMostRemarks;
+    out["additionalProperties"] = {{"type", "string"}, {"maxLength", limits::kLongestText}};
   }
   return out;
 }

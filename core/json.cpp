@@ -1,38 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/json.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace orrery {
 namespace {
 
-// A byte scan, so that hostile nesting is refused before a parser builds it.
-void check_depth(std::string_view text, const std::string& file) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kDeepestInput) {
-        throw InputError(file, fmt::format("byte {}", i), "nested too deeply",
-                         fmt::format("allowed: {} levels", kDeepestInput));
-      }
-    } else if (c == '}' || c == ']') {
-      --depth;
+// "line 3, column 7" of a byte, both from 1. Columns count bytes.
+std::string place_of(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto newline = before.rfind('\n');
+  return fmt::format("line {}, column {}", line,
+                     1 + before.size() - (newline == std::string_view::npos ? 0 : newline + 1));
+}
+
+// Makes a value of what the parser reads, and refuses what is out of bounds before it takes memory.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view text, const std::string& file, std::int64_t largest)
+      : text_(text), file_(file), values_left_(largest / kBytesPerValue) {}
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool v) override { return add(v); }
+  bool number_integer(std::int64_t v) override { return add(v); }
+  bool number_unsigned(std::uint64_t v) override { return add(v); }
+  bool number_float(double v, const std::string&) override { return add(v); }
+  bool string(std::string& v) override { return add(std::move(v)); }
+  bool binary(Json::binary_t&) override { return false; }  // no such thing in text
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_array() override {
+    open_.pop_back();
+    return true;
+  }
+  bool end_object() override {
+    refuse_repeated_keys(*open_.back());
+    open_.pop_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    // Without a search for a key that may be there: end_object() finds it.
+    using Members = Json::object_t::Container;
+    auto& members = static_cast<Members&>(open_.back()->get_ref<Json::object_t&>());
+    members.emplace_back(std::move(key), Json());
+    slot_ = &members.back().second;
+    return true;
+  }
+  bool parse_error(std::size_t byte, const std::string& token, const Json::exception& e) override {
+    const std::string place = place_of(text_, byte == 0 ? 0 : byte - 1);
+    constexpr int kOutOfRange = 406;
+    if (e.id == kOutOfRange)
+      throw InputError(file_, place, printable(token) + " is too large for a number",
+                       "allowed: up to 1.8e308");
+    throw InputError(file_, place, "not JSON: " + reason(e.what()));
+  }
+
+ private:
+  // "unexpected ']'; expected '[', '{', or a literal" of a message whose beginning is the library's own.
+  static std::string reason(std::string_view what) {
+    constexpr std::size_t kLongest = 200;
+    const auto dash = what.find(" - ");
+    if (dash != std::string_view::npos) what.remove_prefix(dash + 3);
+    return printable(what.substr(0, kLongest)) + (what.size() > kLongest ? "..." : "");
+  }
+
+  Json* place(Json value) {
+    if (--values_left_ < 0)
+      throw InputError(file_, pointer(), "the file has too many values by here",
+                       "allowed: one for each 16 bytes of the largest file");
+    if (slot_ != nullptr) {
+      *slot_ = std::move(value);
+      return std::exchange(slot_, nullptr);
+    }
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    auto& elements = open_.back()->get_ref<Json::array_t&>();
+    elements.push_back(std::move(value));
+    return &elements.back();
+  }
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    if (open_.size() == kDeepestInput)
+      throw InputError(file_, pointer(), "nested too deeply",
+                       fmt::format("allowed: {} levels", kDeepestInput));
+    open_.push_back(place(std::move(value)));
+    return true;
+  }
+
+  void refuse_repeated_keys(const Json& object) const {
+    std::vector<std::string_view> keys;
+    keys.reserve(object.size());
+    for (const auto& [key, value] : object.items()) keys.emplace_back(key);
+    std::sort(keys.begin(), keys.end());
+    const auto repeated = std::adjacent_find(keys.begin(), keys.end());
+    if (repeated != keys.end())
+      throw InputError(file_, pointer_to(pointer(), *repeated), "the key is there twice",
+                       "allowed: each key once");
+  }
+
+  // Of the object or array that is open.
+  std::string pointer() const {
+    std::string out;
+    for (std::size_t i = 0; i + 1 < open_.size(); ++i) {
+      if (open_[i]->is_array())
+        out += "/" + std::to_string(open_[i]->size() - 1);
+      else
+        out = pointer_to(out, std::prev(open_[i]->get_ref<const Json::object_t&>().end())->first);
+    }
+    return out;
+  }
+
+  std::string_view text_;
+  const std::string& file_;
+  std::int64_t values_left_;
+  Json root_;
+  std::vector<Json*>
+      open_;              // objects and arrays around what comes next; a growing one has its last child open
+  Json* slot_ = nullptr;  // of the key that was read last
+};
+
+[[noreturn]] void cannot_write(const std::filesystem::path& path, int error) {
+  throw Error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
+}
+
+// What stands at `path` already, and stays what it is.
+void write_in_place(const std::filesystem::path& path, std::string_view text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (file < 0) cannot_write(path, errno);
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int error = errno;
+      ::close(file);
+      cannot_write(path, error);
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (::close(file) != 0) cannot_write(path, errno);
+}
+
+void replace(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".{}.tmp", ::getpid());
+  std::error_code ignored;
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.flush();
+    if (!out) {
+      const int error = errno;
+      std::filesystem::remove(temporary, ignored);
+      cannot_write(path, error);
     }
   }
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (!error) return;
+  std::filesystem::remove(temporary, ignored);
+  throw Error(fmt::format("{}: cannot be written: {}", path.string(), error.message()));
 }
 
 }  // namespace
@@ -44,25 +187,32 @@ Json parse_json(std::string_view text, const std::string& file, std::int64_t lar
   }
   if (text.starts_with("\x1f\x8b"))
     throw InputError(file, "byte 0", "is compressed", "allowed: JSON; gunzip unpacks it");
-  check_depth(text, file);
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& e) {
-    std::string what = e.what();
-    const auto colon = what.find(": ");
-    if (colon != std::string::npos) what = what.substr(colon + 2);
-    if (what.size() > 200) what = what.substr(0, 200) + "...";
-    for (char& c : what) {
-      if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
-    }
-    throw InputError(file, fmt::format("byte {}", e.byte), "not JSON: " + what);
-  } catch (const Json::exception& e) {
-    throw InputError(file, "byte 0", std::string("not JSON: ") + e.what());
-  }
+  Builder builder(text, file, largest);
+  Json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 Json load_json(const std::filesystem::path& path, std::int64_t largest) {
   return parse_json(load_text(path, largest), path.string(), largest);
+}
+
+void append(Json& object, std::string key, Json value) {
+  using Members = Json::object_t::Container;
+  static_cast<Members&>(object.get_ref<Json::object_t&>()).emplace_back(std::move(key), std::move(value));
+}
+
+std::string pointer_to(const std::string& pointer, std::string_view key) {
+  constexpr std::size_t kLongest = 80;
+  std::string out = pointer + "/";
+  for (const char c : key.substr(0, kLongest)) {
+    if (c == '~')
+      out += "~0";
+    else if (c == '/')
+      out += "~1";
+    else
+      out += c;
+  }
+  return key.size() > kLongest ? out + "..." : out;
 }
 
 std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
@@ -88,26 +238,16 @@ std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
   return text;
 }
 
+void save_json(const std::filesystem::path& path, const Json& json) {
+  save_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
 void save_text(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.tmp", ::getpid());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    out.flush();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      throw Error(fmt::format("{}: cannot be written", path.string()));
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw Error(fmt::format("{}: {}", path.string(), error.message()));
-  }
+  std::error_code missing;
+  const auto status = std::filesystem::symlink_status(path, missing);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    return write_in_place(path, text);
+  replace(path, text);
 }
 
 }  // namespace orrery

@@ -52,14 +52,19 @@ template <class V>
 void describe(V& v, ScaleUp& s) {
   v(Field{.name = "intra_bandwidth",
           .help = "one device into the node's fabric, one direction; the link profile's where one is named",
-          .min = 1},
+          .min = limits::kSlowest,
+          .max = limits::kFastest},
     s.intra_bandwidth);
   v(Field{.name = "intra_efficiency",
           .help = "achieved over wire bandwidth inside the node",
           .min = 0.01,
           .max = 1},
     s.intra_efficiency);
-  v(Field{.name = "intra_latency", .help = "latency of a hop inside the node", .min = 0}, s.intra_latency);
+  v(Field{.name = "intra_latency",
+          .help = "latency of a hop inside the node",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    s.intra_latency);
   v(Field{.name = "in_network_gain",
           .help = "bus bandwidth where the switch reduces (NVLS) over a ring's; 0: it does not",
           .min = 0,
@@ -75,7 +80,10 @@ void describe(V& v, ScaleUp& s) {
           .min = 0,
           .max = 2},
     s.exchange_copy);
-  v(Field{.name = "collective_latency", .help = "fixed cost of one collective", .min = 0},
+  v(Field{.name = "collective_latency",
+          .help = "fixed cost of one collective",
+          .min = 0,
+          .max = limits::kLongestLatency},
     s.collective_latency);
 }
 
@@ -94,9 +102,20 @@ void describe(V& v, CollectiveCurve& c) {
   v(Field{.name = "collective", .help = "which", .required = true}, c.collective);
   v(Field{.name = "ranks", .help = "devices that took part", .min = 2, .max = 1024, .required = true},
     c.ranks);
-  v(Field{.name = "bytes", .help = "sizes of the whole tensor, ascending", .min = 1, .required = true},
+  v(Field{.name = "bytes",
+          .help = "sizes of the whole tensor, ascending",
+          .min = 1,
+          .max = limits::kLargestMessage,
+          .required = true,
+          .most = limits::kMostMeasured},
     c.bytes);
-  v(Field{.name = "times", .help = "one for each size", .min = 1, .required = true}, c.times);
+  v(Field{.name = "times",
+          .help = "one for each size",
+          .min = 1,
+          .max = limits::kLongestOp,
+          .required = true,
+          .most = limits::kMostMeasured},
+    c.times);
 }
 
 struct LinkProfile : ScaleUp {
@@ -109,7 +128,8 @@ template <class V>
 void describe(V& v, LinkProfile& p) {
   v(Field{.name = "name", .help = "name of the profile", .required = true}, p.name);
   describe(v, static_cast<ScaleUp&>(p));
-  v(Field{.name = "measured", .help = "collectives measured with these links"}, p.measured);
+  v(Field{.name = "measured", .help = "collectives measured with these links", .most = limits::kMostCurves},
+    p.measured);
   v(Field{.name = "origin", .help = "where each value comes from"}, p.origin);
 }
 

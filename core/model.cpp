@@ -118,31 +118,25 @@ const std::vector<Model>& presets() {
   return all;
 }
 
-// A field under any of its names (transformers 4 and 5 differ); null counts as absent.
-const Json* find_any(const Json& config, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const auto found = config.find(name);
-    if (found != config.end() && !found->is_null()) return &*found;
-  }
-  return nullptr;
-}
-
 class HuggingFaceReader {
  public:
   HuggingFaceReader(const Json& config, const Cursor& at) : config_(config), at_(at) {}
 
-  void integer(std::initializer_list<const char*> names, std::int64_t& out, bool required) const {
-    const Json* value = find_any(config_, names);
-    if (value == nullptr) {
-      if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
-      return;
+  // The field `ours` under any of its names (transformers 4 and 5 differ); null counts as absent.
+  void integer(const char* ours, std::initializer_list<const char*> names, std::int64_t& out,
+               bool required) const {
+    Field field = declared<Model>(ours);
+    field.min = std::max(field.min, 1.0);  // only in our files does 0 mean a default
+    for (const char* name : names) {
+      const auto found = config_.find(name);
+      if (found != config_.end() && !found->is_null()) return read_value(*found, at_.child(name), field, out);
     }
-    read_value(*value, at_.child(*names.begin()), Field{*names.begin(), "", 1, 1 << 30}, out);
+    if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
   }
   void boolean(const char* name, bool& out) const {
-    if (const Json* value = find_any(config_, {name})) {
-      read_value(*value, at_.child(name), Field{name, ""}, out);
-    }
+    const auto found = config_.find(name);
+    if (found != config_.end() && !found->is_null())
+      read_value(*found, at_.child(name), Field{name, ""}, out);
   }
 
  private:
@@ -153,24 +147,24 @@ class HuggingFaceReader {
 Model import_gpt2(const HuggingFaceReader& read) {
   Model m;
   m.max_positions = 1024;
-  read.integer({"n_layer", "num_hidden_layers"}, m.layers, true);
-  read.integer({"n_embd", "hidden_size"}, m.hidden, true);
-  read.integer({"n_head", "num_attention_heads"}, m.heads, true);
-  read.integer({"n_inner", "intermediate_size"}, m.ffn_hidden, false);
-  read.integer({"n_positions", "max_position_embeddings"}, m.max_positions, false);
+  read.integer("layers", {"n_layer", "num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"n_embd", "hidden_size"}, m.hidden, true);
+  read.integer("heads", {"n_head", "num_attention_heads"}, m.heads, true);
+  read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
+  read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
   return m;
 }
 
 Model import_llama(const HuggingFaceReader& read, const std::string& type) {
   Model m = llama(type.c_str(), {});
   m.max_positions = 2048;
-  read.integer({"num_hidden_layers"}, m.layers, true);
-  read.integer({"hidden_size"}, m.hidden, true);
-  read.integer({"num_attention_heads"}, m.heads, true);
-  read.integer({"num_key_value_heads"}, m.kv_heads, false);
-  read.integer({"head_dim"}, m.head_dim, false);
-  read.integer({"intermediate_size"}, m.ffn_hidden, true);
-  read.integer({"max_position_embeddings"}, m.max_positions, false);
+  read.integer("layers", {"num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"hidden_size"}, m.hidden, true);
+  read.integer("heads", {"num_attention_heads"}, m.heads, true);
+  read.integer("kv_heads", {"num_key_value_heads"}, m.kv_heads, false);
+  read.integer("head_dim", {"head_dim"}, m.head_dim, false);
+  read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
+  read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
   m.qkv_bias = type == "qwen2";
   m.qk_norm = type == "qwen3";
   read.boolean("attention_bias", m.qkv_bias);
@@ -218,16 +212,30 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
     rest.erase("config");
     FieldReader reader(rest, at);
     describe(reader, out);
-    reader.reject_unknown();
+    reader.finish();
     check_model(out, at);
     return true;
   }
   FieldReader reader(json, at);
   describe(reader, out);
-  reader.reject_unknown();
+  reader.finish();
   check_model(out, at);
   return true;
 }
+
+namespace {
+
+constexpr double kMostParameters = 1e15;  // so that bytes of parameters, gradients and states fit in 64 bits
+
+// Within a few per cent, and without integers that could wrap.
+double approximate_parameters(const Model& m) {
+  const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+  const double h = d(m.hidden), layer = h * d(m.qkv_width() + m.heads * m.head() + m.fc1_width() + m.ffn());
+  return d(m.layers) * (layer + 10 * h) +
+         h * (2 * d(m.vocab) + (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
+}
+
+}  // namespace
 
 void check_model(const Model& m, const Cursor& at) {
   const auto need = [&](const char* field, std::int64_t value) {
@@ -249,6 +257,10 @@ void check_model(const Model& m, const Cursor& at) {
   if (m.positions == Positions::kRotary && m.head() % 2 != 0) {
     at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
   }
+  const double parameters = approximate_parameters(m);
+  if (parameters > kMostParameters)
+    at.fail(fmt::format("the model has {:.2g} parameters", parameters),
+            fmt::format("allowed: at most {:.0g}", kMostParameters));
 }
 
 Model import_hugging_face(const Json& config, const Cursor& at) {
@@ -267,7 +279,7 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   const HuggingFaceReader read(config, at);
   Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, type);
   m.name = type;
-  read.integer({"vocab_size"}, m.vocab, true);
+  read.integer("vocab", {"vocab_size"}, m.vocab, true);
   read.boolean("tie_word_embeddings", m.tied_embeddings);
   check_model(m, at);
   return m;

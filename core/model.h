@@ -70,7 +70,7 @@ struct Model {
 template <class V>
 void describe(V& v, Model& m) {
   v(Field{.name = "name", .help = "label used in reports"}, m.name);
-  v(Field{.name = "layers", .help = "transformer blocks", .min = 1, .max = 10000}, m.layers);
+  v(Field{.name = "layers", .help = "transformer blocks", .min = 1, .max = limits::kMostLayers}, m.layers);
   v(Field{.name = "hidden", .help = "model width h", .min = 1, .max = 1 << 20}, m.hidden);
   v(Field{.name = "heads", .help = "attention heads", .min = 1, .max = 65536}, m.heads);
   v(Field{.name = "kv_heads", .help = "key/value heads; 0 means as many as heads", .min = 0, .max = 65536},

@@ -57,33 +57,37 @@ struct Plan {
 
 template <class V>
 void describe(V& v, Plan& p) {
-  constexpr double kMost = 1 << 24;
-  v(Field{.name = "tp", .help = "tensor-parallel degree", .min = 1, .max = 65536}, p.tp);
-  v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = 65536}, p.pp);
-  v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = 1024}, p.vpp);
-  v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = kMost}, p.dp);
+  v(Field{.name = "tp", .help = "tensor-parallel degree", .min = 1, .max = limits::kMostTensorRanks}, p.tp);
+  v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = limits::kMostLayers}, p.pp);
+  v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = limits::kMostChunks}, p.vpp);
+  v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = limits::kMostReplicas}, p.dp);
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
   v(Field{.name = "shard_group",
           .help = "ranks that share ZeRO's shards; 0 means dp",
           .min = 0,
-          .max = kMost},
+          .max = limits::kMostReplicas},
     p.shard_group);
-  v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = kMost}, p.micro_batch);
-  v(Field{.name = "micro_batches", .help = "micro-batches per replica and step", .min = 1, .max = kMost},
+  v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = limits::kMostReplicas},
+    p.micro_batch);
+  v(Field{.name = "micro_batches",
+          .help = "micro-batches per replica and step",
+          .min = 1,
+          .max = limits::kMostReplicas},
     p.micro_batches);
   v(Field{.name = "schedule", .help = "pipeline schedule"}, p.schedule);
   v(Field{.name = "recompute", .help = "activation recomputation"}, p.recompute);
   v(Field{.name = "recompute_layers",
           .help = "full recomputation keeps every k-th layer's input",
           .min = 1,
-          .max = 10000},
+          .max = limits::kMostLayers},
     p.recompute_layers);
   v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
   v(Field{.name = "chunk_layers",
           .help = "layers of each chunk in model order; empty means even",
           .min = 0,
-          .max = 10000},
+          .max = limits::kMostLayers,
+          .most = static_cast<std::size_t>(limits::kMostLayers)},
     p.chunk_layers);
 }
 

@@ -50,15 +50,20 @@ struct PlanFile {
 
 template <class V>
 void describe(V& v, StageMemory& m) {
-  v(Field{.name = "stage", .help = "pipeline stage"}, m.stage);
-  v(Field{.name = "total", .help = "bytes with all overheads"}, m.total);
-  v(Field{.name = "parameter", .help = "bytes"}, m.parameter);
-  v(Field{.name = "gradient", .help = "bytes"}, m.gradient);
-  v(Field{.name = "optimizer", .help = "bytes"}, m.optimizer);
-  v(Field{.name = "activation", .help = "bytes kept for the backward pass"}, m.activation);
-  v(Field{.name = "workspace", .help = "bytes of transient tensors"}, m.workspace);
-  v(Field{.name = "communication", .help = "bytes of communication buffers"}, m.communication);
-  v(Field{.name = "overhead", .help = "context, communicators, allocator"}, m.overhead);
+  constexpr double kMostBytes = 1LL << 60;
+  v(Field{.name = "stage", .help = "pipeline stage", .min = 0, .max = limits::kMostLayers}, m.stage);
+  v(Field{.name = "total", .help = "bytes with all overheads", .min = 0, .max = kMostBytes}, m.total);
+  v(Field{.name = "parameter", .help = "bytes", .min = 0, .max = kMostBytes}, m.parameter);
+  v(Field{.name = "gradient", .help = "bytes", .min = 0, .max = kMostBytes}, m.gradient);
+  v(Field{.name = "optimizer", .help = "bytes", .min = 0, .max = kMostBytes}, m.optimizer);
+  v(Field{.name = "activation", .help = "bytes kept for the backward pass", .min = 0, .max = kMostBytes},
+    m.activation);
+  v(Field{.name = "workspace", .help = "bytes of transient tensors", .min = 0, .max = kMostBytes},
+    m.workspace);
+  v(Field{.name = "communication", .help = "bytes of communication buffers", .min = 0, .max = kMostBytes},
+    m.communication);
+  v(Field{.name = "overhead", .help = "context, communicators, allocator", .min = 0, .max = kMostBytes},
+    m.overhead);
 }
 template <class V>
 void describe(V& v, Breakdown& b) {
@@ -84,8 +89,10 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "tokens_per_s", .help = "of the whole cluster"}, p.tokens_per_s);
   v(Field{.name = "mfu", .help = "model FLOPs over peak, full attention"}, p.mfu);
   v(Field{.name = "hfu", .help = "executed FLOPs over peak"}, p.hfu);
-  v(Field{.name = "peak_memory_bytes", .help = "of the fullest rank"}, p.peak_memory_bytes);
-  v(Field{.name = "memory", .help = "by stage"}, p.memory);
+  v(Field{.name = "peak_memory_bytes", .help = "of the fullest rank", .min = 0, .max = 1LL << 60},
+    p.peak_memory_bytes);
+  v(Field{.name = "memory", .help = "by stage", .most = static_cast<std::size_t>(limits::kMostLayers)},
+    p.memory);
   v(Field{.name = "breakdown", .help = "of the slowest stage's step"}, p.breakdown);
   v(Field{.name = "days", .help = "of the whole run"}, p.days);
   v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);

@@ -12,8 +12,10 @@ DataFolders::DataFolders() {
   if (const char* root = std::getenv("ORRERY_DATA"); root != nullptr && *root != '\0') {
     roots_.emplace_back(root);
   }
+  std::error_code unknown;
+  const fs::path program = fs::read_symlink("/proc/self/exe", unknown);
+  if (!unknown) roots_.push_back((program.parent_path() / ORRERY_DATA_FROM_PROGRAM).lexically_normal());
   roots_.emplace_back(ORRERY_SOURCE_DIR);
-  roots_.emplace_back(ORRERY_INSTALL_DATA_DIR);
 }
 
 std::vector<std::string> DataFolders::names(const std::string& folder) const {
@@ -52,6 +54,25 @@ Scenario read_scenario(const Json& json, const Cursor& at) {
   return read_fields<Scenario>(json, at);
 }
 
+namespace {
+
+// Collectives are tabulated for each size of a group in a domain.
+constexpr std::int64_t kLargestDomain = 4096;
+
+void check_cluster(const Cluster& c, const Cursor& at) {
+  if (c.intra_bandwidth.value == 0 && c.inside.empty())
+    at.fail(
+        "neither \"intra_bandwidth\", \"links\" nor \"inside\" says how fast devices of a node reach each "
+        "other");
+  if (c.scale_up_domain() > kLargestDomain)
+    at.child("scale_up_nodes")
+        .fail(fmt::format("{} nodes of {} devices are too many for one domain", c.scale_up_nodes,
+                          c.devices_per_node),
+              fmt::format("allowed: {} devices", kLargestDomain));
+}
+
+}  // namespace
+
 Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor& at,
                      const DataFolders& data) {
   const fs::path path = data.find("topologies", name, base, at);
@@ -66,10 +87,7 @@ Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor
   }
   read_fields_into(json, file, out);
   out.file = file.file;
-  if (out.intra_bandwidth.value == 0 && out.inside.empty())
-    file.fail(
-        "neither \"intra_bandwidth\", \"links\" nor \"inside\" says how fast devices of a node reach each "
-        "other");
+  check_cluster(out, file);
   return out;
 }
 
@@ -104,53 +122,108 @@ Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& d
   return read_fields<Stack>(load_json(path), Cursor{path.string(), ""});
 }
 
-Problem resolve(Scenario scenario, const std::string& file, const DataFolders& data) {
-  const Cursor at{file, ""};
-  Problem problem;
-  problem.cluster = load_cluster(scenario.cluster.topology, fs::path(file).parent_path(),
-                                 at.child("cluster").child("topology"), data);
-  if (scenario.cluster.nodes > 0) problem.cluster.nodes = scenario.cluster.nodes;
-  if (scenario.node_hour) problem.cluster.node_hour = *scenario.node_hour;
-  const Cursor named = at.child("cluster").child("topology");
-  const fs::path cluster =
-      data.find("topologies", scenario.cluster.topology, fs::path(file).parent_path(), named);
-  problem.device = load_device(problem.cluster.device, named, data, cluster.parent_path());
-  problem.stack = load_stack(scenario.stack, at.child("stack"), data);
-  if (scenario.model.positions == Positions::kLearned &&
-      scenario.training.sequence > scenario.model.max_positions) {
-    at.child("training")
-        .child("sequence")
-        .fail(fmt::format("{} is longer than the model's {} learned positions", scenario.training.sequence,
-                          scenario.model.max_positions));
+namespace {
+
+void check_training(const Problem& p, const Cursor& at) {
+  const Training& t = p.scenario.training;
+  const Model& m = p.scenario.model;
+  if (m.positions == Positions::kLearned && t.sequence > m.max_positions) {
+    at.child("sequence")
+        .fail(fmt::format("{} is longer than the model's {} learned positions", t.sequence, m.max_positions));
   }
-  const Training& t = scenario.training;
   if (t.stochastic_rounding && (t.precision != Precision::kNoMaster || t.math != Math::kBf16)) {
-    at.child("training")
-        .child("stochastic_rounding")
+    at.child("stochastic_rounding")
         .fail(fmt::format("precision \"{}\" with math \"{}\" has nothing to round so", name_of(t.precision),
                           name_of(t.math)),
               "allowed: precision no-master with math bf16");
   }
   if (t.lamb && t.precision == Precision::kSgd) {
-    at.child("training")
-        .child("lamb")
-        .fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
-              "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
+    at.child("lamb").fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
+                          "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
   }
   // A processor has neither, and emulates both.
-  if (t.math == Math::kFp8 && problem.device.half > FlopRate{0} && problem.device.fp8 == FlopRate{0}) {
-    at.child("training")
-        .child("math")
-        .fail(fmt::format("\"{}\" has no products of 8-bit floats", problem.device.name),
-              "allowed: bf16, fp16, tf32, fp32");
+  if (t.math == Math::kFp8 && p.device.half > FlopRate{0} && p.device.fp8 == FlopRate{0}) {
+    at.child("math").fail(fmt::format("\"{}\" has no products of 8-bit floats", p.device.name),
+                          "allowed: bf16, fp16, tf32, fp32");
   }
+}
+
+}  // namespace
+
+// The tensors of a step have so few bytes that no sum of them wraps in any plan, however many passes ops
+// take.
+void check_step(const Problem& p, const Cursor& at) {
+  constexpr double kMostBytes = 0x1p58;
+  const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+  const Model& m = p.scenario.model;
+  const Training& t = p.scenario.training;
+  constexpr double kBytes = 8;  // of an element, at most
+  // Of a token in a layer: its tensors forward and backward (program/layer.cpp has under half of these).
+  const double layer =
+      20 * d(m.hidden) + 6 * d(m.qkv_width()) + 6 * d(m.heads * m.head()) + 6 * d(m.fc1_width() + m.ffn());
+  const double scores = d(m.heads) * d(t.sequence) * (p.stack.flash_attention ? 1 : 4 * d(m.layers));
+  const double bytes = kBytes * t.tokens_per_step() * (d(m.layers) * layer + 4 * d(m.vocab) + scores);
+  if (bytes > kMostBytes)
+    at.fail(
+        fmt::format("the tensors of a step take {:.2g} bytes", bytes),
+        fmt::format("allowed: at most {:.2g}; a smaller global_batch, a shorter sequence or a smaller model",
+                    kMostBytes));
+}
+
+Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
+  Problem problem;
+  const Cursor topology = at.child("cluster").child("topology");
+  problem.cluster = load_cluster(scenario.cluster.topology, fs::path(at.file).parent_path(), topology, data);
+  Cluster& c = problem.cluster;
+  if (scenario.cluster.nodes > 0) {
+    c.nodes = scenario.cluster.nodes;
+    c.sized = at.child("cluster").child("nodes");
+  }
+  if (scenario.node_hour) c.node_hour = *scenario.node_hour;
+  problem.device = load_device(c.device, Cursor{c.file, "/device"}, data, fs::path(c.file).parent_path());
+  problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   problem.scenario = std::move(scenario);
+  check_training(problem, at.child("training"));
+  check_step(problem, at.child("training"));
+  check_goal(problem, at);
   return problem;
 }
 
+void check_goal(const Problem& problem, const Cursor& at) {
+  const Scenario& s = problem.scenario;
+  const auto need = [&](bool there, const Cursor& field) {
+    if (!there) field.fail(fmt::format("is missing, and the goal \"{}\" needs it", name_of(s.goal)));
+  };
+  const bool cost = s.goal == Goal::kCost || s.goal == Goal::kCostByDeadline;
+  if (cost || s.goal == Goal::kTimeInBudget) need(problem.cluster.node_hour.value > 0, at.child("node_hour"));
+  if (s.goal == Goal::kCostByDeadline) need(s.deadline.value > 0, at.child("deadline"));
+  if (s.goal == Goal::kTimeInBudget) need(s.budget.value > 0, at.child("budget"));
+  if (s.goal == Goal::kCostByDeadline || s.goal == Goal::kTimeInBudget)
+    need(s.training.tokens > 0, at.child("training").child("tokens"));
+}
+
+std::vector<std::string> ignored_limits(const Scenario& s) {
+  std::vector<std::string> out;
+  const auto ignored = [&](const char* field, bool given, Goal uses) {
+    if (given && s.goal != uses)
+      out.push_back(fmt::format("the goal \"{}\" ignores the {}; the goal \"{}\" keeps to it", name_of(s.goal),
+                                field, name_of(uses)));
+  };
+  ignored("deadline", s.deadline.value > 0, Goal::kCostByDeadline);
+  ignored("budget", s.budget.value > 0, Goal::kTimeInBudget);
+  return out;
+}
+
+void check_ranks(const Plan& plan, const Cluster& cluster, const Cursor& at) {
+  if (plan.ranks() > cluster.devices())
+    at.fail(fmt::format("{} has {} ranks, and the cluster \"{}\" has {} devices", short_name(plan),
+                        plan.ranks(), cluster.name, cluster.devices()),
+            "allowed: as many ranks as devices, or fewer");
+}
+
 Problem load_problem(const fs::path& file, const DataFolders& data) {
-  const Json json = load_json(file);
-  return resolve(read_scenario(json, Cursor{file.string(), ""}), file.string(), data);
+  const Cursor at{file.string(), ""};
+  return resolve(read_scenario(load_json(file), at), at, data);
 }
 
 }  // namespace orrery

@@ -61,23 +61,25 @@ struct Scenario {
 
 template <class V>
 void describe(V& v, Search& s) {
-  constexpr double kMost = 1 << 24;
-  v(Field{.name = "tp", .help = "tensor-parallel degrees to try", .min = 1, .max = kMost}, s.tp);
-  v(Field{.name = "pp", .help = "pipeline depths to try", .min = 1, .max = kMost}, s.pp);
-  v(Field{.name = "vpp", .help = "chunks per stage to try", .min = 1, .max = kMost}, s.vpp);
-  v(Field{.name = "dp", .help = "data-parallel degrees to try", .min = 1, .max = kMost}, s.dp);
-  v(Field{.name = "micro_batch", .help = "micro-batch sizes to try", .min = 1, .max = kMost}, s.micro_batch);
-  v(Field{.name = "zero", .help = "ZeRO stages to try", .min = 0, .max = 3}, s.zero);
-  v(Field{.name = "shard_group", .help = "shard group sizes to try; 0 means dp", .min = 0, .max = kMost},
-    s.shard_group);
-  v(Field{.name = "recompute_layers", .help = "strides of full recomputation to try", .min = 1, .max = 10000},
+  const auto choices = [](const char* name, const char* help, double min = 0, double max = 1) {
+    return Field{
+        .name = name, .help = help, .min = min, .max = max, .most = limits::kMostChoices, .distinct = true};
+  };
+  v(choices("tp", "tensor-parallel degrees to try", 1, limits::kMostTensorRanks), s.tp);
+  v(choices("pp", "pipeline depths to try", 1, limits::kMostLayers), s.pp);
+  v(choices("vpp", "chunks per stage to try", 1, limits::kMostChunks), s.vpp);
+  v(choices("dp", "data-parallel degrees to try", 1, limits::kMostReplicas), s.dp);
+  v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
+  v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
+  v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);
+  v(choices("recompute_layers", "strides of full recomputation to try", 1, limits::kMostLayers),
     s.recompute_layers);
-  v(Field{.name = "sequence_parallel", .help = "whether to try with and without sequence parallelism"},
+  v(choices("sequence_parallel", "whether to try with and without sequence parallelism"),
     s.sequence_parallel);
-  v(Field{.name = "schedule", .help = "pipeline schedules to try"}, s.schedule);
-  v(Field{.name = "recompute", .help = "recomputation modes to try"}, s.recompute);
-  v(Field{.name = "rank_order", .help = "placements to try"}, s.rank_order);
-  v(Field{.name = "nodes", .help = "cluster sizes to try", .min = 1, .max = kMost}, s.nodes);
+  v(choices("schedule", "pipeline schedules to try"), s.schedule);
+  v(choices("recompute", "recomputation modes to try"), s.recompute);
+  v(choices("rank_order", "placements to try"), s.rank_order);
+  v(choices("nodes", "cluster sizes to try", 1, limits::kMostNodes), s.nodes);
   v(Field{.name = "memory_margin", .help = "share of device memory kept free", .min = 0, .max = 0.9},
     s.memory_margin);
 }
@@ -88,7 +90,7 @@ void describe(V& v, ClusterChoice& c) {
   v(Field{.name = "nodes",
           .help = "nodes to use; 0 means the topology's own count",
           .min = 0,
-          .max = 1 << 20},
+          .max = limits::kMostNodes},
     c.nodes);
 }
 
@@ -102,10 +104,16 @@ void describe(V& v, Scenario& s) {
   v(Field{.name = "search", .help = "what may vary"}, s.search);
   v(Field{.name = "goal", .help = "what the best plan minimises"}, s.goal);
   v(Field{.name = "deadline", .help = "for cost-by-deadline", .min = 0}, s.deadline);
-  v(Field{.name = "budget", .help = "for time-in-budget", .min = 0}, s.budget);
-  v(Field{.name = "node_hour", .help = "price of a node for an hour, over the topology's", .min = 0},
+  v(Field{.name = "budget", .help = "for time-in-budget", .min = 0, .max = limits::kLargestBudget}, s.budget);
+  v(Field{.name = "node_hour",
+          .help = "price of a node for an hour, over the topology's",
+          .min = 0,
+          .max = limits::kHighestPrice},
     s.node_hour);
-  v(Field{.name = "storage_per_gb_month", .help = "price of checkpoint storage", .min = 0},
+  v(Field{.name = "storage_per_gb_month",
+          .help = "price of checkpoint storage",
+          .min = 0,
+          .max = limits::kHighestPrice},
     s.storage_per_gb_month);
   v(Field{.name = "stack", .help = "software that will run the plan"}, s.stack);
   v(Field{.name = "plan", .help = "a plan to evaluate beside the search's answer"}, s.plan);
@@ -119,7 +127,8 @@ struct Problem {
   Stack stack;
 };
 
-// Folders that hold profiles/, topologies/ and scenarios/: $ORRERY_DATA, the source tree, the install.
+// Folders that hold profiles/, topologies/ and scenarios/: $ORRERY_DATA, the one that is installed with this
+// program, the source tree.
 class DataFolders {
  public:
   DataFolders();
@@ -137,7 +146,16 @@ class DataFolders {
 
 Scenario read_scenario(const Json& json, const Cursor& at);
 Problem load_problem(const std::filesystem::path& file, const DataFolders& data);
-Problem resolve(Scenario scenario, const std::string& file, const DataFolders& data);
+// Loads what the scenario at `at` names. Throws InputError where the parts do not fit each other.
+Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data);
+// Fails where the tensors of a step have more bytes than are counted.
+void check_step(const Problem& problem, const Cursor& at);
+// Fails where the goal needs a field that is not given.
+void check_goal(const Problem& problem, const Cursor& at);
+// What the goal makes no use of: a sentence for each.
+std::vector<std::string> ignored_limits(const Scenario& scenario);
+// Fails where a plan has more ranks than the cluster has devices.
+void check_ranks(const Plan& plan, const Cluster& cluster, const Cursor& at);
 Cluster load_cluster(const std::string& name, const std::filesystem::path& base, const Cursor& at,
                      const DataFolders& data);
 // `base`: the folder of the file that names it, where a path is one from there.

@@ -52,7 +52,11 @@ void describe(V& v, Stack& s) {
           .help = "run the backward tensor-parallel collective beside the weight gradient"},
     s.overlap_tp);
   v(Field{.name = "fp32_logits", .help = "the loss keeps its logits in fp32"}, s.fp32_logits);
-  v(Field{.name = "bucket", .help = "gradient bytes that start a reduction", .min = 1}, s.bucket);
+  v(Field{.name = "bucket",
+          .help = "gradient bytes that start a reduction",
+          .min = 1,
+          .max = limits::kLargestBuffer},
+    s.bucket);
   v(Field{.name = "launch", .help = "how work reaches a device: op by op (eager), or as graphs"}, s.launch);
   v(Field{.name = "fused_gelu", .help = "matrix products compute GELU and its gradient as they write"},
     s.fused_gelu);
@@ -71,8 +75,15 @@ void describe(V& v, Stack& s) {
           .min = 0,
           .max = 1000},
     s.host_cost_factor);
-  v(Field{.name = "context", .help = "memory of context and libraries", .min = 0}, s.context);
-  v(Field{.name = "communicator", .help = "memory per communicator group of a rank", .min = 0},
+  v(Field{.name = "context",
+          .help = "memory of context and libraries",
+          .min = 0,
+          .max = limits::kLargestBuffer},
+    s.context);
+  v(Field{.name = "communicator",
+          .help = "memory per communicator group of a rank",
+          .min = 0,
+          .max = limits::kLargestBuffer},
     s.communicator);
   v(Field{.name = "allocator_overhead", .help = "reserved bytes over live bytes", .min = 1, .max = 4},
     s.allocator_overhead);

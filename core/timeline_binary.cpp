@@ -131,6 +131,7 @@ void read_slices(Reader& r, const Lane& lane, Timeline& t) {
     s.ready = checked(r, minus(s.start.value, r.signed_number()));
     s.active = checked(r, plus(s.start.value, r.signed_number()));
     s.end = checked(r, plus(s.active.value, r.signed_number()));
+    if (const std::string wrong = put_in_order(s); !wrong.empty()) r.fail(wrong);
     t.slices.push_back(s);
   }
 }

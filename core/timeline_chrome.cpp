@@ -153,6 +153,7 @@ class Reader {
     s.end = s.start + time_field(e, "dur", at);
     s.ready = time_field(args, "ready", in);
     s.active = time_field(args, "active", in);
+    if (const std::string wrong = put_in_order(s); !wrong.empty()) at.fail(wrong);
     t_.slices.push_back(s);
   }
   void memory(const Json& e, const Cursor& at) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace orrery {
@@ -75,6 +76,21 @@ void read_process_of(const Json& runs, const Cursor& at, Timeline& t) {
 
 }  // namespace
 
+std::string put_in_order(Slice& s) {
+  constexpr Time kRounding{1'000'000};  // traces are in microseconds
+  const auto wrong = [](const char* first, Time a, const char* then, Time b) {
+    return fmt::format("{} at {} is after {} at {}", first, format(a), then, format(b));
+  };
+  if (s.ready > s.start + kRounding) return wrong("ready", s.ready, "the start", s.start);
+  if (s.start > s.active + kRounding) return wrong("the start", s.start, "active", s.active);
+  if (s.active > s.end + kRounding) return wrong("active", s.active, "the end", s.end);
+  if (s.start > s.end + kRounding) return wrong("the start", s.start, "the end", s.end);
+  s.end = std::max(s.end, s.start);
+  s.active = std::clamp(s.active, s.start, s.end);
+  s.ready = std::min(s.ready, s.start);
+  return {};
+}
+
 std::string text_field(const Json& object, const char* key, const Cursor& at) {
   std::string out;
   read_value(required(object, key, at), at.child(key), Field{key, ""}, out);
@@ -88,8 +104,9 @@ std::int64_t integer_field(const Json& object, const char* key, std::int64_t mos
 }
 
 std::vector<std::string> text_list(const Json& object, const char* key, const Cursor& at) {
+  constexpr std::size_t kMost = 1 << 24;  // names of ops, which are as many as layers times ops of a layer
   std::vector<std::string> out;
-  read_value(required(object, key, at), at.child(key), Field{key, ""}, out);
+  read_value(required(object, key, at), at.child(key), Field{.name = key, .help = "", .most = kMost}, out);
   return out;
 }
 
@@ -99,9 +116,9 @@ Json timeline_head(const Timeline& t) {
   for (std::size_t i = 0; i < t.bounds.size(); ++i)
     head["bounds"][std::string(name_of(t.bounds[i]))].push_back(t.names[i]);
   if (!t.payloads.empty()) {
-    head["payloads"] = Json::object();
+    Json& payloads = head["payloads"] = Json::object();
     for (std::size_t i = 0; i < t.payloads.size(); ++i) {
-      if (t.payloads[i] > 0) head["payloads"][t.names[i]] = t.payloads[i];
+      if (t.payloads[i] > 0) append(payloads, t.names[i], t.payloads[i]);  // names are distinct
     }
   }
   for (const Axis& a : t.axes) head["axes"][a.name] = a.size;

@@ -39,6 +39,10 @@ Json timeline_head(const Timeline& t);
 // Names not seen yet are added to `t.names`. Checks all but what refers to slices.
 void read_timeline_head(const Json& head, const Cursor& at, Timeline& t);
 
+// Times of a slice that was read are in order: ready, start, active, end. Those that rounding put out of
+// order are moved; says what is wrong when that does not explain it, and nothing otherwise.
+std::string put_in_order(Slice& s);
+
 std::string text_field(const Json& object, const char* key, const Cursor& at);
 std::int64_t integer_field(const Json& object, const char* key, std::int64_t most, const Cursor& at);
 std::vector<std::string> text_list(const Json& object, const char* key, const Cursor& at);

@@ -10,13 +10,13 @@ namespace {
 
 Opened open_plan(const Json& json, const Cursor& at, const DataFolders& data) {
   const PlanFile f = read_fields<PlanFile>(json, at);
-  auto problem = std::make_shared<const Problem>(resolve(f.scenario, at.file, data));
+  auto problem = std::make_shared<const Problem>(resolve(f.scenario, at.child("scenario"), data));
   program::check_plan(problem->scenario.model, f.plan, problem->scenario.training, at.child("plan"));
   return {.problem = std::move(problem), .plan = f.plan};
 }
 
 Opened open_scenario(const Json& json, const Cursor& at, const DataFolders& data) {
-  auto problem = std::make_shared<const Problem>(resolve(read_scenario(json, at), at.file, data));
+  auto problem = std::make_shared<const Problem>(resolve(read_scenario(json, at), at, data));
   const Scenario& s = problem->scenario;
   if (s.plan) program::check_plan(s.model, *s.plan, s.training, at.child("plan"));
   return {.problem = std::move(problem)};

@@ -34,7 +34,7 @@ bool refused(const std::string& text, const std::string& folder) {
     const Json json = parse_json(text, at.file);
     if (folder == "scenarios") {
       const Problem p =
-          resolve(read_scenario(json, at), ORRERY_ROOT "/scenarios/mutated.json", DataFolders());
+          resolve(read_scenario(json, at), Cursor{ORRERY_ROOT "/scenarios/mutated.json", ""}, DataFolders());
       if (p.scenario.plan) program::check_plan(p.scenario.model, *p.scenario.plan, p.scenario.training, at);
     } else if (folder == "topologies") {
       (void)read_fields<Cluster>(json, at);

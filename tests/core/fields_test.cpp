@@ -47,8 +47,11 @@ TEST(Fields, ErrorsNameFilePointerValueAndNearestName) {
   EXPECT_NE(
       error_of(
           R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batsh": 8, "sequence": 1}})")
-          .find("missing"),
+          .find("/training/global_batsh: there is no such field; allowed: global_batch,"),
       std::string::npos);
+  EXPECT_NE(error_of(R"({"cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}})")
+                .find("s.json: /: the field \"model\" is missing"),
+            std::string::npos);
   EXPECT_NE(
       error_of(
           R"({"model": "llama-3-8b", "cluster": {"topology": "p4d", "node": 1}, "training": {"global_batch": 8, "sequence": 1}})")
@@ -64,10 +67,57 @@ TEST(Fields, ADimensionedFieldNeedsItsUnit) {
       std::string::npos);
 }
 
-TEST(Fields, MalformedTextIsAnsweredWithAByteOffset) {
-  EXPECT_EQ(error_of("{\"model\": ").substr(0, 15), "s.json: byte 11");
+TEST(Fields, RangesOfQuantitiesAreSaidInUnits) {
+  const auto price = [](const char* text) {
+    return error_of(
+        R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}, "node_hour": ")" +
+        std::string(text) + "\"}");
+  };
+  EXPECT_EQ(price("$5"), "no error");
+  EXPECT_NE(
+      price("$-5").find("/node_hour: \"$-5\" is out of range; allowed: at least $0.00, at most $1000000"),
+      std::string::npos);
+  EXPECT_NE(price("$2e6").find("is out of range"), std::string::npos);
+}
+
+TEST(Fields, ListsAreShortAndListsOfChoicesHaveNoValueTwice) {
+  const auto tp = [](const std::string& list) {
+    return error_of(
+        R"({"model": "llama-3-8b", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 1}, "search": {"tp": [)" +
+        list + "]}}");
+  };
+  std::string numbers = "1";
+  for (int i = 2; i <= 64; ++i) numbers += "," + std::to_string(i);
+  EXPECT_EQ(tp(numbers), "no error");
+  EXPECT_NE(tp(numbers + ",65").find("/search/tp: 65 elements are too many; allowed: 64"), std::string::npos);
+  EXPECT_NE(tp("4, 8, 4").find("/search/tp/2: 4 is there twice; allowed: each value once"),
+            std::string::npos);
+  const Json schema = schema_fields<Search>()["properties"]["tp"];
+  EXPECT_EQ(schema["maxItems"], 64);
+  EXPECT_EQ(schema["uniqueItems"], true);
+}
+
+TEST(Fields, TextAndRemarksAreShort) {
+  const auto links = [](const std::string& name, const std::string& origin) {
+    try {
+      const std::string text =
+          R"({"intra_bandwidth": "1 GB/s", "name": ")" + name + R"(", "origin": {)" + origin + "}}";
+      (void)read_links(parse_json(text, "l.json"), Cursor{"l.json", ""});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(links(std::string(4096, 'x'), R"("a": "b")"), "no error");
+  EXPECT_EQ(links(std::string(4097, 'x'), ""), "l.json: /name: 4097 bytes of text; allowed: at most 4096");
+  std::string remarks = R"("0": "")";
+  for (int i = 1; i <= 1024; ++i) remarks += ",\"" + std::to_string(i) + "\": \"\"";
+  EXPECT_EQ(links("x", remarks), "l.json: /origin: 1025 entries are too many; allowed: 1024");
+}
+
+TEST(Fields, MalformedTextIsAnsweredWithItsPlace) {
+  EXPECT_EQ(error_of("{\"model\":\n ").substr(0, 27), "s.json: line 2, column 2: n");
   EXPECT_NE(error_of(std::string(1000, '[')).find("nested too deeply"), std::string::npos);
-  EXPECT_NE(error_of("{\"model\": \"\xff\xfe\"}").find("byte"), std::string::npos);
 }
 
 TEST(Fields, EverySchemaDescribesEachDeclaredField) {

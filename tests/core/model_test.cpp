@@ -75,6 +75,43 @@ TEST(HuggingFace, ReadsBothGenerationsOfNames) {
   EXPECT_EQ(v5, gpt2);
 }
 
+// What a config says has the ranges of our own fields, under the names that it uses.
+TEST(HuggingFace, SizesOutOfRangeAreRefusedByTheirOwnNames) {
+  const auto error_with = [](const char* name, const char* value) {
+    Json config = parse_json(
+        R"({"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+            "intermediate_size": 14336, "vocab_size": 128256})",
+        "config.json");
+    config[name] = parse_json(value, "value");
+    try {
+      (void)import_hugging_face(config, Cursor{"config.json", ""});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_with("num_hidden_layers", "10000"), "no error");
+  EXPECT_EQ(error_with("num_hidden_layers", "32000000"),
+            "config.json: /num_hidden_layers: 32000000 is out of range; allowed: at least 1, at most 10000");
+  EXPECT_NE(error_with("vocab_size", "0").find("/vocab_size: 0 is out of range"), std::string::npos);
+  EXPECT_NE(error_with("num_key_value_heads", "0").find("is out of range"), std::string::npos);
+}
+
+TEST(Model, MoreParametersThanBytesCanBeCountedAreRefused) {
+  Model m = preset_model("gpt3-175b");
+  EXPECT_NO_THROW(check_model(m, {}));
+  m.layers = 10'000;
+  EXPECT_NO_THROW(check_model(m, {}));  // 12 h^2 a layer: 12 * 12288^2 * 1e4 = 1.8e13
+  m.hidden = 1 << 20;
+  m.heads = 8192;  // 12 * 2^40 * 1e4 = 1.3e17
+  try {
+    check_model(m, Cursor{"m.json", "/model"});
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "m.json: /model: the model has 1.3e+17 parameters; allowed: at most 1e+15");
+  }
+}
+
 TEST(HuggingFace, AnUnknownTypeIsAClearError) {
   try {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
