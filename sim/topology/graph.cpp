@@ -3,6 +3,8 @@
 // A free graph of switches: whatever the cluster's cables say. Routes are shortest by links; where several
 // next hops are as short, the destination picks one, or with ecmp the hash of both ends. A cable that has
 // failed is passed over where another of the same length is left.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -53,6 +55,10 @@ class Graph final : public Wiring {
       edges.push_back({b, a, l + 1});
     }
     builder.require(all_ports * static_cast<std::int64_t>(vertices_.size()));
+    constexpr std::int64_t kMostSteps = 1 << 28;  // of the searches from all ports
+    if (all_ports * static_cast<std::int64_t>(edges.size()) > kMostSteps)
+      builder.refuse("/fabric/cables", fmt::format("{} cables are too many", fabric_.cables.size()),
+                     fmt::format("{} with {} ports of nodes", kMostSteps / all_ports / 2, all_ports));
     std::stable_sort(edges.begin(), edges.end(), [](const Edge& x, const Edge& y) { return x.a < y.a; });
     first_.assign(vertices_.size() + 1, 0);
     for (const Edge& e : edges) {

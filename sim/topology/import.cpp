@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/text.h"
 #include "sim/topology/wiring.h"
 
 namespace orrery::sim {
@@ -17,9 +18,8 @@ namespace {
 
 using Tree = boost::property_tree::ptree;
 
-[[noreturn]] void fail_line(const std::string& file, std::int64_t line, const std::string& problem,
-                            const std::string& allowed = {}) {
-  throw InputError(file, "line " + std::to_string(line), problem, allowed);
+Cursor at_line(const std::string& file, std::int64_t line) {
+  return {file, "line " + std::to_string(line)};
 }
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -39,25 +39,24 @@ Cluster read_edges(const std::string& text, Cluster c, const std::string& file) 
     if (const auto comment = line.find('#'); comment != std::string::npos) line.resize(comment);
     const auto words = words_of(line);
     if (words.empty()) continue;
+    const Cursor at = at_line(file, number);
     if (words.size() < 3 || words.size() > 4)
-      fail_line(file, number, fmt::format("{} words", words.size()),
-                "allowed: FROM TO BANDWIDTH [LATENCY], like port0.0 leaf1 400Gb/s 500ns");
-    const auto bandwidth = parse_bandwidth(words[2]);
-    if (!bandwidth || bandwidth->value <= 0)
-      fail_line(file, number, shown(Json(words[2])) + " is not a bandwidth", "allowed: text like 400Gb/s");
-    Cable cable{words[0], words[1], *bandwidth, Time{0}};
-    if (words.size() == 4) {
-      const auto latency = parse_time(words[3]);
-      if (!latency || latency->value < 0)
-        fail_line(file, number, shown(Json(words[3])) + " is not a time", "allowed: text like 500ns");
-      cable.latency = *latency;
-    }
+      at.fail(fmt::format("{} words", words.size()),
+              "allowed: FROM TO BANDWIDTH [LATENCY], like port0.0 leaf1 400Gb/s 500ns");
+    if (c.fabric.cables.size() == limits::kLongestList)
+      at.fail("more cables than are read", fmt::format("allowed: {}", limits::kLongestList));
+    Cable cable{words[0], words[1], {}, {}};
+    read_value(Json(words[2]), at, declared<Cable>("bandwidth"), cable.bandwidth);
+    if (words.size() == 4) read_value(Json(words[3]), at, declared<Cable>("latency"), cable.latency);
+    if (cable.from == cable.to) at.fail("the cable joins a vertex to itself", "allowed: two vertices");
     for (const std::string* name : {&cable.from, &cable.to}) {
+      check_length(*name, at);
+      if (!is_utf8(*name)) at.fail(shown(Json(*name)) + " is not UTF-8");
       const auto port = port_named(*name);
       if (!port) continue;
-      if (port->node >= 1 << 20 || port->rail >= 1024)
-        fail_line(file, number, shown(Json(*name)) + " is out of range",
-                  "allowed: port0.0 to port1048575.1023");
+      if (port->node >= static_cast<std::int64_t>(limits::kMostNodes) ||
+          port->rail >= static_cast<std::int64_t>(limits::kMostInNode))
+        at.fail(shown(Json(*name)) + " is out of range", "allowed: port0.0 to port1048575.1023");
       nodes = std::max(nodes, port->node + 1);
       rails = std::max(rails, port->rail + 1);
       fastest = std::max(fastest, cable.bandwidth);
@@ -83,36 +82,64 @@ void collect(const Tree& tree, const std::string& tag, std::vector<const Tree*>&
   }
 }
 
-// The parser calls itself for every level.
-bool too_deep(const std::string& text) {
-  std::int64_t depth = 0;
+// The parser calls itself for every level, and an element takes it hundreds of bytes. A node has under a
+// thousand elements.
+void check_elements(const std::string& text, const std::string& file) {
+  constexpr std::int64_t kDeepest = 64, kMost = 65'536;
+  std::int64_t depth = 0, elements = 0, line = 1;
   for (std::size_t i = 0; i + 1 < text.size(); ++i) {
-    if (text[i] == '<') depth += text[i + 1] == '/' ? -1 : text[i + 1] != '!' && text[i + 1] != '?' ? 1 : 0;
-    if (text[i] == '/' && text[i + 1] == '>') --depth;
-    if (depth > 64) return true;
+    line += text[i] == '\n';
+    const bool opens = text[i] == '<' && text[i + 1] != '/' && text[i + 1] != '!' && text[i + 1] != '?';
+    depth += opens;
+    elements += opens;
+    if ((text[i] == '<' && text[i + 1] == '/') || (text[i] == '/' && text[i + 1] == '>')) --depth;
+    if (depth > kDeepest)
+      at_line(file, line).fail("nested too deeply", fmt::format("allowed: {} levels", kDeepest));
+    if (elements > kMost)
+      at_line(file, line).fail("more elements than are read", fmt::format("allowed: {}", kMost));
   }
-  return false;
 }
 
-double attribute(const Tree& element, const char* name, double absent) {
-  return element.get<double>(std::string("<xmlattr>.") + name, absent);
-}
+// What errors call an element of the file: <pci busid="0000:17:00.0">.
+struct Element {
+  const std::string& file;
+  const char* tag;
+  const char* key;
+  const Tree& tree;
+
+  std::string text(const char* attribute) const {
+    return tree.get<std::string>(std::string("<xmlattr>.") + attribute, "");
+  }
+  // Where it has no such attribute, or none that is a number: `absent`.
+  double number(const char* attribute, double absent, double most) const {
+    const double v = tree.get<double>(std::string("<xmlattr>.") + attribute, absent);
+    if (v >= 0 && v <= most) return v;
+    Cursor{file, fmt::format("<{} {}=\"{}\">", tag, key, text(key))}.fail(
+        fmt::format("{}=\"{}\" is out of range", attribute, text(attribute)),
+        fmt::format("allowed: 0 to {}", most));
+  }
+};
 
 // NCCL's rates in GB/s (topo.h, xml.cc of 2.30).
 double nvlink_rate(double sm) {
   return sm >= 100 ? 40.1 : sm >= 90 ? 20.6 : sm >= 86 && sm < 90 ? 12.0 : 20.0;
 }
-double pcie_rate(const Tree& pci) {
-  const double gts =
-      std::strtod(pci.get<std::string>("<xmlattr>.link_speed", "16.0 GT/s PCIe").c_str(), nullptr);
-  const double width = attribute(pci, "link_width", 16);
+double pcie_rate(const Element& pci) {
+  const std::string text = pci.text("link_speed");
+  const double gts = text.empty() ? 16 : std::strtod(text.c_str(), nullptr);
+  const double width = pci.number("link_width", 16, 32);
   const double speed = gts >= 64   ? 480
                        : gts >= 32 ? 240
                        : gts >= 16 ? 120
                        : gts >= 8  ? 60
                        : gts >= 5  ? 30
                                    : 15;
-  return (width <= 0 ? 16 : width) * speed / 80;
+  return (width == 0 ? 16 : width) * speed / 80;
+}
+
+// Of all bonds to one target.
+double nvlink_rate(const Element& gpu, const Element& link) {
+  return link.number("count", 0, 1000) * nvlink_rate(gpu.number("sm", 80, 1000));
 }
 
 Bandwidth gigabytes(double gb) {
@@ -120,17 +147,18 @@ Bandwidth gigabytes(double gb) {
 }
 
 // Between sockets, as NCCL counts (topo.h of 2.30).
-double socket_rate(const Tree& cpu) {
-  if (cpu.get<std::string>("<xmlattr>.vendor", "") == "AuthenticAMD") return 16;
+double socket_rate(const Element& cpu) {
+  if (cpu.text("vendor") == "AuthenticAMD") return 16;
   constexpr double kSapphireRapids = 0x8f, kSkylake = 0x55;
-  const double model = attribute(cpu, "modelid", kSkylake);
+  const double model = cpu.number("modelid", kSkylake, 65'535);
   return model >= kSapphireRapids ? 22 : model >= kSkylake ? 10 : 6;
 }
 
 // The PCIe tree and the NVLinks between GPUs of a node without NVSwitches.
 class InsideReader {
  public:
-  InsideReader(const Tree& system, std::int64_t most_nics) : most_nics_(most_nics) {
+  InsideReader(const Tree& system, const std::string& file, std::int64_t most_nics)
+      : file_(file), most_nics_(most_nics) {
     walk(system, "cpu0");
     for (std::size_t i = 0; i < cpus_.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j)
@@ -158,8 +186,12 @@ class InsideReader {
   void walk(const Tree& at, const std::string& parent) {
     for (const auto& [name, child] : at) {
       if (name == "cpu") {
+        constexpr std::size_t kMostCpus = 64;  // every two of them are joined
+        if (cpus_.size() == kMostCpus)
+          throw InputError(file_, "", "more <cpu> elements than are read",
+                           fmt::format("allowed: {}", kMostCpus));
         const std::string cpu = "cpu" + std::to_string(cpus_.size());
-        cpus_.emplace_back(cpu, socket_rate(child));
+        cpus_.emplace_back(cpu, socket_rate({file_, "cpu", "numaid", child}));
         walk(child, cpu);
       } else if (name == "pci") {
         read_pci(child, parent);
@@ -167,19 +199,20 @@ class InsideReader {
     }
   }
   void read_pci(const Tree& pci, const std::string& parent) {
-    const double rate = pcie_rate(pci);
-    const std::string bus = pci.get<std::string>("<xmlattr>.busid", "");
+    const Element slot{file_, "pci", "busid", pci};
+    const double rate = pcie_rate(slot);
+    const std::string bus = slot.text("busid");
     std::vector<const Tree*> nets;
     collect(pci, "net", nets);
     if (const auto gpu = pci.find("gpu"); gpu != pci.not_found()) {
       const auto number = static_cast<std::int64_t>(gpus_.size());
       if (!gpus_.try_emplace(bus, number).second) return;  // the same slot twice
       add("gpu" + std::to_string(number), parent, rate);
-      for (const auto& [name, link] : gpu->second) {
-        if (name == "nvlink") {
-          nvlinks_.push_back({number, link.get<std::string>("<xmlattr>.target", ""),
-                              attribute(link, "count", 0) * nvlink_rate(attribute(gpu->second, "sm", 80))});
-        }
+      for (const auto& [name, child] : gpu->second) {
+        if (name != "nvlink") continue;
+        const Element link{file_, "nvlink", "target", child};
+        nvlinks_.push_back(
+            {number, link.text("target"), nvlink_rate({file_, "gpu", "dev", gpu->second}, link)});
       }
     } else if (pci.find("nic") != pci.not_found()) {
       for (const Tree* net : nets) {
@@ -199,6 +232,7 @@ class InsideReader {
     std::string target;
     double rate;
   };
+  const std::string& file_;
   std::int64_t most_nics_, switches_ = 0;
   std::vector<Cable> cables_;
   std::vector<std::pair<std::string, double>> cpus_;
@@ -209,7 +243,7 @@ class InsideReader {
 };
 
 Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
-  if (too_deep(text)) throw InputError(file, "", "elements nested more than 64 deep", {});
+  check_elements(text, file);
   Tree root;
   try {
     std::istringstream in(text);
@@ -230,9 +264,9 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
     double mine = 0;
     for (const auto& [name, link] : gpu->second) {
       if (name == "nvlink")
-        mine += attribute(link, "count", 0) * nvlink_rate(attribute(gpu->second, "sm", 80));
+        mine += nvlink_rate({file, "gpu", "dev", gpu->second}, {file, "nvlink", "target", link});
     }
-    const double slot = pcie_rate(*pci);
+    const double slot = pcie_rate({file, "pci", "busid", *pci});
     nvlink = gpus == 0 ? mine : std::min(nvlink, mine);
     pcie = gpus == 0 ? slot : std::min(pcie, slot);
     ++gpus;
@@ -243,12 +277,12 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
   std::set<std::string> seen;
   for (const Tree* net : nets) {
     if (!seen.insert(net->get<std::string>("<xmlattr>.name", std::to_string(seen.size()))).second) continue;
-    const double speed = attribute(*net, "speed", 10000);
-    network += (std::isfinite(speed) && speed > 0 && speed < 1e8 ? speed : 10000) / 8000;
+    const double speed = Element{file, "net", "name", *net}.number("speed", 10000, 1e7);  // Mb/s
+    network += (speed > 0 ? speed : 10000) / 8000;
   }
   c.nodes = 1;
   c.devices_per_node = gpus;
-  c.intra_bandwidth = gigabytes(nvlink > 0 && nvlink < 1e6 ? nvlink : pcie);
+  c.intra_bandwidth = gigabytes(nvlink > 0 ? nvlink : pcie);
   if (nvlink > 0) c.intra_efficiency = 1;
   c.nics = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::min<std::size_t>(seen.size(), 1024)));
   if (network > 0) c.nic_bandwidth = gigabytes(network);
@@ -256,7 +290,7 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
       nvlink > 0 ? "NVLinks of the NCCL topology times NCCL's rate of one, which is what transfers achieve"
                  : "PCIe slots of the NCCL topology";
   c.origin["nics"] = "network adapters of the NCCL topology";
-  InsideReader inside(root.get_child("system"), std::min(c.nics, c.devices_per_node));
+  InsideReader inside(root.get_child("system"), file, std::min(c.nics, c.devices_per_node));
   if (gpus > 1 && !inside.switched()) {
     c.inside = std::move(inside).cables(c.nic_bandwidth);
     c.origin["inside"] = "PCIe and NVLinks of the NCCL topology, at NCCL's rates";
@@ -278,10 +312,10 @@ Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, co
     }
     const auto words = words_of(line);
     if (words.empty()) continue;
+    const Cursor at = at_line(file, number);
     if (header.empty()) {
       if (words[0] != "GPU0")
-        fail_line(file, number, "the header does not begin with GPU0",
-                  "allowed: what `nvidia-smi topo -m` prints");
+        at.fail("the header does not begin with GPU0", "allowed: what `nvidia-smi topo -m` prints");
       header = words;
       gpus = std::count_if(words.begin(), words.end(), [](const std::string& w) {
         return w.starts_with("GPU") && w.size() > 3 && std::isdigit(static_cast<unsigned char>(w[3])) != 0;
@@ -293,8 +327,8 @@ Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, co
     }
     if (static_cast<std::int64_t>(bonds.size()) == gpus) break;
     if (words[0] != "GPU" + std::to_string(bonds.size()))
-      fail_line(file, number, "expected the row of GPU" + std::to_string(bonds.size()));
-    if (static_cast<std::int64_t>(words.size()) <= gpus) fail_line(file, number, "too few cells");
+      at.fail("expected the row of GPU" + std::to_string(bonds.size()));
+    if (static_cast<std::int64_t>(words.size()) <= gpus) at.fail("too few cells");
     auto& row = bonds.emplace_back();
     for (std::int64_t g = 0; g < gpus; ++g) {
       const std::string& cell = words[static_cast<std::size_t>(g) + 1];
@@ -302,8 +336,7 @@ Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, co
       if (cell.starts_with("NV")) {
         const auto [end, error] = std::from_chars(cell.data() + 2, cell.data() + cell.size(), links);
         if (error != std::errc{} || end != cell.data() + cell.size() || links < 1 || links > 1000)
-          fail_line(file, number, shown(Json(cell)) + " is not a connection",
-                    "allowed: X, NV#, PIX, PXB, PHB, NODE, SYS");
+          at.fail(shown(Json(cell)) + " is not a connection", "allowed: X, NV#, PIX, PXB, PHB, NODE, SYS");
       }
       row.push_back(links);
     }
@@ -332,9 +365,6 @@ Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, co
     c.intra_bandwidth = nvlink * links;
     c.origin["intra_bandwidth"] = fmt::format("{} NVLinks a GPU of {} each way, {}", links, format(nvlink),
                                               switched ? "through switches" : "a mesh");
-  } else if (c.intra_bandwidth.value == 0) {
-    throw InputError(file, "", "shows no NVLink, and PCIe's speed is not in it",
-                     "give --intra, like \"32 GB/s\"");
   }
   return c;
 }
@@ -350,15 +380,27 @@ TopologyFormat format_of(const std::string& text) {
 
 Cluster import_topology(const std::string& text, TopologyFormat format, Bandwidth nvlink, Cluster base,
                         const std::string& file) {
-  switch (format) {
-    case TopologyFormat::kNccl:
-      return read_nccl(text, std::move(base), file);
-    case TopologyFormat::kNvidiaSmi:
-      return read_nvidia_smi(text, nvlink, std::move(base), file);
-    case TopologyFormat::kEdges:
-      break;
-  }
-  return read_edges(text, std::move(base), file);
+  const auto read = [&] {
+    switch (format) {
+      case TopologyFormat::kNccl:
+        return read_nccl(text, std::move(base), file);
+      case TopologyFormat::kNvidiaSmi:
+        return read_nvidia_smi(text, nvlink, std::move(base), file);
+      case TopologyFormat::kEdges:
+        break;
+    }
+    return read_edges(text, std::move(base), file);
+  };
+  Cluster c = read();
+  c.file = file;
+  const Cursor at{file, ""};
+  if (c.intra_bandwidth.value == 0 && c.inside.empty())
+    at.fail("does not say how fast devices of a node reach each other",
+            "give --intra, like \"900 GB/s\", or --links PROFILE");
+  if (c.nic_bandwidth.value == 0)
+    at.fail("does not say how fast the NICs of a node are together", "give --nic, like \"3200 Gb/s\"");
+  (void)read_fields<Cluster>(write_fields(c), at);  // what is imported can be read, or this says why not
+  return c;
 }
 
 }  // namespace orrery::sim

@@ -26,7 +26,6 @@ std::optional<std::int64_t> numbered(std::string_view name, std::string_view pre
 Inside::Inside(const Cluster& c, std::int64_t ports, const std::vector<VertexId>& port_ids,
                NetworkBuilder& builder)
     : devices_(c.devices_per_node), ends_(c.devices_per_node + ports) {
-  builder.require(ends_ * ends_);
   std::map<std::string, std::uint32_t, std::less<>> switches;
   struct Edge {
     std::uint32_t a, b;
@@ -58,6 +57,12 @@ Inside::Inside(const Cluster& c, std::int64_t ports, const std::vector<VertexId>
     capacity_.push_back(static_cast<double>(cable.bandwidth.value));
   }
   builder.require(static_cast<std::int64_t>(edges.size() + switches.size()) * c.nodes);
+  constexpr std::size_t kMostSwitches = 256;
+  if (switches.size() > kMostSwitches)
+    builder.refuse("/inside", fmt::format("{} switches are too many", switches.size()),
+                   fmt::format("{} in a node", kMostSwitches));
+  // Of the ways between any two ends, each over every switch at most.
+  builder.require(ends_ * ends_ * static_cast<std::int64_t>(switches.size() + 1));
   for (std::int64_t n = 0; n < c.nodes; ++n) {
     std::vector<VertexId> ids;
     for (std::int64_t d = 0; d < devices_; ++d) ids.push_back(static_cast<VertexId>(n * devices_ + d));

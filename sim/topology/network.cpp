@@ -58,6 +58,7 @@ std::uint64_t route_hash(const Fabric& fabric, Port from, Port to) {
 }
 
 VertexId NetworkBuilder::add(VertexKind kind, std::int64_t a, std::int64_t b) {
+  require(static_cast<std::int64_t>(network_.vertices_.size()));
   network_.vertices_.push_back({kind, static_cast<std::int32_t>(a), static_cast<std::int32_t>(b)});
   return static_cast<VertexId>(network_.vertices_.size() - 1);
 }
@@ -73,9 +74,11 @@ void NetworkBuilder::refuse(const std::string& field, const std::string& problem
 }
 
 void NetworkBuilder::require(std::int64_t count) const {
-  if (count > kMost)
-    refuse("/fabric", "the network has more links than are built",
-           fmt::format("{} links, or table entries of their kind", kMost));
+  if (count <= kMost) return;
+  const bool sized = !cluster_.sized.file.empty();
+  throw InputError(sized ? cluster_.sized.file : cluster_.where(), sized ? cluster_.sized.pointer : "/fabric",
+                   fmt::format("the network of {} nodes has more links than are built", cluster_.nodes),
+                   fmt::format("allowed: {} links, vertices, or entries of a table of routes", kMost));
 }
 
 void NetworkBuilder::require_routing(std::initializer_list<Routing> allowed) const {
@@ -94,7 +97,7 @@ LinkId NetworkBuilder::connect(VertexId a, VertexId b, double bytes_per_second, 
   require(static_cast<std::int64_t>(network_.capacity_.size()));
   const auto id = static_cast<LinkId>(network_.capacity_.size());
   for (const auto& ends : {std::pair{a, b}, std::pair{b, a}}) {
-    network_.capacity_.push_back(static_cast<std::int64_t>(bytes_per_second));
+    network_.capacity_.push_back(std::max<std::int64_t>(1, saturating_cast(bytes_per_second)));
     network_.latency_.push_back(latency);
     network_.ends_.push_back(ends);
   }
@@ -146,34 +149,46 @@ Network::Network(const Cluster& c)
 }
 
 void Network::apply(const Cluster& c) {
-  std::map<std::string, VertexId, std::less<>> ids;
-  std::vector<std::string> names;
+  const auto& faults = c.fabric.faults;
+  std::map<std::string, std::optional<VertexId>, std::less<>> ids;
+  for (const LinkFault& f : faults) ids[f.from] = ids[f.to] = std::nullopt;
   for (VertexId v = 0; v < vertices_.size(); ++v) {
-    ids.emplace(name(v), v);
-    if (names.size() < 2000) names.push_back(name(v));
+    if (const auto found = ids.find(name(v)); found != ids.end() && !found->second) found->second = v;
   }
-  for (std::size_t i = 0; i < c.fabric.faults.size(); ++i) {
-    const LinkFault& fault = c.fabric.faults[i];
-    const std::string at = fmt::format("/fabric/faults/{}", i);
+  const auto find = [&](const std::string& text, const Cursor& at) {
+    if (const auto& id = ids.at(text)) return *id;
+    constexpr std::size_t kMostNames = 2000;
+    std::vector<std::string> names;
+    for (VertexId v = 0; v < std::min(kMostNames, vertices_.size()); ++v) names.push_back(name(v));
+    at.fail("\"" + text + "\" is not in this network", allowed_names(text, names));
+  };
+  std::map<std::pair<VertexId, VertexId>, std::vector<LinkId>> links;
+  std::vector<std::pair<VertexId, VertexId>> ends;
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const Cursor at = Cursor{c.where(), "/fabric/faults"}.child(i);
     constexpr double kLeast = 0.001;  // less is as good as failed, and times stay countable
-    if (fault.remaining > 0 && fault.remaining < kLeast)
-      throw InputError(c.where(), at + "/remaining", fmt::format("{} is next to nothing", fault.remaining),
-                       fmt::format("allowed: 0 for a failed link, or {} to 1", kLeast));
-    const auto find = [&](const std::string& text, const char* end) {
-      const auto found = ids.find(text);
-      if (found == ids.end())
-        throw InputError(c.where(), at + end, "\"" + text + "\" is not in this network",
-                         allowed_names(text, names));
-      return found->second;
-    };
-    const VertexId from = find(fault.from, "/from"), to = find(fault.to, "/to");
-    bool some = false;
-    for (LinkId l = 0; l < ends_.size(); ++l) {
-      if (ends_[l] != std::pair{from, to} && ends_[l] != std::pair{to, from}) continue;
-      some = true;
-      capacity_[l] = static_cast<std::int64_t>(static_cast<double>(capacity_[l]) * fault.remaining);
+    if (faults[i].remaining > 0 && faults[i].remaining < kLeast)
+      at.child("remaining")
+          .fail(fmt::format("{} is next to nothing", faults[i].remaining),
+                fmt::format("allowed: 0 for a failed link, or {} to 1", kLeast));
+    ends.emplace_back(find(faults[i].from, at.child("from")), find(faults[i].to, at.child("to")));
+    links[ends.back()];
+    links[{ends.back().second, ends.back().first}];
+  }
+  for (LinkId l = 0; l < ends_.size(); ++l) {
+    if (const auto found = links.find(ends_[l]); found != links.end()) found->second.push_back(l);
+  }
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (links[ends[i]].empty())
+      Cursor{c.where(), "/fabric/faults"}.child(i).fail("no link joins " + faults[i].from + " and " +
+                                                        faults[i].to);
+    const auto [from, to] = ends[i];
+    for (const auto& direction : {std::pair{from, to}, std::pair{to, from}}) {
+      for (const LinkId l : links[direction]) {
+        const auto left = static_cast<std::int64_t>(static_cast<double>(capacity_[l]) * faults[i].remaining);
+        capacity_[l] = faults[i].remaining > 0 ? std::max<std::int64_t>(1, left) : 0;
+      }
     }
-    if (!some) throw InputError(c.where(), at, "no link joins " + fault.from + " and " + fault.to, {});
   }
 }
 

@@ -8,6 +8,8 @@
 #include <boost/graph/compressed_sparse_row_graph.hpp>
 #include <cmath>
 
+#include "core/text.h"
+
 namespace orrery::sim {
 namespace {
 
@@ -77,11 +79,11 @@ Survey survey(const Topology& topology) {
 std::string to_dot(const Network& network) {
   std::string out = "graph network {\n";
   for (VertexId v = 0; v < network.vertices(); ++v)
-    out += fmt::format("  \"{}\"{};\n", network.name(v),
+    out += fmt::format("  {}{};\n", in_quotes(network.name(v)),
                        network.vertex(v).kind == VertexKind::kDevice ? " [shape=box]" : "");
   for (LinkId l = 0; l < network.links(); l += 2) {
     const auto [a, b] = network.ends(l);
-    out += fmt::format("  \"{}\" -- \"{}\" [label=\"{}\"{}];\n", network.name(a), network.name(b),
+    out += fmt::format("  {} -- {} [label=\"{}\"{}];\n", in_quotes(network.name(a)), in_quotes(network.name(b)),
                        format(Bandwidth{network.capacity(l)}), network.alive(l) ? "" : ", style=dotted");
   }
   return out + "}\n";

@@ -3,6 +3,8 @@
 // A torus of nodes: a router each, joined to the next and the one before along every dimension, the node's
 // bandwidth spread evenly over these links. Routes go dimension by dimension, the shorter way round; where
 // that meets a failed link, the longer.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -42,6 +44,13 @@ class Torus final : public Wiring {
     if (shape_.size() > kMostDimensions)
       builder.refuse("/fabric/dimensions", std::to_string(shape_.size()) + " dimensions are too many",
                      "up to 8");
+    std::int64_t hops = 0;  // of the longest route
+    for (const std::int64_t x : shape_) hops += x / 2;
+    constexpr std::int64_t kMostHops = 1 << 27;  // of one route from every node
+    if (hops * c.nodes > kMostHops)
+      builder.refuse(
+          "/fabric/dimensions", fmt::format("routes of {} hops are too long", hops),
+          fmt::format("{} hops on {} nodes: dimensions nearer to each other", kMostHops / c.nodes, c.nodes));
     const double node = ports.bandwidth * static_cast<double>(ports.per_node);
     std::int64_t wide = 0;  // dimensions that lead anywhere
     for (const std::int64_t x : shape_) wide += x > 1;

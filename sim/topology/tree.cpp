@@ -58,6 +58,7 @@ class Tree final : public Wiring {
     const bool pods = fabric_.levels == 3;
     const std::int64_t tops = pods ? pods_per_site_ * fabric_.sites : fabric_.sites;
     const VertexKind kind = pods ? VertexKind::kAggregation : VertexKind::kSpine;
+    builder.require(saturating_multiply(tops * planes_, uplinks_));
     std::vector<VertexId> middle;
     for (std::int64_t i = 0; i < tops * planes_ * uplinks_; ++i)
       middle.push_back(builder.add(kind, i / uplinks_, uplinks_ > 1 ? i % uplinks_ : -1));
@@ -133,7 +134,8 @@ class Tree final : public Wiring {
     const double up = down * uplink / fabric_.pod_oversubscription;
     corelinks_ = spray ? 1 : std::max<std::int64_t>(1, std::llround(down / fabric_.pod_oversubscription));
     std::vector<VertexId> core;
-    const std::int64_t each = planes_ * uplinks_ * corelinks_;
+    const std::int64_t each = saturating_multiply(planes_ * uplinks_, corelinks_);
+    builder.require(saturating_multiply(fabric_.sites, each));
     for (std::int64_t i = 0; i < fabric_.sites * each; ++i)
       core.push_back(builder.add(VertexKind::kSpine, i / corelinks_, corelinks_ > 1 ? i % corelinks_ : -1));
     for (std::size_t m = 0; m < aggregation.size(); ++m) {

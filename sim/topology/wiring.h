@@ -46,7 +46,8 @@ class NetworkBuilder {
   VertexId add(VertexKind kind, std::int64_t a, std::int64_t b = -1);
   VertexId add_named(const std::string& name);
   LinkId connect(VertexId a, VertexId b, double bytes_per_second, Time latency = Time{0});
-  // Throws InputError when that many vertices, links or entries of a table are more than is built.
+  // Throws InputError when that many vertices, links or entries of a table are more than is built: a directed
+  // link takes 24 bytes.
   void require(std::int64_t count) const;
   // Throws InputError when the fabric's routing is none of these.
   void require_routing(std::initializer_list<Routing> allowed) const;

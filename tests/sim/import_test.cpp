@@ -22,6 +22,7 @@ Cluster base() {
   c.devices_per_node = 2;
   c.intra_bandwidth = Bandwidth{450'000'000'000};
   c.intra_efficiency = 1;
+  c.nic_bandwidth = Bandwidth{50'000'000'000};
   return c;
 }
 Cluster edges(const std::string& text) {
