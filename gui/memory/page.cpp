@@ -100,7 +100,7 @@ void MemoryPage::show_process(std::int32_t process) {
     return;
   }
   words_->setText(words + ".");
-  const auto stage = static_cast<std::size_t>(sim::stage_of(e->run->timeline(), process));
+  const auto stage = static_cast<std::size_t>(sim::Stages(e->run->timeline())(process));
   session_.jobs().start(
       "peak", [e, stage](Job&) { return program::find_peak(e->evaluation.program.classes[stage]); },
       [this, e, stage, words](const program::Peak& found) {

@@ -35,12 +35,6 @@ Lanes::Lanes(Timeline timeline) : timeline_(std::move(timeline)) {
     for (auto i = timeline_.streams.size(); i <= static_cast<std::size_t>(s.stream); ++i)
       timeline_.streams.push_back(fmt::format("stream {}", i));
   }
-  // Files round times.
-  for (Slice& s : timeline_.slices) {
-    s.end = std::max(s.end, s.start);
-    s.active = std::clamp(s.active, s.start, s.end);
-    s.ready = std::min(s.ready, s.start);
-  }
   sort();
   const auto& slices = timeline_.slices;
   busy_before_.reserve(slices.size() + 1);

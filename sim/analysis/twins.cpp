@@ -36,12 +36,16 @@ std::int64_t coordinate(const Timeline& t, std::int64_t rank, std::string_view a
   return -1;
 }
 
-std::int32_t stage_of(const Timeline& t, std::int32_t process) {
-  std::int64_t rank = process;
-  if (!t.process_of.empty())
-    rank = std::find(t.process_of.begin(), t.process_of.end(), process) - t.process_of.begin();
-  const std::int64_t stage = coordinate(t, rank, "pp");
-  return stage < 0 ? stage_by_label(t, process) : static_cast<std::int32_t>(stage);
+Stages::Stages(const Timeline& timeline) : timeline_(timeline) {
+  for (std::size_t r = 0; r < timeline.process_of.size(); ++r)
+    first_rank_.try_emplace(timeline.process_of[r], static_cast<std::int64_t>(r));
+}
+
+std::int32_t Stages::operator()(std::int32_t process) const {
+  const auto first = first_rank_.find(process);
+  const std::int64_t rank = first != first_rank_.end() ? first->second : process;
+  const std::int64_t stage = coordinate(timeline_, rank, "pp");
+  return stage < 0 ? stage_by_label(timeline_, process) : static_cast<std::int32_t>(stage);
 }
 
 std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lanes& there) {
@@ -51,14 +55,15 @@ std::optional<std::size_t> twin(const Lanes& here, std::size_t slice, const Lane
   const std::int32_t segment = index_of(b.segments, a.segments[static_cast<std::size_t>(s.segment)]);
   const std::int32_t stream = index_of(b.streams, a.streams[static_cast<std::size_t>(s.stream)]);
   if (name < 0 || segment < 0 || stream < 0) return std::nullopt;
-  const std::int32_t stage = stage_of(a, s.rank);
+  const Stages stage_here(a), stage_there(b);
+  const std::int32_t stage = stage_here(s.rank);
   std::optional<std::size_t> first;
   std::int32_t seen = -1;  // the process whose stage was looked up last
   bool same_stage = false;
   for (const Lane& lane : there.all()) {
     if (lane.rank != seen) {
       seen = lane.rank;
-      same_stage = stage_of(b, seen) == stage;
+      same_stage = stage_there(seen) == stage;
     }
     if (!same_stage || lane.stream != stream || (first && lane.rank != s.rank)) continue;
     const auto slices = there.slices(lane);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <unordered_map>
 
 #include "sim/analysis/lanes.h"
 
@@ -14,7 +15,15 @@ std::int64_t coordinate(const Timeline& timeline, std::int64_t rank, std::string
 
 // The pipeline stage of a process: by the timeline's axes or, without them, as its label says ("stage 3 ...",
 // "rank 3 (tp 1, dp 0, pp 1)"); without either every process is one.
-std::int32_t stage_of(const Timeline& timeline, std::int32_t process);
+class Stages {
+ public:
+  explicit Stages(const Timeline& timeline);
+  std::int32_t operator()(std::int32_t process) const;
+
+ private:
+  const Timeline& timeline_;
+  std::unordered_map<std::int32_t, std::int64_t> first_rank_;  // by process, where several ranks are one
+};
 
 // Of the processes of the same stage in `there` the one with the same number, or the first. O(slices of its
 // lane).

@@ -15,17 +15,15 @@ using Key = std::tuple<std::string_view, std::int32_t, std::int32_t, std::string
 
 class Keys {
  public:
-  explicit Keys(const Timeline& t) : t_(t) {}
-  Key operator()(const Slice& s) {
-    const auto [stage, added] = stages_.try_emplace(s.rank);
-    if (added) stage->second = stage_of(t_, s.rank);
+  explicit Keys(const Timeline& t) : t_(t), stages_(t) {}
+  Key operator()(const Slice& s) const {
     return {t_.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
-            t_.names[static_cast<std::size_t>(s.name)], stage->second};
+            t_.names[static_cast<std::size_t>(s.name)], stages_(s.rank)};
   }
 
  private:
   const Timeline& t_;
-  std::map<std::int32_t, std::int32_t> stages_;  // by process
+  Stages stages_;
 };
 
 }  // namespace
@@ -35,7 +33,7 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
   out.same_program = predicted.program_hash == measured.program_hash;
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length());
-  Keys key_of_predicted(predicted), key_of_measured(measured);
+  const Keys key_of_predicted(predicted), key_of_measured(measured);
   std::map<Key, const Slice*> by_key;
   // Of several places of a stage, the first.
   for (const Slice& s : predicted.slices) by_key.try_emplace(key_of_predicted(s), &s);

@@ -54,12 +54,19 @@ std::vector<std::string_view> split(std::string_view line, char by) {
 }
 
 double number(std::string_view text, const Cursor& at) {
+  constexpr double kMost = 1e9;  // of a dimension, and of milliseconds
   double v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(v) || v <= 0) {
-    at.fail(shown(Json(std::string(text))) + " is not a positive number");
+  if (error != std::errc{} || end != text.data() + text.size() || !(v > 0 && v <= kMost)) {
+    at.fail(shown(Json(std::string(text))) + " is not a number of a kernel table",
+            fmt::format("allowed: above 0, at most {}", kMost));
   }
   return v;
+}
+std::int64_t dimension(std::string_view text, const Cursor& at) {
+  const double v = number(text, at);
+  if (v != std::floor(v)) at.fail(shown(Json(std::string(text))) + " is not a whole number");
+  return static_cast<std::int64_t>(v);
 }
 
 const std::map<std::string, std::string, std::less<>>& device_names() {
@@ -79,7 +86,7 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
   const auto lines = split(csv, '\n');
   const bool gemm = lines.front().starts_with("gpu,dtype,m,n,k,ms");
   if (!gemm && !lines.front().starts_with("gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms")) {
-    Cursor{file, "/0"}.fail(
+    Cursor{file, "line 1"}.fail(
         "is not a kernel table",
         "allowed: gpu,dtype,m,n,k,ms,.. or gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms,..");
   }
@@ -103,10 +110,10 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
     auto [device, added] = devices.try_emplace(name->second);
     if (added) device->second = load_device(name->second, at, data);
     std::array<std::int64_t, 5> v{};
-    for (std::size_t c = 2; c < ms_column; ++c) v[c - 2] = static_cast<std::int64_t>(number(cells[c], at));
+    for (std::size_t c = 2; c < ms_column; ++c) v[c - 2] = dimension(cells[c], at);
     const double work =
         gemm ? 2.0 * static_cast<double>(v[0]) * static_cast<double>(v[1]) * static_cast<double>(v[2])
-             : 2.0 * static_cast<double>(v[0] * v[2]) * static_cast<double>(v[1]) *
+             : 2.0 * static_cast<double>(v[0]) * static_cast<double>(v[2]) * static_cast<double>(v[1]) *
                    static_cast<double>(v[1]) * static_cast<double>(v[4]);
     if (work < kLeastWork) {
       ++out.skipped["less than 1 GFLOP"];
@@ -126,10 +133,9 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
 }
 
 Validation validate_file(const std::string& file, const DataFolders& data) {
-  constexpr std::int64_t kLargest = 64 << 20;
-  const std::string text = load_text(file, kLargest);
+  const std::string text = load_text(file);
   if (file.ends_with(".csv")) return validate_kernels(text, file, data);
-  const Json rows = parse_json(text, file, kLargest);
+  const Json rows = parse_json(text, file);
   const Cursor at{file, ""};
   if (!rows.is_array() || rows.empty() || !rows[0].is_object())
     at.fail("is not a data set", "allowed: an array of rows");

@@ -25,33 +25,27 @@ constexpr SystemRule kSystems[] = {{"p4de", "p4de"},       {"p4d", "p4d"},      
 constexpr double kConflict = 1.25;  // between two runs of one size
 constexpr std::array<const char*, 7> kNetworkWords{"EFA", "IB", "RoCE", "NDR", "HDR", "rack", "AWS"};
 
+// Zero and an empty text mean that the row does not say.
 struct Row {
-  std::string id, system, collective, algorithm;
+  static constexpr bool kForeign = true;
+  std::string id, system, collective, algorithm, basis;
   std::int64_t gpus = 0, nodes = 1;
-  Bytes bytes;
-  double seconds = 0;
+  double message_bytes = 0, time_us = 0;
+  Bytes bytes() const { return Bytes{static_cast<std::int64_t>(message_bytes)}; }
+  double seconds() const { return time_us * 1e-6; }
 };
-
-const Json* member(const Json& row, const char* name) {
-  const auto found = row.find(name);
-  return found == row.end() || found->is_null() ? nullptr : &*found;
-}
-
-Row read_row(const Json& json) {
-  const auto text = [&](const char* name) {
-    const Json* v = member(json, name);
-    return v != nullptr && v->is_string() ? v->get<std::string>() : std::string();
-  };
-  const auto value = [&](const char* name, double most) {
-    const Json* v = member(json, name);
-    return v != nullptr && v->is_number() ? std::clamp(v->get<double>(), 0.0, most) : 0.0;
-  };
-  Row r{text("id"), text("system"), text("collective"), text("algo")};
-  r.gpus = static_cast<std::int64_t>(value("gpus", 1 << 24));
-  r.nodes = std::max<std::int64_t>(1, static_cast<std::int64_t>(value("nodes", 1 << 20)));
-  r.bytes = Bytes{static_cast<std::int64_t>(value("message_bytes", 1e15))};
-  r.seconds = value("time_us", 1e15) * 1e-6;
-  return r;
+template <class V>
+void describe(V& v, Row& r) {
+  v(Field{.name = "id", .help = "of the row"}, r.id);
+  v(Field{.name = "system", .help = "what it ran on"}, r.system);
+  v(Field{.name = "collective", .help = "which"}, r.collective);
+  v(Field{.name = "algo", .help = "algorithm that was asked for"}, r.algorithm);
+  v(Field{.name = "basis", .help = "\"measured\", or what the number is"}, r.basis);
+  v(Field{.name = "gpus", .help = "GPUs that took part", .min = 1, .max = 1 << 20}, r.gpus);
+  v(Field{.name = "nodes", .help = "nodes", .min = 1, .max = limits::kMostNodes}, r.nodes);
+  v(Field{.name = "message_bytes", .help = "of the whole tensor", .min = 0, .max = limits::kLargestMessage},
+    r.message_bytes);
+  v(Field{.name = "time_us", .help = "microseconds", .min = 0, .max = limits::kLongestOp * 1e-6}, r.time_us);
 }
 
 struct Kind {
@@ -100,12 +94,8 @@ class Reader {
     Wanted wanted;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       ++out_.read;
-      if (!rows[i].is_object()) Cursor{file_, ""}.child(i).fail(shown(rows[i]) + " is not a row");
-      const Row r = read_row(rows[i]);
-      const Json* basis = member(rows[i], "basis");
-      const char* reason =
-          why_not(r, basis != nullptr && basis->is_string() ? basis->get<std::string>() : "");
-      if (reason != nullptr) {
+      const Row r = read_fields<Row>(rows[i], Cursor{file_, ""}.child(i));
+      if (const char* reason = why_not(r); reason != nullptr) {
         ++out_.skipped[reason];
         continue;
       }
@@ -119,10 +109,11 @@ class Reader {
  private:
   using Wanted = std::vector<std::pair<Row, std::optional<CollectiveKind>>>;
 
-  const char* why_not(const Row& r, const std::string& basis) const {
+  const char* why_not(const Row& r) const {
     if (r.collective != "send_recv" && !kind_of(r.collective)) return "collective that is not modelled";
-    if (r.gpus < 2 || r.seconds <= 0 || r.bytes.value <= 0) return "no size or time";
-    if (!basis.starts_with("measured") && !basis.empty()) return "a threshold or a statement, not measured";
+    if (r.gpus < 2 || r.time_us == 0 || r.bytes().value == 0) return "no size or time";
+    if (!r.basis.starts_with("measured") && !r.basis.empty())
+      return "a threshold or a statement, not measured";
     const auto* rule = rule_of(r.system);
     if (rule == std::end(kSystems)) return "no topology for the system";
     if (r.gpus % r.nodes != 0) return "GPUs do not fill the nodes evenly";
@@ -143,10 +134,10 @@ class Reader {
   void mark_conflicts(const Wanted& rows) {
     std::map<std::pair<std::string, std::int64_t>, std::pair<double, double>> spread;
     for (const auto& [r, kind] : rows) {
-      const auto [found, added] = spread.try_emplace({key(r), r.bytes.value}, r.seconds, r.seconds);
+      const auto [found, added] = spread.try_emplace({key(r), r.bytes().value}, r.seconds(), r.seconds());
       auto& [least, most] = found->second;
-      least = std::min(least, r.seconds);
-      most = std::max(most, r.seconds);
+      least = std::min(least, r.seconds());
+      most = std::max(most, r.seconds());
       if (most > kConflict * least) conflicting_.insert(key(r));
     }
   }
@@ -169,11 +160,11 @@ class Reader {
     row.id = r.id;
     row.source = fmt::format("{}, {}", r.system.substr(0, 40), r.collective);
     row.quantity = "time";
-    row.bytes = r.bytes.value;
-    row.published = r.seconds;
-    row.predicted =
-        seconds(kind ? CollectiveModel(c).cost(*kind, r.bytes, topology.group(r.gpus, 1)).time
-                     : transfer_cost(r.bytes, topology.pairs(r.gpus / r.nodes, 2, 2 * r.gpus / r.nodes), c));
+    row.bytes = r.bytes().value;
+    row.published = r.seconds();
+    row.predicted = seconds(
+        kind ? CollectiveModel(c).cost(*kind, r.bytes(), topology.group(r.gpus, 1)).time
+             : transfer_cost(r.bytes(), topology.pairs(r.gpus / r.nodes, 2, 2 * r.gpus / r.nodes), c));
     if (!conflicting_.contains(key(r))) {
       out_.rows.push_back(std::move(row));
       return;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "program/program.h"
+#include "sim/calibration/training_row.h"
 #include "sim/calibration/validate.h"
 #include "sim/estimate/estimate.h"
 
@@ -81,11 +82,12 @@ double node_network(const std::string& words, std::int64_t gpus_per_node) {
 
 class RowReader {
  public:
-  RowReader(const Json& row, const DataFolders& data) : row_(row), data_(data) {}
+  RowReader(const TrainingRow& row, const Cursor& at, const DataFolders& data)
+      : row_(row), at_(at), data_(data) {}
 
   // Throws Skip.
   void read(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
-    for (const Json& f : row_.at("unverified_fields")) assumed.push_back(f.get<std::string>());
+    assumed = row_.unverified_fields;
     read_model(problem.scenario.model, problem.scenario.training);
     read_hardware(problem);
     read_plan(problem, plan, assumed);
@@ -93,142 +95,111 @@ class RowReader {
 
   // Seconds per step, from step time, tokens/s, or FLOP/s in a known convention. Throws Skip.
   double published_step(const Problem& problem, const Plan& plan) const {
-    const Json& m = row_.at("measured");
-    if (m.at("step_time_s").is_number()) return m.at("step_time_s").get<double>();
-    const auto gpus = row_.at("num_gpus").get<double>();
+    const RowMeasured& m = row_.measured;
+    if (m.step_time_s > 0) return m.step_time_s;
+    const auto gpus = static_cast<double>(row_.num_gpus);
     const double tokens = problem.scenario.training.tokens_per_step();
-    if (m.at("tokens_per_s_per_gpu").is_number())
-      return tokens / (m.at("tokens_per_s_per_gpu").get<double>() * gpus);
-    const std::string source = row_.at("source_key").get<std::string>();
-    if (!m.at("tflops_per_gpu").is_number()) throw Skip{"no measured time"};
+    if (m.tokens_per_s_per_gpu > 0) return tokens / (m.tokens_per_s_per_gpu * gpus);
+    if (m.tflops_per_gpu == 0) throw Skip{"no measured time"};
     double flops = model_flops_per_sequence(problem.scenario.model, problem.scenario.training.sequence,
                                             AttentionFlops::kFull)
                        .value *
                    static_cast<double>(problem.scenario.training.global_batch);
-    if (source == "megatron_sc21" || source == "bigscience") {
+    if (row_.source_key == "megatron_sc21" || row_.source_key == "bigscience") {
       if (plan.recompute == Recompute::kFull) flops *= 4.0 / 3.0;  // hardware FLOPs are printed
-    } else if (source != "megatron_h100") {
+    } else if (row_.source_key != "megatron_h100") {
       throw Skip{"FLOP/s in a convention we cannot convert"};
     }
-    return flops / (m.at("tflops_per_gpu").get<double>() * 1e12 * gpus);
+    return flops / (m.tflops_per_gpu * 1e12 * gpus);
   }
 
  private:
-  static std::int64_t integer(const Json& object, const char* name, std::int64_t otherwise = -1) {
-    const auto found = object.find(name);
-    return found != object.end() && found->is_number_integer() ? found->get<std::int64_t>() : otherwise;
-  }
-
   void read_model(Model& m, Training& t) const {
-    const Json& j = row_.at("model");
-    if (!j.at("moe").is_null()) throw Skip{"mixture of experts"};
-    if (j.contains("arch") && !j.at("arch").is_null()) throw Skip{"not a plain transformer"};
-    if (j.contains("attention") && !j.at("attention").is_null()) throw Skip{"latent attention"};
-    m.name = j.at("name").get<std::string>();
-    m.layers = integer(j, "layers");
-    m.hidden = integer(j, "hidden");
-    m.heads = integer(j, "heads");
-    m.kv_heads = integer(j, "kv_heads", 0);
-    m.ffn_hidden = integer(j, "ffn_hidden", 0);
-    m.vocab = integer(j, "vocab", 50257);
-    t.sequence = integer(j, "seq_len");
-    if (m.layers <= 0 || m.hidden <= 0 || m.heads <= 0 || t.sequence <= 0)
+    const RowModel& r = row_.model;
+    if (r.moe.something) throw Skip{"mixture of experts"};
+    if (r.arch.something) throw Skip{"not a plain transformer"};
+    if (r.attention.something) throw Skip{"latent attention"};
+    if (r.layers == 0 || r.hidden == 0 || r.heads == 0 || r.seq_len == 0)
       throw Skip{"model dimensions not published"};
-    if (m.hidden % m.heads != 0) throw Skip{"heads do not divide the width"};
-    m.max_positions = t.sequence;
-    const bool gated = j.at("gated_mlp").is_boolean() && j.at("gated_mlp").get<bool>();
-    m.activation = gated ? Activation::kSwiglu : Activation::kGelu;
-    m.norm = gated ? Norm::kRmsNorm : Norm::kLayerNorm;
-    m.positions = gated ? Positions::kRotary : Positions::kLearned;
-    m.bias = !gated;
-    m.tied_embeddings = j.contains("tied_embeddings") && j.at("tied_embeddings").is_boolean()
-                            ? j.at("tied_embeddings").get<bool>()
-                            : !gated;
+    if (r.hidden % r.heads != 0) throw Skip{"heads do not divide the width"};
+    m.name = r.name;
+    m.layers = r.layers;
+    m.hidden = r.hidden;
+    m.heads = r.heads;
+    m.kv_heads = r.kv_heads;
+    m.ffn_hidden = r.ffn_hidden;
+    m.vocab = r.vocab;
+    t.sequence = m.max_positions = r.seq_len;
+    m.activation = r.gated_mlp ? Activation::kSwiglu : Activation::kGelu;
+    m.norm = r.gated_mlp ? Norm::kRmsNorm : Norm::kLayerNorm;
+    m.positions = r.gated_mlp ? Positions::kRotary : Positions::kLearned;
+    m.bias = !r.gated_mlp;
+    m.tied_embeddings = r.tied_embeddings.value_or(!r.gated_mlp);
   }
 
   void read_hardware(Problem& p) const {
-    if (row_.contains("heterogeneous") && !row_.at("heterogeneous").is_null()) {
-      const Json& h = row_.at("heterogeneous");
-      if (!h.is_boolean() || h.get<bool>()) throw Skip{"mixed GPU types"};
-    }
-    const std::string gpu = row_.at("gpu").get<std::string>();
+    if (row_.heterogeneous.something) throw Skip{"mixed GPU types"};
     const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
-                                    [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
+                                    [&](const GpuRule& g) { return row_.gpu.starts_with(g.pattern); });
     if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
-    const Cursor nowhere{"", ""};
-    p.cluster = load_cluster(rule->topology, {}, nowhere, data_);
-    const std::int64_t gpus = integer(row_, "num_gpus", 0),
-                       per_node = std::min(integer(row_, "gpus_per_node", 8), gpus);
-    if (gpus <= 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
+    p.cluster = load_cluster(rule->topology, {}, at_, data_);
+    const std::int64_t gpus = row_.num_gpus, per_node = std::min(row_.gpus_per_node, gpus);
+    if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
     if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
     p.cluster.devices_per_node = per_node;
     p.cluster.nodes = gpus / per_node;
+    p.cluster.sized = at_.child("num_gpus");
     p.cluster.nics = per_node;
-    const Json& words = row_.at("interconnect");
-    double gbit = words.is_string() ? node_network(words.get<std::string>(), per_node) : 0;
+    double gbit = node_network(row_.interconnect, per_node);
     if (gbit == 0) gbit = rule->nic_gbit_per_gpu * static_cast<double>(per_node);
     p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
     const std::string device = rule->device;
-    p.device = load_device(device == "h100-sxm-500w" ? "h100-sxm" : device, nowhere, data_);
+    p.device = load_device(device == "h100-sxm-500w" ? "h100-sxm" : device, at_, data_);
     if (device == "h100-sxm-500w") p.device.memory_bandwidth = *parse_bandwidth("2.4 TB/s");
-    if (gpu.starts_with("V100")) {
+    if (row_.gpu.starts_with("V100")) {
       p.cluster.intra_bandwidth = *parse_bandwidth("150 GB/s");
       p.cluster.in_network_gain = 0;
       p.cluster.measured = {};
     }
-    const std::string source = row_.at("source_key").get<std::string>();
     const auto* stack = std::find_if(std::begin(kStacks), std::end(kStacks),
-                                     [&](const StackRule& s) { return source == s.source; });
-    p.stack = load_stack(stack == std::end(kStacks) ? "megatron-core" : stack->stack, nowhere, data_);
-    if (row_.at("flash_attention").is_boolean())
-      p.stack.flash_attention = row_.at("flash_attention").get<bool>();
+                                     [&](const StackRule& s) { return row_.source_key == s.source; });
+    p.stack = load_stack(stack == std::end(kStacks) ? "megatron-core" : stack->stack, at_, data_);
+    p.stack.flash_attention = row_.flash_attention.value_or(p.stack.flash_attention);
   }
 
   void read_plan(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
-    const Json& j = row_.at("parallel");
+    const RowParallel& r = row_.parallel;
     Training& t = problem.scenario.training;
-    plan.tp = integer(j, "tp");
-    plan.pp = integer(j, "pp");
-    plan.dp = integer(j, "dp");
-    if (plan.tp <= 0 || plan.pp <= 0 || plan.dp <= 0) throw Skip{"parallel degrees not published"};
-    if (integer(j, "cp", 1) > 1) throw Skip{"context parallel"};
-    if (plan.ranks() != integer(row_, "num_gpus")) throw Skip{"degrees do not multiply to the GPUs"};
-    plan.vpp = std::max<std::int64_t>(1, integer(j, "vpp", 1));
-    plan.sequence_parallel = j.at("sp").is_boolean() && j.at("sp").get<bool>();
-    plan.zero = std::max<std::int64_t>(0, integer(j, "zero_stage", plan.dp > 1 ? 1 : 0));
-    if (plan.dp == 1) plan.zero = 0;
-    if (!j.at("zero_stage").is_number_integer()) assumed.push_back("parallel.zero_stage");
-    t.global_batch = integer(row_, "global_batch", 0);
-    if (t.global_batch <= 0) throw Skip{"batch not published"};
-    plan.micro_batch = integer(row_, "micro_batch", 0);
-    if (plan.micro_batch <= 0) {
-      plan.micro_batch = 1;
-      assumed.push_back("micro_batch");
-    }
+    if (r.tp == 0 || r.pp == 0 || r.dp == 0) throw Skip{"parallel degrees not published"};
+    if (r.cp > 1) throw Skip{"context parallel"};
+    plan.tp = r.tp;
+    plan.pp = r.pp;
+    plan.dp = r.dp;
+    if (plan.ranks() != row_.num_gpus) throw Skip{"degrees do not multiply to the GPUs"};
+    plan.vpp = r.vpp;
+    plan.sequence_parallel = r.sp;
+    if (plan.dp > 1) plan.zero = r.zero_stage.value_or(1);
+    if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
+    t.global_batch = row_.global_batch;
+    if (t.global_batch == 0) throw Skip{"batch not published"};
+    plan.micro_batch = std::max<std::int64_t>(1, row_.micro_batch);
+    if (row_.micro_batch == 0) assumed.push_back("micro_batch");
     if (t.global_batch % (plan.micro_batch * plan.dp) != 0)
       throw Skip{"micro-batch does not divide the batch"};
     plan.micro_batches = t.global_batch / (plan.micro_batch * plan.dp);
     plan.schedule = plan.vpp > 1 && plan.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
     if (plan.pp == 1) plan.vpp = 1;
-    if (row_.contains("schedule") && row_.at("schedule").is_string()) {
-      const std::string s = row_.at("schedule").get<std::string>();
-      if (s == "zb-1p")
-        plan.schedule = Schedule::kZeroBubbleH1;
-      else if (s == "zb-2p")
-        throw Skip{"schedule zb-2p"};
-    }
+    if (row_.schedule == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
+    if (row_.schedule == "zb-2p") throw Skip{"schedule zb-2p"};
     read_recompute(plan, assumed);
     read_precision(t, problem.stack.name);
   }
 
   void read_recompute(Plan& plan, std::vector<std::string>& assumed) const {
-    const Json& r = row_.at("recompute");
-    if (r.is_null()) {
+    const std::string& text = row_.recompute;
+    if (text.empty())
       assumed.push_back("recompute");
-      return;
-    }
-    const std::string text = r.get<std::string>();
-    if (text == "none")
+    else if (text == "none")
       plan.recompute = Recompute::kNone;
     else if (text == "full")
       plan.recompute = Recompute::kFull;
@@ -239,11 +210,10 @@ class RowReader {
   }
 
   void read_precision(Training& t, const std::string& stack) const {
-    const Json& p = row_.at("precision");
-    const std::string text = p.is_string() ? p.get<std::string>() : "bf16";
+    const std::string& text = row_.precision;
     if (text == "fp16")
       t.math = Math::kFp16;
-    else if (text == "bf16" || text == "BF16" || text == "amp_bf16")
+    else if (text.empty() || text == "bf16" || text == "BF16" || text == "amp_bf16")
       t.math = Math::kBf16;
     else if (text == "FP8" || text == "FP8-CS" || text == "amp_fp8" || text == "fp8 (TE) / bf16" ||
              text == "fp8 (linear) / bf16" || text == "fp8 tensorwise" || text == "fp8 e4m3 matmul / bf16")
@@ -253,7 +223,8 @@ class RowReader {
     t.precision = stack.starts_with("megatron") ? Precision::kMegatron : Precision::kMixed;
   }
 
-  const Json& row_;
+  const TrainingRow& row_;
+  const Cursor& at_;
   const DataFolders& data_;
 };
 
@@ -268,14 +239,16 @@ double comparable_memory(const std::string& kind, const Problem& problem, const 
   return static_cast<double>(e.device_bytes(plan, logical).value);
 }
 
-void predict(const Json& row, const DataFolders& data, Validation& out) {
+void predict(const TrainingRow& row, const Cursor& at, const DataFolders& data, Validation& out) {
   Problem problem;
   Plan plan;
   std::vector<std::string> assumed;
-  const RowReader reader(row, data);
+  const RowReader reader(row, at, data);
   reader.read(problem, plan, assumed);
   const double published = reader.published_step(problem, plan);
   try {
+    check_model(problem.scenario.model, Cursor{});
+    check_step(problem, Cursor{});
     program::check_plan(problem.scenario.model, plan, problem.scenario.training, Cursor{});
   } catch (const InputError& e) {
     throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
@@ -283,16 +256,13 @@ void predict(const Json& row, const DataFolders& data, Validation& out) {
   const Topology topology(problem.cluster);
   Estimator estimator(problem, topology);
   const Estimate estimate = estimator.estimate(plan);
-  const std::string id = row.at("id").get<std::string>();
   const char* const format = problem.scenario.training.math == Math::kFp8 ? " fp8" : "";
-  const std::string source = row.at("source_key").get<std::string>() + format;
-  out.rows.push_back({id, source, "step_time", seconds(estimate.step), published, assumed});
-  const Json& m = row.at("measured");
-  if (m.at("peak_mem_gib").is_number() && m.at("peak_mem_kind").is_string() &&
-      m.at("peak_mem_kind") != "analytic") {
-    const double memory =
-        comparable_memory(m.at("peak_mem_kind").get<std::string>(), problem, plan, estimator, estimate.peak);
-    out.rows.push_back({id, source, "memory", memory, m.at("peak_mem_gib").get<double>() * kGiB, assumed});
+  const std::string source = row.source_key + format;
+  out.rows.push_back({row.id, source, "step_time", seconds(estimate.step), published, assumed});
+  const RowMeasured& m = row.measured;
+  if (m.peak_mem_gib > 0 && !m.peak_mem_kind.empty() && m.peak_mem_kind != "analytic") {
+    const double memory = comparable_memory(m.peak_mem_kind, problem, plan, estimator, estimate.peak);
+    out.rows.push_back({row.id, source, "memory", memory, m.peak_mem_gib * kGiB, assumed});
   }
 }
 
@@ -302,16 +272,14 @@ Validation validate_training(const Json& rows, const std::string& file, const Da
   Validation out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ++out.read;
+    const Cursor at = Cursor{file, ""}.child(i);
+    const auto row = read_fields<TrainingRow>(rows[i], at);
     try {
-      if (rows[i].value("outcome", std::string()) != "ok") throw Skip{"out of memory"};
-      if (rows[i].contains("consistency_issues") && !rows[i].at("consistency_issues").empty())
-        throw Skip{"the row's own numbers disagree"};
-      predict(rows[i], data, out);
+      if (row.outcome != "ok") throw Skip{"out of memory"};
+      if (row.consistency_issues.something) throw Skip{"the row's own numbers disagree"};
+      predict(row, at, data, out);
     } catch (const Skip& s) {
       ++out.skipped[s.reason];
-    } catch (const Json::exception& e) {
-      Cursor{file, fmt::format("/{}", i)}.fail(std::string("a field has another type than expected: ") +
-                                               e.what());
     }
   }
   return out;
