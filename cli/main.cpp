@@ -6,21 +6,26 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 
 #include "cli/commands.h"
 #include "core/text.h"
 
 namespace {
 
-// Messages may have several lines, and each may have names of the input.
-int fail(orrery::ExitCode code, const std::string& message) {
-  std::string text;
-  for (std::size_t begin = 0; begin <= message.size();) {
-    const std::size_t end = std::min(message.find('\n', begin), message.size());
-    text += orrery::printable(std::string_view(message).substr(begin, end - begin)) + "\n";
-    begin = end + 1;
+// A message may have several lines, and each may have names of the input.
+std::string printable_lines(std::string_view message) {
+  std::string out;
+  while (!message.empty()) {
+    const std::size_t end = std::min(message.find('\n'), message.size());
+    out += orrery::printable(message.substr(0, end)) + "\n";
+    message.remove_prefix(std::min(end + 1, message.size()));
   }
-  fmt::print(stderr, "orrery: {}", text);
+  return out;
+}
+
+int fail(orrery::ExitCode code, const std::string& message) {
+  fmt::print(stderr, "orrery: {}", printable_lines(message));
   return static_cast<int>(code);
 }
 
@@ -69,7 +74,9 @@ int main(int argc, char** argv) {
     if (!std::cout) return fail(ExitCode::kFailure, "cannot write to standard output");
     return static_cast<int>(app.exit);
   } catch (const CLI::ParseError& e) {
-    const int code = cli.exit(e, std::cout, std::cerr);
+    std::ostringstream message;
+    const int code = cli.exit(e, std::cout, message);
+    fmt::print(stderr, "{}", printable_lines(message.str()));
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   } catch (const orrery::InputError& e) {
     return fail(ExitCode::kInvalidInput, e.what());

@@ -36,7 +36,11 @@ add_compile_options("$<${host_only}:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-missi
 if(ORRERY_WERROR)
   add_compile_options($<${host_only}:-Werror> "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
+if(ORRERY_FUZZ)  # libFuzzer sees the libraries: it is told of their edges and comparisons
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 if(ORRERY_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")  # a quarter less time to compile
   add_compile_options(-fsanitize=${ORRERY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ORRERY_SANITIZE})
 endif()

@@ -2,51 +2,16 @@
 //
 // The command as its users see it: output, exit codes, files.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 #include "core/json.h"
+#include "tests/cli/command.h"
 
 namespace orrery {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Output {
-  int code = -1;
-  std::string out;
-};
-
-Output orrery(const std::string& arguments) {
-  const std::string command = std::string(ORRERY_BINARY) + " " + arguments + " 2>&1";
-  Output o;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> block{};
-  while (const std::size_t n = fread(block.data(), 1, block.size(), pipe)) o.out.append(block.data(), n);
-  const int status = pclose(pipe);
-  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return o;
-}
-
-std::string scenario(const char* name) {
-  return std::string(ORRERY_ROOT) + "/scenarios/" + name + ".json";
-}
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / ("orrery-test-" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  std::string file(const char* name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 TEST(Cli, PlanSimulateRunAndCompareShareOneProgram) {
   const TemporaryFolder folder;

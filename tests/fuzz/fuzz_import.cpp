@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   Cluster base;
   base.name = "fuzz";
-  base.intra_bandwidth = Bandwidth{1'000'000'000};
+  base.intra_bandwidth = base.nic_bandwidth = Bandwidth{1'000'000'000};
   try {
     const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
     const Cluster c = sim::import_topology(text, static_cast<sim::TopologyFormat>(data[0] % 3),

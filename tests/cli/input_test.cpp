@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Answers to wrong input as their readers see them: which file, which place, which exit code, and a terminal
+// that stays what it is.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+
+#include "core/json.h"
+#include "tests/cli/command.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A scenario, and its cluster, device, links and stack as files of their own.
+class Files : public testing::Test {
+ protected:
+  Files() {
+    const std::string root = std::string(ORRERY_ROOT) + "/";
+    change_[kScenario] = load_json(root + "scenarios/tiny-cpu.json");
+    Json& s = change_[kScenario];
+    s["cluster"] = {{"topology", "cluster.json"}, {"nodes", 4}};
+    s["stack"] = "stack.json";
+    Json& c = change_["cluster.json"] = load_json(root + "topologies/laptop-cpu.json");
+    c["device"] = "device.json";
+    c["links"] = "links.json";
+    c["devices_per_node"] = 4;
+    c.erase("intra_bandwidth");
+    change_["device.json"] = load_json(root + "profiles/cpu-reference.json");
+    change_["links.json"] = load_json(root + "profiles/links/nvlink3-a100.json");
+    change_["stack.json"] = load_json(root + "profiles/stacks/orrery.json");
+    write();
+  }
+
+  Json& json(const std::string& name) { return change_[name]; }
+  void write() const {
+    for (const auto& [name, value] : change_) save_json(file(name), value);
+  }
+  std::string file(const std::string& name) const { return folder_.file(name.c_str()); }
+  // What a command says of the files with one change, which is undone.
+  Output with(const std::string& name, const std::function<void(Json&)>& change,
+              const std::string& command = "simulate") {
+    const Json before = change_[name];
+    change(change_[name]);
+    write();
+    Output out = orrery(command + " " + file(kScenario));
+    change_[name] = before;
+    write();
+    return out;
+  }
+  static std::string first_line(const Output& o) { return o.out.substr(0, o.out.find('\n')); }
+
+  static constexpr const char* kScenario = "scenario.json";
+
+ private:
+  TemporaryFolder folder_;
+  std::map<std::string, Json> change_;
+};
+
+TEST_F(Files, ErrorsNameTheFileThatHoldsTheValue) {
+  ASSERT_EQ(orrery("simulate " + file(kScenario)).code, 0) << orrery("simulate " + file(kScenario)).out;
+  const auto expect = [&](const std::string& name, const std::string& pointer, const Json& value,
+                          const std::string& where, const std::string& message) {
+    const Output o = with(name, [&](Json& j) { j[Json::json_pointer(pointer)] = value; });
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_EQ(o.out.find("orrery: " + file(where) + ": " + pointer + ": " + message), 0U) << o.out;
+  };
+  expect("device.json", "/memory", "-1 GiB", "device.json",
+         "\"-1 GiB\" is out of range; allowed: at least 1.0 MiB, at most 1048576.00 GiB");
+  expect("device.json", "/host_op", "100 h", "device.json", "\"100 h\" is out of range");
+  expect("links.json", "/intra_latency", "1 h", "links.json", "\"1 h\" is out of range");
+  expect("stack.json", "/communicator", "9.2e18 B", "stack.json", "\"9.2e18 B\" is out of range");
+  expect("cluster.json", "/nic_bandwidth", "9e18 B/s", "cluster.json", "\"9e18 B/s\" is out of range");
+  expect("cluster.json", "/device", "no-such", "cluster.json", "\"no-such\" is not in profiles");
+  expect("cluster.json", "/links", "nvlink3-a10", "cluster.json", "\"nvlink3-a10\" is not in profiles/links");
+  expect(kScenario, "/stack", "megatron", kScenario, "\"megatron\" is not in profiles/stacks");
+  expect(kScenario, "/cluster/topology", "p4", kScenario, "\"p4\" is not in topologies");
+  // The scenario says how many nodes, so the scenario is named when they are too many.
+  expect(kScenario, "/cluster/nodes", 1 << 20, kScenario, "the network of 1048576 nodes has more links");
+}
+
+TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {
+  ASSERT_EQ(orrery("plan " + file(kScenario) + " --threads 1 -o " + file("plan.json")).code, 0);
+  Json plan = load_json(file("plan.json"));
+  plan["scenario"]["stack"] = "no-such";
+  save_json(file("plan.json"), plan);
+  const Output o = orrery("simulate " + file("plan.json"));
+  EXPECT_EQ(o.code, 3);
+  EXPECT_EQ(o.out.find("orrery: " + file("plan.json") + ": /scenario/stack: \"no-such\""), 0U) << o.out;
+}
+
+TEST_F(Files, APlanHasNoMoreRanksThanTheClusterHasDevices) {
+  const Output o = with(kScenario, [](Json& j) { j["cluster"]["nodes"] = 1; });  // of 4 devices, for 8 ranks
+  EXPECT_EQ(o.code, 3);
+  EXPECT_NE(
+      o.out.find(
+          "scenario.json: /plan: TP2 PP2 DP2 mb1x8 1f1b zero1 has 8 ranks, and the cluster \"laptop-cpu\" "
+          "has 4 devices"),
+      std::string::npos)
+      << o.out;
+}
+
+TEST_F(Files, GoalsNeedTheirLimits) {
+  const auto plan = [&](const char* goal, std::initializer_list<std::pair<const char*, Json>> fields) {
+    return with(
+        kScenario,
+        [&](Json& j) {
+          j["goal"] = goal;
+          for (const auto& [name, value] : fields) j[name] = value;
+        },
+        "plan --threads 1");
+  };
+  const auto missing = [&](const Output& o, const std::string& pointer) {
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find("scenario.json: " + pointer + ": is missing, and the goal"), std::string::npos)
+        << o.out;
+  };
+  missing(plan("cost", {}), "/node_hour");
+  missing(plan("cost-by-deadline", {{"node_hour", "$1"}}), "/deadline");
+  missing(plan("time-in-budget", {{"node_hour", "$1"}}), "/budget");
+  missing(
+      plan("time-in-budget",
+           {{"node_hour", "$1"},
+            {"budget", "$9"},
+            {"training", {{"global_batch", 16}, {"sequence", 64}, {"precision", "fp32"}, {"math", "fp32"}}}}),
+      "/training/tokens");
+  EXPECT_EQ(plan("cost-by-deadline", {{"node_hour", "$1"}, {"deadline", "10 h"}}).code, 0);
+  const Output ignored = plan("time", {{"deadline", "10 h"}, {"budget", "$9"}});
+  EXPECT_EQ(ignored.code, 0);
+  EXPECT_NE(ignored.out.find(
+                "note: the goal \"time\" ignores the deadline; the goal \"cost-by-deadline\" keeps to it\n"
+                "note: the goal \"time\" ignores the budget"),
+            std::string::npos)
+      << ignored.out;
+  // The command line's goal is held to the same.
+  missing(orrery("plan --threads 1 --goal cost " + file(kScenario)), "/node_hour");
+}
+
+TEST_F(Files, CompareOfUnmatchedTimelinesSaysWhyFirst) {
+  ASSERT_EQ(orrery("simulate " + file(kScenario) + " --trace " + file("a.json")).code, 0);
+  const Output same = orrery("compare " + file("a.json") + " " + file("a.json"));
+  EXPECT_EQ(same.code, 0) << same.out;
+  EXPECT_EQ(first_line(same), "first: " + file("a.json") + " (predicted: event engine)");
+  Json trace = load_json(file("a.json"));
+  Json& events = trace["traceEvents"];
+  events.erase(events.begin() + static_cast<std::ptrdiff_t>(events.size()) / 2, events.end());
+  trace["otherData"]["source"] = "measured: another program";
+  save_json(file("b.json"), trace);
+  const Output some = orrery("compare " + file("a.json") + " " + file("b.json"));
+  EXPECT_EQ(some.code, 5);
+  EXPECT_EQ(first_line(some).find("the timelines differ: "), 0U) << some.out;
+  EXPECT_NE(some.out.find("\npredicted: " + file("a.json")), std::string::npos);
+  EXPECT_NE(some.out.find("\nmeasured: " + file("b.json") + " (measured: another program)"),
+            std::string::npos);
+  EXPECT_NE(some.out.find("    predicted     measured   ratio"), std::string::npos) << some.out;
+  for (Json& e : trace["traceEvents"]) {
+    if (e["ph"] == "X") e["name"] = "another/" + e["name"].get<std::string>();
+  }
+  trace["otherData"]["program_hash"] = "7";
+  save_json(file("b.json"), trace);
+  const Output none = orrery("compare " + file("a.json") + " " + file("b.json"));
+  EXPECT_EQ(none.code, 5);
+  EXPECT_EQ(first_line(none), "the timelines have no op in common; they come from different programs");
+  const Json json = parse_json(orrery("compare --json " + file("a.json") + " " + file("b.json")).out, "out");
+  EXPECT_EQ(json["mismatch"], first_line(none));
+  EXPECT_EQ(json["measured_source"], "measured: another program");
+}
+
+TEST_F(Files, OptionsAreNeitherEmptyNorNanNorPastTheEnd) {
+  const auto answer = [&](const std::string& arguments, int code, const std::string& text) {
+    const Output o = orrery(arguments);
+    EXPECT_EQ(o.code, code) << arguments << ": " << o.out;
+    EXPECT_NE(o.out.find(text), std::string::npos) << arguments << ": " << o.out;
+  };
+  const std::string simulate = "simulate " + file(kScenario) + " --trace " + file("t.json") + " --window ";
+  answer(simulate + "1h:", 3, "command line: /window: 3600 s is past the end of the step; allowed: 0 s to ");
+  answer(simulate + "5ms:1ms", 3, "ends before it begins");
+  answer(simulate + "-1s:1ms", 3, "is not a window");
+  answer(simulate + "soon", 3, "is not a window");
+  answer(simulate + "''", 2, "--window: the value is empty");
+  EXPECT_FALSE(fs::exists(file("t.json")));
+  answer(simulate + "0s:1ms", 0, "timeline: ");
+  answer("run " + file(kScenario) + " --learning-rate nan", 2, "\"nan\" is not a number");
+  answer("collective dgx-h100 --imbalance -nan", 2, "\"-nan\" is not a number");
+  answer("simulate ''", 2, "the value is empty");
+}
+
+// A name of a switch, a cluster and an op that a terminal or Graphviz would act on.
+TEST_F(Files, NamesDoNothingToTerminalsAndGraphs) {
+  const std::string hostile = "a\x1b]0;owned\x07\"]; evil [label=\"\n";
+  Json& c = json("cluster.json");
+  c["name"] = hostile;
+  c["price_as_of"] = hostile;
+  c["node_hour"] = "$1";
+  json(kScenario)["cluster"]["nodes"] = c["nodes"] = 2;
+  c["nics"] = 1;
+  c["fabric"] = {{"kind", "graph"}, {"routing", "minimal"}, {"cables", Json::array()}};
+  for (const char* port : {"port0.0", "port1.0"})
+    c["fabric"]["cables"].push_back({{"from", port}, {"to", hostile}, {"bandwidth", "1 GB/s"}});
+  write();
+  for (const char* command : {"topology show ", "topology check ", "topology show --json ",
+                              "topology show --dot ", "collective --bytes '1 MiB' ", "plan --threads 1 "}) {
+    const bool scenario_file = std::string(command).starts_with("plan");
+    const Output o = orrery(command + file(scenario_file ? kScenario : "cluster.json"));
+    EXPECT_EQ(o.code, std::string(command).starts_with("topology check") ? o.code : 0) << command << o.out;
+    for (const char ch : o.out)
+      EXPECT_TRUE(ch == '\n' || static_cast<unsigned char>(ch) >= 0x20) << command << o.out;
+    EXPECT_NE(o.out.find("owned"), std::string::npos) << command << o.out;
+  }
+  // Each vertex of the graph is one quoted name on one line.
+  const std::string dot = orrery("topology show --dot " + file("cluster.json")).out;
+  EXPECT_NE(dot.find(R"(  "a\\x1b]0;owned\\x07\"]; evil [label=\"\\n";)"), std::string::npos) << dot;
+}
+
+TEST_F(Files, OutputGoesWhereItIsSentAndNothingIsReplacedByAFile) {
+  const std::string plan = "plan --threads 1 " + file(kScenario) + " -o ";
+  EXPECT_EQ(orrery(plan + "/dev/null").code, 0);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  const Output piped = shell(std::string(ORRERY_BINARY) + " " + plan + "/dev/stderr 2>&1 >/dev/null | cat");
+  EXPECT_EQ(parse_json(piped.out, "piped")["schema"], "orrery.plan/1");
+  EXPECT_EQ(orrery(plan + "/dev/full").code, 1);
+}
+
+// A whole installation moved elsewhere: the program finds the data beside it.
+TEST(Installed, DataIsFoundRelativeToTheProgram) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.file("bin"));
+  fs::create_directories(folder.file("share/orrery/topologies"));
+  fs::copy_file(ORRERY_BINARY, folder.file("bin/orrery"));
+  fs::copy_file(std::string(ORRERY_ROOT) + "/topologies/p4d.json",
+                folder.file("share/orrery/topologies/only-here.json"));
+  fs::create_symlink(folder.file("bin/orrery"), folder.file("link"));
+  for (const char* program : {"bin/orrery", "link"}) {
+    const Output o =
+        shell("unset ORRERY_DATA; " + folder.file(program) + " topology show only-here --nodes 1");
+    EXPECT_EQ(o.code, 0) << o.out;
+  }
+  EXPECT_EQ(orrery("topology show only-here").code, 3);
+}
+
+// On a terminal: a bar while it runs, which is gone before the answer. Elsewhere: nothing.
+TEST_F(Files, LongCommandsShowThatTheyRun) {
+  json(kScenario)["model"] = {{"preset", "tiny-llama"}, {"layers", 10000}};
+  json(kScenario)["training"]["global_batch"] = 32;
+  json(kScenario)["plan"]["micro_batches"] = 16;
+  write();
+  const std::string command = std::string(ORRERY_BINARY) + " simulate " + file(kScenario);
+  const std::string out = shell("script -qec '" + command + "' /dev/null").out;
+  const std::size_t cleared = out.rfind("\r\x1b[K"), answer = out.find("TP2 PP2 DP2");
+  ASSERT_NE(answer, std::string::npos) << out;
+  EXPECT_NE(out.find(", 1 s\x1b[K"), std::string::npos) << out;
+  EXPECT_EQ(cleared + 4, answer) << out;
+  EXPECT_EQ(shell(command + " 2>&1 >/dev/null").out, "");
+}
+
+}  // namespace
+}  // namespace orrery

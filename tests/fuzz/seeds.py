@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Valid inputs of every format that `orrery` reads, and the command that reads each.
+
+A Format has the text (or bytes) of a valid file, the name that the mutated file gets in the folder of its case, the
+other files that stand beside it there, and the arguments of commands that read it. "written" among them is a file that
+does not exist yet.
+"""
+import dataclasses
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+
+
+@dataclasses.dataclass
+class Format:
+    name: str
+    kind: str          # "json", "lines", "timeline", "bytes" or "arguments": how it is mutated
+    seed: bytes
+    file: str
+    arguments: list    # of orrery: several commands, of which a case takes one
+    beside: dict = dataclasses.field(default_factory=dict)
+    environment: dict = dataclasses.field(default_factory=dict)
+    weight: int = 4
+    exit_code: int = 0  # of the seed
+
+
+EDGES = b"""# two leaves of two nodes
+port0.0 leafA 400Gb/s
+port1.0 leafA 400Gb/s
+port2.0 leafB 400Gb/s
+port3.0 leafB 400Gb/s
+leafA spine1 400Gb/s 500ns
+leafB spine1 400Gb/s 500ns
+"""
+
+NCCL_XML = b"""<system version="1">
+<cpu numaid="0" vendor="AuthenticAMD" modelid="1">
+<pci busid="0:1" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+<pci busid="0:2" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80"><nvlink target="0:3" count="2"/></gpu></pci>
+<pci busid="0:3" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80"><nvlink target="0:2" count="2"/></gpu></pci>
+<pci busid="0:4" link_speed="8.0 GT/s PCIe" link_width="16"><nic><net name="mlx5_0" speed="100000"/></nic></pci>
+</pci>
+</cpu>
+<cpu numaid="1"><pci busid="1:2" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="2" sm="80"/></pci></cpu>
+</system>
+"""
+
+NVIDIA_SMI = (b"\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\x1b[0m\n"
+              b"GPU0\t X \tNV12\tNV12\tPIX\t0-3\nGPU1\tNV12\t X \tNV12\tSYS\nGPU2\tNV12\tNV12\t X \tSYS\n"
+              b"NIC0\tPIX\tSYS\tSYS\t X \n")
+
+NCCL_TESTS = b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 1048576 step: 2(factor)
+# all_reduce_perf
+# Using devices
+#  Rank  0 Group  0 Pid 1 on a device  0 [0x1b] NVIDIA H100
+#  Rank  1 Group  0 Pid 2 on a device  1 [0x43] NVIDIA H100
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+        1024           256     float     sum      -1    11.50    0.09    0.09      0
+       65536         16384     float     sum      -1    13.20    4.96    4.96      0
+     1048576        262144     float     sum      -1    21.80   48.10   48.10      0
+"""
+
+NCCL_TESTS_JSON = {
+    "version": 1, "args": ["all_reduce_perf", "-J", "x.json"], "devices": [{"rank": 0}, {"rank": 1}],
+    "results": [{"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": -1,
+                 "out_of_place": {"time": 11.5, "alg_bw": 0.09, "bus_bw": 0.09, "nwrong": 0}},
+                {"size": 65536, "out_of_place": {"time": 13.2}}]}
+
+KINETO = {
+    "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},
+    "traceEvents": [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4000, "tid": 4000, "ts": 1000.5, "dur": 5},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1001.25, "dur": 40.5},
+        {"ph": "X", "cat": "kernel", "name": "nccl:all_reduce", "pid": 0, "tid": 20, "ts": 1010, "dur": 10},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 7, "ts": 1060, "dur": 2}]}
+
+COLLECTIVES = [
+    {"id": "a", "system": "DGX H100, NVLink", "collective": "all_reduce", "algo": None, "gpus": 8, "nodes": 1,
+     "message_bytes": 1 << 30, "time_us": 4000.5, "basis": "measured"},
+    {"id": "b", "system": "A100 4x200G", "collective": "alltoall", "algo": "Ring", "gpus": 16, "nodes": 2,
+     "message_bytes": 1 << 24, "time_us": 900, "basis": None}]
+
+GEMM = (b"gpu,dtype,m,n,k,ms,kernel\nA100-SXM4-80GB,bf16,4096,4096,4096,0.6,a\n"
+        b"H100-SXM5-80GB,fp16,8192,8192,1024,0.3,b\n")
+ATTENTION = (b"gpu,dtype,batch,seq,heads,kv_heads,head_dim,ms,kernel\nA100-SXM4-80GB,bf16,4,4096,32,8,128,2.5,a\n")
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "head_dim": None,
+          "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": False}
+
+TOKENS = struct.pack("<256i", 20240520, 1, 400, *([0] * 253)) + bytes(i % 256 if i % 2 == 0 else 0 for i in range(800))
+
+ARGUMENTS = [
+    ["simulate", "plan.json", "--slow", "3:1.3", "--fold", "ranks"],
+    ["simulate", "plan.json", "--trace", "written", "--window", "0s:5ms"],
+    ["plan", "scenario.json", "--top", "2", "--goal", "time", "--threads", "1"],
+    ["topology", "show", "p4d", "--nodes", "4", "--json"],
+    ["topology", "import", "edges.txt", "--device", "h100-sxm", "--intra", "900 GB/s", "--nic", "3200 Gb/s",
+     "--devices-per-node", "8", "--name", "mine", "--format", "edges", "-o", "written"],
+    ["links", "import", "nccl.txt", "--base", "nvlink4-h100", "--name", "mine", "--ranks", "8", "--collective",
+     "all-gather", "--system", "a node", "-o", "written"],
+    ["collective", "dgx-h100", "--nodes", "4", "--ranks", "16", "--stride", "2", "--bytes", "64 MiB", "--collective",
+     "all-to-all", "--algorithm", "direct", "--chunks", "4", "--shuffle", "3", "--imbalance", "1.5"],
+    ["run", "plan.json", "--steps", "1", "--seed", "1", "--learning-rate", "0.01", "--warm-up", "2", "--decay-to", "0.5",
+     "--weight-decay", "0.1", "--held-out", "0.05", "--link", "200 MB/s", "--link-latency", "20 us", "--slow", "0:1.1",
+     "--collectives", "ring", "--deadline", "20"],
+    ["compare", "chrome.json", "chrome.json", "--top", "3"],
+    ["export", "plan.json", "--to", "megatron"],
+    ["model", "show", "llama-3-8b"],
+    ["schema", "plan"]]
+
+
+def read_json(path):
+    return json.loads(pathlib.Path(path).read_text())
+
+
+def encoded(value):
+    return json.dumps(value).encode()
+
+
+def formats(orrery, root, folder):
+    """All formats. Those that orrery writes itself are made in `folder` first."""
+    root, folder = pathlib.Path(root), pathlib.Path(folder)
+    scenario = read_json(root / "scenarios/tiny-cpu.json")
+    tiny = root / "scenarios/tiny-cpu.json"
+
+    def make(*arguments):
+        subprocess.run([orrery, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, timeout=300)
+
+    plan, chrome, binary = folder / "plan.json", folder / "trace.json", folder / "trace.timeline"
+    checkpoints, proxy = folder / "checkpoints", folder / "proxy.json"
+    make("plan", tiny, "--threads", "1", "-o", plan)
+    make("simulate", plan, "--trace", chrome)
+    make("simulate", plan, "--trace", binary)
+    make("run", tiny, "--steps", "2", "--checkpoints", checkpoints)
+    make("run", tiny, "--steps", "1", "--proxy", proxy)
+    (step,) = [p for p in checkpoints.iterdir() if p.is_dir()]
+
+    cluster = read_json(root / "topologies/laptop-cpu.json")
+    cluster.update({"device": "device.json", "links": "links.json", "nodes": 4, "devices_per_node": 4})
+    cluster.pop("intra_bandwidth", None)
+    device = read_json(root / "profiles/cpu-reference.json")
+    links = read_json(root / "profiles/links/nvlink3-a100.json")
+    links["measured"] = links["measured"][:2]
+    stack = read_json(root / "profiles/stacks/orrery.json")
+    whole = dict(scenario, cluster={"topology": "cluster.json"}, stack="stack.json")
+    beside = {"cluster.json": encoded(cluster), "device.json": encoded(device), "links.json": encoded(links),
+              "stack.json": encoded(stack), "scenario.json": encoded(whole)}
+    graph = dict(cluster, fabric={
+        "kind": "graph", "routing": "minimal", "faults": [{"from": "leafA", "to": "spine", "remaining": 0.5}],
+        "cables": [{"from": f"port{n}.{r}", "to": "leaf" + "AB"[n // 2], "bandwidth": "50 GB/s", "latency": "1 us"}
+                   for n in range(4) for r in range(cluster.get("nics", 1))] +
+                  [{"from": f"leaf{l}", "to": "spine", "bandwidth": "50 GB/s"} for l in "AB"]})
+    inside = dict(cluster, inside=[{"from": f"gpu{g}", "to": "plx", "bandwidth": "20 GB/s"} for g in range(4)] +
+                  [{"from": "nic0", "to": "plx", "bandwidth": "12 GB/s"}], nics=1)
+    trees = dict(cluster, nodes=32, fabric={
+        "kind": "rail-optimized", "levels": 3, "leaf_nodes": 4, "pod_leaves": 2, "oversubscription": 2,
+        "pod_oversubscription": 1, "routing": "ecmp", "seed": 7, "sites": 2, "site_bandwidth": "800 Gb/s",
+        "site_latency": "1 ms", "switch_latency": "500 ns", "port_cost": "$500"})
+    torus = dict(cluster, nodes=16, fabric={"kind": "torus", "routing": "minimal", "dimensions": [4, 2, 2]})
+    dragonfly = dict(cluster, nodes=32, fabric={"kind": "dragonfly", "routing": "adaptive", "router_nodes": 2,
+                                                "group_routers": 4, "oversubscription": 2})
+
+    rows = read_json(root / "tests/data/training_runs.json")
+    rows = [r for r in rows if r["outcome"] == "ok" and not r["consistency_issues"]][::40][:3]
+    out = []
+
+    def add(*arguments, **options):
+        out.append(Format(*arguments, **options))
+
+    def others(name):
+        return {k: v for k, v in beside.items() if k != name}
+
+    simulate = [["simulate", "scenario.json"], ["simulate", "scenario.json", "--trace", "written"]]
+    add("scenario", "json", beside["scenario.json"], "scenario.json",
+        simulate + [["plan", "scenario.json", "--threads", "1", "--top", "1", "-o", "written"],
+                    ["export", "scenario.json", "--to", "slurm"]], others("scenario.json"), weight=8)
+    plain = json.loads(plan.read_text())
+    add("plan", "json", encoded(plain), "plan.json",
+        [["simulate", "plan.json"], ["export", "plan.json", "--to", "megatron"]], weight=8)
+    add("device", "json", beside["device.json"], "device.json", simulate, others("device.json"), weight=6)
+    add("links", "json", beside["links.json"], "links.json", simulate, others("links.json"), weight=6)
+    add("stack", "json", beside["stack.json"], "stack.json", simulate, others("stack.json"), weight=6)
+    add("cluster", "json", beside["cluster.json"], "cluster.json", simulate, others("cluster.json"), weight=6)
+    for name, value in {"graph": graph, "inside": inside, "trees": trees, "torus": torus,
+                        "dragonfly": dragonfly}.items():
+        add(f"cluster of {name}", "json", encoded(value), "cluster.json",
+            [["topology", "show", "./cluster.json"], ["topology", "check", "./cluster.json"],
+             ["topology", "show", "./cluster.json", "--dot"], ["topology", "show", "./cluster.json", "--json"],
+             ["collective", "./cluster.json", "--bytes", "1 MiB"]], others("cluster.json"))
+    add("config.json", "json", encoded(CONFIG), "config.json", [["model", "import", "config.json"]], weight=6)
+    add("proxy", "json", proxy.read_bytes(), "proxy.json", [["simulate", "proxy.json"]])
+    compare = [["compare", "mutated", "other.json"], ["compare", "other.json", "mutated", "--json"]]
+    trace = {"other.json": chrome.read_bytes()}
+    small = json.loads(chrome.read_text())
+    small["traceEvents"] = small["traceEvents"][:12] + small["traceEvents"][-4:]
+    add("Chrome timeline", "json", encoded(small), "mutated", compare, trace, weight=8, exit_code=5)
+    add("Kineto trace", "json", encoded(KINETO), "mutated", compare, trace, exit_code=5)
+    add("binary timeline", "timeline", binary.read_bytes(), "mutated", compare, trace, weight=8)
+    imported = ["--device", "h100-sxm", "--intra", "900 GB/s", "--nic", "3200 Gb/s"]
+    for name, text in {"edges": EDGES, "nccl": NCCL_XML, "nvidia-smi": NVIDIA_SMI}.items():
+        add(name, "lines", text, "mutated",
+            [["topology", "import", "mutated", *imported], ["topology", "import", "mutated", *imported, "-o", "written"],
+             ["topology", "import", "mutated", *imported, "--format", name]], weight=8)
+    curves = [["links", "import", "mutated", "--base", "nvlink4-h100", "--name", "x", *more]
+              for more in ([], ["-o", "written"], ["--collective", "all-gather", "--ranks", "4"])]
+    add("nccl-tests", "lines", NCCL_TESTS, "mutated", curves, weight=6)
+    add("nccl-tests -J", "json", encoded(NCCL_TESTS_JSON), "mutated", curves)
+    add("training runs", "json", encoded(rows), "rows.json", [["validate", "rows.json", "--rows"]], weight=8)
+    add("collectives", "json", encoded(COLLECTIVES), "rows.json", [["validate", "rows.json", "--rows"]], weight=6)
+    add("gemm table", "lines", GEMM, "gemm.csv", [["validate", "gemm.csv"]])
+    add("attention table", "lines", ATTENTION, "attention.csv", [["validate", "attention.csv"]])
+    kept = {f"checkpoints/{step.name}/{p.name}": p.read_bytes() for p in step.iterdir() if p.name != "index.json"}
+    kept["scenario.json"] = tiny.read_bytes()
+    add("checkpoint index", "json", (step / "index.json").read_bytes(), f"checkpoints/{step.name}/index.json",
+        [["run", "scenario.json", "--steps", "3", "--checkpoints", "checkpoints", "--resume", "--deadline", "20"]],
+        kept)
+    add("token file", "bytes", TOKENS, "tokens.bin",
+        [["run", "scenario.json", "--steps", "1", "--data", "tokens.bin", "--deadline", "20"]],
+        {"scenario.json": encoded(dict(scenario, model={"preset": "tiny-llama", "vocab": 50257}))})
+    add("rendezvous", "lines", b"localhost 1\n", "address",
+        [["run", "scenario.json", "--steps", "1", "--rendezvous", "file:address", "--deadline", "1"]],
+        {"scenario.json": tiny.read_bytes()},
+        {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, weight=1, exit_code=1)
+    add("command line", "arguments", b"", "", ARGUMENTS,
+        {"plan.json": encoded(plain), "scenario.json": tiny.read_bytes(), "edges.txt": EDGES, "nccl.txt": NCCL_TESTS,
+         "chrome.json": chrome.read_bytes()}, weight=10)
+    return out
+
+
+def write_corpora(orrery, root, folder):
+    """The seeds and the shipped files, by libFuzzer target (fuzz_NAME.cpp says what its first byte chooses)."""
+    root, folder = pathlib.Path(root), pathlib.Path(folder)
+    made = folder / "made"
+    made.mkdir(parents=True, exist_ok=True)
+    seeds = {f.name: f.seed for f in formats(orrery, root, made)}
+    corpora = {
+        "scenario": [seeds["scenario"], seeds["proxy"], *(p.read_bytes() for p in (root / "scenarios").glob("*.json"))],
+        "topology": [s for n, s in seeds.items() if n.startswith("cluster")] +
+                    [p.read_bytes() for p in (root / "topologies").glob("*.json")],
+        "model": [seeds["config.json"], encoded({"text_config": CONFIG}), encoded(dict(CONFIG, model_type="gpt2"))],
+        "import": [b"\0" + EDGES, b"\1" + NCCL_XML, b"\2" + NVIDIA_SMI],
+        "links": [b"\0" + NCCL_TESTS, b"\0" + seeds["nccl-tests -J"],
+                  *(b"\1" + p.read_bytes() for p in (root / "profiles/links").glob("*.json")),
+                  *(b"\2" + p.read_bytes() for p in (root / "profiles").glob("*.json")),
+                  *(b"\3" + p.read_bytes() for p in (root / "profiles/stacks").glob("*.json"))],
+        "timeline": [seeds["Chrome timeline"], seeds["Kineto trace"], seeds["binary timeline"]],
+        "dataset": [b"\0" + seeds["training runs"], b"\0" + seeds["collectives"], b"\1" + GEMM, b"\1" + ATTENTION]}
+    for name, texts in corpora.items():
+        (folder / name).mkdir(exist_ok=True)
+        for i, text in enumerate(texts):
+            (folder / name / str(i)).write_bytes(text)
+
+
+if __name__ == "__main__":
+    write_corpora(*sys.argv[1:])
