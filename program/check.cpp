@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "program/passes.h"
+#include "program/races.h"
 
 namespace orrery::program {
 namespace {
@@ -222,38 +223,12 @@ class Checker {
     return c.buffers[static_cast<std::size_t>(buffer)].name;
   }
 
-  // Every hazard between streams is covered by a wait of the op or of an earlier op of its stream.
   void check_order(const RankClass& c) {
-    Hazards hazards(c);
-    Counts issued{};
-    std::array<Counts, kStreamCount> seen{};
-    for (const Step& step : c.steps) {
-      const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
-      const Counts base = issued;
-      hazards.begin_step();
-      std::int32_t wait = step.first_wait;
-      for (std::size_t i = 0; i < s.ops.size(); ++i) {
-        const Op& op = s.ops[i];
-        Counts& known = seen[op.stream];
-        for (std::size_t q = 0; q < kStreamCount; ++q) {
-          if (op.after[q] > 0) known[q] = std::max(known[q], base[q] + op.after[q]);
-        }
-        for (; wait < step.first_wait + step.waits &&
-               c.waits[static_cast<std::size_t>(wait)].op == static_cast<std::int32_t>(i);
-             ++wait) {
-          const ExternalWait& w = c.waits[static_cast<std::size_t>(wait)];
-          known[w.stream] = std::max(known[w.stream], w.count);
-        }
-        const Counts need = hazards.requirements(op, step.micro_batch);
-        for (std::size_t q = 0; q < kStreamCount; ++q) {
-          if (q != op.stream && need[q] > known[q]) {
-            report("{} does not wait for stream {}, which touches the same memory", describe_op(c, step, op),
-                   kStreamNames[q]);
-          }
-        }
-        hazards.record(op, step.micro_batch, ++issued[op.stream]);
-      }
-      if (problems_.size() >= most_) return;
+    for (const Race& race : find_races(c, most_ - problems_.size())) {
+      const Step& step = c.steps[static_cast<std::size_t>(race.step)];
+      const Segment& segment = c.segments[static_cast<std::size_t>(step.segment)];
+      report("{} does not wait for stream {}, which touches the same memory",
+             describe_op(c, step, segment.ops[static_cast<std::size_t>(race.op)]), kStreamNames[race.stream]);
     }
   }
 

@@ -5,7 +5,7 @@
 //   * members of a collective's group do the same work, so its order is equal on all;
 //   * no rank waits for ever (the program is walked without times);
 //   * nothing is read before it is written or after it is freed;
-//   * two streams that touch the same buffer are ordered by a wait.
+//   * ops of two streams that touch the same bytes are ordered by waits.
 // Each problem names the offending ops.
 #pragma once
 

@@ -11,63 +11,37 @@
 namespace orrery::program {
 namespace {
 
-class Linker {
+// What each op of a walk in issue order must come after, by stream: the writes of what it reads, all uses of
+// what it writes, and all uses of what stood in the memory of a buffer that begins to live. Static and kept
+// buffers that one stream touches need no following. Ordinals count a stream's ops from 1.
+class Hazards {
  public:
-  explicit Linker(RankClass& rank) : rank_(rank), hazards_(rank) {}
-
-  void run() {
-    for (Segment& segment : rank_.segments) {
-      segment.stream_ops.fill(0);
-      for (const Op& op : segment.ops) ++segment.stream_ops[op.stream];
-    }
-    done_.assign(rank_.segments.size(), false);
-    for (Step& step : rank_.steps) {
-      step.first_wait = static_cast<std::int32_t>(rank_.waits.size());
-      link_step(step);
-      step.waits = static_cast<std::int32_t>(rank_.waits.size()) - step.first_wait;
-    }
-  }
+  explicit Hazards(const RankClass& rank);
+  void begin_step() { ++step_; }
+  Counts requirements(const Op& op, std::int32_t micro_batch);
+  void record(const Op& op, std::int32_t micro_batch, std::int64_t ordinal);
 
  private:
-  void link_step(const Step& step) {
-    Segment& segment = rank_.segments[static_cast<std::size_t>(step.segment)];
-    const bool first_time = !done_[static_cast<std::size_t>(step.segment)];
-    done_[static_cast<std::size_t>(step.segment)] = true;
-    hazards_.begin_step();
-    const Counts base = issued_;
-    for (std::size_t i = 0; i < segment.ops.size(); ++i) {
-      Op& op = segment.ops[i];
-      const Counts need = hazards_.requirements(op, step.micro_batch);
-      Counts& seen = seen_[op.stream];
-      for (std::size_t s = 0; s < kStreamCount; ++s) {
-        if (s == op.stream) continue;
-        if (need[s] > base[s]) {  // work of this very step: the same wait in every instance
-          if (first_time) op.after[s] = static_cast<std::int32_t>(need[s] - base[s]);
-        } else if (need[s] > seen[s]) {
-          rank_.waits.push_back({static_cast<std::int32_t>(i), static_cast<Stream>(s), need[s]});
-        }
-        seen[s] = std::max(seen[s], need[s]);
-      }
-      hazards_.record(op, step.micro_batch, ++issued_[op.stream]);
-    }
-  }
+  struct Access {
+    std::int32_t write_stream = -1;
+    std::int64_t write = 0;
+    Counts reads{};
+  };
+  Access* access(const Ref& r, std::int32_t micro_batch);
+  void move_in(std::int32_t buffer, Counts& need);
 
-  RankClass& rank_;
-  Hazards hazards_;
-  std::vector<bool> done_;
-  Counts issued_{};
-  std::array<Counts, kStreamCount> seen_{};
+  const RankClass& rank_;
+  std::vector<std::int32_t> first_;  // buffer -> its first instance in accesses_, or -1
+  std::vector<Access> accesses_;
+  // Local buffers share memory: who stood where last, and the step in which each moved in.
+  std::vector<std::int32_t> tenants_;
+  std::vector<std::int64_t> moved_in_;
+  std::int64_t step_ = 0;
 };
-
-}  // namespace
-
-namespace {
 
 bool shares_memory(const Buffer& b) {
   return b.life == Life::kLocal && b.instances == 1;
 }
-
-}  // namespace
 
 Hazards::Hazards(const RankClass& rank)
     : rank_(rank), first_(rank.buffers.size(), -1), moved_in_(rank.buffers.size(), -1) {
@@ -158,6 +132,56 @@ void Hazards::record(const Op& op, std::int32_t micro_batch, std::int64_t ordina
     }
   }
 }
+
+class Linker {
+ public:
+  explicit Linker(RankClass& rank) : rank_(rank), hazards_(rank) {}
+
+  void run() {
+    for (Segment& segment : rank_.segments) {
+      segment.stream_ops.fill(0);
+      for (const Op& op : segment.ops) ++segment.stream_ops[op.stream];
+    }
+    done_.assign(rank_.segments.size(), false);
+    for (Step& step : rank_.steps) {
+      step.first_wait = static_cast<std::int32_t>(rank_.waits.size());
+      link_step(step);
+      step.waits = static_cast<std::int32_t>(rank_.waits.size()) - step.first_wait;
+    }
+  }
+
+ private:
+  void link_step(const Step& step) {
+    Segment& segment = rank_.segments[static_cast<std::size_t>(step.segment)];
+    const bool first_time = !done_[static_cast<std::size_t>(step.segment)];
+    done_[static_cast<std::size_t>(step.segment)] = true;
+    hazards_.begin_step();
+    const Counts base = issued_;
+    for (std::size_t i = 0; i < segment.ops.size(); ++i) {
+      Op& op = segment.ops[i];
+      const Counts need = hazards_.requirements(op, step.micro_batch);
+      Counts& seen = seen_[op.stream];
+      for (std::size_t s = 0; s < kStreamCount; ++s) {
+        if (s == op.stream) continue;
+        if (need[s] > base[s]) {  // work of this very step: the same wait in every instance
+          if (first_time) op.after[s] = static_cast<std::int32_t>(need[s] - base[s]);
+        } else if (need[s] > seen[s]) {
+          rank_.waits.push_back({static_cast<std::int32_t>(i), static_cast<Stream>(s), need[s]});
+        }
+        seen[s] = std::max(seen[s], need[s]);
+      }
+      hazards_.record(op, step.micro_batch, ++issued_[op.stream]);
+    }
+  }
+
+  RankClass& rank_;
+  Hazards hazards_;
+  std::vector<bool> done_;
+  Counts issued_{};
+  std::array<Counts, kStreamCount> seen_{};
+};
+
+}  // namespace
 
 void link_waits(RankClass& rank) {
   Linker(rank).run();
