@@ -73,6 +73,49 @@ TEST(DropoutRuns, DependOnTheSeedAndTheProbabilityAlone) {
   EXPECT_GT(worst(train(m, p, training(0.2), stack(), other).gradients, flash.gradients), 1e-2);
 }
 
+// All sequences are the same, and nothing is learnt: only what is dropped makes losses differ.
+class OneSequence final : public exec::Dataset {
+ public:
+  std::int64_t sequences() const override { return 1000; }
+  std::int64_t vocabulary() const override { return 64; }
+  void read(std::int64_t, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>(7 * i % 64);
+      targets[i] = static_cast<std::int32_t>(7 * (i + 1) % 64);
+    }
+  }
+};
+
+// Each sequence of a run drops elements of its own. Samples are numbered over all steps, so the loss of step
+// s with two sequences a step is the mean of those of steps 2s and 2s + 1 with one.
+TEST(DropoutRuns, EachSampleOfARunDropsItsOwn) {
+  const Model m = tiny("tiny-gpt");
+  const OneSequence data;
+  const auto losses = [&](double dropout, const Plan& p, std::int64_t steps) {
+    Training t = training(dropout);
+    t.global_batch = p.global_batch();
+    exec::RunOptions o = small_run(steps);
+    o.learning_rate = 0;
+    o.data = &data;
+    std::vector<double> out;
+    for (const exec::StepReport& s : train(m, p, t, stack(), o).steps) out.push_back(s.loss);
+    return out;
+  };
+  const auto of = [](std::int64_t dp, std::int64_t micro_batch, std::int64_t micro_batches) {
+    return Plan{.dp = dp, .micro_batch = micro_batch, .micro_batches = micro_batches};
+  };
+  for (const double same : losses(0, of(1, 1, 1), 3)) EXPECT_EQ(same, losses(0, of(1, 1, 1), 1)[0]);
+  const std::vector<double> one = losses(0.3, of(1, 1, 1), 6);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_GT(std::abs(one[i] - one[j]), 1e-6) << i << " and " << j;
+  }
+  for (const Plan& p : {of(2, 1, 1), of(1, 2, 1), of(1, 1, 2)}) {
+    const std::vector<double> two = losses(0.3, p, 3);
+    for (std::size_t s = 0; s < two.size(); ++s)
+      EXPECT_NEAR(two[s], (one[2 * s] + one[2 * s + 1]) / 2, 1e-6) << short_name(p) << " step " << s;
+  }
+}
+
 TEST(DropoutRuns, ValidationDropsNothing) {
   const Model m = tiny("tiny-gpt");
   const auto data = exec::built_in_data(3, m.vocab);
