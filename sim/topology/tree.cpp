@@ -81,21 +81,24 @@ class Tree final : public Wiring {
       path.push_back(last);
       return true;
     }
-    const std::uint64_t choice =
-        fabric_.routing == Routing::kEcmp
-            ? route_hash(fabric_, from, to)
-            : static_cast<std::uint64_t>(to.node * ports_per_node_ + to.rail) * 0x100000001ULL;
+    // Where the search for links that are alive begins: by hash, or by the digits of the destination
+    // (d-mod-k).
+    const bool hashed = fabric_.routing == Routing::kEcmp;
+    const std::uint64_t hash = hashed ? route_hash(fabric_, from, to) : 0;
+    const auto destination = static_cast<std::uint64_t>(to.node * ports_per_node_ + to.rail);
+    const std::uint64_t uplink = hashed ? hash : destination;
+    const std::uint64_t corelink = hashed ? hash >> 32 : destination / static_cast<std::uint64_t>(uplinks_);
     const std::size_t before = path.size();
     const auto alive = [&] {
       return !network.faulty() || std::all_of(path.begin() + static_cast<std::ptrdiff_t>(before), path.end(),
                                               [&](LinkId l) { return network.alive(l); });
     };
     for (std::int64_t tried = 0; tried < uplinks_; ++tried) {
-      const std::int64_t u = static_cast<std::int64_t>((choice + static_cast<std::uint64_t>(tried)) %
+      const std::int64_t u = static_cast<std::int64_t>((uplink + static_cast<std::uint64_t>(tried)) %
                                                        static_cast<std::uint64_t>(uplinks_));
       for (std::int64_t again = 0; again < corelinks_; ++again) {
         path.resize(before);
-        const auto v = static_cast<std::int64_t>(((choice >> 32) + static_cast<std::uint64_t>(again)) %
+        const auto v = static_cast<std::int64_t>((corelink + static_cast<std::uint64_t>(again)) %
                                                  static_cast<std::uint64_t>(corelinks_));
         climb(a, b, u, v, path);
         if (alive()) {

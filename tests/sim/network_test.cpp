@@ -287,6 +287,28 @@ TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
   EXPECT_EQ(t.group(12, 16).ring.value, 12'500'000'000);
 }
 
+// Three levels. A leaf joins 4 nodes of 200 GB/s, so 800 GB/s climb from it; a pod joins 2 leaves, 1600 GB/s.
+// Members 8 nodes apart: every hop leaves its pod, and 32 flows share what climbs from it.
+TEST(Network, OversubscriptionOfPodsCostsWhatLeavesAPod) {
+  for (const Routing routing : {Routing::kSpray, Routing::kMinimal}) {
+    Cluster c = cluster(FabricKind::kFatTree, 64);
+    c.fabric.routing = routing;
+    c.fabric.levels = 3;
+    c.fabric.pod_leaves = 2;
+    const auto ring = [&](std::int64_t pod_oversubscription) {
+      c.fabric.pod_oversubscription = static_cast<double>(pod_oversubscription);
+      const Topology t(c);
+      LinkLoads loads(t.network());
+      for (std::int64_t d = 0; d < 256; ++d) loads.add_flow(d, (d + 32) % 256);
+      return loads.bandwidth().first.value;
+    };
+    EXPECT_EQ(ring(1), 50'000'000'000) << name_of(routing);
+    EXPECT_EQ(ring(4), 1'600'000'000'000 / 4 / 32) << name_of(routing);
+    EXPECT_EQ(Topology(c).group(2, 16).ring.value, 50'000'000'000) << "4 nodes apart they share a pod";
+    EXPECT_EQ(Topology(c).group(8, 32).ring.value, 12'500'000'000) << name_of(routing);
+  }
+}
+
 // On a torus of 8 x 6 a ring along the first dimension uses one link of 50 GB/s a hop: a node's 200 GB/s over
 // four directions.
 TEST(Network, ATorusSpreadsTheNodeOverItsDirections) {
