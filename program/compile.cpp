@@ -34,7 +34,10 @@ class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
                 RankClass& rank, std::int32_t stage, bool named)
-      : e_(model, plan, training, stack, rank, named), plan_(plan), rank_(rank) {
+      : e_(model, plan, training, stack, rank, named),
+        plan_(plan),
+        bytes_(bytes_per_parameter(training.precision)),
+        rank_(rank) {
     rank.stage = stage;
   }
 
@@ -121,7 +124,6 @@ class ClassCompiler {
   // layer by layer, so there each block is its own. A tied embedding's weight is always its own: two
   // stages exchange its gradient.
   void make_units() {
-    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
     const std::int64_t bucket = bucket_elements(e_.training, e_.stack);
     // The last chunk's gradients are complete first, so its units are updated first.
     for (std::size_t last = chunks_.size(); last-- > 0;) {
@@ -178,7 +180,7 @@ class ClassCompiler {
                                            plan_.zero >= 2 ? u.shard : u.padded, e_.training.gradient_type());
       // Master copy and moments one after the other, as the recipe has them.
       u.optimizer_buffer = e_.static_buffer(name + "/optimizer", BufferClass::kOptimizer,
-                                            u.shard * bytes.optimizer(), DType::kByte);
+                                            u.shard * bytes_.optimizer(), DType::kByte);
       u.gathered_buffer = places_[0];
     }
     // The two places of whole gradients are taken in turn by the units of a chunk.
@@ -230,8 +232,7 @@ class ClassCompiler {
       own_place_held_ = true;
     }
     e_.collective(OpKind::kAllGather, fmt::format("unit{}/all-gather", unit_index), kDp, Group::kShard,
-                  u.padded, bytes_per_parameter(e_.training.precision).parameter, {{u.parameter_buffer}},
-                  {{u.gathered_buffer}});
+                  u.padded, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
   }
 
   void need_head(const Chunk& c) {
@@ -253,22 +254,20 @@ class ClassCompiler {
     if (first < 0 || e_.z.t == 1) return;
     const std::string name = rank_.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
     const Ref at = e_.gradient(first);
-    e_.collective(OpKind::kAllReduce, name, kTp, Group::kTp, elements,
-                  bytes_per_parameter(e_.training.precision).gradient, {at}, {at});
+    e_.collective(OpKind::kAllReduce, name, kTp, Group::kTp, elements, bytes_.gradient, {at}, {at});
   }
 
   void reduce_to_shard(std::int32_t unit_index, const char* suffix = "") {
     const Unit& u = unit(unit_index);
     e_.collective(OpKind::kReduceScatter, fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), kDp,
-                  Group::kShard, u.padded, bytes_per_parameter(e_.training.precision).gradient,
-                  {{u.full_gradient}}, {{u.gradient_buffer}})
+                  Group::kShard, u.padded, bytes_.gradient, {{u.full_gradient}}, {{u.gradient_buffer}})
         .flags |= kAccumulateFlag;
   }
 
   // The once-a-step part: over the shard group (ZeRO 0 and 1), then over replicas of the shards.
   void reduce_unit(std::int32_t unit_index) {
     const Unit& u = unit(unit_index);
-    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    const std::int64_t bytes = bytes_.gradient;
     const std::string name = fmt::format("unit{}", unit_index);
     if (plan_.dp == 1) return;
     if (plan_.zero == 0) {
@@ -472,14 +471,13 @@ class ClassCompiler {
     const Unit& u = unit(unit_of(embedding_));
     const bool first = rank_.chunks.front() == 0;
     const std::int64_t peer = first ? last_chunk() : 0;
-    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    const std::int64_t bytes = bytes_.gradient;
     const Ref own = gradient_shard(u);
     const std::int32_t received =
         e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
     pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
     pass(OpKind::kRecv, "embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
-    e_.elementwise(OpKind::kAccumulate, "embedding/tie/add", {u.shard}, {{received}, own}, {own},
-                   3 * u.shard * bytes);
+    e_.elementwise(accumulate(u.shard, bytes), "embedding/tie/add", {{received}, own}, {own});
   }
 
   // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
@@ -489,20 +487,19 @@ class ClassCompiler {
         e_.static_buffer("gradient-norm", BufferClass::kWorkspace, kNormBytes, DType::kByte);
     const std::int32_t bins =
         e_.static_buffer("gradient-norm/bins", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
-    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
     bool first = true;
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const auto index = static_cast<std::int32_t>(i);
       if (tied_across_ && rank_.chunks.front() != 0 && index == unit_of(embedding_)) continue;
       const Unit& u = rank_.units[i];
-      Op& o = e_.elementwise(OpKind::kNormSquare, fmt::format("unit{}/norm", i), {u.shard, index},
-                             {gradient_shard(u)}, {{bins}}, u.shard * bytes);
+      Op& o = e_.elementwise(norm_square(bytes_, u.shard, index), fmt::format("unit{}/norm", i),
+                             {gradient_shard(u)}, {{bins}});
       if (!first) o.flags |= kAccumulateFlag;
       first = false;
     }
     sum_over_parts("gradient-norm", bins, kNormBins);
     sum_over_stages(bins);
-    e_.elementwise(OpKind::kNormFinish, "gradient-norm", {}, {{bins}}, {{norm}}, kNormBinBytes);
+    e_.elementwise(norm_finish(), "gradient-norm", {{bins}}, {{norm}});
     return norm;
   }
 
@@ -529,20 +526,16 @@ class ClassCompiler {
         e_.static_buffer("trust-ratio", BufferClass::kWorkspace, tensors, DType::kFloat32);
     const std::int32_t bins =
         e_.static_buffer("trust-ratio/bins", BufferClass::kWorkspace, tensors * kTrustBins, DType::kFloat64);
-    e_.elementwise(OpKind::kZeroGrad, "trust-ratio/clear", {tensors * kTrustBins}, {}, {{bins}},
-                   tensors * kTrustBins * 8);
-    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
+    e_.elementwise(trust_clear(tensors), "trust-ratio/clear", {}, {{bins}});
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];
       std::vector<Ref> reads{gradient_shard(u), parameter_shard(u), {u.optimizer_buffer}};
       if (norm >= 0) reads.push_back({norm});
-      e_.elementwise(OpKind::kTrustSquares, fmt::format("unit{}/trust-ratio", i),
-                     {u.shard, static_cast<std::int64_t>(i)}, std::move(reads), {{bins}},
-                     u.shard * bytes.trust_traffic());
+      e_.elementwise(trust_squares(bytes_, u.shard, static_cast<std::int64_t>(i)),
+                     fmt::format("unit{}/trust-ratio", i), std::move(reads), {{bins}});
     }
     sum_over_parts("trust-ratio", bins, tensors * kTrustBins);
-    e_.elementwise(OpKind::kTrustRatio, "trust-ratio", {tensors}, {{bins}}, {{ratios}},
-                   tensors * kTrustBytes);
+    e_.elementwise(trust_ratio(tensors), "trust-ratio", {{bins}}, {{ratios}});
     return ratios;
   }
 
@@ -556,8 +549,7 @@ class ClassCompiler {
       const std::int32_t received =
           e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
       pass_bins(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
-      e_.elementwise(OpKind::kAccumulate, "gradient-norm/add", {kNormBins}, {{received}, {bins}}, {{bins}},
-                     3 * kNormBinBytes);
+      e_.elementwise(accumulate(kNormBins, 8), "gradient-norm/add", {{received}, {bins}}, {{bins}});
     }
     if (above) {
       pass_bins(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
@@ -578,7 +570,6 @@ class ClassCompiler {
     exchange_tied();
     const std::int32_t norm = e_.training.measures_norm() ? emit_gradient_norm() : -1;
     const std::int32_t ratios = e_.training.lamb ? emit_trust_ratios(norm) : -1;
-    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];
       const std::string name = fmt::format("unit{}", i);
@@ -586,15 +577,13 @@ class ClassCompiler {
       std::vector<Ref> reads{gradient_shard(u), parameter, {u.optimizer_buffer}};
       if (ratios >= 0) reads.push_back({ratios});
       if (norm >= 0) reads.push_back({norm});
-      e_.elementwise(OpKind::kOptimizer, name + "/optimizer",
-                     {u.shard, static_cast<std::int64_t>(i), ratios >= 0}, std::move(reads),
-                     {parameter, {u.optimizer_buffer}}, u.shard * bytes.update_traffic());
-      const std::int64_t gradients = plan_.zero >= 2 ? u.shard : u.padded;
-      e_.elementwise(OpKind::kZeroGrad, name + "/zero-grad", {gradients}, {}, {{u.gradient_buffer}},
-                     gradients * bytes.gradient);
+      e_.elementwise(optimizer(bytes_, u.shard, static_cast<std::int64_t>(i), ratios >= 0),
+                     name + "/optimizer", std::move(reads), {parameter, {u.optimizer_buffer}});
+      e_.elementwise(clear_gradient(bytes_, plan_.zero >= 2 ? u.shard : u.padded), name + "/zero-grad", {},
+                     {{u.gradient_buffer}});
       if ((plan_.zero == 1 || plan_.zero == 2) && plan_.shards() > 1) {
-        e_.collective(OpKind::kAllGather, name + "/all-gather", kDp, Group::kShard, u.padded, bytes.parameter,
-                      {parameter}, {{u.parameter_buffer}});
+        e_.collective(OpKind::kAllGather, name + "/all-gather", kDp, Group::kShard, u.padded,
+                      bytes_.parameter, {parameter}, {{u.parameter_buffer}});
       }
     }
   }
@@ -621,6 +610,7 @@ class ClassCompiler {
 
   Emitter e_;
   const Plan& plan_;
+  const BytesPerParameter bytes_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
   std::int32_t embedding_ = -1, positions_ = -1;

@@ -104,6 +104,13 @@ Op& Emitter::elementwise(OpKind kind, std::string name, std::initializer_list<st
   return o;
 }
 
+Op& Emitter::elementwise(const ElementwiseShape& shape, std::string name, std::vector<Ref> reads,
+                         std::vector<Ref> writes) {
+  Op& o = elementwise(shape.kind, std::move(name), {}, std::move(reads), std::move(writes), shape.bytes);
+  o.dims = shape.dims;
+  return o;
+}
+
 Op& Emitter::gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t k, std::uint8_t flags,
                   std::vector<Ref> reads, std::vector<Ref> writes) {
   Op& o = op(OpKind::kGemm, std::move(name), {m, n, k}, std::move(reads), std::move(writes));

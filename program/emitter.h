@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "program/update.h"
 
 namespace orrery::program {
 
@@ -100,6 +101,8 @@ class Emitter {
          std::vector<Ref> writes);
   Op& elementwise(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims,
                   std::vector<Ref> reads, std::vector<Ref> writes, std::int64_t bytes);
+  Op& elementwise(const ElementwiseShape& shape, std::string name, std::vector<Ref> reads,
+                  std::vector<Ref> writes);
   Op& gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t k, std::uint8_t flags,
            std::vector<Ref> reads, std::vector<Ref> writes);
   // dims[3] of a product, and the matrix that its epilogue reads or writes beside the result.

@@ -35,6 +35,14 @@ BlockElements::BlockElements(const Model& m, std::int64_t tp) {
   head_norm = norm;
 }
 
+PartialElements::PartialElements(const Model& m, const Plan& p) {
+  const bool sp = p.sequence_parallel && p.tp > 1;
+  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
+  layer = (sp ? 2 * norm + (m.bias ? 2 * m.hidden : 0) : 0) + (m.qk_norm && p.tp > 1 ? 2 * m.head() : 0);
+  head_norm = sp ? norm : 0;
+  positions = sp && m.positions == Positions::kLearned ? m.max_positions * m.hidden : 0;
+}
+
 std::int64_t bucket_elements(const Training& t, const Stack& s) {
   const std::int64_t bytes = bytes_per_parameter(t.precision).gradient;
   return (s.bucket.value + bytes - 1) / bytes;

@@ -40,6 +40,13 @@ struct BlockElements {
   std::int64_t layer_tensors, head_norm_tensors;  // that they are of; the others are one
 };
 
+// Elements whose gradients are partial sums on each tensor rank: under sequence parallelism norms, biases of
+// what was summed over tensor ranks, and positions; norms of query and key heads always.
+struct PartialElements {
+  PartialElements(const Model& m, const Plan& p);
+  std::int64_t layer, head_norm, positions;
+};
+
 // The units of one chunk, last block first: the order in which backwards complete them.
 struct UnitSize {
   std::int64_t elements = 0;

@@ -10,12 +10,22 @@ namespace orrery::sim {
 PlanLinks plan_links(const Topology& topology, const Plan& plan) {
   const program::Binding b = program::bind(plan);
   PlanLinks links;
-  links.tp = topology.group(b.tp, b.tp_stride);
-  links.dp = topology.group(b.dp, b.dp_stride);
-  links.shard = topology.group(b.shard, b.dp_stride);
-  links.replica = topology.group(b.dp / b.shard, b.dp_stride * b.shard);
+  links.tp = topology.group(b.tp, b.tp_stride, b.ranks());
+  links.dp = topology.group(b.dp, b.dp_stride, b.ranks());
+  links.shard = topology.group(b.shard, b.dp_stride, b.ranks());
+  links.replica = topology.group(b.dp / b.shard, b.dp_stride * b.shard, b.ranks());
   if (b.pp > 1) links.pipeline = topology.pairs(b.pp_stride, b.pp, b.ranks());
   return links;
+}
+
+EngineOptions engine_options(const Device& device, const Stack& stack, bool record) {
+  EngineOptions o;
+  o.compute_slowdown = device.overlap_compute;
+  o.communication_slowdown = device.overlap_communication;
+  const Time issue = from_seconds(seconds(device.host_op) * stack.host_cost_factor);
+  (stack.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
+  o.record = record;
+  return o;
 }
 
 const GroupLinks& CostModel::links(program::Group group) const {
@@ -50,16 +60,6 @@ Time CostModel::op(const program::Op& op, const GroupLinks& links) const {
 Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
   if (op.kind == program::OpKind::kSend) return transfer_wire(links, cluster_);
   return collectives_.cost(program::collective_of(op.kind), op.payload, links).wire;
-}
-
-EngineOptions CostModel::engine_options(bool record) const {
-  EngineOptions o;
-  o.compute_slowdown = device_.overlap_compute;
-  o.communication_slowdown = device_.overlap_communication;
-  const Time issue = from_seconds(seconds(device_.host_op) * stack_.host_cost_factor);
-  (stack_.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
-  o.record = record;
-  return o;
 }
 
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline) {

@@ -18,6 +18,9 @@ struct PlanLinks {
 };
 PlanLinks plan_links(const Topology& topology, const Plan& plan);
 
+// How software issues work to a device, and how compute and collectives slow each other there.
+EngineOptions engine_options(const Device& device, const Stack& stack, bool record);
+
 class CostModel {
  public:
   CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
@@ -40,7 +43,7 @@ class CostModel {
   Wire wire(const program::Op& op, const GroupLinks& links) const;
   Bound bound(const program::Op& op) const { return bound_of(device_, math_, op); }
   const GroupLinks& links(program::Group group) const;
-  EngineOptions engine_options(bool record) const;
+  EngineOptions engine_options(bool record) const { return sim::engine_options(device_, stack_, record); }
 
  private:
   const Device& device_;

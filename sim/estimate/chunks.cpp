@@ -13,32 +13,19 @@
 namespace orrery::sim {
 namespace {
 
-// The host issues ahead of the device; it limits a chunk when issuing all its work takes longer than
-// running it.
-void slow_to_host(ChunkCost& cost) {
-  Time host, device;
-  for (const WorkCost& w : cost) {
-    host += Time{w.host};
-    device += Time{w.time};
-  }
-  if (host <= device || device == Time{0}) return;
-  const double slower = ratio(host, device);
-  for (WorkCost& w : cost) {
-    w.time = saturating_cast(static_cast<double>(w.time) * slower);
-    w.latency = saturating_cast(static_cast<double>(w.latency) * slower);
-  }
-}
+constexpr std::int64_t kSettledLayers = 4;
 
 }  // namespace
 
 std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   std::size_t h = 1469598103934665603ULL;
   for (const std::int64_t v :
-       {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_stride),
+       {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_links),
         static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
         static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
-        static_cast<std::int64_t>(k.shard_stride), static_cast<std::int64_t>(k.recompute),
-        static_cast<std::int64_t>(k.sequence_parallel) * 8 + k.split * 4 +
+        static_cast<std::int64_t>(k.shard_links), static_cast<std::int64_t>(k.replica_links),
+        static_cast<std::int64_t>(k.recompute),
+        static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 + k.split * 4 +
             static_cast<std::int64_t>(k.order)}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
@@ -49,7 +36,7 @@ struct ChunkCosts::Layout {
   ChunkKey key;
   PlanLinks links;
   Structure* structure = nullptr;
-  std::vector<double> durations;  // of the structure's shapes, as far as needed
+  std::vector<OpTime> durations;  // of the structure's shapes, as far as needed
   struct Priced {
     bool alone;
     std::int64_t layers;
@@ -64,22 +51,21 @@ struct ChunkCosts::Layout {
   std::deque<Known> costs;
 };
 
-ChunkCosts::ChunkCosts(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples)
+ChunkCosts::ChunkCosts(const Problem& problem, const GroupTable& groups, std::shared_ptr<Samples> samples)
     : model_(problem.scenario.model),
       training_(problem.scenario.training),
       device_(problem.device),
       stack_(problem.stack),
-      topology_(topology),
-      collectives_(topology.cluster()),
+      cluster_(problem.cluster),
+      groups_(groups),
+      collectives_(problem.cluster),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
 ChunkCosts::~ChunkCosts() = default;
 
 ChunkKey ChunkCosts::key(const Plan& p) {
-  const program::Binding b = program::bind(p);
   ChunkKey k;
   k.tp = static_cast<std::int32_t>(p.tp);
-  k.tp_stride = p.tp > 1 ? static_cast<std::int32_t>(b.tp_stride) : 1;
   k.micro_batch = static_cast<std::int32_t>(p.micro_batch);
   k.recompute = p.recompute;
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
@@ -88,7 +74,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
     k.shards = static_cast<std::int32_t>(p.shards());
-    k.shard_stride = static_cast<std::int32_t>(b.dp_stride);
+    k.replicas = p.shards() < p.dp;
     k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
               : p.schedule == Schedule::kInterleaved ? ChunkKey::Order::kTurnsAndRows
                                                      : ChunkKey::Order::kTurns;
@@ -102,8 +88,9 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
   if (!slot) {
     slot = std::make_unique<Layout>();
     slot->key = k;
-    slot->links.tp = topology_.group(k.tp, k.tp_stride);
-    slot->links.shard = topology_.group(k.shards, k.shard_stride);
+    slot->links.tp = groups_[k.tp_links];
+    slot->links.shard = groups_[k.shard_links];
+    slot->links.replica = groups_[k.replica_links];
     slot->structure = &samples_->of(k);
   }
   recent_ = slot.get();
@@ -114,56 +101,94 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   for (const Layout::Priced& p : l.samples) {
     if (p.alone == alone && p.layers == layers) return p.costs;
   }
-  const CostModel cost(device_, stack_, topology_.cluster(), l.links, training_, collectives_);
+  const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
+  const bool sharing = same_links(l.links.tp, l.links.shard);
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
     const Sample& found = l.structure->sample(alone, layers);
     const std::vector<OpShape>& shapes = l.structure->shapes();
-    for (std::size_t i = l.durations.size(); i < shapes.size(); ++i)
-      l.durations.push_back(static_cast<double>(cost.op(at_size(shapes[i], n)).value));
+    for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
+      program::Op op = at_size(shapes[i], n);
+      // Samples have one shard.
+      if (op.group == program::Group::kReplica) op.payload = op.payload / l.key.shards;
+      OpTime time{.duration = static_cast<double>(cost.op(op).value)};
+      if (sharing && program::is_communication(op.kind)) {
+        const GroupLinks& links = cost.links(op.group);
+        const Wire wire = cost.wire(op, links);
+        time.latency = std::min(time.duration, static_cast<double>(wire.latency.value));
+        if (wire.rate > Bandwidth{0}) time.share = std::min(1.0, ratio(wire.rate, links.ring));
+      }
+      l.durations.push_back(time);
+    }
     return found;
   }();
   Layout::Priced& priced = l.samples.emplace_back();
   priced.alone = alone;
   priced.layers = layers;
+  const auto timed = [&](const SmallSegment& s) {
+    TimedSegment out;
+    for (std::size_t q = 0; q < kLanes; ++q) {
+      out[q].reserve(s.lanes[q].size());
+      for (const SmallOp& op : s.lanes[q])
+        out[q].push_back({op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
+    }
+    return out;
+  };
+  // Of a segment, and when its ops come from the host.
+  const auto issue = [&](const SmallSegment& s, TimedSegment segment) {
+    for (std::size_t q = 0; q < kLanes; ++q) {
+      for (std::size_t i = 0; i < segment[q].size(); ++i)
+        segment[q][i].issued =
+            static_cast<double>(options.host_segment.value + options.host_op.value * s.lanes[q][i].issued);
+    }
+    return segment;
+  };
+  const auto round = [](double time) { return saturating_cast(time + 0.5); };
+  const auto busy = [&](const TimedSegment& segment, program::Stream lane) {
+    double sum = 0;
+    for (const TimedOp& op : segment[lane]) sum += op.time.duration;
+    return round(sum);
+  };
   for (std::size_t c = 0; c < sample.segments.size(); ++c) {
-    std::array<TimedSegment, 3> timed;
+    std::array<TimedSegment, 3> segments;
     for (std::size_t work = 0; work < 3; ++work) {
       const SmallSegment& s = sample.segments[c][work];
       if (s.issued == 0) continue;
-      for (std::size_t q = 0; q < kLanes; ++q) {
-        timed[work][q].reserve(s.lanes[q].size());
-        for (const SmallOp& op : s.lanes[q])
-          timed[work][q].push_back({op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
-      }
+      segments[work] = timed(s);
       WorkCost& w = priced.costs[c][work];
       w.host = (options.host_segment + options.host_op * s.issued).value;
       w.peak = s.peak.at(n);
       w.late = s.late.at(n);
       w.net = s.net.at(n);
+      const Lanes alone_on_rank = run_segments({&segments[work]}, options);
+      w.time = w.latency = round(alone_on_rank.ends[0] - alone_on_rank.begin);
+      if (w.host > 0) {
+        const TimedSegment issued = issue(s, segments[work]);
+        w.hosted = round(run_segments({&issued}, options).ends[0]);
+      }
+      w.tp = busy(segments[work], program::kTp);
+      w.dp = busy(segments[work], program::kDp);
+      w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], program::kCompute));
     }
-    const auto *f = &timed[kChunkForward], *b = &timed[kChunkBackward], *weight = &timed[kChunkWeight];
-    const auto round = [](double time) { return saturating_cast(time + 0.5); };
-    const auto lone = [&](const TimedSegment& segment, WorkCost& of) {
-      const Lanes run = run_segments({&segment}, options);
-      of.time = of.latency = round(run.ends[0] - run.begin);
-    };
-    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
-    lone(*f, forward);
-    lone(*b, backward);
-    if (sample.segments[c][kChunkWeight].issued > 0) lone(*weight, priced.costs[c][kChunkWeight]);
-    const bool over_dp =
-        sample.segments[c][kChunkForward].over_dp || sample.segments[c][kChunkBackward].over_dp;
-    if (!over_dp) continue;
+    const SmallSegment& closing = sample.closing[c];
+    if (closing.issued == 0) continue;
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.
+    const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
     const bool turns = l.key.order != ChunkKey::Order::kRows;
-    const Ends ends =
-        turns ? run_segments({f, b, f, b}, options).ends : run_segments({f, f, b, b}, options).ends;
-    forward.time = round(turns ? ends[2] - ends[1] : ends[1] - ends[0]);
-    backward.time = round(ends[3] - ends[2]);
+    const auto run = [&](const TimedSegment* z) {
+      return turns ? run_segments({f, b, f, b, f, z}, options, sharing)
+                   : run_segments({f, f, f, b, b, z}, options, sharing);
+    };
+    const Lanes steady = run(b), end = run(&last);
+    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
+    forward.time = round(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
+    backward.time = round(steady.ends[5] - steady.ends[4]);
+    backward.dp_last = busy(last, program::kDp);
+    backward.longer = round(end.ends[5] - steady.ends[5]);
+    backward.trailing = round(end.drained - end.ends[5]);
   }
   return priced.costs;
 }
@@ -178,27 +203,24 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
   // Layers after which the pattern of work repeats. ZeRO-2 and 3 use two whole units in turn.
   const std::int64_t period =
       std::lcm<std::int64_t>(k.recompute_layers, k.zero >= 2 ? 2 * layers_per_unit(k) : 1);
+  // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
+  const std::int64_t settled = std::max<std::int64_t>(period, k.zero >= 2 ? kSettledLayers : 1);
   ChunkCost out;
-  if (layers < 2 * period) {
+  if (layers < settled + period) {
     out = price_sample(l, alone, layers)[index];
   } else {
-    const std::int64_t more = layers / period - 1;
+    const std::int64_t more = (layers - settled) / period;
     const std::int64_t small = layers - more * period;
     const ChunkCost& a = price_sample(l, alone, small)[index];
     const ChunkCost& b = price_sample(l, alone, small + period)[index];
     for (std::size_t w = 0; w < a.size(); ++w) {
-      const auto extend = [more](std::int64_t from, std::int64_t to) {
-        return (Time{from} + (Time{to} - Time{from}) * more).value;
-      };
-      out[w].time = extend(a[w].time, b[w].time);
-      out[w].latency = extend(a[w].latency, b[w].latency);
-      out[w].host = extend(a[w].host, b[w].host);
+      for (const WorkCost::Field time : WorkCost::times())
+        out[w].*time = (Time{a[w].*time} + (Time{b[w].*time} - Time{a[w].*time}) * more).value;
       const std::int64_t kept = more * (b[w].net - a[w].net);
       out[w].peak = std::max(a[w].peak, a[w].late + kept);
       out[w].net = a[w].net + kept;
     }
   }
-  slow_to_host(out);
   for (WorkCost& w : out) w.row = w.time;
   if (k.order == ChunkKey::Order::kTurnsAndRows) {
     ChunkKey rows = k;

@@ -16,6 +16,7 @@
 
 #include "core/scenario.h"
 #include "sim/cost.h"
+#include "sim/estimate/group_table.h"
 
 namespace orrery::sim {
 
@@ -25,8 +26,22 @@ struct WorkCost {
   std::int64_t row = 0;            // ps after the same work, where both rows and turns occur: interleaved
   std::int64_t latency = 0;        // ps from its input to its output when the stage has waited for it
   std::int64_t host = 0;           // ps to issue its ops
+  std::int64_t hosted = 0;         // ps to its end from when the host begins with it, all else being there
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
   std::int64_t late = 0;           // peak from the last group of layers on
+  // Of the last micro-batch, where gradients are reduced in every one: ps that it takes longer, and that
+  // reductions go on after it.
+  std::int64_t longer = 0, trailing = 0;
+  std::int64_t dp = 0, dp_last = 0;  // of data-parallel ops, in any micro-batch and in the last
+  // Of the time: tensor-parallel ops run, and compute waits.
+  std::int64_t tp = 0, waiting = 0;
+
+  using Field = std::int64_t WorkCost::*;
+  static constexpr std::array<Field, 11> times() {
+    return {&WorkCost::time,    &WorkCost::row,    &WorkCost::latency,  &WorkCost::host,
+            &WorkCost::hosted,  &WorkCost::longer, &WorkCost::trailing, &WorkCost::dp,
+            &WorkCost::dp_last, &WorkCost::tp,     &WorkCost::waiting};
+  }
 };
 enum ChunkWork : std::uint8_t {
   kChunkForward,
@@ -39,9 +54,11 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 // What a chunk's cost depends on, besides the problem.
 struct ChunkKey {
-  std::int32_t tp = 1, tp_stride = 1, micro_batch = 1, recompute_layers = 1;
+  std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1;
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
-  std::int32_t shards = 1, shard_stride = 1;
+  std::int32_t shards = 1;
+  bool replicas = false;                                          // of the shards
+  std::int32_t tp_links = 0, shard_links = 0, replica_links = 0;  // in the table of groups
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
   // How segments follow each other; told apart only where they communicate.
@@ -56,10 +73,11 @@ class Samples;
 
 class ChunkCosts {
  public:
-  // `samples`: shared with the estimators of other threads; null for its own.
-  ChunkCosts(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples);
+  // `samples`: shared with the estimators of other threads; null for its own. `groups` outlives it.
+  ChunkCosts(const Problem& problem, const GroupTable& groups, std::shared_ptr<Samples> samples);
   ~ChunkCosts();
 
+  // Without links: set those of the stage.
   static ChunkKey key(const Plan& plan);
   // The role's cost with n layers. References stay valid until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
@@ -78,7 +96,8 @@ class ChunkCosts {
   const Training& training_;
   const Device& device_;
   const Stack& stack_;
-  const Topology& topology_;
+  const Cluster& cluster_;
+  const GroupTable& groups_;
   CollectiveModel collectives_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;

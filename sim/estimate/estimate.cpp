@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 namespace orrery::sim {
 
 using program::OpKind;
 
 namespace {
+
+// Of a step: what closed forms may leave out.
+constexpr double kNegligible = 2e-3;
 
 std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
   return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
@@ -38,19 +42,39 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
     : problem_(problem),
       topology_(topology),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
+      options_(engine_options(problem.device, problem.stack, false)),
       collectives_(problem.cluster),
-      chunk_costs_(problem, topology, std::move(samples)) {}
+      groups_(topology),
+      chunk_costs_(problem, groups_, std::move(samples)) {}
 
-const GroupLinks& Estimator::group(std::int64_t size, std::int64_t stride) {
-  const auto [found, added] = groups_.try_emplace({size, stride});
-  if (added) found->second = topology_.group(size, stride);
-  return found->second;
+const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
+  for (const auto& [shards, known] : known_links_) {
+    if (shards == plan.shards()) return known;
+  }
+  const program::Binding b = program::bind(plan);
+  // What has one member communicates with nobody, however far apart.
+  const auto groups = [&](std::int64_t size, std::int64_t stride) -> const std::vector<std::int32_t>& {
+    return groups_.by_stage(size, size > 1 ? stride : 1, b);
+  };
+  const std::array axes{&groups(b.tp, b.tp_stride), &groups(b.dp, b.dp_stride), &groups(b.shard, b.dp_stride),
+                        &groups(b.dp / b.shard, b.dp_stride * b.shard)};
+  LinksByStage& out = known_links_.emplace_back(plan.shards(), LinksByStage{}).second;
+  for (const auto* axis : axes) out.resize(std::max(out.size(), axis->size()));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto at = [&](std::size_t axis) { return (*axes[axis])[axes[axis]->size() == 1 ? 0 : i]; };
+    out[i] = {at(0), at(1), at(2), at(3)};
+  }
+  return out;
 }
 
-const GroupLinks& Estimator::pairs(const Plan& plan) {
+const Estimator::StageLinks& Estimator::links_of_run(std::size_t run) const {
+  return links_[links_.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[run].first)];
+}
+
+const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64_t by) {
   const program::Binding b = program::bind(plan);
-  const auto [found, added] = pairs_.try_emplace({b.pp_stride, b.pp, b.ranks()});
-  if (added) found->second = topology_.pairs(b.pp_stride, b.pp, b.ranks());
+  const auto [found, added] = transfers_.try_emplace({b.pp_stride, b.pp, b.ranks(), by});
+  if (added) found->second = topology_.transfers(b.pp, b.pp_stride, by, b.ranks());
   return found->second;
 }
 
@@ -59,20 +83,22 @@ std::int64_t Estimator::limited(Time t) const {
   return std::min(t.value, kLongestStep.value / (16 * (problem_.scenario.model.layers + 8)));
 }
 
-std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, const GroupLinks& links) const {
-  return limited(collectives_.cost(program::collective_of(kind), Bytes{bytes}, links).time);
+std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, std::int32_t links) const {
+  return limited(collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[links]).time);
 }
 
-std::int64_t Estimator::elementwise(std::int64_t bytes) const {
+std::int64_t Estimator::price(const program::ElementwiseShape& shape) const {
   program::Op op;
-  op.kind = OpKind::kOptimizer;
+  op.kind = shape.kind;
+  op.dims = shape.dims;
   op.traffic =
-      Bytes{static_cast<std::int64_t>(static_cast<double>(bytes) * problem_.stack.elementwise_passes)};
+      Bytes{static_cast<std::int64_t>(static_cast<double>(shape.bytes) * problem_.stack.elementwise_passes)};
   return limited(compute_time(problem_.device, problem_.scenario.training.math, 2, op));
 }
 
 // --- what the plan is made of ----------------------------------------------------------------------
 
+// Neighbouring stages that hold alike chunks and have alike links are a run.
 void Estimator::split_stages(const Plan& plan) {
   const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
   const std::int64_t chunks = plan.pp * plan.vpp;
@@ -88,10 +114,13 @@ void Estimator::split_stages(const Plan& plan) {
                         : g == chunks - 1 ? Role::kLast
                                           : Role::kMiddle;
       const std::int64_t n = layers[static_cast<std::size_t>(g)];
-      std::size_t kind = 0;
-      while (kind < kinds_.size() && (kinds_[kind].role != role || kinds_[kind].layers != n)) ++kind;
-      if (kind == kinds_.size()) kinds_.push_back({role, n, nullptr, 0});
-      places_.push_back(kind);
+      const std::size_t links = links_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
+      const auto same = [&](const ChunkKind& k) {
+        return k.role == role && k.layers == n && links_[k.links] == links_[links];
+      };
+      const auto kind = std::find_if(kinds_.begin(), kinds_.end(), same);
+      places_.push_back(static_cast<std::size_t>(kind - kinds_.begin()));
+      if (kind == kinds_.end()) kinds_.push_back({role, n, links});
     }
     const auto mine = places_.end() - static_cast<std::ptrdiff_t>(v);
     if (stage > 0 && std::equal(mine, places_.end(), mine - static_cast<std::ptrdiff_t>(v))) {
@@ -109,7 +138,9 @@ void Estimator::split_stages(const Plan& plan) {
     bool less = r > 0 && !program::splits_backward(plan.schedule);
     for (std::size_t c = 0; c < v && less; ++c) {
       const ChunkKind& kind = kinds_[places_[r * v + c]];
-      less = kind.role == Role::kMiddle && kind.layers <= kinds_[places_[c]].layers;
+      const ChunkKind& first = kinds_[places_[c]];
+      less = kind.role == Role::kMiddle && kind.layers <= first.layers &&
+             links_[kind.links] == links_[first.links];
     }
     dominated_.push_back(less);
   }
@@ -120,88 +151,194 @@ void Estimator::split_stages(const Plan& plan) {
 void Estimator::select(const Plan& plan) {
   const bool stages = selected_ && same_stages(*selected_, plan);
   const bool ranks = stages && same_ranks(*selected_, plan);
-  if (ranks && same_chunks(*selected_, plan)) return;
-  if (!stages) split_stages(plan);
-  if (!ranks) {
-    pieces_in_use_ = 0;
-    costs_.transfer = 0;
-    const bool outer = selected_ && selected_->tp == plan.tp && selected_->micro_batch == plan.micro_batch &&
-                       selected_->sequence_parallel == plan.sequence_parallel &&
-                       selected_->rank_order == plan.rank_order;
-    if (!outer) chunk_costs_.forget_sizes();
-  }
+  const auto goes_round = [](const Plan& p) { return p.schedule == Schedule::kInterleaved; };
+  const bool hops = ranks && goes_round(*selected_) == goes_round(plan);
+  if (!ranks) known_links_.clear();
+  const LinksByStage& links = links_by_stage(plan);
+  // Where all stages have the same, other links leave the runs what they are.
+  const bool runs = stages && (links == links_ || (links.size() == 1 && links_.size() == 1));
+  links_ = links;
+  if (ranks && runs && same_chunks(*selected_, plan)) return;
+  if (!runs) split_stages(plan);
+  if (!ranks || !runs) pieces_in_use_ = 0;
+  const bool outer = selected_ && selected_->tp == plan.tp && selected_->micro_batch == plan.micro_batch &&
+                     selected_->sequence_parallel == plan.sequence_parallel &&
+                     selected_->rank_order == plan.rank_order;
+  if (!outer) chunk_costs_.forget_sizes();
   selected_ = plan;
   times_ = nullptr;
-  if (std::exchange(too_long_, false)) costs_.transfer = 0;
   key_ = ChunkCosts::key(plan);
-  if (plan.pp > 1 && costs_.transfer == 0) {
-    costs_.transfer =
-        transfer_cost(Bytes{chunk_costs_.boundary_bytes(key_)}, pairs(plan), problem_.cluster).value;
-  }
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   for (ChunkKind& kind : kinds_) {
+    key_.tp_links = links_[kind.links].tp;
+    key_.shard_links = plan.zero >= 2 ? links_[kind.links].shard : 0;
+    key_.replica_links = key_.replicas ? links_[kind.links].replica : 0;
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
+    kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
     kind.layers_only =
         (head ? chunk_costs_.cost(key_, Role::kMiddle, kind.layers) : *kind.cost)[last_work].time;
   }
+  if (!hops || too_long_) find_hops(plan);
+  limit_work(plan);
+  share_links(plan);
   costs_.chunks.clear();
   for (const std::size_t kind : places_) costs_.chunks.push_back(kinds_[kind].cost);
-  limit_work(plan);
+  choose_path(plan);
 }
 
-// All work of a replica, one after the other, takes at least as long as any path through it.
+// All work of a replica, one after the other, takes at least as long as any path through it. A plan whose
+// step could not be counted keeps costs that are cut, so that no sum wraps.
 void Estimator::limit_work(const Plan& plan) {
-  const auto v = static_cast<std::size_t>(plan.vpp);
-  const auto longest = [](const WorkCost& w) { return std::max({w.time, w.row, w.latency}); };
-  const auto pieces = static_cast<double>(plan.pp * plan.vpp);
-  double work = 4 * pieces * static_cast<double>(costs_.transfer);
-  for (std::size_t i = 0; i < costs_.chunks.size(); ++i) {
-    for (const WorkCost& w : *costs_.chunks[i])
-      work += static_cast<double>(longest(w)) * static_cast<double>(costs_.runs[i / v].count);
-  }
-  const auto m = static_cast<double>(plan.micro_batches), most = static_cast<double>(kLongestStep.value);
-  too_long_ = work * m > most / 2;
-  if (!too_long_) return;
-  const auto cap = static_cast<std::int64_t>(most / (32 * pieces * m));
-  limited_.clear();
-  for (const ChunkCost* c : costs_.chunks) limited_.push_back(*c);
-  for (std::size_t i = 0; i < limited_.size(); ++i) {
-    for (WorkCost& w : limited_[i]) {
-      for (std::int64_t* t : {&w.time, &w.row, &w.latency}) *t = std::min(*t, cap);
+  std::int64_t longest = 0;
+  const auto see = [&](std::int64_t time) { longest = std::max(longest, time); };
+  for (const ChunkKind& kind : kinds_) {
+    see(kind.layers_only);
+    for (const WorkCost& w : *kind.cost) {
+      for (const WorkCost::Field time : WorkCost::times()) see(w.*time);
     }
-    costs_.chunks[i] = &limited_[i];
   }
-  for (ChunkKind& kind : kinds_) kind.layers_only = std::min(kind.layers_only, cap);
-  costs_.transfer = std::min(costs_.transfer, cap);
+  for (const Hop& h : hops_) see(h.time());
+  const std::int64_t works = 8 * plan.pp * plan.vpp * plan.micro_batches;
+  const std::int64_t cap = kLongestStep.value / works;
+  too_long_ = longest > cap;
+  if (!too_long_) return;
+  cut_.clear();
+  cut_.reserve(kinds_.size());
+  for (ChunkKind& kind : kinds_) {
+    ChunkCost& cost = cut_.emplace_back(*kind.cost);
+    for (WorkCost& w : cost) {
+      for (const WorkCost::Field time : WorkCost::times()) w.*time = std::min(w.*time, cap);
+    }
+    kind.cost = &cost;
+    kind.layers_only = std::min(kind.layers_only, cap);
+  }
+  for (Hop& h : hops_)
+    h = {.latency = std::min(h.latency, cap), .flow = std::min(h.flow, cap), .local = h.local};
 }
 
-const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements) {
-  for (const auto& [size, known] : unit_costs_) {  // units are mostly alike
-    if (size == elements) return known;
+// What crosses from stage to stage, the last to the first included.
+void Estimator::find_hops(const Plan& plan) {
+  hops_.clear();
+  if (plan.pp == 1) return;
+  const Bytes bytes{chunk_costs_.boundary_bytes(key_)};
+  const GroupLinks& dp = groups_[links_[0].dp];
+  const auto hop = [&](const GroupLinks& pair) {
+    const Wire wire = transfer_wire(pair, problem_.cluster);
+    return Hop{.latency = wire.latency.value,
+               .flow = transfer_time(bytes, wire.rate).value,
+               .local = pair.local(),
+               .beside_reductions = problem_.stack.overlap_grad_reduce && same_links(pair, dp)};
+  };
+  for (const GroupLinks& pair : transfers(plan, 1)) hops_.push_back(hop(pair));
+  hops_.back() =
+      plan.schedule == Schedule::kInterleaved ? hop(transfers(plan, 1 - plan.pp).back()) : hops_.front();
+}
+
+// What transfers between stages and tensor-parallel ops take from each other: of the time that both run each
+// loses half. While all stages work, what one sends and what it receives run at the same time, after each
+// forward and after each backward.
+void Estimator::share_links(const Plan& plan) {
+  costs_.hops = hops_;
+  contended_.clear();
+  contended_.reserve(kinds_.size());
+  const auto m = static_cast<double>(plan.micro_batches * plan.vpp);
+  const double working = m / (m + static_cast<double>(plan.pp - 1));
+  for (ChunkKind& kind : kinds_) {
+    const GroupLinks& tp = groups_[links_[kind.links].tp];
+    std::int64_t longest = 0;
+    for (const Hop& h : hops_)
+      longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
+    if (longest == 0) continue;
+    const WorkCost &f = (*kind.cost)[kChunkForward], &b = (*kind.cost)[kChunkBackward];
+    const auto time = static_cast<double>(f.time + b.time + (*kind.cost)[kChunkWeight].time);
+    kind.active = working * std::min(1.0, static_cast<double>(f.tp + b.tp) / time);
+    const double flow = static_cast<double>(longest) / (1 - kind.active / kSharing);
+    const double met = working * std::min(1.0, 2 * flow / time) / kSharing;
+    ChunkCost& cost = contended_.emplace_back(*kind.cost);
+    for (const ChunkWork work : {kChunkForward, kChunkBackward}) {
+      const auto lost = static_cast<std::int64_t>(static_cast<double>(cost[work].waiting) * met / (1 - met));
+      cost[work].time += lost;
+      cost[work].latency += lost;
+      cost[work].row += lost;
+    }
+    kind.cost = &cost;
   }
-  const std::int64_t shards = plan.shards(), stride = program::bind(plan).dp_stride;
+  if (contended_.empty()) return;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    const ChunkKind& kind = kinds_[places_[r * static_cast<std::size_t>(plan.vpp)]];
+    const bool local = groups_[links_[kind.links].tp].local();
+    for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
+      Hop& h = costs_.hops[static_cast<std::size_t>(i)];
+      if (h.local == local)
+        h.flow = static_cast<std::int64_t>(static_cast<double>(h.flow) / (1 - kind.active / kSharing));
+    }
+  }
+}
+
+// Closed forms take one time for all crossings, and have no host. The schedule is walked where crossings
+// differ or meet reductions, where issuing some work takes longer than the work, and for schedules without a
+// closed form: zero-bubble V, and interleaved chunks of unequal size.
+void Estimator::choose_path(const Plan& plan) {
+  costs_.transfer = 0;
+  const bool host_bound = std::any_of(kinds_.begin(), kinds_.end(), [](const ChunkKind& kind) {
+    return std::any_of(kind.cost->begin(), kind.cost->end(),
+                       [](const WorkCost& w) { return w.host > w.time; });
+  });
+  const bool uneven = uneven_ && plan.schedule == Schedule::kInterleaved;
+  costs_.walk = host_bound || uneven || plan.schedule == Schedule::kZeroBubbleV;
+  if (costs_.hops.empty()) return;
+  const auto shorter = [](const Hop& a, const Hop& b) { return a.time() < b.time(); };
+  const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
+  costs_.transfer = most->time();
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) work = std::min(work, time_of_chunks(r));
+  // What differences cost with every micro-batch, and shared links with every crossing of the last one.
+  const std::int64_t apart = 2 * (most->time() - least->time()) * plan.micro_batches;
+  const std::int64_t shared = most->beside_reductions ? most->flow * (plan.vpp * plan.pp - 1) : 0;
+  costs_.walk |= static_cast<double>(std::max(apart, shared)) >
+                 kNegligible * static_cast<double>(work * plan.micro_batches);
+}
+
+// Of all chunks of a run's stage, for a micro-batch.
+std::int64_t Estimator::time_of_chunks(std::size_t run) const {
+  const std::size_t v = costs_.chunks.size() / costs_.runs.size();
+  std::int64_t time = 0;
+  for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
+    for (const WorkCost& w : *costs_.chunks[c]) time += w.time;
+  }
+  return time;
+}
+
+const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
+                                                const StageLinks& links) {
+  // Ops of some shape and unit may have been measured; otherwise units are mostly alike.
+  const std::int64_t unit = problem_.device.measured.empty() ? 0 : static_cast<std::int64_t>(number);
+  for (const KnownUnit& known : unit_costs_) {
+    if (known.elements == elements && known.unit == unit && known.links == links) return known.cost;
+  }
+  const std::int64_t shards = plan.shards();
   const std::int64_t shard = (elements + shards - 1) / shards, padded = shard * shards;
   UnitCost u;
   const bool overlap = problem_.stack.overlap_grad_reduce;
   std::int64_t& once = overlap ? u.reduce : u.late;
+  const bool in_chunks = plan.zero >= 2;  // and so are their reductions beside the last backward
   if (plan.dp > 1 && plan.zero == 0)
-    once += collective(OpKind::kAllReduce, padded * bytes_.gradient, group(plan.dp, stride));
-  if (plan.zero >= 1 && shards > 1) {
-    (plan.zero == 1 ? once : u.reduce) +=
-        collective(OpKind::kReduceScatter, padded * bytes_.gradient, group(shards, stride));
+    once += collective(OpKind::kAllReduce, padded * bytes_.gradient, links.dp);
+  if (plan.zero == 1 && shards > 1)
+    once += collective(OpKind::kReduceScatter, padded * bytes_.gradient, links.shard);
+  if (plan.zero >= 1 && shards < plan.dp && !(in_chunks && overlap)) {
+    once += collective(OpKind::kAllReduce, shard * bytes_.gradient, links.replica);
   }
-  if (plan.zero >= 1 && shards < plan.dp) {
-    once += collective(OpKind::kAllReduce, shard * bytes_.gradient, group(plan.dp / shards, stride * shards));
-  }
-  u.norm = elementwise(shard * bytes_.gradient);
-  if (problem_.scenario.training.lamb) u.trust = elementwise(shard * bytes_.trust_traffic());
-  u.optimizer = elementwise(shard * bytes_.update_traffic());
-  u.clear = elementwise((plan.zero >= 2 ? shard : padded) * bytes_.gradient);
+  const bool lamb = problem_.scenario.training.lamb;
+  u.norm = price(program::norm_square(bytes_, shard, unit));
+  if (lamb) u.trust = price(program::trust_squares(bytes_, shard, unit));
+  u.optimizer = price(program::optimizer(bytes_, shard, unit, lamb));
+  u.clear = price(program::clear_gradient(bytes_, plan.zero >= 2 ? shard : padded));
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
-    u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, group(shards, stride));
+    u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, links.shard);
   }
-  return unit_costs_.emplace_back(elements, u).second;
+  return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
@@ -209,6 +346,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const Training& training = problem_.scenario.training;
   const program::BlockElements elements(m, plan.tp);
   const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
+  const StageLinks& links = links_of_run(run);
   const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
   const auto kind_of = [&](std::int64_t c) -> const ChunkKind& {
     return kinds_[places_[base + static_cast<std::size_t>(c)]];
@@ -223,6 +361,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   }
   out.units.clear();
   out.chunk_end.clear();
+  out.reductions.assign(static_cast<std::size_t>(plan.vpp), 0);
   out.most = out.update = 0;
   out.trust_sum = 0;
   double slowest = 0;
@@ -236,8 +375,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     const std::size_t begin = unit_sizes_.size();
     program::append_units(elements, m, plan.zero, bucket, layers, chunk, unit_sizes_);
     std::int64_t layers_done = 0;
-    for (std::size_t i = begin; i < unit_sizes_.size() && !dominated_[run]; ++i) {
-      UnitCost u = unit_cost(plan, unit_sizes_[i].elements);
+    for (std::size_t i = begin; i < unit_sizes_.size() && (costs_.walk || !dominated_[run]); ++i) {
+      UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, links);
+      out.reductions[static_cast<std::size_t>(c)] += u.reduce;
+      if (dominated_[run]) continue;
       layers_done += unit_sizes_[i].layers;
       u.share = i + 1 == unit_sizes_.size() ? 2.0
                                             : static_cast<double>(layers_done) /
@@ -254,12 +395,37 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   if (training.lamb && !dominated_[run]) {
     std::int64_t tensors = 0;
     for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
-    const std::int64_t bins = tensors * program::kTrustBins * 8;
-    out.units.front().trust += elementwise(bins);  // cleared before
-    out.trust_sum = sum_over_parts(plan, bins) + elementwise(tensors * program::kTrustBytes);
-    out.update += static_cast<double>(elementwise(bins) + out.trust_sum);
+    const std::int64_t clear = price(program::trust_clear(tensors));
+    out.units.front().trust += clear;
+    out.trust_sum =
+        sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(program::trust_ratio(tensors));
+    out.update += static_cast<double>(clear + out.trust_sum);
   }
-  out.most += slowest * 2 * problem_.device.overlap_communication;
+  out.most += slowest * 2 * kSharing * problem_.device.overlap_communication;
+  // Gradients of norms and biases that tensor ranks have parts of; where they communicate in every
+  // micro-batch, chunks have them.
+  out.partial_sums = 0;
+  if (plan.tp > 1 && plan.zero < 2) {
+    for (std::int64_t c = 0; c < plan.vpp; ++c) {
+      const Role role = kind_of(c).role;
+      const auto sum = [&](std::int64_t of) {
+        return of > 0 ? collective(OpKind::kAllReduce, of * bytes_.gradient, links.tp) : 0;
+      };
+      const program::PartialElements parts(m, plan);
+      out.partial_sums += kind_of(c).layers * sum(parts.layer);
+      if (role == Role::kFirst || role == Role::kOnly) out.partial_sums += sum(parts.positions);
+      if (role == Role::kLast || role == Role::kOnly) out.partial_sums += sum(parts.head_norm);
+    }
+  }
+  out.most += static_cast<double>(out.partial_sums);
+  const bool norm = training.measures_norm();
+  const std::int64_t each = 2 + norm + training.lamb +
+                            (out.units.empty() || out.units.front().gather == 0 ? 0 : 1) +
+                            (problem_.stack.overlap_grad_reduce || plan.dp == 1 ? 0 : 1);
+  out.host = options_.host_segment.value +
+             options_.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
+  out.beside_tp = same_links(groups_[links.tp], groups_[links.dp]);
+  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
   out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
 }
 
@@ -277,28 +443,51 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   if (plan.pp > 1) {
     const program::BlockElements elements(problem_.scenario.model, plan.tp);
     const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
-    p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, pairs(plan), problem_.cluster));
-    p.norm_hop = limited(transfer_cost(Bytes{program::kNormBinBytes}, pairs(plan), problem_.cluster));
+    const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
+    p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
+    p.tie_add = price(program::accumulate(shard, bytes_.gradient));
+    const std::int64_t add = price(program::accumulate(program::kNormBins, 8));
+    p.norm_up.clear();
+    p.norm_down.clear();
+    std::int64_t up = 0, down = 0;
+    for (const GroupLinks& pair : transfers(plan, 1)) {
+      p.norm_up.push_back(up);
+      p.norm_down.push_back(down);
+      const std::int64_t hop = limited(transfer_cost(Bytes{program::kNormBinBytes}, pair, problem_.cluster));
+      up += hop + add;
+      down += hop;
+    }
+  } else {
+    p.tie_add = 0;
+    p.norm_up.assign(1, 0);
+    p.norm_down.assign(1, 0);
   }
-  p.norm_finish = elementwise(program::kNormBinBytes);
-  p.norm_sum = sum_over_parts(plan, program::kNormBinBytes);
+  p.norm_finish = price(program::norm_finish());
   return p;
 }
 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
-std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes) {
-  const program::Binding b = program::bind(plan);
+std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
   std::int64_t time = 0;
-  if (plan.tp > 1) time += collective(OpKind::kAllReduce, bytes, group(plan.tp, b.tp_stride));
-  if (plan.shards() > 1) time += collective(OpKind::kAllReduce, bytes, group(plan.shards(), b.dp_stride));
+  if (plan.tp > 1) time += collective(OpKind::kAllReduce, bytes, links.tp);
+  if (plan.shards() > 1) time += collective(OpKind::kAllReduce, bytes, links.shard);
+  return time;
+}
+
+std::int64_t Estimator::host_of_chunks(std::size_t run) const {
+  const std::size_t v = costs_.chunks.size() / costs_.runs.size();
+  std::int64_t time = 0;
+  for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
+    for (const WorkCost& w : *costs_.chunks[c]) time += w.host;
+  }
   return time;
 }
 
 // --- time and memory -------------------------------------------------------------------------------
 
-// A stage's own work for all micro-batches, and the forward and backward that others must do before its
-// first and after its last (without weight gradients, which may wait).
-// ZeRO-2 and 3 only add communication to a chunk, and pricing it is what costs: the bound leaves it out.
+// What the host takes, or a stage's own work for all micro-batches, after the first micro-batch has come down
+// to it and before the last one has gone up (weight gradients may come after that). ZeRO-2 and 3 only add
+// communication to a chunk, and pricing it is what costs: the bound leaves it out.
 Time Estimator::lower_bound(const Plan& plan) {
   if (plan.zero >= 2) {
     Plan without = plan;
@@ -309,21 +498,20 @@ Time Estimator::lower_bound(const Plan& plan) {
     select(plan);
   }
   const auto v = static_cast<std::size_t>(plan.vpp);
-  std::int64_t most = 0, fill = 0;
+  std::int64_t most = 0, down = 0, up = 0, host = 0;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
-    std::int64_t busy = 0;
-    for (std::size_t c = 0; c < v; ++c) {
-      for (const WorkCost& w : *costs_.chunks[r * v + c]) busy += w.time;
-    }
-    most = std::max(most, busy);
-    // Stage 0 starts first and ends last; what the others do in between cannot overlap its first and
-    // last micro-batch.
     const ChunkCost& first = *costs_.chunks[r * v];
-    if (r > 0 && !key_.split)
-      fill += costs_.runs[r].count * std::min(first[kChunkForward].time, first[kChunkBackward].time);
+    const auto least = [&](ChunkWork work) { return std::min(first[work].time, first[work].latency); };
+    const auto advance = [&](std::int64_t stages) {
+      down += stages * least(kChunkForward);
+      if (!key_.split) up += stages * least(kChunkBackward);
+    };
+    advance(costs_.runs[r].count - 1);
+    most = std::max(most, down + time_of_chunks(r) * plan.micro_batches + up);
+    host = std::max(host, host_of_chunks(r) * plan.micro_batches);
+    advance(1);
   }
-  if (plan.vpp > 1 || plan.schedule == Schedule::kNaive) fill = 0;
-  return Time{most * plan.micro_batches + fill};
+  return Time{std::max(most, host)};
 }
 
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
@@ -333,15 +521,28 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
          s.context + s.communicator * groups;
 }
 
+// Where every micro-batch's gradients are reduced, the last one's take longer on the stages that its backward
+// comes up from.
+std::int64_t Estimator::longer_up_to(const PipelinePlace& place) const {
+  if (key_.zero < 2) return 0;
+  const std::size_t v = costs_.chunks.size() / costs_.runs.size();
+  std::int64_t sum = 0;
+  for (auto r = static_cast<std::size_t>(place.run); r < costs_.runs.size(); ++r) {
+    const std::int64_t stages = costs_.runs[r].last() + 1 - std::max(costs_.runs[r].first, place.stage);
+    sum += stages * (*costs_.chunks[r * v])[kChunkBackward].longer;
+  }
+  return sum;
+}
+
 // When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
 // `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie) {
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie,
+                                         std::int64_t tie_add) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
-  const double hidden = 1 / om, lost = 1 - 1 / oc;  // of a collective's time beside compute, done and added
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
-  double compute = static_cast<double>(times_->places[place].end);
-  double communication = 0, delay = 0;
+  double compute = static_cast<double>(times_->places[place].end + s.partial_sums);
+  double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
   reduced_at_.resize(s.units.size());
   std::size_t i = 0;
   for (std::size_t k = 0; k < v; ++k) {
@@ -351,16 +552,33 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
     const double head =
         std::max(0.0, end - start - static_cast<double>(kinds_[places_[run * v + chunk]].layers_only));
+    // Of a reduction's time beside compute: done, and added. Both wait for tensor-parallel ops on the same
+    // links.
+    const WorkCost& gradients = (*costs_.chunks[run * v + chunk])[kChunkBackward];
+    const double met =
+        s.beside_tp ? 1 / kSharing / static_cast<double>(std::max<std::int64_t>(1, gradients.time)) : 0;
+    const double hidden = (1 - met * static_cast<double>(std::min(gradients.tp, gradients.time))) / om;
+    const double lost = 1 - (1 - met * static_cast<double>(gradients.waiting)) / oc;
     for (; i < s.chunk_end[k]; ++i) {
       const UnitCost& u = s.units[i];
       const double ready = delay + (u.share > 1 ? end : start + head + (end - start - head) * u.share);
       const double begin = std::max(communication, ready), reduce = static_cast<double>(u.reduce);
       // Beside compute both run slower, after it the rest at full speed.
-      const double beside = std::max(0.0, std::min(compute + delay - begin, reduce * om));
+      const double beside = std::max(0.0, std::min(compute + delay - begin, reduce / hidden));
       communication = begin + beside + (reduce - beside * hidden);
       delay += beside * lost;
       reduced_at_[i] = communication;
     }
+    if (key_.zero < 2) continue;
+    const auto trailing = static_cast<double>(gradients.trailing);
+    if (v > 1) {  // the last micro-batches of each chunk in turn; their reductions may take longer
+      const std::int64_t group = std::min(selected_->pp, selected_->micro_batches);
+      communication = std::max(communication, end + delay - static_cast<double>(group * gradients.time)) +
+                      static_cast<double>((group - 1) * gradients.dp + gradients.dp_last);
+      if (k + 1 == v) compute = std::max(compute, communication - delay - trailing);
+    }
+    communication = std::max(communication, end + delay + trailing);
+    if (i > 0) reduced_at_[i - 1] = communication;
   }
   compute += delay;
   if (!problem_.stack.overlap_grad_reduce) {  // what was not reduced beside the backward pass is now
@@ -371,7 +589,7 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   }
   StageEnd out;
   out.reduced = static_cast<std::int64_t>(std::max(compute, communication));
-  if (tie > 0) compute = std::max(compute, static_cast<double>(tie));
+  if (tie > 0) compute = std::max(compute, static_cast<double>(tie)) + static_cast<double>(tie_add);
   if (problem_.scenario.training.measures_norm()) {
     for (std::size_t u = 0; u < s.units.size(); ++u)
       compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].norm);
@@ -394,25 +612,6 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   return out;
 }
 
-// A long step is a short one and more of its steady state, p micro-batches at a time.
-Time Estimator::engine_step(const Plan& plan) const {
-  const PlanLinks links = plan_links(topology_, plan);
-  const Training& training = problem_.scenario.training;
-  const CostModel cost(problem_.device, problem_.stack, problem_.cluster, links, training, collectives_);
-  const auto step = [&](std::int64_t micro_batches) {
-    Plan shorter = plan;
-    shorter.micro_batches = micro_batches;
-    const program::Program program = program::compile(problem_.scenario.model, shorter, training,
-                                                      problem_.stack, program::Detail::kUnnamed);
-    return simulate(program, price(program, cost), cost.engine_options(false)).step.value;
-  };
-  constexpr std::int64_t kSettled = 15;
-  const std::int64_t enough = (kSettled + 1) * plan.pp;
-  const std::int64_t time = step(std::min(plan.micro_batches, enough));
-  if (plan.micro_batches <= enough) return Time{time};
-  return Time{time + (time - step(enough - plan.pp)) * (plan.micro_batches - enough) / plan.pp};
-}
-
 // The update of all units from a start on, and the gathers of what other ranks updated.
 std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) const {
   std::int64_t compute = start, communication = start;
@@ -427,13 +626,22 @@ std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) const 
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces(plan);
+  if (costs_.walk) {
+    reductions_.clear();
+    for (const StagePieces& run : p.runs)
+      reductions_.insert(reductions_.end(), run.reductions.begin(), run.reductions.end());
+    if (reductions_ != costs_.reductions) {
+      std::swap(reductions_, costs_.reductions);
+      times_ = nullptr;
+    }
+  }
   if (times_ == nullptr) {
     times_ = &pipeline_.run({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
   }
   Estimate out;
   std::int64_t tie = 0;
   if (problem_.scenario.model.tied_embeddings && last_run_ != 0)
-    tie = stage_end(p.runs.front(), 0, 0).reduced + p.tie_transfer;
+    tie = stage_end(p.runs.front(), 0, 0, 0).reduced + p.tie_transfer;
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.measures_norm();
   std::int64_t ready = 0;  // on the first stage
@@ -447,25 +655,25 @@ Estimate Estimator::estimate(const Plan& plan) {
     const bool holds_tied = place.run == 0 || place.run == last_run_;
     if (dominated_[static_cast<std::size_t>(place.run)]) continue;
     const std::int64_t begin = std::max(place.end, holds_tied ? tie : 0);
-    const std::int64_t onward = p.norm_sum + p.norm_hop * place.stage;  // of the stage's part of the norm
+    // Of the stage's part of the norm.
+    const std::int64_t onward = s.norm_sum + p.norm_up[static_cast<std::size_t>(place.stage)];
     const double latest =
         static_cast<double>(begin) + s.most + (norm ? static_cast<double>(onward) : s.update);
     if (latest < static_cast<double>(norm ? ready : out.step.value)) continue;
-    const StageEnd end = stage_end(s, i, holds_tied ? tie : 0);
+    const StageEnd end = stage_end(s, i, holds_tied ? tie : 0, p.tie_add);
     ready = std::max(ready, end.ready + onward);
     out.step = std::max(out.step, Time{end.done});
   }
   for (std::size_t r = 0; r < costs_.runs.size() && norm; ++r) {
     if (dominated_[r]) continue;
-    std::int64_t start = ready + p.norm_hop * costs_.runs[r].last() + p.norm_finish;
+    std::int64_t start = ready + p.norm_down[static_cast<std::size_t>(costs_.runs[r].last())] + p.norm_finish;
     if (static_cast<double>(start) + p.runs[r].update < static_cast<double>(out.step.value)) continue;
     for (const UnitCost& u : p.runs[r].units) start += u.trust;
     out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum)});
   }
-  if (too_long_)
-    out.step = kLongestStep;
-  else if (uneven_ && plan.schedule == Schedule::kInterleaved)
-    out.step = engine_step(plan);
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r)
+    out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});
+  if (too_long_) out.step = kLongestStep;
   return out;
 }
 

@@ -8,16 +8,17 @@
 //   Estimator e(problem, topology);
 //   Estimate x = e.estimate(plan);      // microseconds once its pieces are known
 //
-// Peak bytes equal the engine's exactly; time is within 1 % for 99 % of plans
-// (tests/planner/estimate_test.cpp). Interleaved chunks of unequal size, which no search asks for, take their
-// time from the engine itself: milliseconds.
+// Peak bytes equal the engine's exactly. How near the time is to the engine's,
+// tests/planner/estimate_test.cpp and tests/planner/scenarios_test.cpp state.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 
 #include "core/scenario.h"
 #include "program/units.h"
+#include "program/update.h"
 #include "sim/estimate/pipeline.h"
 
 namespace orrery::sim {
@@ -46,6 +47,12 @@ class Estimator {
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
 
  private:
+  // What the groups of a stage get, as indices in the table of groups.
+  struct StageLinks {
+    std::int32_t tp = 0, dp = 0, shard = 0, replica = 0;
+    friend bool operator==(const StageLinks&, const StageLinks&) = default;
+  };
+  using LinksByStage = std::vector<StageLinks>;  // one where all stages have the same
   // One unit's work after its gradients are complete. `share`: part of its chunk's layers whose backward is
   // done by then; above 1, the chunk's whole backward.
   struct UnitCost {
@@ -59,7 +66,12 @@ class Estimator {
     std::int64_t static_bytes = 0;
     double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
     double update = 0;  // and of the update after it
-    std::int64_t trust_sum = 0;  // of that, between LAMB's squares and the first unit's update
+    std::int64_t partial_sums = 0;         // of gradients that tensor ranks have parts of
+    std::int64_t host = 0;                 // to issue all of this
+    std::int64_t norm_sum = 0;             // of the norm's bins over tensor ranks and shards
+    std::int64_t trust_sum = 0;            // of that, between LAMB's squares and the first unit's update
+    bool beside_tp = false;                // reductions use the links of tensor-parallel ops
+    std::vector<std::int64_t> reductions;  // beside backwards, by chunk
     std::vector<UnitCost> units;
     std::vector<std::size_t> chunk_end;  // index past the last unit of each chunk, in that order
   };
@@ -68,14 +80,18 @@ class Estimator {
     std::int64_t zero = 0, shards = 1;
     std::vector<StagePieces> runs;
     std::int64_t tie_transfer = 0;
-    // Of the norm's bins over tensor ranks and shards, and to the next stage; of the factor.
-    std::int64_t norm_sum = 0, norm_hop = 0, norm_finish = 0;
+    std::int64_t tie_add = 0;
+    // Of the norm's bins from each stage to the first, where each adds its own, and back.
+    std::vector<std::int64_t> norm_up, norm_down;
+    std::int64_t norm_finish = 0;
   };
   // Chunks of the plan that are alike.
   struct ChunkKind {
     Role role = Role::kMiddle;
     std::int64_t layers = 0;
+    std::size_t links = 0;  // in links_
     const ChunkCost* cost = nullptr;
+    double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
     std::int64_t layers_only = 0;  // time of the last gradient work without the head
   };
 
@@ -85,32 +101,42 @@ class Estimator {
   std::int64_t limited(Time t) const;
   const Pieces& pieces(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
-  const UnitCost& unit_cost(const Plan& plan, std::int64_t elements);
-  const GroupLinks& group(std::int64_t size, std::int64_t stride);
-  const GroupLinks& pairs(const Plan& plan);
-  std::int64_t collective(program::OpKind kind, std::int64_t bytes, const GroupLinks& links) const;
-  std::int64_t elementwise(std::int64_t bytes) const;
-  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes);
+  const UnitCost& unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
+                            const StageLinks& links);
+  const LinksByStage& links_by_stage(const Plan& plan);
+  const StageLinks& links_of_run(std::size_t run) const;
+  const std::vector<GroupLinks>& transfers(const Plan& plan, std::int64_t by);
+  void find_hops(const Plan& plan);
+  void share_links(const Plan& plan);
+  void choose_path(const Plan& plan);
+  std::int64_t time_of_chunks(std::size_t run) const;
+  std::int64_t host_of_chunks(std::size_t run) const;
+  std::int64_t collective(program::OpKind kind, std::int64_t bytes, std::int32_t links) const;
+  std::int64_t price(const program::ElementwiseShape& shape) const;
+  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const;
   struct StageEnd {
     std::int64_t reduced = 0;  // all gradients are
     std::int64_t ready = 0;    // the rank's part of the gradient norm is
     std::int64_t done = 0;     // without a norm to wait for: parameters are updated and gathered
   };
-  StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie);
+  StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
+  std::int64_t longer_up_to(const PipelinePlace& place) const;
   std::int64_t updated(const StagePieces& s, std::int64_t start) const;
-  Time engine_step(const Plan& plan) const;
 
   const Problem& problem_;
   const Topology& topology_;
   BytesPerParameter bytes_;
+  EngineOptions options_;
   CollectiveModel collectives_;
+  GroupTable groups_;
   ChunkCosts chunk_costs_;
   Pipeline pipeline_;
-  std::map<std::pair<std::int64_t, std::int64_t>, GroupLinks> groups_;
-  std::map<std::array<std::int64_t, 3>, GroupLinks> pairs_;
+  std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
   // Of the plan last looked at, from what changes least often to what changes most.
   std::optional<Plan> selected_;
+  std::deque<std::pair<std::int64_t, LinksByStage>> known_links_;  // by shards
+  LinksByStage links_;
   std::vector<ChunkKind> kinds_;
   std::vector<std::size_t> places_;  // index in kinds_, by run * vpp + local chunk
   std::vector<bool> dominated_;      // by run: it cannot end the step
@@ -119,13 +145,21 @@ class Estimator {
   std::vector<Pieces> pieces_;       // memory is kept from plan to plan
   std::size_t pieces_in_use_ = 0;
   ChunkKey key_;
+  std::vector<Hop> hops_;             // on their own
+  std::vector<ChunkCost> contended_;  // by kind, where transfers slow tensor-parallel ops
   PipelineCosts costs_;
-  bool too_long_ = false;           // the plan's step is not counted; its costs are cut, so that no sum wraps
-  std::vector<ChunkCost> limited_;  // then
+  bool too_long_ = false;       // the plan's step is not counted; its costs are cut, so that no sum wraps
+  std::vector<ChunkCost> cut_;  // then
   const PipelineTimes* times_ = nullptr;  // null until asked for
   std::vector<program::UnitSize> unit_sizes_;
-  std::vector<std::pair<std::int64_t, UnitCost>> unit_costs_;
+  struct KnownUnit {
+    std::int64_t elements, unit;
+    StageLinks links;
+    UnitCost cost;
+  };
+  std::vector<KnownUnit> unit_costs_;
   std::vector<double> reduced_at_;
+  std::vector<std::int64_t> reductions_;
 };
 
 }  // namespace orrery::sim

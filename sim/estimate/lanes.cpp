@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/estimate/lanes.h"
 
-namespace orrery::sim {
+#include <cmath>
 
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options) {
+namespace orrery::sim {
+namespace {
+
+// How much longer each of two ops takes that share links, max-min fairly.
+std::pair<double, double> sharing_of(double a, double b) {
+  if (a + b <= 1) return {1, 1};
+  const double to_a = a <= 0.5 ? a : b <= 0.5 ? 1 - b : 0.5;
+  return {a / to_a, b / std::min(b, 1 - to_a)};
+}
+
+}  // namespace
+
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options,
+                   bool sharing) {
   struct Lane {
     const TimedOp* next = nullptr;  // null: there are no more
     std::size_t segment = 0, index = 0;
@@ -12,7 +25,7 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
   };
   const TimedSegment* const* const at = segments.begin();
   const std::size_t n = segments.size();
-  std::array<Waits, 5> before{};  // ops of each lane in earlier segments
+  std::array<Waits, kMostSegments + 1> before{};  // ops of each lane in earlier segments
   for (std::size_t k = 0; k < n; ++k) {
     for (std::size_t q = 0; q < kLanes; ++q)
       before[k + 1][q] = before[k][q] + static_cast<std::int32_t>((*at[k])[q].size());
@@ -44,11 +57,11 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
         Lane& lane = lanes[l];
         while (!lane.running && lane.next != nullptr) {
           const Waits &waits = lane.next->waits, &base = before[lane.segment];
-          bool ready = true;
+          bool ready = lane.next->issued <= now;
           for (std::size_t q = 0; q < kLanes; ++q) ready &= done[q] - base[q] >= waits[q];
           if (!ready) break;
           moved = true;
-          lane.remaining = lane.next->duration;
+          lane.remaining = lane.next->time.duration;
           if (lane.remaining > 0)
             lane.running = true;
           else
@@ -59,12 +72,34 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
     while (finished < n && done[program::kCompute] >= before[finished + 1][program::kCompute])
       out.ends[finished++] = now;
     const bool compute = lanes[0].running, communication = lanes[1].running || lanes[2].running;
-    if (!compute && !communication) return out;
+    double next_issue = std::numeric_limits<double>::infinity();
+    for (const Lane& lane : lanes) {
+      if (!lane.running && lane.next != nullptr && lane.next->issued > now)
+        next_issue = std::min(next_issue, lane.next->issued);
+    }
+    if (!compute && !communication && std::isinf(next_issue)) {
+      out.drained = now;
+      return out;
+    }
     if ((compute || lanes[program::kTp].running) && out.begin < 0) out.begin = now;
     std::array<double, kLanes> slow;
     slow[0] = communication ? options.compute_slowdown : 1.0;
     slow[1] = slow[2] = compute ? options.communication_slowdown : 1.0;
-    double step = std::numeric_limits<double>::infinity();
+    double step = next_issue - now;
+    if (sharing && lanes[program::kTp].running && lanes[program::kDp].running) {
+      std::array<double, kLanes> share{};
+      for (const std::size_t l : {std::size_t{program::kTp}, std::size_t{program::kDp}}) {
+        const OpTime& op = lanes[l].next->time;
+        const double quiet = lanes[l].remaining - (op.duration - op.latency);
+        if (quiet > 0.5)
+          step = std::min(step, quiet * slow[l]);
+        else
+          share[l] = op.share;
+      }
+      const auto [tp, dp] = sharing_of(share[program::kTp], share[program::kDp]);
+      slow[program::kTp] = std::max(slow[program::kTp], tp);
+      slow[program::kDp] = std::max(slow[program::kDp], dp);
+    }
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (lanes[l].running) step = std::min(step, lanes[l].remaining * slow[l]);
     }

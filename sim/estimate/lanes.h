@@ -22,19 +22,28 @@ static_assert(program::kCompute == 0 && program::kTp == 1 && program::kDp == 2);
 using Waits = std::array<std::int32_t, kLanes>;
 constexpr std::int32_t kNoWait = std::numeric_limits<std::int32_t>::min() / 2;
 
+struct OpTime {
+  double duration = 0;
+  double latency = 0;  // of that, at first: nothing is on the links
+  double share = 0;    // of what its links give it, that it takes then
+};
 struct TimedOp {
   Waits waits{};
-  double duration = 0;
+  OpTime time;
+  double issued = 0;  // by the host, at the earliest
 };
 using TimedSegment = std::array<std::vector<TimedOp>, kLanes>;
 
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
-// the last compute op of each ends. At most four segments.
-using Ends = std::array<double, 4>;
+// the last compute op of each ends. At most kMostSegments.
+inline constexpr std::size_t kMostSegments = 6;
 struct Lanes {
   double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
-  Ends ends{};
+  std::array<double, kMostSegments> ends{};
+  double drained = 0;  // when all has ended
 };
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options);
+// `sharing`: tensor- and data-parallel ops use the same links.
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options,
+                   bool sharing = false);
 
 }  // namespace orrery::sim

@@ -55,12 +55,13 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
 }
 
 const PipelineTimes& Pipeline::run(const PipelineShape& shape, const PipelineCosts& costs) {
-  if (shape.schedule == Schedule::kZeroBubbleV) {
+  if (shape.schedule == Schedule::kZeroBubbleV || costs.walk) {
     walk(shape, costs);
-    return times_;
+    if (shape.schedule == Schedule::kZeroBubbleV) return times_;
+  } else {
+    add_places(shape, costs, times_);
+    (shape.schedule == Schedule::kInterleaved ? interleaved_times : one_chunk_times)(shape, costs, times_);
   }
-  add_places(shape, costs, times_);
-  (shape.schedule == Schedule::kInterleaved ? interleaved_times : one_chunk_times)(shape, costs, times_);
   for (PipelinePlace& place : times_.places)
     place.peak = stage_peak(shape, &costs.chunks[static_cast<std::size_t>(place.run * shape.v)], place.stage);
   return times_;

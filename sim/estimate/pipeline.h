@@ -43,10 +43,25 @@ struct StageRun {
   friend bool operator==(const StageRun&, const StageRun&) = default;
 };
 
+// A crossing between stages: a latency, then a flow, which may use the links of reductions of gradients.
+struct Hop {
+  std::int64_t latency = 0, flow = 0;
+  bool local = true;  // inside a scale-up domain
+  bool beside_reductions = false;
+  std::int64_t time() const { return latency + flow; }
+  friend bool operator==(const Hop&, const Hop&) = default;
+};
+
 struct PipelineCosts {
   std::vector<StageRun> runs;            // in stage order
   std::vector<const ChunkCost*> chunks;  // by run * v + local chunk
-  std::int64_t transfer = 0;             // ps per crossing between stages
+  std::int64_t transfer = 0;             // ps per crossing between stages, at most
+  // Where crossings differ or share links: of each stage to the next one, and of the last to the first. Both
+  // ways alike.
+  std::vector<Hop> hops;
+  // With hops: of a chunk's gradients after its last micro-batch, beside what comes next; as chunks.
+  std::vector<std::int64_t> reductions;
+  bool walk = false;  // closed forms miss something: crossings that differ, or work that waits for the host
   friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;
 };
 

@@ -30,14 +30,31 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
   const std::int64_t total_chunks = s.p * s.v;
   // To the stage of another chunk.
   const auto hop = [&](std::int64_t from, std::int64_t chunk) {
-    return chunk < 0 || chunk >= total_chunks || home(s, chunk) == from ? 0 : costs.transfer;
+    if (chunk < 0 || chunk >= total_chunks) return Hop{};
+    const std::int64_t to = home(s, chunk);
+    if (to == from || costs.hops.empty()) return to == from ? Hop{} : Hop{costs.transfer, 0};
+    const bool around = to - from > 1 || from - to > 1;
+    return costs.hops[static_cast<std::size_t>(around ? s.p - 1 : std::min(from, to))];
   };
   constexpr std::int64_t kNotYet = -1;
   // When the output of (chunk, micro-batch) has arrived at its consumer.
   std::vector<std::int64_t> forward_there(static_cast<std::size_t>(total_chunks * s.m), kNotYet);
   std::vector<std::int64_t> backward_there(forward_there.size(), kNotYet);
-  // A stage sends one tensor at a time in each direction.
-  std::vector<std::int64_t> sent(static_cast<std::size_t>(s.p)), grad_sent(sent);
+  // A stage sends one tensor at a time in each direction, and reduces gradients until some time. A transfer
+  // and a reduction that share links have half of them each.
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(s.p)), grad_sent(sent), reduced(sent);
+  const auto send = [&](std::int64_t& lane, std::int64_t from, std::int64_t ready, std::int64_t chunk) {
+    const Hop h = hop(from, chunk);
+    lane = std::max(lane, ready) + h.time();
+    if (!h.beside_reductions) return lane;
+    std::int64_t& here = reduced[static_cast<std::size_t>(from)];
+    std::int64_t& there = reduced[static_cast<std::size_t>(home(s, chunk))];
+    const std::int64_t busy = std::max(here, there);
+    const std::int64_t slowed = std::clamp<std::int64_t>((busy - (lane - h.flow)) / 2, 0, h.flow);
+    (here > there ? here : there) += slowed;
+    return lane += slowed;
+  };
+  std::vector<std::int64_t> hosted(static_cast<std::size_t>(s.p));  // until when the host was at it
   std::vector<std::int64_t> live(static_cast<std::size_t>(s.p));
   std::vector<std::size_t> next(static_cast<std::size_t>(s.p));
   out.places.assign(static_cast<std::size_t>(s.p), {});
@@ -84,22 +101,26 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
       // What the stage waited for finds its parameters fetched and earlier reductions done.
       const std::int64_t start = std::max(place.end, ready);
       const bool row = next[i] > 0 && slots[next[i] - 1].work == slot.work;
-      const std::int64_t end = std::max(start + cost.latency, place.end + (row ? cost.row : cost.time));
+      const std::int64_t device = std::max(start + cost.latency, place.end + (row ? cost.row : cost.time));
+      // The host issues ahead, and never waits.
+      const std::int64_t end = std::max(device, hosted[i] + cost.hosted);
+      hosted[i] += cost.host;
       place.end = end;
       place.peak = std::max(place.peak, live[i] + cost.peak);
       live[i] += cost.net;
       if (slot.work == Work::kForward) {
-        sent[i] = std::max(sent[i], end) + hop(stage, g + 1);
-        forward_there[index(g, slot.micro_batch, s.m)] = sent[i];
+        forward_there[index(g, slot.micro_batch, s.m)] = send(sent[i], stage, end, g + 1);
         if (g + 1 < total_chunks) release(g + 1);
         continue;
       }
+      const bool gradients = slot.micro_batch == s.m - 1 && slot.work != Work::kBackwardInput;
+      if (gradients && !costs.hops.empty())
+        reduced[i] = std::max(reduced[i], start) + costs.reductions[index(place.run, slot.chunk, s.v)];
       if (slot.work != Work::kBackwardWeight) {
-        grad_sent[i] = std::max(grad_sent[i], end) + hop(stage, g - 1);
-        backward_there[index(g, slot.micro_batch, s.m)] = grad_sent[i];
+        backward_there[index(g, slot.micro_batch, s.m)] = send(grad_sent[i], stage, end, g - 1);
         if (g > 0) release(g - 1);
       }
-      if (slot.micro_batch == s.m - 1 && slot.work != Work::kBackwardInput) {
+      if (gradients) {
         out.last_start[index(stage, slot.chunk, s.v)] = start;
         out.last_end[index(stage, slot.chunk, s.v)] = end;
       }

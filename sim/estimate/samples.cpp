@@ -122,11 +122,11 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const std
     if (op.stream >= kLanes) continue;
     SmallOp& small = out.lanes[op.stream].emplace_back();
     small.waits = earlier[i];
+    small.issued = static_cast<std::int32_t>(i) + 1;
     for (std::size_t q = 0; q < kLanes; ++q) {
       if (op.after[q] > 0) small.waits[q] = op.after[q];
     }
     small.shape = intern(op, two.ops[i]);
-    out.over_dp = out.over_dp || op.stream == program::kDp;
   }
   return out;
 }
@@ -139,6 +139,8 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
   p.tp = key_.tp;
   p.pp = alone ? 1 : 3;
   p.zero = key_.zero;
+  p.dp = key_.replicas ? 2 : 1;
+  p.shard_group = key_.replicas ? 1 : 0;
   p.micro_batch = least_micro_batch;
   p.micro_batches = key_.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
   p.sequence_parallel = key_.sequence_parallel;
@@ -159,8 +161,8 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
   for (std::size_t c = 0; c < one.classes.size(); ++c) {
     for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
       const Segment& s = one.classes[c].segments[i];
-      if (s.kind == SegmentKind::kOptimizer || (s.last_micro_batch && s.kind != SegmentKind::kForward))
-        continue;
+      const bool closes = s.last_micro_batch && s.kind != SegmentKind::kForward;
+      if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2)) continue;
       const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
                              : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
                                                                       : kChunkBackward;
@@ -169,7 +171,7 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
         return late_peak(rank, rank.segments[i], static_cast<std::int64_t>(c) * layers, layers,
                          std::min<std::int64_t>(layers, key_.recompute_layers));
       };
-      sample.segments[c][work] =
+      (closes ? sample.closing[c] : sample.segments[c][work]) =
           shrink(s, two.classes[c].segments[i], earlier_waits(one.classes[c], static_cast<std::int32_t>(i)),
                  {late(one), late(two) - late(one)});
     }
@@ -180,7 +182,8 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
 Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
-  kind.micro_batch = kind.tp_stride = kind.shards = kind.shard_stride = 1;
+  kind.micro_batch = kind.shards = 1;
+  kind.tp_links = kind.shard_links = kind.replica_links = 0;
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);

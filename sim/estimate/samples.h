@@ -21,7 +21,8 @@ namespace orrery::sim {
 
 struct SmallOp {
   Waits waits{};
-  std::int32_t shape = 0;  // index in Structure::shapes
+  std::int32_t issued = 0;  // ops of the segment that the host issues before it, and it
+  std::int32_t shape = 0;   // index in Structure::shapes
 };
 
 // A quantity that grows by a constant per smallest micro-batch.
@@ -33,7 +34,6 @@ struct Line {
 struct SmallSegment {
   std::array<std::vector<SmallOp>, kLanes> lanes;
   std::int64_t issued = 0;  // ops, transfers included
-  bool over_dp = false;     // communicates with other replicas
   Line peak, late, net;
 };
 
@@ -42,6 +42,8 @@ struct Sample {
   bool alone;
   std::int64_t layers;  // of each stage
   std::array<std::array<SmallSegment, 3>, 3> segments;
+  // By class: the last micro-batch's backward, where backwards communicate with other replicas.
+  std::array<SmallSegment, 3> closing;
 };
 
 // The shape of an op at the smallest micro-batch and at twice that.

@@ -2,7 +2,9 @@
 #include "sim/topology/topology.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 namespace orrery::sim {
@@ -149,6 +151,13 @@ std::pair<Bandwidth, LinkId> LinkLoads::slowest(const Links& links, Id id) const
   return {Bandwidth{mul_div(network_.capacity(l), kWhole, load_[l])}, l};
 }
 
+bool faster(const GroupLinks& a, const GroupLinks& b) {
+  const auto slowness = [](const GroupLinks& l) {
+    return std::tuple(-l.ring.value, l.ranks, l.domains, l.extra_latency, l.per_domain);
+  };
+  return slowness(a) < slowness(b);
+}
+
 GroupLinks group_shape(std::span<const std::int64_t> members, const Network& network, std::int64_t domain) {
   GroupLinks out;
   out.intra = network.intra();
@@ -160,66 +169,114 @@ GroupLinks group_shape(std::span<const std::int64_t> members, const Network& net
 
 Topology::Topology(const Cluster& cluster) : cluster_(cluster), network_(cluster) {}
 
+std::int64_t Topology::distinct(std::int64_t size, std::int64_t stride, std::int64_t ranks) const {
+  // Where groups, blocks of the fabric and scale-up domains begin together, all repeats.
+  const std::int64_t span = size * stride;
+  const std::int64_t same = std::lcm(network_.block(), cluster_.scale_up_domain());
+  return same >= ranks ? ranks : std::min(ranks, same / std::gcd(span, same) * span);
+}
+
 GroupLinks Topology::group(std::int64_t size, std::int64_t stride) const {
-  GroupLinks out;
-  out.ranks = std::max<std::int64_t>(1, size);
-  out.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
-  out.intra = network_.intra();
-  const std::int64_t devices = cluster_.devices(), span = size * stride, domain = cluster_.scale_up_domain();
-  const std::int64_t block = network_.block();
-  if (size <= 1 || devices < span) return out;
+  const std::int64_t span = std::max<std::int64_t>(1, size * stride);
+  return group(size, stride, cluster_.devices() / span * span);
+}
+
+GroupLinks Topology::group(std::int64_t size, std::int64_t stride, std::int64_t ranks) const {
+  const std::vector<GroupLinks> all = groups(size, stride, ranks);
+  return *std::max_element(all.begin(), all.end(), faster);
+}
+
+std::vector<GroupLinks> Topology::groups(std::int64_t size, std::int64_t stride, std::int64_t ranks) const {
+  GroupLinks alone;
+  alone.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
+  alone.intra = network_.intra();
+  alone.ranks = std::max<std::int64_t>(1, size);
+  const std::int64_t span = size * stride, domain = cluster_.scale_up_domain();
+  if (size <= 1 || ranks < span) return {alone};
   LinkLoads loads(network_);
-  std::vector<std::int64_t> members;
-  if (span % block == 0 && span >= 4 * block) {
-    // Every block of the fabric sees the same: what its members pass on, and what comes to them. The hops of
-    // the first block are those of its members and of the domains before and after them.
-    const std::int64_t last = span - stride;
-    for (std::int64_t offset = 0; offset < std::min(stride, block); ++offset) {
-      const auto add_domain = [&](std::int64_t with) {
-        std::int64_t m = with;
-        while (m - stride >= 0 && (m - stride) / domain == with / domain) m -= stride;
-        for (; m < span && m / domain == with / domain; m += stride) members.push_back(m);
-      };
-      members.clear();
-      add_domain(last + offset);
-      for (std::int64_t m = offset; m < block; m += stride) members.push_back(m);
-      const std::int64_t next = offset + (block - offset + stride - 1) / stride * stride;
-      if (next / domain != (last + offset) / domain) add_domain(next);
-      loads.add_ring(members, domain);
-    }
-  } else {
-    // Only flows of the same block, and what leaves it, meet the group of rank 0.
-    const std::int64_t near = (span + block + span - 1) / span * span;
-    members.resize(static_cast<std::size_t>(size));
-    for (std::int64_t first = 0; first < std::min(near, devices - devices % span); first += span) {
-      for (std::int64_t offset = 0; offset < stride; ++offset) {
-        for (std::int64_t i = 0; i < size; ++i)
-          members[static_cast<std::size_t>(i)] = first + offset + i * stride;
-        loads.add_ring(members, domain);
-      }
+  if (const std::int64_t block = network_.block(); span % block == 0 && span >= 4 * block) {
+    add_first_block(size, stride, loads);
+    std::tie(alone.ring, alone.bottleneck) = loads.bandwidth();
+    alone.extra_latency = loads.extra_latency();
+    lay_in_domains(
+        size, [stride](std::int64_t i) { return i * stride; }, domain, alone);
+    return {alone};
+  }
+  std::vector<GroupLinks> out;
+  std::vector<std::vector<LinkLoads::Load>> added_loads;
+  std::vector<std::int64_t> members(static_cast<std::size_t>(size));
+  LinkLoads::Added added;
+  for (std::int64_t first = 0; first < distinct(size, stride, ranks); first += span) {
+    for (std::int64_t offset = 0; offset < stride; ++offset) {
+      for (std::int64_t i = 0; i < size; ++i)
+        members[static_cast<std::size_t>(i)] = first + offset + i * stride;
+      loads.add_ring(members, domain, &added);
+      out.push_back(group_shape(members, network_, domain));
+      out.back().extra_latency = added.extra_latency;
+      added_loads.push_back(std::move(added.loads));
     }
   }
-  std::tie(out.ring, out.bottleneck) = loads.bandwidth();
-  out.extra_latency = loads.extra_latency();
-  lay_in_domains(
-      size, [stride](std::int64_t i) { return i * stride; }, domain, out);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    std::tie(out[i].ring, out[i].bottleneck) = loads.bandwidth(added_loads[i]);
+  if (std::all_of(out.begin(), out.end(), [&](const GroupLinks& g) { return alike(g, out[0]); }))
+    out.resize(1);
+  return out;
+}
+
+// Groups of at least four blocks, aligned to them: every block of the fabric sees the same, what its members
+// pass on and what comes to them. The hops of the first block are those of its members and of the domains
+// before and after them.
+void Topology::add_first_block(std::int64_t size, std::int64_t stride, LinkLoads& loads) const {
+  const std::int64_t span = size * stride, block = network_.block(), domain = cluster_.scale_up_domain();
+  const std::int64_t last = span - stride;
+  std::vector<std::int64_t> members;
+  for (std::int64_t offset = 0; offset < std::min(stride, block); ++offset) {
+    const auto add_domain = [&](std::int64_t with) {
+      std::int64_t m = with;
+      while (m - stride >= 0 && (m - stride) / domain == with / domain) m -= stride;
+      for (; m < span && m / domain == with / domain; m += stride) members.push_back(m);
+    };
+    members.clear();
+    add_domain(last + offset);
+    for (std::int64_t m = offset; m < block; m += stride) members.push_back(m);
+    const std::int64_t next = offset + (block - offset + stride - 1) / stride * stride;
+    if (next / domain != (last + offset) / domain) add_domain(next);
+    loads.add_ring(members, domain);
+  }
+}
+
+std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
+                                            std::int64_t ranks) const {
+  LinkLoads loads(network_);
+  struct Flow {
+    std::size_t from;
+    GroupLinks links;
+    std::vector<LinkLoads::Load> loads;
+  };
+  std::vector<Flow> flows;
+  LinkLoads::Added added;
+  for (std::int64_t r = 0; r < distinct(stages, stride, ranks); ++r) {
+    const std::int64_t stage = r / stride % stages, to = r + by * stride;
+    if (stage + by < 0 || stage + by >= stages) continue;
+    loads.add_flow(r, to, &added);
+    Flow& f = flows.emplace_back(Flow{static_cast<std::size_t>(stage),
+                                      group_shape(std::array{r, to}, network_, cluster_.scale_up_domain()),
+                                      std::move(added.loads)});
+    f.links.extra_latency = added.extra_latency;
+  }
+  GroupLinks none;
+  none.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
+  std::vector<GroupLinks> out(static_cast<std::size_t>(stages), none);
+  for (Flow& f : flows) {
+    std::tie(f.links.ring, f.links.bottleneck) = loads.bandwidth(f.loads);
+    out[f.from] = std::max(out[f.from], f.links, faster);
+  }
   return out;
 }
 
 GroupLinks Topology::pairs(std::int64_t stride, std::int64_t stages, std::int64_t span) const {
-  GroupLinks out;
-  out.ranks = 2;
-  LinkLoads loads(network_);
-  const std::int64_t ranks = std::min(cluster_.devices(), span), block = stages * stride;
-  const std::int64_t near = (block + network_.block() + block - 1) / block * block;
-  for (std::int64_t r = 0; r < std::min(ranks, near); ++r) {
-    if (r / stride % stages + 1 == stages || r + stride >= ranks) continue;
-    loads.add_flow(r, r + stride);
-    if (r / cluster_.scale_up_domain() != (r + stride) / cluster_.scale_up_domain()) out.domains = 2;
-  }
-  std::tie(out.ring, out.bottleneck) = loads.bandwidth();
-  out.extra_latency = loads.extra_latency();
-  return out;
+  const std::vector<GroupLinks> all = transfers(stages, stride, 1, span);
+  return *std::max_element(all.begin(), all.end(), faster);
 }
 
 }  // namespace orrery::sim

@@ -12,6 +12,7 @@
 //   Topology t(cluster);
 //   GroupLinks g = t.group(8, 1);          // ranks 0..7 of every 8: in the node
 //   GroupLinks d = t.group(4, 8);          // ranks 0, 8, 16, 24: one per node, eight groups at once
+//   GroupLinks f = t.group(7, 1, 7);       // ranks 0..6 and nobody else
 #pragma once
 
 #include <span>
@@ -31,6 +32,12 @@ struct GroupLinks {
   LinkId bottleneck = 0;        // a link that bounds it; meaningless for one rank
   bool local() const { return domains == 1; }
 };
+
+// Whether a gets more: a wider ring; of equal ones the one over fewer domains, or shorter hops.
+bool faster(const GroupLinks& a, const GroupLinks& b);
+inline bool alike(const GroupLinks& a, const GroupLinks& b) {
+  return !faster(a, b) && !faster(b, a);
+}
 
 // Bytes on each link per byte that a member of a ring, or a sender, has passed on, in units of 1/kWhole.
 class LinkLoads {
@@ -84,13 +91,26 @@ class Topology {
   const Cluster& cluster() const { return cluster_; }
   const Network& network() const { return network_; }
 
-  // Groups of `size` ranks `stride` apart: {o, o + stride, ..} for every offset o.
+  // Groups of `size` ranks `stride` apart, {o, o + stride, ..} for every offset o, that fill the first
+  // `ranks` devices. `ranks` is a multiple of size * stride: all devices less a remainder where it is not
+  // given. What each of them gets, in the order of their first ranks; only those that begin before rank
+  // distinct(size, stride, ranks), after which all repeats, and one where all get the same.
+  std::vector<GroupLinks> groups(std::int64_t size, std::int64_t stride, std::int64_t ranks) const;
+  std::int64_t distinct(std::int64_t size, std::int64_t stride, std::int64_t ranks) const;
+  // The slowest of them.
+  GroupLinks group(std::int64_t size, std::int64_t stride, std::int64_t ranks) const;
   GroupLinks group(std::int64_t size, std::int64_t stride) const;
-  // Pipelines of `stages` ranks `stride` apart: each rank but the last of a pipeline sends to the next. Of
-  // the first `span` ranks; the slowest pair.
-  GroupLinks pairs(std::int64_t stride, std::int64_t stages, std::int64_t span) const;
+
+  // Pipelines of `stages` ranks `stride` apart that fill the first `ranks` devices: what transfers get from
+  // each stage to the one that is `by` further on, by the stage that sends; the slowest pair of each.
+  std::vector<GroupLinks> transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
+                                    std::int64_t ranks) const;
+  // The slowest between neighbouring stages.
+  GroupLinks pairs(std::int64_t stride, std::int64_t stages, std::int64_t ranks) const;
 
  private:
+  void add_first_block(std::int64_t size, std::int64_t stride, LinkLoads& loads) const;
+
   Cluster cluster_;
   Network network_;
 };

@@ -270,7 +270,7 @@ TEST(Collective, TheSwitchReducesForFiveOrMore) {
   c.in_network_gain = 1.25;
   const Topology t(c);
   const auto cost = [&](std::int64_t n) {
-    return CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 30}, t.group(n, 1));
+    return CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 30}, t.group(n, 1, n));
   };
   EXPECT_EQ(cost(4).algorithm, CollectiveAlgorithm::kRing);
   EXPECT_EQ(cost(8).algorithm, CollectiveAlgorithm::kInNetwork);

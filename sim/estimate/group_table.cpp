@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/estimate/group_table.h"
+
+#include <algorithm>
+
+namespace orrery::sim {
+
+const std::vector<std::int32_t>& GroupTable::by_stage(std::int64_t size, std::int64_t stride,
+                                                      const program::Binding& binding) {
+  const std::int64_t ranks = binding.ranks();
+  const auto [groups, added] = groups_.try_emplace({size, stride, topology_.distinct(size, stride, ranks)});
+  if (added) {
+    for (const GroupLinks& links : topology_.groups(size, stride, ranks))
+      groups->second.push_back(index_of(links));
+  }
+  if (groups->second.size() == 1) return groups->second;
+  const auto [stages, first] = by_stage_.try_emplace({size, stride, ranks, binding.pp, binding.pp_stride});
+  if (first) stages->second = slowest_by_stage(groups->second, size, stride, binding);
+  return stages->second;
+}
+
+std::int32_t GroupTable::index_of(const GroupLinks& links) {
+  const auto known =
+      std::find_if(links_.begin(), links_.end(), [&](const GroupLinks& l) { return alike(l, links); });
+  const auto index = static_cast<std::int32_t>(known - links_.begin());
+  if (known == links_.end()) links_.push_back(links);
+  return index;
+}
+
+std::vector<std::int32_t> GroupTable::slowest_by_stage(const std::vector<std::int32_t>& groups,
+                                                       std::int64_t size, std::int64_t stride,
+                                                       const program::Binding& binding) const {
+  std::vector<std::int32_t> out(static_cast<std::size_t>(binding.pp), -1);
+  const std::int64_t span = size * stride;
+  std::size_t group = 0;
+  for (std::int64_t first = 0; first < binding.ranks(); first += span) {
+    for (std::int64_t offset = 0; offset < stride; ++offset) {
+      const std::int32_t index = groups[group];
+      group = (group + 1) % groups.size();
+      std::int32_t& slowest =
+          out[static_cast<std::size_t>((first + offset) / binding.pp_stride % binding.pp)];
+      if (slowest < 0 || faster((*this)[slowest], (*this)[index])) slowest = index;
+    }
+  }
+  if (std::all_of(out.begin(), out.end(), [&](std::int32_t i) { return i == out[0]; })) out.resize(1);
+  return out;
+}
+
+}  // namespace orrery::sim

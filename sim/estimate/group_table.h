@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the groups of an axis get on a topology, asked for once. Groups that get the same have the same index,
+// so costs that depend on links can be kept by index: most placements of a search share few kinds of links.
+// Internal to sim/estimate/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "program/program.h"
+#include "sim/topology/topology.h"
+
+namespace orrery::sim {
+
+// What two kinds of flows take from each other while both run: half of what they have in common.
+inline constexpr double kSharing = 2;
+// Whether they have links in common: those of a scale-up domain, or those between domains.
+inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
+  return a.ranks > 1 && b.ranks > 1 && a.local() == b.local();
+}
+
+class GroupTable {
+ public:
+  explicit GroupTable(const Topology& topology) : topology_(topology) {}
+
+  // Of groups of `size` ranks `stride` apart, the index of the slowest of each pipeline stage; one index
+  // where all stages have the same. Valid for good.
+  const std::vector<std::int32_t>& by_stage(std::int64_t size, std::int64_t stride,
+                                            const program::Binding& binding);
+  // Valid until by_stage() is asked again.
+  const GroupLinks& operator[](std::int32_t index) const { return links_[static_cast<std::size_t>(index)]; }
+
+ private:
+  std::int32_t index_of(const GroupLinks& links);
+  std::vector<std::int32_t> slowest_by_stage(const std::vector<std::int32_t>& groups, std::int64_t size,
+                                             std::int64_t stride, const program::Binding& binding) const;
+
+  const Topology& topology_;
+  // By size, stride and as many ranks as make a difference: an index for each group that differs, or one.
+  std::map<std::array<std::int64_t, 3>, std::vector<std::int32_t>> groups_;
+  // By size, stride, ranks, stages and their stride.
+  std::map<std::array<std::int64_t, 5>, std::vector<std::int32_t>> by_stage_;
+  std::vector<GroupLinks> links_;
+};
+
+}  // namespace orrery::sim
