@@ -12,6 +12,7 @@ Opened open_plan(const Json& json, const Cursor& at, const DataFolders& data) {
   const PlanFile f = read_fields<PlanFile>(json, at);
   auto problem = std::make_shared<const Problem>(resolve(f.scenario, at.child("scenario"), data));
   program::check_plan(problem->scenario.model, f.plan, problem->scenario.training, at.child("plan"));
+  check_ranks(f.plan, problem->cluster, at.child("plan"));
   return {.problem = std::move(problem), .plan = f.plan};
 }
 

@@ -49,6 +49,12 @@ class Director : public QObject {
       window_.session().open_beside(std::exchange(wish_.beside, {}));
       return;
     }
+    Session& session = window_.session();
+    const bool of_plans = wish_.page == "plans" || wish_.page == "cost";
+    if (of_plans && session.problem() && !session.answer() && !std::exchange(planned_, true)) {
+      session.plan();  // a plan that is open has none beside it yet
+      return;
+    }
     done_ = true;
     if (!wish_.page.isEmpty()) window_.show_page(wish_.page);
     if (wish_.at || wish_.rank >= 0) {
@@ -65,20 +71,15 @@ class Director : public QObject {
 
   Window& window_;
   Wish wish_;
-  bool done_ = false, failed_ = false;
+  bool planned_ = false, done_ = false, failed_ = false;
 };
 
-// A picture needs no display.
-void choose_platform(int argc, char** argv) {
-  const bool display = qEnvironmentVariableIsSet("DISPLAY") || qEnvironmentVariableIsSet("WAYLAND_DISPLAY");
-  if (display || qEnvironmentVariableIsSet("QT_QPA_PLATFORM")) return;
-  for (int i = 1; i < argc; ++i) {
-    if (QByteArrayView(argv[i]).startsWith("--screenshot")) qputenv("QT_QPA_PLATFORM", "offscreen");
-  }
-}
-
 int run(int argc, char** argv) {
-  choose_platform(argc, argv);
+  // Neither a picture nor an answer on the terminal needs a display, and Qt would end the program without
+  // one.
+  const bool display = qEnvironmentVariableIsSet("DISPLAY") || qEnvironmentVariableIsSet("WAYLAND_DISPLAY") ||
+                       qEnvironmentVariableIsSet("QT_QPA_PLATFORM");
+  if (!display) qputenv("QT_QPA_PLATFORM", "offscreen");
   QApplication app(argc, argv);
   QApplication::setOrganizationName("orrery");
   QApplication::setApplicationName("orrery-gui");
@@ -135,6 +136,10 @@ int run(int argc, char** argv) {
       parser.isSet(theme) ? parser.value(theme) : (QSettings().value("dark").toBool() ? "dark" : "light");
   if (shade != "light" && shade != "dark")
     return fail(ExitCode::kUsage, QString("--theme: \"%1\" is no theme; allowed: light, dark").arg(shade));
+  if (!display && wish.screenshot.isEmpty())
+    return fail(
+        ExitCode::kFailure,
+        "there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set; --screenshot FILE needs none");
   QApplication::setPalette((shade == "dark" ? dark_theme() : light_theme()).palette());
 
   Window window;

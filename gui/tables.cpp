@@ -32,6 +32,14 @@ QString csv_field(const QString& text) {
   return '"' + QString(text).replace("\"", "\"\"") + '"';
 }
 
+// What a program reads: numbers without units and separators of thousands, nothing for "-".
+QString csv_field(const QTableWidgetItem* item) {
+  const QVariant number = item != nullptr ? item->data(kSortRole) : QVariant();
+  if (!number.isValid()) return item != nullptr ? csv_field(item->text()) : QString();
+  if (item->text().isEmpty() || item->text() == "-") return {};
+  return QString::number(number.toDouble(), 'g', QLocale::FloatingPointShortest);
+}
+
 }  // namespace
 
 Table::Table(const QString& name, const QStringList& headers, QWidget* parent)
@@ -92,15 +100,14 @@ void Table::select_number(int n) {
 
 QString Table::csv() const {
   QString out;
-  const auto line = [&](auto&& text) {
+  const auto line = [&](auto&& field) {
     QStringList fields;
-    for (int c = 0; c < columnCount(); ++c) fields << csv_field(text(c));
+    for (int c = 0; c < columnCount(); ++c) fields << field(c);
     out += fields.join(',') + '\n';
   };
-  line([&](int c) { return horizontalHeaderItem(c)->text(); });
+  line([&](int c) { return csv_field(horizontalHeaderItem(c)->text()); });
   for (int r = 0; r < rowCount(); ++r) {
-    if (isRowHidden(r)) continue;
-    line([&](int c) { return item(r, c) ? item(r, c)->text() : QString(); });
+    if (!isRowHidden(r)) line([&](int c) { return csv_field(item(r, c)); });
   }
   return out;
 }

@@ -10,7 +10,8 @@
 
 namespace orrery::gui {
 
-// A cell: what is shown and, where that is a number, what it is sorted by.
+// A cell: what is shown and, where that is a number, what it is sorted by and CSV has: the number that is
+// shown, of seconds, bytes or bytes per second where a unit is shown with it.
 struct Cell {
   QString text;
   QVariant sort;
@@ -29,7 +30,7 @@ class Table : public QTableWidget {
   int number(int row) const;
   int selected() const;  // number
   void select_number(int number);
-  // Those that are shown, with the headers.
+  // Those that are shown, with the headers; numbers plain.
   QString csv() const;
 
  protected:

@@ -133,6 +133,7 @@ QString Window::page() const {
 
 void Window::build_status() {
   status_ = new QLabel(tr("Open or drop a scenario, a plan, a timeline or a topology."));
+  status_->setTextFormat(Qt::PlainText);
   progress_ = new QProgressBar;
   progress_->setMaximumWidth(220);
   progress_->setMaximumHeight(14);

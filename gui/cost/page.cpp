@@ -90,17 +90,18 @@ void CostPage::refresh() {
     const Problem& p = *session_.problem();
     const Predicted& best = answer->plans[0].predicted;
     headline_->setText(
-        priced ? tr("<b>%1</b> costs <b>$%2</b> ($%3 to $%4) in %5 days on %6 nodes at $%7 an hour%8.")
-                     .arg(QString::fromStdString(short_name(answer->plans[0].plan)), number(best.cost_usd, 0),
-                          number(best.cost_usd * best.step_time_low_s / best.step_time_s, 0),
-                          number(best.cost_usd * best.step_time_high_s / best.step_time_s, 0),
-                          number(best.days, 2))
-                     .arg(p.cluster.nodes)
-                     .arg(dollars(p.cluster.node_hour), 0, 'f', 2)
-                     .arg(p.cluster.price_as_of.empty()
-                              ? QString()
-                              : tr(" (%1)").arg(QString::fromStdString(p.cluster.price_as_of)))
-               : tr("This scenario has no token budget or no price, so only times are known."));
+        priced
+            ? tr("<b>%1</b> costs <b>$%2</b> ($%3 to $%4) in %5 days on %6 nodes at $%7 an hour%8.")
+                  .arg(QString::fromStdString(short_name(answer->plans[0].plan)), number(best.cost_usd, 0),
+                       number(best.cost_usd * best.step_time_low_s / best.step_time_s, 0),
+                       number(best.cost_usd * best.step_time_high_s / best.step_time_s, 0),
+                       number(best.days, 2))
+                  .arg(p.cluster.nodes)
+                  .arg(dollars(p.cluster.node_hour), 0, 'f', 2)
+                  .arg(p.cluster.price_as_of.empty()
+                           ? QString()
+                           : tr(" (%1)").arg(QString::fromStdString(p.cluster.price_as_of).toHtmlEscaped()))
+            : tr("This scenario has no token budget or no price, so only times are known."));
     if (!priced && measure_->currentIndex() != 2) {
       measure_->setCurrentIndex(2);  // comes back here
       return;
@@ -115,7 +116,7 @@ void CostPage::refresh() {
                    high = value * q.step_time_high_s / q.step_time_s;
       const int decimals = measure_->currentIndex() == 0 ? 0 : 3;
       intervals.push_back({QString::number(i + 1), low, value, high});
-      rows.push_back({{QString::number(i + 1), static_cast<double>(i)},
+      rows.push_back({{QString::number(i + 1), static_cast<double>(i + 1)},
                       QString::fromStdString(short_name(r.plan)),
                       {number(low, decimals), low},
                       {number(value, decimals), value},
@@ -136,8 +137,7 @@ void CostPage::refresh() {
   });
   intervals_->set(intervals, measure_->currentText(), theme.backward);
   table_->fill(rows);
-  money_->set(names, money,
-              priced ? tr("where the money goes, USD") : tr("where the step goes, s"));
+  money_->set(names, money, priced ? tr("where the money goes, USD") : tr("where the step goes, s"));
   help_->set(changes, help, tr("a step would be shorter by, s"));
 }
 

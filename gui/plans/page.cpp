@@ -202,7 +202,7 @@ void PlansPage::fill_table() {
                     QString(kHow[static_cast<std::size_t>(f.how)]),
                     {number(f.step_s, 3), f.step_s},
                     {number(f.tokens_per_s, 0), f.tokens_per_s},
-                    {number(100 * f.mfu, 1), f.mfu},
+                    {number(100 * f.mfu, 1), 100 * f.mfu},
                     {number(f.gib, 1), f.gib},
                     {f.days > 0 ? number(f.days, 2) : "-", f.days},
                     {f.dollars > 0 ? number(f.dollars, 0) : "-", f.dollars},

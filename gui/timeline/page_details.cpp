@@ -118,7 +118,7 @@ void TimelinePage::show_part(std::size_t which, const sim::Part& part) {
 void TimelinePage::show_statistics(const sim::Statistics& s, const Timeline& timeline) {
   QStringList idle;
   for (const sim::Idle& i : s.idle)
-    idle << tr("%1 %2").arg(QString::fromStdString(i.cause), percent(i.time, s.window));
+    idle << tr("%1 %2").arg(QString::fromStdString(i.cause).toHtmlEscaped(), percent(i.time, s.window));
   part_label_->setText(
       tr("<b>compute %1</b> of %2 (all rows together) · communication not hidden by compute %3, "
          "hidden %4 · compute waited for: %5")

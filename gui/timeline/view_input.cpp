@@ -115,7 +115,7 @@ bool TimelineView::viewportEvent(QEvent* event) {
     if (slice)
       QToolTip::showText(help->globalPos(), tip(*slice), viewport());
     else if (const int row = row_at(help->pos().y()); row >= 0 && help->pos().x() < label_width_)
-      QToolTip::showText(help->globalPos(), rows_->visible()[static_cast<std::size_t>(row)]->label,
+      QToolTip::showText(help->globalPos(), plain_tip(rows_->visible()[static_cast<std::size_t>(row)]->label),
                          viewport());
     else
       QToolTip::hideText();

@@ -153,7 +153,7 @@ void TopologyPage::show_edge(std::size_t edge) {
           rows.push_back({{QString::number(u.stage), static_cast<double>(u.stage)},
                           QString(program::kStreamNames[u.stream]),
                           {QString("%L1").arg(u.groups), static_cast<double>(u.groups)},
-                          {QString::number(100 * u.share, 'f', 3), u.share},
+                          {QString::number(100 * u.share, 'f', 3), 100 * u.share},
                           ranks.join(", ")});
         }
         users_->fill(rows);

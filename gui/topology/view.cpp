@@ -9,6 +9,8 @@
 #include <array>
 #include <cmath>
 
+#include "gui/text.h"
+
 namespace orrery::gui {
 namespace {
 
@@ -194,7 +196,8 @@ bool TopologyView::event(QEvent* event) {
   if (const auto block = block_at(help->pos())) {
     const Block& b = picture_->layout.blocks()[*block];
     QToolTip::showText(help->globalPos(),
-                       picture_->layout.block_name(b) + (b.count > 1 ? tr("\nclick to open") : ""), this);
+                       plain_tip(picture_->layout.block_name(b) + (b.count > 1 ? tr("\nclick to open") : "")),
+                       this);
   } else if (const auto edge = edge_at(help->pos())) {
     const Edge& e = picture_->edges[*edge];
     QToolTip::showText(

@@ -65,6 +65,7 @@ WhatIfPage::WhatIfPage(Session& session, QWidget* parent) : QWidget(parent), ses
   as_it_is->setToolTip(tr("all sliders back to the middle"));
   bar->addWidget(as_it_is);
   problem_ = new QLabel;
+  problem_->setTextFormat(Qt::PlainText);
   problem_->setWordWrap(true);
   bar->addWidget(problem_, 1);
   column->addLayout(bar);
@@ -146,7 +147,7 @@ void WhatIfPage::show_numbers(const std::pair<Numbers, Numbers>& numbers) {
          {number(a, decimals), a},
          {there ? number(b, decimals) : "-", b},
          {there && a != 0 ? QString("%1%2 %").arg(b >= a ? "+" : "").arg(100 * (b / a - 1), 0, 'f', 1) : "-",
-          a != 0 ? b / a : 0}});
+          a != 0 ? 100 * (b / a - 1) : 0}});
   };
   rows.push_back({tr("plan"), QString::fromStdString(short_name(before.plan)),
                   there ? QString::fromStdString(short_name(after.plan)) : QString("-"), QString()});

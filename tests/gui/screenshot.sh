@@ -26,4 +26,19 @@ expect 2 "is no time" --open trace.json --at soon
 expect 2 "is no page" --page nowhere
 expect 2 "is no size" --size 3x3
 expect 2 "nknown option" --what
+# Without a display: help and the version are printed, a window is refused, and a picture is drawn.
+alone() { env -u DISPLAY -u WAYLAND_DISPLAY -u QT_QPA_PLATFORM "$gui" "$@"; }
+alone --help | grep -q -- "--screenshot"
+alone --version | grep -q "orrery-gui"
+status=0
+alone trace.json 2>errors || status=$?
+[ "$status" -eq 1 ] && grep -q "there is no display" errors || { echo "no display: exit $status"; cat errors; exit 1; }
+# A plan's page of plans is drawn when they have been searched: it has more in it than the page of another problem.
+"$orrery" plan "$root/scenarios/tiny-cpu.json" -o plan.json >/dev/null
+for page in plans cost; do
+  alone --open plan.json --page $page --screenshot $page.png
+  alone --page $page --screenshot empty.png
+  full=$(stat -c %s $page.png) empty=$(stat -c %s empty.png)
+  [ "$full" -gt $((empty * 5 / 4)) ] || { echo "$page of a plan: $full bytes, empty $empty"; exit 1; }
+done
 [ ! -e no.png ] || { echo "a picture was written of a file that cannot be opened"; exit 1; }

@@ -416,6 +416,16 @@ void WindowTest::exports() {
   const auto lines = read(file("out.csv")).split('\n');
   QCOMPARE(lines[0], QByteArray("op,stream,count,working,waiting,bytes,rate"));
   QCOMPARE(static_cast<int>(lines.size()), window_->timeline().statistics().rowCount() + 2);
+  for (const QByteArray& line : lines.mid(1, lines.size() - 2)) {  // numbers plain: no units, no thousands
+    const auto fields = line.split(',');
+    QCOMPARE(fields.size(), 7);
+    for (const QByteArray& field : fields.mid(2)) {
+      bool number = false;
+      (void)field.toDouble(&number);
+      QVERIFY2(number || field.isEmpty(), line.constData());
+    }
+    QVERIFY(fields[3].toDouble() < 10);  // working: seconds of a step
+  }
   QVERIFY_EXCEPTION_THROWN(window_->export_to(file("out.pdf")), Error);
   window_->export_to("/nowhere/out.json");
   QTRY_VERIFY(window_->message().contains("/nowhere/out.json"));
@@ -548,8 +558,8 @@ void WindowTest::opens_a_topology_that_is_dropped() {
 void WindowTest::answers_malformed_files_data() {
   QTest::addColumn<QByteArray>("text");
   QTest::addColumn<QString>("expected");
-  QTest::newRow("nothing") << QByteArray() << "byte";
-  QTest::newRow("not JSON") << QByteArray("{\"model\": ") << "byte";
+  QTest::newRow("nothing") << QByteArray() << "line 1, column 1";
+  QTest::newRow("not JSON") << QByteArray("{\"model\": ") << "line 1, column 11";
   QTest::newRow("of no kind") << QByteArray("{\"some\": \"thing\"}") << "none of the files";
   QTest::newRow("a scenario with a slip")
       << QByteArray(R"({"model": "llama3-70b", "cluster": {"topology": "p4x"}, "training": {}})") << "/";
