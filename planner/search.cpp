@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -36,11 +38,13 @@ bool faster(const Candidate& a, const Candidate& b) {
 class Fastest {
  public:
   explicit Fastest(std::size_t keep) : keep_(keep) {}
-  // Nothing slower is wanted, neither here nor for the front.
+  // Nothing slower is wanted here.
+  Time slowest() const { return heap_.size() < keep_ ? kNoLimit : heap_.front().estimate.step; }
+  // Nor for the front.
   Time limit() const {
     if (heap_.size() < keep_) return kNoLimit;
     const auto window = static_cast<std::int64_t>(static_cast<double>(fastest_.value) * kFrontWindow);
-    return std::max(heap_.front().estimate.step, Time{window});
+    return std::max(slowest(), Time{window});
   }
   void add(const Candidate& c) {
     fastest_ = std::min(fastest_, c.estimate.step);
@@ -79,6 +83,11 @@ class Pareto {
   std::vector<Candidate> front_;
 };
 
+// Of the fastest known: nothing slower is wanted.
+struct Limits {
+  Time best = kNoLimit, too_big = kNoLimit;
+};
+
 struct Partial {
   explicit Partial(std::size_t keep) : best(keep), too_big(keep) {}
   SearchCounts counts;
@@ -87,8 +96,10 @@ struct Partial {
   std::optional<Candidate> smallest;  // of those that are too big
 };
 
+// Their time is not known yet.
 void keep_smaller(std::optional<Candidate>& smallest, const Candidate& c) {
-  if (!smallest || c.device < smallest->device || (c.device == smallest->device && faster(c, *smallest)))
+  if (!smallest || c.device < smallest->device ||
+      (c.device == smallest->device && canonical(c.plan) < canonical(smallest->plan)))
     smallest = c;
 }
 
@@ -99,41 +110,60 @@ class Worker {
       : space_(space),
         options_(options),
         capacity_(capacity),
+        spared_(problem.stack.communicator),
         estimator_(problem, topology, std::move(samples)) {}
 
-  // Plans slower than `limit` are not wanted.
-  void run(const Space::Outer& outer, Time limit, Partial& into) {
-    limit_ = limit;
-    space_.visit(outer, into.counts.considered, into.counts.invalid,
-                 [&](const Plan& plan) { consider(plan, into); });
+  // Plans slower than the limits are not wanted.
+  void run(const Space::Outer& outer, const Limits& limits, Partial& into) {
+    limits_ = limits;
+    Plan whole;
+    whole.tp = outer.tp;
+    whole.micro_batch = outer.micro_batch;
+    whole.rank_order = outer.rank_order;
+    whole.sequence_parallel = outer.sequence_parallel;
+    const Time work = options_.bound ? estimator_.least_work(whole) : Time{0};
+    const auto wanted = [&](const Plan& p) {
+      return work * p.micro_batches / p.pp <= std::min(limits_.best, into.best.limit());
+    };
+    const Space::Counts c = space_.visit(
+        outer, {.plan = [&](const Plan& plan) { return consider(plan, into); }, .wanted = wanted});
+    into.counts.considered += c.considered;
+    into.counts.invalid += c.invalid;
+    into.counts.bounded += c.unwanted;
+    into.counts.too_large += c.hopeless;
   }
 
  private:
-  void consider(const Plan& plan, Partial& into) {
-    if (options_.bound && estimator_.lower_bound(plan) > std::min(limit_, into.best.limit())) {
+  // False: it does not fit, nor with fewer replicas, whose shards are no smaller.
+  bool consider(const Plan& plan, Partial& into) {
+    const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
+    if (least > std::min(limits_.best, into.best.limit())) {
       ++into.counts.bounded;
-      return;
+      return true;
     }
-    Candidate c;
-    c.plan = plan;
-    c.estimate = estimator_.estimate(plan);
-    c.device = estimator_.device_bytes(plan, c.estimate.peak);
     ++into.counts.costed;
-    if (c.device > capacity_) {
-      ++into.counts.too_large;
-      if (c.device <= capacity_ * 2) into.too_big.add(c);
-      keep_smaller(into.smallest, c);
-      return;
+    Candidate c{.plan = plan, .device = estimator_.device_bytes(plan, estimator_.peak(plan))};
+    const auto take = [&](Fastest& among) {
+      c.estimate = estimator_.estimate(plan);
+      among.add(c);
+    };
+    if (c.device <= capacity_) {
+      ++into.counts.feasible;
+      take(into.best);
+      into.pareto.add(c);
+      return true;
     }
-    ++into.counts.feasible;
-    into.best.add(c);
-    into.pareto.add(c);
+    ++into.counts.too_large;
+    keep_smaller(into.smallest, c);
+    if (c.device <= capacity_ * 2 && least <= std::min(limits_.too_big, into.too_big.slowest()))
+      take(into.too_big);
+    return !options_.bound || c.device <= capacity_ + spared_;
   }
 
   const Space& space_;
   const SearchOptions& options_;
-  Bytes capacity_;
-  Time limit_ = kNoLimit;
+  Bytes capacity_, spared_;  // spared: what one replica alone needs less than several
+  Limits limits_;
   sim::Estimator estimator_;
 };
 
@@ -178,24 +208,26 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   Pareto pareto;
   const auto samples =
       std::make_shared<sim::Samples>(problem.scenario.model, problem.scenario.training, problem.stack);
+  std::deque<Worker> workers;
+  for (int t = 0; t < std::max(1, options.threads); ++t)
+    workers.emplace_back(problem, topology, space, options, result.capacity, samples);
   for (const bool scouts : {true, false}) {
-    const Time limit = best.limit();
+    const Limits limits{.best = best.limit(), .too_big = too_big.slowest()};
     std::atomic<std::size_t> next = 0;
     std::exception_ptr failure;
     std::mutex failing;
-    const auto try_work = [&] {
-      Worker worker(problem, topology, space, options, result.capacity, samples);
+    const auto try_work = [&](Worker& worker) {
       for (std::size_t i = next++; i < outer.size(); i = next++) {
         if ((i % kScouts == 0) != scouts) continue;
-        worker.run(outer[i], limit, parts[i]);
+        worker.run(outer[i], limits, parts[i]);
         if (options.progress)
           options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
       }
     };
     // What one thread finds wrong ends the search.
-    const auto work = [&] {
+    const auto work = [&](Worker& worker) {
       try {
-        try_work();
+        try_work(worker);
       } catch (...) {
         const std::lock_guard lock(failing);
         failure = std::current_exception();
@@ -204,8 +236,8 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
     };
     {
       std::vector<std::jthread> threads;
-      for (int t = 1; t < options.threads; ++t) threads.emplace_back(work);
-      work();
+      for (std::size_t t = 1; t < workers.size(); ++t) threads.emplace_back(work, std::ref(workers[t]));
+      work(workers.front());
     }
     if (failure) std::rethrow_exception(failure);
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -221,6 +253,9 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (const Candidate& c : pareto.front()) {
     if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
+  if (result.smallest_too_big)
+    result.smallest_too_big->estimate =
+        sim::Estimator(problem, topology, samples).estimate(result.smallest_too_big->plan);
   result.best = std::move(best).sorted();
   result.too_big = std::move(too_big).sorted();
   result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

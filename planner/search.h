@@ -21,10 +21,11 @@ namespace orrery::planner {
 
 struct SearchCounts {
   std::int64_t considered = 0;  // combinations of the space
-  std::int64_t invalid = 0;   // of them, not plans: degrees that do not divide, schedules that need other vpp
-  std::int64_t bounded = 0;   // proved slower than the best kept
-  std::int64_t costed = 0;    // time and memory estimated
-  std::int64_t feasible = 0;  // of those, fit
+  std::int64_t invalid = 0;  // of them, not plans: degrees that do not divide, schedules that need other vpp
+  std::int64_t bounded =
+      0;                    // proved slower than the best kept; all plans of a pp and dp at once count as one
+  std::int64_t costed = 0;  // time and memory estimated
+  std::int64_t feasible = 0;   // of those, fit
   std::int64_t too_large = 0;  // of those, do not fit
   double seconds = 0;
   SearchCounts& operator+=(const SearchCounts& o);

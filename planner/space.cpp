@@ -37,14 +37,29 @@ std::vector<std::int64_t> lighter_ends(std::int64_t layers, std::int64_t chunks)
   return out;
 }
 
+// Whether stages are of nearly the same size: the largest is at most a ninth above the mean, and fewer stages
+// would have larger ones. A depth that fills its stages on few devices does so on many.
+bool fills(std::int64_t layers, std::int64_t stages) {
+  const auto largest = [&](std::int64_t n) { return (layers + n - 1) / n; };
+  return 10 * layers >= 9 * stages * largest(stages) &&
+         (stages == 1 || largest(stages) < largest(stages - 1) || layers % stages == 0);
+}
+
 }  // namespace
 
-std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
-  if (batch % micro_batch != 0) return 0;
-  for (std::int64_t d = std::min(most, batch / micro_batch); d >= 1; --d) {
-    if (batch / micro_batch % d == 0) return d;
+std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
+  std::vector<std::int64_t> out;
+  if (batch % micro_batch == 0) {
+    out = divisors(batch / micro_batch);
+    out.erase(std::upper_bound(out.begin(), out.end(), most), out.end());
+    std::reverse(out.begin(), out.end());
   }
-  return 0;
+  if (out.empty()) out.push_back(0);
+  return out;
+}
+
+std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
+  return replicas_up_to(batch, micro_batch, most).front();
 }
 
 Canonical canonical(const Plan& p) {
@@ -76,8 +91,7 @@ Space::Space(const Problem& problem) : problem_(problem) {
     if (d <= 16) mb.push_back(d);
   }
   for (std::int64_t p = 1; p <= std::min(m.layers, devices); ++p) {
-    // Depths that leave stages of very different size never win against their neighbours.
-    if (m.layers % p == 0 || (m.layers + 2) % p == 0 || devices % p == 0) pp_.push_back(p);
+    if (fills(m.layers, p) || fills(m.layers + 2, p)) pp_.push_back(p);
   }
   pp_ = listed_or(s.pp, std::move(pp_));
   zero_ = listed_or(s.zero, {0, 1, 2, 3});
@@ -104,8 +118,8 @@ Space::Space(const Problem& problem) : problem_(problem) {
   }
 }
 
-void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invalid,
-                  const std::function<void(const Plan&)>& visit_plan) const {
+Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
+  Counts counts;
   const Model& m = problem_.scenario.model;
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
@@ -120,16 +134,23 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
   for (const std::int64_t pp : pp_) {
     p.pp = pp;
     const std::int64_t most = problem_.cluster.devices() / (o.tp * pp);
-    std::vector<std::int64_t> dps = s.dp;
-    if (dps.empty()) dps.push_back(replicas(t.global_batch, o.micro_batch, most));
+    std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(t.global_batch, o.micro_batch, most));
+    std::sort(dps.begin(), dps.end(), std::greater<>());
+    std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
     for (const std::int64_t dp : dps) {
       if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0) {
-        ++considered;
-        ++invalid;
+        ++counts.considered;
+        ++counts.invalid;
         continue;
       }
       p.dp = dp;
       p.micro_batches = t.global_batch / (dp * o.micro_batch);
+      if (visitor.wanted && !visitor.wanted(p)) {
+        ++counts.considered;
+        ++counts.unwanted;
+        continue;
+      }
+      std::size_t shape = 0;
       for (const Schedule schedule : schedules_) {
         if (pp == 1 && schedule != schedules_.front()) continue;  // no pipeline: all are the same
         p.schedule = pp == 1 ? Schedule::k1F1B : schedule;
@@ -158,19 +179,21 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
               p.recompute_layers = r.every;
               for (const std::int64_t zero : zero_) {
                 for (const std::int64_t shard : shard_) {
+                  const std::size_t at = shape++;
+                  if (at == hopeless.size()) hopeless.push_back(false);
                   const bool grouped = shard > 0 && shard < dp;
                   if (shard > 0 && (zero == 0 || !grouped)) continue;
-                  ++considered;
+                  ++counts.considered;
                   const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
                                    (zero > 0 && dp == 1) || (grouped && dp % shard != 0) ||
                                    (zero >= 2 && program::splits_backward(p.schedule));
-                  if (bad) {
-                    ++invalid;
+                  if (bad || hopeless[at]) {
+                    ++(bad ? counts.invalid : counts.hopeless);
                     continue;
                   }
                   p.zero = zero;
                   p.shard_group = grouped ? shard : 0;
-                  visit_plan(p);
+                  hopeless[at] = !visitor.plan(p);
                 }
               }
             }
@@ -179,6 +202,7 @@ void Space::visit(const Outer& o, std::int64_t& considered, std::int64_t& invali
       }
     }
   }
+  return counts;
 }
 
 }  // namespace orrery::planner

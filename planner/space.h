@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The declared space of plans: the product of what the scenario's search lists, or of everything that
-// makes sense. Dependent choices follow from the others: dp is the most replicas that fit and divide the
-// batch, micro-batches follow from batch, dp and micro-batch.
+// makes sense. Micro-batches follow from batch, dp and micro-batch. Plans may leave devices idle, so the
+// space of a cluster holds that of each smaller one.
 #pragma once
 
 #include <functional>
@@ -25,9 +25,21 @@ class Space {
   };
   const std::vector<Outer>& outer() const { return outer_; }
 
-  // Calls `plan` for every valid plan; counts combinations and those that are not plans.
-  void visit(const Outer& outer, std::int64_t& considered, std::int64_t& invalid,
-             const std::function<void(const Plan&)>& plan) const;
+  struct Counts {
+    std::int64_t considered = 0;  // combinations
+    std::int64_t invalid = 0;     // of them, no plans
+    std::int64_t unwanted = 0;    // of them, all plans of a pp and dp, which count as one
+    std::int64_t hopeless =
+        0;  // of them, plans that were not visited since they did not fit with more replicas
+  };
+  struct Visitor {
+    // For each valid plan, those with more replicas first. False: the plan does not fit, nor with fewer
+    // replicas.
+    std::function<bool(const Plan&)> plan;
+    // Whether to visit plans of a pp and dp at all; the plan has nothing else set. Empty: yes.
+    std::function<bool(const Plan&)> wanted;
+  };
+  Counts visit(const Outer& outer, const Visitor& visitor) const;
 
  private:
   struct Remat {
@@ -41,7 +53,10 @@ class Space {
   std::vector<Remat> remat_;
 };
 
-// The most replicas, at most `most`, whose micro-batches divide the batch; 0 if there are none.
+// The numbers of replicas, at most `most`, whose micro-batches divide the batch, most first; a 0 if there are
+// none.
+std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_batch, std::int64_t most);
+// The first of them.
 std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most);
 
 // A sort key that tells any two plans apart.

@@ -12,7 +12,7 @@ using program::OpKind;
 namespace {
 
 // Of a step: what closed forms may leave out.
-constexpr double kNegligible = 2e-3;
+constexpr double kNegligible = 5e-3;
 
 std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
   return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
@@ -167,6 +167,7 @@ void Estimator::select(const Plan& plan) {
   if (!outer) chunk_costs_.forget_sizes();
   selected_ = plan;
   times_ = nullptr;
+  least_end_.reset();
   key_ = ChunkCosts::key(plan);
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   for (ChunkKind& kind : kinds_) {
@@ -280,7 +281,7 @@ void Estimator::share_links(const Plan& plan) {
 // differ or meet reductions, where issuing some work takes longer than the work, and for schedules without a
 // closed form: zero-bubble V, and interleaved chunks of unequal size.
 void Estimator::choose_path(const Plan& plan) {
-  costs_.transfer = 0;
+  costs_.transfer = least_transfer_ = 0;
   const bool host_bound = std::any_of(kinds_.begin(), kinds_.end(), [](const ChunkKind& kind) {
     return std::any_of(kind.cost->begin(), kind.cost->end(),
                        [](const WorkCost& w) { return w.host > w.time; });
@@ -291,6 +292,7 @@ void Estimator::choose_path(const Plan& plan) {
   const auto shorter = [](const Hop& a, const Hop& b) { return a.time() < b.time(); };
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
   costs_.transfer = most->time();
+  least_transfer_ = least->time();
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) work = std::min(work, time_of_chunks(r));
   // What differences cost with every micro-batch, and shared links with every crossing of the last one.
@@ -511,7 +513,22 @@ Time Estimator::lower_bound(const Plan& plan) {
     host = std::max(host, host_of_chunks(r) * plan.micro_batches);
     advance(1);
   }
+  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV) {
+    if (!least_end_) {
+      const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
+      least_end_ = pipeline_.least_end({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
+      costs_.transfer = transfer;
+    }
+    most = std::max(most, *least_end_);
+  }
   return Time{std::max(most, host)};
+}
+
+Time Estimator::least_work(const Plan& whole) {
+  select(whole);
+  std::int64_t work = 0;
+  for (const WorkCost& w : *costs_.chunks.front()) work += w.time - w.waiting;
+  return Time{work};
 }
 
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
@@ -623,18 +640,33 @@ std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) const 
   return std::max(compute, communication);
 }
 
+// The reductions become costs of the pipeline where it is walked.
+const Estimator::Pieces& Estimator::pieces_with_reductions(const Plan& plan) {
+  const Pieces& p = pieces(plan);
+  if (!costs_.walk) return p;
+  reductions_.clear();
+  for (const StagePieces& run : p.runs)
+    reductions_.insert(reductions_.end(), run.reductions.begin(), run.reductions.end());
+  if (reductions_ != costs_.reductions) {
+    std::swap(reductions_, costs_.reductions);
+    times_ = nullptr;
+  }
+  return p;
+}
+
+Bytes Estimator::peak(const Plan& plan) {
+  select(plan);
+  const Pieces& p = pieces_with_reductions(plan);
+  Bytes most{0};
+  for (const PipelinePlace& place :
+       pipeline_.peaks({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_).places)
+    most = std::max(most, Bytes{p.runs[static_cast<std::size_t>(place.run)].static_bytes + place.peak});
+  return most;
+}
+
 Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
-  const Pieces& p = pieces(plan);
-  if (costs_.walk) {
-    reductions_.clear();
-    for (const StagePieces& run : p.runs)
-      reductions_.insert(reductions_.end(), run.reductions.begin(), run.reductions.end());
-    if (reductions_ != costs_.reductions) {
-      std::swap(reductions_, costs_.reductions);
-      times_ = nullptr;
-    }
-  }
+  const Pieces& p = pieces_with_reductions(plan);
   if (times_ == nullptr) {
     times_ = &pipeline_.run({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
   }

@@ -39,8 +39,16 @@ class Estimator {
 
   Estimate estimate(const Plan& plan);
 
+  // The estimate's peak, without its time.
+  Bytes peak(const Plan& plan);
+
   // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
+
+  // Of a plan whose pp and dp are 1: the compute of one micro-batch through all layers, nothing recomputed.
+  // Plans of the same tp, micro-batch, rank order and sequence parallelism take no less time than this times
+  // their micro-batches over their pp.
+  Time least_work(const Plan& whole);
 
   // Bytes a rank takes of its device when its program holds `logical`: context, communicators and
   // allocator overhead of the stack on top.
@@ -100,6 +108,7 @@ class Estimator {
   void limit_work(const Plan& plan);
   std::int64_t limited(Time t) const;
   const Pieces& pieces(const Plan& plan);
+  const Pieces& pieces_with_reductions(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
   const UnitCost& unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
                             const StageLinks& links);
@@ -150,7 +159,9 @@ class Estimator {
   PipelineCosts costs_;
   bool too_long_ = false;       // the plan's step is not counted; its costs are cut, so that no sum wraps
   std::vector<ChunkCost> cut_;  // then
-  const PipelineTimes* times_ = nullptr;  // null until asked for
+  const PipelineTimes* times_ = nullptr;   // null until asked for
+  std::int64_t least_transfer_ = 0;        // of all crossings
+  std::optional<std::int64_t> least_end_;  // of the pipeline, if no crossing took longer
   std::vector<program::UnitSize> unit_sizes_;
   struct KnownUnit {
     std::int64_t elements, unit;

@@ -9,7 +9,9 @@ namespace orrery::sim {
 namespace {
 
 // Times p micro-batches, after which a schedule is in its steady state.
-constexpr std::int64_t kSettled = 3;
+std::int64_t settled(Schedule s) {
+  return s == Schedule::kZeroBubbleV ? 3 : 2;
+}
 
 // The ends of runs. The first stage of a run holds most and ends last; where a stage's weight gradients wait
 // for longer the further down it is, so may the last one.
@@ -26,6 +28,11 @@ void add_places(const PipelineShape& s, const PipelineCosts& costs, PipelineTime
   out.last_end.resize(out.last_start.size());
 }
 
+void find_peaks(const PipelineShape& s, const PipelineCosts& costs, PipelineTimes& out) {
+  for (PipelinePlace& place : out.places)
+    place.peak = stage_peak(s, &costs.chunks[static_cast<std::size_t>(place.run * s.v)], place.stage);
+}
+
 }  // namespace
 
 // A long step is a short one and more of its steady state, p micro-batches at a time.
@@ -37,7 +44,7 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
     if (added) found->second = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
     walk_pipeline(s, found->second, costs, out);
   };
-  const std::int64_t enough = (kSettled + 1) * shape.p;
+  const std::int64_t enough = (settled(shape.schedule) + 1) * shape.p;
   walk_some(std::min(shape.m, enough), times_);
   if (shape.m <= enough) return;
   walk_some(enough - shape.p, shorter_);
@@ -54,17 +61,32 @@ void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
   }
 }
 
+void Pipeline::close(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out) {
+  add_places(shape, costs, out);
+  (shape.schedule == Schedule::kInterleaved ? interleaved_times : one_chunk_times)(shape, costs, out);
+}
+
+std::int64_t Pipeline::least_end(const PipelineShape& shape, const PipelineCosts& costs) {
+  close(shape, costs, least_);
+  return least_.end;
+}
+
 const PipelineTimes& Pipeline::run(const PipelineShape& shape, const PipelineCosts& costs) {
   if (shape.schedule == Schedule::kZeroBubbleV || costs.walk) {
     walk(shape, costs);
     if (shape.schedule == Schedule::kZeroBubbleV) return times_;
   } else {
-    add_places(shape, costs, times_);
-    (shape.schedule == Schedule::kInterleaved ? interleaved_times : one_chunk_times)(shape, costs, times_);
+    close(shape, costs, times_);
   }
-  for (PipelinePlace& place : times_.places)
-    place.peak = stage_peak(shape, &costs.chunks[static_cast<std::size_t>(place.run * shape.v)], place.stage);
+  find_peaks(shape, costs, times_);
   return times_;
+}
+
+const PipelineTimes& Pipeline::peaks(const PipelineShape& shape, const PipelineCosts& costs) {
+  if (shape.schedule == Schedule::kZeroBubbleV) return run(shape, costs);
+  add_places(shape, costs, peaks_);
+  find_peaks(shape, costs, peaks_);
+  return peaks_;
 }
 
 }  // namespace orrery::sim

@@ -55,7 +55,7 @@ struct Hop {
 struct PipelineCosts {
   std::vector<StageRun> runs;            // in stage order
   std::vector<const ChunkCost*> chunks;  // by run * v + local chunk
-  std::int64_t transfer = 0;             // ps per crossing between stages, at most
+  std::int64_t transfer = 0;             // ps per crossing between stages, in closed forms
   // Where crossings differ or share links: of each stage to the next one, and of the last to the first. Both
   // ways alike.
   std::vector<Hop> hops;
@@ -87,12 +87,18 @@ class Pipeline {
  public:
   // Valid until the next call.
   const PipelineTimes& run(const PipelineShape& shape, const PipelineCosts& costs);
+  // Places and their peaks alone.
+  const PipelineTimes& peaks(const PipelineShape& shape, const PipelineCosts& costs);
+  // The closed form's end, whether or not the costs are to be walked: the walk's is no earlier where no
+  // crossing takes less than `transfer`. Not for zero-bubble V.
+  std::int64_t least_end(const PipelineShape& shape, const PipelineCosts& costs);
 
  private:
+  void close(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
   void walk(const PipelineShape& shape, const PipelineCosts& costs);
 
   std::map<PipelineShape, std::vector<std::vector<program::Slot>>> orders_;
-  PipelineTimes times_, shorter_;
+  PipelineTimes times_, shorter_, least_, peaks_;
 };
 
 }  // namespace orrery::sim

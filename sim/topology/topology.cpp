@@ -255,9 +255,14 @@ std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t st
   };
   std::vector<Flow> flows;
   LinkLoads::Added added;
-  for (std::int64_t r = 0; r < distinct(stages, stride, ranks); ++r) {
+  const auto sends = [&](std::int64_t stage) { return stage + by >= 0 && stage + by < stages; };
+  // Stages of whole blocks of the fabric all see the same: one block of the first that sends says it.
+  const bool whole_blocks = stride % network_.block() == 0;
+  const std::int64_t begin = whole_blocks && by < 0 ? -by * stride : 0;
+  const std::int64_t end = whole_blocks ? begin + network_.block() : distinct(stages, stride, ranks);
+  for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t stage = r / stride % stages, to = r + by * stride;
-    if (stage + by < 0 || stage + by >= stages) continue;
+    if (!sends(stage)) continue;
     loads.add_flow(r, to, &added);
     Flow& f = flows.emplace_back(Flow{static_cast<std::size_t>(stage),
                                       group_shape(std::array{r, to}, network_, cluster_.scale_up_domain()),
@@ -270,6 +275,10 @@ std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t st
   for (Flow& f : flows) {
     std::tie(f.links.ring, f.links.bottleneck) = loads.bandwidth(f.loads);
     out[f.from] = std::max(out[f.from], f.links, faster);
+  }
+  if (!whole_blocks) return out;
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    if (sends(stage)) out[static_cast<std::size_t>(stage)] = out[static_cast<std::size_t>(begin / stride)];
   }
   return out;
 }

@@ -61,13 +61,13 @@ TEST(Search, TheFrontIsThatOfAllPlansWithinAQuarter) {
   sim::Estimator estimator(p, topology);
   std::vector<Point> all;
   const Space space(p);
-  std::int64_t considered = 0, invalid = 0;
   for (const Space::Outer& o : space.outer()) {
-    space.visit(o, considered, invalid, [&](const Plan& plan) {
-      const sim::Estimate e = estimator.estimate(plan);
-      const Bytes bytes = estimator.device_bytes(plan, e.peak);
-      if (bytes <= result.capacity) all.push_back({e.step.value, bytes.value});
-    });
+    space.visit(o, {.plan = [&](const Plan& plan) {
+                  const sim::Estimate e = estimator.estimate(plan);
+                  const Bytes bytes = estimator.device_bytes(plan, e.peak);
+                  if (bytes <= result.capacity) all.push_back({e.step.value, bytes.value});
+                  return true;
+                }});
   }
   // 80 GB less a margin of 6 %.
   EXPECT_EQ(result.capacity.value, p.device.memory.value / 100 * 94 + p.device.memory.value % 100 * 94 / 100);

@@ -76,15 +76,16 @@ TEST(Search, MemoisedCostsEqualSingleEvaluationsBitForBit) {
   sim::Estimator shared(p, topology);
   const Space space(p);
   int compared = 0;
-  std::int64_t considered = 0, invalid = 0, seen = 0;
+  std::int64_t seen = 0;
   for (const Space::Outer& o : space.outer()) {
-    space.visit(o, considered, invalid, [&](const Plan& plan) {
-      const sim::Estimate e = shared.estimate(plan);
-      if (++seen % 7 != 0 || compared >= 1000) return;
-      sim::Estimator alone(p, topology);
-      EXPECT_EQ(e, alone.estimate(plan)) << short_name(plan);
-      ++compared;
-    });
+    space.visit(o, {.plan = [&](const Plan& plan) {
+                  const sim::Estimate e = shared.estimate(plan);
+                  if (++seen % 7 != 0 || compared >= 1000) return true;
+                  sim::Estimator alone(p, topology);
+                  EXPECT_EQ(e, alone.estimate(plan)) << short_name(plan);
+                  ++compared;
+                  return true;
+                }});
   }
   EXPECT_GE(compared, 1000);
 }
