@@ -38,6 +38,16 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
                    {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated},
                    {"feasible", c.feasible},     {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
   out["capacity_bytes"] = a.search.capacity.value;
+  out["nodes"] = a.nodes;
+  out["unmet"] = a.unmet;
+  out["trade_off"] = a.trade_off;
+  out["sizes"] = Json::array();
+  for (const auto& z : a.sizes)
+    out["sizes"].push_back({{"nodes", z.nodes},
+                            {"plan", short_name(z.plan)},
+                            {"step_time_s", z.step_time_s},
+                            {"days", z.days},
+                            {"cost_usd", z.cost_usd}});
   for (const char* list : {"plans", "alongside", "rejected", "sensitivity", "pareto"})
     out[list] = Json::array();
   for (const auto& r : a.plans) out["plans"].push_back(ranked_json(r));
@@ -101,6 +111,21 @@ void print_breakdown(const Predicted& p) {
   }
 }
 
+// At most so many, evenly chosen, the first and the last among them.
+void print_sizes(const planner::Answer& a) {
+  if (a.sizes.empty()) return;
+  constexpr std::size_t kShown = 12;
+  const std::size_t shown = std::min(a.sizes.size(), kShown);
+  fmt::print("\nfastest plan by number of nodes, estimated\n{:>7} {:<52} {:>9} {:>8} {:>10}\n", "nodes",
+             "plan", "step s", "days", "USD");
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& z = a.sizes[shown == 1 ? 0 : i * (a.sizes.size() - 1) / (shown - 1)];
+    fmt::print("{:>7} {:<52} {:>9.3f} {:>8} {:>10}\n", z.nodes, short_name(z.plan), z.step_time_s,
+               z.days > 0 ? fmt::format("{:.2f}", z.days) : "-",
+               z.cost_usd > 0 ? fmt::format("{:.0f}", z.cost_usd) : "-");
+  }
+}
+
 void print_text(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
   const Scenario& s = problem.scenario;
@@ -116,6 +141,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated,
       100 * a.largest_gap);
   if (a.plans.empty()) fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
+  if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);
+  if (!a.trade_off.empty()) fmt::print("not only the cheapest: {}\n\n", a.trade_off);
   print_header();
   for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i]);
   if (!a.plans.empty()) {
@@ -145,6 +172,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
     fmt::print("\nwhy\n");
     for (const std::string& w : a.why) fmt::print("  {}\n", w);
   }
+  print_sizes(a);
   if (!a.rejected.empty()) fmt::print("\nrejected\n");
   for (const auto& r : a.rejected) fmt::print("  {:<52} {}\n", short_name(r.plan), r.reason);
   if (!a.sensitivity.empty()) fmt::print("\nwhat would help\n");
@@ -184,7 +212,8 @@ void execute(App& app, const Options& o) {
     return planner::plan(problem, options);
   }();
   problem.cluster.nodes = problem.scenario.cluster.nodes = a.nodes;
-  if (!o.output.empty() && !a.plans.empty()) {
+  const bool answered = !a.plans.empty() && a.unmet.empty();
+  if (!o.output.empty() && answered) {
     Json file =
         write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));
     file["schema"] = "orrery.plan/1";
@@ -194,7 +223,7 @@ void execute(App& app, const Options& o) {
     print_json(to_json(problem, a));
   else
     print_text(problem, a);
-  if (a.plans.empty()) app.exit = ExitCode::kNoPlanFits;
+  if (!answered) app.exit = ExitCode::kNoPlanFits;
 }
 
 }  // namespace

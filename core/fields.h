@@ -143,6 +143,11 @@ struct UnitText<Dollars> {
   static auto parse(std::string_view s) { return parse_dollars(s); }
   static constexpr const char* kExample = "$32.77";
 };
+template <>
+struct UnitText<RunTime> {
+  static auto parse(std::string_view s) { return parse_run_time(s); }
+  static constexpr const char* kExample = "20 days";
+};
 template <class T>
 concept UnitQuantity = requires {
   UnitText<T>::kExample;

@@ -51,7 +51,7 @@ struct Scenario {
   Training training;
   Search search;
   Goal goal = Goal::kTime;
-  Time deadline{0};
+  RunTime deadline{0};
   Dollars budget{0};
   std::optional<Dollars> node_hour;
   Dollars storage_per_gb_month{0};

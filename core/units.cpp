@@ -30,6 +30,10 @@ constexpr std::array kBandwidthUnits{Unit{"B/s", 1},        Unit{"kB/s", 1e3},  
 constexpr std::array kFlopRateUnits{Unit{"FLOP/s", 1}, Unit{"GFLOP/s", 1e9}, Unit{"TFLOP/s", 1e12},
                                     Unit{"PFLOP/s", 1e15}};
 
+constexpr std::array kRunTimeUnits{Unit{"s", 1},         Unit{"min", 60},      Unit{"h", 3600},
+                                   Unit{"day", 86400},   Unit{"days", 86400},  Unit{"d", 86400},
+                                   Unit{"week", 604800}, Unit{"weeks", 604800}};
+
 std::string_view trim(std::string_view s) {
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
   while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
@@ -120,6 +124,11 @@ std::optional<Dollars> parse_dollars(std::string_view text) {
   return parse_integer<Dollars>(text.substr(1), kPlain);
 }
 
+std::optional<RunTime> parse_run_time(std::string_view text) {
+  const auto v = parse(text, kRunTimeUnits);
+  return v ? std::optional(RunTime{*v}) : std::nullopt;
+}
+
 std::string to_text(Time t) {
   return fmt::format("{} ps", t.value);
 }
@@ -136,12 +145,20 @@ std::string to_text(Dollars d) {
   return fmt::format("${}", dollars(d));
 }
 
+std::string to_text(RunTime t) {
+  return fmt::format("{} s", t.value);
+}
+
+std::string format(RunTime t) {
+  const double s = t.value;
+  if (std::abs(s) >= 172800) return trimmed_number(s / 86400) + " days";
+  if (std::abs(s) >= 7200) return trimmed_number(s / 3600) + " h";
+  return trimmed_number(s) + " s";
+}
 std::string format(Time t) {
   const double s = seconds(t);
   if (t.value == 0) return "0 s";
-  if (std::abs(s) >= 172800) return trimmed_number(s / 86400) + " days";
-  if (std::abs(s) >= 7200) return trimmed_number(s / 3600) + " h";
-  if (std::abs(s) >= 1) return trimmed_number(s) + " s";
+  if (std::abs(s) >= 1) return format(RunTime{s});
   if (std::abs(s) >= 1e-3) return trimmed_number(s * 1e3) + " ms";
   if (std::abs(s) >= 1e-6) return trimmed_number(s * 1e6) + " us";
   return trimmed_number(s * 1e9) + " ns";

@@ -8,6 +8,7 @@
 //   Flop       double                  multiply and add are two; exact below 2^53, sums are ordered
 //   FlopRate   double FLOP/second      dense, never the "with sparsity" figure
 //   Dollars    integer micro-dollars
+//   RunTime    double, seconds: a whole training run, which may take years
 //
 // Text carries its unit: "400 Gb/s", "80 GiB", "2 us", "312 TFLOP/s", "$32.77". GB is 1e9 bytes and GiB
 // is 2^30; Gb is 1e9 bits. A bare number for a dimensioned field is an error (see core/fields.h).
@@ -86,6 +87,7 @@ using Bandwidth = Quantity<struct BandwidthTag, std::int64_t>;
 using Flop = Quantity<struct FlopTag, double>;
 using FlopRate = Quantity<struct FlopRateTag, double>;
 using Dollars = Quantity<struct DollarsTag, std::int64_t>;
+using RunTime = Quantity<struct RunTimeTag, double>;
 
 inline constexpr std::int64_t kPicosecondsPerSecond = 1'000'000'000'000;
 // 53 days, the most that a predicted step may take: the sum of two such times does not saturate.
@@ -118,6 +120,7 @@ std::optional<Bytes> parse_bytes(std::string_view text);
 std::optional<Bandwidth> parse_bandwidth(std::string_view text);
 std::optional<FlopRate> parse_flop_rate(std::string_view text);
 std::optional<Dollars> parse_dollars(std::string_view text);
+std::optional<RunTime> parse_run_time(std::string_view text);  // "36 h", "20 days", "6 weeks"
 
 // Value to text: exact enough to read back to the same value (files), or three digits (people).
 std::string to_text(Time t);
@@ -125,10 +128,12 @@ std::string to_text(Bytes b);
 std::string to_text(Bandwidth b);
 std::string to_text(FlopRate f);
 std::string to_text(Dollars d);
+std::string to_text(RunTime t);
 std::string format(Time t);
 std::string format(Bytes b);
 std::string format(Bandwidth b);
 std::string format(FlopRate f);
 std::string format(Dollars d);
+std::string format(RunTime t);
 
 }  // namespace orrery

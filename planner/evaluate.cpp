@@ -119,9 +119,8 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.peak_memory_bytes = std::max(p.peak_memory_bytes, p.memory.back().total);
   }
   p.breakdown = breakdown(out.simulation);
-  // Whole nodes are paid for, used or not.
-  const double per_second =
-      dollars(problem.cluster.node_hour) * static_cast<double>(problem.cluster.nodes) / 3600.0;
+  const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
+  const double per_second = dollars(problem.cluster.node_hour) * static_cast<double>(paid) / 3600.0;
   p.cost_per_step_usd = per_second * p.step_time_s;
   if (s.training.tokens > 0) {
     const double run_s = s.training.tokens / p.tokens_per_s;

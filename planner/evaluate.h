@@ -19,7 +19,8 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  bool record = false;  // keep the timeline
+  bool record = false;          // keep the timeline
+  std::int64_t paid_nodes = 0;  // nodes that are paid for; 0: all of the cluster, used or not
   sim::PlaceOptions place{.most_places = 8};
   // Told what is being done, and how much of it is.
   std::function<void(const char* phase, double share)> progress;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace orrery::planner {
 namespace {
@@ -132,24 +133,98 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   }
 }
 
-bool acceptable(const Problem& problem, const Predicted& p) {
-  const Scenario& s = problem.scenario;
-  if (s.goal == Goal::kCostByDeadline && s.deadline.value > 0 && p.days * 86400 > seconds(s.deadline))
-    return false;
-  return s.goal != Goal::kTimeInBudget || s.budget.value == 0 || p.cost_usd <= dollars(s.budget);
+bool acceptable(const Scenario& s, double days, double cost_usd) {
+  if (s.goal == Goal::kCostByDeadline) return days * 86400 <= s.deadline.value;
+  return s.goal != Goal::kTimeInBudget || cost_usd <= dollars(s.budget);
 }
 
-double objective(Goal goal, const Predicted& p) {
-  return goal == Goal::kCost || goal == Goal::kCostByDeadline ? p.cost_per_step_usd : p.step_time_s;
+// What is less is better. What misses a deadline comes after all that meets it, fastest first; what misses a
+// budget, cheapest first.
+std::tuple<bool, double, double> rank(const Scenario& s, double step, double step_usd, double days,
+                                      double usd) {
+  const bool misses = !acceptable(s, days, usd);
+  const bool by_cost = s.goal == Goal::kCost || (s.goal == Goal::kCostByDeadline && !misses) ||
+                       (s.goal == Goal::kTimeInBudget && misses);
+  return by_cost ? std::tuple{misses, step_usd, step} : std::tuple{misses, step, step_usd};
+}
+auto rank(const Scenario& s, const Predicted& p) {
+  return rank(s, p.step_time_s, p.cost_per_step_usd, p.days, p.cost_usd);
+}
+auto rank(const Scenario& s, const Size& z) {
+  return rank(s, z.step_time_s, z.cost_per_step_usd, z.days, z.cost_usd);
+}
+bool acceptable(const Scenario& s, const Predicted& p) {
+  return acceptable(s, p.days, p.cost_usd);
 }
 
 Ranked simulate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
-                const sim::Estimate& estimate) {
+                const sim::Estimate& estimate, std::int64_t paid_nodes = 0) {
   Ranked r;
   r.plan = plan;
   r.estimate = estimate;
-  r.predicted = evaluate(problem, topology, plan).predicted;
+  r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
   return r;
+}
+
+// Which list of the scenario's search leaves a plan out; empty, or "tp 8".
+std::string left_out(const Search& s, const Plan& p) {
+  std::string out;
+  const auto check = [&](const auto& list, const auto& value, const char* name) {
+    if (out.empty() && !list.empty() && std::find(list.begin(), list.end(), value) == list.end())
+      out = fmt::format("{} {}", name, value);
+  };
+  check(s.tp, p.tp, "tp");
+  check(s.pp, p.pp, "pp");
+  check(s.dp, p.dp, "dp");
+  check(s.micro_batch, p.micro_batch, "micro_batch");
+  check(s.zero, p.zero, "zero");
+  if (p.vpp > 1) check(s.vpp, p.vpp, "vpp");
+  if (p.shard_group > 0) check(s.shard_group, p.shard_group, "shard_group");
+  if (p.tp > 1) check(s.sequence_parallel, p.sequence_parallel, "sequence_parallel");
+  const auto check_name = [&](const auto& list, const auto& value, const char* name) {
+    if (out.empty() && !list.empty() && std::find(list.begin(), list.end(), value) == list.end())
+      out = fmt::format("{} {}", name, name_of(value));
+  };
+  if (p.pp > 1) check_name(s.schedule, p.schedule, "schedule");
+  check_name(s.recompute, p.recompute, "recompute");
+  check_name(s.rank_order, p.rank_order, "rank_order");
+  if (p.recompute == Recompute::kFull) check(s.recompute_layers, p.recompute_layers, "recompute_layers");
+  return out;
+}
+
+// The scenario's plan and the rules of thumb: shown with what they cost on their own nodes, and ranked with
+// the others, where all nodes are paid, if they fit.
+void compare_others(const Problem& problem, const sim::Topology& topology, Answer& a) {
+  sim::Estimator estimator(problem, topology);
+  const auto beside = [&](const Plan& p, const std::string& note) {
+    const sim::Estimate estimate = estimator.estimate(p);
+    Ranked r = simulate(problem, topology, p, estimate, nodes_of(p, problem.cluster));
+    r.note = note;
+    const bool known =
+        std::any_of(a.plans.begin(), a.plans.end(), [&](const Ranked& x) { return x.plan == p; });
+    if (!known && r.predicted.peak_memory_bytes <= a.search.capacity.value)
+      a.plans.push_back(simulate(problem, topology, p, estimate));
+    a.alongside.push_back(std::move(r));
+  };
+  const auto reject = [&](const Plan& p, const std::string& name, const std::string& why) {
+    a.rejected.push_back({p, name + ": " + why, 0});
+  };
+  if (problem.scenario.plan) {
+    const Plan& own = *problem.scenario.plan;
+    if (const std::string why_not = plan_problem(problem, own); why_not.empty())
+      beside(own, "the scenario's plan");
+    else
+      reject(own, "the scenario's plan", why_not);
+  }
+  for (const Heuristic& h : heuristics(problem)) {
+    const std::string without = left_out(problem.scenario.search, h.plan);
+    if (!h.problem.empty())
+      reject(h.plan, h.name, h.problem);
+    else if (!without.empty())
+      reject(h.plan, h.name, "the scenario's search leaves out " + without);
+    else
+      beside(h.plan, h.name);
+  }
 }
 
 Answer plan_on(const Problem& problem, const PlanOptions& options) {
@@ -172,12 +247,8 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
     ++a.simulated;
     a.largest_gap = std::max(a.largest_gap, std::abs(estimate / r.predicted.step_time_s - 1));
     if (best == 0 || r.predicted.step_time_s < best) best = r.predicted.step_time_s;
-    if (acceptable(problem, r.predicted)) a.plans.push_back(std::move(r));
+    a.plans.push_back(std::move(r));
   }
-  std::stable_sort(a.plans.begin(), a.plans.end(), [&](const Ranked& x, const Ranked& y) {
-    return objective(problem.scenario.goal, x.predicted) < objective(problem.scenario.goal, y.predicted);
-  });
-  if (a.plans.size() > options.top) a.plans.resize(options.top);
 
   for (const Candidate& c : without_twins(a.search.too_big)) {
     if (a.rejected.size() >= options.top) break;
@@ -190,61 +261,139 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   }
   for (const Candidate& c : a.search.pareto) a.pareto.push_back(c.plan);
 
-  sim::Estimator estimator(problem, topology);
-  const auto beside = [&](const Plan& p, const std::string& note) {
-    Ranked r = simulate(problem, topology, p, estimator.estimate(p));
-    r.note = note;
-    a.alongside.push_back(std::move(r));
-  };
-  if (problem.scenario.plan) {
-    const std::string why_not = plan_problem(problem, *problem.scenario.plan);
-    if (why_not.empty())
-      beside(*problem.scenario.plan, "the scenario's plan");
-    else
-      a.rejected.push_back({*problem.scenario.plan, "the scenario's plan: " + why_not, 0});
-  }
-  for (const Heuristic& h : heuristics(problem)) {
-    if (h.problem.empty())
-      beside(h.plan, h.name);
-    else
-      a.rejected.push_back({h.plan, fmt::format("{}: {}", h.name, h.problem), 0});
-  }
+  compare_others(problem, topology, a);
+  const Scenario& scenario = problem.scenario;
+  std::stable_sort(a.plans.begin(), a.plans.end(), [&](const Ranked& x, const Ranked& y) {
+    return rank(scenario, x.predicted) < rank(scenario, y.predicted);
+  });
+  const auto misses = std::find_if(a.plans.begin(), a.plans.end(),
+                                   [&](const Ranked& r) { return !acceptable(scenario, r.predicted); });
+  if (misses != a.plans.begin()) a.plans.erase(misses, a.plans.end());
+  if (a.plans.size() > options.top) a.plans.resize(options.top);
   if (!a.search.best.empty()) measure_sensitivity(problem, a);
   explain(a);
   return a;
 }
 
-// The sizes to plan for: those listed, or where size is part of the goal doublings up to the one given. On
-// one size the cheapest plan is the fastest.
-std::vector<std::int64_t> sizes(const Problem& problem) {
-  std::vector<std::int64_t> out = problem.scenario.search.nodes;
-  if (out.empty() && problem.scenario.goal != Goal::kTime) {
-    for (std::int64_t n = 1; n < problem.cluster.nodes; n *= 2) out.push_back(n);
-    out.push_back(problem.cluster.nodes);
-  }
-  if (out.empty() || problem.scenario.goal == Goal::kSmallest) out.push_back(problem.cluster.nodes);
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+Size size_of(const Problem& problem, std::int64_t nodes, const Candidate& c) {
+  const Training& t = problem.scenario.training;
+  Size z{.nodes = nodes, .plan = c.plan, .step_time_s = seconds(c.estimate.step)};
+  z.cost_per_step_usd =
+      dollars(problem.cluster.node_hour) * static_cast<double>(nodes) / 3600 * z.step_time_s;
+  const double steps = t.tokens > 0 ? t.tokens / t.tokens_per_step() : 0;
+  z.days = steps * z.step_time_s / 86400;
+  z.cost_usd = steps * z.cost_per_step_usd;
+  return z;
+}
+
+// The fastest plan for every number of nodes up to the cluster's, fewest first.
+std::vector<Size> all_sizes(const Problem& problem, int threads) {
+  const sim::Topology topology(problem.cluster);
+  std::vector<Size> out;
+  for (const auto& [nodes, c] : search(problem, topology, {.threads = threads, .by_nodes = true}).by_nodes)
+    out.push_back(size_of(problem, nodes, c));
   return out;
+}
+
+// The fewest nodes, more than there are, that meet the deadline.
+std::optional<Size> size_that_meets(const Problem& problem, int threads) {
+  constexpr std::int64_t kMost = 64;  // times as many as there are
+  for (std::int64_t times = 2; times <= kMost; times *= 2) {
+    Problem larger = problem;
+    larger.cluster.nodes *= times;
+    try {
+      for (const Size& z : all_sizes(larger, threads)) {
+        if (z.nodes > problem.cluster.nodes && acceptable(problem.scenario, z.days, z.cost_usd)) return z;
+      }
+    } catch (const Error&) {  // the network has no such size
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string unmet(const Problem& problem, const Answer& a, int threads) {
+  const Scenario& s = problem.scenario;
+  const Predicted& best = a.plans.front().predicted;
+  if (s.goal == Goal::kTimeInBudget) {
+    return fmt::format(
+        "no plan keeps to the budget of {}: the cheapest takes ${:.0f}, on {} nodes in {:.2f} days",
+        format(s.budget), best.cost_usd, a.nodes, best.days);
+  }
+  const std::string late =
+      fmt::format("no plan on up to {} nodes meets the deadline of {}: the fastest takes {:.2f} days",
+                  problem.cluster.nodes, format(s.deadline), best.days);
+  const auto z = size_that_meets(problem, threads);
+  if (!z) return late + ", and no larger number of nodes was found that does";
+  return fmt::format("{}; {} nodes would meet it by the estimate: {}, {:.2f} days, ${:.0f}", late, z->nodes,
+                     short_name(z->plan), z->days, z->cost_usd);
+}
+
+// Of two sizes that cost nearly the same the slower one is a poor bargain.
+std::string trade_off(const Answer& a) {
+  constexpr double kLittle = 1.05, kMuch = 0.8;
+  const auto chosen =
+      std::find_if(a.sizes.begin(), a.sizes.end(), [&](const Size& z) { return z.nodes == a.nodes; });
+  if (chosen == a.sizes.end()) return {};
+  const Size* faster = nullptr;
+  for (const Size& z : a.sizes) {
+    if (z.cost_per_step_usd <= kLittle * chosen->cost_per_step_usd &&
+        z.step_time_s <= kMuch * (faster ? faster->step_time_s : chosen->step_time_s))
+      faster = &z;
+  }
+  if (faster == nullptr) return {};
+  return fmt::format("{} nodes in place of {} take {:.0f} % of the time and cost {:.1f} % more: {}",
+                     faster->nodes, a.nodes, 100 * faster->step_time_s / chosen->step_time_s,
+                     100 * (faster->cost_per_step_usd / chosen->cost_per_step_usd - 1),
+                     short_name(faster->plan));
+}
+
+// The best answer of these sizes; the smallest that fits where that is the goal.
+Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& sizes,
+                    const PlanOptions& options) {
+  Answer best;
+  for (const std::int64_t nodes : sizes) {
+    Problem sized = problem;
+    sized.cluster.nodes = nodes;
+    Answer a = plan_on(sized, options);
+    a.nodes = nodes;
+    const bool fits = !a.plans.empty();
+    const bool better =
+        best.plans.empty() || (fits && rank(problem.scenario, a.plans.front().predicted) <
+                                           rank(problem.scenario, best.plans.front().predicted));
+    if (better) best = std::move(a);
+    if (problem.scenario.goal == Goal::kSmallest && fits) break;
+  }
+  return best;
 }
 
 }  // namespace
 
 Answer plan(const Problem& problem, const PlanOptions& options) {
-  const Goal goal = problem.scenario.goal;
-  Answer best;
-  for (const std::int64_t nodes : sizes(problem)) {
-    Problem sized = problem;
-    sized.cluster.nodes = nodes;
-    Answer a = plan_on(sized, options);
-    a.nodes = nodes;
-    if (goal == Goal::kSmallest && !a.plans.empty()) return a;
-    const bool better =
-        best.plans.empty() || (!a.plans.empty() && objective(goal, a.plans.front().predicted) <
-                                                       objective(goal, best.plans.front().predicted));
-    if (better) best = std::move(a);
+  const Scenario& s = problem.scenario;
+  std::vector<std::int64_t> nodes = s.search.nodes;
+  std::sort(nodes.begin(), nodes.end());
+  if (nodes.empty() && s.goal == Goal::kTime) nodes = {problem.cluster.nodes};
+  std::vector<Size> sizes;
+  if (nodes.empty()) {
+    sizes = all_sizes(problem, options.threads);
+    std::vector<Size> promising = sizes;  // fewest nodes first, which is the order of the goal "smallest"
+    if (s.goal != Goal::kSmallest) {
+      std::stable_sort(promising.begin(), promising.end(),
+                       [&](const Size& x, const Size& y) { return rank(s, x) < rank(s, y); });
+    }
+    constexpr std::size_t kPlanned = 3;  // the estimate may put near ones in the wrong order
+    for (const Size& z : promising) {
+      if (nodes.size() < kPlanned) nodes.push_back(z.nodes);
+    }
+    if (nodes.empty()) nodes = {problem.cluster.nodes};  // which says why nothing fits
   }
-  return best;
+  Answer a = plan_on_best(problem, nodes, options);
+  a.sizes = std::move(sizes);
+  if (a.plans.empty()) return a;
+  if (!acceptable(s, a.plans.front().predicted)) a.unmet = unmet(problem, a, options.threads);
+  if (s.goal == Goal::kCost || s.goal == Goal::kCostByDeadline) a.trade_off = trade_off(a);
+  return a;
 }
 
 std::optional<Advice> learning_rate_advice(const Problem& problem) {

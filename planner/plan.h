@@ -31,8 +31,23 @@ struct Sensitivity {
   Plan plan;
 };
 
+// What a number of nodes would do, by the estimate: the fastest plan that takes so many.
+struct Size {
+  std::int64_t nodes = 0;
+  Plan plan;
+  double step_time_s = 0;
+  double days = 0, cost_usd = 0;  // of the run; zero as in Predicted
+  double cost_per_step_usd = 0;
+};
+
 struct Answer {
   std::int64_t nodes = 0;  // of the cluster this answer is for
+  // Where the goal has a deadline or a budget that no plan meets: that, and what comes nearest. `plans` are
+  // then those that miss it. Empty otherwise.
+  std::string unmet;
+  // Where the goal is about cost: a size that is much faster for little more. Empty otherwise.
+  std::string trade_off;
+  std::vector<Size> sizes;  // where the goal is about cost or size: fewest nodes first
   SearchResult search;
   std::int64_t simulated = 0;
   double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans
@@ -51,8 +66,10 @@ struct PlanOptions {
 };
 
 // Goals: the objective decides the order of `plans`; deadline and budget filter. Where the scenario lists
-// cluster sizes, or its goal is about cost or size, each is planned and the best answer is returned. Empty
-// `plans` when nothing fits.
+// cluster sizes, each is planned and the best answer is returned; where it does not and its goal is about
+// cost or size, every number of nodes up to the cluster's is searched, and the most promising are planned.
+// Plans of the scenario and of rules of thumb that fit are ranked among the others. Empty `plans` when
+// nothing fits.
 Answer plan(const Problem& problem, const PlanOptions& options);
 
 // Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.

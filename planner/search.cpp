@@ -83,9 +83,34 @@ class Pareto {
   std::vector<Candidate> front_;
 };
 
+// The fastest plan for every number of nodes, where no plan on fewer is as fast.
+class Sizes {
+ public:
+  // On so many nodes nothing slower is wanted.
+  Time limit(std::int64_t nodes) const {
+    const auto after = all_.upper_bound(nodes);
+    return after == all_.begin() ? kNoLimit : std::prev(after)->second.estimate.step;
+  }
+  void add(std::int64_t nodes, const Candidate& c) {
+    const auto after = all_.upper_bound(nodes);
+    if (after != all_.begin()) {
+      const auto& [n, known] = *std::prev(after);
+      if (n < nodes ? known.estimate.step <= c.estimate.step : !faster(c, known)) return;
+    }
+    auto slower = all_.insert_or_assign(nodes, c).first;
+    for (++slower; slower != all_.end() && slower->second.estimate.step >= c.estimate.step;)
+      slower = all_.erase(slower);
+  }
+  const std::map<std::int64_t, Candidate>& all() const { return all_; }
+
+ private:
+  std::map<std::int64_t, Candidate> all_;
+};
+
 // Of the fastest known: nothing slower is wanted.
 struct Limits {
   Time best = kNoLimit, too_big = kNoLimit;
+  const Sizes* sizes = nullptr;  // where each number of nodes has its own
 };
 
 struct Partial {
@@ -93,6 +118,7 @@ struct Partial {
   SearchCounts counts;
   Fastest best, too_big;
   Pareto pareto;
+  Sizes sizes;
   std::optional<Candidate> smallest;  // of those that are too big
 };
 
@@ -109,6 +135,7 @@ class Worker {
          const SearchOptions& options, Bytes capacity, std::shared_ptr<sim::Samples> samples)
       : space_(space),
         options_(options),
+        cluster_(problem.cluster),
         capacity_(capacity),
         spared_(problem.stack.communicator),
         estimator_(problem, topology, std::move(samples)) {}
@@ -121,23 +148,27 @@ class Worker {
     whole.micro_batch = outer.micro_batch;
     whole.rank_order = outer.rank_order;
     whole.sequence_parallel = outer.sequence_parallel;
-    const Time work = options_.bound ? estimator_.least_work(whole) : Time{0};
-    const auto wanted = [&](const Plan& p) {
-      return work * p.micro_batches / p.pp <= std::min(limits_.best, into.best.limit());
-    };
+    const bool bound = options_.bound && whole.ranks() <= cluster_.devices();
+    const Time work = bound ? estimator_.least_work(whole) : Time{0};
+    const auto wanted = [&](const Plan& p) { return work * p.micro_batches / p.pp <= limit(p, into); };
     const Space::Counts c = space_.visit(
         outer, {.plan = [&](const Plan& plan) { return consider(plan, into); }, .wanted = wanted});
     into.counts.considered += c.considered;
     into.counts.invalid += c.invalid;
-    into.counts.bounded += c.unwanted;
-    into.counts.too_large += c.hopeless;
+    into.counts.bounded += c.unwanted + c.hopeless;
   }
 
  private:
+  Time limit(const Plan& plan, const Partial& into) const {
+    if (!options_.by_nodes) return std::min(limits_.best, into.best.limit());
+    const std::int64_t nodes = nodes_of(plan, cluster_);
+    return std::min(limits_.sizes->limit(nodes), into.sizes.limit(nodes));
+  }
+
   // False: it does not fit, nor with fewer replicas, whose shards are no smaller.
   bool consider(const Plan& plan, Partial& into) {
     const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
-    if (least > std::min(limits_.best, into.best.limit())) {
+    if (least > limit(plan, into)) {
       ++into.counts.bounded;
       return true;
     }
@@ -151,6 +182,7 @@ class Worker {
       ++into.counts.feasible;
       take(into.best);
       into.pareto.add(c);
+      if (options_.by_nodes) into.sizes.add(nodes_of(plan, cluster_), c);
       return true;
     }
     ++into.counts.too_large;
@@ -162,6 +194,7 @@ class Worker {
 
   const Space& space_;
   const SearchOptions& options_;
+  const Cluster& cluster_;
   Bytes capacity_, spared_;  // spared: what one replica alone needs less than several
   Limits limits_;
   sim::Estimator estimator_;
@@ -177,6 +210,10 @@ SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
   costed += o.costed;
   feasible += o.feasible;
   return *this;
+}
+
+std::int64_t nodes_of(const Plan& plan, const Cluster& cluster) {
+  return (plan.ranks() + cluster.devices_per_node - 1) / cluster.devices_per_node;
 }
 
 std::string plan_problem(const Problem& problem, const Plan& plan) {
@@ -206,13 +243,15 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   std::atomic<std::size_t> done = 0;
   Fastest best(options.keep), too_big(options.keep);
   Pareto pareto;
+  Sizes sizes;
   const auto samples =
       std::make_shared<sim::Samples>(problem.scenario.model, problem.scenario.training, problem.stack);
   std::deque<Worker> workers;
   for (int t = 0; t < std::max(1, options.threads); ++t)
     workers.emplace_back(problem, topology, space, options, result.capacity, samples);
   for (const bool scouts : {true, false}) {
-    const Limits limits{.best = best.limit(), .too_big = too_big.slowest()};
+    const Sizes known = sizes;
+    const Limits limits{.best = best.limit(), .too_big = too_big.slowest(), .sizes = &known};
     std::atomic<std::size_t> next = 0;
     std::exception_ptr failure;
     std::mutex failing;
@@ -247,6 +286,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
       for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
       for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
       for (const Candidate& c : p.pareto.front()) pareto.add(c);
+      for (const auto& [nodes, c] : p.sizes.all()) sizes.add(nodes, c);
       if (p.smallest) keep_smaller(result.smallest_too_big, *p.smallest);
     }
   }
@@ -256,6 +296,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   if (result.smallest_too_big)
     result.smallest_too_big->estimate =
         sim::Estimator(problem, topology, samples).estimate(result.smallest_too_big->plan);
+  result.by_nodes = sizes.all();
   result.best = std::move(best).sorted();
   result.too_big = std::move(too_big).sorted();
   result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

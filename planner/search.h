@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +41,8 @@ struct Candidate {
 struct SearchOptions {
   std::size_t keep = 24;
   int threads = 1;
-  bool bound = true;                     // prune by the lower bound on time
+  bool bound = true;      // prune by the lower bound on time
+  bool by_nodes = false;  // find the fastest plan for every number of nodes, in place of the `keep` fastest
   std::function<void(double)> progress;  // share done, from any thread
 };
 
@@ -51,10 +53,15 @@ struct SearchResult {
   std::vector<Candidate> pareto;
   std::vector<Candidate> too_big;             // the fastest that need up to twice the memory there is
   std::optional<Candidate> smallest_too_big;  // of those that do not fit
-  Bytes capacity;                             // device memory less the margin
+  // With by_nodes: the fastest plan that takes so many nodes, where no plan on fewer is as fast.
+  std::map<std::int64_t, Candidate> by_nodes;
+  Bytes capacity;  // device memory less the margin
 };
 
 SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options);
+
+// That a plan's ranks take.
+std::int64_t nodes_of(const Plan& plan, const Cluster& cluster);
 
 // Whether a plan runs at all; empty, or why not.
 std::string plan_problem(const Problem& problem, const Plan& plan);

@@ -100,6 +100,18 @@ TEST(Search, TheParetoFrontIsOne) {
   }
 }
 
+// A search that lists more tensor-parallel ranks than there are devices finds nothing for them.
+TEST(Search, WhatIsListedMayBeMoreThanThereIs) {
+  Problem p = small_problem();
+  p.cluster.nodes = 1;
+  p.cluster.devices_per_node = 1;
+  p.scenario.search.tp = {8};
+  EXPECT_EQ(search(p, sim::Topology(p.cluster), {.keep = 5}).counts.costed, 0);
+  p.scenario.search.tp = {1, 8};
+  p.scenario.training.precision = Precision::kSgd;
+  EXPECT_GT(search(p, sim::Topology(p.cluster), {.keep = 5}).counts.costed, 0);
+}
+
 TEST(Search, ReplicasDivideTheBatch) {
   EXPECT_EQ(replicas(2048, 4, 25), 16);  // 25 does not divide 512
   EXPECT_EQ(replicas(2000, 4, 25), 25);
