@@ -22,7 +22,7 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, rendezvous, link,
+  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, rendezvous, secret_file, link,
       link_latency = "0 us";
   std::vector<std::string> slow;
   exec::Backend backend = exec::Backend::kCpu;
@@ -202,12 +202,13 @@ Plan replan(const Problem& problem, std::int64_t devices) {
 
 // This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
 std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
-                                            const App& app, bool elastic, const std::string& rendezvous) {
+                                            const App& app, bool elastic, const std::string& rendezvous,
+                                            const std::optional<exec::Secret>& secret) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
   for (;;) {
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-    const auto world = exec::join(me, rendezvous, options.deadline);
+    const auto world = exec::join(me, rendezvous, secret, options.deadline);
     try {
       const auto hosts =
           exec::Exchange(world->communicator(), me.rank, me.ranks).gather("hosts", exec::host_name());
@@ -305,7 +306,11 @@ void execute(App& app, const Options& o) {
         fmt::format("\"{}\" is for processes that a launcher started, and this one is alone", o.rendezvous));
   }
   if (launch) {
-    result = run_launched(*launch, chosen, options, app, o.elastic, o.rendezvous);
+    std::optional<exec::Secret> secret;
+    if (!o.rendezvous.empty())
+      secret =
+          exec::read_secret(o.secret_file, [](const char* name) -> const char* { return std::getenv(name); });
+    result = run_launched(*launch, chosen, options, app, o.elastic, o.rendezvous, secret);
     if (!result) return;
   } else {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
@@ -399,12 +404,19 @@ void add_run(CLI::App& parent, App& app) {
       ->add_flag("--elastic", o->elastic,
                  "when processes of this host die, the others plan anew and go on from the last checkpoint")
       ->needs(folder);
+  CLI::Option* rendezvous =
+      command
+          ->add_option(
+              "--rendezvous", o->rendezvous,
+              "where processes meet over TCP, without shared memory or MPI: tcp://HOST:PORT of rank 0, or "
+              "file:PATH that all can read")
+          ->envname("ORRERY_RENDEZVOUS");
   command
       ->add_option(
-          "--rendezvous", o->rendezvous,
-          "where processes meet over TCP, without shared memory or MPI: tcp://HOST:PORT of rank 0, or "
-          "file:PATH that all can read")
-      ->envname("ORRERY_RENDEZVOUS");
+          "--secret-file", o->secret_file,
+          "file whose first line is the secret by which ranks know each other over TCP; only its owner "
+          "may read it (or give the secret in ORRERY_JOB_SECRET)")
+      ->needs(rendezvous);
   command->add_option("--deadline", o->deadline_s, "seconds any rank may wait for another")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

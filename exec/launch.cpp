@@ -16,6 +16,7 @@ namespace {
 
 struct Names {
   const char *launcher, *rank, *ranks, *local_rank, *local_ranks;
+  const char* id;  // what all hosts call the job; null: nothing
   // That tell jobs of a host apart; where none is set, the parent process does.
   std::array<const char*, 3> job;
 };
@@ -28,19 +29,28 @@ constexpr std::array<Names, 4> kLaunchers{{
      "WORLD_SIZE",
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
+     "TORCHELASTIC_RUN_ID",
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}},
     {"Open MPI",
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "OMPI_MCA_ess_base_jobid",
      {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", nullptr}},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_ID", nullptr, nullptr}},
+    {"PMI",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     nullptr,
+     {"PMI_ID", nullptr, nullptr}},
     {"Slurm",
      "SLURM_PROCID",
      "SLURM_STEP_NUM_TASKS",
      "SLURM_LOCALID",
      "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_JOB_ID",
      {"SLURM_JOB_ID", "SLURM_STEP_ID", nullptr}},
 }};
 
@@ -94,6 +104,7 @@ std::optional<Launch> read_launch(const Environment& environment) {
                        fmt::format("rank {} of {}, {} of {} on this host, cannot be", l.rank, l.ranks,
                                    l.local_rank, l.local_ranks));
     }
+    if (const char* id = n.id == nullptr ? nullptr : environment(n.id); id != nullptr) l.id = id;
     l.job = host_name();
     bool told = false;
     for (const char* name : n.job) {

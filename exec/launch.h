@@ -15,7 +15,8 @@ struct Launch {
   std::string launcher;  // "torchrun", ...
   std::int64_t rank = 0, ranks = 1;
   std::int64_t local_rank = 0, local_ranks = 1;  // of this host
-  std::string job;                               // the same for all processes of the job, and for no others
+  std::string job;  // the same for all processes of the job on this host, and for no others
+  std::string id;   // the launcher's name of the job, the same on all hosts; empty where it has none
   bool one_host() const { return local_ranks == ranks; }
 };
 

@@ -6,12 +6,14 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "exec/abort.h"
 #include "exec/communicator.h"
 #include "exec/launch.h"
+#include "exec/secret.h"
 
 namespace orrery::exec {
 
@@ -31,9 +33,9 @@ class ProcessWorld {
 bool spans_hosts();
 
 // Returns when all processes have come; throws Error when one does not within the deadline. The rank dies
-// with the calling thread. Unless it is empty, `rendezvous` says where ranks meet over TCP (tcp_world.h);
-// throws InputError when it says nothing that is understood.
+// with the calling thread. Unless it is empty, `rendezvous` says where ranks that know `secret` meet over TCP
+// (tcp_world.h); throws InputError when it is not understood or the secret is missing.
 std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
-                                   std::chrono::milliseconds deadline);
+                                   const std::optional<Secret>& secret, std::chrono::milliseconds deadline);
 
 }  // namespace orrery::exec

@@ -4,274 +4,412 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
+#include <variant>
 
 #include "core/error.h"
-#include "exec/collective.h"
 
 namespace orrery::exec {
 
-// --- frames ----------------------------------------------------------------------------------------
+using boost::system::error_code;
 
-std::span<const std::byte> Unpacker::raw(std::size_t bytes) {
-  if (bytes > left_.size()) throw Error("a message of the job ends early");
-  const auto out = left_.first(bytes);
-  left_ = left_.subspan(bytes);
-  return out;
-}
+struct TcpHub::Peer {
+  explicit Peer(tcp::socket s) : socket(std::move(s)) {}
+  tcp::socket socket;
+  std::int64_t rank = -1;  // below zero: a stranger
+  bool dropped = false, left = false;
+  Clock::time_point heard = Clock::now();  // something arrived, or the connection began
+  Hello hello;
+  Challenge challenge;
+  Digest proof{};
+  // The frame that is being read.
+  FrameHead head;
+  bool within_frame = false;
+  std::vector<std::byte> description, payload;
+  std::size_t received = 0;  // of the payload
+  std::variant<std::monostate, CollectivePart, MessagePart> part;
+  std::size_t open_calls = 0;  // not answered yet
+  // What is being written, the first of which has begun.
+  struct Outgoing {
+    std::vector<std::byte> head, body;
+    std::size_t written = 0;
+  };
+  std::deque<Outgoing> outgoing;
+  Clock::time_point wrote;  // progress was made
+};
 
-Frame read_frame(tcp::socket& socket, std::uint64_t most) {
-  Frame frame;
-  asio::read(socket, asio::buffer(&frame.head, sizeof frame.head));
-  if (frame.head.magic != FrameHead{}.magic || frame.head.bytes > most)
-    throw Error("what came is no message of the job");
-  frame.body.resize(frame.head.bytes);
-  asio::read(socket, asio::buffer(frame.body));
-  return frame;
-}
+namespace {
 
-void write_frame(tcp::socket& socket, FrameKind kind, std::uint64_t call, std::span<const std::byte> body) {
-  const FrameHead head{.kind = kind, .call = call, .bytes = body.size()};
-  asio::write(socket, std::array{asio::buffer(&head, sizeof head), asio::buffer(body.data(), body.size())});
-}
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // of a payload; memory for the next when the last came
+constexpr std::size_t kMostOpenCalls = 64;            // a rank has a call a stream
 
-std::size_t input_bytes(const CollectiveCall& call, std::size_t self, std::size_t members) {
-  using enum CollectiveKind;
-  const bool from_root = call.kind == kBroadcast || call.kind == kScatter;
-  const bool part = call.kind == kAllGather || call.kind == kGather;
-  if (from_root && self != call.root) return 0;
-  return (part ? call.elements / members : call.elements) * bytes_of(call.type);
-}
+}  // namespace
 
-std::size_t output_bytes(const CollectiveCall& call, std::size_t self, std::size_t members) {
-  using enum CollectiveKind;
-  const bool to_root = call.kind == kReduce || call.kind == kGather;
-  const bool part = call.kind == kReduceScatter || call.kind == kScatter;
-  if (to_root && self != call.root) return 0;
-  return (part ? call.elements / members : call.elements) * bytes_of(call.type);
-}
-
-// --- the hub ---------------------------------------------------------------------------------------
-
-TcpHub::TcpHub(std::int64_t ranks, const std::string& port)
-    : ranks_(ranks), acceptor_(context_), peers_(static_cast<std::size_t>(ranks)) {
-  tcp::resolver resolver(context_);
-  const tcp::endpoint at = *resolver.resolve(tcp::v4(), "0.0.0.0", port, tcp::resolver::passive).begin();
-  acceptor_.open(at.protocol());
-  acceptor_.set_option(tcp::acceptor::reuse_address(true));
-  acceptor_.bind(at);
-  acceptor_.listen();
-  threads_.emplace_back([this] { accept(); });
+TcpHub::TcpHub(Job job, const std::vector<tcp::endpoint>& at)
+    : job_(std::move(job)),
+      peers_(static_cast<std::size_t>(job_.ranks)),
+      come_(static_cast<std::size_t>(job_.ranks), false) {
+  error_code e = asio::error::address_family_not_supported;
+  for (const tcp::endpoint& endpoint : at) {
+    acceptor_ = tcp::acceptor(context_);
+    if (acceptor_.open(endpoint.protocol(), e)) continue;
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    // The unspecified address of IPv6 stands for those of IPv4 too.
+    if (endpoint.address().is_v6())
+      acceptor_.set_option(asio::ip::v6_only(!endpoint.address().is_unspecified()), e);
+    if (!acceptor_.bind(endpoint, e) && !acceptor_.listen(tcp::acceptor::max_listen_connections, e)) break;
+  }
+  if (e) throw boost::system::system_error(e);
+  address_ = acceptor_.local_endpoint();
+  accept();
+  tick();
+  loop_ = std::thread([this] {
+    for (;;) {
+      try {
+        context_.run();
+        return;
+      } catch (const std::exception& error) {
+        fail(fmt::format("rank 0: {}", error.what()));
+      }
+    }
+  });
 }
 
 TcpHub::~TcpHub() {
-  std::vector<std::jthread> threads;
-  {
+  asio::post(context_, [this] {
+    error_code ignored;
+    acceptor_.close(ignored);
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    threads.swap(threads_);
+    closing_ = true;
+  });
+  asio::post(context_, [this] { tell(); });
+  {
+    // Ranks leave when they have their last answers; a rank that does not is cut off.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(5), [&] { return all_left_; });
   }
-  boost::system::error_code ignored;
-  // Wakes the thread that accepts.
-  tcp::socket last(context_);
-  last.connect({asio::ip::address_v4::loopback(), port()}, ignored);
-  threads.front().join();
-  // Ranks leave when they have their last answers; who does not is cut off.
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::seconds(5),
-                    [&] { return std::ranges::all_of(peers_, [](const auto& p) { return p == nullptr; }); });
-  for (const auto& c : connected_) {
-    if (const auto peer = c.lock()) peer->socket.shutdown(tcp::socket::shutdown_both, ignored);
-  }
-  lock.unlock();
+  context_.stop();
+  loop_.join();
+  computer_.join();
 }
+
+void TcpHub::wait_for_ranks() {
+  std::unique_lock lock(mutex_);
+  const auto all = [&] { return std::all_of(come_.begin(), come_.end(), [](bool c) { return c; }); };
+  if (changed_.wait_for(lock, job_.deadline, all)) return;
+  std::string missing;
+  for (std::size_t r = 0; r < come_.size(); ++r) missing += come_[r] ? "" : fmt::format(" {}", r);
+  const std::string reason =
+      fmt::format("ranks{} did not come within {} ms{}", missing, job_.deadline.count(), strange_);
+  asio::post(context_, [this, reason] { fail(reason); });
+  throw Error(reason);
+}
+
+// --- the greeting ----------------------------------------------------------------------------------
 
 void TcpHub::accept() {
-  for (;;) {
-    auto peer = std::make_shared<Peer>(tcp::socket(context_));
-    boost::system::error_code e;
-    acceptor_.accept(peer->socket, e);
+  acceptor_.async_accept([this](const error_code& e, tcp::socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (!e) {
+      admit(std::move(socket));
+      return accept();
+    }
+    // As when the process has too many open files.
+    accept_again_.expires_after(std::chrono::milliseconds(50));
+    accept_again_.async_wait([this](const error_code& stopped) {
+      if (!stopped && acceptor_.is_open()) accept();
+    });
+  });
+}
+
+void TcpHub::admit(tcp::socket socket) {
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const auto peer = std::make_shared<Peer>(std::move(socket));
+  strangers_.push_back(peer);
+  if (strangers_.size() > kMostStrangers) drop(PeerPtr(strangers_.front()));
+  read(peer, &peer->hello, sizeof peer->hello, &TcpHub::on_hello);
+}
+
+void TcpHub::on_hello(const PeerPtr& peer) {
+  if (peer->hello.magic != kMagic) return drop(peer);
+  peer->challenge.nonce = random_nonce();
+  send(peer, &peer->challenge, sizeof peer->challenge, {});
+  read(peer, &peer->proof, sizeof peer->proof, &TcpHub::on_proof);
+}
+
+void TcpHub::on_proof(const PeerPtr& peer) {
+  const Hello& hello = peer->hello;
+  Welcome reply;
+  const auto refuse = [&](Refusal why) {
+    reply.refusal = why;
+    send(peer, &reply, sizeof reply, {});
+    // It closes the connection when it has read this; else the deadline of strangers does.
+    read(peer, &peer->proof, 1, &TcpHub::drop);
+  };
+  if (!job_.secret.verify(signed_text("rank", job_.name, hello, peer->challenge), peer->proof)) {
     const std::lock_guard lock(mutex_);
-    if (stopping_) return;
-    if (e) continue;
-    connected_.push_back(peer);
-    threads_.emplace_back([this, peer] { serve(peer); });
+    strange_ = fmt::format("; {} greetings were refused, as their secret or job was another", ++refused_);
+    return refuse(Refusal::kSecret);
   }
+  if (hello.ranks != job_.ranks || hello.rank < 0 || hello.rank >= job_.ranks) return refuse(Refusal::kRanks);
+  if (come_[static_cast<std::size_t>(hello.rank)]) return refuse(Refusal::kTwice);
+  reply.digest = job_.secret.sign(signed_text("hub", job_.name, hello, peer->challenge));
+  send(peer, &reply, sizeof reply, {});
+  welcome(peer);
 }
 
-void TcpHub::serve(const std::shared_ptr<Peer>& peer) {
-  try {
-    peer->socket.set_option(tcp::no_delay(true));
-    for (;;) handle(peer, read_frame(peer->socket, peer->rank < 0 ? kMostOfHello : kMostOfFrame));
-  } catch (const std::exception&) {
-    // Whoever never said hello is a stranger, and who has left may go.
-    if (peer->rank < 0 || peer->left) return;
-    leave(peer);
-    fail(fmt::format("rank {} is gone", peer->rank));
+void TcpHub::welcome(const PeerPtr& peer) {
+  peer->rank = peer->hello.rank;
+  std::erase(strangers_, peer);
+  const auto r = static_cast<std::size_t>(peer->rank);
+  peers_[r] = peer;
+  bool all = false;
+  {
+    const std::lock_guard lock(mutex_);
+    come_[r] = true;
+    all = std::all_of(come_.begin(), come_.end(), [](bool c) { return c; });
   }
-}
-
-void TcpHub::leave(const std::shared_ptr<Peer>& peer) {
-  const std::lock_guard lock(mutex_);
-  peer->left = true;
-  if (peer->rank >= 0) peers_[static_cast<std::size_t>(peer->rank)] = nullptr;
   changed_.notify_all();
+  read_head(peer);
+  if (!all) return;
+  error_code ignored;
+  acceptor_.close(ignored);
+  while (!strangers_.empty()) drop(PeerPtr(strangers_.front()));
 }
 
-void TcpHub::handle(const std::shared_ptr<Peer>& peer, Frame frame) {
-  Unpacker in(frame.body);
-  if (peer->rank < 0 && frame.head.kind != FrameKind::kHello)
-    throw Error("who does not say hello is no rank");
-  switch (frame.head.kind) {
-    case FrameKind::kHello: {
-      const auto rank = in.value<std::int64_t>(), ranks = in.value<std::int64_t>();
-      if (ranks != ranks_ || rank < 0 || rank >= ranks)
-        throw Error(fmt::format("rank {} of {} is of another job", rank, ranks));
-      const std::lock_guard lock(mutex_);
-      auto& place = peers_[static_cast<std::size_t>(rank)];
-      if (place != nullptr) throw Error(fmt::format("rank {} has come twice", rank));
-      peer->rank = rank;
-      place = peer;
-      reply({peer, std::move(frame)}, {});
-      changed_.notify_all();
-      return;
-    }
+// --- frames ----------------------------------------------------------------------------------------
+
+void TcpHub::read(const PeerPtr& peer, void* into, std::size_t bytes, Step then) {
+  asio::async_read(peer->socket, asio::buffer(into, bytes),
+                   [this, peer, then](const error_code& e, std::size_t) {
+                     if (peer->dropped) return;
+                     if (e) return lost(peer, "its connection to rank 0 ended");
+                     // A stranger's time does not begin anew.
+                     if (peer->rank >= 0) peer->heard = Clock::now();
+                     try {
+                       (this->*then)(peer);
+                     } catch (const std::exception& error) {
+                       lost(peer, error.what());
+                     }
+                   });
+}
+
+void TcpHub::read_head(const PeerPtr& peer) {
+  peer->within_frame = false;
+  read(peer, &peer->head, sizeof peer->head, &TcpHub::on_head);
+}
+
+void TcpHub::on_head(const PeerPtr& peer) {
+  check_head(peer->head);
+  peer->within_frame = true;
+  peer->description.resize(peer->head.description);
+  read(peer, peer->description.data(), peer->description.size(), &TcpHub::on_description);
+}
+
+void TcpHub::on_description(const PeerPtr& peer) {
+  const FrameHead& head = peer->head;
+  if (head.kind == FrameKind::kCollective)
+    peer->part = parse_collective(head, peer->description, peer->rank, job_.ranks);
+  else if (head.kind == FrameKind::kSend || head.kind == FrameKind::kReceive)
+    peer->part = parse_message(head, peer->description, peer->rank, job_.ranks);
+  peer->payload.clear();
+  peer->received = 0;
+  read_payload(peer);
+}
+
+void TcpHub::read_payload(const PeerPtr& peer) {
+  peer->received = peer->payload.size();
+  if (peer->received == peer->head.payload) return on_frame(peer);
+  const std::size_t piece = std::min<std::size_t>(peer->head.payload - peer->received, kPiece);
+  peer->payload.resize(peer->received + piece);
+  read(peer, peer->payload.data() + peer->received, piece, &TcpHub::read_payload);
+}
+
+void TcpHub::on_frame(const PeerPtr& peer) {
+  const FrameHead head = peer->head;
+  switch (head.kind) {
     case FrameKind::kTime: {
-      const auto now = Clock::now().time_since_epoch().count();
-      return reply({peer, std::move(frame)}, std::as_bytes(std::span(&now, 1)));
+      if (peer->outgoing.size() > kMostOpenCalls) throw Error("it does not read its answers");
+      Packer now;
+      now.value(Clock::now().time_since_epoch().count());
+      answer({{peer->rank, head.kind, head.call, std::move(now.body)}});
+      break;
     }
-    case FrameKind::kCollective:
-      return meet(peer, std::move(frame));
+    case FrameKind::kCollective: {
+      if (++peer->open_calls > kMostOpenCalls) throw Error("it has too many calls at a time");
+      auto& part = std::get<CollectivePart>(peer->part);
+      part.payload = std::move(peer->payload);
+      if (auto call = meetings_.add(std::move(part), Clock::now())) compute(std::move(*call));
+      break;
+    }
     case FrameKind::kSend:
-    case FrameKind::kReceive:
-      return pass(peer, std::move(frame));
+    case FrameKind::kReceive: {
+      if (++peer->open_calls > kMostOpenCalls) throw Error("it has too many calls at a time");
+      auto& part = std::get<MessagePart>(peer->part);
+      part.payload = std::move(peer->payload);
+      if (auto call = meetings_.add(peer->rank, head.kind, std::move(part), Clock::now()))
+        answer(complete(std::move(*call)));
+      break;
+    }
     case FrameKind::kFailure:
-      return fail(in.text());
+      fail(std::string(reinterpret_cast<const char*>(peer->description.data()), peer->description.size()));
+      break;
     case FrameKind::kLeave:
-      return leave(peer);
+      peer->left = true;
+      return drop(peer);
+    case FrameKind::kPing:
+    case FrameKind::kPong:
+      break;
+  }
+  read_head(peer);
+}
+
+template <class Call>
+void TcpHub::compute(Call call) {
+  // Shared, since a handler must be one that can be copied.
+  auto shared = std::make_shared<Call>(std::move(call));
+  asio::post(computer_, [this, shared] {
+    try {
+      auto answers = std::make_shared<std::vector<Answer>>(complete(std::move(*shared)));
+      asio::post(context_, [this, answers] { answer(std::move(*answers)); });
+    } catch (const std::exception& e) {
+      asio::post(context_, [this, reason = std::string(e.what())] { fail(reason); });
+    }
+  });
+}
+
+void TcpHub::answer(std::vector<Answer> answers) {
+  for (Answer& a : answers) {
+    const PeerPtr peer = peers_[static_cast<std::size_t>(a.rank)];
+    if (peer == nullptr) continue;
+    if (a.kind != FrameKind::kTime) --peer->open_calls;
+    const FrameHead head{.kind = a.kind, .call = a.call, .payload = a.payload.size()};
+    send(peer, &head, sizeof head, std::move(a.payload));
   }
 }
 
-void TcpHub::reply(const Asked& to, std::span<const std::byte> body) {
-  const std::lock_guard lock(to.peer->writing);
-  write_frame(to.peer->socket, to.frame.head.kind, to.frame.head.call, body);
+void TcpHub::send(const PeerPtr& peer, FrameKind kind, std::vector<std::byte> description) {
+  const FrameHead head{.kind = kind, .description = static_cast<std::uint32_t>(description.size())};
+  send(peer, &head, sizeof head, std::move(description));
 }
 
-void TcpHub::wait_for_ranks(std::chrono::milliseconds deadline) {
-  std::unique_lock lock(mutex_);
-  const auto here = [&] { return std::ranges::none_of(peers_, [](const auto& p) { return p == nullptr; }); };
-  if (changed_.wait_for(lock, deadline, here)) return;
-  std::string missing;
-  for (std::size_t r = 0; r < peers_.size(); ++r) missing += peers_[r] ? "" : fmt::format(" {}", r);
-  throw Error(fmt::format("ranks{} did not come within {} ms", missing, deadline.count()));
+void TcpHub::send(const PeerPtr& peer, const void* head, std::size_t bytes, std::vector<std::byte> body) {
+  const auto* begin = static_cast<const std::byte*>(head);
+  peer->outgoing.push_back({{begin, begin + bytes}, std::move(body)});
+  if (peer->outgoing.size() > 1) return;
+  peer->wrote = Clock::now();
+  write(peer);
+}
+
+void TcpHub::write(const PeerPtr& peer) {
+  const Peer::Outgoing& out = peer->outgoing.front();
+  const std::size_t of_head = std::min(out.written, out.head.size());
+  const std::array<asio::const_buffer, 2> rest{asio::buffer(out.head) + of_head,
+                                               asio::buffer(out.body) + (out.written - of_head)};
+  peer->socket.async_write_some(rest, [this, peer](const error_code& e, std::size_t n) {
+    if (peer->dropped || e) return;  // reading sees the end too
+    peer->wrote = Clock::now();
+    Peer::Outgoing& now = peer->outgoing.front();
+    now.written += n;
+    if (now.written == now.head.size() + now.body.size()) peer->outgoing.pop_front();
+    if (!peer->outgoing.empty()) write(peer);
+  });
+}
+
+// --- deadlines and ends ----------------------------------------------------------------------------
+
+void TcpHub::tick() {
+  const auto now = Clock::now();
+  while (!strangers_.empty() && now - strangers_.front()->heard > std::min(job_.deadline, kGreetingDeadline))
+    drop(PeerPtr(strangers_.front()));
+  if (!failed_) look_at_ranks(now);
+  if (!failed_) look_at_calls(now);
+  tell();
+  timer_.expires_after(std::clamp<std::chrono::milliseconds>(
+      job_.deadline / 20, std::chrono::milliseconds(10), std::chrono::milliseconds(200)));
+  timer_.async_wait([this](const error_code& e) {
+    if (!e) tick();
+  });
+}
+
+// No message stops half-way, in either direction.
+void TcpHub::look_at_ranks(Clock::time_point now) {
+  for (const PeerPtr& peer : peers_) {
+    if (peer == nullptr) continue;
+    if (peer->within_frame && now - peer->heard > job_.deadline) {
+      return fail(fmt::format("rank {} stopped within a message: nothing came for {} ms", peer->rank,
+                              job_.deadline.count()));
+    }
+    if (!peer->outgoing.empty() && now - peer->wrote > job_.deadline)
+      return fail(fmt::format("rank {} took no answer within {} ms", peer->rank, job_.deadline.count()));
+  }
+}
+
+// Ranks are asked whether they are alive in the last quarter of a call's deadline.
+void TcpHub::look_at_calls(Clock::time_point now) {
+  const std::vector<Incomplete> calls = meetings_.incomplete();
+  const auto oldest = std::min_element(calls.begin(), calls.end(),
+                                       [](const auto& a, const auto& b) { return a.since < b.since; });
+  if (oldest == calls.end()) return;
+  const auto ask_at = oldest->since + job_.deadline / 4 * 3;
+  if (now > ask_at && asked_ < ask_at) {
+    asked_ = now;
+    for (const PeerPtr& peer : peers_) {
+      if (peer != nullptr) send(peer, FrameKind::kPing, {});
+    }
+  }
+  if (now - oldest->since > job_.deadline)
+    fail(blame(calls, static_cast<std::size_t>(oldest - calls.begin()), silent(), job_.deadline));
+}
+
+// Ranks of which nothing came since they were last asked whether they are alive.
+std::set<std::int64_t> TcpHub::silent() const {
+  std::set<std::int64_t> out;
+  for (const PeerPtr& peer : peers_) {
+    if (peer != nullptr && asked_ != Clock::time_point{} && peer->heard < asked_) out.insert(peer->rank);
+  }
+  return out;
+}
+
+void TcpHub::lost(const PeerPtr& peer, const std::string& why) {
+  const std::int64_t rank = peer->rank;
+  drop(peer);
+  if (rank >= 0 && !peer->left) fail(fmt::format("rank {} is gone: {}", rank, why));
+}
+
+void TcpHub::drop(const PeerPtr& peer) {
+  peer->dropped = true;
+  error_code ignored;
+  peer->socket.close(ignored);
+  if (peer->rank < 0) {
+    std::erase(strangers_, peer);
+  } else {
+    peers_[static_cast<std::size_t>(peer->rank)] = nullptr;
+    tell();
+  }
 }
 
 void TcpHub::fail(const std::string& reason) {
-  std::vector<std::shared_ptr<Peer>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(failed_, true)) return;
-    all = peers_;
-  }
-  Packer out;
-  out.text(reason);
-  for (const auto& peer : all) {
-    if (peer == nullptr) continue;
-    try {
-      const std::lock_guard lock(peer->writing);
-      write_frame(peer->socket, FrameKind::kFailure, 0, out.body);
-    } catch (const std::exception&) {  // it is gone too
-    }
+  if (std::exchange(failed_, true)) return;
+  Packer text;
+  text.raw(reason.data(), std::min(reason.size(), kMostOfReason));
+  for (const PeerPtr& peer : peers_) {
+    if (peer != nullptr) send(peer, FrameKind::kFailure, text.body);
   }
 }
 
-void TcpHub::meet(const std::shared_ptr<Peer>& peer, Frame frame) {
-  Unpacker in(frame.body);
-  const auto count = in.value<std::uint64_t>();
-  if (count > kMostMembers) throw Error("a group of too many members");
-  std::vector<std::int64_t> members(count);
-  for (std::int64_t& m : members) m = in.value<std::int64_t>();
-  const auto sequence = in.value<std::uint64_t>();
-  const auto self = std::find(members.begin(), members.end(), peer->rank) - members.begin();
-  if (static_cast<std::size_t>(self) == members.size())
-    throw Error("a call of a group that the rank is not in");
-  std::vector<Asked> all;
-  {
-    const std::lock_guard lock(mutex_);
-    auto& asked = meetings_[{members, sequence}];
-    asked.resize(members.size());
-    asked[static_cast<std::size_t>(self)] = {peer, std::move(frame)};
-    if (std::ranges::any_of(asked, [](const Asked& a) { return a.peer == nullptr; })) return;
-    all = std::move(asked);
-    meetings_.erase({members, sequence});
-  }
-  finish(members, all);
-}
-
-// All members have come: computes what they asked for, and tells each.
-void TcpHub::finish(const std::vector<std::int64_t>& members, std::vector<Asked>& asked) {
-  const std::size_t n = members.size();
-  std::vector<CollectiveCall> calls(n);
-  std::vector<std::string> names(n);
-  std::vector<std::vector<std::byte>> outputs(n);
-  std::vector<std::span<const std::byte>> bodies(n);
-  for (std::size_t m = 0; m < n; ++m) {
-    Unpacker in(asked[m].frame.body);
-    in.raw((n + 2) * sizeof(std::uint64_t));  // members and their number, the sequence number
-    CollectiveCall& call = calls[m];
-    call.kind = in.value<CollectiveKind>();
-    call.type = in.value<DType>();
-    call.accumulate = in.value<bool>();
-    call.root = in.value<std::uint64_t>();
-    call.elements = in.value<std::uint64_t>();
-    names[m] = in.text();
-    call.name = names[m];
-    bodies[m] = in.rest();
-  }
-  if (const std::string problem = mismatch(calls, members); !problem.empty()) return fail(problem);
-  for (std::size_t m = 0; m < n; ++m) {
-    Unpacker in(bodies[m]);
-    calls[m].input = in.raw(input_bytes(calls[m], m, n)).data();
-    outputs[m].resize(output_bytes(calls[m], m, n));
-    if (calls[m].accumulate) std::ranges::copy(in.raw(outputs[m].size()), outputs[m].begin());
-    calls[m].output = outputs[m].data();
-  }
-  for (std::size_t m = 0; m < n; ++m) do_share(calls, m);
-  for (std::size_t m = 0; m < n; ++m) reply(asked[m], outputs[m]);
-}
-
-void TcpHub::pass(const std::shared_ptr<Peer>& peer, Frame frame) {
-  const bool sends = frame.head.kind == FrameKind::kSend;
-  Unpacker in(frame.body);
-  const auto other = in.value<std::int64_t>();
-  const auto number = in.value<std::int32_t>();
-  Asked from, to;
-  {
-    const std::lock_guard lock(mutex_);
-    Channel& c =
-        channels_[sends ? ChannelKey{peer->rank, other, number} : ChannelKey{other, peer->rank, number}];
-    (sends ? c.sends : c.receives).push_back({peer, std::move(frame)});
-    if (c.sends.empty() || c.receives.empty()) return;
-    from = std::move(c.sends.front());
-    to = std::move(c.receives.front());
-    c.sends.pop_front();
-    c.receives.pop_front();
-  }
-  const auto parse = [](const Frame& f) {
-    Unpacker body(f.body);
-    body.raw(sizeof(std::int64_t) + sizeof(std::int32_t));
-    return body;
-  };
-  Unpacker sent = parse(from.frame), wanted = parse(to.frame);
-  const std::string name = sent.text(), wanted_name = wanted.text();
-  const auto bytes = wanted.value<std::uint64_t>();
-  if (sent.rest().size() != bytes) {
-    return fail(fmt::format("rank {} sends \"{}\" of {} bytes, and rank {} expects \"{}\" of {}",
-                            from.peer->rank, name, sent.rest().size(), to.peer->rank, wanted_name, bytes));
-  }
-  reply(to, sent.rest());
-  reply(from, {});
+// Wakes the thread that closes the hub when no rank is left, except those that do not answer.
+void TcpHub::tell() {
+  const std::set<std::int64_t> dead = silent();
+  const bool none = std::all_of(peers_.begin(), peers_.end(), [&](const PeerPtr& p) {
+    return p == nullptr || (failed_ && dead.count(p->rank) > 0);
+  });
+  const std::lock_guard lock(mutex_);
+  all_left_ = closing_ && none;
+  if (all_left_) changed_.notify_all();
 }
 
 }  // namespace orrery::exec

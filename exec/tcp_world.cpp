@@ -3,46 +3,34 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/connect.hpp>
-#include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <optional>
+#include <thread>
 
 #include "core/error.h"
 #include "exec/tcp_hub.h"
+#include "exec/tcp_wire.h"
 
 namespace orrery::exec {
-
-Rendezvous parse_rendezvous(const std::string& text) {
-  const auto fail = [&](const char* problem) -> Rendezvous {
-    throw InputError("command line", "/rendezvous", fmt::format("\"{}\" {}", text, problem),
-                     "allowed: tcp://HOST:PORT, file:PATH");
-  };
-  if (text.starts_with("file:"))
-    return text.size() > 5 ? Rendezvous{.file = text.substr(5)} : fail("names no file");
-  if (!text.starts_with("tcp://")) return fail("is no rendezvous");
-  const std::size_t colon = text.rfind(':');
-  const std::string host = text.substr(6, std::max<std::size_t>(colon, 6) - 6), port = text.substr(colon + 1);
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (colon < 6 || host.empty()) return fail("names no host");
-  if (error != std::errc() || end != port.data() + port.size() || number == 0) return fail("names no port");
-  return {.host = host, .port = port};
-}
-
 namespace {
 
-// A rank's end: a thread reads what the hub says, and whoever asked waits for it.
+// A greeting that will not be answered better when it is repeated.
+class Refused : public Error {
+ public:
+  using Error::Error;
+};
+
+// A rank's end: a thread reads what the hub says, and a thread that asked waits for it.
 class TcpWorld final : public ProcessWorld, public Communicator {
  public:
-  TcpWorld(const Launch& launch, const Rendezvous& rendezvous, std::chrono::milliseconds deadline)
-      : rank_(launch.rank), deadline_(deadline), socket_(context_) {
-    if (rank_ == 0) begin_hub(launch.ranks, rendezvous);
-    connect(launch.ranks, rendezvous);
-    reader_ = std::jthread([this] { read(); });
+  TcpWorld(const Launch& launch, const Rendezvous& rendezvous, const std::optional<Secret>& secret,
+           std::chrono::milliseconds deadline)
+      : rank_(launch.rank), ranks_(launch.ranks), job_(launch.id), deadline_(deadline) {
     try {
-      if (hub_) hub_->wait_for_ranks(deadline);
+      if (rank_ == 0) begin_hub(launch, rendezvous, secret);
+      connect(rendezvous, secret);
+      reader_ = std::thread([this] { read(); });
+      if (hub_) hub_->wait_for_ranks();
+      remove_contact();
       find_clock_offset();
     } catch (...) {
       leave();
@@ -55,9 +43,10 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   Abort& abort() override { return abort_; }
   void spread_failure() override {
     Packer out;
-    out.text(abort_.reason());
+    const std::string reason = abort_.reason();
+    out.raw(reason.data(), std::min(reason.size(), kMostOfReason));
     try {
-      write(FrameKind::kFailure, 0, out.body);
+      write({.kind = FrameKind::kFailure}, out.body, {}, {}, std::chrono::seconds(1));
     } catch (const std::exception&) {  // the hub is gone, and the others know it
     }
   }
@@ -80,41 +69,40 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     if (call.algorithm != Algorithm::kDirect)
       throw Error(
           fmt::format("\"{}\": over TCP collectives are direct (allowed: --collectives direct)", call.name));
-    Packer out;
-    std::size_t self = 0, n = 0;
+    CollectivePart part;
     {
       const std::lock_guard lock(mutex_);
       Group& group = groups_[id];
-      n = group.members.size();
-      self = static_cast<std::size_t>(std::find(group.members.begin(), group.members.end(), rank_) -
-                                      group.members.begin());
-      out.value<std::uint64_t>(n);
-      for (const std::int64_t m : group.members) out.value(m);
-      out.value<std::uint64_t>(group.calls++);
+      part.members = group.members;
+      part.number = group.calls++;
     }
-    out.value(call.kind).value(call.type).value(call.accumulate);
-    out.value<std::uint64_t>(call.root).value<std::uint64_t>(call.elements).text(call.name);
-    out.raw(call.input, input_bytes(call, self, n));
+    part.name = call.name;
+    part.call = call;
+    const std::size_t n = part.members.size();
+    const auto self = static_cast<std::size_t>(std::find(part.members.begin(), part.members.end(), rank_) -
+                                               part.members.begin());
     const std::size_t result = output_bytes(call, self, n);
-    if (call.accumulate) out.raw(call.output, result);
-    const Frame reply = ask(FrameKind::kCollective, call.name, out.body);
-    std::memcpy(call.output, Unpacker(reply.body).raw(result).data(), result);
+    const auto bytes = [](const void* p, std::size_t count) {
+      return std::span(static_cast<const std::byte*>(p), count);
+    };
+    ask({FrameKind::kCollective, call.name, part.number}, describe(part),
+        bytes(call.input, input_bytes(call, self, n)), bytes(call.output, call.accumulate ? result : 0),
+        {static_cast<std::byte*>(call.output), result});
     return Clock::now();
   }
 
   Clock::time_point send(std::int64_t to, int channel, std::string_view name, const void* data,
                          std::size_t bytes) override {
-    Packer out;
-    out.value(to).value<std::int32_t>(channel).text(name).raw(data, bytes);
-    ask(FrameKind::kSend, name, out.body);
+    const MessagePart part{.peer = to, .channel = channel, .name = std::string(name), .bytes = bytes};
+    ask({FrameKind::kSend, name, count(to, channel, true)}, describe(part),
+        {static_cast<const std::byte*>(data), bytes}, {}, {});
     return Clock::now();
   }
   Clock::time_point receive(std::int64_t from, int channel, std::string_view name, void* data,
                             std::size_t bytes) override {
-    Packer out;
-    out.value(from).value<std::int32_t>(channel).text(name).value<std::uint64_t>(bytes);
-    const Frame reply = ask(FrameKind::kReceive, name, out.body);
-    std::memcpy(data, Unpacker(reply.body).raw(bytes).data(), bytes);
+    const MessagePart part{.peer = from, .channel = channel, .name = std::string(name), .bytes = bytes};
+    ask({FrameKind::kReceive, name, count(from, channel, false)}, describe(part), {}, {},
+        {static_cast<std::byte*>(data), bytes});
     return Clock::now();
   }
 
@@ -126,157 +114,256 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   struct FreeAligned {
     void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{256}); }
   };
+  struct Question {
+    FrameKind kind;
+    std::string_view name;
+    std::uint64_t number;  // of the group's calls, or of the channel's messages
+  };
+  struct Pending {
+    FrameKind kind;
+    std::size_t bytes;
+    bool answered = false;
+    std::vector<std::byte> answer;
+  };
 
   void leave() {
     leaving_ = true;
     try {
-      write(FrameKind::kLeave, 0, {});
+      write({.kind = FrameKind::kLeave}, {}, {}, {}, std::chrono::seconds(1));
     } catch (const std::exception&) {  // the hub is gone
     }
-    boost::system::error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    wire_.shut();
     if (reader_.joinable()) reader_.join();
-    std::error_code e;
-    if (!file_.empty()) std::filesystem::remove(file_, e);
+    remove_contact();
   }
 
-  void begin_hub(std::int64_t ranks, const Rendezvous& at) {
+  void begin_hub(const Launch& launch, const Rendezvous& at, const std::optional<Secret>& secret) {
+    Secret known = secret ? *secret : Secret::random();
     try {
-      hub_ = std::make_unique<TcpHub>(ranks, at.file.empty() ? at.port : "0");
-    } catch (const std::exception& e) {
-      throw Error(fmt::format("rank 0 cannot listen at port {}: {}", at.port, e.what()));
+      hub_ = std::make_unique<TcpHub>(TcpHub::Job{job_, ranks_, known, deadline_},
+                                      listening_addresses(at, launch.one_host()));
+    } catch (const boost::system::system_error& e) {
+      throw Error(fmt::format("rank 0 cannot listen at {}:{}: {} (the host must be that of rank 0)", at.host,
+                              at.port, e.code().message()));
     }
-    if (at.file.empty()) return;
-    // Whole or not at all: others read it as soon as it is there.
-    const std::string next = at.file + ".next";
-    std::ofstream(next) << host_name() << ' ' << hub_->port() << '\n';
-    std::error_code e;
-    std::filesystem::rename(next, at.file, e);
-    if (e) throw Error(fmt::format("cannot write {}: {}", at.file, e.message()));
+    if (at.file.empty()) {
+      contact_.emplace(Contact{"", "", std::move(known)});
+      return;
+    }
+    contact_.emplace(Contact{launch.one_host() ? hub_->address().address().to_string() : host_name(),
+                             std::to_string(hub_->address().port()), std::move(known)});
+    write_contact(at.file, *contact_);
     file_ = at.file;
   }
 
-  // Where the first rank is, as far as it is known by now; the first rank itself is here.
-  std::optional<std::pair<std::string, std::string>> address(const Rendezvous& at) const {
-    if (hub_) return std::pair{std::string("127.0.0.1"), std::to_string(hub_->port())};
-    if (at.file.empty()) return std::pair{at.host, at.port};
-    std::pair<std::string, std::string> found;
-    if (!(std::ifstream(at.file) >> found.first >> found.second)) return std::nullopt;
-    return found;
+  // Whoever reads it later would look for a job that has begun, or is over.
+  void remove_contact() {
+    std::error_code e;
+    if (!file_.empty()) std::filesystem::remove(file_, e);
+    file_.clear();
+  }
+
+  // Where rank 0 is, as far as it is known by now; the first rank itself is here.
+  Endpoints addresses(const Rendezvous& at, const std::optional<Secret>& secret) {
+    if (hub_) {
+      tcp::endpoint here = hub_->address();
+      if (here.address().is_unspecified()) {
+        here.address(here.address().is_v6() ? asio::ip::address(asio::ip::address_v6::loopback())
+                                            : asio::ip::address(asio::ip::address_v4::loopback()));
+      }
+      return {here};
+    }
+    if (at.file.empty()) {
+      contact_.emplace(Contact{at.host, at.port, secret.value()});
+    } else {
+      contact_.emplace(read_contact(at.file));
+      if (secret) contact_->secret = *secret;
+    }
+    return resolve(contact_->host, contact_->port);
   }
 
   // Tries until the deadline: the first rank may come later, and a file may be an earlier job's.
-  void connect(std::int64_t ranks, const Rendezvous& at) {
+  void connect(const Rendezvous& at, const std::optional<Secret>& secret) {
     const auto until = Clock::now() + deadline_;
-    std::string problem = "its address is not known";
-    for (;;) {
-      if (const auto where = address(at)) {
-        try {
-          tcp::resolver resolver(context_);
-          socket_ = tcp::socket(context_);
-          asio::connect(socket_, resolver.resolve(where->first, where->second));
-          socket_.set_option(tcp::no_delay(true));
-          Packer hello;
-          hello.value(rank_).value(ranks);
-          write_frame(socket_, FrameKind::kHello, 0, hello.body);
-          read_frame(socket_);
-          return;
-        } catch (const std::exception& e) {
-          problem = e.what();
+    std::string problem;
+    for (std::chrono::milliseconds pause{10};; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
+      try {
+        for (const tcp::endpoint& where : addresses(at, secret)) {
+          try {
+            const auto end = std::min(until, Clock::now() + kGreetingDeadline);
+            wire_.connect(where, end);
+            return greet(end);
+          } catch (const Refused&) {
+            throw;
+          } catch (const Error& e) {
+            problem = fmt::format("{}:{}: {}", where.address().to_string(), where.port(), e.what());
+          }
         }
+      } catch (const Refused&) {
+        throw;
+      } catch (const Error& e) {
+        problem = e.what();
       }
-      if (Clock::now() > until) {
+      if (Clock::now() + pause > until) {
         throw Error(fmt::format("rank {} could not reach rank 0 within {} ms: {}", rank_, deadline_.count(),
                                 problem));
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(pause);
     }
+  }
+
+  void greet(Clock::time_point until) {
+    const Wire::Patience patience{kGreetingDeadline, until};
+    const Hello hello{.rank = rank_, .ranks = ranks_, .nonce = random_nonce()};
+    wire_.write({std::as_bytes(std::span(&hello, 1))}, patience);
+    const auto challenge = wire_.read_value<Challenge>(patience);
+    if (challenge.magic != kMagic) throw Error("a program that is not rank 0 of a job answers there");
+    const Digest proof = contact_->secret.sign(signed_text("rank", job_, hello, challenge));
+    wire_.write({proof}, patience);
+    const auto welcome = wire_.read_value<Welcome>(patience);
+    if (welcome.magic != kMagic) throw Error("a program that is not rank 0 of a job answers there");
+    switch (welcome.refusal) {
+      case Refusal::kNone:
+        break;
+      case Refusal::kRanks:
+        throw Refused(
+            fmt::format("rank 0 refuses rank {} of {}: its job has another number of ranks", rank_, ranks_));
+      case Refusal::kTwice:
+        throw Refused(fmt::format("rank 0 refuses rank {}: another process is rank {}", rank_, rank_));
+      case Refusal::kSecret:
+      default:
+        throw Error("rank 0 refuses this rank, as its secret or its job is another");
+    }
+    if (!contact_->secret.verify(signed_text("hub", job_, hello, challenge), welcome.digest))
+      throw Error("the program that answers there does not know the job's secret");
   }
 
   // What rank 0's clock shows when ours shows the middle of asking, of the quickest answer.
   void find_clock_offset() {
     Clock::duration quickest = Clock::duration::max();
-    for (int i = 0; i < 10; ++i) {
+    for (std::uint64_t i = 0; i < 10; ++i) {
       const auto begin = Clock::now();
-      const Frame reply = ask(FrameKind::kTime, "the time", {});
+      Clock::rep now = 0;
+      ask({FrameKind::kTime, "the time", i}, {}, {}, {}, std::as_writable_bytes(std::span(&now, 1)));
       const auto end = Clock::now();
       if (end - begin >= quickest) continue;
       quickest = end - begin;
-      const Clock::time_point theirs{Clock::duration{Unpacker(reply.body).value<Clock::rep>()}};
-      clock_offset_ = theirs - (begin + quickest / 2);
+      clock_offset_ = Clock::time_point{Clock::duration{now}} - (begin + quickest / 2);
     }
   }
 
-  void write(FrameKind kind, std::uint64_t call, std::span<const std::byte> body) {
+  // The next message to or from a rank on a channel.
+  std::uint64_t count(std::int64_t peer, int channel, bool sends) {
+    const std::lock_guard lock(mutex_);
+    return messages_[{peer, channel, sends}]++;
+  }
+
+  void write(FrameHead head, std::span<const std::byte> description, std::span<const std::byte> payload,
+             std::span<const std::byte> more, std::chrono::milliseconds patience) {
+    head.description = static_cast<std::uint32_t>(description.size());
+    head.payload = payload.size() + more.size();
     const std::lock_guard lock(writing_);
-    write_frame(socket_, kind, call, body);
+    wire_.write({std::as_bytes(std::span(&head, 1)), description, payload, more}, {patience});
   }
 
-  Frame ask(FrameKind kind, std::string_view name, std::span<const std::byte> body) {
+  // The hub names the ranks that do not come; what it says has a moment to arrive.
+  std::chrono::milliseconds patience() const { return deadline_ + deadline_ / 10 + std::chrono::seconds(1); }
+
+  void ask(const Question& q, std::span<const std::byte> description, std::span<const std::byte> payload,
+           std::span<const std::byte> more, std::span<std::byte> answer) {
     abort_.check();
-    std::uint64_t call = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      call = ++asked_;
-    }
+    std::unique_lock lock(mutex_);
+    const std::uint64_t call = ++asked_;
+    pending_[call] = {q.kind, answer.size()};
+    lock.unlock();
     try {
-      write(kind, call, body);
+      write({.kind = q.kind, .call = call}, description, payload, more, patience());
     } catch (const std::exception& e) {
       abort_.check();
-      throw Error(fmt::format("\"{}\": the connection to rank 0: {}", name, e.what()));
+      throw Error(fmt::format("rank 0 did not take \"{}\" (call {}): {}", q.name, q.number, e.what()));
     }
-    std::unique_lock lock(mutex_);
-    if (!abort_.wait(answered_, lock, deadline_, [&] { return answers_.contains(call); }))
-      throw Error(fmt::format("\"{}\" (call {}): not all of its ranks came within {} ms", name, call,
+    lock.lock();
+    if (!abort_.wait(answered_, lock, patience(), [&] { return pending_.at(call).answered; })) {
+      throw Error(fmt::format("rank 0 did not answer \"{}\" (call {}) within {} ms", q.name, q.number,
                               deadline_.count()));
-    Frame out = std::move(answers_.at(call));
-    answers_.erase(call);
-    return out;
+    }
+    const std::vector<std::byte> got = std::move(pending_.at(call).answer);
+    pending_.erase(call);
+    std::copy(got.begin(), got.end(), answer.begin());
   }
 
   void read() {
     try {
-      for (;;) {
-        Frame frame = read_frame(socket_);
-        if (frame.head.kind == FrameKind::kFailure) {
-          abort_.raise(Unpacker(frame.body).text());
-        } else {
-          const std::lock_guard lock(mutex_);
-          answers_.emplace(frame.head.call, std::move(frame));
-        }
-        answered_.notify_all();
-      }
-    } catch (const std::exception&) {
-      if (!leaving_) abort_.raise("rank 0 is gone");
+      while (wire_.wait()) read_frame();
+      if (!leaving_) abort_.raise("rank 0 is gone: its connection ended");
+    } catch (const std::exception& e) {
+      if (!leaving_) abort_.raise(fmt::format("rank 0 is gone: {}", e.what()));
     }
+    answered_.notify_all();
   }
 
-  std::int64_t rank_;
+  void read_frame() {
+    const Wire::Patience patience{deadline_};
+    const auto head = wire_.read_value<FrameHead>(patience);
+    if (head.magic != kMagic || head.description > kMostOfReason)
+      throw Error("it sent no message of the job");
+    if (head.kind == FrameKind::kPing) return write({.kind = FrameKind::kPong}, {}, {}, {}, deadline_);
+    if (head.kind == FrameKind::kFailure) {
+      std::string reason(head.description, '\0');
+      wire_.read(reason.data(), reason.size(), patience);
+      abort_.raise(reason);
+      return answered_.notify_all();
+    }
+    std::unique_lock lock(mutex_);
+    const auto at = pending_.find(head.call);
+    if (at == pending_.end() || at->second.kind != head.kind || at->second.bytes != head.payload ||
+        head.description != 0)
+      throw Error("it sent an answer to no question");
+    lock.unlock();
+    std::vector<std::byte> answer(head.payload);
+    wire_.read(answer.data(), answer.size(), patience);
+    lock.lock();
+    Pending& pending = pending_.at(head.call);
+    pending.answer = std::move(answer);
+    pending.answered = true;
+    answered_.notify_all();
+  }
+
+  std::int64_t rank_, ranks_;
+  std::string job_;
   std::chrono::milliseconds deadline_;
   AbortState abort_state_;
   Abort abort_{abort_state_};
   std::unique_ptr<TcpHub> hub_;  // on rank 0
   std::string file_;             // that it wrote
-  asio::io_context context_;
-  tcp::socket socket_;
+  std::optional<Contact> contact_;
+  Wire wire_;
   std::mutex writing_;
   Clock::duration clock_offset_{};
   std::mutex mutex_;  // of what follows
   std::condition_variable answered_;
-  std::map<std::uint64_t, Frame> answers_;
+  std::map<std::uint64_t, Pending> pending_;
   std::uint64_t asked_ = 0;
   std::map<std::vector<std::int64_t>, GroupId> opened_;
   std::vector<Group> groups_;
+  std::map<std::tuple<std::int64_t, int, bool>, std::uint64_t> messages_;
   std::vector<std::unique_ptr<std::byte[], FreeAligned>> memory_;
   std::atomic<bool> leaving_{false};
-  std::jthread reader_;
+  std::thread reader_;
 };
 
 }  // namespace
 
 std::unique_ptr<ProcessWorld> join_by_tcp(const Launch& launch, const Rendezvous& rendezvous,
+                                          const std::optional<Secret>& secret,
                                           std::chrono::milliseconds deadline) {
-  return std::make_unique<TcpWorld>(launch, rendezvous, deadline);
+  if (!secret && rendezvous.file.empty()) {
+    throw InputError(
+        "command line", "/rendezvous",
+        fmt::format("\"tcp://{}:{}\" needs a secret that all ranks know", rendezvous.host, rendezvous.port),
+        "allowed: ORRERY_JOB_SECRET, --secret-file FILE, or file:PATH, where rank 0 makes one");
+  }
+  return std::make_unique<TcpWorld>(launch, rendezvous, secret, deadline);
 }
 
 }  // namespace orrery::exec

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/tcp_meetings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "exec/collective.h"
+
+namespace orrery::exec {
+
+std::optional<Meetings::Collective> Meetings::add(CollectivePart part, Clock::time_point now) {
+  const auto at = groups_.try_emplace({part.members, part.number}).first;
+  Group& group = at->second;
+  if (group.parts.empty()) {
+    group.parts.resize(part.members.size());
+    group.since = now;
+  }
+  auto& place = group.parts[part.self];
+  if (place) {
+    throw Error(fmt::format("rank {} came twice to \"{}\" (call {})", part.members[part.self], part.name,
+                            part.number));
+  }
+  place = std::move(part);
+  if (std::any_of(group.parts.begin(), group.parts.end(), [](const auto& p) { return !p; }))
+    return std::nullopt;
+  Collective all;
+  for (auto& p : group.parts) all.push_back(std::move(*p));
+  groups_.erase(at);
+  return all;
+}
+
+std::optional<Meetings::Message> Meetings::add(std::int64_t rank, FrameKind kind, MessagePart part,
+                                               Clock::time_point now) {
+  const bool sends = kind == FrameKind::kSend;
+  const ChannelKey key =
+      sends ? ChannelKey{rank, part.peer, part.channel} : ChannelKey{part.peer, rank, part.channel};
+  Channel& c = channels_[key];
+  (sends ? c.sends : c.receives).push_back({std::move(part), now});
+  if (c.sends.empty() || c.receives.empty()) return std::nullopt;
+  Message out{key.from, key.to, std::move(c.sends.front().part), std::move(c.receives.front().part)};
+  c.sends.pop_front();
+  c.receives.pop_front();
+  ++c.passed;
+  return out;
+}
+
+std::vector<Incomplete> Meetings::incomplete() const {
+  std::vector<Incomplete> out;
+  for (const auto& [key, group] : groups_) {
+    Incomplete& call = out.emplace_back();
+    call.number = key.second;
+    call.since = group.since;
+    for (std::size_t m = 0; m < group.parts.size(); ++m) {
+      (group.parts[m] ? call.present : call.missing).push_back(key.first[m]);
+      if (group.parts[m]) call.name = group.parts[m]->name;
+    }
+  }
+  for (const auto& [key, channel] : channels_) {
+    if (!channel.sends.empty()) {
+      const auto& [part, since] = channel.sends.front();
+      out.push_back({part.name, channel.passed, {key.from}, {key.to}, since});
+    }
+    if (!channel.receives.empty()) {
+      const auto& [part, since] = channel.receives.front();
+      out.push_back({part.name, channel.passed, {key.to}, {key.from}, since});
+    }
+  }
+  return out;
+}
+
+std::vector<Answer> complete(Meetings::Collective parts) {
+  const std::size_t n = parts.size();
+  std::vector<CollectiveCall> calls(n);
+  std::vector<std::vector<std::byte>> outputs(n);
+  for (std::size_t m = 0; m < n; ++m) {
+    calls[m] = parts[m].call;
+    calls[m].name = parts[m].name;
+  }
+  if (const std::string problem = mismatch(calls, parts[0].members); !problem.empty()) throw Error(problem);
+  for (std::size_t m = 0; m < n; ++m) {
+    const std::size_t input = input_bytes(calls[m], m, n);
+    outputs[m].resize(output_bytes(calls[m], m, n));
+    if (calls[m].accumulate)
+      std::copy_n(parts[m].payload.begin() + static_cast<std::ptrdiff_t>(input), outputs[m].size(),
+                  outputs[m].begin());
+    calls[m].input = parts[m].payload.data();
+    calls[m].output = outputs[m].data();
+  }
+  for (std::size_t m = 0; m < n; ++m) do_share(calls, m);
+  std::vector<Answer> out;
+  for (std::size_t m = 0; m < n; ++m)
+    out.push_back({parts[0].members[m], FrameKind::kCollective, parts[m].call_id, std::move(outputs[m])});
+  return out;
+}
+
+std::vector<Answer> complete(Meetings::Message m) {
+  if (m.sent.bytes != m.wanted.bytes) {
+    throw Error(fmt::format("rank {} sends \"{}\" of {} bytes, and rank {} expects \"{}\" of {}", m.from,
+                            m.sent.name, m.sent.bytes, m.to, m.wanted.name, m.wanted.bytes));
+  }
+  std::vector<Answer> out;
+  out.push_back({m.to, FrameKind::kReceive, m.wanted.call_id, std::move(m.sent.payload)});
+  out.push_back({m.from, FrameKind::kSend, m.sent.call_id, {}});
+  return out;
+}
+
+std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
+                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline) {
+  const auto contains = [](const std::vector<std::int64_t>& v, std::int64_t r) {
+    return std::find(v.begin(), v.end(), r) != v.end();
+  };
+  // Calls in the order in which one waits for the other, the late one first.
+  std::vector<std::size_t> reached{late};
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    for (const std::int64_t r : calls[reached[i]].missing) {
+      for (std::size_t c = 0; c < calls.size(); ++c) {
+        if (contains(calls[c].present, r) && std::find(reached.begin(), reached.end(), c) == reached.end())
+          reached.push_back(c);
+      }
+    }
+  }
+  const auto waits = [&](std::int64_t r) {
+    return std::any_of(calls.begin(), calls.end(),
+                       [&](const Incomplete& c) { return contains(c.present, r); });
+  };
+  const auto sentence = [&](const Incomplete& call, const std::vector<std::int64_t>& ranks,
+                            const char* more) {
+    return fmt::format("{} {} did not come to \"{}\" (call {}) within {} ms{}",
+                       ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, " "), call.name, call.number,
+                       deadline.count(), more);
+  };
+  const auto culprits = [&](const Incomplete& call, auto guilty) {
+    std::vector<std::int64_t> out;
+    std::copy_if(call.missing.begin(), call.missing.end(), std::back_inserter(out), guilty);
+    return out;
+  };
+  for (const std::size_t c : reached) {
+    const auto ranks = culprits(calls[c], [&](std::int64_t r) { return silent.count(r) > 0; });
+    if (!ranks.empty())
+      return sentence(
+          calls[c], ranks,
+          ranks.size() == 1 ? ": its process does not answer" : ": their processes do not answer");
+  }
+  for (const std::size_t c : reached) {
+    const auto ranks = culprits(calls[c], [&](std::int64_t r) { return !waits(r); });
+    if (!ranks.empty()) return sentence(calls[c], ranks, "");
+  }
+  return sentence(calls[late], calls[late].missing, "");  // they wait for each other
+}
+
+}  // namespace orrery::exec

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls that ranks make over TCP, as the hub knows them: who has come to which, what a call computes once
+// all have come, and whom to blame when one does not. Nothing here opens a connection. Internal to
+// exec/tcp_*.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "exec/tcp_frame.h"
+
+namespace orrery::exec {
+
+struct Answer {
+  std::int64_t rank;
+  FrameKind kind;
+  std::uint64_t call;
+  std::vector<std::byte> payload;
+};
+
+// A call to which some ranks have come and others have not.
+struct Incomplete {
+  std::string name;
+  std::uint64_t number = 0;  // of the group's calls, or of the channel's messages
+  std::vector<std::int64_t> present, missing;
+  Clock::time_point since;  // the first rank came
+};
+
+class Meetings {
+ public:
+  // All members' parts, in member order.
+  using Collective = std::vector<CollectivePart>;
+  struct Message {
+    std::int64_t from, to;
+    MessagePart sent, wanted;
+  };
+
+  // Adds a rank's part; returns the call when all have come.
+  std::optional<Collective> add(CollectivePart part, Clock::time_point now);
+  std::optional<Message> add(std::int64_t rank, FrameKind kind, MessagePart part, Clock::time_point now);
+
+  std::vector<Incomplete> incomplete() const;
+
+ private:
+  struct Group {
+    std::vector<std::optional<CollectivePart>> parts;
+    Clock::time_point since;
+  };
+  struct Channel {
+    struct Waiting {
+      MessagePart part;
+      Clock::time_point since;
+    };
+    std::deque<Waiting> sends, receives;
+    std::uint64_t passed = 0;
+  };
+  struct ChannelKey {
+    std::int64_t from, to;
+    std::int32_t channel;
+    auto operator<=>(const ChannelKey&) const = default;
+  };
+  std::map<std::pair<std::vector<std::int64_t>, std::uint64_t>, Group> groups_;
+  std::map<ChannelKey, Channel> channels_;
+};
+
+// What the ranks get. Throws Error when their parts do not belong together.
+std::vector<Answer> complete(Meetings::Collective parts);
+std::vector<Answer> complete(Meetings::Message message);
+
+// Which ranks keep the others waiting, as a sentence: `calls[late]` has waited for the whole deadline. A
+// missing rank may itself wait for others: those are followed, through all calls, to the ranks whose
+// processes are `silent`; where all answer, to those that wait for nobody.
+std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
+                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline);
+
+}  // namespace orrery::exec

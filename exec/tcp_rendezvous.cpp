@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/tcp_rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <charconv>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace orrery::exec {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+Rendezvous parse_rendezvous(const std::string& text) {
+  const auto fail = [&](const char* problem) -> Rendezvous {
+    throw InputError("command line", "/rendezvous", fmt::format("\"{}\" {}", text, problem),
+                     "allowed: tcp://HOST:PORT, tcp://[IPv6]:PORT, file:PATH");
+  };
+  if (text.starts_with("file:"))
+    return text.size() > 5 ? Rendezvous{.file = text.substr(5)} : fail("names no file");
+  if (!text.starts_with("tcp://")) return fail("is not a rendezvous");
+  const std::size_t colon = text.rfind(':');
+  std::string host = text.substr(6, std::max<std::size_t>(colon, 6) - 6);
+  const std::string port = text.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find_first_of(":[]") != host.npos)
+    return fail("names an IPv6 address without brackets");
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (colon < 6 || host.empty()) return fail("names no host");
+  if (error != std::errc() || end != port.data() + port.size() || number == 0) return fail("names no port");
+  return {.host = host, .port = port};
+}
+
+Endpoints resolve(const std::string& host, const std::string& port) {
+  asio::io_context context;
+  boost::system::error_code e;
+  const auto found = tcp::resolver(context).resolve(host, port, e);
+  if (e) throw Error(fmt::format("host \"{}\" is not known: {}", host, e.message()));
+  Endpoints out;
+  for (const auto& entry : found) out.push_back(entry.endpoint());
+  return out;
+}
+
+Endpoints listening_addresses(const Rendezvous& at, bool one_host) {
+  if (at.file.empty()) return resolve(at.host, at.port);
+  if (one_host) return {{asio::ip::address_v4::loopback(), 0}, {asio::ip::address_v6::loopback(), 0}};
+  return {{tcp::v6(), 0}, {tcp::v4(), 0}};
+}
+
+void write_contact(const std::string& file, const Contact& c) {
+  write_private_file(file, fmt::format("{} {}\n{}\n", c.host, c.port, c.secret.text()));
+}
+
+Contact read_contact(const std::string& file) {
+  std::istringstream in(read_private_file(file));
+  std::string host, port, secret;
+  in >> host >> port >> std::ws;
+  if (!std::getline(in, secret)) throw Error(fmt::format("{} is not a rendezvous file", file));
+  return {host, port, Secret(secret, file)};
+}
+
+}  // namespace orrery::exec
