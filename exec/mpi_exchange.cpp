@@ -42,6 +42,7 @@ void Requests::send(const void* from, std::size_t bytes, int to, int tag, MPI_Co
                         static_cast<int>(std::min(kMostBytes, bytes - at)), MPI_BYTE, to, tag, comm,
                         &all.emplace_back()),
               "MPI_Isend");
+    ends.push_back(to);
   }
 }
 
@@ -50,6 +51,7 @@ void Requests::receive(void* to, std::size_t bytes, int from, int tag, MPI_Comm 
     check_mpi(MPI_Irecv(static_cast<std::byte*>(to) + at, static_cast<int>(std::min(kMostBytes, bytes - at)),
                         MPI_BYTE, from, tag, comm, &all.emplace_back()),
               "MPI_Irecv");
+    ends.push_back(from);
   }
 }
 

@@ -25,6 +25,7 @@ class Requests {
   void send(const void* from, std::size_t bytes, int to, int tag, MPI_Comm comm);
   void receive(void* to, std::size_t bytes, int from, int tag, MPI_Comm comm);
   std::vector<MPI_Request> all;
+  std::vector<int> ends;  // of each request, the other end in its communicator
 };
 
 // Member `self` exchanges parts with the others. What it computes is what members who share memory compute.

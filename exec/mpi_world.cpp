@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 #include <vector>
@@ -45,9 +46,10 @@ class MpiWorld final : public ProcessWorld {
   void spread_failure() override;
   std::vector<std::int64_t> survivors() override { return {}; }
 
-  // Until all requests are done; ends the job when they take too long. `whom` says who is waited for.
-  template <class Whom>
-  void wait(Requests& requests, std::string_view name, std::uint64_t sequence, Whom whom);
+  // Until all requests are done; ends the job when they take too long. `of` says for which call, and for
+  // whom, this rank waits.
+  template <class Of>
+  void wait(Requests& requests, Of of);
 
   std::int64_t rank = 0, ranks = 1;
   std::vector<std::int64_t> here;  // ranks of this host
@@ -114,18 +116,28 @@ class MpiCommunicator final : public Communicator {
       r.receive(&g.headers[m], sizeof(Header), static_cast<int>(m), 0, g.comm);
       r.send(&mine, sizeof(Header), static_cast<int>(m), 0, g.comm);
     }
-    const auto group = [&] { return fmt::format("the group of ranks {}", fmt::join(g.members, " ")); };
-    world_.wait(r, call.name, sequence, group);
+    // Who is missing: members to or from which something is still under way.
+    const auto late = [&](Requests& requests) {
+      std::set<std::int64_t> missing;
+      for (std::size_t i = 0; i < requests.all.size(); ++i) {
+        int done = 0;
+        const bool known = MPI_Test(&requests.all[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        if (!known || done == 0) missing.insert(g.members[static_cast<std::size_t>(requests.ends[i])]);
+      }
+      return Incomplete{
+          std::string(call.name), sequence, {world_.rank}, {missing.begin(), missing.end()}, {}};
+    };
+    const auto wait = [&](Requests& requests) { world_.wait(requests, [&] { return late(requests); }); };
+    wait(r);
     const Clock::time_point complete = Clock::now();
     for (std::size_t m = 0; m < g.members.size(); ++m) {
       const Header& h = g.headers[m];
       g.calls[m] = {h.kind, h.name, nullptr, nullptr, h.elements, h.type, false, h.root, h.algorithm};
     }
     if (const std::string problem = mismatch(g.calls, g.members); !problem.empty())
-      throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
+      throw Error(world_.abort().raise(fmt::format("{} (call {})", problem, sequence)));
     const program::Rounds& rounds = g.rounds.find(call, g.members.size(), g.node);
-    Exchanged exchanged(call, g.self, g.members.size(), g.comm, g.scratch,
-                        [&](Requests& requests) { world_.wait(requests, call.name, sequence, group); });
+    Exchanged exchanged(call, g.self, g.members.size(), g.comm, g.scratch, wait);
     if (rounds.rounds.empty())
       exchanged.at_once();
     else
@@ -137,44 +149,44 @@ class MpiCommunicator final : public Communicator {
                          std::size_t bytes) override {
     if (is_here(to)) return local_->send(to, number, name, data, bytes);
     // An empty message is taken when the other end is there.
-    const auto whom = [&] { return fmt::format("rank {} to receive", to); };
     const std::uint64_t message = count(to, number);
+    const auto late = [&] { return Incomplete{std::string(name), message, {world_.rank}, {to}, {}}; };
     const int peer = static_cast<int>(to), tag = kChannelTag + 2 * number;
     Requests ready;
     check_mpi(MPI_Issend(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
               "MPI_Issend");
-    world_.wait(ready, name, message, whom);
+    world_.wait(ready, late);
     const Clock::time_point met = Clock::now();
     Requests r;
     r.send(&bytes, sizeof bytes, peer, tag + 1, world_.messages);
     r.send(data, bytes, peer, tag + 1, world_.messages);
-    world_.wait(r, name, message, whom);
+    world_.wait(r, late);
     return met;
   }
 
   Clock::time_point receive(std::int64_t from, int number, std::string_view name, void* data,
                             std::size_t bytes) override {
     if (is_here(from)) return local_->receive(from, number, name, data, bytes);
-    const auto whom = [&] { return fmt::format("rank {} to send", from); };
     const std::uint64_t message = count(from, number + 2);
+    const auto late = [&] { return Incomplete{std::string(name), message, {world_.rank}, {from}, {}}; };
     const int peer = static_cast<int>(from), tag = kChannelTag + 2 * number;
     Requests ready;
     check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag, world_.messages, &ready.all.emplace_back()),
               "MPI_Irecv");
-    world_.wait(ready, name, message, whom);
+    world_.wait(ready, late);
     const Clock::time_point met = Clock::now();
     std::size_t sent = 0;
     Requests first;
     first.receive(&sent, sizeof sent, peer, tag + 1, world_.messages);
-    world_.wait(first, name, message, whom);
+    world_.wait(first, late);
     if (sent != bytes) {
       throw Error(world_.abort().raise(
-          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (sequence number {}), which sends {}",
+          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (call {}), which sends {}",
                       world_.rank, bytes, from, name, message, sent)));
     }
     Requests r;
     r.receive(data, bytes, peer, tag + 1, world_.messages);
-    world_.wait(r, name, message, whom);
+    world_.wait(r, late);
     return met;
   }
 
@@ -312,13 +324,14 @@ void MpiWorld::spread_failure() {
   }
 }
 
-template <class Whom>
-void MpiWorld::wait(Requests& requests, std::string_view name, std::uint64_t sequence, Whom whom) {
+template <class Of>
+void MpiWorld::wait(Requests& requests, Of of) {
   constexpr int kSpins = 200;
   const auto begin = Clock::now();
   const auto end = [&](const std::string& why) {
-    throw Error(
-        abort().raise(fmt::format("{} in \"{}\" (sequence number {}) for {}", why, name, sequence, whom())));
+    const Incomplete call = of();
+    throw Error(abort().raise(
+        fmt::format("{} in \"{}\" (call {}) for {}", why, call.name, call.number, ranks_text(call.missing))));
   };
   for (int looks = 0;; ++looks) {
     int done = 0;
@@ -335,7 +348,9 @@ void MpiWorld::wait(Requests& requests, std::string_view name, std::uint64_t seq
       end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank));
     if (termination_requested.load())
       end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
-    if (Clock::now() - begin > deadline_) end(fmt::format("rank {} waited {} ms", rank, deadline_.count()));
+    // Longer than within a host, where ranks see which of them has stopped: they have the first word.
+    if (Clock::now() - begin > deadline_ + deadline_ / 4)
+      throw Error(abort().raise(local_->blame_for(of(), rank)));
   }
 }
 

@@ -14,6 +14,8 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <iterator>
 #include <new>
 #include <thread>
 
@@ -53,8 +55,9 @@ struct Region::Header {
   std::atomic<std::uint64_t> magic{0};  // last of what its maker writes
   pid_t maker = 0;
   AbortState abort;
-  pthread_mutex_t lock;  // guards what follows
-  std::uint64_t used = 0, groups = 0, channels = 0;
+  pthread_mutex_t lock;  // of whoever adds to what follows
+  std::uint64_t used = 0;
+  std::atomic<std::uint64_t> groups{0}, channels{0};  // offsets of the newest; read without the lock
   std::uint32_t ranks = 0;
   std::atomic<std::uint32_t> come{0};
   RankRecord* records() { return reinterpret_cast<RankRecord*>(this + 1); }
@@ -71,17 +74,24 @@ void make_mutex(pthread_mutex_t& m) {
   pthread_mutexattr_destroy(&a);
 }
 
-// Whoever held it may have died; what it guards is only ever appended to.
+// Whoever held it may have died; what it guards is only ever appended to. It may have been stopped, too.
 class Locked {
  public:
   explicit Locked(pthread_mutex_t& m) : m_(m) {
-    if (pthread_mutex_lock(&m_) == EOWNERDEAD) pthread_mutex_consistent(&m_);
+    timespec until{};
+    ::clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += kSeconds;
+    const int result = pthread_mutex_timedlock(&m_, &until);
+    if (result == EOWNERDEAD) pthread_mutex_consistent(&m_);
+    if (result == ETIMEDOUT)
+      throw Error(fmt::format("a rank of this host has stopped for {} s while it opened a group", kSeconds));
   }
   ~Locked() { pthread_mutex_unlock(&m_); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
+  static constexpr time_t kSeconds = 30;
   pthread_mutex_t& m_;
 };
 
@@ -211,37 +221,49 @@ std::uint64_t Region::take(std::size_t bytes) {
   return begin;
 }
 
-GroupRecord& Region::group(std::span<const std::int64_t> members) {
-  const Locked lock(header_->lock);
-  for (std::uint64_t o = header_->groups; o != 0; o = at<GroupRecord>(o)->next) {
+GroupRecord* Region::find_group(std::span<const std::int64_t> members) {
+  for (std::uint64_t o = header_->groups.load(); o != 0; o = at<GroupRecord>(o)->next) {
     GroupRecord* g = at<GroupRecord>(o);
     const auto same = [](const GroupSlot& s, std::int64_t rank) { return s.rank == rank; };
     if (g->members == members.size() &&
         std::equal(g->slots(), g->slots() + g->members, members.begin(), same))
-      return *g;
+      return g;
   }
+  return nullptr;
+}
+
+GroupRecord& Region::group(std::span<const std::int64_t> members) {
+  if (GroupRecord* there = find_group(members)) return *there;
+  const Locked lock(header_->lock);
+  if (GroupRecord* there = find_group(members)) return *there;
   const std::uint64_t offset = take(sizeof(GroupRecord) + members.size() * sizeof(GroupSlot));
   auto* g = new (at<GroupRecord>(offset)) GroupRecord;
   g->members = static_cast<std::uint32_t>(members.size());
   for (std::size_t m = 0; m < members.size(); ++m) (new (g->slots() + m) GroupSlot)->rank = members[m];
-  g->next = header_->groups;
-  header_->groups = offset;
+  g->next = header_->groups.load();
+  header_->groups.store(offset);
   return *g;
 }
 
-ChannelRecord& Region::channel(std::int64_t from, std::int64_t to, int number) {
-  const Locked lock(header_->lock);
-  for (std::uint64_t o = header_->channels; o != 0; o = at<ChannelRecord>(o)->next) {
+ChannelRecord* Region::find_channel(std::int64_t from, std::int64_t to, int number) {
+  for (std::uint64_t o = header_->channels.load(); o != 0; o = at<ChannelRecord>(o)->next) {
     ChannelRecord* c = at<ChannelRecord>(o);
-    if (c->from == from && c->to == to && c->number == number) return *c;
+    if (c->from == from && c->to == to && c->number == number) return c;
   }
+  return nullptr;
+}
+
+ChannelRecord& Region::channel(std::int64_t from, std::int64_t to, int number) {
+  if (ChannelRecord* there = find_channel(from, to, number)) return *there;
+  const Locked lock(header_->lock);
+  if (ChannelRecord* there = find_channel(from, to, number)) return *there;
   const std::uint64_t offset = take(sizeof(ChannelRecord));
   auto* c = new (at<ChannelRecord>(offset)) ChannelRecord;
   c->from = from;
   c->to = to;
   c->number = number;
-  c->next = header_->channels;
-  header_->channels = offset;
+  c->next = header_->channels.load();
+  header_->channels.store(offset);
   return *c;
 }
 
@@ -327,6 +349,53 @@ std::int64_t Region::dead_rank() {
   return -1;
 }
 
+std::vector<Incomplete> Region::incomplete() {
+  const auto name = [](const auto& text) { return std::string(text, ::strnlen(text, sizeof text)); };
+  std::vector<Incomplete> out;
+  for (std::uint64_t o = header_->groups.load(); o != 0; o = at<GroupRecord>(o)->next) {
+    GroupRecord& g = *at<GroupRecord>(o);
+    std::vector<std::uint32_t> meetings;
+    for (std::uint32_t m = 0; m < g.members; ++m) meetings.push_back(g.slots()[m].meetings.load());
+    // The numbers differ by at most one, and may wrap.
+    const auto behind = [&](std::uint32_t m) {
+      return std::any_of(meetings.begin(), meetings.end(), [&](std::uint32_t other) {
+        return static_cast<std::int32_t>(meetings[m] - other) < 0;
+      });
+    };
+    Incomplete call;
+    for (std::uint32_t m = 0; m < g.members; ++m) {
+      const GroupSlot& slot = g.slots()[m];
+      (behind(m) ? call.missing : call.present).push_back(slot.rank);
+      if (behind(m)) continue;
+      call.name = name(slot.call.name);
+      call.number = slot.call.number;
+    }
+    if (!call.missing.empty()) out.push_back(std::move(call));
+  }
+  for (std::uint64_t o = header_->channels.load(); o != 0; o = at<ChannelRecord>(o)->next) {
+    const ChannelRecord& c = *at<ChannelRecord>(o);
+    const std::uint32_t turn = c.turn.load();
+    const bool sending = turn % 2 == 1, receiving = c.receiving.load();
+    if (sending && !receiving) out.push_back({name(c.sent), turn / 2, {c.from}, {c.to}, {}});
+    if (receiving && !sending) out.push_back({name(c.wanted), turn / 2, {c.to}, {c.from}, {}});
+  }
+  return out;
+}
+
+std::set<std::int64_t> Region::stopped() {
+  std::set<std::int64_t> out;
+  for (std::uint32_t i = 0; processes_ && i < header_->ranks; ++i) {
+    const RankRecord& r = header_->records()[i];
+    if (r.state.load() != RankState::kHere) continue;
+    std::ifstream in(fmt::format("/proc/{}/stat", r.pid));
+    const std::string text(std::istreambuf_iterator<char>(in), {});
+    // NUMBER (NAME) STATE ..., where the name may hold anything.
+    const std::size_t end = text.rfind(") ");
+    if (end != text.npos && (text[end + 2] == 'T' || text[end + 2] == 't')) out.insert(r.rank);
+  }
+  return out;
+}
+
 std::vector<std::int64_t> Region::survivors(std::chrono::milliseconds deadline) {
   if (!processes_) return {};
   record(self_)->state.store(RankState::kSurvivor);
@@ -342,6 +411,7 @@ std::vector<std::int64_t> Region::survivors(std::chrono::milliseconds deadline) 
         undecided = r.rank;
     }
     if (undecided < 0) return out;
+    if (stopped().count(undecided) > 0) throw Error(abort_.reason());
     if (Clock::now() > until)
       throw Error(
           fmt::format("rank {} waited {} ms for rank {} to go on", self_, deadline.count(), undecided));

@@ -12,11 +12,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "exec/abort.h"
+#include "exec/blame.h"
 #include "exec/communicator.h"
 
 namespace orrery::exec {
@@ -35,7 +37,7 @@ struct CallRecord {
   Algorithm algorithm{};
   bool accumulate = false;
   std::uint32_t root = 0;
-  std::uint64_t elements = 0;
+  std::uint64_t elements = 0, number = 0;
   Place input, output, work;
   char name[88] = {};  // cut short where it is longer
 };
@@ -65,6 +67,8 @@ struct ChannelRecord {
   Place data;
   std::uint64_t bytes = 0;
   Clock::time_point met;  // both ends were there
+  std::atomic<bool> receiving{false};
+  char sent[88] = {}, wanted[88] = {};  // names of what the ends that are there do
 };
 
 class Region {
@@ -92,8 +96,12 @@ class Region {
 
   // The rank that died, or -1. Threads do not die.
   std::int64_t dead_rank();
+  // For blame: the calls to which some ranks have come, and ranks whose processes are stopped (SIGSTOP, a
+  // debugger). What happens meanwhile may or may not be seen.
+  std::vector<Incomplete> incomplete();
+  std::set<std::int64_t> stopped();
   // After a failure: the ranks that are alive and call this too, in order. Throws Error when one that is
-  // alive does not within the deadline.
+  // alive does not within the deadline, and at once when it is stopped.
   std::vector<std::int64_t> survivors(std::chrono::milliseconds deadline);
 
  private:
@@ -112,6 +120,8 @@ class Region {
   static Header* join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
                       Clock::time_point until);
   std::uint64_t take(std::size_t bytes);
+  GroupRecord* find_group(std::span<const std::int64_t> members);
+  ChannelRecord* find_channel(std::int64_t from, std::int64_t to, int number);
   RankRecord* record(std::int64_t rank);
   static bool is_dead(RankRecord& r);
   std::byte* map(std::int64_t rank, std::int32_t allocation);

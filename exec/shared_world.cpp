@@ -54,6 +54,7 @@ class SharedCommunicator final : public Communicator {
             call.accumulate,
             static_cast<std::uint32_t>(call.root),
             call.elements,
+            sequence,
             region_.place_of(call.input),
             region_.place_of(call.output),
             region_.place_of(work),
@@ -73,7 +74,7 @@ class SharedCommunicator final : public Communicator {
                         r.algorithm};
     }
     if (const std::string problem = mismatch(group.calls, group.members); !problem.empty())
-      throw Error(world_.abort().raise(fmt::format("{} (sequence number {})", problem, sequence)));
+      throw Error(world_.abort().raise(fmt::format("{} (call {})", problem, sequence)));
     if (at_once) {
       do_share(group.calls, group.self);
       meet(group, call.name, sequence, false);
@@ -101,11 +102,14 @@ class SharedCommunicator final : public Communicator {
     const std::uint32_t empty = channel.turn.load();  // this end alone makes it full
     channel.data = region_.place_of(data);
     channel.bytes = bytes;
+    channel.sent[name.copy(channel.sent, sizeof channel.sent - 1)] = '\0';
     channel.turn.store(empty + 1);
     if (channel.sleepers.load() > 0) wake_all(channel.turn);
     wait(
-        channel.turn, channel.sleepers, name, empty / 2, [&] { return channel.turn.load() == empty + 2; },
-        [&] { return fmt::format("rank {} to receive", to); });
+        channel.turn, channel.sleepers, [&] { return channel.turn.load() == empty + 2; },
+        [&] {
+          return Incomplete{std::string(name), empty / 2, {rank_}, {to}, {}};
+        });
     return channel.met;
   }
 
@@ -113,14 +117,19 @@ class SharedCommunicator final : public Communicator {
                             std::size_t bytes) override {
     ChannelRecord& channel = region_.channel(from, rank_, number);
     const std::uint32_t message = channel.turn.load() / 2;
+    channel.wanted[name.copy(channel.wanted, sizeof channel.wanted - 1)] = '\0';
+    channel.receiving.store(true);
     wait(
-        channel.turn, channel.sleepers, name, message, [&] { return channel.turn.load() % 2 == 1; },
-        [&] { return fmt::format("rank {} to send", from); });
+        channel.turn, channel.sleepers, [&] { return channel.turn.load() % 2 == 1; },
+        [&] {
+          return Incomplete{std::string(name), message, {rank_}, {from}, {}};
+        });
+    channel.receiving.store(false);
     channel.met = Clock::now();
     if (channel.bytes != bytes) {
       throw Error(world_.abort().raise(
-          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (sequence number {}), which sends {}",
-                      rank_, bytes, from, name, message, channel.bytes)));
+          fmt::format("rank {} expects {} bytes from rank {} in \"{}\" (call {}), which sends {}", rank_,
+                      bytes, from, name, message, channel.bytes)));
     }
     std::memcpy(data, region_.address_of(channel.data), bytes);
     const Clock::time_point met = channel.met;
@@ -170,14 +179,14 @@ class SharedCommunicator final : public Communicator {
     if (record.arrivals.fetch_add(1) + 1 == all) {
       if (record.sleepers.load() > 0) wake_all(record.arrivals);
     } else {
-      wait(record.arrivals, record.sleepers, name, sequence, complete, [&] {
-        std::string missing = "ranks";
+      wait(record.arrivals, record.sleepers, complete, [&] {
+        Incomplete call{std::string(name), sequence, {}, {}, {}};
         for (std::size_t m = 0; m < group.members.size(); ++m) {
           const auto met = record.slots()[m].meetings.load(std::memory_order_acquire);
-          if (static_cast<std::int32_t>(met - static_cast<std::uint32_t>(number)) < 0)
-            missing += fmt::format(" {}", group.members[m]);
+          const bool behind = static_cast<std::int32_t>(met - static_cast<std::uint32_t>(number)) < 0;
+          (behind ? call.missing : call.present).push_back(group.members[m]);
         }
-        return missing;
+        return call;
       });
     }
     Clock::time_point last = record.slots()[0].arrived;
@@ -185,17 +194,16 @@ class SharedCommunicator final : public Communicator {
     return last;
   }
 
-  // Until `ready`, which changes with `word`. Ends the job when it takes too long or a rank dies; `whom` says
-  // who is waited for.
-  template <class Ready, class Whom>
-  void wait(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers, std::string_view name,
-            std::uint64_t sequence, Ready ready, Whom whom) {
+  // Until `ready`, which changes with `word`. Ends the job when it takes too long or a rank dies; `of` says
+  // for which call and whom this rank waits.
+  template <class Ready, class Of>
+  void wait(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers, Ready ready, Of of) {
     for (int spins = world_.spins_; spins > 0; --spins) {
       if (ready()) return;
     }
     const auto until = Clock::now() + world_.deadline_;
     struct Sleeper {
-      explicit Sleeper(std::atomic<std::uint32_t>& of) : count(of) { count.fetch_add(1); }
+      explicit Sleeper(std::atomic<std::uint32_t>& of_word) : count(of_word) { count.fetch_add(1); }
       ~Sleeper() { count.fetch_sub(1); }
       std::atomic<std::uint32_t>& count;
     } sleeper(sleepers);
@@ -206,14 +214,15 @@ class SharedCommunicator final : public Communicator {
       if (ready()) return;
       world_.abort().check();
       const auto end = [&](const std::string& why) {
-        throw Error(world_.abort().raise(
-            fmt::format("{} in \"{}\" (sequence number {}) for {}", why, name, sequence, whom())));
+        const Incomplete call = of();
+        throw Error(world_.abort().raise(fmt::format("{} in \"{}\" (call {}) for {}", why, call.name,
+                                                     call.number, ranks_text(call.missing))));
       };
       if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
         end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank_));
       if (termination_requested.load())
         end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
-      if (Clock::now() > until) end(fmt::format("rank {} waited {} ms", rank_, world_.deadline_.count()));
+      if (Clock::now() > until) throw Error(world_.abort().raise(world_.blame_for(of(), rank_)));
     }
   }
 
@@ -243,6 +252,12 @@ SharedWorld::SharedWorld(const std::string& job, std::span<const std::int64_t> r
       deadline_(deadline),
       spins_(spins_for(ranks.size())) {
   catch_termination();
+}
+
+std::string SharedWorld::blame_for(Incomplete late, std::int64_t waiting) {
+  std::vector<Incomplete> calls = region_.incomplete();
+  calls.insert(calls.begin(), std::move(late));
+  return fmt::format("{}: rank {} waited", blame(calls, 0, region_.stopped(), deadline_), waiting);
 }
 
 std::unique_ptr<Communicator> SharedWorld::communicator(std::int64_t rank) {

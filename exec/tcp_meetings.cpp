@@ -2,7 +2,6 @@
 #include "exec/tcp_meetings.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -105,50 +104,6 @@ std::vector<Answer> complete(Meetings::Message m) {
   out.push_back({m.to, FrameKind::kReceive, m.wanted.call_id, std::move(m.sent.payload)});
   out.push_back({m.from, FrameKind::kSend, m.sent.call_id, {}});
   return out;
-}
-
-std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
-                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline) {
-  const auto contains = [](const std::vector<std::int64_t>& v, std::int64_t r) {
-    return std::find(v.begin(), v.end(), r) != v.end();
-  };
-  // Calls in the order in which one waits for the other, the late one first.
-  std::vector<std::size_t> reached{late};
-  for (std::size_t i = 0; i < reached.size(); ++i) {
-    for (const std::int64_t r : calls[reached[i]].missing) {
-      for (std::size_t c = 0; c < calls.size(); ++c) {
-        if (contains(calls[c].present, r) && std::find(reached.begin(), reached.end(), c) == reached.end())
-          reached.push_back(c);
-      }
-    }
-  }
-  const auto waits = [&](std::int64_t r) {
-    return std::any_of(calls.begin(), calls.end(),
-                       [&](const Incomplete& c) { return contains(c.present, r); });
-  };
-  const auto sentence = [&](const Incomplete& call, const std::vector<std::int64_t>& ranks,
-                            const char* more) {
-    return fmt::format("{} {} did not come to \"{}\" (call {}) within {} ms{}",
-                       ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, " "), call.name, call.number,
-                       deadline.count(), more);
-  };
-  const auto culprits = [&](const Incomplete& call, auto guilty) {
-    std::vector<std::int64_t> out;
-    std::copy_if(call.missing.begin(), call.missing.end(), std::back_inserter(out), guilty);
-    return out;
-  };
-  for (const std::size_t c : reached) {
-    const auto ranks = culprits(calls[c], [&](std::int64_t r) { return silent.count(r) > 0; });
-    if (!ranks.empty())
-      return sentence(
-          calls[c], ranks,
-          ranks.size() == 1 ? ": its process does not answer" : ": their processes do not answer");
-  }
-  for (const std::size_t c : reached) {
-    const auto ranks = culprits(calls[c], [&](std::int64_t r) { return !waits(r); });
-    if (!ranks.empty()) return sentence(calls[c], ranks, "");
-  }
-  return sentence(calls[late], calls[late].missing, "");  // they wait for each other
 }
 
 }  // namespace orrery::exec

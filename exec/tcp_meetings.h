@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that ranks make over TCP, as the hub knows them: who has come to which, what a call computes once
-// all have come, and whom to blame when one does not. Nothing here opens a connection. Internal to
+// The calls that ranks make over TCP, as the hub knows them: who has come to which, and what a call computes
+// once all have come. Nothing here opens a connection. Internal to
 // exec/tcp_*.
 #pragma once
 
@@ -9,10 +9,10 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "exec/blame.h"
 #include "exec/tcp_frame.h"
 
 namespace orrery::exec {
@@ -22,14 +22,6 @@ struct Answer {
   FrameKind kind;
   std::uint64_t call;
   std::vector<std::byte> payload;
-};
-
-// A call to which some ranks have come and others have not.
-struct Incomplete {
-  std::string name;
-  std::uint64_t number = 0;  // of the group's calls, or of the channel's messages
-  std::vector<std::int64_t> present, missing;
-  Clock::time_point since;  // the first rank came
 };
 
 class Meetings {
@@ -72,11 +64,5 @@ class Meetings {
 // What the ranks get. Throws Error when their parts do not belong together.
 std::vector<Answer> complete(Meetings::Collective parts);
 std::vector<Answer> complete(Meetings::Message message);
-
-// Which ranks keep the others waiting, as a sentence: `calls[late]` has waited for the whole deadline. A
-// missing rank may itself wait for others: those are followed, through all calls, to the ranks whose
-// processes are `silent`; where all answer, to those that wait for nobody.
-std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
-                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline);
 
 }  // namespace orrery::exec

@@ -198,7 +198,7 @@ TEST(Communicator, AMissingRankIsNamedWithinTheDeadline) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   EXPECT_EQ(errors.back(), "");
   errors.pop_back();
-  expect_in(errors, "in \"layer1/attn/out/all-reduce\" (sequence number 1) for ranks 2");
+  expect_in(errors, "rank 2 did not come to \"layer1/attn/out/all-reduce\" (call 1) within 700 ms: rank ");
 }
 
 TEST(Communicator, AnotherCollectiveIsNamed) {
@@ -217,7 +217,7 @@ TEST(Communicator, AnotherCollectiveIsNamed) {
                  std::vector<float> x(4);
                  c.collective(c.open(first(2)), {kAllReduce, "sum", x.data(), x.data(), r == 0 ? 4UL : 3UL});
                }),
-      "rank 1 in all-reduce \"sum\" of 3 x 4 bytes (sequence number 0)");
+      "rank 1 in all-reduce \"sum\" of 3 x 4 bytes (call 0)");
 }
 
 TEST(Communicator, ALostMessageEndsInAnError) {
@@ -225,9 +225,8 @@ TEST(Communicator, ALostMessageEndsInAnError) {
     float x = 0;
     if (r == 1) c.receive(0, 0, "pipeline/recv", &x, sizeof x);
   });
-  EXPECT_NE(
-      errors[1].find("rank 1 waited 700 ms in \"pipeline/recv\" (sequence number 0) for rank 0 to send"),
-      std::string::npos)
+  EXPECT_NE(errors[1].find("rank 0 did not come to \"pipeline/recv\" (call 0) within 700 ms: rank 1 waited"),
+            std::string::npos)
       << errors[1];
 }
 

@@ -246,7 +246,7 @@ TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
       EXPECT_EQ(job.wait(r), 1);
       EXPECT_NE(job.err(r).find("rank " + std::to_string(killed) + " died: "), std::string::npos)
           << job.err(r);
-      EXPECT_NE(job.err(r).find("(sequence number "), std::string::npos) << job.err(r);
+      EXPECT_NE(job.err(r).find("(call "), std::string::npos) << job.err(r);
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
     std::int64_t newest = 0;
@@ -299,23 +299,30 @@ TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
   }
 }
 
-TEST(Processes, AHangingRankIsNamedWithinTheDeadline) {
-  const Folder folder;
-  const fs::path file = scenario(folder.path, "plan.json", kFour);
-  Launched job(
-      folder.path,
-      std::vector(
-          4, run(file, 100000, {"--deadline", "2", "--metrics-file", (folder.path / "metrics").string()})));
-  ASSERT_TRUE(comes(folder.path / "metrics")) << job.err(0);
-  job.signal(3, SIGSTOP);
-  for (std::size_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(job.wait(r), 1);
-    EXPECT_NE(job.err(r).find("waited 2000 ms in \""), std::string::npos) << job.err(r);
-    EXPECT_NE(job.err(r).find("(sequence number "), std::string::npos) << job.err(r);
+// In shared memory and over TCP; when the rank goes on it ends too, without a word of its own.
+TEST(Processes, AFrozenRankIsNamedWithinTheDeadline) {
+  for (const auto& [tcp, frozen] : {std::pair{false, 3UL}, {false, 0UL}, {true, 3UL}, {true, 0UL}}) {
+    SCOPED_TRACE(testing::Message() << (tcp ? "TCP, rank " : "shared memory, rank ") << frozen);
+    const Folder folder;
+    const fs::path file = scenario(folder.path, "plan.json", kFour);
+    Arguments more{"--deadline", "2", "--metrics-file", (folder.path / "metrics").string()};
+    if (tcp) more.insert(more.end(), {"--rendezvous", "file:" + (folder.path / "address").string()});
+    Launched job(folder.path, std::vector(4, run(file, 100000, more)));
+    ASSERT_TRUE(comes(folder.path / "metrics")) << job.err(0);
+    job.signal(frozen, SIGSTOP);
+    const std::string named = tcp && frozen == 0 ? "rank 0 did not answer \""
+                                                 : "rank " + std::to_string(frozen) + " did not come to \"";
+    for (std::size_t r = 0; r < 4; ++r) {
+      if (r == frozen) continue;
+      EXPECT_EQ(job.wait(r), 1);
+      EXPECT_NE(job.err(r).find(named), std::string::npos) << job.err(r);
+      EXPECT_NE(job.err(r).find(" within 2000 ms"), std::string::npos) << job.err(r);
+      EXPECT_EQ(job.err(r).find(": its process does not answer") == std::string::npos, tcp && frozen == 0)
+          << job.err(r);
+    }
+    job.signal(frozen, SIGCONT);
+    EXPECT_EQ(job.wait(frozen), 1);
   }
-  job.signal(3, SIGCONT);
-  EXPECT_EQ(job.wait(3), 1);
-  EXPECT_EQ(job.err(3), job.err(0));
 }
 
 TEST(Processes, AnotherCollectiveIsNamed) {
