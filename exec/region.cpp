@@ -5,19 +5,22 @@
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 
@@ -53,7 +56,6 @@ struct Region::RankRecord {
 
 struct Region::Header {
   std::atomic<std::uint64_t> magic{0};  // last of what its maker writes
-  pid_t maker = 0;
   AbortState abort;
   pthread_mutex_t lock;  // of whoever adds to what follows
   std::uint64_t used = 0;
@@ -111,8 +113,11 @@ class File {
   ~File() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  File& operator=(File&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
   int get() const { return descriptor_; }
 
  private:
@@ -136,65 +141,148 @@ Region::Region()
   header_->used = aligned(sizeof(Header));
 }
 
-// The first rank makes what the others find.
-Region::Header* Region::join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
-                             Clock::time_point until) {
-  if (self == ranks.front()) {
-    ::shm_unlink(name.c_str());  // of a job of this name that was killed while it began
-    const File file(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
-    if (file.get() < 0) fail("cannot create the shared memory " + name);
-    if (::ftruncate(file.get(), kRegionBytes) != 0) fail("cannot size the shared memory " + name);
-    auto* header = new (map_shared(file.get(), kRegionBytes)) Header;
-    make_mutex(header->lock);
-    header->maker = ::getpid();
-    header->ranks = static_cast<std::uint32_t>(ranks.size());
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      auto* record = new (header->records() + i) RankRecord;
-      make_mutex(record->alive);
-      record->rank = ranks[i];
+namespace {
+
+// Opens the named memory, which must be this user's alone. The descriptor is -1 when it is not there.
+File open_own(const std::string& name) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format(
+        "the shared memory {} is refused: {}; remove it, or start the job under another name", name, why));
+  };
+  File file(::shm_open(name.c_str(), O_RDWR, 0600));
+  if (file.get() < 0 && errno == EACCES) refuse("it belongs to another user");
+  struct stat about {};
+  if (file.get() < 0 || ::fstat(file.get(), &about) != 0) return File(-1);
+  if (about.st_uid != ::geteuid()) refuse(fmt::format("it belongs to user {}", about.st_uid));
+  if ((about.st_mode & 077) != 0)
+    refuse(fmt::format("other users may open it (mode {:04o})", about.st_mode & 07777));
+  return file;
+}
+
+// Every process of a job holds a shared lock on its memory as long as that has a name; the lock ends with the
+// process.
+bool is_left_behind(const File& file) {
+  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+bool has_name(const std::string& name, const File& file) {
+  const File named(::shm_open(name.c_str(), O_RDWR, 0600));
+  struct stat a {
+  }, b{};
+  return named.get() >= 0 && ::fstat(named.get(), &a) == 0 && ::fstat(file.get(), &b) == 0 &&
+         a.st_ino == b.st_ino;
+}
+
+// Memory of this user's launches that were killed while they began.
+void remove_left_behind() {
+  const std::string prefix = object_name("").substr(1);
+  std::error_code e;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", e)) {
+    const std::string name = "/" + entry.path().filename().string();
+    if (!name.starts_with("/" + prefix)) continue;
+    try {
+      const File file = open_own(name);
+      if (file.get() >= 0 && is_left_behind(file)) ::shm_unlink(name.c_str());
+    } catch (const Error&) {  // it is another user's
     }
-    header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
-    header->magic.store(kMagic, std::memory_order_release);
-    return header;
   }
+}
+
+}  // namespace
+
+// The memory, and its file as long as it has a name; no memory when it is not there yet.
+struct Region::Named {
+  Header* header = nullptr;
+  File file{-1};
+};
+
+// Makes what the other ranks find.
+Region::Named Region::make(const std::string& name, std::span<const std::int64_t> ranks) {
+  remove_left_behind();
+  if (open_own(name).get() >= 0) return {};  // of another launch of this name, which is alive
+  Named out{nullptr, File(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600))};
+  const int file = out.file.get();
+  if (file < 0) fail("cannot create the shared memory " + name);
+  if (::flock(file, LOCK_SH) != 0) fail("cannot lock the shared memory " + name);
+  // Before it was locked, another launch may have taken it for left behind.
+  if (!has_name(name, out.file)) return {};
+  if (::ftruncate(file, kRegionBytes) != 0) fail("cannot size the shared memory " + name);
+  out.header = new (map_shared(file, kRegionBytes)) Header;
+  make_mutex(out.header->lock);
+  out.header->ranks = static_cast<std::uint32_t>(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    auto* record = new (out.header->records() + i) RankRecord;
+    make_mutex(record->alive);
+    record->rank = ranks[i];
+  }
+  out.header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
+  out.header->magic.store(kMagic, std::memory_order_release);
+  return out;
+}
+
+Region::Named Region::find(const std::string& name) {
+  Named out{nullptr, open_own(name)};
+  const int file = out.file.get();
+  if (file < 0 || is_left_behind(out.file) || ::flock(file, LOCK_SH | LOCK_NB) != 0) return {};
+  if (::lseek(file, 0, SEEK_END) != static_cast<off_t>(kRegionBytes)) return {};
+  out.header = static_cast<Header*>(map_shared(file, kRegionBytes));
+  if (out.header->magic.load(std::memory_order_acquire) == kMagic &&
+      out.header->come.load() < out.header->ranks)
+    return out;
+  ::munmap(out.header, kRegionBytes);
+  return {};
+}
+
+// The first rank makes what the others find.
+Region::Named Region::join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
+                           Clock::time_point until) {
+  const bool first = self == ranks.front();
   for (; Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
-    const File file(::shm_open(name.c_str(), O_RDWR, 0600));
-    if (file.get() < 0 || ::lseek(file.get(), 0, SEEK_END) != static_cast<off_t>(kRegionBytes)) continue;
-    auto* header = static_cast<Header*>(map_shared(file.get(), kRegionBytes));
-    const bool ready = header->magic.load(std::memory_order_acquire) == kMagic;
-    // One that was left behind has all its ranks, or a maker that is gone.
-    if (ready && ::kill(header->maker, 0) == 0 && header->come.load() < header->ranks) return header;
-    ::munmap(header, kRegionBytes);
+    Named there = first ? make(name, ranks) : find(name);
+    if (there.header != nullptr) return there;
   }
+  if (first)
+    throw Error(fmt::format("the shared memory {} is in use: another launch of this job is beginning", name));
   throw Error(
       fmt::format("rank {} waited in vain for rank {} to begin the job on this host", self, ranks.front()));
 }
 
-Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
-               std::chrono::milliseconds deadline)
-    : processes_(true),
-      self_(self),
-      header_(join(object_name(job), ranks, self, Clock::now() + deadline)),
-      abort_(header_->abort) {
+Region::Region(Header* header, std::int64_t self)
+    : processes_(true), self_(self), header_(header), abort_(header->abort) {
   RankRecord* own = record(self);
   if (own == nullptr) throw Error(fmt::format("rank {} is not one of this host", self));
   if (pthread_mutex_lock(&own->alive) == EOWNERDEAD) pthread_mutex_consistent(&own->alive);
   own->pid = ::getpid();
   own->state.store(RankState::kHere);
+}
+
+Region::Region(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
+               std::chrono::milliseconds deadline)
+    : Region(job, self, deadline, join(object_name(job), ranks, self, Clock::now() + deadline)) {}
+
+Region::Region(const std::string& job, std::int64_t self, std::chrono::milliseconds deadline,
+               const Named& named)
+    : Region(named.header, self) {
+  const std::string name = object_name(job);
   const std::uint32_t all = header_->ranks;
-  if (header_->come.fetch_add(1) + 1 == all) ::shm_unlink(object_name(job).c_str());
+  if (header_->come.fetch_add(1) + 1 == all) ::shm_unlink(name.c_str());
   wake_all(header_->come);
   const auto until = Clock::now() + deadline;
   while (header_->come.load() < all) {
     sleep_on(header_->come, header_->come.load());
+    const auto end = [&](const std::string& why) {
+      ::shm_unlink(name.c_str());
+      throw Error(why);
+    };
+    if (const std::int64_t dead = dead_rank(); dead >= 0)
+      end(fmt::format("rank {} died before the job began: rank {} noticed", dead, self));
     if (Clock::now() < until) continue;
     std::string absent;
     for (std::uint32_t i = 0; i < all; ++i) {
       if (header_->records()[i].state.load() == RankState::kToCome)
         absent += fmt::format(" {}", header_->records()[i].rank);
     }
-    ::shm_unlink(object_name(job).c_str());
-    throw Error(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
+    end(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
   }
 }
 

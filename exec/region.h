@@ -2,9 +2,10 @@
 //
 // Memory in which the ranks of a host meet: groups with a slot for each member, channels between pairs, the
 // job's abort state, and, when ranks are processes, who is alive and where each rank's buffers are. Ranks
-// that are threads use ordinary memory of their process; processes map a POSIX shared-memory object, which is
-// unlinked as soon as all have come, so that nothing is left behind whatever happens later. Internal to
-// exec/.
+// that are threads use ordinary memory of their process; processes map a POSIX shared-memory object, which
+// loses its name as soon as all have come, so that nothing is left behind whatever happens later. Memory of a
+// launch that was killed before is removed by the next launch of the user; memory of other users is refused.
+// Internal to exec/.
 #pragma once
 
 #include <atomic>
@@ -117,8 +118,13 @@ class Region {
   T* at(std::uint64_t offset) {
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(header_) + offset);
   }
-  static Header* join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
-                      Clock::time_point until);
+  struct Named;
+  static Named make(const std::string& name, std::span<const std::int64_t> ranks);
+  static Named find(const std::string& name);
+  static Named join(const std::string& name, std::span<const std::int64_t> ranks, std::int64_t self,
+                    Clock::time_point until);
+  Region(Header* header, std::int64_t self);
+  Region(const std::string& job, std::int64_t self, std::chrono::milliseconds deadline, const Named& named);
   std::uint64_t take(std::size_t bytes);
   GroupRecord* find_group(std::span<const std::int64_t> members);
   ChannelRecord* find_channel(std::int64_t from, std::int64_t to, int number);

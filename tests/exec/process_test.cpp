@@ -41,8 +41,8 @@ std::string text_of(const fs::path& file) {
 class Launched {
  public:
   Launched(const fs::path& folder, std::vector<Arguments> by_rank) : folder_(folder) {
-    static int jobs = 0;
-    const std::string job = std::to_string(::getpid()) + "." + std::to_string(jobs++);
+    const std::string job = next_job();
+    ++jobs_;
     for (std::size_t r = 0; r < by_rank.size(); ++r) {
       const pid_t pid = ::fork();
       if (pid == 0) {
@@ -86,8 +86,11 @@ class Launched {
   std::string out(std::size_t rank) const { return text_of(file(rank, ".out")); }
   std::string err(std::size_t rank) const { return text_of(file(rank, ".err")); }
   std::size_t size() const { return pids_.size(); }
+  // What the launcher of the next job calls it.
+  static std::string next_job() { return std::to_string(::getpid()) + "." + std::to_string(jobs_) + "."; }
 
  private:
+  inline static int jobs_ = 0;
   fs::path file(std::size_t rank, const char* end) const {
     return folder_ / ("rank" + std::to_string(rank) + end);
   }
@@ -103,6 +106,25 @@ bool comes(const fs::path& file) {
   for (int i = 0; i < 30000 && !fs::exists(file); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return fs::exists(file);
+}
+
+// Names of shared memory of this test's jobs.
+std::vector<std::string> shared_memory() {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("orrery-" + std::to_string(::getuid())) &&
+        name.find("-" + std::to_string(::getpid()) + ".") != name.npos)
+      out.push_back(name);
+  }
+  return out;
+}
+
+// Whether there are so many of them within 30 s.
+bool comes_to(std::size_t names) {
+  for (int i = 0; i < 30000 && shared_memory().size() != names; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return shared_memory().size() == names;
 }
 
 // One process, whose ranks are threads.
@@ -390,10 +412,66 @@ TEST(Processes, ARankThatDoesNotComeIsNamed) {
     EXPECT_EQ(job.wait(r), 1);
     EXPECT_NE(job.err(r).find("waited 1000 ms for ranks 2 to begin"), std::string::npos) << job.err(r);
   }
-  for (const auto& entry : fs::directory_iterator("/dev/shm"))
-    EXPECT_EQ(entry.path().filename().string().find("orrery-" + std::to_string(::getuid())),
-              std::string::npos)
-        << entry.path();
+  EXPECT_EQ(shared_memory(), std::vector<std::string>());
+}
+
+// A launch that is killed while it begins leaves its memory, and the next launch of the user removes it; that
+// of a launch that is still beginning stays.
+TEST(Processes, MemoryOfAKilledLaunchIsRemovedByTheNext) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const Arguments begins = run(file, 5, {"--deadline", "60"});
+  const fs::path first = folder.path / "first", second = folder.path / "second",
+                 third = folder.path / "third";
+  for (const fs::path& f : {first, second, third}) fs::create_directory(f);
+  Launched killed(first, {begins, begins, {"--version"}, begins});
+  ASSERT_TRUE(comes_to(1));
+  const std::string left = shared_memory()[0];
+  Launched waits(second, {begins, {"--version"}, begins, begins});
+  ASSERT_TRUE(comes_to(2));
+  // All at once, or those that are left would tidy up.
+  for (const int number : {SIGSTOP, SIGKILL}) {
+    for (const std::size_t r : {0, 1, 3}) killed.signal(r, number);
+  }
+  for (const std::size_t r : {0, 1, 3}) EXPECT_EQ(killed.wait(r), -SIGKILL);
+  EXPECT_EQ(shared_memory().size(), 2U);
+  Launched next(third, std::vector(4, run(file, 5)));
+  for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(next.wait(r), 0) << next.err(r);
+  const auto there = shared_memory();
+  ASSERT_EQ(there.size(), 1U);
+  EXPECT_NE(there[0], left);
+  // A rank that dies before the others have come is named.
+  waits.signal(0, SIGKILL);
+  for (const std::size_t r : {2, 3}) {
+    EXPECT_EQ(waits.wait(r), 1);
+    EXPECT_NE(waits.err(r).find("rank 0 died before the job began"), std::string::npos) << waits.err(r);
+  }
+  EXPECT_EQ(shared_memory(), std::vector<std::string>());
+}
+
+TEST(Processes, MemoryThatOthersMayOpenIsRefused) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  for (const bool foreign : {false, true}) {
+    if (foreign && ::geteuid() != 0) continue;  // only root gives files away
+    const fs::path memory =
+        "/dev/shm/orrery-" + std::to_string(::getuid()) + "-" + host.data() + "-" + Launched::next_job();
+    const int made = ::open(memory.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+    ASSERT_GE(made, 0);
+    ASSERT_EQ(foreign ? ::fchown(made, 12345, 12345) : ::fchmod(made, 0666), 0);
+    ::close(made);
+    Launched job(folder.path, std::vector(4, run(file, 5, {"--deadline", "5"})));
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(job.wait(r), 1);
+      EXPECT_NE(job.err(r).find(foreign ? "is refused: it belongs to user 12345"
+                                        : "is refused: other users may open it (mode 0666)"),
+                std::string::npos)
+          << job.err(r);
+    }
+    EXPECT_TRUE(fs::remove(memory));
+  }
 }
 
 }  // namespace
