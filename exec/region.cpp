@@ -223,7 +223,12 @@ Region::Named Region::make(const std::string& name, std::span<const std::int64_t
 Region::Named Region::find(const std::string& name) {
   Named out{nullptr, open_own(name)};
   const int file = out.file.get();
-  if (file < 0 || is_left_behind(out.file) || ::flock(file, LOCK_SH | LOCK_NB) != 0) return {};
+  if (file < 0) return {};
+  if (is_left_behind(out.file)) {
+    ::shm_unlink(name.c_str());  // whoever else would do it, or make it anew, needs the lock that we hold
+    return {};
+  }
+  if (::flock(file, LOCK_SH | LOCK_NB) != 0) return {};
   if (::lseek(file, 0, SEEK_END) != static_cast<off_t>(kRegionBytes)) return {};
   out.header = static_cast<Header*>(map_shared(file, kRegionBytes));
   if (out.header->magic.load(std::memory_order_acquire) == kMagic &&

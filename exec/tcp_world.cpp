@@ -24,13 +24,16 @@ class TcpWorld final : public ProcessWorld, public Communicator {
  public:
   TcpWorld(const Launch& launch, const Rendezvous& rendezvous, const std::optional<Secret>& secret,
            std::chrono::milliseconds deadline)
-      : rank_(launch.rank), ranks_(launch.ranks), job_(launch.id), deadline_(deadline) {
+      : rank_(launch.rank), ranks_(launch.ranks), job_(launch.id), deadline_(deadline), given_(secret) {
     try {
-      if (rank_ == 0) begin_hub(launch, rendezvous, secret);
-      connect(rendezvous, secret);
+      file_ = rendezvous.file;
+      if (rank_ == 0) begin_hub(launch, rendezvous);
+      connect(rendezvous);
       reader_ = std::thread([this] { read(); });
-      if (hub_) hub_->wait_for_ranks();
-      remove_contact();
+      if (hub_) {
+        hub_->wait_for_ranks();
+        remove_contact();
+      }
       find_clock_offset();
     } catch (...) {
       leave();
@@ -137,8 +140,8 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     remove_contact();
   }
 
-  void begin_hub(const Launch& launch, const Rendezvous& at, const std::optional<Secret>& secret) {
-    Secret known = secret ? *secret : Secret::random();
+  void begin_hub(const Launch& launch, const Rendezvous& at) {
+    Secret known = given_ ? *given_ : Secret::random();
     try {
       hub_ = std::make_unique<TcpHub>(TcpHub::Job{job_, ranks_, known, deadline_},
                                       listening_addresses(at, launch.one_host()));
@@ -153,18 +156,23 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     contact_.emplace(Contact{launch.one_host() ? hub_->address().address().to_string() : host_name(),
                              std::to_string(hub_->address().port()), std::move(known)});
     write_contact(at.file, *contact_);
-    file_ = at.file;
   }
 
-  // Whoever reads it later would look for a job that has begun, or is over.
+  // Whoever reads the file later would look for a job that has begun, or is over. Rank 0 may have died, so
+  // all ranks look; the file of another launch stays.
   void remove_contact() {
-    std::error_code e;
-    if (!file_.empty()) std::filesystem::remove(file_, e);
+    if (file_.empty() || !contact_) return;
+    try {
+      const Contact there = read_contact(file_);
+      if (there.secret.text() == contact_->secret.text() && there.port == contact_->port)
+        std::filesystem::remove(file_);
+    } catch (const std::exception&) {  // it is gone already
+    }
     file_.clear();
   }
 
   // Where rank 0 is, as far as it is known by now; the first rank itself is here.
-  Endpoints addresses(const Rendezvous& at, const std::optional<Secret>& secret) {
+  Endpoints addresses(const Rendezvous& at) {
     if (hub_) {
       tcp::endpoint here = hub_->address();
       if (here.address().is_unspecified()) {
@@ -174,21 +182,20 @@ class TcpWorld final : public ProcessWorld, public Communicator {
       return {here};
     }
     if (at.file.empty()) {
-      contact_.emplace(Contact{at.host, at.port, secret.value()});
+      contact_.emplace(Contact{at.host, at.port, given_.value()});
     } else {
       contact_.emplace(read_contact(at.file));
-      if (secret) contact_->secret = *secret;
     }
     return resolve(contact_->host, contact_->port);
   }
 
   // Tries until the deadline: the first rank may come later, and a file may be an earlier job's.
-  void connect(const Rendezvous& at, const std::optional<Secret>& secret) {
+  void connect(const Rendezvous& at) {
     const auto until = Clock::now() + deadline_;
     std::string problem;
     for (std::chrono::milliseconds pause{10};; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
       try {
-        for (const tcp::endpoint& where : addresses(at, secret)) {
+        for (const tcp::endpoint& where : addresses(at)) {
           try {
             const auto end = std::min(until, Clock::now() + kGreetingDeadline);
             wire_.connect(where, end);
@@ -212,13 +219,16 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     }
   }
 
+  // The user's, or the one that rank 0 made.
+  const Secret& secret() const { return given_ ? *given_ : contact_->secret; }
+
   void greet(Clock::time_point until) {
     const Wire::Patience patience{kGreetingDeadline, until};
     const Hello hello{.rank = rank_, .ranks = ranks_, .nonce = random_nonce()};
     wire_.write({std::as_bytes(std::span(&hello, 1))}, patience);
     const auto challenge = wire_.read_value<Challenge>(patience);
     if (challenge.magic != kMagic) throw Error("a program that is not rank 0 of a job answers there");
-    const Digest proof = contact_->secret.sign(signed_text("rank", job_, hello, challenge));
+    const Digest proof = secret().sign(signed_text("rank", job_, hello, challenge));
     wire_.write({proof}, patience);
     const auto welcome = wire_.read_value<Welcome>(patience);
     if (welcome.magic != kMagic) throw Error("a program that is not rank 0 of a job answers there");
@@ -234,7 +244,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
       default:
         throw Error("rank 0 refuses this rank, as its secret or its job is another");
     }
-    if (!contact_->secret.verify(signed_text("hub", job_, hello, challenge), welcome.digest))
+    if (!secret().verify(signed_text("hub", job_, hello, challenge), welcome.digest))
       throw Error("the program that answers there does not know the job's secret");
   }
 
@@ -335,7 +345,8 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   AbortState abort_state_;
   Abort abort_{abort_state_};
   std::unique_ptr<TcpHub> hub_;  // on rank 0
-  std::string file_;             // that it wrote
+  std::optional<Secret> given_;
+  std::string file_;  // where ranks find rank 0, as long as it may be there
   std::optional<Contact> contact_;
   Wire wire_;
   std::mutex writing_;

@@ -2,154 +2,13 @@
 //
 // Ranks as processes of this host: they compute what threads compute, to the bit, and when one dies, hangs or
 // does something else, every other one says so and ends.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
+#include <array>
 #include <random>
-#include <thread>
 
-#include "core/json.h"
+#include "tests/exec/launched.h"
 
 namespace orrery {
 namespace {
-
-namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "orrery-processes-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
-
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// `orrery run` as a launcher starts it, once for each rank.
-class Launched {
- public:
-  Launched(const fs::path& folder, std::vector<Arguments> by_rank) : folder_(folder) {
-    const std::string job = next_job();
-    ++jobs_;
-    for (std::size_t r = 0; r < by_rank.size(); ++r) {
-      const pid_t pid = ::fork();
-      if (pid == 0) {
-        const std::string n = std::to_string(by_rank.size()), rank = std::to_string(r);
-        ::setenv("RANK", rank.c_str(), 1);
-        ::setenv("LOCAL_RANK", rank.c_str(), 1);
-        ::setenv("WORLD_SIZE", n.c_str(), 1);
-        ::setenv("LOCAL_WORLD_SIZE", n.c_str(), 1);
-        ::setenv("TORCHELASTIC_RUN_ID", job.c_str(), 1);
-        redirect(file(r, ".out"), STDOUT_FILENO);
-        redirect(file(r, ".err"), STDERR_FILENO);
-        std::vector<char*> argv;
-        static const std::string binary = ORRERY_BINARY;
-        argv.push_back(const_cast<char*>(binary.c_str()));
-        for (const std::string& a : by_rank[r]) argv.push_back(const_cast<char*>(a.c_str()));
-        argv.push_back(nullptr);
-        ::execv(binary.c_str(), argv.data());
-        ::_exit(126);
-      }
-      pids_.push_back(pid);
-    }
-  }
-  ~Launched() {
-    for (const pid_t p : pids_) {
-      if (p > 0) ::kill(p, SIGKILL), ::waitpid(p, nullptr, 0);
-    }
-  }
-  void signal(std::size_t rank, int number) const { ::kill(pids_[rank], number); }
-  // The exit code, or minus the signal; -1000 when it takes longer than 30 s.
-  int wait(std::size_t rank) {
-    for (int i = 0; i < 30000; ++i) {
-      int status = 0;
-      if (::waitpid(pids_[rank], &status, WNOHANG) == pids_[rank]) {
-        pids_[rank] = -1;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return -1000;
-  }
-  std::string out(std::size_t rank) const { return text_of(file(rank, ".out")); }
-  std::string err(std::size_t rank) const { return text_of(file(rank, ".err")); }
-  std::size_t size() const { return pids_.size(); }
-  // What the launcher of the next job calls it.
-  static std::string next_job() { return std::to_string(::getpid()) + "." + std::to_string(jobs_) + "."; }
-
- private:
-  inline static int jobs_ = 0;
-  fs::path file(std::size_t rank, const char* end) const {
-    return folder_ / ("rank" + std::to_string(rank) + end);
-  }
-  static void redirect(const fs::path& to, int descriptor) {
-    ::dup2(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), descriptor);
-  }
-  fs::path folder_;
-  std::vector<pid_t> pids_;
-};
-
-// Whether the file is there within 30 s.
-bool comes(const fs::path& file) {
-  for (int i = 0; i < 30000 && !fs::exists(file); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return fs::exists(file);
-}
-
-// Names of shared memory of this test's jobs.
-std::vector<std::string> shared_memory() {
-  std::vector<std::string> out;
-  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("orrery-" + std::to_string(::getuid())) &&
-        name.find("-" + std::to_string(::getpid()) + ".") != name.npos)
-      out.push_back(name);
-  }
-  return out;
-}
-
-// Whether there are so many of them within 30 s.
-bool comes_to(std::size_t names) {
-  for (int i = 0; i < 30000 && shared_memory().size() != names; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return shared_memory().size() == names;
-}
-
-// One process, whose ranks are threads.
-Json run_threads(const fs::path& folder, const Arguments& arguments) {
-  Launched one(folder, {arguments});
-  EXPECT_EQ(one.wait(0), 0) << one.err(0);
-  return Json::parse(one.out(0));
-}
-
-// The tiny scenario under another plan.
-fs::path scenario(const fs::path& folder, const char* name, const Json& plan,
-                  const Json& training = Json::object()) {
-  Json s = Json::parse(text_of(fs::path(ORRERY_ROOT) / "scenarios/tiny-cpu.json"));
-  s["plan"] = plan;
-  s["training"].update(training);
-  const fs::path file = folder / name;
-  std::ofstream(file) << s.dump();
-  return file;
-}
-
-Arguments run(const fs::path& scenario, int steps, const Arguments& more = {}) {
-  Arguments a{"run", scenario.string(), "--json", "--steps", std::to_string(steps)};
-  a.insert(a.end(), more.begin(), more.end());
-  return a;
-}
 
 TEST(Processes, ComputeWhatThreadsCompute) {
   struct Case {
@@ -203,8 +62,6 @@ TEST(Processes, ComputeWhatThreadsCompute) {
     for (std::size_t r = 1; r < ranks; ++r) EXPECT_EQ(processes.out(r), "");
   }
 }
-
-const Json kFour = {{"tp", 1}, {"pp", 2}, {"dp", 2}, {"zero", 1}, {"micro_batches", 8}};
 
 // Over TCP, which needs neither shared memory nor MPI: the same bits.
 TEST(Processes, MeetOverTcpByAnAddressInAFile) {

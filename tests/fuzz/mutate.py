@@ -123,6 +123,7 @@ class Cases:
         for file, content in {**f.beside, **({f.file: data} if f.file else {})}.items():
             (at / file).parent.mkdir(parents=True, exist_ok=True)
             (at / file).write_bytes(content)
+            (at / file).chmod(0o600)  # files with secrets are refused otherwise
         return at
 
     def run(self, at, f, arguments):

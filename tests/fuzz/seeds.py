@@ -221,7 +221,7 @@ def formats(orrery, root, folder):
     add("token file", "bytes", TOKENS, "tokens.bin",
         [["run", "scenario.json", "--steps", "1", "--data", "tokens.bin", "--deadline", "20"]],
         {"scenario.json": encoded(dict(scenario, model={"preset": "tiny-llama", "vocab": 50257}))})
-    add("rendezvous", "lines", b"localhost 1\n", "address",
+    add("rendezvous", "lines", b"localhost 1\n0123456789abcdef\n", "address",
         [["run", "scenario.json", "--steps", "1", "--rendezvous", "file:address", "--deadline", "1"]],
         {"scenario.json": tiny.read_bytes()},
         {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, weight=1, exit_code=1)
@@ -229,6 +229,21 @@ def formats(orrery, root, folder):
         {"plan.json": encoded(plain), "scenario.json": tiny.read_bytes(), "edges.txt": EDGES, "nccl.txt": NCCL_TESTS,
          "chrome.json": chrome.read_bytes()}, weight=10)
     return out
+
+
+def frame(kind, payload, description):
+    """A message of a rank to the hub (exec/tcp_frame.h)."""
+    return struct.pack("<IIQQII", 0x4f525932, kind, 7, payload, len(description), 0) + description
+
+
+def collective_frame(elements, kind, payload):
+    name = b"layer0/all-reduce"
+    return frame(0, payload, struct.pack("<Qqqq", 3, 0, 1, 2) + struct.pack("<QBBBQQQ", 5, kind, 0, 0, 0, elements, len(name)) + name)
+
+
+def message_frame(kind, payload):
+    name = b"pipeline/send"
+    return frame(kind, payload, struct.pack("<qiQQ", 2, 1, 8, len(name)) + name)
 
 
 def write_corpora(orrery, root, folder):
@@ -248,7 +263,8 @@ def write_corpora(orrery, root, folder):
                   *(b"\2" + p.read_bytes() for p in (root / "profiles").glob("*.json")),
                   *(b"\3" + p.read_bytes() for p in (root / "profiles/stacks").glob("*.json"))],
         "timeline": [seeds["Chrome timeline"], seeds["Kineto trace"], seeds["binary timeline"]],
-        "dataset": [b"\0" + seeds["training runs"], b"\0" + seeds["collectives"], b"\1" + GEMM, b"\1" + ATTENTION]}
+        "dataset": [b"\0" + seeds["training runs"], b"\0" + seeds["collectives"], b"\1" + GEMM, b"\1" + ATTENTION],
+        "frame": [collective_frame(2, 0, 8), collective_frame(1, 4, 0), message_frame(1, 8), message_frame(2, 0)]}
     for name, texts in corpora.items():
         (folder / name).mkdir(exist_ok=True)
         for i, text in enumerate(texts):
