@@ -406,11 +406,18 @@ std::byte* Region::map(std::int64_t rank, std::int32_t allocation) {
   for (const Mapping& m : mappings_) {
     if (m.rank == rank && m.allocation == allocation) return m.begin;
   }
-  const RankRecord& of = *record(rank);
+  RankRecord& of = *record(rank);
   const auto index = static_cast<std::size_t>(allocation);
   const std::string path = fmt::format("/proc/{}/fd/{}", of.pid, of.file[index]);
   const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0) fail(fmt::format("cannot reach the memory of rank {} ({})", rank, path));
+  if (file.get() < 0) {
+    const int error = errno;
+    abort_.check();
+    if (is_dead(of))
+      throw Error(fmt::format("rank {} died: rank {} noticed, reaching for its memory", rank, self_));
+    errno = error;
+    fail(fmt::format("cannot reach the memory of rank {} ({})", rank, path));
+  }
   auto* p = static_cast<std::byte*>(map_shared(file.get(), of.bytes[index]));
   mappings_.push_back({rank, allocation, p, of.bytes[index]});
   return p;

@@ -98,7 +98,9 @@ TcpHub::~TcpHub() {
 void TcpHub::wait_for_ranks() {
   std::unique_lock lock(mutex_);
   const auto all = [&] { return std::all_of(come_.begin(), come_.end(), [](bool c) { return c; }); };
-  if (changed_.wait_for(lock, job_.deadline, all)) return;
+  changed_.wait_for(lock, job_.deadline, [&] { return all() || !reason_.empty(); });
+  if (!reason_.empty()) throw Error(reason_);
+  if (all()) return;
   std::string missing;
   for (std::size_t r = 0; r < come_.size(); ++r) missing += come_[r] ? "" : fmt::format(" {}", r);
   const std::string reason =
@@ -174,6 +176,7 @@ void TcpHub::welcome(const PeerPtr& peer) {
   }
   changed_.notify_all();
   read_head(peer);
+  if (failed_) tell_failure(peer);
   if (!all) return;
   error_code ignored;
   acceptor_.close(ignored);
@@ -394,11 +397,20 @@ void TcpHub::drop(const PeerPtr& peer) {
 
 void TcpHub::fail(const std::string& reason) {
   if (std::exchange(failed_, true)) return;
-  Packer text;
-  text.raw(reason.data(), std::min(reason.size(), kMostOfReason));
-  for (const PeerPtr& peer : peers_) {
-    if (peer != nullptr) send(peer, FrameKind::kFailure, text.body);
+  {
+    const std::lock_guard lock(mutex_);
+    reason_ = reason.substr(0, kMostOfReason);
   }
+  changed_.notify_all();
+  for (const PeerPtr& peer : peers_) {
+    if (peer != nullptr) tell_failure(peer);
+  }
+}
+
+void TcpHub::tell_failure(const PeerPtr& peer) {
+  Packer text;
+  text.raw(reason_.data(), reason_.size());
+  send(peer, FrameKind::kFailure, std::move(text.body));
 }
 
 // Wakes the thread that closes the hub when no rank is left, except those that do not answer.

@@ -82,6 +82,7 @@ class TcpHub {
   void lost(const PeerPtr& peer, const std::string& why);
   void drop(const PeerPtr& peer);
   void fail(const std::string& reason);
+  void tell_failure(const PeerPtr& peer);
   std::set<std::int64_t> silent() const;
   void tell();
 
@@ -102,6 +103,7 @@ class TcpHub {
   std::condition_variable changed_;
   std::vector<bool> come_;  // by rank
   std::string strange_;     // about greetings with another secret
+  std::string reason_;      // why the job has failed; written once
   bool closing_ = false, all_left_ = false;
   asio::thread_pool computer_{1};
   std::thread loop_;

@@ -62,6 +62,17 @@ TEST(Launch, SlurmTellsTasksByNode) {
   EXPECT_THROW(read(v), InputError);
 }
 
+// What the launcher calls the job everywhere, without the host's name, of which TCP's greeting is made.
+TEST(Launch, AJobHasOneNameOnAllHosts) {
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}})->id, "");
+  const Variables torch{
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "a"}, {"MASTER_PORT", "5"}};
+  EXPECT_EQ(read(torch)->id, "a");
+  EXPECT_EQ(read({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "77"}})->id, "77");
+  EXPECT_EQ(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_ID", "1"}})->id,
+            "");  // the rank, with some launchers
+}
+
 // srun may start torchrun's agents: the workers are torchrun's.
 TEST(Launch, TheInnerLauncherCounts) {
   const auto l = read({{"RANK", "3"},

@@ -82,6 +82,47 @@ TEST(Processes, MeetOverTcpByAnAddressInAFile) {
   EXPECT_TRUE(fs::exists(folder.path / "t.json"));
 }
 
+TEST(Processes, RanksThatMeetAtAnAddressNeedOneSecret) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour), secret = folder.path / "secret";
+  std::ofstream(secret) << "0123456789abcdef\n";
+  const Arguments at{"--rendezvous", "tcp://127.0.0.1:1"};
+  struct Case {
+    Arguments more;
+    Launched::Variables environment;
+    const char* text;
+  };
+  const std::string path = secret.string();
+  for (const auto& [more, environment, text] :
+       {Case{{}, {}, "needs a secret that all ranks know"},
+        Case{{}, {{"ORRERY_JOB_SECRET", "short"}}, "has 5 characters (allowed: 16 to 4096"},
+        Case{{"--secret-file", path}, {}, "is refused: other users may open it (mode 0644, allowed: 0600)"},
+        Case{{"--secret-file", path + "s"}, {}, "No such file or directory"},
+        Case{{"--secret-file", path}, {{"ORRERY_JOB_SECRET", "0123456789abcdef"}}, "allowed: one of them"}}) {
+    fs::permissions(secret, fs::perms(0644));
+    Arguments all = at;
+    all.insert(all.end(), more.begin(), more.end());
+    Launched job(folder.path, std::vector(4, run(file, 5, all)), environment);
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(job.wait(r), 3);
+      EXPECT_NE(job.err(r).find(text), std::string::npos) << job.err(r);
+    }
+  }
+  // One rank has another secret: rank 0 says that somebody was refused, and that rank why.
+  fs::permissions(secret, fs::perms(0600));
+  const Arguments meet{"--rendezvous", "file:" + (folder.path / "address").string(), "--deadline", "2"};
+  Arguments other = meet;
+  other.insert(other.end(), {"--secret-file", path});
+  const Arguments same = run(file, 5, meet);
+  Launched job(folder.path, {same, same, run(file, 5, other), same});
+  for (std::size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(job.wait(r), 1);
+    const char* text = r == 2 ? "refuses this rank, as its secret or its job is another"
+                              : "ranks 2 did not come within 2000 ms; ";
+    EXPECT_NE(job.err(r).find(text), std::string::npos) << job.err(r);
+  }
+}
+
 TEST(Processes, ARankThatIsKilledIsNamedOverTcp) {
   const Folder folder;
   const fs::path file = scenario(folder.path, "plan.json", kFour);

@@ -300,6 +300,21 @@ TEST(TcpAttack, AFrozenRankIsNamed) {
             "rank 2 did not come to \"second\" (call 0) within 600 ms: its process does not answer");
 }
 
+// A rank that dies before the last has come ends the job at once, and the last hears why.
+TEST(TcpAttack, ARankThatDiesBeforeTheOthersHaveComeIsNamed) {
+  TcpHub hub(job(3), kLoopback);
+  const FakeRank zero(hub.address(), 0, 3, kSecret, "job 7");
+  std::make_unique<FakeRank>(hub.address(), 1, 3, kSecret, "job 7").reset();
+  try {
+    hub.wait_for_ranks();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "rank 1 is gone: its connection to rank 0 ended");
+  }
+  EXPECT_EQ(FakeRank(hub.address(), 2, 3, kSecret, "job 7").failure(),
+            "rank 1 is gone: its connection to rank 0 ended");
+}
+
 // --- where the hub listens, and who may read secrets ------------------------------------------------
 
 TEST(TcpAttack, OnlyTheNamedAddressListens) {

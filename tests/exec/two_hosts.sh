@@ -54,13 +54,28 @@ for scenario in "$scenarios"/*.json; do
   done
 done
 
+# The newest of this test's ranks: a seed tells them from those of others.
+newest_rank() { pgrep -n -f "steps 100000 --seed $$ "; }
 # The same with a rank killed: the hosts hear of it.
 set +e
-(sleep 3; pkill -9 -n -f "steps 100000 --deadline 20") &
-launch "$orrery" run "$scenario" --steps 100000 --deadline 20 >/dev/null 2>"$folder/killed.txt"
+(sleep 3; kill -KILL "$(newest_rank)") &
+launch "$orrery" run "$scenario" --steps 100000 --seed $$ --deadline 20 >/dev/null 2>"$folder/killed.txt"
 code=$?
 set -e
 cat "$folder/killed.txt"
 [ $code -ne 0 ] || { echo "FAILED: a killed rank went unnoticed"; exit 1; }
 grep -Eq "rank [0-9] died|MPI lost|ended from outside" "$folder/killed.txt" || { echo "FAILED: nobody said why"; exit 1; }
+
+# And with a rank frozen: who is heard before mpirun ends the job names it, and nobody else.
+set +e
+(sleep 3; frozen=$(newest_rank); tr '\0' '\n' <"/proc/$frozen/environ" |
+  sed -n 's/^OMPI_COMM_WORLD_RANK=//p' >"$folder/frozen.rank"; kill -STOP "$frozen"; sleep 9; kill -KILL "$frozen" 2>/dev/null) &
+launch "$orrery" run "$scenario" --steps 100000 --seed $$ --deadline 4 >/dev/null 2>"$folder/frozen.txt"
+set -e
+cat "$folder/frozen.txt"
+rank=$(cat "$folder/frozen.rank")
+grep -q "^orrery: rank $rank did not come to .* within 4000 ms" "$folder/frozen.txt" ||
+  { echo "FAILED: nobody named rank $rank, which was frozen"; exit 1; }
+! grep "^orrery: rank" "$folder/frozen.txt" | grep -v "^orrery: rank $rank did not come" ||
+  { echo "FAILED: another rank than $rank, which was frozen, was named"; exit 1; }
 echo "two hosts compute what threads compute"
