@@ -12,8 +12,8 @@ std::string ranks_text(const std::vector<std::int64_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, " "));
 }
 
-std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
-                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline) {
+Blame blame(const std::vector<Incomplete>& calls, std::size_t late, const std::set<std::int64_t>& silent,
+            std::chrono::milliseconds deadline) {
   const auto contains = [](const std::vector<std::int64_t>& v, std::int64_t r) {
     return std::find(v.begin(), v.end(), r) != v.end();
   };
@@ -44,15 +44,15 @@ std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
   for (const std::size_t c : reached) {
     const auto ranks = culprits(calls[c], [&](std::int64_t r) { return silent.count(r) > 0; });
     if (!ranks.empty())
-      return sentence(
-          calls[c], ranks,
-          ranks.size() == 1 ? ": its process does not answer" : ": their processes do not answer");
+      return {
+          sentence(calls[c], ranks,
+                   ranks.size() == 1 ? ": its process does not answer" : ": their processes do not answer")};
   }
   for (const std::size_t c : reached) {
     const auto ranks = culprits(calls[c], [&](std::int64_t r) { return !waits(r); });
-    if (!ranks.empty()) return sentence(calls[c], ranks, "");
+    if (!ranks.empty()) return {sentence(calls[c], ranks, "")};
   }
-  return sentence(calls[late], calls[late].missing, "");  // they wait for each other
+  return {sentence(calls[late], calls[late].missing, ""), false};
 }
 
 }  // namespace orrery::exec

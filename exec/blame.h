@@ -15,18 +15,23 @@ namespace orrery::exec {
 // A call to which some ranks have come and others have not.
 struct Incomplete {
   std::string name;
-  std::uint64_t number = 0;  // of the group's calls, or of the channel's messages
-  std::vector<std::int64_t> present, missing;
-  Clock::time_point since;  // the first rank came
+  std::uint64_t number = 0;                    // of the group's calls, or of the channel's messages
+  std::vector<std::int64_t> present, missing;  // none missing: those of other hosts
+  Clock::time_point since;                     // the first rank came
 };
 
 // "rank 3", "ranks 3 5".
 std::string ranks_text(const std::vector<std::int64_t>& ranks);
 
-// Which ranks keep the others waiting, as a sentence: `calls[late]` has waited for the whole deadline. A
+struct Blame {
+  std::string sentence;
+  bool sure = true;  // not: each rank that could be to blame waits for another
+};
+
+// Which ranks keep the others waiting: `calls[late]` has waited for the whole deadline. A
 // missing rank may itself wait for others: those are followed, through all calls, to the ranks whose
 // processes are `silent`; where all answer, to those that wait for nobody.
-std::string blame(const std::vector<Incomplete>& calls, std::size_t late,
-                  const std::set<std::int64_t>& silent, std::chrono::milliseconds deadline);
+Blame blame(const std::vector<Incomplete>& calls, std::size_t late, const std::set<std::int64_t>& silent,
+            std::chrono::milliseconds deadline);
 
 }  // namespace orrery::exec

@@ -328,6 +328,11 @@ template <class Of>
 void MpiWorld::wait(Requests& requests, Of of) {
   constexpr int kSpins = 200;
   const auto begin = Clock::now();
+  struct Elsewhere {
+    explicit Elsewhere(std::atomic<std::uint32_t>& waits) : count(waits) { count.fetch_add(1); }
+    ~Elsewhere() { count.fetch_sub(1); }
+    std::atomic<std::uint32_t>& count;
+  } elsewhere(local_->waits_elsewhere());
   const auto end = [&](const std::string& why) {
     const Incomplete call = of();
     throw Error(abort().raise(
@@ -350,7 +355,7 @@ void MpiWorld::wait(Requests& requests, Of of) {
       end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
     // Longer than within a host, where ranks see which of them has stopped: they have the first word.
     if (Clock::now() - begin > deadline_ + deadline_ / 4)
-      throw Error(abort().raise(local_->blame_for(of(), rank)));
+      throw Error(abort().raise(local_->blame_for(of(), rank).sentence));
   }
 }
 

@@ -49,6 +49,7 @@ struct Region::RankRecord {
   std::int64_t rank = -1;
   std::atomic<RankState> state{RankState::kToCome};
   pid_t pid = 0;
+  std::atomic<std::uint32_t> elsewhere{0};  // waits for ranks of other hosts
   std::atomic<std::uint32_t> allocations{0};
   std::array<int, kAllocations> file{};
   std::array<std::uint64_t, kAllocations> bytes{};
@@ -272,22 +273,27 @@ Region::Region(const std::string& job, std::int64_t self, std::chrono::milliseco
   const std::uint32_t all = header_->ranks;
   if (header_->come.fetch_add(1) + 1 == all) ::shm_unlink(name.c_str());
   wake_all(header_->come);
-  const auto until = Clock::now() + deadline;
+  const auto leave = [&](const std::string& why) {
+    ::shm_unlink(name.c_str());
+    throw Error(why);
+  };
+  auto until = Clock::now() + deadline;
+  std::int64_t dead = -1;
   while (header_->come.load() < all) {
     sleep_on(header_->come, header_->come.load());
-    const auto end = [&](const std::string& why) {
-      ::shm_unlink(name.c_str());
-      throw Error(why);
-    };
-    if (const std::int64_t dead = dead_rank(); dead >= 0)
-      end(fmt::format("rank {} died before the job began: rank {} noticed", dead, self));
+    if (dead < 0 && (dead = dead_rank()) >= 0) {
+      // Those that are to come shall find the job, and see this too.
+      const std::chrono::milliseconds moment = std::min(deadline, std::chrono::milliseconds(5000)) / 2;
+      until = std::min(until, Clock::now() + moment);
+    }
     if (Clock::now() < until) continue;
+    if (dead >= 0) leave(fmt::format("rank {} died before the job began: rank {} noticed", dead, self));
     std::string absent;
     for (std::uint32_t i = 0; i < all; ++i) {
       if (header_->records()[i].state.load() == RankState::kToCome)
         absent += fmt::format(" {}", header_->records()[i].rank);
     }
-    end(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
+    leave(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
   }
 }
 
@@ -472,6 +478,10 @@ std::vector<Incomplete> Region::incomplete() {
     }
     if (!call.missing.empty()) out.push_back(std::move(call));
   }
+  for (std::uint32_t i = 0; processes_ && i < header_->ranks; ++i) {
+    const RankRecord& r = header_->records()[i];
+    if (r.elsewhere.load() > 0) out.push_back({"", 0, {r.rank}, {}, {}});
+  }
   for (std::uint64_t o = header_->channels.load(); o != 0; o = at<ChannelRecord>(o)->next) {
     const ChannelRecord& c = *at<ChannelRecord>(o);
     const std::uint32_t turn = c.turn.load();
@@ -480,6 +490,10 @@ std::vector<Incomplete> Region::incomplete() {
     if (receiving && !sending) out.push_back({name(c.wanted), turn / 2, {c.to}, {c.from}, {}});
   }
   return out;
+}
+
+std::atomic<std::uint32_t>& Region::waits_elsewhere() {
+  return record(self_)->elsewhere;
 }
 
 std::set<std::int64_t> Region::stopped() {

@@ -100,6 +100,8 @@ class Region {
   // For blame: the calls to which some ranks have come, and ranks whose processes are stopped (SIGSTOP, a
   // debugger). What happens meanwhile may or may not be seen.
   std::vector<Incomplete> incomplete();
+  // How often this process waits, at the moment, for ranks of other hosts.
+  std::atomic<std::uint32_t>& waits_elsewhere();
   std::set<std::int64_t> stopped();
   // After a failure: the ranks that are alive and call this too, in order. Throws Error when one that is
   // alive does not within the deadline, and at once when it is stopped.

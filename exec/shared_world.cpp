@@ -222,7 +222,11 @@ class SharedCommunicator final : public Communicator {
         end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank_));
       if (termination_requested.load())
         end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
-      if (Clock::now() > until) throw Error(world_.abort().raise(world_.blame_for(of(), rank_)));
+      if (Clock::now() < until) continue;
+      // Where all wait for each other, the cause may be on another host, whose ranks then say so.
+      const Blame why = world_.blame_for(of(), rank_);
+      if (why.sure || Clock::now() > until + world_.deadline_ / 2)
+        throw Error(world_.abort().raise(why.sentence));
     }
   }
 
@@ -254,10 +258,12 @@ SharedWorld::SharedWorld(const std::string& job, std::span<const std::int64_t> r
   catch_termination();
 }
 
-std::string SharedWorld::blame_for(Incomplete late, std::int64_t waiting) {
+Blame SharedWorld::blame_for(Incomplete late, std::int64_t waiting) {
   std::vector<Incomplete> calls = region_.incomplete();
   calls.insert(calls.begin(), std::move(late));
-  return fmt::format("{}: rank {} waited", blame(calls, 0, region_.stopped(), deadline_), waiting);
+  Blame out = blame(calls, 0, region_.stopped(), deadline_);
+  out.sentence += fmt::format(": rank {} waited", waiting);
+  return out;
 }
 
 std::unique_ptr<Communicator> SharedWorld::communicator(std::int64_t rank) {

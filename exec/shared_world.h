@@ -28,8 +28,9 @@ class SharedWorld {
   std::unique_ptr<Communicator> communicator(std::int64_t rank);
   Abort& abort() { return region_.abort(); }
   std::int64_t dead_rank() { return region_.dead_rank(); }  // or -1
-  // Why `waiting`, a rank, waited for the whole deadline in a call that is late (blame.h).
-  std::string blame_for(Incomplete late, std::int64_t waiting);
+  std::atomic<std::uint32_t>& waits_elsewhere() { return region_.waits_elsewhere(); }
+  // Why `waiting`, a rank, waited for the whole deadline in a call that is late.
+  Blame blame_for(Incomplete late, std::int64_t waiting);
   // After a failure, the processes that go on (region.h); none where ranks are threads.
   std::vector<std::int64_t> survivors() { return region_.survivors(deadline_); }
 

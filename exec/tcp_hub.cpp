@@ -365,7 +365,7 @@ void TcpHub::look_at_calls(Clock::time_point now) {
     }
   }
   if (now - oldest->since > job_.deadline)
-    fail(blame(calls, static_cast<std::size_t>(oldest - calls.begin()), silent(), job_.deadline));
+    fail(blame(calls, static_cast<std::size_t>(oldest - calls.begin()), silent(), job_.deadline).sentence);
 }
 
 // Ranks of which nothing came since they were last asked whether they are alive.

@@ -395,15 +395,21 @@ TEST(TcpAttack, TheRankAtTheEndOfAChainIsBlamed) {
   };
   // 0 waits for 1, 1 for 2, 2 for 3.
   const std::vector<Incomplete> chain{call("a", {0}, {1}), call("c", {2}, {3}), call("b", {1}, {2})};
-  EXPECT_EQ(blame(chain, 0, {}, 10ms), "rank 3 did not come to \"c\" (call 4) within 10 ms");
+  EXPECT_EQ(blame(chain, 0, {}, 10ms).sentence, "rank 3 did not come to \"c\" (call 4) within 10 ms");
   // A silent process is to blame even where it has come to another call.
-  EXPECT_EQ(blame(chain, 0, {2}, 10ms),
+  EXPECT_EQ(blame(chain, 0, {2}, 10ms).sentence,
             "rank 2 did not come to \"b\" (call 4) within 10 ms: its process does not answer");
   // One that nobody here waits for is not.
-  EXPECT_EQ(blame(chain, 0, {7}, 10ms), "rank 3 did not come to \"c\" (call 4) within 10 ms");
+  EXPECT_EQ(blame(chain, 0, {7}, 10ms).sentence, "rank 3 did not come to \"c\" (call 4) within 10 ms");
+  EXPECT_TRUE(blame(chain, 0, {}, 10ms).sure);
+  // 3 waits for a rank of another host, which may be to blame.
+  std::vector<Incomplete> beyond = chain;
+  beyond.push_back(call("", {3}, {}));
+  EXPECT_FALSE(blame(beyond, 0, {}, 10ms).sure);
+  EXPECT_TRUE(blame(beyond, 0, {3}, 10ms).sure);
   const std::vector<Incomplete> circle{call("a", {0, 2}, {1, 3}), call("b", {1, 3}, {0, 2})};
-  EXPECT_EQ(blame(circle, 0, {}, 10ms), "ranks 1 3 did not come to \"a\" (call 4) within 10 ms");
-  EXPECT_EQ(blame(circle, 0, {1, 3}, 10ms),
+  EXPECT_EQ(blame(circle, 0, {}, 10ms).sentence, "ranks 1 3 did not come to \"a\" (call 4) within 10 ms");
+  EXPECT_EQ(blame(circle, 0, {1, 3}, 10ms).sentence,
             "ranks 1 3 did not come to \"a\" (call 4) within 10 ms: their processes do not answer");
 }
 
