@@ -91,7 +91,7 @@ TEST(Strangers, DoNotEndAJobOrChangeOrBloatIt) {
       EXPECT_EQ(r->result["steps"][s]["loss"], threads["steps"][s]["loss"]) << s;
   }
   EXPECT_GT(loud.heard, strangers() / 4);  // the attack was one
-  EXPECT_LT(loud.grown_kb, 16 * 1024);
+  EXPECT_LT(loud.grown_kb, exec::kMostGrowth);
   const auto [sum, median] = seconds(loud.result);
   const auto [quiet_sum, quiet_median] = seconds(quiet.result);
   fmt::print(

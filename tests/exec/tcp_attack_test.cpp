@@ -139,7 +139,7 @@ TEST(TcpAttack, StrangersDoNotDisturbAJob) {
     silent.push_back(std::make_unique<Wire>());  // these stay until they are dropped
     silent.back()->connect(hub, Clock::now() + 5s);
   }
-  EXPECT_LT(resident_kb("self") - before, 16 * 1024);
+  EXPECT_LT(resident_kb("self") - before, kMostGrowth);
   start(2);
   ranks.clear();
   EXPECT_FALSE(disturb(hub, 0));  // nobody listens any more
@@ -254,7 +254,7 @@ TEST(TcpAttack, MemoryGrowsWithWhatComes) {
   const std::int64_t before = resident_kb("self");
   one.send({.kind = FrameKind::kCollective, .payload = std::uint64_t{48} << 30}, describe(part), some);
   std::this_thread::sleep_for(100ms);
-  EXPECT_LT(resident_kb("self") - before, 16 * 1024);
+  EXPECT_LT(resident_kb("self") - before, kMostGrowth);
   one.wire.shut();
   EXPECT_EQ(zero.failure(), "rank 1 is gone: its connection to rank 0 ended");
 }

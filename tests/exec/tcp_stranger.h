@@ -47,6 +47,13 @@ class FakeRank {
   Welcome welcome;
 };
 
+// By how much strangers may make a process grow, in KiB; sanitizers have memory of their own beside it.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::int64_t kMostGrowth = 512 * 1024;
+#else
+inline constexpr std::int64_t kMostGrowth = 16 * 1024;
+#endif
+
 // Kilobytes of memory that a process of this host has at the moment.
 inline std::int64_t resident_kb(const std::string& process) {
   std::ifstream in("/proc/" + process + "/status");
