@@ -145,22 +145,33 @@ TEST(TcpAttack, StrangersDoNotDisturbAJob) {
   EXPECT_FALSE(disturb(hub, 0));  // nobody listens any more
 }
 
-// The strangers that are kept are the newest 64; a stranger that goes on too slowly is dropped.
-TEST(TcpAttack, StrangersAreFewAndShort) {
-  TcpHub hub(job(2, 600ms), kLoopback);
+// The strangers that are kept are the newest 64: the older ones are dropped long before their deadline.
+TEST(TcpAttack, StrangersAreFew) {
+  TcpHub hub(job(2), kLoopback);
+  const auto begin = Clock::now();
   std::vector<std::unique_ptr<Wire>> all;
   for (std::size_t i = 0; i < 2 * kMostStrangers; ++i)
     all.emplace_back(std::make_unique<Wire>())->connect(hub.address(), Clock::now() + 5s);
   for (std::size_t i = 0; i < kMostStrangers; ++i) EXPECT_FALSE(all[i]->wait()) << i;
-  std::byte one{0x32};
-  Wire& slow = *all.back();
+  EXPECT_LT(Clock::now() - begin, kGreetingDeadline);
+  const Hello hello{.rank = 1, .ranks = 2};
+  all.back()->write({std::as_bytes(std::span(&hello, 1))}, kPatience);
+  EXPECT_TRUE(all.back()->wait());  // it is challenged
+}
+
+// A stranger that goes on too slowly is dropped, and so is one that says nothing.
+TEST(TcpAttack, StrangersAreShort) {
+  TcpHub hub(job(2, 600ms), kLoopback);
+  Wire slow, silent;
+  for (Wire* wire : {&slow, &silent}) wire->connect(hub.address(), Clock::now() + 5s);
+  const std::byte one{0x32};
   EXPECT_THROW(
       for (int i = 0; i < 50; ++i) {
         slow.write({std::span(&one, 1)}, kPatience);
         std::this_thread::sleep_for(100ms);
       },
       Error);
-  for (const auto& wire : all) EXPECT_FALSE(wire->wait());
+  EXPECT_FALSE(silent.wait());
 }
 
 // --- ranks that break the rules --------------------------------------------------------------------
