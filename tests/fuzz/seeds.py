@@ -165,7 +165,7 @@ def formats(orrery, root, folder):
                                                 "group_routers": 4, "oversubscription": 2})
 
     rows = read_json(root / "tests/data/training_runs.json")
-    rows = [r for r in rows if r["outcome"] == "ok" and not r["consistency_issues"]][::40][:3]
+    rows = [r for r in rows if r["outcome"] == "ok" and not r.get("consistency_issues")][::40][:3]
     out = []
 
     def add(*arguments, **options):
