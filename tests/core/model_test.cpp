@@ -75,6 +75,32 @@ TEST(HuggingFace, ReadsBothGenerationsOfNames) {
   EXPECT_EQ(v5, gpt2);
 }
 
+// Biases and norms that a type has without saying so; the sizes here are those of the presets.
+TEST(HuggingFace, EachTypeIsItsPreset) {
+  const auto read = [](const char* type, const char* preset) {
+    const Model m = preset_model(preset);
+    const Json config = {{"model_type", type},
+                         {"num_hidden_layers", m.layers},
+                         {"hidden_size", m.hidden},
+                         {"num_attention_heads", m.heads},
+                         {"num_key_value_heads", m.kv_heads},
+                         {"head_dim", m.head_dim > 0 ? Json(m.head_dim) : Json()},
+                         {"intermediate_size", m.ffn_hidden},
+                         {"vocab_size", m.vocab},
+                         {"max_position_embeddings", m.max_positions},
+                         {"tie_word_embeddings", m.tied_embeddings}};
+    Model out = import_hugging_face(config, Cursor{"config.json", ""});
+    out.name = m.name;
+    return out;
+  };
+  for (const auto& [type, preset] : {std::pair{"llama", "llama-2-7b"},
+                                     {"mistral", "mistral-7b"},
+                                     {"qwen2", "qwen2-7b"},
+                                     {"qwen2", "qwen2.5-1.5b"},
+                                     {"qwen3", "qwen3-8b"}})
+    EXPECT_EQ(read(type, preset), preset_model(preset)) << preset;
+}
+
 // What a config says has the ranges of our own fields, under the names that it uses.
 TEST(HuggingFace, SizesOutOfRangeAreRefusedByTheirOwnNames) {
   const auto error_with = [](const char* name, const char* value) {

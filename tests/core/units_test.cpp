@@ -19,6 +19,65 @@ TEST(Units, GigabytesAreDecimalAndGibibytesBinary) {
   EXPECT_EQ(parse_dollars("$32.77")->value, 32'770'000);
 }
 
+// Bits are eighths of bytes, and a step of a unit is 1000, or 1024 with an i.
+TEST(Units, EachUnitIsItsMultiple) {
+  const std::pair<const char*, std::int64_t> times[] = {{"1 ps", 1},
+                                                        {"1 ns", 1'000},
+                                                        {"1 us", 1'000'000},
+                                                        {"1 ms", 1'000'000'000},
+                                                        {"1 s", kPicosecondsPerSecond},
+                                                        {"1 min", 60 * kPicosecondsPerSecond},
+                                                        {"1 h", 3600 * kPicosecondsPerSecond}};
+  for (const auto& [text, value] : times) EXPECT_EQ(parse_time(text)->value, value) << text;
+  const std::pair<const char*, std::int64_t> bytes[] = {{"1 B", 1},
+                                                        {"1 kB", 1'000},
+                                                        {"1 MB", 1'000'000},
+                                                        {"1 GB", 1'000'000'000},
+                                                        {"1 TB", 1'000'000'000'000},
+                                                        {"1 KiB", 1LL << 10},
+                                                        {"1 MiB", 1LL << 20},
+                                                        {"1 GiB", 1LL << 30},
+                                                        {"1 TiB", 1LL << 40}};
+  for (const auto& [text, value] : bytes) EXPECT_EQ(parse_bytes(text)->value, value) << text;
+  const std::pair<const char*, std::int64_t> bandwidths[] = {{"1 B/s", 1},
+                                                             {"1 kB/s", 1'000},
+                                                             {"1 MB/s", 1'000'000},
+                                                             {"1 GB/s", 1'000'000'000},
+                                                             {"1 TB/s", 1'000'000'000'000},
+                                                             {"1 MiB/s", 1LL << 20},
+                                                             {"1 GiB/s", 1LL << 30},
+                                                             {"1 Mb/s", 125'000},
+                                                             {"1 Gb/s", 125'000'000},
+                                                             {"1 Tb/s", 125'000'000'000}};
+  for (const auto& [text, value] : bandwidths) EXPECT_EQ(parse_bandwidth(text)->value, value) << text;
+  const std::pair<const char*, double> rates[] = {
+      {"1 FLOP/s", 1}, {"1 GFLOP/s", 1e9}, {"1 TFLOP/s", 1e12}, {"1 PFLOP/s", 1e15}};
+  for (const auto& [text, value] : rates) EXPECT_EQ(parse_flop_rate(text)->value, value) << text;
+}
+
+// What people read: the largest unit of which there is one; of hours and days, two.
+TEST(Units, AreShownInTheLargestUnitThatFits) {
+  const auto time = [](double s) { return format(from_seconds(s)); };
+  EXPECT_EQ(time(0), "0 s");
+  EXPECT_EQ(time(250e-9), "250 ns");
+  EXPECT_EQ(time(1.5e-6), "1.5 us");
+  EXPECT_EQ(time(2.5e-3), "2.5 ms");
+  EXPECT_EQ(time(89.349), "89.35 s");
+  EXPECT_EQ(time(7199), "7199 s");
+  EXPECT_EQ(time(9000), "2.5 h");
+  EXPECT_EQ(time(86400), "24 h");
+  EXPECT_EQ(time(3 * 86400), "3 days");
+  EXPECT_EQ(format(Bytes{1023}), "1023 B");
+  EXPECT_EQ(format(Bytes{1536}), "1.5 KiB");
+  EXPECT_EQ(format(Bytes{5LL << 19}), "2.5 MiB");
+  EXPECT_EQ(format(Bytes{5LL << 29}), "2.50 GiB");
+  EXPECT_EQ(format(Bandwidth{12'500'000'000}), "12.5 GB/s");
+  EXPECT_EQ(format(FlopRate{312e12}), "312 TFLOP/s");
+  EXPECT_EQ(format(from_dollars(32.774)), "$32.77");
+  EXPECT_EQ(format(from_dollars(999.5)), "$999.50");
+  EXPECT_EQ(format(from_dollars(1551.2)), "$1551");
+}
+
 TEST(Units, ABareNumberOrAnotherDimensionIsRefused) {
   for (const char* text :
        {"80", "", "GiB", "80 GiB/s", "80 Gib", "1e999 GiB", "nan GiB", "9e30 TB", "80 GiB extra"}) {

@@ -101,6 +101,21 @@ TEST(Check, AReadBeforeTheWriteIsNamed) {
   EXPECT_NE(first(p).find("reads layer0/attn/qkv/out"), std::string::npos) << first(p);
 }
 
+TEST(Check, AWriteToWhatIsNotAllocatedIsNamed) {
+  Program p = compiled(pipelined());
+  Segment& s = p.classes[0].segments[0];
+  // What only writes: a product whose result nobody reads or frees.
+  const auto writer =
+      std::find_if(s.ops.begin(), s.ops.end(), [](const Op& op) { return op.name == "layer0/attn/qkv"; });
+  ASSERT_NE(writer, s.ops.end());
+  const std::int32_t buffer = writer->writes.at(0).buffer;
+  std::erase_if(s.memory, [&](const MemoryEvent& e) { return e.buffer == buffer; });
+  for (Op& op : s.ops) std::erase_if(op.reads, [&](const Ref& r) { return r.buffer == buffer; });
+  EXPECT_NE(first(p).find("layer0/attn/qkv"), std::string::npos) << first(p);
+  EXPECT_NE(first(p).find("writes layer0/attn/qkv/out which is not allocated"), std::string::npos)
+      << first(p);
+}
+
 TEST(Check, ADeadlockNamesTheWaitingOps) {
   Program p = compiled(pipelined());
   // The last stage asks for the backward's gradient order reversed: it runs its second micro-batch first

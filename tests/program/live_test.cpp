@@ -62,5 +62,21 @@ TEST(LiveBytes, HighestPointIsThePeakThatWasFoundSegmentBySegment) {
   }
 }
 
+// An op that is issued later may start earlier, on another stream: points still stand in the order of time.
+TEST(LiveBytes, TimeDoesNotGoBackWhereStreamsOverlap) {
+  const Program p = program_of({.tp = 2, .pp = 2, .micro_batches = 4});
+  const RankClass& rank = p.classes[0];
+  const OpNumbers number(rank);
+  std::vector<Time> starts(number.size());
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    starts[i] = Time{static_cast<std::int64_t>(i) * 10 - (i % 7 == 6 ? 500 : 0) + 1000};
+  const auto points = live_bytes(rank, 0, starts);
+  ASSERT_GT(points.size(), 20U);
+  for (std::size_t i = 1; i < points.size(); ++i) EXPECT_GE(points[i].at, points[i - 1].at) << i;
+  std::int64_t most = 0;
+  for (const MemoryPoint& m : points) most = std::max(most, m.total());
+  EXPECT_EQ(most, rank.logical_peak.value);
+}
+
 }  // namespace
 }  // namespace orrery::program

@@ -9,6 +9,7 @@
 #include "sim/analysis/critical_path.h"
 #include "sim/analysis/statistics.h"
 #include "sim/analysis/twins.h"
+#include "sim/calibration/compare.h"
 
 namespace orrery::sim {
 namespace {
@@ -128,6 +129,27 @@ TEST(Statistics, OfOneRankByHand) {
   }
 }
 
+// An op's time is that of its work: 4 of the 9 us for which the collective stood there.
+TEST(Compare, OpsTakeWhatTheyWork) {
+  const Timeline predicted =
+      timeline({slice(0, 0, 0, 0, 6), slice(0, 0, 6, 6, 12, 1), slice(0, 1, 12, 12, 15, 2)});
+  const Timeline measured = timeline({slice(0, 0, 0, 0, 7), slice(0, 0, 7, 7, 15, 1),
+                                      slice(0, 1, 8, 13, 17, 2), slice(0, 1, 17, 17, 18, 2, 1)});
+  const Comparison c = compare(predicted, measured);
+  EXPECT_EQ(c.matched, 3);
+  EXPECT_EQ(c.only_measured, 1);  // another micro-batch
+  EXPECT_EQ(c.only_predicted, 0);
+  EXPECT_NEAR(c.predicted_step_s, 15e-6, 1e-15);
+  EXPECT_NEAR(c.measured_step_s, 18e-6, 1e-15);
+  ASSERT_EQ(c.ops.size(), 2U);  // the two layers' "a" are one
+  EXPECT_EQ(c.ops[0].name, "a");
+  EXPECT_EQ(c.ops[0].count, 2);
+  EXPECT_NEAR(c.ops[0].predicted_s, 12e-6, 1e-15);
+  EXPECT_NEAR(c.ops[0].measured_s, 15e-6, 1e-15);
+  EXPECT_NEAR(c.ops[1].predicted_s, 3e-6, 1e-15);
+  EXPECT_NEAR(c.ops[1].measured_s, 4e-6, 1e-15);
+}
+
 // A profiler's trace: matrix products from 10 to 30 and from 40 to 50, an all-reduce from 25 to 105.
 TEST(Statistics, OfAProfilersTraceTellHiddenFromExposedCommunication) {
   const char* const text = R"({"traceEvents": [
@@ -171,6 +193,7 @@ TEST(CriticalPath, LeadsThroughWhoCameLast) {
     sum += l.to - l.from + l.gap;
   }
   EXPECT_EQ(stops, (std::vector<std::pair<std::int32_t, std::int64_t>>{{1, 0}, {0, 9}, {0, 12}}));
+  for (const Link& l : path) EXPECT_EQ(l.gap, Time{0});
   EXPECT_EQ(sum, Time{15 * kMicro});
 }
 

@@ -221,6 +221,16 @@ TEST(NcclTests, TextAndJsonBecomeCurves) {
   EXPECT_EQ(j.times[0].value, 7'500'000);
 }
 
+TEST(NcclTests, OfTwoRunsOfASizeTheFasterCounts) {
+  const std::string slow = "1024 256 float sum -1 9.5 0.1 0.1 0\n",
+                    fast = "1024 256 float sum -1 7.5 0.1 0.1 0\n";
+  for (const std::string& text : {slow + fast, fast + slow}) {
+    const CollectiveCurve c = read_nccl_tests(text, "f", CollectiveKind::kAllReduce, 8);
+    ASSERT_EQ(c.times.size(), 1u);
+    EXPECT_EQ(c.times[0].value, 7'500'000);
+  }
+}
+
 TEST(NcclTests, WhatIsMissingIsAskedForAndWhatIsWrongIsNamed) {
   const auto why = [](const std::string& text, std::optional<CollectiveKind> kind, std::int64_t ranks) {
     try {

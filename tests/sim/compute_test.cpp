@@ -73,6 +73,23 @@ TEST(Gemm, AnEpilogueCostsWhatItReadsOrWrites) {
   EXPECT_NEAR(seconds(compute_time(d, Math::kBf16, 2, op)) - plain, more / d.sustained, 1e-3 * more);
 }
 
+// Bound by memory: a batch of one head and one query block of 128, whose 2 bytes an element cross at 0.8 of
+// 1 TB/s. Forward reads queries, keys and values and writes the result; backward moves each twice. A head of
+// 4 has so few FLOPs that they do not count.
+TEST(Attention, ThatIsShortIsBoundByMemoryForwardAndTwiceThatBackward) {
+  Device d = ideal();
+  d.attention = {
+      .efficiency = 1, .backward = 1, .sequence_overhead = 0, .wave_smoothing = 0, .small_head = 1};
+  d.half = FlopRate{1e18};
+  const AttentionWork forward{8, 128, 4, 2, 4, false};
+  const double bytes = 2.0 * 8 * 128 * 4 * (2 * 4 + 2 * 2);
+  const double latency = seconds(d.attention.latency);
+  EXPECT_NEAR(attention_seconds(d, Math::kBf16, forward) - latency, bytes / 0.8e12, 1e-15);
+  AttentionWork backward = forward;
+  backward.backward = true;
+  EXPECT_NEAR(attention_seconds(d, Math::kBf16, backward) - latency, 2 * bytes / 0.8e12, 1e-15);
+}
+
 // H100: 8192^3 at 0.8593 of 1,979 TFLOP/s, and before it four kernels of 2.84 us that move 2 * 8192^2 * 5
 // bytes at 0.85 of 3.35 TB/s, 236 us. Other ops of the step compute in bf16.
 TEST(Gemm, InEightBitsIsTwiceAsFastAfterItsRounding) {

@@ -51,6 +51,32 @@ TEST(Validation, IntervalsHoldTheShareTheyClaim) {
   EXPECT_LT(inside, n);
 }
 
+// Ten rows of 100 s, predicted as 100 over 1.0, 1.1, .. 1.9: published over predicted is that. The tenth
+// percentile has one below it, the ninetieth is the largest.
+TEST(Summary, OfTenRowsByHand) {
+  std::vector<ValidationRow> rows;
+  double size = 0, error = 0;
+  for (int i = 0; i < 10; ++i) {
+    const double ratio = 1 + 0.1 * ((i * 7) % 10);
+    rows.push_back({"r", "a", "time", 100 / ratio, 100, {}, i < 4 ? 0 : 1 << 26});
+    size += 1 - 1 / ratio;
+    error += 1 / ratio - 1;
+  }
+  rows.push_back({"r", "b", "time", 500, 100, {"something"}, 0});
+  rows.push_back({"r", "a", "memory", 500, 100, {}, 0});
+  const ErrorSummary s = summarise(rows, {"time", "a"});
+  EXPECT_EQ(s.n, 10);
+  EXPECT_NEAR(s.mape, size / 10, 1e-12);
+  EXPECT_NEAR(s.bias, error / 10, 1e-12);
+  EXPECT_NEAR(s.median, 1 - 1 / 1.5, 1e-12);
+  EXPECT_NEAR(s.low, 1.1, 1e-12);
+  EXPECT_NEAR(s.high, 1.9, 1e-12);
+  EXPECT_EQ(summarise(rows, {"time"}).n, 11);
+  EXPECT_EQ(summarise(rows, {"time", {}, true}).n, 10);
+  EXPECT_EQ(summarise(rows, {"time", {}, false, 1 << 20}).n, 6);
+  EXPECT_EQ(summarise(rows, {"nothing"}).n, 0);
+}
+
 // --- published collectives ------------------------------------------------------------------------
 
 Json row(const char* system, int gpus, std::int64_t bytes, double time_us, int nodes = 1) {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How full links are: the average of a step is what its moments add up to, and what its users have together.
+#include "sim/link_use.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/evaluate.h"
+
+namespace orrery::sim {
+namespace {
+
+struct Step {
+  explicit Step(const Plan& plan) {
+    const DataFolders data;
+    problem.cluster = load_cluster("p4d", {}, {}, data);
+    problem.cluster.nodes = 2;
+    problem.device = load_device("a100-40gb", {}, data);
+    problem.stack = load_stack("megatron-core", {}, data);
+    problem.scenario.model = preset_model("llama-2-7b");
+    problem.scenario.model.layers = 4;
+    problem.scenario.training = {.global_batch = plan.global_batch(), .sequence = 1024};
+    topology.emplace(problem.cluster);
+    evaluation = planner::evaluate(problem, *topology, plan, {.record = true});
+    links = plan_links(*topology, plan);
+    cost.emplace(problem.device, problem.stack, problem.cluster, links, problem.scenario.training);
+    use.emplace(*topology, evaluation.program, *cost, evaluation.simulation.step);
+    lanes.emplace(std::move(evaluation.simulation.timeline));
+  }
+  Problem problem;
+  std::optional<Topology> topology;
+  planner::Evaluation evaluation;
+  PlanLinks links;
+  std::optional<CostModel> cost;
+  std::optional<LinkUse> use;
+  std::optional<Lanes> lanes;
+};
+
+// Tensor ranks in the node; replicas and stages over the NICs, which both use at once in the second plan.
+const Plan kPlans[] = {
+    {.tp = 2, .dp = 8, .zero = 1, .micro_batches = 2},
+    {.tp = 4, .pp = 2, .dp = 2, .zero = 1, .micro_batches = 8, .rank_order = RankOrder::kTpPpDp},
+    {.dp = 16, .zero = 3, .micro_batches = 1}};
+
+TEST(LinkUse, UsersMakeTheAverageOfALink) {
+  for (const Plan& plan : kPlans) {
+    const Step s(plan);
+    const Network& n = s.topology->network();
+    double most = 0;
+    for (LinkId l = 0; l < n.links(); ++l) {
+      double sum = 0;
+      for (const LinkUser& u : s.use->users(l)) sum += u.share;
+      EXPECT_NEAR(sum, s.use->average()[l], 1e-9) << n.link_name(l) << " under " << short_name(plan);
+      most = std::max(most, sum);
+    }
+    EXPECT_GT(most, 0.05) << short_name(plan);
+    EXPECT_LE(most, 1 + 1e-9) << short_name(plan);
+  }
+}
+
+// The bytes that cross a link are the same however fast they do: sampled over the step, its use has the
+// average.
+TEST(LinkUse, MomentsAddUpToTheAverage) {
+  for (const Plan& plan : kPlans) {
+    const Step s(plan);
+    const Network& n = s.topology->network();
+    constexpr std::int64_t kSamples = 4000;
+    std::vector<double> sums(n.links());
+    const std::int64_t step = s.evaluation.simulation.step.value;
+    for (std::int64_t i = 0; i < kSamples; ++i) {
+      const auto now = s.use->at(*s.lanes, Time{step / kSamples * i + step / (2 * kSamples)});
+      for (std::size_t l = 0; l < now.size(); ++l) sums[l] += now[l] / kSamples;
+    }
+    for (LinkId l = 0; l < n.links(); ++l)
+      EXPECT_NEAR(sums[l], s.use->average()[l], 0.01 + 0.02 * s.use->average()[l])
+          << n.link_name(l) << " under " << short_name(plan);
+  }
+}
+
+}  // namespace
+}  // namespace orrery::sim
