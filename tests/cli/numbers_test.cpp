@@ -50,8 +50,9 @@ std::string line_with(const std::string& text, const std::string& part) {
   return {};
 }
 
-// Steps take seconds: no more in all than passed while they ran, the last no less than its timeline, and with
-// them tokens per second. What the metrics file says at the end is what the JSON says of the last step.
+// Steps take seconds: no more in all than passed while they ran, the last no less than what a rank did in it,
+// and with them tokens per second. What the metrics file says at the end is what the JSON says of the last
+// step.
 TEST(RunNumbers, SecondsRatesAndMetricsAgree) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("t.json"), metrics = folder.file("metrics.prom");
@@ -68,7 +69,14 @@ TEST(RunNumbers, SecondsRatesAndMetricsAgree) {
   const Json& last = j["steps"].back();
   const double first_s = j["steps"][0]["seconds"], last_s = last["seconds"];
   EXPECT_LT(all, passed);
-  EXPECT_GE(last_s, seconds(load_timeline(trace).length()));
+  // Of each rank: one may begin, and the other end, later.
+  std::map<std::int32_t, std::pair<Time, Time>> spans;
+  for (const Slice& s : load_timeline(trace).slices) {
+    const auto [span, added] = spans.try_emplace(s.rank, s.start, s.end);
+    span->second = {std::min(span->second.first, s.start), std::max(span->second.second, s.end)};
+  }
+  EXPECT_EQ(spans.size(), 2U);
+  for (const auto& [rank, span] : spans) EXPECT_GE(last_s, seconds(span.second - span.first)) << rank;
   // The first step pays for warming up.
   EXPECT_NEAR(j["tokens_per_s"].get<double>() * (all - first_s), 3 * kTokens, 1e-6 * kTokens);
 
@@ -160,6 +168,46 @@ TEST(TopologyNumbers, PricesAndPorts) {
       << text.out;
 }
 
+// Eight nodes with a NIC of 12.5 GB/s each; two to a leaf; two sites of two leaves and a spine. Halves are
+// the sites, and the link between them has 25 GB/s. Ports of 12.5 GB/s: 8 at leaves down; leaf to spine 25
+// GB/s, two ports at each end of 4 links; 2 at each spine to its site, and a site is no switch: 8 + 16 + 4.
+TEST(TopologyNumbers, HalvesAndPortsOfTwoSites) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("sites.json");
+  std::ofstream(file) << R"({"schema": "orrery.cluster/1", "name": "sites", "device": "a100-80gb", "nodes": 8,
+      "devices_per_node": 2, "intra_bandwidth": "100 GB/s", "nics": 1, "nic_bandwidth": "100 Gb/s",
+      "nic_efficiency": 1, "fabric": {"kind": "fat-tree", "leaf_nodes": 2, "sites": 2,
+      "site_bandwidth": "200 Gb/s", "site_latency": "1 ms", "port_cost": "$500"}})";
+  const Json j = parse_json(orrery("topology show --json " + file).out, "out");
+  EXPECT_EQ(j["bisection_bytes_per_s"], 25'000'000'000);
+  EXPECT_EQ(j["switch_ports"], 28);
+  EXPECT_EQ(j["switch_ports_dollars"], 28 * 500);
+  // device, port, leaf, spine, site, site, spine, leaf, port, device
+  EXPECT_EQ(j["diameter"], 9);
+  // Two p4d over one leaf: four NICs of 10.625 GB/s each way.
+  const Json two = parse_json(orrery("topology show --json --nodes 2 p4d").out, "out");
+  EXPECT_EQ(two["bisection_bytes_per_s"], 4 * 10'625'000'000);
+}
+
+// Routers of two nodes take in 25 GB/s; twice that joins the two of a group, and as much as a group's routers
+// take in, 50 GB/s, joins both groups, over two links.
+TEST(TopologyNumbers, LinksOfADragonfly) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("dragonfly.json");
+  std::ofstream(file) << R"({"schema": "orrery.cluster/1", "name": "d", "device": "a100-80gb", "nodes": 8,
+      "devices_per_node": 2, "intra_bandwidth": "100 GB/s", "nics": 1, "nic_bandwidth": "100 Gb/s",
+      "nic_efficiency": 1, "fabric": {"kind": "dragonfly", "routing": "minimal", "router_nodes": 2,
+      "group_routers": 2}})";
+  const Json j = parse_json(orrery("topology show --json " + file).out, "out");
+  std::map<std::int64_t, int> links;
+  for (const Json& l : j["graph"]["links"]) {
+    if (l["from"].get<std::string>().starts_with("router") &&
+        l["to"].get<std::string>().starts_with("router"))
+      ++links[l["bytes_per_s"].get<std::int64_t>()];
+  }
+  EXPECT_EQ(links, (std::map<std::int64_t, int>{{50'000'000'000, 2}, {25'000'000'000, 2}}));
+}
+
 // 64 MiB over 8 devices of one node: bus bandwidth is 7/4 of the tensor over the time, in GB/s.
 TEST(CollectiveNumbers, BusBandwidthIsOfTheTime) {
   const Json j = parse_json(
@@ -174,6 +222,60 @@ TEST(CollectiveNumbers, BusBandwidthIsOfTheTime) {
   }
   EXPECT_EQ(j["network"]["rounds"], 14);  // a ring: seven to reduce, seven to gather
   EXPECT_EQ(j["network"]["flows"], 14 * 8);
+}
+
+// Seconds that transfers lost to each other are the same in both forms, and of a step.
+TEST(SimulateNumbers, WhatTransfersLostIsInSeconds) {
+  const std::string command = "simulate " + scenario("llama3-70b-p4d");
+  const Json j = parse_json(orrery(command + " --json").out, "out");
+  const Output text = orrery(command);
+  ASSERT_FALSE(j["shared_links"].empty());
+  const Json& link = j["shared_links"][0];
+  const std::string line = line_with(text.out, "shared: " + link["link"].get<std::string>());
+  std::smatch m;
+  static const std::regex lost(R"(lost ([\d.]+) (s|ms|us|ns) to each other)");
+  ASSERT_TRUE(std::regex_search(line, m, lost)) << line;
+  const double unit = m[2] == "s" ? 1 : m[2] == "ms" ? 1e-3 : m[2] == "us" ? 1e-6 : 1e-9;
+  EXPECT_NEAR(std::stod(m[1]) * unit, link["lost_s"].get<double>(), 1e-3 * link["lost_s"].get<double>());
+}
+
+// Errors are fractions, of rows and of their sums.
+TEST(ValidateNumbers, ErrorsAreFractions) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("rows.json");
+  std::ofstream(file) << R"([{"id": "r", "system": "HGX H100 8 GPU", "collective": "all_reduce", "gpus": 8,
+      "nodes": 1, "message_bytes": 536870912, "time_us": 4000, "basis": "measured", "algo": "nccl-auto"}])";
+  const Json j = parse_json(orrery("validate --json " + file).out, "out");
+  const Json& row = j["rows"][0];
+  EXPECT_NEAR(row["published"].get<double>(), 4e-3, 1e-12);
+  EXPECT_NEAR(row["error"].get<double>(), row["predicted"].get<double>() / 4e-3 - 1, 1e-9);
+  EXPECT_NEAR(j["summary"]["time"]["mape"].get<double>(), std::abs(row["error"].get<double>()), 1e-12);
+  EXPECT_NEAR(j["summary"]["time"]["bias"].get<double>(), row["error"].get<double>(), 1e-12);
+  EXPECT_GT(std::abs(row["error"].get<double>()), 0.1);
+  const std::string all = line_with(orrery("validate " + file).out, "  all   ");
+  EXPECT_NEAR(numbers(all).at(1), std::abs(100 * row["error"].get<double>()), 0.05);
+}
+
+// Zero-1 over four of eight replicas are two instances of the optimizer; 12 ranks fill two nodes of eight.
+TEST(ExportNumbers, InstancesAndNodes) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("s.json");
+  std::ofstream(file) << R"({"model": "llama-2-7b", "cluster": {"topology": "dgx-a100", "nodes": 2},
+      "training": {"global_batch": 24, "sequence": 2048},
+      "plan": {"tp": 1, "pp": 1, "dp": 12, "zero": 1, "shard_group": 3, "micro_batches": 2}})";
+  const std::string megatron = orrery("export --to megatron " + file).out;
+  EXPECT_NE(megatron.find("--num-distributed-optimizer-instances 4"), std::string::npos) << megatron;
+  EXPECT_NE(megatron.find("--seq-length 2048"), std::string::npos) << megatron;
+  EXPECT_NE(megatron.find("--max-position-embeddings 4096"), std::string::npos) << megatron;
+  const std::string slurm = orrery("export --to slurm " + file).out;
+  EXPECT_NE(slurm.find("#SBATCH --nodes=2\n"), std::string::npos) << slurm;
+  EXPECT_NE(slurm.find("#SBATCH --gpus-per-node=8\n"), std::string::npos) << slurm;
+  EXPECT_NE(slurm.find("one node holds ranks 0 to 7"), std::string::npos) << slurm;
+  const std::string text = orrery("export --to deepspeed " + file).out;
+  const Json j = parse_json(text.substr(text.find('{')), "deepspeed");
+  EXPECT_EQ(j["train_batch_size"], 24);
+  EXPECT_EQ(j["train_micro_batch_size_per_gpu"], 1);
+  EXPECT_EQ(j["gradient_accumulation_steps"], 2);
 }
 
 }  // namespace

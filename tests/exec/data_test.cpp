@@ -135,6 +135,21 @@ TEST(Data, AnEpochHoldsEverySequenceOnce) {
   EXPECT_EQ(seen, expected);
 }
 
+TEST(Data, EveryEpochHasAnOrderOfItsOwn) {
+  const auto data = built_in_data(3, 1 << 20);
+  const auto hundred = part_of(*data, 0, 100);
+  Loader loader(*hundred, 1, {100, 1, 0, 1, 1});
+  const std::vector<std::int32_t> first = loader.step(0).tokens;
+  std::vector<std::int32_t> second = loader.step(1).tokens;
+  int same = 0;
+  for (std::size_t i = 0; i < 100; ++i) same += first[i] == second[i];
+  EXPECT_LT(same, 20);
+  std::vector<std::int32_t> sorted = first;
+  std::sort(sorted.begin(), sorted.end());
+  std::sort(second.begin(), second.end());
+  EXPECT_EQ(second, sorted);
+}
+
 TEST_F(Files, AnErrorWhilePreparingReachesTheStep) {
   const auto data = open_data(write("late.bin", token_file({20240520, 1, 5}, {1, 2, 3, 60000, 5})), 1);
   Loader loader(*data, 1, {4, 1, 0, 1, 1});

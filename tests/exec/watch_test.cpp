@@ -82,6 +82,13 @@ TEST(Watch, SeesASlowStart) {
   expect_one(alerts([](int step, std::int64_t, Watch::Seen&, double& s) { s = step < 2 ? 5 : 1; }),
              "slow start: the first 2 steps took 5.0 times");
   EXPECT_TRUE(alerts([](int step, std::int64_t, Watch::Seen&, double& s) { s = step == 3 ? 5 : 1; }).empty());
+  // Up to twice the median is no slow start.
+  EXPECT_TRUE(
+      alerts([](int step, std::int64_t, Watch::Seen&, double& s) { s = step == 0 ? 1.9 : 1; }).empty());
+  expect_one(alerts([](int step, std::int64_t, Watch::Seen&, double& s) {
+               s = step == 0 ? 5 : step == 1 ? 1.5 : 1;
+             }),
+             "slow start: the first step took 5.0 times");
 }
 
 TEST(Watch, CountsSequences) {

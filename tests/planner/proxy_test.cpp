@@ -65,6 +65,11 @@ TEST(Proxy, Runs) {
       exec::run(program::compile(small.model, *small.plan, small.training, Stack{}), {.steps = 2});
   EXPECT_EQ(result.steps.size(), 2U);
   EXPECT_EQ(result.arena_bytes.size(), 8U);
+  // Two micro-batches for each of its two stages.
+  p.micro_batches = 16;
+  EXPECT_EQ(proxy(s, p).plan->micro_batches, 4);
+  p.micro_batches = 3;
+  EXPECT_EQ(proxy(s, p).plan->micro_batches, 3);
   Plan one{.micro_batch = 2, .micro_batches = 2};
   EXPECT_EQ(proxy(s, one).plan->micro_batches, 2);
   EXPECT_EQ(proxy(s, one).plan->ranks(), 1);

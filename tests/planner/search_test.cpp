@@ -169,6 +169,102 @@ TEST(Plan, LearningRatesAreAdvisedForAdamAlone) {
   EXPECT_FALSE(learning_rate_advice(p).has_value());
 }
 
+// The rate grows with the root of the batch, to four times the model's at most: 976 sequences are four of
+// 244.
+TEST(Plan, TheAdvisedRateGrowsWithTheRootOfTheBatch) {
+  Problem p = small_problem();
+  p.scenario.model = preset_model("gpt2-124m");
+  const auto rate = [&](std::int64_t batch) {
+    p.scenario.training = {.global_batch = batch, .sequence = 2048};
+    return learning_rate_advice(p)->learning_rate;
+  };
+  EXPECT_NEAR(rate(976), 2 * rate(244), 1e-9);
+  EXPECT_NEAR(rate(61), rate(244) / 2, 1e-9);
+  EXPECT_NEAR(rate(1'000'000), rate(2'000'000), 1e-12);
+  EXPECT_NEAR(rate(1'000'000), 4 * 6e-4, 24e-6);
+  // GPT-3 175B: 0.6e-4 at 3.2M tokens in its table.
+  p.scenario.model = preset_model("gpt3-175b");
+  EXPECT_NEAR(rate(1562), 0.6e-4, 0.06e-4);
+}
+
+// Twice the memory admits what needs up to twice the capacity, and the fastest of that is the answer.
+TEST(Plan, TwiceTheMemoryAdmitsUpToTwiceTheCapacity) {
+  Problem p = small_problem();
+  p.scenario.model = preset_model("llama-2-13b");
+  p.scenario.training.global_batch = 16;
+  p.scenario.search.tp = {4, 8};
+  p.scenario.search.zero = {1};
+  p.device.memory = Bytes{p.device.memory.value / 4};
+  const Answer a = plan(p, {.top = 1, .threads = 1});
+  ASSERT_FALSE(a.plans.empty());
+  const auto twice = std::find_if(a.sensitivity.begin(), a.sensitivity.end(),
+                                  [](const Sensitivity& s) { return s.change == "2x device memory"; });
+  ASSERT_NE(twice, a.sensitivity.end());
+  const sim::Topology topology(p.cluster);
+  sim::Estimator estimator(p, topology);
+  const auto of_capacity = [&](const Plan& plan) {
+    const Predicted x = evaluate(p, topology, plan).predicted;
+    return static_cast<double>(x.peak_memory_bytes) / static_cast<double>(a.search.capacity.value);
+  };
+  EXPECT_GT(of_capacity(twice->plan), 1);
+  EXPECT_LE(of_capacity(twice->plan), 2);
+  EXPECT_NEAR(twice->step_time_s, seconds(estimator.estimate(twice->plan).step), 1e-12);
+  EXPECT_NEAR(twice->speedup, seconds(a.search.best.front().estimate.step) / twice->step_time_s, 1e-12);
+  // Of twice the device, no plan of the search is faster.
+  Problem larger = p;
+  larger.device.memory = p.device.memory * 2;
+  const Answer b = plan(larger, {.top = 1, .threads = 1});
+  EXPECT_NEAR(seconds(b.search.best.front().estimate.step), twice->step_time_s, 0.02 * twice->step_time_s);
+}
+
+// A deadline is in days of 86,400 s: the run ends before it, at the size that costs least.
+TEST(Plan, ADeadlineLeavesOutWhatIsLater) {
+  Problem p = small_problem();
+  p.scenario.search.tp = {1};
+  p.scenario.search.micro_batch = {1};
+  p.scenario.search.zero = {1};
+  p.scenario.training.global_batch = 32;
+  p.scenario.training.tokens = 1e9;
+  p.cluster.node_hour = from_dollars(10);
+  p.scenario.goal = Goal::kCost;
+  const Answer cheapest = plan(p, {.top = 1, .threads = 1});
+  ASSERT_EQ(cheapest.nodes, 1);
+  const double alone = cheapest.plans[0].predicted.days * 86400;
+  p.scenario.goal = Goal::kCostByDeadline;
+  p.scenario.deadline = from_seconds(alone * 1.01);
+  EXPECT_EQ(plan(p, {.top = 1, .threads = 1}).nodes, 1);
+  p.scenario.deadline = from_seconds(alone * 0.99);
+  const Answer sooner = plan(p, {.top = 1, .threads = 1});
+  EXPECT_EQ(sooner.nodes, 2);
+  EXPECT_LT(sooner.plans[0].predicted.days * 86400, alone * 0.99);
+  p.scenario.deadline = from_seconds(alone * 0.1);
+  EXPECT_TRUE(plan(p, {.top = 1, .threads = 1}).plans.empty());
+}
+
+// Llama-2-70B has 80 layers: four stages of 20 on nodes of 8 with TP8, as its heads divide.
+TEST(Heuristics, AreWhatTheirRulesSay) {
+  Problem p = small_problem();
+  p.cluster.nodes = 8;
+  p.scenario.training.global_batch = 512;
+  p.scenario.model = preset_model("llama-2-70b");
+  const auto rules = heuristics(p);
+  ASSERT_EQ(rules.size(), 3U);
+  const Plan &tree = rules[0].plan, &fixed = rules[1].plan, &fsdp = rules[2].plan;
+  EXPECT_EQ(fixed.tp, 8);
+  EXPECT_EQ(fixed.pp, 4);
+  EXPECT_EQ(fixed.dp, 2);
+  EXPECT_EQ(fixed.zero, 1);
+  EXPECT_EQ(fixed.micro_batches, 256);
+  EXPECT_EQ(fsdp.tp * fsdp.pp, 1);
+  EXPECT_EQ(fsdp.dp, 64);
+  EXPECT_EQ(fsdp.zero, 3);
+  // 69e9 parameters of 16 bytes over 8 GPUs are 138 GB; over 16, 69 GB are more than 0.8 of 80 GiB, 68.7 GB;
+  // so four stages, 80 having no divisor 3.
+  EXPECT_EQ(tree.tp, 8);
+  EXPECT_EQ(tree.pp, 4);
+  EXPECT_EQ(tree.dp, 2);
+}
+
 TEST(Plan, TheSmallestClusterIsTheFirstThatFits) {
   Problem p = small_problem();
   p.scenario.model = preset_model("llama-2-70b");
