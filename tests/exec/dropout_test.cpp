@@ -129,5 +129,34 @@ TEST(DropoutRuns, ValidationDropsNothing) {
   EXPECT_NE(with.steps[0].loss, without.steps[0].loss);
 }
 
+// Every sequence is the same, so the mean over any number of batches is the loss of one, which is that of the
+// training batch before the step.
+class Same final : public exec::Dataset {
+ public:
+  std::int64_t sequences() const override { return 1000; }
+  std::int64_t vocabulary() const override { return 64; }
+  void read(std::int64_t, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      tokens[j] = static_cast<std::int32_t>(7 * j % 64);
+      targets[j] = static_cast<std::int32_t>(7 * (j + 1) % 64);
+    }
+  }
+};
+
+TEST(Validation, LossIsTheMeanOverTokensOfAllItsBatches) {
+  const Same data;
+  exec::RunOptions o = small_run(1);
+  o.learning_rate = 0;
+  o.data = o.validation = &data;
+  o.validate_every = 1;
+  for (const std::int64_t batches : {1, 3}) {
+    o.validation_batches = batches;
+    for (const Plan& p : {plan(1, 1, 1, 0), plan(2, 1, 2, 1), plan(1, 2, 1, 0)}) {
+      const auto step = train(tiny("tiny-gpt"), p, training(0), stack(false), o).steps.at(0);
+      EXPECT_NEAR(step.validation_loss, step.loss, 1e-6 * step.loss) << short_name(p) << ", " << batches;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orrery

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "sim/cost.h"
 #include "sim/engine/events.h"
 
 namespace orrery::sim {
@@ -143,6 +144,28 @@ TEST(Engine, TheHostLimitsShortOps) {
   o.host_op = Time{0};
   o.host_segment = Time{1000};  // a graph is launched once
   EXPECT_EQ(simulate(p, times({10, 10, 10}), o).step.value, 1030);
+}
+
+// A stack that takes three times as long as plain C++ to issue an op: for each op, or where it launches
+// graphs for each graph.
+TEST(EngineOptions, TheHostsTimeIsTheDevicesTimesTheStacks) {
+  Device d;
+  d.host_op = Time{5'000'000};
+  d.overlap_compute = 1.25;
+  d.overlap_communication = 2;
+  Stack s;
+  s.host_cost_factor = 3;
+  s.launch = Launch::kEager;
+  const EngineOptions eager = engine_options(d, s, false);
+  EXPECT_EQ(eager.host_op, Time{15'000'000});
+  EXPECT_EQ(eager.host_segment, Time{0});
+  EXPECT_EQ(eager.compute_slowdown, 1.25);
+  EXPECT_EQ(eager.communication_slowdown, 2);
+  s.launch = Launch::kGraph;
+  const EngineOptions graph = engine_options(d, s, true);
+  EXPECT_EQ(graph.host_op, Time{0});
+  EXPECT_EQ(graph.host_segment, Time{15'000'000});
+  EXPECT_TRUE(graph.record);
 }
 
 TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
