@@ -93,6 +93,14 @@ TEST(RunNumbers, SecondsRatesAndMetricsAgree) {
   EXPECT_FLOAT_EQ(static_cast<float>(m.at("learning_rate")), 0.002F);  // 4 of 8 steps of warm-up
   EXPECT_GE(m.at("waiting_ratio"), 0);
   EXPECT_LE(m.at("waiting_ratio"), 1);
+  // Kernels read fp32 where it lies: no scratch memory; what is live at the peak fits in the arena.
+  for (const auto& [rank, memory] : j["memory"].items()) {
+    EXPECT_EQ(memory["scratch"], 0) << rank;
+    std::int64_t live = 0;
+    for (const auto& [name, bytes] : memory.items()) live += name == "arena" ? 0 : bytes.get<std::int64_t>();
+    EXPECT_LE(live, memory["arena"].get<std::int64_t>()) << rank;
+    EXPECT_GT(2 * live, memory["arena"].get<std::int64_t>()) << rank;
+  }
   EXPECT_EQ(m.at("peak_bytes"),
             std::max(j["memory"]["0"]["arena"].get<double>(), j["memory"]["1"]["arena"].get<double>()));
 }

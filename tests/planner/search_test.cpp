@@ -206,6 +206,7 @@ TEST(Plan, TwiceTheMemoryAdmitsUpToTwiceTheCapacity) {
     const Predicted x = evaluate(p, topology, plan).predicted;
     return static_cast<double>(x.peak_memory_bytes) / static_cast<double>(a.search.capacity.value);
   };
+  for (const Candidate& c : a.search.too_big) EXPECT_LE(c.device, a.search.capacity * 2);
   EXPECT_GT(of_capacity(twice->plan), 1);
   EXPECT_LE(of_capacity(twice->plan), 2);
   EXPECT_NEAR(twice->step_time_s, seconds(estimator.estimate(twice->plan).step), 1e-12);
