@@ -6,6 +6,7 @@
 #include <QDialog>
 #include <QDropEvent>
 #include <QFileInfo>
+#include <QLabel>
 #include <QMimeData>
 #include <QSettings>
 #include <QSignalSpy>
@@ -14,6 +15,7 @@
 #include <QWheelEvent>
 
 #include "core/error.h"
+#include "gui/text.h"
 #include "gui/window.h"
 
 namespace orrery::gui {
@@ -448,6 +450,15 @@ void WindowTest::shows_memory_and_what_makes_its_peak() {
   double share = 0;
   for (int r = 0; r < page.buffers().rowCount(); ++r) share += page.buffers().item(r, 4)->text().toDouble();
   QVERIFY(std::abs(share - 100) < 1);
+  // The device has room for what neither buffers nor context and allocator take.
+  const auto stage = static_cast<std::size_t>(page.view().selected());
+  const std::int64_t room =
+      window_->session().problem()->device.memory.value - e->evaluation.predicted.memory[stage].total;
+  QVERIFY(room > 0);
+  const QString free = text(Bytes{room}) + " of the device are free then";
+  const auto labels = page.findChildren<QLabel*>();
+  QVERIFY(
+      std::any_of(labels.begin(), labels.end(), [&](const QLabel* l) { return l->text().contains(free); }));
   // A timeline from a file brings its memory along.
   open(predicted_);
   QCOMPARE(page.view().processes().size(), e->evaluation.program.classes.size());
@@ -538,6 +549,14 @@ void WindowTest::shows_costs() {
   QCOMPARE(table.item(0, 3)->text(), QString("%L1").arg(best.cost_usd, 0, 'f', 0));
   QVERIFY(table.item(0, 2)->text().remove(',').toDouble() < best.cost_usd);
   QVERIFY(table.item(0, 4)->text().remove(',').toDouble() > best.cost_usd);
+  // Dollars go with the step: megatron-core's runs took 0.98 to 1.25 of what was predicted.
+  const QString dollars = QString("<b>$%L1</b> ($%L2 to $%L3)")
+                              .arg(best.cost_usd, 0, 'f', 0)
+                              .arg(0.98 * best.cost_usd, 0, 'f', 0)
+                              .arg(1.25 * best.cost_usd, 0, 'f', 0);
+  const auto labels = window_->cost().findChildren<QLabel*>();
+  QVERIFY(std::any_of(labels.begin(), labels.end(),
+                      [&](const QLabel* l) { return l->text().contains(dollars); }));
 }
 
 void WindowTest::opens_a_topology_that_is_dropped() {

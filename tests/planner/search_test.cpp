@@ -195,6 +195,8 @@ TEST(Plan, TwiceTheMemoryAdmitsUpToTwiceTheCapacity) {
   p.scenario.search.tp = {4, 8};
   p.scenario.search.zero = {1};
   p.device.memory = Bytes{p.device.memory.value / 4};
+  p.scenario.search.micro_batch = {1, 4};
+  p.scenario.search.schedule = {Schedule::k1F1B};
   const Answer a = plan(p, {.top = 1, .threads = 1});
   ASSERT_FALSE(a.plans.empty());
   const auto twice = std::find_if(a.sensitivity.begin(), a.sensitivity.end(),
