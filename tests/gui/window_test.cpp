@@ -450,18 +450,20 @@ void WindowTest::shows_memory_and_what_makes_its_peak() {
   double share = 0;
   for (int r = 0; r < page.buffers().rowCount(); ++r) share += page.buffers().item(r, 4)->text().toDouble();
   QVERIFY(std::abs(share - 100) < 1);
-  // The device has room for what neither buffers nor context and allocator take.
+  // A timeline from a file brings its memory along.
+  open(predicted_);
+  QCOMPARE(page.view().processes().size(), e->evaluation.program.classes.size());
+  // The device has room for what neither buffers nor context, communicators and allocator take.
+  open(source("scenarios/llama3-70b-p4d.json"));
+  QTRY_VERIFY(window_->session().evaluated() && page.view().selected() >= 0 && page.view().overhead(0) > 0);
   const auto stage = static_cast<std::size_t>(page.view().selected());
-  const std::int64_t room =
-      window_->session().problem()->device.memory.value - e->evaluation.predicted.memory[stage].total;
+  const std::int64_t room = window_->session().problem()->device.memory.value -
+                            window_->session().evaluated()->evaluation.predicted.memory[stage].total;
   QVERIFY(room > 0);
   const QString free = text(Bytes{room}) + " of the device are free then";
   const auto labels = page.findChildren<QLabel*>();
   QVERIFY(
       std::any_of(labels.begin(), labels.end(), [&](const QLabel* l) { return l->text().contains(free); }));
-  // A timeline from a file brings its memory along.
-  open(predicted_);
-  QCOMPARE(page.view().processes().size(), e->evaluation.program.classes.size());
 }
 
 void WindowTest::shows_the_network_and_whose_traffic_a_link_carries() {
