@@ -135,7 +135,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              printable(problem.device.name), s.training.global_batch, s.training.sequence,
              printable(problem.stack.name));
   fmt::print(
-      "{} combinations: {} no plans, {} proved slower, {} costed; of those {} too large, {} fit; {} "
+      "{} combinations: {} no plans, {} proved slower or too large, {} costed; of those {} too large, {} "
+      "fit; {} "
       "simulated "
       "(estimate within {:.2f} %)\n\n",
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated,

@@ -245,6 +245,7 @@ TEST(Plan, ADeadlineLeavesOutWhatIsLater) {
   const Answer late = plan(p, {.top = 1, .threads = 1});
   EXPECT_EQ(late.nodes, 2);
   for (const Ranked& r : late.plans) EXPECT_GT(r.predicted.days * 86400, alone * 0.1);
+  EXPECT_FALSE(late.unmet.empty());
 }
 
 // Llama-2-70B has 80 layers: four stages of 20 on nodes of 8 with TP8, as its heads divide.
