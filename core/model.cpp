@@ -23,13 +23,14 @@ Model alibi(const char* name, std::int64_t layers, std::int64_t hidden, std::int
   return m;
 }
 
-// Squared ReLU counts as GELU: the same matrices and the same element-wise work.
 Model nemotron(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
                std::int64_t ffn) {
   Model m = gpt(name, layers, hidden, heads, 256000, 4096);
   m.kv_heads = 8;
   m.ffn_hidden = ffn;
   m.positions = Positions::kRotary;
+  m.rotary.fraction = 0.5;
+  m.activation = Activation::kSquaredRelu;
   m.bias = false;
   m.tied_embeddings = false;
   return m;
@@ -39,6 +40,7 @@ struct LlamaShape {
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocab, positions;
   bool tied = false, qkv_bias = false, qk_norm = false;
   std::int64_t head_dim = 0;
+  double rotary_base = 10000, norm_epsilon = 1e-5;
 };
 
 Model llama(const char* name, const LlamaShape& s) {
@@ -52,12 +54,46 @@ Model llama(const char* name, const LlamaShape& s) {
                .vocab = s.vocab,
                .max_positions = s.positions,
                .norm = Norm::kRmsNorm,
+               .norm_epsilon = s.norm_epsilon,
                .positions = Positions::kRotary,
+               .rotary = {.base = s.rotary_base},
                .activation = Activation::kSwiglu,
                .bias = false,
                .qkv_bias = s.qkv_bias,
                .qk_norm = s.qk_norm,
                .tied_embeddings = s.tied};
+}
+
+Model llama3(const char* name, const LlamaShape& s) {
+  Model m = llama(name, s);
+  m.rotary.base = 500000;
+  return m;
+}
+
+// Trained on 8,192 positions, then extended.
+Model llama31(const char* name, const LlamaShape& s) {
+  Model m = llama3(name, s);
+  m.rotary.scaling = RotaryScaling::kLlama3;
+  m.rotary.factor = 8;
+  return m;
+}
+
+Model internlm(const char* name, LlamaShape s) {
+  s.norm_epsilon = 1e-6;
+  return llama(name, s);
+}
+
+// 2, 2.5 and, with norms of heads in place of biases, 3.
+Model qwen(const char* name, LlamaShape s) {
+  s.qkv_bias = !s.qk_norm;
+  s.rotary_base = 1e6;
+  s.norm_epsilon = 1e-6;
+  return llama(name, s);
+}
+
+Model windowed(Model m, std::int64_t window) {
+  m.sliding_window = window;
+  return m;
 }
 
 // Dimensions from the papers and model cards; GPT vocabularies are Megatron's padded 51200 unless the
@@ -96,20 +132,20 @@ const std::vector<Model>& presets() {
       llama("llama-2-7b", {32, 4096, 32, 32, 11008, 32000, 4096}),
       llama("llama-2-13b", {40, 5120, 40, 40, 13824, 32000, 4096}),
       llama("llama-2-70b", {80, 8192, 64, 8, 28672, 32000, 4096}),
-      llama("llama-3-8b", {32, 4096, 32, 8, 14336, 128256, 8192}),
-      llama("llama-3-70b", {80, 8192, 64, 8, 28672, 128256, 8192}),
-      llama("llama-3-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
-      llama("internlm-7b", {32, 4096, 32, 32, 11008, 103168, 2048}),
-      llama("internlm-20b", {60, 5120, 40, 40, 13824, 103168, 4096}),
-      llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
-      llama("qwen2-7b", {28, 3584, 28, 4, 18944, 152064, 32768, false, true}),
-      llama("qwen2.5-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, true, true}),
-      llama("qwen2.5-1.5b", {28, 1536, 12, 2, 8960, 151936, 32768, true, true}),
-      llama("qwen2.5-3b", {36, 2048, 16, 2, 11008, 151936, 32768, true, true}),
-      llama("qwen2.5-7b", {28, 3584, 28, 4, 18944, 152064, 32768, false, true}),
-      llama("qwen2.5-14b", {48, 5120, 40, 8, 13824, 152064, 32768, false, true}),
-      llama("qwen2.5-32b", {64, 5120, 40, 8, 27648, 152064, 32768, false, true}),
-      llama("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
+      llama3("llama-3-8b", {32, 4096, 32, 8, 14336, 128256, 8192}),
+      llama3("llama-3-70b", {80, 8192, 64, 8, 28672, 128256, 8192}),
+      llama31("llama-3-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
+      internlm("internlm-7b", {32, 4096, 32, 32, 11008, 103168, 2048}),
+      internlm("internlm-20b", {60, 5120, 40, 40, 13824, 103168, 4096}),
+      windowed(llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}), 4096),
+      qwen("qwen2-7b", {28, 3584, 28, 4, 18944, 152064, 32768}),
+      qwen("qwen2.5-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, true}),
+      qwen("qwen2.5-1.5b", {28, 1536, 12, 2, 8960, 151936, 32768, true}),
+      qwen("qwen2.5-3b", {36, 2048, 16, 2, 11008, 151936, 32768, true}),
+      qwen("qwen2.5-7b", {28, 3584, 28, 4, 18944, 152064, 32768}),
+      qwen("qwen2.5-14b", {48, 5120, 40, 8, 13824, 152064, 32768}),
+      qwen("qwen2.5-32b", {64, 5120, 40, 8, 27648, 152064, 32768}),
+      qwen("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
       nemotron("nemotron-4-15b", 32, 6144, 48, 24576),
       nemotron("nemotron-4-340b", 96, 18432, 96, 73728),
       gpt("tiny-gpt", 4, 64, 4, 256, 64),
@@ -133,6 +169,11 @@ class HuggingFaceReader {
     }
     if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
   }
+  void number(const char* name, double& out, double least, double most) const {
+    const auto found = config_.find(name);
+    if (found != config_.end() && !found->is_null())
+      read_value(*found, at_.child(name), Field{name, "", least, most}, out);
+  }
   void boolean(const char* name, bool& out) const {
     const auto found = config_.find(name);
     if (found != config_.end() && !found->is_null())
@@ -152,10 +193,35 @@ Model import_gpt2(const HuggingFaceReader& read) {
   read.integer("heads", {"n_head", "num_attention_heads"}, m.heads, true);
   read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
   read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
+  read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
   return m;
 }
 
-Model import_llama(const HuggingFaceReader& read, const std::string& type) {
+// Windows that only some layers have are refused: our layers are alike.
+std::int64_t import_window(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                           const std::string& type, std::int64_t layers) {
+  // As transformers does where a field is absent: Mistral has a window, Qwen has none unless it says so.
+  bool used = type == "mistral";
+  std::int64_t window = used ? 4096 : 0, first = layers;
+  if (const auto found = config.find("sliding_window"); found != config.end() && found->is_null()) return 0;
+  read.boolean("use_sliding_window", used);
+  if (!used) return 0;
+  read.integer("sliding_window", {"sliding_window"}, window, false);
+  if (type.starts_with("qwen")) {
+    if (const auto found = config.find("max_window_layers"); found != config.end() && !found->is_null())
+      read_value(*found, at.child("max_window_layers"), Field{"max_window_layers", "", 0, 1 << 30}, first);
+    if (first > 0 && first < layers) {
+      at.child("max_window_layers")
+          .fail(fmt::format("{} of {} layers have no window", first, layers),
+                "allowed: 0 or all, layers with and without a window are not mixed");
+    }
+    if (first >= layers) return 0;
+  }
+  return window;
+}
+
+Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                   const std::string& type) {
   Model m = llama(type.c_str(), {});
   m.max_positions = 2048;
   read.integer("layers", {"num_hidden_layers"}, m.layers, true);
@@ -165,6 +231,10 @@ Model import_llama(const HuggingFaceReader& read, const std::string& type) {
   read.integer("head_dim", {"head_dim"}, m.head_dim, false);
   read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
   read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
+  m.norm_epsilon = 1e-6;
+  read.number("rms_norm_eps", m.norm_epsilon, 1e-20, 1);
+  m.rotary = import_rotary(config, at, m.max_positions);
+  m.sliding_window = type == "llama" ? 0 : import_window(read, config, at, type, m.layers);
   m.qkv_bias = type == "qwen2";
   m.qk_norm = type == "qwen3";
   read.boolean("attention_bias", m.qkv_bias);
@@ -254,8 +324,14 @@ void check_model(const Model& m, const Cursor& at) {
         .fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
               "allowed: a divisor of heads");
   }
-  if (m.positions == Positions::kRotary && m.head() % 2 != 0) {
-    at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
+  if (m.positions != Positions::kRotary && !(m.rotary == Rotary{})) {
+    at.child("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(m.positions)),
+                            "allowed: no such field, or positions \"rotary\"");
+  }
+  if (m.positions == Positions::kRotary) {
+    if (m.head() % 2 != 0)
+      at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
+    check_rotary(m.rotary, m.head(), at.child("rotary"));
   }
   const double parameters = approximate_parameters(m);
   if (parameters > kMostParameters)
@@ -273,11 +349,19 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
   read_value(*found, at.child("model_type"), Field{"model_type", ""}, type);
+  if (type == "bloom" || type == "mpt") {
+    at.child("model_type")
+        .fail(
+            fmt::format("\"{}\" has ALiBi positions, which are predicted for its presets but neither run nor "
+                        "exported",
+                        type),
+            allowed_names("", kKnown));
+  }
   if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
     at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
   }
   const HuggingFaceReader read(config, at);
-  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, type);
+  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, config, at, type);
   m.name = type;
   read.integer("vocab", {"vocab_size"}, m.vocab, true);
   read.boolean("tie_word_embeddings", m.tied_embeddings);

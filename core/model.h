@@ -21,12 +21,13 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "core/rotary.h"
 
 namespace orrery {
 
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class Positions { kLearned, kRotary, kAlibi, kNone };
-enum class Activation { kGelu, kSwiglu };
+enum class Activation { kGelu, kSwiglu, kSquaredRelu };
 
 constexpr auto enum_names(Norm) {
   return std::array{std::pair{Norm::kLayerNorm, "layernorm"}, std::pair{Norm::kRmsNorm, "rmsnorm"}};
@@ -36,7 +37,8 @@ constexpr auto enum_names(Positions) {
                     std::pair{Positions::kAlibi, "alibi"}, std::pair{Positions::kNone, "none"}};
 }
 constexpr auto enum_names(Activation) {
-  return std::array{std::pair{Activation::kGelu, "gelu"}, std::pair{Activation::kSwiglu, "swiglu"}};
+  return std::array{std::pair{Activation::kGelu, "gelu"}, std::pair{Activation::kSwiglu, "swiglu"},
+                    std::pair{Activation::kSquaredRelu, "squared-relu"}};
 }
 
 struct Model {
@@ -50,7 +52,10 @@ struct Model {
   std::int64_t vocab = 0;
   std::int64_t max_positions = 2048;
   Norm norm = Norm::kLayerNorm;
+  double norm_epsilon = 1e-5;
   Positions positions = Positions::kLearned;
+  Rotary rotary;                    // of rotary positions
+  std::int64_t sliding_window = 0;  // positions that a token attends to, its own among them; 0: all before it
   Activation activation = Activation::kGelu;
   bool bias = true;       // on every linear layer and norm
   bool qkv_bias = false;  // on the QKV projection alone (Qwen2)
@@ -61,6 +66,8 @@ struct Model {
   std::int64_t head() const { return head_dim > 0 ? head_dim : (heads > 0 ? hidden / heads : 0); }
   std::int64_t ffn() const { return ffn_hidden > 0 ? ffn_hidden : 4 * hidden; }
   bool gated() const { return activation == Activation::kSwiglu; }
+  // Whether tokens of such a sequence miss some of those before them.
+  bool windowed(std::int64_t sequence) const { return sliding_window > 0 && sliding_window < sequence; }
   // Width of the fused QKV projection and of the first MLP matrix.
   std::int64_t qkv_width() const { return (heads + 2 * kv()) * head(); }
   std::int64_t fc1_width() const { return (gated() ? 2 : 1) * ffn(); }
@@ -86,7 +93,14 @@ void describe(V& v, Model& m) {
           .max = 1 << 30},
     m.max_positions);
   v(Field{.name = "norm", .help = "normalisation layer"}, m.norm);
+  v(Field{.name = "norm_epsilon", .help = "added to the variance", .min = 1e-20, .max = 1}, m.norm_epsilon);
   v(Field{.name = "positions", .help = "position encoding"}, m.positions);
+  v(Field{.name = "rotary", .help = "base and scaling of rotary positions"}, m.rotary);
+  v(Field{.name = "sliding_window",
+          .help = "positions that a token attends to, its own among them; 0 means all before it",
+          .min = 0,
+          .max = 1 << 30},
+    m.sliding_window);
   v(Field{.name = "activation", .help = "MLP activation; swiglu has a gate matrix"}, m.activation);
   v(Field{.name = "bias", .help = "biases on linear layers and norms"}, m.bias);
   v(Field{.name = "qkv_bias", .help = "bias on the QKV projection only"}, m.qkv_bias);

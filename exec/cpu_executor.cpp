@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "exec/op_shapes.h"
 
 namespace orrery::exec {
 
@@ -34,7 +35,8 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       abort_(abort),
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
       ops_of_(class_.segments.size()),
-      staging_(class_, place.program.model) {
+      staging_(class_, place.program.model),
+      rope_(rope_tables(place.program)) {
   for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
     groups_[static_cast<std::size_t>(g)] = communicator.open(place.program.binding.members(g, place.rank));
   for (std::size_t s = 0; s < class_.segments.size(); ++s) {
@@ -235,6 +237,8 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
   if (op.kind == OpKind::kTrustSquares || op.kind == OpKind::kOptimizer) a.parts = place_.parts(op.dims[1]);
   a.precision = training.precision;
+  a.cosine = rope_.cosine.data();
+  a.sine = rope_.sine.data();
   if (!pass_->forward_only)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));
   staging_.widen(a);

@@ -207,17 +207,18 @@ void run_cpu_op(const OpArguments& a) {
       return kernels::positions_grad(d[0], d[1], d[2], a.tp_rank * d[0] * d[3], a.model.max_positions, in[0],
                                      out[0], accumulate);
     case OpKind::kNorm:
-      return fast.norm(norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
+      return fast.norm(norm_shape(a.op, a.model), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
     case OpKind::kNormGrad:
-      return kernels::norm_grad(norm_shape(a.op), in[0], in[1], in[2], in[3], out[0], out[1], out[2],
+      return kernels::norm_grad(norm_shape(a.op, a.model), in[0], in[1], in[2], in[3], out[0], out[1], out[2],
                                 accumulate);
     case OpKind::kHeadNorm:
-      return ref::head_norm(head_norm_shape(a.op), in[0], in[1], out[0]);
+      return ref::head_norm(head_norm_shape(a.op, a.model), in[0], in[1], out[0]);
     case OpKind::kHeadNormGrad:
-      return kernels::head_norm_grad(head_norm_shape(a.op), in[0], in[1], in[2], out[0], out[1], accumulate);
+      return kernels::head_norm_grad(head_norm_shape(a.op, a.model), in[0], in[1], in[2], out[0], out[1],
+                                     accumulate);
     case OpKind::kRope:
     case OpKind::kRopeGrad:
-      return kernels::rope(d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad, out[0]);
+      return fast.rope(rope_shape(a.op), a.cosine, a.sine, out[0]);
     case OpKind::kAttention:
       return kernels::attention(attention_shape(a.op, a.tp_rank, a.dropout), in[0], out[0], out[1],
                                 mask(out[2]));

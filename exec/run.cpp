@@ -41,6 +41,14 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   }
   if (program.model.positions == Positions::kAlibi)
     return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
+  if (program.model.activation == Activation::kSquaredRelu)
+    return fmt::format("the {} engine has no squared ReLU (allowed: gelu, swiglu)", engine);
+  if (program.model.windowed(t.sequence)) {
+    return fmt::format(
+        "the {} engine has no sliding window: {} tokens attend to more than the window of {} (allowed: "
+        "sequences that fit the window)",
+        engine, t.sequence, program.model.sliding_window);
+  }
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
     return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;

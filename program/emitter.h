@@ -13,8 +13,8 @@
 //   kNorm            {rows, h, norm, 0, 0, has bias}   reads {x, weight, bias?} writes {y}
 //   kNormGrad        as kNorm; reads {x, weight, dy, d residual?} writes {dx, dweight, dbias?}
 //   kHeadNorm/Grad   {T, row width, heads normalised, head size}; Q and K heads stand first in a row
-//   kRope/Grad       {T, row width, heads rotated, head size, s}   in place
-//   kAttention/Grad  {b, s, query heads, KV heads, head size, copies of the scores in memory}
+//   kRope/Grad       {T, row width, heads rotated, head size, s, elements of a head that do not turn}   in
+//   place kAttention/Grad  {b, s, query heads, KV heads, head size, copies of the scores in memory}
 //                    reads {qkv} writes {ctx, softmax, mask?}; reads {qkv, ctx, softmax, dctx, mask?}
 //   kActivation/Grad {T, f, gated}
 //   kResidual        {rows, h, has bias, 1: of attention, 2: of the MLP, s, rows are a shard}
@@ -165,7 +165,11 @@ class Emitter {
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);
   // Products of layers take 8-bit operands, not those of the head.
   bool in_fp8() const { return training.math == Math::kFp8 && layer_ >= 0; }
-  bool fuses_gelu() const { return stack.fused_gelu && !model.gated() && training.math != Math::kFp8; }
+  bool fuses_gelu() const {
+    return stack.fused_gelu && model.activation == Activation::kGelu && training.math != Math::kFp8;
+  }
+  // Elements of a head that rotary positions leave as they are.
+  std::int64_t unturned() const { return z.head - model.rotary.turned(z.head); }
   std::uint8_t accumulate() const { return plan.zero >= 2 ? 0 : kAccumulateFlag; }
 
   bool named_;

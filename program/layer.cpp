@@ -59,8 +59,8 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
                 {{projected}, weight(w.qk_norm)}, {{s.qkv}}, 2 * z.tokens * z.qkv * z.beta);
   }
   if (model.positions == Positions::kRotary) {
-    elementwise(OpKind::kRope, name("attn/rope"), {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s}, {{s.qkv}},
-                {{s.qkv}}, 2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
+    elementwise(OpKind::kRope, name("attn/rope"), {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s, unturned()},
+                {{s.qkv}}, {{s.qkv}}, 2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
   }
   s.ctx = activation(name("attn/core/out"), z.tokens * z.q);
   attention_forward(name("attn/core"), s);
@@ -191,8 +191,9 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   attention.flops = (flash ? 5.0 : 8.0) * static_cast<double>(scores) * static_cast<double>(z.head);
   attention.traffic = Bytes{z.tokens * (2 * z.qkv + 2 * z.q) * z.beta + (flash ? 0 : 7 * scores * z.beta)};
   if (model.positions == Positions::kRotary) {
-    elementwise(OpKind::kRopeGrad, name("attn/rope/grad"), {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s},
-                {{dqkv}}, {{dqkv}}, 2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
+    elementwise(OpKind::kRopeGrad, name("attn/rope/grad"),
+                {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s, unturned()}, {{dqkv}}, {{dqkv}},
+                2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
   }
   if (model.qk_norm) {
     const std::int32_t raw = activation(name("attn/qkv/raw-grad"), z.tokens * z.qkv);

@@ -138,7 +138,7 @@ ORRERY_KERNEL(HeadNorm);
 
 void Rope(benchmark::State& state) {
   Device d;
-  const RopeShape s{kTokens, kWidth, kWidth / 128, 128, 2048};
+  const reference::RopeShape s{kTokens, kWidth, kWidth / 128, 128, 2048, 128};
   const auto *cosine = d.zeros<float>(2048 * 64), *sine = d.zeros<float>(2048 * 64);
   void* const x = d.matrix(kTokens, kWidth);
   moves(state, d, 2 * kMatrix, [&] { rope(d.stream.get(), kType, s, cosine, sine, x); });

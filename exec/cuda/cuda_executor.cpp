@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "exec/op_shapes.h"
 
 namespace orrery::exec::cuda {
 
@@ -25,10 +26,10 @@ namespace {
 
 constexpr std::size_t kGemmWorkspace = 32 << 20;  // what cuBLAS' authors advise for Hopper
 
-std::size_t largest_workspace(const program::RankClass& rank) {
+std::size_t largest_workspace(const program::RankClass& rank, const Model& model) {
   std::size_t most = 0;
   for (const program::Segment& segment : rank.segments) {
-    for (const Op& op : segment.ops) most = std::max(most, workspace_of(op));
+    for (const Op& op : segment.ops) most = std::max(most, workspace_of(op, model));
   }
   return most;
 }
@@ -47,7 +48,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
-  workspace_ = allocate(largest_workspace(class_), "scratch memory");
+  workspace_ = allocate(largest_workspace(class_, place.program.model), "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
   for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
   for (Event& e : joins_) e = make_event(Timed::kNo);
@@ -81,23 +82,17 @@ void CudaExecutor::plan_gemms() {
   gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace);
 }
 
-// Cosines and then sines by [position, half a head], from angles in double precision.
+// Cosines and then sines.
 void CudaExecutor::fill_rope_tables() {
-  const std::int64_t seq = place_.program.training.sequence, head = place_.program.model.head();
-  std::vector<float> tables;
-  for (const bool sine : {false, true}) {
-    for (std::int64_t p = 0; p < seq; ++p) {
-      for (std::int64_t j = 0; j < head / 2; ++j) {
-        const double angle = static_cast<double>(p) *
-                             std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
-        tables.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
-      }
-    }
+  const RotaryTables tables = rope_tables(place_.program);
+  rope_ = allocate(static_cast<std::size_t>(tables.bytes()), "tables of rotary positions");
+  auto* to = static_cast<std::byte*>(rope_.get());
+  for (const std::vector<float>* from : {&tables.cosine, &tables.sine}) {
+    const std::size_t bytes = from->size() * sizeof(float);
+    check(cudaMemcpyAsync(to, from->data(), bytes, cudaMemcpyHostToDevice, stream(program::kCompute)),
+          "cudaMemcpyAsync");
+    to += bytes;
   }
-  rope_ = allocate(tables.size() * sizeof(float), "tables of rotary positions");
-  check(cudaMemcpyAsync(rope_.get(), tables.data(), rope_.bytes(), cudaMemcpyHostToDevice,
-                        stream(program::kCompute)),
-        "cudaMemcpyAsync");
   finish(stream(program::kCompute), "tables of rotary positions");
 }
 
@@ -290,9 +285,8 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
     a.out_type[i] = place_.buffer(op.writes[i]).type;
   }
   if (!pass.forward_only) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
-  const Model& model = place_.program.model;
   a.cosine = static_cast<const float*>(rope_.get());
-  a.sine = a.cosine + place_.program.training.sequence * (model.head() / 2);
+  a.sine = a.cosine + rope_.bytes() / (2 * sizeof(float));
   run_cuda_op(a);
 }
 

@@ -87,12 +87,12 @@ void add_trust_squares(const CudaOp& a) {
 
 }  // namespace
 
-std::size_t workspace_of(const Op& op) {
+std::size_t workspace_of(const Op& op, const Model& model) {
   switch (op.kind) {
     case OpKind::kNormGrad:
-      return ops::norm_grad_workspace(norm_shape(op));
+      return ops::norm_grad_workspace(norm_shape(op, model));
     case OpKind::kHeadNormGrad:
-      return ops::head_norm_grad_workspace(head_norm_shape(op));
+      return ops::head_norm_grad_workspace(head_norm_shape(op, model));
     case OpKind::kBiasGrad:
       return ops::bias_grad_workspace(op.dims[0], op.dims[1]);
     case OpKind::kAttentionGrad:
@@ -144,6 +144,7 @@ void run_cuda_op(const CudaOp& a) {
   const bool accumulate = (a.op.flags & program::kAccumulateFlag) != 0;
   const std::int64_t tp = a.place.at.tp;
   const Training& training = a.place.program.training;
+  const Model& model = a.place.program.model;
   const kernels::Index* const first_sample = a.scalars == nullptr ? nullptr : &a.scalars->first_sample;
   switch (a.op.kind) {
     case OpKind::kGemm:
@@ -164,19 +165,19 @@ void run_cuda_op(const CudaOp& a) {
       return ops::positions_grad(a.stream, type, written, d[0], d[1], d[2], tp * d[0] * d[3],
                                  a.place.program.model.max_positions, in[0], out[0], accumulate);
     case OpKind::kNorm:
-      return ops::norm(a.stream, type, norm_shape(a.op), in[0], in[1], d[5] != 0 ? in[2] : nullptr, out[0]);
+      return ops::norm(a.stream, type, norm_shape(a.op, model), in[0], in[1], d[5] != 0 ? in[2] : nullptr,
+                       out[0]);
     case OpKind::kNormGrad:
-      return ops::norm_grad(a.stream, type, a.out_type[1], norm_shape(a.op), in[0], in[1], in[2], in[3],
-                            out[0], out[1], out[2], accumulate, a.workspace);
+      return ops::norm_grad(a.stream, type, a.out_type[1], norm_shape(a.op, model), in[0], in[1], in[2],
+                            in[3], out[0], out[1], out[2], accumulate, a.workspace);
     case OpKind::kHeadNorm:
-      return ops::head_norm(a.stream, type, head_norm_shape(a.op), in[0], in[1], out[0]);
+      return ops::head_norm(a.stream, type, head_norm_shape(a.op, model), in[0], in[1], out[0]);
     case OpKind::kHeadNormGrad:
-      return ops::head_norm_grad(a.stream, type, a.out_type[1], head_norm_shape(a.op), in[0], in[1], in[2],
-                                 out[0], out[1], accumulate, a.workspace);
+      return ops::head_norm_grad(a.stream, type, a.out_type[1], head_norm_shape(a.op, model), in[0], in[1],
+                                 in[2], out[0], out[1], accumulate, a.workspace);
     case OpKind::kRope:
     case OpKind::kRopeGrad:
-      return ops::rope(a.stream, written, {d[0], d[1], d[2], d[3], d[4], a.op.kind == OpKind::kRopeGrad},
-                       a.cosine, a.sine, out[0]);
+      return ops::rope(a.stream, written, rope_shape(a.op), a.cosine, a.sine, out[0]);
     case OpKind::kAttention:
       return ops::attention(a.stream, type, attention_shape(a.op, tp, a.dropout), first_sample, in[0], out[0],
                             out[1], static_cast<std::uint8_t*>(out[2]));

@@ -177,29 +177,6 @@ void narrow(DType type, Index n, const float* x, void* y) {
   (type == DType::kFloat16 ? p.to_float16 : p.to_bfloat16)(n, x, static_cast<std::uint16_t*>(y));
 }
 
-void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x) {
-  // The angles of a (seq, head), kept by each thread for the model it runs.
-  struct Angles {
-    Index seq = 0, head = 0;
-    std::vector<float> cosine, sine, minus_sine;
-  };
-  thread_local Angles angles;
-  if (angles.seq != seq || angles.head != head) {
-    angles = {seq, head, {}, {}, {}};
-    for (Index t = 0; t < seq; ++t) {
-      for (Index j = 0; j < head / 2; ++j) {
-        const double angle = static_cast<double>(t) *
-                             std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
-        angles.cosine.push_back(static_cast<float>(std::cos(angle)));
-        angles.sine.push_back(static_cast<float>(std::sin(angle)));
-        angles.minus_sine.push_back(-angles.sine.back());
-      }
-    }
-  }
-  pointwise().rope(rows, width, heads, head, seq, angles.cosine.data(),
-                   (inverse ? angles.minus_sine : angles.sine).data(), x);
-}
-
 namespace {
 
 // Workspace of the thread for the sums of one call.

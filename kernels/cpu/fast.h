@@ -20,8 +20,6 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
 void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
                     const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv);
 
-void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
-
 // As reference::embedding, for elements of any type: rows of `row_bytes`.
 void embedding(Index tokens, Index row_bytes, Index first, Index rows, const std::int32_t* ids,
                const void* table, void* y);

@@ -15,9 +15,7 @@ struct Pointwise {
   void (*norm)(const reference::NormShape& s, const float* x, const float* w, const float* b, float* y);
   void (*norm_grad)(const reference::NormShape& s, const float* x, const float* w, const float* dy,
                     const float* residual, float* dx, float* dw, float* db, bool accumulate);
-  // cosines and sines by [position, half a head].
-  void (*rope)(Index rows, Index width, Index heads, Index head, Index seq, const float* cosine,
-               const float* sine, float* x);
+  void (*rope)(const reference::RopeShape& s, const float* cosine, const float* sine, float* x);
   void (*activation)(Index rows, Index width, bool gated, const float* u, float* v);
   void (*activation_grad)(Index rows, Index width, bool gated, const float* u, const float* dv, float* du);
   void (*residual)(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y);

@@ -10,10 +10,10 @@ namespace {
 using reference::Adam;
 using reference::LossShape;
 using reference::NormShape;
+using reference::RopeShape;
 using reference::Sgd;
 
 constexpr int kLanes = 16;
-constexpr float kEpsilon = 1e-5F;
 constexpr float kLowest = -3.4028235e38F;
 
 float smaller(float a, float b) {
@@ -83,16 +83,16 @@ float dot(Index n, const float* a, const float* b) {
 struct Moments {
   float mean, inverse_deviation;
 };
-Moments moments(const float* x, Index width, bool rms) {
+Moments moments(const float* x, Index width, bool rms, float epsilon) {
   const auto n = static_cast<float>(width);
   const float mean = rms ? 0.0F : sum(width, [=](Index j) { return x[j]; }) / n;
   const float variance = sum(width, [=](Index j) { return (x[j] - mean) * (x[j] - mean); }) / n;
-  return {mean, 1.0F / __builtin_sqrtf(variance + kEpsilon)};
+  return {mean, 1.0F / __builtin_sqrtf(variance + epsilon)};
 }
 
 void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y) {
   for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
-    const Moments m = moments(x, s.width, s.rms);
+    const Moments m = moments(x, s.width, s.rms, s.epsilon);
     if (b != nullptr) {
       for (Index j = 0; j < s.width; ++j) y[j] = (x[j] - m.mean) * m.inverse_deviation * w[j] + b[j];
     } else {
@@ -111,7 +111,7 @@ void norm_grad(const NormShape& s, const float* __restrict x, const float* __res
   }
   const auto width = static_cast<float>(s.width);
   for (Index row = 0; row < s.rows; ++row, x += s.width, dy += s.width, dx += s.width) {
-    const Moments m = moments(x, s.width, s.rms);
+    const Moments m = moments(x, s.width, s.rms, s.epsilon);
     const float mean = m.mean, r = m.inverse_deviation;
     const float mean_g = s.rms ? 0.0F : sum(s.width, [=](Index j) { return dy[j] * w[j]; }) / width;
     const float mean_gn = sum(s.width, [=](Index j) { return dy[j] * w[j] * ((x[j] - mean) * r); }) / width;
@@ -127,18 +127,19 @@ void norm_grad(const NormShape& s, const float* __restrict x, const float* __res
   }
 }
 
-void rope(Index rows, Index width, Index heads, Index head, Index seq, const float* __restrict cosine,
-          const float* __restrict sine, float* __restrict x) {
-  const Index half = head / 2;
-  for (Index r = 0; r < rows; ++r) {
-    const float* c = cosine + r % seq * half;
-    const float* s = sine + r % seq * half;
-    for (Index i = 0; i < heads; ++i) {
-      float* v = x + r * width + i * head;
+void rope(const RopeShape& s, const float* __restrict cosine, const float* __restrict sine,
+          float* __restrict x) {
+  const Index half = s.turned / 2;
+  const float sign = s.inverse ? -1.0F : 1.0F;
+  for (Index r = 0; r < s.rows; ++r) {
+    const float* c = cosine + r % s.seq * half;
+    const float* sn = sine + r % s.seq * half;
+    for (Index i = 0; i < s.heads; ++i) {
+      float* v = x + r * s.width + i * s.head;
       for (Index j = 0; j < half; ++j) {
-        const float a = v[j], b = v[j + half];
-        v[j] = a * c[j] - b * s[j];
-        v[j + half] = a * s[j] + b * c[j];
+        const float a = v[j], b = v[j + half], turn = sign * sn[j];
+        v[j] = a * c[j] - b * turn;
+        v[j + half] = a * turn + b * c[j];
       }
     }
   }

@@ -18,10 +18,11 @@ struct Gemm {
 };
 void gemm(const Gemm& g, const float* a, const float* b, const float* bias, float* c);
 
-// y = normalise(x) * w (+ b) over each row; epsilon 1e-5.
+// y = normalise(x) * w (+ b) over each row.
 struct NormShape {
   Index rows, width;
   bool rms = false;
+  float epsilon = 1e-5F;  // added to the variance
 };
 void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y);
 // dx = d(norm)/dx dy (+ residual); dw, db summed over rows. `residual` and `db` may be null.
@@ -32,14 +33,20 @@ void norm_grad(const NormShape& s, const float* x, const float* w, const float* 
 // w[d..2d); value heads are copied.
 struct HeadNormShape {
   Index rows, width, heads, kv, head;
+  float epsilon = 1e-5F;
 };
 void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y);
 void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, const float* dy, float* dx,
                     float* dw, bool accumulate);
 
-// Rotary positions on the first `heads` heads of each row, base 10000, halves rotated (Llama order).
-// `inverse` is the transpose, for gradients. Row r has position r mod seq.
-void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x);
+// Rotary positions on the first `turned` elements of the first `heads` heads of each row: elements j and
+// j + turned/2 turn together (Llama's order) by the angle of (row mod seq, j), whose cosine and sine stand at
+// [row mod seq, j] (core/rotary.h). `inverse` is the transpose, for gradients.
+struct RopeShape {
+  Index rows, width, heads, head, seq, turned;
+  bool inverse = false;
+};
+void rope(const RopeShape& s, const float* cosine, const float* sine, float* x);
 
 // Causal softmax(q k' / sqrt(d)) v on fused rows [q heads | k heads | v heads]. `softmax` receives the
 // log-sum-exp [b, heads, s], or with `materialised` the probabilities [b, heads, s, s]. Dropout acts on

@@ -10,13 +10,11 @@
 namespace orrery::kernels::reference {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
-
 struct Moments {
   float mean, inverse_deviation;
 };
 
-Moments moments(const float* x, Index width, bool rms) {
+Moments moments(const float* x, Index width, bool rms, float epsilon) {
   double mean = 0;
   if (!rms) {
     for (Index j = 0; j < width; ++j) mean += x[j];
@@ -25,13 +23,14 @@ Moments moments(const float* x, Index width, bool rms) {
   double variance = 0;
   for (Index j = 0; j < width; ++j) variance += (x[j] - mean) * (x[j] - mean);
   variance /= static_cast<double>(width);
-  return {static_cast<float>(mean), static_cast<float>(1.0 / std::sqrt(variance + kEpsilon))};
+  return {static_cast<float>(mean), static_cast<float>(1.0 / std::sqrt(variance + epsilon))};
 }
 
 // dx of one row, with n = (x - mean) r, g = dy w: r (g - n mean(g n) - [mean(g) unless rms]).
-void norm_row_grad(const float* x, const float* w, const float* dy, Index width, bool rms, float* dx,
-                   float* dw, float* db) {
-  const Moments m = moments(x, width, rms);
+void norm_row_grad(const NormShape& s, const float* x, const float* w, const float* dy, float* dx, float* dw,
+                   float* db) {
+  const Index width = s.width;
+  const Moments m = moments(x, width, s.rms, s.epsilon);
   double sum_g = 0, sum_gn = 0;
   for (Index j = 0; j < width; ++j) {
     const float n = (x[j] - m.mean) * m.inverse_deviation, g = dy[j] * w[j];
@@ -40,7 +39,7 @@ void norm_row_grad(const float* x, const float* w, const float* dy, Index width,
     dw[j] += dy[j] * n;
     if (db != nullptr) db[j] += dy[j];
   }
-  const auto mean_g = rms ? 0.0F : static_cast<float>(sum_g / static_cast<double>(width));
+  const auto mean_g = s.rms ? 0.0F : static_cast<float>(sum_g / static_cast<double>(width));
   const auto mean_gn = static_cast<float>(sum_gn / static_cast<double>(width));
   for (Index j = 0; j < width; ++j) {
     const float n = (x[j] - m.mean) * m.inverse_deviation;
@@ -52,7 +51,7 @@ void norm_row_grad(const float* x, const float* w, const float* dy, Index width,
 
 void norm(const NormShape& s, const float* x, const float* w, const float* b, float* y) {
   for (Index r = 0; r < s.rows; ++r, x += s.width, y += s.width) {
-    const Moments m = moments(x, s.width, s.rms);
+    const Moments m = moments(x, s.width, s.rms, s.epsilon);
     for (Index j = 0; j < s.width; ++j) {
       y[j] = (x[j] - m.mean) * m.inverse_deviation * w[j] + (b != nullptr ? b[j] : 0.0F);
     }
@@ -67,7 +66,7 @@ void norm_grad(const NormShape& s, const float* x, const float* w, const float* 
   }
   for (Index r = 0; r < s.rows; ++r) {
     const Index at = r * s.width;
-    norm_row_grad(x + at, w, dy + at, s.width, s.rms, dx + at, dw, db);
+    norm_row_grad(s, x + at, w, dy + at, dx + at, dw, db);
     if (residual == nullptr) continue;
     for (Index j = 0; j < s.width; ++j) dx[at + j] += residual[at + j];
   }
@@ -78,7 +77,7 @@ void head_norm(const HeadNormShape& s, const float* x, const float* w, float* y)
     std::copy_n(x, s.width, y);
     for (Index i = 0; i < s.heads + s.kv; ++i) {
       const float* weight = i < s.heads ? w : w + s.head;
-      norm({1, s.head, true}, x + i * s.head, weight, nullptr, y + i * s.head);
+      norm({1, s.head, true, s.epsilon}, x + i * s.head, weight, nullptr, y + i * s.head);
     }
   }
 }
@@ -90,26 +89,23 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
     std::copy_n(dy, s.width, dx);
     for (Index i = 0; i < s.heads + s.kv; ++i) {
       const Index which = i < s.heads ? 0 : s.head;
-      norm_row_grad(x + i * s.head, w + which, dy + i * s.head, s.head, true, dx + i * s.head, dw + which,
-                    nullptr);
+      norm_row_grad({1, s.head, true, s.epsilon}, x + i * s.head, w + which, dy + i * s.head, dx + i * s.head,
+                    dw + which, nullptr);
     }
   }
 }
 
-void rope(Index rows, Index width, Index heads, Index head, Index seq, bool inverse, float* x) {
-  const Index half = head / 2;
-  for (Index r = 0; r < rows; ++r) {
-    const auto position = static_cast<double>(r % seq);
-    for (Index i = 0; i < heads; ++i) {
-      float* v = x + r * width + i * head;
+void rope(const RopeShape& s, const float* cosine, const float* sine, float* x) {
+  const Index half = s.turned / 2;
+  for (Index r = 0; r < s.rows; ++r) {
+    const Index angles = r % s.seq * half;
+    for (Index i = 0; i < s.heads; ++i) {
+      float* v = x + r * s.width + i * s.head;
       for (Index j = 0; j < half; ++j) {
-        const double angle =
-            position * std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head));
-        const auto c = static_cast<float>(std::cos(angle));
-        const auto s = static_cast<float>(inverse ? -std::sin(angle) : std::sin(angle));
+        const float c = cosine[angles + j], sn = s.inverse ? -sine[angles + j] : sine[angles + j];
         const float a = v[j], b = v[j + half];
-        v[j] = a * c - b * s;
-        v[j + half] = a * s + b * c;
+        v[j] = a * c - b * sn;
+        v[j + half] = a * sn + b * c;
       }
     }
   }

@@ -7,13 +7,13 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
 constexpr int kWarps = 8;                 // of a block
 constexpr int kMostOfLane = 512 / kWarp;  // elements of a head
 
 struct Heads {
   std::int64_t rows;
   int width, heads, kv, head;
+  float epsilon;
   __device__ int slots() const { return width / head; }
 };
 
@@ -34,11 +34,11 @@ __device__ void store_head(const float (&x)[kMostOfLane], int head, T* to) {
     if (j < head) narrow(x[i], to[j]);
   }
 }
-__device__ float inverse_deviation(const float (&x)[kMostOfLane], int head) {
+__device__ float inverse_deviation(const float (&x)[kMostOfLane], const Heads& s) {
   float square = 0;
 #pragma unroll
   for (int i = 0; i < kMostOfLane; ++i) square += x[i] * x[i];
-  return rsqrtf(warp_sum(square) / static_cast<float>(head) + kEpsilon);
+  return rsqrtf(warp_sum(square) / static_cast<float>(s.head) + s.epsilon);
 }
 
 template <class T>
@@ -50,7 +50,7 @@ __global__ void head_norm_kernel(Heads s, const T* x, const T* w, T* y) {
   load_head(x + item * s.head, s.head, value);
   if (slot < s.heads + s.kv) {
     load_head(w + (slot < s.heads ? 0 : s.head), s.head, weight);
-    const float r = inverse_deviation(value, s.head);
+    const float r = inverse_deviation(value, s);
 #pragma unroll
     for (int i = 0; i < kMostOfLane; ++i) value[i] *= r * weight[i];
   }
@@ -73,7 +73,7 @@ __global__ void head_norm_grad_kernel(Heads s, const T* x, const T* w, const T* 
     if (slot < s.heads + s.kv) {
       load_head(x + item * s.head, s.head, value);
       load_head(w + which, s.head, weight);
-      const float r = inverse_deviation(value, s.head);
+      const float r = inverse_deviation(value, s);
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kMostOfLane; ++i) {
@@ -98,8 +98,12 @@ __global__ void head_norm_grad_kernel(Heads s, const T* x, const T* w, const T* 
 
 Heads heads_of(const reference::HeadNormShape& s) {
   if (s.head > kMostOfLane * kWarp) throw Error("heads of more than 512 elements are not normalised here");
-  return {s.rows, static_cast<int>(s.width), static_cast<int>(s.heads), static_cast<int>(s.kv),
-          static_cast<int>(s.head)};
+  return {s.rows,
+          static_cast<int>(s.width),
+          static_cast<int>(s.heads),
+          static_cast<int>(s.kv),
+          static_cast<int>(s.head),
+          s.epsilon};
 }
 std::int64_t items(const reference::HeadNormShape& s) {
   return s.rows * (s.width / s.head);

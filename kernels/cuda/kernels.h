@@ -44,12 +44,9 @@ void head_norm_grad(Stream stream, DType type, DType gradient, const reference::
                     Workspace workspace);
 
 // --- rope.cu ---------------------------------------------------------------------------------------
-// `cosine` and `sine` are fp32 [seq, head / 2].
-struct RopeShape {
-  Index rows, width, heads, head, seq;
-  bool inverse = false;
-};
-void rope(Stream stream, DType type, const RopeShape& s, const float* cosine, const float* sine, void* x);
+// `cosine` and `sine` are fp32 [seq, turned / 2].
+void rope(Stream stream, DType type, const reference::RopeShape& s, const float* cosine, const float* sine,
+          void* x);
 
 // --- activation.cu ---------------------------------------------------------------------------------
 void activation(Stream stream, DType type, Index rows, Index width, bool gated, const void* u, void* v);

@@ -9,14 +9,12 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
-
 struct Moments {
   float mean, inverse_deviation;
 };
 
 template <int V, class T>
-__device__ Moments moments(const T* row, int width, bool rms) {
+__device__ Moments moments(const T* row, int width, bool rms, float epsilon) {
   float x[V], sum = 0, square = 0;
   const int first = static_cast<int>(threadIdx.x) * V, stride = static_cast<int>(blockDim.x) * V;
   if (!rms) {
@@ -33,13 +31,13 @@ __device__ Moments moments(const T* row, int width, bool rms) {
 #pragma unroll
     for (int i = 0; i < V; ++i) square += (x[i] - mean) * (x[i] - mean);
   }
-  return {mean, rsqrtf(block_sum(square) / static_cast<float>(width) + kEpsilon)};
+  return {mean, rsqrtf(block_sum(square) / static_cast<float>(width) + epsilon)};
 }
 
 template <class T, int V>
-__global__ void norm_kernel(int width, bool rms, const T* x, const T* w, const T* b, T* y) {
+__global__ void norm_kernel(int width, bool rms, float epsilon, const T* x, const T* w, const T* b, T* y) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * width;
-  const Moments m = moments<V>(x + at, width, rms);
+  const Moments m = moments<V>(x + at, width, rms, epsilon);
   for (int j = static_cast<int>(threadIdx.x) * V; j < width; j += static_cast<int>(blockDim.x) * V) {
     float value[V], weight[V], bias[V] = {};
     load(x + at + j, value);
@@ -54,8 +52,9 @@ __global__ void norm_kernel(int width, bool rms, const T* x, const T* w, const T
 // dx of rows blockIdx.x, + gridDim.x, ...: r (g - n mean(g n) - [mean(g) unless rms]) with n = (x - mean) r
 // and g = dy w; and the block's share of dw = sum dy n and db = sum dy, in shared memory until the last row.
 template <class T, int V>
-__global__ void norm_grad_kernel(std::int64_t rows, int width, bool rms, const T* x, const T* w, const T* dy,
-                                 const T* residual, T* dx, float* dw_parts, float* db_parts) {
+__global__ void norm_grad_kernel(std::int64_t rows, int width, bool rms, float epsilon, const T* x,
+                                 const T* w, const T* dy, const T* residual, T* dx, float* dw_parts,
+                                 float* db_parts) {
   auto* const dw = dynamic_shared<float>();
   float* const db = dw + width;
   const int first = static_cast<int>(threadIdx.x) * V, stride = static_cast<int>(blockDim.x) * V;
@@ -65,7 +64,7 @@ __global__ void norm_grad_kernel(std::int64_t rows, int width, bool rms, const T
   }
   for (std::int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const std::int64_t at = r * width;
-    const Moments m = moments<V>(x + at, width, rms);
+    const Moments m = moments<V>(x + at, width, rms, epsilon);
     float value[V], weight[V], d[V], sum_g = 0, sum_gn = 0;
     for (int j = first; j < width; j += stride) {
       load(x + at + j, value);
@@ -112,7 +111,7 @@ void norm(Stream stream, DType type, const reference::NormShape& s, const void* 
   with_type(type, [&]<class T>(T) {
     with_vectors<T>(takes_vectors<T>(s.width, {x, w, b, y}), [&]<int V>(std::integral_constant<int, V>) {
       launch(stream, "norm", {.blocks = s.rows, .threads = threads_for(s.width / V)}, norm_kernel<T, V>,
-             static_cast<int>(s.width), s.rms, static_cast<const T*>(x), static_cast<const T*>(w),
+             static_cast<int>(s.width), s.rms, s.epsilon, static_cast<const T*>(x), static_cast<const T*>(w),
              static_cast<const T*>(b), static_cast<T*>(y));
     });
   });
@@ -135,7 +134,7 @@ void norm_grad(Stream stream, DType type, DType gradient, const reference::NormS
                           .threads = threads_for(s.width / V),
                           .shared = 2 * static_cast<std::size_t>(s.width) * sizeof(float)};
           launch(stream, "norm_grad", grid, norm_grad_kernel<T, V>, s.rows, static_cast<int>(s.width), s.rms,
-                 static_cast<const T*>(x), static_cast<const T*>(w), static_cast<const T*>(dy),
+                 s.epsilon, static_cast<const T*>(x), static_cast<const T*>(w), static_cast<const T*>(dy),
                  static_cast<const T*>(residual), static_cast<T*>(dx), dw_parts, db_parts);
         });
     add_columns(stream, parts, s.width, dw_parts, static_cast<G*>(dw), accumulate);

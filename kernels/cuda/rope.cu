@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary positions, in place on the first `heads` heads of rows [rows, width]: elements j and j + head/2 of a
-// head turn by the angle of (row mod seq, j). Floor: 2 rows heads head elements. A thread turns V pairs.
+// Rotary positions, in place on the first `turned` elements of the first `heads` heads of rows [rows, width]:
+// elements j and j + turned/2 turn by the angle of (row mod seq, j). Floor: 2 rows heads turned elements. A
+// thread turns V pairs.
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
 
@@ -9,8 +10,8 @@ namespace orrery::kernels::cuda {
 namespace {
 
 template <class T, int V>
-__global__ void rope_kernel(RopeShape s, const float* cosine, const float* sine, T* x) {
-  const std::int64_t half = s.head / 2, of_row = s.heads * half / V;
+__global__ void rope_kernel(reference::RopeShape s, const float* cosine, const float* sine, T* x) {
+  const std::int64_t half = s.turned / 2, of_row = s.heads * half / V;
   for (std::int64_t i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
     const std::int64_t row = i / of_row, pair = i % of_row * V, j = pair % half;
     T* const head = x + row * s.width + pair / half * s.head;
@@ -31,11 +32,13 @@ __global__ void rope_kernel(RopeShape s, const float* cosine, const float* sine,
 
 }  // namespace
 
-void rope(Stream stream, DType type, const RopeShape& s, const float* cosine, const float* sine, void* x) {
+void rope(Stream stream, DType type, const reference::RopeShape& s, const float* cosine, const float* sine,
+          void* x) {
   with_type(type, [&]<class T>(T) {
-    const bool vectors = takes_vectors<T>(s.width, {x}) && takes_vectors<T>(s.head / 2, {});
+    const bool vectors =
+        takes_vectors<T>(s.width, {x}) && takes_vectors<T>(s.head, {}) && takes_vectors<T>(s.turned / 2, {});
     with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
-      const std::int64_t n = s.rows * s.heads * (s.head / 2) / V;
+      const std::int64_t n = s.rows * s.heads * (s.turned / 2) / V;
       launch(stream, "rope", {.blocks = strided_blocks(n, 256)}, rope_kernel<T, V>, s, cosine, sine,
              static_cast<T*>(x));
     });

@@ -63,7 +63,7 @@ TEST(HuggingFace, ReadsBothGenerationsOfNames) {
   };
   const Model llama = read(
       R"({"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
   Model expected = preset_model("llama-3-8b");
   expected.name = "llama";
   EXPECT_EQ(llama, expected);

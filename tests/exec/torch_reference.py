@@ -3,7 +3,8 @@
 """Trains a model in PyTorch from a checkpoint of `orrery run` and compares the losses of twenty steps.
 
 The model is written from its definition, not from Orrery's code; only the checkpoint's names and shapes are shared.
-Usage: torch_reference.py ORRERY SCENARIO gpt|llama FOLDER. Exit 77 (skipped) without PyTorch.
+Usage: torch_reference.py ORRERY SCENARIO gpt|llama FOLDER. Of the scenario's model the rotary fields and the
+norms' epsilon are read here too. Exit 77 (skipped) without PyTorch.
 """
 import json
 import math
@@ -25,6 +26,31 @@ STEPS, RATE, DECAY = 20, 3e-3, 0.1
 HIDDEN, HEADS, LAYERS, VOCABULARY, BATCH, SEQUENCE = 64, 4, 4, 256, 16, 64
 KV_HEADS = 2 if KIND == "llama" else 4
 HEAD = HIDDEN // HEADS
+MODEL = json.loads(SCENARIO.read_text())["model"]
+MODEL = MODEL if isinstance(MODEL, dict) else {}
+EPSILON = MODEL.get("norm_epsilon", 1e-5)
+
+
+def frequencies(rotary):
+    """Radians per position of each pair of elements, and the amplitude of cosines and sines."""
+    width = int(HEAD * rotary.get("fraction", 1))
+    pair = torch.arange(0, width, 2, dtype=torch.float64)
+    plain = 1 / rotary.get("base", 10000) ** (pair / width)
+    kind, factor = rotary.get("scaling", "none"), rotary.get("factor", 1)
+    context = rotary.get("original_positions", 8192)
+    if kind == "llama3":
+        low, high = rotary.get("low_frequency_factor", 1), rotary.get("high_frequency_factor", 4)
+        waves = context * plain / (2 * math.pi)  # in the original context
+        kept = ((waves - low) / (high - low)).clamp(0, 1)
+        return kept * plain + (1 - kept) * plain / factor, 1.0
+    if kind == "yarn":
+        # The pair that makes so many turns over the original context.
+        of = lambda turns: width * math.log(context / (2 * math.pi * turns)) / (2 * math.log(rotary["base"]))
+        first, last = max(0, math.floor(of(32))), min(width - 1, math.ceil(of(1)))
+        scaled = ((torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+        return plain * (1 - scaled) + plain / factor * scaled, 0.1 * math.log(factor) + 1
+    assert kind == "none", kind
+    return plain, 1.0
 
 
 def tensors(folder):
@@ -51,19 +77,19 @@ class Net:
 
     def norm(self, x, name):
         if KIND == "gpt":
-            return F.layer_norm(x, (HIDDEN,), self.p[name + "/weight"], self.p[name + "/bias"], 1e-5)
-        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.p[name + "/weight"]
+            return F.layer_norm(x, (HIDDEN,), self.p[name + "/weight"], self.p[name + "/bias"], EPSILON)
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + EPSILON) * self.p[name + "/weight"]
 
     def linear(self, x, name):
         return F.linear(x, self.p[name + "/weight"], self.p.get(name + "/bias"))
 
     def rotate(self, x):  # [batch, heads, sequence, head]
-        half = HEAD // 2
-        angle = torch.arange(SEQUENCE, dtype=torch.float64)[:, None] * 10000.0 ** (
-            -2.0 * torch.arange(half, dtype=torch.float64) / HEAD)
-        cos, sin = angle.cos().float(), angle.sin().float()
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+        frequency, amplitude = frequencies(MODEL.get("rotary", {}))
+        half = len(frequency)
+        angle = torch.arange(SEQUENCE, dtype=torch.float64)[:, None] * frequency
+        cos, sin = (amplitude * angle.cos()).float(), (amplitude * angle.sin()).float()
+        a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+        return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
 
     def attention(self, x, name):
         qkv = self.linear(x, name + "/qkv")

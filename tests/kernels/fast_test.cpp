@@ -13,6 +13,8 @@
 #include <random>
 #include <vector>
 
+#include "core/rotary.h"
+
 namespace orrery::kernels {
 namespace {
 
@@ -161,7 +163,7 @@ TEST(Fast, MatrixProducts) {
 TEST(Fast, Norms) {
   for (const Index width : {5, 48, 770}) {
     for (const bool rms : {false, true}) {
-      const reference::NormShape s{9, width, rms};
+      const reference::NormShape s{9, width, rms, 1e-3F};
       const Vector x = random_vector(9 * width, 1), w = random_vector(width, 2), b = random_vector(width, 3),
                    dy = random_vector(9 * width, 4), residual = random_vector(9 * width, 5);
       Vector y(x.size()), y2(x.size());
@@ -214,10 +216,12 @@ TEST(Fast, ActivationsAndRotation) {
     pointwise().activation_grad(rows, width, gated, u.data(), dv.data(), du2.data());
     expect_near(du2, du, 2e-6, "activation gradient");
   }
+  const RotaryTables tables = rotary_tables({.fraction = 0.8}, 10, 9);
   for (const bool inverse : {false, true}) {
+    const reference::RopeShape s{18, 40, 3, 10, 9, 8, inverse};
     Vector x = random_vector(2 * 9 * 40, 3), x2 = x;
-    reference::rope(18, 40, 3, 10, 9, inverse, x.data());
-    rope(18, 40, 3, 10, 9, inverse, x2.data());
+    reference::rope(s, tables.cosine.data(), tables.sine.data(), x.data());
+    pointwise().rope(s, tables.cosine.data(), tables.sine.data(), x2.data());
     EXPECT_EQ(x2, x);  // the same operations
   }
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+
+namespace orrery {
+namespace {
+
+constexpr double kTurn = 2 * std::numbers::pi;
+
+// Waves of more than original / low positions are divided by the factor, waves of fewer than original / high
+// positions stay.
+double llama3(const Rotary& r, double frequency) {
+  const double original = static_cast<double>(r.original_positions), wave = kTurn / frequency;
+  if (wave < original / r.high_frequency_factor) return frequency;
+  if (wave > original / r.low_frequency_factor) return frequency / r.factor;
+  const double kept =
+      (original / wave - r.low_frequency_factor) / (r.high_frequency_factor - r.low_frequency_factor);
+  return (1 - kept) * frequency / r.factor + kept * frequency;
+}
+
+// The pair, as a real number, whose frequency makes so many turns over the original context.
+double pair_of_turns(const Rotary& r, double width, double turns) {
+  return width * std::log(static_cast<double>(r.original_positions) / (turns * kTurn)) /
+         (2 * std::log(r.base));
+}
+
+void scale_yarn(const Rotary& r, std::vector<double>& frequencies) {
+  const double width = 2 * static_cast<double>(frequencies.size());
+  const double first = std::max(0.0, std::floor(pair_of_turns(r, width, r.beta_fast)));
+  const double last = std::min(width - 1, std::ceil(pair_of_turns(r, width, r.beta_slow)));
+  for (std::size_t j = 0; j < frequencies.size(); ++j) {
+    // 0 where a frequency stays, 1 where it is scaled whole; the guard is for a ramp of no length.
+    const double scaled =
+        std::clamp((static_cast<double>(j) - first) / std::max(last - first, 0.001), 0.0, 1.0);
+    frequencies[j] *= scaled / r.factor + (1 - scaled);
+  }
+}
+
+// Scaling as Hugging Face writes it; a field that is not named here may change the frequencies, and is
+// refused.
+struct HuggingFaceRope {
+  std::string rope_type, type;  // the newer and the older name
+  std::optional<double> rope_theta, partial_rotary_factor, factor, low_freq_factor, high_freq_factor,
+      beta_fast, beta_slow, attention_factor;
+  std::optional<std::int64_t> original_max_position_embeddings;
+};
+template <class V>
+void describe(V& v, HuggingFaceRope& r) {
+  v(Field{.name = "rope_type", .help = "kind of scaling"}, r.rope_type);
+  v(Field{.name = "type", .help = "kind of scaling"}, r.type);
+  v(Field{.name = "rope_theta", .help = "base of the frequencies", .min = 1.0001, .max = 1e15}, r.rope_theta);
+  v(Field{.name = "partial_rotary_factor", .help = "share of a head", .min = 0.001, .max = 1},
+    r.partial_rotary_factor);
+  v(Field{.name = "factor", .help = "of the context", .min = 1, .max = 1e6}, r.factor);
+  v(Field{.name = "low_freq_factor", .help = "llama3", .min = 1e-3, .max = 1e6}, r.low_freq_factor);
+  v(Field{.name = "high_freq_factor", .help = "llama3", .min = 1e-3, .max = 1e6}, r.high_freq_factor);
+  v(Field{.name = "beta_fast", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_fast);
+  v(Field{.name = "beta_slow", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_slow);
+  v(Field{.name = "attention_factor", .help = "yarn", .min = 1e-3, .max = 1e3}, r.attention_factor);
+  v(Field{.name = "original_max_position_embeddings", .help = "llama3, yarn", .min = 1, .max = 1 << 30},
+    r.original_max_position_embeddings);
+}
+
+RotaryScaling scaling_of(const HuggingFaceRope& r, const Cursor& at) {
+  static const std::vector<std::string> kKnown = {"default", "linear", "llama3", "yarn"};
+  const bool newer = !r.rope_type.empty() || r.type.empty();
+  const std::string name = newer ? r.rope_type : r.type;
+  if (name.empty() || name == "default") return RotaryScaling::kNone;
+  const auto found = enum_from<RotaryScaling>(name);
+  if (!found || found == RotaryScaling::kNone) {
+    at.child(newer ? "rope_type" : "type")
+        .fail(shown(Json(name)) + " cannot be imported", allowed_names(name, kKnown));
+  }
+  if (!r.factor) at.fail("the field \"factor\" is missing");
+  if (found == RotaryScaling::kLlama3 &&
+      (!r.low_freq_factor || !r.high_freq_factor || !r.original_max_position_embeddings)) {
+    at.fail("llama3 needs low_freq_factor, high_freq_factor and original_max_position_embeddings");
+  }
+  return *found;
+}
+
+double amplitude(const Rotary& r) {
+  if (r.scaling != RotaryScaling::kYarn) return 1;
+  return r.amplitude > 0 ? r.amplitude : 0.1 * std::log(r.factor) + 1;
+}
+
+}  // namespace
+
+void check_rotary(const Rotary& r, std::int64_t head, const Cursor& at) {
+  if (const std::int64_t turned = r.turned(head); turned < 2 || turned % 2 != 0) {
+    at.child("fraction")
+        .fail(fmt::format("{} of a head of {} is {} elements", r.fraction, head, turned),
+              "allowed: an even number of elements, at least 2");
+  }
+  if (r.scaling == RotaryScaling::kNone && r.factor != 1)
+    at.child("factor").fail(fmt::format("{} has no effect with scaling \"none\"", r.factor), "allowed: 1");
+  if (r.scaling == RotaryScaling::kLlama3 && r.low_frequency_factor >= r.high_frequency_factor) {
+    at.child("low_frequency_factor")
+        .fail(fmt::format("{} is not smaller than high_frequency_factor", r.low_frequency_factor),
+              fmt::format("allowed: less than {}", r.high_frequency_factor));
+  }
+  if (r.scaling == RotaryScaling::kYarn && r.beta_slow >= r.beta_fast) {
+    at.child("beta_slow")
+        .fail(fmt::format("{} is not smaller than beta_fast", r.beta_slow),
+              fmt::format("allowed: less than {}", r.beta_fast));
+  }
+}
+
+Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest) {
+  Rotary out;
+  const auto number = [&](const char* name, double least, double most, double& to) {
+    if (const auto found = config.find(name); found != config.end() && !found->is_null())
+      read_value(*found, at.child(name), Field{name, "", least, most}, to);
+  };
+  number("rope_theta", 1.0001, 1e15, out.base);
+  number("partial_rotary_factor", 0.001, 1, out.fraction);
+  for (const char* const name : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || found->is_null()) continue;
+    const Cursor here = at.child(name);
+    const auto r = read_fields<HuggingFaceRope>(*found, here);
+    out.base = r.rope_theta.value_or(out.base);
+    out.fraction = r.partial_rotary_factor.value_or(out.fraction);
+    out.scaling = scaling_of(r, here);
+    if (out.scaling == RotaryScaling::kNone) continue;
+    out.factor = *r.factor;
+    out.original_positions = r.original_max_position_embeddings.value_or(longest);
+    out.low_frequency_factor = r.low_freq_factor.value_or(out.low_frequency_factor);
+    out.high_frequency_factor = r.high_freq_factor.value_or(out.high_frequency_factor);
+    out.beta_fast = r.beta_fast.value_or(out.beta_fast);
+    out.beta_slow = r.beta_slow.value_or(out.beta_slow);
+    out.amplitude = r.attention_factor.value_or(0);
+  }
+  return out;
+}
+
+std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head) {
+  const std::int64_t width = r.turned(head);
+  std::vector<double> out;
+  for (std::int64_t j = 0; j < width / 2; ++j)
+    out.push_back(std::pow(r.base, -2.0 * static_cast<double>(j) / static_cast<double>(width)));
+  switch (r.scaling) {
+    case RotaryScaling::kNone:
+      break;
+    case RotaryScaling::kLinear:
+      for (double& f : out) f /= r.factor;
+      break;
+    case RotaryScaling::kLlama3:
+      for (double& f : out) f = llama3(r, f);
+      break;
+    case RotaryScaling::kYarn:
+      scale_yarn(r, out);
+      break;
+  }
+  return out;
+}
+
+RotaryTables rotary_tables(const Rotary& r, std::int64_t head, std::int64_t sequence) {
+  const std::vector<double> frequencies = rotary_frequencies(r, head);
+  const double size = amplitude(r);
+  RotaryTables out;
+  for (std::int64_t position = 0; position < sequence; ++position) {
+    for (const double f : frequencies) {
+      const double angle = static_cast<double>(position) * f;
+      out.cosine.push_back(static_cast<float>(size * std::cos(angle)));
+      out.sine.push_back(static_cast<float>(size * std::sin(angle)));
+    }
+  }
+  return out;
+}
+
+}  // namespace orrery
