@@ -37,6 +37,7 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large},
                    {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated},
                    {"feasible", c.feasible},     {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
+  out["not_run_by_stack"] = stack_limits(problem.stack);
   out["capacity_bytes"] = a.search.capacity.value;
   out["nodes"] = a.nodes;
   out["unmet"] = a.unmet;
@@ -134,6 +135,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              problem.cluster.nodes, printable(problem.cluster.name), problem.cluster.devices(),
              printable(problem.device.name), s.training.global_batch, s.training.sequence,
              printable(problem.stack.name));
+  if (const auto limits = stack_limits(problem.stack); !limits.empty())
+    fmt::print("not searched: {} has {}\n", printable(problem.stack.name), fmt::join(limits, "; "));
   fmt::print(
       "{} combinations: {} no plans, {} proved slower or too large, {} costed; of those {} too large, {} "
       "fit; {} "
@@ -250,6 +253,7 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
     PlanFile f = read_fields<PlanFile>(json, at);
     Chosen c{resolve(f.scenario, at.child("scenario"), app.data), f.plan};
     program::check_plan(c.problem.scenario.model, c.plan, c.problem.scenario.training, at.child("plan"));
+    check_stack(c.problem, c.plan, at.child("scenario"), at.child("plan"));
     check_ranks(c.plan, c.problem.cluster, at.child("plan"));
     return c;
   }

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <functional>
 
+#include "core/search_axes.h"
+
 namespace orrery {
 namespace fs = std::filesystem;
 
@@ -119,7 +121,23 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data) {
   const fs::path path = data.find("profiles/stacks", name, fs::path(at.file).parent_path(), at);
-  return read_fields<Stack>(load_json(path), Cursor{path.string(), ""});
+  auto out = read_fields<Stack>(load_json(path), Cursor{path.string(), ""});
+  out.file = path.string();
+  return out;
+}
+
+void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
+                 const Cursor& plan_at) {
+  const Scenario& s = problem.scenario;
+  const auto wrong = plan ? stack_problem(problem.stack, s.model, *plan, s.training)
+                          : stack_problem(problem.stack, s.model, s.training);
+  if (!wrong) return;
+  const std::string_view pointer = wrong->pointer;
+  constexpr std::string_view kPlan = "/plan";
+  const bool of_plan = pointer.starts_with(kPlan);
+  Cursor at = of_plan ? plan_at : scenario;
+  at.pointer += of_plan ? pointer.substr(kPlan.size()) : pointer;
+  at.fail(wrong->text, wrong->allowed);
 }
 
 namespace {
@@ -182,7 +200,9 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   if (scenario.node_hour) c.node_hour = *scenario.node_hour;
   problem.device = load_device(c.device, Cursor{c.file, "/device"}, data, fs::path(c.file).parent_path());
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
+  check_search(problem.stack, scenario.search, at.child("search"));
   problem.scenario = std::move(scenario);
+  check_stack(problem, problem.scenario.plan, at, at.child("plan"));
   check_training(problem, at.child("training"));
   check_step(problem, at.child("training"));
   check_goal(problem, at);

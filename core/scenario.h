@@ -165,6 +165,10 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 LinkProfile read_links(const Json& json, const Cursor& at);
 LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
                        const std::filesystem::path& base = {});
+// Fails where the problem's stack cannot run its model and training, or a plan with them: at a field of the
+// scenario, or of the plan.
+void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
+                 const Cursor& plan_at);
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);
 
 }  // namespace orrery

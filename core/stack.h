@@ -8,9 +8,11 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "core/capabilities.h"
 #include "core/fields.h"
 
 namespace orrery {
@@ -38,7 +40,9 @@ struct Stack {
   double allocator_overhead = 1.04;  // reserved over live bytes
   // 80 % of measured runs took between these multiples of what was predicted with this stack.
   double measured_low = 0.92, measured_high = 1.30;
+  std::optional<Capabilities> runs;  // what the software can do; absent: everything
   std::map<std::string, std::string> origin;
+  std::string file;  // that it was read from, for messages
 };
 
 template <class V>
@@ -97,6 +101,7 @@ void describe(V& v, Stack& s) {
           .min = 0.01,
           .max = 1000},
     s.measured_high);
+  v(Field{.name = "runs", .help = "plans that the software runs; without it every plan is taken"}, s.runs);
   v(Field{.name = "origin", .help = "where each value comes from"}, s.origin);
 }
 

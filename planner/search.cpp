@@ -222,6 +222,9 @@ std::string plan_problem(const Problem& problem, const Plan& plan) {
   } catch (const InputError& e) {
     return e.what();
   }
+  const Scenario& s = problem.scenario;
+  if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
+    return wrong->pointer + ": " + wrong->text;
   if (plan.ranks() > problem.cluster.devices()) {
     return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(),
                        problem.cluster.devices());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/search_axes.h"
 #include "program/program.h"
 #include "program/schedule.h"
 
@@ -90,32 +91,44 @@ Space::Space(const Problem& problem) : problem_(problem) {
   for (const std::int64_t d : divisors(problem.scenario.training.global_batch)) {
     if (d <= 16) mb.push_back(d);
   }
+  std::vector<std::int64_t> pp;
   for (std::int64_t p = 1; p <= std::min(m.layers, devices); ++p) {
-    if (fills(m.layers, p) || fills(m.layers + 2, p)) pp_.push_back(p);
+    if (fills(m.layers, p) || fills(m.layers + 2, p)) pp.push_back(p);
   }
-  pp_ = listed_or(s.pp, std::move(pp_));
-  zero_ = listed_or(s.zero, {0, 1, 2, 3});
-  shard_ = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
-  schedules_ = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
-                                      Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
-  for (const Recompute r :
-       listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull})) {
+  Search all = s;
+  all.tp = listed_or(s.tp, std::move(tp));
+  all.pp = listed_or(s.pp, std::move(pp));
+  all.zero = listed_or(s.zero, {0, 1, 2, 3});
+  all.shard_group = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
+  all.schedule = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
+                                        Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
+  all.recompute = listed_or(s.recompute, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+  all.recompute_layers = listed_or(s.recompute_layers, {1, 2, 4});
+  all.sequence_parallel = listed_or(s.sequence_parallel, {false, true});
+  all.rank_order = listed_or(s.rank_order, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
+  keep_runnable(problem.stack, all);
+  if (all.schedule.empty()) all.schedule = {Schedule::k1F1B};  // of one stage, where all are the same
+  const std::vector<std::int64_t> one{1};
+  if (all.tp == one && all.pp == one && !all.rank_order.empty()) all.rank_order.resize(1);  // all the same
+  for (const Recompute r : all.recompute) {
     if (r != Recompute::kFull) {
       remat_.push_back({r, 1});
       continue;
     }
-    for (const std::int64_t k : listed_or(s.recompute_layers, {1, 2, 4})) remat_.push_back({r, k});
+    for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, k});
   }
-  for (const std::int64_t t : listed_or(s.tp, std::move(tp))) {
-    for (const bool sp : listed_or(s.sequence_parallel, {false, true})) {
-      if (sp && t == 1) continue;
-      for (const RankOrder order :
-           listed_or(s.rank_order, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp})) {
+  for (const std::int64_t t : all.tp) {
+    for (const bool sp : t == 1 ? std::vector<bool>{false} : all.sequence_parallel) {
+      for (const RankOrder order : all.rank_order) {
         if (t == 1 && order == RankOrder::kDpTpPp && s.rank_order.empty()) continue;  // the same placement
         for (const std::int64_t b : listed_or(s.micro_batch, mb)) outer_.push_back({t, b, order, sp});
       }
     }
   }
+  pp_ = std::move(all.pp);
+  zero_ = std::move(all.zero);
+  shard_ = std::move(all.shard_group);
+  schedules_ = std::move(all.schedule);
 }
 
 Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
@@ -173,7 +186,12 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
             if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
             // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.
             if (p.schedule == Schedule::kInterleaved && (m.layers + (light ? 2 : 0)) % chunks != 0) continue;
-            p.chunk_layers = light ? lighter_ends(m.layers, chunks) : std::vector<std::int64_t>{};
+            p.chunk_layers.clear();
+            if (light) {
+              const auto even = layers_by_chunk(p, m.layers);
+              p.chunk_layers = lighter_ends(m.layers, chunks);
+              if (p.chunk_layers == even) continue;  // the same plan
+            }
             for (const Remat& r : remat_) {
               p.recompute = r.mode;
               p.recompute_layers = r.every;
@@ -183,6 +201,9 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
                   if (at == hopeless.size()) hopeless.push_back(false);
                   const bool grouped = shard > 0 && shard < dp;
                   if (shard > 0 && (zero == 0 || !grouped)) continue;
+                  p.zero = zero;
+                  p.shard_group = grouped ? shard : 0;
+                  if (!runs_plan(problem_.stack, m, p, t)) continue;
                   ++counts.considered;
                   const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
                                    (zero > 0 && dp == 1) || (grouped && dp % shard != 0) ||
@@ -191,8 +212,6 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
                     ++(bad ? counts.invalid : counts.hopeless);
                     continue;
                   }
-                  p.zero = zero;
-                  p.shard_group = grouped ? shard : 0;
                   hopeless[at] = !visitor.plan(p);
                 }
               }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The declared space of plans: the product of what the scenario's search lists, or of everything that
-// makes sense. Micro-batches follow from batch, dp and micro-batch. Plans may leave devices idle, so the
-// space of a cluster holds that of each smaller one.
+// makes sense; of these, what the scenario's stack runs. Micro-batches follow from batch, dp and micro-batch.
+// Plans may leave devices idle, so the space of a cluster holds that of each smaller one.
 #pragma once
 
 #include <functional>

@@ -48,7 +48,7 @@ constexpr StackRule kStacks[] = {{"megatron_sc21", "megatron-2021"},
                                  {"bigscience_v100", "megatron-2021"},
                                  {"korthikanti", "megatron-2021"},
                                  {"vtrain_single", "megatron-2021"},
-                                 {"zero_bubble", "megatron-2021"},
+                                 {"zero_bubble", "megatron-zero-bubble"},
                                  {"sailor", "megatron-2021"},
                                  {"meg_deepspeed", "deepspeed"},
                                  {"colossalai", "deepspeed"},
@@ -161,10 +161,16 @@ class RowReader {
       p.cluster.in_network_gain = 0;
       p.cluster.measured = {};
     }
-    const auto* stack = std::find_if(std::begin(kStacks), std::end(kStacks),
-                                     [&](const StackRule& s) { return row_.source_key == s.source; });
-    p.stack = load_stack(stack == std::end(kStacks) ? "megatron-core" : stack->stack, at_, data_);
+    p.stack = load_stack(stack_name(), at_, data_);
     p.stack.flash_attention = row_.flash_attention.value_or(p.stack.flash_attention);
+  }
+
+  std::string stack_name() const {
+    // The paper compares its own plans with ZeRO-3, which DeepSpeed ran.
+    if (row_.source_key == "megatron_sc21" && row_.parallel.zero_stage == 3) return "deepspeed";
+    const auto* rule = std::find_if(std::begin(kStacks), std::end(kStacks),
+                                    [&](const StackRule& s) { return row_.source_key == s.source; });
+    return rule == std::end(kStacks) ? "megatron-core" : rule->stack;
   }
 
   void read_plan(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
@@ -252,6 +258,10 @@ void predict(const TrainingRow& row, const Cursor& at, const DataFolders& data, 
     program::check_plan(problem.scenario.model, plan, problem.scenario.training, Cursor{});
   } catch (const InputError& e) {
     throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
+  }
+  if (const auto wrong =
+          stack_problem(problem.stack, problem.scenario.model, plan, problem.scenario.training)) {
+    throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
   }
   const Topology topology(problem.cluster);
   Estimator estimator(problem, topology);

@@ -4,12 +4,11 @@
 // warps and tiles. The same tests run on a GPU and on the emulated device (tests/emulation).
 #include "kernels/cuda/kernels.h"
 
-#include "core/rotary.h"
-
 #include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "core/rotary.h"
 #include "tests/kernels/closeness.h"
 
 namespace orrery::kernels {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "planner/plan.h"
 #include "planner/space.h"
 
@@ -25,6 +27,7 @@ Problem small_problem() {
 
 TEST(Search, PruningDoesNotChangeTheBestOfFiftyThousand) {
   Problem p = small_problem();
+  p.stack.runs.reset();  // every axis
   p.cluster.nodes = 8;
   p.scenario.training.global_batch = 128;
   p.scenario.search.tp = {};
@@ -71,7 +74,8 @@ TEST(Search, TwoThreadsGiveTheSameAnswerAsOne) {
 
 // What the search memoises over plans never leaks: each plan alone gives the same bits.
 TEST(Search, MemoisedCostsEqualSingleEvaluationsBitForBit) {
-  const Problem p = small_problem();
+  Problem p = small_problem();
+  p.stack.runs.reset();
   const sim::Topology topology(p.cluster);
   sim::Estimator shared(p, topology);
   const Space space(p);
@@ -110,6 +114,51 @@ TEST(Search, WhatIsListedMayBeMoreThanThereIs) {
   p.scenario.search.tp = {1, 8};
   p.scenario.training.precision = Precision::kSgd;
   EXPECT_GT(search(p, sim::Topology(p.cluster), {.keep = 5}).counts.costed, 0);
+}
+
+// For every shipped stack: the plans of the space are those of a stack that takes everything, less those that
+// the stack cannot run.
+TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
+  const DataFolders data;
+  Problem p = small_problem();
+  p.scenario.training.precision = Precision::kFp32;  // which every stack has
+  p.scenario.training.math = Math::kFp32;
+  p.scenario.search.dp = {1, 4};
+  p.scenario.search.micro_batch = {1};
+  p.scenario.search.tp = {1, 2};
+  p.scenario.search.pp = {1, 2, 4};
+  p.scenario.search.recompute_layers = {1, 2};
+  const auto plans = [](const Problem& of) {
+    std::set<Canonical> out;
+    const Space space(of);
+    for (const Space::Outer& o : space.outer())
+      space.visit(o, {.plan = [&](const Plan& plan) {
+        EXPECT_TRUE(out.insert(canonical(plan)).second) << short_name(plan);
+        EXPECT_FALSE(stack_problem(of.stack, of.scenario.model, plan, of.scenario.training))
+            << short_name(plan);
+        return true;
+      }});
+    return out;
+  };
+  for (const std::string& name : data.names("profiles/stacks")) {
+    p.stack = load_stack(name, {}, data);
+    Problem unlimited = p;
+    unlimited.stack.runs.reset();
+    std::set<Canonical> expected;
+    const Space space(unlimited);
+    for (const Space::Outer& o : space.outer()) {
+      // A placement that the stack has not is dropped whole, where it is another's second name too.
+      const auto& orders = p.stack.runs->rank_order;
+      if (std::find(orders.begin(), orders.end(), o.rank_order) == orders.end()) continue;
+      space.visit(o, {.plan = [&](const Plan& plan) {
+        if (!stack_problem(p.stack, p.scenario.model, plan, p.scenario.training))
+          expected.insert(canonical(plan));
+        return true;
+      }});
+    }
+    EXPECT_EQ(plans(p), expected) << name;
+    EXPECT_GE(expected.size(), 8U) << name;
+  }
 }
 
 TEST(Search, ReplicasDivideTheBatch) {

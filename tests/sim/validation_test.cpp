@@ -29,7 +29,7 @@ TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
   EXPECT_LT(mape("dgxc"), 0.065);
   EXPECT_LT(mape("internevo"), 0.075);
   EXPECT_LT(mape("zero_bubble"), 0.12);
-  EXPECT_LT(mape("megatron_sc21"), 0.12);
+  EXPECT_LT(mape("megatron_sc21"), 0.125);
   EXPECT_LT(mape("torchtitan"), 0.19);
   EXPECT_LT(mape("dgxc fp8"), 0.085);
   EXPECT_LT(mape("torchtitan fp8"), 0.17);

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/capabilities.h"
+
+#include <algorithm>
+
+#include "core/stack.h"
+
+namespace orrery {
+namespace {
+
+template <class T>
+bool has(const std::vector<T>& list, const T& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+template <NamedEnum E>
+std::vector<E> every() {
+  std::vector<E> out;
+  for (const auto& [value, name] : enum_names(E{})) out.push_back(value);
+  return out;
+}
+
+template <class T>
+std::string names(const std::vector<T>& list) {
+  std::vector<std::string> out;
+  for (const T& value : list) {
+    if constexpr (NamedEnum<T>)
+      out.emplace_back(name_of(value));
+    else
+      out.push_back(fmt::format("{}", value));
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+template <class T>
+std::string allowed(const std::vector<T>& list) {
+  return list.empty() ? std::string() : "allowed: " + names(list);
+}
+
+// "Megatron-LM core_v0.19.0, profiles/stacks/megatron-core.json"
+std::string source(const Stack& s) {
+  return s.file.empty() ? s.runs->software : s.runs->software + ", " + s.file;
+}
+
+std::string lacks(const Stack& s, const std::string& what) {
+  return fmt::format("{} has no {} ({})", s.name, what, source(s));
+}
+
+const NumberFormats* formats_of(const Capabilities& c, Precision p) {
+  const auto found = std::find_if(c.formats.begin(), c.formats.end(),
+                                  [p](const NumberFormats& f) { return f.precision == p; });
+  return found == c.formats.end() ? nullptr : &*found;
+}
+
+bool grouped(const Plan& p) {
+  return p.zero > 0 && p.shards() != p.dp;
+}
+
+bool refuses(const Refusal& r, const Plan& p, const Training& t) {
+  const auto differs = [](const std::optional<bool>& wanted, bool is) { return wanted && *wanted != is; };
+  if (!r.zero.empty() && (p.dp == 1 || !has(r.zero, p.zero))) return false;
+  if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
+  if (!r.precision.empty() && !has(r.precision, t.precision)) return false;
+  return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
+         !differs(r.shard_group, grouped(p)) && !differs(r.lamb, t.lamb);
+}
+
+// The field of a scenario that a message about a refused combination points to.
+const char* pointer_of(const Refusal& r) {
+  if (r.lamb) return "/training/lamb";
+  if (!r.precision.empty()) return "/training/precision";
+  if (!r.rank_order.empty()) return "/plan/rank_order";
+  if (r.shard_group) return "/plan/shard_group";
+  if (!r.zero.empty()) return "/plan/zero";
+  return r.pipeline_parallel ? "/plan/pp" : "/plan/tp";
+}
+
+// The axes of more than one rank, fastest first: what a placement is. "dp-tp-pp" is "tp-dp-pp" where tp is 1.
+std::string placement(const Plan& p, RankOrder order) {
+  std::string out(name_of(order));
+  for (const auto& [axis, degree] : {std::pair{"tp", p.tp}, {"dp", p.dp}, {"pp", p.pp}}) {
+    if (degree == 1) out.erase(out.find(axis), 2);
+  }
+  std::erase(out, '-');
+  return out;
+}
+
+bool places(const Capabilities& c, const Plan& p) {
+  if (has(c.rank_order, p.rank_order)) return true;
+  return std::any_of(c.rank_order.begin(), c.rank_order.end(),
+                     [&](RankOrder o) { return placement(p, o) == placement(p, p.rank_order); });
+}
+
+// `layers` of the model; 0: unknown. Without chunk_layers a plan's chunks are as even as layers allow.
+bool chunk_sizes_fit(const Capabilities& c, const Plan& p, std::int64_t layers) {
+  if (c.chunk_layers == ChunkSizes::kAny) return true;
+  const bool equal = c.chunk_layers == ChunkSizes::kEqual;
+  if (p.chunk_layers.empty()) return !equal || layers % (p.pp * p.vpp) == 0;
+  const auto [least, most] = std::minmax_element(p.chunk_layers.begin(), p.chunk_layers.end());
+  return *most - *least <= (equal ? 0 : 1);
+}
+
+// Calls `report(pointer, text, allowed)` for the first axis of the plan that the software has not; the last
+// two are functions, as a search wants no text. Returns whether there is one.
+template <class Report>
+bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int64_t layers, Report report) {
+  const auto none = [] { return std::string(); };
+  const auto one = [] { return std::string("allowed: 1"); };
+  if (p.tp > 1 && !c.tensor_parallel)
+    return report(
+        "/plan/tp", [&] { return lacks(s, "tensor parallelism"); }, one);
+  if (p.tp > 1 && !has(c.sequence_parallel, p.sequence_parallel)) {
+    return report(
+        "/plan/sequence_parallel",
+        [&] {
+          return p.sequence_parallel
+                     ? lacks(s, "sequence parallelism")
+                     : fmt::format("{} has no tensor parallelism without sequence parallelism ({})", s.name,
+                                   source(s));
+        },
+        [&] { return allowed(c.sequence_parallel); });
+  }
+  if (p.pp > 1 && c.schedule.empty())
+    return report(
+        "/plan/pp", [&] { return lacks(s, "pipeline parallelism"); }, one);
+  if (p.pp > 1 && !has(c.schedule, p.schedule)) {
+    return report(
+        "/plan/schedule", [&] { return lacks(s, fmt::format("{} schedule", name_of(p.schedule))); },
+        [&] { return allowed(c.schedule); });
+  }
+  if (!chunk_sizes_fit(c, p, layers)) {
+    return report(
+        "/plan/chunk_layers",
+        [&] { return lacks(s, fmt::format("chunks that are not {}", name_of(c.chunk_layers))); }, none);
+  }
+  if (p.dp > 1 && !has(c.zero, p.zero)) {
+    return report(
+        "/plan/zero", [&] { return lacks(s, fmt::format("ZeRO stage {}", p.zero)); },
+        [&] { return allowed(c.zero); });
+  }
+  if (grouped(p) && !c.shard_group)
+    return report(
+        "/plan/shard_group", [&] { return lacks(s, "shard groups"); },
+        [] { return std::string("allowed: 0"); });
+  if (!has(c.recompute, p.recompute)) {
+    return report(
+        "/plan/recompute", [&] { return lacks(s, fmt::format("{} recomputation", name_of(p.recompute))); },
+        [&] { return allowed(c.recompute); });
+  }
+  if (p.recompute == Recompute::kFull && p.recompute_layers > 1 && !c.recompute_layers)
+    return report(
+        "/plan/recompute_layers", [&] { return lacks(s, "recomputation of several layers at once"); }, one);
+  if (!places(c, p)) {
+    return report(
+        "/plan/rank_order", [&] { return lacks(s, fmt::format("placement {}", name_of(p.rank_order))); },
+        [&] { return allowed(c.rank_order); });
+  }
+  if (c.most_ranks > 0 && p.ranks() > c.most_ranks) {
+    return report(
+        "/plan/dp",
+        [&] {
+          return fmt::format("{} starts at most {} ranks, and the plan has {} ({})", s.name, c.most_ranks,
+                             p.ranks(), source(s));
+        },
+        none);
+  }
+  return false;
+}
+
+// As report_axis, of the plan's axes and then of their combinations.
+template <class Report>
+bool report_plan(const Stack& s, const Model& m, const Plan& p, const Training& t, Report report) {
+  const Capabilities& c = *s.runs;
+  if (report_axis(s, c, p, m.layers, report)) return true;
+  for (const Refusal& r : c.refused) {
+    if (!refuses(r, p, t)) continue;
+    return report(
+        pointer_of(r), [&] { return fmt::format("{}: {} ({})", s.name, r.why, source(s)); },
+        [] { return std::string(); });
+  }
+  return false;
+}
+
+// A function for report_plan that keeps what it is given.
+auto keep_in(std::optional<StackProblem>& out) {
+  return [&out](const char* pointer, auto text, auto allowed) {
+    out = StackProblem{pointer, text(), allowed()};
+    return true;
+  };
+}
+
+}  // namespace
+
+std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const Training& t) {
+  if (!s.runs) return {};
+  const Capabilities& c = *s.runs;
+  const NumberFormats* formats = formats_of(c, t.precision);
+  if (formats == nullptr) {
+    std::vector<Precision> known;
+    for (const NumberFormats& f : c.formats) known.push_back(f.precision);
+    return StackProblem{"/training/precision", lacks(s, fmt::format("recipe \"{}\"", name_of(t.precision))),
+                        allowed(known)};
+  }
+  if (!has(formats->math, t.math)) {
+    return StackProblem{
+        "/training/math",
+        lacks(s, fmt::format("\"{}\" products with precision \"{}\"", name_of(t.math), name_of(t.precision))),
+        allowed(formats->math)};
+  }
+  if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
+  if (t.stochastic_rounding && !c.stochastic_rounding)
+    return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};
+  if (!has(c.positions, m.positions)) {
+    return StackProblem{"/model/positions", lacks(s, fmt::format("{} positions", name_of(m.positions))),
+                        allowed(c.positions)};
+  }
+  if (m.positions == Positions::kRotary && !has(c.rotary_scaling, m.rotary.scaling)) {
+    return StackProblem{"/model/rotary/scaling",
+                        lacks(s, fmt::format("{} scaling of rotary positions", name_of(m.rotary.scaling))),
+                        allowed(c.rotary_scaling)};
+  }
+  if (!has(c.activation, m.activation)) {
+    return StackProblem{"/model/activation", lacks(s, fmt::format("{} activation", name_of(m.activation))),
+                        allowed(c.activation)};
+  }
+  if (m.windowed(t.sequence) && !c.sliding_window)
+    return StackProblem{"/model/sliding_window", lacks(s, "sliding window"),
+                        "allowed: 0, or a window of the whole sequence"};
+  return {};
+}
+
+std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const Plan& p, const Training& t) {
+  if (!s.runs) return {};
+  if (auto problem = stack_problem(s, m, t)) return problem;
+  std::optional<StackProblem> out;
+  report_plan(s, m, p, t, keep_in(out));
+  return out;
+}
+
+std::optional<StackProblem> stack_problem(const Stack& s, const Plan& p) {
+  std::optional<StackProblem> out;
+  if (s.runs) report_axis(s, *s.runs, p, 0, keep_in(out));
+  return out;
+}
+
+bool runs_plan(const Stack& s, const Model& m, const Plan& p, const Training& t) {
+  return !s.runs || !report_plan(s, m, p, t, [](auto&&...) { return true; });
+}
+
+std::vector<std::string> stack_limits(const Stack& s) {
+  std::vector<std::string> out;
+  if (!s.runs) return out;
+  const Capabilities& c = *s.runs;
+  const auto missing = [&]<class T>(const std::vector<T>& list, const std::vector<T>& all,
+                                    const char* words) {
+    std::vector<T> lost;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(lost), [&](T v) { return !has(list, v); });
+    if (!lost.empty()) out.push_back(fmt::format(fmt::runtime(words), names(lost)));
+  };
+  if (!c.tensor_parallel) out.emplace_back("no tensor parallelism");
+  if (c.tensor_parallel && !has(c.sequence_parallel, true)) out.emplace_back("no sequence parallelism");
+  if (c.tensor_parallel && !has(c.sequence_parallel, false))
+    out.emplace_back("no tensor parallelism without sequence parallelism");
+  if (c.schedule.empty()) {
+    out.emplace_back("no pipeline parallelism");
+  } else {
+    missing(c.schedule, every<Schedule>(), "no schedule {}");
+    if (c.chunk_layers != ChunkSizes::kAny)
+      out.push_back(fmt::format("no chunks that are not {}", name_of(c.chunk_layers)));
+  }
+  missing(c.zero, {0, 1, 2, 3}, "no ZeRO stage {}");
+  if (!c.shard_group) out.emplace_back("no shard groups");
+  missing(c.recompute, every<Recompute>(), "no {} recomputation");
+  if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
+  if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
+  if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));
+  for (const Refusal& r : c.refused) out.push_back(r.why);
+  return out;
+}
+
+}  // namespace orrery

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Capabilities: the plans, number formats and models that the software of a stack runs. The search lists
+// nothing else, and every command that takes a plan refuses another one. Each value of a shipped file has an
+// origin: the version of the software, and the document or source line that says so.
+//
+//   if (const auto problem = stack_problem(stack, model, plan, training)) at.fail(problem->text,
+//   problem->allowed);
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/fields.h"
+#include "core/model.h"
+#include "core/plan.h"
+#include "core/training.h"
+
+namespace orrery {
+
+// How many layers the chunks of a pipeline may have: all as many, at most one more than others, or any.
+enum class ChunkSizes { kEqual, kNearlyEqual, kAny };
+constexpr auto enum_names(ChunkSizes) {
+  return std::array{std::pair{ChunkSizes::kEqual, "equal"},
+                    std::pair{ChunkSizes::kNearlyEqual, "nearly-equal"}, std::pair{ChunkSizes::kAny, "any"}};
+}
+
+// A recipe of numbers and the formats that matrix products may have with it.
+struct NumberFormats {
+  Precision precision = Precision::kMixed;
+  std::vector<Math> math;
+};
+
+// A combination that the software refuses: all conditions that are given hold of the plan.
+struct Refusal {
+  std::vector<std::int64_t> zero;
+  std::vector<RankOrder> rank_order;
+  std::vector<Precision> precision;
+  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, lamb;
+  std::string why, origin;
+};
+
+struct Capabilities {
+  std::string software;  // its name and version
+  bool tensor_parallel = true;
+  std::vector<bool> sequence_parallel;  // with tensor parallelism
+  std::vector<Schedule> schedule;       // of pipelines; empty: no pipeline parallelism
+  ChunkSizes chunk_layers = ChunkSizes::kAny;
+  std::vector<std::int64_t> zero;  // stages
+  bool shard_group = true;         // shards may be shared by fewer ranks than all replicas
+  std::vector<Recompute> recompute;
+  bool recompute_layers = true;  // full recomputation may keep every k-th layer's input
+  std::vector<RankOrder> rank_order;
+  std::vector<NumberFormats> formats;
+  bool lamb = true;
+  bool stochastic_rounding = true;
+  std::vector<Positions> positions;
+  std::vector<RotaryScaling> rotary_scaling;
+  std::vector<Activation> activation;
+  bool sliding_window = true;
+  std::int64_t most_ranks = 0;  // 0: no limit
+  std::vector<Refusal> refused;
+  std::map<std::string, std::string> origin;  // by field, or by several, separated by ", "
+};
+
+template <class V>
+void describe(V& v, NumberFormats& f) {
+  v(Field{.name = "precision", .help = "recipe", .required = true}, f.precision);
+  v(Field{.name = "math", .help = "formats of matrix products with it", .required = true}, f.math);
+}
+
+template <class V>
+void describe(V& v, Refusal& r) {
+  v(Field{.name = "zero", .help = "ZeRO stage is one of these", .min = 0, .max = 3}, r.zero);
+  v(Field{.name = "rank_order", .help = "placement is one of these"}, r.rank_order);
+  v(Field{.name = "precision", .help = "recipe is one of these"}, r.precision);
+  v(Field{.name = "tensor_parallel", .help = "whether tp is more than 1"}, r.tensor_parallel);
+  v(Field{.name = "pipeline_parallel", .help = "whether pp is more than 1"}, r.pipeline_parallel);
+  v(Field{.name = "shard_group", .help = "whether shards are shared by fewer ranks than dp"}, r.shard_group);
+  v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
+  v(Field{.name = "why", .help = "the reason, as a message states it", .required = true}, r.why);
+  v(Field{.name = "origin", .help = "where the software says so", .required = true}, r.origin);
+}
+
+template <class V>
+void describe(V& v, Capabilities& c) {
+  const auto field = [](const char* name, const char* help) {
+    return Field{.name = name, .help = help, .min = 0, .max = 1 << 24, .required = true};
+  };
+  v(field("software", "name and version of the software"), c.software);
+  v(field("tensor_parallel", "whether tp may be more than 1"), c.tensor_parallel);
+  v(field("sequence_parallel", "values of sequence_parallel where tp is more than 1"), c.sequence_parallel);
+  v(field("schedule", "pipeline schedules; none means no pipeline parallelism"), c.schedule);
+  v(field("chunk_layers", "how many layers the chunks of a pipeline may have"), c.chunk_layers);
+  v(field("zero", "ZeRO stages"), c.zero);
+  v(field("shard_group", "whether ZeRO's shards may be shared by fewer ranks than dp"), c.shard_group);
+  v(field("recompute", "recomputation modes"), c.recompute);
+  v(field("recompute_layers", "whether recompute_layers may be more than 1"), c.recompute_layers);
+  v(field("rank_order", "placements of ranks"), c.rank_order);
+  v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
+  v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);
+  v(field("stochastic_rounding", "whether updated bf16 parameters can be rounded at random"),
+    c.stochastic_rounding);
+  v(field("positions", "position encodings"), c.positions);
+  v(field("rotary_scaling", "scalings of rotary positions"), c.rotary_scaling);
+  v(field("activation", "MLP activations"), c.activation);
+  v(field("sliding_window", "whether attention can be limited to a window"), c.sliding_window);
+  v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
+  v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);
+  v(Field{.name = "origin", .help = "where the software says so, by field"}, c.origin);
+}
+
+struct Stack;
+
+// A field that a stack cannot run: its place in a scenario ("/plan/pp", "/training/lamb"), and the message.
+struct StackProblem {
+  std::string pointer, text, allowed;
+};
+
+// Why the stack's software cannot run this; nothing when it can, or when the stack does not say.
+std::optional<StackProblem> stack_problem(const Stack& stack, const Model& model, const Plan& plan,
+                                          const Training& training);
+// Of the model and training alone, whatever the plan; and of the plan's axes alone, each on its own.
+std::optional<StackProblem> stack_problem(const Stack& stack, const Model& model, const Training& training);
+std::optional<StackProblem> stack_problem(const Stack& stack, const Plan& plan);
+// Whether the stack's software runs such a plan, in time for a search: stack_problem of the plan alone.
+bool runs_plan(const Stack& stack, const Model& model, const Plan& plan, const Training& training);
+
+// What plans of the stack never have, a phrase each: "no pipeline parallelism".
+std::vector<std::string> stack_limits(const Stack& stack);
+
+}  // namespace orrery
