@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands that show rather than compute: export, model, schema.
+// The commands that show rather than compute: model, schema.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "core/plan_file.h"
 #include "core/text.h"
-#include "planner/evaluate.h"
-#include "planner/export/export.h"
 
 namespace orrery::cli {
 namespace {
@@ -28,30 +27,6 @@ void print_model(const App& app, const Model& m) {
 }
 
 }  // namespace
-
-void add_export(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "export", "a plan as another launcher's flags");
-  auto file = std::make_shared<std::string>();
-  auto target = std::make_shared<std::string>();
-  command->add_option("plan", *file, "plan or scenario file")->required();
-  command->add_option("--to", *target, "megatron, deepspeed or slurm")
-      ->required()
-      ->check(CLI::IsMember({"megatron", "deepspeed", "slurm"}));
-  command->callback([&app, file, target] {
-    const Chosen c = load_plan_or_scenario(*file, app);
-    const PlanFile f = planner::make_plan_file(c.problem, c.plan, {}, "");
-    for (const std::string& loss : planner::export_losses(f, *target))
-      fmt::print(stderr, "note: {}\n", printable(loss));
-    const std::string text = *target == "megatron" ? planner::to_megatron(f)
-                             : *target == "deepspeed"
-                                 ? planner::to_deepspeed(f)
-                                 : planner::to_slurm(f, c.problem.cluster.devices_per_node);
-    if (app.json)
-      print_json({{"schema", "orrery.export/1"}, {"target", *target}, {"text", text}});
-    else
-      fmt::print("{}", text);
-  });
-}
 
 void add_model(CLI::App& parent, App& app) {
   CLI::App* command = parent.add_subcommand("model", "models: presets and imports");

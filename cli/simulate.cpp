@@ -129,11 +129,14 @@ void execute(App& app, const Options& o) {
     save_timeline(o.trace, o.window.empty() ? all : within(all, window, at));
   }
   const Predicted& p = e.predicted;
+  const planner::Fit fit = planner::fit(chosen.problem, p);
+  if (!fit.fits()) fmt::print(stderr, "warning: {}\n", fit.text(chosen.problem));
   if (app.json) {
     Json out = {{"schema", "orrery.simulation/1"},
                 {"plan", write_fields(chosen.plan)},
                 {"ops", e.simulation.ops},
                 {"program_bytes", e.program.footprint_bytes()}};
+    out.update(planner::fit_json(fit));
     out["predicted"] = write_fields(p);
     out["places"] = Json::array();
     for (const sim::PlaceReport& r : e.simulation.places) out["places"].push_back(report(r));

@@ -75,16 +75,6 @@ const char* pointer_of(const Refusal& r) {
   return r.pipeline_parallel ? "/plan/pp" : "/plan/tp";
 }
 
-// The axes of more than one rank, fastest first: what a placement is. "dp-tp-pp" is "tp-dp-pp" where tp is 1.
-std::string placement(const Plan& p, RankOrder order) {
-  std::string out(name_of(order));
-  for (const auto& [axis, degree] : {std::pair{"tp", p.tp}, {"dp", p.dp}, {"pp", p.pp}}) {
-    if (degree == 1) out.erase(out.find(axis), 2);
-  }
-  std::erase(out, '-');
-  return out;
-}
-
 bool places(const Capabilities& c, const Plan& p) {
   if (has(c.rank_order, p.rank_order)) return true;
   return std::any_of(c.rank_order.begin(), c.rank_order.end(),

@@ -19,6 +19,15 @@ std::string short_name(const Plan& p) {
   return text;
 }
 
+std::string placement(const Plan& p, RankOrder order) {
+  std::string out(name_of(order));
+  for (const auto& [axis, degree] : {std::pair{"tp", p.tp}, {"dp", p.dp}, {"pp", p.pp}}) {
+    if (degree == 1) out.erase(out.find(axis), 2);
+  }
+  std::erase(out, '-');
+  return out;
+}
+
 std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers) {
   if (!p.chunk_layers.empty()) return p.chunk_layers;
   const std::int64_t chunks = p.pp * p.vpp;

@@ -94,6 +94,10 @@ void describe(V& v, Plan& p) {
 // "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables.
 std::string short_name(const Plan& p);
 
+// The axes of more than one rank, fastest first: what an order does to this plan. "dp-tp-pp" places ranks as
+// "tp-dp-pp" does where tp is 1.
+std::string placement(const Plan& p, RankOrder order);
+
 // Layers of chunk c in model order, from chunk_layers or as even as possible (the first ones get the
 // remainder). Chunk c lives on stage stage_of_chunk(p, c).
 std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers);

@@ -226,8 +226,8 @@ std::vector<std::string> ignored_limits(const Scenario& s) {
   std::vector<std::string> out;
   const auto ignored = [&](const char* field, bool given, Goal uses) {
     if (given && s.goal != uses)
-      out.push_back(fmt::format("the goal \"{}\" ignores the {}; the goal \"{}\" keeps to it", name_of(s.goal),
-                                field, name_of(uses)));
+      out.push_back(fmt::format("the goal \"{}\" ignores the {}; the goal \"{}\" keeps to it",
+                                name_of(s.goal), field, name_of(uses)));
   };
   ignored("deadline", s.deadline.value > 0, Goal::kCostByDeadline);
   ignored("budget", s.budget.value > 0, Goal::kTimeInBudget);

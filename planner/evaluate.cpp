@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "program/check.h"
+#include "sim/estimate/estimate.h"
 
 namespace orrery::planner {
 namespace {
@@ -128,6 +129,32 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.cost_usd = per_second * run_s;
   }
   return out;
+}
+
+std::string Fit::text(const Problem& problem) const {
+  return fmt::format("the plan needs {} on stage {}, and {} has {}: it will run out of memory",
+                     format(Bytes{needed}), stage, problem.device.name, format(Bytes{available}));
+}
+
+Fit fit(const Problem& problem, const Predicted& predicted) {
+  Fit out{.needed = predicted.peak_memory_bytes, .available = problem.device.memory.value};
+  for (const StageMemory& m : predicted.memory) {
+    if (m.total == out.needed) out.stage = m.stage;
+  }
+  return out;
+}
+
+Fit fit(const Problem& problem, const Plan& plan) {
+  const sim::Topology topology(problem.cluster);
+  sim::Estimator estimator(problem, topology);
+  const sim::Estimate estimate = estimator.estimate(plan);
+  return {.needed = estimator.device_bytes(plan, estimate.peak).value,
+          .available = problem.device.memory.value,
+          .stage = estimate.fullest_stage};
+}
+
+Json fit_json(const Fit& fit) {
+  return {{"fits", fit.fits()}, {"needed_bytes", fit.needed}, {"available_bytes", fit.available}};
 }
 
 PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted,

@@ -35,6 +35,19 @@ double model_flops_utilisation(const Problem& problem, std::int64_t ranks, doubl
 // Executed over model FLOPs: 1 without recomputation, 4/3 of the layers with full.
 double recompute_factor(const Problem& problem, const Plan& plan);
 
+// The memory that the fullest rank of a plan needs, and what its device has: bytes.
+struct Fit {
+  std::int64_t needed = 0, available = 0, stage = 0;
+  bool fits() const { return needed <= available; }
+  // "the plan needs 160.00 GiB on stage 0, and a100-80gb has 80.00 GiB: it will run out of memory"
+  std::string text(const Problem& problem) const;
+};
+Fit fit(const Problem& problem, const Predicted& predicted);
+// Without the event engine: the estimate's bytes are the engine's.
+Fit fit(const Problem& problem, const Plan& plan);
+// {"fits", "needed_bytes", "available_bytes"}
+Json fit_json(const Fit& fit);
+
 PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted, const char* by);
 
 }  // namespace orrery::planner

@@ -408,6 +408,9 @@ std::optional<Advice> learning_rate_advice(const Problem& problem) {
   a.learning_rate = std::min(a.learning_rate, 6e-4 * std::pow(125e6 / n, 0.32) * 4);
   a.warm_up_tokens = 375e6;
   a.warm_up_steps = static_cast<std::int64_t>(std::ceil(a.warm_up_tokens / tokens));
+  // A run that is shorter than GPT-3's warms up for at most a tenth of its steps.
+  if (training.tokens > 0)
+    a.warm_up_steps = std::min(a.warm_up_steps, static_cast<std::int64_t>(training.tokens / tokens / 10));
   return a;
 }
 

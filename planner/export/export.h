@@ -1,21 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plan in other launchers' words. Flag names: Megatron-LM d98e8a6, DeepSpeed edaa722; sbatch starts
-// torchrun on every node.
+// A plan as other software starts it: a script for Megatron-LM, alone or as a Slurm job, a configuration of
+// DeepSpeed, one of Accelerate for PyTorch's FSDP. Each trains the scenario's model with the scenario's
+// numbers; a field that the software cannot take is refused, never left out. Names and values are of the
+// versions in the stack files (profiles/stacks), and tests/planner/export_test.cpp holds every export against
+// the facts in tests/data/launchers.
+//
+//   Problem as = problem;
+//   as.stack = load_stack(stack_of(Target::kMegatron), ...);
+//   const Exported e = export_plan(Target::kMegatron, as, plan, at);   // InputError: what cannot be said
 #pragma once
 
+#include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "core/plan_file.h"
+#include "core/scenario.h"
 
 namespace orrery::planner {
 
-std::string to_megatron(const PlanFile& f);
-std::string to_deepspeed(const PlanFile& f);
-// `devices_per_node` decides --nodes and --nproc_per_node.
-std::string to_slurm(const PlanFile& f, std::int64_t devices_per_node);
+enum class Target { kMegatron, kDeepspeed, kFsdp, kSlurm };
+constexpr auto enum_names(Target) {
+  return std::array{std::pair{Target::kMegatron, "megatron"}, std::pair{Target::kDeepspeed, "deepspeed"},
+                    std::pair{Target::kFsdp, "fsdp"}, std::pair{Target::kSlurm, "slurm"}};
+}
 
-// What the launcher cannot express of this plan, one sentence each.
-std::vector<std::string> export_losses(const PlanFile& f, const std::string& target);
+// The stack whose software reads the export.
+const char* stack_of(Target target);
+
+struct Exported {
+  std::string text;
+  std::vector<std::string> notes;  // what the user has to know, a sentence each
+};
+
+// `problem` has the target's stack, which runs the plan (check_stack). Throws InputError, at a field of
+// `scenario`, where that software cannot train the same model.
+Exported export_plan(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario);
 
 }  // namespace orrery::planner

@@ -136,7 +136,8 @@ TEST(Capabilities, NumbersAndModelsAreThoseOfTheSoftware) {
   EXPECT_EQ(pointer("orrery", windowed, {.sequence = 4096}), "");  // all of it fits the window
   Model yarn = llama;
   yarn.rotary = {.scaling = RotaryScaling::kYarn, .factor = 4};
-  EXPECT_EQ(pointer("megatron-core", yarn, {}), "/model/rotary/scaling");
+  EXPECT_EQ(pointer("torchtitan", yarn, {}), "/model/rotary/scaling");
+  EXPECT_EQ(pointer("megatron-core", yarn, {}), "");
 }
 
 TEST(Capabilities, AStackThatDoesNotSayTakesEveryPlan) {
@@ -207,7 +208,7 @@ Scenario scenario(const std::string& stack) {
 
 std::string where_refused(const Scenario& s) {
   try {
-    resolve(s, "s.json", DataFolders());
+    resolve(s, Cursor{"s.json", ""}, DataFolders());
   } catch (const InputError& e) {
     return e.where();
   }

@@ -133,11 +133,11 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
     const Space space(of);
     for (const Space::Outer& o : space.outer())
       space.visit(o, {.plan = [&](const Plan& plan) {
-        EXPECT_TRUE(out.insert(canonical(plan)).second) << short_name(plan);
-        EXPECT_FALSE(stack_problem(of.stack, of.scenario.model, plan, of.scenario.training))
-            << short_name(plan);
-        return true;
-      }});
+                    EXPECT_TRUE(out.insert(canonical(plan)).second) << short_name(plan);
+                    EXPECT_FALSE(stack_problem(of.stack, of.scenario.model, plan, of.scenario.training))
+                        << short_name(plan);
+                    return true;
+                  }});
     return out;
   };
   for (const std::string& name : data.names("profiles/stacks")) {
@@ -151,10 +151,10 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
       const auto& orders = p.stack.runs->rank_order;
       if (std::find(orders.begin(), orders.end(), o.rank_order) == orders.end()) continue;
       space.visit(o, {.plan = [&](const Plan& plan) {
-        if (!stack_problem(p.stack, p.scenario.model, plan, p.scenario.training))
-          expected.insert(canonical(plan));
-        return true;
-      }});
+                    if (!stack_problem(p.stack, p.scenario.model, plan, p.scenario.training))
+                      expected.insert(canonical(plan));
+                    return true;
+                  }});
     }
     EXPECT_EQ(plans(p), expected) << name;
     EXPECT_GE(expected.size(), 8U) << name;

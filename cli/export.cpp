@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "cli/commands.h"
+#include "planner/evaluate.h"
+#include "planner/export/export.h"
+
+namespace orrery::cli {
+namespace {
+
+struct Options {
+  std::string plan;
+  planner::Target target = planner::Target::kMegatron;
+  bool force = false;
+};
+
+void execute(App& app, const Options& o) {
+  Chosen chosen = load_plan_or_scenario(o.plan, app);
+  Problem& problem = chosen.problem;
+  const Cursor scenario{o.plan, ""};
+  problem.stack = load_stack(planner::stack_of(o.target), scenario, app.data);
+  check_stack(problem, chosen.plan, scenario, scenario.child("plan"));
+  const planner::Fit fit = planner::fit(problem, chosen.plan);
+  if (!fit.fits()) {
+    fmt::print(stderr, "{}: {}\n", o.force ? "warning" : "orrery", fit.text(problem));
+    if (!o.force) {
+      fmt::print(stderr, "nothing is exported; --force exports it all the same\n");
+      app.exit = ExitCode::kNoPlanFits;
+      return;
+    }
+  }
+  const planner::Exported out = planner::export_plan(o.target, problem, chosen.plan, scenario);
+  for (const std::string& note : out.notes) fmt::print(stderr, "note: {}\n", note);
+  if (!app.json) return fmt::print("{}", out.text);
+  Json json = {
+      {"schema", "orrery.export/1"}, {"target", name_of(o.target)}, {"text", out.text}, {"notes", out.notes}};
+  json.update(planner::fit_json(fit));
+  print_json(json);
+}
+
+}  // namespace
+
+void add_export(CLI::App& parent, App& app) {
+  CLI::App* command = subcommand(parent, app, "export",
+                                 "a plan for other software: Megatron-LM (a script), DeepSpeed or "
+                                 "Accelerate's FSDP (a configuration), or "
+                                 "Megatron-LM as a Slurm job");
+  auto o = std::make_shared<Options>();
+  command->add_option("plan", o->plan, "plan or scenario file")->required();
+  add_choice<planner::Target>(*command, "--to", o->target, "software that starts it")->required();
+  command->add_flag("--force", o->force, "export a plan that needs more memory than the device has");
+  command->callback([&app, o] { execute(app, *o); });
+}
+
+}  // namespace orrery::cli

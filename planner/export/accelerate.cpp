@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A configuration of Accelerate, which starts PyTorch's FSDP2: accelerate launch --config_file FILE train.py.
+// The model and the optimizer are the user's code: what the file cannot say of them is in the notes.
+#include "planner/export/recipe.h"
+#include "planner/export/targets.h"
+
+namespace orrery::planner {
+namespace {
+
+const char* mixed_precision(const Training& t) {
+  if (t.math == Math::kFp8) return "fp8";
+  switch (t.parameter_type()) {
+    case DType::kBfloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    default:
+      return "'no'";  // quoted: a bare no is false in YAML
+  }
+}
+
+// Lines of fsdp_config, and of parallelism_config where shards are shared by fewer ranks than all.
+std::string sharding(const Plan& p) {
+  if (p.dp == 1 || p.zero == 0) return {};
+  std::string out = fmt::format(
+      "fsdp_config:\n"
+      "  fsdp_version: 2\n"
+      "  fsdp_reshard_after_forward: {}\n"
+      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+      "  fsdp_activation_checkpointing: {}\n"
+      "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
+      "  fsdp_cpu_ram_efficient_loading: true\n"
+      "  fsdp_offload_params: false\n",
+      p.zero == 3, p.recompute == Recompute::kFull);
+  if (p.shards() < p.dp) {
+    out += fmt::format(
+        "parallelism_config:\n"
+        "  parallelism_config_dp_replicate_size: {}\n"
+        "  parallelism_config_dp_shard_size: {}\n",
+        p.dp / p.shards(), p.shards());
+  }
+  return out;
+}
+
+std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& layout, const Recipe& r) {
+  std::vector<std::string> out;
+  out.push_back(
+      fmt::format("the training script sets {} sequences of {} tokens per device, {} gradient "
+                  "accumulation steps and gradient clipping of {}",
+                  p.micro_batch, t.sequence, p.micro_batches, t.clip));
+  if (r.learning_rate) {
+    out.push_back(
+        fmt::format("the training script sets AdamW with learning rate {:.2e}, betas {} and {}, weight "
+                    "decay {}, {} warm-up steps{}",
+                    *r.learning_rate, kBeta1, kBeta2, kWeightDecay, r.warm_up_steps,
+                    r.steps > 0 ? fmt::format(" of {}", r.steps) : ""));
+  }
+  if (layout.nodes > 1)
+    out.emplace_back("start it on every node with --machine_rank N and --main_process_ip ADDRESS");
+  if (p.zero == 0 && p.recompute == Recompute::kFull)
+    out.emplace_back("the model itself recomputes activations: gradient_checkpointing_enable()");
+  return out;
+}
+
+}  // namespace
+
+Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  const Training& t = problem.scenario.training;
+  const Layout layout = layout_of(problem, p, scenario.child("cluster"));
+  const bool sharded = p.dp > 1 && p.zero > 0;
+  std::string text = fmt::format(
+      "# {} of {}, for {}.\n"
+      "compute_environment: LOCAL_MACHINE\n"
+      "distributed_type: {}\n"
+      "mixed_precision: {}\n"
+      "num_machines: {}\n"
+      "num_processes: {}\n"
+      "machine_rank: 0\n"
+      "main_training_function: main\n"
+      "rdzv_backend: static\n"
+      "same_network: true\n"
+      "use_cpu: false\n",
+      short_name(p), problem.scenario.model.name, problem.stack.runs->software,
+      sharded ? "FSDP" : (p.dp > 1 ? "MULTI_GPU" : "'NO'"), mixed_precision(t), layout.nodes, p.ranks());
+  if (t.math == Math::kFp8) text += "fp8_config:\n  backend: AO\n";
+  return {text + sharding(p), notes(t, p, layout, recipe_of(problem))};
+}
+
+}  // namespace orrery::planner

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A configuration of DeepSpeed. The model is the user's code: what the file cannot say of it is in the notes.
+#include "planner/export/recipe.h"
+#include "planner/export/targets.h"
+
+namespace orrery::planner {
+namespace {
+
+Json optimizer(const Training& t, const Recipe& r) {
+  const Json rate =
+      r.learning_rate ? Json(std::stod(fmt::format("{:.3e}", *r.learning_rate))) : Json("LEARNING_RATE");
+  if (t.precision == Precision::kSgd)
+    return {{"type", "SGD"}, {"params", {{"lr", rate}, {"momentum", kBeta1}}}};
+  return {{"type", t.lamb ? "Lamb" : "AdamW"},
+          {"params",
+           {{"lr", rate}, {"betas", {kBeta1, kBeta2}}, {"eps", kEpsilon}, {"weight_decay", kWeightDecay}}}};
+}
+
+Json zero(const Problem& problem, const Plan& p) {
+  Json out = {{"stage", p.dp > 1 ? p.zero : 0}};
+  if (p.dp == 1 || p.zero == 0) return out;
+  out["overlap_comm"] = problem.stack.overlap_grad_reduce;
+  out["contiguous_gradients"] = true;
+  out["reduce_scatter"] = true;
+  if (p.shards() < p.dp) out["mics_shard_size"] = p.shards();
+  return out;
+}
+
+std::vector<std::string> notes(const Plan& p, const Recipe& r) {
+  std::vector<std::string> out;
+  if (!r.learning_rate)
+    out.emplace_back("LEARNING_RATE is to be replaced by a number: no rate is advised for this optimizer");
+  if (r.steps == 0)
+    out.emplace_back("the scenario has no tokens, so the file has no schedule of the learning rate");
+  if (p.pp > 1) {
+    out.push_back(
+        fmt::format("build the model as PipelineModule(num_stages={}, partition_method=\"uniform\", "
+                    "activation_checkpoint_interval={})",
+                    p.pp, p.recompute == Recompute::kFull ? p.recompute_layers : 0));
+  } else if (p.recompute == Recompute::kFull) {
+    out.push_back(fmt::format("wrap every {} layers of the model in deepspeed.checkpointing.checkpoint",
+                              p.recompute_layers));
+  }
+  if (p.tp > 1 && (p.pp > 1 || p.sequence_parallel)) {
+    out.push_back(
+        fmt::format("tensor parallelism of {} comes from the model, as Megatron-DeepSpeed's, given as "
+                    "mpu: DeepSpeed's own has no pipeline and no sequence parallelism",
+                    p.tp));
+  }
+  if (p.shards() < p.dp && p.zero == 3)
+    out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");
+  return out;
+}
+
+}  // namespace
+
+Exported deepspeed_config(const Problem& problem, const Plan& p) {
+  const Training& t = problem.scenario.training;
+  const Recipe r = recipe_of(problem);
+  const bool bf16 = t.parameter_type() == DType::kBfloat16, fp16 = t.parameter_type() == DType::kFloat16;
+  const bool own_tensor_parallelism = p.tp > 1 && p.pp == 1 && !p.sequence_parallel;
+  Json j;
+  // DeepSpeed compares the batch with all ranks, those of its own tensor parallelism among them.
+  if (!own_tensor_parallelism) j["train_batch_size"] = t.global_batch;
+  j["train_micro_batch_size_per_gpu"] = p.micro_batch;
+  j["gradient_accumulation_steps"] = p.micro_batches;
+  j["optimizer"] = optimizer(t, r);
+  if (r.steps > 0) {
+    j["scheduler"] = {{"type", "WarmupCosineLR"},
+                      {"params",
+                       {{"total_num_steps", r.steps},
+                        {"warmup_num_steps", std::max<std::int64_t>(1, r.warm_up_steps)},
+                        {"warmup_type", "linear"},
+                        {"cos_min_ratio", kLastRate}}}};
+  }
+  j["gradient_clipping"] = t.clip;
+  j["bf16"] = {{"enabled", bf16}};
+  j["fp16"] = {{"enabled", fp16}};
+  if (bf16) j["data_types"] = {{"grad_accum_dtype", t.gradient_type() == DType::kFloat32 ? "fp32" : "bf16"}};
+  j["zero_optimization"] = zero(problem, p);
+  if (own_tensor_parallelism) j["tensor_parallel"] = {{"autotp_size", p.tp}};
+  return {j.dump(2) + "\n", notes(p, r)};
+}
+
+}  // namespace orrery::planner

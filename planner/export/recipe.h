@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every export says of the optimizer, and where its ranks stand. Internal to planner/export.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/scenario.h"
+
+namespace orrery::planner {
+
+// AdamW as GPT-3 was trained (Brown et al. 2020, appendix B), and as `orrery run` trains.
+inline constexpr double kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8, kWeightDecay = 0.1;
+// Of the learning rate, at the end of a cosine; GPT-3's too.
+inline constexpr double kLastRate = 0.1;
+
+struct Recipe {
+  std::optional<double> learning_rate;  // the planner's advice; none for LAMB and SGD
+  std::int64_t warm_up_steps = 0;
+  std::int64_t steps = 0;  // 0: the scenario does not say how many tokens there are
+};
+Recipe recipe_of(const Problem& problem);
+
+// How ranks are started: as many on every node. A plan that fills its last node only in part is spread out.
+struct Layout {
+  std::int64_t nodes = 1, per_node = 1;
+};
+Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at);
+
+}  // namespace orrery::planner

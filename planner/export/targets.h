@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The exporters, one for each kind of text. Internal to planner/export.
+#pragma once
+
+#include "planner/export/export.h"
+
+namespace orrery::planner {
+
+Exported megatron_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
+Exported slurm_script(const Problem& problem, const Plan& plan, const Cursor& scenario);
+Exported deepspeed_config(const Problem& problem, const Plan& plan);
+Exported accelerate_config(const Problem& problem, const Plan& plan, const Cursor& scenario);
+
+}  // namespace orrery::planner
