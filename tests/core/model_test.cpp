@@ -88,6 +88,9 @@ TEST(HuggingFace, EachTypeIsItsPreset) {
                          {"intermediate_size", m.ffn_hidden},
                          {"vocab_size", m.vocab},
                          {"max_position_embeddings", m.max_positions},
+                         {"rope_theta", m.rotary.base},
+                         {"rms_norm_eps", m.norm_epsilon},
+                         {"sliding_window", m.sliding_window > 0 ? Json(m.sliding_window) : Json()},
                          {"tie_word_embeddings", m.tied_embeddings}};
     Model out = import_hugging_face(config, Cursor{"config.json", ""});
     out.name = m.name;
