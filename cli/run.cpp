@@ -15,6 +15,7 @@
 #include "exec/monitor.h"
 #include "exec/process_world.h"
 #include "exec/run.h"
+#include "exec/stop.h"
 #include "planner/proxy.h"
 #include "planner/search.h"
 
@@ -200,9 +201,16 @@ Plan replan(const Problem& problem, std::int64_t devices) {
   return found.best.front().plan;
 }
 
+// As shells have it: 128 and the signal.
+ExitCode exit_of(const exec::RunResult& r) {
+  return r.stopped_by == 0        ? ExitCode::kOk
+         : r.stopped_by == SIGINT ? ExitCode::kInterrupted
+                                  : ExitCode::kTerminated;
+}
+
 // This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
 std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
-                                            const App& app, bool elastic, const std::string& rendezvous,
+                                            App& app, bool elastic, const std::string& rendezvous,
                                             const std::optional<exec::Secret>& secret) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
@@ -214,11 +222,12 @@ std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exe
           exec::Exchange(world->communicator(), me.rank, me.ranks).gather("hosts", exec::host_name());
       if (me.rank == 0 && !app.json) print_ranks(program.binding, hosts);
       auto result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
+      app.exit = exit_of(result);
       if (me.rank != 0) return std::nullopt;
       return result;
     } catch (const std::exception& e) {
       world->spread_failure();
-      if (!elastic || exec::termination_requested.load()) throw;
+      if (!elastic || exec::stop_signal.load() != 0) throw;
       const auto alive = world->survivors();
       if (alive.empty() || alive.size() == static_cast<std::size_t>(me.ranks)) throw;  // nobody died
       const auto count = static_cast<std::int64_t>(alive.size());
@@ -298,6 +307,8 @@ void execute(App& app, const Options& o) {
   require_device(o.backend);
   Observer observer(app, o, s, program, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
+  options.stop = [] { return exec::stop_signal.load(); };
+  exec::catch_stop_signals();
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   std::optional<exec::RunResult> result;
   if (!launch && !o.rendezvous.empty()) {
@@ -316,8 +327,15 @@ void execute(App& app, const Options& o) {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
     if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
     result = exec::run(program, options);
+    app.exit = exit_of(*result);
   }
   const exec::RunResult& r = *result;
+  if (r.stopped_by != 0) {
+    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by),
+               r.first_step + static_cast<std::int64_t>(r.steps.size()), o.steps,
+               o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
+                                     : "; its checkpoint is in " + o.checkpoints);
+  }
   for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
   for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
   if (r.steps.empty()) {

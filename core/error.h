@@ -23,6 +23,7 @@ enum class ExitCode : int {
   kNoPlanFits = 4,
   kOutOfTolerance = 5,
   kInterrupted = 130,
+  kTerminated = 143,
 };
 
 class Error : public std::runtime_error {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -60,16 +59,5 @@ class Abort {
  private:
   AbortState& state_;
 };
-
-inline std::atomic<bool> termination_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// From now on SIGTERM ends this process's waits instead of the process: a launcher that sends it because one
-// rank died shall not keep the others from saying so.
-inline void catch_termination() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { termination_requested.store(true); };
-  ::sigaction(SIGTERM, &action, nullptr);
-}
 
 }  // namespace orrery::exec

@@ -97,11 +97,15 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     const bool validates = options_.validation != nullptr && is_due(options_.validate_every, done);
     for (std::int64_t b = 0; validates && b < options_.validation_batches; ++b)
       record_.validation_loss += rank_.evaluate(b).loss;
-    if (is_due(options_.checkpoint_every, done)) save(done);
+    record_.stop = options_.stop ? options_.stop() : 0;
     const StepReport report = combine(validates);
-    if (exchange_.rank() != 0) continue;
-    result.steps.push_back(report);
-    if (options_.on_step) options_.on_step(s, report);
+    if (done < options_.steps) result.stopped_by = stopped_by();
+    if (is_due(options_.checkpoint_every, done) || false) save(done);
+    if (exchange_.rank() == 0) {
+      result.steps.push_back(report);
+      if (options_.on_step) options_.on_step(s, report);
+    }
+    if (result.stopped_by != 0) break;
   }
   collect(result);
   return result;
@@ -124,6 +128,13 @@ void Job::meet(std::int64_t first_step) {
   expect(&Begin::seed, "rank 0 has seed {}, rank {} has {}: they must be equal");
   expect(&Begin::program, "rank 0 runs program {}, rank {} runs {}: their plans differ");
   expect(&Begin::first_step, "rank 0 resumes after step {}, rank {} after step {}");
+}
+
+// What any rank was asked in the step that all have just spoken of.
+int Job::stopped_by() const {
+  int signal = 0;
+  for (const Record& of : records_) signal = std::max(signal, of.stop);
+  return signal;
 }
 
 // What all ranks say of a step.

@@ -19,7 +19,8 @@ class Job {
   Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
       const ExecutorFactory& make, Communicator& communicator, Abort& abort);
 
-  // Until the last step is done. Returns the run's result on rank 0; elsewhere only the first step.
+  // Until the last step is done, or a signal asks to stop. Returns the run's result on rank 0; elsewhere only
+  // the first step and the signal.
   RunResult run(const std::optional<RestoredState>& restored);
 
   UnitShard& gradients() { return rank_.gradients; }
@@ -28,6 +29,8 @@ class Job {
  private:
   void meet(std::int64_t first_step);
   StepReport combine(bool validated);
+  int stopped_by() const;
+  bool saves() const { return options_.checkpoint_every > 0; }
   bool is_due(std::int64_t every, std::int64_t done) const;
   void save(std::int64_t done);
   void collect(RunResult& result);
@@ -36,6 +39,7 @@ class Job {
   struct Record {
     Rank::StepResult result;
     double validation_loss = 0, seconds = 0;
+    int stop = 0;  // the signal that asks it to
   };
 
   const program::Program& program_;

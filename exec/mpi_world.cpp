@@ -351,8 +351,6 @@ void MpiWorld::wait(Requests& requests, Of of) {
     abort().check();
     if (const std::int64_t dead = local_->dead_rank(); dead >= 0)
       end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank));
-    if (termination_requested.load())
-      end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank));
     // Longer than within a host, where ranks see which of them has stopped: they have the first word.
     if (Clock::now() - begin > deadline_ + deadline_ / 4)
       throw Error(abort().raise(local_->blame_for(of(), rank).sentence));

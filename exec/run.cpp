@@ -141,7 +141,7 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   result.passed_over = std::move(passed_over);
   if (options.capture && !result.steps.empty()) {
     result.gradients = assemble(program, gradients);
-    result.parameters = assemble(program, parameters);
+    if (result.stopped_by == 0) result.parameters = assemble(program, parameters);
   }
   return result;
 }

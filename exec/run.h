@@ -62,8 +62,11 @@ struct RunOptions {
   double loss_scale = 65536;              // the first; only fp16 needs one
   std::int64_t loss_scale_window = 2000;  // steps without overflow after which it doubles
   std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
-  Algorithm collectives = Algorithm::kDirect;                         // of all-reduces and their like
-  LinkOptions link;                                                   // emulated between ranks
+  // The signal that asks this rank to stop; 0: none does. All ranks stop after the step in which one is
+  // asked, with a checkpoint where there is a folder for it.
+  std::function<int()> stop;
+  Algorithm collectives = Algorithm::kDirect;  // of all-reduces and their like
+  LinkOptions link;                            // emulated between ranks
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
@@ -79,6 +82,7 @@ using LogicalTensors = std::map<std::string, std::vector<float>>;
 struct RunResult {
   std::int64_t first_step = 0;           // steps that the checkpoint had done
   std::vector<std::string> passed_over;  // what is wrong with checkpoints newer than that
+  int stopped_by = 0;  // the signal that ended it before its last step; the same on all ranks
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
   // By rank: memory beside the arena that ops and communication worked in.
@@ -89,7 +93,7 @@ struct RunResult {
   std::vector<std::string> alerts;  // what is odd, a sentence each: equal seeds, late data, slow ranks, ...
   Timeline timeline;                // of the last step
   LogicalTensors gradients;         // of the first step, as the optimizer saw them
-  LogicalTensors parameters;        // after the last step
+  LogicalTensors parameters;        // after the last step; none where a signal came before it
 };
 
 // Why this program cannot run on a backend; empty when it can.

@@ -220,8 +220,6 @@ class SharedCommunicator final : public Communicator {
       };
       if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
         end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank_));
-      if (termination_requested.load())
-        end(fmt::format("the job was ended from outside (SIGTERM): rank {} waited", rank_));
       if (Clock::now() < until) continue;
       // Where all wait for each other, the cause may be on another host, whose ranks then say so.
       const Blame why = world_.blame_for(of(), rank_);
@@ -254,9 +252,7 @@ SharedWorld::SharedWorld(const std::string& job, std::span<const std::int64_t> r
     : region_(job, ranks, self, deadline),
       ranks_(ranks.begin(), ranks.end()),
       deadline_(deadline),
-      spins_(spins_for(ranks.size())) {
-  catch_termination();
-}
+      spins_(spins_for(ranks.size())) {}
 
 Blame SharedWorld::blame_for(Incomplete late, std::int64_t waiting) {
   std::vector<Incomplete> calls = region_.incomplete();

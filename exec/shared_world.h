@@ -20,8 +20,7 @@ class SharedWorld {
   // Ranks 0 to ranks-1 are threads of this process.
   SharedWorld(std::int64_t ranks, std::chrono::milliseconds deadline);
   // `ranks` are processes of this host, of the job that all of them call `job`, and this one is `self`; the
-  // rank dies with the calling thread. Throws Error when one does not come within the deadline. SIGTERM ends
-  // waits, no longer the process.
+  // rank dies with the calling thread. Throws Error when one does not come within the deadline.
   SharedWorld(const std::string& job, std::span<const std::int64_t> ranks, std::int64_t self,
               std::chrono::milliseconds deadline);
 

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 
 #include "core/error.h"
@@ -163,6 +165,35 @@ TEST_F(Checkpoints, WithoutAWholeOneTheRunDoesNotStart) {
   EXPECT_EQ(resume(program, options(2)).first_step, 0);  // nothing there yet: from the beginning
   flip_a_byte(folder_ / "step-00000002" / "rank-0.bin");
   EXPECT_THROW(resume(program, options(4)), Error);
+}
+
+// One rank is asked, at its third step; all end after it, with a checkpoint that goes on to the bit.
+TEST_F(Checkpoints, ASignalEndsTheRunAfterItsStepWithACheckpoint) {
+  const auto program = compile(plan(1, 2, 2, 1));
+  RunOptions o = options(6);
+  o.checkpoint_every = 0;
+  const RunResult expected = run(program, o);
+  o.checkpoint_every = 100;
+  std::atomic<int> looks = 0;  // four ranks look once a step
+  o.stop = [&] { return looks++ == 9 ? SIGTERM : 0; };
+  const RunResult stopped = run(program, o);
+  EXPECT_EQ(stopped.stopped_by, SIGTERM);
+  EXPECT_EQ(stopped.steps.size(), 3U);
+  EXPECT_TRUE(fs::exists(folder_ / "step-00000003" / "index.json"));
+  o.stop = nullptr;
+  const RunResult rest = resume(program, o);
+  EXPECT_EQ(rest.first_step, 3);
+  EXPECT_EQ(rest.stopped_by, 0);
+  EXPECT_EQ(rest.steps.size(), 3U);
+  EXPECT_TRUE(rest.parameters == expected.parameters);
+}
+
+TEST_F(Checkpoints, ASignalInTheLastStepChangesNothing) {
+  RunOptions o = options(1);
+  o.stop = [] { return SIGINT; };
+  const RunResult done = run(compile(plan(1, 1, 1, 0)), o);
+  EXPECT_EQ(done.stopped_by, 0);
+  EXPECT_FALSE(done.parameters.empty());
 }
 
 TEST_F(Checkpoints, AnotherModelsAreRefused) {

@@ -245,6 +245,58 @@ TEST(Processes, AFrozenRankIsNamedWithinTheDeadline) {
   }
 }
 
+// Threads, and processes of which one or all are asked: each ends after the same step with a checkpoint, and
+// with 128 and the signal.
+TEST(Processes, SignalsEndRunsWithACheckpoint) {
+  struct Case {
+    std::size_t processes, asked;
+    int number;
+    Arguments more;
+  };
+  for (const auto& [processes, asked, number, more] :
+       {Case{1, 1, SIGINT, {}}, Case{1, 1, SIGTERM, {}}, Case{4, 4, SIGINT, {}}, Case{4, 1, SIGTERM, {}},
+        Case{4, 1, SIGTERM, {"--elastic"}}, Case{4, 1, SIGINT, {"--rendezvous", "file:"}}}) {
+    const Folder folder;
+    SCOPED_TRACE(testing::Message() << processes << " processes, " << asked << " asked, signal " << number);
+    const fs::path file = scenario(folder.path, "plan.json", kFour), metrics = folder.path / "metrics",
+                   checkpoints = folder.path / "checkpoints", trace = folder.path / "trace.json";
+    Arguments all = run(file, 1000000,
+                        {"--checkpoints", checkpoints.string(), "--checkpoint-every", "1000000", "--trace",
+                         trace.string(), "--metrics-file", metrics.string()});
+    all.insert(all.end(), more.begin(), more.end());
+    if (all.back() == "file:") all.back() += (folder.path / "address").string();
+    Launched job(folder.path, std::vector(processes, all));
+    ASSERT_TRUE(comes(metrics)) << job.err(0);
+    for (std::size_t r = processes - asked; r < processes; ++r) job.signal(r, number);
+    for (std::size_t r = 0; r < processes; ++r) EXPECT_EQ(job.wait(r), 128 + number) << job.err(r);
+    const Json result = Json::parse(job.out(0));
+    const std::size_t steps = result["steps"].size();
+    EXPECT_NE(job.err(0).find((number == SIGINT ? "SIGINT" : "SIGTERM") +
+                              std::string(" stopped the run after step ") + std::to_string(steps) +
+                              " of 1000000; its checkpoint is in " + checkpoints.string()),
+              std::string::npos)
+        << job.err(0);
+    EXPECT_TRUE(fs::exists(trace));
+    const Json rest = run_threads(folder.path, run(file, static_cast<int>(steps) + 1,
+                                                   {"--checkpoints", checkpoints.string(), "--resume"}));
+    EXPECT_EQ(rest["first_step"], steps);
+  }
+}
+
+// In the middle of a step that takes minutes.
+TEST(Processes, ASecondSignalEndsAtOnce) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  Launched job(folder.path, {{"run", file.string(), "--link", "10 kB/s"}});
+  for (int i = 0; i < 30000 && job.out(0).find("rank") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  job.signal(0, SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(job.lives(0)) << job.err(0);
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(0), -SIGTERM);
+}
+
 TEST(Processes, AnotherCollectiveIsNamed) {
   const Folder folder;
   const fs::path file = scenario(folder.path, "plan.json", kFour);
