@@ -30,6 +30,29 @@ fs::path folder_of(const fs::path& folder, std::int64_t step) {
   return folder / fmt::format("{}{:08}", kPrefix, step);
 }
 
+// How an index ends: the digits of its checksum are eight characters before kAfterChecksum.
+constexpr std::string_view kBeforeChecksum = "\"checksum\": \"", kNoChecksum = "00000000",
+                           kAfterChecksum = "\"\n}";
+
+// The text of an index with its checksum in place of the digits that stand there.
+std::string checked_text(std::string text) {
+  const std::size_t digits = text.size() - kAfterChecksum.size() - kNoChecksum.size();
+  text.replace(digits, kNoChecksum.size(), kNoChecksum);
+  text.replace(digits, kNoChecksum.size(), fmt::format("{:08x}", crc32c(text)));
+  return text;
+}
+
+// The index as it was written: not a bit differs.
+Json load_index(const fs::path& path) {
+  const std::string text = load_text(path);
+  constexpr std::size_t kEnd = kBeforeChecksum.size() + kNoChecksum.size() + kAfterChecksum.size();
+  if (text.size() < kEnd || !text.ends_with(kAfterChecksum) ||
+      std::string_view(text).substr(text.size() - kEnd, kBeforeChecksum.size()) != kBeforeChecksum)
+    throw Error(fmt::format("{} does not end with its checksum", path.string()));
+  if (text != checked_text(text)) throw Error(fmt::format("{} does not have its checksum", path.string()));
+  return parse_json(text, path.string());
+}
+
 // What is written under a name is on the disk when this returns.
 void flush(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -138,6 +161,12 @@ fs::path begin_checkpoint(const fs::path& folder, std::int64_t step) {
   return partial;
 }
 
+std::string with_checksum(Json index) {
+  index.erase("checksum");
+  index["checksum"] = kNoChecksum;
+  return checked_text(index.dump(1));
+}
+
 void finish_checkpoint(const fs::path& folder, const Program& program, CheckpointIndex index) {
   const fs::path whole = folder_of(folder, index.step), partial = whole.string() + kPartial;
   index.states = state_arrays(program);
@@ -145,7 +174,7 @@ void finish_checkpoint(const fs::path& folder, const Program& program, Checkpoin
   std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
   Json json = write_fields(index);
   json["schema"] = "orrery.checkpoint/1";
-  save_text(partial / "index.json", json.dump(1));
+  save_text(partial / "index.json", with_checksum(std::move(json)));
   flush(partial / "index.json");
   flush(partial);
   std::error_code failed;
@@ -174,12 +203,16 @@ std::vector<float> read_floats(const fs::path& path, const CheckpointFile& f) {
 
 RestoredState restore(const fs::path& folder, const Program& program) {
   const std::string path = folder / "index.json";
-  Json json = load_json(path);
+  Json json = load_index(path);
   const Cursor root{path, ""};
   if (!json.is_object() || json.value("schema", Json()) != "orrery.checkpoint/1")
     root.fail("is no index of a checkpoint", "allowed: schema \"orrery.checkpoint/1\"");
   json.erase("schema");
+  json.erase("checksum");
   const auto index = read_fields<CheckpointIndex>(json, root);
+  if (folder_of(folder.parent_path(), index.step) != folder)
+    root.child("step").fail(
+        fmt::format("{}, and the folder is \"{}\"", index.step, folder.filename().string()));
 
   // The tensors must be this model's; then all sizes are known to be sound.
   const auto expected = tensors_of(program);
@@ -209,12 +242,17 @@ RestoredState restore(const fs::path& folder, const Program& program) {
     const Cursor at = root.child("files").child(f);
     if (file.name != fs::path(file.name).filename()) at.child("name").fail("is not a plain file name");
     const std::vector<float> floats = read_floats(folder / file.name, file);
+    std::int64_t next = 0;  // element of the file
     for (std::size_t i = 0; i < file.pieces.size(); ++i) {
       const Piece& p = file.pieces[i];
+      if (p.offset != next)
+        at.child("pieces").child(i).fail(fmt::format(
+            "begins at element {} of its file, and the pieces before it end at {}", p.offset, next));
+      next += p.end - p.begin;
       const auto tensor = expected.find(p.tensor);
       const bool sound = tensor != expected.end() && p.state < index.states &&
                          p.row + p.rows <= tensor->second.rows && p.col + p.cols <= tensor->second.cols &&
-                         p.begin <= p.end && p.end <= p.rows * p.cols &&
+                         p.begin < p.end && p.end <= p.rows * p.cols &&
                          p.offset + (p.end - p.begin) <= static_cast<std::int64_t>(floats.size());
       if (!sound) at.child("pieces").child(i).fail("lies outside its tensor or its file");
       const auto state = static_cast<std::size_t>(p.state);
@@ -224,9 +262,13 @@ RestoredState restore(const fs::path& folder, const Program& program) {
         const auto logical =
             static_cast<std::size_t>((p.row + e / p.cols) * tensor->second.cols + p.col + e % p.cols);
         to[logical] = floats[static_cast<std::size_t>(p.offset + e - p.begin)];
+        if (seen[logical])
+          at.child("pieces").child(i).fail(fmt::format("holds a part of \"{}\" a second time", p.tensor));
         seen[logical] = true;
       }
     }
+    if (next * 4 != file.bytes)
+      at.child("pieces").fail(fmt::format("end at byte {} of {} of their file", next * 4, file.bytes));
   }
   for (const auto& [name, states] : covered) {
     for (const auto& seen : states) {

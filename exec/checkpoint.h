@@ -4,11 +4,13 @@
 // reads what any other wrote: a file per rank with the parts that no other rank writes, and an index that
 // says which boxes of which tensors they are.
 //
-//   FOLDER/step-00000120/index.json    step, seed, tensors, files with their sizes, CRC-32C and pieces
+//   FOLDER/step-00000120/index.json    step, seed, tensors, files with their sizes, CRC-32C and pieces, and
+//                                      last its own CRC-32C
 //                        rank-0.bin    32-bit floats, little-endian
 //
 // A checkpoint is written under another name and renamed when it is whole. Reading checks sizes, checksums,
-// and that the pieces cover every tensor; a damaged checkpoint is passed over for the one before it.
+// that the step is the folder's, and that the pieces cover every file and every tensor once; a damaged
+// checkpoint is passed over for the one before it.
 #pragma once
 
 #include <cstdint>
@@ -114,6 +116,9 @@ std::int64_t state_arrays(const program::Program& program);
 // Writes the rank's file into `folder`, and flushes it to the disk.
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
+
+// The index as text whose last key, "checksum", is the CRC-32C of that text with zeros for its eight digits.
+std::string with_checksum(Json index);
 
 // The folder to write step `step` into, which one rank makes and others know; and its completion, once all
 // files are written.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <random>
 
 #include "core/error.h"
 #include "exec/run.h"
@@ -147,17 +148,82 @@ TEST_F(Checkpoints, DamageIsPassedOver) {
   damage(
       [&] {  // a piece less
         Json index = load_json(newest / "index.json");
+        Json& pieces = index["files"][0]["pieces"];
+        pieces.erase(pieces.size() - 1);
+        save_text(newest / "index.json", with_checksum(index));
+      },
+      "of their file");
+  damage(
+      [&] {  // a gap before the second piece
+        Json index = load_json(newest / "index.json");
         index["files"][0]["pieces"].erase(0);
-        save_text(newest / "index.json", index.dump());
+        save_text(newest / "index.json", with_checksum(index));
+      },
+      "and the pieces before it end at 0");
+  damage(
+      [&] {  // a file less
+        Json index = load_json(newest / "index.json");
+        index["files"].erase(0);
+        save_text(newest / "index.json", with_checksum(index));
       },
       "does not hold all of");
+  damage(
+      [&] {  // a file twice
+        Json index = load_json(newest / "index.json");
+        const Json first = index["files"][0];
+        index["files"].push_back(first);
+        save_text(newest / "index.json", with_checksum(index));
+      },
+      "a second time");
+  damage(
+      [&] {  // another step's
+        Json index = load_json(newest / "index.json");
+        index["step"] = 3;
+        save_text(newest / "index.json", with_checksum(index));
+      },
+      "3, and the folder is \"step-00000004\"");
+  damage(
+      [&] {  // changed by hand
+        Json index = load_json(newest / "index.json");
+        index["seed"] = 2;
+        save_text(newest / "index.json", index.dump(1));
+      },
+      "index.json does not have its checksum");
   damage(
       [&] {  // a piece beyond its tensor
         Json index = load_json(newest / "index.json");
         index["files"][0]["pieces"][0]["row"] = 1000000;
-        save_text(newest / "index.json", index.dump());
+        save_text(newest / "index.json", with_checksum(index));
       },
       "lies outside its tensor");
+}
+
+// A bit of any file, the index as often as the others.
+TEST_F(Checkpoints, NoBitMayDiffer) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const auto program = compile(plan(1, 1, 2, 1));
+  run(program, options(4));
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder_ / "step-00000004")) files.push_back(entry.path());
+  ASSERT_EQ(files.size(), 3U);
+  for (int flip = 0; flip < 200; ++flip) {
+    const fs::path& file = files[random() % files.size()];
+    const std::string whole = load_text(file);
+    std::string damaged = whole;
+    const std::size_t bit = random() % (8 * whole.size());
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    save_text(file, damaged);
+    std::vector<std::string> passed_over;
+    const auto state = restore_newest(folder_, program, passed_over);
+    save_text(file, whole);
+    ASSERT_TRUE(state && state->step == 2) << file << " bit " << bit;
+    ASSERT_EQ(passed_over.size(), 1U);
+    EXPECT_NE(passed_over[0].find(file.filename().string()), std::string::npos) << passed_over[0];
+  }
+  std::vector<std::string> passed_over;
+  EXPECT_EQ(restore_newest(folder_, program, passed_over)->step, 4);
 }
 
 TEST_F(Checkpoints, WithoutAWholeOneTheRunDoesNotStart) {
