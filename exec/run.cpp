@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "exec/checkpoint.h"
+#include "exec/checkpoint_lock.h"
 #include "exec/cpu_executor.h"
 #include "exec/cuda_backend.h"
 #include "exec/data.h"
@@ -112,6 +113,8 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   }
   std::unique_ptr<Dataset> built_in;
   const Dataset& data = data_of(options, program.model, built_in);
+  std::optional<CheckpointLock> lock;
+  if (options.checkpoint_every > 0) lock.emplace(options.checkpoints);
   std::vector<std::string> passed_over;
   const std::optional<RestoredState> restored = restore(program, options, passed_over);
   const auto n = static_cast<std::size_t>(program.binding.ranks());
@@ -152,6 +155,8 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     require_runnable(program, options);
     std::unique_ptr<Dataset> built_in;
     const Dataset& data = data_of(options, program.model, built_in);
+    std::optional<CheckpointLock> lock;
+    if (rank == 0 && options.checkpoint_every > 0) lock.emplace(options.checkpoints);
     std::vector<std::string> passed_over;
     const std::optional<RestoredState> restored = restore(program, options, passed_over);
     const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;

@@ -172,7 +172,7 @@ TEST(Processes, AKilledRankIsNamedAndTheRunResumes) {
     std::int64_t newest = 0;
     for (const auto& entry : fs::directory_iterator(checkpoints)) {
       // Rank 0 may die between an index and the renaming of its folder, which is still called partial.
-      if (entry.path().extension() != ".partial")
+      if (entry.path().extension() != ".partial" && entry.is_directory())
         newest = std::max<std::int64_t>(newest, std::stoll(entry.path().filename().string().substr(5)));
     }
     ASSERT_LT(newest + 3, 400);
@@ -281,6 +281,31 @@ TEST(Processes, SignalsEndRunsWithACheckpoint) {
                                                    {"--checkpoints", checkpoints.string(), "--resume"}));
     EXPECT_EQ(rest["first_step"], steps);
   }
+}
+
+// The second run names the first; when that is killed, its lock is gone.
+TEST(Processes, AFolderOfCheckpointsHasOneRun) {
+  const Folder first, second;
+  const fs::path file = scenario(first.path, "plan.json", kFour), metrics = first.path / "metrics",
+                 checkpoints = first.path / "checkpoints";
+  Launched holder(first.path, {run(file, 1000000,
+                                   {"--checkpoints", checkpoints.string(), "--checkpoint-every", "1000000",
+                                    "--metrics-file", metrics.string()})});
+  ASSERT_TRUE(comes(metrics)) << holder.err(0);
+  const Arguments arguments = run(file, 1, {"--checkpoints", checkpoints.string()});
+  const std::string pid = "pid " + std::to_string(holder.pid(0)) + " on host ";
+  for (const std::size_t processes : {1UL, 4UL}) {
+    Launched other(second.path, std::vector(processes, arguments));
+    for (std::size_t r = 0; r < processes; ++r) {
+      EXPECT_EQ(other.wait(r), 1);
+      EXPECT_NE(other.err(r).find(checkpoints.string() + " is in use by another run: " + pid),
+                std::string::npos)
+          << other.err(r);
+    }
+  }
+  holder.signal(0, SIGKILL);
+  EXPECT_EQ(holder.wait(0), -SIGKILL);
+  run_threads(second.path, arguments);
 }
 
 // In the middle of a step that takes minutes.
