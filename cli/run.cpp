@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
 #include "exec/launch.h"
@@ -29,7 +30,7 @@ struct Options {
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::int64_t checkpoint_every = 100;
-  bool resume = false, elastic = false;
+  bool resume = false, force = false, elastic = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
@@ -276,7 +277,17 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   return out;
 }
 
+// A run that is to go on does not begin anew by mistake.
+void require_checkpoint(const Options& o) {
+  if (!o.resume || o.force || exec::has_checkpoints(o.checkpoints)) return;
+  const bool there = std::filesystem::is_directory(o.checkpoints);
+  throw InputError("command line", "/resume",
+                   fmt::format("\"{}\" {}", o.checkpoints, there ? "holds no checkpoint" : "is no folder"),
+                   "allowed: a folder with a checkpoint, or --force to start from the beginning");
+}
+
 void execute(App& app, const Options& o) {
+  require_checkpoint(o);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
   if (!o.proxy.empty()) chosen = stand_in(o, chosen, app);
   const Scenario& s = chosen.problem.scenario;
@@ -416,8 +427,14 @@ void add_run(CLI::App& parent, App& app) {
       ->check(CLI::Range(1, 1000000))
       ->needs(folder)
       ->capture_default_str();
-  command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
-      ->needs(folder);
+  CLI::Option* resume =
+      command
+          ->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
+          ->needs(folder);
+  command
+      ->add_flag("--force", o->force,
+                 "where the folder has no checkpoint to resume from, start from the beginning")
+      ->needs(resume);
   command
       ->add_flag("--elastic", o->elastic,
                  "when processes of this host die, the others plan anew and go on from the last checkpoint")

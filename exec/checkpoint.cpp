@@ -279,10 +279,8 @@ RestoredState restore(const fs::path& folder, const Program& program) {
   return out;
 }
 
-}  // namespace
-
-std::optional<RestoredState> restore_newest(const fs::path& folder, const Program& program,
-                                            std::vector<std::string>& passed_over) {
+// Folders of checkpoints, the newest first.
+std::vector<fs::path> written_checkpoints(const fs::path& folder) {
   std::vector<fs::path> steps;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none)) {
@@ -290,8 +288,20 @@ std::optional<RestoredState> restore_newest(const fs::path& folder, const Progra
     if (entry.is_directory() && name.starts_with(kPrefix) && !name.ends_with(kPartial))
       steps.push_back(entry.path());
   }
-  if (steps.empty()) return std::nullopt;
   std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+}  // namespace
+
+bool has_checkpoints(const fs::path& folder) {
+  return !written_checkpoints(folder).empty();
+}
+
+std::optional<RestoredState> restore_newest(const fs::path& folder, const Program& program,
+                                            std::vector<std::string>& passed_over) {
+  const std::vector<fs::path> steps = written_checkpoints(folder);
+  if (steps.empty()) return std::nullopt;
   for (const fs::path& step : steps) {
     try {
       return restore(step, program);

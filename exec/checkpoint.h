@@ -127,6 +127,9 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& folder, std:
 void finish_checkpoint(const std::filesystem::path& folder, const program::Program& program,
                        CheckpointIndex index);
 
+// Whether there is any, whole or damaged.
+bool has_checkpoints(const std::filesystem::path& folder);
+
 struct RestoredState {
   std::int64_t step = 0;
   std::int64_t seed = 0;

@@ -252,5 +252,25 @@ TEST(Cli, ExportsPasteIntoALauncher) {
             std::string::npos);
 }
 
+TEST(Cli, ResumingFromNothingNeedsForce) {
+  const TemporaryFolder folder;
+  const std::string run =
+      "run " + scenario("tiny-cpu") + " --steps 1 --checkpoints " + folder.file("none") + " --resume";
+  const Output missing = orrery(run);
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_NE(missing.out.find("none\" is no folder; allowed: a folder with a checkpoint, or --force"),
+            std::string::npos)
+      << missing.out;
+  EXPECT_FALSE(std::filesystem::exists(folder.file("none")));
+  std::filesystem::create_directory(folder.file("none"));
+  const Output empty = orrery(run);
+  EXPECT_EQ(empty.code, 3);
+  EXPECT_NE(empty.out.find("none\" holds no checkpoint; allowed: "), std::string::npos) << empty.out;
+  const Output forced = orrery(run + " --force");
+  EXPECT_EQ(forced.code, 0) << forced.out;
+  EXPECT_TRUE(std::filesystem::exists(folder.file("none") + "/step-00000001/index.json"));
+  EXPECT_EQ(orrery(run).code, 0);  // now there is one
+}
+
 }  // namespace
 }  // namespace orrery
