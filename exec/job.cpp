@@ -100,7 +100,7 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     record_.stop = options_.stop ? options_.stop() : 0;
     const StepReport report = combine(validates);
     if (done < options_.steps) result.stopped_by = stopped_by();
-    if (is_due(options_.checkpoint_every, done) || false) save(done);
+    if (is_due(options_.checkpoint_every, done) || (saves() && result.stopped_by != 0)) save(done);
     if (exchange_.rank() == 0) {
       result.steps.push_back(report);
       if (options_.on_step) options_.on_step(s, report);
