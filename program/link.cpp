@@ -27,24 +27,28 @@ class Hazards {
     std::int64_t write = 0;
     Counts reads{};
   };
+  // Of a buffer, what is asked at every op.
+  struct Place {
+    std::int32_t first = -1;  // its first instance in accesses_, or -1 where it needs no following
+    std::int32_t instances = 1;
+    bool shared = false;              // a local buffer, which shares memory
+    std::int64_t moved_in = -1;       // the last step in which it did
+    std::int64_t begin = 0, end = 0;  // its range of the arena
+  };
+  struct Tenant {
+    std::int32_t buffer = 0, access = 0;
+    std::int64_t begin = 0, end = 0;
+  };
   Access* access(const Ref& r, std::int32_t micro_batch);
   void move_in(std::int32_t buffer, Counts& need);
 
-  const RankClass& rank_;
-  std::vector<std::int32_t> first_;  // buffer -> its first instance in accesses_, or -1
+  std::vector<Place> places_;  // by buffer
   std::vector<Access> accesses_;
-  // Local buffers share memory: who stood where last, and the step in which each moved in.
-  std::vector<std::int32_t> tenants_;
-  std::vector<std::int64_t> moved_in_;
+  std::vector<Tenant> tenants_;  // who stood where last
   std::int64_t step_ = 0;
 };
 
-bool shares_memory(const Buffer& b) {
-  return b.life == Life::kLocal && b.instances == 1;
-}
-
-Hazards::Hazards(const RankClass& rank)
-    : rank_(rank), first_(rank.buffers.size(), -1), moved_in_(rank.buffers.size(), -1) {
+Hazards::Hazards(const RankClass& rank) : places_(rank.buffers.size()) {
   std::vector<std::uint32_t> streams(rank.buffers.size());
   for (const Segment& segment : rank.segments) {
     for (const Op& op : segment.ops) {
@@ -54,52 +58,51 @@ Hazards::Hazards(const RankClass& rank)
   }
   std::int32_t total = 0;
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
+    const Buffer& buffer = rank.buffers[b];
+    Place& place = places_[b];
+    place.instances = buffer.instances;
+    place.shared = buffer.life == Life::kLocal && buffer.instances == 1;
+    place.begin = buffer.arena_offset;
+    place.end = buffer.arena_offset + std::max<std::int64_t>(1, buffer.bytes.value);
     const bool one_stream = (streams[b] & (streams[b] - 1)) == 0;
-    if (one_stream && !shares_memory(rank.buffers[b])) continue;  // the stream's order suffices
-    first_[b] = total;
-    total += rank.buffers[b].instances;
+    if (one_stream && !place.shared) continue;  // the stream's order suffices
+    place.first = total;
+    total += buffer.instances;
   }
   accesses_.resize(static_cast<std::size_t>(total));
 }
 
 Hazards::Access* Hazards::access(const Ref& r, std::int32_t micro_batch) {
-  const std::int32_t first = first_[static_cast<std::size_t>(r.buffer)];
-  if (first < 0) return nullptr;
-  const std::int32_t copies = rank_.buffers[static_cast<std::size_t>(r.buffer)].instances;
-  return &accesses_[static_cast<std::size_t>(first + micro_batch % copies)];
+  const Place& place = places_[static_cast<std::size_t>(r.buffer)];
+  if (place.first < 0) return nullptr;
+  const std::int32_t copy = place.instances == 1 ? 0 : micro_batch % place.instances;
+  return &accesses_[static_cast<std::size_t>(place.first + copy)];
 }
 
 // The buffer takes its place: what stood there must be done with.
 void Hazards::move_in(std::int32_t buffer, Counts& need) {
-  struct Range {
-    std::int64_t begin, end;
-  };
-  const auto range = [&](std::int32_t b) -> Range {
-    const Buffer& of = rank_.buffers[static_cast<std::size_t>(b)];
-    return {of.arena_offset, of.arena_offset + std::max<std::int64_t>(1, of.bytes.value)};
-  };
-  const Range mine = range(buffer);
-  std::erase_if(tenants_, [&](std::int32_t other) {
-    const Range theirs = range(other);
-    if (other == buffer || theirs.end <= mine.begin || theirs.begin >= mine.end) return other == buffer;
-    const Access& a = accesses_[static_cast<std::size_t>(first_[static_cast<std::size_t>(other)])];
+  const Place& mine = places_[static_cast<std::size_t>(buffer)];
+  std::erase_if(tenants_, [&](const Tenant& other) {
+    if (other.buffer == buffer) return true;
+    if (other.end <= mine.begin || other.begin >= mine.end) return false;
+    const Access& a = accesses_[static_cast<std::size_t>(other.access)];
     if (a.write_stream >= 0) {
       auto& n = need[static_cast<std::size_t>(a.write_stream)];
       n = std::max(n, a.write);
     }
     for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a.reads[s]);
-    return mine.begin <= theirs.begin && theirs.end <= mine.end;
+    return mine.begin <= other.begin && other.end <= mine.end;
   });
-  tenants_.push_back(buffer);
+  tenants_.push_back({buffer, mine.first, mine.begin, mine.end});
 }
 
 Counts Hazards::requirements(const Op& op, std::int32_t micro_batch) {
   Counts need{};
   for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {
     for (const Ref& r : *refs) {
-      const auto b = static_cast<std::size_t>(r.buffer);
-      if (moved_in_[b] == step_ || !shares_memory(rank_.buffers[b])) continue;
-      moved_in_[b] = step_;
+      Place& place = places_[static_cast<std::size_t>(r.buffer)];
+      if (place.moved_in == step_ || !place.shared) continue;
+      place.moved_in = step_;
       move_in(r.buffer, need);
     }
   }

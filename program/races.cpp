@@ -2,6 +2,8 @@
 #include "program/races.h"
 
 #include <algorithm>
+#include <bit>
+#include <span>
 
 #include "program/passes.h"
 
@@ -33,15 +35,41 @@ class Pieces {
       first_.push_back(first);
       first += static_cast<std::size_t>(b.instances);
     }
+    forget_lone_streams();
   }
 
   std::size_t size() const { return count_; }
+  // Empty where one stream alone uses the buffer's bytes: its ops follow each other.
   Run of(const Ref& r, std::int32_t micro_batch) const {
     const auto b = static_cast<std::size_t>(r.buffer);
-    return runs_[first_[b] + static_cast<std::size_t>(micro_batch % rank_.buffers[b].instances)];
+    const std::int32_t copies = rank_.buffers[b].instances;
+    return runs_[first_[b] + static_cast<std::size_t>(copies == 1 ? 0 : micro_batch % copies)];
   }
 
  private:
+  void forget_lone_streams() {
+    const auto copies = [&](std::size_t b) {
+      return std::span(runs_).subspan(first_[b], static_cast<std::size_t>(rank_.buffers[b].instances));
+    };
+    std::vector<std::uint32_t> of_buffer(rank_.buffers.size()), of_piece(count_);
+    for (const Segment& segment : rank_.segments) {
+      for (const Op& op : segment.ops) {
+        for (const Ref& r : op.reads) of_buffer[static_cast<std::size_t>(r.buffer)] |= 1U << op.stream;
+        for (const Ref& r : op.writes) of_buffer[static_cast<std::size_t>(r.buffer)] |= 1U << op.stream;
+      }
+    }
+    for (std::size_t b = 0; b < of_buffer.size(); ++b) {
+      for (const Run& run : copies(b)) {
+        for (std::size_t p = run.begin; p < run.end; ++p) of_piece[p] |= of_buffer[b];
+      }
+    }
+    const auto lone = [&](std::size_t p) { return std::popcount(of_piece[p]) <= 1; };
+    for (Run& run : runs_) {
+      while (run.begin < run.end && lone(run.begin)) ++run.begin;
+      while (run.begin < run.end && lone(run.end - 1)) --run.end;
+    }
+  }
+
   template <class Visit>
   void for_each_copy(Visit visit) const {
     for (const Buffer& b : rank_.buffers) {
@@ -57,6 +85,10 @@ class Pieces {
   std::vector<Run> runs_;           // of all copies of all buffers
   std::vector<std::size_t> first_;  // by buffer: the run of its first copy
 };
+
+// The last op of each stream, counted from 1. Of a width that compilers make vectors of.
+using Uses = std::array<std::int32_t, 8>;
+static_assert(std::tuple_size_v<Uses> >= kStreamCount);
 
 class Finder {
  public:
@@ -90,7 +122,7 @@ class Finder {
       }
       stream.push_back(before);
       ++issued_[op.stream];
-      const Counts need = conflicts(op, step.micro_batch);
+      const Uses need = conflicts(op, step.micro_batch);
       for (std::size_t q = 0; q < kStreamCount; ++q) {
         if (q != op.stream && need[q] > before[q] && found_.size() < most_)
           found_.push_back({index, i, static_cast<Stream>(q)});
@@ -108,13 +140,13 @@ class Finder {
   }
 
   // The last op of each stream so far that this op must come after, counted from 1.
-  Counts conflicts(const Op& op, std::int32_t micro_batch) const {
-    Counts need{};
-    const auto look = [&](const std::vector<Ref>& refs, const std::vector<Counts>& uses) {
+  Uses conflicts(const Op& op, std::int32_t micro_batch) const {
+    Uses need{};
+    const auto look = [&](const std::vector<Ref>& refs, const std::vector<Uses>& uses) {
       for (const Ref& r : refs) {
         const Pieces::Run run = pieces_.of(r, micro_batch);
         for (std::size_t p = run.begin; p < run.end; ++p) {
-          for (std::size_t q = 0; q < kStreamCount; ++q) need[q] = std::max(need[q], uses[p][q]);
+          for (std::size_t q = 0; q < need.size(); ++q) need[q] = std::max(need[q], uses[p][q]);
         }
       }
     };
@@ -125,10 +157,11 @@ class Finder {
   }
 
   void touch(const Op& op, std::int32_t micro_batch) {
-    const auto mark = [&](const std::vector<Ref>& refs, std::vector<Counts>& uses) {
+    const auto now = static_cast<std::int32_t>(issued_[op.stream]);
+    const auto mark = [&](const std::vector<Ref>& refs, std::vector<Uses>& uses) {
       for (const Ref& r : refs) {
         const Pieces::Run run = pieces_.of(r, micro_batch);
-        for (std::size_t p = run.begin; p < run.end; ++p) uses[p][op.stream] = issued_[op.stream];
+        for (std::size_t p = run.begin; p < run.end; ++p) uses[p][op.stream] = now;
       }
     };
     mark(op.reads, read_);
@@ -138,7 +171,7 @@ class Finder {
   const RankClass& rank_;
   std::size_t most_;
   Pieces pieces_;
-  std::vector<Counts> written_, read_;  // by piece: the last op of each stream that did, counted from 1
+  std::vector<Uses> written_, read_;  // by piece
   Counts issued_{};
   std::array<std::vector<Counts>, kStreamCount> before_;  // by stream and op: what happens before it
   std::vector<Race> found_;

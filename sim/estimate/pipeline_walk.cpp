@@ -9,10 +9,6 @@ namespace {
 using program::Slot;
 using program::Work;
 
-std::size_t index(std::int64_t a, std::int64_t b, std::int64_t width) {
-  return static_cast<std::size_t>(a * width + b);
-}
-
 std::int64_t global_chunk(const PipelineShape& s, std::int64_t stage, std::int64_t chunk) {
   return s.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * s.p - 1 - stage
                                                                 : chunk * s.p + stage;
@@ -23,106 +19,143 @@ std::int64_t home(const PipelineShape& s, std::int64_t chunk) {
   return s.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? s.p - 1 - place : place;
 }
 
+constexpr std::int64_t kNotYet = -1;
+
+// A tensor's way to the chunk that takes it.
+struct Way {
+  Hop hop;
+  std::size_t to = 0;             // its stage
+  bool leaves = false;            // for another stage
+  std::int64_t* there = nullptr;  // when it has arrived, by micro-batch
+};
+
+// A chunk on its stage.
+struct Seat {
+  const ChunkCost* cost = nullptr;
+  const std::int64_t* input = nullptr;     // by micro-batch; null for the first chunk
+  const std::int64_t* gradient = nullptr;  // null for the last
+  Way down, up;
+  std::int64_t reduction = 0;  // of its gradients after the last micro-batch
+};
+
+// A stage sends one tensor at a time in each direction, and reduces gradients until some time.
+struct Stage {
+  std::int64_t sent = 0, grad_sent = 0, reduced = 0;
+  std::int64_t hosted = 0;  // until when the host was at it
+  std::int64_t live = 0;
+  std::size_t next = 0;  // of its slots
+  bool listed = true;
+};
+
 }  // namespace
 
 void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>& order,
                    const PipelineCosts& costs, PipelineTimes& out) {
-  const std::int64_t total_chunks = s.p * s.v;
-  // To the stage of another chunk.
-  const auto hop = [&](std::int64_t from, std::int64_t chunk) {
-    if (chunk < 0 || chunk >= total_chunks) return Hop{};
-    const std::int64_t to = home(s, chunk);
-    if (to == from || costs.hops.empty()) return to == from ? Hop{} : Hop{costs.transfer, 0};
-    const bool around = to - from > 1 || from - to > 1;
-    return costs.hops[static_cast<std::size_t>(around ? s.p - 1 : std::min(from, to))];
-  };
-  constexpr std::int64_t kNotYet = -1;
-  // When the output of (chunk, micro-batch) has arrived at its consumer.
-  std::vector<std::int64_t> forward_there(static_cast<std::size_t>(total_chunks * s.m), kNotYet);
-  std::vector<std::int64_t> backward_there(forward_there.size(), kNotYet);
-  // A stage sends one tensor at a time in each direction, and reduces gradients until some time. A transfer
-  // and a reduction that share links have half of them each.
-  std::vector<std::int64_t> sent(static_cast<std::size_t>(s.p)), grad_sent(sent), reduced(sent);
-  const auto send = [&](std::int64_t& lane, std::int64_t from, std::int64_t ready, std::int64_t chunk) {
-    const Hop h = hop(from, chunk);
-    lane = std::max(lane, ready) + h.time();
-    if (!h.beside_reductions) return lane;
-    std::int64_t& here = reduced[static_cast<std::size_t>(from)];
-    std::int64_t& there = reduced[static_cast<std::size_t>(home(s, chunk))];
-    const std::int64_t busy = std::max(here, there);
-    const std::int64_t slowed = std::clamp<std::int64_t>((busy - (lane - h.flow)) / 2, 0, h.flow);
-    (here > there ? here : there) += slowed;
-    return lane += slowed;
-  };
-  std::vector<std::int64_t> hosted(static_cast<std::size_t>(s.p));  // until when the host was at it
-  std::vector<std::int64_t> live(static_cast<std::size_t>(s.p));
-  std::vector<std::size_t> next(static_cast<std::size_t>(s.p));
-  out.places.assign(static_cast<std::size_t>(s.p), {});
-  out.last_start.assign(static_cast<std::size_t>(total_chunks), 0);
-  out.last_end.assign(static_cast<std::size_t>(total_chunks), 0);
+  const std::int64_t chunks = s.p * s.v;
+  const auto stages = static_cast<std::size_t>(s.p), width = static_cast<std::size_t>(s.v),
+             micro_batches = static_cast<std::size_t>(s.m);
+  out.places.assign(stages, {});
+  out.last_start.assign(stages * width, 0);
+  out.last_end.assign(stages * width, 0);
   for (std::size_t r = 0; r < costs.runs.size(); ++r) {
-    for (std::int64_t i = costs.runs[r].first; i <= costs.runs[r].last(); ++i) {
-      out.places[static_cast<std::size_t>(i)].stage = i;
-      out.places[static_cast<std::size_t>(i)].run = static_cast<std::int64_t>(r);
+    for (std::int64_t i = costs.runs[r].first; i <= costs.runs[r].last(); ++i)
+      out.places[static_cast<std::size_t>(i)] = {.stage = i, .run = static_cast<std::int64_t>(r)};
+  }
+  std::vector<std::int64_t> forward_there(static_cast<std::size_t>(chunks) * micro_batches, kNotYet);
+  std::vector<std::int64_t> backward_there(forward_there.size(), kNotYet);
+  const auto row = [&](std::vector<std::int64_t>& there, std::int64_t chunk) {
+    return &there[static_cast<std::size_t>(chunk) * micro_batches];
+  };
+  const auto way = [&](std::int64_t from, std::int64_t chunk, std::int64_t* there) {
+    Way w{.there = there};
+    if (chunk < 0 || chunk >= chunks) return w;
+    const std::int64_t to = home(s, chunk);
+    w.to = static_cast<std::size_t>(to);
+    w.leaves = to != from;
+    if (!w.leaves) return w;
+    const bool around = to - from > 1 || from - to > 1;
+    w.hop = costs.hops.empty() ? Hop{costs.transfer, 0}
+                               : costs.hops[static_cast<std::size_t>(around ? s.p - 1 : std::min(from, to))];
+    return w;
+  };
+  std::vector<Seat> seats;
+  seats.reserve(stages * width);
+  for (std::int64_t i = 0; i < s.p; ++i) {
+    for (std::int64_t c = 0; c < s.v; ++c) {
+      const std::int64_t g = global_chunk(s, i, c);
+      const auto alike = static_cast<std::size_t>(out.places[static_cast<std::size_t>(i)].run * s.v + c);
+      seats.push_back({.cost = costs.chunks[alike],
+                       .input = g > 0 ? row(forward_there, g - 1) : nullptr,
+                       .gradient = g + 1 < chunks ? row(backward_there, g + 1) : nullptr,
+                       .down = way(i, g + 1, row(forward_there, g)),
+                       .up = way(i, g - 1, row(backward_there, g)),
+                       .reduction = costs.hops.empty() ? 0 : costs.reductions[alike]});
     }
   }
-  std::vector<std::int64_t> work_list;
-  for (std::int64_t i = s.p - 1; i >= 0; --i) work_list.push_back(i);
-  std::vector<bool> listed(static_cast<std::size_t>(s.p), true);
+  std::vector<Stage> state(stages);
+  // A transfer and a reduction that share links have half of them each.
+  const auto send = [&](Stage& from, std::int64_t& lane, std::int64_t ready, const Way& w) {
+    lane = std::max(lane, ready) + w.hop.time();
+    if (!w.hop.beside_reductions) return lane;
+    std::int64_t& there = state[w.to].reduced;
+    const std::int64_t busy = std::max(from.reduced, there);
+    const std::int64_t slowed = std::clamp<std::int64_t>((busy - (lane - w.hop.flow)) / 2, 0, w.hop.flow);
+    (from.reduced > there ? from.reduced : there) += slowed;
+    return lane += slowed;
+  };
+  std::vector<std::size_t> work_list(stages);
+  for (std::size_t i = 0; i < stages; ++i) work_list[i] = stages - 1 - i;
+  const auto release = [&](const Way& w) {
+    if (!w.leaves || state[w.to].listed) return;
+    state[w.to].listed = true;
+    work_list.push_back(w.to);
+  };
   // A stage runs until it needs something another stage has not produced; producers put it back.
   while (!work_list.empty()) {
-    const std::int64_t stage = work_list.back();
+    const std::size_t i = work_list.back();
     work_list.pop_back();
-    const auto i = static_cast<std::size_t>(stage);
-    listed[i] = false;
+    Stage& stage = state[i];
+    stage.listed = false;
     PipelinePlace& place = out.places[i];
     const auto& slots = order[i];
-    const auto release = [&](std::int64_t chunk) {
-      const auto to = static_cast<std::size_t>(home(s, chunk));
-      if (to != i && !listed[to]) {
-        listed[to] = true;
-        work_list.push_back(static_cast<std::int64_t>(to));
-      }
-    };
-    for (; next[i] < slots.size(); ++next[i]) {
-      const Slot& slot = slots[next[i]];
-      const std::int64_t g = global_chunk(s, stage, slot.chunk);
-      std::int64_t ready = 0;
-      if (slot.work == Work::kForward && g > 0) {
-        ready = forward_there[index(g - 1, slot.micro_batch, s.m)];
-      } else if (slot.work != Work::kForward && slot.work != Work::kBackwardWeight && g + 1 < total_chunks) {
-        ready = backward_there[index(g + 1, slot.micro_batch, s.m)];
-      }
+    for (; stage.next < slots.size(); ++stage.next) {
+      const Slot& slot = slots[stage.next];
+      const auto chunk = i * width + static_cast<std::size_t>(slot.chunk);
+      const auto micro_batch = static_cast<std::size_t>(slot.micro_batch);
+      const Seat& seat = seats[chunk];
+      const std::int64_t* from = slot.work == Work::kForward          ? seat.input
+                                 : slot.work == Work::kBackwardWeight ? nullptr
+                                                                      : seat.gradient;
+      const std::int64_t ready = from == nullptr ? 0 : from[micro_batch];
       if (ready == kNotYet) break;
       const ChunkWork kind = slot.work == Work::kForward          ? kChunkForward
                              : slot.work == Work::kBackwardWeight ? kChunkWeight
                                                                   : kChunkBackward;
-      const WorkCost& cost = (*costs.chunks[index(place.run, slot.chunk, s.v)])[kind];
+      const WorkCost& cost = (*seat.cost)[kind];
       // What the stage waited for finds its parameters fetched and earlier reductions done.
       const std::int64_t start = std::max(place.end, ready);
-      const bool row = next[i] > 0 && slots[next[i] - 1].work == slot.work;
-      const std::int64_t device = std::max(start + cost.latency, place.end + (row ? cost.row : cost.time));
+      const bool in_row = stage.next > 0 && slots[stage.next - 1].work == slot.work;
+      const std::int64_t device = std::max(start + cost.latency, place.end + (in_row ? cost.row : cost.time));
       // The host issues ahead, and never waits.
-      const std::int64_t end = std::max(device, hosted[i] + cost.hosted);
-      hosted[i] += cost.host;
+      const std::int64_t end = std::max(device, stage.hosted + cost.hosted);
+      stage.hosted += cost.host;
       place.end = end;
-      place.peak = std::max(place.peak, live[i] + cost.peak);
-      live[i] += cost.net;
+      place.peak = std::max(place.peak, stage.live + cost.peak);
+      stage.live += cost.net;
       if (slot.work == Work::kForward) {
-        forward_there[index(g, slot.micro_batch, s.m)] = send(sent[i], stage, end, g + 1);
-        if (g + 1 < total_chunks) release(g + 1);
+        seat.down.there[micro_batch] = send(stage, stage.sent, end, seat.down);
+        release(seat.down);
         continue;
       }
-      const bool gradients = slot.micro_batch == s.m - 1 && slot.work != Work::kBackwardInput;
-      if (gradients && !costs.hops.empty())
-        reduced[i] = std::max(reduced[i], start) + costs.reductions[index(place.run, slot.chunk, s.v)];
+      const bool gradients = micro_batch + 1 == micro_batches && slot.work != Work::kBackwardInput;
+      if (gradients && !costs.hops.empty()) stage.reduced = std::max(stage.reduced, start) + seat.reduction;
       if (slot.work != Work::kBackwardWeight) {
-        backward_there[index(g, slot.micro_batch, s.m)] = send(grad_sent[i], stage, end, g - 1);
-        if (g > 0) release(g - 1);
+        seat.up.there[micro_batch] = send(stage, stage.grad_sent, end, seat.up);
+        release(seat.up);
       }
       if (gradients) {
-        out.last_start[index(stage, slot.chunk, s.v)] = start;
-        out.last_end[index(stage, slot.chunk, s.v)] = end;
+        out.last_start[chunk] = start;
+        out.last_end[chunk] = end;
       }
     }
   }

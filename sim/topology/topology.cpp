@@ -28,6 +28,22 @@ void merge(std::vector<LinkLoads::Load>& loads) {
   loads.resize(kept);
 }
 
+// Lists of loads, one after the other.
+class Parts {
+ public:
+  void push_back(std::span<const LinkLoads::Load> part) {
+    all_.insert(all_.end(), part.begin(), part.end());
+    ends_.push_back(all_.size());
+  }
+  std::span<const LinkLoads::Load> operator[](std::size_t i) const {
+    return std::span(all_).subspan(i == 0 ? 0 : ends_[i - 1], ends_[i] - (i == 0 ? 0 : ends_[i - 1]));
+  }
+
+ private:
+  std::vector<LinkLoads::Load> all_;
+  std::vector<std::size_t> ends_;
+};
+
 // Members at(0), at(1), ..
 template <class At>
 void lay_in_domains(std::int64_t size, At at, std::int64_t domain, GroupLinks& out) {
@@ -62,13 +78,13 @@ void LinkLoads::add(std::int64_t from, std::int64_t to, std::int64_t weight, Add
 }
 
 void LinkLoads::add_flow(std::int64_t from, std::int64_t to, Added* added) {
-  if (added != nullptr) *added = {};
+  if (added != nullptr) added->clear();
   add(from, to, kWhole, added);
   if (added != nullptr) merge(added->loads);
 }
 
 void LinkLoads::add_ring(std::span<const std::int64_t> members, std::int64_t domain, Added* added) {
-  if (added != nullptr) *added = {};
+  if (added != nullptr) added->clear();
   // Where the members of each domain begin.
   starts_.clear();
   std::size_t channels = members.size();
@@ -203,7 +219,7 @@ std::vector<GroupLinks> Topology::groups(std::int64_t size, std::int64_t stride,
     return {alone};
   }
   std::vector<GroupLinks> out;
-  std::vector<std::vector<LinkLoads::Load>> added_loads;
+  Parts parts;
   std::vector<std::int64_t> members(static_cast<std::size_t>(size));
   LinkLoads::Added added;
   for (std::int64_t first = 0; first < distinct(size, stride, ranks); first += span) {
@@ -213,11 +229,11 @@ std::vector<GroupLinks> Topology::groups(std::int64_t size, std::int64_t stride,
       loads.add_ring(members, domain, &added);
       out.push_back(group_shape(members, network_, domain));
       out.back().extra_latency = added.extra_latency;
-      added_loads.push_back(std::move(added.loads));
+      parts.push_back(added.loads);
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i)
-    std::tie(out[i].ring, out[i].bottleneck) = loads.bandwidth(added_loads[i]);
+    std::tie(out[i].ring, out[i].bottleneck) = loads.bandwidth(parts[i]);
   if (std::all_of(out.begin(), out.end(), [&](const GroupLinks& g) { return alike(g, out[0]); }))
     out.resize(1);
   return out;
@@ -248,12 +264,8 @@ void Topology::add_first_block(std::int64_t size, std::int64_t stride, LinkLoads
 std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
                                             std::int64_t ranks) const {
   LinkLoads loads(network_);
-  struct Flow {
-    std::size_t from;
-    GroupLinks links;
-    std::vector<LinkLoads::Load> loads;
-  };
-  std::vector<Flow> flows;
+  std::vector<std::pair<std::size_t, GroupLinks>> flows;  // by the stage that sends
+  Parts parts;
   LinkLoads::Added added;
   const auto sends = [&](std::int64_t stage) { return stage + by >= 0 && stage + by < stages; };
   // Stages of whole blocks of the fabric all see the same: one block of the first that sends says it.
@@ -264,17 +276,18 @@ std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t st
     const std::int64_t stage = r / stride % stages, to = r + by * stride;
     if (!sends(stage)) continue;
     loads.add_flow(r, to, &added);
-    Flow& f = flows.emplace_back(Flow{static_cast<std::size_t>(stage),
-                                      group_shape(std::array{r, to}, network_, cluster_.scale_up_domain()),
-                                      std::move(added.loads)});
-    f.links.extra_latency = added.extra_latency;
+    parts.push_back(added.loads);
+    flows.emplace_back(static_cast<std::size_t>(stage),
+                       group_shape(std::array{r, to}, network_, cluster_.scale_up_domain()));
+    flows.back().second.extra_latency = added.extra_latency;
   }
   GroupLinks none;
   none.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
   std::vector<GroupLinks> out(static_cast<std::size_t>(stages), none);
-  for (Flow& f : flows) {
-    std::tie(f.links.ring, f.links.bottleneck) = loads.bandwidth(f.loads);
-    out[f.from] = std::max(out[f.from], f.links, faster);
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    auto& [from, links] = flows[i];
+    std::tie(links.ring, links.bottleneck) = loads.bandwidth(parts[i]);
+    out[from] = std::max(out[from], links, faster);
   }
   if (!whole_blocks) return out;
   for (std::int64_t stage = 0; stage < stages; ++stage) {

@@ -52,6 +52,11 @@ class LinkLoads {
     std::vector<Load> loads;
     Time extra_latency;         // of its longest route
     std::int64_t channels = 1;  // of a ring
+    void clear() {
+      loads.clear();
+      extra_latency = {};
+      channels = 1;
+    }
   };
   explicit LinkLoads(const Network& network);
   // `added`, where given, says what was added.
