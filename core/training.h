@@ -26,6 +26,8 @@ namespace orrery {
 
 enum class Precision { kMixed, kMegatron, kNoMaster, kFp32, kAdam8bit, kSgd };
 enum class Math { kBf16, kFp16, kTf32, kFp32, kFp8 };
+// What weight decay shrinks: tensors of two dimensions, or norms and biases too.
+enum class Decay { kMatrices, kAll };
 
 constexpr auto enum_names(Precision) {
   return std::array{std::pair{Precision::kMixed, "mixed"},        std::pair{Precision::kMegatron, "megatron"},
@@ -36,6 +38,10 @@ constexpr auto enum_names(Math) {
   return std::array{std::pair{Math::kBf16, "bf16"}, std::pair{Math::kFp16, "fp16"},
                     std::pair{Math::kTf32, "tf32"}, std::pair{Math::kFp32, "fp32"},
                     std::pair{Math::kFp8, "fp8"}};
+}
+
+constexpr auto enum_names(Decay) {
+  return std::array{std::pair{Decay::kMatrices, "matrices"}, std::pair{Decay::kAll, "all"}};
 }
 
 struct BytesPerParameter {
@@ -78,6 +84,13 @@ constexpr DType float_type(std::int64_t bytes, Math math) {
   return math == Math::kFp16 ? DType::kFloat16 : DType::kBfloat16;
 }
 
+// AdamW (Loshchilov and Hutter 2019), and LAMB, which scales its update. The recipe "sgd" takes its momentum
+// from beta1. Defaults are the constants that GPT-3 was trained with (Brown et al. 2020, appendix B).
+struct Optimizer {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  Decay decay = Decay::kMatrices;
+};
+
 struct Training {
   std::int64_t global_batch = 1;  // sequences per optimizer step
   std::int64_t sequence = 2048;   // tokens per sequence
@@ -88,6 +101,7 @@ struct Training {
   bool stochastic_rounding = false;  // of updated bf16 parameters that have no master copy
   bool lamb = false;                 // Adam's update of each tensor is scaled to the tensor's norm
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
+  Optimizer optimizer;
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
@@ -100,6 +114,20 @@ struct Training {
   double tokens_per_step() const { return static_cast<double>(global_batch) * static_cast<double>(sequence); }
 };
 
+template <class V>
+void describe(V& v, Optimizer& o) {
+  constexpr double kMostBeta = 0.999999;  // 1 - beta^n must not vanish in fp32
+  v(Field{.name = "beta1",
+          .help = "decay of the first moment; the momentum of the recipe sgd",
+          .min = 0,
+          .max = kMostBeta},
+    o.beta1);
+  v(Field{.name = "beta2", .help = "decay of the second moment", .min = 0, .max = kMostBeta}, o.beta2);
+  v(Field{.name = "epsilon", .help = "added to the root of the second moment", .min = 1e-20, .max = 1},
+    o.epsilon);
+  v(Field{.name = "decay", .help = "tensors that weight decay shrinks: matrices leaves out norms and biases"},
+    o.decay);
+}
 template <class V>
 void describe(V& v, Training& t) {
   v(Field{.name = "global_batch",
@@ -131,6 +159,7 @@ void describe(V& v, Training& t) {
           .min = 0,
           .max = 1e30},
     t.clip);
+  v(Field{.name = "optimizer", .help = "constants of AdamW and LAMB"}, t.optimizer);
 }
 
 }  // namespace orrery

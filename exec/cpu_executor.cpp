@@ -231,11 +231,20 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (!op.writes.empty()) a.type = place_.buffer(op.writes[0]).type;
   a.token_weight = 1.0F / static_cast<float>(training.tokens_per_step());
   a.loss_scale = pass_->loss_scale;
-  a.adam = {pass_->learning_rate, kBeta1, kBeta2, kAdamEpsilon, options_.weight_decay, pass_->updates};
+  const Optimizer& optimizer = training.optimizer;
+  a.adam = {pass_->learning_rate,
+            static_cast<float>(optimizer.beta1),
+            static_cast<float>(optimizer.beta2),
+            static_cast<float>(optimizer.epsilon),
+            options_.weight_decay,
+            pass_->updates};
   a.rounding = place_.rounding(op, options_.seed);
   a.clip = static_cast<float>(training.clip);
   if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
-  if (op.kind == OpKind::kTrustSquares || op.kind == OpKind::kOptimizer) a.parts = place_.parts(op.dims[1]);
+  if (op.kind == OpKind::kTrustSquares || op.kind == OpKind::kOptimizer) {
+    a.parts = place_.parts(op.dims[1]);
+    a.decay_ranges = place_.decay_ranges(op.dims[1]);
+  }
   a.precision = training.precision;
   a.cosine = rope_.cosine.data();
   a.sine = rope_.sine.data();

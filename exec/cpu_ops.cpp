@@ -46,7 +46,8 @@ struct AdamState {
   float *weights, *m, *v;
 };
 
-// Parameters are rounded from the master copy. With LAMB each tensor has a learning rate of its own.
+// Parameters are rounded from the master copy. With LAMB each tensor has a learning rate of its own. Padding
+// behind the last tensor is zero, and an update leaves it zero.
 void update(const OpArguments& a) {
   const std::int64_t n = a.op.dims[0];
   const bool lamb = a.op.dims[2] != 0;
@@ -58,14 +59,18 @@ void update(const OpArguments& a) {
   if (a.precision == Precision::kSgd)
     return fast.sgd({adam.lr, adam.beta1, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
   const AdamState s(a, a.out[0], a.out[1]);
-  const auto run = [&](float rate, std::int64_t first, std::int64_t count) {
+  const auto run = [&](float rate, bool decays, std::int64_t first, std::int64_t count) {
     adam.lr = rate;
+    adam.decay = decays ? a.adam.decay : 0;
     fast.adam(adam, count, a.in[0] + first, s.weights + first, s.m + first, s.v + first);
   };
   if (lamb) {
-    for (const TensorPart& part : a.parts) run(a.adam.lr * a.in[3][part.tensor], part.first, part.count);
+    for (const TensorPart& part : a.parts)
+      run(a.adam.lr * a.in[3][part.tensor], part.decays, part.first, part.count);
+  } else if (a.adam.decay == 0) {
+    run(a.adam.lr, false, 0, n);
   } else {
-    run(a.adam.lr, 0, n);
+    for (const DecayRange& range : a.decay_ranges) run(a.adam.lr, range.decays, range.first, range.count);
   }
   if (s.has_master) std::copy_n(s.weights, n, a.out[0]);
   if (a.rounding.on) kernels::round_to_bfloat16(a.rounding, adam.step, n, a.out[0]);
@@ -80,6 +85,7 @@ void add_trust_squares(const OpArguments& a) {
   const AdamState s(a, const_cast<float*>(a.in[1]), const_cast<float*>(a.in[2]));
   std::array<float, 4096> by;
   for (const TensorPart& part : a.parts) {
+    adam.decay = part.decays ? a.adam.decay : 0;
     double* const bins = doubles(a.out[0]) + part.tensor * program::kTrustBins;
     fast.add_squares(part.count, s.weights + part.first, bins);
     for (std::int64_t at = part.first, end = at + part.count; at < end; at += std::ssize(by)) {

@@ -33,7 +33,9 @@ struct OpArguments {
   kernels::StochasticRounding rounding{};
   // kNormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
-  std::span<const TensorPart> parts;  // kTrustSquares and kOptimizer with LAMB: of the shard
+  // kTrustSquares and kOptimizer: of the shard.
+  std::span<const TensorPart> parts;
+  std::span<const DecayRange> decay_ranges;
 };
 
 // Kernels compute in fp32: operands of 16-bit floats come as fp32 images of these sizes (exec/staging.h).

@@ -42,9 +42,6 @@ struct Pass {
   std::function<void(const program::Op&)> before_update, after_update;
 };
 
-// Of AdamW, in every run; SGD's momentum is kBeta1.
-inline constexpr float kBeta1 = 0.9F, kBeta2 = 0.95F, kAdamEpsilon = 1e-8F;
-
 class Executor {
  public:
   virtual ~Executor() = default;

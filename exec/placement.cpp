@@ -15,7 +15,8 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
       at(program_in.binding.coordinates(rank_in)),
       rank_class(program_in.classes[static_cast<std::size_t>(at.pp)]),
       counted_(rank_class.units.size()),
-      parts_(rank_class.units.size()) {
+      parts_(rank_class.units.size()),
+      decay_ranges_(rank_class.units.size()) {
   std::int64_t tensor = -1;
   for (const program::Parameter& p : rank_class.parameters) {
     ++tensor;
@@ -24,7 +25,13 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     const std::int64_t first = std::max(p.offset, shard) - shard;
     const std::int64_t count = std::min(p.offset + p.local_elements() - shard, u.shard) - first;
     if (count <= 0) continue;
-    parts_[static_cast<std::size_t>(p.unit)].push_back({tensor, first, count});
+    const bool decays = program.training.optimizer.decay == Decay::kAll || !p.is_vector();
+    parts_[static_cast<std::size_t>(p.unit)].push_back({tensor, first, count, decays});
+    auto& alike = decay_ranges_[static_cast<std::size_t>(p.unit)];
+    if (!alike.empty() && alike.back().decays == decays && alike.back().first + alike.back().count == first)
+      alike.back().count += count;
+    else
+      alike.push_back({first, count, decays});
     // What every tensor rank holds alike counts on the first.
     if (p.split == program::Parameter::Split::kNone && at.tp > 0) continue;
     Ranges& ranges = counted_[static_cast<std::size_t>(p.unit)];

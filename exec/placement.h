@@ -18,6 +18,12 @@ namespace orrery::exec {
 // Elements of a rank's shard that are of one tensor, an index into RankClass::parameters.
 struct TensorPart {
   std::int64_t tensor, first, count;
+  bool decays;  // weight decay shrinks it
+};
+// Neighbouring elements of a rank's shard that weight decay treats alike.
+struct DecayRange {
+  std::int64_t first, count;
+  bool decays;
 };
 
 class Placement {
@@ -38,12 +44,15 @@ class Placement {
   // Of a buffer by its name; nothing when this rank has none.
   std::optional<std::int64_t> find(std::string_view name) const;
 
-  // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm, and the
-  // parts of tensors that it is made of.
+  // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm, the parts
+  // of tensors that it is made of, and the same parts put together where weight decay treats them alike.
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const Ranges& counted(std::int64_t unit) const { return counted_[static_cast<std::size_t>(unit)]; }
   const std::vector<TensorPart>& parts(std::int64_t unit) const {
     return parts_[static_cast<std::size_t>(unit)];
+  }
+  const std::vector<DecayRange>& decay_ranges(std::int64_t unit) const {
+    return decay_ranges_[static_cast<std::size_t>(unit)];
   }
 
   // The other end of a send or receive, and whether the message is a gradient's.
@@ -63,6 +72,7 @@ class Placement {
  private:
   std::vector<Ranges> counted_;
   std::vector<std::vector<TensorPart>> parts_;
+  std::vector<std::vector<DecayRange>> decay_ranges_;
 };
 
 }  // namespace orrery::exec

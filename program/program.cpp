@@ -63,7 +63,11 @@ std::int64_t Program::hash() const {
       for (const Op& op : s.ops) {
         for (const char ch : op.name) mix(static_cast<unsigned char>(ch));
         mix(static_cast<std::uint64_t>(op.kind));
+        mix(static_cast<std::uint64_t>(op.stream));
+        mix(static_cast<std::uint64_t>(op.group));
+        mix(op.flags);
         for (const std::int64_t d : op.dims) mix(static_cast<std::uint64_t>(d));
+        mix(static_cast<std::uint64_t>(op.peer_chunk));
       }
     }
     for (const Step& s : c.steps) {
@@ -71,6 +75,9 @@ std::int64_t Program::hash() const {
       mix(static_cast<std::uint64_t>(s.micro_batch));
     }
   }
+  const Binding& b = binding;
+  for (const std::int64_t n : {b.tp, b.dp, b.pp, b.shard, b.tp_stride, b.dp_stride, b.pp_stride})
+    mix(static_cast<std::uint64_t>(n));
   return static_cast<std::int64_t>(h >> 1);
 }
 

@@ -193,6 +193,7 @@ struct Parameter {
   std::int32_t unit = 0;     // index in RankClass::units
   std::int64_t offset = 0;   // elements into the unit
   std::int64_t local_elements() const { return local_rows * local_cols; }
+  bool is_vector() const { return cols == 1; }  // a norm's weight, or a bias
 };
 
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
@@ -249,7 +250,9 @@ struct Program {
   Binding binding;
   std::vector<RankClass> classes;  // by stage
 
-  std::int64_t hash() const;             // of the ops and schedules
+  // Of the ops with their groups and peers, the schedules and the binding. Ranks with equal hashes run the
+  // same program.
+  std::int64_t hash() const;
   std::int64_t footprint_bytes() const;  // memory this value takes
   std::int64_t ops_per_step() const;     // op instances of one rank of each class
 };
@@ -257,8 +260,8 @@ struct Program {
 // Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
 bool takes_fp8(const Model& model, std::int64_t tp, std::int64_t tokens);
 
-// Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five to
-// thirteen million for the engine; runs of published size have half a million layers.
+// Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five
+// to thirteen million for the engine; runs of published size have half a million layers.
 inline constexpr std::int64_t kMostLayerRuns = 1 << 24;
 
 // Throws InputError (with `at` for its place) when the plan does not fit the model: degrees that do

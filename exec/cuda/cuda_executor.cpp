@@ -149,11 +149,12 @@ void CudaExecutor::finish(kernels::cuda::Stream s, const char* what) const {
 void CudaExecutor::set_scalars(const Pass& pass) {
   auto& s = *static_cast<kernels::cuda::StepScalars*>(next_scalars_.get());
   const auto updates = static_cast<float>(pass.updates);
+  const Optimizer& optimizer = place_.program.training.optimizer;
   s = {.loss_scale = pass.loss_scale,
        .first_sample = place_.first_sample(pass.number),
        .learning_rate = pass.learning_rate,
-       .correct1 = 1.0F - std::pow(kBeta1, updates),
-       .correct2 = 1.0F - std::pow(kBeta2, updates),
+       .correct1 = 1.0F - std::pow(static_cast<float>(optimizer.beta1), updates),
+       .correct2 = 1.0F - std::pow(static_cast<float>(optimizer.beta2), updates),
        .updates = pass.updates};
   check(cudaMemcpyAsync(scalars_.get(), &s, sizeof s, cudaMemcpyHostToDevice, stream(program::kCompute)),
         "cudaMemcpyAsync");

@@ -40,8 +40,10 @@ struct AdamState {
   float *master, *m, *v;
 };
 
-ops::AdamConstants adam_constants(const CudaOp& a) {
-  return {kBeta1, kBeta2, kAdamEpsilon, a.weight_decay};
+ops::AdamConstants adam_constants(const CudaOp& a, bool decays) {
+  const Optimizer& o = a.place.program.training.optimizer;
+  return {static_cast<float>(o.beta1), static_cast<float>(o.beta2), static_cast<float>(o.epsilon),
+          decays ? a.weight_decay : 0};
 }
 
 // A tensor of a shard from its element `first` on.
@@ -51,33 +53,41 @@ P* part(P* whole, DType type, std::int64_t first) {
   return static_cast<Byte*>(whole) + first * static_cast<std::int64_t>(bytes_of(type));
 }
 
-// With LAMB each tensor has a learning rate of its own.
+// With LAMB each tensor has a learning rate of its own. Padding behind the last tensor is zero, and an update
+// leaves it zero.
 void update(const CudaOp& a) {
   const std::int64_t n = a.op.dims[0];
   const bool lamb = a.op.dims[2] != 0;
   const auto* norm = static_cast<const ops::NormResult*>(lamb ? a.in[4] : a.in[3]);
   auto* const state = static_cast<float*>(a.out[1]);
   if (a.place.program.training.precision == Precision::kSgd) {
-    return ops::sgd(a.stream, kBeta1, a.scalars, norm, n, static_cast<const float*>(a.in[0]),
+    const auto momentum = static_cast<float>(a.place.program.training.optimizer.beta1);
+    return ops::sgd(a.stream, momentum, a.scalars, norm, n, static_cast<const float*>(a.in[0]),
                     static_cast<float*>(a.out[0]), state);
   }
   const AdamState s(a, state);
-  const auto run = [&](const float* trust, std::int64_t first, std::int64_t count) {
+  const auto run = [&](const float* trust, bool decays, std::int64_t first, std::int64_t count) {
     kernels::StochasticRounding rounding = a.rounding;
     rounding.first += first;
-    ops::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a), rounding, a.scalars, norm, trust,
-              count, part(a.in[0], a.in_type[0], first), part(a.out[0], a.out_type[0], first),
+    ops::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a, decays), rounding, a.scalars, norm,
+              trust, count, part(a.in[0], a.in_type[0], first), part(a.out[0], a.out_type[0], first),
               s.master != nullptr ? s.master + first : nullptr, s.m + first, s.v + first);
   };
-  if (!lamb) return run(nullptr, 0, n);
-  const auto* const ratios = static_cast<const float*>(a.in[3]);
-  for (const TensorPart& t : a.place.parts(a.op.dims[1])) run(ratios + t.tensor, t.first, t.count);
+  const std::int64_t unit = a.op.dims[1];
+  if (lamb) {
+    const auto* const ratios = static_cast<const float*>(a.in[3]);
+    for (const TensorPart& t : a.place.parts(unit)) run(ratios + t.tensor, t.decays, t.first, t.count);
+  } else if (a.weight_decay == 0) {
+    run(nullptr, false, 0, n);
+  } else {
+    for (const DecayRange& r : a.place.decay_ranges(unit)) run(nullptr, r.decays, r.first, r.count);
+  }
 }
 
 void add_trust_squares(const CudaOp& a) {
   const AdamState s(a, static_cast<float*>(const_cast<void*>(a.in[2])));
   for (const TensorPart& t : a.place.parts(a.op.dims[1])) {
-    ops::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a), a.scalars,
+    ops::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a, t.decays), a.scalars,
                        static_cast<const ops::NormResult*>(a.in[3]), t.count,
                        part(a.in[0], a.in_type[0], t.first), part(a.in[1], a.in_type[1], t.first),
                        s.master != nullptr ? s.master + t.first : nullptr, s.m + t.first, s.v + t.first,

@@ -53,7 +53,7 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
     out.push_back(
         fmt::format("the training script sets AdamW with learning rate {:.2e}, betas {} and {}, weight "
                     "decay {}, {} warm-up steps{}",
-                    *r.learning_rate, kBeta1, kBeta2, kWeightDecay, r.warm_up_steps,
+                    *r.learning_rate, t.optimizer.beta1, t.optimizer.beta2, kWeightDecay, r.warm_up_steps,
                     r.steps > 0 ? fmt::format(" of {}", r.steps) : ""));
   }
   if (layout.nodes > 1)

@@ -11,10 +11,13 @@ Json optimizer(const Training& t, const Recipe& r) {
   const Json rate =
       r.learning_rate ? Json(std::stod(fmt::format("{:.3e}", *r.learning_rate))) : Json("LEARNING_RATE");
   if (t.precision == Precision::kSgd)
-    return {{"type", "SGD"}, {"params", {{"lr", rate}, {"momentum", kBeta1}}}};
+    return {{"type", "SGD"}, {"params", {{"lr", rate}, {"momentum", t.optimizer.beta1}}}};
   return {{"type", t.lamb ? "Lamb" : "AdamW"},
           {"params",
-           {{"lr", rate}, {"betas", {kBeta1, kBeta2}}, {"eps", kEpsilon}, {"weight_decay", kWeightDecay}}}};
+           {{"lr", rate},
+            {"betas", {t.optimizer.beta1, t.optimizer.beta2}},
+            {"eps", t.optimizer.epsilon},
+            {"weight_decay", kWeightDecay}}}};
 }
 
 Json zero(const Problem& problem, const Plan& p) {

@@ -189,12 +189,12 @@ void add_numbers(Arguments& x, const Training& t) {
 void add_optimizer(Arguments& x, const Training& t, const Recipe& r) {
   if (t.precision == Precision::kSgd) {
     x.add("optimizer", "sgd");
-    x.add("sgd-momentum", kBeta1);
+    x.add("sgd-momentum", t.optimizer.beta1);
   } else {
     x.add("optimizer", "adam");
-    x.add("adam-beta1", kBeta1);
-    x.add("adam-beta2", kBeta2);
-    x.add("adam-eps", kEpsilon);
+    x.add("adam-beta1", t.optimizer.beta1);
+    x.add("adam-beta2", t.optimizer.beta2);
+    x.add("adam-eps", t.optimizer.epsilon);
   }
   x.add("weight-decay", t.precision == Precision::kSgd ? 0 : kWeightDecay);
   x.add("clip-grad", t.clip);

@@ -10,8 +10,8 @@
 
 namespace orrery::planner {
 
-// AdamW as GPT-3 was trained (Brown et al. 2020, appendix B), and as `orrery run` trains.
-inline constexpr double kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8, kWeightDecay = 0.1;
+// As GPT-3 was trained (Brown et al. 2020, appendix B).
+inline constexpr double kWeightDecay = 0.1;
 // Of the learning rate, at the end of a cosine; GPT-3's too.
 inline constexpr double kLastRate = 0.1;
 

@@ -136,6 +136,28 @@ INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
                            return name;
                          });
 
+// Tensors that decay stand beside tensors that do not, and shards cut through both.
+TEST(OnAGpu, OptimizersHaveTheSameConstants) {
+  Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  t.optimizer = {.beta1 = 0.5, .beta2 = 0.75, .epsilon = 0.01};
+  for (const bool lamb : {false, true}) {
+    t.lamb = lamb;
+    for (const Decay decay : {Decay::kMatrices, Decay::kAll}) {
+      t.optimizer.decay = decay;
+      const auto parameters = [&](exec::Backend backend, const Training& training) {
+        exec::RunOptions o = on(backend);
+        o.weight_decay = 0.5F;
+        return train(tiny("tiny-gpt"), plan(1, 1, 2, 1, 8), training, stack(), o).parameters;
+      };
+      const auto expected = parameters(exec::Backend::kCpu, t);
+      EXPECT_LT(worst(parameters(exec::Backend::kCuda, t), expected), 1e-5) << lamb << name_of(decay);
+      Training other = t;
+      other.optimizer.decay = decay == Decay::kAll ? Decay::kMatrices : Decay::kAll;
+      EXPECT_GT(worst(parameters(exec::Backend::kCuda, other), expected), 1e-3) << lamb << name_of(decay);
+    }
+  }
+}
+
 // Every step has its own batch, learning rate and dropout; the last is measured, and nothing is captured, for
 // which ops are issued one by one.
 TEST(AGraph, ReplaysWhatIsIssuedOpByOp) {

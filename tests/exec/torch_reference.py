@@ -3,6 +3,7 @@
 """Trains a model in PyTorch from a checkpoint of `orrery run` and compares the losses of twenty steps.
 
 The model is written from its definition, not from Orrery's code; only the checkpoint's names and shapes are shared.
+The optimizer is torch.optim.AdamW with the scenario's constants.
 Usage: torch_reference.py ORRERY SCENARIO gpt|llama FOLDER. Of the scenario's model the rotary fields and the
 norms' epsilon are read here too. Exit 77 (skipped) without PyTorch.
 """
@@ -23,6 +24,7 @@ except ImportError as missing:
 
 ORRERY, SCENARIO, KIND, FOLDER = sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
 STEPS, RATE, DECAY = 20, 3e-3, 0.1
+OPTIMIZER = json.loads(SCENARIO.read_text())["training"].get("optimizer", {})
 HIDDEN, HEADS, LAYERS, VOCABULARY, BATCH, SEQUENCE = 64, 4, 4, 256, 16, 64
 KV_HEADS = 2 if KIND == "llama" else 4
 HEAD = HIDDEN // HEADS
@@ -72,8 +74,15 @@ class Net:
     def __init__(self, state):
         squeeze = lambda a: torch.tensor(a[:, 0] if a.shape[1] == 1 else a)
         self.p = {name: squeeze(arrays[0]).requires_grad_() for name, arrays in state.items()}
-        self.m = {name: squeeze(arrays[1]) for name, arrays in state.items()}
-        self.v = {name: squeeze(arrays[2]) for name, arrays in state.items()}
+        decays = lambda t: OPTIMIZER.get("decay", "matrices") == "all" or t.dim() > 1
+        groups = [{"params": [t for t in self.p.values() if decays(t) == decayed], "weight_decay": decay}
+                  for decayed, decay in ((True, DECAY), (False, 0.0))]
+        self.optimizer = torch.optim.AdamW(
+            [g for g in groups if g["params"]], lr=RATE, eps=OPTIMIZER.get("epsilon", 1e-8),
+            betas=(OPTIMIZER.get("beta1", 0.9), OPTIMIZER.get("beta2", 0.95)))
+        for name, arrays in state.items():  # after the first step
+            self.optimizer.state[self.p[name]] = {
+                "step": torch.tensor(1.0), "exp_avg": squeeze(arrays[1]), "exp_avg_sq": squeeze(arrays[2])}
 
     def norm(self, x, name):
         if KIND == "gpt":
@@ -121,20 +130,16 @@ class Net:
         head = self.p.get("head/weight", self.p["embedding/weight"])
         return F.cross_entropy((self.norm(x, "head/norm") @ head.T).flatten(0, 1), targets.flatten())
 
-    def step(self, number, tokens, targets):
+    def step(self, tokens, targets):
         """One step of AdamW after clipping to a norm of 1; returns the loss and the norm before clipping."""
         loss = self.loss(tokens, targets)
         loss.backward()
         norm = torch.sqrt(sum((t.grad.double() ** 2).sum() for t in self.p.values()))
         factor = min(1.0, float(1.0 / (norm + 1e-6)))
-        with torch.no_grad():
-            for name, t in self.p.items():
-                g, m, v = t.grad * factor, self.m[name], self.v[name]
-                m.mul_(0.9).add_(g, alpha=0.1)
-                v.mul_(0.95).addcmul_(g, g, value=0.05)
-                update = (m / (1 - 0.9 ** number)) / ((v / (1 - 0.95 ** number)).sqrt() + 1e-8)
-                t.sub_(RATE * (update + DECAY * t))
-                t.grad = None
+        for t in self.p.values():
+            t.grad.mul_(factor)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return float(loss), float(norm)
 
 
@@ -155,7 +160,7 @@ def main():
     tokens, targets = data[:-1].view(BATCH, SEQUENCE), data[1:].view(BATCH, SEQUENCE)
     worst = 0.0
     for i, step in enumerate(expected):
-        loss, norm = net.step(i + 2, tokens, targets)
+        loss, norm = net.step(tokens, targets)
         off = max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10)
         worst = max(worst, off)
         print(f"step {i + 2:2}  loss {step['loss']:.7f} PyTorch {loss:.7f}  norm {step['grad_norm']:.6f} PyTorch {norm:.6f}")

@@ -191,5 +191,36 @@ TEST(CheckPlan, EightBitProductsHaveMultiplesOf16) {
   }
 }
 
+// Ranks compare hashes before they begin, so a program that would meet other partners has another hash.
+TEST(Hash, CoversGroupsPeersAndTheBinding) {
+  const Program original = compiled(pipelined());
+  EXPECT_EQ(original.hash(), compiled(pipelined()).hash());
+  std::vector<std::int64_t> seen{original.hash()};
+  const auto differs = [&](const char* what, auto&& change) {
+    Program p = original;
+    change(p);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), p.hash()), 0) << what;
+    seen.push_back(p.hash());
+  };
+  const auto op_of = [](Program& p, OpKind kind) -> Op& {
+    for (Segment& s : p.classes[0].segments) {
+      for (Op& op : s.ops) {
+        if (op.kind == kind) return op;
+      }
+    }
+    throw std::logic_error("no such op");
+  };
+  differs("group", [&](Program& p) { op_of(p, OpKind::kAllReduce).group = Group::kReplica; });
+  differs("peer", [&](Program& p) { ++op_of(p, OpKind::kSend).peer_chunk; });
+  differs("stream", [&](Program& p) { op_of(p, OpKind::kAllReduce).stream = kSend; });
+  differs("flags", [&](Program& p) { op_of(p, OpKind::kGemm).flags ^= kTransB; });
+  differs("shard group", [](Program& p) { p.binding.shard = 1; });
+  differs("order of ranks", [](Program& p) { std::swap(p.binding.tp_stride, p.binding.dp_stride); });
+  // By plans: the order of ranks and the group that shares shards change where ranks stand, and no op.
+  Plan order = pipelined();
+  order.rank_order = RankOrder::kDpTpPp;
+  EXPECT_NE(compiled(order).hash(), original.hash());
+}
+
 }  // namespace
 }  // namespace orrery::program
