@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <filesystem>
 #include <optional>
@@ -24,8 +25,12 @@ struct Options {
 struct Run {
   Chosen chosen;
   program::Program program;
-  Timeline timeline;
+  std::vector<Timeline> timelines;  // of one step each, the shortest first
+  const Timeline& median() const { return timelines[(timelines.size() - 1) / 2]; }
 };
+
+// Steps of one plan that differ by more are worth a warning.
+constexpr double kNoisy = 1.2;
 
 template <class T>
 void save(const std::string& file, const char* schema, const T& value) {
@@ -45,8 +50,8 @@ std::deque<Run> read_runs(const App& app, const Options& o) {
     r.chosen = load_plan_or_scenario(o.runs[i], app);
     const Problem& p = r.chosen.problem;
     r.program = program::compile(p.scenario.model, r.chosen.plan, p.scenario.training, p.stack);
-    r.timeline = load_timeline(o.runs[i + 1]);
-    if (r.timeline.program_hash != r.program.hash())
+    r.timelines.push_back(load_timeline(o.runs[i + 1]));
+    if (r.median().program_hash != r.program.hash())
       throw InputError(o.runs[i + 1], "", fmt::format("was not measured with the plan of {}", o.runs[i]));
   }
   return runs;
@@ -66,10 +71,22 @@ std::deque<Run> make_runs(const App& app, const Options& o) {
     options.backend = *o.backend;
     options.launch = r.chosen.problem.stack.launch;
     options.steps = o.steps;
+    options.timelines = true;
     exec::RunResult result = exec::run(r.program, options);
-    r.timeline = std::move(result.timeline);
-    fmt::print(stderr, "{}: {} steps, the last took {}\n", short_name(r.chosen.plan), o.steps,
-               format(r.timeline.length()));
+    r.timelines = std::move(result.timelines);
+    if (r.timelines.empty()) r.timelines.push_back(std::move(result.timeline));
+    std::sort(r.timelines.begin(), r.timelines.end(),
+              [](const Timeline& a, const Timeline& b) { return a.length() < b.length(); });
+    const Time least = r.timelines.front().length(), most = r.timelines.back().length();
+    fmt::print(stderr, "{}: {} steps, the median after the first took {}\n", short_name(r.chosen.plan),
+               o.steps, format(r.median().length()));
+    if (ratio(most, least) > kNoisy) {
+      fmt::print(
+          stderr,
+          "warning: steps of {} took {} to {}: the machine does something else too, and the profile is no "
+          "better than that\n",
+          short_name(r.chosen.plan), format(least), format(most));
+    }
   }
   return runs;
 }
@@ -83,9 +100,13 @@ std::string residuals(const sim::Calibration& c) {
 }
 
 void execute(App& app, const Options& o) {
+  require_writable("/device", o.device);
+  require_writable("/cluster", o.cluster);
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
-  for (const Run& r : runs) measured.push_back({&r.program, &r.timeline});
+  for (const Run& r : runs) {
+    for (const Timeline& t : r.timelines) measured.push_back({&r.program, &t});
+  }
   const Problem& first = runs.front().chosen.problem;
   sim::Calibration c = sim::calibrate(first.device, first.cluster, measured);
   c.device.name = o.name;
@@ -116,7 +137,7 @@ void execute(App& app, const Options& o) {
     fitted.cluster = c.cluster;
     const sim::Topology topology(fitted.cluster);
     const auto e = planner::evaluate(fitted, topology, r.chosen.plan);
-    steps.push_back({seconds(e.simulation.step), seconds(r.timeline.length())});
+    steps.push_back({seconds(e.simulation.step), seconds(r.median().length())});
   }
   if (app.json) {
     Json out = {{"schema", "orrery.calibration/1"},

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -72,5 +73,10 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& value
 }
 
 void print_json(const Json& json);
+
+// Tries to write where an option ("/trace") says, before the work whose result goes there. An empty path is
+// not given. Throws InputError with what the system says; leaves nothing behind, but for the folder.
+void require_writable(const char* option, const std::filesystem::path& file);
+void require_folder(const char* option, const std::filesystem::path& folder);
 
 }  // namespace orrery::cli

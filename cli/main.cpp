@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
@@ -49,6 +50,7 @@ void check_values(CLI::App& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of whoever writes it
   using orrery::ExitCode;
   CLI::App cli{"Plan, simulate and run the training of large models."};
   cli.require_subcommand(1);

@@ -206,6 +206,7 @@ void execute(App& app, const Options& o) {
     check_goal(problem, Cursor{o.scenario, ""});
   }
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
+  require_writable("/output", o.output);
   const planner::Answer a = [&] {
     Progress progress("searching");
     planner::PlanOptions options;

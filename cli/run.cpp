@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
+#include "exec/host_memory.h"
 #include "exec/launch.h"
 #include "exec/monitor.h"
 #include "exec/process_world.h"
@@ -29,7 +29,8 @@ struct Options {
   std::vector<std::string> slow;
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
-  std::int64_t checkpoint_every = 100;
+  std::string checkpoint_every = "100";
+  std::int64_t keep_checkpoints = 3;
   bool resume = false, force = false, elastic = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
@@ -78,17 +79,22 @@ Data prepare_data(const Options& o, const Scenario& s) {
 // Tells the terminal and whoever watches of each step.
 class Observer {
  public:
-  Observer(const App& app, const Options& o, const Scenario& s, const program::Program& program,
-           const exec::RunOptions& run)
+  Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
       : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
-    for (const program::RankClass& c : program.classes) peak_ = std::max(peak_, c.arena_peak);
     flops_ = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
              static_cast<double>(s.training.global_batch);
     if (!o.tensorboard.empty()) board_.emplace(o.tensorboard);
   }
 
+  // The program of the steps that come.
+  void see(const program::Program& program) {
+    peak_ = Bytes{0};
+    for (const program::RankClass& c : program.classes) peak_ = std::max(peak_, c.arena_peak);
+  }
+
   void operator()(std::int64_t step, const exec::StepReport& r) {
     if (!app_.json) print(step, r);
+    if (!r.unsaved.empty()) fmt::print(stderr, "alert: no checkpoint of step {}: {}\n", step + 1, r.unsaved);
     if (o_.metrics.empty() && !board_) return;
     std::vector<exec::Scalar> scalars{
         {"step", "optimizer steps done", static_cast<double>(step + 1)},
@@ -143,6 +149,7 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
       row["skipped"] = step.skipped;
     }
     if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
+    if (!step.unsaved.empty()) row["unsaved"] = step.unsaved;
   }
   for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
     Json& memory =
@@ -178,6 +185,24 @@ void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
   options.slow = slow_ranks(o.slow, ranks);
 }
 
+// "50" steps, or a duration.
+void set_checkpoints(const Options& o, exec::RunOptions& options) {
+  const std::string& every = o.checkpoint_every;
+  std::int64_t steps = 0;
+  const auto [end, wrong] = std::from_chars(every.data(), every.data() + every.size(), steps);
+  const auto time = parse_run_time(every);
+  constexpr std::int64_t kMostSteps = 1000000;
+  if (wrong == std::errc() && end == every.data() + every.size() && steps >= 1 && steps <= kMostSteps)
+    options.checkpoint_every = steps;
+  else if (time && time->value >= 1)
+    options.checkpoint_seconds = time->value;
+  else
+    throw InputError(
+        "command line", "/checkpoint-every", fmt::format("\"{}\"", every),
+        fmt::format("allowed: 1 to {} steps, or a duration of a second or more (\"10 min\")", kMostSteps));
+  options.keep_checkpoints = o.keep_checkpoints;
+}
+
 // Who this process is, when a launcher started several.
 std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
   auto launch = exec::read_launch();
@@ -211,12 +236,15 @@ ExitCode exit_of(const exec::RunResult& r) {
 
 // This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
 std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
-                                            App& app, bool elastic, const std::string& rendezvous,
+                                            App& app, Observer& observer, bool elastic,
+                                            const std::string& rendezvous,
                                             const std::optional<exec::Secret>& secret) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
   for (;;) {
+    options.local_ranks = me.local_ranks;
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
+    observer.see(program);
     const auto world = exec::join(me, rendezvous, secret, options.deadline);
     try {
       const auto hosts =
@@ -260,10 +288,9 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   std::int64_t needed = 0;
   for (const program::RankClass& c : program.classes)
     needed += c.arena_peak.value * out.plan.tp * out.plan.dp;
-  const std::int64_t there = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-  if (needed > there / 10 * 9) {
-    at.fail(fmt::format("its proxy, {}, needs {} of memory, and this machine has {}", short_name(out.plan),
-                        format(Bytes{needed}), format(Bytes{there})),
+  if (const Bytes there = exec::available_memory(); needed > there.value / 10 * 9) {
+    at.fail(fmt::format("its proxy, {}, needs {} of memory, and {} are free", short_name(out.plan),
+                        format(Bytes{needed}), format(there)),
             "allowed: a shorter sequence, a smaller micro-batch, fewer tensor ranks");
   }
   Json json = {{"schema", "orrery.scenario/1"}};
@@ -275,6 +302,36 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
                o.proxy);
   }
   return out;
+}
+
+// Arenas of the ranks that run on this host's processor must fit its memory.
+void require_memory(const Options& o, const program::Program& program,
+                    const std::optional<exec::Launch>& launch) {
+  if (o.force || o.backend != exec::Backend::kCpu) return;
+  const std::int64_t ranks = program.binding.ranks();
+  const std::int64_t here = launch ? std::min(ranks, launch->local_ranks) : ranks;
+  const std::int64_t first =
+      launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, ranks - here) : 0;
+  Bytes needed{0};
+  for (std::int64_t r = first; r < first + here; ++r)
+    needed += program.classes[static_cast<std::size_t>(program.binding.coordinates(r).pp)].arena_peak;
+  const Bytes there = exec::available_memory();
+  if (needed <= there) return;
+  throw InputError(
+      o.plan, "/plan",
+      fmt::format("the arenas of the plan's {} ranks on this machine take {}, and {} are free", here,
+                  format(needed), format(there)),
+      "allowed: a smaller model or batch, fewer ranks, --proxy FILE for a stand-in of the plan, or "
+      "--force");
+}
+
+// What the run will write is tried before it begins: a run of hours does not fail at its end.
+void require_outputs(const Options& o) {
+  for (const auto& [option, path] : {std::pair{"/trace", o.trace}, {"/metrics-file", o.metrics}})
+    require_writable(option, path);
+  for (const auto& [option, path] :
+       {std::pair{"/checkpoints", o.checkpoints}, {"/tensorboard", o.tensorboard}})
+    require_folder(option, path);
 }
 
 // A run that is to go on does not begin anew by mistake.
@@ -312,15 +369,18 @@ void execute(App& app, const Options& o) {
   options.validate_every = o.validate_every;
   options.validation_batches = o.validation_batches;
   options.checkpoints = o.checkpoints;
-  options.checkpoint_every = o.checkpoints.empty() ? 0 : o.checkpoint_every;
+  if (!o.checkpoints.empty()) set_checkpoints(o, options);
   options.resume = o.resume;
+  options.force = o.force;
   emulate(o, program.binding.ranks(), options);
   require_device(o.backend);
-  Observer observer(app, o, s, program, options);
+  const std::optional<exec::Launch> launch = launched(chosen.plan, at);
+  require_memory(o, program, launch);
+  require_outputs(o);
+  Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   options.stop = [] { return exec::stop_signal.load(); };
   exec::catch_stop_signals();
-  const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   std::optional<exec::RunResult> result;
   if (!launch && !o.rendezvous.empty()) {
     throw InputError(
@@ -332,21 +392,26 @@ void execute(App& app, const Options& o) {
     if (!o.rendezvous.empty())
       secret =
           exec::read_secret(o.secret_file, [](const char* name) -> const char* { return std::getenv(name); });
-    result = run_launched(*launch, chosen, options, app, o.elastic, o.rendezvous, secret);
+    result = run_launched(*launch, chosen, options, app, observer, o.elastic, o.rendezvous, secret);
     if (!result) return;
   } else {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
     if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
+    observer.see(program);
     result = exec::run(program, options);
     app.exit = exit_of(*result);
   }
   const exec::RunResult& r = *result;
+  const std::int64_t done = r.first_step + static_cast<std::int64_t>(r.steps.size());
+  const bool unsaved = !r.steps.empty() && !r.steps.back().unsaved.empty();
   if (r.stopped_by != 0) {
-    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by),
-               r.first_step + static_cast<std::int64_t>(r.steps.size()), o.steps,
+    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by), done,
+               o.steps,
                o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
-                                     : "; its checkpoint is in " + o.checkpoints);
+               : unsaved             ? "; its checkpoint could not be written"
+                         : fmt::format("; {} has the checkpoint of step {}", o.checkpoints, done));
   }
+  if (unsaved) app.exit = ExitCode::kFailure;  // what was trained is lost
   for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
   for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
   if (r.steps.empty()) {
@@ -423,18 +488,18 @@ void add_run(CLI::App& parent, App& app) {
   CLI::Option* folder = command->add_option("--checkpoints", o->checkpoints, "folder of checkpoints");
   command
       ->add_option("--checkpoint-every", o->checkpoint_every,
-                   "steps between them; one after the last step too")
-      ->check(CLI::Range(1, 1000000))
+                   "steps between them, or a duration (\"10 min\"); one after the last step too")
       ->needs(folder)
       ->capture_default_str();
-  CLI::Option* resume =
-      command
-          ->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
-          ->needs(folder);
-  command
-      ->add_flag("--force", o->force,
-                 "where the folder has no checkpoint to resume from, start from the beginning")
-      ->needs(resume);
+  command->add_option("--keep-checkpoints", o->keep_checkpoints, "the newest ones that stay; 0: all")
+      ->check(CLI::Range(0, 1000000))
+      ->needs(folder)
+      ->capture_default_str();
+  command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
+      ->needs(folder);
+  command->add_flag("--force", o->force,
+                    "start from the beginning where the folder has no checkpoint, train on from one that was "
+                    "trained otherwise, and start where memory does not suffice");
   command
       ->add_flag("--elastic", o->elastic,
                  "when processes of this host die, the others plan anew and go on from the last checkpoint")

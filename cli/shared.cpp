@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include "cli/commands.h"
@@ -54,6 +59,37 @@ std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts,
 void print_json(const Json& json) {
   constexpr bool kAscii = true;  // a terminal acts on some characters beyond
   std::cout << json.dump(2, ' ', kAscii, Json::error_handler_t::replace) << '\n';
+}
+
+void require_writable(const char* option, const std::filesystem::path& file) {
+  if (file.empty()) return;
+  const auto fail = [&](int error) {
+    throw InputError("command line", option,
+                     fmt::format("\"{}\" cannot be written: {}", file.string(), std::strerror(error)));
+  };
+  struct stat about {};
+  const bool there = ::stat(file.c_str(), &about) == 0;
+  if (there && S_ISDIR(about.st_mode)) fail(EISDIR);
+  if (there && !S_ISREG(about.st_mode)) {  // it is written in place
+    if (::access(file.c_str(), W_OK) != 0) fail(errno);
+    return;
+  }
+  std::string trial = fmt::format("{}.XXXXXX", file.string());
+  const int made = ::mkstemp(trial.data());
+  if (made < 0) fail(errno);
+  ::close(made);
+  ::unlink(trial.c_str());
+}
+
+void require_folder(const char* option, const std::filesystem::path& folder) {
+  if (folder.empty()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    throw InputError("command line", option,
+                     fmt::format("the folder \"{}\" cannot be made: {}", folder.string(), failed.message()));
+  }
+  require_writable(option, folder / "trial");
 }
 
 }  // namespace orrery::cli

@@ -114,6 +114,7 @@ void execute(App& app, const Options& o) {
   const Cursor at{"command line", "/window"};
   const Window window = o.window.empty() ? Window{} : read_window(o.window, at);
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
+  require_writable("/trace", o.trace);
   const sim::Topology topology(chosen.problem.cluster);
   planner::EvaluateOptions options;
   options.record = !o.trace.empty();

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "exec/crc32c.h"
@@ -53,12 +55,50 @@ Json load_index(const fs::path& path) {
   return parse_json(text, path.string());
 }
 
-// What is written under a name is on the disk when this returns.
-void flush(const fs::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+// Throws Error with what errno says.
+[[noreturn]] void cannot(const fs::path& path, const char* what) {
+  throw Error(fmt::format("{} cannot be {}: {}", path.string(), what, std::strerror(errno)));
+}
+
+// A file that is written from its beginning, and is on the disk once it is finished.
+class Output {
+ public:
+  explicit Output(const fs::path& path)
+      : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    if (file_ < 0) cannot(path_, "made");
+  }
+  ~Output() {
+    if (file_ >= 0) ::close(file_);
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  void write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(file_, bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) cannot(path_, "written");
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+  }
+  void finish() {
+    if (::fsync(file_) != 0) cannot(path_, "flushed to the disk");
+    if (::close(std::exchange(file_, -1)) != 0) cannot(path_, "closed");
+  }
+
+ private:
+  fs::path path_;
+  int file_;
+};
+
+// The names in a folder are on the disk when this returns.
+void flush(const fs::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
   const bool failed = file < 0 || ::fsync(file) != 0;
+  const int error = errno;
   if (file >= 0) ::close(file);
-  if (failed) throw Error(fmt::format("{} cannot be flushed to the disk", path.string()));
+  errno = error;
+  if (failed) cannot(folder, "flushed to the disk");
 }
 
 // The parts [first, end) of a parameter's local elements are of its logical tensor.
@@ -111,8 +151,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
   CheckpointFile out;
   out.name = fmt::format("rank-{}.bin", rank);
   if (at.dp >= program.binding.shard) return out;
-  const std::string path = folder / out.name;
-  std::ofstream file(path, std::ios::binary);
+  Output file(folder / out.name);
   std::uint32_t crc = 0;
   std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
@@ -133,7 +172,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
         piece.state = state;
         piece.offset = out.bytes / 4;
         const std::string_view bytes(reinterpret_cast<const char*>(values), static_cast<std::size_t>(n) * 4);
-        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+        file.write(bytes);
         crc = crc32c(bytes, crc);
         out.bytes += n * 4;
         from += n;
@@ -141,9 +180,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
       }
     }
   }
-  file.close();
-  if (!file) throw Error(fmt::format("{} cannot be written", path));
-  flush(path);
+  file.finish();
   out.crc32c = crc;
   return out;
 }
@@ -174,8 +211,9 @@ void finish_checkpoint(const fs::path& folder, const Program& program, Checkpoin
   std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
   Json json = write_fields(index);
   json["schema"] = "orrery.checkpoint/1";
-  save_text(partial / "index.json", with_checksum(std::move(json)));
-  flush(partial / "index.json");
+  Output file(partial / "index.json");
+  file.write(with_checksum(std::move(json)));
+  file.finish();
   flush(partial);
   std::error_code failed;
   fs::remove_all(whole, failed);
@@ -229,7 +267,7 @@ RestoredState restore(const fs::path& folder, const Program& program) {
       root.child("tensors").child(i).fail(
           fmt::format("the model has no tensor \"{}\" of {} x {}", t.name, t.rows, t.cols));
   }
-  RestoredState out{index.step, index.seed, index.loss_scale,
+  RestoredState out{index.step, index.recipe, path, index.loss_scale,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
   std::map<std::string, std::vector<std::vector<bool>>> covered;
   for (const auto& [name, t] : expected) {
@@ -293,6 +331,25 @@ std::vector<fs::path> written_checkpoints(const fs::path& folder) {
 }
 
 }  // namespace
+
+void drop_partial(const fs::path& folder, std::int64_t step) {
+  std::error_code ignored;
+  fs::remove_all(partial_checkpoint(folder, step), ignored);
+}
+
+void keep_newest(const fs::path& folder, std::int64_t newest, std::int64_t keep) {
+  if (keep == 0) return;
+  std::vector<fs::path> steps = written_checkpoints(folder);
+  std::erase_if(steps, [&](const fs::path& step) { return step > folder_of(folder, newest); });
+  for (auto i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
+    const fs::path removed = steps[i].string() + kPartial;
+    std::error_code failed;
+    fs::remove_all(removed, failed);
+    if (!failed) fs::rename(steps[i], removed, failed);
+    if (!failed) fs::remove_all(removed, failed);
+    if (failed) throw Error(fmt::format("{} cannot be removed: {}", steps[i].string(), failed.message()));
+  }
+}
 
 bool has_checkpoints(const fs::path& folder) {
   return !written_checkpoints(folder).empty();

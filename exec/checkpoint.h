@@ -4,11 +4,12 @@
 // reads what any other wrote: a file per rank with the parts that no other rank writes, and an index that
 // says which boxes of which tensors they are.
 //
-//   FOLDER/step-00000120/index.json    step, seed, tensors, files with their sizes, CRC-32C and pieces, and
-//                                      last its own CRC-32C
+//   FOLDER/step-00000120/index.json    step, recipe, tensors, files with their sizes, CRC-32C and pieces,
+//                                      and last its own CRC-32C
 //                        rank-0.bin    32-bit floats, little-endian
 //
-// A checkpoint is written under another name and renamed when it is whole. Reading checks sizes, checksums,
+// A checkpoint is written under another name and renamed when it is whole; before an old one is removed it is
+// renamed back. Reading checks sizes, checksums,
 // that the step is the folder's, and that the pieces cover every file and every tensor once; a damaged
 // checkpoint is passed over for the one before it.
 #pragma once
@@ -21,7 +22,7 @@
 
 #include "core/fields.h"
 #include "exec/loss_scale.h"
-#include "exec/run.h"
+#include "exec/terms.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -48,7 +49,7 @@ struct CheckpointTensor {
 
 struct CheckpointIndex {
   std::int64_t step = 0;  // steps done
-  std::int64_t seed = 0;
+  Recipe recipe;
   std::int64_t states = 0;                  // arrays kept of each tensor
   LossScale::State loss_scale{.scale = 0};  // zero: the loss was not scaled
   std::vector<CheckpointTensor> tensors;
@@ -85,7 +86,7 @@ void describe(V& v, CheckpointTensor& t) {
 template <class V>
 void describe(V& v, CheckpointIndex& c) {
   v(Field{.name = "step", .help = "optimizer steps done", .min = 0, .max = 1e15, .required = true}, c.step);
-  v(Field{.name = "seed", .help = "of the order of data", .min = 0, .max = 9e18, .required = true}, c.seed);
+  v(Field{.name = "recipe", .help = "what was trained", .required = true}, c.recipe);
   v(Field{.name = "states", .help = "arrays kept of each tensor", .min = 1, .max = 8, .required = true},
     c.states);
   v(Field{.name = "loss_scale",
@@ -113,7 +114,8 @@ struct UnitMemory {
 // run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
 
-// Writes the rank's file into `folder`, and flushes it to the disk.
+// Writes the rank's file into `folder`, and flushes it to the disk. This and what follows throw Error with
+// the path and what the system says when the disk is full or fails.
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
 
@@ -126,13 +128,18 @@ std::filesystem::path partial_checkpoint(const std::filesystem::path& folder, st
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder, std::int64_t step);
 void finish_checkpoint(const std::filesystem::path& folder, const program::Program& program,
                        CheckpointIndex index);
+// Removes what was begun for the step; as much as can be removed.
+void drop_partial(const std::filesystem::path& folder, std::int64_t step);
+// Of the checkpoints up to step `newest`, removes all but the newest `keep`; 0 keeps all.
+void keep_newest(const std::filesystem::path& folder, std::int64_t newest, std::int64_t keep);
 
 // Whether there is any, whole or damaged.
 bool has_checkpoints(const std::filesystem::path& folder);
 
 struct RestoredState {
   std::int64_t step = 0;
-  std::int64_t seed = 0;
+  Recipe recipe;
+  std::string index;  // path of the file that says so
   LossScale::State loss_scale;
   std::vector<LogicalTensors> states;  // by state
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <numeric>
 
 #include "core/error.h"
@@ -23,6 +24,13 @@ namespace {
 
 constexpr Stream kHelperStreams[] = {program::kTp,   program::kDp,       program::kSend,
                                      program::kRecv, program::kGradSend, program::kGradRecv};
+
+// That this thread ran on a CPU.
+double thread_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 }  // namespace
 
@@ -108,8 +116,9 @@ void CpuExecutor::serve(Stream stream) {
   }
 }
 
-double CpuExecutor::run(const Pass& pass) {
-  waited_ = {};
+PassTimes CpuExecutor::run(const Pass& pass) {
+  waited_ = emulated_ = {};
+  const double began = thread_seconds();
   if (pass.measured) {
     for (auto& m : measured) m.clear();
   }
@@ -136,7 +145,8 @@ double CpuExecutor::run(const Pass& pass) {
   }
   if (failure) std::rethrow_exception(failure);
   abort_.check();
-  return std::chrono::duration<double>(waited_).count();
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  return {seconds(waited_), thread_seconds() - began + seconds(emulated_)};
 }
 
 void CpuExecutor::walk(Stream stream) {
@@ -216,7 +226,9 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
   if (slow_ > 1 || options_.device) {
     std::chrono::duration<double> lasts = Clock::now() - begin;
     if (options_.device) lasts = std::max(lasts, std::chrono::duration<double>(options_.device(op)));
-    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts));
+    const auto end = begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts);
+    emulated_ += std::max(Clock::duration::zero(), end - Clock::now());
+    std::this_thread::sleep_until(end);
   }
   return {};
 }

@@ -26,7 +26,7 @@ class CpuExecutor : public Executor {
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
   std::int64_t scratch_bytes() const override { return staging_.bytes() + rope_.bytes(); }
   // Measures what compute waited in every pass.
-  double run(const Pass& pass) override;
+  PassTimes run(const Pass& pass) override;
 
  private:
   using Counts = std::array<std::int64_t, program::kStreamCount>;
@@ -57,6 +57,7 @@ class CpuExecutor : public Executor {
   RotaryTables rope_;
   const Pass* pass_ = nullptr;  // that the threads run
   Clock::duration waited_{};    // of the compute stream, in this pass
+  Clock::duration emulated_{};  // slept, to be slower
 
   // Progress of the streams in this pass. `changed_` wakes streams that wait for others, and the threads that
   // wait for the next pass.

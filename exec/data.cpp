@@ -3,18 +3,19 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
 
 #include "core/error.h"
+#include "exec/crc32c.h"
 #include "exec/logical.h"
 
 namespace orrery::exec {
@@ -25,6 +26,7 @@ class BuiltIn final : public Dataset {
   BuiltIn(std::uint64_t seed, std::int64_t vocabulary) : seed_(seed), vocabulary_(vocabulary) {}
   std::int64_t sequences() const override { return std::int64_t{1} << 40; }
   std::int64_t vocabulary() const override { return vocabulary_; }
+  std::string identity() const override { return fmt::format("built-in corpus, vocabulary {}", vocabulary_); }
 
   // The successor of x is 5 x + 7, or one more every sixteenth time or so.
   void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
@@ -44,31 +46,61 @@ class BuiltIn final : public Dataset {
   std::int64_t vocabulary_;
 };
 
-// A file mapped into memory.
-class Mapping {
+// A file that others may change meanwhile: what is mapped into memory would end the process when the file is
+// truncated.
+class Reader {
  public:
-  explicit Mapping(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  explicit Reader(const std::string& path) : path_(path) {
+    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat about {};
-    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-      if (file >= 0) ::close(file);
-      throw InputError(path, "", "cannot be read as a file of training data");
+    if (file_ < 0 || fstat(file_, &about) != 0 || !S_ISREG(about.st_mode)) {
+      const std::string why = file_ < 0 ? std::strerror(errno) : "it is no regular file";
+      if (file_ >= 0) ::close(file_);
+      throw InputError(path, "", "cannot be read as a file of training data: " + why);
     }
     bytes_ = static_cast<std::size_t>(about.st_size);
-    if (bytes_ > 0) data_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file, 0);
-    ::close(file);
-    if (data_ == MAP_FAILED) throw InputError(path, "", "cannot be mapped into memory");
   }
-  ~Mapping() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+  ~Reader() { ::close(file_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  std::size_t bytes() const { return bytes_; }  // when it was opened
+  void read(std::size_t offset, std::span<std::byte> into) const {
+    for (std::size_t done = 0; done < into.size();) {
+      const ssize_t n =
+          ::pread(file_, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw Error(fmt::format("{} cannot be read: {}", path_, std::strerror(errno)));
+      if (n == 0) {
+        throw Error(
+            fmt::format("{} was truncated: it ends before byte {}, and had {} bytes when it was opened",
+                        path_, offset + into.size(), bytes_));
+      }
+      done += static_cast<std::size_t>(n);
+    }
   }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  const unsigned char* data() const { return static_cast<const unsigned char*>(data_); }
-  std::size_t bytes() const { return bytes_; }
+
+  // As Dataset::identity has it.
+  std::uint32_t checksum() const {
+    constexpr std::size_t kWhole = 64 << 20, kBlock = 64 << 10, kBlocks = kWhole / kBlock;
+    std::vector<std::byte> block(kBlock);
+    std::uint32_t crc = 0;
+    const auto add = [&](std::size_t offset) {
+      const auto part = std::span(block).first(std::min(kBlock, bytes_ - offset));
+      read(offset, part);
+      crc = crc32c({reinterpret_cast<const char*>(part.data()), part.size()}, crc);
+    };
+    if (bytes_ <= kWhole) {
+      for (std::size_t offset = 0; offset < bytes_; offset += kBlock) add(offset);
+    } else {
+      for (std::size_t i = 0; i < kBlocks; ++i) add((bytes_ - kBlock) * i / (kBlocks - 1));
+    }
+    return crc;
+  }
 
  private:
-  void* data_ = nullptr;
+  std::string path_;
+  int file_ = -1;
   std::size_t bytes_ = 0;
 };
 
@@ -78,24 +110,24 @@ constexpr std::int64_t kGpt2Vocabulary = 50257;
 class File final : public Dataset {
  public:
   File(const std::string& path, std::int64_t length)
-      : path_(path), mapping_(path), length_(length), words_(path.ends_with(".bin")) {
-    std::int64_t tokens = static_cast<std::int64_t>(mapping_.bytes());
+      : path_(path), file_(path), length_(length), words_(path.ends_with(".bin")) {
+    std::int64_t tokens = static_cast<std::int64_t>(file_.bytes());
     if (words_) {
       static_assert(std::endian::native == std::endian::little);
       std::array<std::int32_t, 3> header{};
-      if (mapping_.bytes() < kHeader)
+      if (file_.bytes() < kHeader)
         throw InputError(path, "", "is too short for the header of a token file (1024 bytes)");
-      std::memcpy(header.data(), mapping_.data(), sizeof header);
+      file_.read(0, std::as_writable_bytes(std::span(header)));
       if (header[0] != 20240520 || header[1] != 1) {
         throw InputError(path, "",
                          fmt::format("is no token file: it begins with {}, {} (allowed: 20240520, 1)",
                                      header[0], header[1]));
       }
       tokens = header[2];
-      if (tokens < 0 || kHeader + 2 * static_cast<std::size_t>(tokens) > mapping_.bytes()) {
+      if (tokens < 0 || kHeader + 2 * static_cast<std::size_t>(tokens) > file_.bytes()) {
         throw InputError(
             path, "",
-            fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, mapping_.bytes()));
+            fmt::format("says that it holds {} tokens, and is {} bytes long", tokens, file_.bytes()));
       }
     }
     sequences_ = (tokens - 1) / length;
@@ -106,24 +138,34 @@ class File final : public Dataset {
   std::int64_t sequences() const override { return sequences_; }
   std::int64_t vocabulary() const override { return words_ ? kGpt2Vocabulary : 256; }
 
+  std::string identity() const override {
+    return fmt::format("{}, {} bytes, CRC-32C {:08x}", words_ ? "GPT-2 tokens" : "text", file_.bytes(),
+                       file_.checksum());
+  }
+
   void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     const auto first = static_cast<std::size_t>(i * length_);
-    for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = at(first + t);
-    for (std::size_t t = 0; t < targets.size(); ++t) targets[t] = at(first + t + 1);
+    const std::size_t width = words_ ? 2 : 1;
+    std::vector<std::byte> bytes((std::max(tokens.size(), targets.size()) + 1) * width);
+    file_.read((words_ ? kHeader : 0) + first * width, bytes);
+    const auto at = [&](std::size_t t) { return token(bytes, t, first); };
+    for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = at(t);
+    for (std::size_t t = 0; t < targets.size(); ++t) targets[t] = at(t + 1);
   }
 
  private:
-  std::int32_t at(std::size_t i) const {
-    if (!words_) return mapping_.data()[i];
-    std::uint16_t token = 0;
-    std::memcpy(&token, mapping_.data() + kHeader + 2 * i, sizeof token);
-    if (token >= kGpt2Vocabulary)
-      throw Error(fmt::format("{}: token {} is {}, outside GPT-2's vocabulary", path_, i, token));
-    return token;
+  // Token t of those read; the first of them is token `first` of the file.
+  std::int32_t token(std::span<const std::byte> bytes, std::size_t t, std::size_t first) const {
+    if (!words_) return std::to_integer<std::int32_t>(bytes[t]);
+    std::uint16_t out = 0;
+    std::memcpy(&out, &bytes[2 * t], sizeof out);
+    if (out >= kGpt2Vocabulary)
+      throw Error(fmt::format("{}: token {} is {}, outside GPT-2's vocabulary", path_, first + t, out));
+    return out;
   }
 
   std::string path_;
-  Mapping mapping_;
+  Reader file_;
   std::int64_t length_, sequences_ = 0;
   bool words_;
 };
@@ -134,6 +176,10 @@ class Part final : public Dataset {
       : whole_(whole), first_(first), count_(count) {}
   std::int64_t sequences() const override { return count_; }
   std::int64_t vocabulary() const override { return whole_.vocabulary(); }
+  std::string identity() const override {
+    if (first_ == 0 && count_ == whole_.sequences()) return whole_.identity();
+    return fmt::format("{}, sequences {} to {}", whole_.identity(), first_, first_ + count_ - 1);
+  }
   void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     whole_.read(first_ + i, tokens, targets);
   }

@@ -20,6 +20,10 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::int64_t sequences() const = 0;  // of `length` tokens and their successors
   virtual std::int64_t vocabulary() const = 0;
+  // The same for the same data, wherever it is: what it is, its size, and a CRC-32C of its bytes. Of a file
+  // of more than 64 MiB the checksum is that of 1,024 blocks of 64 KiB, evenly spread from the first to the
+  // last. The built-in corpus is named without its seed.
+  virtual std::string identity() const = 0;
   // Sequence i: its tokens, and each one's successor. Thread-safe. Throws Error naming the file when it holds
   // a token outside the vocabulary.
   virtual void read(std::int64_t i, std::span<std::int32_t> tokens,
@@ -30,8 +34,9 @@ class Dataset {
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary);
 
 // A file: *.bin holds GPT-2 tokens as llm.c writes them (a header of 256 32-bit integers {20240520, 1,
-// tokens, ..}, then 16-bit tokens); anything else is text, a token per byte. Read through the page cache,
-// never whole. Throws InputError when it cannot be read, is damaged, or is shorter than a sequence.
+// tokens, ..}, then 16-bit tokens); anything else is text, a token per byte. Read as it is needed, never
+// whole. Throws InputError when it cannot be read, is damaged, or is shorter than a sequence; reading throws
+// Error when the file has become shorter since.
 std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length);
 
 // Sequences [first, first + count) of another.

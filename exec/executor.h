@@ -42,6 +42,12 @@ struct Pass {
   std::function<void(const program::Op&)> before_update, after_update;
 };
 
+// Seconds of a pass.
+struct PassTimes {
+  double waited_s = 0;     // of compute for other streams: exposed communication and pipeline bubbles
+  double computing_s = 0;  // on CPUs of the compute thread, and what is emulated; elsewhere without waiting
+};
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -56,9 +62,8 @@ class Executor {
   // Bytes of memory beside the arena that its ops and communication work in, so far.
   virtual std::int64_t scratch_bytes() const = 0;
 
-  // Returns when all ops are done; the seconds that compute waited for other streams (exposed communication
-  // and pipeline bubbles), of a measured pass. Throws Error when an op fails, or another rank.
-  virtual double run(const Pass& pass) = 0;
+  // Returns when all ops are done. Throws Error when an op fails, or another rank.
+  virtual PassTimes run(const Pass& pass) = 0;
 
   std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last measured pass, by stream
 };

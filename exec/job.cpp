@@ -2,12 +2,15 @@
 #include "exec/job.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <map>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "exec/checkpoint.h"
+#include "exec/terms.h"
 #include "program/live.h"
 
 namespace orrery::exec {
@@ -62,6 +65,15 @@ Timeline make_timeline(const program::Program& program, Backend backend, const A
   return t;
 }
 
+// Whether ranks that compute on this host's processor have less than a core each. Other hosts are taken to be
+// like that of rank 0.
+bool crowded(const RunOptions& options, std::int64_t ranks) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (options.backend != Backend::kCpu || ::sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
+  return (options.local_ranks > 0 ? options.local_ranks : ranks) > CPU_COUNT(&mine);
+}
+
 }  // namespace
 
 Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
@@ -73,7 +85,11 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
       rank_(program, options, data, options.validation, rank, make, link_ ? *link_ : communicator, abort),
-      watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps) : nullptr) {}
+      data_(data),
+      saved_(Clock::now()),
+      watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps,
+                                                 crowded(options, program.binding.ranks()))
+                       : nullptr) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
   return every > 0 && (done % every == 0 || done == options_.steps);
@@ -84,6 +100,17 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
   if (restored) rank_.restore(*restored);
   RunResult result;
   result.first_step = restored ? restored->step : 0;
+  if (restored && restored->recipe.steps != options_.steps && options_.decay_to != 1.0F) {
+    alerts_.push_back(
+        fmt::format("the learning rate decays until step {}; it was to decay until step {} when the "
+                    "checkpoint was written",
+                    options_.steps, restored->recipe.steps));
+  }
+  if (restored && options_.force) {
+    for (const Difference& d : differences(restored->recipe, recipe_of(program_.training, options_, data_)))
+      alerts_.push_back(fmt::format("the checkpoint was trained with {} {}, and this run has {}",
+                                    d.pointer.substr(1), d.first, d.second));
+  }
   meet(result.first_step);
   if (exchange_.rank() == 0)
     result.steps.reserve(
@@ -98,12 +125,21 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     for (std::int64_t b = 0; validates && b < options_.validation_batches; ++b)
       record_.validation_loss += rank_.evaluate(b).loss;
     record_.stop = options_.stop ? options_.stop() : 0;
-    const StepReport report = combine(validates);
+    record_.save =
+        options_.checkpoint_seconds > 0 &&
+        std::chrono::duration<double>(Clock::now() - saved_).count() >= options_.checkpoint_seconds;
+    StepReport report = combine(validates);
     if (done < options_.steps) result.stopped_by = stopped_by();
-    if (is_due(options_.checkpoint_every, done) || (saves() && result.stopped_by != 0)) save(done);
+    if (saves_after(done, result.stopped_by)) report.unsaved = save(done);
     if (exchange_.rank() == 0) {
-      result.steps.push_back(report);
+      if (!report.unsaved.empty())
+        alerts_.push_back(fmt::format("no checkpoint of step {}: {}", done, report.unsaved));
       if (options_.on_step) options_.on_step(s, report);
+      result.steps.push_back(std::move(report));
+    }
+    if (options_.timelines && s > result.first_step) {
+      Timeline of_step = measured();
+      if (exchange_.rank() == 0) result.timelines.push_back(std::move(of_step));
     }
     if (result.stopped_by != 0) break;
   }
@@ -113,21 +149,21 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
 
 // All ranks begin the same run.
 void Job::meet(std::int64_t first_step) {
-  struct Begin {
-    std::int64_t first_step, program, seed;
-  };
-  const Begin mine{first_step, program_.hash(), static_cast<std::int64_t>(options_.seed)};
-  std::vector<Begin> all;
-  exchange_.all_gather("begin", mine, all);
-  const auto expect = [&](std::int64_t Begin::*what, const char* form) {
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].*what != all[0].*what)
-        throw Error(fmt::format(fmt::runtime(form), all[0].*what, r, all[r].*what));
-    }
-  };
-  expect(&Begin::seed, "rank 0 has seed {}, rank {} has {}: they must be equal");
-  expect(&Begin::program, "rank 0 runs program {}, rank {} runs {}: their plans differ");
-  expect(&Begin::first_step, "rank 0 resumes after step {}, rank {} after step {}");
+  const Json mine = write_fields(terms_of(program_, options_, data_, first_step));
+  const std::vector<std::string> all = exchange_.gather("begin", mine.dump());
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = differences(mine, Json::parse(all[r]));
+    if (other.empty()) continue;
+    const Difference& d = other[0];
+    if (d.pointer == "/program")
+      throw Error(
+          fmt::format("rank 0 runs program {}, rank {} runs {}: their plans differ", d.first, r, d.second));
+    constexpr std::string_view kRecipe = "/recipe";
+    const std::string_view pointer = d.pointer;
+    const auto name = pointer.substr(pointer.starts_with(kRecipe) ? kRecipe.size() + 1 : 1);
+    throw Error(
+        fmt::format("rank 0 has {} {}, rank {} has {}: they must be equal", name, d.first, r, d.second));
+  }
 }
 
 // What any rank was asked in the step that all have just spoken of.
@@ -148,11 +184,11 @@ StepReport Job::combine(bool validated) {
       report.loss += of.result.loss;
       validation += of.validation_loss;
     }
-    waited += of.result.waited_s;
+    waited += of.result.times.waited_s;
     report.seconds = std::max(report.seconds, of.seconds);
     if (watch_) {
       watch_->see(static_cast<std::int64_t>(r),
-                  {of.seconds - of.result.waited_s, of.result.waited_for_data_s, of.result.batch});
+                  {of.result.times.computing_s, of.result.waited_for_data_s, of.result.batch});
     }
   }
   if (watch_) watch_->end_step(report.seconds);
@@ -167,49 +203,89 @@ StepReport Job::combine(bool validated) {
   return report;
 }
 
-void Job::save(std::int64_t done) {
-  std::filesystem::path folder;
-  if (exchange_.rank() == 0) folder = begin_checkpoint(options_.checkpoints, done);
-  std::vector<std::int64_t> begun;
-  exchange_.all_gather("checkpoint", done, begun);
-  if (exchange_.rank() != 0) folder = partial_checkpoint(options_.checkpoints, done);
-  const CheckpointFile mine = write_rank(folder, program_, exchange_.rank(), rank_.memory());
-  const std::vector<std::string> all = exchange_.gather("checkpoint", write_fields(mine).dump());
-  if (exchange_.rank() != 0) return;
-  CheckpointIndex index;
-  index.step = done;
-  index.seed = static_cast<std::int64_t>(options_.seed);
-  if (program_.training.scales_loss()) index.loss_scale = rank_.loss_scale().state();
-  for (const std::string& text : all)
-    index.files.push_back(read_fields<CheckpointFile>(Json::parse(text), Cursor{"checkpoint"}));
-  finish_checkpoint(options_.checkpoints, program_, std::move(index));
+bool Job::saves_after(std::int64_t done, int stopped_by) const {
+  return options_.saves() && (is_due(options_.checkpoint_every, done) || done == options_.steps ||
+                              records_[0].save || stopped_by != 0);
 }
 
-// Timelines and memory of all ranks.
-void Job::collect(RunResult& result) {
-  std::vector<double> waited;
-  exchange_.all_gather("data", rank_.waited_for_data_s(), waited);
-  result.waited_for_data_s = *std::max_element(waited.begin(), waited.end());
-  exchange_.all_gather("memory", rank_.executor().scratch_bytes(), result.scratch_bytes);
+// Why it was not written, on rank 0; empty when it was. No rank goes on before all have written.
+std::string Job::save(std::int64_t done) {
+  const bool first = exchange_.rank() == 0;
+  saved_ = Clock::now();
+  const auto attempt = [](auto&& what) -> std::string {
+    try {
+      what();
+      return {};
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  };
+  std::string failure = first ? attempt([&] { begin_checkpoint(options_.checkpoints, done); }) : "";
+  std::vector<char> begun;
+  exchange_.all_gather("checkpoint", static_cast<char>(failure.empty()), begun);
+  if (begun[0] == 0) return failure;
+  CheckpointFile mine;
+  failure = attempt([&] {
+    mine = write_rank(partial_checkpoint(options_.checkpoints, done), program_, exchange_.rank(),
+                      rank_.memory());
+  });
+  const Json told = {{"file", write_fields(mine)}, {"failure", failure}};
+  const std::vector<std::string> all = exchange_.gather("checkpoint", told.dump());
+  if (!first) return {};
+  CheckpointIndex index;
+  index.step = done;
+  index.recipe = recipe_of(program_.training, options_, data_);
+  if (program_.training.scales_loss()) index.loss_scale = rank_.loss_scale().state();
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const Json of = Json::parse(all[r]);
+    if (const std::string why = of.at("failure"); !why.empty() && failure.empty())
+      failure = fmt::format("rank {}: {}", r, why);
+    index.files.push_back(read_fields<CheckpointFile>(of.at("file"), Cursor{"checkpoint"}));
+  }
+  if (failure.empty())
+    failure = attempt([&] { finish_checkpoint(options_.checkpoints, program_, std::move(index)); });
+  if (!failure.empty()) {
+    drop_partial(options_.checkpoints, done);
+    return failure;
+  }
+  if (const std::string why =
+          attempt([&] { keep_newest(options_.checkpoints, done, options_.keep_checkpoints); });
+      !why.empty())
+    alerts_.push_back(why);
+  return {};
+}
+
+// What all ranks measured of the last step, on rank 0; an empty timeline elsewhere.
+Timeline Job::measured() {
   const auto n = static_cast<std::size_t>(exchange_.ranks());
-  AllMeasured measured(exchange_.rank() == 0 ? n : 0);
+  AllMeasured all_measured(exchange_.rank() == 0 ? n : 0);
   for (std::size_t s = 0; s < program::kStreamCount; ++s) {
-    std::vector<Measured>& mine = rank_.executor().measured[s];
+    std::vector<Measured> mine = rank_.executor().measured[s];
     for (Measured& m : mine) {
       for (Clock::time_point* t : {&m.start, &m.active, &m.end}) *t += clock_offset_;
     }
     const auto all = exchange_.gather(
         "timeline", {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Measured)});
     for (std::size_t r = 0; r < all.size(); ++r) {
-      measured[r][s].resize(all[r].size() / sizeof(Measured));
-      std::copy_n(all[r].data(), all[r].size(), reinterpret_cast<char*>(measured[r][s].data()));
+      all_measured[r][s].resize(all[r].size() / sizeof(Measured));
+      std::copy_n(all[r].data(), all[r].size(), reinterpret_cast<char*>(all_measured[r][s].data()));
     }
   }
+  return exchange_.rank() == 0 ? make_timeline(program_, options_.backend, all_measured) : Timeline{};
+}
+
+// Memory of all ranks, the last timeline, and what was odd.
+void Job::collect(RunResult& result) {
+  std::vector<double> waited;
+  exchange_.all_gather("data", rank_.waited_for_data_s(), waited);
+  result.waited_for_data_s = *std::max_element(waited.begin(), waited.end());
+  exchange_.all_gather("memory", rank_.executor().scratch_bytes(), result.scratch_bytes);
+  result.timeline = measured();
   if (exchange_.rank() != 0) return;
-  result.alerts = watch_->alerts();
-  result.timeline = make_timeline(program_, options_.backend, measured);
-  for (std::size_t r = 0; r < n; ++r) {
-    const auto stage = program_.binding.coordinates(static_cast<std::int64_t>(r)).pp;
+  result.alerts = std::move(alerts_);
+  for (std::string& alert : watch_->alerts()) result.alerts.push_back(std::move(alert));
+  for (std::int64_t r = 0; r < exchange_.ranks(); ++r) {
+    const auto stage = program_.binding.coordinates(r).pp;
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];
     result.arena_bytes.push_back(c.arena_peak.value);
     auto& by_class = result.class_bytes.emplace_back();

@@ -30,16 +30,18 @@ class Job {
   void meet(std::int64_t first_step);
   StepReport combine(bool validated);
   int stopped_by() const;
-  bool saves() const { return options_.checkpoint_every > 0; }
   bool is_due(std::int64_t every, std::int64_t done) const;
-  void save(std::int64_t done);
+  bool saves_after(std::int64_t done, int stopped_by) const;
+  std::string save(std::int64_t done);
+  Timeline measured();
   void collect(RunResult& result);
 
   // What a rank says of a step.
   struct Record {
     Rank::StepResult result;
     double validation_loss = 0, seconds = 0;
-    int stop = 0;  // the signal that asks it to
+    int stop = 0;       // the signal that asks it to
+    bool save = false;  // of rank 0: the time for a checkpoint has come
   };
 
   const program::Program& program_;
@@ -48,9 +50,12 @@ class Job {
   Clock::duration clock_offset_;
   std::unique_ptr<Communicator> link_;  // null: not emulated
   Rank rank_;
+  const Dataset& data_;
+  Clock::time_point saved_;  // the last checkpoint, or the start
   Record record_;
   std::vector<Record> records_;
-  std::unique_ptr<Watch> watch_;  // on rank 0
+  std::unique_ptr<Watch> watch_;     // on rank 0
+  std::vector<std::string> alerts_;  // on rank 0
 };
 
 }  // namespace orrery::exec

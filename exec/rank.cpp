@@ -200,7 +200,7 @@ Rank::StepResult Rank::evaluate(std::int64_t batch) {
 Rank::StepResult Rank::run(const Pass& pass) {
   StepResult out;
   if (loss_) executor_->write(*loss_, std::as_bytes(std::span(&out.loss, 1)));
-  out.waited_s = executor_->run(pass);
+  out.times = executor_->run(pass);
   GradientNorm norm{};
   if (loss_) executor_->read(*loss_, std::as_writable_bytes(std::span(&out.loss, 1)));
   if (norm_) executor_->read(*norm_, std::as_writable_bytes(std::span(&norm, 1)));

@@ -32,7 +32,7 @@ class Rank {
     bool skipped = false;      // gradients overflowed: no parameter was changed
     double waited_for_data_s = 0;
     std::uint32_t batch = 0;  // checksum of the tokens that it loaded; zero on stages that see none
-    double waited_s = 0;      // of compute for other streams: exposed communication and pipeline bubbles
+    PassTimes times;
   };
   // Parameters and optimizer state from a checkpoint, in place of the initial ones.
   void restore(const RestoredState& state);

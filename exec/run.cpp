@@ -17,6 +17,7 @@
 #include "exec/job.h"
 #include "exec/logical.h"
 #include "exec/shared_world.h"
+#include "exec/terms.h"
 
 namespace orrery::exec {
 
@@ -77,14 +78,18 @@ void require_runnable(const program::Program& program, const RunOptions& options
     throw InputError("", "/plan", problem);
 }
 
+// The state to go on from, of a run that trained the same.
 std::optional<RestoredState> restore(const program::Program& program, const RunOptions& options,
-                                     std::vector<std::string>& passed_over) {
+                                     const Dataset& data, std::vector<std::string>& passed_over) {
   std::optional<RestoredState> restored;
   if (options.resume) restored = restore_newest(options.checkpoints, program, passed_over);
-  if (restored && restored->seed != static_cast<std::int64_t>(options.seed)) {
-    throw Error(
-        fmt::format("the checkpoint was trained with seed {}, which orders the data; the seed here is {}",
-                    restored->seed, options.seed));
+  if (!restored || options.force) return restored;
+  const auto other = differences(restored->recipe, recipe_of(program.training, options, data));
+  if (!other.empty()) {
+    throw InputError(restored->index, "/recipe" + other[0].pointer,
+                     fmt::format("the checkpoint was trained with {}, and this run has {}", other[0].first,
+                                 other[0].second),
+                     "allowed: the same, or --force to train on with another");
   }
   return restored;
 }
@@ -114,9 +119,9 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   std::unique_ptr<Dataset> built_in;
   const Dataset& data = data_of(options, program.model, built_in);
   std::optional<CheckpointLock> lock;
-  if (options.checkpoint_every > 0) lock.emplace(options.checkpoints);
+  if (options.saves()) lock.emplace(options.checkpoints);
   std::vector<std::string> passed_over;
-  const std::optional<RestoredState> restored = restore(program, options, passed_over);
+  const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
   const auto n = static_cast<std::size_t>(program.binding.ranks());
   const ExecutorFactory make = options.backend == Backend::kCuda ? on_shared_gpu() : on_processor;
   SharedWorld world(program.binding.ranks(), options.deadline);
@@ -156,13 +161,16 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     std::unique_ptr<Dataset> built_in;
     const Dataset& data = data_of(options, program.model, built_in);
     std::optional<CheckpointLock> lock;
-    if (rank == 0 && options.checkpoint_every > 0) lock.emplace(options.checkpoints);
+    if (rank == 0 && options.saves()) lock.emplace(options.checkpoints);
     std::vector<std::string> passed_over;
-    const std::optional<RestoredState> restored = restore(program, options, passed_over);
+    const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
     const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;
     RunResult result = Job(program, options, data, rank, make, communicator, abort).run(restored);
     result.passed_over = std::move(passed_over);
     return result;
+  } catch (const InputError& e) {
+    abort.raise(fmt::format("rank {}: {}", rank, e.what()));
+    throw;
   } catch (const std::exception& e) {
     throw Error(abort.raise(fmt::format("rank {}: {}", rank, e.what())));
   }

@@ -31,6 +31,7 @@ struct StepReport {
   double seconds = 0;           // without validation
   double loss_scale = 0;        // that the step used; 0 when the loss is not scaled (only fp16 needs it)
   bool skipped = false;         // gradients overflowed: no parameter was changed
+  std::string unsaved;          // why its checkpoint was not written; empty: it was, or none was due
   double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
   double validation_loss = -1;  // below zero: not validated after this step
 };
@@ -43,7 +44,8 @@ constexpr auto enum_names(Backend) {
 
 struct RunOptions {
   Backend backend = Backend::kCpu;
-  int gpu = 0;  // of a rank that is a process
+  int gpu = 0;                   // of a rank that is a process
+  std::int64_t local_ranks = 0;  // on this host; 0: all
   orrery::Launch launch =
       orrery::Launch::kEager;  // kGraph: a step is launched at once; CUDA, where a rank has a GPU alone
   std::int64_t steps = 1;
@@ -56,8 +58,14 @@ struct RunOptions {
   std::int64_t validate_every = 0;      // steps; 0: never. After the last step too
   std::int64_t validation_batches = 8;
   std::filesystem::path checkpoints;  // folder; empty: none are written
-  std::int64_t checkpoint_every = 0;  // steps; after the last step too
+  // A checkpoint after so many steps, or after the first step that ends so many seconds after the last one;
+  // after the last step too. Both 0: none is written.
+  std::int64_t checkpoint_every = 0;
+  double checkpoint_seconds = 0;
+  std::int64_t keep_checkpoints = 3;  // the newest; 0: all
   bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
+  bool force = false;                 // even where the checkpoint trained something else
+  bool saves() const { return checkpoint_every > 0 || checkpoint_seconds > 0; }
   float weight_decay = 0.0F;
   double loss_scale = 65536;              // the first; only fp16 needs one
   std::int64_t loss_scale_window = 2000;  // steps without overflow after which it doubles
@@ -71,8 +79,9 @@ struct RunOptions {
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
   std::function<double(const program::Op&)> device;
-  bool timeline = true;  // measure when ops run; off, to see what measuring costs
-  bool capture = false;  // keep gradients and final parameters as logical tensors
+  bool timeline = true;    // measure when ops run; off, to see what measuring costs
+  bool timelines = false;  // keep those of all steps but the first, which pays for warming up
+  bool capture = false;    // keep gradients and final parameters as logical tensors
   std::chrono::milliseconds deadline{60000};
 };
 
@@ -89,9 +98,11 @@ struct RunResult {
   std::vector<std::int64_t> scratch_bytes;
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).
   std::vector<std::array<std::int64_t, program::kBufferClasses>> class_bytes;
-  double waited_for_data_s = 0;     // the longest of any rank
-  std::vector<std::string> alerts;  // what is odd, a sentence each: equal seeds, late data, slow ranks, ...
+  double waited_for_data_s = 0;  // the longest of any rank
+  // What is odd, a sentence each: equal seeds, late data, slow ranks, checkpoints that were not written, ...
+  std::vector<std::string> alerts;
   Timeline timeline;                // of the last step
+  std::vector<Timeline> timelines;  // by step, the first that was run left out; only where asked for
   LogicalTensors gradients;         // of the first step, as the optimizer saw them
   LogicalTensors parameters;        // after the last step; none where a signal came before it
 };

@@ -22,8 +22,11 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-Watch::Watch(const program::Program& program, std::int64_t sequences, std::int64_t steps)
-    : binding_(program.binding), sequences_(sequences), batch_(program.training.global_batch) {
+Watch::Watch(const program::Program& program, std::int64_t sequences, std::int64_t steps, bool crowded)
+    : binding_(program.binding),
+      sequences_(sequences),
+      batch_(program.training.global_batch),
+      crowded_(crowded) {
   const auto ranks = static_cast<std::size_t>(binding_.ranks());
   sums_.resize(ranks);
   now_.resize(ranks);
@@ -64,7 +67,7 @@ std::vector<std::string> Watch::alerts() const {
   }
   same_data(out);
   late_data(out);
-  slow_ranks(out);
+  if (!crowded_) slow_ranks(out);
   slow_start(out);
   return out;
 }

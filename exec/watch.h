@@ -14,11 +14,12 @@ namespace orrery::exec {
 
 class Watch {
  public:
-  // `sequences`: of the data that a run trains on.
-  Watch(const program::Program& program, std::int64_t sequences, std::int64_t steps);
+  // `sequences`: of the data that a run trains on. `crowded`: ranks share cores, so that how long each of
+  // them computes says nothing of it; slow ranks are not looked for.
+  Watch(const program::Program& program, std::int64_t sequences, std::int64_t steps, bool crowded);
 
   struct Seen {
-    double computing_s = 0;        // of the step, without waiting for others
+    double computing_s = 0;        // of the step, as PassTimes has it
     double waited_for_data_s = 0;  // in the step
     std::uint32_t batch = 0;       // checksum of the tokens it loaded; zero where it sees none
   };
@@ -37,6 +38,7 @@ class Watch {
 
   const program::Binding& binding_;
   std::int64_t sequences_, batch_;
+  bool crowded_;
   std::vector<Seen> sums_;             // by rank, over steps
   std::vector<std::uint32_t> now_;     // by rank: this step's batch
   std::vector<std::int64_t> shared_;   // by rank: steps in which an earlier replica had its batch

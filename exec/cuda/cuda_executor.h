@@ -34,7 +34,7 @@ class CudaExecutor : public Executor {
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
   std::int64_t scratch_bytes() const override;
   // Of the run's passes, measures the last step: an event before and after every op is not free.
-  double run(const Pass& pass) override;
+  PassTimes run(const Pass& pass) override;
 
  private:
   std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(arena_.get()) + offset; }
@@ -46,7 +46,7 @@ class CudaExecutor : public Executor {
   void plan_gemms();
   void fill_rope_tables();
   void set_scalars(const Pass& pass);
-  double walk(const Pass& pass);
+  PassTimes walk(const Pass& pass);
   bool is_replayed(const Pass& pass) const;
   kernels::cuda::Graph capture(const Pass& pass, bool measures);
   void issue(const Pass& pass, bool measures, bool captured);

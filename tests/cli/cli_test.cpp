@@ -252,6 +252,52 @@ TEST(Cli, ExportsPasteIntoALauncher) {
             std::string::npos);
 }
 
+// Before the first step, with nothing written.
+TEST(Cli, ARunThatCannotEndWellDoesNotBegin) {
+  const TemporaryFolder folder;
+  const std::string run = "run " + scenario("tiny-cpu") + " --steps 1 ";
+  const auto refused = [&](const std::string& options, const std::string& why) {
+    const Output out = orrery(run + options);
+    EXPECT_EQ(out.code, 3) << options;
+    EXPECT_NE(out.out.find(why), std::string::npos) << out.out;
+    EXPECT_EQ(out.out.find("step "), std::string::npos) << out.out;
+  };
+  refused("--trace /nowhere/t.json",
+          "/trace: \"/nowhere/t.json\" cannot be written: No such file or directory");
+  refused("--trace " + folder.path(), "cannot be written: Is a directory");
+  refused("--metrics-file /nowhere/m", "/metrics-file: \"/nowhere/m\" cannot be written: No such file");
+  refused("--checkpoints /proc/c", "/checkpoints: the folder \"/proc/c\" cannot be made: ");
+  refused("--checkpoints " + folder.file("c") + " --checkpoint-every soon",
+          "/checkpoint-every: \"soon\"; allowed: 1 to 1000000 steps, or a duration of a second or more");
+  refused("--checkpoints " + folder.file("c") + " --checkpoint-every 0", "\"0\"; allowed: 1 to");
+  EXPECT_FALSE(std::filesystem::exists(folder.file("c")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const Output timed = orrery(run + "--checkpoints " + folder.file("c") + " --checkpoint-every '10 min'");
+  EXPECT_EQ(timed.code, 0) << timed.out;
+  EXPECT_TRUE(std::filesystem::exists(folder.file("c") + "/step-00000001/index.json"));
+}
+
+// 70 billion parameters in fp32 with their gradients and moments are more than a terabyte.
+TEST(Cli, ARunThatMemoryDoesNotHoldIsRefused) {
+  const TemporaryFolder folder;
+  Json large = load_json(scenario("tiny-cpu"));
+  large["model"] = "llama-2-70b";
+  large["training"]["precision"] = "fp32";
+  large["training"]["math"] = "fp32";
+  large["plan"] = {{"tp", 1}, {"dp", 2}, {"micro_batch", 1}};
+  large["training"]["global_batch"] = 2;
+  large["training"]["sequence"] = 128;
+  large["plan"]["micro_batches"] = 1;
+  save_json(folder.file("large.json"), large);
+  const Output out = orrery("run " + folder.file("large.json") + " --steps 1");
+  EXPECT_EQ(out.code, 3) << out.out;
+  EXPECT_NE(out.out.find("/plan: the arenas of the plan's 2 ranks on this machine take "), std::string::npos)
+      << out.out;
+  EXPECT_NE(out.out.find(" are free; allowed: a smaller model or batch, fewer ranks, --proxy FILE"),
+            std::string::npos)
+      << out.out;
+}
+
 TEST(Cli, ResumingFromNothingNeedsForce) {
   const TemporaryFolder folder;
   const std::string run =

@@ -45,6 +45,7 @@ class TemporaryFolder {
     std::filesystem::create_directories(path_);
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
   std::string file(const char* name) const { return (path_ / name).string(); }
 
  private:

@@ -5,14 +5,22 @@
 #include "exec/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cctype>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <random>
+#include <set>
+#include <thread>
 
 #include "core/error.h"
+#include "exec/data.h"
 #include "exec/run.h"
 #include "tests/exec/small_model.h"
 
@@ -185,7 +193,7 @@ TEST_F(Checkpoints, DamageIsPassedOver) {
   damage(
       [&] {  // changed by hand
         Json index = load_json(newest / "index.json");
-        index["seed"] = 2;
+        index["recipe"]["seed"] = 2;
         save_text(newest / "index.json", index.dump(1));
       },
       "index.json does not have its checksum");
@@ -277,6 +285,186 @@ TEST_F(Checkpoints, AnInterruptedWriteLeavesTheOneBefore) {
   const RunResult actual = resume(program, options(4));
   EXPECT_EQ(actual.first_step, 2);
   EXPECT_TRUE(actual.passed_over.empty());
+}
+
+// Files of this process end at so many bytes while it lives, as if the disk were full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory()) out.insert(entry.path().filename());
+  }
+  return out;
+}
+
+// The disk is full for the second of three checkpoints, then for the last: the run goes on and says so,
+// nothing half-written stays, and older checkpoints do.
+TEST_F(Checkpoints, AFullDiskCostsNothingThatWasSaved) {
+  const auto program = compile(plan(1, 2, 2, 1));
+  for (const std::int64_t full : {4, 6}) {
+    fs::remove_all(folder_);
+    std::optional<FullDisk> disk;
+    RunOptions o = options(6);
+    o.on_step = [&](std::int64_t step, const StepReport&) {
+      if (step + 1 == full - 1) disk.emplace(10000);
+      if (step + 1 == full) disk.reset();
+    };
+    const RunResult r = run(program, o);
+    ASSERT_EQ(r.steps.size(), 6U);
+    for (std::int64_t step = 1; step <= 6; ++step) {
+      const std::string& why = r.steps[static_cast<std::size_t>(step - 1)].unsaved;
+      EXPECT_EQ(why.empty(), step != full) << step << ": " << why;
+    }
+    const std::string& why = r.steps[static_cast<std::size_t>(full - 1)].unsaved;
+    EXPECT_NE(why.find("rank-"), std::string::npos) << why;
+    EXPECT_NE(why.find("File too large"), std::string::npos) << why;
+    ASSERT_FALSE(r.alerts.empty());
+    EXPECT_EQ(r.alerts[0], "no checkpoint of step " + std::to_string(full) + ": " + why);
+    EXPECT_EQ(names_in(folder_), (full == 4 ? std::set<std::string>{"step-00000002", "step-00000006"}
+                                            : std::set<std::string>{"step-00000002", "step-00000004"}));
+    EXPECT_EQ(resume(program, options(8)).first_step, full == 4 ? 6 : 4);
+  }
+}
+
+TEST_F(Checkpoints, TheNewestStay) {
+  const auto program = compile(plan(1, 1, 2, 1));
+  const auto left = [&](std::int64_t keep) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ / "step-00000100");  // of an earlier, longer run: not this run's to remove
+    RunOptions o = options(10);
+    o.keep_checkpoints = keep;
+    run(program, o);
+    auto out = names_in(folder_);
+    EXPECT_EQ(out.erase("step-00000100"), 1U);
+    return out;
+  };
+  EXPECT_EQ(left(1), (std::set<std::string>{"step-00000010"}));
+  EXPECT_EQ(left(3), (std::set<std::string>{"step-00000006", "step-00000008", "step-00000010"}));
+  EXPECT_EQ(left(0).size(), 5U);
+  EXPECT_EQ(left(7).size(), 5U);
+}
+
+TEST_F(Checkpoints, ADurationMayPassBetweenThem) {
+  const auto program = compile(plan(1, 2, 2, 1));
+  const auto left = [&](double seconds) {
+    fs::remove_all(folder_);
+    RunOptions o = options(5);
+    o.checkpoint_every = 0;
+    o.checkpoint_seconds = seconds;
+    o.keep_checkpoints = 0;
+    o.on_step = [](std::int64_t step, const StepReport&) {
+      if (step < 3) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    };
+    run(program, o);
+    return names_in(folder_);
+  };
+  EXPECT_EQ(left(1e-9).size(), 5U);
+  EXPECT_EQ(left(3600), (std::set<std::string>{"step-00000005"}));
+  // 60 ms and more pass between the first four steps, and more than 100 in two of them.
+  const auto some = left(0.1);
+  EXPECT_GE(some.size(), 2U);
+  EXPECT_LE(some.size(), 4U);
+  EXPECT_FALSE(some.contains("step-00000001"));
+}
+
+// What changes the training is refused, and said when it is forced; what does not is free.
+TEST_F(Checkpoints, AnotherTrainingIsRefused) {
+  const auto program = compile(plan(1, 1, 2, 1));
+  run(program, options(2));
+  const auto refused = [&](const program::Program& p, const RunOptions& o, const std::string& field,
+                           const std::string& values) {
+    try {
+      resume(p, o);
+      ADD_FAILURE() << field;
+    } catch (const InputError& e) {
+      const std::string what = e.what();
+      EXPECT_NE(what.find("step-00000002/index.json"), std::string::npos) << what;
+      EXPECT_NE(what.find("/recipe/" + field), std::string::npos) << what;
+      EXPECT_NE(what.find("was trained with " + values), std::string::npos) << what;
+    }
+    RunOptions forced = o;
+    forced.force = true;
+    fs::copy(folder_, folder_.string() + "-forced", fs::copy_options::recursive);
+    forced.checkpoints = folder_.string() + "-forced";
+    const RunResult r = resume(p, forced);
+    EXPECT_EQ(r.first_step, 2);
+    EXPECT_TRUE(std::any_of(r.alerts.begin(), r.alerts.end(), [&](const std::string& a) {
+      return a.starts_with("the checkpoint was trained with " + field + " ");
+    })) << field;
+    fs::remove_all(forced.checkpoints);
+  };
+  RunOptions o = options(4);
+  o.learning_rate = 0.02F;
+  refused(program, o, "learning_rate", "0.01, and this run has 0.02");
+  o = options(4);
+  o.seed = 9;
+  refused(program, o, "seed", "1, and this run has 9");
+  o = options(4);
+  o.warm_up = 3;
+  refused(program, o, "warm_up", "0, and this run has 3");
+  o = options(4);
+  o.weight_decay = 0.25F;
+  refused(program, o, "weight_decay", "0.0, and this run has 0.25");
+  Plan twice = plan(1, 1, 2, 1);
+  twice.micro_batches *= 2;
+  refused(compile(twice, "tiny-llama", 16), options(4), "global_batch", "8, and this run has 16");
+  const fs::path text = folder_.string() + ".txt";
+  std::ofstream(text) << std::string(5000, 'a');
+  const auto data = open_data(text, 8);
+  o = options(4);
+  o.data = data.get();
+  EXPECT_THROW(resume(program, o), InputError);
+  fs::remove(text);
+
+  EXPECT_EQ(resume(program, options(3)).first_step, 2);  // another number of steps
+  o = options(5);
+  o.decay_to = 0.1F;
+  EXPECT_THROW(resume(program, o), InputError);
+  o.force = true;
+  EXPECT_EQ(resume(program, o).first_step, 3);
+  o = options(6);
+  o.decay_to = 0.1F;
+  const RunResult longer = resume(program, o);
+  ASSERT_FALSE(longer.alerts.empty());
+  EXPECT_NE(longer.alerts[0].find("decays until step 6; it was to decay until step 5"), std::string::npos)
+      << longer.alerts[0];
+}
+
+// No other check would notice these values.
+TEST_F(Checkpoints, OnlyTheChecksumKnowsTheRecipe) {
+  const auto program = compile(plan(1, 1, 1, 0));
+  run(program, options(4));
+  const fs::path file = folder_ / "step-00000004" / "index.json";
+  const std::string whole = load_text(file);
+  for (const std::string key : {"\"seed\": ", "\"learning_rate\": 0.", "\"steps\": ", "\"clip\": "}) {
+    const std::size_t digit = whole.find(key) + key.size();
+    ASSERT_TRUE(digit < whole.size() && std::isdigit(static_cast<unsigned char>(whole[digit]))) << key;
+    std::string damaged = whole;
+    damaged[digit] = static_cast<char>(damaged[digit] ^ 1);  // another digit
+    save_text(file, damaged);
+    std::vector<std::string> passed_over;
+    EXPECT_EQ(restore_newest(folder_, program, passed_over)->step, 2) << key;
+    ASSERT_EQ(passed_over.size(), 1U);
+    EXPECT_NE(passed_over[0].find("does not have its checksum"), std::string::npos) << passed_over[0];
+  }
 }
 
 }  // namespace

@@ -83,6 +83,59 @@ TEST_F(Files, DamagedFilesAreRefused) {
   has(write("large.bin", token_file({20240520, 1, 5}, {1, 2, 60000, 4, 5})), "token 2 is 60000");
 }
 
+// A mapped file would end the process here.
+TEST_F(Files, ATruncatedFileIsNamed) {
+  const std::string path = write("a.txt", std::string(20000, 'x'));
+  const auto data = open_data(path, 100);
+  std::vector<std::int32_t> tokens(100), targets(100);
+  data->read(150, tokens, targets);
+  std::filesystem::resize_file(path, 10000);
+  data->read(0, tokens, targets);
+  try {
+    data->read(150, tokens, targets);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              path + " was truncated: it ends before byte 15101, and had 20000 bytes when it was opened");
+  }
+}
+
+TEST_F(Files, TheSameDataHaveTheSameIdentity) {
+  const std::string text(300000, 'a');
+  const auto identity = [&](const char* name, const std::string& bytes) {
+    return open_data(write(name, bytes), 10)->identity();
+  };
+  // RFC 3720, B.4: of 32 zeros the CRC-32C is 8a9136aa.
+  EXPECT_EQ(identity("zeros.txt", std::string(32, '\0')), "text, 32 bytes, CRC-32C 8a9136aa");
+  EXPECT_EQ(identity("a.txt", text), identity("b.txt", text));
+  std::string other = text;
+  other[200000] = 'b';
+  EXPECT_NE(identity("a.txt", text), identity("b.txt", other));
+  EXPECT_NE(identity("a.txt", text), identity("b.txt", text + 'a'));
+  const auto whole = open_data(write("a.txt", text), 10);
+  EXPECT_EQ(part_of(*whole, 0, whole->sequences())->identity(), whole->identity());
+  EXPECT_EQ(part_of(*whole, 5, 10)->identity(), whole->identity() + ", sequences 5 to 14");
+}
+
+// Of large files blocks count that are spread from the first byte to the last.
+TEST_F(Files, OfLargeFilesBothEndsCount) {
+  const std::string path = write("large.txt", "");
+  constexpr std::int64_t kBytes = (64 << 20) + 12345;
+  std::filesystem::resize_file(path, kBytes);
+  const auto identity = [&] { return open_data(path, 10)->identity(); };
+  const auto set = [&](std::int64_t at, char c) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at).put(c);
+  };
+  const std::string before = identity();
+  for (const std::int64_t at : {std::int64_t{0}, std::int64_t{65535}, kBytes - 1}) {
+    set(at, 1);
+    EXPECT_NE(identity(), before) << at;
+    set(at, 0);
+  }
+  EXPECT_EQ(identity(), before);
+}
+
 TEST(Data, ShufflingIsAPermutation) {
   for (const std::int64_t n : {1, 2, 3, 10, 64, 1000}) {
     std::vector<std::int64_t> seen;

@@ -78,6 +78,7 @@ class OneSequence final : public exec::Dataset {
  public:
   std::int64_t sequences() const override { return 1000; }
   std::int64_t vocabulary() const override { return 64; }
+  std::string identity() const override { return "its own"; }
   void read(std::int64_t, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<std::int32_t>(7 * i % 64);
@@ -135,6 +136,7 @@ class Same final : public exec::Dataset {
  public:
   std::int64_t sequences() const override { return 1000; }
   std::int64_t vocabulary() const override { return 64; }
+  std::string identity() const override { return "its own"; }
   void read(std::int64_t, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     for (std::size_t j = 0; j < tokens.size(); ++j) {
       tokens[j] = static_cast<std::int32_t>(7 * j % 64);

@@ -273,7 +273,8 @@ TEST(Processes, SignalsEndRunsWithACheckpoint) {
     const std::size_t steps = result["steps"].size();
     EXPECT_NE(job.err(0).find((number == SIGINT ? "SIGINT" : "SIGTERM") +
                               std::string(" stopped the run after step ") + std::to_string(steps) +
-                              " of 1000000; its checkpoint is in " + checkpoints.string()),
+                              " of 1000000; " + checkpoints.string() + " has the checkpoint of step " +
+                              std::to_string(steps)),
               std::string::npos)
         << job.err(0);
     EXPECT_TRUE(fs::exists(trace));
@@ -344,8 +345,18 @@ TEST(Processes, AnotherSeedOrPlanIsNamed) {
   zero2["zero"] = 2;
   const Arguments arguments = run(file, 5), seed = run(file, 5, {"--seed", "8"}),
                   plan = run(scenario(folder.path, "other.json", zero2), 5);
-  for (const auto& [strange, text] : {std::pair{seed, "rank 0 has seed 1, rank 2 has 8: they must be equal"},
-                                      std::pair{plan, ": their plans differ"}}) {
+  const fs::path text_file = folder.path / "data.txt";
+  std::ofstream(text_file) << std::string(100000, 'x');
+  for (const auto& [strange, text] :
+       {std::pair{seed, "rank 0 has seed 1, rank 2 has 8: they must be equal"},
+        std::pair{plan, ": their plans differ"}, std::pair{run(file, 6), "rank 0 has steps 5, rank 2 has 6"},
+        std::pair{run(file, 5, {"--learning-rate", "0.002"}),
+                  "rank 0 has learning_rate 0.003, rank 2 has 0.002"},
+        std::pair{run(file, 5, {"--weight-decay", "0.1"}), "rank 0 has weight_decay 0.0, rank 2 has 0.1"},
+        std::pair{
+            run(file, 5, {"--data", text_file.string()}),
+            "rank 0 has data \"built-in corpus, vocabulary 256\", rank 2 has \"text, 100000 bytes, CRC-32C"},
+        std::pair{run(file, 5, {"--validate-every", "2"}), "rank 0 has "}}) {
     Launched job(folder.path, {arguments, arguments, strange, arguments});
     for (std::size_t r = 0; r < 4; ++r) {
       EXPECT_EQ(job.wait(r), 1);

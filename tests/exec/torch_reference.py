@@ -151,7 +151,8 @@ def main():
     (FOLDER / "text").write_bytes(text)
     out = subprocess.run([ORRERY, "run", SCENARIO, "--steps", str(STEPS + 1), "--data", FOLDER / "text",
                           "--learning-rate", str(RATE), "--weight-decay", str(DECAY),
-                          "--checkpoints", FOLDER / "checkpoints", "--checkpoint-every", "1", "--json"],
+                          "--checkpoints", FOLDER / "checkpoints", "--checkpoint-every", "1",
+                          "--keep-checkpoints", "0", "--json"],
                          check=True, capture_output=True, text=True)
     expected = json.loads(out.stdout)["steps"][1:]
     torch.set_num_threads(1)

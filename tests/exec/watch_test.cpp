@@ -28,9 +28,9 @@ std::vector<std::string> only(const std::vector<std::string>& alerts, const std:
 
 // Six steps of TP2 DP2, whose ranks differ in nothing, but for what `change` does.
 template <class Change>
-std::vector<std::string> alerts(Change change, std::int64_t sequences = 1000) {
+std::vector<std::string> alerts(Change change, std::int64_t sequences = 1000, bool crowded = false) {
   const program::Program program = program::compile(tiny("tiny-gpt"), plan(2, 1, 2, 0), training(), stack());
-  Watch watch(program, sequences, 6);
+  Watch watch(program, sequences, 6, crowded);
   for (int step = 0; step < 6; ++step) {
     double seconds = 1;
     for (std::int64_t r = 0; r < 4; ++r) {
@@ -70,12 +70,14 @@ TEST(Watch, NamesRanksWhoseDataComeLate) {
 }
 
 TEST(Watch, NamesSlowRanks) {
-  const auto slower = [](double one, double others) {
+  const auto slower = [](double one, double others, bool crowded = false) {
     return alerts(
-        [=](int, std::int64_t r, Watch::Seen& s, double&) { s.computing_s *= r == 1 ? one : others; });
+        [=](int, std::int64_t r, Watch::Seen& s, double&) { s.computing_s *= r == 1 ? one : others; }, 1000,
+        crowded);
   };
   EXPECT_TRUE(slower(1.3, 1.1).empty());
   expect_one(slower(1.3, 1.0), "slow rank: rank 1 computed 1.30 times");
+  EXPECT_TRUE(slower(1.3, 1.0, true).empty());  // ranks share cores
 }
 
 TEST(Watch, SeesASlowStart) {
@@ -102,6 +104,7 @@ class Odd final : public Dataset {
   Odd(bool same, std::chrono::milliseconds delay) : same_(same), delay_(delay) {}
   std::int64_t sequences() const override { return 1000; }
   std::int64_t vocabulary() const override { return 64; }
+  std::string identity() const override { return "odd"; }
   void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     std::this_thread::sleep_for(delay_);
     for (std::size_t j = 0; j < tokens.size(); ++j) {

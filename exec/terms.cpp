@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/terms.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "exec/data.h"
+
+namespace orrery::exec {
+namespace {
+
+// The number that the shortest text of a float has: 0.003, and not 0.003000000026.
+double shortest(float f) {
+  return std::strtod(fmt::format("{}", f).c_str(), nullptr);
+}
+
+void add_differences(const Json& first, const Json& second, const std::string& pointer,
+                     std::vector<Difference>& out) {
+  for (const auto& [key, value] : first.items()) {
+    const Json& other = second.at(key);
+    const std::string at = pointer + "/" + key;
+    if (value.is_object())
+      add_differences(value, other, at, out);
+    else if (value != other)
+      out.push_back({at, value.dump(), other.dump()});
+  }
+}
+
+}  // namespace
+
+Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
+  Recipe r;
+  r.data = data.identity();
+  r.seed = static_cast<std::int64_t>(o.seed);
+  r.global_batch = t.global_batch;
+  r.sequence = t.sequence;
+  r.steps = o.steps;
+  r.learning_rate = shortest(o.learning_rate);
+  r.warm_up = o.warm_up;
+  r.decay_to = shortest(o.decay_to);
+  r.weight_decay = shortest(o.weight_decay);
+  r.update = t.precision == Precision::kSgd ? "sgd" : t.lamb ? "lamb" : "adam";
+  r.optimizer = t.optimizer;
+  r.clip = t.clip;
+  r.dropout = t.dropout;
+  return r;
+}
+
+JobTerms terms_of(const program::Program& program, const RunOptions& o, const Dataset& data,
+                  std::int64_t first_step) {
+  JobTerms out;
+  out.program = program.hash();
+  out.first_step = first_step;
+  out.recipe = recipe_of(program.training, o, data);
+  if (program.training.scales_loss()) {
+    out.loss_scale = o.loss_scale;
+    out.loss_scale_window = o.loss_scale_window;
+  }
+  if (o.validation != nullptr) out.validation = o.validation->identity();
+  out.validate_every = o.validate_every;
+  out.validation_batches = o.validation_batches;
+  out.checkpoint_every = o.checkpoint_every;
+  out.checkpoint_seconds = o.checkpoint_seconds;
+  return out;
+}
+
+std::vector<Difference> differences(const Json& first, const Json& second) {
+  std::vector<Difference> out;
+  add_differences(first, second, "", out);
+  return out;
+}
+
+std::vector<Difference> differences(const Recipe& written, const Recipe& now) {
+  Recipe as_long = written;
+  as_long.steps = now.steps;
+  return differences(write_fields(as_long), write_fields(now));
+}
+
+}  // namespace orrery::exec
