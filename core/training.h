@@ -128,6 +128,7 @@ void describe(V& v, Optimizer& o) {
   v(Field{.name = "decay", .help = "tensors that weight decay shrinks: matrices leaves out norms and biases"},
     o.decay);
 }
+
 template <class V>
 void describe(V& v, Training& t) {
   v(Field{.name = "global_batch",

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+
 namespace orrery::program {
 
 std::string_view name_of(OpKind kind) {
@@ -78,6 +80,9 @@ std::int64_t Program::hash() const {
   const Binding& b = binding;
   for (const std::int64_t n : {b.tp, b.dp, b.pp, b.shard, b.tp_stride, b.dp_stride, b.pp_stride})
     mix(static_cast<std::uint64_t>(n));
+  const Optimizer& o = training.optimizer;
+  for (const double d : {o.beta1, o.beta2, o.epsilon}) mix(std::bit_cast<std::uint64_t>(d));
+  mix(static_cast<std::uint64_t>(o.decay));
   return static_cast<std::int64_t>(h >> 1);
 }
 

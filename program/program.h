@@ -250,8 +250,8 @@ struct Program {
   Binding binding;
   std::vector<RankClass> classes;  // by stage
 
-  // Of the ops with their groups and peers, the schedules and the binding. Ranks with equal hashes run the
-  // same program.
+  // Of the ops with their groups and peers, the schedules, the binding and the optimizer's constants. Ranks
+  // with equal hashes run the same program.
   std::int64_t hash() const;
   std::int64_t footprint_bytes() const;  // memory this value takes
   std::int64_t ops_per_step() const;     // op instances of one rank of each class

@@ -50,10 +50,12 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
                   "accumulation steps and gradient clipping of {}",
                   p.micro_batch, t.sequence, p.micro_batches, t.clip));
   if (r.learning_rate) {
+    const Optimizer& o = t.optimizer;
     out.push_back(
-        fmt::format("the training script sets AdamW with learning rate {:.2e}, betas {} and {}, weight "
-                    "decay {}, {} warm-up steps{}",
-                    *r.learning_rate, t.optimizer.beta1, t.optimizer.beta2, kWeightDecay, r.warm_up_steps,
+        fmt::format("the training script sets AdamW with learning rate {:.2e}, betas {} and {}, epsilon {}, "
+                    "weight decay {}{}, {} warm-up steps{}",
+                    *r.learning_rate, o.beta1, o.beta2, o.epsilon, kWeightDecay,
+                    o.decay == Decay::kMatrices ? " (not of norms and biases)" : "", r.warm_up_steps,
                     r.steps > 0 ? fmt::format(" of {}", r.steps) : ""));
   }
   if (layout.nodes > 1)

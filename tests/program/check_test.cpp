@@ -216,6 +216,8 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
   differs("flags", [&](Program& p) { op_of(p, OpKind::kGemm).flags ^= kTransB; });
   differs("shard group", [](Program& p) { p.binding.shard = 1; });
   differs("order of ranks", [](Program& p) { std::swap(p.binding.tp_stride, p.binding.dp_stride); });
+  differs("beta2", [](Program& p) { p.training.optimizer.beta2 = 0.999; });
+  differs("decay", [](Program& p) { p.training.optimizer.decay = Decay::kAll; });
   // By plans: the order of ranks and the group that shares shards change where ranks stand, and no op.
   Plan order = pipelined();
   order.rank_order = RankOrder::kDpTpPp;
