@@ -25,6 +25,7 @@ void import(const App& app, const Options& o) {
     at.child("collective")
         .fail(shown(Json(o.collective)) + " is not known",
               allowed_names(o.collective, all_names(CollectiveKind{})));
+  require_writable("/output", o.output);
   LinkProfile profile = load_links(o.base, at.child("base"), app.data);
   profile.name = o.name;
   for (const std::string& file : o.files) {

@@ -11,8 +11,8 @@
 #include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
-#include "exec/host_memory.h"
 #include "exec/launch.h"
+#include "exec/memory.h"
 #include "exec/monitor.h"
 #include "exec/process_world.h"
 #include "exec/run.h"
@@ -288,7 +288,7 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   std::int64_t needed = 0;
   for (const program::RankClass& c : program.classes)
     needed += c.arena_peak.value * out.plan.tp * out.plan.dp;
-  if (const Bytes there = exec::available_memory(); needed > there.value / 10 * 9) {
+  if (const Bytes there = exec::available_memory().bytes; needed > there.value / 10 * 9) {
     at.fail(fmt::format("its proxy, {}, needs {} of memory, and {} are free", short_name(out.plan),
                         format(Bytes{needed}), format(there)),
             "allowed: a shorter sequence, a smaller micro-batch, fewer tensor ranks");
@@ -304,25 +304,20 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   return out;
 }
 
-// Arenas of the ranks that run on this host's processor must fit its memory.
+// Ranks of this host that the kernel would end in the middle of a run do not start.
 void require_memory(const Options& o, const program::Program& program,
-                    const std::optional<exec::Launch>& launch) {
+                    const std::optional<exec::Launch>& launch, const Cursor& at) {
   if (o.force || o.backend != exec::Backend::kCpu) return;
-  const std::int64_t ranks = program.binding.ranks();
-  const std::int64_t here = launch ? std::min(ranks, launch->local_ranks) : ranks;
+  const std::int64_t all = program.binding.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
   const std::int64_t first =
-      launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, ranks - here) : 0;
-  Bytes needed{0};
-  for (std::int64_t r = first; r < first + here; ++r)
-    needed += program.classes[static_cast<std::size_t>(program.binding.coordinates(r).pp)].arena_peak;
-  const Bytes there = exec::available_memory();
-  if (needed <= there) return;
-  throw InputError(
-      o.plan, "/plan",
-      fmt::format("the arenas of the plan's {} ranks on this machine take {}, and {} are free", here,
-                  format(needed), format(there)),
-      "allowed: a smaller model or batch, fewer ranks, --proxy FILE for a stand-in of the plan, or "
-      "--force");
+      launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, all - count) : 0;
+  const Bytes needed = exec::needed_memory(program, first, count, o.validate_every > 0);
+  const exec::AvailableMemory there = exec::available_memory();
+  if (needed <= there.bytes) return;
+  at.fail(fmt::format("the plan's {} ranks on this machine need {} of memory, and {} leaves {}", count,
+                      format(needed), there.limited_by, format(there.bytes)),
+          "allowed: a smaller model or batch, fewer ranks, --proxy FILE for a stand-in of the plan, or "
+          "--force");
 }
 
 // What the run will write is tried before it begins: a run of hours does not fail at its end.
@@ -375,7 +370,7 @@ void execute(App& app, const Options& o) {
   emulate(o, program.binding.ranks(), options);
   require_device(o.backend);
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
-  require_memory(o, program, launch);
+  require_memory(o, program, launch, at);
   require_outputs(o);
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };

@@ -157,6 +157,7 @@ void import(const App& app, const Imported& o) {
   base.name = o.name.empty() ? std::filesystem::path(o.file).stem().string() : o.name;
   base.device = o.device;
   base.devices_per_node = o.devices_per_node;
+  require_writable("/output", o.output);
   const Device device = load_device(o.device, at.child("device"), app.data);
   if (!o.links.empty()) {
     base.links = o.links;

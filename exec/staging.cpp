@@ -29,19 +29,26 @@ void for_each_half(const program::RankClass& rank, const Model& model, const pro
 
 }  // namespace
 
-Staging::Staging(const program::RankClass& rank, const Model& model) : rank_(rank), model_(model) {
+std::int64_t Staging::bytes_for(const program::RankClass& rank, const Model& model) {
   std::int64_t most = 0;
-  std::size_t operands = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
       std::int64_t all = 0;
       for_each_half(rank, model, op,
                     [&](std::size_t, bool, DType, std::int64_t elements) { all += elements; });
       most = std::max(most, all);
-      operands = std::max(operands, op.reads.size() + op.writes.size());
     }
   }
-  space_.resize(static_cast<std::size_t>(most));
+  return most * static_cast<std::int64_t>(sizeof(float));
+}
+
+Staging::Staging(const program::RankClass& rank, const Model& model)
+    : rank_(rank), model_(model), space_(static_cast<std::size_t>(bytes_for(rank, model)) / sizeof(float)) {
+  std::size_t operands = 0;
+  for (const program::Segment& segment : rank.segments) {
+    for (const program::Op& op : segment.ops)
+      operands = std::max(operands, op.reads.size() + op.writes.size());
+  }
   images_.reserve(operands);
 }
 

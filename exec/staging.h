@@ -17,6 +17,8 @@ namespace orrery::exec {
 class Staging {
  public:
   Staging(const program::RankClass& rank, const Model& model);
+  // What bytes() of one will be.
+  static std::int64_t bytes_for(const program::RankClass& rank, const Model& model);
 
   // Points 16-bit operands of `a` at their images; those that a product takes in 8 bits are rounded to that.
   // What is updated in place, or added to, is there already.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "exec/staging.h"
+
+namespace orrery::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The number of a file that is a number alone, or that follows `key` on a line.
+std::optional<std::int64_t> number_in(const fs::path& file, const std::string& key = {}) {
+  std::ifstream in(file);
+  std::int64_t value = 0;
+  if (key.empty()) {
+    if (in >> value) return value;
+    return std::nullopt;  // no such file, or "max"
+  }
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string name;
+    if (words >> name && name == key && words >> value) return value;
+  }
+  return std::nullopt;
+}
+
+// Names of the files of a version of cgroups.
+struct Cgroups {
+  const char *mount, *limit, *usage, *cache;
+};
+constexpr Cgroups kFirst{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                         "total_inactive_file"};
+constexpr Cgroups kSecond{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+
+// Of the cgroup at `path` and those above it. Containers often see their own cgroup as the mount itself.
+void consider(const fs::path& root, const Cgroups& names, fs::path path, AvailableMemory& least) {
+  for (;; path = path.parent_path()) {
+    const fs::path folder = root / names.mount / path;
+    const auto limit = number_in(folder / names.limit), usage = number_in(folder / names.usage);
+    if (limit && usage) {
+      const std::int64_t cache = number_in(folder / "memory.stat", names.cache).value_or(0);
+      const std::int64_t left = std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *usage - cache));
+      if (left < least.bytes.value) least = {Bytes{left}, (folder / names.limit).string()};
+    }
+    if (path.empty()) return;
+  }
+}
+
+}  // namespace
+
+AvailableMemory available_memory(const fs::path& root) {
+  AvailableMemory least{Bytes{std::numeric_limits<std::int64_t>::max()}, {}};
+  if (const auto kib = number_in(root / "proc/meminfo", "MemAvailable:"))
+    least = {Bytes{*kib * 1024}, "MemAvailable"};
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/path", or "0::/path"
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const fs::path path = fs::path(line.substr(second + 1)).relative_path();
+    if (controllers == ",,") consider(root, kSecond, path, least);
+    if (controllers.find(",memory,") != std::string::npos) consider(root, kFirst, path, least);
+  }
+  return least;
+}
+
+Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count, bool validates) {
+  const Plan& p = program.plan;
+  // A loader has two batches, of tokens and their successors.
+  const std::int64_t loader = 2 * 2 * static_cast<std::int64_t>(sizeof(std::int32_t)) * p.micro_batch *
+                              p.micro_batches * program.training.sequence;
+  std::vector<std::int64_t> by_stage;
+  for (const program::RankClass& c : program.classes) {
+    std::int64_t unit = 0;
+    for (const program::Unit& u : c.units) unit = std::max(unit, u.padded);
+    const bool loads = std::any_of(c.buffers.begin(), c.buffers.end(), [](const program::Buffer& b) {
+      return b.name == "tokens" || b.name == "targets";
+    });
+    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c, program.model) +
+                       unit * static_cast<std::int64_t>(sizeof(float)) +
+                       (loads ? (validates ? 2 : 1) * loader : 0));
+  }
+  std::int64_t total = 0;
+  for (std::int64_t r = first; r < first + count; ++r)
+    total += by_stage[static_cast<std::size_t>(program.binding.coordinates(r).pp)];
+  return Bytes{total};
+}
+
+}  // namespace orrery::exec
