@@ -234,29 +234,82 @@ ExitCode exit_of(const exec::RunResult& r) {
                                   : ExitCode::kTerminated;
 }
 
-// This process's part of the job; the result on rank 0. After ranks died, `chosen` has the plan that went on.
-std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options,
-                                            App& app, Observer& observer, bool elastic,
-                                            const std::string& rendezvous,
-                                            const std::optional<exec::Secret>& secret) {
+// What a run says and writes at its end.
+void report(App& app, const Options& o, const Scenario& s, const Plan& plan, bool processes,
+            const exec::RunResult& r) {
+  app.exit = exit_of(r);
+  const std::int64_t done = r.first_step + static_cast<std::int64_t>(r.steps.size());
+  const bool unsaved = !r.steps.empty() && !r.steps.back().unsaved.empty();
+  if (r.stopped_by != 0) {
+    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by), done,
+               o.steps,
+               o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
+               : unsaved             ? "; its checkpoint could not be written"
+                         : fmt::format("; {} has the checkpoint of step {}", o.checkpoints, done));
+  }
+  if (unsaved) app.exit = ExitCode::kFailure;  // what was trained is lost
+  for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
+  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
+  if (r.steps.empty()) {
+    fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
+    if (app.json) print_json(to_json(r, 0));
+    return;
+  }
+  if (!o.trace.empty()) save_timeline(o.trace, r.timeline);
+
+  // The first step pays for warming up.
+  double total = 0, warm = 0;
+  for (std::size_t i = 0; i < r.steps.size(); ++i) {
+    total += r.steps[i].seconds;
+    if (i > 0 || r.steps.size() == 1) warm += r.steps[i].seconds;
+  }
+  const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
+  const double tokens_per_s = s.training.tokens_per_step() * counted / warm;
+  if (app.json) return print_json(to_json(r, tokens_per_s));
+  const auto fullest = std::max_element(r.arena_bytes.begin(), r.arena_bytes.end()) - r.arena_bytes.begin();
+  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}, {} beside it\n",
+             short_name(plan), plan.ranks(), processes ? "process" : "thread", tokens_per_s,
+             format(Bytes{r.arena_bytes[static_cast<std::size_t>(fullest)]}),
+             format(Bytes{r.scratch_bytes[static_cast<std::size_t>(fullest)]}));
+  if (r.waited_for_data_s > 0.05 * total)
+    fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
+               100 * r.waited_for_data_s / total);
+  if (!o.trace.empty()) fmt::print("measured timeline: {}\n", o.trace);
+}
+
+// A launcher may end all ranks when one of them ends with a signal's code: none does before rank 0 has said
+// what it has to say. The run is over: whoever is gone by now is missed by nobody.
+void wait_for_all(exec::Exchange& exchange, std::int64_t rank) {
+  try {
+    std::vector<std::int64_t> ended;
+    exchange.all_gather("end", rank, ended);
+  } catch (const Error&) {
+  }
+}
+
+// This process's part of the job. After ranks died, `chosen` has the plan that went on.
+void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App& app, const Options& o,
+                  Observer& observer, const std::optional<exec::Secret>& secret) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
   for (;;) {
     options.local_ranks = me.local_ranks;
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
     observer.see(program);
-    const auto world = exec::join(me, rendezvous, secret, options.deadline);
+    const auto world = exec::join(me, o.rendezvous, secret, options.deadline);
+    exec::RunResult result;
     try {
-      const auto hosts =
-          exec::Exchange(world->communicator(), me.rank, me.ranks).gather("hosts", exec::host_name());
+      exec::Exchange exchange(world->communicator(), me.rank, me.ranks);
+      const auto hosts = exchange.gather("hosts", exec::host_name());
       if (me.rank == 0 && !app.json) print_ranks(program.binding, hosts);
-      auto result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
+      result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
       app.exit = exit_of(result);
-      if (me.rank != 0) return std::nullopt;
-      return result;
+      if (me.rank == 0) report(app, o, s, chosen.plan, true, result);
+      wait_for_all(exchange, me.rank);
+      return;
     } catch (const std::exception& e) {
       world->spread_failure();
-      if (!elastic || exec::stop_signal.load() != 0) throw;
+      if (!o.elastic || exec::stop_signal.load() != 0) throw;
       const auto alive = world->survivors();
       if (alive.empty() || alive.size() == static_cast<std::size_t>(me.ranks)) throw;  // nobody died
       const auto count = static_cast<std::int64_t>(alive.size());
@@ -270,7 +323,7 @@ std::optional<exec::RunResult> run_launched(exec::Launch me, Chosen& chosen, exe
                    count, short_name(chosen.plan));
       if (me.rank >= me.ranks) {
         fmt::print(stderr, "rank {} is not needed any more\n", was);
-        return std::nullopt;
+        return;
       }
       options.resume = true;
     }
@@ -376,7 +429,6 @@ void execute(App& app, const Options& o) {
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   options.stop = [] { return exec::stop_signal.load(); };
   exec::catch_stop_signals();
-  std::optional<exec::RunResult> result;
   if (!launch && !o.rendezvous.empty()) {
     throw InputError(
         "command line", "/rendezvous",
@@ -387,53 +439,13 @@ void execute(App& app, const Options& o) {
     if (!o.rendezvous.empty())
       secret =
           exec::read_secret(o.secret_file, [](const char* name) -> const char* { return std::getenv(name); });
-    result = run_launched(*launch, chosen, options, app, observer, o.elastic, o.rendezvous, secret);
-    if (!result) return;
+    run_launched(*launch, chosen, options, app, o, observer, secret);
   } else {
     const auto ranks = static_cast<std::size_t>(program.binding.ranks());
     if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
     observer.see(program);
-    result = exec::run(program, options);
-    app.exit = exit_of(*result);
+    report(app, o, s, chosen.plan, false, exec::run(program, options));
   }
-  const exec::RunResult& r = *result;
-  const std::int64_t done = r.first_step + static_cast<std::int64_t>(r.steps.size());
-  const bool unsaved = !r.steps.empty() && !r.steps.back().unsaved.empty();
-  if (r.stopped_by != 0) {
-    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by), done,
-               o.steps,
-               o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
-               : unsaved             ? "; its checkpoint could not be written"
-                         : fmt::format("; {} has the checkpoint of step {}", o.checkpoints, done));
-  }
-  if (unsaved) app.exit = ExitCode::kFailure;  // what was trained is lost
-  for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
-  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
-  if (r.steps.empty()) {
-    fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
-    if (app.json) print_json(to_json(r, 0));
-    return;
-  }
-  if (!o.trace.empty()) save_timeline(o.trace, r.timeline);
-
-  // The first step pays for warming up.
-  double total = 0, warm = 0;
-  for (std::size_t i = 0; i < r.steps.size(); ++i) {
-    total += r.steps[i].seconds;
-    if (i > 0 || r.steps.size() == 1) warm += r.steps[i].seconds;
-  }
-  const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
-  const double tokens_per_s = s.training.tokens_per_step() * counted / warm;
-  if (app.json) return print_json(to_json(r, tokens_per_s));
-  const auto fullest = std::max_element(r.arena_bytes.begin(), r.arena_bytes.end()) - r.arena_bytes.begin();
-  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}, {} beside it\n",
-             short_name(chosen.plan), chosen.plan.ranks(), launch ? "process" : "thread", tokens_per_s,
-             format(Bytes{r.arena_bytes[static_cast<std::size_t>(fullest)]}),
-             format(Bytes{r.scratch_bytes[static_cast<std::size_t>(fullest)]}));
-  if (r.waited_for_data_s > 0.05 * total)
-    fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
-               100 * r.waited_for_data_s / total);
-  if (!o.trace.empty()) fmt::print("measured timeline: {}\n", o.trace);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <map>
@@ -65,13 +66,14 @@ Timeline make_timeline(const program::Program& program, Backend backend, const A
   return t;
 }
 
-// Whether ranks that compute on this host's processor have less than a core each. Other hosts are taken to be
-// like that of rank 0.
+// Whether ranks that compute on this host's processor have less than a core each. Launchers may bind each
+// process to a core of its own. Other hosts are taken to be like that of rank 0.
 bool crowded(const RunOptions& options, std::int64_t ranks) {
+  if (options.backend != Backend::kCpu) return false;
+  if (options.local_ranks > 0) return options.local_ranks > ::get_nprocs();
   cpu_set_t mine;
   CPU_ZERO(&mine);
-  if (options.backend != Backend::kCpu || ::sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
-  return (options.local_ranks > 0 ? options.local_ranks : ranks) > CPU_COUNT(&mine);
+  return ::sched_getaffinity(0, sizeof mine, &mine) == 0 && ranks > CPU_COUNT(&mine);
 }
 
 }  // namespace

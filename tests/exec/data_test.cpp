@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "tests/exec/small_model.h"
 
 namespace orrery::exec {
 namespace {
@@ -97,6 +98,24 @@ TEST_F(Files, ATruncatedFileIsNamed) {
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
               path + " was truncated: it ends before byte 15101, and had 20000 bytes when it was opened");
+  }
+}
+
+// The run itself: its data are cut after the first step.
+TEST_F(Files, ARunWhoseDataAreTruncatedEnds) {
+  const std::string path = write("run.txt", std::string(100000, 'x'));
+  const auto data = open_data(path, 8);
+  const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  Model m = tiny("tiny-gpt");
+  m.vocab = 256;
+  RunOptions o = small_run(50);
+  o.data = data.get();
+  o.on_step = [&](std::int64_t, const StepReport&) { std::filesystem::resize_file(path, 100); };
+  try {
+    train(m, plan(1, 1, 2, 1), t, stack(), o);
+    FAIL() << "it goes on";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(path + " was truncated: "), std::string::npos) << e.what();
   }
 }
 

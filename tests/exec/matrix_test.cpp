@@ -175,12 +175,25 @@ class Matrix : public testing::Test {
 
   void play_mpirun(const Trial& t) const {
     const std::string out = (folder_.path / "mpirun.err").string();
+    const auto err = [&](std::size_t r) { return folder_.path / fmt::format("rank{}.err", r); };
+    for (std::size_t r = 0; r < kRanks; ++r) fs::remove(err(r));
     const pid_t mpirun = ::fork();
     if (mpirun == 0) {
       const int to = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       ::dup2(to, STDOUT_FILENO), ::dup2(to, STDERR_FILENO);
-      Arguments all{"mpirun", "--allow-run-as-root",  "--oversubscribe", "--enable-recovery",
-                    "-n",     std::to_string(kRanks), ORRERY_BINARY};
+      // mpirun may drop what ranks say at their end, so they say it to files.
+      const std::string to_file =
+          fmt::format("exec \"$0\" \"$@\" 2> {}/rank$OMPI_COMM_WORLD_RANK.err", folder_.path.string());
+      Arguments all{"mpirun",
+                    "--allow-run-as-root",
+                    "--oversubscribe",
+                    "--enable-recovery",
+                    "-n",
+                    std::to_string(kRanks),
+                    "sh",
+                    "-c",
+                    to_file,
+                    ORRERY_BINARY};
       const Arguments of = arguments(t);
       all.insert(all.end(), of.begin(), of.end());
       std::vector<char*> argv;
@@ -207,9 +220,10 @@ class Matrix : public testing::Test {
     if (lives(ranks[t.victim])) ::kill(ranks[t.victim], SIGKILL);
     ::waitpid(mpirun, nullptr, 0);
     for (const pid_t p : ranks) EXPECT_FALSE(lives(p));
-    const std::string said = text_of(out);
+    std::string said;
+    for (std::size_t r = 0; r < kRanks; ++r) said += text_of(err(r));
     if (t.act == Act::kTerminate)
-      EXPECT_NE(said.find("SIGTERM stopped the run after step"), said.npos) << said;
+      EXPECT_NE(said.find("SIGTERM stopped the run after step"), said.npos) << said << text_of(out);
     else
       EXPECT_EQ(blamed(said), std::set<std::size_t>{t.victim}) << said;
   }

@@ -196,7 +196,8 @@ TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
   const fs::path checkpoints = folder.path / "checkpoints";
   Launched job(folder.path, std::vector(4, run(file, kSteps,
                                                {"--checkpoints", checkpoints.string(), "--checkpoint-every",
-                                                "5", "--elastic", "--deadline", "20"})));
+                                                "5", "--elastic", "--deadline", "20", "--metrics-file",
+                                                (folder.path / "metrics").string()})));
   ASSERT_TRUE(comes(checkpoints / "step-00000010/index.json")) << job.err(0);
   job.signal(0, SIGKILL);
   EXPECT_EQ(job.wait(0), -SIGKILL);
@@ -210,6 +211,12 @@ TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
   EXPECT_NE(again, std::string::npos) << job.err(1);
   EXPECT_NE(job.err(1).find("ranks left: ", again), std::string::npos) << job.err(1);
   const Json rest = Json::parse(job.out(1));
+  std::int64_t peak = 0;  // of the plan that was left
+  for (const auto& [rank, memory] : rest["memory"].items())
+    peak = std::max(peak, memory["arena"].get<std::int64_t>());
+  EXPECT_NE(text_of(folder.path / "metrics").find("\norrery_peak_bytes " + std::to_string(peak) + "\n"),
+            std::string::npos)
+      << peak << " in " << text_of(folder.path / "metrics");
   const auto first = rest["first_step"].get<std::size_t>();
   EXPECT_GE(first, 60U);
   ASSERT_EQ(rest["steps"].size(), kSteps - first);
