@@ -4,78 +4,29 @@
 
 ORRERY_MEGATRON_LM is a checkout of Megatron-LM core_v0.19.0, whose Python (3.12 or later, with numpy, packaging and
 pydantic) may be named by ORRERY_MEGATRON_PYTHON. Stand-ins take the place of PyTorch and Triton: only arguments are
-parsed and checked, nothing is computed. Usage: megatron_lm.py ORRERY SCENARIOS. Exit 77 (skipped) without a checkout.
+parsed and checked, nothing is computed. What is parsed must be the plan that was exported. ORRERY_RANDOM_PLANS adds so many
+plans of random scenarios, drawn with ORRERY_SEED (or the time's), which is printed.
+Usage: megatron_lm.py ORRERY SCENARIOS. Exit 77 (skipped) without a checkout.
 """
 import contextlib
-import importlib.abc
-import importlib.machinery
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
+import time
 import types
-import typing
 from pathlib import Path
 
-
-class Nothing(typing._ProtocolMeta):
-    """A class whose every name is such a class, and whose objects do nothing."""
-
-    def __getattr__(cls, name):
-        if name.startswith(("__", "_is_", "_abc", "_non_")):
-            raise AttributeError(name)
-        type.__setattr__(cls, name, nothing(name))
-        return type.__getattribute__(cls, name)
-
-    def __call__(cls, *args, **kwargs):
-        if not cls.__dict__.get("stand_in"):
-            return super().__call__(*args, **kwargs)
-        decorated = len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType)
-        return args[0] if decorated else object.__new__(cls)
-
-    def __or__(cls, other):
-        return cls
-
-    __ror__ = __or__
-    __instancecheck__ = type.__instancecheck__
-    __subclasscheck__ = type.__subclasscheck__
-
-
-def nothing(name):
-    call = lambda self, *args, **kwargs: args[0] if len(args) == 1 and isinstance(args[0], (types.FunctionType, type)) else self
-    return type.__new__(Nothing, name, (), {
-        "stand_in": True, "_is_protocol": False, "__call__": call, "__hash__": object.__hash__,
-        "__class_getitem__": classmethod(lambda cls, item: cls), "__init__": lambda self, *args, **kwargs: None})
-
-
-class StandIn(types.ModuleType):
-    __path__ = []
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        setattr(self, name, nothing(name))
-        return self.__dict__[name]
-
-
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path, target=None):
-        if name.split(".")[0] in ("torch", "triton"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        pass
+from stand_ins import StandIns
 
 
 def parse_cases(checkout):
     """Reads {name, argv, environment, ranks} from standard input, a line each; prints what the parser says of each."""
     sys.path.insert(0, checkout)
-    sys.meta_path.insert(0, StandIns())
+    sys.meta_path.insert(0, StandIns("torch", "triton"))
     import torch
     import triton
     torch.__version__, triton.__version__ = "2.9.0", "3.5.0"
@@ -100,6 +51,9 @@ def parse_cases(checkout):
                 arguments.validate_args(args, {})
                 gpt_config_from_args(args)
             problem = ""
+            for name, expected in case["means"].items():
+                if getattr(args, name) != expected:
+                    problem += f"{name} is {getattr(args, name)} and should be {expected}; "
         except BaseException as e:  # argparse exits
             problem = f"{type(e).__name__}: {e} {said.getvalue()[-200:]}"
         print(json.dumps({"name": case["name"], "problem": problem}), flush=True)
@@ -138,6 +92,32 @@ def variations():
                for k, v in base.items()}
 
 
+def random_scenarios(count, seed):
+    random.seed(seed)
+    print(f"{count} random scenarios, seed {seed}")
+    for _ in range(count):
+        cluster = {"topology": random.choice(["dgx-a100", "dgx-h100", "p4d", "p5", "dgx-b200"]),
+                   "nodes": random.choice([1, 2, 3, 4, 8, 16])}
+        training = {"global_batch": random.choice([8, 32, 48, 128, 256]), "sequence": random.choice([256, 512, 1024]),
+                    "tokens": random.choice([0, 1e9, 1e12]), "clip": random.choice([0, 1]),
+                    "precision": random.choice(["mixed", "megatron"])}
+        search = random.choice([{}, {"tp": [2, 4, 8]}, {"pp": [2, 4]}, {"schedule": ["interleaved"]}, {"zero": [2, 3], "pp": [1]},
+                                {"recompute": ["full"]}, {"micro_batch": [2]}, {"sequence_parallel": [False]}])
+        yield {"model": random.choice(["gpt2-350m", "megatron-1.7b", "llama-2-7b", "llama-3-8b", "qwen2.5-7b", "mistral-7b"]),
+               "cluster": cluster, "training": training, "search": search, "stack": "megatron-core"}
+
+
+def meaning_of(orrery, file):
+    """What the parsed arguments of the exported plan must be."""
+    out = subprocess.run([orrery, "simulate", file, "--json"], capture_output=True, text=True, check=True)
+    plan = json.loads(out.stdout)["plan"]
+    return {"tensor_model_parallel_size": plan["tp"], "pipeline_model_parallel_size": plan["pp"],
+            "virtual_pipeline_model_parallel_size": plan["vpp"] if plan["vpp"] > 1 else None,
+            "data_parallel_size": plan["dp"], "micro_batch_size": plan["micro_batch"],
+            "global_batch_size": plan["micro_batch"] * plan["micro_batches"] * plan["dp"],
+            "sequence_parallel": plan["sequence_parallel"]}
+
+
 def main(orrery, scenarios):
     checkout = os.environ.get("ORRERY_MEGATRON_LM")
     if not checkout:
@@ -150,6 +130,14 @@ def main(orrery, scenarios):
         for i, scenario in enumerate(variations()):
             files.append(folder / f"variation{i}.json")
             files[-1].write_text(json.dumps(scenario))
+        for i, scenario in enumerate(random_scenarios(int(os.environ.get("ORRERY_RANDOM_PLANS", 0)),
+                                                      int(os.environ.get("ORRERY_SEED", time.time())))):
+            asked, plan = folder / f"asked{i}.json", folder / f"random{i}.json"
+            asked.write_text(json.dumps(scenario))
+            out = subprocess.run([orrery, "plan", asked, "-o", plan], capture_output=True, text=True)
+            assert out.returncode in (0, 4), json.dumps(scenario) + out.stderr
+            if out.returncode == 0:
+                files.append(plan)
         for file in files:
             out = subprocess.run([orrery, "export", file, "--to", "megatron", "--force"], capture_output=True, text=True)
             if out.returncode == 3 and file.parent != folder:
@@ -157,7 +145,8 @@ def main(orrery, scenarios):
                 continue
             assert out.returncode == 0, out.stderr
             argv, environment, ranks = run_script(out.stdout, folder)
-            cases.append({"name": file.stem, "argv": argv, "environment": environment, "ranks": ranks})
+            cases.append({"name": file.stem, "argv": argv, "environment": environment, "ranks": ranks,
+                          "means": meaning_of(orrery, file)})
     # What the parser must not take: the negative control.
     cases.append({**cases[-1], "name": "broken", "argv": cases[-1]["argv"] + ["--no-such-flag"]})
     out = subprocess.run([os.environ.get("ORRERY_MEGATRON_PYTHON", sys.executable), __file__, "--parse", checkout],
