@@ -14,6 +14,8 @@ namespace orrery::sim {
 namespace {
 
 constexpr std::int64_t kSettledLayers = 4;
+// Micro-batches after which another one adds the same time.
+constexpr std::int64_t kSettledRounds = 3;
 
 }  // namespace
 
@@ -22,9 +24,9 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   for (const std::int64_t v :
        {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_links),
         static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
-        static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.shards),
-        static_cast<std::int64_t>(k.shard_links), static_cast<std::int64_t>(k.replica_links),
-        static_cast<std::int64_t>(k.recompute),
+        static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
+        static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.shard_links),
+        static_cast<std::int64_t>(k.replica_links), static_cast<std::int64_t>(k.recompute),
         static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 + k.split * 4 +
             static_cast<std::int64_t>(k.order)}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
@@ -73,6 +75,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.split = program::splits_backward(p.schedule);
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
+    if (p.pp * p.vpp == 1) k.rounds = static_cast<std::int32_t>(std::min(p.micro_batches, kSettledRounds));
     k.shards = static_cast<std::int32_t>(p.shards());
     k.replicas = p.shards() < p.dp;
     k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
@@ -174,19 +177,35 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     const SmallSegment& closing = sample.closing[c];
     if (closing.issued == 0) continue;
+    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
+    const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
+    backward.dp_last = busy(last, program::kDp);
+    if (l.key.rounds > 0) {
+      // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
+      // rounds like the one before the last.
+      const std::int64_t more = l.key.rounds - 1;
+      const Lanes all = more == 0   ? run_segments({f, &last}, options, sharing)
+                        : more == 1 ? run_segments({f, b, f, &last}, options, sharing)
+                                    : run_segments({f, b, f, b, f, &last}, options, sharing);
+      const auto at = static_cast<std::size_t>(2 * more);  // the last forward
+      forward.time = round(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
+      backward.time = round(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
+      const Time rounds = Time{forward.latency} + Time{backward.time} +
+                          (Time{forward.time} + Time{backward.time}) * more;
+      backward.longer = (Time{round(all.ends[at + 1])} - rounds).value;
+      backward.trailing = round(all.drained - all.ends[at + 1]);
+      continue;
+    }
     // What communicates with other replicas costs what another round adds in a steady state: its last
     // reductions run beside what comes next, its first gathers were fetched ahead.
-    const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
     const bool turns = l.key.order != ChunkKey::Order::kRows;
     const auto run = [&](const TimedSegment* z) {
       return turns ? run_segments({f, b, f, b, f, z}, options, sharing)
                    : run_segments({f, f, f, b, b, z}, options, sharing);
     };
     const Lanes steady = run(b), end = run(&last);
-    WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
     forward.time = round(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
     backward.time = round(steady.ends[5] - steady.ends[4]);
-    backward.dp_last = busy(last, program::kDp);
     backward.longer = round(end.ends[5] - steady.ends[5]);
     backward.trailing = round(end.drained - end.ends[5]);
   }

@@ -56,6 +56,8 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 struct ChunkKey {
   std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1;
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
+  // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
+  std::int32_t rounds = 0;
   std::int32_t shards = 1;
   bool replicas = false;                                          // of the shards
   std::int32_t tp_links = 0, shard_links = 0, replica_links = 0;  // in the table of groups

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 namespace orrery::sim {
 
@@ -403,10 +404,13 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
         sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(program::trust_ratio(tensors));
     out.update += static_cast<double>(clear + out.trust_sum);
   }
-  out.most += slowest * 2 * kSharing * problem_.device.overlap_communication;
+  // Nothing waits while nothing runs: at the very most one thing follows the other, as slow as it may be.
+  const double slowdown = std::max(problem_.device.overlap_compute, problem_.device.overlap_communication);
+  out.most = out.most * slowdown + slowest * 2 * kSharing * problem_.device.overlap_communication;
+  out.update *= slowdown;
   // Gradients of norms and biases that tensor ranks have parts of; where they communicate in every
   // micro-batch, chunks have them.
-  out.partial_sums = 0;
+  out.partial_sums.assign(static_cast<std::size_t>(plan.vpp), 0);
   if (plan.tp > 1 && plan.zero < 2) {
     for (std::int64_t c = 0; c < plan.vpp; ++c) {
       const Role role = kind_of(c).role;
@@ -414,12 +418,13 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
         return of > 0 ? collective(OpKind::kAllReduce, of * bytes_.gradient, links.tp) : 0;
       };
       const program::PartialElements parts(m, plan);
-      out.partial_sums += kind_of(c).layers * sum(parts.layer);
-      if (role == Role::kFirst || role == Role::kOnly) out.partial_sums += sum(parts.positions);
-      if (role == Role::kLast || role == Role::kOnly) out.partial_sums += sum(parts.head_norm);
+      std::int64_t& sums = out.partial_sums[static_cast<std::size_t>(c)];
+      sums += kind_of(c).layers * sum(parts.layer);
+      if (role == Role::kFirst || role == Role::kOnly) sums += sum(parts.positions);
+      if (role == Role::kLast || role == Role::kOnly) sums += sum(parts.head_norm);
+      out.most += static_cast<double>(sums);
     }
   }
-  out.most += static_cast<double>(out.partial_sums);
   const bool norm = training.measures_norm();
   const std::int64_t each = 2 + norm + training.lamb +
                             (out.units.empty() || out.units.front().gather == 0 ? 0 : 1) +
@@ -558,17 +563,21 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
-  double compute = static_cast<double>(times_->places[place].end + s.partial_sums);
+  double compute = static_cast<double>(times_->places[place].end +
+                                       std::accumulate(s.partial_sums.begin(), s.partial_sums.end(), 0L));
   double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
+  double sums = 0;  // of partial gradients, so far
   reduced_at_.resize(s.units.size());
   std::size_t i = 0;
   for (std::size_t k = 0; k < v; ++k) {
     const std::size_t chunk = v - 1 - k;
-    const double start = static_cast<double>(times_->last_start[place * v + chunk]),
-                 end = static_cast<double>(times_->last_end[place * v + chunk]);
+    const double start = sums + static_cast<double>(times_->last_start[place * v + chunk]);
+    const auto partial = static_cast<double>(s.partial_sums[chunk]);
+    sums += partial;
+    const double end = sums + static_cast<double>(times_->last_end[place * v + chunk]);
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
-    const double head =
-        std::max(0.0, end - start - static_cast<double>(kinds_[places_[run * v + chunk]].layers_only));
+    const double layers = static_cast<double>(kinds_[places_[run * v + chunk]].layers_only) + partial;
+    const double head = std::max(0.0, end - start - layers);
     // Of a reduction's time beside compute: done, and added. Both wait for tensor-parallel ops on the same
     // links.
     const WorkCost& gradients = (*costs_.chunks[run * v + chunk])[kChunkBackward];
@@ -598,46 +607,68 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     if (i > 0) reduced_at_[i - 1] = communication;
   }
   compute += delay;
-  if (!problem_.stack.overlap_grad_reduce) {  // what was not reduced beside the backward pass is now
-    communication = std::max(communication, compute);
-    for (std::size_t u = 0; u < s.units.size(); ++u) {
-      if (s.units[u].late > 0) reduced_at_[u] = communication += static_cast<double>(s.units[u].late);
-    }
-  }
   StageEnd out;
-  out.reduced = static_cast<std::int64_t>(std::max(compute, communication));
-  if (tie > 0) compute = std::max(compute, static_cast<double>(tie)) + static_cast<double>(tie_add);
+  double reduced = std::max(compute, communication);
+  for (const UnitCost& u : s.units) reduced += static_cast<double>(u.late);
+  out.reduced = static_cast<std::int64_t>(reduced);
+  // What is not reduced by then follows one after the other: what the stack reduces beside the backward pass,
+  // or all of it.
+  tail_communication_.clear();
+  std::int64_t first = 0;  // unit that waits for its reduction
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    double left = static_cast<double>(s.units[u].late);
+    const double before = u > 0 ? std::max(compute, reduced_at_[u - 1]) : compute;
+    left += std::max(0.0, reduced_at_[u] - before);
+    if (left > 0 || !tail_communication_.empty())
+      tail_communication_.push_back({.duration = left});
+    else
+      first = static_cast<std::int64_t>(u) + 1;
+  }
+  const auto reduction_of = [&](std::size_t u) { return static_cast<std::int64_t>(u) - first; };
+  tail_compute_.clear();
+  if (tie > 0)
+    tail_compute_.push_back(
+        {.duration = static_cast<double>(tie_add), .not_before = static_cast<double>(tie)});
+  const auto beside = [&] { return run_tail(compute, tail_compute_, tail_communication_, oc, om); };
   if (problem_.scenario.training.measures_norm()) {
     for (std::size_t u = 0; u < s.units.size(); ++u)
-      compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].norm);
-    out.ready = static_cast<std::int64_t>(std::max(compute, communication));
+      tail_compute_.push_back({.duration = static_cast<double>(s.units[u].norm), .after = reduction_of(u)});
+    const TailEnds ends = beside();
+    out.ready = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
     return out;
   }
   if (problem_.scenario.training.lamb) {  // no tensor is updated before all of its stage are reduced
     for (std::size_t u = 0; u < s.units.size(); ++u)
-      compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].trust);
-    out.done = updated(s, static_cast<std::int64_t>(std::max(compute, communication)) + s.trust_sum);
+      tail_compute_.push_back({.duration = static_cast<double>(s.units[u].trust), .after = reduction_of(u)});
+    const TailEnds ends = beside();
+    out.done =
+        updated(s, static_cast<std::int64_t>(std::max(ends.compute, ends.communication)) + s.trust_sum);
     return out;
   }
-  for (std::size_t u = 0; u < s.units.size(); ++u) {
-    compute = std::max(compute, reduced_at_[u]) + static_cast<double>(s.units[u].optimizer);
-    if (s.units[u].gather > 0)
-      communication = std::max(communication, compute) + static_cast<double>(s.units[u].gather);
-    compute += static_cast<double>(s.units[u].clear);
-  }
-  out.done = static_cast<std::int64_t>(std::max(compute, communication));
+  for (std::size_t u = 0; u < s.units.size(); ++u) add_update(s.units[u], reduction_of(u));
+  const TailEnds ends = beside();
+  out.done = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
   return out;
 }
 
-// The update of all units from a start on, and the gathers of what other ranks updated.
-std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) const {
-  std::int64_t compute = start, communication = start;
-  for (const UnitCost& u : s.units) {
-    compute += u.optimizer;
-    if (u.gather > 0) communication = std::max(communication, compute) + u.gather;
-    compute += u.clear;
+// A unit's update after a job of communication, and the gather of what other ranks updated.
+void Estimator::add_update(const UnitCost& u, std::int64_t after) {
+  tail_compute_.push_back({.duration = static_cast<double>(u.optimizer), .after = after});
+  if (u.gather > 0) {
+    tail_communication_.push_back(
+        {.duration = static_cast<double>(u.gather), .after = std::ssize(tail_compute_) - 1});
   }
-  return std::max(compute, communication);
+  tail_compute_.push_back({.duration = static_cast<double>(u.clear)});
+}
+
+// The update of all units from a start on.
+std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) {
+  tail_compute_.clear();
+  tail_communication_.clear();
+  for (const UnitCost& u : s.units) add_update(u, -1);
+  const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
+                                 problem_.device.overlap_compute, problem_.device.overlap_communication);
+  return static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
 }
 
 // The reductions become costs of the pipeline where it is walked.

@@ -20,6 +20,7 @@
 #include "program/units.h"
 #include "program/update.h"
 #include "sim/estimate/pipeline.h"
+#include "sim/estimate/tail.h"
 
 namespace orrery::sim {
 
@@ -74,7 +75,8 @@ class Estimator {
     std::int64_t static_bytes = 0;
     double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
     double update = 0;  // and of the update after it
-    std::int64_t partial_sums = 0;         // of gradients that tensor ranks have parts of
+    // Of gradients that tensor ranks have parts of, beside the last backward of each chunk.
+    std::vector<std::int64_t> partial_sums;
     std::int64_t host = 0;                 // to issue all of this
     std::int64_t norm_sum = 0;             // of the norm's bins over tensor ranks and shards
     std::int64_t trust_sum = 0;            // of that, between LAMB's squares and the first unit's update
@@ -130,7 +132,8 @@ class Estimator {
   };
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
-  std::int64_t updated(const StagePieces& s, std::int64_t start) const;
+  void add_update(const UnitCost& u, std::int64_t after);
+  std::int64_t updated(const StagePieces& s, std::int64_t start);
 
   const Problem& problem_;
   const Topology& topology_;
@@ -169,7 +172,8 @@ class Estimator {
     UnitCost cost;
   };
   std::vector<KnownUnit> unit_costs_;
-  std::vector<double> reduced_at_;
+  std::vector<double> reduced_at_;  // by unit, if nothing came after the backward
+  std::vector<TailJob> tail_compute_, tail_communication_;
   std::vector<std::int64_t> reductions_;
 };
 
