@@ -35,7 +35,7 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
               {"device", problem.device.name},
               {"cluster", problem.cluster.name}};
   out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large},
-                   {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated},
+                   {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated.size()},
                    {"feasible", c.feasible},     {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
   out["not_run_by_stack"] = stack_limits(problem.stack);
   out["capacity_bytes"] = a.search.capacity.value;
@@ -142,7 +142,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
       "fit; {} "
       "simulated "
       "(estimate within {:.2f} %)\n\n",
-      c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated,
+      c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated.size(),
       100 * a.largest_gap);
   if (a.plans.empty()) fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
   if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);

@@ -4,6 +4,7 @@
 // best, widening until no plan it has not run could win at the gap seen between the two.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "planner/evaluate.h"
@@ -49,8 +50,9 @@ struct Answer {
   std::string trade_off;
   std::vector<Size> sizes;  // where the goal is about cost or size: fewest nodes first
   SearchResult search;
-  std::int64_t simulated = 0;
+  std::vector<Plan> simulated;    // of the search's candidates
   double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans
+  std::map<PlanKind, double> gaps;  // the same by kind
   std::vector<Ranked> plans;      // best first
   std::vector<Ranked> alongside;  // the scenario's own plan and the rules of thumb
   std::vector<Rejected> rejected;

@@ -107,6 +107,11 @@ class Sizes {
   std::map<std::int64_t, Candidate> all_;
 };
 
+void keep_faster(std::map<PlanKind, Candidate>& fastest, const Candidate& c) {
+  const auto [known, added] = fastest.try_emplace(kind_of(c.plan), c);
+  if (!added && faster(c, known->second)) known->second = c;
+}
+
 // Of the fastest known: nothing slower is wanted.
 struct Limits {
   Time best = kNoLimit, too_big = kNoLimit;
@@ -118,6 +123,7 @@ struct Partial {
   SearchCounts counts;
   Fastest best, too_big;
   Pareto pareto;
+  std::map<PlanKind, Candidate> by_kind;
   Sizes sizes;
   std::optional<Candidate> smallest;  // of those that are too big
 };
@@ -182,6 +188,7 @@ class Worker {
       ++into.counts.feasible;
       take(into.best);
       into.pareto.add(c);
+      keep_faster(into.by_kind, c);
       if (options_.by_nodes) into.sizes.add(nodes_of(plan, cluster_), c);
       return true;
     }
@@ -210,6 +217,10 @@ SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
   costed += o.costed;
   feasible += o.feasible;
   return *this;
+}
+
+PlanKind kind_of(const Plan& plan) {
+  return {plan.schedule, plan.zero >= 2};
 }
 
 std::int64_t nodes_of(const Plan& plan, const Cluster& cluster) {
@@ -289,6 +300,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
       for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
       for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
       for (const Candidate& c : p.pareto.front()) pareto.add(c);
+      for (const auto& [kind, c] : p.by_kind) keep_faster(result.by_kind, c);
       for (const auto& [nodes, c] : p.sizes.all()) sizes.add(nodes, c);
       if (p.smallest) keep_smaller(result.smallest_too_big, *p.smallest);
     }
@@ -296,6 +308,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (const Candidate& c : pareto.front()) {
     if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
+  std::erase_if(result.by_kind, [&](const auto& k) { return k.second.estimate.step > best.limit(); });
   if (result.smallest_too_big)
     result.smallest_too_big->estimate =
         sim::Estimator(problem, topology, samples).estimate(result.smallest_too_big->plan);

@@ -38,6 +38,14 @@ struct Candidate {
   Bytes device;  // memory on the device with overheads
 };
 
+// Plans whose estimates err alike.
+struct PlanKind {
+  Schedule schedule;
+  bool communicates_often;  // ZeRO-2 and 3: in every micro-batch
+  friend auto operator<=>(const PlanKind&, const PlanKind&) = default;
+};
+PlanKind kind_of(const Plan& plan);
+
 struct SearchOptions {
   std::size_t keep = 24;
   int threads = 1;
@@ -49,6 +57,8 @@ struct SearchOptions {
 struct SearchResult {
   SearchCounts counts;
   std::vector<Candidate> best;  // fastest first
+  // The fastest of each kind, of plans at most a quarter slower than the fastest of all.
+  std::map<PlanKind, Candidate> by_kind;
   // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
   std::vector<Candidate> pareto;
   std::vector<Candidate> too_big;             // the fastest that need up to twice the memory there is

@@ -186,7 +186,7 @@ void PlansPage::answer_changed() {
                            .arg(c.seconds, 0, 'f', 1)
                            .arg(c.costed)
                            .arg(c.too_large)
-                           .arg(answer->simulated)
+                           .arg(answer->simulated.size())
                            .arg(100 * answer->largest_gap, 0, 'f', 2));
   }
   fill_table();
