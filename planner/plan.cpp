@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <tuple>
 
 namespace orrery::planner {
@@ -228,8 +227,8 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
   }
 }
 
-// The fastest plans, and those of each kind that could win if their estimate were too slow: by the largest gap
-// seen of their kind, or by kUnseenGap before one was seen.
+// The fastest plans, and those of each kind that could win if their estimate were too slow: by the largest
+// gap seen of their kind, or by kUnseenGap before one was seen.
 void simulate_best(const Problem& problem, const sim::Topology& topology, std::size_t top, Answer& a) {
   // The estimate is within it for 999 of 1000 plans (tests/planner/scenarios_test.cpp).
   constexpr double kUnseenGap = 0.1;

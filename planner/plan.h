@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a scenario to ranked, explained plans: search under the estimate, then the event engine for the
-// best, widening until no plan it has not run could win at the gap seen between the two.
+// best, widening until no plan it has not run could win at the gap seen between the two for its kind.
 #pragma once
 
 #include <map>
@@ -50,11 +50,11 @@ struct Answer {
   std::string trade_off;
   std::vector<Size> sizes;  // where the goal is about cost or size: fewest nodes first
   SearchResult search;
-  std::vector<Plan> simulated;    // of the search's candidates
-  double largest_gap = 0;         // |estimate / engine - 1| over the simulated plans
+  std::vector<Plan> simulated;      // of the search's candidates
+  double largest_gap = 0;           // |estimate / engine - 1| over the simulated plans
   std::map<PlanKind, double> gaps;  // the same by kind
-  std::vector<Ranked> plans;      // best first
-  std::vector<Ranked> alongside;  // the scenario's own plan and the rules of thumb
+  std::vector<Ranked> plans;        // best first
+  std::vector<Ranked> alongside;    // the scenario's own plan and the rules of thumb
   std::vector<Rejected> rejected;
   std::vector<Sensitivity> sensitivity;
   std::vector<Plan> pareto;

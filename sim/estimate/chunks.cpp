@@ -190,8 +190,8 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
       const auto at = static_cast<std::size_t>(2 * more);  // the last forward
       forward.time = round(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
       backward.time = round(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
-      const Time rounds = Time{forward.latency} + Time{backward.time} +
-                          (Time{forward.time} + Time{backward.time}) * more;
+      const Time rounds =
+          Time{forward.latency} + Time{backward.time} + (Time{forward.time} + Time{backward.time}) * more;
       backward.longer = (Time{round(all.ends[at + 1])} - rounds).value;
       backward.trailing = round(all.drained - all.ends[at + 1]);
       continue;

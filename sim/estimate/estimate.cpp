@@ -563,8 +563,9 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
-  double compute = static_cast<double>(times_->places[place].end +
-                                       std::accumulate(s.partial_sums.begin(), s.partial_sums.end(), 0L));
+  double compute =
+      static_cast<double>(times_->places[place].end +
+                          std::accumulate(s.partial_sums.begin(), s.partial_sums.end(), std::int64_t{0}));
   double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
   double sums = 0;  // of partial gradients, so far
   reduced_at_.resize(s.units.size());

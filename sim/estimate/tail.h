@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank does after its last backward: compute and communication, each one job after the other, that
-// slow each other down while both are at it.
+// slow each other down while both are at it. Internal to sim/estimate/.
 #pragma once
 
 #include <cstdint>

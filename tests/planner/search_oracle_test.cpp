@@ -108,10 +108,12 @@ TEST(Search, TheFastestOfEachKindIsKept) {
                   return true;
                 }});
   }
-  std::erase_if(fastest, [&](const auto& k) { return 4 * k.second.value > 5 * result.best[0].estimate.step.value; });
+  std::erase_if(fastest,
+                [&](const auto& k) { return 4 * k.second.value > 5 * result.best[0].estimate.step.value; });
   EXPECT_GE(fastest.size(), 3U);
   ASSERT_EQ(result.by_kind.size(), fastest.size());
-  for (const auto& [kind, c] : result.by_kind) EXPECT_EQ(c.estimate.step, fastest[kind]) << short_name(c.plan);
+  for (const auto& [kind, c] : result.by_kind)
+    EXPECT_EQ(c.estimate.step, fastest[kind]) << short_name(c.plan);
 }
 
 // The estimate may be wrong by as much as it was seen to be for plans of a kind, or by a tenth where none of
