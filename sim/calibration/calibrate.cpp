@@ -31,8 +31,8 @@ double median(std::vector<double> v) {
 struct Shape {
   Op op;
   const Program* program = nullptr;
-  std::vector<double> alone,
-      beside;  // seconds: without, and with a collective beside it for most of its time
+  // Seconds: without, and with communication of the same rank beside it.
+  std::vector<double> alone, beside;
   double time() const { return median(alone.empty() ? beside : alone); }
   double weight() const {
     double total = 0;
@@ -86,9 +86,13 @@ class Samples {
         Shape& shape = shape_of(*find(s), p);
         (beside(s, communicating[r]) > 0.5 * duration ? shape.beside : shape.alone).push_back(duration);
       }
+      // What shares its rank's links takes up to twice as long: no measure of the links.
       for (const Slice* s : communicating[r]) {
         const Op& op = *find(*s);
-        if (op.kind != OpKind::kRecv) shape_of(op, p).alone.push_back(seconds(s->end - s->active));
+        if (op.kind == OpKind::kRecv) continue;
+        const double duration = seconds(s->end - s->active);
+        Shape& shape = shape_of(op, p);
+        (beside(*s, communicating[r]) > 0.1 * duration ? shape.beside : shape.alone).push_back(duration);
       }
     }
   }
@@ -109,11 +113,12 @@ class Samples {
     return s;
   }
 
-  // Seconds of a compute slice in which its rank transfers.
+  // Seconds of a slice in which its rank transfers something else.
   static double beside(const Slice& s, const std::vector<const Slice*>& communicating) {
     double total = 0;
     for (const Slice* c : communicating) {
       if (c->active >= s.end) break;
+      if (c == &s) continue;
       total += std::max(0.0, seconds(std::min(s.end, c->end) - std::max(s.active, c->active)));
     }
     return total;
