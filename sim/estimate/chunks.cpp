@@ -17,6 +17,28 @@ constexpr std::int64_t kSettledLayers = 4;
 // Micro-batches after which another one adds the same time.
 constexpr std::int64_t kSettledRounds = 3;
 
+// In how many layers the communication of a chunk's ends is hidden, in any micro-batch and beside the last
+// backward, from chunks of `n` and `n` + `period` layers: each layer leaves the time that its own does not take.
+std::int64_t layers_beside_ends(const ChunkCost& a, const ChunkCost& b, std::int64_t n, std::int64_t period) {
+  const auto hidden_in = [&](const auto& communication, const auto& time) {
+    const double each = (communication(b) - communication(a)) / static_cast<double>(period);
+    const double ends = communication(a) - each * static_cast<double>(n);
+    const double left = (time(b) - time(a)) / static_cast<double>(period) - each;
+    return left > 0 ? static_cast<std::int64_t>(std::clamp(ends / left, 0.0, 1e6)) + 1 : 0;
+  };
+  const auto sum = [](WorkCost::Field field) {
+    return [field](const ChunkCost& c) {
+      double total = 0;
+      for (const WorkCost& w : c) total += static_cast<double>(w.*field);
+      return total;
+    };
+  };
+  const auto of_backward = [](WorkCost::Field field) {
+    return [field](const ChunkCost& c) { return static_cast<double>(c[kChunkBackward].*field); };
+  };
+  return std::max(hidden_in(sum(&WorkCost::dp), sum(&WorkCost::time)),
+                  hidden_in(of_backward(&WorkCost::dp_last), of_backward(&WorkCost::time)));
+}
 }  // namespace
 
 std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
@@ -27,8 +49,8 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
         static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.shard_links),
         static_cast<std::int64_t>(k.replica_links), static_cast<std::int64_t>(k.recompute),
-        static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 + k.split * 4 +
-            static_cast<std::int64_t>(k.order)}) {
+        k.meets_shard * 64 + k.meets_replica * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
+            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order)}) {
     h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
   }
   return h;
@@ -106,7 +128,12 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   }
   const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
-  const bool sharing = same_links(l.links.tp, l.links.shard);
+  // Which data-parallel ops use the links of tensor-parallel ones.
+  const bool sharing = l.key.meets_shard || l.key.meets_replica;
+  const auto shares = [&](program::Group group) {
+    if (group == program::Group::kReplica) return l.key.meets_replica;
+    return group == program::Group::kTp ? sharing : l.key.meets_shard;
+  };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
@@ -117,7 +144,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
       // Samples have one shard.
       if (op.group == program::Group::kReplica) op.payload = op.payload / l.key.shards;
       OpTime time{.duration = static_cast<double>(cost.op(op).value)};
-      if (sharing && program::is_communication(op.kind)) {
+      if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);
         const Wire wire = cost.wire(op, links);
         time.latency = std::min(time.duration, static_cast<double>(wire.latency.value));
@@ -177,6 +204,15 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     const SmallSegment& closing = sample.closing[c];
     if (closing.issued == 0) continue;
+    if (l.key.zero < 2) {
+      const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
+      if (closing.issued == sample.segments[c][work].issued) continue;
+      const TimedSegment last = timed(closing);
+      const Lanes by_itself = run_segments({&last}, options);
+      priced.costs[c][work].longer = round(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
+      priced.costs[c][work].trailing = round(by_itself.drained - by_itself.ends[0]);
+      continue;
+    }
     WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
     const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
     backward.dp_last = busy(last, program::kDp);
@@ -223,8 +259,12 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t lay
   const std::int64_t period =
       std::lcm<std::int64_t>(k.recompute_layers, k.zero >= 2 ? 2 * layers_per_unit(k) : 1);
   // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
-  const std::int64_t settled = std::max<std::int64_t>(period, k.zero >= 2 ? kSettledLayers : 1);
+  std::int64_t settled = std::max<std::int64_t>(period, k.zero >= 2 ? kSettledLayers : 1);
   ChunkCost out;
+  if (k.zero >= 2 && layers >= settled + period)
+    settled = std::max(settled,
+                       layers_beside_ends(price_sample(l, alone, settled)[index],
+                                          price_sample(l, alone, settled + period)[index], settled, period));
   if (layers < settled + period) {
     out = price_sample(l, alone, layers)[index];
   } else {
@@ -262,10 +302,12 @@ std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) const {
   return (program::bucket_elements(training_, stack_) + layer - 1) / layer;
 }
 
+std::int64_t ChunkCosts::activation_bytes_of(const ChunkKey& k) const {
+  return k.micro_batch * training_.sequence * model_.hidden * activation_bytes(training_.precision);
+}
+
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {
-  const std::int64_t tokens = k.micro_batch * training_.sequence;
-  return (k.sequence_parallel ? tokens / k.tp : tokens) * model_.hidden *
-         activation_bytes(training_.precision);
+  return activation_bytes_of(k) / (k.sequence_parallel ? k.tp : 1);
 }
 
 }  // namespace orrery::sim

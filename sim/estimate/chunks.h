@@ -29,8 +29,8 @@ struct WorkCost {
   std::int64_t hosted = 0;         // ps to its end from when the host begins with it, all else being there
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
   std::int64_t late = 0;           // peak from the last group of layers on
-  // Of the last micro-batch, where gradients are reduced in every one: ps that it takes longer, and that
-  // reductions go on after it.
+  // Of the last micro-batch, where gradients are reduced in every one or tensor ranks add their parts of
+  // gradients: ps that it takes longer, and that its communication goes on after it.
   std::int64_t longer = 0, trailing = 0;
   std::int64_t dp = 0, dp_last = 0;  // of data-parallel ops, in any micro-batch and in the last
   // Of the time: tensor-parallel ops run, and compute waits.
@@ -63,6 +63,7 @@ struct ChunkKey {
   std::int32_t tp_links = 0, shard_links = 0, replica_links = 0;  // in the table of groups
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
+  bool meets_shard = false, meets_replica = false;  // tensor-parallel ops, on links
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
@@ -85,6 +86,8 @@ class ChunkCosts {
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
+  // Bytes of a micro-batch's hidden state on all tensor ranks, which they gather or add.
+  std::int64_t activation_bytes_of(const ChunkKey& key) const;
   // Bytes sent between stages for one micro-batch.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
 

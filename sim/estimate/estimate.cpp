@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/estimate/lanes.h"
+
 namespace orrery::sim {
 
 using program::OpKind;
@@ -63,7 +65,16 @@ const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
   for (const auto* axis : axes) out.resize(std::max(out.size(), axis->size()));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto at = [&](std::size_t axis) { return (*axes[axis])[axes[axis]->size() == 1 ? 0 : i]; };
-    out[i] = {at(0), at(1), at(2), at(3)};
+    const auto meets = [&](std::size_t axis, std::int64_t size, std::int64_t stride) {
+      return same_links(groups_[at(0)], groups_[at(axis)]) && groups_.meet(b.tp, b.tp_stride, size, stride);
+    };
+    out[i] = {at(0),
+              at(1),
+              at(2),
+              at(3),
+              meets(1, b.dp, b.dp_stride),
+              meets(2, b.shard, b.dp_stride),
+              meets(3, b.dp / b.shard, b.dp_stride * b.shard)};
   }
   return out;
 }
@@ -175,6 +186,8 @@ void Estimator::select(const Plan& plan) {
     key_.tp_links = links_[kind.links].tp;
     key_.shard_links = plan.zero >= 2 ? links_[kind.links].shard : 0;
     key_.replica_links = key_.replicas ? links_[kind.links].replica : 0;
+    key_.meets_shard = plan.zero >= 2 && links_[kind.links].meets_shard;
+    key_.meets_replica = key_.replicas && links_[kind.links].meets_replica;
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
     kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
@@ -408,30 +421,15 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const double slowdown = std::max(problem_.device.overlap_compute, problem_.device.overlap_communication);
   out.most = out.most * slowdown + slowest * 2 * kSharing * problem_.device.overlap_communication;
   out.update *= slowdown;
-  // Gradients of norms and biases that tensor ranks have parts of; where they communicate in every
-  // micro-batch, chunks have them.
-  out.partial_sums.assign(static_cast<std::size_t>(plan.vpp), 0);
-  if (plan.tp > 1 && plan.zero < 2) {
-    for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      const Role role = kind_of(c).role;
-      const auto sum = [&](std::int64_t of) {
-        return of > 0 ? collective(OpKind::kAllReduce, of * bytes_.gradient, links.tp) : 0;
-      };
-      const program::PartialElements parts(m, plan);
-      std::int64_t& sums = out.partial_sums[static_cast<std::size_t>(c)];
-      sums += kind_of(c).layers * sum(parts.layer);
-      if (role == Role::kFirst || role == Role::kOnly) sums += sum(parts.positions);
-      if (role == Role::kLast || role == Role::kOnly) sums += sum(parts.head_norm);
-      out.most += static_cast<double>(sums);
-    }
-  }
   const bool norm = training.measures_norm();
   const std::int64_t each = 2 + norm + training.lamb +
                             (out.units.empty() || out.units.front().gather == 0 ? 0 : 1) +
                             (problem_.stack.overlap_grad_reduce || plan.dp == 1 ? 0 : 1);
   out.host = options_.host_segment.value +
              options_.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
-  out.beside_tp = same_links(groups_[links.tp], groups_[links.dp]);
+  std::int64_t largest = 0;
+  for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
+  share_reductions(plan, largest, links, out);
   out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
   out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
 }
@@ -471,6 +469,31 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   }
   p.norm_finish = price(program::norm_finish());
   return p;
+}
+
+// What reductions and tensor-parallel ops take from each other, of the time in which both run: they share
+// links while both have data on them, not while one only waits for its latency.
+void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
+                                 StagePieces& out) const {
+  out.reduction_loss = out.tp_loss = 0;
+  if (!links.meets_dp) return;
+  struct Load {
+    double flowing, share;  // of its time, and of the links in that time
+  };
+  const auto load = [&](OpKind kind, std::int64_t bytes, std::int32_t of) {
+    const CollectiveCost c = collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[of]);
+    const double time = static_cast<double>(std::max<std::int64_t>(1, c.time.value));
+    return Load{std::max(0.0, 1 - static_cast<double>(c.wire.latency.value) / time),
+                std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
+  };
+  const Load tp = load(plan.sequence_parallel ? OpKind::kAllGather : OpKind::kAllReduce,
+                       chunk_costs_.activation_bytes_of(key_), links.tp);
+  const Load dp = load(plan.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
+                       elements * bytes_.gradient, plan.zero == 0 ? links.dp : links.shard);
+  const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
+  const double both = tp.flowing * dp.flowing;
+  out.tp_loss = both * (1 - 1 / tp_slower);
+  out.reduction_loss = both * (1 - 1 / dp_slower);
 }
 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
@@ -543,14 +566,16 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
          s.context + s.communicator * groups;
 }
 
-// Where every micro-batch's gradients are reduced, the last one's take longer on the stages that its backward
-// comes up from.
+// What the last micro-batch's backward takes longer on the stages that it comes up from: below a stage where
+// only the last one communicates, and its own too where all do.
 std::int64_t Estimator::longer_up_to(const PipelinePlace& place) const {
-  if (key_.zero < 2) return 0;
   const std::size_t v = costs_.chunks.size() / costs_.runs.size();
+  const bool in_all = key_.zero >= 2;
+  if (!in_all && v > 1) return 0;
   std::int64_t sum = 0;
   for (auto r = static_cast<std::size_t>(place.run); r < costs_.runs.size(); ++r) {
-    const std::int64_t stages = costs_.runs[r].last() + 1 - std::max(costs_.runs[r].first, place.stage);
+    const std::int64_t stages =
+        costs_.runs[r].last() + 1 - std::max(costs_.runs[r].first, place.stage + (in_all ? 0 : 1));
     sum += stages * (*costs_.chunks[r * v])[kChunkBackward].longer;
   }
   return sum;
@@ -563,32 +588,44 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
-  double compute =
-      static_cast<double>(times_->places[place].end +
-                          std::accumulate(s.partial_sums.begin(), s.partial_sums.end(), std::int64_t{0}));
+  const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
-  double sums = 0;  // of partial gradients, so far
+  double longer = 0;  // the last micro-batch's gradient work, of the chunks so far
+  const auto more_of = [&](std::size_t chunk) {
+    return key_.zero < 2 ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work].longer) : 0.0;
+  };
+  double compute = static_cast<double>(times_->places[place].end);
+  for (std::size_t chunk = 0; chunk < v; ++chunk) compute += more_of(chunk);
   reduced_at_.resize(s.units.size());
   std::size_t i = 0;
   for (std::size_t k = 0; k < v; ++k) {
     const std::size_t chunk = v - 1 - k;
-    const double start = sums + static_cast<double>(times_->last_start[place * v + chunk]);
-    const auto partial = static_cast<double>(s.partial_sums[chunk]);
-    sums += partial;
-    const double end = sums + static_cast<double>(times_->last_end[place * v + chunk]);
-    // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
-    const double layers = static_cast<double>(kinds_[places_[run * v + chunk]].layers_only) + partial;
-    const double head = std::max(0.0, end - start - layers);
-    // Of a reduction's time beside compute: done, and added. Both wait for tensor-parallel ops on the same
-    // links.
     const WorkCost& gradients = (*costs_.chunks[run * v + chunk])[kChunkBackward];
-    const double met =
-        s.beside_tp ? 1 / kSharing / static_cast<double>(std::max<std::int64_t>(1, gradients.time)) : 0;
-    const double hidden = (1 - met * static_cast<double>(std::min(gradients.tp, gradients.time))) / om;
-    const double lost = 1 - (1 - met * static_cast<double>(gradients.waiting)) / oc;
+    const WorkCost& work = (*costs_.chunks[run * v + chunk])[last_work];
+    const double more = more_of(chunk);
+    const double start = longer + static_cast<double>(times_->last_start[place * v + chunk]);
+    longer += more;
+    const double end = longer + static_cast<double>(times_->last_end[place * v + chunk]);
+    // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
+    const double layers = static_cast<double>(kinds_[places_[run * v + chunk]].layers_only) + more;
+    const double head = std::max(0.0, end - start - layers);
+    // Of a reduction's time beside the gradients' work: done, and added. Compute and a reduction slow each
+    // other down while compute runs, which a tensor-parallel op beside it has slowed down before. While
+    // compute waits for tensor-parallel ops, a reduction runs at its own speed, or shares their links.
+    const double time = static_cast<double>(std::max<std::int64_t>(1, work.time));
+    const double waiting = static_cast<double>(work.waiting) / time;
+    const double tp = std::clamp(static_cast<double>(work.tp) / time, waiting, 1.0);
+    const double hidden = (1 - waiting) / om + waiting - s.reduction_loss * ((tp - waiting) / om + waiting);
+    const double lost = (1 - tp) * (1 - 1 / oc) + s.tp_loss * waiting;
+    const double summed = key_.zero < 2 ? static_cast<double>(work.trailing) : 0.0;
     for (; i < s.chunk_end[k]; ++i) {
       const UnitCost& u = s.units[i];
-      const double ready = delay + (u.share > 1 ? end : start + head + (end - start - head) * u.share);
+      const double ready =
+          delay + (u.share > 1 ? end + summed : start + head + (end - start - head) * u.share);
+      if (key_.zero >= 2) {  // what reduces it is part of the chunk
+        reduced_at_[i] = std::max(communication, ready);
+        continue;
+      }
       const double begin = std::max(communication, ready), reduce = static_cast<double>(u.reduce);
       // Beside compute both run slower, after it the rest at full speed.
       const double beside = std::max(0.0, std::min(compute + delay - begin, reduce / hidden));
@@ -709,6 +746,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.measures_norm();
   std::int64_t ready = 0;  // on the first stage
+  const auto v = static_cast<std::size_t>(plan.vpp);
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];
     const StagePieces& s = p.runs[static_cast<std::size_t>(place.run)];
@@ -718,7 +756,11 @@ Estimate Estimator::estimate(const Plan& plan) {
     }
     const bool holds_tied = place.run == 0 || place.run == last_run_;
     if (dominated_[static_cast<std::size_t>(place.run)]) continue;
-    const std::int64_t begin = std::max(place.end, holds_tied ? tie : 0);
+    std::int64_t begin = std::max(place.end, holds_tied ? tie : 0) + longer_up_to(place);
+    for (std::size_t c = static_cast<std::size_t>(place.run) * v;
+         c < (static_cast<std::size_t>(place.run) + 1) * v; ++c) {
+      for (const WorkCost& w : *costs_.chunks[c]) begin += std::max<std::int64_t>(0, w.longer) + w.trailing;
+    }
     // Of the stage's part of the norm.
     const std::int64_t onward = s.norm_sum + p.norm_up[static_cast<std::size_t>(place.stage)];
     const double latest =

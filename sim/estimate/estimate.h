@@ -59,6 +59,9 @@ class Estimator {
   // What the groups of a stage get, as indices in the table of groups.
   struct StageLinks {
     std::int32_t tp = 0, dp = 0, shard = 0, replica = 0;
+    // Whether tensor-parallel ops have links in common with those over all replicas, shards, or their
+    // replicas.
+    bool meets_dp = false, meets_shard = false, meets_replica = false;
     friend bool operator==(const StageLinks&, const StageLinks&) = default;
   };
   using LinksByStage = std::vector<StageLinks>;  // one where all stages have the same
@@ -73,14 +76,13 @@ class Estimator {
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
     std::int64_t static_bytes = 0;
-    double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
-    double update = 0;  // and of the update after it
-    // Of gradients that tensor ranks have parts of, beside the last backward of each chunk.
-    std::vector<std::int64_t> partial_sums;
-    std::int64_t host = 0;                 // to issue all of this
-    std::int64_t norm_sum = 0;             // of the norm's bins over tensor ranks and shards
-    std::int64_t trust_sum = 0;            // of that, between LAMB's squares and the first unit's update
-    bool beside_tp = false;                // reductions use the links of tensor-parallel ops
+    double most = 0;        // time from the last backward to the reduced gradients' norm, at the very most
+    double update = 0;      // and of the update after it
+    std::int64_t host = 0;  // to issue all of this
+    std::int64_t norm_sum = 0;   // of the norm's bins over tensor ranks and shards
+    std::int64_t trust_sum = 0;  // of that, between LAMB's squares and the first unit's update
+    // What reductions and tensor-parallel ops on the same links take from each other, of the time of both.
+    double reduction_loss = 0, tp_loss = 0;
     std::vector<std::int64_t> reductions;  // beside backwards, by chunk
     std::vector<UnitCost> units;
     std::vector<std::size_t> chunk_end;  // index past the last unit of each chunk, in that order
@@ -125,6 +127,8 @@ class Estimator {
   std::int64_t collective(program::OpKind kind, std::int64_t bytes, std::int32_t links) const;
   std::int64_t price(const program::ElementwiseShape& shape) const;
   std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const;
+  void share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
+                        StagePieces& out) const;
   struct StageEnd {
     std::int64_t reduced = 0;  // all gradients are
     std::int64_t ready = 0;    // the rank's part of the gradient norm is

@@ -2,6 +2,7 @@
 #include "sim/estimate/group_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace orrery::sim {
 
@@ -17,6 +18,27 @@ const std::vector<std::int32_t>& GroupTable::by_stage(std::int64_t size, std::in
   const auto [stages, first] = by_stage_.try_emplace({size, stride, ranks, binding.pp, binding.pp_stride});
   if (first) stages->second = slowest_by_stage(groups->second, size, stride, binding);
   return stages->second;
+}
+
+bool GroupTable::meet(std::int64_t size_a, std::int64_t stride_a, std::int64_t size_b,
+                      std::int64_t stride_b) {
+  if (size_a == 1 || size_b == 1) return false;
+  const auto [known, added] = meet_.try_emplace({size_a, stride_a, size_b, stride_b}, false);
+  if (!added) return known->second;
+  LinkLoads loads(topology_.network());
+  const auto links_of = [&](std::int64_t size, std::int64_t stride) {
+    std::vector<std::int64_t> members;
+    for (std::int64_t i = 0; i < size; ++i) members.push_back(i * stride);
+    LinkLoads::Added ring;
+    loads.add_ring(members, topology_.cluster().scale_up_domain(), &ring);
+    std::vector<LinkId> out;
+    for (const LinkLoads::Load& l : ring.loads) out.push_back(l.link);
+    return out;  // in order
+  };
+  const std::vector<LinkId> a = links_of(size_a, stride_a), b = links_of(size_b, stride_b);
+  std::vector<LinkId> both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+  return known->second = !both.empty();
 }
 
 std::int32_t GroupTable::index_of(const GroupLinks& links) {

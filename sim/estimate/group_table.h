@@ -17,7 +17,7 @@ namespace orrery::sim {
 
 // What two kinds of flows take from each other while both run: half of what they have in common.
 inline constexpr double kSharing = 2;
-// Whether they have links in common: those of a scale-up domain, or those between domains.
+// Whether they use links of the same kind: those of a scale-up domain, or those between domains.
 inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
   return a.ranks > 1 && b.ranks > 1 && a.local() == b.local();
 }
@@ -30,6 +30,9 @@ class GroupTable {
   // where all stages have the same. Valid for good.
   const std::vector<std::int32_t>& by_stage(std::int64_t size, std::int64_t stride,
                                             const program::Binding& binding);
+  // Whether the rings of rank 0 over two such groups have a link in common. In a node with cables of its own,
+  // neighbours and ranks further apart may each have their cables.
+  bool meet(std::int64_t size_a, std::int64_t stride_a, std::int64_t size_b, std::int64_t stride_b);
   // Valid until by_stage() is asked again.
   const GroupLinks& operator[](std::int32_t index) const { return links_[static_cast<std::size_t>(index)]; }
 
@@ -43,6 +46,7 @@ class GroupTable {
   std::map<std::array<std::int64_t, 3>, std::vector<std::int32_t>> groups_;
   // By size, stride, ranks, stages and their stride.
   std::map<std::array<std::int64_t, 5>, std::vector<std::int32_t>> by_stage_;
+  std::map<std::array<std::int64_t, 4>, bool> meet_;  // by sizes and strides
   std::vector<GroupLinks> links_;
 };
 

@@ -4,16 +4,11 @@
 #include <cmath>
 
 namespace orrery::sim {
-namespace {
-
-// How much longer each of two ops takes that share links, max-min fairly.
 std::pair<double, double> sharing_of(double a, double b) {
   if (a + b <= 1) return {1, 1};
   const double to_a = a <= 0.5 ? a : b <= 0.5 ? 1 - b : 0.5;
   return {a / to_a, b / std::min(b, 1 - to_a)};
 }
-
-}  // namespace
 
 Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options,
                    bool sharing) {

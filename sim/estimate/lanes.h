@@ -7,6 +7,7 @@
 #include <array>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "sim/engine/engine.h"
@@ -33,6 +34,10 @@ struct TimedOp {
   double issued = 0;  // by the host, at the earliest
 };
 using TimedSegment = std::array<std::vector<TimedOp>, kLanes>;
+
+// How many times as long each of two ops takes that share links, max-min fairly, where each alone takes such
+// a share of them.
+std::pair<double, double> sharing_of(double a, double b);
 
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
 // the last compute op of each ends. At most kMostSegments.

@@ -162,7 +162,7 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
     for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
       const Segment& s = one.classes[c].segments[i];
       const bool closes = s.last_micro_batch && s.kind != SegmentKind::kForward;
-      if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2)) continue;
+      if (s.kind == SegmentKind::kOptimizer || (closes && key_.zero < 2 && key_.tp == 1)) continue;
       const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
                              : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
                                                                       : kChunkBackward;
@@ -184,6 +184,7 @@ Structure& Samples::of(const ChunkKey& key) {
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = 1;
   kind.tp_links = kind.shard_links = kind.replica_links = 0;
+  kind.meets_shard = kind.meets_replica = false;
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);

@@ -42,7 +42,8 @@ struct Sample {
   bool alone;
   std::int64_t layers;  // of each stage
   std::array<std::array<SmallSegment, 3>, 3> segments;
-  // By class: the last micro-batch's backward, where backwards communicate with other replicas.
+  // By class: the last micro-batch's gradient work, where it communicates. A backward communicates with other
+  // replicas in all micro-batches, or tensor ranks add their parts of gradients in the last one.
   std::array<SmallSegment, 3> closing;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <tuple>
 
@@ -261,44 +262,63 @@ void Topology::add_first_block(std::int64_t size, std::int64_t stride, LinkLoads
   }
 }
 
-std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
-                                            std::int64_t ranks) const {
+std::vector<Topology::Transfer> Topology::all_transfers(std::int64_t stages, std::int64_t stride,
+                                                        std::int64_t by, std::int64_t begin,
+                                                        std::int64_t end) const {
   LinkLoads loads(network_);
-  std::vector<std::pair<std::size_t, GroupLinks>> flows;  // by the stage that sends
+  std::vector<Transfer> out;
   Parts parts;
   LinkLoads::Added added;
-  const auto sends = [&](std::int64_t stage) { return stage + by >= 0 && stage + by < stages; };
-  // Stages of whole blocks of the fabric all see the same: one block of the first that sends says it.
-  const bool whole_blocks = stride % network_.block() == 0;
-  const std::int64_t begin = whole_blocks && by < 0 ? -by * stride : 0;
-  const std::int64_t end = whole_blocks ? begin + network_.block() : distinct(stages, stride, ranks);
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t stage = r / stride % stages, to = r + by * stride;
-    if (!sends(stage)) continue;
+    if (stage + by < 0 || stage + by >= stages) continue;
     loads.add_flow(r, to, &added);
     parts.push_back(added.loads);
-    flows.emplace_back(static_cast<std::size_t>(stage),
-                       group_shape(std::array{r, to}, network_, cluster_.scale_up_domain()));
-    flows.back().second.extra_latency = added.extra_latency;
+    out.push_back({stage, r / (stride * stages) * stride + r % stride,
+                   group_shape(std::array{r, to}, network_, cluster_.scale_up_domain())});
+    out.back().links.extra_latency = added.extra_latency;
   }
+  for (std::size_t i = 0; i < out.size(); ++i)
+    std::tie(out[i].links.ring, out[i].links.bottleneck) = loads.bandwidth(parts[i]);
+  return out;
+}
+
+std::vector<GroupLinks> Topology::transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
+                                            std::int64_t ranks) const {
   GroupLinks none;
   none.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
   std::vector<GroupLinks> out(static_cast<std::size_t>(stages), none);
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    auto& [from, links] = flows[i];
-    std::tie(links.ring, links.bottleneck) = loads.bandwidth(parts[i]);
-    out[from] = std::max(out[from], links, faster);
+  // Stages of whole blocks of the fabric all see the same: one block of the first that sends says it.
+  if (stride % network_.block() == 0) {
+    const std::int64_t begin = by < 0 ? -by * stride : 0;
+    GroupLinks slowest = none;
+    for (const Transfer& t : all_transfers(stages, stride, by, begin, begin + network_.block()))
+      slowest = std::max(slowest, t.links, faster);
+    for (std::int64_t stage = 0; stage < stages; ++stage) {
+      if (stage + by >= 0 && stage + by < stages) out[static_cast<std::size_t>(stage)] = slowest;
+    }
+    return out;
   }
-  if (!whole_blocks) return out;
-  for (std::int64_t stage = 0; stage < stages; ++stage) {
-    if (sends(stage)) out[static_cast<std::size_t>(stage)] = out[static_cast<std::size_t>(begin / stride)];
+  const std::vector<Transfer> all = all_transfers(stages, stride, by, 0, distinct(stages, stride, ranks));
+  std::map<std::int64_t, double> per_byte;  // by pipeline, of all of its transfers
+  for (const Transfer& t : all)
+    per_byte[t.pipeline] += 1 / std::max(1.0, static_cast<double>(t.links.ring.value));
+  const auto slowest = std::max_element(per_byte.begin(), per_byte.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (const Transfer& t : all) {
+    if (t.pipeline == slowest->first) out[static_cast<std::size_t>(t.stage)] = t.links;
   }
   return out;
 }
 
-GroupLinks Topology::pairs(std::int64_t stride, std::int64_t stages, std::int64_t span) const {
-  const std::vector<GroupLinks> all = transfers(stages, stride, 1, span);
-  return *std::max_element(all.begin(), all.end(), faster);
+GroupLinks Topology::pairs(std::int64_t stride, std::int64_t stages, std::int64_t ranks) const {
+  const bool alike = stride % network_.block() == 0;
+  GroupLinks slowest;
+  slowest.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
+  for (const Transfer& t :
+       all_transfers(stages, stride, 1, 0, alike ? network_.block() : distinct(stages, stride, ranks)))
+    slowest = std::max(slowest, t.links, faster);
+  return slowest;
 }
 
 }  // namespace orrery::sim

@@ -107,13 +107,21 @@ class Topology {
   GroupLinks group(std::int64_t size, std::int64_t stride) const;
 
   // Pipelines of `stages` ranks `stride` apart that fill the first `ranks` devices: what transfers get from
-  // each stage to the one that is `by` further on, by the stage that sends; the slowest pair of each.
+  // each stage to the one that is `by` further on, by the stage that sends, in the pipeline that takes
+  // longest for all of them.
   std::vector<GroupLinks> transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
                                     std::int64_t ranks) const;
-  // The slowest between neighbouring stages.
+  // The slowest between neighbouring stages of any pipeline.
   GroupLinks pairs(std::int64_t stride, std::int64_t stages, std::int64_t ranks) const;
 
  private:
+  struct Transfer {
+    std::int64_t stage, pipeline;  // that sends
+    GroupLinks links;
+  };
+  // Of all ranks from `begin` to `end` that send, at the same time.
+  std::vector<Transfer> all_transfers(std::int64_t stages, std::int64_t stride, std::int64_t by,
+                                      std::int64_t begin, std::int64_t end) const;
   void add_first_block(std::int64_t size, std::int64_t stride, LinkLoads& loads) const;
 
   Cluster cluster_;

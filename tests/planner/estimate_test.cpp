@@ -128,6 +128,84 @@ TEST(Estimate, IsNearTheEngineWhereTheyDo) {
   }
 }
 
+// What decides the end of a step, one plan for each: within 0.6 % of the engine.
+TEST(Estimate, EqualsTheEngineAtTheEndOfAStep) {
+  struct Case {
+    const char* about;
+    const char* cluster;
+    std::int64_t nodes;
+    const char *stack, *model;
+    std::int64_t sequence;
+    Plan plan;
+  };
+  const Case cases[] = {
+      {"tensor ranks add parts of gradients beside recomputation",
+       "p5",
+       13,
+       "maxtext",
+       "gpt2-350m",
+       1024,
+       {.tp = 2, .dp = 6, .sequence_parallel = true, .recompute = Recompute::kSelective}},
+      {"the embedding's reduction runs beside more than four layers",
+       "designed-fat-tree-4to1",
+       13,
+       "fsdp",
+       "megatron-1.7b",
+       128,
+       {.dp = 7, .zero = 2, .micro_batches = 5}},
+      {"and those of both ends beside the last backward alone",
+       "gb200-nvl72",
+       11,
+       "torchtitan",
+       "llama-3-8b",
+       512,
+       {.tp = 2, .dp = 16, .sequence_parallel = true, .zero = 2, .shard_group = 4, .micro_batch = 2}},
+      {"tensor-parallel ops and reductions have cables of their own",
+       "nd40rs-v2",
+       8,
+       "torchtitan",
+       "llama-2-7b",
+       2048,
+       {.tp = 2,
+        .pp = 8,
+        .vpp = 2,
+        .dp = 4,
+        .sequence_parallel = true,
+        .zero = 2,
+        .micro_batches = 16,
+        .schedule = Schedule::kInterleaved}},
+      {"only replicas of shards are reached over the network",
+       "designed-dragonfly",
+       4,
+       "orrery-graph",
+       "megatron-1.7b",
+       2048,
+       {.tp = 4, .dp = 6, .zero = 2, .shard_group = 2}},
+      {"no pipeline has the slowest pair at every hop",
+       "p5",
+       11,
+       "orrery-graph",
+       "gpt2-350m",
+       512,
+       {.pp = 5, .vpp = 2, .dp = 6, .schedule = Schedule::kZeroBubbleV}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.about);
+    const DataFolders data;
+    Problem p;
+    p.cluster = load_cluster(c.cluster, {}, {}, data);
+    p.cluster.nodes = c.nodes;
+    p.device = load_device(p.cluster.device, {}, data);
+    p.stack = load_stack(c.stack, {}, data);
+    p.scenario.model = preset_model(c.model);
+    p.scenario.training = {.global_batch = c.plan.global_batch(), .sequence = c.sequence};
+    const sim::Topology topology(p.cluster);
+    sim::Estimator estimator(p, topology);
+    const Time step = planner::evaluate(p, topology, c.plan, {}).simulation.step;
+    EXPECT_NEAR(ratio(estimator.estimate(c.plan).step, step), 1, 0.006) << short_name(c.plan);
+  }
+}
+
 // Eight-way tensor parallelism in chunks of one or two layers: what a chunk begins and ends with weighs most.
 TEST(Estimate, EqualsTheEngineForManyShortChunks) {
   std::mt19937 random(3);
