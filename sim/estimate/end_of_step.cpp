@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The estimate's end of a step, stage by stage: reductions that trail the last backward, the gradient norm,
+// the optimizer and the parameter gathers.
+#include <algorithm>
+
+#include "sim/estimate/estimate.h"
+#include "sim/estimate/lanes.h"
+
+namespace orrery::sim {
+
+using program::OpKind;
+
+// Of ops at the end of a step, which are a few for each layer: a time of which so many do not wrap.
+std::int64_t Estimator::limited(Time t) const {
+  return std::min(t.value, kLongestStep.value / (16 * (problem_.scenario.model.layers + 8)));
+}
+
+std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, std::int32_t links) const {
+  return limited(collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[links]).time);
+}
+
+std::int64_t Estimator::price(const program::ElementwiseShape& shape) const {
+  program::Op op;
+  op.kind = shape.kind;
+  op.dims = shape.dims;
+  op.traffic =
+      Bytes{static_cast<std::int64_t>(static_cast<double>(shape.bytes) * problem_.stack.elementwise_passes)};
+  return limited(compute_time(problem_.device, problem_.scenario.training.math, 2, op));
+}
+
+const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
+                                                const StageLinks& links) {
+  // Ops of some shape and unit may have been measured; otherwise units are mostly alike.
+  const std::int64_t unit = problem_.device.measured.empty() ? 0 : static_cast<std::int64_t>(number);
+  for (const KnownUnit& known : unit_costs_) {
+    if (known.elements == elements && known.unit == unit && known.links == links) return known.cost;
+  }
+  const std::int64_t shards = plan.shards();
+  const std::int64_t shard = (elements + shards - 1) / shards, padded = shard * shards;
+  UnitCost u;
+  const bool overlap = problem_.stack.overlap_grad_reduce;
+  std::int64_t& once = overlap ? u.reduce : u.late;
+  const bool in_chunks = plan.zero >= 2;  // and so are their reductions beside the last backward
+  if (plan.dp > 1 && plan.zero == 0)
+    once += collective(OpKind::kAllReduce, padded * bytes_.gradient, links.dp);
+  if (plan.zero == 1 && shards > 1)
+    once += collective(OpKind::kReduceScatter, padded * bytes_.gradient, links.shard);
+  if (plan.zero >= 1 && shards < plan.dp && !(in_chunks && overlap)) {
+    once += collective(OpKind::kAllReduce, shard * bytes_.gradient, links.replica);
+  }
+  const bool lamb = problem_.scenario.training.lamb;
+  u.norm = price(program::norm_square(bytes_, shard, unit));
+  if (lamb) u.trust = price(program::trust_squares(bytes_, shard, unit));
+  u.optimizer = price(program::optimizer(bytes_, shard, unit, lamb));
+  u.clear = price(program::clear_gradient(bytes_, plan.zero >= 2 ? shard : padded));
+  if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
+    u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, links.shard);
+  }
+  return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
+}
+
+void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
+  const Model& m = problem_.scenario.model;
+  const Training& training = problem_.scenario.training;
+  const program::BlockElements elements(m, plan.tp);
+  const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
+  const StageLinks& links = links_of_run(run);
+  const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
+  const auto kind_of = [&](std::int64_t c) -> const ChunkKind& {
+    return kinds_[places_[base + static_cast<std::size_t>(c)]];
+  };
+  program::StageEnds ends;
+  ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
+  for (std::int64_t c = 0; c < plan.vpp; ++c) {
+    const Role role = kind_of(c).role;
+    ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
+    ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
+    ends.received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
+  }
+  out.units.clear();
+  out.chunk_end.clear();
+  out.reductions.assign(static_cast<std::size_t>(plan.vpp), 0);
+  out.most = out.update = 0;
+  out.trust_sum = 0;
+  double slowest = 0;
+  unit_sizes_.clear();
+  for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
+    const Role role = kind_of(c).role;
+    const std::int64_t layers = kind_of(c).layers;
+    const program::ChunkEnds chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
+                                   .head = role == Role::kLast || role == Role::kOnly,
+                                   .tied_here = m.tied_embeddings && ends.first && ends.last};
+    const std::size_t begin = unit_sizes_.size();
+    program::append_units(elements, m, plan.zero, bucket, layers, chunk, unit_sizes_);
+    std::int64_t layers_done = 0;
+    for (std::size_t i = begin; i < unit_sizes_.size() && (costs_.walk || !dominated_[run]); ++i) {
+      UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, links);
+      out.reductions[static_cast<std::size_t>(c)] += u.reduce;
+      if (dominated_[run]) continue;
+      layers_done += unit_sizes_[i].layers;
+      u.share = i + 1 == unit_sizes_.size() ? 2.0
+                                            : static_cast<double>(layers_done) /
+                                                  static_cast<double>(std::max<std::int64_t>(1, layers));
+      // A tied weight that two stages hold counts once in the norm.
+      if (i == begin && chunk.head && m.tied_embeddings && !ends.first) u.norm = 0;
+      out.units.push_back(u);
+      slowest += static_cast<double>(u.reduce);
+      out.most += static_cast<double>(u.late + u.norm);
+      out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear);
+    }
+    out.chunk_end.push_back(out.units.size());
+  }
+  if (training.lamb && !dominated_[run]) {
+    std::int64_t tensors = 0;
+    for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
+    const std::int64_t clear = price(program::trust_clear(tensors));
+    out.units.front().trust += clear;
+    out.trust_sum =
+        sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(program::trust_ratio(tensors));
+    out.update += static_cast<double>(clear + out.trust_sum);
+  }
+  // Nothing waits while nothing runs: at the very most one thing follows the other, as slow as it may be.
+  const double slowdown = std::max(problem_.device.overlap_compute, problem_.device.overlap_communication);
+  out.most = out.most * slowdown + slowest * 2 * kSharing * problem_.device.overlap_communication;
+  out.update *= slowdown;
+  const bool norm = training.measures_norm();
+  const std::int64_t each = 2 + norm + training.lamb +
+                            (out.units.empty() || out.units.front().gather == 0 ? 0 : 1) +
+                            (problem_.stack.overlap_grad_reduce || plan.dp == 1 ? 0 : 1);
+  out.host = options_.host_segment.value +
+             options_.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
+  std::int64_t largest = 0;
+  for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
+  share_reductions(plan, largest, links, out);
+  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
+  out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
+}
+
+const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
+  for (std::size_t i = 0; i < pieces_in_use_; ++i) {
+    if (pieces_[i].zero == plan.zero && pieces_[i].shards == plan.shards()) return pieces_[i];
+  }
+  if (pieces_in_use_ == pieces_.size()) pieces_.emplace_back();
+  Pieces& p = pieces_[pieces_in_use_++];
+  p.zero = plan.zero;
+  p.shards = plan.shards();
+  p.runs.resize(costs_.runs.size());
+  unit_costs_.clear();
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) fill_pieces(plan, r, p.runs[r]);
+  if (plan.pp > 1) {
+    const program::BlockElements elements(problem_.scenario.model, plan.tp);
+    const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
+    const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
+    p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
+    p.tie_add = price(program::accumulate(shard, bytes_.gradient));
+    const std::int64_t add = price(program::accumulate(program::kNormBins, 8));
+    p.norm_up.clear();
+    p.norm_down.clear();
+    std::int64_t up = 0, down = 0;
+    for (const GroupLinks& pair : transfers(plan, 1)) {
+      p.norm_up.push_back(up);
+      p.norm_down.push_back(down);
+      const std::int64_t hop = limited(transfer_cost(Bytes{program::kNormBinBytes}, pair, problem_.cluster));
+      up += hop + add;
+      down += hop;
+    }
+  } else {
+    p.tie_add = 0;
+    p.norm_up.assign(1, 0);
+    p.norm_down.assign(1, 0);
+  }
+  p.norm_finish = price(program::norm_finish());
+  return p;
+}
+
+// What reductions and tensor-parallel ops take from each other, of the time in which both run: they share
+// links while both have data on them, not while one only waits for its latency.
+void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
+                                 StagePieces& out) const {
+  out.reduction_loss = out.tp_loss = 0;
+  if (!links.meets_dp) return;
+  struct Load {
+    double flowing, share;  // of its time, and of the links in that time
+  };
+  const auto load = [&](OpKind kind, std::int64_t bytes, std::int32_t of) {
+    const CollectiveCost c = collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[of]);
+    const double time = static_cast<double>(std::max<std::int64_t>(1, c.time.value));
+    return Load{std::max(0.0, 1 - static_cast<double>(c.wire.latency.value) / time),
+                std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
+  };
+  const Load tp = load(plan.sequence_parallel ? OpKind::kAllGather : OpKind::kAllReduce,
+                       chunk_costs_.activation_bytes_of(key_), links.tp);
+  const Load dp = load(plan.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
+                       elements * bytes_.gradient, plan.zero == 0 ? links.dp : links.shard);
+  const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
+  const double both = tp.flowing * dp.flowing;
+  out.tp_loss = both * (1 - 1 / tp_slower);
+  out.reduction_loss = both * (1 - 1 / dp_slower);
+}
+
+// Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
+std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
+  std::int64_t time = 0;
+  if (plan.tp > 1) time += collective(OpKind::kAllReduce, bytes, links.tp);
+  if (plan.shards() > 1) time += collective(OpKind::kAllReduce, bytes, links.shard);
+  return time;
+}
+
+// What the last micro-batch's backward takes longer on the stages that it comes up from: below a stage where
+// only the last one communicates, and its own too where all do.
+std::int64_t Estimator::longer_up_to(const PipelinePlace& place) const {
+  const std::size_t v = costs_.chunks.size() / costs_.runs.size();
+  const bool in_all = key_.zero >= 2;
+  if (!in_all && v > 1) return 0;
+  std::int64_t sum = 0;
+  for (auto r = static_cast<std::size_t>(place.run); r < costs_.runs.size(); ++r) {
+    const std::int64_t stages =
+        costs_.runs[r].last() + 1 - std::max(costs_.runs[r].first, place.stage + (in_all ? 0 : 1));
+    sum += stages * (*costs_.chunks[r * v])[kChunkBackward].longer;
+  }
+  return sum;
+}
+
+// When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
+// `tie` is when the tied embedding's other half arrives, or 0.
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie,
+                                         std::int64_t tie_add) {
+  const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
+  const std::size_t v = s.chunk_end.size();
+  const auto run = static_cast<std::size_t>(times_->places[place].run);
+  const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
+  double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
+  double longer = 0;  // the last micro-batch's gradient work, of the chunks so far
+  const auto more_of = [&](std::size_t chunk) {
+    return key_.zero < 2 ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work].longer) : 0.0;
+  };
+  double compute = static_cast<double>(times_->places[place].end);
+  for (std::size_t chunk = 0; chunk < v; ++chunk) compute += more_of(chunk);
+  reduced_at_.resize(s.units.size());
+  std::size_t i = 0;
+  for (std::size_t k = 0; k < v; ++k) {
+    const std::size_t chunk = v - 1 - k;
+    const WorkCost& gradients = (*costs_.chunks[run * v + chunk])[kChunkBackward];
+    const WorkCost& work = (*costs_.chunks[run * v + chunk])[last_work];
+    const double more = more_of(chunk);
+    const double start = longer + static_cast<double>(times_->last_start[place * v + chunk]);
+    longer += more;
+    const double end = longer + static_cast<double>(times_->last_end[place * v + chunk]);
+    // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
+    const double layers = static_cast<double>(kinds_[places_[run * v + chunk]].layers_only) + more;
+    const double head = std::max(0.0, end - start - layers);
+    // Of a reduction's time beside the gradients' work: done, and added. Compute and a reduction slow each
+    // other down while compute runs, which a tensor-parallel op beside it has slowed down before. While
+    // compute waits for tensor-parallel ops, a reduction runs at its own speed, or shares their links.
+    const double time = static_cast<double>(std::max<std::int64_t>(1, work.time));
+    const double waiting = static_cast<double>(work.waiting) / time;
+    const double tp = std::clamp(static_cast<double>(work.tp) / time, waiting, 1.0);
+    const double hidden = (1 - waiting) / om + waiting - s.reduction_loss * ((tp - waiting) / om + waiting);
+    const double lost = (1 - tp) * (1 - 1 / oc) + s.tp_loss * waiting;
+    const double summed = key_.zero < 2 ? static_cast<double>(work.trailing) : 0.0;
+    for (; i < s.chunk_end[k]; ++i) {
+      const UnitCost& u = s.units[i];
+      const double ready =
+          delay + (u.share > 1 ? end + summed : start + head + (end - start - head) * u.share);
+      if (key_.zero >= 2) {  // what reduces it is part of the chunk
+        reduced_at_[i] = std::max(communication, ready);
+        continue;
+      }
+      const double begin = std::max(communication, ready), reduce = static_cast<double>(u.reduce);
+      // Beside compute both run slower, after it the rest at full speed.
+      const double beside = std::max(0.0, std::min(compute + delay - begin, reduce / hidden));
+      communication = begin + beside + (reduce - beside * hidden);
+      delay += beside * lost;
+      reduced_at_[i] = communication;
+    }
+    if (key_.zero < 2) continue;
+    const auto trailing = static_cast<double>(gradients.trailing);
+    if (v > 1) {  // the last micro-batches of each chunk in turn; their reductions may take longer
+      const std::int64_t group = std::min(selected_->pp, selected_->micro_batches);
+      communication = std::max(communication, end + delay - static_cast<double>(group * gradients.time)) +
+                      static_cast<double>((group - 1) * gradients.dp + gradients.dp_last);
+      if (k + 1 == v) compute = std::max(compute, communication - delay - trailing);
+    }
+    communication = std::max(communication, end + delay + trailing);
+    if (i > 0) reduced_at_[i - 1] = communication;
+  }
+  compute += delay;
+  StageEnd out;
+  double reduced = std::max(compute, communication);
+  for (const UnitCost& u : s.units) reduced += static_cast<double>(u.late);
+  out.reduced = static_cast<std::int64_t>(reduced);
+  // What is not reduced by then follows one after the other: what the stack reduces beside the backward pass,
+  // or all of it.
+  tail_communication_.clear();
+  std::int64_t first = 0;  // unit that waits for its reduction
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    double left = static_cast<double>(s.units[u].late);
+    const double before = u > 0 ? std::max(compute, reduced_at_[u - 1]) : compute;
+    left += std::max(0.0, reduced_at_[u] - before);
+    if (left > 0 || !tail_communication_.empty())
+      tail_communication_.push_back({.duration = left});
+    else
+      first = static_cast<std::int64_t>(u) + 1;
+  }
+  const auto reduction_of = [&](std::size_t u) { return static_cast<std::int64_t>(u) - first; };
+  tail_compute_.clear();
+  if (tie > 0)
+    tail_compute_.push_back(
+        {.duration = static_cast<double>(tie_add), .not_before = static_cast<double>(tie)});
+  const auto beside = [&] { return run_tail(compute, tail_compute_, tail_communication_, oc, om); };
+  if (problem_.scenario.training.measures_norm()) {
+    for (std::size_t u = 0; u < s.units.size(); ++u)
+      tail_compute_.push_back({.duration = static_cast<double>(s.units[u].norm), .after = reduction_of(u)});
+    const TailEnds ends = beside();
+    out.ready = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
+    return out;
+  }
+  if (problem_.scenario.training.lamb) {  // no tensor is updated before all of its stage are reduced
+    for (std::size_t u = 0; u < s.units.size(); ++u)
+      tail_compute_.push_back({.duration = static_cast<double>(s.units[u].trust), .after = reduction_of(u)});
+    const TailEnds ends = beside();
+    out.done =
+        updated(s, static_cast<std::int64_t>(std::max(ends.compute, ends.communication)) + s.trust_sum);
+    return out;
+  }
+  for (std::size_t u = 0; u < s.units.size(); ++u) add_update(s.units[u], reduction_of(u));
+  const TailEnds ends = beside();
+  out.done = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
+  return out;
+}
+
+// A unit's update after a job of communication, and the gather of what other ranks updated.
+void Estimator::add_update(const UnitCost& u, std::int64_t after) {
+  tail_compute_.push_back({.duration = static_cast<double>(u.optimizer), .after = after});
+  if (u.gather > 0) {
+    tail_communication_.push_back(
+        {.duration = static_cast<double>(u.gather), .after = std::ssize(tail_compute_) - 1});
+  }
+  tail_compute_.push_back({.duration = static_cast<double>(u.clear)});
+}
+
+// The update of all units from a start on.
+std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) {
+  tail_compute_.clear();
+  tail_communication_.clear();
+  for (const UnitCost& u : s.units) add_update(u, -1);
+  const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
+                                 problem_.device.overlap_compute, problem_.device.overlap_communication);
+  return static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
+}
+
+}  // namespace orrery::sim
