@@ -99,7 +99,7 @@ def problems(code, out, errors, peak, before, after, mutates_arguments, sanitize
         if before != after:
             found.append("invalid input, and yet it wrote " +
                          ", ".join(n for n in after if before.get(n) != after[n]))
-        message = re.search(rb"^orrery: ([^:]*): [^:]*: \S", errors, re.M)
+        message = re.search(rb"^orrery: ([^:]*): (<[^>]*>|[^:]*): \S", errors, re.M)  # an element names its attribute
         names = {"command line", *(pathlib.Path(n).name for n in before)}
         if not mutates_arguments and (not message or pathlib.Path(message.group(1).decode()).name not in names):
             found.append("invalid input, and no file and place of it")
