@@ -222,10 +222,9 @@ std::int64_t Estimator::longer_up_to(const PipelinePlace& place) const {
   return sum;
 }
 
-// When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
-// `tie` is when the tied embedding's other half arrives, or 0.
-Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie,
-                                         std::int64_t tie_add) {
+// When a stage's last backward ends and when its last reduction does, with what they take from each other.
+// reduced_at_ says when each unit is reduced.
+TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
   const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
@@ -285,7 +284,15 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     communication = std::max(communication, end + delay + trailing);
     if (i > 0) reduced_at_[i - 1] = communication;
   }
-  compute += delay;
+  return {.compute = compute + delay, .communication = communication};
+}
+
+// When a stage has reduced its gradients, and when it has updated its parameters and gathered them.
+// `tie` is when the tied embedding's other half arrives, or 0.
+Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie,
+                                         std::int64_t tie_add) {
+  const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
+  const auto [compute, communication] = reduce(s, place);
   StageEnd out;
   double reduced = std::max(compute, communication);
   for (const UnitCost& u : s.units) reduced += static_cast<double>(u.late);
@@ -308,7 +315,9 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   if (tie > 0)
     tail_compute_.push_back(
         {.duration = static_cast<double>(tie_add), .not_before = static_cast<double>(tie)});
-  const auto beside = [&] { return run_tail(compute, tail_compute_, tail_communication_, oc, om); };
+  const auto beside = [&, start = compute] {
+    return run_tail(start, tail_compute_, tail_communication_, oc, om);
+  };
   if (problem_.scenario.training.measures_norm()) {
     for (std::size_t u = 0; u < s.units.size(); ++u)
       tail_compute_.push_back({.duration = static_cast<double>(s.units[u].norm), .after = reduction_of(u)});

@@ -134,6 +134,7 @@ class Estimator {
     std::int64_t ready = 0;    // the rank's part of the gradient norm is
     std::int64_t done = 0;     // without a norm to wait for: parameters are updated and gathered
   };
+  TailEnds reduce(const StagePieces& s, std::size_t place);
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
   void add_update(const UnitCost& u, std::int64_t after);
