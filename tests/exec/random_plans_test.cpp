@@ -466,6 +466,10 @@ class Controls : public testing::TestWithParam<Control> {};
 
 TEST_P(Controls, AreNoticed) {
   const Control& control = GetParam();
+#ifdef __SANITIZE_THREAD__
+  if (control.name == std::string_view("two_micro_batches_swapped_on_one_stage"))
+    GTEST_SKIP() << "its ops wait for the wrong ones: a data race on purpose";
+#endif
   program::Program program = compile(control.c);
   EXPECT_EQ(problem_of(run(program), serial(control.c), control.c), "");
   EXPECT_GT(control.breaks(program), 0);
