@@ -39,6 +39,14 @@ inline std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// How many times as long everything may take.
+#ifdef __SANITIZE_THREAD__
+inline constexpr int kSlower = 10;
+#else
+inline constexpr int kSlower = 1;
+#endif
+inline constexpr std::chrono::milliseconds kPatience{30'000 * kSlower};
+
 // `orrery run` as a launcher starts it, once for each rank; a rank without arguments is started later.
 class Launched {
  public:
@@ -79,9 +87,9 @@ class Launched {
   bool lives(std::size_t rank) const { return ::waitpid(pids_[rank], nullptr, WNOHANG) == 0; }
   pid_t pid(std::size_t rank) const { return pids_[rank]; }
   void signal(std::size_t rank, int number) const { ::kill(pids_[rank], number); }
-  // The exit code, or minus the signal; -1000 when it takes longer than 30 s.
+  // The exit code, or minus the signal; -1000 when it takes longer than kPatience.
   int wait(std::size_t rank) {
-    for (int i = 0; i < 30000; ++i) {
+    for (int i = 0; i < kPatience.count(); ++i) {
       int status = 0;
       if (::waitpid(pids_[rank], &status, WNOHANG) == pids_[rank]) {
         pids_[rank] = -1;
@@ -111,9 +119,9 @@ class Launched {
   std::vector<pid_t> pids_;
 };
 
-// Whether the file is there within 30 s.
+// Whether the file is there within kPatience.
 inline bool comes(const fs::path& file) {
-  for (int i = 0; i < 30000 && !fs::exists(file); ++i)
+  for (int i = 0; i < kPatience.count() && !fs::exists(file); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return fs::exists(file);
 }
@@ -130,9 +138,9 @@ inline std::vector<std::string> shared_memory() {
   return out;
 }
 
-// Whether there are so many of them within 30 s.
+// Whether there are so many of them within kPatience.
 inline bool comes_to(std::size_t names) {
-  for (int i = 0; i < 30000 && shared_memory().size() != names; ++i)
+  for (int i = 0; i < kPatience.count() && shared_memory().size() != names; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return shared_memory().size() == names;
 }

@@ -21,9 +21,9 @@ enum class Act { kKill, kFreeze, kTerminate };
 constexpr const char* kActs[] = {"killed", "frozen", "terminated"};
 
 constexpr std::size_t kRanks = 4;
-constexpr std::chrono::seconds kDeadline{3};
+constexpr std::chrono::seconds kDeadline{3 * kSlower};
 // For the processes to see what happened, say so and end, on a machine with other work.
-constexpr std::chrono::seconds kSlack{15};
+constexpr std::chrono::seconds kSlack{15 * kSlower};
 
 struct Trial {
   unsigned seed;
