@@ -176,11 +176,11 @@ bool has_name(const std::string& name, const File& file) {
 
 // Memory of this user's launches that were killed while they began.
 void remove_left_behind() {
-  const std::string prefix = object_name("").substr(1);
+  const std::string prefix = object_name("");
   std::error_code e;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", e)) {
-    const std::string name = "/" + entry.path().filename().string();
-    if (!name.starts_with("/" + prefix)) continue;
+    const std::string name = fmt::format("/{}", entry.path().filename().string());
+    if (!name.starts_with(prefix)) continue;
     try {
       const File file = open_own(name);
       if (file.get() >= 0 && is_left_behind(file)) ::shm_unlink(name.c_str());

@@ -109,7 +109,8 @@ Space::Space(const Problem& problem) : problem_(problem) {
   keep_runnable(problem.stack, all);
   if (all.schedule.empty()) all.schedule = {Schedule::k1F1B};  // of one stage, where all are the same
   const std::vector<std::int64_t> one{1};
-  if (all.tp == one && all.pp == one && !all.rank_order.empty()) all.rank_order.resize(1);  // all the same
+  if (all.tp == one && all.pp == one && !all.rank_order.empty())  // all the same
+    all.rank_order = {all.rank_order.front()};
   for (const Recompute r : all.recompute) {
     if (r != Recompute::kFull) {
       remat_.push_back({r, 1});
