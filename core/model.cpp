@@ -174,6 +174,15 @@ class HuggingFaceReader {
     if (found != config_.end() && !found->is_null())
       read_value(*found, at_.child(name), Field{name, "", least, most}, out);
   }
+  // A text field that our models have one meaning of, under several names.
+  void text(const char* name, const std::vector<std::string>& known) const {
+    const auto found = config_.find(name);
+    if (found == config_.end() || found->is_null()) return;
+    std::string value;
+    read_value(*found, at_.child(name), Field{name, ""}, value);
+    if (std::find(known.begin(), known.end(), value) == known.end())
+      at_.child(name).fail(shown(*found) + " cannot be imported", allowed_names(value, known));
+  }
   void boolean(const char* name, bool& out) const {
     const auto found = config_.find(name);
     if (found != config_.end() && !found->is_null())
@@ -194,6 +203,7 @@ Model import_gpt2(const HuggingFaceReader& read) {
   read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
   read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
   read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
+  read.text("activation_function", {"gelu_new", "gelu", "gelu_pytorch_tanh"});
   return m;
 }
 
@@ -233,6 +243,7 @@ Model import_llama(const HuggingFaceReader& read, const Json& config, const Curs
   read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
   m.norm_epsilon = 1e-6;
   read.number("rms_norm_eps", m.norm_epsilon, 1e-20, 1);
+  read.text("hidden_act", {"silu", "swish"});
   m.rotary = import_rotary(config, at, m.max_positions);
   m.sliding_window = type == "llama" ? 0 : import_window(read, config, at, type, m.layers);
   m.qkv_bias = type == "qwen2";

@@ -46,6 +46,8 @@ std::string checked_text(std::string text) {
 
 // The index as it was written: not a bit differs.
 Json load_index(const fs::path& path) {
+  if (std::error_code e; fs::exists(path, e) && !fs::is_regular_file(path, e))
+    throw Error(fmt::format("{} is no regular file", path.string()));
   const std::string text = load_text(path);
   constexpr std::size_t kEnd = kBeforeChecksum.size() + kNoChecksum.size() + kAfterChecksum.size();
   if (text.size() < kEnd || !text.ends_with(kAfterChecksum) ||

@@ -61,7 +61,7 @@ void explain(Answer& a) {
   }
   if (!a.rejected.empty()) {
     const Rejected& r = a.rejected.front();
-    if (r.step_time_s < step) {
+    if (r.step_time_s > 0 && r.step_time_s < step) {
       a.why.push_back(fmt::format("{} would be {:.1f} % faster but {}", short_name(r.plan),
                                   100 * (1 - r.step_time_s / step), r.reason));
     }

@@ -2,6 +2,7 @@
 //
 // A configuration of Accelerate, which starts PyTorch's FSDP2: accelerate launch --config_file FILE train.py.
 // The model and the optimizer are the user's code: what the file cannot say of them is in the notes.
+#include "core/text.h"
 #include "planner/export/recipe.h"
 #include "planner/export/targets.h"
 
@@ -83,7 +84,7 @@ Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& 
       "rdzv_backend: static\n"
       "same_network: true\n"
       "use_cpu: false\n",
-      short_name(p), problem.scenario.model.name, problem.stack.runs->software,
+      short_name(p), printable(problem.scenario.model.name), printable(problem.stack.runs->software),
       sharded ? "FSDP" : (p.dp > 1 ? "MULTI_GPU" : "'NO'"), mixed_precision(t), layout.nodes, p.ranks());
   if (t.math == Math::kFp8) text += "fp8_config:\n  backend: AO\n";
   return {text + sharding(p), notes(t, p, layout, recipe_of(problem))};

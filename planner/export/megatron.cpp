@@ -4,6 +4,7 @@
 // Megatron-LM's own parser in tests/planner/launchers.py.
 #include <cmath>
 
+#include "core/text.h"
 #include "planner/export/recipe.h"
 #include "planner/export/targets.h"
 
@@ -258,8 +259,8 @@ std::vector<Variable> variables_of(const Problem& problem) {
 std::string title(const Problem& problem, const Plan& p) {
   const Scenario& s = problem.scenario;
   return fmt::format("# {} of {} on {} {}, for {}.\n# The tokenizer has at most {} tokens.\n", short_name(p),
-                     s.model.name, p.ranks(), problem.device.name, problem.stack.runs->software,
-                     s.model.vocab);
+                     printable(s.model.name), p.ranks(), printable(problem.device.name),
+                     printable(problem.stack.runs->software), s.model.vocab);
 }
 
 // Tensor parallelism beside its transfers wants one queue to the device; sharded parameters want several.

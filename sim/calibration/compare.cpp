@@ -37,6 +37,11 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
   std::map<Key, const Slice*> by_key;
   // Of several places of a stage, the first.
   for (const Slice& s : predicted.slices) by_key.try_emplace(key_of_predicted(s), &s);
+  // Where both sides have the same processes, each process has its own.
+  std::map<std::pair<Key, std::int32_t>, const Slice*> by_process;
+  if (predicted.rank_labels == measured.rank_labels) {
+    for (const Slice& s : predicted.slices) by_process.try_emplace({key_of_predicted(s), s.rank}, &s);
+  }
   std::map<Key, bool> seen;
   std::map<std::string, OpComparison> ops;
   for (const Slice& s : measured.slices) {
@@ -49,9 +54,11 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
     seen[found->first] = true;
     OpComparison& op = ops[std::string(without_layer(measured.names[static_cast<std::size_t>(s.name)]))];
     ++op.count;
-    op.predicted_s += seconds(found->second->end - found->second->active);
+    const auto own = by_process.find({found->first, s.rank});
+    const Slice& twin = own != by_process.end() ? *own->second : *found->second;
+    op.predicted_s += seconds(twin.end - twin.active);
     op.measured_s += seconds(s.end - s.active);
-    if (const auto name = static_cast<std::size_t>(found->second->name); name < predicted.bounds.size())
+    if (const auto name = static_cast<std::size_t>(twin.name); name < predicted.bounds.size())
       op.bound = predicted.bounds[name];
   }
   out.only_predicted = static_cast<std::int64_t>(by_key.size() - seen.size());

@@ -141,6 +141,26 @@ TEST(Model, MoreParametersThanBytesCanBeCountedAreRefused) {
   }
 }
 
+TEST(HuggingFace, AnotherActivationIsRefused) {
+  const auto import = [](const char* activation) {
+    return import_hugging_face({{"model_type", "llama"},
+                                {"num_hidden_layers", 2},
+                                {"hidden_size", 64},
+                                {"num_attention_heads", 4},
+                                {"intermediate_size", 128},
+                                {"vocab_size", 100},
+                                {"hidden_act", activation}},
+                               Cursor{"config.json", ""});
+  };
+  EXPECT_EQ(import("silu").activation, Activation::kSwiglu);
+  try {
+    import("tanh");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "config.json: /hidden_act: \"tanh\" cannot be imported; allowed: silu, swish");
+  }
+}
+
 TEST(HuggingFace, AnUnknownTypeIsAClearError) {
   try {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -238,6 +239,10 @@ TEST_F(Checkpoints, WithoutAWholeOneTheRunDoesNotStart) {
   const auto program = compile(plan(1, 1, 2, 1));
   EXPECT_EQ(resume(program, options(2)).first_step, 0);  // nothing there yet: from the beginning
   flip_a_byte(folder_ / "step-00000002" / "rank-0.bin");
+  EXPECT_THROW(resume(program, options(4)), Error);
+  // A pipe would wait for who writes into it.
+  fs::remove(folder_ / "step-00000002" / "index.json");
+  ASSERT_EQ(::mkfifo((folder_ / "step-00000002" / "index.json").c_str(), 0600), 0);
   EXPECT_THROW(resume(program, options(4)), Error);
 }
 

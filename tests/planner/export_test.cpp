@@ -342,6 +342,17 @@ ExportCase llama3_8b() {
 }
 
 // 1e12 tokens of 64 x 8192 a step: 1,907,349 steps; 375e6 tokens of warm-up: 716 steps.
+// A name with a line end would be a command of the script.
+TEST(MegatronExport, NamesStayInTheirComment) {
+  for (const Target target : {Target::kMegatron, Target::kSlurm}) {
+    ExportCase c = RandomCases(target).next();
+    c.problem.scenario.model.name = c.problem.device.name = "x\ntouch pwned\n#";
+    const std::string script = export_plan(target, c.problem, c.plan, {}).text;
+    EXPECT_NE(script.find("touch pwned"), std::string::npos);
+    EXPECT_EQ(script.find("\ntouch"), std::string::npos) << script;
+  }
+}
+
 TEST(MegatronExport, TheLearningRateIsTheAdvice) {
   const ExportCase c = llama3_8b();
   const Arguments a = arguments_of(export_plan(Target::kMegatron, c.problem, c.plan, {}).text);

@@ -151,6 +151,16 @@ TEST(Compare, OpsTakeWhatTheyWork) {
 }
 
 // A profiler's trace: matrix products from 10 to 30 and from 40 to 50, an all-reduce from 25 to 105.
+// Two ranks of a stage that take 6 and 9 us for the same: each is compared with itself.
+TEST(Compare, OfATimelineWithItselfIsOne) {
+  Timeline t = timeline({slice(0, 0, 0, 0, 6), slice(1, 0, 0, 0, 9)});
+  t.rank_labels = {"stage 0 of tp 0", "stage 0 of tp 1"};
+  const Comparison c = compare(t, t);
+  ASSERT_EQ(c.ops.size(), 1U);
+  EXPECT_NEAR(c.ops[0].measured_s, 15e-6, 1e-15);
+  EXPECT_EQ(c.ops[0].predicted_s, c.ops[0].measured_s);
+}
+
 TEST(Statistics, OfAProfilersTraceTellHiddenFromExposedCommunication) {
   const char* const text = R"({"traceEvents": [
     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 20},
