@@ -126,6 +126,26 @@ TEST(Scenarios, EstimatesAreNearTheEngineAndTheBestIsTheBestShown) {
   EXPECT_LT(percentile(quiet, scenarios < 100 ? 0.9 : 0.99), 0.01);
 }
 
+// Nodes with cables of their own: all of them are what NVLink is there.
+TEST(Scenarios, TwiceTheCablesOfANodeHelpItsTensorRanks) {
+  const DataFolders data;
+  Problem p;
+  p.cluster = load_cluster("nd40rs-v2", {}, {}, data);
+  p.cluster.nodes = 1;
+  p.device = load_device(p.cluster.device, {}, data);
+  p.stack = load_stack("orrery", {}, data);
+  p.scenario.model = preset_model("gpt2-350m");
+  p.scenario.training = {.global_batch = 8, .sequence = 1024};
+  p.scenario.search.tp = {8};
+  p.scenario.search.pp = {1};
+  const Answer a = plan(p, {.top = 1, .threads = 1});
+  ASSERT_FALSE(a.plans.empty());
+  const auto nvlink = std::find_if(a.sensitivity.begin(), a.sensitivity.end(),
+                                   [](const Sensitivity& s) { return s.change == "2x NVLink bandwidth"; });
+  ASSERT_NE(nvlink, a.sensitivity.end());
+  EXPECT_GT(nvlink->speedup, 1.02);
+}
+
 // The issue of groups that do not fill a node: seven replicas in a node of eight never cross the network.
 TEST(Scenarios, ReplicasOfOneNodeDoNotCrossTheNetwork) {
   const DataFolders data;

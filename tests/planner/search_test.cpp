@@ -116,6 +116,28 @@ TEST(Search, WhatIsListedMayBeMoreThanThereIs) {
   EXPECT_GT(search(p, sim::Topology(p.cluster), {.keep = 5}).counts.costed, 0);
 }
 
+// Nothing listed: micro-batches are the divisors of the batch up to 16, chunks go down to one layer each
+// (32 layers on 4 stages: up to 8 chunks), and the stages up to one for each layer.
+TEST(Space, HoldsTheLargestOfEachAxis) {
+  Problem p = small_problem();
+  p.stack.runs.reset();
+  p.scenario.training.global_batch = 96;
+  p.scenario.search.micro_batch = {};
+  p.scenario.search.tp = {1};
+  p.scenario.search.pp = {1, 4};
+  p.scenario.search.schedule = {Schedule::kInterleaved};
+  std::set<std::int64_t> micro_batches, chunks;
+  const Space space(p);
+  for (const Space::Outer& o : space.outer())
+    space.visit(o, {.plan = [&](const Plan& plan) {
+                  micro_batches.insert(plan.micro_batch);
+                  if (plan.pp == 4) chunks.insert(plan.vpp);
+                  return true;
+                }});
+  EXPECT_EQ(micro_batches, (std::set<std::int64_t>{1, 2, 3, 4, 6, 8, 12, 16}));
+  EXPECT_EQ(*chunks.rbegin(), 8);
+}
+
 // For every shipped stack: the plans of the space are those of a stack that takes everything, less those that
 // the stack cannot run.
 TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {

@@ -287,6 +287,26 @@ TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
   EXPECT_EQ(t.group(12, 16).ring.value, 12'500'000'000);
 }
 
+// The latency of a hop reaches as far as a pod; the way over the core adds a switch up and one down. Leaves
+// join 4 nodes of 4 devices, pods 2 leaves.
+TEST(Network, TheWayOverTheCoreTakesTwoSwitchesMore) {
+  Cluster c = cluster(FabricKind::kFatTree, 64);
+  c.fabric.levels = 3;
+  c.fabric.switch_latency = Time{700'000};
+  for (const Routing routing : {Routing::kSpray, Routing::kMinimal}) {
+    c.fabric.routing = routing;
+    const Topology t(c);
+    const auto extra = [&](std::int64_t to) {
+      LinkLoads loads(t.network());
+      loads.add_flow(0, to);
+      return loads.extra_latency().value;
+    };
+    EXPECT_EQ(extra(4), 0) << name_of(routing);
+    EXPECT_EQ(extra(16), 0) << name_of(routing);
+    EXPECT_EQ(extra(32), 2 * 700'000) << name_of(routing);
+  }
+}
+
 // Three levels. A leaf joins 4 nodes of 200 GB/s, so 800 GB/s climb from it; a pod joins 2 leaves, 1600 GB/s.
 // Members 8 nodes apart: every hop leaves its pod, and 32 flows share what climbs from it.
 TEST(Network, OversubscriptionOfPodsCostsWhatLeavesAPod) {
