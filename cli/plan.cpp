@@ -144,12 +144,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
       "(estimate within {:.2f} %)\n\n",
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated.size(),
       100 * a.largest_gap);
-  if (a.plans.empty()) {
-    if (c.considered > c.invalid)
-      fmt::print("no plan fits {} of device memory\n", format(a.search.capacity));
-    else
-      fmt::print("no combination of the search is a plan of this model and batch on this cluster\n");
-  }
+  if (a.plans.empty()) fmt::print("{}\n", planner::why_none(a));
   if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);
   if (!a.trade_off.empty()) fmt::print("not only the cheapest: {}\n\n", a.trade_off);
   print_header();

@@ -387,6 +387,12 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
 
 }  // namespace
 
+std::string why_none(const Answer& a) {
+  if (a.search.counts.considered == a.search.counts.invalid)
+    return "no combination of the search is a plan of this model and batch on this cluster";
+  return fmt::format("no plan fits {} of device memory", format(a.search.capacity));
+}
+
 Answer plan(const Problem& problem, const PlanOptions& options) {
   const Scenario& s = problem.scenario;
   std::vector<std::int64_t> nodes = s.search.nodes;

@@ -22,7 +22,7 @@ struct Ranked {
 struct Rejected {
   Plan plan;
   std::string reason;      // "needs 93.1 GiB on stage 0, has 75.2 GiB"
-  double step_time_s = 0;  // it would take, did it fit
+  double step_time_s = 0;  // it would take, did it fit; 0 for what is not searched or is no plan at all
 };
 
 struct Sensitivity {
@@ -71,8 +71,10 @@ struct PlanOptions {
 // cluster sizes, each is planned and the best answer is returned; where it does not and its goal is about
 // cost or size, every number of nodes up to the cluster's is searched, and the most promising are planned.
 // Plans of the scenario and of rules of thumb that fit are ranked among the others. Empty `plans` when
-// nothing fits.
+// nothing fits or the search holds no plan.
 Answer plan(const Problem& problem, const PlanOptions& options);
+// Of an answer whose `plans` are empty: a sentence.
+std::string why_none(const Answer& a);
 
 // Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.
 struct Heuristic {

@@ -13,17 +13,20 @@ namespace {
 
 using Key = std::tuple<std::string_view, std::int32_t, std::int32_t, std::string_view, std::int32_t>;
 
+// Slices of a process are told from those of another where both sides have the same processes, and of stages
+// otherwise.
 class Keys {
  public:
-  explicit Keys(const Timeline& t) : t_(t), stages_(t) {}
+  Keys(const Timeline& t, bool by_process) : t_(t), stages_(t), by_process_(by_process) {}
   Key operator()(const Slice& s) const {
     return {t_.segments[static_cast<std::size_t>(s.segment)], s.chunk, s.micro_batch,
-            t_.names[static_cast<std::size_t>(s.name)], stages_(s.rank)};
+            t_.names[static_cast<std::size_t>(s.name)], by_process_ ? s.rank : stages_(s.rank)};
   }
 
  private:
   const Timeline& t_;
   Stages stages_;
+  bool by_process_;
 };
 
 }  // namespace
@@ -33,15 +36,11 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
   out.same_program = predicted.program_hash == measured.program_hash;
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length());
-  const Keys key_of_predicted(predicted), key_of_measured(measured);
+  const bool by_process = predicted.rank_labels == measured.rank_labels;
+  const Keys key_of_predicted(predicted, by_process), key_of_measured(measured, by_process);
   std::map<Key, const Slice*> by_key;
   // Of several places of a stage, the first.
   for (const Slice& s : predicted.slices) by_key.try_emplace(key_of_predicted(s), &s);
-  // Where both sides have the same processes, each process has its own.
-  std::map<std::pair<Key, std::int32_t>, const Slice*> by_process;
-  if (predicted.rank_labels == measured.rank_labels) {
-    for (const Slice& s : predicted.slices) by_process.try_emplace({key_of_predicted(s), s.rank}, &s);
-  }
   std::map<Key, bool> seen;
   std::map<std::string, OpComparison> ops;
   for (const Slice& s : measured.slices) {
@@ -54,11 +53,9 @@ Comparison compare(const Timeline& predicted, const Timeline& measured) {
     seen[found->first] = true;
     OpComparison& op = ops[std::string(without_layer(measured.names[static_cast<std::size_t>(s.name)]))];
     ++op.count;
-    const auto own = by_process.find({found->first, s.rank});
-    const Slice& twin = own != by_process.end() ? *own->second : *found->second;
-    op.predicted_s += seconds(twin.end - twin.active);
+    op.predicted_s += seconds(found->second->end - found->second->active);
     op.measured_s += seconds(s.end - s.active);
-    if (const auto name = static_cast<std::size_t>(twin.name); name < predicted.bounds.size())
+    if (const auto name = static_cast<std::size_t>(found->second->name); name < predicted.bounds.size())
       op.bound = predicted.bounds[name];
   }
   out.only_predicted = static_cast<std::int64_t>(by_key.size() - seen.size());

@@ -13,12 +13,14 @@
 namespace orrery::sim {
 namespace {
 
+// Layers after which another one adds the same, unless what the ends communicate hides behind more.
 constexpr std::int64_t kSettledLayers = 4;
 // Micro-batches after which another one adds the same time.
 constexpr std::int64_t kSettledRounds = 3;
 
 // In how many layers the communication of a chunk's ends is hidden, in any micro-batch and beside the last
-// backward, from chunks of `n` and `n` + `period` layers: each layer leaves the time that its own does not take.
+// backward, from chunks of `n` and `n` + `period` layers: each layer leaves the time that its own does not
+// take.
 std::int64_t layers_beside_ends(const ChunkCost& a, const ChunkCost& b, std::int64_t n, std::int64_t period) {
   const auto hidden_in = [&](const auto& communication, const auto& time) {
     const double each = (communication(b) - communication(a)) / static_cast<double>(period);
@@ -39,6 +41,7 @@ std::int64_t layers_beside_ends(const ChunkCost& a, const ChunkCost& b, std::int
   return std::max(hidden_in(sum(&WorkCost::dp), sum(&WorkCost::time)),
                   hidden_in(of_backward(&WorkCost::dp_last), of_backward(&WorkCost::time)));
 }
+
 }  // namespace
 
 std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
@@ -131,8 +134,19 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   // Which data-parallel ops use the links of tensor-parallel ones.
   const bool sharing = l.key.meets_shard || l.key.meets_replica;
   const auto shares = [&](program::Group group) {
-    if (group == program::Group::kReplica) return l.key.meets_replica;
-    return group == program::Group::kTp ? sharing : l.key.meets_shard;
+    switch (group) {
+      case program::Group::kTp:
+        return sharing;
+      case program::Group::kDp:
+      case program::Group::kShard:
+        return l.key.meets_shard;
+      case program::Group::kReplica:
+        return l.key.meets_replica;
+      case program::Group::kNone:
+      case program::Group::kPipeline:
+        return false;
+    }
+    return false;
   };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {

@@ -230,10 +230,13 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
   const auto run = static_cast<std::size_t>(times_->places[place].run);
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   double communication = 0, delay = static_cast<double>(longer_up_to(times_->places[place]));
-  double longer = 0;  // the last micro-batch's gradient work, of the chunks so far
+  // What only the last micro-batch adds to a chunk's gradient work: sums over tensor ranks. Where it
+  // communicates in all micro-batches, `delay` has it.
+  const bool only_last = key_.zero < 2;
   const auto more_of = [&](std::size_t chunk) {
-    return key_.zero < 2 ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work].longer) : 0.0;
+    return only_last ? static_cast<double>((*costs_.chunks[run * v + chunk])[last_work].longer) : 0.0;
   };
+  double longer = 0;  // of the chunks so far
   double compute = static_cast<double>(times_->places[place].end);
   for (std::size_t chunk = 0; chunk < v; ++chunk) compute += more_of(chunk);
   reduced_at_.resize(s.units.size());
@@ -257,12 +260,12 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
     const double tp = std::clamp(static_cast<double>(work.tp) / time, waiting, 1.0);
     const double hidden = (1 - waiting) / om + waiting - s.reduction_loss * ((tp - waiting) / om + waiting);
     const double lost = (1 - tp) * (1 - 1 / oc) + s.tp_loss * waiting;
-    const double summed = key_.zero < 2 ? static_cast<double>(work.trailing) : 0.0;
+    const double summed = only_last ? static_cast<double>(work.trailing) : 0.0;
     for (; i < s.chunk_end[k]; ++i) {
       const UnitCost& u = s.units[i];
       const double ready =
           delay + (u.share > 1 ? end + summed : start + head + (end - start - head) * u.share);
-      if (key_.zero >= 2) {  // what reduces it is part of the chunk
+      if (!only_last) {  // what reduces it is part of the chunk
         reduced_at_[i] = std::max(communication, ready);
         continue;
       }
@@ -273,7 +276,7 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
       delay += beside * lost;
       reduced_at_[i] = communication;
     }
-    if (key_.zero < 2) continue;
+    if (only_last) continue;
     const auto trailing = static_cast<double>(gradients.trailing);
     if (v > 1) {  // the last micro-batches of each chunk in turn; their reductions may take longer
       const std::int64_t group = std::min(selected_->pp, selected_->micro_batches);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace orrery::sim {
+
 std::pair<double, double> sharing_of(double a, double b) {
   if (a + b <= 1) return {1, 1};
   const double to_a = a <= 0.5 ? a : b <= 0.5 ? 1 - b : 0.5;

@@ -61,6 +61,18 @@ Problem draw(std::size_t i) {
   return p;
 }
 
+// Of parts that are shipped.
+Problem problem(const char* cluster, std::int64_t nodes, const char* stack, const char* model) {
+  const DataFolders data;
+  Problem p;
+  p.cluster = load_cluster(cluster, {}, {}, data);
+  p.cluster.nodes = nodes;
+  p.device = load_device(p.cluster.device, {}, data);
+  p.stack = load_stack(stack, {}, data);
+  p.scenario.model = preset_model(model);
+  return p;
+}
+
 double percentile(std::vector<double> all, double share) {
   std::sort(all.begin(), all.end());
   return all.empty() ? 0 : all[static_cast<std::size_t>(share * static_cast<double>(all.size() - 1))];
@@ -128,13 +140,7 @@ TEST(Scenarios, EstimatesAreNearTheEngineAndTheBestIsTheBestShown) {
 
 // Nodes with cables of their own: all of them are what NVLink is there.
 TEST(Scenarios, TwiceTheCablesOfANodeHelpItsTensorRanks) {
-  const DataFolders data;
-  Problem p;
-  p.cluster = load_cluster("nd40rs-v2", {}, {}, data);
-  p.cluster.nodes = 1;
-  p.device = load_device(p.cluster.device, {}, data);
-  p.stack = load_stack("orrery", {}, data);
-  p.scenario.model = preset_model("gpt2-350m");
+  Problem p = problem("nd40rs-v2", 1, "orrery", "gpt2-350m");
   p.scenario.training = {.global_batch = 8, .sequence = 1024};
   p.scenario.search.tp = {8};
   p.scenario.search.pp = {1};
@@ -148,13 +154,7 @@ TEST(Scenarios, TwiceTheCablesOfANodeHelpItsTensorRanks) {
 
 // The issue of groups that do not fill a node: seven replicas in a node of eight never cross the network.
 TEST(Scenarios, ReplicasOfOneNodeDoNotCrossTheNetwork) {
-  const DataFolders data;
-  Problem p;
-  p.cluster = load_cluster("p4d", {}, {}, data);
-  p.cluster.nodes = 8;
-  p.device = load_device(p.cluster.device, {}, data);
-  p.stack = load_stack("megatron-core", {}, data);
-  p.scenario.model = preset_model("llama-2-7b");
+  Problem p = problem("p4d", 8, "megatron-core", "llama-2-7b");
   p.scenario.training = {.global_batch = 14, .sequence = 1024};
   p.scenario.search.tp = {1, 2};
   p.scenario.search.pp = {1};
@@ -171,14 +171,8 @@ TEST(Scenarios, ReplicasOfOneNodeDoNotCrossTheNetwork) {
 
 // What a deadline and a budget say when nothing meets them, and when something does.
 TEST(Scenarios, UnmetLimitsAreSaidWithWhatWouldMeetThem) {
-  const DataFolders data;
-  Problem p;
-  p.cluster = load_cluster("p4d", {}, {}, data);
-  p.cluster.nodes = 3;
-  p.device = load_device(p.cluster.device, {}, data);
-  p.stack = load_stack("megatron-core", {}, data);
+  Problem p = problem("p4d", 3, "megatron-core", "llama-2-7b");
   Scenario& s = p.scenario;
-  s.model = preset_model("llama-2-7b");
   s.training = {.global_batch = 96, .sequence = 2048, .tokens = 5e9};
   s.search.tp = {1, 2};
   s.search.micro_batch = {1};
