@@ -268,9 +268,10 @@ void Estimator::share_links(const Plan& plan) {
   }
 }
 
-// Closed forms take one time for all crossings, and have no host. The schedule is walked where crossings
-// differ or meet reductions, where issuing some work takes longer than the work, and for schedules without a
-// closed form: zero-bubble V, and interleaved chunks of unequal size.
+// Closed forms take one time for all crossings, and have no host; with several chunks a stage, none of their
+// crossings meets reductions. The schedule is walked where that matters, where issuing some work takes longer
+// than the work, and for schedules without a closed form: zero-bubble V, and interleaved chunks of unequal
+// size.
 void Estimator::choose_path(const Plan& plan) {
   costs_.transfer = least_transfer_ = 0;
   const bool host_bound = std::any_of(kinds_.begin(), kinds_.end(), [](const ChunkKind& kind) {
@@ -288,7 +289,8 @@ void Estimator::choose_path(const Plan& plan) {
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) work = std::min(work, time_of_chunks(r));
   // What differences cost with every micro-batch, and shared links with every crossing of the last one.
   const std::int64_t apart = 2 * (most->time() - least->time()) * plan.micro_batches;
-  const std::int64_t shared = most->beside_reductions ? most->flow * (plan.vpp * plan.pp - 1) : 0;
+  const std::int64_t shared =
+      plan.vpp > 1 && most->beside_reductions ? most->flow * (plan.vpp * plan.pp - 1) : 0;
   costs_.walk |= static_cast<double>(std::max(apart, shared)) >
                  kNegligible * static_cast<double>(work * plan.micro_batches);
 }
@@ -343,6 +345,7 @@ Time Estimator::lower_bound(const Plan& plan) {
   if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV) {
     if (!least_end_) {
       const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
+      costs_.reductions.clear();
       least_end_ = pipeline_.least_end({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
       costs_.transfer = transfer;
     }
@@ -365,13 +368,14 @@ Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
          s.context + s.communicator * groups;
 }
 
-// The reductions become costs of the pipeline where it is walked.
+// The reductions become costs of the pipeline where transfers meet them.
 const Estimator::Pieces& Estimator::pieces_with_reductions(const Plan& plan) {
   const Pieces& p = pieces(plan);
-  if (!costs_.walk) return p;
   reductions_.clear();
-  for (const StagePieces& run : p.runs)
-    reductions_.insert(reductions_.end(), run.reductions.begin(), run.reductions.end());
+  if (std::any_of(costs_.hops.begin(), costs_.hops.end(), [](const Hop& h) { return h.beside_reductions; })) {
+    for (const StagePieces& run : p.runs)
+      reductions_.insert(reductions_.end(), run.reductions.begin(), run.reductions.end());
+  }
   if (reductions_ != costs_.reductions) {
     std::swap(reductions_, costs_.reductions);
     times_ = nullptr;

@@ -37,17 +37,13 @@ void find_peaks(const PipelineShape& s, const PipelineCosts& costs, PipelineTime
 
 // A long step is a short one and more of its steady state, p micro-batches at a time.
 void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
-  const auto walk_some = [&](std::int64_t m, PipelineTimes& out) {
-    PipelineShape s = shape;
-    s.m = m;
-    const auto [found, added] = orders_.try_emplace(s);
-    if (added) found->second = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
-    walk_pipeline(s, found->second, costs, out);
-  };
-  const std::int64_t enough = (settled(shape.schedule) + 1) * shape.p;
-  walk_some(std::min(shape.m, enough), times_);
+  PipelineShape s = shape;
+  const std::int64_t enough = (settled(s.schedule) + 1) * s.p;
+  s.m = std::min(shape.m, enough);
+  walk_.run(s, costs, times_);
   if (shape.m <= enough) return;
-  walk_some(enough - shape.p, shorter_);
+  s.m -= s.p;
+  walk_.run(s, costs, shorter_);
   const std::int64_t more = shape.m - enough;
   const auto extend = [&](std::int64_t& longer, std::int64_t shorter) {
     longer += (longer - shorter) * more / shape.p;

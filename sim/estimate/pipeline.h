@@ -4,7 +4,7 @@
 // work) and a transfer time between neighbouring stages.
 //
 // Two ways to the same numbers:
-//   walk_pipeline   the recurrence, slot by slot. O(p v m).
+//   PipelineWalk    the recurrence, slot by slot. O(p v m).
 //   Pipeline::run   its critical paths in closed form, over runs of alike stages. O(runs^2 + runs v),
 //                   whatever p and m: an even split has at most four runs. Zero-bubble V is found by list
 //                   scheduling: there a short walk is extended. Interleaved chunks of unequal size make the
@@ -19,6 +19,11 @@
 //     (sum of T_i .. T_j + 2 c (j - i)) / (j - i + 1)      per micro-batch,
 // after one way down and up all stages: sum of T + 2 c (p - 1). With equal stages and c = 0 this is
 // (m + p - 1) T; c > 0 costs 2 c (1 - 1/p) per micro-batch, the exposed transfers of 1F1B.
+//
+// On the last micro-batch's way up, transfers share links with the reductions of gradients: each loses half
+// of the time that a reduction goes on after the transfer could begin. With a backward B, a reduction R from
+// the backward's begin and a transfer of latency l and flow f, the transfer takes min(f, max(0, R - B - l) /
+// 2) longer, once per stage that the path goes up.
 #pragma once
 
 #include <map>
@@ -59,7 +64,8 @@ struct PipelineCosts {
   // Where crossings differ or share links: of each stage to the next one, and of the last to the first. Both
   // ways alike.
   std::vector<Hop> hops;
-  // With hops: of a chunk's gradients after its last micro-batch, beside what comes next; as chunks.
+  // With hops: of a chunk's gradients after its last micro-batch, beside what comes next; as chunks. Empty
+  // where they are left out.
   std::vector<std::int64_t> reductions;
   bool walk = false;  // closed forms miss something: crossings that differ, or work that waits for the host
   friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;
@@ -79,9 +85,24 @@ struct PipelineTimes {
       last_end;  // of the last micro-batch's gradient work: place * v + chunk
 };
 
-// Every stage is a place.
-void walk_pipeline(const PipelineShape& shape, const std::vector<std::vector<program::Slot>>& order,
-                   const PipelineCosts& costs, PipelineTimes& out);
+// Keeps the order of work of each shape, and memory, from one walk to the next.
+class PipelineWalk {
+ public:
+  // Every stage is a place.
+  void run(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
+
+ private:
+  // A slot of a stage. No slot comes before one whose tensor it needs.
+  struct Turn {
+    program::Work work = program::Work::kForward;
+    bool in_row = false;  // after the same kind of work
+    std::int32_t stage = 0, chunk = 0, micro_batch = 0;
+  };
+  static std::vector<Turn> in_turn(const PipelineShape& shape);
+
+  std::map<PipelineShape, std::vector<Turn>> turns_;
+  std::vector<std::int64_t> forward_there_, backward_there_;  // by chunk and micro-batch
+};
 
 class Pipeline {
  public:
@@ -90,14 +111,14 @@ class Pipeline {
   // Places and their peaks alone.
   const PipelineTimes& peaks(const PipelineShape& shape, const PipelineCosts& costs);
   // The closed form's end, whether or not the costs are to be walked: the walk's is no earlier where no
-  // crossing takes less than `transfer`. Not for zero-bubble V.
+  // crossing takes less than `transfer`, and reductions are left out. Not for zero-bubble V.
   std::int64_t least_end(const PipelineShape& shape, const PipelineCosts& costs);
 
  private:
   void close(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
   void walk(const PipelineShape& shape, const PipelineCosts& costs);
 
-  std::map<PipelineShape, std::vector<std::vector<program::Slot>>> orders_;
+  PipelineWalk walk_;
   PipelineTimes times_, shorter_, least_, peaks_;
 };
 

@@ -16,11 +16,22 @@ class OneChunk {
     }
     const std::size_t last = costs.runs.size() - 1;  // turns round without a wait
     fill_ += b(last) - b_latency(last) - 2 * hop_;
+    if (p_ == 1 || costs.reductions.empty() || program::splits_backward(shape.schedule)) return;
+    const Hop& slowest = *std::max_element(costs.hops.begin(), costs.hops.end(),
+                                           [](const Hop& a, const Hop& b) { return a.time() < b.time(); });
+    if (!slowest.beside_reductions) return;
+    for (std::size_t r = 0; r < costs.runs.size(); ++r) {
+      const std::int64_t together = costs.reductions[r] - b_latency(r) - slowest.latency;
+      slowed_.push_back(std::clamp<std::int64_t>(together / 2, 0, slowest.flow));
+    }
   }
 
   void naive(PipelineTimes& out) const {
     const std::int64_t round = around_above(p_ - 1);
-    for (std::size_t i = 0; i < out.places.size(); ++i) ends(out, i, m_ * round - above(out.places[i].stage));
+    for (std::size_t i = 0; i < out.places.size(); ++i) {
+      const std::int64_t stage = out.places[i].stage;
+      ends(out, i, m_ * round - above(stage) + slowed(stage, p_ - 1));
+    }
   }
 
   // Two flow shops of m equal jobs, the links being machines too.
@@ -30,10 +41,10 @@ class OneChunk {
     const std::int64_t forward = (m_ - 1) * slowest;
     for (std::size_t i = 0; i < out.places.size(); ++i) {
       const PipelinePlace& place = out.places[i];
-      std::int64_t below = place.stage + 1 < p_ ? hop_ : 0;
+      std::int64_t back = (place.stage + 1 < p_ ? (m_ - 1) * hop_ : 0) + slowed(place.stage, p_ - 1);
       for (auto r = static_cast<std::size_t>(place.run); r < costs_.runs.size(); ++r)
-        below = std::max(below, b(r));
-      ends(out, i, fill_ + forward + (m_ - 1) * below - above(place.stage));
+        back = std::max(back, (m_ - 1) * b(r) + slowed(place.stage, costs_.runs[r].last()));
+      ends(out, i, fill_ + forward + back - above(place.stage));
     }
   }
 
@@ -59,13 +70,14 @@ class OneChunk {
     }
     for (std::size_t i = 0; i < out.places.size(); ++i) {
       const PipelinePlace& place = out.places[i];
-      std::int64_t longest = most;
+      std::int64_t longest = most + slowed(place.stage, p_ - 1);
       // Nor need a slow stage wait for the last micro-batch to come back up: it has others to finish.
       for (std::size_t r = static_cast<std::size_t>(place.run); r < costs_.runs.size(); ++r) {
         const std::int64_t s = std::max(costs_.runs[r].first, place.stage);
-        longest =
-            std::max(longest, m_ > p_ - s ? stay(r, s, split) + shortcut(r, s, exit_time)
-                                          : (m_ - 1) * b(r) + std::max<std::int64_t>(0, m_ - 1 - s) * w(r));
+        const std::int64_t here = m_ > p_ - s
+                                      ? stay(r, s, split) + shortcut(r, s, exit_time)
+                                      : (m_ - 1) * b(r) + std::max<std::int64_t>(0, m_ - 1 - s) * w(r);
+        longest = std::max(longest, here + slowed(place.stage, s));
       }
       const std::int64_t last_backward = fill_ + longest - above(place.stage);
       if (!split) {
@@ -93,6 +105,17 @@ class OneChunk {
     std::int64_t sum = 0;
     for (std::size_t r = 0; r < costs_.runs.size() && costs_.runs[r].first < stage; ++r)
       sum += std::min(costs_.runs[r].count, stage - costs_.runs[r].first) * (b_latency(r) + hop_);
+    return sum;
+  }
+
+  // What reductions take from the transfers of the last micro-batch's way up from one stage to another.
+  std::int64_t slowed(std::int64_t to, std::int64_t from) const {
+    std::int64_t sum = 0;
+    for (std::size_t r = 0; r < slowed_.size(); ++r) {
+      const StageRun& run = costs_.runs[r];
+      sum += std::max<std::int64_t>(0, std::min(from, run.last()) - std::max(to + 1, run.first) + 1) *
+             slowed_[r];
+    }
     return sum;
   }
 
@@ -185,7 +208,8 @@ class OneChunk {
 
   std::int64_t p_, m_, hop_;
   const PipelineCosts& costs_;
-  std::int64_t fill_ = 0;  // one micro-batch down and up
+  std::int64_t fill_ = 0;             // one micro-batch down and up
+  std::vector<std::int64_t> slowed_;  // by run: of a transfer from its stages after the last backward
 };
 
 }  // namespace

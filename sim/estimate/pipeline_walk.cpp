@@ -19,13 +19,10 @@ std::int64_t home(const PipelineShape& s, std::int64_t chunk) {
   return s.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? s.p - 1 - place : place;
 }
 
-constexpr std::int64_t kNotYet = -1;
-
 // A tensor's way to the chunk that takes it.
 struct Way {
   Hop hop;
   std::size_t to = 0;             // its stage
-  bool leaves = false;            // for another stage
   std::int64_t* there = nullptr;  // when it has arrived, by micro-batch
 };
 
@@ -43,14 +40,82 @@ struct Stage {
   std::int64_t sent = 0, grad_sent = 0, reduced = 0;
   std::int64_t hosted = 0;  // until when the host was at it
   std::int64_t live = 0;
-  std::size_t next = 0;  // of its slots
-  bool listed = true;
 };
+
+ChunkWork cost_kind(Work work) {
+  switch (work) {
+    case Work::kForward:
+      return kChunkForward;
+    case Work::kBackward:
+    case Work::kBackwardInput:
+      return kChunkBackward;
+    case Work::kBackwardWeight:
+      return kChunkWeight;
+  }
+  return kChunkForward;
+}
 
 }  // namespace
 
-void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>& order,
-                   const PipelineCosts& costs, PipelineTimes& out) {
+// A stage runs until it needs something another stage has not produced; producers put it back.
+std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
+  const std::vector<std::vector<Slot>> order = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
+  const std::int64_t chunks = s.p * s.v;
+  struct Progress {
+    std::size_t next = 0;  // of its slots
+    bool listed = true;
+  };
+  std::vector<Progress> progress(order.size());
+  std::vector<std::size_t> work_list(order.size());
+  std::size_t slots_in_all = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    work_list[i] = order.size() - 1 - i;
+    slots_in_all += order[i].size();
+  }
+  std::vector<bool> forward_done(static_cast<std::size_t>(chunks * s.m)), backward_done(forward_done.size());
+  const auto at = [&](std::int64_t chunk, std::int32_t micro_batch) {
+    return static_cast<std::size_t>(chunk * s.m + micro_batch);
+  };
+  const auto release = [&](std::int64_t chunk) {
+    if (chunk < 0 || chunk >= chunks) return;
+    const auto to = static_cast<std::size_t>(home(s, chunk));
+    if (progress[to].listed) return;
+    progress[to].listed = true;
+    work_list.push_back(to);
+  };
+  std::vector<Turn> turns;
+  turns.reserve(slots_in_all);
+  while (!work_list.empty()) {
+    const std::size_t i = work_list.back();
+    work_list.pop_back();
+    const std::vector<Slot>& slots = order[i];
+    std::size_t& next = progress[i].next;
+    for (; next < slots.size(); ++next) {
+      const Slot& slot = slots[next];
+      const std::int64_t chunk = global_chunk(s, static_cast<std::int64_t>(i), slot.chunk);
+      const bool forward = slot.work == Work::kForward;
+      const bool weight = slot.work == Work::kBackwardWeight;
+      const std::int64_t from = forward ? chunk - 1 : chunk + 1;
+      if (!weight && from >= 0 && from < chunks &&
+          !(forward ? forward_done : backward_done)[at(from, slot.micro_batch)])
+        break;
+      turns.push_back({.work = slot.work,
+                       .in_row = next > 0 && slots[next - 1].work == slot.work,
+                       .stage = static_cast<std::int32_t>(i),
+                       .chunk = slot.chunk,
+                       .micro_batch = slot.micro_batch});
+      if (weight) continue;
+      (forward ? forward_done : backward_done)[at(chunk, slot.micro_batch)] = true;
+      release(forward ? chunk + 1 : chunk - 1);
+    }
+    progress[i].listed = false;
+  }
+  return turns;
+}
+
+void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, PipelineTimes& out) {
+  const auto [turns, added] = turns_.try_emplace(s);
+  if (added) turns->second = in_turn(s);
   const std::int64_t chunks = s.p * s.v;
   const auto stages = static_cast<std::size_t>(s.p), width = static_cast<std::size_t>(s.v),
              micro_batches = static_cast<std::size_t>(s.m);
@@ -61,8 +126,9 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
     for (std::int64_t i = costs.runs[r].first; i <= costs.runs[r].last(); ++i)
       out.places[static_cast<std::size_t>(i)] = {.stage = i, .run = static_cast<std::int64_t>(r)};
   }
-  std::vector<std::int64_t> forward_there(static_cast<std::size_t>(chunks) * micro_batches, kNotYet);
-  std::vector<std::int64_t> backward_there(forward_there.size(), kNotYet);
+  // Turns write a time before they read it.
+  forward_there_.resize(static_cast<std::size_t>(chunks) * micro_batches);
+  backward_there_.resize(forward_there_.size());
   const auto row = [&](std::vector<std::int64_t>& there, std::int64_t chunk) {
     return &there[static_cast<std::size_t>(chunk) * micro_batches];
   };
@@ -71,8 +137,7 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
     if (chunk < 0 || chunk >= chunks) return w;
     const std::int64_t to = home(s, chunk);
     w.to = static_cast<std::size_t>(to);
-    w.leaves = to != from;
-    if (!w.leaves) return w;
+    if (to == from) return w;
     const bool around = to - from > 1 || from - to > 1;
     w.hop = costs.hops.empty() ? Hop{costs.transfer, 0}
                                : costs.hops[static_cast<std::size_t>(around ? s.p - 1 : std::min(from, to))];
@@ -85,11 +150,11 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
       const std::int64_t g = global_chunk(s, i, c);
       const auto alike = static_cast<std::size_t>(out.places[static_cast<std::size_t>(i)].run * s.v + c);
       seats.push_back({.cost = costs.chunks[alike],
-                       .input = g > 0 ? row(forward_there, g - 1) : nullptr,
-                       .gradient = g + 1 < chunks ? row(backward_there, g + 1) : nullptr,
-                       .down = way(i, g + 1, row(forward_there, g)),
-                       .up = way(i, g - 1, row(backward_there, g)),
-                       .reduction = costs.hops.empty() ? 0 : costs.reductions[alike]});
+                       .input = g > 0 ? row(forward_there_, g - 1) : nullptr,
+                       .gradient = g + 1 < chunks ? row(backward_there_, g + 1) : nullptr,
+                       .down = way(i, g + 1, row(forward_there_, g)),
+                       .up = way(i, g - 1, row(backward_there_, g)),
+                       .reduction = costs.reductions.empty() ? 0 : costs.reductions[alike]});
     }
   }
   std::vector<Stage> state(stages);
@@ -103,60 +168,39 @@ void walk_pipeline(const PipelineShape& s, const std::vector<std::vector<Slot>>&
     (from.reduced > there ? from.reduced : there) += slowed;
     return lane += slowed;
   };
-  std::vector<std::size_t> work_list(stages);
-  for (std::size_t i = 0; i < stages; ++i) work_list[i] = stages - 1 - i;
-  const auto release = [&](const Way& w) {
-    if (!w.leaves || state[w.to].listed) return;
-    state[w.to].listed = true;
-    work_list.push_back(w.to);
-  };
-  // A stage runs until it needs something another stage has not produced; producers put it back.
-  while (!work_list.empty()) {
-    const std::size_t i = work_list.back();
-    work_list.pop_back();
+  for (const Turn& turn : turns->second) {
+    const auto i = static_cast<std::size_t>(turn.stage);
+    const auto chunk = i * width + static_cast<std::size_t>(turn.chunk);
+    const auto micro_batch = static_cast<std::size_t>(turn.micro_batch);
+    const Seat& seat = seats[chunk];
     Stage& stage = state[i];
-    stage.listed = false;
     PipelinePlace& place = out.places[i];
-    const auto& slots = order[i];
-    for (; stage.next < slots.size(); ++stage.next) {
-      const Slot& slot = slots[stage.next];
-      const auto chunk = i * width + static_cast<std::size_t>(slot.chunk);
-      const auto micro_batch = static_cast<std::size_t>(slot.micro_batch);
-      const Seat& seat = seats[chunk];
-      const std::int64_t* from = slot.work == Work::kForward          ? seat.input
-                                 : slot.work == Work::kBackwardWeight ? nullptr
-                                                                      : seat.gradient;
-      const std::int64_t ready = from == nullptr ? 0 : from[micro_batch];
-      if (ready == kNotYet) break;
-      const ChunkWork kind = slot.work == Work::kForward          ? kChunkForward
-                             : slot.work == Work::kBackwardWeight ? kChunkWeight
-                                                                  : kChunkBackward;
-      const WorkCost& cost = (*seat.cost)[kind];
-      // What the stage waited for finds its parameters fetched and earlier reductions done.
-      const std::int64_t start = std::max(place.end, ready);
-      const bool in_row = stage.next > 0 && slots[stage.next - 1].work == slot.work;
-      const std::int64_t device = std::max(start + cost.latency, place.end + (in_row ? cost.row : cost.time));
-      // The host issues ahead, and never waits.
-      const std::int64_t end = std::max(device, stage.hosted + cost.hosted);
-      stage.hosted += cost.host;
-      place.end = end;
-      place.peak = std::max(place.peak, stage.live + cost.peak);
-      stage.live += cost.net;
-      if (slot.work == Work::kForward) {
-        seat.down.there[micro_batch] = send(stage, stage.sent, end, seat.down);
-        release(seat.down);
-        continue;
-      }
-      const bool gradients = micro_batch + 1 == micro_batches && slot.work != Work::kBackwardInput;
-      if (gradients && !costs.hops.empty()) stage.reduced = std::max(stage.reduced, start) + seat.reduction;
-      if (slot.work != Work::kBackwardWeight) {
-        seat.up.there[micro_batch] = send(stage, stage.grad_sent, end, seat.up);
-        release(seat.up);
-      }
-      if (gradients) {
-        out.last_start[chunk] = start;
-        out.last_end[chunk] = end;
-      }
+    const std::int64_t* from = turn.work == Work::kForward          ? seat.input
+                               : turn.work == Work::kBackwardWeight ? nullptr
+                                                                    : seat.gradient;
+    const WorkCost& cost = (*seat.cost)[cost_kind(turn.work)];
+    // What the stage waited for finds its parameters fetched and earlier reductions done.
+    const std::int64_t start = std::max(place.end, from == nullptr ? 0 : from[micro_batch]);
+    const std::int64_t device =
+        std::max(start + cost.latency, place.end + (turn.in_row ? cost.row : cost.time));
+    // The host issues ahead, and never waits.
+    const std::int64_t end = std::max(device, stage.hosted + cost.hosted);
+    stage.hosted += cost.host;
+    place.end = end;
+    place.peak = std::max(place.peak, stage.live + cost.peak);
+    stage.live += cost.net;
+    if (turn.work == Work::kForward) {
+      seat.down.there[micro_batch] = send(stage, stage.sent, end, seat.down);
+      continue;
+    }
+    const bool gradients = micro_batch + 1 == micro_batches && turn.work != Work::kBackwardInput;
+    if (gradients && !costs.reductions.empty())
+      stage.reduced = std::max(stage.reduced, start) + seat.reduction;
+    if (turn.work != Work::kBackwardWeight)
+      seat.up.there[micro_batch] = send(stage, stage.grad_sent, end, seat.up);
+    if (gradients) {
+      out.last_start[chunk] = start;
+      out.last_end[chunk] = end;
     }
   }
   out.end = 0;

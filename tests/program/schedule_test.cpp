@@ -92,7 +92,7 @@ std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, 
   costs.runs = {{0, p}};
   costs.chunks.assign(static_cast<std::size_t>(v), &cost);
   sim::PipelineTimes times;
-  sim::walk_pipeline({s, p, v, m}, pipeline_schedule(s, p, v, m), costs, times);
+  sim::PipelineWalk().run({s, p, v, m}, costs, times);
   return times.end;
 }
 

@@ -26,7 +26,8 @@ class Cases {
   explicit Cases(unsigned seed) : random_(seed) {}
 
   // `uneven`: some first chunks have a layer more. `transfer`: most a transfer takes, over a layer's forward.
-  Case next(Schedule schedule, bool uneven, double transfer) {
+  // `reductions`: the flow of transfers shares links with reductions of gradients.
+  Case next(Schedule schedule, bool uneven, double transfer, bool reductions) {
     Case c;
     const bool interleaved = schedule == Schedule::kInterleaved, v_shape = schedule == Schedule::kZeroBubbleV;
     const std::int64_t p = interleaved || v_shape ? between(2, 16) : between(1, 16);
@@ -42,6 +43,20 @@ class Cases {
                chunk(static_cast<double>(layers + 1), 0, split), chunk(static_cast<double>(layers), 0, split),
                chunk(static_cast<double>(layers), head, split)};
     c.runs.transfer = c.stages.transfer = static_cast<std::int64_t>(forward_ * real(0, transfer));
+    if (reductions) {
+      const std::int64_t latency = c.runs.transfer / 4;
+      c.runs.hops.assign(static_cast<std::size_t>(p),
+                         {.latency = latency, .flow = c.runs.transfer - latency, .beside_reductions = true});
+      c.stages.hops = c.runs.hops;
+    }
+    const double reduction = reductions ? real(0, 8) : 0;  // over the chunk's forward
+    const auto add = [&](PipelineCosts& costs, const std::vector<const ChunkCost*>& chunks) {
+      costs.chunks.insert(costs.chunks.end(), chunks.begin(), chunks.end());
+      for (const ChunkCost* chunk : chunks) {
+        const auto forward = static_cast<double>((*chunk)[kChunkForward].time);
+        if (reductions) costs.reductions.push_back(static_cast<std::int64_t>(reduction * forward));
+      }
+    };
     std::vector<const ChunkCost*> before;
     for (std::int64_t i = 0; i < p; ++i) {
       std::vector<const ChunkCost*> mine;
@@ -50,12 +65,12 @@ class Cases {
         mine.push_back(&c.costs[g == 0 ? 0 : g == p * v - 1 ? 3 : k == 0 && i < more ? 1 : 2]);
       }
       c.stages.runs.push_back({i, 1});
-      c.stages.chunks.insert(c.stages.chunks.end(), mine.begin(), mine.end());
+      add(c.stages, mine);
       if (mine == before) {
         ++c.runs.runs.back().count;
       } else {
         c.runs.runs.push_back({i, 1});
-        c.runs.chunks.insert(c.runs.chunks.end(), mine.begin(), mine.end());
+        add(c.runs, mine);
       }
       before = mine;
     }
@@ -101,16 +116,16 @@ struct Errors {
 };
 
 // Time of the step and of each place's last gradients against the recurrence; peaks are equal.
-Errors compare(Schedule schedule, bool uneven, double transfer) {
+Errors compare(Schedule schedule, bool uneven, double transfer, bool reductions = false) {
   Cases cases(kSeed);
   Pipeline pipeline;
+  PipelineWalk walk;
   PipelineTimes walked;
   std::vector<double> errors;
   Errors out;
   for (int i = 0; i < 500; ++i) {
-    const Case c = cases.next(schedule, uneven, transfer);
-    const auto order = program::pipeline_schedule(schedule, c.shape.p, c.shape.v, c.shape.m);
-    walk_pipeline(c.shape, order, c.stages, walked);
+    const Case c = cases.next(schedule, uneven, transfer, reductions);
+    walk.run(c.shape, c.stages, walked);
     const PipelineTimes& t = pipeline.run(c.shape, c.runs);
     const auto whole = static_cast<double>(walked.end);
     double error = static_cast<double>(t.end - walked.end) / whole;
@@ -142,6 +157,44 @@ TEST(Pipeline, OneForwardOneBackwardIsNearlyExact) {
   EXPECT_LT(uneven.at_95, 0.005);
   EXPECT_LT(uneven.worst, 0.06);
   EXPECT_LT(uneven.most_over, 0.001);
+}
+
+// Where links are slow a transfer of GPipe queues behind others, and meets less of the reductions.
+TEST(Pipeline, ReductionsSlowTheLastTransfers) {
+  for (const double transfer : {0.2, 1.0, 5.0}) {
+    EXPECT_EQ(compare(Schedule::kNaive, true, transfer, true).worst, 0);
+    const Errors gpipe = compare(Schedule::kGPipe, true, transfer, true);
+    EXPECT_LT(gpipe.at_95, 1e-5);
+    EXPECT_LT(gpipe.worst, 0.04);
+    const Errors turns = compare(Schedule::k1F1B, true, transfer, true);
+    EXPECT_LT(turns.at_95, 0.005);
+    EXPECT_LT(turns.worst, 0.02);
+    EXPECT_LT(turns.most_over, 0.001);
+    // The last weight gradients come after all transfers.
+    EXPECT_LT(compare(Schedule::kZeroBubbleH1, true, transfer, true).at_95, 0.01);
+  }
+}
+
+// 1F1B on 3 stages, one micro-batch: 3 x 3000 of work, and 4 transfers of 10 + 100 each. Each reduction goes
+// on for 2110 from the begin of a backward of 2000, so for 100 beside the transfer's flow: both lose half of
+// that, 50, on each of the two crossings up. With a reduction of 2010 the flow finds free links.
+TEST(Pipeline, ATransferLosesHalfOfItsTimeBesideAReduction) {
+  ChunkCost cost{};
+  cost[kChunkForward].time = cost[kChunkForward].latency = 1000;
+  cost[kChunkBackward].time = cost[kChunkBackward].latency = 2000;
+  PipelineCosts costs;
+  costs.runs = {{0, 3}};
+  costs.chunks = {&cost};
+  costs.transfer = 110;
+  costs.hops.assign(3, {.latency = 10, .flow = 100, .beside_reductions = true});
+  Pipeline pipeline;
+  for (const bool walk : {false, true}) {
+    costs.walk = walk;
+    costs.reductions = {2110};
+    EXPECT_EQ(pipeline.run({Schedule::k1F1B, 3, 1, 1}, costs).end, 9000 + 4 * 110 + 2 * 50) << walk;
+    costs.reductions = {2010};
+    EXPECT_EQ(pipeline.run({Schedule::k1F1B, 3, 1, 1}, costs).end, 9000 + 4 * 110) << walk;
+  }
 }
 
 TEST(Pipeline, ZeroBubbleIsNear) {
