@@ -30,8 +30,14 @@ Json zero(const Problem& problem, const Plan& p) {
   return out;
 }
 
-std::vector<std::string> notes(const Plan& p, const Recipe& r) {
+std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r) {
   std::vector<std::string> out;
+  if (t.precision != Precision::kSgd && t.optimizer.decay == Decay::kMatrices) {
+    out.emplace_back(
+        "DeepSpeed's weight_decay shrinks every parameter that it is given: pass norms and biases as a "
+        "parameter "
+        "group of their own with weight_decay 0");
+  }
   if (!r.learning_rate)
     out.emplace_back("LEARNING_RATE is to be replaced by a number: no rate is advised for this optimizer");
   if (r.steps == 0)
@@ -83,7 +89,7 @@ Exported deepspeed_config(const Problem& problem, const Plan& p) {
   if (bf16) j["data_types"] = {{"grad_accum_dtype", t.gradient_type() == DType::kFloat32 ? "fp32" : "bf16"}};
   j["zero_optimization"] = zero(problem, p);
   if (own_tensor_parallelism) j["tensor_parallel"] = {{"autotp_size", p.tp}};
-  return {j.dump(2) + "\n", notes(p, r)};
+  return {j.dump(2) + "\n", notes(t, p, r)};
 }
 
 }  // namespace orrery::planner

@@ -28,10 +28,17 @@ class Arguments {
   std::string text_;
 };
 
-// --- the model --------------------------------------------------------------------------------------
+// --- what Megatron-LM would silently do in another way ------------------------------------------------
 
-// What Megatron-LM would silently do in another way.
-void check_model_fits(const Model& m, const Cursor& at) {
+void check_fits(const Training& t, const Cursor& at) {
+  if (t.precision != Precision::kSgd && t.optimizer.decay == Decay::kAll) {
+    at.child("optimizer")
+        .child("decay")
+        .fail("Megatron-LM leaves norms and biases out of weight decay", "allowed: matrices");
+  }
+}
+
+void check_fits(const Model& m, const Cursor& at) {
   if (m.norm == Norm::kLayerNorm && !m.bias) {
     at.child("norm").fail("Megatron-LM's LayerNorm has biases, and the model's has none",
                           "allowed: rmsnorm, or bias true");
@@ -60,6 +67,8 @@ void check_model_fits(const Model& m, const Cursor& at) {
                 "allowed: fraction 1, amplitude 0");
   }
 }
+
+// --- the model --------------------------------------------------------------------------------------
 
 void add_positions(Arguments& x, const Model& m) {
   if (m.positions == Positions::kLearned) return x.add("position-embedding-type", "learned_absolute");
@@ -292,7 +301,8 @@ std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layo
 }  // namespace
 
 Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
-  check_model_fits(problem.scenario.model, scenario.child("model"));
+  check_fits(problem.scenario.model, scenario.child("model"));
+  check_fits(problem.scenario.training, scenario.child("training"));
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   std::vector<Variable> variables = variables_of(problem);
   std::string launch =
@@ -310,7 +320,8 @@ Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& sc
 }
 
 Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
-  check_model_fits(problem.scenario.model, scenario.child("model"));
+  check_fits(problem.scenario.model, scenario.child("model"));
+  check_fits(problem.scenario.training, scenario.child("training"));
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   const std::string job = fmt::format(
       "#SBATCH --job-name=orrery\n"

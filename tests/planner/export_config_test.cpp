@@ -96,6 +96,10 @@ TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
       std::string::npos)
       << notes;
   EXPECT_NE(notes.find("given as mpu"), std::string::npos);
+  EXPECT_NE(notes.find("group of their own with weight_decay 0"), std::string::npos);
+  c.problem.scenario.training.optimizer.decay = Decay::kAll;
+  for (const std::string& note : export_plan(Target::kDeepspeed, c.problem, c.plan, {}).notes)
+    EXPECT_EQ(note.find("weight_decay"), std::string::npos) << note;
   EXPECT_EQ(e.text.find("autotp_size"), std::string::npos);
   c.plan = {.tp = 2, .dp = 8, .zero = 2, .micro_batches = 8};
   const Exported own = export_plan(Target::kDeepspeed, c.problem, c.plan, {});

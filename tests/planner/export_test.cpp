@@ -395,6 +395,12 @@ TEST(MegatronExport, AModelThatItWouldChangeIsRefused) {
   m.rotary = {.fraction = 0.5, .scaling = RotaryScaling::kYarn, .factor = 4};
   EXPECT_EQ(refusal(c), "/model/rotary");
   m = plain;
+  Training& t = c.problem.scenario.training;
+  t.optimizer.decay = Decay::kAll;
+  EXPECT_EQ(refusal(c), "/training/optimizer/decay");
+  t.precision = Precision::kSgd;  // which has no weight decay
+  EXPECT_EQ(refusal(c), "");
+  t.optimizer.decay = Decay::kMatrices;
   c.plan.dp = 9;  // 18 ranks: two nodes of 9 are too large, three of 6 are not
   c.problem.cluster.nodes = 2;
   EXPECT_EQ(refusal(c), "/cluster");
