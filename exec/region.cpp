@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "exec/blame.h"
 
 namespace orrery::exec {
 namespace {
@@ -288,12 +289,12 @@ Region::Region(const std::string& job, std::int64_t self, std::chrono::milliseco
     }
     if (Clock::now() < until) continue;
     if (dead >= 0) leave(fmt::format("rank {} died before the job began: rank {} noticed", dead, self));
-    std::string absent;
+    std::vector<std::int64_t> absent;
     for (std::uint32_t i = 0; i < all; ++i) {
       if (header_->records()[i].state.load() == RankState::kToCome)
-        absent += fmt::format(" {}", header_->records()[i].rank);
+        absent.push_back(header_->records()[i].rank);
     }
-    leave(fmt::format("rank {} waited {} ms for ranks{} to begin", self, deadline.count(), absent));
+    leave(fmt::format("rank {} waited {} ms for {} to begin", self, deadline.count(), ranks_text(absent)));
   }
 }
 

@@ -101,10 +101,12 @@ void TcpHub::wait_for_ranks() {
   changed_.wait_for(lock, job_.deadline, [&] { return all() || !reason_.empty(); });
   if (!reason_.empty()) throw Error(reason_);
   if (all()) return;
-  std::string missing;
-  for (std::size_t r = 0; r < come_.size(); ++r) missing += come_[r] ? "" : fmt::format(" {}", r);
+  std::vector<std::int64_t> missing;
+  for (std::size_t r = 0; r < come_.size(); ++r) {
+    if (!come_[r]) missing.push_back(static_cast<std::int64_t>(r));
+  }
   const std::string reason =
-      fmt::format("ranks{} did not come within {} ms{}", missing, job_.deadline.count(), strange_);
+      fmt::format("{} did not come within {} ms{}", ranks_text(missing), job_.deadline.count(), strange_);
   asio::post(context_, [this, reason] { fail(reason); });
   throw Error(reason);
 }

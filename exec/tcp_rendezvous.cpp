@@ -22,17 +22,22 @@ Rendezvous parse_rendezvous(const std::string& text) {
   if (text.starts_with("file:"))
     return text.size() > 5 ? Rendezvous{.file = text.substr(5)} : fail("names no file");
   if (!text.starts_with("tcp://")) return fail("is not a rendezvous");
-  const std::size_t colon = text.rfind(':');
-  std::string host = text.substr(6, std::max<std::size_t>(colon, 6) - 6);
-  const std::string port = text.substr(colon + 1);
+  // The colons of an address in brackets are not that of the port.
+  const std::string at = text.substr(6);
+  const std::size_t bracket = at.rfind(']'), colon = at.rfind(':');
+  const bool has_port = colon != at.npos && (bracket == at.npos || colon > bracket);
+  std::string host = at.substr(0, has_port ? colon : at.npos);
+  const std::string port = has_port ? at.substr(colon + 1) : "";
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);
   else if (host.find_first_of(":[]") != host.npos)
     return fail("names an IPv6 address without brackets");
+  if (host.empty()) return fail("names no host");
+  if (port.empty()) return fail("names no port");
   std::uint16_t number = 0;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (colon < 6 || host.empty()) return fail("names no host");
-  if (error != std::errc() || end != port.data() + port.size() || number == 0) return fail("names no port");
+  if (error != std::errc() || end != port.data() + port.size() || number == 0)
+    return fail("names a port that is not a number from 1 to 65535");
   return {.host = host, .port = port};
 }
 

@@ -285,7 +285,7 @@ TEST(Blame, IsReadFromMessages) {
   EXPECT_EQ(blamed("rank 2 died: rank 0 noticed, waiting in \"x\" (call 4) for ranks 1 2"), Ranks{2});
   EXPECT_EQ(blamed("ranks 2 3 did not come within 10 ms"), (Ranks{2, 3}));
   EXPECT_EQ(blamed("rank 1 could not reach rank 0 within 10 ms: no"), Ranks{0});
-  EXPECT_EQ(blamed("rank 1 waited 10 ms for ranks 2 to begin"), Ranks{2});
+  EXPECT_EQ(blamed("rank 1 waited 10 ms for rank 2 to begin"), Ranks{2});
   EXPECT_EQ(blamed("all is well"), Ranks{});
 }
 

@@ -118,7 +118,7 @@ TEST(Processes, RanksThatMeetAtAnAddressNeedOneSecret) {
   for (std::size_t r = 0; r < 4; ++r) {
     EXPECT_EQ(job.wait(r), 1);
     const char* text = r == 2 ? "refuses this rank, as its secret or its job is another"
-                              : "ranks 2 did not come within 2000 ms; ";
+                              : "rank 2 did not come within 2000 ms; ";
     EXPECT_NE(job.err(r).find(text), std::string::npos) << job.err(r);
   }
 }
@@ -403,7 +403,7 @@ TEST(Processes, ARankThatDoesNotComeIsNamed) {
   EXPECT_EQ(job.wait(2), 0);
   for (const std::size_t r : {0, 1, 3}) {
     EXPECT_EQ(job.wait(r), 1);
-    EXPECT_NE(job.err(r).find("waited 1000 ms for ranks 2 to begin"), std::string::npos) << job.err(r);
+    EXPECT_NE(job.err(r).find("waited 1000 ms for rank 2 to begin"), std::string::npos) << job.err(r);
   }
   EXPECT_EQ(shared_memory(), std::vector<std::string>());
 }

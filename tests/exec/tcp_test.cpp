@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ranks that meet over TCP, here as threads of one process.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -190,6 +191,40 @@ TEST(Tcp, RendezvousAreParsed) {
        {"", "file:", "tcp://", "tcp://x", "tcp://:1", "tcp://x:0", "tcp://x:65536", "tcp://x:1x",
         "http://x:1", "/tmp/x", "tcp://::1:29500", "tcp://[::1:29500", "tcp://[]:1"})
     EXPECT_THROW(parse_rendezvous(wrong), InputError) << wrong;
+  EXPECT_EQ(parse_rendezvous("tcp://[::1]:29500").host, "::1");
+  for (const auto& [wrong, problem] :
+       {std::pair{"tcp://127.0.0.1", "names no port"}, std::pair{"tcp://[::1]", "names no port"},
+        std::pair{"tcp://x:", "names no port"}, std::pair{"tcp://:1", "names no host"},
+        std::pair{"tcp://x:65536", "names a port that is not a number from 1 to 65535"}}) {
+    try {
+      parse_rendezvous(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const InputError& e) {
+      EXPECT_EQ(e.what(), fmt::format("command line: /rendezvous: \"{}\" {}; allowed: tcp://HOST:PORT, "
+                                      "tcp://[IPv6]:PORT, file:PATH",
+                                      wrong, problem));
+    }
+  }
+}
+
+// Rank 0 refuses more than this: no op may send more, and twice as much is too loose.
+TEST(Tcp, TheLargestMessageIsThatOfAnOp) {
+  for (const Plan& p : {plan(2, 1, 2, 0), plan(1, 2, 2, 1), plan(1, 1, 4, 3), plan(1, 1, 4, 2)}) {
+    const Training t{
+        .global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+    const auto program = program::compile(tiny("tiny-llama"), p, t, stack());
+    std::uint64_t payload = 0, accumulated = 0;
+    for (const program::RankClass& c : program.classes) {
+      for (const program::Segment& s : c.segments) {
+        for (const program::Op& op : s.ops) {
+          auto& most = (op.flags & program::kAccumulateFlag) != 0 ? accumulated : payload;
+          most = std::max(most, static_cast<std::uint64_t>(op.payload.value));
+        }
+      }
+    }
+    EXPECT_EQ(largest_message(program), std::max({payload, 2 * accumulated, std::uint64_t{16384}}))
+        << short_name(p);
+  }
 }
 
 TEST(Tcp, AnAddressNeedsASecret) {
