@@ -296,7 +296,7 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
     options.local_ranks = me.local_ranks;
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
     observer.see(program);
-    const auto world = exec::join(me, o.rendezvous, secret, options.deadline);
+    const auto world = exec::join(me, o.rendezvous, secret, options.deadline, exec::largest_message(program));
     exec::RunResult result;
     try {
       exec::Exchange exchange(world->communicator(), me.rank, me.ranks);

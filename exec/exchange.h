@@ -16,6 +16,8 @@ namespace orrery::exec {
 
 class Exchange {
  public:
+  static constexpr std::size_t kPart = 16384;  // most bytes of a rank exchanged at a time
+
   Exchange(Communicator& communicator, std::int64_t rank, std::int64_t ranks);
 
   std::int64_t rank() const { return rank_; }
@@ -34,7 +36,6 @@ class Exchange {
   std::vector<std::string> gather(std::string_view name, std::string_view mine);
 
  private:
-  static constexpr std::size_t kPart = 16384;  // most bytes of a rank exchanged at a time
   // Exchanges `bytes` of each rank; returns how far apart they are in what was received.
   std::size_t meet(CollectiveKind kind, std::string_view name, std::size_t bytes);
 

@@ -28,8 +28,10 @@ class OneHost final : public ProcessWorld {
 }  // namespace
 
 std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
-                                   const std::optional<Secret>& secret, std::chrono::milliseconds deadline) {
-  if (!rendezvous.empty()) return join_by_tcp(launch, parse_rendezvous(rendezvous), secret, deadline);
+                                   const std::optional<Secret>& secret, std::chrono::milliseconds deadline,
+                                   std::uint64_t largest_message) {
+  if (!rendezvous.empty())
+    return join_by_tcp(launch, parse_rendezvous(rendezvous), secret, deadline, largest_message);
   if (!launch.one_host()) return join_by_mpi(launch, deadline);
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(launch.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);

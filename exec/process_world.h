@@ -34,8 +34,10 @@ bool spans_hosts();
 
 // Returns when all processes have come; throws Error when one does not within the deadline. The rank dies
 // with the calling thread. Unless it is empty, `rendezvous` says where ranks that know `secret` meet over TCP
-// (tcp_world.h); throws InputError when it is not understood or the secret is missing.
+// (tcp_world.h); throws InputError when it is not understood or the secret is missing. Over TCP, a rank that
+// sends more than `largest_message` bytes at a time ends the job.
 std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
-                                   const std::optional<Secret>& secret, std::chrono::milliseconds deadline);
+                                   const std::optional<Secret>& secret, std::chrono::milliseconds deadline,
+                                   std::uint64_t largest_message);
 
 }  // namespace orrery::exec

@@ -14,6 +14,7 @@
 #include "exec/cpu_executor.h"
 #include "exec/cuda_backend.h"
 #include "exec/data.h"
+#include "exec/exchange.h"
 #include "exec/job.h"
 #include "exec/logical.h"
 #include "exec/shared_world.h"
@@ -152,6 +153,23 @@ RunResult run(const program::Program& program, const RunOptions& options) {
     if (result.stopped_by == 0) result.parameters = assemble(program, parameters);
   }
   return result;
+}
+
+std::uint64_t largest_message(const program::Program& program) {
+  std::uint64_t largest = Exchange::kPart;
+  for (const program::RankClass& c : program.classes) {
+    for (const program::Segment& segment : c.segments) {
+      for (const program::Op& op : segment.ops) {
+        if (!program::is_communication(op.kind)) continue;
+        const program::Ref& own = op.kind == program::OpKind::kSend ? op.reads[0] : op.writes[0];
+        const DType type = c.buffers[static_cast<std::size_t>(own.buffer)].type;
+        const auto whole = static_cast<std::uint64_t>(op.dims[0]) * bytes_of(type);
+        // A sum that begins with what is there sends that too.
+        largest = std::max(largest, (op.flags & program::kAccumulateFlag) != 0 ? 2 * whole : whole);
+      }
+    }
+  }
+  return largest;
 }
 
 RunResult run_rank(const program::Program& program, const RunOptions& options, std::int64_t rank,

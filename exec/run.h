@@ -117,6 +117,9 @@ float learning_rate(const RunOptions& options, std::int64_t step);
 // All ranks as threads of this process. Throws Error when a rank fails or the deadline passes.
 RunResult run(const program::Program& program, const RunOptions& options);
 
+// Bytes of the most that a rank of the program tells another at a time, in its ops or beside them.
+std::uint64_t largest_message(const program::Program& program);
+
 // One rank, which this process is; the others run the same program. What it returns is whole on rank 0;
 // nothing is captured.
 class Communicator;

@@ -133,10 +133,7 @@ CollectivePart parse_collective(const FrameHead& head, std::span<const std::byte
     throw Error(fmt::format("\"{}\" of {} x {} bytes (allowed: {} bytes)", part.name, call.elements,
                             bytes_of(call.type), kMostOfPayload));
   }
-  expect_payload(
-      head,
-      input_bytes(call, part.self, count) + (call.accumulate ? output_bytes(call, part.self, count) : 0),
-      part.name);
+  expect_payload(head, payload_bytes(call, part.self, count), part.name);
   return part;
 }
 
@@ -172,6 +169,10 @@ std::size_t output_bytes(const CollectiveCall& call, std::size_t self, std::size
   const bool part = call.kind == kReduceScatter || call.kind == kScatter;
   if (to_root && self != call.root) return 0;
   return (part ? call.elements / members : call.elements) * bytes_of(call.type);
+}
+
+std::size_t payload_bytes(const CollectiveCall& call, std::size_t self, std::size_t members) {
+  return input_bytes(call, self, members) + (call.accumulate ? output_bytes(call, self, members) : 0);
 }
 
 }  // namespace orrery::exec

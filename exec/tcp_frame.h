@@ -120,8 +120,9 @@ CollectivePart parse_collective(const FrameHead& head, std::span<const std::byte
 MessagePart parse_message(const FrameHead& head, std::span<const std::byte> description, std::int64_t rank,
                           std::int64_t ranks);
 
-// Bytes of a member's input and output.
+// Bytes of a member's input and output, and of what it sends: the input, and what a sum begins with.
 std::size_t input_bytes(const CollectiveCall& call, std::size_t self, std::size_t members);
 std::size_t output_bytes(const CollectiveCall& call, std::size_t self, std::size_t members);
+std::size_t payload_bytes(const CollectiveCall& call, std::size_t self, std::size_t members);
 
 }  // namespace orrery::exec

@@ -20,6 +20,7 @@ struct TcpHub::Peer {
   tcp::socket socket;
   std::int64_t rank = -1;  // below zero: a stranger
   bool dropped = false, left = false;
+  bool refused = false;                    // is dropped once it has heard why
   Clock::time_point heard = Clock::now();  // something arrived, or the connection began
   Hello hello;
   Challenge challenge;
@@ -197,7 +198,7 @@ void TcpHub::read(const PeerPtr& peer, void* into, std::size_t bytes, Step then)
                      try {
                        (this->*then)(peer);
                      } catch (const std::exception& error) {
-                       lost(peer, error.what());
+                       refuse(peer, error.what());
                      }
                    });
 }
@@ -220,9 +221,27 @@ void TcpHub::on_description(const PeerPtr& peer) {
     peer->part = parse_collective(head, peer->description, peer->rank, job_.ranks);
   else if (head.kind == FrameKind::kSend || head.kind == FrameKind::kReceive)
     peer->part = parse_message(head, peer->description, peer->rank, job_.ranks);
+  require_expected(*peer);
   peer->payload.clear();
   peer->received = 0;
   read_payload(peer);
+}
+
+// Rank 0 keeps what the ranks send until the last has come: no more than it has reason to expect.
+void TcpHub::require_expected(const Peer& peer) const {
+  const auto require = [&](const std::string& name, std::optional<std::uint64_t> by_rank_0) {
+    const std::uint64_t most = by_rank_0.value_or(job_.largest_message);
+    if (peer.head.payload <= most) return;
+    throw Error(fmt::format("it sends {} bytes for \"{}\", and {} {}", peer.head.payload, name,
+                            by_rank_0 ? "rank 0 expects" : "the job's largest message has", most));
+  };
+  if (peer.head.kind == FrameKind::kCollective) {
+    const auto& part = std::get<CollectivePart>(peer.part);
+    require(part.name, meetings_.expected_by_rank_0(part));
+  } else if (peer.head.kind == FrameKind::kSend) {
+    const auto& part = std::get<MessagePart>(peer.part);
+    require(part.name, meetings_.expected_by_rank_0(peer.rank, part));
+  }
 }
 
 void TcpHub::read_payload(const PeerPtr& peer) {
@@ -320,7 +339,10 @@ void TcpHub::write(const PeerPtr& peer) {
     Peer::Outgoing& now = peer->outgoing.front();
     now.written += n;
     if (now.written == now.head.size() + now.body.size()) peer->outgoing.pop_front();
-    if (!peer->outgoing.empty()) write(peer);
+    if (!peer->outgoing.empty())
+      write(peer);
+    else if (peer->refused)
+      drop(peer);
   });
 }
 
@@ -385,6 +407,15 @@ void TcpHub::lost(const PeerPtr& peer, const std::string& why) {
   if (rank >= 0 && !peer->left) fail(fmt::format("rank {} is gone: {}", rank, why));
 }
 
+// It broke the rules: nothing more is read of it. It hears why, unless it has yet to read what was sent
+// before.
+void TcpHub::refuse(const PeerPtr& peer, const std::string& why) {
+  if (peer->rank < 0 || failed_) return drop(peer);
+  peer->refused = true;
+  fail(fmt::format("rank {} is gone: {}", peer->rank, why));
+  if (peer->outgoing.size() > 1) drop(peer);
+}
+
 void TcpHub::drop(const PeerPtr& peer) {
   peer->dropped = true;
   error_code ignored;
@@ -419,7 +450,7 @@ void TcpHub::tell_failure(const PeerPtr& peer) {
 void TcpHub::tell() {
   const std::set<std::int64_t> dead = silent();
   const bool none = std::all_of(peers_.begin(), peers_.end(), [&](const PeerPtr& p) {
-    return p == nullptr || (failed_ && dead.count(p->rank) > 0);
+    return p == nullptr || p->refused || (failed_ && dead.count(p->rank) > 0);
   });
   const std::lock_guard lock(mutex_);
   all_left_ = closing_ && none;

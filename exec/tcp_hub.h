@@ -6,7 +6,8 @@
 // One thread runs all connections, so no state is locked and a timer sees every deadline; a second one
 // computes, so that a large sum delays nobody's deadline. A stranger costs one small connection for at most
 // five seconds; of more than 64 strangers the oldest is dropped. Once all ranks are there the hub closes its
-// port. Memory for what a rank sends grows as it arrives, whatever size was promised.
+// port. Memory for what a rank sends grows as it arrives, whatever size was promised, and no message is
+// larger than the one that rank 0 expects, or, before rank 0 has come to the call, than the job's largest.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -40,6 +41,7 @@ class TcpHub {
     std::int64_t ranks = 1;
     Secret secret;
     std::chrono::milliseconds deadline;
+    std::uint64_t largest_message = kMostOfPayload;  // bytes; a rank that sends more ends the job
   };
   // Listens at the first of the addresses that can be bound. Throws boost::system::system_error.
   TcpHub(Job job, const std::vector<tcp::endpoint>& at);
@@ -66,6 +68,7 @@ class TcpHub {
   void read_head(const PeerPtr& peer);
   void on_head(const PeerPtr& peer);
   void on_description(const PeerPtr& peer);
+  void require_expected(const Peer& peer) const;
   void read_payload(const PeerPtr& peer);
   void on_frame(const PeerPtr& peer);
   template <class Call>
@@ -80,6 +83,7 @@ class TcpHub {
   void look_at_ranks(Clock::time_point now);
   void look_at_calls(Clock::time_point now);
   void lost(const PeerPtr& peer, const std::string& why);
+  void refuse(const PeerPtr& peer, const std::string& why);
   void drop(const PeerPtr& peer);
   void fail(const std::string& reason);
   void tell_failure(const PeerPtr& peer);

@@ -46,6 +46,21 @@ std::optional<Meetings::Message> Meetings::add(std::int64_t rank, FrameKind kind
   return out;
 }
 
+std::optional<std::uint64_t> Meetings::expected_by_rank_0(const CollectivePart& part) const {
+  const auto at = groups_.find({part.members, part.number});
+  const auto zero = std::find(part.members.begin(), part.members.end(), 0) - part.members.begin();
+  if (at == groups_.end() || zero == std::ssize(part.members)) return std::nullopt;
+  const auto& of_zero = at->second.parts[static_cast<std::size_t>(zero)];
+  if (!of_zero) return std::nullopt;
+  return payload_bytes(of_zero->call, part.self, part.members.size());
+}
+
+std::optional<std::uint64_t> Meetings::expected_by_rank_0(std::int64_t rank, const MessagePart& sent) const {
+  const auto at = channels_.find({rank, sent.peer, sent.channel});
+  if (sent.peer != 0 || at == channels_.end() || at->second.receives.empty()) return std::nullopt;
+  return at->second.receives.front().part.bytes;
+}
+
 std::vector<Incomplete> Meetings::incomplete() const {
   std::vector<Incomplete> out;
   for (const auto& [key, group] : groups_) {

@@ -37,6 +37,11 @@ class Meetings {
   std::optional<Collective> add(CollectivePart part, Clock::time_point now);
   std::optional<Message> add(std::int64_t rank, FrameKind kind, MessagePart part, Clock::time_point now);
 
+  // Bytes that a part's payload has if it belongs to the call to which rank 0 has come; nothing where rank 0
+  // has not come, or takes no part.
+  std::optional<std::uint64_t> expected_by_rank_0(const CollectivePart& part) const;
+  std::optional<std::uint64_t> expected_by_rank_0(std::int64_t rank, const MessagePart& sent) const;
+
   std::vector<Incomplete> incomplete() const;
 
  private:

@@ -23,11 +23,11 @@ class Refused : public Error {
 class TcpWorld final : public ProcessWorld, public Communicator {
  public:
   TcpWorld(const Launch& launch, const Rendezvous& rendezvous, const std::optional<Secret>& secret,
-           std::chrono::milliseconds deadline)
+           std::chrono::milliseconds deadline, std::uint64_t largest_message)
       : rank_(launch.rank), ranks_(launch.ranks), job_(launch.id), deadline_(deadline), given_(secret) {
     try {
       file_ = rendezvous.file;
-      if (rank_ == 0) begin_hub(launch, rendezvous);
+      if (rank_ == 0) begin_hub(launch, rendezvous, largest_message);
       connect(rendezvous);
       reader_ = std::thread([this] { read(); });
       if (hub_) {
@@ -140,10 +140,10 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     remove_contact();
   }
 
-  void begin_hub(const Launch& launch, const Rendezvous& at) {
+  void begin_hub(const Launch& launch, const Rendezvous& at, std::uint64_t largest_message) {
     Secret known = given_ ? *given_ : Secret::random();
     try {
-      hub_ = std::make_unique<TcpHub>(TcpHub::Job{job_, ranks_, known, deadline_},
+      hub_ = std::make_unique<TcpHub>(TcpHub::Job{job_, ranks_, known, deadline_, largest_message},
                                       listening_addresses(at, launch.one_host()));
     } catch (const boost::system::system_error& e) {
       throw Error(fmt::format("rank 0 cannot listen at {}:{}: {} (the host must be that of rank 0)", at.host,
@@ -367,14 +367,14 @@ class TcpWorld final : public ProcessWorld, public Communicator {
 
 std::unique_ptr<ProcessWorld> join_by_tcp(const Launch& launch, const Rendezvous& rendezvous,
                                           const std::optional<Secret>& secret,
-                                          std::chrono::milliseconds deadline) {
+                                          std::chrono::milliseconds deadline, std::uint64_t largest_message) {
   if (!secret && rendezvous.file.empty()) {
     throw InputError(
         "command line", "/rendezvous",
         fmt::format("\"tcp://{}:{}\" needs a secret that all ranks know", rendezvous.host, rendezvous.port),
         "allowed: ORRERY_JOB_SECRET, --secret-file FILE, or file:PATH, where rank 0 makes one");
   }
-  return std::make_unique<TcpWorld>(launch, rendezvous, secret, deadline);
+  return std::make_unique<TcpWorld>(launch, rendezvous, secret, deadline, largest_message);
 }
 
 }  // namespace orrery::exec

@@ -17,9 +17,10 @@
 namespace orrery::exec {
 
 // With an address, `secret` must be there (throws InputError); with a file it may be, and else rank 0 makes
-// one. Throws Error when not all ranks have come within the deadline.
+// one. A rank that sends more than `largest_message` bytes ends the job. Throws Error when not all ranks have
+// come within the deadline.
 std::unique_ptr<ProcessWorld> join_by_tcp(const Launch& launch, const Rendezvous& rendezvous,
                                           const std::optional<Secret>& secret,
-                                          std::chrono::milliseconds deadline);
+                                          std::chrono::milliseconds deadline, std::uint64_t largest_message);
 
 }  // namespace orrery::exec

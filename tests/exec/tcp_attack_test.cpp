@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A hub among strangers, and among ranks that break the rules.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -78,7 +79,7 @@ TEST(TcpAttack, AFalseRankZeroIsNoticed) {
   });
   try {
     join_by_tcp({.rank = 1, .ranks = 2}, {.host = "127.0.0.1", .port = std::to_string(at.port())}, kSecret,
-                300ms);
+                300ms, kMostOfPayload);
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("the program that answers there does not know the job's secret"),
@@ -96,7 +97,7 @@ TEST(TcpAttack, ASilentServerEndsAtTheDeadline) {
   try {
     join_by_tcp({.rank = 1, .ranks = 2},
                 {.host = "127.0.0.1", .port = std::to_string(acceptor.local_endpoint().port())}, kSecret,
-                400ms);
+                400ms, kMostOfPayload);
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("rank 1 could not reach rank 0 within 400 ms: 127.0.0.1:"),
@@ -124,7 +125,7 @@ TEST(TcpAttack, StrangersDoNotDisturbAJob) {
       Launch mine = launch;
       mine.rank = r;
       mine.local_ranks = 3;
-      ASSERT_NO_THROW(work(*join_by_tcp(mine, {.file = file.string()}, {}, 60s)));
+      ASSERT_NO_THROW(work(*join_by_tcp(mine, {.file = file.string()}, {}, 60s, kMostOfPayload)));
     });
   };
   start(0);
@@ -268,6 +269,53 @@ TEST(TcpAttack, MemoryGrowsWithWhatComes) {
   EXPECT_LT(resident_kb("self") - before, kMostGrowth);
   one.wire.shut();
   EXPECT_EQ(zero.failure(), "rank 1 is gone: its connection to rank 0 ended");
+}
+
+// A frame of 16 GiB that agrees with itself, and is nothing that rank 0 has reason to expect: all ranks hear
+// who sends it, and none of it is kept.
+TEST(TcpAttack, NoMessageIsLargerThanRankZeroExpects) {
+  struct Case {
+    bool rank_0_has_come, message;
+    const char* expected;
+  };
+  for (const auto& [rank_0_has_come, message, expected] :
+       {Case{true, false, "rank 0 expects 16"}, Case{false, false, "the job's largest message has 1048576"},
+        Case{true, true, "rank 0 expects 16"}, Case{false, true, "the job's largest message has 1048576"}}) {
+    SCOPED_TRACE(testing::Message() << rank_0_has_come << message);
+    TcpHub::Job bounded = job(3);
+    bounded.largest_message = 1 << 20;
+    TcpHub hub(bounded, kLoopback);
+    std::vector<std::unique_ptr<FakeRank>> ranks;
+    for (const std::int64_t r : {0, 1, 2})
+      ranks.push_back(std::make_unique<FakeRank>(hub.address(), r, 3, kSecret, "job 7"));
+    const auto hosts = [&](std::size_t part) {
+      CollectivePart p;
+      p.members = {0, 1, 2};
+      p.name = "hosts";
+      p.call = {.kind = CollectiveKind::kAllGather, .elements = 3 * part, .type = DType::kByte};
+      return describe(p);
+    };
+    const std::vector<std::byte> sixteen(16);
+    if (rank_0_has_come && message)
+      ranks[0]->send({.kind = FrameKind::kReceive},
+                     describe(MessagePart{.peer = 1, .name = "m", .bytes = 16}));
+    else if (rank_0_has_come)
+      ranks[0]->send({.kind = FrameKind::kCollective, .payload = 16}, hosts(16), sixteen);
+    std::this_thread::sleep_for(50ms);
+    const std::size_t large = (std::size_t{1} << 34) + (message ? 0 : 1);
+    const std::int64_t before = resident_kb("self");
+    if (message)
+      ranks[1]->send({.kind = FrameKind::kSend, .payload = large},
+                     describe(MessagePart{.peer = 0, .name = "m", .bytes = large}));
+    else
+      ranks[1]->send({.kind = FrameKind::kCollective, .payload = large}, hosts(large));
+    const std::vector<std::byte> more(1 << 20);
+    EXPECT_THROW(for (int i = 0; i < 10000; ++i) ranks[1]->wire.write({more}, kPatience), Error);
+    EXPECT_LT(resident_kb("self") - before, kMostGrowth);
+    const std::string text = fmt::format("rank 1 is gone: it sends {} bytes for \"{}\", and {}", large,
+                                         message ? "m" : "hosts", expected);
+    for (const auto& rank : ranks) EXPECT_EQ(rank->failure(), text);
+  }
 }
 
 TEST(TcpAttack, ARankThatStopsWithinAMessageIsNamed) {

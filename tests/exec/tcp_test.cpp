@@ -12,7 +12,9 @@
 
 #include "core/error.h"
 #include "exec/exchange.h"
+#include "exec/tcp_frame.h"
 #include "exec/tcp_world.h"
+#include "tests/exec/small_model.h"
 
 namespace orrery::exec {
 namespace {
@@ -36,7 +38,7 @@ std::vector<std::string> on_ranks(std::int64_t n, const Rendezvous& at, std::chr
     for (std::int64_t r = 0; r < n; ++r) {
       threads.emplace_back([&, r] {
         try {
-          const auto world = join_by_tcp({.rank = r, .ranks = n}, at, secret, deadline);
+          const auto world = join_by_tcp({.rank = r, .ranks = n}, at, secret, deadline, kMostOfPayload);
           try {
             f(r, *world);
           } catch (const std::exception& e) {
@@ -128,7 +130,7 @@ TEST(Tcp, ARankThatNeverConnectsIsNamedByAllRanks) {
     for (const std::int64_t r : {0, 2}) {
       threads.emplace_back([&, r] {
         try {
-          const auto world = join_by_tcp({.rank = r, .ranks = 4}, at, {}, 700ms);
+          const auto world = join_by_tcp({.rank = r, .ranks = 4}, at, {}, 700ms, kMostOfPayload);
           float x = 1;
           const GroupId all = world->communicator().open(std::array<std::int64_t, 4>{0, 1, 2, 3});
           world->communicator().collective(all, {CollectiveKind::kAllReduce, "a sum", &x, &x, 1});
@@ -144,7 +146,7 @@ TEST(Tcp, ARankThatNeverConnectsIsNamedByAllRanks) {
 
 TEST(Tcp, ARankThatDoesNotFindRank0SaysWhere) {
   try {
-    join_by_tcp({.rank = 1, .ranks = 3}, {.file = "/nowhere/file"}, {}, 200ms);
+    join_by_tcp({.rank = 1, .ranks = 3}, {.file = "/nowhere/file"}, {}, 200ms, kMostOfPayload);
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(
@@ -228,14 +230,16 @@ TEST(Tcp, TheLargestMessageIsThatOfAnOp) {
 }
 
 TEST(Tcp, AnAddressNeedsASecret) {
-  EXPECT_THROW(join_by_tcp({.rank = 0, .ranks = 2}, {.host = "127.0.0.1", .port = "1"}, {}, 100ms),
-               InputError);
+  EXPECT_THROW(
+      join_by_tcp({.rank = 0, .ranks = 2}, {.host = "127.0.0.1", .port = "1"}, {}, 100ms, kMostOfPayload),
+      InputError);
 }
 
 TEST(Tcp, RankZeroListensAtItsOwnAddressesOnly) {
   const std::optional<Secret> secret = Secret::random();
   try {  // an address for documentation (RFC 5737), which no host has
-    join_by_tcp({.rank = 0, .ranks = 2}, {.host = "192.0.2.1", .port = "29511"}, secret, 200ms);
+    join_by_tcp({.rank = 0, .ranks = 2}, {.host = "192.0.2.1", .port = "29511"}, secret, 200ms,
+                kMostOfPayload);
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
