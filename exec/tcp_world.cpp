@@ -276,8 +276,15 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     wire_.write({std::as_bytes(std::span(&head, 1)), description, payload, more}, {patience});
   }
 
-  // The hub names the ranks that do not come; what it says has a moment to arrive.
-  std::chrono::milliseconds patience() const { return deadline_ + deadline_ / 10 + std::chrono::seconds(1); }
+  // Until a question is answered; false when it was not. The hub names the ranks that do not come, and asks
+  // beforehand whether this one is alive: where it did, what it says has a moment to arrive. Where nothing
+  // was heard of it, rank 0 itself does not answer.
+  bool wait_for_answer(std::unique_lock<std::mutex>& lock, std::uint64_t call) {
+    const auto answered = [&] { return pending_.at(call).answered; };
+    if (abort_.wait(answered_, lock, deadline_, answered)) return true;
+    if (Clock::now() - heard_ > deadline_ / 2) return false;
+    return abort_.wait(answered_, lock, deadline_ / 10 + std::chrono::seconds(1), answered);
+  }
 
   void ask(const Question& q, std::span<const std::byte> description, std::span<const std::byte> payload,
            std::span<const std::byte> more, std::span<std::byte> answer) {
@@ -287,13 +294,15 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     pending_[call] = {q.kind, answer.size()};
     lock.unlock();
     try {
-      write({.kind = q.kind, .call = call}, description, payload, more, patience());
+      write({.kind = q.kind, .call = call}, description, payload, more, deadline_);
     } catch (const std::exception& e) {
-      abort_.check();
+      // Where the hub ended the connection, the thread that reads is about to know why.
+      lock.lock();
+      abort_.wait(answered_, lock, std::chrono::milliseconds(100), [] { return false; });
       throw Error(fmt::format("rank 0 did not take \"{}\" (call {}): {}", q.name, q.number, e.what()));
     }
     lock.lock();
-    if (!abort_.wait(answered_, lock, patience(), [&] { return pending_.at(call).answered; })) {
+    if (!wait_for_answer(lock, call)) {
       throw Error(fmt::format("rank 0 did not answer \"{}\" (call {}) within {} ms", q.name, q.number,
                               deadline_.count()));
     }
@@ -317,6 +326,10 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     const auto head = wire_.read_value<FrameHead>(patience);
     if (head.magic != kMagic || head.description > kMostOfReason)
       throw Error("it sent no message of the job");
+    {
+      const std::lock_guard lock(mutex_);
+      heard_ = Clock::now();
+    }
     if (head.kind == FrameKind::kPing) return write({.kind = FrameKind::kPong}, {}, {}, {}, deadline_);
     if (head.kind == FrameKind::kFailure) {
       std::string reason(head.description, '\0');
@@ -355,6 +368,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   std::condition_variable answered_;
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t asked_ = 0;
+  Clock::time_point heard_;  // a message of the hub began
   std::map<std::vector<std::int64_t>, GroupId> opened_;
   std::vector<Group> groups_;
   std::map<std::tuple<std::int64_t, int, bool>, std::uint64_t> messages_;
