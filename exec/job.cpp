@@ -83,6 +83,7 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
     : program_(program),
       options_(options),
       exchange_(communicator, rank, program.binding.ranks()),
+      abort_(abort),
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
@@ -156,15 +157,20 @@ void Job::meet(std::int64_t first_step) {
   for (std::size_t r = 1; r < all.size(); ++r) {
     const auto other = differences(mine, Json::parse(all[r]));
     if (other.empty()) continue;
-    const Difference& d = other[0];
-    if (d.pointer == "/program")
+    // The program follows from some of the other terms, which say more than its hash.
+    const auto named =
+        std::find_if(other.begin(), other.end(), [](const Difference& d) { return d.pointer != "/program"; });
+    if (named == other.end()) {
       throw Error(
-          fmt::format("rank 0 runs program {}, rank {} runs {}: their plans differ", d.first, r, d.second));
+          abort_.raise(fmt::format("rank 0 runs program {}, rank {} runs {}: their models, plans, precisions "
+                                   "or stacks differ",
+                                   other[0].first, r, other[0].second)));
+    }
     constexpr std::string_view kRecipe = "/recipe";
-    const std::string_view pointer = d.pointer;
+    const std::string_view pointer = named->pointer;
     const auto name = pointer.substr(pointer.starts_with(kRecipe) ? kRecipe.size() + 1 : 1);
-    throw Error(
-        fmt::format("rank 0 has {} {}, rank {} has {}: they must be equal", name, d.first, r, d.second));
+    throw Error(abort_.raise(fmt::format("rank 0 has {} {}, rank {} has {}: they must be equal", name,
+                                         named->first, r, named->second)));
   }
 }
 

@@ -47,6 +47,7 @@ class Job {
   const program::Program& program_;
   const RunOptions& options_;
   Exchange exchange_;
+  Abort& abort_;
   Clock::duration clock_offset_;
   std::unique_ptr<Communicator> link_;  // null: not emulated
   Rank rank_;

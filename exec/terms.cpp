@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "core/text.h"
 #include "exec/data.h"
 
 namespace orrery::exec {
@@ -60,6 +61,8 @@ JobTerms terms_of(const program::Program& program, const RunOptions& o, const Da
   if (o.validation != nullptr) out.validation = o.validation->identity();
   out.validate_every = o.validate_every;
   out.validation_batches = o.validation_batches;
+  if (!o.checkpoints.empty())
+    out.checkpoints = printable(std::filesystem::absolute(o.checkpoints / "").lexically_normal().string());
   out.checkpoint_every = o.checkpoint_every;
   out.checkpoint_seconds = o.checkpoint_seconds;
   return out;

@@ -37,6 +37,7 @@ struct JobTerms {
   std::int64_t loss_scale_window = 0;
   std::string validation;  // Dataset::identity; empty: none
   std::int64_t validate_every = 0, validation_batches = 0;
+  std::string checkpoints;  // folder, as an absolute path; empty: none
   std::int64_t checkpoint_every = 0;
   double checkpoint_seconds = 0;
 };
@@ -62,6 +63,7 @@ void describe(V& v, Recipe& r) {
 template <class V>
 void describe(V& v, JobTerms& t) {
   v(Field{.name = "program", .help = "hash of its ops"}, t.program);
+  v(Field{.name = "checkpoints", .help = "folder"}, t.checkpoints);
   v(Field{.name = "first_step", .help = "steps that a checkpoint has done"}, t.first_step);
   v(Field{.name = "recipe", .help = "what is trained"}, t.recipe);
   v(Field{.name = "loss_scale", .help = "the first; fp16"}, t.loss_scale);

@@ -354,13 +354,21 @@ TEST(Processes, AnotherSeedOrPlanIsNamed) {
   const fs::path file = scenario(folder.path, "plan.json", kFour);
   Json zero2 = kFour;
   zero2["zero"] = 2;
+  Json sixteen = kFour;
+  sixteen["micro_batches"] = 16;
   const Arguments arguments = run(file, 5), seed = run(file, 5, {"--seed", "8"}),
-                  plan = run(scenario(folder.path, "other.json", zero2), 5);
+                  plan = run(scenario(folder.path, "other.json", zero2), 5),
+                  batch = run(scenario(folder.path, "batch.json", sixteen, {{"global_batch", 32}}), 5),
+                  betas =
+                      run(scenario(folder.path, "betas.json", kFour, {{"optimizer", {{"beta1", 0.8}}}}), 5);
   const fs::path text_file = folder.path / "data.txt";
   std::ofstream(text_file) << std::string(100000, 'x');
   for (const auto& [strange, text] :
        {std::pair{seed, "rank 0 has seed 1, rank 2 has 8: they must be equal"},
-        std::pair{plan, ": their plans differ"}, std::pair{run(file, 6), "rank 0 has steps 5, rank 2 has 6"},
+        std::pair{plan, ": their models, plans, precisions or stacks differ"},
+        std::pair{run(file, 6), "rank 0 has steps 5, rank 2 has 6"},
+        std::pair{batch, "rank 0 has global_batch 16, rank 2 has 32"},
+        std::pair{betas, "rank 0 has optimizer/beta1 0.9, rank 2 has 0.8"},
         std::pair{run(file, 5, {"--learning-rate", "0.002"}),
                   "rank 0 has learning_rate 0.003, rank 2 has 0.002"},
         std::pair{run(file, 5, {"--weight-decay", "0.1"}), "rank 0 has weight_decay 0.0, rank 2 has 0.1"},
@@ -372,8 +380,27 @@ TEST(Processes, AnotherSeedOrPlanIsNamed) {
     for (std::size_t r = 0; r < 4; ++r) {
       EXPECT_EQ(job.wait(r), 1);
       EXPECT_NE(job.err(r).find(text), std::string::npos) << job.err(r);
+      EXPECT_EQ(job.err(r).find("rank 0: rank 0"), std::string::npos) << job.err(r);
     }
   }
+}
+
+TEST(Processes, AnotherFolderOfCheckpointsIsNamed) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour);
+  const auto into = [&](const std::string& to) { return run(file, 5, {"--checkpoints", to}); };
+  const std::string one = folder.path / "one", same = folder.path / "two/../one/", two = folder.path / "two";
+  for (const auto& [strange, text] : {std::pair{into(two), "rank 2 has \"" + two + "/\""},
+                                      std::pair{run(file, 5), std::string("rank 2 has \"\"")}}) {
+    Launched job(folder.path, {into(one), into(same), strange, into(one)});
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(job.wait(r), 1);
+      EXPECT_NE(job.err(r).find("rank 0 has checkpoints \"" + one + "/\", " + text), std::string::npos)
+          << job.err(r);
+    }
+  }
+  Launched job(folder.path, {into(one), into(same), into(one), into(one)});
+  for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(job.wait(r), 0) << job.err(r);
 }
 
 TEST(Processes, NumbersThatAreNotAreNamed) {
