@@ -14,7 +14,7 @@
 
 namespace {
 
-// A message may have several lines, and each may have names of the input.
+// CLI11's messages have several lines, and each may have names of the input.
 std::string printable_lines(std::string_view message) {
   std::string out;
   while (!message.empty()) {
@@ -26,7 +26,7 @@ std::string printable_lines(std::string_view message) {
 }
 
 int fail(orrery::ExitCode code, const std::string& message) {
-  fmt::print(stderr, "orrery: {}", printable_lines(message));
+  std::fputs(fmt::format("orrery: {}\n", orrery::printable(message)).c_str(), stderr);
   return static_cast<int>(code);
 }
 

@@ -4,10 +4,13 @@
 #include <charconv>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "cli/commands.h"
+#include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/exchange.h"
@@ -76,14 +79,18 @@ Data prepare_data(const Options& o, const Scenario& s) {
   return d;
 }
 
-// Tells the terminal and whoever watches of each step.
+// Throws nothing where stderr is on the disk that is full.
+void alert(std::string_view text) {
+  std::fputs(fmt::format("alert: {}\n", printable(text)).c_str(), stderr);
+}
+
+// Tells the terminal and whoever watches of each step. Files that cannot be written do not end the run.
 class Observer {
  public:
   Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
       : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
     flops_ = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
              static_cast<double>(s.training.global_batch);
-    if (!o.tensorboard.empty()) board_.emplace(o.tensorboard);
   }
 
   // The program of the steps that come.
@@ -94,8 +101,8 @@ class Observer {
 
   void operator()(std::int64_t step, const exec::StepReport& r) {
     if (!app_.json) print(step, r);
-    if (!r.unsaved.empty()) fmt::print(stderr, "alert: no checkpoint of step {}: {}\n", step + 1, r.unsaved);
-    if (o_.metrics.empty() && !board_) return;
+    if (!r.unsaved.empty()) alert(fmt::format("no checkpoint of step {}: {}", step + 1, r.unsaved));
+    if (o_.metrics.empty() && o_.tensorboard.empty()) return;
     std::vector<exec::Scalar> scalars{
         {"step", "optimizer steps done", static_cast<double>(step + 1)},
         {"loss", "mean cross-entropy of the last batch, nats per token", r.loss},
@@ -112,11 +119,27 @@ class Observer {
     }
     if (r.validation_loss >= 0)
       scalars.push_back({"validation_loss", "mean cross-entropy of held-out data", r.validation_loss});
-    if (!o_.metrics.empty()) exec::write_prometheus(o_.metrics, scalars);
-    if (board_) board_->write(step + 1, scalars);
+    if (!o_.metrics.empty())
+      attempt(metrics_failed_, "", [&] { exec::write_prometheus(o_.metrics, scalars); });
+    if (!o_.tensorboard.empty() && !board_failed_) {
+      attempt(board_failed_, "; TensorBoard gets no more scalars", [&] {
+        if (!board_) board_.emplace(o_.tensorboard);
+        board_->write(step + 1, scalars);
+      });
+    }
   }
 
  private:
+  // Says once why it failed.
+  template <class Write>
+  static void attempt(bool& failed, const char* consequence, Write write) {
+    try {
+      write();
+    } catch (const Error& e) {
+      if (!std::exchange(failed, true)) alert(fmt::format("{}{}", e.what(), consequence));
+    }
+  }
+
   void print(std::int64_t step, const exec::StepReport& r) const {
     fmt::print(
         "step {:>4}  loss {:.6f}  gradient norm {:.4f}  {:>9}  {:>7.0f} tokens/s  {:>7.2f} GFLOP/s  waiting "
@@ -135,7 +158,8 @@ class Observer {
   const exec::RunOptions& run_;
   double tokens_, flops_ = 0;
   Bytes peak_{0};  // of the rank with the most
-  std::optional<exec::TensorBoard> board_;
+  bool metrics_failed_ = false, board_failed_ = false;
+  std::optional<exec::TensorBoard> board_;  // from the first step on
 };
 
 Json to_json(const exec::RunResult& r, double tokens_per_s) {
@@ -185,15 +209,29 @@ void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
   options.slow = slow_ranks(o.slow, ranks);
 }
 
+// Nothing where the text is not a whole number of 64 bits.
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (wrong != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::int64_t read_seed(const std::string& text) {
+  if (const auto seed = whole_number(text)) return *seed;
+  using Limits = std::numeric_limits<std::int64_t>;
+  throw InputError("command line", "/seed", fmt::format("\"{}\"", text),
+                   fmt::format("allowed: whole numbers from {} to {}", Limits::min(), Limits::max()));
+}
+
 // "50" steps, or a duration.
 void set_checkpoints(const Options& o, exec::RunOptions& options) {
   const std::string& every = o.checkpoint_every;
-  std::int64_t steps = 0;
-  const auto [end, wrong] = std::from_chars(every.data(), every.data() + every.size(), steps);
+  const auto steps = whole_number(every);
   const auto time = parse_run_time(every);
   constexpr std::int64_t kMostSteps = 1000000;
-  if (wrong == std::errc() && end == every.data() + every.size() && steps >= 1 && steps <= kMostSteps)
-    options.checkpoint_every = steps;
+  if (steps && *steps >= 1 && *steps <= kMostSteps)
+    options.checkpoint_every = *steps;
   else if (time && time->value >= 1)
     options.checkpoint_seconds = time->value;
   else
@@ -245,11 +283,11 @@ void report(App& app, const Options& o, const Scenario& s, const Plan& plan, boo
                o.steps,
                o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
                : unsaved             ? "; its checkpoint could not be written"
-                         : fmt::format("; {} has the checkpoint of step {}", o.checkpoints, done));
+                         : fmt::format("; {} has the checkpoint of step {}", printable(o.checkpoints), done));
   }
   if (unsaved) app.exit = ExitCode::kFailure;  // what was trained is lost
-  for (const std::string& alert : r.alerts) fmt::print(stderr, "alert: {}\n", alert);
-  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", why);
+  for (const std::string& text : r.alerts) alert(text);
+  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
   if (r.steps.empty()) {
     fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
     if (app.json) print_json(to_json(r, 0));
@@ -460,7 +498,10 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--steps", o->steps, "optimizer steps")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  command->add_option("--seed", o->seed, "of weights and data")->capture_default_str();
+  command
+      ->add_option_function<std::string>(
+          "--seed", [o](const std::string& text) { o->seed = read_seed(text); }, "of weights and data")
+      ->default_str(std::to_string(o->seed));
   command->add_option("--learning-rate", o->learning_rate, "of AdamW")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();

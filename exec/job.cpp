@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/terms.h"
 #include "program/live.h"
@@ -135,8 +136,6 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     if (done < options_.steps) result.stopped_by = stopped_by();
     if (saves_after(done, result.stopped_by)) report.unsaved = save(done);
     if (exchange_.rank() == 0) {
-      if (!report.unsaved.empty())
-        alerts_.push_back(fmt::format("no checkpoint of step {}: {}", done, report.unsaved));
       if (options_.on_step) options_.on_step(s, report);
       result.steps.push_back(std::move(report));
     }
@@ -225,7 +224,7 @@ std::string Job::save(std::int64_t done) {
       what();
       return {};
     } catch (const std::exception& e) {
-      return e.what();
+      return printable(e.what());
     }
   };
   std::string failure = first ? attempt([&] { begin_checkpoint(options_.checkpoints, done); }) : "";

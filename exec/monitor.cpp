@@ -6,7 +6,9 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
@@ -101,7 +103,7 @@ void TensorBoard::record(const std::string& bytes) {
   out += bytes;
   append_little_endian(out, masked(crc32c(bytes)));
   if (!file_.write(out.data(), static_cast<std::streamsize>(out.size())).flush())
-    throw Error(fmt::format("{} cannot be written", path_));
+    throw Error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
 }
 
 }  // namespace orrery::exec

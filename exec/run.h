@@ -99,7 +99,7 @@ struct RunResult {
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).
   std::vector<std::array<std::int64_t, program::kBufferClasses>> class_bytes;
   double waited_for_data_s = 0;  // the longest of any rank
-  // What is odd, a sentence each: equal seeds, late data, slow ranks, checkpoints that were not written, ...
+  // What is odd, a sentence each: equal seeds, late data, slow ranks, checkpoints that were not removed, ...
   std::vector<std::string> alerts;
   Timeline timeline;                // of the last step
   std::vector<Timeline> timelines;  // by step, the first that was run left out; only where asked for

@@ -266,6 +266,61 @@ TEST(Cli, ExportsPasteIntoALauncher) {
             std::string::npos);
 }
 
+std::size_t count(const std::string& text, const std::string& of) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(of, at)) != text.npos; at += of.size()) ++n;
+  return n;
+}
+
+// A disk is full, or a file may not grow: whoever watches the run misses something, and the run goes on.
+TEST(Cli, FilesForWatchersDoNotEndARun) {
+  const TemporaryFolder folder;
+  const std::string run = std::string(ORRERY_BINARY) + " run " + scenario("tiny-cpu-pair");
+  const Output full = shell(run + " --steps 3 --metrics-file /dev/full --checkpoints " + folder.file("c"));
+  EXPECT_EQ(full.code, 0) << full.out;
+  EXPECT_EQ(count(full.out, "/dev/full"), 1U) << full.out;
+  EXPECT_EQ(count(full.out, "alert: /dev/full: cannot be written: No space left on device\n"), 1U)
+      << full.out;
+  EXPECT_TRUE(fs::exists(folder.file("c") + "/step-00000003/index.json"));
+  const Output silent = shell(run + " --steps 3 --metrics-file /dev/full 2>/dev/full");
+  EXPECT_EQ(silent.code, 0) << silent.out;
+  EXPECT_EQ(shell(std::string(ORRERY_BINARY) + " run /nowhere.json 2>/dev/full").code, 3);
+  // A kilobyte is a few steps of scalars.
+  const Output board = shell("ulimit -f 1; " + run + " --steps 20 --tensorboard " + folder.file("t"));
+  EXPECT_EQ(board.code, 0) << board.out;
+  EXPECT_NE(board.out.find("\nstep   20"), std::string::npos) << board.out;
+  EXPECT_EQ(count(board.out, "alert: cannot write " + folder.file("t") + "/events.out.tfevents."), 1U)
+      << board.out;
+  EXPECT_EQ(count(board.out, ": File too large; TensorBoard gets no more scalars\n"), 1U) << board.out;
+  // The metrics are tried again after every step.
+  const std::string metrics = folder.file("metrics"), good = folder.file("good"), err = folder.file("err");
+  const Output again =
+      shell("touch " + good + "; ln -s /dev/full " + metrics + "; " + run +
+            " --steps 1000000 --metrics-file " + metrics + " >" + folder.file("out") + " 2>" + err +
+            " & until grep -q alert " + err + "; do sleep 0.01; done; ln -sfn " + good + " " + metrics +
+            "; until grep -q orrery_step " + good + "; do sleep 0.01; done; kill -TERM $!; wait $!");
+  EXPECT_EQ(again.code, 143) << again.out;
+}
+
+TEST(Cli, ACheckpointThatIsNotWrittenIsSaidOnce) {
+  const TemporaryFolder folder;
+  const Output out = shell("ulimit -f 1; " + std::string(ORRERY_BINARY) + " run " +
+                           scenario("tiny-cpu-pair") + " --steps 1 --checkpoints " + folder.file("c"));
+  EXPECT_EQ(out.code, 1) << out.out;
+  EXPECT_EQ(count(out.out, "no checkpoint of step 1: "), 1U) << out.out;
+}
+
+TEST(Cli, SeedsHave64Bits) {
+  const std::string run = "run " + scenario("tiny-cpu-pair") + " --steps 1 --seed ";
+  for (const char* wrong : {"99999999999999999999", "-9223372036854775809", "1.5", "one"}) {
+    const Output out = orrery(run + wrong);
+    EXPECT_EQ(out.code, 3) << out.out;
+    EXPECT_EQ(out.out, "orrery: command line: /seed: \"" + std::string(wrong) +
+                           "\"; allowed: whole numbers from -9223372036854775808 to 9223372036854775807\n");
+  }
+  for (const char* right : {"9223372036854775807", "-1"}) EXPECT_EQ(orrery(run + right).code, 0) << right;
+}
+
 // Before the first step, with nothing written.
 TEST(Cli, ARunThatCannotEndWellDoesNotBegin) {
   const TemporaryFolder folder;

@@ -341,8 +341,6 @@ TEST_F(Checkpoints, AFullDiskCostsNothingThatWasSaved) {
     const std::string& why = r.steps[static_cast<std::size_t>(full - 1)].unsaved;
     EXPECT_NE(why.find("rank-"), std::string::npos) << why;
     EXPECT_NE(why.find("File too large"), std::string::npos) << why;
-    ASSERT_FALSE(r.alerts.empty());
-    EXPECT_EQ(r.alerts[0], "no checkpoint of step " + std::to_string(full) + ": " + why);
     EXPECT_EQ(names_in(folder_), (full == 4 ? std::set<std::string>{"step-00000002", "step-00000006"}
                                             : std::set<std::string>{"step-00000002", "step-00000004"}));
     EXPECT_EQ(resume(program, options(8)).first_step, full == 4 ? 6 : 4);

@@ -79,5 +79,17 @@ TEST_F(Monitor, TensorBoardRecordsAreWhole) {
   EXPECT_EQ(events[1].substr(9), expected);
 }
 
+TEST_F(Monitor, AFileThatCannotBeWrittenSaysWhy) {
+  std::ofstream(folder_ / "file") << "no folder";
+  try {
+    TensorBoard(folder_ / "file");
+    FAIL();
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_TRUE(what.starts_with("cannot write " + (folder_ / "file/events.out.").string())) << what;
+    EXPECT_TRUE(what.ends_with(": Not a directory")) << what;
+  }
+}
+
 }  // namespace
 }  // namespace orrery::exec
