@@ -325,6 +325,13 @@ void wait_for_all(exec::Exchange& exchange, std::int64_t rank) {
   }
 }
 
+// Where a run that resumes begins.
+std::string beginning(const Options& o) {
+  return exec::has_checkpoints(o.checkpoints)
+             ? "from the last checkpoint"
+             : fmt::format("from step 0, as {} holds no checkpoint", printable(o.checkpoints));
+}
+
 // This process's part of the job. After ranks died, `chosen` has the plan that went on.
 void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App& app, const Options& o,
                   Observer& observer, const std::optional<exec::Secret>& secret) {
@@ -357,8 +364,8 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
       me.ranks = me.local_ranks = chosen.plan.ranks();
       me.job += "+";
       if (me.rank == 0)
-        fmt::print(stderr, "{}\nranks left: {}; going on under {} from the last checkpoint\n", e.what(),
-                   count, short_name(chosen.plan));
+        fmt::print(stderr, "{}\nranks left: {}; going on under {} {}\n", printable(e.what()), count,
+                   short_name(chosen.plan), beginning(o));
       if (me.rank >= me.ranks) {
         fmt::print(stderr, "rank {} is not needed any more\n", was);
         return;
@@ -463,6 +470,8 @@ void execute(App& app, const Options& o) {
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   require_memory(o, program, launch, at);
   require_outputs(o);
+  if (o.resume && !exec::has_checkpoints(o.checkpoints) && (!launch || launch->rank == 0))
+    alert(fmt::format("the run starts {}", beginning(o)));
   Observer observer(app, o, s, options);
   options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   options.stop = [] { return exec::stop_signal.load(); };

@@ -381,6 +381,10 @@ TEST(Cli, ResumingFromNothingNeedsForce) {
   EXPECT_NE(empty.out.find("none\" holds no checkpoint; allowed: "), std::string::npos) << empty.out;
   const Output forced = orrery(run + " --force");
   EXPECT_EQ(forced.code, 0) << forced.out;
+  EXPECT_NE(forced.out.find("alert: the run starts from step 0, as " + folder.file("none") +
+                            " holds no checkpoint\n"),
+            std::string::npos)
+      << forced.out;
   EXPECT_TRUE(std::filesystem::exists(folder.file("none") + "/step-00000001/index.json"));
   EXPECT_EQ(orrery(run).code, 0);  // now there is one
 }

@@ -226,6 +226,23 @@ TEST(Processes, ElasticRunsGoOnWithWhoIsLeft) {
   }
 }
 
+TEST(Processes, ElasticRunsWithoutACheckpointSayThatTheyBeginAnew) {
+  const Folder folder;
+  const fs::path file = scenario(folder.path, "plan.json", kFour), checkpoints = folder.path / "checkpoints",
+                 metrics = folder.path / "metrics";
+  Launched job(folder.path,
+               std::vector(4, run(file, 1000000,
+                                  {"--checkpoints", checkpoints.string(), "--checkpoint-every", "1000000",
+                                   "--elastic", "--metrics-file", metrics.string()})));
+  ASSERT_TRUE(comes(metrics)) << job.err(0);
+  job.signal(3, SIGKILL);
+  EXPECT_EQ(job.wait(3), -SIGKILL);
+  const std::string text = "from step 0, as " + checkpoints.string() + " holds no checkpoint";
+  for (int i = 0; i < kPatience.count() && job.err(0).find("going on under ") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_NE(job.err(0).find(text), std::string::npos) << job.err(0);
+}
+
 // In shared memory and over TCP; when the rank goes on it ends too, without a word of its own.
 TEST(Processes, AFrozenRankIsNamedWithinTheDeadline) {
   for (const auto& [tcp, frozen] : {std::pair{false, 3UL}, {false, 0UL}, {true, 3UL}, {true, 0UL}}) {
