@@ -42,12 +42,12 @@ struct Options {
 
 void print_ranks(const program::Binding& b, const std::vector<std::string>& hosts) {
   std::size_t width = 4;
-  for (const std::string& h : hosts) width = std::max(width, h.size());
+  for (const std::string& h : hosts) width = std::max(width, printable(h).size());
   fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", "rank", "host", width, "tp", "dp", "pp");
   for (std::int64_t r = 0; r < b.ranks(); ++r) {
     const auto c = b.coordinates(r);
-    fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", r, hosts[static_cast<std::size_t>(r)], width, c.tp, c.dp,
-               c.pp);
+    fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", r, printable(hosts[static_cast<std::size_t>(r)]), width,
+               c.tp, c.dp, c.pp);
   }
   std::fflush(stdout);
 }
@@ -312,7 +312,7 @@ void report(App& app, const Options& o, const Scenario& s, const Plan& plan, boo
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);
-  if (!o.trace.empty()) fmt::print("measured timeline: {}\n", o.trace);
+  if (!o.trace.empty()) fmt::print("measured timeline: {}\n", printable(o.trace));
 }
 
 // A launcher may end all ranks when one of them ends with a signal's code: none does before rank 0 has said
@@ -397,7 +397,7 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   if (!app.json) {
     fmt::print("proxy: {} with {} of {} layers, for {} with {} ranks; written to {}\n", short_name(out.plan),
                scenario.model.layers, of.problem.scenario.model.layers, short_name(of.plan), of.plan.ranks(),
-               o.proxy);
+               printable(o.proxy));
   }
   return out;
 }

@@ -215,6 +215,34 @@ TEST_F(Files, NamesDoNothingToTerminalsAndGraphs) {
   EXPECT_NE(dot.find(R"(  "a\\x1b]0;owned\\x07\"]; evil [label=\"\\n";)"), std::string::npos) << dot;
 }
 
+// Names of files, in all that a run says of them.
+TEST_F(Files, NamesOfFilesDoNothingToTerminals) {
+  const fs::path folder = file("a\x1b[31m\nb");
+  const std::string shown = "a\\x1b[31m\\nb/";
+  const auto say = [&](const std::string& options, int code, const std::string& text) {
+    const Output o =
+        orrery("run " + std::string(ORRERY_ROOT) + "/scenarios/tiny-cpu-pair.json --steps 1 " + options);
+    EXPECT_EQ(o.code, code) << o.out;
+    EXPECT_NE(o.out.find(text), std::string::npos) << o.out;
+    EXPECT_EQ(o.out.find('\x1b'), std::string::npos) << o.out;
+    EXPECT_EQ(o.out.find("[31m\n"), std::string::npos) << o.out;
+  };
+  fs::create_directory(folder);
+  const auto quoted = [&](const char* name) { return " '" + (folder / name).string() + "'"; };
+  const std::string resume = " --checkpoints" + quoted("c") + " --resume";
+  say("--trace" + quoted("t.json"), 0, "measured timeline: " + file(shown + "t.json"));
+  say("--proxy" + quoted("p.json"), 0, "written to " + file(shown + "p.json"));
+  say("--data" + quoted("d.txt"), 3, shown + "d.txt");
+  say(resume, 3, shown + "c");
+  say(resume + " --force", 0, "from step 0, as " + file(shown + "c") + " holds no checkpoint");
+  fs::copy(folder / "c/step-00000001", folder / "c/step-00000002", fs::copy_options::recursive);
+  say(resume, 0, "passed over: " + file(shown + "c/step-00000002/index.json"));
+  fs::remove(folder / "c/step-00000001/rank-0.bin");
+  say(resume, 1, "no checkpoint under " + file(shown + "c") + " can be used");
+  const Output plan = orrery("run" + quoted("plan.json"));
+  EXPECT_EQ(plan.out.find("orrery: " + file(shown + "plan.json")), 0U) << plan.out;
+}
+
 TEST_F(Files, OutputGoesWhereItIsSentAndNothingIsReplacedByAFile) {
   const std::string plan = "plan --threads 1 " + file(kScenario) + " -o ";
   EXPECT_EQ(orrery(plan + "/dev/null").code, 0);
