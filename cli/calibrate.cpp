@@ -63,7 +63,7 @@ std::deque<Run> make_runs(const App& app, const Options& o) {
   for (const std::string& file : o.runs) {
     Run& r = runs.emplace_back();
     r.chosen = load_plan_or_scenario(file, app);
-    r.program = runnable_program(r.chosen, file, *o.backend);
+    r.program = runnable_program(r.chosen, *o.backend);
   }
   require_device(*o.backend);
   for (Run& r : runs) {

@@ -44,11 +44,12 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
 struct Chosen {
   Problem problem;
   Plan plan;
+  Cursor scenario;  // where the scenario stands; its plan is at "/plan" of the same file
 };
 Chosen load_plan_or_scenario(const std::string& file, const App& app);
 
-// Its program, which `backend` runs on this machine. Throws InputError when the plan of `file` is not for it.
-program::Program runnable_program(const Chosen& chosen, const std::string& file, exec::Backend backend);
+// Its program, which `backend` runs on this machine. Throws InputError when the plan is not for it.
+program::Program runnable_program(const Chosen& chosen, exec::Backend backend);
 // Throws Error when `backend` has no device here.
 void require_device(exec::Backend backend);
 

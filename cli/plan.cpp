@@ -252,13 +252,14 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
   const Cursor at{file, ""};
   if (json.is_object() && json.contains("predicted")) {
     PlanFile f = read_fields<PlanFile>(json, at);
-    Chosen c{resolve(f.scenario, at.child("scenario"), app.data), f.plan};
+    const Cursor scenario = at.child("scenario");
+    Chosen c{resolve(f.scenario, scenario, app.data), f.plan, scenario};
     program::check_plan(c.problem.scenario.model, c.plan, c.problem.scenario.training, at.child("plan"));
-    check_stack(c.problem, c.plan, at.child("scenario"), at.child("plan"));
+    check_stack(c.problem, c.plan, scenario, at.child("plan"));
     check_ranks(c.plan, c.problem.cluster, at.child("plan"));
     return c;
   }
-  Chosen c{resolve(read_scenario(json, at), at, app.data), {}};
+  Chosen c{resolve(read_scenario(json, at), at, app.data), {}, at};
   if (c.problem.scenario.plan) {
     c.plan = *c.problem.scenario.plan;
     program::check_plan(c.problem.scenario.model, c.plan, c.problem.scenario.training, at.child("plan"));

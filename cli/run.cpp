@@ -379,7 +379,8 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
 // read.
 Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   const Scenario scenario = planner::proxy(of.problem.scenario, of.plan);
-  const Chosen out{resolve(scenario, Cursor{o.proxy, ""}, app.data), *scenario.plan};
+  const Cursor root{o.proxy, ""};
+  const Chosen out{resolve(scenario, root, app.data), *scenario.plan, root};
   const Cursor at{o.plan, "/plan"};
   program::check_plan(scenario.model, out.plan, scenario.training, at);
   const auto program = program::compile(scenario.model, out.plan, scenario.training, out.problem.stack);
@@ -442,7 +443,7 @@ void execute(App& app, const Options& o) {
   if (!o.proxy.empty()) chosen = stand_in(o, chosen, app);
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
-  const auto program = runnable_program(chosen, o.plan, o.backend);
+  const auto program = runnable_program(chosen, o.backend);
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;

@@ -20,16 +20,15 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
   return command;
 }
 
-program::Program runnable_program(const Chosen& chosen, const std::string& file, exec::Backend backend) {
+program::Program runnable_program(const Chosen& chosen, exec::Backend backend) {
   const Problem& p = chosen.problem;
-  const Cursor at{file, "/plan"};
   if (!p.stack.executable) {
-    at.fail(fmt::format("the stack \"{}\" can be predicted only", p.stack.name),
-            "allowed: orrery, orrery-graph");
+    chosen.scenario.child("stack").fail(fmt::format("the stack \"{}\" can be predicted only", p.stack.name),
+                                        "allowed: orrery, orrery-graph");
   }
   auto program = program::compile(p.scenario.model, chosen.plan, p.scenario.training, p.stack);
   if (const auto problem = exec::run_problem(program, backend, p.stack.launch); !problem.empty())
-    at.fail(problem);
+    throw InputError(chosen.scenario.file, "/plan", problem);
   return program;
 }
 

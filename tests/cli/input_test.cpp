@@ -90,6 +90,14 @@ TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {
   const Output o = orrery("simulate " + file("plan.json"));
   EXPECT_EQ(o.code, 3);
   EXPECT_EQ(o.out.find("orrery: " + file("plan.json") + ": /scenario/stack: \"no-such\""), 0U) << o.out;
+  plan["scenario"]["stack"] = "megatron-core";
+  save_json(file("plan.json"), plan);
+  const Output predicted = orrery("run " + file("plan.json"));
+  EXPECT_EQ(predicted.code, 3);
+  EXPECT_EQ(predicted.out.find("orrery: " + file("plan.json") +
+                               ": /scenario/stack: the stack \"megatron-core\" can be predicted only"),
+            0U)
+      << predicted.out;
 }
 
 TEST_F(Files, APlanHasNoMoreRanksThanTheClusterHasDevices) {
