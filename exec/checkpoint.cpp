@@ -229,8 +229,9 @@ namespace {
 std::vector<float> read_floats(const fs::path& path, const CheckpointFile& f) {
   std::error_code failed;
   const auto size = fs::file_size(path, failed);
-  if (failed || static_cast<std::int64_t>(size) != f.bytes || f.bytes % 4 != 0)
-    throw Error(fmt::format("{} has {} bytes, not {}", path.string(), failed ? 0 : size, f.bytes));
+  if (failed) throw Error(fmt::format("{} cannot be read: {}", path.string(), failed.message()));
+  if (static_cast<std::int64_t>(size) != f.bytes || f.bytes % 4 != 0)
+    throw Error(fmt::format("{} has {} bytes, not {}", path.string(), size, f.bytes));
   std::vector<float> out(static_cast<std::size_t>(f.bytes / 4));
   std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(f.bytes));

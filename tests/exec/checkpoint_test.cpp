@@ -151,7 +151,13 @@ TEST_F(Checkpoints, DamageIsPassedOver) {
   };
   damage([&] { flip_a_byte(newest / "rank-1.bin"); }, "does not have its checksum");
   damage([&] { fs::resize_file(newest / "rank-0.bin", 400); }, "has 400 bytes, not");
-  damage([&] { fs::remove(newest / "rank-2.bin"); }, "has 0 bytes, not");
+  damage([&] { fs::remove(newest / "rank-2.bin"); }, "rank-2.bin cannot be read: No such file or directory");
+  damage(
+      [&] {  // a pipe would wait for who writes into it
+        fs::remove(newest / "rank-2.bin");
+        ASSERT_EQ(::mkfifo((newest / "rank-2.bin").c_str(), 0600), 0);
+      },
+      "rank-2.bin cannot be read: ");
   damage([&] { fs::resize_file(newest / "index.json", 200); }, "index.json");
   damage([&] { fs::remove(newest / "index.json"); }, "index.json");
   damage(
