@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what the tests need, builds with warnings as errors, runs every test.
-# Usage: scripts/test.sh [PRESET]   (dev by default; asan, tsan, clang, debug)
+# Installs what the tests need, builds with warnings as errors, runs every test, or the named test programs.
+# Usage: scripts/test.sh [PRESET [PROGRAM...]]   (dev by default; asan, tsan, clang, debug)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 preset="${1:-dev}"
+programs=("${@:2}")
 
 # Interventions run alone after all other tests (tests/CMakeLists.txt) and skip where the machine is too noisy.
 skipped_interventions() {
@@ -20,6 +21,11 @@ skipped_interventions() {
 install_missing $packages_test
 [ "$preset" = clang ] && install_missing clang
 cmake --preset "$preset"
+if [ ${#programs[@]} -gt 0 ]; then
+  cmake --build --preset "$preset" --target "${programs[@]}"
+  for program in "${programs[@]}"; do "build/$preset/bin/$program" --gtest_brief=1; done
+  exit
+fi
 cmake --build --preset "$preset"
 # A log of an earlier run would be summed up, and ctest begins with tests that failed in it.
 log="build/$preset/Testing/Temporary/LastTest.log"

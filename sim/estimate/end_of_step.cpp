@@ -94,7 +94,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     const std::size_t begin = unit_sizes_.size();
     program::append_units(elements, m, plan.zero, bucket, layers, chunk, unit_sizes_);
     std::int64_t layers_done = 0;
-    for (std::size_t i = begin; i < unit_sizes_.size() && (costs_.walk || !dominated_[run]); ++i) {
+    for (std::size_t i = begin; i < unit_sizes_.size(); ++i) {
       UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, links);
       out.reductions[static_cast<std::size_t>(c)] += u.reduce;
       if (dominated_[run]) continue;

@@ -48,33 +48,44 @@ std::int64_t one_chunk_peak(const PipelineShape& s, const ChunkCost& cost, std::
   return held.peak;
 }
 
+// Goes round the chunks, p micro-batches on each.
+struct Round {
+  std::int64_t p, v;
+  std::int64_t chunk = 0, left = p;
+  void advance(std::int64_t n) {
+    left -= n;
+    if (left > 0) return;
+    left = p;
+    chunk = chunk + 1 == v ? 0 : chunk + 1;
+  }
+};
+
 std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* chunks, std::int64_t stage) {
-  // Periods repeat; two of them have every state.
-  const std::int64_t period = s.p * s.v, all = std::min(s.m, 2 * s.p) * s.v;
+  // Rounds repeat; two of them have every state.
+  const std::int64_t all = std::min(s.m, 2 * s.p) * s.v;
   const std::int64_t warm_up = std::min(all, 2 * (s.p - 1 - stage) + (s.v - 1) * s.p);
-  const auto forward = [&](std::int64_t k) -> const WorkCost& {
-    return (*chunks[k % period / s.p])[kChunkForward];
-  };
-  const auto backward = [&](std::int64_t k) -> const WorkCost& {
-    return (*chunks[s.v - 1 - k % period / s.p])[kChunkBackward];
-  };
-  const auto to_end = [&](std::int64_t k) { return s.p - k % s.p; };
+  Round down{s.p, s.v}, up{s.p, s.v};
+  const auto forward = [&]() -> const WorkCost& { return (*chunks[down.chunk])[kChunkForward]; };
+  const auto backward = [&]() -> const WorkCost& { return (*chunks[s.v - 1 - up.chunk])[kChunkBackward]; };
   Held held;
-  for (std::int64_t k = 0; k < warm_up;) {
-    const std::int64_t n = std::min(warm_up - k, to_end(k));
-    held.run(forward(k), n);
-    k += n;
+  for (std::int64_t left = warm_up; left > 0;) {
+    const std::int64_t n = std::min(left, down.left);
+    held.run(forward(), n);
+    down.advance(n);
+    left -= n;
   }
-  std::int64_t k = 0;
-  while (warm_up + k < all) {
-    const std::int64_t n = std::min({all - warm_up - k, to_end(warm_up + k), to_end(k)});
-    held.pairs(forward(warm_up + k), backward(k), n);
-    k += n;
+  for (std::int64_t left = all - warm_up; left > 0;) {
+    const std::int64_t n = std::min({left, down.left, up.left});
+    held.pairs(forward(), backward(), n);
+    down.advance(n);
+    up.advance(n);
+    left -= n;
   }
-  while (k < all) {
-    const std::int64_t n = std::min(all - k, to_end(k));
-    held.run(backward(k), n);
-    k += n;
+  for (std::int64_t left = warm_up; left > 0;) {
+    const std::int64_t n = std::min(left, up.left);
+    held.run(backward(), n);
+    up.advance(n);
+    left -= n;
   }
   return held.peak;
 }
