@@ -228,6 +228,41 @@ TEST(Estimate, EqualsTheEngineForManyShortChunks) {
   EXPECT_LT(percentile(errors.alone, 99), 0.01);
 }
 
+// A kernel's gap of 1 ms makes nearly all of the step. On its way up the norm pays one at each of the 3 hops
+// between four stages, where a stage adds its own part; nobody adds on the way down: 3 ms in all, not 6.
+TEST(Estimate, TheNormComesDownWithoutAdding) {
+  std::mt19937 random(1);
+  Problem p = problem(random, false);
+  p.device.kernel_gap = Time{1'000'000'000};
+  p.scenario.model = preset_model("tiny-gpt");
+  p.scenario.training = {.global_batch = 1, .sequence = 64, .clip = 1};
+  const Plan plan{.pp = 4};
+  const sim::Topology topology(p.cluster);
+  sim::Estimator estimator(p, topology);
+  const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
+  EXPECT_NEAR(seconds(estimator.estimate(plan).step), seconds(engine(p, topology, program, plan, true)),
+              0.0005);
+}
+
+// An op takes the host 1 s and the device nearly nothing, so the step takes as many seconds as it has ops.
+// Each of the 7 blocks (the embedding, 4 layers, the last norm and the head) fills a bucket of 1 B, so that
+// the end of the step has 7 updates and clears 7 gradients: 14 ops.
+TEST(Estimate, TheHostIssuesEveryOpOfAStep) {
+  std::mt19937 random(1);
+  Problem p = problem(random, false);
+  p.device.host_op = Time{1'000'000'000'000};
+  p.stack.launch = Launch::kEager;
+  p.stack.host_cost_factor = 1;
+  p.stack.bucket = Bytes{1};
+  p.scenario.model = preset_model("tiny-llama");
+  p.scenario.training = {.global_batch = 1, .sequence = 64, .clip = 0};
+  const Plan plan;
+  const sim::Topology topology(p.cluster);
+  sim::Estimator estimator(p, topology);
+  const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
+  EXPECT_NEAR(seconds(estimator.estimate(plan).step), static_cast<double>(program.ops_per_step()), 0.5);
+}
+
 TEST(Estimate, TheLowerBoundsAreBounds) {
   std::mt19937 random(5);
   for (int i = 0; i < 100; ++i) {

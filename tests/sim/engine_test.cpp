@@ -109,6 +109,9 @@ TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
   const SimulationResult r = simulate(p, l, {});
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[0].end.value), 100, 1);
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[1].end.value), 100, 1);
+  // The link cost b 100 - 60 = 40, and a nothing.
+  ASSERT_EQ(r.links.size(), 1U);
+  EXPECT_NEAR(static_cast<double>(r.links[0].lost.value), 40, 1);
 }
 
 // Compute that slows a collective by 2 leaves the other half of the link to another.
