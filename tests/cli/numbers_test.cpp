@@ -218,6 +218,25 @@ TEST(TopologyNumbers, LinksOfADragonfly) {
   EXPECT_EQ(links, (std::map<std::int64_t, int>{{50'000'000'000, 2}, {25'000'000'000, 2}}));
 }
 
+// No NIC has more than 1600 Gb/s: four that share 7200 Gb/s would have 1800 each (225 GB/s), and four that
+// share 6000 Gb/s have 1500.
+TEST(TopologyNumbers, NicsAreCheckedInBitsEach) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("nics.json");
+  const auto check = [&](const char* all) {
+    std::ofstream(file) << R"({"schema": "orrery.cluster/1", "name": "nics", "device": "h100-sxm", "nodes": 2,
+        "devices_per_node": 8, "intra_bandwidth": "450 GB/s", "nics": 4, "nic_bandwidth": ")"
+                        << all
+                        << R"(", "nic_efficiency": 1, "fabric": {"kind": "fat-tree", "leaf_nodes": 2}})";
+    return orrery("topology check " + file);
+  };
+  const Output much = check("7200 Gb/s");
+  EXPECT_EQ(much.code, 1) << much.out;
+  EXPECT_NE(much.out.find("a NIC of 1800 Gb/s: "), std::string::npos) << much.out;
+  const Output enough = check("6000 Gb/s");
+  EXPECT_EQ(enough.code, 0) << enough.out;
+}
+
 // 64 MiB over 8 devices of one node: bus bandwidth is 7/4 of the tensor over the time, in GB/s.
 TEST(CollectiveNumbers, BusBandwidthIsOfTheTime) {
   const Json j = parse_json(

@@ -432,6 +432,9 @@ TEST_F(Checkpoints, AnotherTrainingIsRefused) {
   o = options(4);
   o.weight_decay = 0.25F;
   refused(program, o, "weight_decay", "0.0, and this run has 0.25");
+  program::Program clipped = program;
+  clipped.training.clip = 0.5;
+  refused(clipped, options(4), "clip", "1.0, and this run has 0.5");
   Plan twice = plan(1, 1, 2, 1);
   twice.micro_batches *= 2;
   refused(compile(twice, "tiny-llama", 16), options(4), "global_batch", "8, and this run has 16");

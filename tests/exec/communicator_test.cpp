@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <thread>
 
 #include "core/error.h"
 #include "core/fields.h"
+#include "exec/emulated_link.h"
 #include "exec/shared_world.h"
 #include "kernels/cpu/fast.h"
 
@@ -185,6 +187,38 @@ TEST(Communicator, MessagesKeepTheirOrder) {
 
 void expect_in(const std::vector<std::string>& errors, const char* text) {
   for (const std::string& e : errors) EXPECT_NE(e.find(text), std::string::npos) << e;
+}
+
+// Over links of 8 B/s with hops of 1 s a ring of 4 members passes parts of 48 / 4 = 12 B, 1.5 s each: 3 of
+// them to gather, which takes 3 x 2.5 = 7.5 s, and 6 to sum, 15 s.
+TEST(EmulatedLink, ARingTakesAHopLessThanItHasMembers) {
+  for (const auto& [kind, takes] :
+       {std::pair(kAllGather, "takes 7.5 s"), std::pair(kAllReduce, "takes 15.0 s")})
+    expect_in(
+        on_ranks(4, kLong,
+                 [kind = kind](std::int64_t, Communicator& c) {
+                   const auto link = emulate_link(c, {Bandwidth{8}, Time{kPicosecondsPerSecond}}, kShort);
+                   std::vector<float> x(12);
+                   link->collective(link->open(first(4)), {kind, "ring", x.data(), x.data(), 12});
+                 }),
+        takes);
+}
+
+// Every member learns when the last one came, whichever that is: here 20 ms after the other two.
+TEST(Communicator, ACallIsActiveFromWhenItsLastMemberCame) {
+  for (const std::size_t late : {0U, 1U, 2U}) {
+    std::array<Clock::time_point, 3> came, active;
+    const auto errors = on_ranks(3, kLong, [&](std::int64_t r, Communicator& c) {
+      const auto self = static_cast<std::size_t>(r);
+      float x = 0;
+      const GroupId g = c.open(first(3));
+      if (self == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      came[self] = Clock::now();
+      active[self] = c.collective(g, {kAllReduce, "sum", &x, &x, 1});
+    });
+    for (const auto& e : errors) EXPECT_EQ(e, "");
+    for (const Clock::time_point t : active) EXPECT_GE(t, came[late]) << late;
+  }
 }
 
 TEST(Communicator, AMissingRankIsNamedWithinTheDeadline) {

@@ -208,6 +208,8 @@ TEST(TcpAttack, CallsThatCannotBeEndTheJobAndNameTheRank) {
             gone + "\"a sum\" of 4611686018427387904 x 4 bytes (allowed: 68719476736 bytes)");
   EXPECT_EQ(call([](CollectiveCall& c) { c.root = 1000000000000000000; }),
             gone + "\"a sum\": root 1000000000000000000 of a group of 2");
+  // The members of a group of 2 are 0 and 1.
+  EXPECT_EQ(call([](CollectiveCall& c) { c.root = 2; }), gone + "\"a sum\": root 2 of a group of 2");
   EXPECT_EQ(call([](CollectiveCall& c) { c.elements = 3; }),
             gone + "\"a sum\" comes with 8 bytes and needs 12");
   EXPECT_EQ(call([](CollectiveCall& c) { c.kind = static_cast<CollectiveKind>(9); }),

@@ -2,7 +2,10 @@
 //
 // What people do with the window: open, plan, cancel, zoom, select, compare, export; and what they see when a
 // file is wrong.
+#include <QAbstractBarSeries>
 #include <QApplication>
+#include <QBarSet>
+#include <QChart>
 #include <QDialog>
 #include <QDropEvent>
 #include <QFileInfo>
@@ -540,6 +543,14 @@ void WindowTest::follows_sliders() {
   const sim::Topology topology(p.cluster);
   sim::Estimator estimator(p, topology);
   QVERIFY(std::abs(numbers_of(p, plan, {}).step_s - seconds(estimator.estimate(plan).step)) < 1e-12);
+  // Two nodes of $10 an hour cost 2 x 10 x 24 = $480 a day, where there was one.
+  Problem priced = p;
+  QCOMPARE(priced.cluster.nodes, 1);
+  priced.cluster.node_hour = from_dollars(10);
+  priced.scenario.training.tokens = 1e9;
+  const Numbers twice = numbers_of(priced, plan, {.nodes = 2, .batch = 2});
+  QVERIFY2(twice.problem.empty(), twice.problem.c_str());
+  QVERIFY(std::abs(twice.dollars / twice.days - 480) < 1e-6);
   const Numbers halved = numbers_of(p, plan, {.batch = 1.37});
   QVERIFY(halved.problem.empty() || halved.problem.find("divide") != std::string::npos);
 }
@@ -561,6 +572,15 @@ void WindowTest::shows_costs() {
   const auto labels = window_->cost().findChildren<QLabel*>();
   QVERIFY(std::any_of(labels.begin(), labels.end(),
                       [&](const QLabel* l) { return l->text().contains(dollars); }));
+  // The money of the best plan goes where its step does: the parts add up. Qt has the first row last.
+  QVERIFY(best.breakdown.exposed_tp_s > 0 && best.breakdown.exposed_dp_s > 0);
+  double money = 0;
+  for (const auto* chart : window_->cost().findChildren<StackedBarChart*>()) {
+    if (chart->accessibleName() != "Where the money goes") continue;
+    const auto* bars = qobject_cast<const QAbstractBarSeries*>(chart->chart()->series().at(0));
+    for (const QBarSet* set : bars->barSets()) money += set->at(set->count() - 1);
+  }
+  QVERIFY2(std::abs(money / best.cost_usd - 1) < 1e-6, qPrintable(QString::number(money)));
 }
 
 void WindowTest::opens_a_topology_that_is_dropped() {
