@@ -79,6 +79,10 @@ TcpHub::TcpHub(Job job, const std::vector<tcp::endpoint>& at)
 }
 
 TcpHub::~TcpHub() {
+  {
+    std::unique_lock lock(mutex_);
+    if (!reason_.empty()) changed_.wait_until(lock, begin_ + job_.deadline, [&] { return all_have_come(); });
+  }
   asio::post(context_, [this] {
     error_code ignored;
     acceptor_.close(ignored);
@@ -98,10 +102,9 @@ TcpHub::~TcpHub() {
 
 void TcpHub::wait_for_ranks() {
   std::unique_lock lock(mutex_);
-  const auto all = [&] { return std::all_of(come_.begin(), come_.end(), [](bool c) { return c; }); };
-  changed_.wait_for(lock, job_.deadline, [&] { return all() || !reason_.empty(); });
+  changed_.wait_until(lock, begin_ + job_.deadline, [&] { return all_have_come() || !reason_.empty(); });
   if (!reason_.empty()) throw Error(reason_);
-  if (all()) return;
+  if (all_have_come()) return;
   std::vector<std::int64_t> missing;
   for (std::size_t r = 0; r < come_.size(); ++r) {
     if (!come_[r]) missing.push_back(static_cast<std::int64_t>(r));
@@ -110,6 +113,10 @@ void TcpHub::wait_for_ranks() {
       fmt::format("{} did not come within {} ms{}", ranks_text(missing), job_.deadline.count(), strange_);
   asio::post(context_, [this, reason] { fail(reason); });
   throw Error(reason);
+}
+
+bool TcpHub::all_have_come() const {
+  return std::all_of(come_.begin(), come_.end(), [](bool c) { return c; });
 }
 
 // --- the greeting ----------------------------------------------------------------------------------
@@ -175,7 +182,7 @@ void TcpHub::welcome(const PeerPtr& peer) {
   {
     const std::lock_guard lock(mutex_);
     come_[r] = true;
-    all = std::all_of(come_.begin(), come_.end(), [](bool c) { return c; });
+    all = all_have_come();
   }
   changed_.notify_all();
   read_head(peer);

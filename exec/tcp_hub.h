@@ -45,7 +45,8 @@ class TcpHub {
   };
   // Listens at the first of the addresses that can be bound. Throws boost::system::system_error.
   TcpHub(Job job, const std::vector<tcp::endpoint>& at);
-  // Waits until the ranks have left, at most five seconds.
+  // Waits until the ranks have left, at most five seconds. Of a job that failed before all ranks had come it
+  // first waits for the others, until the deadline: they hear why.
   ~TcpHub();
   tcp::endpoint address() const { return address_; }
   // Returns when all ranks have come. Throws Error that names those that did not, and tells the others.
@@ -89,8 +90,10 @@ class TcpHub {
   void tell_failure(const PeerPtr& peer);
   std::set<std::int64_t> silent() const;
   void tell();
+  bool all_have_come() const;  // under the mutex
 
   Job job_;
+  Clock::time_point begin_ = Clock::now();
   asio::io_context context_;
   tcp::acceptor acceptor_{context_};
   asio::steady_timer timer_{context_}, accept_again_{context_};

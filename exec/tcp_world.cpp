@@ -137,7 +137,8 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     }
     wire_.shut();
     if (reader_.joinable()) reader_.join();
-    remove_contact();
+    hub_.reset();  // ranks that come late find it until then
+    if (rank_ == 0 || hub_is_gone_) remove_contact();
   }
 
   void begin_hub(const Launch& launch, const Rendezvous& at, std::uint64_t largest_message) {
@@ -158,8 +159,8 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     write_contact(at.file, *contact_);
   }
 
-  // Whoever reads the file later would look for a job that has begun, or is over. Rank 0 may have died, so
-  // all ranks look; the file of another launch stays.
+  // Whoever reads the file later would look for a job that has begun, or is over. Where rank 0 has died, the
+  // others remove it; the file of another launch stays.
   void remove_contact() {
     if (file_.empty() || !contact_) return;
     try {
@@ -311,12 +312,17 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     std::copy(got.begin(), got.end(), answer.begin());
   }
 
+  void lose_hub(const std::string& why) {
+    hub_is_gone_ = true;
+    abort_.raise("rank 0 is gone: " + why);
+  }
+
   void read() {
     try {
       while (wire_.wait()) read_frame();
-      if (!leaving_) abort_.raise("rank 0 is gone: its connection ended");
+      if (!leaving_) lose_hub("its connection ended");
     } catch (const std::exception& e) {
-      if (!leaving_) abort_.raise(fmt::format("rank 0 is gone: {}", e.what()));
+      if (!leaving_) lose_hub(e.what());
     }
     answered_.notify_all();
   }
@@ -373,7 +379,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   std::vector<Group> groups_;
   std::map<std::tuple<std::int64_t, int, bool>, std::uint64_t> messages_;
   std::vector<std::unique_ptr<std::byte[], FreeAligned>> memory_;
-  std::atomic<bool> leaving_{false};
+  std::atomic<bool> leaving_{false}, hub_is_gone_{false};
   std::thread reader_;
 };
 

@@ -376,6 +376,19 @@ TEST(TcpAttack, ARankThatDiesBeforeTheOthersHaveComeIsNamed) {
             "rank 1 is gone: its connection to rank 0 ended");
 }
 
+// Also where rank 0 is about to end, as it has nothing else to do.
+TEST(TcpAttack, ARankThatComesLateHearsWhyTheJobHasFailed) {
+  auto hub = std::make_unique<TcpHub>(job(3), kLoopback);
+  const tcp::endpoint at = hub->address();
+  auto zero = std::make_unique<FakeRank>(at, 0, 3, kSecret, "job 7");
+  std::make_unique<FakeRank>(at, 1, 3, kSecret, "job 7").reset();
+  EXPECT_THROW(hub->wait_for_ranks(), Error);
+  zero.reset();
+  std::jthread end([&] { hub.reset(); });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(FakeRank(at, 2, 3, kSecret, "job 7").failure(), "rank 1 is gone: its connection to rank 0 ended");
+}
+
 // --- where the hub listens, and who may read secrets ------------------------------------------------
 
 TEST(TcpAttack, OnlyTheNamedAddressListens) {
