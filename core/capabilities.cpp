@@ -215,7 +215,7 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   }
   if (m.windowed(t.sequence) && !c.sliding_window)
     return StackProblem{"/model/sliding_window", lacks(s, "sliding window"),
-                        "allowed: 0, or a window of the whole sequence"};
+                        "allowed: no window, or one of the whole sequence"};
   return {};
 }
 

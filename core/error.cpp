@@ -35,6 +35,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+void sort_by_distance(std::string_view name, std::vector<std::string>& candidates) {
+  std::vector<std::pair<std::size_t, std::string>> by_distance;
+  for (std::string& c : candidates) by_distance.emplace_back(edit_distance(name, c), std::move(c));
+  std::stable_sort(by_distance.begin(), by_distance.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(by_distance.begin(), by_distance.end(), candidates.begin(),
+                 [](auto& c) { return std::move(c.second); });
+}
+
 constexpr std::size_t kLongestComparedName = 64;  // Keeps the answer to hostile input cheap.
 constexpr std::size_t kNamesShown = 24;
 
@@ -58,7 +67,11 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
 }
 
 std::string allowed_names(std::string_view name, std::span<const std::string> candidates) {
-  const auto shown = candidates.first(std::min(candidates.size(), kNamesShown));
+  std::vector<std::string> shown(candidates.begin(), candidates.end());
+  if (shown.size() > kNamesShown) {
+    if (name.size() <= kLongestComparedName) sort_by_distance(name, shown);
+    shown.resize(kNamesShown);
+  }
   std::string text = fmt::format("allowed: {}", fmt::join(shown, ", "));
   if (shown.size() < candidates.size()) {
     text += fmt::format(" and {} more", candidates.size() - shown.size());

@@ -47,7 +47,7 @@ class InputError : public Error {
 // The candidate with the smallest edit distance, when that is close enough to be a likely slip.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
-// "allowed: a, b, c (did you mean b?)", shortened when there are many.
+// "allowed: a, b, c (did you mean b?)"; of many candidates, the nearest.
 std::string allowed_names(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace orrery

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/fields.h"
 
+#include "core/text.h"
+
 namespace orrery {
 
 Cursor Cursor::child(std::string_view key) const {
@@ -16,8 +18,7 @@ std::string shown(const Json& value) {
     text = "[...]";
   else
     text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
+  return shortened(text, kLongest);
 }
 
 void FieldReader::finish() const {

@@ -67,6 +67,12 @@ struct Cursor {
   }
 };
 
+// Where fields stand in the file that they were imported from, by our names ("rotary/scaling"). What is
+// imported is equal wherever it comes from.
+struct ImportedFields : std::map<std::string, Cursor, std::less<>> {
+  friend bool operator==(const ImportedFields&, const ImportedFields&) { return true; }
+};
+
 // The value as an error message shows it: compact, ASCII, at most 60 characters.
 std::string shown(const Json& value);
 
@@ -171,6 +177,8 @@ class FieldReader {
     else if (field.required && missing_.empty())
       missing_ = fmt::format("the field \"{}\" is missing ({})", field.name, field.help);
   }
+  // A key that is read elsewhere.
+  void allow(const char* name) { known_.emplace_back(name); }
   // To be called when all fields have been declared. Every key must be one of them ("$schema", "schema" and
   // "comment" are always allowed; in foreign files all are), and no required field may be missing. In this
   // order: one slip of a key explains both.

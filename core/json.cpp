@@ -61,8 +61,9 @@ class Builder : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t byte, const std::string& token, const Json::exception& e) override {
     const std::string place = place_of(text_, byte == 0 ? 0 : byte - 1);
     constexpr int kOutOfRange = 406;
+    constexpr std::size_t kLongestNumber = 40;
     if (e.id == kOutOfRange)
-      throw InputError(file_, place, printable(token) + " is too large for a number",
+      throw InputError(file_, place, shortened(token, kLongestNumber) + " is too large for a number",
                        "allowed: up to 1.8e308");
     throw InputError(file_, place, "not JSON: " + reason(e.what()));
   }
@@ -73,7 +74,7 @@ class Builder : public nlohmann::json_sax<Json> {
     constexpr std::size_t kLongest = 200;
     const auto dash = what.find(" - ");
     if (dash != std::string_view::npos) what.remove_prefix(dash + 3);
-    return printable(what.substr(0, kLongest)) + (what.size() > kLongest ? "..." : "");
+    return shortened(what, kLongest);
   }
 
   Json* place(Json value) {
@@ -140,9 +141,9 @@ class Builder : public nlohmann::json_sax<Json> {
   throw Error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
 }
 
-// What stands at `path` already, and stays what it is.
+// What stands at `path` already, and stays what it is. A symbolic link to a file that is not there makes it.
 void write_in_place(const std::filesystem::path& path, std::string_view text) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) cannot_write(path, errno);
   while (!text.empty()) {
     const ssize_t written = ::write(file, text.data(), text.size());
@@ -204,7 +205,7 @@ void append(Json& object, std::string key, Json value) {
 std::string pointer_to(const std::string& pointer, std::string_view key) {
   constexpr std::size_t kLongest = 80;
   std::string out = pointer + "/";
-  for (const char c : key.substr(0, kLongest)) {
+  for (const char c : shortened(key, kLongest)) {
     if (c == '~')
       out += "~0";
     else if (c == '/')
@@ -212,7 +213,7 @@ std::string pointer_to(const std::string& pointer, std::string_view key) {
     else
       out += c;
   }
-  return key.size() > kLongest ? out + "..." : out;
+  return out;
 }
 
 std::string load_text(const std::filesystem::path& path, std::int64_t largest) {

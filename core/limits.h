@@ -31,6 +31,7 @@ inline constexpr double kSlowestRate = 1e9, kFastestRate = 1e21;
 
 inline constexpr double kHighestPrice = 1e6 * 1e6;  // micro-dollars: of a node-hour, of a switch port
 inline constexpr double kLargestBudget = 1e12 * 1e6;
+inline constexpr double kLongestRun = 9'999.0 * 86'400;  // s: 27 years
 
 // Of a model, a plan and a cluster. Ranks (the product of three) and the sequences of a step fit in 64 bits.
 inline constexpr double kMostLayers = 10'000, kMostTensorRanks = 1 << 16, kMostChunks = 1024,

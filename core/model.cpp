@@ -156,16 +156,20 @@ const std::vector<Model>& presets() {
 
 class HuggingFaceReader {
  public:
-  HuggingFaceReader(const Json& config, const Cursor& at) : config_(config), at_(at) {}
+  HuggingFaceReader(const Json& config, const Cursor& at, ImportedFields& places)
+      : config_(config), at_(at), places_(places) {}
 
   // The field `ours` under any of its names (transformers 4 and 5 differ); null counts as absent.
   void integer(const char* ours, std::initializer_list<const char*> names, std::int64_t& out,
                bool required) const {
     Field field = declared<Model>(ours);
     field.min = std::max(field.min, 1.0);  // only in our files does 0 mean a default
+    places_[ours] = at_.child(*names.begin());
     for (const char* name : names) {
       const auto found = config_.find(name);
-      if (found != config_.end() && !found->is_null()) return read_value(*found, at_.child(name), field, out);
+      if (found == config_.end() || found->is_null()) continue;
+      places_[ours] = at_.child(name);
+      return read_value(*found, at_.child(name), field, out);
     }
     if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
   }
@@ -175,7 +179,8 @@ class HuggingFaceReader {
       read_value(*found, at_.child(name), Field{name, "", least, most}, out);
   }
   // A text field that our models have one meaning of, under several names.
-  void text(const char* name, const std::vector<std::string>& known) const {
+  void text(const char* ours, const char* name, const std::vector<std::string>& known) const {
+    places_[ours] = at_.child(name);
     const auto found = config_.find(name);
     if (found == config_.end() || found->is_null()) return;
     std::string value;
@@ -192,6 +197,7 @@ class HuggingFaceReader {
  private:
   const Json& config_;
   const Cursor& at_;
+  ImportedFields& places_;
 };
 
 Model import_gpt2(const HuggingFaceReader& read) {
@@ -203,7 +209,7 @@ Model import_gpt2(const HuggingFaceReader& read) {
   read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
   read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
   read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
-  read.text("activation_function", {"gelu_new", "gelu", "gelu_pytorch_tanh"});
+  read.text("activation", "activation_function", {"gelu_new", "gelu", "gelu_pytorch_tanh"});
   return m;
 }
 
@@ -231,7 +237,7 @@ std::int64_t import_window(const HuggingFaceReader& read, const Json& config, co
 }
 
 Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
-                   const std::string& type) {
+                   const std::string& type, ImportedFields& places) {
   Model m = llama(type.c_str(), {});
   m.max_positions = 2048;
   read.integer("layers", {"num_hidden_layers"}, m.layers, true);
@@ -243,8 +249,8 @@ Model import_llama(const HuggingFaceReader& read, const Json& config, const Curs
   read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
   m.norm_epsilon = 1e-6;
   read.number("rms_norm_eps", m.norm_epsilon, 1e-20, 1);
-  read.text("hidden_act", {"silu", "swish"});
-  m.rotary = import_rotary(config, at, m.max_positions);
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
   m.sliding_window = type == "llama" ? 0 : import_window(read, config, at, type, m.layers);
   m.qkv_bias = type == "qwen2";
   m.qk_norm = type == "qwen3";
@@ -279,7 +285,6 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
   if (json.contains("preset") && json.contains("config"))
     at.fail("preset and config are both there", "allowed: one of them");
   if (json.contains("preset") || json.contains("config")) {
-    Json rest = json;
     std::string base;
     if (json.contains("preset")) {
       read_value(json["preset"], at.child("preset"), Field{"preset", ""}, base);
@@ -289,16 +294,13 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
       const auto path = std::filesystem::path(at.file).parent_path() / base;
       out = import_hugging_face(load_json(path), Cursor{path.string(), ""});
     }
-    rest.erase("preset");
-    rest.erase("config");
-    FieldReader reader(rest, at);
-    describe(reader, out);
-    reader.finish();
-    check_model(out, at);
-    return true;
   }
   FieldReader reader(json, at);
+  for (const char* name : base_fields(out)) reader.allow(name);
   describe(reader, out);
+  std::erase_if(out.imported, [&](const auto& field) {
+    return json.contains(field.first.substr(0, field.first.find('/')));
+  });
   reader.finish();
   check_model(out, at);
   return true;
@@ -318,6 +320,11 @@ double approximate_parameters(const Model& m) {
 
 }  // namespace
 
+Cursor Model::place(const Cursor& at, std::string_view field) const {
+  const auto found = imported.find(field);
+  return found == imported.end() ? Cursor{at.file, fmt::format("{}/{}", at.pointer, field)} : found->second;
+}
+
 void check_model(const Model& m, const Cursor& at) {
   const auto need = [&](const char* field, std::int64_t value) {
     if (value <= 0) at.fail(fmt::format("the field \"{}\" is missing", field));
@@ -326,14 +333,15 @@ void check_model(const Model& m, const Cursor& at) {
   need("hidden", m.hidden);
   need("heads", m.heads);
   need("vocab", m.vocab);
+  const auto place = [&](std::string_view field) { return m.place(at, field); };
   if (m.head_dim == 0 && m.hidden % m.heads != 0) {
-    at.child("heads").fail(fmt::format("{} heads do not divide the width {}", m.heads, m.hidden),
-                           "allowed: a divisor of hidden, or an explicit head_dim");
+    place("heads").fail(fmt::format("{} heads do not divide the width {}", m.heads, m.hidden),
+                        "allowed: a divisor of the width, or an explicit head_dim");
   }
   if (m.heads % m.kv() != 0) {
-    at.child("kv_heads")
+    place("kv_heads")
         .fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
-              "allowed: a divisor of heads");
+              "allowed: a divisor of the number of heads");
   }
   if (m.positions != Positions::kRotary && !(m.rotary == Rotary{})) {
     at.child("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(m.positions)),
@@ -341,8 +349,8 @@ void check_model(const Model& m, const Cursor& at) {
   }
   if (m.positions == Positions::kRotary) {
     if (m.head() % 2 != 0)
-      at.child("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
-    check_rotary(m.rotary, m.head(), at.child("rotary"));
+      place("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
+    check_rotary(m.rotary, m.head(), place);
   }
   const double parameters = approximate_parameters(m);
   if (parameters > kMostParameters)
@@ -371,11 +379,14 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
     at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
   }
-  const HuggingFaceReader read(config, at);
-  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, config, at, type);
+  ImportedFields places;
+  places["positions"] = at.child("model_type");
+  const HuggingFaceReader read(config, at, places);
+  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, config, at, type, places);
   m.name = type;
   read.integer("vocab", {"vocab_size"}, m.vocab, true);
   read.boolean("tie_word_embeddings", m.tied_embeddings);
+  m.imported = std::move(places);
   check_model(m, at);
   return m;
 }

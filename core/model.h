@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,7 @@ struct Model {
   bool qkv_bias = false;  // on the QKV projection alone (Qwen2)
   bool qk_norm = false;   // RMSNorm per head on Q and K (Qwen3)
   bool tied_embeddings = true;
+  ImportedFields imported;
 
   std::int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
   std::int64_t head() const { return head_dim > 0 ? head_dim : (heads > 0 ? hidden / heads : 0); }
@@ -71,6 +73,8 @@ struct Model {
   // Width of the fused QKV projection and of the first MLP matrix.
   std::int64_t qkv_width() const { return (heads + 2 * kv()) * head(); }
   std::int64_t fc1_width() const { return (gated() ? 2 : 1) * ffn(); }
+  // Where a field stands of a model that was read at `at`.
+  Cursor place(const Cursor& at, std::string_view field) const;
   friend bool operator==(const Model&, const Model&) = default;
 };
 

@@ -65,15 +65,17 @@ void describe(V& v, HuggingFaceRope& r) {
     r.original_max_position_embeddings);
 }
 
+const char* name_of_type(const HuggingFaceRope& r) {
+  return r.rope_type.empty() && !r.type.empty() ? "type" : "rope_type";
+}
+
 RotaryScaling scaling_of(const HuggingFaceRope& r, const Cursor& at) {
   static const std::vector<std::string> kKnown = {"default", "linear", "llama3", "yarn"};
-  const bool newer = !r.rope_type.empty() || r.type.empty();
-  const std::string name = newer ? r.rope_type : r.type;
+  const std::string& name = r.rope_type.empty() ? r.type : r.rope_type;
   if (name.empty() || name == "default") return RotaryScaling::kNone;
   const auto found = enum_from<RotaryScaling>(name);
   if (!found || found == RotaryScaling::kNone) {
-    at.child(newer ? "rope_type" : "type")
-        .fail(shown(Json(name)) + " cannot be imported", allowed_names(name, kKnown));
+    at.child(name_of_type(r)).fail(shown(Json(name)) + " cannot be imported", allowed_names(name, kKnown));
   }
   if (!r.factor) at.fail("the field \"factor\" is missing");
   if (found == RotaryScaling::kLlama3 &&
@@ -90,27 +92,28 @@ double amplitude(const Rotary& r) {
 
 }  // namespace
 
-void check_rotary(const Rotary& r, std::int64_t head, const Cursor& at) {
+void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor(std::string_view)>& place) {
   if (const std::int64_t turned = r.turned(head); turned < 2 || turned % 2 != 0) {
-    at.child("fraction")
+    place("rotary/fraction")
         .fail(fmt::format("{} of a head of {} is {} elements", r.fraction, head, turned),
               "allowed: an even number of elements, at least 2");
   }
   if (r.scaling == RotaryScaling::kNone && r.factor != 1)
-    at.child("factor").fail(fmt::format("{} has no effect with scaling \"none\"", r.factor), "allowed: 1");
+    place("rotary/factor")
+        .fail(fmt::format("{} has no effect with scaling \"none\"", r.factor), "allowed: 1");
   if (r.scaling == RotaryScaling::kLlama3 && r.low_frequency_factor >= r.high_frequency_factor) {
-    at.child("low_frequency_factor")
+    place("rotary/low_frequency_factor")
         .fail(fmt::format("{} is not smaller than high_frequency_factor", r.low_frequency_factor),
               fmt::format("allowed: less than {}", r.high_frequency_factor));
   }
   if (r.scaling == RotaryScaling::kYarn && r.beta_slow >= r.beta_fast) {
-    at.child("beta_slow")
+    place("rotary/beta_slow")
         .fail(fmt::format("{} is not smaller than beta_fast", r.beta_slow),
               fmt::format("allowed: less than {}", r.beta_fast));
   }
 }
 
-Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest) {
+Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest, ImportedFields& places) {
   Rotary out;
   const auto number = [&](const char* name, double least, double most, double& to) {
     if (const auto found = config.find(name); found != config.end() && !found->is_null())
@@ -118,6 +121,8 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest)
   };
   number("rope_theta", 1.0001, 1e15, out.base);
   number("partial_rotary_factor", 0.001, 1, out.fraction);
+  places["rotary/base"] = at.child("rope_theta");
+  places["rotary/fraction"] = at.child("partial_rotary_factor");
   for (const char* const name : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(name);
     if (found == config.end() || found->is_null()) continue;
@@ -125,7 +130,14 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest)
     const auto r = read_fields<HuggingFaceRope>(*found, here);
     out.base = r.rope_theta.value_or(out.base);
     out.fraction = r.partial_rotary_factor.value_or(out.fraction);
+    if (r.rope_theta) places["rotary/base"] = here.child("rope_theta");
+    if (r.partial_rotary_factor) places["rotary/fraction"] = here.child("partial_rotary_factor");
     out.scaling = scaling_of(r, here);
+    places["rotary"] = here;
+    places["rotary/scaling"] = here.child(name_of_type(r));
+    places["rotary/factor"] = here.child("factor");
+    places["rotary/low_frequency_factor"] = here.child("low_freq_factor");
+    places["rotary/beta_slow"] = here.child("beta_slow");
     if (out.scaling == RotaryScaling::kNone) continue;
     out.factor = *r.factor;
     out.original_positions = r.original_max_position_embeddings.value_or(longest);

@@ -15,6 +15,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,13 +86,13 @@ void describe(V& v, Rotary& r) {
     r.amplitude);
 }
 
-// Fails at `at`, the place of the rotary fields, where the values do not fit each other or the head.
-void check_rotary(const Rotary& r, std::int64_t head, const Cursor& at);
+// Fails where the values do not fit each other or the head, at the place of a field ("rotary/fraction").
+void check_rotary(const Rotary& r, std::int64_t head, const std::function<Cursor(std::string_view)>& place);
 
 // The rotary fields of a config.json in Hugging Face's format, of transformers 4 (rope_theta, rope_scaling)
 // and 5 (rope_parameters). `longest`: its max_position_embeddings. Kinds of scaling that Rotary has not are
-// refused.
-Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest);
+// refused. `places` gets where the fields stand, as "rotary/fraction".
+Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest, ImportedFields& places);
 
 // By pair of elements: turned(head) / 2 of them, radians per position.
 std::vector<double> rotary_frequencies(const Rotary& r, std::int64_t head);

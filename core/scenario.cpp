@@ -121,8 +121,13 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data) {
   const fs::path path = data.find("profiles/stacks", name, fs::path(at.file).parent_path(), at);
-  auto out = read_fields<Stack>(load_json(path), Cursor{path.string(), ""});
-  out.file = path.string();
+  const Cursor file{path.string(), ""};
+  auto out = read_fields<Stack>(load_json(path), file);
+  if (out.measured_low > out.measured_high)
+    file.child("measured_low")
+        .fail(fmt::format("{} is more than measured_high", out.measured_low),
+              fmt::format("allowed: at most {}", out.measured_high));
+  out.file = file.file;
   return out;
 }
 
@@ -133,7 +138,9 @@ void check_stack(const Problem& problem, const std::optional<Plan>& plan, const 
                           : stack_problem(problem.stack, s.model, s.training);
   if (!wrong) return;
   const std::string_view pointer = wrong->pointer;
-  constexpr std::string_view kPlan = "/plan";
+  constexpr std::string_view kPlan = "/plan", kModel = "/model/";
+  if (pointer.starts_with(kModel))
+    s.model.place(scenario.child("model"), pointer.substr(kModel.size())).fail(wrong->text, wrong->allowed);
   const bool of_plan = pointer.starts_with(kPlan);
   Cursor at = of_plan ? plan_at : scenario;
   at.pointer += of_plan ? pointer.substr(kPlan.size()) : pointer;
@@ -190,6 +197,7 @@ void check_step(const Problem& p, const Cursor& at) {
 
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   Problem problem;
+  problem.at = at;
   const Cursor topology = at.child("cluster").child("topology");
   problem.cluster = load_cluster(scenario.cluster.topology, fs::path(at.file).parent_path(), topology, data);
   Cluster& c = problem.cluster;
@@ -211,15 +219,18 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
 
 void check_goal(const Problem& problem, const Cursor& at) {
   const Scenario& s = problem.scenario;
-  const auto need = [&](bool there, const Cursor& field) {
-    if (!there) field.fail(fmt::format("is missing, and the goal \"{}\" needs it", name_of(s.goal)));
+  const auto need = [&](bool there, const Cursor& field, const char* example) {
+    if (!there)
+      field.fail(fmt::format("is missing or zero, and the goal \"{}\" needs it", name_of(s.goal)),
+                 fmt::format("allowed: more than zero, like {}", example));
   };
   const bool cost = s.goal == Goal::kCost || s.goal == Goal::kCostByDeadline;
-  if (cost || s.goal == Goal::kTimeInBudget) need(problem.cluster.node_hour.value > 0, at.child("node_hour"));
-  if (s.goal == Goal::kCostByDeadline) need(s.deadline.value > 0, at.child("deadline"));
-  if (s.goal == Goal::kTimeInBudget) need(s.budget.value > 0, at.child("budget"));
+  if (cost || s.goal == Goal::kTimeInBudget)
+    need(problem.cluster.node_hour.value > 0, at.child("node_hour"), "\"$32.77\"");
+  if (s.goal == Goal::kCostByDeadline) need(s.deadline.value > 0, at.child("deadline"), "\"20 days\"");
+  if (s.goal == Goal::kTimeInBudget) need(s.budget.value > 0, at.child("budget"), "\"$100000\"");
   if (s.goal == Goal::kCostByDeadline || s.goal == Goal::kTimeInBudget)
-    need(s.training.tokens > 0, at.child("training").child("tokens"));
+    need(s.training.tokens > 0, at.child("training").child("tokens"), "300e9");
 }
 
 std::vector<std::string> ignored_limits(const Scenario& s) {

@@ -103,7 +103,8 @@ void describe(V& v, Scenario& s) {
   v(Field{.name = "training", .help = "what a step computes", .required = true}, s.training);
   v(Field{.name = "search", .help = "what may vary"}, s.search);
   v(Field{.name = "goal", .help = "what the best plan minimises"}, s.goal);
-  v(Field{.name = "deadline", .help = "for cost-by-deadline", .min = 0}, s.deadline);
+  v(Field{.name = "deadline", .help = "for cost-by-deadline", .min = 0, .max = limits::kLongestRun},
+    s.deadline);
   v(Field{.name = "budget", .help = "for time-in-budget", .min = 0, .max = limits::kLargestBudget}, s.budget);
   v(Field{.name = "node_hour",
           .help = "price of a node for an hour, over the topology's",
@@ -125,6 +126,7 @@ struct Problem {
   Cluster cluster;
   Device device;
   Stack stack;
+  Cursor at;  // where the scenario stands
 };
 
 // Folders that hold profiles/, topologies/ and scenarios/: $ORRERY_DATA, the one that is installed with this
@@ -150,7 +152,7 @@ Problem load_problem(const std::filesystem::path& file, const DataFolders& data)
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data);
 // Fails where the tensors of a step have more bytes than are counted.
 void check_step(const Problem& problem, const Cursor& at);
-// Fails where the goal needs a field that is not given.
+// Fails where the goal needs a field that is missing or zero.
 void check_goal(const Problem& problem, const Cursor& at);
 // What the goal makes no use of: a sentence for each.
 std::vector<std::string> ignored_limits(const Scenario& scenario);

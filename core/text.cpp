@@ -79,4 +79,9 @@ std::string in_quotes(std::string_view text) {
   return out + '"';
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  return std::string(text.substr(0, most)) + "...";
+}
+
 }  // namespace orrery

@@ -20,4 +20,7 @@ std::string printable(std::string_view text);
 // The same between quotation marks, with a backslash before each quotation mark and each backslash.
 std::string in_quotes(std::string_view text);
 
+// At most so many bytes of a text, and "..." for the others.
+std::string shortened(std::string_view text, std::size_t most);
+
 }  // namespace orrery

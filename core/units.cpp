@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -41,13 +42,17 @@ std::string_view trim(std::string_view s) {
 }
 
 std::optional<double> parse(std::string_view text, std::span<const Unit> units) {
+  constexpr double kMost = std::numeric_limits<double>::max();
   text = trim(text);
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || !std::isfinite(number)) return std::nullopt;
-  const auto name = trim(text.substr(static_cast<std::size_t>(end - text.data())));
+  if (error == std::errc::invalid_argument || !std::isfinite(number)) return std::nullopt;
+  const auto length = static_cast<std::size_t>(end - text.data());
+  if (error == std::errc::result_out_of_range &&
+      text.substr(0, length).find('-', 1) == std::string_view::npos)
+    number = text.starts_with('-') ? -kMost : kMost;
   for (const Unit& unit : units) {
-    if (unit.name == name) return number * unit.scale;
+    if (unit.name == trim(text.substr(length))) return std::clamp(number * unit.scale, -kMost, kMost);
   }
   return std::nullopt;
 }
@@ -55,8 +60,7 @@ std::optional<double> parse(std::string_view text, std::span<const Unit> units) 
 template <class Q>
 std::optional<Q> parse_integer(std::string_view text, std::span<const Unit> units) {
   const auto scaled = parse(text, units);
-  if (!scaled || std::abs(*scaled) > 9.2e18) return std::nullopt;
-  return Q{static_cast<std::int64_t>(std::llround(*scaled))};
+  return scaled ? std::optional(Q{saturating_cast(std::round(*scaled))}) : std::nullopt;
 }
 
 std::string trimmed_number(double v) {

@@ -113,8 +113,8 @@ std::int64_t mul_div_up(std::int64_t a, std::int64_t b, std::int64_t c);  // rou
 // bytes / bandwidth, rounded up, exact for any operands (128-bit intermediate). Zero bytes take no time.
 Time transfer_time(Bytes bytes, Bandwidth bandwidth);
 
-// Text to value. Empty when the text is not a number followed by a unit of the right dimension, or is
-// not finite, or does not fit.
+// Text to value; saturates. Empty when the text is not a finite number followed by a unit of the right
+// dimension.
 std::optional<Time> parse_time(std::string_view text);
 std::optional<Bytes> parse_bytes(std::string_view text);
 std::optional<Bandwidth> parse_bandwidth(std::string_view text);

@@ -49,22 +49,23 @@ void check_fits(const Model& m, const Cursor& at) {
   }
   if (m.positions != Positions::kRotary) return;
   const Rotary& r = m.rotary;
-  const Cursor rotary = at.child("rotary");
   if (r.base != std::floor(r.base))
-    rotary.child("base").fail(fmt::format("Megatron-LM's rotary base is a whole number, not {}", r.base));
+    m.place(at, "rotary/base")
+        .fail(fmt::format("Megatron-LM's rotary base is a whole number, not {}", r.base));
   if (r.scaling == RotaryScaling::kLinear && r.factor != std::floor(r.factor))
-    rotary.child("factor").fail(
-        fmt::format("Megatron-LM's linear factor is a whole number, not {}", r.factor));
+    m.place(at, "rotary/factor")
+        .fail(fmt::format("Megatron-LM's linear factor is a whole number, not {}", r.factor));
   const Rotary llama31{
       .base = r.base, .fraction = r.fraction, .scaling = RotaryScaling::kLlama3, .factor = 8};
   if (r.scaling == RotaryScaling::kLlama3 && !(r == llama31)) {
-    rotary.fail(
-        "Megatron-LM's llama3 scaling is that of Llama 3.1",
-        "allowed: factor 8, original_positions 8192, low_frequency_factor 1, high_frequency_factor 4");
+    m.place(at, "rotary")
+        .fail("Megatron-LM's llama3 scaling is that of Llama 3.1",
+              "allowed: factor 8, original_positions 8192, low_frequency_factor 1, high_frequency_factor 4");
   }
   if (r.scaling == RotaryScaling::kYarn && (r.fraction != 1 || r.amplitude != 0)) {
-    rotary.fail("Megatron-LM's yarn turns whole heads and takes its amplitude from the factor",
-                "allowed: fraction 1, amplitude 0");
+    m.place(at, "rotary")
+        .fail("Megatron-LM's yarn turns whole heads and takes its amplitude from the factor",
+              "allowed: fraction 1, amplitude 0");
   }
 }
 

@@ -77,7 +77,11 @@ TEST(Fields, RangesOfQuantitiesAreSaidInUnits) {
   EXPECT_NE(
       price("$-5").find("/node_hour: \"$-5\" is out of range; allowed: at least $0.00, at most $1000000"),
       std::string::npos);
-  EXPECT_NE(price("$2e6").find("is out of range"), std::string::npos);
+  for (const char* large : {"$2e6", "$1e30", "$1e400", "$-1e400"})
+    EXPECT_NE(price(large).find("is out of range"), std::string::npos) << price(large);
+  EXPECT_EQ(price("$1e-400"), "no error");
+  for (const char* wrong : {"$inf", "$nan", "$", "$1e", "1e400"})
+    EXPECT_NE(price(wrong).find("is not a quantity"), std::string::npos) << price(wrong);
 }
 
 TEST(Fields, ListsAreShortAndListsOfChoicesHaveNoValueTwice) {

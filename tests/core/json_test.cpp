@@ -40,6 +40,9 @@ TEST(Json, SyntaxErrorsNameLineColumnAndWhatWasExpected) {
   EXPECT_EQ(error_of("[1"), "f.json: line 1, column 3: not JSON: unexpected end of input; expected ']'");
   EXPECT_EQ(error_of("[2e999]"),
             "f.json: line 1, column 6: 2e999 is too large for a number; allowed: up to 1.8e308");
+  EXPECT_EQ(error_of("[" + std::string(1 << 20, '9') + "]"),
+            "f.json: line 1, column 1048577: " + std::string(40, '9') +
+                "... is too large for a number; allowed: up to 1.8e308");
   EXPECT_EQ(
       error_of("\"\xff\""),
       "f.json: line 1, column 2: not JSON: invalid string: ill-formed UTF-8 byte; last read: '\"\\xff'");

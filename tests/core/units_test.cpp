@@ -80,11 +80,20 @@ TEST(Units, AreShownInTheLargestUnitThatFits) {
 
 TEST(Units, ABareNumberOrAnotherDimensionIsRefused) {
   for (const char* text :
-       {"80", "", "GiB", "80 GiB/s", "80 Gib", "1e999 GiB", "nan GiB", "9e30 TB", "80 GiB extra"}) {
+       {"80", "", "GiB", "80 GiB/s", "80 Gib", "nan GiB", "inf GiB", "80 GiB extra", "1e999"}) {
     EXPECT_FALSE(parse_bytes(text)) << text;
   }
   EXPECT_FALSE(parse_dollars("32.77"));
   EXPECT_FALSE(parse_bandwidth("400 GB"));
+}
+
+TEST(Units, WhatDoesNotFitSaturates) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const char* text : {"9e30 TB", "1e999 GiB"}) EXPECT_EQ(parse_bytes(text)->value, kMost) << text;
+  EXPECT_EQ(parse_bytes("-1e999 GiB")->value, -kMost - 1);
+  EXPECT_EQ(parse_bytes("1e-999 GiB")->value, 0);
+  EXPECT_EQ(parse_run_time("1e308 weeks")->value, std::numeric_limits<double>::max());
+  EXPECT_EQ(parse_run_time("1e999 h")->value, std::numeric_limits<double>::max());
 }
 
 TEST(Units, TextReadsBackToTheSameValue) {
