@@ -120,11 +120,9 @@ int check(const App& app, const std::string& name) {
     const std::int64_t from = i / c.nodes, to = i % c.nodes;
     if (from == to) continue;
     ++tried;
-    try {
-      n.route(from * c.devices_per_node, to * c.devices_per_node, path);
-    } catch (const Error& e) {
-      if (++broken <= 5) findings.emplace_back(e.what());
-    }
+    const std::int64_t a = from * c.devices_per_node, b = to * c.devices_per_node;
+    if (!n.find_route(a, b, path) && ++broken <= 5)
+      findings.push_back(fmt::format("there is no way from device {} to device {}", a, b));
   }
   progress.reset();
   if (broken > 5) findings.push_back(fmt::format("{} more pairs of nodes without a way", broken - 5));
@@ -147,7 +145,8 @@ int check(const App& app, const std::string& name) {
 }
 
 struct Imported {
-  std::string file, format, device, name, output, intra, nic, links;
+  std::string file, device, name, output, intra, nic, links;
+  std::optional<sim::TopologyFormat> format;
   std::int64_t devices_per_node = 8;  // of a graph's nodes
 };
 
@@ -170,13 +169,9 @@ void import(const App& app, const Imported& o) {
   given(o.intra, "intra", "intra_bandwidth", base.intra_bandwidth);
   given(o.nic, "nic", "nic_bandwidth", base.nic_bandwidth);
   const std::string text = load_text(o.file, 16 << 20);
-  const auto wanted = enum_from<sim::TopologyFormat>(o.format);
-  if (!o.format.empty() && !wanted)
-    at.child("format").fail(shown(Json(o.format)) + " is not known",
-                            allowed_names(o.format, all_names(sim::TopologyFormat{})));
   const Bandwidth nvlink{device.architecture.starts_with("Blackwell") ? 50'000'000'000 : 25'000'000'000};
-  const Cluster c =
-      sim::import_topology(text, wanted ? *wanted : sim::format_of(text), nvlink, std::move(base), o.file);
+  const Cluster c = sim::import_topology(text, o.format ? *o.format : sim::format_of(text), nvlink,
+                                         std::move(base), o.file);
   Json j = write_fields(c);
   j["schema"] = "orrery.cluster/1";
   const sim::Network network(c);  // it holds together, or says why not
@@ -214,7 +209,7 @@ void add_topology(CLI::App& parent, App& app) {
   auto i = std::make_shared<Imported>();
   imports->add_option("file", i->file, "what the other tool printed")->required();
   imports->add_option("--device", i->device, "device profile of the accelerators")->required();
-  imports->add_option("--format", i->format, "edges, nccl or nvidia-smi; by content when left out");
+  add_choice<sim::TopologyFormat>(*imports, "--format", i->format, "by content when left out");
   imports->add_option("--name", i->name, "of the cluster");
   imports->add_option("--links", i->links, "link profile of its nodes");
   imports->add_option("--intra", i->intra, "a device into its node's fabric, one direction");

@@ -2,6 +2,7 @@
 #include "sim/topology/import.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
 #include <charconv>
@@ -112,7 +113,9 @@ struct Element {
   }
   // Where it has no such attribute, or none that is a number: `absent`.
   double number(const char* attribute, double absent, double most) const {
-    const double v = tree.get<double>(std::string("<xmlattr>.") + attribute, absent);
+    return in_range(attribute, tree.get<double>(std::string("<xmlattr>.") + attribute, absent), most);
+  }
+  double in_range(const char* attribute, double v, double most) const {
     if (v >= 0 && v <= most) return v;
     Cursor{file, fmt::format("<{} {}=\"{}\">", tag, key, text(key))}.fail(
         fmt::format("{}=\"{}\" is out of range", attribute, text(attribute)),
@@ -125,8 +128,11 @@ double nvlink_rate(double sm) {
   return sm >= 100 ? 40.1 : sm >= 90 ? 20.6 : sm >= 86 && sm < 90 ? 12.0 : 20.0;
 }
 double pcie_rate(const Element& pci) {
-  const std::string text = pci.text("link_speed");
-  const double gts = text.empty() ? 16 : std::strtod(text.c_str(), nullptr);
+  const std::string text = pci.text("link_speed");  // "16.0 GT/s PCIe"
+  double gts = text.empty() ? 16 : 8;               // 8 where it is not known, as NCCL has it
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), gts);
+  if (error == std::errc::result_out_of_range) gts = HUGE_VAL;
+  gts = pci.in_range("link_speed", gts, 1000);
   const double width = pci.number("link_width", 16, 32);
   const double speed = gts >= 64   ? 480
                        : gts >= 32 ? 240
@@ -298,6 +304,9 @@ Cluster read_nccl(const std::string& text, Cluster c, const std::string& file) {
   return c;
 }
 
+// What joins two GPUs without NVLink, "X" being a GPU and itself.
+constexpr std::array<std::string_view, 7> kSlots{"X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC"};
+
 Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, const std::string& file) {
   std::istringstream in(text);
   std::int64_t number = 0, gpus = 0, nics = 0;
@@ -333,11 +342,14 @@ Cluster read_nvidia_smi(const std::string& text, Bandwidth nvlink, Cluster c, co
     for (std::int64_t g = 0; g < gpus; ++g) {
       const std::string& cell = words[static_cast<std::size_t>(g) + 1];
       std::int64_t links = 0;
+      bool known = std::find(kSlots.begin(), kSlots.end(), cell) != kSlots.end();
       if (cell.starts_with("NV")) {
         const auto [end, error] = std::from_chars(cell.data() + 2, cell.data() + cell.size(), links);
-        if (error != std::errc{} || end != cell.data() + cell.size() || links < 1 || links > 1000)
-          at.fail(shown(Json(cell)) + " is not a connection", "allowed: X, NV#, PIX, PXB, PHB, NODE, SYS");
+        known = error == std::errc{} && end == cell.data() + cell.size() && links >= 1 && links <= 1000;
       }
+      if (!known)
+        at.fail(shown(Json(cell)) + " is not a connection",
+                fmt::format("allowed: NV1 to NV1000, {}", fmt::join(kSlots, ", ")));
       row.push_back(links);
     }
   }

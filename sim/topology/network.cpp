@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <map>
 
 #include "core/error.h"
@@ -41,12 +42,14 @@ const char* name_of(VertexKind kind) {
 
 std::optional<Port> port_named(std::string_view name) {
   if (!name.starts_with("port")) return std::nullopt;
-  Port p{};
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  Port p{kMost, kMost};  // which numbers stay that do not fit
   const char *begin = name.data() + 4, *end = name.data() + name.size();
   const auto node = std::from_chars(begin, end, p.node);
-  if (node.ec != std::errc{} || node.ptr == end || *node.ptr != '.') return std::nullopt;
+  if (node.ec == std::errc::invalid_argument || node.ptr == end || *node.ptr != '.') return std::nullopt;
   const auto rail = std::from_chars(node.ptr + 1, end, p.rail);
-  if (rail.ec != std::errc{} || rail.ptr != end || p.node < 0 || p.rail < 0) return std::nullopt;
+  if (rail.ec == std::errc::invalid_argument || rail.ptr != end || *begin == '-' || node.ptr[1] == '-')
+    return std::nullopt;
   return p;
 }
 
@@ -88,8 +91,9 @@ void NetworkBuilder::require_routing(std::initializer_list<Routing> allowed) con
     names += (names.empty() ? "" : ", ") + std::string(orrery::name_of(r));
   }
   refuse("/fabric/routing",
-         fmt::format("a {} does not route by {}", orrery::name_of(cluster_.fabric.kind),
-                     orrery::name_of(cluster_.fabric.routing)),
+         fmt::format("a fabric of kind \"{}\" has no routing \"{}\"{}", orrery::name_of(cluster_.fabric.kind),
+                     orrery::name_of(cluster_.fabric.routing),
+                     cluster_.fabric.routing == Fabric{}.routing ? ", the default" : ""),
          names);
 }
 
@@ -105,7 +109,8 @@ LinkId NetworkBuilder::connect(VertexId a, VertexId b, double bytes_per_second, 
 }
 
 Network::Network(const Cluster& c)
-    : devices_(c.devices()),
+    : file_(c.where()),
+      devices_(c.devices()),
       devices_per_node_(c.devices_per_node),
       domain_(c.scale_up_domain()),
       ports_per_node_(std::min(c.nics, c.devices_per_node)),
@@ -223,8 +228,14 @@ void Network::enter(std::int64_t device, Path& path) const {
 }
 
 void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads) const {
+  if (find_route(from, to, path, loads)) return;
+  throw InputError(file_, "/fabric", fmt::format("there is no way from device {} to device {}", from, to),
+                   "allowed: cables and faults that leave a way between any two devices");
+}
+
+bool Network::find_route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads) const {
   path.clear();
-  if (from == to) return;
+  if (from == to) return true;
   bool open = true;
   if (from / domain_ == to / domain_) {
     between(from, to, path);
@@ -239,9 +250,7 @@ void Network::route(std::int64_t from, std::int64_t to, Path& path, const Loads*
     open = wiring_->route(*this, {node(from), rail(out)}, {node(to), rail(to)}, loads, path);
     enter(to, path);
   }
-  if (!open || (faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); })))
-    throw Error(fmt::format("there is no way from device {} to device {}: links have failed or are missing",
-                            from, to));
+  return open && !(faulty_ && std::any_of(path.begin(), path.end(), [&](LinkId l) { return !alive(l); }));
 }
 
 Time Network::extra_latency(const Path& path) const {

@@ -41,8 +41,11 @@ class Network {
   std::string name(VertexId v) const;
   std::string link_name(LinkId l) const;  // "leaf0 > spine3"
 
-  // The links from one device to another, none for itself. Throws Error when failed links leave no way.
+  // The links from one device to another, none for itself. Throws InputError when there is no way, as links
+  // have failed or are missing.
   void route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads = nullptr) const;
+  // The same, and whether there is a way.
+  bool find_route(std::int64_t from, std::int64_t to, Path& path, const Loads* loads = nullptr) const;
   // Of a route, beyond what the cluster's latency of a hop covers.
   Time extra_latency(const Path& path) const;
   bool adaptive() const { return adaptive_; }  // routes look at loads
@@ -66,6 +69,7 @@ class Network {
   void leave(std::int64_t device, Path& path) const;
   void enter(std::int64_t device, Path& path) const;
 
+  std::string file_;  // that the cluster was read from
   std::vector<Vertex> vertices_;
   std::vector<std::string> names_;  // of named vertices
   std::vector<std::int64_t> capacity_;

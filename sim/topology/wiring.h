@@ -63,7 +63,7 @@ class NetworkBuilder {
 struct Port {
   std::int64_t node, rail;
 };
-// "port12.3": rail 3 of node 12; nothing for other names.
+// "port12.3": rail 3 of node 12, the largest numbers where they do not fit; nothing for other names.
 std::optional<Port> port_named(std::string_view name);
 
 // What flows already put on each link, in flows; adaptive routes ask for it.

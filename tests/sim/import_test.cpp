@@ -194,8 +194,18 @@ TEST(Import, WrongInputIsNamed) {
                                                           {"<topology/>", kNccl},
                                                           {"GPU0 GPU1\nGPU0 X NV18\n", kNvidiaSmi},
                                                           {"GPU0 GPU1\nGPU0 X NVx\nGPU1 NV1 X\n", kNvidiaSmi},
+                                                          {"GPU0 GPU1\nGPU0 X QQ\nGPU1 QQ X\n", kNvidiaSmi},
                                                           {"hello\n", kNvidiaSmi}};
   for (const auto& [text, format] : wrong) EXPECT_FALSE(why(text, format).empty()) << text;
+  const std::string port = "port0.99999999999999999999";  // more than 64 bits hold
+  EXPECT_EQ(why(port + " leaf 400Gb/s\n", kEdges),
+            "f: line 1: \"" + port + "\" is out of range; allowed: port0.0 to port1048575.1023");
+  for (const std::string speed : {"1e30 GT/s", "1e400 GT/s", "-5", "nan"}) {
+    std::string text = kXml;
+    text.replace(text.find("32.0 GT/s PCIe"), 14, speed);
+    EXPECT_EQ(why(text, kNccl), "f: <pci busid=\"0000:17:00.0\">: link_speed=\"" + speed +
+                                    "\" is out of range; allowed: 0 to 1000");
+  }
   std::string deep;
   for (int i = 0; i < 200000; ++i) deep += "<a>";
   EXPECT_NE(why("<system>" + deep, kNccl).find("deep"), std::string::npos);
