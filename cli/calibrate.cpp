@@ -25,6 +25,7 @@ struct Options {
 struct Run {
   Chosen chosen;
   program::Program program;
+  std::string file;                 // of the timelines, or of the plan where it runs here
   std::vector<Timeline> timelines;  // of one step each, the shortest first
   const Timeline& median() const { return timelines[(timelines.size() - 1) / 2]; }
 };
@@ -50,9 +51,14 @@ std::deque<Run> read_runs(const App& app, const Options& o) {
     r.chosen = load_plan_or_scenario(o.runs[i], app);
     const Problem& p = r.chosen.problem;
     r.program = program::compile(p.scenario.model, r.chosen.plan, p.scenario.training, p.stack);
-    r.timelines.push_back(load_timeline(o.runs[i + 1]));
-    if (r.median().program_hash != r.program.hash())
-      throw InputError(o.runs[i + 1], "", fmt::format("was not measured with the plan of {}", o.runs[i]));
+    r.file = o.runs[i + 1];
+    const Cursor at{r.file, ""};
+    const Timeline& t = r.timelines.emplace_back(load_timeline(r.file));
+    if (kind_of(t) != "measured")
+      at.fail(fmt::format("is not a measurement: its source is \"{}\"", t.source),
+              "allowed: a timeline of orrery run --trace");
+    if (t.program_hash != r.program.hash())
+      at.fail(fmt::format("was not measured with the plan of {}", o.runs[i]));
   }
   return runs;
 }
@@ -64,6 +70,7 @@ std::deque<Run> make_runs(const App& app, const Options& o) {
     Run& r = runs.emplace_back();
     r.chosen = load_plan_or_scenario(file, app);
     r.program = runnable_program(r.chosen, *o.backend);
+    r.file = file;
   }
   require_device(*o.backend);
   for (Run& r : runs) {
@@ -105,7 +112,7 @@ void execute(App& app, const Options& o) {
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
   for (const Run& r : runs) {
-    for (const Timeline& t : r.timelines) measured.push_back({&r.program, &t});
+    for (const Timeline& t : r.timelines) measured.push_back({&r.program, &t, r.file});
   }
   const Problem& first = runs.front().chosen.problem;
   sim::Calibration c = sim::calibrate(first.device, first.cluster, measured);

@@ -52,20 +52,19 @@ Json to_json(const sim::Comparison& c, const Timeline& predicted, const Timeline
   return out;
 }
 
-// "predicted" of "predicted: event engine".
-std::string kind_of(const Timeline& t) {
-  return t.source.substr(0, t.source.find(':'));
-}
-
 void print_table(const Options& o, const sim::Comparison& c, const Timeline& predicted,
                  const Timeline& measured) {
-  const bool told_apart = kind_of(predicted) != kind_of(measured);
+  const bool known = !predicted.source.empty() && !measured.source.empty();
+  const bool told_apart = known && kind_of(predicted) != kind_of(measured);
   const std::string left = told_apart ? kind_of(predicted) : "first";
   const std::string right = told_apart ? kind_of(measured) : "second";
   constexpr std::size_t kWidth = 12;
   const auto title = [](const std::string& side) { return printable(side).substr(0, kWidth); };
-  fmt::print("{}: {} ({})\n{}: {} ({})\n", title(left), printable(o.predicted), printable(predicted.source),
-             title(right), printable(o.measured), printable(measured.source));
+  const auto source = [](const Timeline& t) {
+    return t.source.empty() ? "the file does not say its source" : printable(t.source);
+  };
+  fmt::print("{}: {} ({})\n{}: {} ({})\n", title(left), printable(o.predicted), source(predicted),
+             title(right), printable(o.measured), source(measured));
   fmt::print("{:<34} {:<13} {:>7} {:>12} {:>12} {:>7}\n", "op", "limited by", "count", title(left),
              title(right), "ratio");
   const auto row = [](std::string_view name, std::string_view bound, const std::string& count,
@@ -102,7 +101,7 @@ void add_compare(CLI::App& parent, App& app) {
   auto o = std::make_shared<Options>();
   command->add_option("predicted", o->predicted, "timeline of orrery simulate --trace")->required();
   command->add_option("measured", o->measured, "timeline of orrery run --trace")->required();
-  command->add_option("--top", o->top, "rows shown")->capture_default_str();
+  command->add_option("--top", o->top, "rows shown")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   command->callback([&app, o] { execute(app, *o); });
 }
 

@@ -13,6 +13,10 @@ Time Timeline::length() const {
   return end;
 }
 
+std::string kind_of(const Timeline& t) {
+  return t.source.substr(0, t.source.find(':'));
+}
+
 void save_timeline(const std::filesystem::path& path, const Timeline& t) {
   save_text(path, path.extension() == ".timeline" ? to_binary(t) : to_chrome_trace(t));
 }

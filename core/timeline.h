@@ -78,6 +78,9 @@ struct Timeline {
   Time length() const;
 };
 
+// "predicted" of "predicted: event engine"; empty where the source is not known.
+std::string kind_of(const Timeline& t);
+
 // Chrome trace events (also read by Perfetto): one process per rank, one thread per stream. What devices did
 // is read from traces of the PyTorch profiler too (timeline_kineto.cpp).
 std::string to_chrome_trace(const Timeline& t);

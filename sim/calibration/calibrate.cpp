@@ -50,8 +50,9 @@ class Samples {
   void add(const MeasuredRun& run) {
     const Timeline& t = *run.timeline;
     const Program& p = *run.program;
-    if (t.program_hash != p.hash()) throw Error("a measured timeline does not belong to its program");
-    const std::size_t ranks = t.rank_labels.size();
+    const Cursor at{run.file, ""};
+    if (t.program_hash != p.hash()) at.fail("the timeline is not of this plan's program");
+    const auto ranks = static_cast<std::size_t>(p.binding.ranks());
     std::vector<std::vector<const Slice*>> communicating(ranks);  // active slices, by start
     std::vector<std::vector<const Slice*>> computing(ranks);
     std::vector<std::map<std::tuple<std::string_view, std::int32_t, std::string_view>, const Op*>> ops(
@@ -65,6 +66,8 @@ class Samples {
     }
     for (const Slice& s : t.slices) {
       const auto rank = static_cast<std::size_t>(s.rank);
+      if (rank >= ranks)
+        at.fail(fmt::format("has a rank {}", rank), fmt::format("allowed: 0 to {}", ranks - 1));
       (s.stream == program::kCompute ? computing : communicating)[rank].push_back(&s);
     }
     const auto by_active = [](const Slice* a, const Slice* b) { return a->active < b->active; };
@@ -76,7 +79,8 @@ class Samples {
         const auto found = ops[stage].find({t.segments[static_cast<std::size_t>(s.segment)], s.chunk,
                                             t.names[static_cast<std::size_t>(s.name)]});
         if (found == ops[stage].end())
-          throw Error(fmt::format("the program has no op \"{}\"", t.names[static_cast<std::size_t>(s.name)]));
+          at.fail(fmt::format("the plan's program has no op \"{}\" in stage {}",
+                              t.names[static_cast<std::size_t>(s.name)], stage));
         return found->second;
       };
       for (std::size_t i = 0; i < computing[r].size(); ++i) {

@@ -23,6 +23,7 @@ namespace orrery::sim {
 struct MeasuredRun {
   const program::Program* program;
   const Timeline* timeline;  // of that program
+  std::string file = {};     // that errors name
 };
 
 struct CalibrationRow {
@@ -39,8 +40,8 @@ struct Calibration {
   double overlapped_s = 0;           // compute time beside collectives, which the slow-downs come from
 };
 
-// `device` and `cluster` are where the fit begins and what is not fitted. Throws Error when a timeline does
-// not belong to its program, or there is no compute in any.
+// `device` and `cluster` are where the fit begins and what is not fitted. Throws InputError when a timeline
+// does not belong to its program, and Error when there is no compute in any.
 Calibration calibrate(const Device& device, const Cluster& cluster, const std::vector<MeasuredRun>& runs);
 
 }  // namespace orrery::sim

@@ -84,7 +84,23 @@ TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {
   Plan other = *p.scenario.plan;
   other.zero = 2;
   const planner::Evaluation a = run(p, *p.scenario.plan), b = run(p, other);
-  EXPECT_THROW(sim::calibrate(p.device, p.cluster, {{&a.program, &b.simulation.timeline}}), Error);
+  const auto refused = [&](const Timeline& t, const std::string& why) {
+    try {
+      (void)sim::calibrate(p.device, p.cluster, {{&a.program, &t, "trace.json"}});
+      FAIL() << why;
+    } catch (const InputError& e) {
+      EXPECT_EQ(e.file(), "trace.json");
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
+  refused(b.simulation.timeline, "is not of this plan's program");
+  Timeline t = a.simulation.timeline;
+  t.program_hash = a.program.hash();
+  t.slices.back().rank = 1000;
+  refused(t, "has a rank 1000; allowed: 0 to 1");
+  t.slices.back().rank = 0;
+  t.names[0] = "another/op";
+  refused(t, "has no op \"another/op\" in stage 0");
   EXPECT_THROW(sim::calibrate(p.device, p.cluster, {}), Error);
 }
 
