@@ -13,7 +13,8 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string scenario, output, goal;
+  std::string scenario, output;
+  std::optional<Goal> goal;
   std::size_t top = 5;
   int threads = 0;
 };
@@ -144,7 +145,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
       "(estimate within {:.2f} %)\n\n",
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated.size(),
       100 * a.largest_gap);
-  if (a.plans.empty()) fmt::print("{}\n", planner::why_none(a));
+  if (a.plans.empty()) fmt::print("{}\n", planner::why_none(a.search));
   if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);
   if (!a.trade_off.empty()) fmt::print("not only the cheapest: {}\n\n", a.trade_off);
   print_header();
@@ -198,12 +199,9 @@ void print_text(const Problem& problem, const planner::Answer& a) {
 
 void execute(App& app, const Options& o) {
   Problem problem = load_problem(o.scenario, app.data);
-  if (!o.goal.empty()) {
-    const auto goal = enum_from<Goal>(o.goal);
-    if (!goal)
-      throw InputError("--goal", "/", o.goal + " is not known", allowed_names(o.goal, all_names(Goal{})));
-    problem.scenario.goal = *goal;
-    check_goal(problem, Cursor{o.scenario, ""});
+  if (o.goal) {
+    problem.scenario.goal = *o.goal;
+    check_goal(problem, problem.at);
   }
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
   require_writable("/output", o.output);
@@ -239,7 +237,7 @@ void add_plan(CLI::App& parent, App& app) {
   auto o = std::make_shared<Options>();
   command->add_option("scenario", o->scenario, "scenario file")->required();
   command->add_option("--top", o->top, "plans shown")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--goal", o->goal, "time, cost, cost-by-deadline, time-in-budget, smallest");
+  add_choice<Goal>(*command, "--goal", o->goal, "in place of the scenario's");
   command->add_option("--threads", o->threads, "search threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -270,7 +268,7 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
   const auto found = planner::search(
       c.problem, topology,
       {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
-  if (found.best.empty()) at.fail("no plan fits this scenario, so there is nothing to simulate or run");
+  if (found.best.empty()) at.fail("there is nothing to simulate or run: " + planner::why_none(found));
   c.plan = found.best.front().plan;
   return c;
 }

@@ -102,6 +102,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   if (options.record) require_recordable(out.program, layout);
   sim::EngineOptions engine = cost.engine_options(options.record);
   engine.progress = during("simulating");
+  engine.scenario = problem.at;
   out.simulation = sim::simulate(out.program, layout, engine);
   if (options.record) {
     sim::label(out.program, cost, out.simulation.timeline);

@@ -331,20 +331,20 @@ std::optional<Size> size_that_meets(const Problem& problem, int threads) {
 }
 
 std::string unmet(const Problem& problem, const Answer& a, int threads) {
+  const auto days = [](double d) { return format(RunTime{d * 86400}); };
   const Scenario& s = problem.scenario;
   const Predicted& best = a.plans.front().predicted;
   if (s.goal == Goal::kTimeInBudget) {
-    return fmt::format(
-        "no plan keeps to the budget of {}: the cheapest takes ${:.0f}, on {} nodes in {:.2f} days",
-        format(s.budget), best.cost_usd, a.nodes, best.days);
+    return fmt::format("no plan keeps to the budget of {}: the cheapest takes ${:.0f}, on {} nodes in {}",
+                       format(s.budget), best.cost_usd, a.nodes, days(best.days));
   }
   const std::string late =
-      fmt::format("no plan on up to {} nodes meets the deadline of {}: the fastest takes {:.2f} days",
-                  problem.cluster.nodes, format(s.deadline), best.days);
+      fmt::format("no plan on up to {} nodes meets the deadline of {}: the fastest takes {}",
+                  problem.cluster.nodes, format(s.deadline), days(best.days));
   const auto z = size_that_meets(problem, threads);
   if (!z) return late + ", and no larger number of nodes was found that does";
-  return fmt::format("{}; {} nodes would meet it by the estimate: {}, {:.2f} days, ${:.0f}", late, z->nodes,
-                     short_name(z->plan), z->days, z->cost_usd);
+  return fmt::format("{}; {} nodes would meet it by the estimate: {}, {}, ${:.0f}", late, z->nodes,
+                     short_name(z->plan), days(z->days), z->cost_usd);
 }
 
 // Of two sizes that cost nearly the same the slower one is a poor bargain.
@@ -373,6 +373,11 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
   for (const std::int64_t nodes : sizes) {
     Problem sized = problem;
     sized.cluster.nodes = nodes;
+    const std::vector<std::int64_t>& listed = problem.scenario.search.nodes;
+    if (const auto at = std::find(listed.begin(), listed.end(), nodes); at != listed.end()) {
+      const auto index = static_cast<std::size_t>(at - listed.begin());
+      sized.cluster.sized = problem.at.child("search").child("nodes").child(index);
+    }
     Answer a = plan_on(sized, options);
     a.nodes = nodes;
     const bool fits = !a.plans.empty();
@@ -387,10 +392,10 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
 
 }  // namespace
 
-std::string why_none(const Answer& a) {
-  if (a.search.counts.considered == a.search.counts.invalid)
-    return "no combination of the search is a plan of this model and batch on this cluster";
-  return fmt::format("no plan fits {} of device memory", format(a.search.capacity));
+std::string why_none(const SearchResult& r) {
+  if (r.counts.considered == r.counts.invalid)
+    return "no combination of the search is a plan of this model, batch and stack on this cluster";
+  return fmt::format("no plan fits {} of device memory", format(r.capacity));
 }
 
 Answer plan(const Problem& problem, const PlanOptions& options) {

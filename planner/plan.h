@@ -73,8 +73,8 @@ struct PlanOptions {
 // Plans of the scenario and of rules of thumb that fit are ranked among the others. Empty `plans` when
 // nothing fits or the search holds no plan.
 Answer plan(const Problem& problem, const PlanOptions& options);
-// Of an answer whose `plans` are empty: a sentence.
-std::string why_none(const Answer& a);
+// Of a search without a plan that fits: a sentence.
+std::string why_none(const SearchResult& r);
 
 // Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.
 struct Heuristic {

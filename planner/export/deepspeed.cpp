@@ -48,8 +48,9 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
                     "activation_checkpoint_interval={})",
                     p.pp, p.recompute == Recompute::kFull ? p.recompute_layers : 0));
   } else if (p.recompute == Recompute::kFull) {
-    out.push_back(fmt::format("wrap every {} layers of the model in deepspeed.checkpointing.checkpoint",
-                              p.recompute_layers));
+    out.push_back(
+        fmt::format("wrap every {} of the model in deepspeed.checkpointing.checkpoint",
+                    p.recompute_layers == 1 ? "layer" : fmt::format("{} layers", p.recompute_layers)));
   }
   if (p.tp > 1 && (p.pp > 1 || p.sequence_parallel)) {
     out.push_back(

@@ -211,7 +211,8 @@ class Engine {
 
   std::int64_t later(std::int64_t duration) const {
     if (duration > kLongestStep.value - now_)
-      throw Error("the step takes longer than 53 days, the most that is counted");
+      options_.scenario.fail("the step takes longer than 53 days",
+                             "allowed: a smaller model or batch, or faster devices and links");
     return now_ + duration;
   }
 

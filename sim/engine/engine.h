@@ -29,6 +29,7 @@ struct EngineOptions {
   Time host_op{0};                       // host time to issue one op (eager launch)
   Time host_segment{0};                  // host time to issue a segment (graph launch)
   bool record = true;                    // keep slices
+  Cursor scenario;                       // that is named when the step is too long
   std::function<void(double)> progress;  // told the share of ops that are done, now and then
 };
 
@@ -59,8 +60,8 @@ struct SimulationResult {
   Timeline timeline;
 };
 
-// Throws Error naming the ops at the heads of their lanes if the program cannot finish, and when the step
-// takes longer than kLongestStep.
+// Throws Error naming the ops at the heads of their lanes if the program cannot finish, and InputError when
+// the step takes longer than kLongestStep.
 SimulationResult simulate(const program::Program& program, const Layout& layout,
                           const EngineOptions& options);
 // A place for each stage, and no links.

@@ -104,10 +104,15 @@ TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
   c.plan = {.tp = 2, .dp = 8, .zero = 2, .micro_batches = 8};
   const Exported own = export_plan(Target::kDeepspeed, c.problem, c.plan, {});
   EXPECT_NE(own.text.find("\"autotp_size\": 2"), std::string::npos);
-  c.plan = {.dp = 16, .zero = 3, .shard_group = 8, .micro_batches = 4};
-  EXPECT_NE(fmt::format("{}", fmt::join(export_plan(Target::kDeepspeed, c.problem, c.plan, {}).notes, "\n"))
-                .find("MiCS_Init"),
-            std::string::npos);
+  const auto says = [&](const Plan& plan, const char* text) {
+    const auto out = export_plan(Target::kDeepspeed, c.problem, plan, {}).notes;
+    EXPECT_NE(fmt::format("{}", fmt::join(out, "\n")).find(text), std::string::npos) << text;
+  };
+  says({.dp = 16, .zero = 3, .shard_group = 8, .micro_batches = 4}, "MiCS_Init");
+  Plan full{.dp = 16, .micro_batches = 4, .recompute = Recompute::kFull};
+  says(full, "wrap every layer of the model in");
+  full.recompute_layers = 2;
+  says(full, "wrap every 2 layers of the model in");
 }
 
 // The two levels of keys that the file has, as "section.key".
