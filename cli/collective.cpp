@@ -16,22 +16,15 @@ namespace orrery::cli {
 namespace {
 
 struct Asked {
-  std::string topology, collective = "all-reduce", algorithm, bytes = "1 GiB";
+  std::string topology, bytes = "1 GiB";
+  CollectiveKind collective = CollectiveKind::kAllReduce;
+  std::optional<program::Algorithm> algorithm;
   std::int64_t nodes = 0, ranks = 0, stride = 1, seed = 0;
   std::int32_t chunks = 64;
   double imbalance = 1;
 };
 
 constexpr std::int64_t kMostFlows = 1 << 22;  // of a round
-
-template <class E>
-E named(const std::string& text, const char* option) {
-  const auto value = enum_from<E>(text);
-  if (!value)
-    Cursor{"command line", option}.fail(shown(Json(text)) + " is not known",
-                                        allowed_names(text, all_names(E{})));
-  return *value;
-}
 
 // The algorithm that the network plays when none is asked for: the one that the model chose.
 program::Algorithm played(sim::CollectiveAlgorithm chosen) {
@@ -55,11 +48,17 @@ void execute(const App& app, const Asked& o) {
     c.nodes = o.nodes;
     c.sized = at.child("nodes");
   }
-  const auto kind = named<CollectiveKind>(o.collective, "/collective");
+  const CollectiveKind kind = o.collective;
   const auto bytes = parse_bytes(o.bytes);
   if (!bytes || bytes->value <= 0 || static_cast<double>(bytes->value) > limits::kLargestMessage)
     at.child("bytes").fail(shown(Json(o.bytes)) + " is not a size",
                            "allowed: text like \"64 MiB\", up to 1000 TB");
+  if (c.devices() < 2)
+    at.child(o.nodes > 0 ? "nodes" : "topology")
+        .fail(shown(Json(o.topology)) + " has 1 device", "allowed: 2 devices or more");
+  if (o.stride >= c.devices())
+    at.child("stride").fail(fmt::format("{} devices have no two {} apart", c.devices(), o.stride),
+                            fmt::format("allowed: 1 to {}", c.devices() - 1));
   const std::int64_t most = (c.devices() + o.stride - 1) / o.stride;
   const std::int64_t ranks = o.ranks > 0 ? o.ranks : most;
   if (ranks > most || ranks < 2)
@@ -70,8 +69,7 @@ void execute(const App& app, const Asked& o) {
   const sim::Topology topology(c);
   const sim::CollectiveCost cost =
       sim::CollectiveModel(c).cost(kind, *bytes, topology.group(ranks, o.stride));
-  const program::Algorithm algorithm =
-      o.algorithm.empty() ? played(cost.algorithm) : named<program::Algorithm>(o.algorithm, "/algorithm");
+  const program::Algorithm algorithm = o.algorithm.value_or(played(cost.algorithm));
   const bool all_pairs = program::used_algorithm(algorithm, kind, 2) == program::Algorithm::kDirect;
   if (all_pairs && ranks > kMostFlows / ranks)
     at.child("ranks").fail(fmt::format("{} ranks are {} flows at once", ranks, ranks * ranks),
@@ -126,17 +124,16 @@ void add_collective(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "collective", "what a collective takes on a cluster");
   auto o = std::make_shared<Asked>();
   command->add_option("topology", o->topology, "a cluster's name or file")->required();
-  command->add_option("--collective", o->collective,
-                      "all-reduce, all-gather, reduce-scatter, all-to-all, ...");
+  add_choice<CollectiveKind>(*command, "--collective", o->collective, "what the devices do")
+      ->default_str("all-reduce");
   command->add_option("--bytes", o->bytes, "size of the whole tensor, like \"64 MiB\"");
   command->add_option("--nodes", o->nodes, "another number of nodes")->check(CLI::Range(1, 1 << 20));
   command->add_option("--ranks", o->ranks, "devices that take part; all when left out")
       ->check(CLI::Range(2, 1 << 24));
   command->add_option("--stride", o->stride, "devices from one rank to the next")
       ->check(CLI::Range(1, 1 << 24));
-  command->add_option(
-      "--algorithm", o->algorithm,
-      "direct, naive, ring, tree, halving-doubling or hierarchical; what the model chose when left out");
+  add_choice<program::Algorithm>(*command, "--algorithm", o->algorithm,
+                                 "how; what the model chose when left out");
   command->add_option("--chunks", o->chunks, "of a pipelined tree or chain")->check(CLI::Range(1, 4096));
   command->add_option("--imbalance", o->imbalance,
                       "of an all-to-all: how many times its even share the first rank receives");

@@ -56,21 +56,16 @@ void require_device(exec::Backend backend);
 // "3:1.3": rank 3 computes 1.3 times slower; by rank of a plan of so many.
 std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks);
 
-// An option that takes the name of one of an enum's values.
+// An option ("--goal") that takes the name of one of an enum's values.
 template <class Enum, class Value>
 CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& value, const std::string& help) {
-  std::vector<std::string> names;
-  for (const auto& [choice, text] : enum_names(Enum{})) names.emplace_back(text);
-  return command
-      .add_option_function<std::string>(
-          name,
-          [&value](const std::string& given) {
-            for (const auto& [choice, text] : enum_names(Enum{})) {
-              if (given == text) value = choice;
-            }
-          },
-          help)
-      ->check(CLI::IsMember(names));
+  const auto read = [&value, at = Cursor{"command line", "/" + name.substr(2)}](const std::string& given) {
+    Enum chosen{};
+    read_value(Json(given), at, Field{}, chosen);
+    value = chosen;
+  };
+  return command.add_option_function<std::string>(name, read, help)
+      ->type_name(fmt::format("{{{}}}", fmt::join(all_names(Enum{}), ",")));
 }
 
 void print_json(const Json& json);

@@ -35,7 +35,7 @@ void add_model(CLI::App& parent, App& app) {
   auto name = std::make_shared<std::string>();
   show->add_option("name", *name, "preset");
   show->callback([&app, name] {
-    if (!name->empty()) return print_model(app, preset_model(*name, Cursor{"model", ""}));
+    if (!name->empty()) return print_model(app, preset_model(*name, Cursor{"command line", "/name"}));
     if (app.json) return print_json({{"schema", "orrery.models/1"}, {"presets", preset_model_names()}});
     for (const std::string& n : preset_model_names()) print_model(app, preset_model(n));
   });
@@ -49,25 +49,21 @@ void add_model(CLI::App& parent, App& app) {
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
   auto name = std::make_shared<std::string>();
-  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack or model")
-      ->required()
-      ->check(CLI::IsMember({"scenario", "plan", "cluster", "device", "links", "stack", "model"}));
+  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack or model")->required();
   command->callback([name] {
-    Json s;
-    if (*name == "scenario")
-      s = schema_fields<Scenario>();
-    else if (*name == "plan")
-      s = schema_fields<PlanFile>();
-    else if (*name == "cluster")
-      s = schema_fields<Cluster>();
-    else if (*name == "device")
-      s = schema_fields<Device>();
-    else if (*name == "links")
-      s = schema_fields<LinkProfile>();
-    else if (*name == "stack")
-      s = schema_fields<Stack>();
-    else
-      s = schema_fields<Model>();
+    static const std::map<std::string, Json (*)()> kFormats = {
+        {"scenario", schema_fields<Scenario>}, {"plan", schema_fields<PlanFile>},
+        {"cluster", schema_fields<Cluster>},   {"device", schema_fields<Device>},
+        {"links", schema_fields<LinkProfile>}, {"stack", schema_fields<Stack>},
+        {"model", schema_fields<Model>}};
+    const auto format = kFormats.find(*name);
+    if (format == kFormats.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known, schema] : kFormats) names.push_back(known);
+      Cursor{"command line", "/format"}.fail(shown(Json(*name)) + " is not known",
+                                             allowed_names(*name, names));
+    }
+    Json s = format->second();
     s["$schema"] = "https://json-schema.org/draft/2020-12/schema";
     s["title"] = "orrery " + *name;
     print_json(s);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "core/text.h"
@@ -14,22 +15,18 @@ namespace {
 
 struct Options {
   std::vector<std::string> files;
-  std::string base, name, system, collective, output;
+  std::string base, name, system, output;
+  std::optional<CollectiveKind> collective;
   std::int64_t ranks = 0;
 };
 
 void import(const App& app, const Options& o) {
   const Cursor at{"command line", ""};
-  const auto kind = enum_from<CollectiveKind>(o.collective);
-  if (!o.collective.empty() && !kind)
-    at.child("collective")
-        .fail(shown(Json(o.collective)) + " is not known",
-              allowed_names(o.collective, all_names(CollectiveKind{})));
   require_writable("/output", o.output);
   LinkProfile profile = load_links(o.base, at.child("base"), app.data);
   profile.name = o.name;
   for (const std::string& file : o.files) {
-    CollectiveCurve curve = sim::read_nccl_tests(load_text(file), file, kind, o.ranks);
+    CollectiveCurve curve = sim::read_nccl_tests(load_text(file), file, o.collective, o.ranks);
     curve.system = o.system;
     // What is measured here goes before what the base has for such groups.
     std::erase_if(profile.measured, [&](const CollectiveCurve& c) {
@@ -59,7 +56,7 @@ void add_links(CLI::App& parent, App& app) {
   imports->add_option("--base", o->base, "the profile whose constants and other curves it keeps")->required();
   imports->add_option("--name", o->name, "of the new profile")->required();
   imports->add_option("--system", o->system, "what it was measured on");
-  imports->add_option("--collective", o->collective, "where the files do not say");
+  add_choice<CollectiveKind>(*imports, "--collective", o->collective, "where the files do not say");
   imports->add_option("--ranks", o->ranks, "where the files do not say")->check(CLI::Range(2, 1024));
   imports->add_option("-o,--output", o->output, "the profile's file");
   imports->callback([&app, o] { import(app, *o); });

@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <iostream>
+#include <cstring>
 #include <sstream>
 
 #include "cli/commands.h"
@@ -38,6 +39,37 @@ std::string value_problem(const std::string& value) {
   if (error == std::errc() && end == value.data() + value.size() && std::isnan(number))
     return "\"" + value + "\" is not a number";
   return {};
+}
+
+// An option or a subcommand that the command has not, what it has, and the nearest; empty when something else
+// is wrong.
+std::string unknown_word(const CLI::App& cli) {
+  const CLI::App* command = &cli;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const std::string name = command == &cli ? "orrery" : command->get_name();
+  const std::vector<std::string> words = cli.remaining(true);
+  std::vector<std::string> known;
+  const auto option =
+      std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with("--"); });
+  if (option != words.end()) {
+    for (const CLI::Option* o : command->get_options()) {
+      for (const std::string& long_name : o->get_lnames()) known.push_back("--" + long_name);
+    }
+    const std::string given = option->substr(0, option->find('='));
+    return fmt::format("{} has no option \"{}\"; {}", name, given, orrery::allowed_names(given, known));
+  }
+  for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(c->get_name());
+  if (words.empty() || known.empty()) return {};
+  return fmt::format("{} has no command \"{}\"; {}", name, words.front(),
+                     orrery::allowed_names(words.front(), known));
+}
+
+// What is still in a buffer may not fit on a full device.
+int finish(orrery::ExitCode code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
+  return fail(orrery::ExitCode::kFailure,
+              fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
 
 void check_values(CLI::App& command) {
@@ -72,14 +104,16 @@ int main(int argc, char** argv) {
   check_values(cli);
   try {
     cli.parse(argc, argv);
-    std::cout.flush();
-    if (!std::cout) return fail(ExitCode::kFailure, "cannot write to standard output");
-    return static_cast<int>(app.exit);
+    return finish(app.exit);
   } catch (const CLI::ParseError& e) {
-    std::ostringstream message;
-    const int code = cli.exit(e, std::cout, message);
+    std::ostringstream help, message;
+    const int code = cli.exit(e, help, message);
+    std::fputs(help.str().c_str(), stdout);
+    if (code == 0) return finish(ExitCode::kOk);
+    if (const std::string unknown = unknown_word(cli); !unknown.empty())
+      return fail(ExitCode::kUsage, unknown);
     fmt::print(stderr, "{}", printable_lines(message.str()));
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    return static_cast<int>(ExitCode::kUsage);
   } catch (const orrery::InputError& e) {
     return fail(ExitCode::kInvalidInput, e.what());
   } catch (const std::bad_alloc&) {

@@ -7,12 +7,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 
 #include "cli/commands.h"
 #include "exec/gpus.h"
 
 namespace orrery::cli {
+namespace fs = std::filesystem;
 
 CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* help) {
   CLI::App* command = parent.add_subcommand(name, help);
@@ -57,33 +57,39 @@ std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts,
 
 void print_json(const Json& json) {
   constexpr bool kAscii = true;  // a terminal acts on some characters beyond
-  std::cout << json.dump(2, ' ', kAscii, Json::error_handler_t::replace) << '\n';
+  fmt::print("{}\n", json.dump(2, ' ', kAscii, Json::error_handler_t::replace));
 }
 
-void require_writable(const char* option, const std::filesystem::path& file) {
+void require_writable(const char* option, const fs::path& file) {
   if (file.empty()) return;
   const auto fail = [&](int error) {
     throw InputError("command line", option,
                      fmt::format("\"{}\" cannot be written: {}", file.string(), std::strerror(error)));
   };
   struct stat about {};
-  const bool there = ::stat(file.c_str(), &about) == 0;
-  if (there && S_ISDIR(about.st_mode)) fail(EISDIR);
-  if (there && !S_ISREG(about.st_mode)) {  // it is written in place
-    if (::access(file.c_str(), W_OK) != 0) fail(errno);
-    return;
+  fs::path target = file;
+  if (::stat(file.c_str(), &about) == 0) {
+    if (S_ISDIR(about.st_mode)) fail(EISDIR);
+    if (!S_ISREG(about.st_mode) || fs::is_symlink(file)) {  // it is written in place
+      if (::access(file.c_str(), W_OK) != 0) fail(errno);
+      return;
+    }
+  } else if (errno != ENOENT) {
+    fail(errno);
+  } else {  // a link that leads nowhere yet makes its target
+    while (fs::is_symlink(target)) target = target.parent_path() / fs::read_symlink(target);
   }
-  std::string trial = fmt::format("{}.XXXXXX", file.string());
+  std::string trial = fmt::format("{}.XXXXXX", target.string());
   const int made = ::mkstemp(trial.data());
   if (made < 0) fail(errno);
   ::close(made);
   ::unlink(trial.c_str());
 }
 
-void require_folder(const char* option, const std::filesystem::path& folder) {
+void require_folder(const char* option, const fs::path& folder) {
   if (folder.empty()) return;
   std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
+  fs::create_directories(folder, failed);
   if (failed) {
     throw InputError("command line", option,
                      fmt::format("the folder \"{}\" cannot be made: {}", folder.string(), failed.message()));

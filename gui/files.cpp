@@ -38,7 +38,7 @@ Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
   if (json.is_object()) {
     if (json.contains("traceEvents")) return as_run(path, from_chrome_trace(json, file));
     if (json.contains("predicted")) return open_plan(json, at, data);
-    if (json.contains("model")) return open_scenario(json, at, data);
+    if (json.contains("model") || json.contains("training")) return open_scenario(json, at, data);
     if (json.contains("devices_per_node"))
       return {.cluster = std::make_shared<const Cluster>(load_cluster(file, {}, at, data))};
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <QApplication>
 #include <QCommandLineParser>
+#include <QImageWriter>
 #include <QSettings>
 #include <QStyleFactory>
 #include <QTimer>
@@ -65,8 +66,11 @@ class Director : public QObject {
   }
   void take_picture() {
     QApplication::processEvents();
-    const bool saved = window_.grab().save(wish_.screenshot);
-    QApplication::exit(saved ? 0 : fail(ExitCode::kFailure, wish_.screenshot + ": cannot be written"));
+    QImageWriter writer(wish_.screenshot);
+    if (writer.write(window_.grab().toImage())) return QApplication::exit(0);
+    const bool format = writer.error() == QImageWriter::UnsupportedFormatError;
+    const QString why = format ? writer.errorString() : writer.device()->errorString();
+    QApplication::exit(fail(ExitCode::kFailure, wish_.screenshot + ": cannot be written: " + why));
   }
 
   Window& window_;

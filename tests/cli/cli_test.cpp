@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/json.h"
+#include "planner/export/export.h"
 #include "tests/cli/command.h"
 
 namespace orrery {
@@ -50,7 +51,18 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   EXPECT_EQ(odd.code, 3) << odd.out;
   const Output other = orrery("calibrate " + scenario("tiny-cpu") + " " + trace + to);
   EXPECT_EQ(other.code, 3) << other.out;
-  EXPECT_NE(other.out.find("was not measured with the plan of"), std::string::npos) << other.out;
+  EXPECT_NE(other.out.find(trace + ": /: was not measured with the plan of"), std::string::npos) << other.out;
+  // What was predicted is no measurement.
+  for (const char* name : {"predicted.json", "predicted.timeline"}) {
+    const std::string predicted = folder.file(name);
+    ASSERT_EQ(orrery("simulate " + scenario("tiny-cpu-pair") + " --trace " + predicted).code, 0);
+    const Output refused = orrery("calibrate " + scenario("tiny-cpu-pair") + " " + predicted + to);
+    EXPECT_EQ(refused.code, 3) << refused.out;
+    EXPECT_EQ(refused.out,
+              "orrery: " + predicted +
+                  ": /: is not a measurement: its source is \"predicted: event engine\"; allowed: "
+                  "a timeline of orrery run --trace\n");
+  }
   const Output not_ours = orrery("calibrate --backend cpu " + scenario("llama3-70b-p4d") + to);
   EXPECT_EQ(not_ours.code, 3) << not_ours.out;
   EXPECT_EQ(orrery("calibrate --steps 3 " + scenario("tiny-cpu-pair") + " " + trace + to).code, 2);
@@ -166,7 +178,8 @@ TEST(Cli, SimulateFoldsRanksAsItSays) {
     EXPECT_EQ(o.code, 3) << wrong << o.out;
     EXPECT_NE(o.out.find("a rank from 0 to 63, a factor from 1 to 100"), std::string::npos) << o.out;
   }
-  EXPECT_NE(orrery("simulate --fold some " + file).out.find("{stages,classes,ranks}"), std::string::npos);
+  EXPECT_NE(orrery("simulate --fold some " + file).out.find("allowed: stages, classes, ranks"),
+            std::string::npos);
   // Two predictions compare like a prediction and a run: each rank with its stage.
   const TemporaryFolder folder;
   const std::string one = folder.file("one.json"), all = folder.file("all.json");
@@ -208,6 +221,11 @@ TEST(Cli, ExitCodes) {
   EXPECT_EQ(none.code, 4) << none.out;
   EXPECT_NE(none.out.find("no combination of the search is a plan"), std::string::npos) << none.out;
   EXPECT_EQ(none.out.find("no plan fits"), std::string::npos) << none.out;
+  const Output nothing = orrery("simulate " + folder.file("seven.json"));
+  EXPECT_EQ(nothing.code, 3);
+  EXPECT_NE(nothing.out.find("there is nothing to simulate or run: no combination of the search is a plan"),
+            std::string::npos)
+      << nothing.out;
   std::ofstream(folder.file("large.json"))
       << R"({"model": "gpt2-124m", "cluster": {"topology": "p4d", "nodes": 1}, "training": {"global_batch": 16, "sequence": 1024}, "search": {"tp": [1], "pp": [1]}, "plan": {"dp": 16}})";
   const Output large = orrery("plan " + folder.file("large.json"));
@@ -319,6 +337,13 @@ TEST(Cli, SeedsHave64Bits) {
                            "\"; allowed: whole numbers from -9223372036854775808 to 9223372036854775807\n");
   }
   for (const char* right : {"9223372036854775807", "-1"}) EXPECT_EQ(orrery(run + right).code, 0) << right;
+}
+
+TEST(Cli, TheDocumentationNamesEveryTarget) {
+  std::vector<std::string> names;
+  for (const auto& [target, name] : enum_names(planner::Target{})) names.emplace_back(name);
+  const std::string line = fmt::format("orrery export PLAN|SCENARIO --to {}\n", fmt::join(names, "|"));
+  EXPECT_NE(load_text(std::string(ORRERY_ROOT) + "/docs/cli.md").find(line), std::string::npos) << line;
 }
 
 // Before the first step, with nothing written.

@@ -123,8 +123,10 @@ TEST_F(Files, GoalsNeedTheirLimits) {
   };
   const auto missing = [&](const Output& o, const std::string& pointer) {
     EXPECT_EQ(o.code, 3) << o.out;
-    EXPECT_NE(o.out.find("scenario.json: " + pointer + ": is missing, and the goal"), std::string::npos)
+    EXPECT_NE(o.out.find("scenario.json: " + pointer + ": is missing or zero, and the goal"),
+              std::string::npos)
         << o.out;
+    EXPECT_NE(o.out.find("; allowed: more than zero, like "), std::string::npos) << o.out;
   };
   missing(plan("cost", {}), "/node_hour");
   missing(plan("cost-by-deadline", {{"node_hour", "$1"}}), "/deadline");
@@ -135,6 +137,9 @@ TEST_F(Files, GoalsNeedTheirLimits) {
             {"budget", "$9"},
             {"training", {{"global_batch", 16}, {"sequence", 64}, {"precision", "fp32"}, {"math", "fp32"}}}}),
       "/training/tokens");
+  missing(plan("cost", {{"node_hour", "$0"}}), "/node_hour");
+  missing(plan("cost-by-deadline", {{"node_hour", "$1"}, {"deadline", "0 h"}}), "/deadline");
+  missing(plan("time-in-budget", {{"node_hour", "$1"}, {"budget", "$0"}}), "/budget");
   EXPECT_EQ(plan("cost-by-deadline", {{"node_hour", "$1"}, {"deadline", "10 h"}}).code, 0);
   const Output ignored = plan("time", {{"deadline", "10 h"}, {"budget", "$9"}});
   EXPECT_EQ(ignored.code, 0);
@@ -145,6 +150,149 @@ TEST_F(Files, GoalsNeedTheirLimits) {
       << ignored.out;
   // The command line's goal is held to the same.
   missing(orrery("plan --threads 1 --goal cost " + file(kScenario)), "/node_hour");
+}
+
+// What takes hours is said in hours, as the deadline is.
+TEST_F(Files, ALateAnswerIsInTheUnitsOfItsDeadline) {
+  const Output o = with(
+      kScenario,
+      [](Json& j) {
+        j["goal"] = "cost-by-deadline";
+        j["node_hour"] = "$1";
+        j["deadline"] = "1 s";
+        j["cluster"]["nodes"] = 1;
+        j.erase("plan");
+        j["training"]["tokens"] = 1e9;
+      },
+      "plan --threads 1");
+  EXPECT_EQ(o.code, 4) << o.out;
+  EXPECT_NE(o.out.find("meets the deadline of 1 s: the fastest takes "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find(" h, and no larger number of nodes"), std::string::npos) << o.out;
+}
+
+// Whoever wrote the value is named, not the file that it is used with.
+TEST_F(Files, TheFileThatAsksForTooMuchIsNamed) {
+  const auto expect = [&](const Output& o, const std::string& message) {
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_EQ(o.out.find("orrery: " + message), 0U) << o.out;
+  };
+  expect(with(
+             kScenario,
+             [](Json& j) {
+               j["search"]["nodes"] = {4, 1 << 20};
+             },
+             "plan --threads 1"),
+         file(kScenario) + ": /search/nodes/1: the network of 1048576 nodes has more links than are built");
+  expect(with("cluster.json",
+              [](Json& j) {
+                j["nodes"] = 4;
+                j["fabric"] = {{"kind", "graph"}, {"routing", "minimal"}, {"cables", Json::array()}};
+              }),
+         file("cluster.json") + ": /fabric: there is no way from device 0 to device 4; allowed: ");
+  expect(
+      with("cluster.json",
+           [](Json& j) {
+             j["fabric"] = {{"kind", "torus"}};
+           }),
+      file("cluster.json") +
+          ": /fabric/routing: a fabric of kind \"torus\" has no routing \"spray\", the default; allowed: ");
+  expect(with("stack.json", [](Json& j) { j["measured_low"] = 5; }),
+         file("stack.json") + ": /measured_low: 5 is more than measured_high; allowed: at most 3");
+  json("device.json")["fp32"] = "1 GFLOP/s";
+  json("device.json")["memory_bandwidth"] = "1 MB/s";
+  expect(with(kScenario,
+              [](Json& j) {
+                j["model"] = "llama-2-70b";
+                j["training"]["sequence"] = 4096;
+              }),
+         file(kScenario) + ": /: the step takes longer than 53 days; allowed: a smaller model or batch");
+}
+
+TEST_F(Files, FieldsOfAConfigJsonAreNamedThere) {
+  Json config = {{"model_type", "mistral"},       {"num_hidden_layers", 4},   {"hidden_size", 64},
+                 {"num_attention_heads", 4},      {"intermediate_size", 176}, {"vocab_size", 256},
+                 {"max_position_embeddings", 64}, {"sliding_window", 16}};
+  json(kScenario)["stack"] = "orrery";
+  const auto message = [&](const Json& more = Json::object()) {
+    Json model = {{"config", "config.json"}};
+    model.update(more);
+    save_json(file("config.json"), config);
+    const Output o = with(kScenario, [&](Json& j) { j["model"] = model; });
+    EXPECT_EQ(o.code, 3) << o.out;
+    return o.out;
+  };
+  const std::string here = "orrery: " + file("config.json") + ": ";
+  EXPECT_EQ(message().find(here + "/sliding_window: orrery has no sliding window"), 0U) << message();
+  // What the scenario overrides stands in the scenario.
+  EXPECT_EQ(message({{"sliding_window", 8}}).find("orrery: " + file(kScenario) + ": /model/sliding_window: "),
+            0U);
+  config["sliding_window"] = nullptr;
+  config["num_key_value_heads"] = 3;
+  EXPECT_EQ(message().find(here + "/num_key_value_heads: 3 key/value heads do not divide 4 heads"), 0U);
+  config["num_attention_heads"] = 5;
+  EXPECT_EQ(message().find(here + "/num_attention_heads: 5 heads do not divide the width 64"), 0U);
+  config["num_attention_heads"] = 4;
+  config["num_key_value_heads"] = 4;
+  config["rope_parameters"] = {{"rope_type", "llama3"}, {"factor", 8},
+                               {"low_freq_factor", 4},  {"high_freq_factor", 4},
+                               {"rope_theta", 10000},   {"original_max_position_embeddings", 32}};
+  EXPECT_EQ(message().find(here + "/rope_parameters/low_freq_factor: 4 is not smaller than"), 0U);
+  // Exporters refuse what they cannot say at the same places.
+  config["rope_parameters"]["low_freq_factor"] = 1;
+  json(kScenario)["training"]["precision"] = "mixed";
+  json(kScenario)["training"]["math"] = "bf16";
+  json(kScenario)["model"] = {{"config", "config.json"}};
+  const auto refused = [&](const std::string& problem) {
+    save_json(file("config.json"), config);
+    write();
+    const Output o = orrery("export --force --to megatron " + file(kScenario));
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find(here + problem), std::string::npos) << o.out;
+  };
+  refused("/rope_parameters: Megatron-LM's llama3 scaling is that of Llama 3.1");
+  config["rope_parameters"]["rope_theta"] = 10000.5;
+  refused("/rope_parameters/rope_theta: Megatron-LM's rotary base is a whole number, not 10000.5");
+}
+
+TEST_F(Files, WrongNamesGetTheNearest) {
+  const auto answer = [&](const std::string& arguments, int code, const std::string& text,
+                          const std::string& nearest) {
+    const Output o = orrery(arguments);
+    EXPECT_EQ(o.code, code) << arguments << ": " << o.out;
+    EXPECT_EQ(o.out.find("orrery: " + text), 0U) << arguments << ": " << o.out;
+    EXPECT_NE(o.out.find("(did you mean \"" + nearest + "\"?)"), std::string::npos) << o.out;
+  };
+  const std::string s = " " + file(kScenario) + " ";
+  answer("plann" + s, 2, "orrery has no command \"plann\"; allowed: plan, ", "plan");
+  answer("topology shw", 2, "topology has no command \"shw\"; allowed: show, check, import", "show");
+  answer("simulate" + s + "--wndow 0s:1s", 2, "simulate has no option \"--wndow\"; allowed: ", "--window");
+  answer("plan" + s + "--tresds=1", 2, "plan has no option \"--tresds\"; allowed: ", "--threads");
+  const auto wrong = [&](const std::string& arguments, const std::string& option, const std::string& value,
+                         const std::string& nearest) {
+    answer(arguments + " --" + option + " " + value, 3,
+           "command line: /" + option + ": \"" + value + "\" is not known; allowed: ", nearest);
+  };
+  wrong("simulate" + s, "fold", "class", "classes");
+  wrong("export" + s, "to", "megatrn", "megatron");
+  wrong("plan" + s, "goal", "tme", "time");
+  wrong("run" + s, "backend", "cpus", "cpu");
+  wrong("collective p4d", "collective", "all-reduc", "all-reduce");
+  wrong("collective p4d", "algorithm", "rng", "ring");
+  wrong("topology import x --device h100-sxm", "format", "nvidia-sm", "nvidia-smi");
+  wrong("links import x --base nvlink3-a100 --name x", "collective", "broadcas", "broadcast");
+  answer("links import x --base nvlink3-a10 --name x", 3,
+         "command line: /base: \"nvlink3-a10\" is not in profiles/links; allowed: ", "nvlink3-a100");
+  answer("schema scenari", 3, "command line: /format: \"scenari\" is not known; allowed: ", "scenario");
+  // Of many names the nearest are shown.
+  answer("model show llama-3-70", 3,
+         "command line: /name: there is no model preset \"llama-3-70\"; allowed: llama-3-70b, llama-2-7b, ",
+         "llama-3-70b");
+  const Output key = with(kScenario, [](Json& j) { j["model"] = {{"presett", "tiny-llama"}}; });
+  EXPECT_EQ(key.code, 3);
+  EXPECT_NE(key.out.find("/model/presett: there is no such field; allowed: preset, config, name"),
+            std::string::npos)
+      << key.out;
+  EXPECT_NE(key.out.find("(did you mean \"preset\"?)"), std::string::npos) << key.out;
 }
 
 TEST_F(Files, CompareOfUnmatchedTimelinesSaysWhyFirst) {
@@ -175,6 +323,13 @@ TEST_F(Files, CompareOfUnmatchedTimelinesSaysWhyFirst) {
   const Json json = parse_json(orrery("compare --json " + file("a.json") + " " + file("b.json")).out, "out");
   EXPECT_EQ(json["mismatch"], first_line(none));
   EXPECT_EQ(json["measured_source"], "measured: another program");
+  // A trace need not say where it comes from.
+  trace["otherData"]["source"] = "";
+  save_json(file("b.json"), trace);
+  const Output nameless = orrery("compare " + file("a.json") + " " + file("b.json"));
+  EXPECT_NE(nameless.out.find("\nsecond: " + file("b.json") + " (the file does not say its source)\n"),
+            std::string::npos)
+      << nameless.out;
 }
 
 TEST_F(Files, OptionsAreNeitherEmptyNorNanNorPastTheEnd) {
@@ -194,6 +349,13 @@ TEST_F(Files, OptionsAreNeitherEmptyNorNanNorPastTheEnd) {
   answer("run " + file(kScenario) + " --learning-rate nan", 2, "\"nan\" is not a number");
   answer("collective dgx-h100 --imbalance -nan", 2, "\"-nan\" is not a number");
   answer("simulate ''", 2, "the value is empty");
+  answer("compare a b --top -1", 2, "--top: ");
+  const std::string collective = "collective " + file("cluster.json");  // a node of 4 devices
+  answer(collective + " --stride 4", 3, "/stride: 4 devices have no two 4 apart; allowed: 1 to 3");
+  answer(collective + " --ranks 5", 3, "/ranks: 5 ranks 1 apart; allowed: 2 to 4 on 4 devices");
+  json("cluster.json")["devices_per_node"] = 1;
+  write();
+  answer(collective, 3, "cluster.json\" has 1 device; allowed: 2 devices or more");
 }
 
 // A name of a switch, a cluster and an op that a terminal or Graphviz would act on.
@@ -258,6 +420,32 @@ TEST_F(Files, OutputGoesWhereItIsSentAndNothingIsReplacedByAFile) {
   const Output piped = shell(std::string(ORRERY_BINARY) + " " + plan + "/dev/stderr 2>&1 >/dev/null | cat");
   EXPECT_EQ(parse_json(piped.out, "piped")["schema"], "orrery.plan/1");
   EXPECT_EQ(orrery(plan + "/dev/full").code, 1);
+  for (const std::string& command : {"simulate " + file(kScenario), "simulate --json " + file(kScenario),
+                                     std::string("--help"), std::string("schema plan")}) {
+    const Output full = orrery(command + " > /dev/full");
+    EXPECT_EQ(full.code, 1) << command;
+    EXPECT_NE(full.out.find("No space left on device"), std::string::npos) << command << full.out;
+  }
+}
+
+// A symbolic link is written where it leads, and a link that leads nowhere is refused before the work.
+TEST_F(Files, ALinkIsTriedWhereItLeads) {
+  const std::string plan = "plan --threads 1 " + file(kScenario) + " -o ";
+  fs::create_symlink("later.json", file("near"));
+  fs::create_symlink(file("near"), file("link"));
+  ASSERT_EQ(orrery(plan + file("link")).code, 0);
+  EXPECT_EQ(load_json(file("later.json"))["schema"], "orrery.plan/1");
+  EXPECT_TRUE(fs::is_symlink(file("link")));
+  const auto refused = [&](const char* link, const std::string& target, const std::string& why) {
+    fs::create_symlink(target, file(link));
+    const Output o = orrery(plan + file(link));
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_EQ(o.out,
+              "orrery: command line: /output: \"" + file(link) + "\" cannot be written: " + why + "\n");
+  };
+  refused("nowhere", file("no/folder.json"), "No such file or directory");
+  refused("file", file(kScenario) + "/x", "Not a directory");
+  refused("itself", "itself", "Too many levels of symbolic links");
 }
 
 // A whole installation moved elsewhere: the program finds the data beside it.

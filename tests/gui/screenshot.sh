@@ -22,6 +22,8 @@ expect() {  # CODE TEXT ARGUMENTS...
 echo '{"traceEvents": [3]}' >bad.json
 expect 3 "bad.json: /traceEvents/0" --open bad.json --screenshot no.png
 expect 3 "no such file" --open missing.json --screenshot no.png
+expect 1 "/nowhere/no.png: cannot be written: No such file or directory" --open trace.json --screenshot /nowhere/no.png
+expect 1 "no.what: cannot be written: Unsupported image format" --open trace.json --screenshot no.what
 expect 2 "is no time" --open trace.json --at soon
 expect 2 "is no page" --page nowhere
 expect 2 "is no size" --size 3x3

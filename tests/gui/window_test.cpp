@@ -606,6 +606,10 @@ void WindowTest::answers_malformed_files_data() {
   QTest::newRow("of no kind") << QByteArray("{\"some\": \"thing\"}") << "none of the files";
   QTest::newRow("a scenario with a slip")
       << QByteArray(R"({"model": "llama3-70b", "cluster": {"topology": "p4x"}, "training": {}})") << "/";
+  QTest::newRow("a scenario whose model is misspelt")
+      << QByteArray(
+             R"({"modle": "tiny-llama", "cluster": {"topology": "p4d"}, "training": {"global_batch": 8, "sequence": 64}})")
+      << "/modle: there is no such field; allowed: name, model, ";
   QTest::newRow("a trace without our fields")
       << QByteArray(R"({"traceEvents": [{"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 1, "dur": 1}]})")
       << "/traceEvents/0";
