@@ -70,8 +70,8 @@ Data prepare_data(const Options& o, const Scenario& s) {
   const std::int64_t held =
       o.validate_every == 0 ? 0 : static_cast<std::int64_t>(o.held_out * static_cast<double>(n));
   if (o.validate_every > 0 && (held < 1 || held >= n)) {
-    throw InputError(o.data, "",
-                     fmt::format("--held-out {} of its {} sequences leaves none to {}", o.held_out, n,
+    throw InputError("command line", "/held-out",
+                     fmt::format("{} of {} sequences leaves none to {}", o.held_out, n,
                                  held < 1 ? "validate on" : "train on"));
   }
   d.training = exec::part_of(*d.whole, 0, n - held);
