@@ -2,9 +2,14 @@
 #include "exec/tcp_rendezvous.h"
 
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 
 #include <boost/asio/io_context.hpp>
 #include <charconv>
+#include <cstring>
+#include <memory>
 #include <sstream>
 
 #include "core/error.h"
@@ -55,6 +60,26 @@ Endpoints listening_addresses(const Rendezvous& at, bool one_host) {
   if (at.file.empty()) return resolve(at.host, at.port);
   if (one_host) return {{asio::ip::address_v4::loopback(), 0}, {asio::ip::address_v6::loopback(), 0}};
   return {{tcp::v6(), 0}, {tcp::v4(), 0}};
+}
+
+std::string reachable_as(const std::string& name) {
+  try {
+    resolve(name, "0");
+    return name;
+  } catch (const Error&) {  // an address does instead
+  }
+  ifaddrs* first = nullptr;
+  const std::string loopback = asio::ip::address_v4::loopback().to_string();
+  if (::getifaddrs(&first) != 0) return loopback;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    const bool is_up = (i->ifa_flags & IFF_UP) != 0, is_loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
+    if (!is_up || is_loopback || i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in address{};
+    std::memcpy(&address, i->ifa_addr, sizeof address);
+    return asio::ip::address_v4(ntohl(address.sin_addr.s_addr)).to_string();
+  }
+  return loopback;
 }
 
 void write_contact(const std::string& file, const Contact& c) {

@@ -27,6 +27,10 @@ Endpoints resolve(const std::string& host, const std::string& port);
 // are on one host, else all of the host.
 Endpoints listening_addresses(const Rendezvous& at, bool one_host);
 
+// What other hosts are told of this host: its name, or where the name has no address here, the IPv4 address
+// of an interface, that of loopback where there is no other.
+std::string reachable_as(const std::string& name);
+
 // What rank 0 tells the others in a file that only their user may read.
 struct Contact {
   std::string host, port;

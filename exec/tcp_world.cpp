@@ -154,8 +154,9 @@ class TcpWorld final : public ProcessWorld, public Communicator {
       contact_.emplace(Contact{"", "", std::move(known)});
       return;
     }
-    contact_.emplace(Contact{launch.one_host() ? hub_->address().address().to_string() : host_name(),
-                             std::to_string(hub_->address().port()), std::move(known)});
+    contact_.emplace(
+        Contact{launch.one_host() ? hub_->address().address().to_string() : reachable_as(host_name()),
+                std::to_string(hub_->address().port()), std::move(known)});
     write_contact(at.file, *contact_);
   }
 

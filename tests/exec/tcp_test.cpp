@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -233,6 +234,18 @@ TEST(Tcp, AnAddressNeedsASecret) {
   EXPECT_THROW(
       join_by_tcp({.rank = 0, .ranks = 2}, {.host = "127.0.0.1", .port = "1"}, {}, 100ms, kMostOfPayload),
       InputError);
+}
+
+// As in a container that does not know its own name; ".invalid" is of no host (RFC 2606).
+TEST(Tcp, AHostWithoutAKnownNameIsReachedByAnAddress) {
+  EXPECT_EQ(reachable_as("localhost"), "localhost");
+  const std::string address = reachable_as("nobody.invalid");
+  using boost::asio::ip::tcp;
+  boost::asio::io_context context;
+  const tcp::endpoint here(boost::asio::ip::make_address(address), 0);
+  const tcp::acceptor listens(context, here);  // throws where the address is not this host's
+  EXPECT_EQ(resolve(address, std::to_string(listens.local_endpoint().port())).front(),
+            listens.local_endpoint());
 }
 
 TEST(Tcp, RankZeroListensAtItsOwnAddressesOnly) {
