@@ -34,8 +34,8 @@ void GptGrid(benchmark::State& state) {
 }
 BENCHMARK(GptGrid)->Unit(benchmark::kMillisecond)->Iterations(3);
 
-// The same problem with every replica count, ZeRO stage, shard group, placement and stride of recomputation:
-// more valid plans than the 9.67 million combinations for which Calculon is extrapolated to 11 hours.
+// The same problem with every ZeRO stage, shard group, placement and stride of recomputation that the stack
+// runs, and with listed numbers of replicas.
 void LargeSpace(benchmark::State& state) {
   Problem p = load("gpt3-175b-4096-a100");
   Search& s = p.scenario.search;

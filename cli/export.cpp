@@ -19,9 +19,8 @@ struct Options {
 void execute(App& app, const Options& o) {
   Chosen chosen = load_plan_or_scenario(o.plan, app);
   Problem& problem = chosen.problem;
-  const Cursor scenario{o.plan, ""};
-  problem.stack = load_stack(planner::stack_of(o.target), scenario, app.data);
-  check_stack(problem, chosen.plan, scenario, scenario.child("plan"));
+  problem.stack = load_stack(planner::stack_of(o.target), chosen.scenario, app.data);
+  check_stack(problem, chosen.plan, chosen.scenario, Cursor{o.plan, "/plan"});
   const planner::Fit fit = planner::fit(problem, chosen.plan);
   if (!fit.fits()) {
     fmt::print(stderr, "{}: {}\n", o.force ? "warning" : "orrery", fit.text(problem));
@@ -31,7 +30,7 @@ void execute(App& app, const Options& o) {
       return;
     }
   }
-  const planner::Exported out = planner::export_plan(o.target, problem, chosen.plan, scenario);
+  const planner::Exported out = planner::export_plan(o.target, problem, chosen.plan, chosen.scenario);
   for (const std::string& note : out.notes) fmt::print(stderr, "note: {}\n", note);
   if (!app.json) return fmt::print("{}", out.text);
   Json json = {

@@ -35,8 +35,7 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
   if (t.precision != Precision::kSgd && t.optimizer.decay == Decay::kMatrices) {
     out.emplace_back(
         "DeepSpeed's weight_decay shrinks every parameter that it is given: pass norms and biases as a "
-        "parameter "
-        "group of their own with weight_decay 0");
+        "parameter group of their own with weight_decay 0");
   }
   if (!r.learning_rate)
     out.emplace_back("LEARNING_RATE is to be replaced by a number: no rate is advised for this optimizer");

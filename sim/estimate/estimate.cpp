@@ -281,7 +281,6 @@ void Estimator::choose_path(const Plan& plan) {
   const bool uneven = uneven_ && plan.schedule == Schedule::kInterleaved;
   costs_.walk = host_bound || uneven || plan.schedule == Schedule::kZeroBubbleV;
   if (costs_.hops.empty()) return;
-  const auto shorter = [](const Hop& a, const Hop& b) { return a.time() < b.time(); };
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
   costs_.transfer = most->time();
   least_transfer_ = least->time();

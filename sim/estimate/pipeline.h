@@ -56,6 +56,9 @@ struct Hop {
   std::int64_t time() const { return latency + flow; }
   friend bool operator==(const Hop&, const Hop&) = default;
 };
+inline bool shorter(const Hop& a, const Hop& b) {
+  return a.time() < b.time();
+}
 
 struct PipelineCosts {
   std::vector<StageRun> runs;            // in stage order

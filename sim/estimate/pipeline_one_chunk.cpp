@@ -17,8 +17,7 @@ class OneChunk {
     const std::size_t last = costs.runs.size() - 1;  // turns round without a wait
     fill_ += b(last) - b_latency(last) - 2 * hop_;
     if (p_ == 1 || costs.reductions.empty() || program::splits_backward(shape.schedule)) return;
-    const Hop& slowest = *std::max_element(costs.hops.begin(), costs.hops.end(),
-                                           [](const Hop& a, const Hop& b) { return a.time() < b.time(); });
+    const Hop& slowest = *std::max_element(costs.hops.begin(), costs.hops.end(), shorter);
     if (!slowest.beside_reductions) return;
     for (std::size_t r = 0; r < costs.runs.size(); ++r) {
       const std::int64_t together = costs.reductions[r] - b_latency(r) - slowest.latency;

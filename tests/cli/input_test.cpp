@@ -254,6 +254,19 @@ TEST_F(Files, FieldsOfAConfigJsonAreNamedThere) {
   refused("/rope_parameters/rope_theta: Megatron-LM's rotary base is a whole number, not 10000.5");
 }
 
+TEST_F(Files, AnExportOfAPlanFileNamesTheScenarioInIt) {
+  const std::string plan = file("plan.json");
+  const Output made =
+      orrery("plan " + std::string(ORRERY_ROOT) + "/scenarios/llama3-70b-p4d.json --top 1 -o " + plan);
+  ASSERT_EQ(made.code, 0) << made.out;
+  Json changed = load_json(plan);
+  changed["scenario"]["training"]["optimizer"]["decay"] = "all";
+  save_json(plan, changed);
+  const Output o = orrery("export --to megatron " + plan);
+  EXPECT_EQ(o.code, 3);
+  EXPECT_EQ(o.out.find("orrery: " + plan + ": /scenario/training/optimizer/decay: "), 0U) << o.out;
+}
+
 TEST_F(Files, WrongNamesGetTheNearest) {
   const auto answer = [&](const std::string& arguments, int code, const std::string& text,
                           const std::string& nearest) {
