@@ -12,21 +12,30 @@ std::string ranks_text(const std::vector<std::int64_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, " "));
 }
 
-Blame blame(const std::vector<Incomplete>& calls, std::size_t late, const std::set<std::int64_t>& silent,
-            std::chrono::milliseconds deadline) {
-  const auto contains = [](const std::vector<std::int64_t>& v, std::int64_t r) {
-    return std::find(v.begin(), v.end(), r) != v.end();
-  };
-  // Calls in the order in which one waits for the other, the late one first.
+namespace {
+
+template <class T>
+bool contains(const std::vector<T>& v, T x) {
+  return std::find(v.begin(), v.end(), x) != v.end();
+}
+
+}  // namespace
+
+std::vector<std::size_t> followed(const std::vector<Incomplete>& calls, std::size_t late) {
   std::vector<std::size_t> reached{late};
   for (std::size_t i = 0; i < reached.size(); ++i) {
     for (const std::int64_t r : calls[reached[i]].missing) {
       for (std::size_t c = 0; c < calls.size(); ++c) {
-        if (contains(calls[c].present, r) && std::find(reached.begin(), reached.end(), c) == reached.end())
-          reached.push_back(c);
+        if (contains(calls[c].present, r) && !contains(reached, c)) reached.push_back(c);
       }
     }
   }
+  return reached;
+}
+
+Blame blame(const std::vector<Incomplete>& calls, std::size_t late, const std::set<std::int64_t>& silent,
+            std::chrono::milliseconds deadline) {
+  const std::vector<std::size_t> reached = followed(calls, late);
   const auto waits = [&](std::int64_t r) {
     return std::any_of(calls.begin(), calls.end(),
                        [&](const Incomplete& c) { return contains(c.present, r); });

@@ -20,6 +20,12 @@ struct Incomplete {
   Clock::time_point since;                     // the first rank came
 };
 
+// Who waits for whom, and the ranks whose processes do not answer.
+struct Waits {
+  std::vector<Incomplete> calls;
+  std::set<std::int64_t> silent;
+};
+
 // "rank 3", "ranks 3 5".
 std::string ranks_text(const std::vector<std::int64_t>& ranks);
 
@@ -33,5 +39,7 @@ struct Blame {
 // processes are `silent`; where all answer, to those that wait for nobody.
 Blame blame(const std::vector<Incomplete>& calls, std::size_t late, const std::set<std::int64_t>& silent,
             std::chrono::milliseconds deadline);
+// The indices of the calls that are followed, the late one first.
+std::vector<std::size_t> followed(const std::vector<Incomplete>& calls, std::size_t late);
 
 }  // namespace orrery::exec

@@ -18,13 +18,15 @@
 #include "core/error.h"
 #include "exec/collective.h"
 #include "exec/mpi_exchange.h"
+#include "exec/mpi_inquiry.h"
 #include "exec/region.h"
 #include "exec/shared_world.h"
 
 namespace orrery::exec {
 namespace {
 
-constexpr int kFailureTag = 1, kPingTag = 2, kChannelTag = 16;
+// Tags of messages; those below are the inquiry's.
+constexpr int kClockTag = Inquiry::kTags, kChannelTag = 16;
 
 // What a member says before a collective; all are the same, or the job ends.
 struct Header {
@@ -58,14 +60,16 @@ class MpiWorld final : public ProcessWorld {
   std::unique_ptr<SharedWorld> local_;
 
  private:
-  void look_for_failure();
+  class Waiting;
   void compare_clocks();
+  Waits waits();
+  Blame blame_for(const Incomplete& late, Clock::time_point since);
 
   std::chrono::milliseconds deadline_;
-  std::mutex mutex_;  // guards what follows
-  MPI_Request failure_ = MPI_REQUEST_NULL;
-  std::array<char, 1024> reason_{};
   std::unique_ptr<MpiCommunicator> communicator_;
+  std::mutex mutex_;                                 // guards what follows
+  std::map<const Waiting*, Incomplete> long_waits_;  // for ranks of other hosts, by this process's threads
+  std::unique_ptr<Inquiry> inquiry_;
 };
 
 class MpiCommunicator final : public Communicator {
@@ -254,18 +258,16 @@ MpiWorld::MpiWorld(const Launch& launch, std::chrono::milliseconds deadline) : d
   check_mpi(MPI_Allgather(&rank, 1, MPI_INT64_T, here.data(), 1, MPI_INT64_T, host), "MPI_Allgather");
   MPI_Comm_free(&host);
   compare_clocks();
-  check_mpi(MPI_Irecv(reason_.data(), static_cast<int>(reason_.size() - 1), MPI_CHAR, MPI_ANY_SOURCE,
-                      kFailureTag, messages, &failure_),
-            "MPI_Irecv");
   local_ = std::make_unique<SharedWorld>(launch.job, here, rank, deadline);
   communicator_ = std::make_unique<MpiCommunicator>(*this);
+  inquiry_ = std::make_unique<Inquiry>(
+      messages, [this] { return waits(); }, [this](const std::string& reason) { abort().raise(reason); });
 }
 
 MpiWorld::~MpiWorld() {
+  inquiry_.reset();
   communicator_.reset();
   if (local_->abort().raised()) return;  // others may be gone: nothing can be agreed upon any more
-  MPI_Cancel(&failure_);
-  MPI_Wait(&failure_, MPI_STATUS_IGNORE);
   MPI_Finalize();
 }
 
@@ -282,13 +284,14 @@ void MpiWorld::compare_clocks() {
     for (int trip = 0; trip < kTrips; ++trip) {
       std::int64_t theirs = 0;
       if (rank == 0) {
-        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kClockTag, messages, MPI_STATUS_IGNORE),
+                  "MPI_Recv");
         const std::int64_t mine = now();
-        check_mpi(MPI_Send(&mine, 1, MPI_INT64_T, peer, kPingTag, messages), "MPI_Send");
+        check_mpi(MPI_Send(&mine, 1, MPI_INT64_T, peer, kClockTag, messages), "MPI_Send");
       } else if (rank == peer) {
         const std::int64_t begin = now();
-        check_mpi(MPI_Send(&begin, 1, MPI_INT64_T, 0, kPingTag, messages), "MPI_Send");
-        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kPingTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
+        check_mpi(MPI_Send(&begin, 1, MPI_INT64_T, 0, kClockTag, messages), "MPI_Send");
+        check_mpi(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kClockTag, messages, MPI_STATUS_IGNORE), "MPI_Recv");
         const std::int64_t end = now();
         if (end - begin >= shortest) continue;
         shortest = end - begin;
@@ -298,13 +301,29 @@ void MpiWorld::compare_clocks() {
   }
 }
 
-void MpiWorld::look_for_failure() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
-  int told = 0;
-  if (failure_ != MPI_REQUEST_NULL && MPI_Test(&failure_, &told, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
-      told != 0)
-    abort().raise(reason_.data());
+Waits MpiWorld::waits() {
+  Waits out = local_->waits();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [thread, call] : long_waits_) out.calls.push_back(call);
+  return out;
+}
+
+// Why `late` has not come, as far as the answers tell; asks those for whom this rank waits, and those for
+// whom they wait.
+Blame MpiWorld::blame_for(const Incomplete& late, Clock::time_point since) {
+  Waits all = waits();
+  all.calls.insert(all.calls.begin(), late);
+  const Waits elsewhere = inquiry_->heard(since, deadline_ / 8);
+  all.calls.insert(all.calls.end(), elsewhere.calls.begin(), elsewhere.calls.end());
+  all.silent.insert(elsewhere.silent.begin(), elsewhere.silent.end());
+  for (const std::size_t c : followed(all.calls, 0)) {
+    for (const std::int64_t r : all.calls[c].missing) {
+      if (r != rank) inquiry_->ask(r, since);
+    }
+  }
+  Blame out = blame(all.calls, 0, all.silent, deadline_);
+  out.sentence += fmt::format(": rank {} waited", rank);
+  return out;
 }
 
 void MpiWorld::spread_failure() {
@@ -312,7 +331,7 @@ void MpiWorld::spread_failure() {
   Requests r;
   for (std::int64_t other = 0; other < ranks; ++other) {
     if (std::find(here.begin(), here.end(), other) == here.end())
-      r.send(reason.c_str(), reason.size() + 1, static_cast<int>(other), kFailureTag, messages);
+      r.send(reason.data(), reason.size(), static_cast<int>(other), Inquiry::kFailureTag, messages);
   }
   // Who is gone does not take it.
   const auto until = Clock::now() + std::chrono::milliseconds(200);
@@ -324,19 +343,37 @@ void MpiWorld::spread_failure() {
   }
 }
 
+// A thread of this process that waits for a rank of another host.
+class MpiWorld::Waiting {
+ public:
+  explicit Waiting(MpiWorld& world) : world_(world) { world_.local_->waits_elsewhere().fetch_add(1); }
+  ~Waiting() {
+    world_.local_->waits_elsewhere().fetch_sub(1);
+    const std::lock_guard lock(world_.mutex_);
+    world_.long_waits_.erase(this);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  // Whoever asks is told of it.
+  void show(const Incomplete& call) {
+    const std::lock_guard lock(world_.mutex_);
+    world_.long_waits_[this] = call;
+  }
+
+ private:
+  MpiWorld& world_;
+};
+
 template <class Of>
 void MpiWorld::wait(Requests& requests, Of of) {
   constexpr int kSpins = 200;
   const auto begin = Clock::now();
-  struct Elsewhere {
-    explicit Elsewhere(std::atomic<std::uint32_t>& waits) : count(waits) { count.fetch_add(1); }
-    ~Elsewhere() { count.fetch_sub(1); }
-    std::atomic<std::uint32_t>& count;
-  } elsewhere(local_->waits_elsewhere());
+  Waiting waiting(*this);
   const auto end = [&](const std::string& why) {
     const Incomplete call = of();
-    throw Error(abort().raise(
-        fmt::format("{} in \"{}\" (call {}) for {}", why, call.name, call.number, ranks_text(call.missing))));
+    const std::string whom = call.missing.empty() ? "others" : ranks_text(call.missing);
+    throw Error(
+        abort().raise(fmt::format("{} in \"{}\" (call {}) for {}", why, call.name, call.number, whom)));
   };
   for (int looks = 0;; ++looks) {
     int done = 0;
@@ -347,13 +384,19 @@ void MpiWorld::wait(Requests& requests, Of of) {
     if (looks < kSpins) continue;
     std::this_thread::sleep_for(std::chrono::microseconds(looks < 10 * kSpins ? 20 : 500));
     if (looks % 16 != 0) continue;
-    look_for_failure();
     abort().check();
     if (const std::int64_t dead = local_->dead_rank(); dead >= 0)
       end(fmt::format("rank {} died: rank {} noticed, waiting", dead, rank));
-    // Longer than within a host, where ranks see which of them has stopped: they have the first word.
-    if (Clock::now() - begin > deadline_ + deadline_ / 4)
-      throw Error(abort().raise(local_->blame_for(of(), rank).sentence));
+    const auto waited = Clock::now() - begin;
+    if (waited < deadline_ / 4) continue;
+    const Incomplete call = of();
+    waiting.show(call);
+    if (waited < deadline_) continue;
+    // The answers take a moment, and ranks that share a host see each other without any: they have the first
+    // word.
+    const Blame why = blame_for(call, begin + deadline_);
+    if (waited > 2 * deadline_ || (why.sure && waited > deadline_ + deadline_ / 4))
+      throw Error(abort().raise(why.sentence));
   }
 }
 

@@ -30,6 +30,7 @@ class SharedWorld {
   std::atomic<std::uint32_t>& waits_elsewhere() { return region_.waits_elsewhere(); }
   // Why `waiting`, a rank, waited for the whole deadline in a call that is late.
   Blame blame_for(Incomplete late, std::int64_t waiting);
+  Waits waits() { return {region_.incomplete(), region_.stopped()}; }
   // After a failure, the processes that go on (region.h); none where ranks are threads.
   std::vector<std::int64_t> survivors() { return region_.survivors(deadline_); }
 
