@@ -328,6 +328,17 @@ std::string memory_problem(const Case& c, const program::Program& program, const
   return {};
 }
 
+// With ORRERY_DIGEST=FILE, a line of each plan's losses and norms is added to the file, for comparing two
+// versions of the program byte for byte.
+void note_digest(const Case& c, const exec::RunResult& r) {
+  const char* file = std::getenv("ORRERY_DIGEST");
+  if (file == nullptr) return;
+  std::ofstream out(file, std::ios::app);
+  out << short_name(c.plan) << ' ' << c.setting.preset;
+  for (const auto& step : r.steps) out << fmt::format(" {} {}", step.loss, step.gradient_norm);
+  out << '\n';
+}
+
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);
@@ -344,6 +355,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     const auto problems = program::check(program);
     ASSERT_TRUE(problems.empty()) << text() << ": " << problems.front();
     const exec::RunResult result = run(program);
+    note_digest(c, result);
     EXPECT_EQ(problem_of(result, serial(c), c), "") << text();
     EXPECT_EQ(memory_problem(c, program, result), "") << text();
   }
