@@ -195,12 +195,15 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   void connect(const Rendezvous& at) {
     const auto until = Clock::now() + deadline_;
     std::string problem;
+    bool answers = false;  // a program at the last address that was tried
     for (std::chrono::milliseconds pause{10};; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
       try {
         for (const tcp::endpoint& where : addresses(at)) {
           try {
             const auto end = std::min(until, Clock::now() + kGreetingDeadline);
+            answers = false;
             wire_.connect(where, end);
+            answers = true;
             return greet(end);
           } catch (const Refused&) {
             throw;
@@ -214,6 +217,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
         problem = e.what();
       }
       if (Clock::now() + pause > until) {
+        hub_is_gone_ = !answers;
         throw Error(fmt::format("rank {} could not reach rank 0 within {} ms: {}", rank_, deadline_.count(),
                                 problem));
       }

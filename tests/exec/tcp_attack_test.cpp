@@ -107,6 +107,22 @@ TEST(TcpAttack, ASilentServerEndsAtTheDeadline) {
   EXPECT_LT(Clock::now() - begin, 5s);
 }
 
+// A rank 0 that is killed before the others come leaves its file behind. A rank that found nobody at the
+// address removes it; where a program answers, the file may belong to another job.
+TEST(TcpAttack, AFileThatNamesNobodyIsRemoved) {
+  const auto file = std::filesystem::temp_directory_path() / ("orrery-nobody-" + std::to_string(::getpid()));
+  asio::io_context context;
+  auto acceptor = std::make_optional<tcp::acceptor>(context, kLoopback[0]);
+  const std::string port = std::to_string(acceptor->local_endpoint().port());
+  for (const bool answers : {true, false}) {
+    if (!answers) acceptor.reset();
+    write_contact(file.string(), {"127.0.0.1", port, kSecret});
+    EXPECT_THROW(
+        join_by_tcp({.rank = 1, .ranks = 2}, {.file = file.string()}, kSecret, 400ms, kMostOfPayload), Error);
+    EXPECT_EQ(std::filesystem::exists(file), answers);
+  }
+}
+
 // Every kind of stranger, many at a time, while ranks come and before the last of them does.
 TEST(TcpAttack, StrangersDoNotDisturbAJob) {
   const auto file =
