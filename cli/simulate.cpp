@@ -100,12 +100,10 @@ void print_places(const planner::Evaluation& e) {
   fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "stage", "ranks",
              "first", "compute", "recompute", "wait tp", "wait dp", "wait pp", "host", "memory");
   for (const sim::PlaceReport& r : rows) {
-    Time pp{0};
-    for (const auto s : {program::kSend, program::kRecv, program::kGradSend, program::kGradRecv})
-      pp += r.exposed[s];
     fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", r.stage, r.ranks,
                r.first_rank, format(r.forward + r.backward + r.optimizer), format(r.recompute),
-               format(r.exposed[program::kTp]), format(r.exposed[program::kDp]), format(pp), format(r.host),
+               format(r.exposed[program::kTp]), format(r.exposed[program::kDp]),
+               format(r.exposed_to_transfers()), format(r.host),
                format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
   }
 }

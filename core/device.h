@@ -41,7 +41,7 @@ struct OpFactor {
 };
 struct MeasuredOp {
   std::string op;
-  std::vector<std::int64_t> dims;  // as in program/emitter.h, without zeros at the end
+  std::vector<std::int64_t> dims;  // fields of the op in order (program/ops/), without zeros at the end
   Time time;
 };
 

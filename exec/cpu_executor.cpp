@@ -16,14 +16,11 @@ namespace orrery::exec {
 
 using program::Group;
 using program::Op;
-using program::OpKind;
+namespace ops = program::ops;
 using program::Ref;
 using program::Stream;
 
 namespace {
-
-constexpr Stream kHelperStreams[] = {program::kTp,   program::kDp,       program::kSend,
-                                     program::kRecv, program::kGradSend, program::kGradRecv};
 
 // That this thread ran on a CPU.
 double thread_seconds() {
@@ -43,9 +40,9 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       abort_(abort),
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
       ops_of_(class_.segments.size()),
-      staging_(class_, place.program.model),
+      staging_(class_),
       rope_(rope_tables(place.program)) {
-  for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
+  for (const Group g : program::kCollectiveGroups)
     groups_[static_cast<std::size_t>(g)] = communicator.open(place.program.binding.members(g, place.rank));
   for (std::size_t s = 0; s < class_.segments.size(); ++s) {
     const auto& ops = class_.segments[s].ops;
@@ -93,8 +90,11 @@ void CpuExecutor::start_threads() {
     for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
   }
   for (std::size_t s = 0; s < ops.size(); ++s) measured[s].reserve(ops[s]);
-  for (const Stream stream : kHelperStreams) {
-    if (ops[stream] > 0) threads_.emplace_back([this, stream] { serve(stream); });
+  // The caller's thread serves the compute stream.
+  for (int s = 0; s < program::kStreamCount; ++s) {
+    const auto stream = static_cast<Stream>(s);
+    if (stream != program::kCompute && ops[stream] > 0)
+      threads_.emplace_back([this, stream] { serve(stream); });
   }
 }
 
@@ -163,7 +163,7 @@ void CpuExecutor::walk(Stream stream) {
         complete(stream);
         continue;
       }
-      const bool updates = op.kind == OpKind::kOptimizer;
+      const bool updates = op.is<ops::Optimizer>();
       if (updates && pass.before_update) pass.before_update(op);
       if (pass.measured) {
         const auto start = Clock::now();
@@ -252,10 +252,11 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
             pass_->updates};
   a.rounding = place_.rounding(op, options_.seed);
   a.clip = static_cast<float>(training.clip);
-  if (op.kind == OpKind::kNormSquare) a.counted = place_.counted(op.dims[1]);
-  if (op.kind == OpKind::kTrustSquares || op.kind == OpKind::kOptimizer) {
-    a.parts = place_.parts(op.dims[1]);
-    a.decay_ranges = place_.decay_ranges(op.dims[1]);
+  if (const auto* square = op.as<ops::NormSquare>()) a.counted = place_.counted(square->unit);
+  if (const auto* trust = op.as<ops::TrustSquares>()) a.parts = place_.parts(trust->unit);
+  if (const auto* update = op.as<ops::Optimizer>()) {
+    a.parts = place_.parts(update->unit);
+    a.decay_ranges = place_.decay_ranges(update->unit);
   }
   a.precision = training.precision;
   a.cosine = rope_.cosine.data();
@@ -265,9 +266,9 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   staging_.widen(a);
   run_cpu_op(a);
   staging_.narrow();
-  if (op.kind == OpKind::kLoss)
+  if (op.is<ops::Loss>())
     require_finite(*reinterpret_cast<const double*>(pointer(op.writes[1], micro_batch)), op, micro_batch);
-  if (op.kind == OpKind::kNormSquare && !training.scales_loss()) {
+  if (op.is<ops::NormSquare>() && !training.scales_loss()) {
     const auto* bins = reinterpret_cast<const double*>(a.out[0]);
     require_finite(std::accumulate(bins, bins + program::kNormBins, 0.0), op, micro_batch);
   }
@@ -281,24 +282,25 @@ void CpuExecutor::require_finite(double value, const Op& op, std::int32_t micro_
 }
 
 Clock::time_point CpuExecutor::communicate(const Op& op, std::int32_t micro_batch) {
-  const auto elements = static_cast<std::size_t>(op.dims[0]);
-  if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
-    const Ref& own = op.kind == OpKind::kSend ? op.reads[0] : op.writes[0];
+  const auto elements = static_cast<std::size_t>(program::elements_of(op.kind));
+  if (op.is_transfer()) {
+    const Ref& own = op.is<ops::Send>() ? op.reads[0] : op.writes[0];
     const std::int64_t peer = place_.peer(op);
     const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
     const bool gradient = Placement::carries_gradient(op);
-    if (op.kind == OpKind::kSend)
+    if (op.is<ops::Send>())
       return communicator_.send(peer, gradient, op.name, pointer(own, micro_batch), bytes);
     return communicator_.receive(peer, gradient, op.name, pointer(own, micro_batch), bytes);
   }
-  CollectiveCall call{.kind = program::collective_of(op.kind),
+  const auto& shape = std::get<ops::Collective>(op.kind);
+  CollectiveCall call{.kind = shape.collective,
                       .name = op.name,
                       .input = pointer(op.reads[0], micro_batch),
                       .output = pointer(op.writes[0], micro_batch),
                       .elements = elements,
                       .type = place_.buffer(op.writes[0]).type,
                       .algorithm = options_.collectives};
-  call.accumulate = (op.flags & program::kAccumulateFlag) != 0;
+  call.accumulate = op.accumulate;
   return communicator_.collective(groups_[static_cast<std::size_t>(op.group)], call);
 }
 

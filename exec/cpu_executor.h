@@ -49,7 +49,7 @@ class CpuExecutor : public Executor {
   Communicator& communicator_;
   Abort& abort_;
   std::byte* arena_;
-  std::array<GroupId, 6> groups_{};
+  std::array<GroupId, program::kGroupCount> groups_{};
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
   double slow_ = 1;  // emulated: times the time of compute

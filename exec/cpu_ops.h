@@ -31,22 +31,14 @@ struct OpArguments {
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
   kernels::StochasticRounding rounding{};
-  // kNormSquare: the ranges of the shard that count, as (first element, how many).
+  // Of NormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
-  // kTrustSquares and kOptimizer: of the shard.
+  // Of TrustSquares and Optimizer: the tensors of the shard.
   std::span<const TensorPart> parts;
   std::span<const DecayRange> decay_ranges;
 };
 
-// Kernels compute in fp32: operands of 16-bit floats come as fp32 images of these sizes (exec/staging.h).
+// Kernels compute in fp32: operands of 16-bit floats come as fp32 images (exec/staging.h).
 void run_cpu_op(const OpArguments& a);
-
-// Elements of each operand that an op's kernel reads and writes as floats; zero for the others: token ids,
-// state, masks, what is read only to be waited for, and elements that are moved as they are.
-struct OperandElements {
-  std::array<std::int64_t, 6> reads{};
-  std::array<std::int64_t, 4> writes{};
-};
-OperandElements operand_elements(const program::Op& op, const Model& model);
 
 }  // namespace orrery::exec

@@ -82,7 +82,7 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
     const bool loads = std::any_of(c.buffers.begin(), c.buffers.end(), [](const program::Buffer& b) {
       return b.name == "tokens" || b.name == "targets";
     });
-    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c, program.model) +
+    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c) +
                        unit * static_cast<std::int64_t>(sizeof(float)) +
                        (loads ? (validates ? 2 : 1) * loader : 0));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the dims of an op (program/emitter.h) to the shapes of its kernel, whichever device it runs on.
+// From an op to the shapes of its kernel, whichever device it runs on.
 // Internal to exec/.
 #pragma once
 
@@ -9,29 +9,35 @@
 
 namespace orrery::exec {
 
-inline kernels::reference::NormShape norm_shape(const program::Op& op, const Model& model) {
-  return {op.dims[0], op.dims[1], static_cast<Norm>(op.dims[2]) == Norm::kRmsNorm,
-          static_cast<float>(model.norm_epsilon)};
+// Of Norm and NormGrad, and of HeadNorm and HeadNormGrad.
+template <class T>
+kernels::reference::NormShape norm_shape(const T& op, const Model& model) {
+  return {op.rows, op.width, op.type == Norm::kRmsNorm, static_cast<float>(model.norm_epsilon)};
 }
-inline kernels::reference::HeadNormShape head_norm_shape(const program::Op& op, const Model& model) {
-  return {op.dims[0], op.dims[1], op.dims[2], op.dims[4], op.dims[3], static_cast<float>(model.norm_epsilon)};
+template <class T>
+kernels::reference::HeadNormShape head_norm_shape(const T& op, const Model& model) {
+  return {op.rows, op.width, op.heads, op.kv_heads, op.head, static_cast<float>(model.norm_epsilon)};
 }
-inline kernels::reference::RopeShape rope_shape(const program::Op& op) {
-  const auto& d = op.dims;
-  return {d[0], d[1], d[2], d[3], d[4], d[3] - d[5], op.kind == program::OpKind::kRopeGrad};
+inline kernels::reference::RopeShape rope_shape(const program::ops::RopeShape& op, bool back) {
+  return {op.rows, op.width, op.heads, op.head, op.sequence, op.turned, back};
+}
+// Among the tokens, where an op's rows may be a tensor rank's share of them.
+template <class T>
+std::int64_t first_row(const T& op, std::int64_t tp_rank) {
+  return op.sharded ? tp_rank * op.rows : 0;
 }
 // Of rotary positions; empty where the model has others.
 inline RotaryTables rope_tables(const program::Program& p) {
   if (p.model.positions != Positions::kRotary) return {};
   return rotary_tables(p.model.rotary, p.model.head(), p.training.sequence);
 }
-inline kernels::reference::AttentionShape attention_shape(const program::Op& op, std::int64_t tp_rank,
+inline kernels::reference::AttentionShape attention_shape(const program::ops::AttentionShape& op,
+                                                          std::int64_t tp_rank,
                                                           const kernels::Dropout& dropout) {
-  const auto& d = op.dims;
-  return {d[0], d[1], d[2], d[3], d[4], d[5] != 0, tp_rank * d[2], dropout};
+  return {op.batch, op.sequence, op.heads, op.kv_heads, op.head, !op.fused(), tp_rank * op.heads, dropout};
 }
-inline kernels::reference::LossShape loss_shape(const program::Op& op, std::int64_t tp_rank) {
-  return {op.dims[0], op.dims[1], tp_rank * op.dims[1], op.dims[3]};
+inline kernels::reference::LossShape loss_shape(const program::ops::LogitsShape& op, std::int64_t tp_rank) {
+  return {op.tokens, op.columns, tp_rank * op.columns, op.vocabulary};
 }
 
 }  // namespace orrery::exec

@@ -7,8 +7,6 @@
 
 namespace orrery::exec {
 
-using program::OpKind;
-
 Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     : program(program_in),
       rank(rank_in),
@@ -64,15 +62,17 @@ std::int64_t Placement::peer(const program::Op& op) const {
 kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_batch, std::uint64_t seed,
                                     std::int64_t first) const {
   const Plan& p = program.plan;
-  const std::int64_t which = op.kind == OpKind::kResidual ? op.dims[3] : 0;
-  return {program.training.dropout, hash_mix(seed), static_cast<std::uint32_t>(4 * op.layer + which),
+  const auto* residual = op.as<program::ops::Residual>();
+  const std::int64_t site = residual != nullptr ? residual->site : 0;  // 0: attention
+  return {program.training.dropout, hash_mix(seed), static_cast<std::uint32_t>(4 * op.layer + site),
           first + (micro_batch * p.dp + at.dp) * p.micro_batch};
 }
 
 // The tensor is a unit of a stage and tensor rank, whose shard this rank has.
 kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint64_t seed) const {
-  if (op.kind != OpKind::kOptimizer || !program.training.stochastic_rounding) return {};
-  const std::int64_t unit = op.dims[1];
+  const auto* update = op.as<program::ops::Optimizer>();
+  if (update == nullptr || !program.training.stochastic_rounding) return {};
+  const std::int64_t unit = update->unit;
   const auto units = static_cast<std::int64_t>(rank_class.units.size());
   return {.on = true,
           .seed = hash_mix(seed + 1),

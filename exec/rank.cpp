@@ -14,7 +14,6 @@
 namespace orrery::exec {
 
 using program::Op;
-using program::OpKind;
 using program::Ref;
 
 Rank::Rank(const program::Program& program, const RunOptions& options, const Dataset& training,
@@ -158,12 +157,13 @@ void Rank::capture(const Op& op, const Ref& from, double scale, UnitShard& into)
     const program::Unit& unit = class_.units[u];
     if (from.buffer != unit.gradient_buffer && from.buffer != unit.parameter_buffer) continue;
     const DType type = place_.buffer(from).type;
-    const auto n = static_cast<std::size_t>(op.dims[0]);
+    const std::int64_t elements = std::get<program::ops::Optimizer>(op.kind).elements;
+    const auto n = static_cast<std::size_t>(elements);
     std::vector<std::byte> bytes(n * bytes_of(type));
     executor_->read(place_.offset(from, 0), bytes);
     into[u].resize(n);
     if (is_half(type))
-      kernels::widen(type, op.dims[0], bytes.data(), into[u].data());
+      kernels::widen(type, elements, bytes.data(), into[u].data());
     else
       std::memcpy(into[u].data(), bytes.data(), bytes.size());
     for (float& x : into[u]) x = static_cast<float>(x / scale);

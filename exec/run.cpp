@@ -161,11 +161,11 @@ std::uint64_t largest_message(const program::Program& program) {
     for (const program::Segment& segment : c.segments) {
       for (const program::Op& op : segment.ops) {
         if (!program::is_communication(op.kind)) continue;
-        const program::Ref& own = op.kind == program::OpKind::kSend ? op.reads[0] : op.writes[0];
+        const program::Ref& own = op.is<program::ops::Send>() ? op.reads[0] : op.writes[0];
         const DType type = c.buffers[static_cast<std::size_t>(own.buffer)].type;
-        const auto whole = static_cast<std::uint64_t>(op.dims[0]) * bytes_of(type);
+        const auto whole = static_cast<std::uint64_t>(program::elements_of(op.kind)) * bytes_of(type);
         // A sum that begins with what is there sends that too.
-        largest = std::max(largest, (op.flags & program::kAccumulateFlag) != 0 ? 2 * whole : whole);
+        largest = std::max(largest, op.accumulate ? 2 * whole : whole);
       }
     }
   }

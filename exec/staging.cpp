@@ -11,9 +11,8 @@ namespace {
 
 // Calls visit(operand index, whether written, type, elements) for each operand of 16-bit floats.
 template <class Visit>
-void for_each_half(const program::RankClass& rank, const Model& model, const program::Op& op, Visit visit) {
-  if (program::is_communication(op.kind)) return;
-  const OperandElements elements = operand_elements(op, model);
+void for_each_half(const program::RankClass& rank, const program::Op& op, Visit visit) {
+  const program::ops::Operands elements = program::operands_of(op.kind);
   const auto type = [&](const program::Ref& r) {
     return rank.buffers[static_cast<std::size_t>(r.buffer)].type;
   };
@@ -29,21 +28,20 @@ void for_each_half(const program::RankClass& rank, const Model& model, const pro
 
 }  // namespace
 
-std::int64_t Staging::bytes_for(const program::RankClass& rank, const Model& model) {
+std::int64_t Staging::bytes_for(const program::RankClass& rank) {
   std::int64_t most = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
       std::int64_t all = 0;
-      for_each_half(rank, model, op,
-                    [&](std::size_t, bool, DType, std::int64_t elements) { all += elements; });
+      for_each_half(rank, op, [&](std::size_t, bool, DType, std::int64_t elements) { all += elements; });
       most = std::max(most, all);
     }
   }
   return most * static_cast<std::int64_t>(sizeof(float));
 }
 
-Staging::Staging(const program::RankClass& rank, const Model& model)
-    : rank_(rank), model_(model), space_(static_cast<std::size_t>(bytes_for(rank, model)) / sizeof(float)) {
+Staging::Staging(const program::RankClass& rank)
+    : rank_(rank), space_(static_cast<std::size_t>(bytes_for(rank)) / sizeof(float)) {
   std::size_t operands = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops)
@@ -68,16 +66,16 @@ float* Staging::image_of(void* original, DType type, std::int64_t elements, bool
 void Staging::widen(OpArguments& a) {
   images_.clear();
   used_ = 0;
-  const bool adds = (a.op.flags & program::kAccumulateFlag) != 0;
-  for_each_half(rank_, model_, a.op, [&](std::size_t i, bool written, DType type, std::int64_t elements) {
+  for_each_half(rank_, a.op, [&](std::size_t i, bool written, DType type, std::int64_t elements) {
     if (written)
-      a.out[i] = image_of(a.out[i], type, elements, true, adds);
+      a.out[i] = image_of(a.out[i], type, elements, true, a.op.accumulate);
     else
       a.in[i] = image_of(const_cast<float*>(a.in[i]), type, elements, false, true);
   });
-  if (a.op.kind == program::OpKind::kGemm && a.op.dims[4] != program::kAsStored) {
+  if (const auto* product = a.op.as<program::ops::Gemm>(); product != nullptr && product->in_fp8()) {
     using kernels::Fp8;
-    const Fp8 of_first = a.op.dims[4] == program::kFp8Gradient ? Fp8::kE5M2 : Fp8::kE4M3;
+    const bool gradient = product->format == program::ops::Gemm::Format::kFp8Gradient;
+    const Fp8 of_first = gradient ? Fp8::kE5M2 : Fp8::kE4M3;
     kernels::round_to_fp8(of_first, images_[0].elements, images_[0].image);
     kernels::round_to_fp8(Fp8::kE4M3, images_[1].elements, images_[1].image);
   }

@@ -16,9 +16,9 @@ namespace orrery::exec {
 
 class Staging {
  public:
-  Staging(const program::RankClass& rank, const Model& model);
+  explicit Staging(const program::RankClass& rank);
   // What bytes() of one will be.
-  static std::int64_t bytes_for(const program::RankClass& rank, const Model& model);
+  static std::int64_t bytes_for(const program::RankClass& rank);
 
   // Points 16-bit operands of `a` at their images; those that a product takes in 8 bits are rounded to that.
   // What is updated in place, or added to, is there already.
@@ -38,7 +38,6 @@ class Staging {
   float* image_of(void* original, DType type, std::int64_t elements, bool written, bool widen);
 
   const program::RankClass& rank_;
-  const Model& model_;
   std::vector<float> space_;
   std::size_t used_ = 0;
   std::vector<Image> images_;  // of the op at hand

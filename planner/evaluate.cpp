@@ -34,19 +34,14 @@ Breakdown breakdown(const sim::SimulationResult& r) {
   const auto busiest = std::max_element(r.places.begin(), r.places.end(), [](const auto& a, const auto& b) {
     return a.compute() < b.compute();
   });
-  const auto exposed = [&](std::initializer_list<program::Stream> streams) {
-    Time sum{0};
-    for (const program::Stream s : streams) sum += busiest->exposed[s];
-    return seconds(sum);
-  };
   Breakdown b;
   b.forward_s = seconds(busiest->forward);
   b.backward_s = seconds(busiest->backward);
   b.recompute_s = seconds(busiest->recompute);
   b.optimizer_s = seconds(busiest->optimizer);
-  b.exposed_tp_s = exposed({program::kTp});
-  b.exposed_dp_s = exposed({program::kDp});
-  b.exposed_pp_s = exposed({program::kSend, program::kRecv, program::kGradSend, program::kGradRecv});
+  b.exposed_tp_s = seconds(busiest->exposed[program::kTp]);
+  b.exposed_dp_s = seconds(busiest->exposed[program::kDp]);
+  b.exposed_pp_s = seconds(busiest->exposed_to_transfers());
   b.host_s = seconds(busiest->host);
   return b;
 }

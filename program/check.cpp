@@ -104,7 +104,7 @@ class Checker {
   void check_groups() {
     for (const RankClass& c : program_.classes) {
       const std::int64_t any = program_.binding.rank({0, 0, c.stage});
-      for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica}) {
+      for (const Group g : kCollectiveGroups) {
         for (const std::int64_t r : program_.binding.members(g, any)) {
           if (program_.binding.coordinates(r).pp != c.stage) {
             report("rank {} is in a group with rank {} of another stage", r, any);
@@ -268,10 +268,10 @@ class Checker {
     const auto p = l.head(stream);
     if (!p || !satisfied(l, *p)) return false;
     const Op& op = l.op(*p);
-    if (op.kind == OpKind::kRecv) return false;  // the sender moves both
-    if (op.kind == OpKind::kSend) {
+    if (op.is<ops::Recv>()) return false;  // the sender moves both
+    if (op.is<ops::Send>()) {
       Lanes& peer = lanes_[static_cast<std::size_t>(stage_of_chunk(program_.plan, op.peer_chunk))];
-      const std::size_t there = stream == kSend ? kRecv : kGradRecv;
+      const std::size_t there = other_end(op.stream);
       const auto q = peer.head(there);
       if (!q) return false;
       const auto from = stage_of_chunk(program_.plan, peer.op(*q).peer_chunk);

@@ -207,19 +207,6 @@ std::int32_t heap_depth(std::int32_t node) {
   return std::bit_width(static_cast<std::uint32_t>(node) + 1) - 1;
 }
 
-CollectiveKind collective_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduceMax:
-      return CollectiveKind::kAllReduceMax;
-    case OpKind::kAllGather:
-      return CollectiveKind::kAllGather;
-    case OpKind::kReduceScatter:
-      return CollectiveKind::kReduceScatter;
-    default:
-      return CollectiveKind::kAllReduce;
-  }
-}
-
 Algorithm used_algorithm(Algorithm a, CollectiveKind kind, std::int32_t n, std::int32_t node) {
   using enum CollectiveKind;
   if (kind == kGather || kind == kScatter || kind == kAllToAll) return Algorithm::kDirect;

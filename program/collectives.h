@@ -29,9 +29,6 @@ namespace orrery::program {
 
 using orrery::CollectiveKind;
 
-// Of an op that is a collective.
-CollectiveKind collective_of(OpKind kind);
-
 // Direct: every member does its share on all members' memory at once, sums in member order.
 enum class Algorithm : std::uint8_t { kDirect, kNaive, kRing, kTree, kHalvingDoubling, kHierarchical };
 constexpr auto enum_names(Algorithm) {

@@ -231,8 +231,8 @@ class ClassCompiler {
       if (own_place_held_) return;
       own_place_held_ = true;
     }
-    e_.collective(OpKind::kAllGather, fmt::format("unit{}/all-gather", unit_index), kDp, Group::kShard,
-                  u.padded, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
+    e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", unit_index), kDp,
+                  Group::kShard, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
   }
 
   void need_head(const Chunk& c) {
@@ -254,14 +254,15 @@ class ClassCompiler {
     if (first < 0 || e_.z.t == 1) return;
     const std::string name = rank_.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
     const Ref at = e_.gradient(first);
-    e_.collective(OpKind::kAllReduce, name, kTp, Group::kTp, elements, bytes_.gradient, {at}, {at});
+    e_.collective({CollectiveKind::kAllReduce, elements}, name, kTp, Group::kTp, bytes_.gradient, {at}, {at});
   }
 
   void reduce_to_shard(std::int32_t unit_index, const char* suffix = "") {
     const Unit& u = unit(unit_index);
-    e_.collective(OpKind::kReduceScatter, fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), kDp,
-                  Group::kShard, u.padded, bytes_.gradient, {{u.full_gradient}}, {{u.gradient_buffer}})
-        .flags |= kAccumulateFlag;
+    e_.collective({CollectiveKind::kReduceScatter, u.padded},
+                  fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), kDp, Group::kShard,
+                  bytes_.gradient, {{u.full_gradient}}, {{u.gradient_buffer}})
+        .accumulate = true;
   }
 
   // The once-a-step part: over the shard group (ZeRO 0 and 1), then over replicas of the shards.
@@ -271,18 +272,18 @@ class ClassCompiler {
     const std::string name = fmt::format("unit{}", unit_index);
     if (plan_.dp == 1) return;
     if (plan_.zero == 0) {
-      e_.collective(OpKind::kAllReduce, name + "/all-reduce", kDp, Group::kDp, u.padded, bytes,
+      e_.collective({CollectiveKind::kAllReduce, u.padded}, name + "/all-reduce", kDp, Group::kDp, bytes,
                     {{u.gradient_buffer}}, {{u.gradient_buffer}});
       return;
     }
     const Ref own = gradient_shard(u);
     if (plan_.zero == 1 && plan_.shards() > 1) {
-      e_.collective(OpKind::kReduceScatter, name + "/reduce-scatter", kDp, Group::kShard, u.padded, bytes,
-                    {{u.gradient_buffer}}, {own});
+      e_.collective({CollectiveKind::kReduceScatter, u.padded}, name + "/reduce-scatter", kDp, Group::kShard,
+                    bytes, {{u.gradient_buffer}}, {own});
     }
     if (plan_.shards() < plan_.dp) {
-      e_.collective(OpKind::kAllReduce, name + "/replica-all-reduce", kDp, Group::kReplica, u.shard, bytes,
-                    {own}, {own});
+      e_.collective({CollectiveKind::kAllReduce, u.shard}, name + "/replica-all-reduce", kDp, Group::kReplica,
+                    bytes, {own}, {own});
     }
   }
 
@@ -300,16 +301,20 @@ class ClassCompiler {
   std::int64_t boundary_elements() const { return e_.z.rows * e_.z.h; }
 
   // A send, or a receive, of `at` with the stage that holds chunk `peer`.
-  Op& pass(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at, std::int64_t elements,
-           std::int64_t element_bytes) {
-    Op& o = e_.collective(kind, name, stream, Group::kPipeline, elements, element_bytes,
-                          kind == OpKind::kSend ? std::vector<Ref>{at} : std::vector<Ref>{},
-                          kind == OpKind::kRecv ? std::vector<Ref>{at} : std::vector<Ref>{});
+  template <class Direction>
+  void pass(const char* name, Stream stream, std::int64_t peer, Ref at, std::int64_t elements,
+            std::int64_t element_bytes) {
+    std::vector<Ref> reads, writes;
+    (std::is_same_v<Direction, ops::Send> ? reads : writes).push_back(at);
+    Op& o = e_.add(Direction{elements}, name, std::move(reads), std::move(writes));
+    o.stream = stream;
+    o.group = Group::kPipeline;
+    o.payload = Bytes{elements * element_bytes};
     o.peer_chunk = static_cast<std::int32_t>(peer);
-    return o;
   }
-  void transfer(OpKind kind, const char* name, Stream stream, std::int64_t peer, Ref at) {
-    pass(kind, name, stream, peer, at, boundary_elements(), e_.z.beta);
+  template <class Direction>
+  void transfer(const char* name, Stream stream, std::int64_t peer, Ref at) {
+    pass<Direction>(name, stream, peer, at, boundary_elements(), e_.z.beta);
   }
 
   // Every variant of the backward segment receives into one ring, and sends from one.
@@ -358,7 +363,7 @@ class ClassCompiler {
       x = e_.embedding_forward(embedding_, positions_);
     } else {
       x = e_.activation(fmt::format("chunk{}/input", c.global), boundary_elements());
-      transfer(OpKind::kRecv, "pipeline/recv", kRecv, c.global - 1, {x});
+      transfer<ops::Recv>("pipeline/recv", kRecv, c.global - 1, {x});
     }
     for (std::int64_t l = 0; l < c.layers; ++l) {
       need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
@@ -371,7 +376,7 @@ class ClassCompiler {
       need_head(c);
       kept.head = e_.head_forward(c.head, x);
     } else {
-      transfer(OpKind::kSend, "pipeline/send", kSend, c.global + 1, {x});
+      transfer<ops::Send>("pipeline/send", kSend, c.global + 1, {x});
     }
     return kept;
   }
@@ -390,7 +395,7 @@ class ClassCompiler {
       }
     } else {
       d = shared(c.output_grad, c, "output-grad");
-      transfer(OpKind::kRecv, "pipeline/grad-recv", kGradRecv, c.global + 1, {d});
+      transfer<ops::Recv>("pipeline/grad-recv", kGradRecv, c.global + 1, {d});
     }
     for (std::int64_t end = c.layers; end > 0;) {
       const std::int64_t first = (end - 1) / group_size() * group_size();
@@ -416,7 +421,7 @@ class ClassCompiler {
       e_.embedding_backward(embedding_, positions_, d);
       if (!split()) sync_embedding(c, last);
     } else {
-      transfer(OpKind::kSend, "pipeline/grad-send", kGradSend, c.global - 1, {d});
+      transfer<ops::Send>("pipeline/grad-send", kGradSend, c.global - 1, {d});
     }
   }
 
@@ -475,9 +480,9 @@ class ClassCompiler {
     const Ref own = gradient_shard(u);
     const std::int32_t received =
         e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
-    pass(OpKind::kSend, "embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
-    pass(OpKind::kRecv, "embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
-    e_.elementwise(accumulate(u.shard, bytes), "embedding/tie/add", {{received}, own}, {own});
+    pass<ops::Send>("embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
+    pass<ops::Recv>("embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
+    e_.add(ops::Accumulate{u.shard, bytes}, "embedding/tie/add", {{received}, own}, {own});
   }
 
   // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
@@ -492,14 +497,13 @@ class ClassCompiler {
       const auto index = static_cast<std::int32_t>(i);
       if (tied_across_ && rank_.chunks.front() != 0 && index == unit_of(embedding_)) continue;
       const Unit& u = rank_.units[i];
-      Op& o = e_.elementwise(norm_square(bytes_, u.shard, index), fmt::format("unit{}/norm", i),
-                             {gradient_shard(u)}, {{bins}});
-      if (!first) o.flags |= kAccumulateFlag;
+      e_.add(ops::NormSquare{u.shard, index}, fmt::format("unit{}/norm", i), {gradient_shard(u)}, {{bins}})
+          .accumulate = !first;
       first = false;
     }
     sum_over_parts("gradient-norm", bins, kNormBins);
     sum_over_stages(bins);
-    e_.elementwise(norm_finish(), "gradient-norm", {{bins}}, {{norm}});
+    e_.add(ops::NormFinish{}, "gradient-norm", {{bins}}, {{norm}});
     return norm;
   }
 
@@ -512,7 +516,8 @@ class ClassCompiler {
   // Sums bins over all ranks that hold parts of this one's tensors.
   void sum_over_parts(const std::string& name, std::int32_t bins, std::int64_t elements) {
     const auto sum = [&](const char* over, Stream stream, Group group) {
-      e_.collective(OpKind::kAllReduce, name + over, stream, group, elements, 8, {{bins}}, {{bins}});
+      e_.collective({CollectiveKind::kAllReduce, elements}, name + over, stream, group, 8, {{bins}},
+                    {{bins}});
     };
     if (plan_.tp > 1) sum("/tp/all-reduce", kTp, Group::kTp);
     if (plan_.shards() > 1) sum("/shards/all-reduce", kDp, Group::kShard);
@@ -526,36 +531,34 @@ class ClassCompiler {
         e_.static_buffer("trust-ratio", BufferClass::kWorkspace, tensors, DType::kFloat32);
     const std::int32_t bins =
         e_.static_buffer("trust-ratio/bins", BufferClass::kWorkspace, tensors * kTrustBins, DType::kFloat64);
-    e_.elementwise(trust_clear(tensors), "trust-ratio/clear", {}, {{bins}});
+    e_.add(ops::ZeroGrad{tensors * kTrustBins, 8}, "trust-ratio/clear", {}, {{bins}});
     for (std::size_t i = 0; i < rank_.units.size(); ++i) {
       const Unit& u = rank_.units[i];
       std::vector<Ref> reads{gradient_shard(u), parameter_shard(u), {u.optimizer_buffer}};
       if (norm >= 0) reads.push_back({norm});
-      e_.elementwise(trust_squares(bytes_, u.shard, static_cast<std::int64_t>(i)),
-                     fmt::format("unit{}/trust-ratio", i), std::move(reads), {{bins}});
+      e_.add(ops::TrustSquares{u.shard, static_cast<std::int64_t>(i)}, fmt::format("unit{}/trust-ratio", i),
+             std::move(reads), {{bins}});
     }
     sum_over_parts("trust-ratio", bins, tensors * kTrustBins);
-    e_.elementwise(trust_ratio(tensors), "trust-ratio", {{bins}}, {{ratios}});
+    e_.add(ops::TrustRatio{tensors}, "trust-ratio", {{bins}}, {{ratios}});
     return ratios;
   }
 
   void sum_over_stages(std::int32_t bins) {
     if (plan_.pp == 1) return;
     // The first chunk of each stage is numbered as the stage.
-    const auto pass_bins = [&](OpKind kind, const char* name, Stream stream, std::int32_t stage,
-                               std::int32_t at) { pass(kind, name, stream, stage, {at}, kNormBins, 8); };
     const bool above = rank_.stage > 0, below = rank_.stage + 1 < plan_.pp;
     if (below) {
       const std::int32_t received =
           e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
-      pass_bins(OpKind::kRecv, "gradient-norm/up/recv", kGradRecv, rank_.stage + 1, received);
-      e_.elementwise(accumulate(kNormBins, 8), "gradient-norm/add", {{received}, {bins}}, {{bins}});
+      pass<ops::Recv>("gradient-norm/up/recv", kGradRecv, rank_.stage + 1, {received}, kNormBins, 8);
+      e_.add(ops::Accumulate{kNormBins, 8}, "gradient-norm/add", {{received}, {bins}}, {{bins}});
     }
     if (above) {
-      pass_bins(OpKind::kSend, "gradient-norm/up/send", kGradSend, rank_.stage - 1, bins);
-      pass_bins(OpKind::kRecv, "gradient-norm/down/recv", kRecv, rank_.stage - 1, bins);
+      pass<ops::Send>("gradient-norm/up/send", kGradSend, rank_.stage - 1, {bins}, kNormBins, 8);
+      pass<ops::Recv>("gradient-norm/down/recv", kRecv, rank_.stage - 1, {bins}, kNormBins, 8);
     }
-    if (below) pass_bins(OpKind::kSend, "gradient-norm/down/send", kSend, rank_.stage + 1, bins);
+    if (below) pass<ops::Send>("gradient-norm/down/send", kSend, rank_.stage + 1, {bins}, kNormBins, 8);
   }
 
   void emit_optimizer() {
@@ -577,12 +580,12 @@ class ClassCompiler {
       std::vector<Ref> reads{gradient_shard(u), parameter, {u.optimizer_buffer}};
       if (ratios >= 0) reads.push_back({ratios});
       if (norm >= 0) reads.push_back({norm});
-      e_.elementwise(optimizer(bytes_, u.shard, static_cast<std::int64_t>(i), ratios >= 0),
-                     name + "/optimizer", std::move(reads), {parameter, {u.optimizer_buffer}});
-      e_.elementwise(clear_gradient(bytes_, plan_.zero >= 2 ? u.shard : u.padded), name + "/zero-grad", {},
-                     {{u.gradient_buffer}});
+      e_.add(ops::Optimizer{{u.shard, static_cast<std::int64_t>(i)}, ratios >= 0}, name + "/optimizer",
+             std::move(reads), {parameter, {u.optimizer_buffer}});
+      e_.add(ops::ZeroGrad{plan_.zero >= 2 ? u.shard : u.padded, bytes_.gradient}, name + "/zero-grad", {},
+             {{u.gradient_buffer}});
       if ((plan_.zero == 1 || plan_.zero == 2) && plan_.shards() > 1) {
-        e_.collective(OpKind::kAllGather, name + "/all-gather", kDp, Group::kShard, u.padded,
+        e_.collective({CollectiveKind::kAllGather, u.padded}, name + "/all-gather", kDp, Group::kShard,
                       bytes_.parameter, {parameter}, {{u.parameter_buffer}});
       }
     }

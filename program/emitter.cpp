@@ -35,7 +35,14 @@ Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
       sp(p.sequence_parallel && p.tp > 1) {}
 
 Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named)
-    : model(m), plan(p), training(t), stack(s), rank(c), z(m, p, t), named_(named) {}
+    : model(m),
+      plan(p),
+      training(t),
+      stack(s),
+      rank(c),
+      z(m, p, t),
+      named_(named),
+      bytes_(ops::element_bytes(t, s)) {}
 
 std::int32_t Emitter::static_buffer(std::string name, BufferClass cls, std::int64_t elements, DType type) {
   rank.buffers.push_back({.name = std::move(name),
@@ -82,64 +89,34 @@ Op& Emitter::first_compute_op(std::size_t index) {
   return segment_->ops[index];
 }
 
-Op& Emitter::op(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims,
-                std::vector<Ref> reads, std::vector<Ref> writes) {
+Op& Emitter::add(const OpKind& kind, std::string name, std::vector<Ref> reads, std::vector<Ref> writes) {
   Op o;
   o.name = std::move(name);
   if (recomputing_) o.name += "/recompute";
   o.kind = kind;
-  o.flags = recomputing_ ? kRecomputed : 0;
+  o.recomputed = recomputing_;
   o.layer = layer_;
-  std::copy(dims.begin(), dims.end(), o.dims.begin());
+  o.flops = flops_of(kind);
+  o.traffic = Bytes{bytes_of(kind, bytes_, stack.elementwise_passes)};
   o.reads = std::move(reads);
   o.writes = std::move(writes);
   segment_->ops.push_back(std::move(o));
   return segment_->ops.back();
 }
 
-Op& Emitter::elementwise(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims,
-                         std::vector<Ref> reads, std::vector<Ref> writes, std::int64_t bytes) {
-  Op& o = op(kind, std::move(name), dims, std::move(reads), std::move(writes));
-  o.traffic = Bytes{static_cast<std::int64_t>(static_cast<double>(bytes) * stack.elementwise_passes)};
-  return o;
+Op& Emitter::gemm(std::string name, ops::Gemm shape, std::vector<Ref> reads, std::vector<Ref> writes) {
+  using enum ops::Gemm::Format;
+  const bool backward = segment_->kind != SegmentKind::kForward && !recomputing_;
+  if (in_fp8()) shape.format = backward ? kFp8Gradient : kFp8Values;
+  return add(shape, std::move(name), std::move(reads), std::move(writes));
 }
 
-Op& Emitter::elementwise(const ElementwiseShape& shape, std::string name, std::vector<Ref> reads,
-                         std::vector<Ref> writes) {
-  Op& o = elementwise(shape.kind, std::move(name), {}, std::move(reads), std::move(writes), shape.bytes);
-  o.dims = shape.dims;
-  return o;
-}
-
-Op& Emitter::gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t k, std::uint8_t flags,
-                  std::vector<Ref> reads, std::vector<Ref> writes) {
-  Op& o = op(OpKind::kGemm, std::move(name), {m, n, k}, std::move(reads), std::move(writes));
-  o.flags |= flags;
-  o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  o.traffic = Bytes{(m * k + k * n + m * n) * z.beta};
-  if (in_fp8()) {
-    const bool backward = segment_->kind != SegmentKind::kForward && !recomputing_;
-    o.dims[4] = backward ? kFp8Gradient : kFp8Values;
-    // The product reads a byte an element. Before, an operand is read for its largest magnitude, read again,
-    // and written in 8 bits.
-    const std::int64_t operands = m * k + k * n;
-    const auto rounding = static_cast<double>(operands * (2 * z.beta + 1)) * stack.fp8_rounding;
-    o.traffic = Bytes{operands + m * n * z.beta + static_cast<std::int64_t>(rounding)};
-  }
-  return o;
-}
-
-void Emitter::fuse(Op& gemm, std::int64_t epilogue) const {
-  gemm.dims[3] = epilogue;
-  gemm.traffic += Bytes{gemm.dims[0] * gemm.dims[1] * z.beta};
-}
-
-Op& Emitter::collective(OpKind kind, std::string name, Stream stream, Group group, std::int64_t elements,
+Op& Emitter::collective(const ops::Collective& shape, std::string name, Stream stream, Group group,
                         std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes) {
-  Op& o = op(kind, std::move(name), {elements}, std::move(reads), std::move(writes));
+  Op& o = add(shape, std::move(name), std::move(reads), std::move(writes));
   o.stream = stream;
   o.group = group;
-  o.payload = Bytes{elements * element_bytes};
+  o.payload = Bytes{shape.elements * element_bytes};
   return o;
 }
 
@@ -147,21 +124,21 @@ std::int32_t Emitter::sum_over_tp(const std::string& name, std::int32_t partial,
                                   const std::string& scattered) {
   if (z.t == 1) return partial;
   if (!z.sp) {
-    collective(OpKind::kAllReduce, name + "/all-reduce", kTp, Group::kTp, z.tokens * z.h, z.beta, {{partial}},
-               {{partial}});
+    collective({CollectiveKind::kAllReduce, z.tokens * z.h}, name + "/all-reduce", kTp, Group::kTp, z.beta,
+               {{partial}}, {{partial}});
     return partial;
   }
   const std::int32_t shard = activation(scattered, z.rows * z.h);
-  collective(OpKind::kReduceScatter, name + "/reduce-scatter", kTp, Group::kTp, z.tokens * z.h, z.beta,
-             {{partial}}, {{shard}});
+  collective({CollectiveKind::kReduceScatter, z.tokens * z.h}, name + "/reduce-scatter", kTp, Group::kTp,
+             z.beta, {{partial}}, {{shard}});
   return shard;
 }
 
 std::int32_t Emitter::gather_rows(const std::string& name, std::int32_t shard) {
   if (!z.sp) return shard;
   const std::int32_t whole = activation(name + "/gathered", z.tokens * z.h);
-  collective(OpKind::kAllGather, name + "/all-gather", kTp, Group::kTp, z.tokens * z.h, z.beta, {{shard}},
-             {{whole}});
+  collective({CollectiveKind::kAllGather, z.tokens * z.h}, name + "/all-gather", kTp, Group::kTp, z.beta,
+             {{shard}}, {{whole}});
   return whole;
 }
 
@@ -169,9 +146,7 @@ void Emitter::norm_op(const std::string& name, std::int32_t weight_index, std::i
                       std::int32_t x, std::int32_t y) {
   std::vector<Ref> reads{{x}, weight(weight_index)};
   if (bias_index >= 0) reads.push_back(weight(bias_index));
-  elementwise(OpKind::kNorm, name,
-              {z.rows, z.h, static_cast<std::int64_t>(model.norm), 0, 0, bias_index >= 0}, std::move(reads),
-              {{y}}, 2 * z.rows * z.h * z.beta);
+  add(ops::Norm{z.rows, z.h, model.norm, bias_index >= 0}, name, std::move(reads), {{y}});
 }
 
 void Emitter::norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
@@ -180,21 +155,19 @@ void Emitter::norm_grad(const std::string& name, std::int32_t weight_index, std:
   if (residual >= 0) reads.push_back({residual});
   std::vector<Ref> writes{{dx}, gradient(weight_index)};
   if (bias_index >= 0) writes.push_back(gradient(bias_index));
-  elementwise(OpKind::kNormGrad, name,
-              {z.rows, z.h, static_cast<std::int64_t>(model.norm), residual >= 0, 0, bias_index >= 0},
-              std::move(reads), std::move(writes), (residual >= 0 ? 4 : 3) * z.rows * z.h * z.beta)
-      .flags |= accumulate();
+  add(ops::NormGrad{{z.rows, z.h, model.norm, bias_index >= 0}, residual >= 0}, name, std::move(reads),
+      std::move(writes))
+      .accumulate = accumulates();
 }
 
 void Emitter::linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                                  std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x) {
-  gemm(name + "/wgrad", out, in, z.tokens, static_cast<std::uint8_t>(kTransA | accumulate()), {{dy}, {x}},
-       {gradient(weight_index)});
-  if (bias_index >= 0) {
-    elementwise(OpKind::kBiasGrad, name + "/bias-grad", {z.tokens, out}, {{dy}}, {gradient(bias_index)},
-                z.tokens * out * z.beta)
-        .flags |= accumulate();
-  }
+  gemm(name + "/wgrad", {.m = out, .n = in, .k = z.tokens, .transpose_a = true}, {{dy}, {x}},
+       {gradient(weight_index)})
+      .accumulate = accumulates();
+  if (bias_index < 0) return;
+  add(ops::BiasGrad{z.tokens, out}, name + "/bias-grad", {{dy}}, {gradient(bias_index)}).accumulate =
+      accumulates();
 }
 
 std::int32_t Emitter::add_parameter(std::string name, std::int64_t rows, std::int64_t cols,

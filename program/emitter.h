@@ -1,37 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Emits the ops of one rank class. Internal to program/.
-//
-// Shapes in Op::dims, per kind (rows are tokens of the rank, T = b s, or T/t where sequence
-// parallelism shards them):
-//   kGemm            {m, n, k, epilogue, operands}   u[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias)
-//                    kPlain     reads {A, B, bias?} writes {u}
-//                    kGelu      reads {A, B, bias?} writes {gelu(u), u}
-//                    kGeluGrad  reads {A, B, x} writes {u gelu'(x)}
-//   kEmbedding/Grad  {tokens, h, 0, rows of this rank, vocabulary}
-//   kPositions/Grad  {rows, h, s, rows are a shard}
-//   kNorm            {rows, h, norm, 0, 0, has bias}   reads {x, weight, bias?} writes {y}
-//   kNormGrad        as kNorm; reads {x, weight, dy, d residual?} writes {dx, dweight, dbias?}
-//   kHeadNorm/Grad   {T, row width, heads normalised, head size}; Q and K heads stand first in a row
-//   kRope/Grad       {T, row width, heads rotated, head size, s, elements of a head that do not turn}   in
-//   place kAttention/Grad  {b, s, query heads, KV heads, head size, copies of the scores in memory}
-//                    reads {qkv} writes {ctx, softmax, mask?}; reads {qkv, ctx, softmax, dctx, mask?}
-//   kActivation/Grad {T, f, gated}
-//   kResidual        {rows, h, has bias, 1: of attention, 2: of the MLP, s, rows are a shard}
-//                    y = x + drop(o (+ bias)); writes {y, mask?}
-//   kDropoutGrad     {rows, h}      reads {dy, mask}
-//   kBiasGrad        {rows, width}  db (+)= column sums
-//   kLossMax         {T, columns of this rank, 0, V}
-//   kLossSum, kLoss, kLossGrad likewise
-//   kNormSquare      {elements, unit}  adds the squares of a gradient shard to the bins of their sum
-//   kNormFinish      {}             bins to {norm, factor that clips it}
-//   kTrustSquares    {elements, unit}  adds the squares of each tensor's weights and of Adam's update to
-//                    the tensor's bins; reads {gradient, parameter, state, norm?}
-//   kTrustRatio      {tensors}      bins to the ratio of their norms
-//   kOptimizer       {elements, unit, LAMB}  on this rank's shard; reads {gradient, parameter, state, ratios
-//                    with LAMB, norm?}
-//   collectives      {elements of the full tensor}; all-gather reads a shard and writes the whole
-//   kSend, kRecv     {elements}
 #pragma once
 
 #include <initializer_list>
@@ -39,7 +8,6 @@
 #include <vector>
 
 #include "program/program.h"
-#include "program/update.h"
 
 namespace orrery::program {
 
@@ -97,17 +65,9 @@ class Emitter {
 
   // --- ops ---------------------------------------------------------------------------------------
   void begin(SegmentKind kind, std::int32_t chunk, bool last);
-  Op& op(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims, std::vector<Ref> reads,
-         std::vector<Ref> writes);
-  Op& elementwise(OpKind kind, std::string name, std::initializer_list<std::int64_t> dims,
-                  std::vector<Ref> reads, std::vector<Ref> writes, std::int64_t bytes);
-  Op& elementwise(const ElementwiseShape& shape, std::string name, std::vector<Ref> reads,
-                  std::vector<Ref> writes);
-  Op& gemm(std::string name, std::int64_t m, std::int64_t n, std::int64_t k, std::uint8_t flags,
-           std::vector<Ref> reads, std::vector<Ref> writes);
-  // dims[3] of a product, and the matrix that its epilogue reads or writes beside the result.
-  void fuse(Op& gemm, std::int64_t epilogue) const;
-  Op& collective(OpKind kind, std::string name, Stream stream, Group group, std::int64_t elements,
+  Op& add(const OpKind& kind, std::string name, std::vector<Ref> reads, std::vector<Ref> writes);
+  Op& gemm(std::string name, ops::Gemm shape, std::vector<Ref> reads, std::vector<Ref> writes);
+  Op& collective(const ops::Collective& shape, std::string name, Stream stream, Group group,
                  std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes);
   // y (partial sums over tp, [T,h]) summed: in place, or scattered to rows under sequence parallelism.
   std::int32_t sum_over_tp(const std::string& name, std::int32_t partial, const std::string& scattered);
@@ -159,7 +119,9 @@ class Emitter {
                std::int32_t y);
   void norm_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index, std::int32_t x,
                  std::int32_t dy, std::int32_t residual, std::int32_t dx);
-  std::int64_t score_copies() const;
+  ops::AttentionShape attention_shape() const;
+  ops::RopeShape rope_shape() const;
+  ops::LogitsShape logits_shape() const { return {z.tokens, z.vocab, model.vocab}; }
   void attention_forward(const std::string& base, LayerTensors& s);
   void linear_weight_grad(const std::string& name, std::int32_t weight_index, std::int32_t bias_index,
                           std::int64_t out, std::int64_t in, std::int32_t dy, std::int32_t x);
@@ -168,11 +130,11 @@ class Emitter {
   bool fuses_gelu() const {
     return stack.fused_gelu && model.activation == Activation::kGelu && training.math != Math::kFp8;
   }
-  // Elements of a head that rotary positions leave as they are.
-  std::int64_t unturned() const { return z.head - model.rotary.turned(z.head); }
-  std::uint8_t accumulate() const { return plan.zero >= 2 ? 0 : kAccumulateFlag; }
+  // Gradients of a step are summed where they stand, unless each micro-batch's are reduced on their own.
+  bool accumulates() const { return plan.zero < 2; }
 
   bool named_;
+  ops::ElementBytes bytes_;
   Segment* segment_ = nullptr;
   std::int32_t layer_ = -1;
   bool recomputing_ = false;

@@ -11,12 +11,12 @@ namespace orrery::program {
 std::int32_t Emitter::embedding_forward(std::int32_t weight_index, std::int32_t positions) {
   layer_ = -1;
   std::int32_t x = activation("embedding/out", z.tokens * z.h);
-  elementwise(OpKind::kEmbedding, "embedding", {z.tokens, z.h, 0, z.vocab, model.vocab},
-              {{tokens_buffer}, weight(weight_index)}, {{x}}, 2 * z.tokens * z.h * z.beta);
+  add(ops::Embedding{z.tokens, z.h, z.vocab, model.vocab}, "embedding",
+      {{tokens_buffer}, weight(weight_index)}, {{x}});
   x = sum_over_tp("embedding", x, "embedding/sum");
   if (positions >= 0) {
-    elementwise(OpKind::kPositions, "embedding/positions", {z.rows, z.h, z.s, z.sp}, {{x}, weight(positions)},
-                {{x}}, 3 * z.rows * z.h * z.beta);
+    add(ops::Positions{z.rows, z.h, z.s, model.max_positions, z.sp}, "embedding/positions",
+        {{x}, weight(positions)}, {{x}});
   }
   return x;
 }
@@ -24,14 +24,14 @@ std::int32_t Emitter::embedding_forward(std::int32_t weight_index, std::int32_t 
 void Emitter::embedding_backward(std::int32_t weight_index, std::int32_t positions, std::int32_t d_x) {
   layer_ = -1;
   if (positions >= 0) {
-    elementwise(OpKind::kPositionsGrad, "embedding/positions/grad", {z.rows, z.h, z.s, z.sp}, {{d_x}},
-                {gradient(positions)}, 2 * z.rows * z.h * z.beta)
-        .flags |= accumulate();
+    add(ops::PositionsGrad{z.rows, z.h, z.s, model.max_positions, z.sp}, "embedding/positions/grad", {{d_x}},
+        {gradient(positions)})
+        .accumulate = accumulates();
   }
   const std::int32_t whole = gather_rows("embedding/grad", d_x);
-  elementwise(OpKind::kEmbeddingGrad, "embedding/grad", {z.tokens, z.h, 0, z.vocab, model.vocab},
-              {{tokens_buffer}, {whole}}, {gradient(weight_index)}, 3 * z.tokens * z.h * z.beta)
-      .flags |= accumulate();
+  add(ops::EmbeddingGrad{z.tokens, z.h, z.vocab, model.vocab}, "embedding/grad", {{tokens_buffer}, {whole}},
+      {gradient(weight_index)})
+      .accumulate = accumulates();
 }
 
 Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t x) {
@@ -42,26 +42,23 @@ Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t
   norm_op("head/norm", w.norm, w.norm_bias, x, s.n);
   const std::int32_t g = gather_rows("head/input", s.n);
   const std::int32_t logits = activation("head/logits", z.tokens * z.vocab);
-  gemm("head", z.tokens, z.vocab, z.h, kTransB, {{g}, weight(w.weight)}, {{logits}});
+  gemm("head", {.m = z.tokens, .n = z.vocab, .k = z.h, .transpose_b = true}, {{g}, weight(w.weight)},
+       {{logits}});
 
   const DType kept = stack.fp32_logits ? DType::kFloat32 : training.activation_type();
-  const auto kept_bytes = static_cast<std::int64_t>(bytes_of(kept));
   s.probabilities = activation("head/probabilities", z.tokens * z.vocab, kept);
   const std::int32_t largest = activation("head/max", z.tokens, DType::kFloat32);
   const std::int32_t sums = activation("head/sums", 2 * z.tokens, DType::kFloat32);
-  const auto over_tp = [&](OpKind kind, const char* name, std::int32_t buffer_id, std::int64_t elements) {
-    if (z.t > 1) collective(kind, name, kTp, Group::kTp, elements, 4, {{buffer_id}}, {{buffer_id}});
+  const auto over_tp = [&](CollectiveKind kind, const char* name, std::int32_t buffer,
+                           std::int64_t elements) {
+    if (z.t > 1) collective({kind, elements}, name, kTp, Group::kTp, 4, {{buffer}}, {{buffer}});
   };
-  const std::int64_t logit_bytes = z.tokens * z.vocab * z.beta;
-  elementwise(OpKind::kLossMax, "loss/max", {z.tokens, z.vocab, 0, model.vocab}, {{logits}}, {{largest}},
-              logit_bytes);
-  over_tp(OpKind::kAllReduceMax, "loss/max/all-reduce", largest, z.tokens);
-  elementwise(OpKind::kLossSum, "loss/sum", {z.tokens, z.vocab, 0, model.vocab},
-              {{logits}, {largest}, {targets_buffer}}, {{s.probabilities}, {sums}},
-              logit_bytes + kept_bytes * z.tokens * z.vocab);
-  over_tp(OpKind::kAllReduce, "loss/sum/all-reduce", sums, 2 * z.tokens);
-  elementwise(OpKind::kLoss, "loss", {z.tokens, z.vocab, 0, model.vocab}, {{s.probabilities}, {sums}},
-              {{s.probabilities}, {loss_buffer}}, 2 * kept_bytes * z.tokens * z.vocab);
+  add(ops::LossMax{logits_shape()}, "loss/max", {{logits}}, {{largest}});
+  over_tp(CollectiveKind::kAllReduceMax, "loss/max/all-reduce", largest, z.tokens);
+  add(ops::LossSum{logits_shape()}, "loss/sum", {{logits}, {largest}, {targets_buffer}},
+      {{s.probabilities}, {sums}});
+  over_tp(CollectiveKind::kAllReduce, "loss/sum/all-reduce", sums, 2 * z.tokens);
+  add(ops::Loss{logits_shape()}, "loss", {{s.probabilities}, {sums}}, {{s.probabilities}, {loss_buffer}});
   return s;
 }
 
@@ -69,12 +66,10 @@ std::int32_t Emitter::head_backward(const HeadParameters& w, const HeadTensors& 
                                     std::int32_t& d_logits) {
   layer_ = -1;
   d_logits = activation("head/logits-grad", z.tokens * z.vocab);
-  elementwise(OpKind::kLossGrad, "loss/grad", {z.tokens, z.vocab, 0, model.vocab},
-              {{s.probabilities}, {targets_buffer}}, {{d_logits}},
-              z.tokens * z.vocab * ((stack.fp32_logits ? 4 : z.beta) + z.beta));
+  add(ops::LossGrad{logits_shape()}, "loss/grad", {{s.probabilities}, {targets_buffer}}, {{d_logits}});
   const std::int32_t dn = activation("head/dgrad/partial", z.tokens * z.h);
   const std::int32_t whole = split ? -1 : gather_rows("head/input/again", s.n);
-  gemm("head/dgrad", z.tokens, z.h, z.vocab, 0, {{d_logits}, weight(w.weight)}, {{dn}});
+  gemm("head/dgrad", {.m = z.tokens, .n = z.h, .k = z.vocab}, {{d_logits}, weight(w.weight)}, {{dn}});
   const std::int32_t sum = sum_over_tp("head/dgrad", dn, "head/dgrad/sum");
   if (!split) linear_weight_grad("head", w.weight, -1, z.vocab, z.h, d_logits, whole);
   const std::int32_t d_x = activation("head/norm/input-grad", z.rows * z.h);

@@ -13,30 +13,29 @@
 
 namespace orrery::program {
 
-// Of the scores, in memory: none with FlashAttention; the softmax; with dropout also what is left of it.
-std::int64_t Emitter::score_copies() const {
-  return stack.flash_attention ? 0 : training.drops() ? 2 : 1;
+ops::AttentionShape Emitter::attention_shape() const {
+  using enum ops::Scores;
+  const ops::Scores kept = stack.flash_attention ? kNone : training.drops() ? kSoftmaxAndDropped : kSoftmax;
+  return {z.b, z.s, z.heads, z.kv, z.head, kept};
+}
+
+ops::RopeShape Emitter::rope_shape() const {
+  return {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s, model.rotary.turned(z.head)};
 }
 
 void Emitter::attention_forward(const std::string& base, LayerTensors& s) {
-  const std::int64_t scores = z.b * z.heads * z.s * z.s;
-  const bool flash = stack.flash_attention;
+  const ops::Attention shape{attention_shape()};
   std::vector<Ref> writes{{s.ctx}};
-  if (flash) {
+  if (shape.fused()) {
     s.softmax = activation(base + "/lse", z.b * z.heads * z.s, DType::kFloat32);
   } else {
     // Softmax output; with dropout also its mask and the dropped-out copy.
-    s.softmax = activation(base + "/scores", scores * score_copies());
-    if (training.drops()) s.scores_mask = activation(base + "/scores-mask", scores, DType::kByte);
+    s.softmax = activation(base + "/scores", shape.kept_scores());
+    if (training.drops()) s.scores_mask = activation(base + "/scores-mask", shape.scores(), DType::kByte);
   }
   writes.push_back({s.softmax});
   if (s.scores_mask >= 0) writes.push_back({s.scores_mask});
-  Op& o = op(OpKind::kAttention, base, {z.b, z.s, z.heads, z.kv, z.head, score_copies()}, {{s.qkv}},
-             std::move(writes));
-  const double full = 4.0 * static_cast<double>(scores) * static_cast<double>(z.head);
-  o.flops = flash ? 0.5 * full : full;
-  const std::int64_t passes = training.drops() ? 8 : 5;  // scores written, softmax, dropout, read
-  o.traffic = Bytes{z.tokens * (z.qkv + z.q) * z.beta + (flash ? 0 : passes * scores * z.beta)};
+  add(shape, base, {{s.qkv}}, std::move(writes));
 }
 
 LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w, std::int32_t x) {
@@ -52,36 +51,40 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   const std::int32_t projected = model.qk_norm ? activation(name("attn/qkv/raw"), z.tokens * z.qkv) : s.qkv;
   std::vector<Ref> reads{{g1}, weight(w.qkv)};
   if (w.qkv_bias >= 0) reads.push_back(weight(w.qkv_bias));
-  gemm(name("attn/qkv"), z.tokens, z.qkv, z.h, kTransB, std::move(reads), {{projected}});
+  gemm(name("attn/qkv"), {.m = z.tokens, .n = z.qkv, .k = z.h, .transpose_b = true}, std::move(reads),
+       {{projected}});
   if (model.qk_norm) {
     s.qkv_raw = projected;
-    elementwise(OpKind::kHeadNorm, name("attn/qk_norm"), {z.tokens, z.qkv, z.heads, z.head, z.kv},
-                {{projected}, weight(w.qk_norm)}, {{s.qkv}}, 2 * z.tokens * z.qkv * z.beta);
+    add(ops::HeadNorm{z.tokens, z.qkv, z.heads, z.head, z.kv}, name("attn/qk_norm"),
+        {{projected}, weight(w.qk_norm)}, {{s.qkv}});
   }
-  if (model.positions == Positions::kRotary) {
-    elementwise(OpKind::kRope, name("attn/rope"), {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s, unturned()},
-                {{s.qkv}}, {{s.qkv}}, 2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
-  }
+  if (model.positions == Positions::kRotary)
+    add(ops::Rope{rope_shape()}, name("attn/rope"), {{s.qkv}}, {{s.qkv}});
   s.ctx = activation(name("attn/core/out"), z.tokens * z.q);
   attention_forward(name("attn/core"), s);
 
   const std::int32_t o = activation(name("attn/out/partial"), z.tokens * z.h);
-  gemm(name("attn/out"), z.tokens, z.h, z.q, kTransB, {{s.ctx}, weight(w.out)}, {{o}});
+  gemm(name("attn/out"), {.m = z.tokens, .n = z.h, .k = z.q, .transpose_b = true}, {{s.ctx}, weight(w.out)},
+       {{o}});
   const std::int32_t o_sum = sum_over_tp(name("attn/out"), o, name("attn/out/sum"));
 
   const auto residual = [&](const char* op_name, std::int32_t from, std::int32_t branch, std::int32_t bias,
-                            std::int32_t to, std::int32_t& mask, const char* mask_name, std::int64_t which) {
+                            std::int32_t to, std::int32_t& mask, const char* mask_name, std::int64_t site) {
     std::vector<Ref> in{{from}, {branch}};
     if (bias >= 0) in.push_back(weight(bias));
     std::vector<Ref> out{{to}};
-    std::int64_t bytes = 3 * z.rows * z.h * z.beta;
     if (training.drops()) {
       mask = activation(name(mask_name), z.rows * z.h, DType::kByte);
       out.push_back({mask});
-      bytes += z.rows * z.h;
     }
-    elementwise(OpKind::kResidual, name(op_name), {z.rows, z.h, bias >= 0, which, z.s, z.sp}, std::move(in),
-                std::move(out), bytes);
+    add(ops::Residual{.rows = z.rows,
+                      .width = z.h,
+                      .site = site,
+                      .sequence = z.s,
+                      .bias = bias >= 0,
+                      .drops = training.drops(),
+                      .sharded = z.sp},
+        name(op_name), std::move(in), std::move(out));
   };
   s.y = activation(name("attn/residual/out"), z.rows * z.h);
   residual("attn/residual", x, o_sum, w.out_bias, s.y, s.mask1, "attn/dropout-mask", 1);
@@ -93,15 +96,17 @@ LayerTensors Emitter::layer_forward(std::int64_t layer, const LayerParameters& w
   reads = {{g2}, weight(w.fc1)};
   if (w.fc1_bias >= 0) reads.push_back(weight(w.fc1_bias));
   s.v = activation(name("mlp/act/out"), z.tokens * z.f);
+  ops::Gemm fc1{.m = z.tokens, .n = z.fc1, .k = z.h, .transpose_b = true};
   if (fuses_gelu()) {
-    fuse(gemm(name("mlp/fc1"), z.tokens, z.fc1, z.h, kTransB, std::move(reads), {{s.v}, {s.u}}), kGelu);
+    fc1.epilogue = ops::Gemm::Epilogue::kGelu;
+    gemm(name("mlp/fc1"), fc1, std::move(reads), {{s.v}, {s.u}});
   } else {
-    gemm(name("mlp/fc1"), z.tokens, z.fc1, z.h, kTransB, std::move(reads), {{s.u}});
-    elementwise(OpKind::kActivation, name("mlp/act"), {z.tokens, z.f, model.gated()}, {{s.u}}, {{s.v}},
-                z.tokens * (z.fc1 + z.f) * z.beta);
+    gemm(name("mlp/fc1"), fc1, std::move(reads), {{s.u}});
+    add(ops::Activation{z.tokens, z.f, model.gated()}, name("mlp/act"), {{s.u}}, {{s.v}});
   }
   const std::int32_t r = activation(name("mlp/fc2/partial"), z.tokens * z.h);
-  gemm(name("mlp/fc2"), z.tokens, z.h, z.f, kTransB, {{s.v}, weight(w.fc2)}, {{r}});
+  gemm(name("mlp/fc2"), {.m = z.tokens, .n = z.h, .k = z.f, .transpose_b = true}, {{s.v}, weight(w.fc2)},
+       {{r}});
   const std::int32_t r_sum = sum_over_tp(name("mlp/fc2"), r, name("mlp/fc2/sum"));
   s.out = activation(name("out"), z.rows * z.h);
   residual("mlp/residual", s.y, r_sum, w.fc2_bias, s.out, s.mask2, "mlp/dropout-mask", 2);
@@ -128,14 +133,11 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
     std::int32_t g = d;
     if (training.drops()) {
       g = activation(name(base) + "/dropped-grad", z.rows * z.h);
-      elementwise(OpKind::kDropoutGrad, name(base) + "/dropout-grad", {z.rows, z.h}, {{d}, {mask}}, {{g}},
-                  z.rows * z.h * (2 * z.beta + 1));
+      add(ops::DropoutGrad{z.rows, z.h}, name(base) + "/dropout-grad", {{d}, {mask}}, {{g}});
     }
-    if (bias >= 0) {
-      elementwise(OpKind::kBiasGrad, name(base) + "/bias-grad", {z.rows, z.h}, {{g}}, {gradient(bias)},
-                  z.rows * z.h * z.beta)
-          .flags |= accumulate();
-    }
+    if (bias >= 0)
+      add(ops::BiasGrad{z.rows, z.h}, name(base) + "/bias-grad", {{g}}, {gradient(bias)}).accumulate =
+          accumulates();
     return gather_rows(name(base) + "/grad", g);
   };
   // dgrad of a column-parallel layer, its sum over tp, and beside that sum the weight gradient.
@@ -143,7 +145,7 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
                                std::int32_t bias_index, std::int32_t input, const char* input_name) {
     const std::int32_t whole = split ? -1 : gather_rows(name(input_name), input);
     const std::int32_t dx = activation(name(base) + "/dgrad/partial", z.tokens * z.h);
-    gemm(name(base) + "/dgrad", z.tokens, z.h, out, 0, {{dy}, weight(weight_index)}, {{dx}});
+    gemm(name(base) + "/dgrad", {.m = z.tokens, .n = z.h, .k = out}, {{dy}, weight(weight_index)}, {{dx}});
     const auto weights = [&] {
       if (!split) linear_weight_grad(name(base), weight_index, bias_index, out, z.h, dy, whole);
     };
@@ -161,15 +163,16 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   const auto fc2_weights = [&] {
     if (!split) linear_weight_grad(name("mlp/fc2"), w.fc2, -1, z.h, z.f, dz, s.v);
   };
+  ops::Gemm fc2{.m = z.tokens, .n = z.f, .k = z.h};
   if (fuses_gelu()) {
-    fuse(gemm(name("mlp/fc2/dgrad"), z.tokens, z.f, z.h, 0, {{dz}, weight(w.fc2), {s.u}}, {{du}}), kGeluGrad);
+    fc2.epilogue = ops::Gemm::Epilogue::kGeluGrad;
+    gemm(name("mlp/fc2/dgrad"), fc2, {{dz}, weight(w.fc2), {s.u}}, {{du}});
     fc2_weights();
   } else {
     const std::int32_t dv = activation(name("mlp/act/grad"), z.tokens * z.f);
-    gemm(name("mlp/fc2/dgrad"), z.tokens, z.f, z.h, 0, {{dz}, weight(w.fc2)}, {{dv}});
+    gemm(name("mlp/fc2/dgrad"), fc2, {{dz}, weight(w.fc2)}, {{dv}});
     fc2_weights();
-    elementwise(OpKind::kActivationGrad, name("mlp/act/grad"), {z.tokens, z.f, model.gated()}, {{s.u}, {dv}},
-                {{du}}, z.tokens * (2 * z.fc1 + z.f) * z.beta);
+    add(ops::ActivationGrad{z.tokens, z.f, model.gated()}, name("mlp/act/grad"), {{s.u}, {dv}}, {{du}});
   }
   const std::int32_t dn2 = column_grad("mlp/fc1", du, z.fc1, w.fc1, w.fc1_bias, s.n2, "mlp/fc1/input/again");
   const std::int32_t dy = activation(name("attn/residual/grad"), z.rows * z.h);
@@ -179,28 +182,19 @@ void Emitter::layer_backward(std::int64_t layer, const LayerParameters& w, const
   const std::int32_t dp = branch("attn/out", dy, s.mask1, w.out_bias);
   later.d_proj = dp;
   const std::int32_t dctx = activation(name("attn/core/out-grad"), z.tokens * z.q);
-  gemm(name("attn/out/dgrad"), z.tokens, z.q, z.h, 0, {{dp}, weight(w.out)}, {{dctx}});
+  gemm(name("attn/out/dgrad"), {.m = z.tokens, .n = z.q, .k = z.h}, {{dp}, weight(w.out)}, {{dctx}});
   if (!split) linear_weight_grad(name("attn/out"), w.out, -1, z.h, z.q, dp, s.ctx);
   std::int32_t dqkv = activation(name("attn/qkv/grad"), z.tokens * z.qkv);
   std::vector<Ref> reads{{s.qkv}, {s.ctx}, {s.softmax}, {dctx}};
   if (s.scores_mask >= 0) reads.push_back({s.scores_mask});
-  const bool flash = stack.flash_attention;
-  Op& attention = op(OpKind::kAttentionGrad, name("attn/core/grad"),
-                     {z.b, z.s, z.heads, z.kv, z.head, score_copies()}, std::move(reads), {{dqkv}});
-  const std::int64_t scores = z.b * z.heads * z.s * z.s;
-  attention.flops = (flash ? 5.0 : 8.0) * static_cast<double>(scores) * static_cast<double>(z.head);
-  attention.traffic = Bytes{z.tokens * (2 * z.qkv + 2 * z.q) * z.beta + (flash ? 0 : 7 * scores * z.beta)};
-  if (model.positions == Positions::kRotary) {
-    elementwise(OpKind::kRopeGrad, name("attn/rope/grad"),
-                {z.tokens, z.qkv, z.heads + z.kv, z.head, z.s, unturned()}, {{dqkv}}, {{dqkv}},
-                2 * z.tokens * (z.heads + z.kv) * z.head * z.beta);
-  }
+  add(ops::AttentionGrad{attention_shape()}, name("attn/core/grad"), std::move(reads), {{dqkv}});
+  if (model.positions == Positions::kRotary)
+    add(ops::RopeGrad{rope_shape()}, name("attn/rope/grad"), {{dqkv}}, {{dqkv}});
   if (model.qk_norm) {
     const std::int32_t raw = activation(name("attn/qkv/raw-grad"), z.tokens * z.qkv);
-    elementwise(OpKind::kHeadNormGrad, name("attn/qk_norm/grad"), {z.tokens, z.qkv, z.heads, z.head, z.kv},
-                {{s.qkv_raw}, weight(w.qk_norm), {dqkv}}, {{raw}, gradient(w.qk_norm)},
-                3 * z.tokens * z.qkv * z.beta)
-        .flags |= accumulate();
+    add(ops::HeadNormGrad{z.tokens, z.qkv, z.heads, z.head, z.kv}, name("attn/qk_norm/grad"),
+        {{s.qkv_raw}, weight(w.qk_norm), {dqkv}}, {{raw}, gradient(w.qk_norm)})
+        .accumulate = accumulates();
     dqkv = raw;
   }
   later.d_qkv = dqkv;

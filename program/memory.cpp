@@ -59,9 +59,8 @@ void decide_lives(RankClass& rank, const Touches& touches) {
     }
     for (const Op& op : rank.segments[s].ops) {
       const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
-      if (!pipeline || (op.kind != OpKind::kRecv && op.kind != OpKind::kSend)) continue;
-      transferred[static_cast<std::size_t>((op.kind == OpKind::kRecv ? op.writes : op.reads)[0].buffer)] =
-          true;
+      if (!pipeline || !op.is_transfer()) continue;
+      transferred[static_cast<std::size_t>((op.is<ops::Recv>() ? op.writes : op.reads)[0].buffer)] = true;
     }
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {

@@ -7,18 +7,6 @@
 
 namespace orrery::program {
 
-std::string_view name_of(OpKind kind) {
-  static constexpr const char* kNames[] = {
-      "gemm",           "embedding",     "embedding-grad", "positions",      "positions-grad",
-      "norm",           "norm-grad",     "head-norm",      "head-norm-grad", "rope",
-      "rope-grad",      "attention",     "attention-grad", "activation",     "activation-grad",
-      "residual",       "dropout-grad",  "bias-grad",      "loss-max",       "loss-sum",
-      "loss",           "loss-grad",     "zero-grad",      "accumulate",     "norm-square",
-      "norm-finish",    "trust-squares", "trust-ratio",    "optimizer",      "all-reduce",
-      "all-reduce-max", "all-gather",    "reduce-scatter", "send",           "recv"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 std::string describe_op(const RankClass& c, const Step& step, const Op& op) {
   const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
   return fmt::format("{} of {}[chunk {}, micro-batch {}] on stage {}", op.name,
@@ -64,11 +52,13 @@ std::int64_t Program::hash() const {
     for (const Segment& s : c.segments) {
       for (const Op& op : s.ops) {
         for (const char ch : op.name) mix(static_cast<unsigned char>(ch));
-        mix(static_cast<std::uint64_t>(op.kind));
+        const OpKey key = key_of(op.kind);
+        mix(key.type);
+        for (const std::int64_t field : key.fields) mix(static_cast<std::uint64_t>(field));
         mix(static_cast<std::uint64_t>(op.stream));
         mix(static_cast<std::uint64_t>(op.group));
-        mix(op.flags);
-        for (const std::int64_t d : op.dims) mix(static_cast<std::uint64_t>(d));
+        mix(op.recomputed);
+        mix(op.accumulate);
         mix(static_cast<std::uint64_t>(op.peer_chunk));
       }
     }

@@ -29,59 +29,71 @@
 #include "core/stack.h"
 #include "core/timeline.h"
 #include "core/training.h"
+#include "program/ops.h"
 
 namespace orrery::program {
-
-enum class OpKind : std::uint8_t {
-  // Compute. Shapes in Op::dims are given in program/ops.h beside the emitters.
-  kGemm,
-  kEmbedding,
-  kEmbeddingGrad,
-  kPositions,
-  kPositionsGrad,
-  kNorm,
-  kNormGrad,
-  kHeadNorm,
-  kHeadNormGrad,
-  kRope,
-  kRopeGrad,
-  kAttention,
-  kAttentionGrad,
-  kActivation,
-  kActivationGrad,
-  kResidual,
-  kDropoutGrad,
-  kBiasGrad,
-  kLossMax,
-  kLossSum,
-  kLoss,
-  kLossGrad,
-  kZeroGrad,
-  kAccumulate,
-  kNormSquare,
-  kNormFinish,
-  kTrustSquares,
-  kTrustRatio,
-  kOptimizer,
-  // Communication.
-  kAllReduce,
-  kAllReduceMax,
-  kAllGather,
-  kReduceScatter,
-  kSend,
-  kRecv,
-};
-std::string_view name_of(OpKind kind);
-constexpr bool is_communication(OpKind k) {
-  return k >= OpKind::kAllReduce;
-}
 
 // Streams of a rank, in the order of Program::streams.
 enum Stream : std::uint8_t { kCompute, kTp, kDp, kSend, kRecv, kGradSend, kGradRecv, kStreamCount };
 constexpr std::array<const char*, kStreamCount> kStreamNames{
     "compute", "tp", "dp", "pp-send", "pp-recv", "pp-grad-send", "pp-grad-recv"};
 
+// What a stream does: kernels, collectives of groups, or transfers to or from another stage.
+enum class StreamRole : std::uint8_t { kKernels, kCollectives, kTransfers };
+constexpr StreamRole role_of(Stream s) {
+  switch (s) {
+    case kCompute:
+      return StreamRole::kKernels;
+    case kTp:
+    case kDp:
+      return StreamRole::kCollectives;
+    case kSend:
+    case kRecv:
+    case kGradSend:
+    case kGradRecv:
+    case kStreamCount:
+      break;
+  }
+  return StreamRole::kTransfers;
+}
+// The stream of the other stage that a transfer meets; collectives meet on the same stream.
+constexpr Stream other_end(Stream s) {
+  switch (s) {
+    case kSend:
+      return kRecv;
+    case kRecv:
+      return kSend;
+    case kGradSend:
+      return kGradRecv;
+    case kGradRecv:
+      return kGradSend;
+    case kCompute:
+    case kTp:
+    case kDp:
+    case kStreamCount:
+      break;
+  }
+  return s;
+}
+
 enum class Group : std::uint8_t { kNone, kTp, kDp, kShard, kReplica, kPipeline };
+// The groups whose members meet in collectives.
+inline constexpr std::array kCollectiveGroups{Group::kTp, Group::kDp, Group::kShard, Group::kReplica};
+constexpr std::size_t count_groups() {
+  for (std::size_t count = 0;; ++count) {
+    switch (static_cast<Group>(count)) {
+      case Group::kNone:
+      case Group::kTp:
+      case Group::kDp:
+      case Group::kShard:
+      case Group::kReplica:
+      case Group::kPipeline:
+        continue;
+    }
+    return count;
+  }
+}
+inline constexpr std::size_t kGroupCount = count_groups();
 
 enum class BufferClass : std::uint8_t {
   kParameter,
@@ -121,12 +133,12 @@ struct Ref {
 
 struct Op {
   std::string name;
-  OpKind kind = OpKind::kGemm;
+  OpKind kind;
   Stream stream = kCompute;
   Group group = Group::kNone;
-  std::uint8_t flags = 0;  // kAccumulateFlag, ...
+  bool recomputed = false;  // repeats forward work
+  bool accumulate = false;  // adds to the result that is there
   std::int32_t layer = -1;
-  std::array<std::int64_t, 6> dims{};
   double flops = 0;
   Bytes traffic;                 // bytes read and written in device memory
   Bytes payload;                 // communication: bytes of the full (unsharded) tensor
@@ -135,18 +147,18 @@ struct Op {
   // Waits inside the segment: the op may start once stream s has completed `after[s]` of its ops of
   // this segment instance (0: no wait).
   std::array<std::int32_t, kStreamCount> after{};
+
+  // The op as one of its types, or null where it is of another.
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&kind);
+  }
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(kind);
+  }
+  bool is_transfer() const { return nature_of(kind) == ops::Nature::kTransfer; }
 };
-inline constexpr std::uint8_t kTransA = 1, kTransB = 2, kAccumulateFlag = 4, kRecomputed = 8;
-// What a matrix product does with its result: Op::dims[3].
-inline constexpr std::int64_t kPlain = 0, kGelu = 1, kGeluGrad = 2;
-// What it takes its operands in: Op::dims[4]. As stored, or rounded to 8 bits: both as values, or the first
-// as a gradient (kernels/cpu/fp8.h).
-inline constexpr std::int64_t kAsStored = 0, kFp8Values = 1, kFp8Gradient = 2;
-// A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
-inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
-inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it
-// LAMB's of a tensor: bins for its weights and bins for their update, and the ratio of the norms.
-inline constexpr std::int64_t kTrustBins = 2 * kNormBins, kTrustBytes = 8 * kTrustBins + 4;
 
 enum class SegmentKind : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kOptimizer };
 constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input", "backward-weight",

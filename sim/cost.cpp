@@ -3,7 +3,9 @@
 
 #include <limits>
 #include <map>
+#include <stdexcept>
 #include <string_view>
+#include <variant>
 
 namespace orrery::sim {
 
@@ -39,11 +41,20 @@ const GroupLinks& CostModel::links(program::Group group) const {
     case program::Group::kPipeline:
       return links_.pipeline;
     case program::Group::kDp:
+      return links_.dp;
     case program::Group::kNone:
       break;
   }
-  return links_.dp;
+  throw std::logic_error("an op without a group has no links");
 }
+
+namespace {
+
+CollectiveKind collective_of(const program::Op& op) {
+  return std::get<program::ops::Collective>(op.kind).collective;
+}
+
+}  // namespace
 
 Time CostModel::op(const program::Op& op) const {
   if (program::is_communication(op.kind)) return this->op(op, links(op.group));
@@ -51,15 +62,14 @@ Time CostModel::op(const program::Op& op) const {
 }
 
 Time CostModel::op(const program::Op& op, const GroupLinks& links) const {
-  using program::OpKind;
-  if (op.kind == OpKind::kRecv) return Time{0};
-  if (op.kind == OpKind::kSend) return transfer_cost(op.payload, links, cluster_);
-  return collectives_.cost(program::collective_of(op.kind), op.payload, links).time;
+  if (op.is<program::ops::Recv>()) return Time{0};
+  if (op.is<program::ops::Send>()) return transfer_cost(op.payload, links, cluster_);
+  return collectives_.cost(collective_of(op), op.payload, links).time;
 }
 
 Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
-  if (op.kind == program::OpKind::kSend) return transfer_wire(links, cluster_);
-  return collectives_.cost(program::collective_of(op.kind), op.payload, links).wire;
+  if (op.is<program::ops::Send>()) return transfer_wire(links, cluster_);
+  return collectives_.cost(collective_of(op), op.payload, links).wire;
 }
 
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline) {

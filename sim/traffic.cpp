@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 namespace orrery::sim {
@@ -103,9 +104,13 @@ bool Traffic::leads(Group group, std::int64_t tp, std::int64_t dp) const {
       return dp % binding().shard == 0;
     case Group::kReplica:
       return dp < binding().shard;
-    default:
+    case Group::kDp:
       return dp == 0;
+    case Group::kPipeline:
+    case Group::kNone:
+      break;
   }
+  throw std::logic_error("only collectives have a leader");
 }
 
 // A rank takes part in the last instance, by this slot of its stage if it has it.

@@ -20,7 +20,7 @@ using kernels::cuda::Timed;
 
 using program::Group;
 using program::Op;
-using program::OpKind;
+namespace ops = program::ops;
 
 namespace {
 
@@ -53,7 +53,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
   for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
   for (Event& e : joins_) e = make_event(Timed::kNo);
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
-  for (const Group g : {Group::kTp, Group::kDp, Group::kShard, Group::kReplica})
+  for (const Group g : program::kCollectiveGroups)
     groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));
   communicator_->open_channels(channels());
   plan_gemms();
@@ -65,8 +65,8 @@ std::vector<ChannelKey> CudaExecutor::channels() const {
   for (const program::Segment& segment : class_.segments) {
     for (const Op& op : segment.ops) {
       const int channel = Placement::carries_gradient(op) ? 1 : 0;
-      if (op.kind == OpKind::kSend) found.insert({place_.rank, place_.peer(op), channel});
-      if (op.kind == OpKind::kRecv) found.insert({place_.peer(op), place_.rank, channel});
+      if (op.is<ops::Send>()) found.insert({place_.rank, place_.peer(op), channel});
+      if (op.is<ops::Recv>()) found.insert({place_.peer(op), place_.rank, channel});
     }
   }
   return {found.begin(), found.end()};
@@ -248,7 +248,7 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
       // Work that is left out still has its event: others wait for it.
       if (!pass.forward_only || segment.kind == program::SegmentKind::kForward) {
         const auto hook = [&](const std::function<void(const Op&)>& call) {
-          if (op.kind != OpKind::kOptimizer || !call) return;
+          if (!op.is<ops::Optimizer>() || !call) return;
           finish(s, op.name.c_str());
           call(op);
         };
@@ -294,23 +294,24 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
 }
 
 void CudaExecutor::communicate(const Op& op, std::int64_t micro_batch) {
-  const auto elements = static_cast<std::size_t>(op.dims[0]);
+  const auto elements = static_cast<std::size_t>(program::elements_of(op.kind));
   const kernels::cuda::Stream s = stream(op.stream);
-  if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
-    const program::Ref& own = op.kind == OpKind::kSend ? op.reads[0] : op.writes[0];
+  if (op.is_transfer()) {
+    const program::Ref& own = op.is<ops::Send>() ? op.reads[0] : op.writes[0];
     const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
     const int channel = Placement::carries_gradient(op) ? 1 : 0;
-    if (op.kind == OpKind::kSend)
+    if (op.is<ops::Send>())
       return communicator_->send(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);
     return communicator_->receive(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);
   }
-  const CollectiveCall call{.kind = program::collective_of(op.kind),
+  const auto& shape = std::get<ops::Collective>(op.kind);
+  const CollectiveCall call{.kind = shape.collective,
                             .name = op.name,
                             .input = pointer(op.reads[0], micro_batch),
                             .output = pointer(op.writes[0], micro_batch),
                             .elements = elements,
                             .type = place_.buffer(op.writes[0]).type,
-                            .accumulate = (op.flags & program::kAccumulateFlag) != 0};
+                            .accumulate = op.accumulate};
   communicator_->collective(groups_[static_cast<std::size_t>(op.group)], call, s);
 }
 

@@ -65,7 +65,7 @@ class CudaExecutor : public Executor {
   DeviceMemory arena_, workspace_, rope_, scalars_;
   HostMemory next_scalars_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
-  std::array<GroupId, 6> groups_{};
+  std::array<GroupId, program::kGroupCount> groups_{};
   std::vector<Event> events_;
   Event fork_;
   std::array<Event, program::kStreamCount> joins_;

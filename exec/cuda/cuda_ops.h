@@ -28,6 +28,8 @@ struct CudaOp {
   const float *cosine = nullptr, *sine = nullptr;       // of rotary positions, likewise
   kernels::cuda::Workspace workspace;
   kernels::cuda::Gemms& gemms;
+  std::int64_t tp_rank() const { return place.at.tp; }
+  const Model& model() const { return place.program.model; }
 };
 
 void run_cuda_op(const CudaOp& a);

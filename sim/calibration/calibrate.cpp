@@ -16,8 +16,9 @@
 namespace orrery::sim {
 namespace {
 
+namespace ops = program::ops;
+using ops::Nature;
 using program::Op;
-using program::OpKind;
 using program::Program;
 
 double median(std::vector<double> v) {
@@ -43,7 +44,7 @@ struct Shape {
   }
 };
 
-using ShapeKey = std::tuple<OpKind, std::array<std::int64_t, 6>, std::int64_t, std::int64_t>;
+using ShapeKey = std::tuple<program::OpKey, std::int64_t, std::int64_t>;
 
 class Samples {
  public:
@@ -93,7 +94,7 @@ class Samples {
       // What shares its rank's links takes up to twice as long: no measure of the links.
       for (const Slice* s : communicating[r]) {
         const Op& op = *find(*s);
-        if (op.kind == OpKind::kRecv) continue;
+        if (op.is<ops::Recv>()) continue;
         const double duration = seconds(s->end - s->active);
         Shape& shape = shape_of(op, p);
         (beside(*s, communicating[r]) > 0.1 * duration ? shape.beside : shape.alone).push_back(duration);
@@ -108,10 +109,10 @@ class Samples {
   Shape& shape_of(const Op& op, const Program& p) {
     const bool communicates = program::is_communication(op.kind);
     const std::int64_t members = !communicates ? 1
-                                 : op.kind == OpKind::kSend
+                                 : op.is<ops::Send>()
                                      ? 2
                                      : static_cast<std::int64_t>(p.binding.members(op.group, 0).size());
-    Shape& s = shapes[{op.kind, op.dims, members, communicates ? op.payload.value : 0}];
+    Shape& s = shapes[{program::key_of(op.kind), members, communicates ? op.payload.value : 0}];
     s.op = op;
     s.program = &p;
     return s;
@@ -155,23 +156,15 @@ double squared_log(double model, double measured) {
   return r * r;
 }
 
-enum class Part { kGemm, kAttention, kCollective, kSend, kOther };
-Part part_of(OpKind k) {
-  if (k == OpKind::kGemm) return Part::kGemm;
-  if (k == OpKind::kAttention || k == OpKind::kAttentionGrad) return Part::kAttention;
-  if (k == OpKind::kSend) return Part::kSend;
-  return program::is_communication(k) ? Part::kCollective : Part::kOther;
-}
-
 class Fitter {
  public:
   Fitter(const Device& device, const Cluster& cluster, const std::vector<MeasuredRun>& runs)
       : base_device_(device), base_cluster_(cluster), device_(device), cluster_(cluster) {
     for (const MeasuredRun& run : runs) samples_.add(run);
     for (auto& [key, shape] : samples_.shapes) {
-      if (shape.time() > 0) parts_[part_of(shape.op.kind)].push_back(&shape);
+      if (shape.time() > 0) parts_[program::nature_of(shape.op.kind)].push_back(&shape);
     }
-    if (parts_[Part::kGemm].empty()) throw Error("there are no matrix products in what was measured");
+    if (parts_[Nature::kProduct].empty()) throw Error("there are no matrix products in what was measured");
   }
 
   Calibration fit() {
@@ -190,7 +183,8 @@ class Fitter {
     for (const auto& [part, shapes] : parts_) {
       for (const Shape* s : shapes) {
         if (program::is_communication(s->op.kind)) continue;
-        std::vector<std::int64_t> dims(s->op.dims.begin(), s->op.dims.end());
+        const program::OpKey key = program::key_of(s->op.kind);
+        std::vector<std::int64_t> dims(key.fields.begin(), key.fields.end());
         while (!dims.empty() && dims.back() == 0) dims.pop_back();
         device_.measured.push_back(
             {std::string(program::name_of(s->op.kind)), std::move(dims), from_seconds(s->time())});
@@ -209,7 +203,7 @@ class Fitter {
   }
   double model(const Shape& s) const { return model(s, device_, cluster_); }
 
-  double error(Part part) const {
+  double error(Nature part) const {
     double total = 0;
     for (const Shape* s : parts_.at(part)) total += s->weight() * squared_log(model(*s), s->time());
     return total;
@@ -227,7 +221,7 @@ class Fitter {
     double latency = std::max(1e-7, seconds(device_.gemm.latency));
     const auto with_latency = [&] {
       device_.gemm.latency = from_seconds(latency);
-      return error(Part::kGemm);
+      return error(Nature::kProduct);
     };
     minimise({{&device_.gemm.efficiency, 0.01, 1.2},
               {&device_.gemm.k_overhead, 0.1, 2000},
@@ -241,8 +235,8 @@ class Fitter {
   void fit_attention() {
     for (const bool backward : {false, true}) {
       std::vector<double> ratios;
-      for (const Shape* s : parts_[Part::kAttention]) {
-        if ((s->op.kind == OpKind::kAttentionGrad) == backward) ratios.push_back(model(*s) / s->time());
+      for (const Shape* s : parts_[Nature::kAttention]) {
+        if (s->op.is<ops::AttentionGrad>() == backward) ratios.push_back(model(*s) / s->time());
       }
       if (ratios.empty()) continue;
       double& efficiency = backward ? device_.attention.backward : device_.attention.efficiency;
@@ -251,20 +245,19 @@ class Fitter {
   }
 
   void fit_others() {
-    std::map<OpKind, std::vector<double>> ratios;
-    for (const Shape* s : parts_[Part::kOther]) {
+    std::map<std::string_view, std::vector<double>> ratios;
+    for (const Shape* s : parts_[Nature::kPointwise]) {
       const double gap = seconds(device_.kernel_gap), formula = model(*s) - gap;
-      if (formula > 0) ratios[s->op.kind].push_back(s->time() / formula);
+      if (formula > 0) ratios[program::name_of(s->op.kind)].push_back(s->time() / formula);
     }
     for (const auto& [kind, of_kind] : ratios) {
-      device_.factors.push_back(
-          {std::string(program::name_of(kind)), std::clamp(median(of_kind), 0.001, 1000.0)});
+      device_.factors.push_back({std::string(kind), std::clamp(median(of_kind), 0.001, 1000.0)});
     }
   }
 
   // Bandwidth and latencies between ranks of a node; what nodes need is not measured in one.
   void fit_links() {
-    if (parts_[Part::kCollective].empty() && parts_[Part::kSend].empty()) return;
+    if (parts_[Nature::kCollective].empty() && parts_[Nature::kTransfer].empty()) return;
     cluster_.intra_efficiency = 1;
     double bandwidth = static_cast<double>(cluster_.intra_bandwidth.value),
            hop = seconds(cluster_.intra_latency), start = seconds(cluster_.collective_latency);
@@ -272,9 +265,9 @@ class Fitter {
       cluster_.intra_bandwidth = Bandwidth{static_cast<std::int64_t>(bandwidth)};
       cluster_.intra_latency = from_seconds(hop);
       cluster_.collective_latency = from_seconds(start);
-      return error(Part::kCollective) + error(Part::kSend);
+      return error(Nature::kCollective) + error(Nature::kTransfer);
     };
-    for (const Part part : {Part::kCollective, Part::kSend}) parts_[part];
+    for (const Nature part : {Nature::kCollective, Nature::kTransfer}) parts_[part];
     minimise({{&bandwidth, 1e6, 1e12}, {&hop, 1e-8, 1e-2}, {&start, 1e-8, 1e-2}}, with);
     with();
   }
@@ -290,13 +283,13 @@ class Fitter {
   }
 
   void rows(Calibration& out) {
-    std::map<OpKind, std::vector<const Shape*>> kinds;
+    std::map<std::string_view, std::vector<const Shape*>> kinds;
     for (const auto& [part, shapes] : parts_) {
-      for (const Shape* s : shapes) kinds[s->op.kind].push_back(s);
+      for (const Shape* s : shapes) kinds[program::name_of(s->op.kind)].push_back(s);
     }
     for (const auto& [kind, shapes] : kinds) {
       CalibrationRow& row = out.rows.emplace_back();
-      row.op = program::name_of(kind);
+      row.op = kind;
       std::vector<double> before, after;
       for (const Shape* s : shapes) {
         ++row.shapes;
@@ -317,7 +310,7 @@ class Fitter {
   Device device_;
   Cluster cluster_;
   Samples samples_;
-  std::map<Part, std::vector<const Shape*>> parts_;
+  std::map<Nature, std::vector<const Shape*>> parts_;
 };
 
 }  // namespace

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+#include <string_view>
+#include <variant>
 
 namespace orrery::sim {
+namespace ops = program::ops;
+
 namespace {
 
 struct Tile {
@@ -76,11 +81,13 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
 namespace {
 
 const MeasuredOp* measured(const Device& d, const program::Op& op) {
+  if (d.measured.empty()) return nullptr;
+  const program::OpKey key = program::key_of(op.kind);
   for (const MeasuredOp& m : d.measured) {
-    if (m.op != program::name_of(op.kind) || m.dims.size() > op.dims.size()) continue;
-    const auto rest = op.dims.begin() + static_cast<std::ptrdiff_t>(m.dims.size());
-    if (std::equal(m.dims.begin(), m.dims.end(), op.dims.begin()) &&
-        std::all_of(rest, op.dims.end(), [](std::int64_t n) { return n == 0; }))
+    if (m.op != program::name_of(op.kind) || m.dims.size() > key.fields.size()) continue;
+    const auto rest = key.fields.begin() + static_cast<std::ptrdiff_t>(m.dims.size());
+    if (std::equal(m.dims.begin(), m.dims.end(), key.fields.begin()) &&
+        std::all_of(rest, key.fields.end(), [](std::int64_t n) { return n == 0; }))
       return &m;
   }
   return nullptr;
@@ -88,75 +95,102 @@ const MeasuredOp* measured(const Device& d, const program::Op& op) {
 
 // The number format that an op computes in.
 Math math_of(Math training, const program::Op& op) {
-  const bool eight = op.kind == program::OpKind::kGemm && op.dims[4] != program::kAsStored;
+  const auto* product = op.as<ops::Gemm>();
+  const bool eight = product != nullptr && product->in_fp8();
   return training == Math::kFp8 && !eight ? Math::kBf16 : training;
 }
 
 // What is in the traffic of a product beyond its own.
-double rounding_seconds(const Device& d, std::int64_t element_bytes, const program::Op& op) {
-  const std::int64_t operands = (op.dims[0] + op.dims[1]) * op.dims[2],
-                     product = operands + op.dims[0] * op.dims[1] * element_bytes;
-  const auto bytes = static_cast<double>(op.traffic.value - product);
+double rounding_seconds(const Device& d, std::int64_t element_bytes, const ops::Gemm& product,
+                        Bytes traffic) {
+  const std::int64_t operands = product.operand_elements();
+  const auto bytes = static_cast<double>(traffic.value - operands - product.m * product.n * element_bytes);
   const double share = bytes / static_cast<double>(operands * (2 * element_bytes + 1));
   return share * 4 * seconds(d.gemm.latency) +
          bytes / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
 }
 
-double factor(const Device& d, program::OpKind kind) {
+double factor(const Device& d, std::string_view op) {
   for (const OpFactor& f : d.factors) {
-    if (f.op == program::name_of(kind)) return f.factor;
+    if (f.op == op) return f.factor;
   }
   return 1;
 }
 
+double memory_seconds(const Device& d, Bytes traffic) {
+  return static_cast<double>(traffic.value) /
+         (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
+}
+
+// Kernel times of the ops that have a formula of their own; all others move bytes.
+struct KernelTime {
+  const Device& device;
+  Math math;
+  std::int64_t element_bytes;
+  const program::Op& op;
+
+  Time operator()(const ops::Gemm& p) const {
+    double warm = gemm_seconds(device, math, p.m, p.n, p.k, element_bytes), rounding = 0;
+    if (p.epilogue != ops::Gemm::Epilogue::kPlain) {
+      warm += static_cast<double>(p.m * p.n * element_bytes) /
+              (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
+    }
+    if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
+    return from_seconds(warm / device.sustained + rounding);
+  }
+  Time operator()(const ops::Attention& a) const { return attention(a, false); }
+  Time operator()(const ops::AttentionGrad& a) const { return attention(a, true); }
+  template <program::PointwiseOp T>
+  Time operator()(const T& p) const {
+    return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
+  }
+  template <program::CommunicationOp T>
+  Time operator()(const T&) const {
+    throw std::logic_error("communication has no kernel time");
+  }
+
+ private:
+  Time attention(const ops::AttentionShape& a, bool backward) const {
+    double warm = 0;
+    if (a.fused()) {
+      warm = attention_seconds(device, math, {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward});
+    } else {
+      // Batched products of each head, and the passes over the scores.
+      const double rate = peak(device, math).value * device.gemm.efficiency;
+      warm = 3 * seconds(device.gemm.latency) +
+             op.flops / rate * (1 + device.gemm.k_overhead / static_cast<double>(a.head)) +
+             memory_seconds(device, op.traffic);
+    }
+    return from_seconds(warm / device.sustained);
+  }
+};
+
 }  // namespace
 
 Bound bound_of(const Device& d, Math training, const program::Op& op) {
-  if (program::is_communication(op.kind)) return Bound::kCommunication;
-  const bool attention = op.kind == program::OpKind::kAttention || op.kind == program::OpKind::kAttentionGrad;
-  if (op.kind != program::OpKind::kGemm && !attention) return Bound::kMemory;
-  const Math math = math_of(training, op);
-  const double efficiency = attention && op.dims[5] == 0 ? d.attention.efficiency : d.gemm.efficiency;
-  const double arithmetic = op.flops / (peak(d, math).value * efficiency);
-  const double memory = static_cast<double>(op.traffic.value) /
-                        (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
-  return arithmetic >= memory ? Bound::kCompute : Bound::kMemory;
+  double efficiency = d.gemm.efficiency;
+  switch (program::nature_of(op.kind)) {
+    case ops::Nature::kCollective:
+    case ops::Nature::kTransfer:
+      return Bound::kCommunication;
+    case ops::Nature::kPointwise:
+      return Bound::kMemory;
+    case ops::Nature::kAttention: {
+      const auto fused = [](const auto* attention) { return attention != nullptr && attention->fused(); };
+      if (fused(op.as<ops::Attention>()) || fused(op.as<ops::AttentionGrad>()))
+        efficiency = d.attention.efficiency;
+      break;
+    }
+    case ops::Nature::kProduct:
+      break;
+  }
+  const double arithmetic = op.flops / (peak(d, math_of(training, op)).value * efficiency);
+  return arithmetic >= memory_seconds(d, op.traffic) ? Bound::kCompute : Bound::kMemory;
 }
 
 Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op) {
-  using program::OpKind;
-  const Math math = math_of(training, op);
   if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;
-  double warm = 0, rounding = 0;
-  const double memory = static_cast<double>(op.traffic.value) /
-                        (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
-  switch (op.kind) {
-    case OpKind::kGemm:
-      warm = gemm_seconds(d, math, op.dims[0], op.dims[1], op.dims[2], element_bytes);
-      if (op.dims[3] != program::kPlain) {
-        warm += static_cast<double>(op.dims[0] * op.dims[1] * element_bytes) /
-                (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
-      }
-      if (math == Math::kFp8) rounding = rounding_seconds(d, element_bytes, op);
-      break;
-    case OpKind::kAttention:
-    case OpKind::kAttentionGrad: {
-      const bool backward = op.kind == OpKind::kAttentionGrad;
-      const auto& s = op.dims;
-      if (s[5] == 0) {
-        warm = attention_seconds(d, math, {s[0], s[1], s[2], s[3], s[4], backward});
-      } else {
-        // Batched products of each head, and the passes over the scores.
-        const double rate = peak(d, math).value * d.gemm.efficiency;
-        warm = 3 * seconds(d.gemm.latency) +
-               op.flops / rate * (1 + d.gemm.k_overhead / static_cast<double>(s[4])) + memory;
-      }
-      break;
-    }
-    default:
-      return from_seconds(memory * factor(d, op.kind)) + d.kernel_gap;
-  }
-  return from_seconds(warm / d.sustained + rounding) + d.kernel_gap;
+  return std::visit(KernelTime{d, math_of(training, op), element_bytes, op}, op.kind) + d.kernel_gap;
 }
 
 }  // namespace orrery::sim

@@ -64,7 +64,8 @@ struct Event {
 struct Site {
   const Walk* walk = nullptr;
   std::array<Lane, kStreamCount> lanes;
-  std::array<std::uint8_t, kStreamCount> waiting{};  // by stream: lanes that may wait for it, a bit each
+  std::array<std::uint32_t, kStreamCount> waiting{};  // by stream: lanes that may wait for it, a bit each
+  static_assert(kStreamCount <= 32);
   PlaceReport report;
 };
 
@@ -172,7 +173,7 @@ class Engine {
       if (p.lanes[static_cast<std::size_t>(other)].done >= count) return false;
       lane.blocked_on = other;
       lane.blocked_count = count;
-      p.waiting[static_cast<std::size_t>(other)] |= static_cast<std::uint8_t>(1 << stream);
+      p.waiting[static_cast<std::size_t>(other)] |= 1U << stream;
       return true;
     };
     for (int s = 0; s < kStreamCount; ++s) {
@@ -249,7 +250,8 @@ class Engine {
     }
     begin(leader, cost.time.value);
     leader.work.computing = 0;
-    const bool slowed = contends_ && stream < program::kSend;
+    const bool slowed = contends_ && program::role_of(static_cast<program::Stream>(stream)) ==
+                                         program::StreamRole::kCollectives;
     if (slowed) {
       for (const Meeting::End& e : m.ends) {
         leader.work.computing += lane_of(e.place, kCompute).running ? 1 : 0;
@@ -412,7 +414,7 @@ class Engine {
     p.report.busy[static_cast<std::size_t>(stream)] += spent;
     if (stream == kCompute) {
       const SegmentKind kind = p.walk->rank->segments[segment_of(p, lane)].kind;
-      if ((lane.op->flags & program::kRecomputed) != 0)
+      if (lane.op->recomputed)
         p.report.recompute += spent;
       else if (kind == SegmentKind::kForward)
         p.report.forward += spent;
@@ -439,8 +441,7 @@ class Engine {
   // The lane, and lanes that waited for it.
   void wake(std::int32_t c, int stream) {
     Site& p = site(c);
-    unsigned lanes =
-        std::exchange(p.waiting[static_cast<std::size_t>(stream)], std::uint8_t{0}) | 1U << stream;
+    unsigned lanes = std::exchange(p.waiting[static_cast<std::size_t>(stream)], 0U) | 1U << stream;
     const std::int64_t done = p.lanes[static_cast<std::size_t>(stream)].done;
     for (int s = 0; lanes != 0; ++s, lanes >>= 1) {
       if ((lanes & 1) == 0) continue;
@@ -448,7 +449,7 @@ class Engine {
       if (s == stream || (lane.blocked_on == stream && done >= lane.blocked_count))
         try_start(c, s);
       else if (lane.blocked_on == stream)
-        p.waiting[static_cast<std::size_t>(stream)] |= static_cast<std::uint8_t>(1 << s);
+        p.waiting[static_cast<std::size_t>(stream)] |= 1U << s;
     }
   }
 

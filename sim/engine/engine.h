@@ -39,7 +39,15 @@ struct PlaceReport {
   std::int64_t ranks = 1, first_rank = 0;
   Time forward, backward, recompute, optimizer;
   std::array<Time, program::kStreamCount> exposed{};  // compute waited for this stream
-  Time host;                                          // compute waited to be issued
+  Time exposed_to_transfers() const {
+    Time sum{0};
+    for (std::size_t s = 0; s < exposed.size(); ++s) {
+      if (program::role_of(static_cast<program::Stream>(s)) == program::StreamRole::kTransfers)
+        sum += exposed[s];
+    }
+    return sum;
+  }
+  Time host;  // compute waited to be issued
   std::array<Time, program::kStreamCount> busy{};
   Time compute() const { return forward + backward + recompute + optimizer; }
 };

@@ -6,7 +6,6 @@
 namespace orrery::sim {
 
 using program::Group;
-using program::Stream;
 
 Partners partners_of(const program::Program& program, std::size_t rank_class) {
   Partners out;
@@ -15,10 +14,9 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
     for (std::size_t i = 0; i < s.ops.size(); ++i) {
       const program::Op& op = s.ops[i];
       if (!program::is_communication(op.kind)) continue;
-      const bool transfer = op.kind == program::OpKind::kSend || op.kind == program::OpKind::kRecv;
       const Partners::Slot slot{
           op.stream, op.group,
-          transfer ? static_cast<std::int32_t>(stage_of_chunk(program.plan, op.peer_chunk)) : -1};
+          op.is_transfer() ? static_cast<std::int32_t>(stage_of_chunk(program.plan, op.peer_chunk)) : -1};
       const auto known = std::find(out.slots.begin(), out.slots.end(), slot);
       slots[i] = static_cast<std::int32_t>(known - out.slots.begin());
       if (known == out.slots.end()) out.slots.push_back(slot);
@@ -28,10 +26,7 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
 }
 
 Partners::Slot other_end(const Partners::Slot& slot, std::int32_t from) {
-  static constexpr Stream kOther[program::kStreamCount] = {
-      program::kCompute, program::kTp,       program::kDp,      program::kRecv,
-      program::kSend,    program::kGradRecv, program::kGradSend};
-  return {kOther[slot.stream], slot.group, from};
+  return {program::other_end(slot.stream), slot.group, from};
 }
 
 Layout by_stage(const program::Program& program, const Durations& durations) {

@@ -9,24 +9,24 @@
 
 namespace orrery::sim {
 
-using program::OpKind;
+namespace ops = program::ops;
 
 // Of ops at the end of a step, which are a few for each layer: a time of which so many do not wrap.
 std::int64_t Estimator::limited(Time t) const {
   return std::min(t.value, kLongestStep.value / (16 * (problem_.scenario.model.layers + 8)));
 }
 
-std::int64_t Estimator::collective(OpKind kind, std::int64_t bytes, std::int32_t links) const {
-  return limited(collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[links]).time);
+std::int64_t Estimator::collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const {
+  return limited(collectives_.cost(kind, Bytes{bytes}, groups_[links]).time);
 }
 
-std::int64_t Estimator::price(const program::ElementwiseShape& shape) const {
+std::int64_t Estimator::price(const program::OpKind& kind) const {
+  const Training& training = problem_.scenario.training;
   program::Op op;
-  op.kind = shape.kind;
-  op.dims = shape.dims;
-  op.traffic =
-      Bytes{static_cast<std::int64_t>(static_cast<double>(shape.bytes) * problem_.stack.elementwise_passes)};
-  return limited(compute_time(problem_.device, problem_.scenario.training.math, 2, op));
+  op.kind = kind;
+  op.traffic = Bytes{program::bytes_of(kind, ops::element_bytes(training, problem_.stack),
+                                       problem_.stack.elementwise_passes)};
+  return limited(compute_time(problem_.device, training.math, 2, op));
 }
 
 const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
@@ -43,19 +43,19 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   std::int64_t& once = overlap ? u.reduce : u.late;
   const bool in_chunks = plan.zero >= 2;  // and so are their reductions beside the last backward
   if (plan.dp > 1 && plan.zero == 0)
-    once += collective(OpKind::kAllReduce, padded * bytes_.gradient, links.dp);
+    once += collective(CollectiveKind::kAllReduce, padded * bytes_.gradient, links.dp);
   if (plan.zero == 1 && shards > 1)
-    once += collective(OpKind::kReduceScatter, padded * bytes_.gradient, links.shard);
+    once += collective(CollectiveKind::kReduceScatter, padded * bytes_.gradient, links.shard);
   if (plan.zero >= 1 && shards < plan.dp && !(in_chunks && overlap)) {
-    once += collective(OpKind::kAllReduce, shard * bytes_.gradient, links.replica);
+    once += collective(CollectiveKind::kAllReduce, shard * bytes_.gradient, links.replica);
   }
   const bool lamb = problem_.scenario.training.lamb;
-  u.norm = price(program::norm_square(bytes_, shard, unit));
-  if (lamb) u.trust = price(program::trust_squares(bytes_, shard, unit));
-  u.optimizer = price(program::optimizer(bytes_, shard, unit, lamb));
-  u.clear = price(program::clear_gradient(bytes_, plan.zero >= 2 ? shard : padded));
+  u.norm = price(ops::NormSquare{shard, unit});
+  if (lamb) u.trust = price(ops::TrustSquares{shard, unit});
+  u.optimizer = price(ops::Optimizer{{shard, unit}, lamb});
+  u.clear = price(ops::ZeroGrad{plan.zero >= 2 ? shard : padded, bytes_.gradient});
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
-    u.gather = collective(OpKind::kAllGather, padded * bytes_.parameter, links.shard);
+    u.gather = collective(CollectiveKind::kAllGather, padded * bytes_.parameter, links.shard);
   }
   return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
 }
@@ -114,10 +114,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   if (training.lamb && !dominated_[run]) {
     std::int64_t tensors = 0;
     for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
-    const std::int64_t clear = price(program::trust_clear(tensors));
+    const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8});
     out.units.front().trust += clear;
     out.trust_sum =
-        sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(program::trust_ratio(tensors));
+        sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(ops::TrustRatio{tensors});
     out.update += static_cast<double>(clear + out.trust_sum);
   }
   // Nothing waits while nothing runs: at the very most one thing follows the other, as slow as it may be.
@@ -153,8 +153,8 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
     const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
     p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
-    p.tie_add = price(program::accumulate(shard, bytes_.gradient));
-    const std::int64_t add = price(program::accumulate(program::kNormBins, 8));
+    p.tie_add = price(ops::Accumulate{shard, bytes_.gradient});
+    const std::int64_t add = price(ops::Accumulate{program::kNormBins, 8});
     p.norm_up.clear();
     p.norm_down.clear();
     std::int64_t up = 0, down = 0;
@@ -170,7 +170,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     p.norm_up.assign(1, 0);
     p.norm_down.assign(1, 0);
   }
-  p.norm_finish = price(program::norm_finish());
+  p.norm_finish = price(ops::NormFinish{});
   return p;
 }
 
@@ -183,15 +183,15 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };
-  const auto load = [&](OpKind kind, std::int64_t bytes, std::int32_t of) {
-    const CollectiveCost c = collectives_.cost(program::collective_of(kind), Bytes{bytes}, groups_[of]);
+  const auto load = [&](CollectiveKind kind, std::int64_t bytes, std::int32_t of) {
+    const CollectiveCost c = collectives_.cost(kind, Bytes{bytes}, groups_[of]);
     const double time = static_cast<double>(std::max<std::int64_t>(1, c.time.value));
     return Load{std::max(0.0, 1 - static_cast<double>(c.wire.latency.value) / time),
                 std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
   };
-  const Load tp = load(plan.sequence_parallel ? OpKind::kAllGather : OpKind::kAllReduce,
+  const Load tp = load(plan.sequence_parallel ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce,
                        chunk_costs_.activation_bytes_of(key_), links.tp);
-  const Load dp = load(plan.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
+  const Load dp = load(plan.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
                        elements * bytes_.gradient, plan.zero == 0 ? links.dp : links.shard);
   const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
   const double both = tp.flowing * dp.flowing;
@@ -202,8 +202,8 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
 std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
   std::int64_t time = 0;
-  if (plan.tp > 1) time += collective(OpKind::kAllReduce, bytes, links.tp);
-  if (plan.shards() > 1) time += collective(OpKind::kAllReduce, bytes, links.shard);
+  if (plan.tp > 1) time += collective(CollectiveKind::kAllReduce, bytes, links.tp);
+  if (plan.shards() > 1) time += collective(CollectiveKind::kAllReduce, bytes, links.shard);
   return time;
 }
 

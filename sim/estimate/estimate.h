@@ -18,7 +18,6 @@
 
 #include "core/scenario.h"
 #include "program/units.h"
-#include "program/update.h"
 #include "sim/estimate/pipeline.h"
 #include "sim/estimate/tail.h"
 
@@ -124,8 +123,8 @@ class Estimator {
   void choose_path(const Plan& plan);
   std::int64_t time_of_chunks(std::size_t run) const;
   std::int64_t host_of_chunks(std::size_t run) const;
-  std::int64_t collective(program::OpKind kind, std::int64_t bytes, std::int32_t links) const;
-  std::int64_t price(const program::ElementwiseShape& shape) const;
+  std::int64_t collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const;
+  std::int64_t price(const program::OpKind& kind) const;
   std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const;
   void share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
                         StagePieces& out) const;

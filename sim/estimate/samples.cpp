@@ -53,7 +53,7 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
   if (last == nullptr) return out;
   for (std::int32_t w = last->first_wait; w < last->first_wait + last->waits; ++w) {
     const program::ExternalWait& wait = rank.waits[static_cast<std::size_t>(w)];
-    if (wait.stream >= kLanes) continue;
+    if (!is_lane(wait.stream)) continue;
     std::int32_t& need = out[static_cast<std::size_t>(wait.op)][wait.stream];
     need = std::max(need, static_cast<std::int32_t>(wait.count - at[wait.stream]));
   }
@@ -64,8 +64,7 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
 
 Op at_size(const OpShape& shape, std::int64_t n) {
   Op op = shape[0];
-  for (std::size_t d = 0; d < op.dims.size(); ++d)
-    op.dims[d] += (n - 1) * (shape[1].dims[d] - shape[0].dims[d]);
+  op.kind = program::extend(shape[0].kind, shape[1].kind, n);
   op.flops += static_cast<double>(n - 1) * (shape[1].flops - shape[0].flops);
   op.traffic = op.traffic + (shape[1].traffic - shape[0].traffic) * (n - 1);
   op.payload = op.payload + (shape[1].payload - shape[0].payload) * (n - 1);
@@ -82,11 +81,12 @@ Structure::Structure(const ChunkKey& key, const Model& model, const Training& tr
 
 std::int32_t Structure::intern(const Op& one, const Op& two) {
   const auto same = [](const Op& x, const Op& y) {
-    return x.kind == y.kind && x.group == y.group && x.dims == y.dims && x.flops == y.flops &&
-           x.traffic == y.traffic && x.payload == y.payload;
+    return x.kind == y.kind && x.group == y.group && x.flops == y.flops && x.traffic == y.traffic &&
+           x.payload == y.payload;
   };
-  std::size_t hash = static_cast<std::size_t>(one.kind);
-  for (const std::int64_t d : one.dims) hash = (hash ^ static_cast<std::size_t>(d)) * 1099511628211ULL;
+  const program::OpKey key = program::key_of(one.kind);
+  std::size_t hash = key.type;
+  for (const std::int64_t f : key.fields) hash = (hash ^ static_cast<std::size_t>(f)) * 1099511628211ULL;
   hash = (hash ^ static_cast<std::size_t>(one.traffic.value + one.payload.value)) * 1099511628211ULL;
   const auto [begin, end] = known_.equal_range(hash);
   for (auto i = begin; i != end; ++i) {
@@ -98,7 +98,6 @@ std::int32_t Structure::intern(const Op& one, const Op& two) {
     const Op& from = n == 0 ? one : two;
     shape[n].kind = from.kind;
     shape[n].group = from.group;
-    shape[n].dims = from.dims;
     shape[n].flops = from.flops;
     shape[n].traffic = from.traffic;
     shape[n].payload = from.payload;
@@ -119,7 +118,7 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const std
   out.net = {one.net.value, two.net.value - one.net.value};
   for (std::size_t i = 0; i < one.ops.size(); ++i) {
     const Op& op = one.ops[i];
-    if (op.stream >= kLanes) continue;
+    if (!is_lane(op.stream)) continue;
     SmallOp& small = out.lanes[op.stream].emplace_back();
     small.waits = earlier[i];
     small.issued = static_cast<std::int32_t>(i) + 1;

@@ -192,7 +192,7 @@ TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
     for (auto& segment : program.classes[0].segments) {
       for (program::Op& op : segment.ops) {
         if (op.name != dropped) continue;
-        op.dims[0] = 0;
+        std::get<program::ops::Collective>(op.kind).elements = 0;
         ++emptied;
       }
     }

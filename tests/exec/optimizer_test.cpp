@@ -16,7 +16,7 @@ namespace {
 
 using exec::OpArguments;
 using program::Op;
-using program::OpKind;
+namespace ops = program::ops;
 
 // The norm op of gradients that were made of a loss times `scale`, then an update by them with SGD.
 struct Update {
@@ -31,7 +31,7 @@ Update sgd(const std::vector<float>& gradients, double scale, float clip) {
 
   const std::vector<std::pair<std::int64_t, std::int64_t>> all{{0, n}};
   std::vector<double> bins(program::kNormBins);
-  Op square{.kind = OpKind::kNormSquare, .dims = {n}};
+  Op square{.kind = ops::NormSquare{n, 0}};
   OpArguments a{.op = square, .model = model};
   a.in[0] = scaled.data();
   a.out[0] = reinterpret_cast<float*>(bins.data());
@@ -39,13 +39,13 @@ Update sgd(const std::vector<float>& gradients, double scale, float clip) {
   exec::run_cpu_op(a);
 
   Update out;
-  Op finish{.kind = OpKind::kNormFinish};
+  Op finish{.kind = ops::NormFinish{}};
   OpArguments b{.op = finish, .model = model, .loss_scale = scale, .clip = clip};
   b.in[0] = reinterpret_cast<const float*>(bins.data());
   b.out[0] = reinterpret_cast<float*>(&out.norm);
   exec::run_cpu_op(b);
 
-  Op update{.kind = OpKind::kOptimizer, .dims = {n}};
+  Op update{.kind = ops::Optimizer{{n, 0}}};
   OpArguments c{.op = update, .model = model, .loss_scale = scale, .precision = Precision::kSgd};
   c.adam.lr = 0.5F;
   c.adam.beta1 = 0.9F;

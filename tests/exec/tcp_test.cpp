@@ -220,7 +220,7 @@ TEST(Tcp, TheLargestMessageIsThatOfAnOp) {
     for (const program::RankClass& c : program.classes) {
       for (const program::Segment& s : c.segments) {
         for (const program::Op& op : s.ops) {
-          auto& most = (op.flags & program::kAccumulateFlag) != 0 ? accumulated : payload;
+          auto& most = op.accumulate ? accumulated : payload;
           most = std::max(most, static_cast<std::uint64_t>(op.payload.value));
         }
       }

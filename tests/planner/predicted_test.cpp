@@ -134,7 +134,7 @@ TEST(Utilisation, TheRecomputeFactorIsThatOfTheProgram) {
     for (const program::Step& step : program.classes[0].steps) {
       for (const program::Op& op : program.classes[0].segments[static_cast<std::size_t>(step.segment)].ops) {
         all += op.flops;
-        if ((op.flags & program::kRecomputed) != 0) again += op.flops;
+        if (op.recomputed) again += op.flops;
       }
     }
     EXPECT_GT(again, 0);

@@ -13,17 +13,15 @@
 namespace orrery::planner {
 namespace {
 
-using Shape = std::pair<program::OpKind, std::array<std::int64_t, 6>>;
-
 // The shapes of all ops on layers, embedding and head: what a rank computes and exchanges for a micro-batch.
-std::set<Shape> shapes(const Scenario& s, const Plan& p) {
-  std::set<Shape> out;
+std::set<program::OpKey> shapes(const Scenario& s, const Plan& p) {
+  std::set<program::OpKey> out;
   for (const program::RankClass& c : program::compile(s.model, p, s.training, Stack{}).classes) {
     for (const program::Segment& segment : c.segments) {
       for (const program::Op& op : segment.ops) {
         if (segment.kind != program::SegmentKind::kOptimizer && op.group != program::Group::kShard &&
             op.group != program::Group::kDp && op.group != program::Group::kReplica)
-          out.insert({op.kind, op.dims});
+          out.insert(program::key_of(op.kind));
       }
     }
   }

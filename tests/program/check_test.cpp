@@ -59,8 +59,8 @@ TEST(Check, AcceptsTheCompilersPrograms) {
 TEST(Check, ASendWithoutItsReceiveIsNamed) {
   Program p = compiled(pipelined(), "tiny-llama");
   Segment& forward = p.classes[1].segments[0];
-  ASSERT_EQ(forward.ops[0].kind, OpKind::kRecv);
-  forward.ops[0].kind = OpKind::kNorm;
+  ASSERT_TRUE(forward.ops[0].is<ops::Recv>());
+  forward.ops[0].kind = ops::Norm{};
   forward.ops[0].stream = kCompute;
   // The next receive on the channel is that of the gradient norm.
   EXPECT_NE(first(p).find("pipeline/send of forward[chunk 0, micro-batch 0] on stage 0 meets"),
@@ -74,7 +74,7 @@ TEST(Check, ASendWithNothingLeftToReceiveItIsNamed) {
   const auto down = std::find_if(last.begin(), last.end(),
                                  [](const Op& op) { return op.name == "gradient-norm/down/recv"; });
   ASSERT_NE(down, last.end());
-  down->kind = OpKind::kAccumulate;
+  down->kind = ops::Accumulate{};
   down->stream = kCompute;
   EXPECT_NE(first(p).find("no receive for gradient-norm/down/send"), std::string::npos) << first(p);
 }
@@ -202,18 +202,24 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
     EXPECT_EQ(std::count(seen.begin(), seen.end(), p.hash()), 0) << what;
     seen.push_back(p.hash());
   };
-  const auto op_of = [](Program& p, OpKind kind) -> Op& {
+  const auto op_of = []<class T>(Program& p, T) -> Op& {
     for (Segment& s : p.classes[0].segments) {
       for (Op& op : s.ops) {
-        if (op.kind == kind) return op;
+        if (op.is<T>()) return op;
       }
     }
     throw std::logic_error("no such op");
   };
-  differs("group", [&](Program& p) { op_of(p, OpKind::kAllReduce).group = Group::kReplica; });
-  differs("peer", [&](Program& p) { ++op_of(p, OpKind::kSend).peer_chunk; });
-  differs("stream", [&](Program& p) { op_of(p, OpKind::kAllReduce).stream = kSend; });
-  differs("flags", [&](Program& p) { op_of(p, OpKind::kGemm).flags ^= kTransB; });
+  differs("group", [&](Program& p) { op_of(p, ops::Collective{}).group = Group::kReplica; });
+  differs("peer", [&](Program& p) { ++op_of(p, ops::Send{}).peer_chunk; });
+  differs("stream", [&](Program& p) { op_of(p, ops::Collective{}).stream = kSend; });
+  differs("a transposed operand", [&](Program& p) {
+    auto& product = std::get<ops::Gemm>(op_of(p, ops::Gemm{}).kind);
+    product.transpose_b = !product.transpose_b;
+  });
+  differs("a root", [&](Program& p) {
+    std::get<ops::Collective>(op_of(p, ops::Collective{}).kind).collective = CollectiveKind::kReduce;
+  });
   differs("shard group", [](Program& p) { p.binding.shard = 1; });
   differs("order of ranks", [](Program& p) { std::swap(p.binding.tp_stride, p.binding.dp_stride); });
   differs("beta2", [](Program& p) { p.training.optimizer.beta2 = 0.999; });

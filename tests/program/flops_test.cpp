@@ -75,8 +75,9 @@ TEST(Traffic, EightBitOperandsAreRoundedFirst) {
     return compile(m, p, {.global_batch = p.global_batch(), .sequence = 1024, .math = math}, s);
   };
   const auto operands = [](const Op& op) {
-    const bool of_layer = op.kind == OpKind::kGemm && op.layer >= 0;
-    return of_layer ? static_cast<double>((op.dims[0] + op.dims[1]) * op.dims[2]) : 0;
+    const auto* product = op.as<ops::Gemm>();
+    return product != nullptr && op.layer >= 0 ? static_cast<double>((product->m + product->n) * product->k)
+                                               : 0;
   };
   const auto traffic = [](const Op& op) { return static_cast<double>(op.traffic.value); };
   const Program half = program(Math::kBf16), eight = program(Math::kFp8), less = program(Math::kFp8, 0.25);
@@ -86,9 +87,11 @@ TEST(Traffic, EightBitOperandsAreRoundedFirst) {
   EXPECT_EQ(flops(eight), flops(half));
   for (const Segment& s : eight.classes[0].segments) {
     for (const Op& op : s.ops) {
-      if (op.kind != OpKind::kGemm) continue;
+      const auto* product = op.as<ops::Gemm>();
+      if (product == nullptr) continue;
       const bool backward = op.name.ends_with("grad");
-      EXPECT_EQ(op.dims[4], op.layer < 0 ? kAsStored : backward ? kFp8Gradient : kFp8Values) << op.name;
+      using enum ops::Gemm::Format;
+      EXPECT_EQ(product->format, op.layer < 0 ? kAsStored : backward ? kFp8Gradient : kFp8Values) << op.name;
     }
   }
 }
@@ -118,9 +121,12 @@ TEST(Flops, RecomputationCostsWhatIsPublished) {
               1e-12);
 }
 
-double payload(const Program& p, OpKind kind, Group group) {
+double payload(const Program& p, CollectiveKind kind, Group group) {
   return sum_over_step(p, [&](const Op& op) {
-    return op.kind == kind && op.group == group ? static_cast<double>(op.payload.value) : 0.0;
+    const auto* of = op.as<ops::Collective>();
+    return of != nullptr && of->collective == kind && op.group == group
+               ? static_cast<double>(op.payload.value)
+               : 0.0;
   });
 }
 
@@ -134,7 +140,7 @@ TEST(Volume, TensorParallelAllReduces) {
   const double one = 2.0 * 2048 * 4096;
   const Program program = compiled(m, p, true);
   const double small = 3 * 2 * 2048 * 4 + kNormBinBytes;  // the loss's sums, the gradient norm's bins
-  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllReduce, Group::kTp) - small, 3 * one * (4 * 32 + 2));
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllReduce, Group::kTp) - small, 3 * one * (4 * 32 + 2));
 }
 
 TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
@@ -145,10 +151,11 @@ TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
   const Program program = compiled(m, p, true);
   const double one = 2.0 * 2048 * 4096;
   // Forward: embedding, and two per layer. Backward: two per layer and the head.
-  EXPECT_DOUBLE_EQ(payload(program, OpKind::kReduceScatter, Group::kTp), one * (1 + 2 * 32 + 2 * 32 + 1));
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kReduceScatter, Group::kTp),
+                   one * (1 + 2 * 32 + 2 * 32 + 1));
   // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again,
   // embedding.
-  EXPECT_DOUBLE_EQ(payload(program, OpKind::kAllGather, Group::kTp),
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllGather, Group::kTp),
                    one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
 }
 
@@ -160,15 +167,16 @@ TEST(Volume, DataParallelAndZero) {
   Plan p;
   p.dp = 4;
   p.micro_batches = 3;
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllReduce, Group::kDp), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllReduce, Group::kDp), 2 * psi);
   p.zero = 1;
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kReduceScatter, Group::kShard), 2 * psi);
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, Group::kShard), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, Group::kShard), 2 * psi);
   p.zero = 3;
   // The embedding's backward needs no weight.
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kAllGather, Group::kShard),
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, Group::kShard),
                    3 * 2 * (2 * psi - 256 * 64));
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), OpKind::kReduceScatter, Group::kShard), 3 * 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, Group::kShard),
+                   3 * 2 * psi);
 }
 
 TEST(Volume, PipelineBoundaries) {
@@ -184,7 +192,7 @@ TEST(Volume, PipelineBoundaries) {
   for (const RankClass& c : program.classes) {
     for (const Step& step : c.steps) {
       for (const Op& op : c.segments[static_cast<std::size_t>(step.segment)].ops) {
-        if (op.kind == OpKind::kSend && op.name.starts_with("pipeline"))
+        if (op.is<ops::Send>() && op.name.starts_with("pipeline"))
           sent += static_cast<double>(op.payload.value);
       }
     }

@@ -55,7 +55,7 @@ TEST(Bucket, AreWhatAProgramReduces) {
     const Program program = compile(m, plan, t, s);
     for (const Segment& segment : program.classes[0].segments) {
       for (const Op& op : segment.ops) {
-        if (op.kind == OpKind::kAllReduce && op.name.starts_with("unit")) elements.push_back(op.dims[0]);
+        if (op.is<ops::Collective>() && op.name.starts_with("unit")) elements.push_back(elements_of(op.kind));
       }
     }
     return elements;

@@ -47,8 +47,7 @@ TEST(Gemm, WhatLimitsAProduct) {
   const Device d = load_device("a100-80gb", {}, DataFolders{});
   const auto bound = [&](std::int64_t m) {
     program::Op op;
-    op.kind = program::OpKind::kGemm;
-    op.dims = {m, 4096, 4096};
+    op.kind = program::ops::Gemm{m, 4096, 4096};
     op.flops = 2.0 * static_cast<double>(m) * 4096 * 4096;
     op.traffic = Bytes{2 * (2 * m * 4096 + 4096 * 4096)};
     return bound_of(d, Math::kBf16, op);
@@ -56,7 +55,7 @@ TEST(Gemm, WhatLimitsAProduct) {
   EXPECT_EQ(bound(4096), Bound::kCompute);
   EXPECT_EQ(bound(16), Bound::kMemory);
   program::Op sum;
-  sum.kind = program::OpKind::kAllReduce;
+  sum.kind = program::ops::Collective{};
   EXPECT_EQ(bound_of(d, Math::kBf16, sum), Bound::kCommunication);
 }
 
@@ -64,10 +63,11 @@ TEST(Gemm, WhatLimitsAProduct) {
 TEST(Gemm, AnEpilogueCostsWhatItReadsOrWrites) {
   Device d = ideal();
   program::Op op;
-  op.kind = program::OpKind::kGemm;
-  op.dims = {4096, 16384, 4096};
+  program::ops::Gemm product{4096, 16384, 4096};
+  op.kind = product;
   const double plain = seconds(compute_time(d, Math::kBf16, 2, op));
-  op.dims[3] = program::kGelu;
+  product.epilogue = program::ops::Gemm::Epilogue::kGelu;
+  op.kind = product;
   const double more =
       4096.0 * 16384 * 2 / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
   EXPECT_NEAR(seconds(compute_time(d, Math::kBf16, 2, op)) - plain, more / d.sustained, 1e-3 * more);
@@ -95,14 +95,15 @@ TEST(Attention, ThatIsShortIsBoundByMemoryForwardAndTwiceThatBackward) {
 TEST(Gemm, InEightBitsIsTwiceAsFastAfterItsRounding) {
   const Device d = load_device("h100-sxm", {}, DataFolders());
   program::Op op;
-  op.kind = program::OpKind::kGemm;
+  program::ops::Gemm product{8192, 8192, 8192};
+  op.kind = product;
   constexpr double kN = 8192;
-  op.dims = {8192, 8192, 8192};
   op.flops = 2 * kN * kN * kN;
   op.traffic = Bytes{3 * 8192 * 8192 * 2};
   const double half = seconds(compute_time(d, Math::kBf16, 2, op));
   EXPECT_EQ(seconds(compute_time(d, Math::kFp8, 2, op)), half) << "a product of the head";
-  op.dims[4] = program::kFp8Values;
+  product.format = program::ops::Gemm::Format::kFp8Values;
+  op.kind = product;
   const auto with_rounding = [&](double share) {
     const double bytes = 2 * kN * kN + 2 * kN * kN + share * 2 * kN * kN * 5;
     op.traffic = Bytes{static_cast<std::int64_t>(bytes)};

@@ -14,14 +14,13 @@ namespace orrery::sim {
 namespace {
 
 using program::Op;
-using program::OpKind;
 using program::Program;
 using program::Stream;
 
 Op op(const char* name, Stream stream, std::array<std::int32_t, program::kStreamCount> after = {}) {
   Op o;
   o.name = name;
-  o.kind = stream == program::kCompute ? OpKind::kGemm : OpKind::kAllReduce;
+  if (stream != program::kCompute) o.kind = program::ops::Collective{};
   o.stream = stream;
   o.after = after;
   return o;

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/ops.h"
+
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+namespace orrery::program {
+namespace {
+
+template <class T>
+concept CountsFlops = requires(const T& op) {
+  { op.flops() } -> std::same_as<double>;
+};
+// A product's or an attention's flops() may not be forgotten.
+template <class... T>
+constexpr bool products_count_flops(std::type_identity<std::variant<T...>>) {
+  return (
+      (CountsFlops<T> == (T::kNature == ops::Nature::kProduct || T::kNature == ops::Nature::kAttention)) &&
+      ...);
+}
+static_assert(products_count_flops(std::type_identity<OpKind>{}));
+
+}  // namespace
+
+std::string_view name_of(const OpKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.name(); })
+          return op.name();
+        else
+          return op.kName;
+      },
+      kind);
+}
+
+double flops_of(const OpKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (CountsFlops<std::decay_t<decltype(op)>>)
+          return op.flops();
+        else
+          return 0.0;
+      },
+      kind);
+}
+
+std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double passes) {
+  return std::visit(
+      [&]<class T>(const T& op) -> std::int64_t {
+        if constexpr (CommunicationOp<T>)
+          return 0;
+        else if constexpr (T::kNature == ops::Nature::kPointwise)
+          return static_cast<std::int64_t>(static_cast<double>(op.bytes(e)) * passes);
+        else
+          return op.bytes(e);
+      },
+      kind);
+}
+
+std::int64_t elements_of(const OpKind& kind) {
+  return std::visit(
+      []<class T>(const T& op) -> std::int64_t {
+        if constexpr (CommunicationOp<T>)
+          return op.elements;
+        else
+          throw std::logic_error(std::string(op.kName) + " exchanges nothing");
+      },
+      kind);
+}
+
+ops::Operands operands_of(const OpKind& kind) {
+  return std::visit(
+      []<class T>(const T& op) -> ops::Operands {
+        if constexpr (CommunicationOp<T>)
+          return {};
+        else
+          return op.operands();
+      },
+      kind);
+}
+
+OpKey key_of(const OpKind& kind) {
+  OpKey out{.type = kind.index()};
+  std::visit(
+      [&]<class T>(const T& op) {
+        std::apply(
+            [&](auto... member) {
+              static_assert(sizeof...(member) <= kMostFields);
+              std::size_t i = 0;
+              ((out.fields[i++] = static_cast<std::int64_t>(op.*member)), ...);
+            },
+            T::fields());
+      },
+      kind);
+  return out;
+}
+
+OpKind extend(const OpKind& one, const OpKind& two, std::int64_t n) {
+  return std::visit(
+      [&]<class T>(T op) -> OpKind {
+        const T& other = std::get<T>(two);
+        const auto add = [&](auto field) {
+          if constexpr (std::is_same_v<std::remove_reference_t<decltype(op.*field)>, std::int64_t>)
+            op.*field += (n - 1) * (other.*field - op.*field);
+        };
+        std::apply([&](auto... field) { (add(field), ...); }, T::fields());
+        return op;
+      },
+      one);
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All op types, each of which is a struct in program/ops/. An OpKind holds one of them; whoever handles each
+// type by itself visits it with one overload a type, so that a new type does not compile until it is handled:
+//
+//   std::visit([&](const auto& op) { run(op, arguments); }, kind);
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <string_view>
+#include <variant>
+
+#include "program/ops/activation.h"
+#include "program/ops/attention.h"
+#include "program/ops/communication.h"
+#include "program/ops/embedding.h"
+#include "program/ops/loss.h"
+#include "program/ops/norm.h"
+#include "program/ops/product.h"
+#include "program/ops/residual.h"
+#include "program/ops/rotary.h"
+#include "program/ops/update.h"
+
+namespace orrery::program {
+
+using OpKind =
+    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad, ops::Norm,
+                 ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
+                 ops::AttentionGrad, ops::Activation, ops::ActivationGrad, ops::Residual, ops::DropoutGrad,
+                 ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad, ops::ZeroGrad,
+                 ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio,
+                 ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
+
+template <class T>
+concept CommunicationOp = ops::communicates(T::kNature);
+template <class T>
+concept ComputeOp = !ops::communicates(T::kNature);
+template <class T>
+concept PointwiseOp = T::kNature == ops::Nature::kPointwise;
+
+inline ops::Nature nature_of(const OpKind& kind) {
+  return std::visit([](const auto& op) { return op.kNature; }, kind);
+}
+inline bool is_communication(const OpKind& kind) {
+  return ops::communicates(nature_of(kind));
+}
+
+std::string_view name_of(const OpKind& kind);
+double flops_of(const OpKind& kind);
+// Bytes that a compute op moves; a stack that fuses less moves the operands of pointwise ops `passes` times.
+std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double passes);
+// Elements of the whole tensor that is exchanged. Of communication alone.
+std::int64_t elements_of(const OpKind& kind);
+ops::Operands operands_of(const OpKind& kind);
+
+// The type and the numbers of its fields in order: ops with equal keys cost the same.
+inline constexpr std::size_t kMostFields = 8;
+struct OpKey {
+  std::size_t type = 0;
+  std::array<std::int64_t, kMostFields> fields{};
+  friend auto operator<=>(const OpKey&, const OpKey&) = default;
+};
+OpKey key_of(const OpKind& kind);
+
+// Two ops of one type whose counts differ, extended in a line: `one` and n - 1 times what `two` has more.
+OpKind extend(const OpKind& one, const OpKind& two, std::int64_t n);
+
+}  // namespace orrery::program

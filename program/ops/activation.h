@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The MLP's activation; gated, a row of u holds the gate's columns behind the others.
+//   Activation       reads {u}      writes {v}
+//   ActivationGrad   reads {u, dv}  writes {du}
+#pragma once
+
+#include "program/ops/common.h"
+
+namespace orrery::program::ops {
+
+struct ActivationShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, width = 0;
+  bool gated = false;
+  static constexpr auto fields() {
+    return std::tuple(&ActivationShape::rows, &ActivationShape::width, &ActivationShape::gated);
+  }
+  constexpr std::int64_t inputs() const { return rows * width * (gated ? 2 : 1); }
+};
+
+struct Activation : ActivationShape {
+  static constexpr std::string_view kName = "activation";
+  constexpr Operands operands() const { return {{inputs()}, {rows * width}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (inputs() + rows * width) * e.activation;
+  }
+};
+
+struct ActivationGrad : ActivationShape {
+  static constexpr std::string_view kName = "activation-grad";
+  constexpr Operands operands() const { return {{inputs(), rows * width}, {inputs()}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (2 * inputs() + rows * width) * e.activation;
+  }
+};
+
+}  // namespace orrery::program::ops

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Causal attention of query heads over KV heads. A row of qkv holds all heads of a token.
+//   Attention       reads {qkv}                            writes {ctx, softmax, mask?}
+//   AttentionGrad   reads {qkv, ctx, softmax, dctx, mask?} writes {dqkv}
+// softmax: the scores after it, or with no copy in memory (FlashAttention) their log-sum-exp.
+#pragma once
+
+#include "program/ops/common.h"
+
+namespace orrery::program::ops {
+
+// Copies of the scores in memory: none; the softmax; with dropout also what is left of it.
+enum class Scores : std::uint8_t { kNone, kSoftmax, kSoftmaxAndDropped };
+
+struct AttentionShape {
+  std::int64_t batch = 0, sequence = 0, heads = 0, kv_heads = 0, head = 0;
+  Scores kept = Scores::kNone;
+  static constexpr Nature kNature = Nature::kAttention;
+  static constexpr auto fields() {
+    return std::tuple(&AttentionShape::batch, &AttentionShape::sequence, &AttentionShape::heads,
+                      &AttentionShape::kv_heads, &AttentionShape::head, &AttentionShape::kept);
+  }
+  constexpr bool fused() const { return kept == Scores::kNone; }
+  constexpr std::int64_t scores() const { return batch * heads * sequence * sequence; }
+  constexpr std::int64_t context() const { return batch * sequence * heads * head; }
+  constexpr std::int64_t qkv() const { return batch * sequence * (heads + 2 * kv_heads) * head; }
+  constexpr std::int64_t kept_scores() const { return static_cast<std::int64_t>(kept) * scores(); }
+};
+
+struct Attention : AttentionShape {
+  static constexpr std::string_view kName = "attention";
+  constexpr Operands operands() const { return {{qkv()}, {context(), kept_scores()}}; }
+  // The fused kernel leaves out what causality masks.
+  constexpr double flops() const {
+    const double full = 4.0 * static_cast<double>(scores()) * static_cast<double>(head);
+    return fused() ? 0.5 * full : full;
+  }
+  // Scores are written, read and written by the softmax, with dropout by it too, and read.
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    const std::int64_t passes = fused() ? 0 : kept == Scores::kSoftmax ? 5 : 8;
+    return (qkv() + context() + passes * scores()) * e.activation;
+  }
+};
+
+struct AttentionGrad : AttentionShape {
+  static constexpr std::string_view kName = "attention-grad";
+  constexpr Operands operands() const { return {{qkv(), context(), kept_scores(), context()}, {qkv()}}; }
+  // The fused kernel computes the scores once more.
+  constexpr double flops() const {
+    return (fused() ? 5.0 : 8.0) * static_cast<double>(scores()) * static_cast<double>(head);
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (2 * qkv() + 2 * context() + (fused() ? 0 : 7 * scores())) * e.activation;
+  }
+};
+
+}  // namespace orrery::program::ops

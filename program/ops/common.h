@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every op type says of itself. An op type is a struct with named fields and
+//
+//   kName        its name in timelines, profiles and messages
+//   kNature      what limits it
+//   fields()     its fields in order, as pointers to members
+//   operands()   elements of the operands that its kernel reads and writes as floats
+//   flops()      floating-point operations, where it has any that count
+//   bytes(f)     bytes read and written in device memory, for elements of the sizes in `f`
+//
+// program/ops.h lists the types. A type that lacks one of these does not compile.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "core/stack.h"
+#include "core/training.h"
+
+namespace orrery::program::ops {
+
+enum class Nature : std::uint8_t {
+  kProduct,     // matrix products: arithmetic or memory, by shape
+  kAttention,   // likewise, in one kernel
+  kPointwise,   // moves bytes; a stack that fuses less moves more of them
+  kCollective,  // among the ranks of a group
+  kTransfer,    // between two ranks
+};
+constexpr bool communicates(Nature n) {
+  return n == Nature::kCollective || n == Nature::kTransfer;
+}
+
+// Elements of each operand that a kernel reads and writes as floats, in the order of Op::reads and
+// Op::writes; zero for the others: token ids, state, masks, operands that are only waited for, and elements
+// that are moved as they are.
+struct Operands {
+  std::array<std::int64_t, 6> reads{};
+  std::array<std::int64_t, 4> writes{};
+};
+
+// Bytes of an element in device memory.
+struct ElementBytes {
+  std::int64_t activation = 2;
+  std::int64_t logits = 4;  // of the softmax that the loss keeps
+  BytesPerParameter parameter{};
+  double fp8_rounding = 1;  // Stack::fp8_rounding
+};
+inline ElementBytes element_bytes(const Training& t, const Stack& s) {
+  const std::int64_t activation = activation_bytes(t.precision);
+  return {activation, s.fp32_logits ? 4 : activation, bytes_per_parameter(t.precision), s.fp8_rounding};
+}
+
+template <class T>
+concept HasFields = requires {
+  T::fields();
+};
+template <HasFields T>
+constexpr bool operator==(const T& a, const T& b) {
+  return std::apply([&](auto... member) { return ((a.*member == b.*member) && ...); }, T::fields());
+}
+
+}  // namespace orrery::program::ops

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cross-entropy over a vocabulary of which a tensor rank has `columns`. Between the ops, tensor ranks take
+// the maximum and the sum of what each found.
+//   LossMax    reads {logits}                     writes {largest}
+//   LossSum    reads {logits, largest, targets}   writes {exponentials, sums}   sums: of them, and the
+//   target's
+//                                                                               logit
+//   Loss       reads {exponentials, sums}         writes {probabilities, loss}
+//   LossGrad   reads {probabilities, targets}     writes {dlogits}
+#pragma once
+
+#include "program/ops/common.h"
+
+namespace orrery::program::ops {
+
+struct LogitsShape {
+  std::int64_t tokens = 0, columns = 0, vocabulary = 0;
+  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr auto fields() {
+    return std::tuple(&LogitsShape::tokens, &LogitsShape::columns, &LogitsShape::vocabulary);
+  }
+  constexpr std::int64_t logits() const { return tokens * columns; }
+};
+
+struct LossMax : LogitsShape {
+  static constexpr std::string_view kName = "loss-max";
+  constexpr Operands operands() const { return {{logits()}, {}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * e.activation; }
+};
+
+struct LossSum : LogitsShape {
+  static constexpr std::string_view kName = "loss-sum";
+  constexpr Operands operands() const { return {{logits()}, {logits()}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.activation + e.logits); }
+};
+
+struct Loss : LogitsShape {
+  static constexpr std::string_view kName = "loss";
+  constexpr Operands operands() const { return {{logits()}, {logits()}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * logits() * e.logits; }
+};
+
+struct LossGrad : LogitsShape {
+  static constexpr std::string_view kName = "loss-grad";
+  constexpr Operands operands() const { return {{logits()}, {logits()}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.logits + e.activation); }
+};
+
+}  // namespace orrery::program::ops

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Normalisation of rows, and of heads inside rows.
+//   Norm           reads {x, weight, bias?}               writes {y}
+//   NormGrad       reads {x, weight, dy, d residual?}     writes {dx, dweight, dbias?}
+//                  dx includes the gradient that the residual path brings
+//   HeadNorm       reads {x, weight}                      writes {y}
+//   HeadNormGrad   reads {x, weight, dy}                  writes {dx, dweight}
+#pragma once
+
+#include "core/model.h"
+#include "program/ops/common.h"
+
+namespace orrery::program::ops {
+
+struct NormShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, width = 0;
+  orrery::Norm type{};
+  bool bias = false;
+  static constexpr auto fields() {
+    return std::tuple(&NormShape::rows, &NormShape::width, &NormShape::type, &NormShape::bias);
+  }
+};
+
+struct Norm : NormShape {
+  static constexpr std::string_view kName = "norm";
+  constexpr Operands operands() const { return {{rows * width, width, bias ? width : 0}, {rows * width}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
+};
+
+struct NormGrad : NormShape {
+  static constexpr std::string_view kName = "norm-grad";
+  bool residual = false;
+  static constexpr auto fields() {
+    return std::tuple_cat(NormShape::fields(), std::tuple(&NormGrad::residual));
+  }
+  constexpr Operands operands() const {
+    const std::int64_t all = rows * width;
+    return {{all, width, all, residual ? all : 0}, {all, width, bias ? width : 0}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (residual ? 4 : 3) * rows * width * e.activation;
+  }
+};
+
+// Query heads and the KV heads behind them stand first in a row of `width`; what follows is copied.
+struct HeadNormShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, width = 0, heads = 0, head = 0, kv_heads = 0;
+  static constexpr auto fields() {
+    return std::tuple(&HeadNormShape::rows, &HeadNormShape::width, &HeadNormShape::heads,
+                      &HeadNormShape::head, &HeadNormShape::kv_heads);
+  }
+};
+
+struct HeadNorm : HeadNormShape {
+  static constexpr std::string_view kName = "head-norm";
+  constexpr Operands operands() const { return {{rows * width, 2 * head}, {rows * width}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
+};
+
+struct HeadNormGrad : HeadNormShape {
+  static constexpr std::string_view kName = "head-norm-grad";
+  constexpr Operands operands() const {
+    return {{rows * width, 2 * head, rows * width}, {rows * width, 2 * head}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 3 * rows * width * e.activation; }
+};
+
+}  // namespace orrery::program::ops

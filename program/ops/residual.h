@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a residual branch.
+//   Residual      reads {x, o, bias?}  writes {y, mask?}   y = x + drop(o + bias)
+//   DropoutGrad   reads {dy, mask}     writes {do}
+//   BiasGrad      reads {dy}           writes {dbias}      sums of columns
+#pragma once
+
+#include "program/ops/common.h"
+
+namespace orrery::program::ops {
+
+// `site` tells the random numbers of a layer's branches apart. `sharded`: the rows are a tensor rank's share
+// of the tokens. A mask has a byte an element.
+struct Residual {
+  static constexpr std::string_view kName = "residual";
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, width = 0, site = 0, sequence = 0;
+  bool bias = false, drops = false, sharded = false;
+  static constexpr auto fields() {
+    return std::tuple(&Residual::rows, &Residual::width, &Residual::site, &Residual::sequence,
+                      &Residual::bias, &Residual::drops, &Residual::sharded);
+  }
+  constexpr Operands operands() const {
+    return {{rows * width, rows * width, bias ? width : 0}, {rows * width}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return rows * width * (3 * e.activation + (drops ? 1 : 0));
+  }
+};
+
+struct RowsShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, width = 0;
+  static constexpr auto fields() { return std::tuple(&RowsShape::rows, &RowsShape::width); }
+};
+
+struct DropoutGrad : RowsShape {
+  static constexpr std::string_view kName = "dropout-grad";
+  constexpr Operands operands() const { return {{rows * width}, {rows * width}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return rows * width * (2 * e.activation + 1); }
+};
+
+struct BiasGrad : RowsShape {
+  static constexpr std::string_view kName = "bias-grad";
+  constexpr Operands operands() const { return {{rows * width}, {width}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return rows * width * e.activation; }
+};
+
+}  // namespace orrery::program::ops
