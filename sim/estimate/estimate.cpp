@@ -190,7 +190,7 @@ void Estimator::limit_work(const Plan& plan) {
       for (const WorkCost::Field time : WorkCost::times()) see(w.*time);
     }
   }
-  for (const Hop& h : hops_) see(h.time());
+  for (const Hop& h : hops_) see(saturating_add(h.latency, h.flow));
   const std::int64_t works = 8 * plan.pp * plan.vpp * plan.micro_batches;
   const std::int64_t cap = kLongestStep.value / works;
   too_long_ = longest > cap;
