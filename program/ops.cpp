@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/ops.h"
 
+#include <concepts>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -51,7 +52,7 @@ std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double pas
       [&]<class T>(const T& op) -> std::int64_t {
         if constexpr (CommunicationOp<T>)
           return 0;
-        else if constexpr (T::kNature == ops::Nature::kPointwise)
+        else if constexpr (PointwiseOp<T>)
           return static_cast<std::int64_t>(static_cast<double>(op.bytes(e)) * passes);
         else
           return op.bytes(e);

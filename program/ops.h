@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <concepts>
 #include <string_view>
 #include <variant>
 
@@ -34,8 +33,6 @@ using OpKind =
 
 template <class T>
 concept CommunicationOp = ops::communicates(T::kNature);
-template <class T>
-concept ComputeOp = !ops::communicates(T::kNature);
 template <class T>
 concept PointwiseOp = T::kNature == ops::Nature::kPointwise;
 

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 without_seconds() { python3 -c '
 import json, sys
 def less(x):
-    if isinstance(x, dict): return {k: less(v) for k, v in x.items() if k not in ("seconds", "search_s")}
+    if isinstance(x, dict): return {k: less(v) for k, v in x.items() if k != "seconds"}
     return [less(v) for v in x] if isinstance(x, list) else x
 json.dump(less(json.load(sys.stdin)), sys.stdout, indent=1)'; }
 for scenario in scenarios/*.json; do

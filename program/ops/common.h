@@ -7,7 +7,7 @@
 //   fields()     its fields in order, as pointers to members
 //   operands()   elements of the operands that its kernel reads and writes as floats
 //   flops()      floating-point operations, where it has any that count
-//   bytes(f)     bytes read and written in device memory, for elements of the sizes in `f`
+//   bytes(e)     bytes read and written in device memory, for elements of the sizes in `e`
 //
 // program/ops.h lists the types. A type that lacks one of these does not compile.
 #pragma once

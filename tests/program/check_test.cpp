@@ -217,7 +217,7 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
     auto& product = std::get<ops::Gemm>(op_of(p, ops::Gemm{}).kind);
     product.transpose_b = !product.transpose_b;
   });
-  differs("a root", [&](Program& p) {
+  differs("the kind of a collective", [&](Program& p) {
     std::get<ops::Collective>(op_of(p, ops::Collective{}).kind).collective = CollectiveKind::kReduce;
   });
   differs("shard group", [](Program& p) { p.binding.shard = 1; });
