@@ -40,15 +40,17 @@ struct Options {
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
 };
 
-void print_ranks(const program::Binding& b, const std::vector<std::string>& hosts) {
+void print_ranks(const Mesh& mesh, const std::vector<std::string>& hosts) {
   std::size_t width = 4;
   for (const std::string& h : hosts) width = std::max(width, printable(h).size());
-  fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", "rank", "host", width, "tp", "dp", "pp");
-  for (std::int64_t r = 0; r < b.ranks(); ++r) {
-    const auto c = b.coordinates(r);
-    fmt::print("{:>4} {:<{}} {:>4} {:>4} {:>4}\n", r, printable(hosts[static_cast<std::size_t>(r)]), width,
-               c.tp, c.dp, c.pp);
+  const std::vector<MeshAxis> axes = whole_axes(mesh);
+  fmt::print("{:>4} {:<{}}", "rank", "host", width);
+  for (const MeshAxis& axis : axes) fmt::print(" {:>4}", axis.name);
+  for (std::int64_t r = 0; r < mesh.ranks(); ++r) {
+    fmt::print("\n{:>4} {:<{}}", r, printable(hosts[static_cast<std::size_t>(r)]), width);
+    for (const MeshAxis& axis : axes) fmt::print(" {:>4}", mesh.coordinate(r, axis.name));
   }
+  fmt::print("\n");
   std::fflush(stdout);
 }
 
@@ -346,7 +348,7 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
     try {
       exec::Exchange exchange(world->communicator(), me.rank, me.ranks);
       const auto hosts = exchange.gather("hosts", exec::host_name());
-      if (me.rank == 0 && !app.json) print_ranks(program.binding, hosts);
+      if (me.rank == 0 && !app.json) print_ranks(program.mesh, hosts);
       result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
       app.exit = exit_of(result);
       if (me.rank == 0) report(app, o, s, chosen.plan, true, result);
@@ -407,7 +409,7 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
 void require_memory(const Options& o, const program::Program& program,
                     const std::optional<exec::Launch>& launch, const Cursor& at) {
   if (o.force || o.backend != exec::Backend::kCpu) return;
-  const std::int64_t all = program.binding.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
+  const std::int64_t all = program.mesh.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
   const std::int64_t first =
       launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, all - count) : 0;
   const Bytes needed = exec::needed_memory(program, first, count, o.validate_every > 0);
@@ -466,7 +468,7 @@ void execute(App& app, const Options& o) {
   if (!o.checkpoints.empty()) set_checkpoints(o, options);
   options.resume = o.resume;
   options.force = o.force;
-  emulate(o, program.binding.ranks(), options);
+  emulate(o, program.mesh.ranks(), options);
   require_device(o.backend);
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   require_memory(o, program, launch, at);
@@ -489,8 +491,8 @@ void execute(App& app, const Options& o) {
           exec::read_secret(o.secret_file, [](const char* name) -> const char* { return std::getenv(name); });
     run_launched(*launch, chosen, options, app, o, observer, secret);
   } else {
-    const auto ranks = static_cast<std::size_t>(program.binding.ranks());
-    if (!app.json) print_ranks(program.binding, std::vector(ranks, exec::host_name()));
+    const auto ranks = static_cast<std::size_t>(program.mesh.ranks());
+    if (!app.json) print_ranks(program.mesh, std::vector(ranks, exec::host_name()));
     observer.see(program);
     report(app, o, s, chosen.plan, false, exec::run(program, options));
   }

@@ -60,11 +60,11 @@ const char* how(sim::Fold fold) {
   return "every rank on its own";
 }
 
-Json report(const sim::PlaceReport& r) {
+Json report(const sim::PlaceReport& r, const program::Communication& over) {
   Json exposed, busy;
-  for (std::size_t s = 0; s < program::kStreamCount; ++s) {
-    exposed[program::kStreamNames[s]] = seconds(r.exposed[s]);
-    busy[program::kStreamNames[s]] = seconds(r.busy[s]);
+  for (std::size_t s = 0; s < over.streams.size(); ++s) {
+    exposed[over.streams[s].name] = seconds(r.exposed[s]);
+    busy[over.streams[s].name] = seconds(r.busy[s]);
   }
   return {{"stage", r.stage},
           {"ranks", r.ranks},
@@ -97,13 +97,19 @@ void print_places(const planner::Evaluation& e) {
   const auto rows = shown(places);
   if (rows.size() < places.size())
     fmt::print("of the places of each stage, the one that computes longest:\n");
-  fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "stage", "ranks",
-             "first", "compute", "recompute", "wait tp", "wait dp", "wait pp", "host", "memory");
+  const program::Communication& over = e.program.communication;
+  std::vector<std::size_t> collectives;  // streams
+  for (std::size_t i = 0; i < over.streams.size(); ++i) {
+    if (over.streams[i].role == program::StreamRole::kCollectives) collectives.push_back(i);
+  }
+  fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10}", "stage", "ranks", "first", "compute", "recompute");
+  for (const std::size_t i : collectives) fmt::print(" {:>10}", "wait " + over.streams[i].name);
+  fmt::print(" {:>10} {:>10} {:>10}\n", "wait pp", "host", "memory");
   for (const sim::PlaceReport& r : rows) {
-    fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", r.stage, r.ranks,
-               r.first_rank, format(r.forward + r.backward + r.optimizer), format(r.recompute),
-               format(r.exposed[program::kTp]), format(r.exposed[program::kDp]),
-               format(r.exposed_to_transfers()), format(r.host),
+    fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10}", r.stage, r.ranks, r.first_rank,
+               format(r.forward + r.backward + r.optimizer), format(r.recompute));
+    for (const std::size_t i : collectives) fmt::print(" {:>10}", format(r.exposed[i]));
+    fmt::print(" {:>10} {:>10} {:>10}\n", format(r.exposed_to_transfers(over)), format(r.host),
                format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
   }
 }
@@ -138,7 +144,8 @@ void execute(App& app, const Options& o) {
     out.update(planner::fit_json(fit));
     out["predicted"] = write_fields(p);
     out["places"] = Json::array();
-    for (const sim::PlaceReport& r : e.simulation.places) out["places"].push_back(report(r));
+    for (const sim::PlaceReport& r : e.simulation.places)
+      out["places"].push_back(report(r, e.program.communication));
     out["shared_links"] = Json::array();
     for (const sim::LinkReport& l : e.simulation.links)
       out["shared_links"].push_back({{"link", l.link.name},
@@ -151,7 +158,7 @@ void execute(App& app, const Options& o) {
              short_name(chosen.plan), format(from_seconds(p.step_time_s)),
              format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)),
              p.tokens_per_s, 100 * p.mfu, format(Bytes{p.peak_memory_bytes}));
-  fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.binding.ranks(),
+  fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.mesh.ranks(),
              e.simulation.places.size(), how(e.fold), e.simulation.ops,
              format(Bytes{e.program.footprint_bytes()}));
   print_places(e);

@@ -148,26 +148,26 @@ const float* floats_of(const UnitMemory& m, std::int64_t first, std::int64_t n, 
 // replicas the first, of a tied weight the first stage.
 CheckpointFile write_rank(const fs::path& folder, const Program& program, std::int64_t rank,
                           const std::vector<UnitMemory>& units) {
-  const auto at = program.binding.coordinates(rank);
-  const RankClass& c = program.classes[static_cast<std::size_t>(at.pp)];
+  const std::int64_t tp = program.mesh.coordinate(rank, "tp");
+  const RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
   CheckpointFile out;
   out.name = fmt::format("rank-{}.bin", rank);
-  if (at.dp >= program.binding.shard) return out;
+  if (program.mesh.coordinate(rank, "replica") > 0) return out;
   Output file(folder / out.name);
   std::uint32_t crc = 0;
   std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
     const program::Unit& unit = c.units[static_cast<std::size_t>(p.unit)];
-    const bool elsewhere = (p.split == Parameter::Split::kNone && at.tp > 0) ||
+    const bool elsewhere = (p.split == Parameter::Split::kNone && tp > 0) ||
                            (p.name == "embedding/weight" && c.chunks.front() != 0);
-    const std::int64_t shard = at.dp * unit.shard;
+    const std::int64_t shard = program.mesh.coordinate(rank, "shard") * unit.shard;
     const std::int64_t first = std::max(p.offset, shard) - p.offset;
     const std::int64_t end = std::min(p.offset + p.local_elements(), shard + unit.shard) - p.offset;
     if (elsewhere || first >= end) continue;
     const UnitMemory& memory = units[static_cast<std::size_t>(p.unit)];
     for (std::int64_t state = 0; state < state_arrays(program); ++state) {
       std::int64_t from = p.offset + first - shard;
-      for (Piece& piece : pieces_of(p, program.binding.tp, at.tp, first, end)) {
+      for (Piece& piece : pieces_of(p, program.plan.tp, tp, first, end)) {
         const std::int64_t n = piece.end - piece.begin;
         const float* values = state == 0 ? floats_of(memory, from, n, widened)
                                          : memory.moments + (state - 1) * unit.shard + from;

@@ -14,11 +14,10 @@
 
 namespace orrery::exec {
 
-using program::Group;
 using program::Op;
 namespace ops = program::ops;
 using program::Ref;
-using program::Stream;
+using program::StreamIndex;
 
 namespace {
 
@@ -42,8 +41,9 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       ops_of_(class_.segments.size()),
       staging_(class_),
       rope_(rope_tables(place.program)) {
-  for (const Group g : program::kCollectiveGroups)
-    groups_[static_cast<std::size_t>(g)] = communicator.open(place.program.binding.members(g, place.rank));
+  for (const program::Group& g : place.program.communication.groups)
+    groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank))
+                                : GroupId{});
   for (std::size_t s = 0; s < class_.segments.size(); ++s) {
     const auto& ops = class_.segments[s].ops;
     for (std::size_t i = 0; i < ops.size(); ++i)
@@ -84,21 +84,21 @@ const std::byte* CpuExecutor::view(std::int64_t offset, std::size_t, std::vector
 // --- streams ---------------------------------------------------------------------------------------
 
 void CpuExecutor::start_threads() {
-  std::array<std::size_t, program::kStreamCount> ops{};
+  std::array<std::size_t, program::kMostStreams> ops{};
   for (const program::Step& step : class_.steps) {
     const auto& by_stream = ops_of_[static_cast<std::size_t>(step.segment)];
     for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
   }
   for (std::size_t s = 0; s < ops.size(); ++s) measured[s].reserve(ops[s]);
   // The caller's thread serves the compute stream.
-  for (int s = 0; s < program::kStreamCount; ++s) {
-    const auto stream = static_cast<Stream>(s);
+  for (std::size_t s = 0; s < ops.size(); ++s) {
+    const auto stream = static_cast<StreamIndex>(s);
     if (stream != program::kCompute && ops[stream] > 0)
       threads_.emplace_back([this, stream] { serve(stream); });
   }
 }
 
-void CpuExecutor::serve(Stream stream) {
+void CpuExecutor::serve(StreamIndex stream) {
   for (std::int64_t served = 0;; ++served) {
     {
       std::unique_lock lock(mutex_);
@@ -149,7 +149,7 @@ PassTimes CpuExecutor::run(const Pass& pass) {
   return {seconds(waited_), thread_seconds() - began + seconds(emulated_)};
 }
 
-void CpuExecutor::walk(Stream stream) {
+void CpuExecutor::walk(StreamIndex stream) {
   const Pass& pass = *pass_;
   Counts base{};
   for (std::size_t i = 0; i < class_.steps.size(); ++i) {
@@ -182,7 +182,7 @@ void CpuExecutor::walk(Stream stream) {
 void CpuExecutor::wait_for(const program::Step& step, std::int32_t op_index, const Op& op,
                            const Counts& base) {
   for (std::size_t q = 0; q < base.size(); ++q) {
-    if (op.after[q] > 0) wait_until(static_cast<Stream>(q), base[q] + op.after[q], op);
+    if (op.after[q] > 0) wait_until(static_cast<StreamIndex>(q), base[q] + op.after[q], op);
   }
   for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
     const program::ExternalWait& wait = class_.waits[static_cast<std::size_t>(w)];
@@ -190,7 +190,7 @@ void CpuExecutor::wait_for(const program::Step& step, std::int32_t op_index, con
   }
 }
 
-void CpuExecutor::wait_until(Stream stream, std::int64_t count, const Op& waiting) {
+void CpuExecutor::wait_until(StreamIndex stream, std::int64_t count, const Op& waiting) {
   const std::atomic<std::int64_t>& done = done_[stream];
   if (done.load() >= count) return;
   const auto begin = Clock::now();
@@ -205,12 +205,12 @@ void CpuExecutor::wait_until(Stream stream, std::int64_t count, const Op& waitin
   });
   if (!reached) {
     throw Error(fmt::format("\"{}\" waited {} ms for stream {}", waiting.name, deadline.count(),
-                            program::kStreamNames[stream]));
+                            place_.program.communication.streams[stream].name));
   }
   if (waiting.stream == program::kCompute) waited_ += Clock::now() - begin;
 }
 
-void CpuExecutor::complete(Stream stream) {
+void CpuExecutor::complete(StreamIndex stream) {
   if (++done_[stream] < wanted_[stream].load()) return;
   const std::lock_guard lock(mutex_);
   wanted_[stream].store(kNobody);
@@ -278,7 +278,8 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
 void CpuExecutor::require_finite(double value, const Op& op, std::int32_t micro_batch) const {
   if (std::isfinite(value)) return;
   throw Error(fmt::format("\"{}\" of step {}, micro-batch {} (tp {}, dp {}, pp {}) is not a finite number",
-                          op.name, pass_->number + 1, micro_batch, place_.at.tp, place_.at.dp, place_.at.pp));
+                          op.name, pass_->number + 1, micro_batch, place_.at.tp, place_.at.dp,
+                          place_.at.stage));
 }
 
 Clock::time_point CpuExecutor::communicate(const Op& op, std::int32_t micro_batch) {
@@ -287,10 +288,10 @@ Clock::time_point CpuExecutor::communicate(const Op& op, std::int32_t micro_batc
     const Ref& own = op.is<ops::Send>() ? op.reads[0] : op.writes[0];
     const std::int64_t peer = place_.peer(op);
     const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
-    const bool gradient = Placement::carries_gradient(op);
+    const int channel = place_.program.communication.channel(op.stream);
     if (op.is<ops::Send>())
-      return communicator_.send(peer, gradient, op.name, pointer(own, micro_batch), bytes);
-    return communicator_.receive(peer, gradient, op.name, pointer(own, micro_batch), bytes);
+      return communicator_.send(peer, channel, op.name, pointer(own, micro_batch), bytes);
+    return communicator_.receive(peer, channel, op.name, pointer(own, micro_batch), bytes);
   }
   const auto& shape = std::get<ops::Collective>(op.kind);
   CollectiveCall call{.kind = shape.collective,

@@ -29,15 +29,15 @@ class CpuExecutor : public Executor {
   PassTimes run(const Pass& pass) override;
 
  private:
-  using Counts = std::array<std::int64_t, program::kStreamCount>;
+  using Counts = std::array<std::int64_t, program::kMostStreams>;
 
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   void start_threads();
-  void serve(program::Stream stream);
-  void walk(program::Stream stream);
+  void serve(program::StreamIndex stream);
+  void walk(program::StreamIndex stream);
   void wait_for(const program::Step& step, std::int32_t op_index, const program::Op& op, const Counts& base);
-  void wait_until(program::Stream stream, std::int64_t count, const program::Op& waiting);
-  void complete(program::Stream stream);
+  void wait_until(program::StreamIndex stream, std::int64_t count, const program::Op& waiting);
+  void complete(program::StreamIndex stream);
   Clock::time_point execute(const program::Op& op, std::int32_t micro_batch);
   void compute(const program::Op& op, std::int32_t micro_batch);
   void require_finite(double value, const program::Op& op, std::int32_t micro_batch) const;
@@ -49,9 +49,9 @@ class CpuExecutor : public Executor {
   Communicator& communicator_;
   Abort& abort_;
   std::byte* arena_;
-  std::array<GroupId, program::kGroupCount> groups_{};
+  std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   // By segment and stream, the indices of the stream's ops.
-  std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops_of_;
+  std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops_of_;
   double slow_ = 1;  // emulated: times the time of compute
   Staging staging_;
   RotaryTables rope_;
@@ -61,10 +61,10 @@ class CpuExecutor : public Executor {
 
   // Progress of the streams in this pass. `changed_` wakes streams that wait for others, and the threads that
   // wait for the next pass.
-  std::array<std::atomic<std::int64_t>, program::kStreamCount> done_{};
+  std::array<std::atomic<std::int64_t>, program::kMostStreams> done_{};
   // The least count of each stream that another waits for; only that wakes anybody.
   static constexpr std::int64_t kNobody = std::numeric_limits<std::int64_t>::max();
-  std::array<std::atomic<std::int64_t>, program::kStreamCount> wanted_{};
+  std::array<std::atomic<std::int64_t>, program::kMostStreams> wanted_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t runs_ = 0;  // begun: what the threads wait for

@@ -65,7 +65,7 @@ class Executor {
   // Returns when all ops are done. Throws Error when an op fails, or another rank.
   virtual PassTimes run(const Pass& pass) = 0;
 
-  std::array<std::vector<Measured>, program::kStreamCount> measured;  // of the last measured pass, by stream
+  std::array<std::vector<Measured>, program::kMostStreams> measured;  // of the last measured pass, by stream
 };
 
 // Who makes a rank's executor, for the ranks of one run. `communicator` is that of the hosts.

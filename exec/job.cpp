@@ -22,14 +22,14 @@ using program::Op;
 using program::RankClass;
 
 // By rank and stream.
-using AllMeasured = std::vector<std::array<std::vector<Measured>, program::kStreamCount>>;
+using AllMeasured = std::vector<std::array<std::vector<Measured>, program::kMostStreams>>;
 
 Timeline make_timeline(const program::Program& program, Backend backend, const AllMeasured& measured) {
   Timeline t;
   t.source = fmt::format("measured: {}", name_of(backend));
   t.program_hash = program.hash();
-  t.axes = program::axes_of(program.binding);
-  for (const char* s : program::kStreamNames) t.streams.emplace_back(s);
+  t.axes = program::axes_of(program.mesh);
+  for (const program::Stream& s : program.communication.streams) t.streams.push_back(s.name);
   for (const char* s : program::kSegmentNames) t.segments.emplace_back(s);
   Clock::time_point origin = Clock::time_point::max();
   for (const auto& rank : measured) {
@@ -42,9 +42,9 @@ Timeline make_timeline(const program::Program& program, Backend backend, const A
   };
   std::map<std::string, std::int32_t> names;
   for (std::size_t r = 0; r < measured.size(); ++r) {
-    const auto c = program.binding.coordinates(static_cast<std::int64_t>(r));
-    t.rank_labels.push_back(fmt::format("rank {} (tp {}, dp {}, pp {})", r, c.tp, c.dp, c.pp));
-    const RankClass& rank = program.classes[static_cast<std::size_t>(c.pp)];
+    const auto rank_number = static_cast<std::int64_t>(r);
+    t.rank_labels.push_back(fmt::format("rank {} ({})", r, coordinates_text(program.mesh, rank_number)));
+    const RankClass& rank = program.classes[static_cast<std::size_t>(program.stage_of(rank_number))];
     const program::OpNumbers number(rank);
     std::vector<Time> starts(number.size());
     for (const auto& stream : measured[r]) {
@@ -83,7 +83,7 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
          const ExecutorFactory& make, Communicator& communicator, Abort& abort)
     : program_(program),
       options_(options),
-      exchange_(communicator, rank, program.binding.ranks()),
+      exchange_(communicator, rank, program.mesh.ranks()),
       abort_(abort),
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
@@ -92,7 +92,7 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       data_(data),
       saved_(Clock::now()),
       watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps,
-                                                 crowded(options, program.binding.ranks()))
+                                                 crowded(options, program.mesh.ranks()))
                        : nullptr) {}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
@@ -187,7 +187,7 @@ StepReport Job::combine(bool validated) {
   double validation = 0, waited = 0;
   for (std::size_t r = 0; r < records_.size(); ++r) {
     const Record& of = records_[r];
-    if (program_.binding.coordinates(static_cast<std::int64_t>(r)).tp == 0) {
+    if (program_.mesh.coordinate(static_cast<std::int64_t>(r), "tp") == 0) {
       report.loss += of.result.loss;
       validation += of.validation_loss;
     }
@@ -266,7 +266,7 @@ std::string Job::save(std::int64_t done) {
 Timeline Job::measured() {
   const auto n = static_cast<std::size_t>(exchange_.ranks());
   AllMeasured all_measured(exchange_.rank() == 0 ? n : 0);
-  for (std::size_t s = 0; s < program::kStreamCount; ++s) {
+  for (std::size_t s = 0; s < program_.communication.streams.size(); ++s) {
     std::vector<Measured> mine = rank_.executor().measured[s];
     for (Measured& m : mine) {
       for (Clock::time_point* t : {&m.start, &m.active, &m.end}) *t += clock_offset_;
@@ -292,7 +292,7 @@ void Job::collect(RunResult& result) {
   result.alerts = std::move(alerts_);
   for (std::string& alert : watch_->alerts()) result.alerts.push_back(std::move(alert));
   for (std::int64_t r = 0; r < exchange_.ranks(); ++r) {
-    const auto stage = program_.binding.coordinates(r).pp;
+    const auto stage = program_.stage_of(r);
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];
     result.arena_bytes.push_back(c.arena_peak.value);
     auto& by_class = result.class_bytes.emplace_back();

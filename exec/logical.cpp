@@ -31,21 +31,22 @@ float InitialValues::at(std::int64_t logical_index) const {
 
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards) {
   LogicalTensors out;
-  const program::Binding& b = program.binding;
+  const std::int64_t ranks = program.plan.tp;
   for (const program::RankClass& c : program.classes) {
-    for (std::int64_t tp = 0; tp < b.tp; ++tp) {
+    for (std::int64_t tp = 0; tp < ranks; ++tp) {
       for (std::size_t u = 0; u < c.units.size(); ++u) {
         const program::Unit& unit = c.units[u];
         std::vector<float> whole;  // the unit on this tensor rank, from the first shard group
         for (std::int64_t s = 0; s * unit.shard < unit.padded; ++s) {
-          const auto rank = static_cast<std::size_t>(b.rank({tp, s, c.stage}));
+          const auto rank =
+              static_cast<std::size_t>(program.mesh.rank({{"tp", tp}, {"shard", s}, {"pp", c.stage}}));
           whole.insert(whole.end(), shards[rank][u].begin(), shards[rank][u].end());
         }
         for (const program::Parameter& p : c.parameters) {
           if (p.unit != static_cast<std::int32_t>(u)) continue;
           auto& tensor = out[p.name];
           tensor.resize(static_cast<std::size_t>(p.rows * p.cols));
-          for_each_element(p, b.tp, tp, [&](std::int64_t local, std::int64_t logical) {
+          for_each_element(p, ranks, tp, [&](std::int64_t local, std::int64_t logical) {
             tensor[static_cast<std::size_t>(logical)] = whole[static_cast<std::size_t>(p.offset + local)];
           });
         }

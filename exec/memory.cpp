@@ -88,7 +88,7 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
   }
   std::int64_t total = 0;
   for (std::int64_t r = first; r < first + count; ++r)
-    total += by_stage[static_cast<std::size_t>(program.binding.coordinates(r).pp)];
+    total += by_stage[static_cast<std::size_t>(program.stage_of(r))];
   return Bytes{total};
 }
 

@@ -10,8 +10,9 @@ namespace orrery::exec {
 Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     : program(program_in),
       rank(rank_in),
-      at(program_in.binding.coordinates(rank_in)),
-      rank_class(program_in.classes[static_cast<std::size_t>(at.pp)]),
+      at{program_in.mesh.coordinate(rank_in, "tp"), program_in.mesh.coordinate(rank_in, "dp"),
+         program_in.mesh.coordinate(rank_in, "shard"), program_in.stage_of(rank_in)},
+      rank_class(program_in.classes[static_cast<std::size_t>(at.stage)]),
       counted_(rank_class.units.size()),
       parts_(rank_class.units.size()),
       decay_ranges_(rank_class.units.size()) {
@@ -19,7 +20,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
   for (const program::Parameter& p : rank_class.parameters) {
     ++tensor;
     const program::Unit& u = rank_class.units[static_cast<std::size_t>(p.unit)];
-    const std::int64_t shard = at.dp % program.binding.shard * u.shard;
+    const std::int64_t shard = at.shard * u.shard;
     const std::int64_t first = std::max(p.offset, shard) - shard;
     const std::int64_t count = std::min(p.offset + p.local_elements() - shard, u.shard) - first;
     if (count <= 0) continue;
@@ -42,8 +43,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
 
 std::int64_t Placement::offset(const program::Ref& r, std::int64_t micro_batch) const {
   const program::Buffer& b = buffer(r);
-  const std::int64_t shard = at.dp % program.binding.shard;
-  const std::int64_t element = r.offset + shard * r.shard_stride;
+  const std::int64_t element = r.offset + at.shard * r.shard_stride;
   return b.arena_offset + (micro_batch % b.instances) * b.arena_stride +
          element * static_cast<std::int64_t>(bytes_of(b.type));
 }
@@ -56,7 +56,7 @@ std::optional<std::int64_t> Placement::find(std::string_view name) const {
 }
 
 std::int64_t Placement::peer(const program::Op& op) const {
-  return program.binding.rank({at.tp, at.dp, stage_of_chunk(program.plan, op.peer_chunk)});
+  return program.mesh.moved(rank, program.mesh["pp"], stage_of_chunk(program.plan, op.peer_chunk));
 }
 
 kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_batch, std::uint64_t seed,
@@ -76,8 +76,8 @@ kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint
   const auto units = static_cast<std::int64_t>(rank_class.units.size());
   return {.on = true,
           .seed = hash_mix(seed + 1),
-          .site = static_cast<std::uint32_t>((at.pp * program.binding.tp + at.tp) * units + unit),
-          .first = at.dp % program.binding.shard * rank_class.units[static_cast<std::size_t>(unit)].shard};
+          .site = static_cast<std::uint32_t>((at.stage * program.plan.tp + at.tp) * units + unit),
+          .first = at.shard * rank_class.units[static_cast<std::size_t>(unit)].shard};
 }
 
 std::int64_t Placement::first_sample(std::int64_t step) const {

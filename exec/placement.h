@@ -33,7 +33,10 @@ class Placement {
 
   const program::Program& program;
   const std::int64_t rank;
-  const program::Binding::Coordinates at;
+  struct Coordinates {
+    std::int64_t tp, dp, shard, stage;
+  };
+  const Coordinates at;
   const program::RankClass& rank_class;
 
   const program::Buffer& buffer(const program::Ref& r) const {
@@ -55,11 +58,8 @@ class Placement {
     return decay_ranges_[static_cast<std::size_t>(unit)];
   }
 
-  // The other end of a send or receive, and whether the message is a gradient's.
+  // The other end of a send or receive.
   std::int64_t peer(const program::Op& op) const;
-  static bool carries_gradient(const program::Op& op) {
-    return op.stream == program::kGradSend || op.stream == program::kGradRecv;
-  }
 
   // What an op drops. Elements are named as the loader numbers sequences: over all steps, micro-batches of
   // replicas in turn; the first sample is that of the micro-batch since `first_sample`, the step's.

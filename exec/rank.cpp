@@ -44,7 +44,7 @@ std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
   for (const program::Parameter& p : class_.parameters) {
     if (p.unit != static_cast<std::int32_t>(index)) continue;
     const auto of = value(p);
-    for_each_element(p, program_.binding.tp, place_.at.tp, [&](std::int64_t local, std::int64_t logical) {
+    for_each_element(p, program_.plan.tp, place_.at.tp, [&](std::int64_t local, std::int64_t logical) {
       all[static_cast<std::size_t>(p.offset + local)] = of(logical);
     });
   }
@@ -52,7 +52,7 @@ std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
 }
 
 std::span<const float> Rank::own_shard(std::size_t index, const std::vector<float>& values) const {
-  const std::int64_t n = class_.units[index].shard, shard = place_.at.dp % program_.binding.shard;
+  const std::int64_t n = class_.units[index].shard, shard = place_.at.shard;
   return {values.data() + shard * n, static_cast<std::size_t>(n)};
 }
 
@@ -208,7 +208,7 @@ Rank::StepResult Rank::run(const Pass& pass) {
   const auto require_finite = [&](double value, const char* what) {
     if (std::isfinite(value)) return;
     throw Error(fmt::format("the {} of step {} (tp {}, dp {}, pp {}) is not a finite number", what,
-                            pass.number + 1, place_.at.tp, place_.at.dp, place_.at.pp));
+                            pass.number + 1, place_.at.tp, place_.at.dp, place_.at.stage));
   };
   require_finite(out.loss, "loss");
   if (!program_.training.scales_loss()) require_finite(norm.norm, "gradient norm");

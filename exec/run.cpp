@@ -55,9 +55,9 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
     return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;
-  if (program.binding.ranks() > kMostRanks) {
+  if (program.mesh.ranks() > kMostRanks) {
     return fmt::format("{} ranks as threads are more than this engine starts (allowed: {})",
-                       program.binding.ranks(), kMostRanks);
+                       program.mesh.ranks(), kMostRanks);
   }
   return {};
 }
@@ -111,7 +111,7 @@ const Dataset& data_of(const RunOptions& options, const Model& model, std::uniqu
 
 RunResult run(const program::Program& program, const RunOptions& options) {
   require_runnable(program, options);
-  if (options.launch == orrery::Launch::kGraph && program.binding.ranks() > 1) {
+  if (options.launch == orrery::Launch::kGraph && program.mesh.ranks() > 1) {
     throw InputError(
         "", "/stack/launch",
         "ranks that share a GPU exchange data as it comes, which no graph holds (allowed: eager, or "
@@ -123,9 +123,9 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   if (options.saves()) lock.emplace(options.checkpoints);
   std::vector<std::string> passed_over;
   const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
-  const auto n = static_cast<std::size_t>(program.binding.ranks());
+  const auto n = static_cast<std::size_t>(program.mesh.ranks());
   const ExecutorFactory make = options.backend == Backend::kCuda ? on_shared_gpu() : on_processor;
-  SharedWorld world(program.binding.ranks(), options.deadline);
+  SharedWorld world(program.mesh.ranks(), options.deadline);
   RunResult result;
   UnitShards gradients(n), parameters(n);
   {

@@ -23,11 +23,8 @@ double median(std::vector<double> values) {
 }  // namespace
 
 Watch::Watch(const program::Program& program, std::int64_t sequences, std::int64_t steps, bool crowded)
-    : binding_(program.binding),
-      sequences_(sequences),
-      batch_(program.training.global_batch),
-      crowded_(crowded) {
-  const auto ranks = static_cast<std::size_t>(binding_.ranks());
+    : mesh_(program.mesh), sequences_(sequences), batch_(program.training.global_batch), crowded_(crowded) {
+  const auto ranks = static_cast<std::size_t>(mesh_.ranks());
   sums_.resize(ranks);
   now_.resize(ranks);
   shared_.resize(ranks);
@@ -44,17 +41,17 @@ void Watch::see(std::int64_t rank, const Seen& seen) {
 
 void Watch::end_step(double seconds) {
   seconds_.push_back(seconds);
-  for (std::int64_t r = 0; r < binding_.ranks(); ++r) {
+  for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
     if (now_[at] == 0) continue;
-    const auto c = binding_.coordinates(r);
-    const auto batch = [&](std::int64_t tp, std::int64_t dp) {
-      return now_[static_cast<std::size_t>(binding_.rank({tp, dp, c.pp}))];
+    const auto batch = [&](AxisSet axes, std::int64_t coordinate) {
+      return now_[static_cast<std::size_t>(mesh_.moved(r, axes, coordinate))];
     };
     bool shared = false;
-    for (std::int64_t dp = 0; dp < c.dp; ++dp) shared |= batch(c.tp, dp) == now_[at];
+    const AxisSet dp = mesh_["dp"];
+    for (std::int64_t i = 0; i < mesh_.coordinate(r, dp); ++i) shared |= batch(dp, i) == now_[at];
     shared_[at] += shared;
-    differs_[at] += batch(0, c.dp) != now_[at];
+    differs_[at] += batch(mesh_["tp"], 0) != now_[at];
   }
 }
 
@@ -74,20 +71,19 @@ std::vector<std::string> Watch::alerts() const {
 }
 
 void Watch::same_data(std::vector<std::string>& out) const {
-  for (std::int64_t r = 0; r < binding_.ranks(); ++r) {
+  for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
-    const auto c = binding_.coordinates(r);
-    if (shared_[at] > 0 && c.tp == 0) {
+    if (shared_[at] > 0 && mesh_.coordinate(r, "tp") == 0) {
       out.push_back(
           fmt::format("equal seeds: in {} of {} steps rank {} (dp {}) trained on the very tokens of an "
                       "earlier replica",
-                      shared_[at], seconds_.size(), r, c.dp));
+                      shared_[at], seconds_.size(), r, mesh_.coordinate(r, "dp")));
     }
     if (differs_[at] > 0) {
       out.push_back(
           fmt::format("unequal seeds: in {} of {} steps rank {} loaded other tokens than rank {}, a "
                       "tensor rank of the same replica",
-                      differs_[at], seconds_.size(), r, binding_.rank({0, c.dp, c.pp})));
+                      differs_[at], seconds_.size(), r, mesh_.moved(r, mesh_["tp"], 0)));
     }
   }
 }
@@ -103,16 +99,15 @@ void Watch::late_data(std::vector<std::string>& out) const {
 }
 
 void Watch::slow_ranks(std::vector<std::string>& out) const {
-  for (std::int64_t stage = 0; stage < binding_.pp; ++stage) {
+  for (std::int64_t stage = 0; stage < mesh_.size("pp"); ++stage) {
     std::vector<double> times;  // of ranks that do the same work
-    for (std::int64_t r = 0; r < binding_.ranks(); ++r) {
-      if (binding_.coordinates(r).pp == stage)
-        times.push_back(sums_[static_cast<std::size_t>(r)].computing_s);
+    for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+      if (mesh_.coordinate(r, "pp") == stage) times.push_back(sums_[static_cast<std::size_t>(r)].computing_s);
     }
     const double usual = median(times);
-    for (std::int64_t r = 0; times.size() > 1 && r < binding_.ranks(); ++r) {
+    for (std::int64_t r = 0; times.size() > 1 && r < mesh_.ranks(); ++r) {
       const double time = sums_[static_cast<std::size_t>(r)].computing_s;
-      if (binding_.coordinates(r).pp != stage || time <= kSlowRank * usual) continue;
+      if (mesh_.coordinate(r, "pp") != stage || time <= kSlowRank * usual) continue;
       out.push_back(
           fmt::format("slow rank: rank {} computed {:.2f} times as long as the median rank of its stage", r,
                       time / usual));

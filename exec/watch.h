@@ -36,7 +36,7 @@ class Watch {
   void slow_ranks(std::vector<std::string>& out) const;
   void slow_start(std::vector<std::string>& out) const;
 
-  const program::Binding& binding_;
+  const Mesh& mesh_;
   std::int64_t sequences_, batch_;
   bool crowded_;
   std::vector<Seen> sums_;             // by rank, over steps

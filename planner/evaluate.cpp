@@ -30,7 +30,7 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
 }
 
 // The ranks that compute longest decide; its parts add up to the step.
-Breakdown breakdown(const sim::SimulationResult& r) {
+Breakdown breakdown(const sim::SimulationResult& r, const program::Communication& over) {
   const auto busiest = std::max_element(r.places.begin(), r.places.end(), [](const auto& a, const auto& b) {
     return a.compute() < b.compute();
   });
@@ -39,9 +39,9 @@ Breakdown breakdown(const sim::SimulationResult& r) {
   b.backward_s = seconds(busiest->backward);
   b.recompute_s = seconds(busiest->recompute);
   b.optimizer_s = seconds(busiest->optimizer);
-  b.exposed_tp_s = seconds(busiest->exposed[program::kTp]);
-  b.exposed_dp_s = seconds(busiest->exposed[program::kDp]);
-  b.exposed_pp_s = seconds(busiest->exposed_to_transfers());
+  b.exposed_tp_s = seconds(busiest->exposed[over.stream("tp")]);
+  b.exposed_dp_s = seconds(busiest->exposed[over.stream("dp")]);
+  b.exposed_pp_s = seconds(busiest->exposed_to_transfers(over));
   b.host_s = seconds(busiest->host);
   return b;
 }
@@ -115,7 +115,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.memory.push_back(stage_memory(problem, plan, c));
     p.peak_memory_bytes = std::max(p.peak_memory_bytes, p.memory.back().total);
   }
-  p.breakdown = breakdown(out.simulation);
+  p.breakdown = breakdown(out.simulation, out.program.communication);
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
   const double per_second = dollars(problem.cluster.node_hour) * static_cast<double>(paid) / 3600.0;
   p.cost_per_step_usd = per_second * p.step_time_s;

@@ -35,7 +35,7 @@ class Lanes {
     Counts count{};
     for (const Step& step : of.steps) {
       base.push_back(count);
-      for (std::size_t q = 0; q < kStreamCount; ++q)
+      for (std::size_t q = 0; q < kMostStreams; ++q)
         count[q] += static_cast<std::int64_t>(list(step, q).size());
     }
   }
@@ -64,14 +64,14 @@ class Lanes {
   }
 
   const RankClass* rank;
-  std::array<Position, kStreamCount> cursor{};
+  std::array<Position, kMostStreams> cursor{};
   std::vector<Counts> base;  // ops of each stream before each step
 
  private:
   const std::vector<std::int32_t>& list(const Step& step, std::size_t stream) const {
     return ops_[static_cast<std::size_t>(step.segment)][stream];
   }
-  std::vector<std::array<std::vector<std::int32_t>, kStreamCount>> ops_;  // by segment and stream
+  std::vector<std::array<std::vector<std::int32_t>, kMostStreams>> ops_;  // by segment and stream
 };
 
 class Checker {
@@ -103,37 +103,39 @@ class Checker {
   // Members of one group must belong to one class: then they run the same list of collectives.
   void check_groups() {
     for (const RankClass& c : program_.classes) {
-      const std::int64_t any = program_.binding.rank({0, 0, c.stage});
-      for (const Group g : kCollectiveGroups) {
-        for (const std::int64_t r : program_.binding.members(g, any)) {
-          if (program_.binding.coordinates(r).pp != c.stage) {
+      const std::int64_t any = program_.mesh.rank({{"pp", c.stage}});
+      for (const Group& g : program_.communication.groups) {
+        if (!g.meets()) continue;
+        for (const std::int64_t r : program_.mesh.members(g.axes, any)) {
+          if (program_.stage_of(r) != c.stage)
             report("rank {} is in a group with rank {} of another stage", r, any);
-          }
         }
       }
     }
   }
+
+  const std::vector<Stream>& streams() const { return program_.communication.streams; }
 
   struct Message {
     std::size_t lane;
     Place place;
   };
 
-  // Sends and receives between two stages, each in issue order.
+  // Sends and receives between two stages, each in issue order: by sender, receiver and sender's stream.
   void check_channels() {
     std::map<std::array<std::int64_t, 3>, std::deque<Message>> sent, received;
     for (std::size_t l = 0; l < lanes_.size(); ++l) {
-      for (const auto& [stream, is_send] :
-           {std::pair{kSend, true}, {kGradSend, true}, {kRecv, false}, {kGradRecv, false}}) {
+      for (std::size_t stream = 0; stream < streams().size(); ++stream) {
+        const auto [name, role, other_end] = streams()[stream];
+        if (!is_transfer(role)) continue;
         Position at;
         while (const auto p = lanes_[l].next(stream, at)) {
           const std::int64_t peer = stage_of_chunk(program_.plan, lanes_[l].op(*p).peer_chunk);
-          const bool forward = stream == kSend || stream == kRecv;
           const auto here = static_cast<std::int64_t>(l);
-          if (is_send)
-            sent[{here, peer, forward}].push_back({l, *p});
+          if (role == StreamRole::kSends)
+            sent[{here, peer, static_cast<std::int64_t>(stream)}].push_back({l, *p});
           else
-            received[{peer, here, forward}].push_back({l, *p});
+            received[{peer, here, other_end}].push_back({l, *p});
           Lanes::pass(at);
         }
       }
@@ -228,14 +230,15 @@ class Checker {
       const Step& step = c.steps[static_cast<std::size_t>(race.step)];
       const Segment& segment = c.segments[static_cast<std::size_t>(step.segment)];
       report("{} does not wait for stream {}, which touches the same memory",
-             describe_op(c, step, segment.ops[static_cast<std::size_t>(race.op)]), kStreamNames[race.stream]);
+             describe_op(c, step, segment.ops[static_cast<std::size_t>(race.op)]),
+             streams()[race.stream].name);
     }
   }
 
   bool satisfied(const Lanes& l, Place p) const {
     const Op& op = l.op(p);
     const Step& step = l.rank->steps[static_cast<std::size_t>(p.step)];
-    for (std::size_t q = 0; q < kStreamCount; ++q) {
+    for (std::size_t q = 0; q < kMostStreams; ++q) {
       if (op.after[q] > 0 && l.cursor[q].done < l.base[static_cast<std::size_t>(p.step)][q] + op.after[q])
         return false;
     }
@@ -251,13 +254,13 @@ class Checker {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t l = 0; l < lanes_.size(); ++l) {
-        for (std::size_t s = 0; s < kStreamCount; ++s) {
+        for (std::size_t s = 0; s < kMostStreams; ++s) {
           while (advance(l, s)) moved = true;
         }
       }
     }
     for (Lanes& l : lanes_) {
-      for (std::size_t s = 0; s < kStreamCount; ++s) {
+      for (std::size_t s = 0; s < kMostStreams; ++s) {
         if (const auto p = l.head(s)) report("never runs: {}", l.text(*p));
       }
     }
@@ -271,7 +274,7 @@ class Checker {
     if (op.is<ops::Recv>()) return false;  // the sender moves both
     if (op.is<ops::Send>()) {
       Lanes& peer = lanes_[static_cast<std::size_t>(stage_of_chunk(program_.plan, op.peer_chunk))];
-      const std::size_t there = other_end(op.stream);
+      const std::size_t there = streams()[op.stream].other_end;
       const auto q = peer.head(there);
       if (!q) return false;
       const auto from = stage_of_chunk(program_.plan, peer.op(*q).peer_chunk);

@@ -33,9 +33,18 @@ struct Chunk {
 class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                RankClass& rank, std::int32_t stage, bool named)
-      : e_(model, plan, training, stack, rank, named),
+                const Communication& over, RankClass& rank, std::int32_t stage, bool named)
+      : e_(model, plan, training, stack, over, rank, named),
         plan_(plan),
+        tp_(over.group("tp")),
+        dp_(over.group("dp")),
+        shard_(over.group("shard")),
+        replica_(over.group("replica")),
+        stages_(over.group("pp")),
+        send_(over.stream("pp-send")),
+        recv_(over.stream("pp-recv")),
+        grad_send_(over.stream("pp-grad-send")),
+        grad_recv_(over.stream("pp-grad-recv")),
         bytes_(bytes_per_parameter(training.precision)),
         rank_(rank) {
     rank.stage = stage;
@@ -231,8 +240,8 @@ class ClassCompiler {
       if (own_place_held_) return;
       own_place_held_ = true;
     }
-    e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", unit_index), kDp,
-                  Group::kShard, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
+    e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", unit_index),
+                  shard_, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
   }
 
   void need_head(const Chunk& c) {
@@ -254,14 +263,14 @@ class ClassCompiler {
     if (first < 0 || e_.z.t == 1) return;
     const std::string name = rank_.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
     const Ref at = e_.gradient(first);
-    e_.collective({CollectiveKind::kAllReduce, elements}, name, kTp, Group::kTp, bytes_.gradient, {at}, {at});
+    e_.collective({CollectiveKind::kAllReduce, elements}, name, tp_, bytes_.gradient, {at}, {at});
   }
 
   void reduce_to_shard(std::int32_t unit_index, const char* suffix = "") {
     const Unit& u = unit(unit_index);
     e_.collective({CollectiveKind::kReduceScatter, u.padded},
-                  fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), kDp, Group::kShard,
-                  bytes_.gradient, {{u.full_gradient}}, {{u.gradient_buffer}})
+                  fmt::format("unit{}/reduce-scatter{}", unit_index, suffix), shard_, bytes_.gradient,
+                  {{u.full_gradient}}, {{u.gradient_buffer}})
         .accumulate = true;
   }
 
@@ -272,18 +281,18 @@ class ClassCompiler {
     const std::string name = fmt::format("unit{}", unit_index);
     if (plan_.dp == 1) return;
     if (plan_.zero == 0) {
-      e_.collective({CollectiveKind::kAllReduce, u.padded}, name + "/all-reduce", kDp, Group::kDp, bytes,
+      e_.collective({CollectiveKind::kAllReduce, u.padded}, name + "/all-reduce", dp_, bytes,
                     {{u.gradient_buffer}}, {{u.gradient_buffer}});
       return;
     }
     const Ref own = gradient_shard(u);
     if (plan_.zero == 1 && plan_.shards() > 1) {
-      e_.collective({CollectiveKind::kReduceScatter, u.padded}, name + "/reduce-scatter", kDp, Group::kShard,
-                    bytes, {{u.gradient_buffer}}, {own});
+      e_.collective({CollectiveKind::kReduceScatter, u.padded}, name + "/reduce-scatter", shard_, bytes,
+                    {{u.gradient_buffer}}, {own});
     }
     if (plan_.shards() < plan_.dp) {
-      e_.collective({CollectiveKind::kAllReduce, u.shard}, name + "/replica-all-reduce", kDp, Group::kReplica,
-                    bytes, {own}, {own});
+      e_.collective({CollectiveKind::kAllReduce, u.shard}, name + "/replica-all-reduce", replica_, bytes,
+                    {own}, {own});
     }
   }
 
@@ -302,18 +311,18 @@ class ClassCompiler {
 
   // A send, or a receive, of `at` with the stage that holds chunk `peer`.
   template <class Direction>
-  void pass(const char* name, Stream stream, std::int64_t peer, Ref at, std::int64_t elements,
+  void pass(const char* name, StreamIndex stream, std::int64_t peer, Ref at, std::int64_t elements,
             std::int64_t element_bytes) {
     std::vector<Ref> reads, writes;
     (std::is_same_v<Direction, ops::Send> ? reads : writes).push_back(at);
     Op& o = e_.add(Direction{elements}, name, std::move(reads), std::move(writes));
     o.stream = stream;
-    o.group = Group::kPipeline;
+    o.group = stages_;
     o.payload = Bytes{elements * element_bytes};
     o.peer_chunk = static_cast<std::int32_t>(peer);
   }
   template <class Direction>
-  void transfer(const char* name, Stream stream, std::int64_t peer, Ref at) {
+  void transfer(const char* name, StreamIndex stream, std::int64_t peer, Ref at) {
     pass<Direction>(name, stream, peer, at, boundary_elements(), e_.z.beta);
   }
 
@@ -363,7 +372,7 @@ class ClassCompiler {
       x = e_.embedding_forward(embedding_, positions_);
     } else {
       x = e_.activation(fmt::format("chunk{}/input", c.global), boundary_elements());
-      transfer<ops::Recv>("pipeline/recv", kRecv, c.global - 1, {x});
+      transfer<ops::Recv>("pipeline/recv", recv_, c.global - 1, {x});
     }
     for (std::int64_t l = 0; l < c.layers; ++l) {
       need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
@@ -376,7 +385,7 @@ class ClassCompiler {
       need_head(c);
       kept.head = e_.head_forward(c.head, x);
     } else {
-      transfer<ops::Send>("pipeline/send", kSend, c.global + 1, {x});
+      transfer<ops::Send>("pipeline/send", send_, c.global + 1, {x});
     }
     return kept;
   }
@@ -395,7 +404,7 @@ class ClassCompiler {
       }
     } else {
       d = shared(c.output_grad, c, "output-grad");
-      transfer<ops::Recv>("pipeline/grad-recv", kGradRecv, c.global + 1, {d});
+      transfer<ops::Recv>("pipeline/grad-recv", grad_recv_, c.global + 1, {d});
     }
     for (std::int64_t end = c.layers; end > 0;) {
       const std::int64_t first = (end - 1) / group_size() * group_size();
@@ -421,7 +430,7 @@ class ClassCompiler {
       e_.embedding_backward(embedding_, positions_, d);
       if (!split()) sync_embedding(c, last);
     } else {
-      transfer<ops::Send>("pipeline/grad-send", kGradSend, c.global - 1, {d});
+      transfer<ops::Send>("pipeline/grad-send", grad_send_, c.global - 1, {d});
     }
   }
 
@@ -480,8 +489,8 @@ class ClassCompiler {
     const Ref own = gradient_shard(u);
     const std::int32_t received =
         e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
-    pass<ops::Send>("embedding/tie/send", first ? kSend : kGradSend, peer, own, u.shard, bytes);
-    pass<ops::Recv>("embedding/tie/recv", first ? kGradRecv : kRecv, peer, {received}, u.shard, bytes);
+    pass<ops::Send>("embedding/tie/send", first ? send_ : grad_send_, peer, own, u.shard, bytes);
+    pass<ops::Recv>("embedding/tie/recv", first ? grad_recv_ : recv_, peer, {received}, u.shard, bytes);
     e_.add(ops::Accumulate{u.shard, bytes}, "embedding/tie/add", {{received}, own}, {own});
   }
 
@@ -515,12 +524,11 @@ class ClassCompiler {
 
   // Sums bins over all ranks that hold parts of this one's tensors.
   void sum_over_parts(const std::string& name, std::int32_t bins, std::int64_t elements) {
-    const auto sum = [&](const char* over, Stream stream, Group group) {
-      e_.collective({CollectiveKind::kAllReduce, elements}, name + over, stream, group, 8, {{bins}},
-                    {{bins}});
+    const auto sum = [&](const char* over, GroupIndex group) {
+      e_.collective({CollectiveKind::kAllReduce, elements}, name + over, group, 8, {{bins}}, {{bins}});
     };
-    if (plan_.tp > 1) sum("/tp/all-reduce", kTp, Group::kTp);
-    if (plan_.shards() > 1) sum("/shards/all-reduce", kDp, Group::kShard);
+    if (plan_.tp > 1) sum("/tp/all-reduce", tp_);
+    if (plan_.shards() > 1) sum("/shards/all-reduce", shard_);
   }
 
   // LAMB's: of each tensor the norm of its weights over that of Adam's update of them. What tensor ranks hold
@@ -551,14 +559,14 @@ class ClassCompiler {
     if (below) {
       const std::int32_t received =
           e_.static_buffer("gradient-norm/received", BufferClass::kWorkspace, kNormBins, DType::kFloat64);
-      pass<ops::Recv>("gradient-norm/up/recv", kGradRecv, rank_.stage + 1, {received}, kNormBins, 8);
+      pass<ops::Recv>("gradient-norm/up/recv", grad_recv_, rank_.stage + 1, {received}, kNormBins, 8);
       e_.add(ops::Accumulate{kNormBins, 8}, "gradient-norm/add", {{received}, {bins}}, {{bins}});
     }
     if (above) {
-      pass<ops::Send>("gradient-norm/up/send", kGradSend, rank_.stage - 1, {bins}, kNormBins, 8);
-      pass<ops::Recv>("gradient-norm/down/recv", kRecv, rank_.stage - 1, {bins}, kNormBins, 8);
+      pass<ops::Send>("gradient-norm/up/send", grad_send_, rank_.stage - 1, {bins}, kNormBins, 8);
+      pass<ops::Recv>("gradient-norm/down/recv", recv_, rank_.stage - 1, {bins}, kNormBins, 8);
     }
-    if (below) pass<ops::Send>("gradient-norm/down/send", kSend, rank_.stage + 1, {bins}, kNormBins, 8);
+    if (below) pass<ops::Send>("gradient-norm/down/send", send_, rank_.stage + 1, {bins}, kNormBins, 8);
   }
 
   void emit_optimizer() {
@@ -585,8 +593,8 @@ class ClassCompiler {
       e_.add(ops::ZeroGrad{plan_.zero >= 2 ? u.shard : u.padded, bytes_.gradient}, name + "/zero-grad", {},
              {{u.gradient_buffer}});
       if ((plan_.zero == 1 || plan_.zero == 2) && plan_.shards() > 1) {
-        e_.collective({CollectiveKind::kAllGather, u.padded}, name + "/all-gather", kDp, Group::kShard,
-                      bytes_.parameter, {parameter}, {{u.parameter_buffer}});
+        e_.collective({CollectiveKind::kAllGather, u.padded}, name + "/all-gather", shard_, bytes_.parameter,
+                      {parameter}, {{u.parameter_buffer}});
       }
     }
   }
@@ -613,6 +621,8 @@ class ClassCompiler {
 
   Emitter e_;
   const Plan& plan_;
+  const GroupIndex tp_, dp_, shard_, replica_, stages_;
+  const StreamIndex send_, recv_, grad_send_, grad_recv_;
   const BytesPerParameter bytes_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
@@ -632,12 +642,14 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.model = model;
   program.plan = plan;
   program.training = training;
-  program.binding = bind(plan);
+  program.mesh = mesh_of(plan);
+  program.communication = communication_of(program.mesh);
   const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, rank, static_cast<std::int32_t>(i), detail == Detail::kFull)
+    ClassCompiler(model, plan, training, stack, program.communication, rank, static_cast<std::int32_t>(i),
+                  detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);
     if (detail != Detail::kSizes) link_waits(rank);

@@ -34,13 +34,16 @@ Shapes::Shapes(const Model& m, const Plan& p, const Training& tr)
       beta(activation_bytes(tr.precision)),
       sp(p.sequence_parallel && p.tp > 1) {}
 
-Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named)
+Emitter::Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, const Communication& over,
+                 RankClass& c, bool named)
     : model(m),
       plan(p),
       training(t),
       stack(s),
       rank(c),
       z(m, p, t),
+      over_(over),
+      tp_(over.group("tp")),
       named_(named),
       bytes_(ops::element_bytes(t, s)) {}
 
@@ -111,10 +114,10 @@ Op& Emitter::gemm(std::string name, ops::Gemm shape, std::vector<Ref> reads, std
   return add(shape, std::move(name), std::move(reads), std::move(writes));
 }
 
-Op& Emitter::collective(const ops::Collective& shape, std::string name, Stream stream, Group group,
+Op& Emitter::collective(const ops::Collective& shape, std::string name, GroupIndex group,
                         std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes) {
   Op& o = add(shape, std::move(name), std::move(reads), std::move(writes));
-  o.stream = stream;
+  o.stream = over_.groups[static_cast<std::size_t>(group)].stream;
   o.group = group;
   o.payload = Bytes{shape.elements * element_bytes};
   return o;
@@ -124,21 +127,21 @@ std::int32_t Emitter::sum_over_tp(const std::string& name, std::int32_t partial,
                                   const std::string& scattered) {
   if (z.t == 1) return partial;
   if (!z.sp) {
-    collective({CollectiveKind::kAllReduce, z.tokens * z.h}, name + "/all-reduce", kTp, Group::kTp, z.beta,
-               {{partial}}, {{partial}});
+    collective({CollectiveKind::kAllReduce, z.tokens * z.h}, name + "/all-reduce", tp_, z.beta, {{partial}},
+               {{partial}});
     return partial;
   }
   const std::int32_t shard = activation(scattered, z.rows * z.h);
-  collective({CollectiveKind::kReduceScatter, z.tokens * z.h}, name + "/reduce-scatter", kTp, Group::kTp,
-             z.beta, {{partial}}, {{shard}});
+  collective({CollectiveKind::kReduceScatter, z.tokens * z.h}, name + "/reduce-scatter", tp_, z.beta,
+             {{partial}}, {{shard}});
   return shard;
 }
 
 std::int32_t Emitter::gather_rows(const std::string& name, std::int32_t shard) {
   if (!z.sp) return shard;
   const std::int32_t whole = activation(name + "/gathered", z.tokens * z.h);
-  collective({CollectiveKind::kAllGather, z.tokens * z.h}, name + "/all-gather", kTp, Group::kTp, z.beta,
-             {{shard}}, {{whole}});
+  collective({CollectiveKind::kAllGather, z.tokens * z.h}, name + "/all-gather", tp_, z.beta, {{shard}},
+             {{whole}});
   return whole;
 }
 

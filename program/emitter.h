@@ -40,7 +40,8 @@ struct LayerTensors {
 
 class Emitter {
  public:
-  Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, RankClass& c, bool named);
+  Emitter(const Model& m, const Plan& p, const Training& t, const Stack& s, const Communication& over,
+          RankClass& c, bool named);
 
   const Model& model;
   const Plan& plan;
@@ -67,8 +68,8 @@ class Emitter {
   void begin(SegmentKind kind, std::int32_t chunk, bool last);
   Op& add(const OpKind& kind, std::string name, std::vector<Ref> reads, std::vector<Ref> writes);
   Op& gemm(std::string name, ops::Gemm shape, std::vector<Ref> reads, std::vector<Ref> writes);
-  Op& collective(const ops::Collective& shape, std::string name, Stream stream, Group group,
-                 std::int64_t element_bytes, std::vector<Ref> reads, std::vector<Ref> writes);
+  Op& collective(const ops::Collective& shape, std::string name, GroupIndex group, std::int64_t element_bytes,
+                 std::vector<Ref> reads, std::vector<Ref> writes);
   // y (partial sums over tp, [T,h]) summed: in place, or scattered to rows under sequence parallelism.
   std::int32_t sum_over_tp(const std::string& name, std::int32_t partial, const std::string& scattered);
   // [rows,h] to [T,h] under sequence parallelism; otherwise the buffer itself.
@@ -133,6 +134,8 @@ class Emitter {
   // Gradients of a step are summed where they stand, unless each micro-batch's are reduced on their own.
   bool accumulates() const { return plan.zero < 2; }
 
+  const Communication& over_;
+  GroupIndex tp_;
   bool named_;
   ops::ElementBytes bytes_;
   Segment* segment_ = nullptr;

@@ -51,7 +51,7 @@ Emitter::HeadTensors Emitter::head_forward(const HeadParameters& w, std::int32_t
   const std::int32_t sums = activation("head/sums", 2 * z.tokens, DType::kFloat32);
   const auto over_tp = [&](CollectiveKind kind, const char* name, std::int32_t buffer,
                            std::int64_t elements) {
-    if (z.t > 1) collective({kind, elements}, name, kTp, Group::kTp, 4, {{buffer}}, {{buffer}});
+    if (z.t > 1) collective({kind, elements}, name, tp_, 4, {{buffer}}, {{buffer}});
   };
   add(ops::LossMax{logits_shape()}, "loss/max", {{logits}}, {{largest}});
   over_tp(CollectiveKind::kAllReduceMax, "loss/max/all-reduce", largest, z.tokens);

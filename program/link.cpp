@@ -90,7 +90,7 @@ void Hazards::move_in(std::int32_t buffer, Counts& need) {
       auto& n = need[static_cast<std::size_t>(a.write_stream)];
       n = std::max(n, a.write);
     }
-    for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a.reads[s]);
+    for (std::size_t s = 0; s < kMostStreams; ++s) need[s] = std::max(need[s], a.reads[s]);
     return mine.begin <= other.begin && other.end <= mine.end;
   });
   tenants_.push_back({buffer, mine.first, mine.begin, mine.end});
@@ -117,7 +117,7 @@ Counts Hazards::requirements(const Op& op, std::int32_t micro_batch) {
   for (const Ref& r : op.writes) {
     if (const Access* a = access(r, micro_batch)) {
       after_write(*a);
-      for (std::size_t s = 0; s < kStreamCount; ++s) need[s] = std::max(need[s], a->reads[s]);
+      for (std::size_t s = 0; s < kMostStreams; ++s) need[s] = std::max(need[s], a->reads[s]);
     }
   }
   return need;
@@ -164,12 +164,12 @@ class Linker {
       Op& op = segment.ops[i];
       const Counts need = hazards_.requirements(op, step.micro_batch);
       Counts& seen = seen_[op.stream];
-      for (std::size_t s = 0; s < kStreamCount; ++s) {
+      for (std::size_t s = 0; s < kMostStreams; ++s) {
         if (s == op.stream) continue;
         if (need[s] > base[s]) {  // work of this very step: the same wait in every instance
           if (first_time) op.after[s] = static_cast<std::int32_t>(need[s] - base[s]);
         } else if (need[s] > seen[s]) {
-          rank_.waits.push_back({static_cast<std::int32_t>(i), static_cast<Stream>(s), need[s]});
+          rank_.waits.push_back({static_cast<std::int32_t>(i), static_cast<StreamIndex>(s), need[s]});
         }
         seen[s] = std::max(seen[s], need[s]);
       }
@@ -181,7 +181,7 @@ class Linker {
   Hazards hazards_;
   std::vector<bool> done_;
   Counts issued_{};
-  std::array<Counts, kStreamCount> seen_{};
+  std::array<Counts, kMostStreams> seen_{};
 };
 
 }  // namespace

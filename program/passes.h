@@ -17,6 +17,6 @@ std::int64_t copies_always_live(const RankClass& rank, const Buffer& buffer);
 // Derives the waits between streams from what the ops read and write.
 void link_waits(RankClass& rank);
 
-using Counts = std::array<std::int64_t, kStreamCount>;
+using Counts = std::array<std::int64_t, kMostStreams>;
 
 }  // namespace orrery::program

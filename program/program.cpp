@@ -67,9 +67,11 @@ std::int64_t Program::hash() const {
       mix(static_cast<std::uint64_t>(s.micro_batch));
     }
   }
-  const Binding& b = binding;
-  for (const std::int64_t n : {b.tp, b.dp, b.pp, b.shard, b.tp_stride, b.dp_stride, b.pp_stride})
-    mix(static_cast<std::uint64_t>(n));
+  for (const MeshAxis& axis : mesh.axes()) {
+    for (const char ch : axis.name) mix(static_cast<unsigned char>(ch));
+    mix(static_cast<std::uint64_t>(axis.size));
+    mix(static_cast<std::uint64_t>(axis.stride));
+  }
   const Optimizer& o = training.optimizer;
   for (const double d : {o.beta1, o.beta2, o.epsilon}) mix(std::bit_cast<std::uint64_t>(d));
   mix(static_cast<std::uint64_t>(o.decay));

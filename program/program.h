@@ -2,12 +2,12 @@
 //
 // The program: what the simulator costs and the executor runs.
 //
-// A program is segments x schedule x binding.
+// A program is segments x schedule x mesh.
 //   * A *segment* is the op list of one kind of work on one model chunk (forward, backward, ...), with a
 //     symbolic micro-batch. Ops are in issue order; an op of a stream runs after the stream's earlier ops.
 //   * A *schedule* is, per rank class, the ordered list of (segment, micro-batch).
-//   * The *binding* maps ranks to coordinates and classes. The ranks of one pipeline stage do the same
-//     work and form one class; nothing is stored per rank or per micro-batch.
+//   * The *mesh* maps ranks to coordinates. The ranks of one pipeline stage do the same work and form one
+//     class; nothing is stored per rank or per micro-batch.
 //
 // Buffers. A buffer has `instances` copies; micro-batch i uses copy i mod instances. Activations kept
 // for the backward pass have as many as the schedule has micro-batches in flight.
@@ -22,8 +22,10 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/mesh.h"
 #include "core/model.h"
 #include "core/plan.h"
 #include "core/stack.h"
@@ -33,67 +35,47 @@
 
 namespace orrery::program {
 
-// Streams of a rank, in the order of Program::streams.
-enum Stream : std::uint8_t { kCompute, kTp, kDp, kSend, kRecv, kGradSend, kGradRecv, kStreamCount };
-constexpr std::array<const char*, kStreamCount> kStreamNames{
-    "compute", "tp", "dp", "pp-send", "pp-recv", "pp-grad-send", "pp-grad-recv"};
-
-// What a stream does: kernels, collectives of groups, or transfers to or from another stage.
-enum class StreamRole : std::uint8_t { kKernels, kCollectives, kTransfers };
-constexpr StreamRole role_of(Stream s) {
-  switch (s) {
-    case kCompute:
-      return StreamRole::kKernels;
-    case kTp:
-    case kDp:
-      return StreamRole::kCollectives;
-    case kSend:
-    case kRecv:
-    case kGradSend:
-    case kGradRecv:
-    case kStreamCount:
-      break;
-  }
-  return StreamRole::kTransfers;
-}
-// The stream of the other stage that a transfer meets; collectives meet on the same stream.
-constexpr Stream other_end(Stream s) {
-  switch (s) {
-    case kSend:
-      return kRecv;
-    case kRecv:
-      return kSend;
-    case kGradSend:
-      return kGradRecv;
-    case kGradRecv:
-      return kGradSend;
-    case kCompute:
-    case kTp:
-    case kDp:
-    case kStreamCount:
-      break;
-  }
-  return s;
+// What a stream does: kernels, collectives of groups, or one direction of the transfers between stages.
+enum class StreamRole : std::uint8_t { kKernels, kCollectives, kSends, kReceives };
+constexpr bool is_transfer(StreamRole role) {
+  return role == StreamRole::kSends || role == StreamRole::kReceives;
 }
 
-enum class Group : std::uint8_t { kNone, kTp, kDp, kShard, kReplica, kPipeline };
-// The groups whose members meet in collectives.
-inline constexpr std::array kCollectiveGroups{Group::kTp, Group::kDp, Group::kShard, Group::kReplica};
-constexpr std::size_t count_groups() {
-  for (std::size_t count = 0;; ++count) {
-    switch (static_cast<Group>(count)) {
-      case Group::kNone:
-      case Group::kTp:
-      case Group::kDp:
-      case Group::kShard:
-      case Group::kReplica:
-      case Group::kPipeline:
-        continue;
-    }
-    return count;
-  }
-}
-inline constexpr std::size_t kGroupCount = count_groups();
+// Ops of a stream run one after the other.
+using StreamIndex = std::uint8_t;  // in Program::streams
+inline constexpr std::size_t kMostStreams = 12;
+inline constexpr StreamIndex kCompute = 0;
+struct Stream {
+  std::string name;
+  StreamRole role;
+  StreamIndex other_end;  // of the stage that a transfer goes to, or comes from; collectives meet on the same
+};
+
+// Ranks that communicate: along some axes of the mesh.
+using GroupIndex = std::int8_t;  // in Program::groups
+inline constexpr GroupIndex kNoGroup = -1;
+inline constexpr std::size_t kMostGroups = 8;
+struct Group {
+  std::string name;
+  AxisSet axes;
+  StreamIndex stream;  // of its collectives; kCompute: its members exchange transfers alone
+  bool meets() const { return stream != kCompute; }
+};
+
+// The communication of a plan: streams and groups are numbered alike in the programs of all plans.
+struct Communication {
+  std::vector<Stream> streams;
+  std::vector<Group> groups;
+
+  // Transfers of one stream, with the stream at their other end, have a channel of their own.
+  int channel(StreamIndex stream) const;
+  // By name. Throws std::logic_error when there is none.
+  StreamIndex stream(std::string_view name) const;
+  GroupIndex group(std::string_view name) const;
+};
+Communication communication_of(const Mesh& mesh);
+// How ranks are numbered, for timelines.
+std::vector<Axis> axes_of(const Mesh& mesh);
 
 enum class BufferClass : std::uint8_t {
   kParameter,
@@ -134,8 +116,8 @@ struct Ref {
 struct Op {
   std::string name;
   OpKind kind;
-  Stream stream = kCompute;
-  Group group = Group::kNone;
+  StreamIndex stream = kCompute;
+  GroupIndex group = kNoGroup;
   bool recomputed = false;  // repeats forward work
   bool accumulate = false;  // adds to the result that is there
   std::int32_t layer = -1;
@@ -146,7 +128,7 @@ struct Op {
   std::vector<Ref> reads, writes;
   // Waits inside the segment: the op may start once stream s has completed `after[s]` of its ops of
   // this segment instance (0: no wait).
-  std::array<std::int32_t, kStreamCount> after{};
+  std::array<std::int32_t, kMostStreams> after{};
 
   // The op as one of its types, or null where it is of another.
   template <class T>
@@ -176,14 +158,14 @@ struct Segment {
   bool last_micro_batch = false;  // carries the gradient reduction
   std::vector<Op> ops;
   std::vector<MemoryEvent> memory;
-  std::array<std::int32_t, kStreamCount> stream_ops{};  // ops per stream
+  std::array<std::int32_t, kMostStreams> stream_ops{};  // ops per stream
   Bytes peak, net;                                      // live bytes relative to the start of the segment
 };
 
 // A wait on work of an earlier step: before `op`, stream `stream` must have completed `count` ops.
 struct ExternalWait {
   std::int32_t op = 0;
-  Stream stream = kCompute;
+  StreamIndex stream = kCompute;
   std::int64_t count = 0;
 };
 
@@ -234,35 +216,17 @@ struct RankClass {
   std::array<Bytes, kBufferClasses> at_peak{};
 };
 
-// Ranks as strided ranges: rank = sum of coordinate * stride.
-struct Binding {
-  std::int64_t tp = 1, dp = 1, pp = 1, shard = 1;
-  std::int64_t tp_stride = 1, dp_stride = 1, pp_stride = 1;
-  struct Coordinates {
-    std::int64_t tp, dp, pp;
-  };
-  std::int64_t ranks() const { return tp * dp * pp; }
-  std::int64_t rank(const Coordinates& c) const {
-    return c.tp * tp_stride + c.dp * dp_stride + c.pp * pp_stride;
-  }
-  Coordinates coordinates(std::int64_t rank) const {
-    return {rank / tp_stride % tp, rank / dp_stride % dp, rank / pp_stride % pp};
-  }
-  // The members of `rank`'s group in group order.
-  std::vector<std::int64_t> members(Group group, std::int64_t rank) const;
-};
-Binding bind(const Plan& plan);
-// How ranks are numbered, for timelines.
-std::vector<Axis> axes_of(const Binding& binding);
-
 struct Program {
   Model model;
   Plan plan;
   Training training;
-  Binding binding;
+  Mesh mesh;
+  Communication communication;
   std::vector<RankClass> classes;  // by stage
 
-  // Of the ops with their groups and peers, the schedules, the binding and the optimizer's constants. Ranks
+  std::int64_t stage_of(std::int64_t rank) const { return mesh.coordinate(rank, "pp"); }
+
+  // Of the ops with their groups and peers, the schedules, the mesh and the optimizer's constants. Ranks
   // with equal hashes run the same program.
   std::int64_t hash() const;
   std::int64_t footprint_bytes() const;  // memory this value takes

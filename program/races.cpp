@@ -87,8 +87,8 @@ class Pieces {
 };
 
 // The last op of each stream, counted from 1. Of a width that compilers make vectors of.
-using Uses = std::array<std::int32_t, 8>;
-static_assert(std::tuple_size_v<Uses> >= kStreamCount);
+using Uses = std::array<std::int32_t, 16>;
+static_assert(std::tuple_size_v<Uses> >= kMostStreams);
 
 class Finder {
  public:
@@ -112,7 +112,7 @@ class Finder {
       std::vector<Counts>& stream = before_[op.stream];
       Counts before = stream.empty() ? Counts{} : stream.back();
       before[op.stream] = issued_[op.stream];
-      for (std::size_t q = 0; q < kStreamCount; ++q) {
+      for (std::size_t q = 0; q < kMostStreams; ++q) {
         if (op.after[q] > 0) join(before, q, base[q] + op.after[q]);
       }
       for (; wait < step.first_wait + step.waits && rank_.waits[static_cast<std::size_t>(wait)].op == i;
@@ -123,9 +123,9 @@ class Finder {
       stream.push_back(before);
       ++issued_[op.stream];
       const Uses need = conflicts(op, step.micro_batch);
-      for (std::size_t q = 0; q < kStreamCount; ++q) {
+      for (std::size_t q = 0; q < kMostStreams; ++q) {
         if (q != op.stream && need[q] > before[q] && found_.size() < most_)
-          found_.push_back({index, i, static_cast<Stream>(q)});
+          found_.push_back({index, i, static_cast<StreamIndex>(q)});
       }
       touch(op, step.micro_batch);
     }
@@ -136,7 +136,7 @@ class Finder {
     before[stream] = std::max(before[stream], n);
     if (n < 1 || n > issued_[stream]) return;
     const Counts& earlier = before_[stream][static_cast<std::size_t>(n) - 1];
-    for (std::size_t q = 0; q < kStreamCount; ++q) before[q] = std::max(before[q], earlier[q]);
+    for (std::size_t q = 0; q < kMostStreams; ++q) before[q] = std::max(before[q], earlier[q]);
   }
 
   // The last op of each stream so far that this op must come after, counted from 1.
@@ -173,7 +173,7 @@ class Finder {
   Pieces pieces_;
   std::vector<Uses> written_, read_;  // by piece
   Counts issued_{};
-  std::array<std::vector<Counts>, kStreamCount> before_;  // by stream and op: what happens before it
+  std::array<std::vector<Counts>, kMostStreams> before_;  // by stream and op: what happens before it
   std::vector<Race> found_;
 };
 

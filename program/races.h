@@ -15,7 +15,7 @@ namespace orrery::program {
 
 struct Race {
   std::int32_t step = 0, op = 0;  // the later op in issue order
-  Stream stream = kCompute;       // of the other op
+  StreamIndex stream = kCompute;  // of the other op
 };
 
 // In issue order; at most `most`.

@@ -3,20 +3,21 @@
 
 #include <limits>
 #include <map>
-#include <stdexcept>
 #include <string_view>
 #include <variant>
 
 namespace orrery::sim {
 
 PlanLinks plan_links(const Topology& topology, const Plan& plan) {
-  const program::Binding b = program::bind(plan);
+  const Mesh mesh = mesh_of(plan);
   PlanLinks links;
-  links.tp = topology.group(b.tp, b.tp_stride, b.ranks());
-  links.dp = topology.group(b.dp, b.dp_stride, b.ranks());
-  links.shard = topology.group(b.shard, b.dp_stride, b.ranks());
-  links.replica = topology.group(b.dp / b.shard, b.dp_stride * b.shard, b.ranks());
-  if (b.pp > 1) links.pipeline = topology.pairs(b.pp_stride, b.pp, b.ranks());
+  for (const program::Group& group : program::communication_of(mesh).groups) {
+    const auto [size, stride] = mesh.range(group.axes);
+    if (group.meets())
+      links.push_back(topology.group(size, stride, mesh.ranks()));
+    else
+      links.push_back(size > 1 ? topology.pairs(stride, size, mesh.ranks()) : GroupLinks{});
+  }
   return links;
 }
 
@@ -28,24 +29,6 @@ EngineOptions engine_options(const Device& device, const Stack& stack, bool reco
   (stack.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
   o.record = record;
   return o;
-}
-
-const GroupLinks& CostModel::links(program::Group group) const {
-  switch (group) {
-    case program::Group::kTp:
-      return links_.tp;
-    case program::Group::kShard:
-      return links_.shard;
-    case program::Group::kReplica:
-      return links_.replica;
-    case program::Group::kPipeline:
-      return links_.pipeline;
-    case program::Group::kDp:
-      return links_.dp;
-    case program::Group::kNone:
-      break;
-  }
-  throw std::logic_error("an op without a group has no links");
 }
 
 namespace {

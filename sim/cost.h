@@ -12,10 +12,9 @@
 
 namespace orrery::sim {
 
-// The links each group of a plan gets on a topology.
-struct PlanLinks {
-  GroupLinks tp, dp, shard, replica, pipeline;
-};
+// The links that each group of a plan gets on a topology, by program::GroupIndex. Where a group's members
+// exchange transfers alone: those of a transfer to the next stage.
+using PlanLinks = std::vector<GroupLinks>;
 PlanLinks plan_links(const Topology& topology, const Plan& plan);
 
 // How software issues work to a device, and how compute and collectives slow each other there.
@@ -42,7 +41,7 @@ class CostModel {
   Time op(const program::Op& op, const GroupLinks& links) const;
   Wire wire(const program::Op& op, const GroupLinks& links) const;
   Bound bound(const program::Op& op) const { return bound_of(device_, math_, op); }
-  const GroupLinks& links(program::Group group) const;
+  const GroupLinks& links(program::GroupIndex group) const { return links_[static_cast<std::size_t>(group)]; }
   EngineOptions engine_options(bool record) const { return sim::engine_options(device_, stack_, record); }
 
  private:

@@ -71,7 +71,7 @@ std::vector<double> LinkUse::at(const Lanes& lanes, Time t) const {
     const auto rank = static_cast<std::size_t>(end.rank);
     const std::int32_t process =
         rank < timeline.process_of.size() ? timeline.process_of[rank] : static_cast<std::int32_t>(end.rank);
-    const auto found = now.find({process, program::kStreamNames[end.stream]});
+    const auto found = now.find({process, std::string_view(program_.communication.streams[end.stream].name)});
     if (found == now.end()) continue;
     const Slice& s = *found->second;
     const auto& names = names_[static_cast<std::size_t>(i.stage)];
@@ -88,16 +88,16 @@ std::vector<double> LinkUse::at(const Lanes& lanes, Time t) const {
 }
 
 std::vector<LinkUser> LinkUse::users(LinkId link) const {
-  std::map<std::pair<std::int32_t, program::Stream>, LinkUser> users;
+  std::map<std::pair<std::int32_t, program::StreamIndex>, LinkUser> users;
   const double capacity = static_cast<double>(std::max<std::int64_t>(1, topology_.network().capacity(link)));
   for (const Instance& i : traffic_.instances()) {
     for (const LinkLoads::Load& l : traffic_.loads(i)) {
       if (l.link != link) continue;
-      const program::Stream stream = traffic_.ends(i).front().stream;
+      const program::StreamIndex stream = traffic_.ends(i).front().stream;
       LinkUser& user = users[{i.stage, stream}];
       if (user.groups++ == 0) {
         user.stage = i.stage;
-        user.stream = stream;
+        user.stream = program_.communication.streams[stream].name;
         for (const RankEnd& e : traffic_.ends(i)) user.ranks.push_back(e.rank);
       }
       user.share += bytes_per_step(i) / seconds(step_) * static_cast<double>(l.weight) / LinkLoads::kWhole *

@@ -22,7 +22,7 @@ namespace orrery::sim {
 // Groups of one stage and stream that use a link.
 struct LinkUser {
   std::int32_t stage = 0;
-  program::Stream stream = program::kTp;
+  std::string stream;
   std::int64_t groups = 0;          // or pairs of sender and receiver
   std::vector<std::int64_t> ranks;  // of the first of them
   double share = 0;                 // of the link's capacity, on average over the step

@@ -35,7 +35,7 @@ class Placer {
         cost_(cost),
         options_(options),
         traffic_(topology, program, cost),
-        ranks_(static_cast<std::size_t>(binding().ranks())) {}
+        ranks_(static_cast<std::size_t>(traffic_.mesh().ranks())) {}
 
   Layout run() {
     out_.fold = options_.fold;
@@ -60,10 +60,7 @@ class Placer {
   }
 
  private:
-  const program::Binding& binding() const { return program_.binding; }
-  std::int64_t stage_of(std::size_t rank) const {
-    return binding().coordinates(static_cast<std::int64_t>(rank)).pp;
-  }
+  std::int64_t stage_of(std::size_t rank) const { return program_.stage_of(static_cast<std::int64_t>(rank)); }
   double slowness(std::size_t rank) const {
     const auto found = options_.slow.find(static_cast<std::int64_t>(rank));
     return found == options_.slow.end() ? 1 : found->second;
@@ -246,7 +243,7 @@ class Placer {
       key = {p.stage, std::bit_cast<std::int64_t>(slow)};
       std::vector<const OpCost*> next;  // by slot
       for (std::size_t k = 0; k < slots.size(); ++k) {
-        const std::int32_t i = receives(slots[k]) ? -1 : traffic_.instance_of(p.first_rank, k);
+        const std::int32_t i = slots[k].receives ? -1 : traffic_.instance_of(p.first_rank, k);
         const Instance* instance = i < 0 ? nullptr : &traffic_.instances()[static_cast<std::size_t>(i)];
         key.push_back(instance == nullptr ? -1 : instance->price);
         next.push_back(instance == nullptr ? nullptr : traffic_.price(*instance).ops.data());
@@ -291,8 +288,8 @@ class Placer {
 
 Layout place(const Topology& topology, const Program& program, const CostModel& cost,
              const PlaceOptions& options) {
-  if (program.binding.ranks() > topology.cluster().devices())
-    throw Error(fmt::format("the plan has {} ranks and {} has {} devices", program.binding.ranks(),
+  if (program.mesh.ranks() > topology.cluster().devices())
+    throw Error(fmt::format("the plan has {} ranks and {} has {} devices", program.mesh.ranks(),
                             topology.cluster().name, topology.cluster().devices()));
   return Placer(topology, program, cost, options).run();
 }

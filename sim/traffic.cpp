@@ -5,14 +5,12 @@
 #include <array>
 #include <map>
 #include <numeric>
-#include <stdexcept>
 #include <tuple>
 
 namespace orrery::sim {
 
-using program::Group;
 using program::Op;
-using program::Stream;
+using program::StreamIndex;
 
 Traffic::Traffic(const Topology& topology, const program::Program& program, const CostModel& cost)
     : topology_(topology), program_(program), cost_(cost) {
@@ -24,7 +22,7 @@ Traffic::Traffic(const Topology& topology, const program::Program& program, cons
 // All groups of an axis, which communicate at once, one axis after the other. Transfers to the next stage
 // are one axis, those to the stage before another.
 void Traffic::enumerate() {
-  using Axis = std::tuple<Stream, Group, std::int32_t>;
+  using Axis = std::tuple<StreamIndex, program::GroupIndex, std::int32_t>;
   std::vector<Axis> axes;
   const auto axis_of = [](std::size_t stage, const Partners::Slot& s) {
     return Axis{s.stream, s.group, s.peer < 0 ? 0 : s.peer - static_cast<std::int32_t>(stage)};
@@ -33,12 +31,12 @@ void Traffic::enumerate() {
     partners_.push_back(partners_of(program_, c));
     width_ = std::max(width_, partners_.back().slots.size());
     for (const Partners::Slot& s : partners_.back().slots) {
-      if (!receives(s)) axes.push_back(axis_of(c, s));
+      if (!s.receives) axes.push_back(axis_of(c, s));
     }
   }
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-  instance_.assign(static_cast<std::size_t>(binding().ranks()) * width_, -1);
+  instance_.assign(static_cast<std::size_t>(mesh().ranks()) * width_, -1);
   LinkLoads on_links(topology_.network());
   for (const Axis& axis : axes) {
     on_links.clear();
@@ -63,54 +61,37 @@ void Traffic::add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t k) 
   const std::int64_t domain = topology_.cluster().scale_up_domain();
   LinkLoads::Added added;
   std::vector<std::int64_t> members;
-  for (std::int64_t dp = 0; dp < binding().dp; ++dp) {
-    for (std::int64_t tp = 0; tp < binding().tp; ++tp) {
-      const std::int64_t rank = binding().rank({tp, dp, stage});
-      if (slot.peer < 0) {
-        if (!leads(slot.group, tp, dp)) continue;
-        members = binding().members(slot.group, rank);
-        on_links.add_ring(members, domain, &added);
-      } else {
-        members = {rank, binding().rank({tp, dp, slot.peer})};
-        on_links.add_flow(members[0], members[1], &added);
-      }
-      Instance& i = instances_.emplace_back();
-      i.stage = stage;
-      i.slot = k;
-      i.first_end = ends_.size();
-      i.ends = members.size();
-      i.first_load = loads_.size();
-      i.loads = added.loads.size();
-      i.channels = added.channels;
-      i.links = group_shape(members, topology_.network(), domain);
-      i.links.extra_latency = added.extra_latency;
-      loads_.insert(loads_.end(), added.loads.begin(), added.loads.end());
-      if (slot.peer < 0) {
-        for (const std::int64_t m : members) add_end(m, stage, slot);
-      } else {
-        add_end(members[0], stage, slot);
-        add_end(members[1], slot.peer, other_end(slot, stage));
-      }
+  const AxisSet pp = mesh()["pp"], others = mesh().others(pp);
+  const AxisSet group = program_.communication.groups[static_cast<std::size_t>(slot.group)].axes;
+  const std::int64_t first = mesh().moved(0, pp, stage), ranks = mesh().size(others);
+  for (std::int64_t n = 0; n < ranks; ++n) {
+    const std::int64_t rank = mesh().moved(first, others, n);
+    if (slot.peer < 0) {
+      if (mesh().coordinate(rank, group) != 0) continue;
+      members = mesh().members(group, rank);
+      on_links.add_ring(members, domain, &added);
+    } else {
+      members = {rank, mesh().moved(rank, pp, slot.peer)};
+      on_links.add_flow(members[0], members[1], &added);
+    }
+    Instance& i = instances_.emplace_back();
+    i.stage = stage;
+    i.slot = k;
+    i.first_end = ends_.size();
+    i.ends = members.size();
+    i.first_load = loads_.size();
+    i.loads = added.loads.size();
+    i.channels = added.channels;
+    i.links = group_shape(members, topology_.network(), domain);
+    i.links.extra_latency = added.extra_latency;
+    loads_.insert(loads_.end(), added.loads.begin(), added.loads.end());
+    if (slot.peer < 0) {
+      for (const std::int64_t m : members) add_end(m, stage, slot);
+    } else {
+      add_end(members[0], stage, slot);
+      add_end(members[1], slot.peer, other_end(slot, stage));
     }
   }
-}
-
-// Whether a rank is the first of its group.
-bool Traffic::leads(Group group, std::int64_t tp, std::int64_t dp) const {
-  switch (group) {
-    case Group::kTp:
-      return tp == 0;
-    case Group::kShard:
-      return dp % binding().shard == 0;
-    case Group::kReplica:
-      return dp < binding().shard;
-    case Group::kDp:
-      return dp == 0;
-    case Group::kPipeline:
-    case Group::kNone:
-      break;
-  }
-  throw std::logic_error("only collectives have a leader");
 }
 
 // A rank takes part in the last instance, by this slot of its stage if it has it.
@@ -202,7 +183,7 @@ bool Traffic::fills(LinkId link, std::span<const OnLink> here) const {
   // Ops of one stream run one after the other: of those of a stage the most demanding count.
   struct Lane {
     std::int32_t stage;
-    Stream stream;
+    StreamIndex stream;
     double most;
   };
   boost::container::small_vector<Lane, 16> lanes;
@@ -215,9 +196,9 @@ bool Traffic::fills(LinkId link, std::span<const OnLink> here) const {
       demand +=
           static_cast<double>(here[i].weight) / LinkLoads::kWhole * static_cast<double>(price(other).rate);
     }
-    const Stream stream = partners_[static_cast<std::size_t>(instance.stage)]
-                              .slots[static_cast<std::size_t>(instance.slot)]
-                              .stream;
+    const StreamIndex stream = partners_[static_cast<std::size_t>(instance.stage)]
+                                   .slots[static_cast<std::size_t>(instance.slot)]
+                                   .stream;
     auto lane = std::find_if(lanes.begin(), lanes.end(),
                              [&](const Lane& x) { return x.stage == instance.stage && x.stream == stream; });
     if (lane == lanes.end()) lane = lanes.insert(lanes.end(), {instance.stage, stream, 0});

@@ -26,7 +26,7 @@ struct Instance {
 
 struct RankEnd {
   std::int64_t rank;
-  program::Stream stream;
+  program::StreamIndex stream;
 };
 
 // What the ops of one slot cost on one kind of instance, in the order of the program.
@@ -47,7 +47,7 @@ class Traffic {
   // Gives all instances of an axis what the slowest of it has.
   void equalise();
 
-  const program::Binding& binding() const { return program_.binding; }
+  const Mesh& mesh() const { return program_.mesh; }
 
   const std::vector<Partners>& partners() const { return partners_; }  // by stage
   const std::vector<Instance>& instances() const { return instances_; }
@@ -75,7 +75,6 @@ class Traffic {
  private:
   void enumerate();
   void add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t slot);
-  bool leads(program::Group group, std::int64_t tp, std::int64_t dp) const;
   void add_end(std::int64_t rank, std::int32_t stage, const Partners::Slot& slot);
   void set_prices();
   Price price_of(const Instance& i) const;

@@ -18,7 +18,6 @@ using kernels::cuda::check;
 using kernels::cuda::make_event;
 using kernels::cuda::Timed;
 
-using program::Group;
 using program::Op;
 namespace ops = program::ops;
 
@@ -50,11 +49,14 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(largest_workspace(class_, place.program.model), "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
-  for (OwnedStream& s : streams_) s = kernels::cuda::make_stream();
-  for (Event& e : joins_) e = make_event(Timed::kNo);
+  for (std::size_t s = 0; s < place.program.communication.streams.size(); ++s) {
+    streams_.push_back(kernels::cuda::make_stream());
+    joins_.push_back(make_event(Timed::kNo));
+  }
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
-  for (const Group g : program::kCollectiveGroups)
-    groups_[static_cast<std::size_t>(g)] = communicator_->open(place.program.binding.members(g, place.rank));
+  for (const program::Group& g : place.program.communication.groups)
+    groups_.push_back(g.meets() ? communicator_->open(place.program.mesh.members(g.axes, place.rank))
+                                : GroupId{});
   communicator_->open_channels(channels());
   plan_gemms();
   if (place.program.model.positions == Positions::kRotary) fill_rope_tables();
@@ -64,7 +66,7 @@ std::vector<ChannelKey> CudaExecutor::channels() const {
   std::set<ChannelKey> found;
   for (const program::Segment& segment : class_.segments) {
     for (const Op& op : segment.ops) {
-      const int channel = Placement::carries_gradient(op) ? 1 : 0;
+      const int channel = place_.program.communication.channel(op.stream);
       if (op.is<ops::Send>()) found.insert({place_.rank, place_.peer(op), channel});
       if (op.is<ops::Recv>()) found.insert({place_.peer(op), place_.rank, channel});
     }
@@ -191,7 +193,8 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
     warm_ = warm_ || !pass.forward_only;
   }
   for (std::size_t s = 0; s < streams_.size(); ++s) {
-    const std::string what = fmt::format("stream {} of step {}", program::kStreamNames[s], pass.number + 1);
+    const std::string what =
+        fmt::format("stream {} of step {}", place_.program.communication.streams[s].name, pass.number + 1);
     finish(streams_[s].get(), what.c_str());
   }
   const double lasted = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -299,7 +302,7 @@ void CudaExecutor::communicate(const Op& op, std::int64_t micro_batch) {
   if (op.is_transfer()) {
     const program::Ref& own = op.is<ops::Send>() ? op.reads[0] : op.writes[0];
     const std::size_t bytes = elements * bytes_of(place_.buffer(own).type);
-    const int channel = Placement::carries_gradient(op) ? 1 : 0;
+    const int channel = place_.program.communication.channel(op.stream);
     if (op.is<ops::Send>())
       return communicator_->send(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);
     return communicator_->receive(place_.peer(op), channel, op.name, pointer(own, micro_batch), bytes, s);

@@ -41,7 +41,7 @@ class CudaExecutor : public Executor {
   std::byte* pointer(const program::Ref& r, std::int64_t micro_batch) const {
     return at(place_.offset(r, micro_batch));
   }
-  kernels::cuda::Stream stream(program::Stream s) const { return streams_[s].get(); }
+  kernels::cuda::Stream stream(program::StreamIndex s) const { return streams_[s].get(); }
   std::vector<ChannelKey> channels() const;
   void plan_gemms();
   void fill_rope_tables();
@@ -61,14 +61,14 @@ class CudaExecutor : public Executor {
   Abort& abort_;
   std::unique_ptr<DeviceCommunicator> communicator_;
   IssueOrder order_;
-  std::array<OwnedStream, program::kStreamCount> streams_;
+  std::vector<OwnedStream> streams_;  // by the program's streams
   DeviceMemory arena_, workspace_, rope_, scalars_;
   HostMemory next_scalars_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
-  std::array<GroupId, program::kGroupCount> groups_{};
+  std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   std::vector<Event> events_;
   Event fork_;
-  std::array<Event, program::kStreamCount> joins_;
+  std::vector<Event> joins_;  // by stream
   Event begin_;
   std::vector<Event> before_, after_;  // by issue, of a measured pass
   bool warm_ = false;                  // a training step was issued, op by op

@@ -10,15 +10,15 @@
 
 namespace orrery::exec::cuda {
 
-using program::kStreamCount;
+using program::kMostStreams;
 
 IssueOrder issue_order(const program::RankClass& rank) {
-  using Counts = std::array<std::int64_t, kStreamCount>;
+  using Counts = std::array<std::int64_t, kMostStreams>;
   IssueOrder out;
   // By stream: the issue of each op; and for each op what is done when it is: of every stream so many.
-  std::array<std::vector<std::int32_t>, kStreamCount> issued;
-  std::array<std::vector<Counts>, kStreamCount> known;
-  std::array<Counts, kStreamCount> knows{};  // by stream, at its last op
+  std::array<std::vector<std::int32_t>, kMostStreams> issued;
+  std::array<std::vector<Counts>, kMostStreams> known;
+  std::array<Counts, kMostStreams> knows{};  // by stream, at its last op
   Counts base{};
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(rank.steps.size()); ++i) {
     const program::Step& step = rank.steps[static_cast<std::size_t>(i)];
@@ -26,7 +26,7 @@ IssueOrder issue_order(const program::RankClass& rank) {
     for (std::int32_t o = 0; o < static_cast<std::int32_t>(segment.ops.size()); ++o) {
       const program::Op& op = segment.ops[static_cast<std::size_t>(o)];
       Counts needs{};
-      for (std::size_t q = 0; q < kStreamCount; ++q) {
+      for (std::size_t q = 0; q < kMostStreams; ++q) {
         if (op.after[q] > 0) needs[q] = base[q] + op.after[q];
       }
       for (std::int32_t w = step.first_wait; w < step.first_wait + step.waits; ++w) {
@@ -35,17 +35,17 @@ IssueOrder issue_order(const program::RankClass& rank) {
       }
       Issue issue{.step = i, .op = o, .first_wait = static_cast<std::int32_t>(out.waits.size())};
       Counts& mine = knows[op.stream];
-      for (std::size_t q = 0; q < kStreamCount; ++q) {
+      for (std::size_t q = 0; q < kMostStreams; ++q) {
         if (q == op.stream || needs[q] <= mine[q]) continue;
         if (static_cast<std::size_t>(needs[q]) > issued[q].size()) {
           throw Error(fmt::format("\"{}\" waits for op {} of stream {}, of which {} are issued before it",
-                                  op.name, needs[q], program::kStreamNames[q], issued[q].size()));
+                                  op.name, needs[q], q, issued[q].size()));
         }
         const auto at = static_cast<std::size_t>(needs[q] - 1);
         Issue& awaited = out.ops[static_cast<std::size_t>(issued[q][at])];
         if (awaited.event < 0) awaited.event = out.events++;
         out.waits.push_back(awaited.event);
-        for (std::size_t k = 0; k < kStreamCount; ++k) mine[k] = std::max(mine[k], known[q][at][k]);
+        for (std::size_t k = 0; k < kMostStreams; ++k) mine[k] = std::max(mine[k], known[q][at][k]);
       }
       issue.waits = static_cast<std::int32_t>(out.waits.size()) - issue.first_wait;
       mine[op.stream] = static_cast<std::int64_t>(issued[op.stream].size()) + 1;
@@ -53,7 +53,7 @@ IssueOrder issue_order(const program::RankClass& rank) {
       known[op.stream].push_back(mine);
       out.ops.push_back(issue);
     }
-    for (std::size_t q = 0; q < kStreamCount; ++q) base[q] += segment.stream_ops[q];
+    for (std::size_t q = 0; q < kMostStreams; ++q) base[q] += segment.stream_ops[q];
   }
   return out;
 }

@@ -151,7 +151,7 @@ void TopologyPage::show_edge(std::size_t edge) {
             ranks << QString::number(u.ranks[i]);
           if (u.ranks.size() > kMostRanks) ranks << tr("… %L1 in all").arg(u.ranks.size());
           rows.push_back({{QString::number(u.stage), static_cast<double>(u.stage)},
-                          QString(program::kStreamNames[u.stream]),
+                          QString::fromStdString(u.stream),
                           {QString("%L1").arg(u.groups), static_cast<double>(u.groups)},
                           {QString::number(100 * u.share, 'f', 3), 100 * u.share},
                           ranks.join(", ")});

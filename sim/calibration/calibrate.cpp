@@ -53,7 +53,7 @@ class Samples {
     const Program& p = *run.program;
     const Cursor at{run.file, ""};
     if (t.program_hash != p.hash()) at.fail("the timeline is not of this plan's program");
-    const auto ranks = static_cast<std::size_t>(p.binding.ranks());
+    const auto ranks = static_cast<std::size_t>(p.mesh.ranks());
     std::vector<std::vector<const Slice*>> communicating(ranks);  // active slices, by start
     std::vector<std::vector<const Slice*>> computing(ranks);
     std::vector<std::map<std::tuple<std::string_view, std::int32_t, std::string_view>, const Op*>> ops(
@@ -75,7 +75,7 @@ class Samples {
     for (std::size_t r = 0; r < ranks; ++r) {
       std::sort(communicating[r].begin(), communicating[r].end(), by_active);
       std::sort(computing[r].begin(), computing[r].end(), by_active);
-      const auto stage = static_cast<std::size_t>(p.binding.coordinates(static_cast<std::int64_t>(r)).pp);
+      const auto stage = static_cast<std::size_t>(p.stage_of(static_cast<std::int64_t>(r)));
       const auto find = [&](const Slice& s) {
         const auto found = ops[stage].find({t.segments[static_cast<std::size_t>(s.segment)], s.chunk,
                                             t.names[static_cast<std::size_t>(s.name)]});
@@ -108,10 +108,10 @@ class Samples {
  private:
   Shape& shape_of(const Op& op, const Program& p) {
     const bool communicates = program::is_communication(op.kind);
-    const std::int64_t members = !communicates ? 1
-                                 : op.is<ops::Send>()
-                                     ? 2
-                                     : static_cast<std::int64_t>(p.binding.members(op.group, 0).size());
+    const std::int64_t members =
+        !communicates        ? 1
+        : op.is<ops::Send>() ? 2
+                             : p.mesh.size(p.communication.groups[static_cast<std::size_t>(op.group)].axes);
     Shape& s = shapes[{program::key_of(op.kind), members, communicates ? op.payload.value : 0}];
     s.op = op;
     s.program = &p;

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/container/static_vector.hpp>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -17,14 +19,15 @@ namespace orrery::sim {
 namespace {
 
 using program::kCompute;
-using program::kStreamCount;
+using program::kMostStreams;
 using program::Op;
 using program::RankClass;
 using program::Segment;
 using program::SegmentKind;
+using program::StreamRole;
 
 constexpr std::int64_t kOne = 1 << 16;  // a rate of 1 in fixed point
-constexpr int kHost = kStreamCount;     // pseudo-stream for "waited for the host"
+constexpr int kHost = kMostStreams;     // pseudo-stream for "waited for the host"
 
 __extension__ using Wide = __int128;
 
@@ -63,9 +66,9 @@ struct Event {
 
 struct Site {
   const Walk* walk = nullptr;
-  std::array<Lane, kStreamCount> lanes;
-  std::array<std::uint32_t, kStreamCount> waiting{};  // by stream: lanes that may wait for it, a bit each
-  static_assert(kStreamCount <= 32);
+  std::span<Lane> lanes;                              // by stream
+  std::array<std::uint32_t, kMostStreams> waiting{};  // by stream: lanes that may wait for it, a bit each
+  static_assert(kMostStreams <= 32);
   PlaceReport report;
 };
 
@@ -79,10 +82,16 @@ class Engine {
         communication_slow_(
             static_cast<std::int64_t>(o.communication_slowdown * static_cast<double>(kOne) + 0.5)),
         contends_(compute_slow_ != kOne || communication_slow_ != kOne),
+        lanes_(layout.places.size() * p.communication.streams.size()),
+        streams_(static_cast<int>(p.communication.streams.size())),
         arrived_(layout.meetings.size()),
         rates_(layout.shares),
         lost_(layout.links.size()),
         stage_ranks_(p.classes.size()) {
+    for (int s = 0; s < streams_; ++s) {
+      if (role_of(s) == StreamRole::kCollectives) collectives_.push_back(s);
+      if (role_of(s) == StreamRole::kReceives && receives_ == kCompute) receives_ = s;
+    }
     std::vector<std::int64_t> ops;  // of a place, by stage
     for (const RankClass& c : p.classes) {
       walks_.push_back(walk_of(c, o));
@@ -93,6 +102,8 @@ class Engine {
     sites_.resize(layout.places.size());
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       const Place& at = layout.places[i];
+      const auto n = static_cast<std::size_t>(streams_);
+      sites_[i].lanes = std::span(lanes_).subspan(i * n, n);
       sites_[i].walk = &walks_[static_cast<std::size_t>(at.stage)];
       sites_[i].report.stage = at.stage;
       sites_[i].report.ranks = at.ranks;
@@ -110,10 +121,10 @@ class Engine {
   SimulationResult run() {
     const auto places = static_cast<std::int32_t>(sites_.size());
     for (std::int32_t c = 0; c < places; ++c) {
-      for (int s = 0; s < kStreamCount; ++s) find_head(c, s);
+      for (int s = 0; s < streams_; ++s) find_head(c, s);
     }
     for (std::int32_t c = 0; c < places; ++c) {
-      for (int s = 0; s < kStreamCount; ++s) try_start(c, s);
+      for (int s = 0; s < streams_; ++s) try_start(c, s);
     }
     for (;;) {
       // Rates count from the next moment on: everything that happens now comes first.
@@ -135,6 +146,9 @@ class Engine {
   }
 
  private:
+  StreamRole role_of(int stream) const {
+    return program_.communication.streams[static_cast<std::size_t>(stream)].role;
+  }
   Site& site(std::int32_t c) { return sites_[static_cast<std::size_t>(c)]; }
   Lane& lane_of(std::int32_t c, int stream) { return site(c).lanes[static_cast<std::size_t>(stream)]; }
   const Meeting& meeting_of(const Lane& lane) const {
@@ -176,7 +190,7 @@ class Engine {
       p.waiting[static_cast<std::size_t>(other)] |= 1U << stream;
       return true;
     };
-    for (int s = 0; s < kStreamCount; ++s) {
+    for (int s = 0; s < streams_; ++s) {
       const std::int32_t after = lane.op->after[static_cast<std::size_t>(s)];
       if (after > 0 && wait_for(s, base[static_cast<std::size_t>(s)] + after)) return true;
     }
@@ -250,8 +264,7 @@ class Engine {
     }
     begin(leader, cost.time.value);
     leader.work.computing = 0;
-    const bool slowed = contends_ && program::role_of(static_cast<program::Stream>(stream)) ==
-                                         program::StreamRole::kCollectives;
+    const bool slowed = contends_ && role_of(stream) == StreamRole::kCollectives;
     if (slowed) {
       for (const Meeting::End& e : m.ends) {
         leader.work.computing += lane_of(e.place, kCompute).running ? 1 : 0;
@@ -289,9 +302,9 @@ class Engine {
     unsettle(m.ends.front().place, m.ends.front().stream);
   }
 
-  // Compute, tensor and data lanes of a device share it.
+  // Compute and collectives of a device share it.
   void change_computing(Site& p, std::int32_t by) {
-    for (const int stream : {program::kTp, program::kDp}) {
+    for (const int stream : collectives_) {
       const Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
       if (!lane.running) continue;
       const Meeting& m = meeting_of(lane);
@@ -302,7 +315,7 @@ class Engine {
 
   void unsettle(std::int32_t c, int stream) {
     if (std::exchange(lane_of(c, stream).work.unsettled, true)) return;
-    unsettled_.push_back({c, static_cast<program::Stream>(stream)});
+    unsettled_.push_back({c, static_cast<program::StreamIndex>(stream)});
   }
 
   // Sets the rates of what runs from now on.
@@ -333,7 +346,8 @@ class Engine {
     std::int64_t slow = kOne;
     if (e.stream == kCompute) {
       const Site& p = site(e.place);
-      if (p.lanes[program::kTp].running || p.lanes[program::kDp].running) slow = compute_slow_;
+      const auto runs = [&](int s) { return p.lanes[static_cast<std::size_t>(s)].running; };
+      if (std::any_of(collectives_.begin(), collectives_.end(), runs)) slow = compute_slow_;
     } else if (w.computing > 0) {
       slow = communication_slow_;
     }
@@ -467,15 +481,16 @@ class Engine {
                                         p.walk->rank->steps[static_cast<std::size_t>(lane.step)], *lane.op);
         }
       }
-      // What happens after the last compute op is exposed too.
+      // What happens after the last compute op is exposed too: it waits for other stages where no stream of
+      // its own ends later.
       int last = kCompute;
-      for (int s = 0; s < kStreamCount; ++s) {
+      for (int s = 0; s < streams_; ++s) {
         if (p.lanes[static_cast<std::size_t>(s)].last_end > p.lanes[static_cast<std::size_t>(last)].last_end)
           last = s;
       }
       const Time tail{end_ - p.lanes[kCompute].last_end};
       if (tail.value > 0)
-        p.report.exposed[static_cast<std::size_t>(last == kCompute ? program::kRecv : last)] += tail;
+        p.report.exposed[static_cast<std::size_t>(last == kCompute ? receives_ : last)] += tail;
       r.places.push_back(p.report);
     }
     if (waiting > 0) throw Error(fmt::format("the program cannot finish; {} ops wait:{}", waiting, stuck));
@@ -495,7 +510,11 @@ class Engine {
   bool contends_;
   std::vector<Walk> walks_;
   std::vector<Site> sites_;
-  std::vector<std::int32_t> arrived_;  // by meeting
+  std::vector<Lane> lanes_;  // by site and stream
+  const int streams_;
+  boost::container::static_vector<int, kMostStreams> collectives_;  // streams
+  int receives_ = kCompute;                                         // the first stream that does
+  std::vector<std::int32_t> arrived_;                               // by meeting
   Events<Event> events_;
   Recorder recorder_;
   std::int64_t now_ = 0, end_ = 0, ops_ = 0, all_ops_ = 0;

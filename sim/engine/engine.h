@@ -38,17 +38,16 @@ struct PlaceReport {
   std::int32_t stage = 0;
   std::int64_t ranks = 1, first_rank = 0;
   Time forward, backward, recompute, optimizer;
-  std::array<Time, program::kStreamCount> exposed{};  // compute waited for this stream
-  Time exposed_to_transfers() const {
+  std::array<Time, program::kMostStreams> exposed{};  // compute waited for this stream
+  Time exposed_to_transfers(const program::Communication& over) const {
     Time sum{0};
-    for (std::size_t s = 0; s < exposed.size(); ++s) {
-      if (program::role_of(static_cast<program::Stream>(s)) == program::StreamRole::kTransfers)
-        sum += exposed[s];
+    for (std::size_t s = 0; s < over.streams.size(); ++s) {
+      if (program::is_transfer(over.streams[s].role)) sum += exposed[s];
     }
     return sum;
   }
   Time host;  // compute waited to be issued
-  std::array<Time, program::kStreamCount> busy{};
+  std::array<Time, program::kMostStreams> busy{};
   Time compute() const { return forward + backward + recompute + optimizer; }
 };
 

@@ -5,8 +5,6 @@
 
 namespace orrery::sim {
 
-using program::Group;
-
 Partners partners_of(const program::Program& program, std::size_t rank_class) {
   Partners out;
   for (const program::Segment& s : program.classes[rank_class].segments) {
@@ -14,8 +12,9 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
     for (std::size_t i = 0; i < s.ops.size(); ++i) {
       const program::Op& op = s.ops[i];
       if (!program::is_communication(op.kind)) continue;
+      const program::Stream& stream = program.communication.streams[op.stream];
       const Partners::Slot slot{
-          op.stream, op.group,
+          op.stream, stream.other_end, op.group, stream.role == program::StreamRole::kReceives,
           op.is_transfer() ? static_cast<std::int32_t>(stage_of_chunk(program.plan, op.peer_chunk)) : -1};
       const auto known = std::find(out.slots.begin(), out.slots.end(), slot);
       slots[i] = static_cast<std::int32_t>(known - out.slots.begin());
@@ -26,7 +25,7 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
 }
 
 Partners::Slot other_end(const Partners::Slot& slot, std::int32_t from) {
-  return {program::other_end(slot.stream), slot.group, from};
+  return {slot.other_end, slot.stream, slot.group, !slot.receives, from};
 }
 
 Layout by_stage(const program::Program& program, const Durations& durations) {
@@ -54,7 +53,7 @@ Layout by_stage(const program::Program& program, const Durations& durations) {
       if (slot.peer < 0) continue;
       const Partners::Slot there = other_end(slot, s);
       m.ends.push_back({slot.peer, there.stream});
-      if (receives(slot)) std::swap(m.ends[0], m.ends[1]);
+      if (slot.receives) std::swap(m.ends[0], m.ends[1]);
       const auto& slots = out.partners[static_cast<std::size_t>(slot.peer)].slots;
       if (const auto found = std::find(slots.begin(), slots.end(), there); found != slots.end())
         out.meeting[static_cast<std::size_t>(slot.peer)][static_cast<std::size_t>(found - slots.begin())] =

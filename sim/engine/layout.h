@@ -47,7 +47,7 @@ struct Place {
 struct Meeting {
   struct End {
     std::int32_t place;
-    program::Stream stream;
+    program::StreamIndex stream;
     friend bool operator==(const End&, const End&) = default;
   };
   std::vector<End> ends;       // of a transfer: the sender, the receiver
@@ -57,8 +57,10 @@ struct Meeting {
 // The partners that the ops of a class have: for each of them a place has a meeting.
 struct Partners {
   struct Slot {
-    program::Stream stream;
-    program::Group group;
+    program::StreamIndex stream;
+    program::StreamIndex other_end;  // of the stage that a transfer goes to, or comes from
+    program::GroupIndex group;
+    bool receives;
     std::int32_t peer;  // stage; -1 for collectives
     friend auto operator<=>(const Slot&, const Slot&) = default;
   };
@@ -66,9 +68,6 @@ struct Partners {
   std::vector<std::vector<std::int32_t>> slot;  // [segment][op]; -1: it computes
 };
 Partners partners_of(const program::Program& program, std::size_t rank_class);
-constexpr bool receives(const Partners::Slot& s) {
-  return s.stream == program::kRecv || s.stream == program::kGradRecv;
-}
 // The slot at the other end of a transfer's, of stage `from`.
 Partners::Slot other_end(const Partners::Slot& slot, std::int32_t from);
 

@@ -12,13 +12,12 @@ namespace orrery::sim {
 namespace {
 
 // By rank; nothing where every rank is a place of its own.
-std::vector<std::int32_t> places_of_ranks(const program::Binding& binding, const Layout& layout) {
-  const std::int64_t ranks = binding.ranks();
+std::vector<std::int32_t> places_of_ranks(const program::Program& program, const Layout& layout) {
+  const std::int64_t ranks = program.mesh.ranks();
   if (static_cast<std::int64_t>(layout.places.size()) == ranks) return {};
   if (!layout.place_of.empty()) return layout.place_of;
   std::vector<std::int32_t> out;
-  for (std::int64_t r = 0; r < ranks; ++r)
-    out.push_back(static_cast<std::int32_t>(binding.coordinates(r).pp));
+  for (std::int64_t r = 0; r < ranks; ++r) out.push_back(static_cast<std::int32_t>(program.stage_of(r)));
   return out;
 }
 
@@ -42,7 +41,7 @@ Timeline Recorder::timeline(const program::Program& program, const Layout& layou
   Timeline t;
   t.source = "predicted: event engine";
   t.program_hash = program.hash();
-  for (const char* s : program::kStreamNames) t.streams.emplace_back(s);
+  for (const program::Stream& s : program.communication.streams) t.streams.push_back(s.name);
   for (const char* s : program::kSegmentNames) t.segments.emplace_back(s);
   std::map<std::string_view, std::int32_t> names;
   for (const Done& d : done_) {
@@ -64,8 +63,8 @@ Timeline Recorder::timeline(const program::Program& program, const Layout& layou
     if (!one_a_stage && p.ranks > 1) label += fmt::format(" and {} like it", p.ranks - 1);
     t.rank_labels.push_back(one_a_stage ? label : label + ")");
   }
-  t.axes = program::axes_of(program.binding);
-  t.process_of = places_of_ranks(program.binding, layout);
+  t.axes = program::axes_of(program.mesh);
+  t.process_of = places_of_ranks(program, layout);
   add_memory(program, layout, t);
   return t;
 }

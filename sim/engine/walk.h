@@ -10,8 +10,8 @@ namespace orrery::sim {
 
 struct Walk {
   const program::RankClass* rank = nullptr;
-  std::vector<std::array<std::vector<std::int32_t>, program::kStreamCount>> ops;  // by segment and stream
-  std::vector<std::array<std::int32_t, program::kStreamCount>> base;  // by step: ops of each stream before it
+  std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops;  // by segment and stream
+  std::vector<std::array<std::int32_t, program::kMostStreams>> base;  // by step: ops of each stream before it
   std::vector<Time> issued;                                           // by step: when the host comes to it
 };
 
@@ -23,13 +23,13 @@ inline Walk walk_of(const program::RankClass& rank, const EngineOptions& options
     for (std::size_t i = 0; i < s.ops.size(); ++i)
       lists[s.ops[i].stream].push_back(static_cast<std::int32_t>(i));
   }
-  std::array<std::int32_t, program::kStreamCount> count{};
+  std::array<std::int32_t, program::kMostStreams> count{};
   Time issued{0};
   for (const program::Step& step : rank.steps) {
     const program::Segment& s = rank.segments[static_cast<std::size_t>(step.segment)];
     w.base.push_back(count);
     w.issued.push_back(issued);
-    for (std::size_t q = 0; q < program::kStreamCount; ++q) count[q] += s.stream_ops[q];
+    for (std::size_t q = 0; q < program::kMostStreams; ++q) count[q] += s.stream_ops[q];
     issued += options.host_segment + options.host_op * static_cast<std::int64_t>(s.ops.size());
   }
   return w;

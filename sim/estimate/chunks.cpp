@@ -46,16 +46,16 @@ std::int64_t layers_beside_ends(const ChunkCost& a, const ChunkCost& b, std::int
 
 std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   std::size_t h = 1469598103934665603ULL;
-  for (const std::int64_t v :
-       {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.tp_links),
-        static_cast<std::int64_t>(k.micro_batch), static_cast<std::int64_t>(k.recompute_layers),
-        static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
-        static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.shard_links),
-        static_cast<std::int64_t>(k.replica_links), static_cast<std::int64_t>(k.recompute),
-        k.meets_shard * 64 + k.meets_replica * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
-            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order)}) {
-    h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL;
+  const auto mix = [&](std::int64_t v) { h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL; };
+  for (const std::int64_t v : {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
+                               static_cast<std::int64_t>(k.recompute_layers),
+                               static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
+                               static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.recompute),
+                               static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 +
+                                   k.split * 4 + static_cast<std::int64_t>(k.order)}) {
+    mix(v);
   }
+  for (std::size_t g = 0; g < k.links.size(); ++g) mix(k.links[g] * 2 + k.meets_tp[g]);
   return h;
 }
 
@@ -78,13 +78,16 @@ struct ChunkCosts::Layout {
   std::deque<Known> costs;
 };
 
-ChunkCosts::ChunkCosts(const Problem& problem, const GroupTable& groups, std::shared_ptr<Samples> samples)
+ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& over, const GroupTable& groups,
+                       std::shared_ptr<Samples> samples)
     : model_(problem.scenario.model),
       training_(problem.scenario.training),
       device_(problem.device),
       stack_(problem.stack),
       cluster_(problem.cluster),
       groups_(groups),
+      tp_(over.group("tp")),
+      replica_(over.group("replica")),
       collectives_(problem.cluster),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
@@ -116,9 +119,7 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
   if (!slot) {
     slot = std::make_unique<Layout>();
     slot->key = k;
-    slot->links.tp = groups_[k.tp_links];
-    slot->links.shard = groups_[k.shard_links];
-    slot->links.replica = groups_[k.replica_links];
+    for (const std::int32_t index : k.links) slot->links.push_back(groups_[index]);
     slot->structure = &samples_->of(k);
   }
   recent_ = slot.get();
@@ -131,22 +132,11 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   }
   const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
-  // Which data-parallel ops use the links of tensor-parallel ones.
-  const bool sharing = l.key.meets_shard || l.key.meets_replica;
-  const auto shares = [&](program::Group group) {
-    switch (group) {
-      case program::Group::kTp:
-        return sharing;
-      case program::Group::kDp:
-      case program::Group::kShard:
-        return l.key.meets_shard;
-      case program::Group::kReplica:
-        return l.key.meets_replica;
-      case program::Group::kNone:
-      case program::Group::kPipeline:
-        return false;
-    }
-    return false;
+  // Which ops use links that both tensor-parallel and data-parallel ops use.
+  const auto& meets = l.key.meets_tp;
+  const bool sharing = std::find(meets.begin(), meets.end(), true) != meets.end();
+  const auto shares = [&](program::GroupIndex group) {
+    return group == tp_ ? sharing : meets[static_cast<std::size_t>(group)];
   };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
@@ -156,7 +146,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
       // Samples have one shard.
-      if (op.group == program::Group::kReplica) op.payload = op.payload / l.key.shards;
+      if (op.group == replica_) op.payload = op.payload / l.key.shards;
       OpTime time{.duration = static_cast<double>(cost.op(op).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);
@@ -190,7 +180,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     return segment;
   };
   const auto round = [](double time) { return saturating_cast(time + 0.5); };
-  const auto busy = [&](const TimedSegment& segment, program::Stream lane) {
+  const auto busy = [&](const TimedSegment& segment, LaneIndex lane) {
     double sum = 0;
     for (const TimedOp& op : segment[lane]) sum += op.time.duration;
     return round(sum);
@@ -212,9 +202,9 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
         const TimedSegment issued = issue(s, segments[work]);
         w.hosted = round(run_segments({&issued}, options).ends[0]);
       }
-      w.tp = busy(segments[work], program::kTp);
-      w.dp = busy(segments[work], program::kDp);
-      w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], program::kCompute));
+      w.tp = busy(segments[work], kTpLane);
+      w.dp = busy(segments[work], kDpLane);
+      w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], kComputeLane));
     }
     const SmallSegment& closing = sample.closing[c];
     if (closing.issued == 0) continue;
@@ -229,7 +219,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
     const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
-    backward.dp_last = busy(last, program::kDp);
+    backward.dp_last = busy(last, kDpLane);
     if (l.key.rounds > 0) {
       // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
       // rounds like the one before the last.

@@ -59,11 +59,13 @@ struct ChunkKey {
   // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
   std::int32_t rounds = 0;
   std::int32_t shards = 1;
-  bool replicas = false;                                          // of the shards
-  std::int32_t tp_links = 0, shard_links = 0, replica_links = 0;  // in the table of groups
+  bool replicas = false;  // of the shards
+  // By group, of those that communicate in chunks: its links' index in the table of groups, and whether
+  // tensor-parallel ops use these links too.
+  std::array<std::int32_t, program::kMostGroups> links{};
+  std::array<bool, program::kMostGroups> meets_tp{};
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
-  bool meets_shard = false, meets_replica = false;  // tensor-parallel ops, on links
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
@@ -77,10 +79,11 @@ class Samples;
 class ChunkCosts {
  public:
   // `samples`: shared with the estimators of other threads; null for its own. `groups` outlives it.
-  ChunkCosts(const Problem& problem, const GroupTable& groups, std::shared_ptr<Samples> samples);
+  ChunkCosts(const Problem& problem, const program::Communication& over, const GroupTable& groups,
+             std::shared_ptr<Samples> samples);
   ~ChunkCosts();
 
-  // Without links: set those of the stage.
+  // Without links: set the stage's.
   static ChunkKey key(const Plan& plan);
   // The role's cost with n layers. References stay valid until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
@@ -103,6 +106,7 @@ class ChunkCosts {
   const Stack& stack_;
   const Cluster& cluster_;
   const GroupTable& groups_;
+  const program::GroupIndex tp_, replica_;
   CollectiveModel collectives_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;

@@ -43,11 +43,11 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   std::int64_t& once = overlap ? u.reduce : u.late;
   const bool in_chunks = plan.zero >= 2;  // and so are their reductions beside the last backward
   if (plan.dp > 1 && plan.zero == 0)
-    once += collective(CollectiveKind::kAllReduce, padded * bytes_.gradient, links.dp);
+    once += collective(CollectiveKind::kAllReduce, padded * bytes_.gradient, links[dp_]);
   if (plan.zero == 1 && shards > 1)
-    once += collective(CollectiveKind::kReduceScatter, padded * bytes_.gradient, links.shard);
+    once += collective(CollectiveKind::kReduceScatter, padded * bytes_.gradient, links[shard_]);
   if (plan.zero >= 1 && shards < plan.dp && !(in_chunks && overlap)) {
-    once += collective(CollectiveKind::kAllReduce, shard * bytes_.gradient, links.replica);
+    once += collective(CollectiveKind::kAllReduce, shard * bytes_.gradient, links[replica_]);
   }
   const bool lamb = problem_.scenario.training.lamb;
   u.norm = price(ops::NormSquare{shard, unit});
@@ -55,7 +55,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   u.optimizer = price(ops::Optimizer{{shard, unit}, lamb});
   u.clear = price(ops::ZeroGrad{plan.zero >= 2 ? shard : padded, bytes_.gradient});
   if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
-    u.gather = collective(CollectiveKind::kAllGather, padded * bytes_.parameter, links.shard);
+    u.gather = collective(CollectiveKind::kAllGather, padded * bytes_.parameter, links[shard_]);
   }
   return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
 }
@@ -179,7 +179,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
 void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
                                  StagePieces& out) const {
   out.reduction_loss = out.tp_loss = 0;
-  if (!links.meets_dp) return;
+  if (!links.meets(dp_)) return;
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };
@@ -190,9 +190,9 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
                 std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
   };
   const Load tp = load(plan.sequence_parallel ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce,
-                       chunk_costs_.activation_bytes_of(key_), links.tp);
+                       chunk_costs_.activation_bytes_of(key_), links[tp_]);
   const Load dp = load(plan.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-                       elements * bytes_.gradient, plan.zero == 0 ? links.dp : links.shard);
+                       elements * bytes_.gradient, plan.zero == 0 ? links[dp_] : links[shard_]);
   const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
   const double both = tp.flowing * dp.flowing;
   out.tp_loss = both * (1 - 1 / tp_slower);
@@ -202,8 +202,8 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
 std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
   std::int64_t time = 0;
-  if (plan.tp > 1) time += collective(CollectiveKind::kAllReduce, bytes, links.tp);
-  if (plan.shards() > 1) time += collective(CollectiveKind::kAllReduce, bytes, links.shard);
+  if (plan.tp > 1) time += collective(CollectiveKind::kAllReduce, bytes, links[tp_]);
+  if (plan.shards() > 1) time += collective(CollectiveKind::kAllReduce, bytes, links[shard_]);
   return time;
 }
 

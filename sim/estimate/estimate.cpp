@@ -39,37 +39,47 @@ bool same_chunks(const Plan& a, const Plan& b) {
 Estimator::Estimator(const Problem& problem, const Topology& topology, std::shared_ptr<Samples> samples)
     : problem_(problem),
       topology_(topology),
+      over_(program::communication_of(mesh_of(Plan{}))),
+      tp_(over_.group("tp")),
+      dp_(over_.group("dp")),
+      shard_(over_.group("shard")),
+      replica_(over_.group("replica")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       options_(engine_options(problem.device, problem.stack, false)),
       collectives_(problem.cluster),
       groups_(topology),
-      chunk_costs_(problem, groups_, std::move(samples)) {}
+      chunk_costs_(problem, over_, groups_, std::move(samples)) {}
 
 const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
   for (const auto& [shards, known] : known_links_) {
     if (shards == plan.shards()) return known;
   }
-  const program::Binding b = program::bind(plan);
-  // What has one member communicates with nobody, however far apart.
-  const auto groups = [&](std::int64_t size, std::int64_t stride) -> const std::vector<std::int32_t>& {
-    return groups_.by_stage(size, size > 1 ? stride : 1, b);
-  };
-  const std::array axes{&groups(b.tp, b.tp_stride), &groups(b.dp, b.dp_stride), &groups(b.shard, b.dp_stride),
-                        &groups(b.dp / b.shard, b.dp_stride * b.shard)};
+  const Mesh mesh = mesh_of(plan);
   LinksByStage& out = known_links_.emplace_back(plan.shards(), LinksByStage{}).second;
-  for (const auto* axis : axes) out.resize(std::max(out.size(), axis->size()));
+  struct Axis {
+    program::GroupIndex group;
+    Mesh::Range range;
+    const std::vector<std::int32_t>* by_stage;
+  };
+  std::vector<Axis> axes;
+  for (std::size_t g = 0; g < over_.groups.size(); ++g) {
+    if (!over_.groups[g].meets()) continue;
+    Mesh::Range range = mesh.range(over_.groups[g].axes);
+    // A group of one member communicates with nobody, however far apart.
+    const std::int64_t stride = range.size > 1 ? range.stride : 1;
+    axes.push_back({static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, mesh)});
+    out.resize(std::max(out.size(), axes.back().by_stage->size()));
+  }
+  const Mesh::Range tp = mesh.range("tp");
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const auto at = [&](std::size_t axis) { return (*axes[axis])[axes[axis]->size() == 1 ? 0 : i]; };
-    const auto meets = [&](std::size_t axis, std::int64_t size, std::int64_t stride) {
-      return same_links(groups_[at(0)], groups_[at(axis)]) && groups_.meet(b.tp, b.tp_stride, size, stride);
-    };
-    out[i] = {at(0),
-              at(1),
-              at(2),
-              at(3),
-              meets(1, b.dp, b.dp_stride),
-              meets(2, b.shard, b.dp_stride),
-              meets(3, b.dp / b.shard, b.dp_stride * b.shard)};
+    for (const Axis& axis : axes)
+      out[i].of[static_cast<std::size_t>(axis.group)] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
+    for (const Axis& axis : axes) {
+      if (axis.group == tp_) continue;
+      out[i].meets_tp[static_cast<std::size_t>(axis.group)] =
+          same_links(groups_[out[i][tp_]], groups_[out[i][axis.group]]) &&
+          groups_.meet(tp.size, tp.stride, axis.range.size, axis.range.stride);
+    }
   }
   return out;
 }
@@ -79,9 +89,10 @@ const Estimator::StageLinks& Estimator::links_of_run(std::size_t run) const {
 }
 
 const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64_t by) {
-  const program::Binding b = program::bind(plan);
-  const auto [found, added] = transfers_.try_emplace({b.pp_stride, b.pp, b.ranks(), by});
-  if (added) found->second = topology_.transfers(b.pp, b.pp_stride, by, b.ranks());
+  const Mesh mesh = mesh_of(plan);
+  const auto [stages, stride] = mesh.range("pp");
+  const auto [found, added] = transfers_.try_emplace({stride, stages, mesh.ranks(), by});
+  if (added) found->second = topology_.transfers(stages, stride, by, mesh.ranks());
   return found->second;
 }
 
@@ -160,11 +171,15 @@ void Estimator::select(const Plan& plan) {
   key_ = ChunkCosts::key(plan);
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   for (ChunkKind& kind : kinds_) {
-    key_.tp_links = links_[kind.links].tp;
-    key_.shard_links = plan.zero >= 2 ? links_[kind.links].shard : 0;
-    key_.replica_links = key_.replicas ? links_[kind.links].replica : 0;
-    key_.meets_shard = plan.zero >= 2 && links_[kind.links].meets_shard;
-    key_.meets_replica = key_.replicas && links_[kind.links].meets_replica;
+    const StageLinks& mine = links_[kind.links];
+    const auto communicates = [&](program::GroupIndex group, bool in_chunks) {
+      const auto g = static_cast<std::size_t>(group);
+      key_.links[g] = in_chunks ? mine.of[g] : 0;
+      key_.meets_tp[g] = in_chunks && mine.meets_tp[g];
+    };
+    communicates(tp_, true);
+    communicates(shard_, plan.zero >= 2);
+    communicates(replica_, key_.replicas);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
     kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
@@ -214,7 +229,7 @@ void Estimator::find_hops(const Plan& plan) {
   hops_.clear();
   if (plan.pp == 1) return;
   const Bytes bytes{chunk_costs_.boundary_bytes(key_)};
-  const GroupLinks& dp = groups_[links_[0].dp];
+  const GroupLinks& dp = groups_[links_[0][dp_]];
   const auto hop = [&](const GroupLinks& pair) {
     const Wire wire = transfer_wire(pair, problem_.cluster);
     return Hop{.latency = wire.latency.value,
@@ -237,7 +252,7 @@ void Estimator::share_links(const Plan& plan) {
   const auto m = static_cast<double>(plan.micro_batches * plan.vpp);
   const double working = m / (m + static_cast<double>(plan.pp - 1));
   for (ChunkKind& kind : kinds_) {
-    const GroupLinks& tp = groups_[links_[kind.links].tp];
+    const GroupLinks& tp = groups_[links_[kind.links][tp_]];
     std::int64_t longest = 0;
     for (const Hop& h : hops_)
       longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
@@ -259,7 +274,7 @@ void Estimator::share_links(const Plan& plan) {
   if (contended_.empty()) return;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     const ChunkKind& kind = kinds_[places_[r * static_cast<std::size_t>(plan.vpp)]];
-    const bool local = groups_[links_[kind.links].tp].local();
+    const bool local = groups_[links_[kind.links][tp_]].local();
     for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
       Hop& h = costs_.hops[static_cast<std::size_t>(i)];
       if (h.local == local)

@@ -57,10 +57,10 @@ class Estimator {
  private:
   // What the groups of a stage get, as indices in the table of groups.
   struct StageLinks {
-    std::int32_t tp = 0, dp = 0, shard = 0, replica = 0;
-    // Whether tensor-parallel ops have links in common with those over all replicas, shards, or their
-    // replicas.
-    bool meets_dp = false, meets_shard = false, meets_replica = false;
+    std::array<std::int32_t, program::kMostGroups> of{};  // by group
+    std::array<bool, program::kMostGroups> meets_tp{};  // whether tensor-parallel ops use some of these links
+    std::int32_t operator[](program::GroupIndex group) const { return of[static_cast<std::size_t>(group)]; }
+    bool meets(program::GroupIndex group) const { return meets_tp[static_cast<std::size_t>(group)]; }
     friend bool operator==(const StageLinks&, const StageLinks&) = default;
   };
   using LinksByStage = std::vector<StageLinks>;  // one where all stages have the same
@@ -141,6 +141,8 @@ class Estimator {
 
   const Problem& problem_;
   const Topology& topology_;
+  const program::Communication over_;
+  const program::GroupIndex tp_, dp_, shard_, replica_;
   BytesPerParameter bytes_;
   EngineOptions options_;
   CollectiveModel collectives_;

@@ -7,17 +7,18 @@
 namespace orrery::sim {
 
 const std::vector<std::int32_t>& GroupTable::by_stage(std::int64_t size, std::int64_t stride,
-                                                      const program::Binding& binding) {
-  const std::int64_t ranks = binding.ranks();
+                                                      const Mesh& mesh) {
+  const std::int64_t ranks = mesh.ranks();
   const auto [groups, added] = groups_.try_emplace({size, stride, topology_.distinct(size, stride, ranks)});
   if (added) {
     for (const GroupLinks& links : topology_.groups(size, stride, ranks))
       groups->second.push_back(index_of(links));
   }
   if (groups->second.size() == 1) return groups->second;
-  const auto [stages, first] = by_stage_.try_emplace({size, stride, ranks, binding.pp, binding.pp_stride});
-  if (first) stages->second = slowest_by_stage(groups->second, size, stride, binding);
-  return stages->second;
+  const Mesh::Range stages = mesh.range("pp");
+  const auto [known, first] = by_stage_.try_emplace({size, stride, ranks, stages.size, stages.stride});
+  if (first) known->second = slowest_by_stage(groups->second, size, stride, mesh);
+  return known->second;
 }
 
 bool GroupTable::meet(std::int64_t size_a, std::int64_t stride_a, std::int64_t size_b,
@@ -51,16 +52,16 @@ std::int32_t GroupTable::index_of(const GroupLinks& links) {
 
 std::vector<std::int32_t> GroupTable::slowest_by_stage(const std::vector<std::int32_t>& groups,
                                                        std::int64_t size, std::int64_t stride,
-                                                       const program::Binding& binding) const {
-  std::vector<std::int32_t> out(static_cast<std::size_t>(binding.pp), -1);
+                                                       const Mesh& mesh) const {
+  const Mesh::Range stages = mesh.range("pp");
+  std::vector<std::int32_t> out(static_cast<std::size_t>(stages.size), -1);
   const std::int64_t span = size * stride;
   std::size_t group = 0;
-  for (std::int64_t first = 0; first < binding.ranks(); first += span) {
+  for (std::int64_t first = 0; first < mesh.ranks(); first += span) {
     for (std::int64_t offset = 0; offset < stride; ++offset) {
       const std::int32_t index = groups[group];
       group = (group + 1) % groups.size();
-      std::int32_t& slowest =
-          out[static_cast<std::size_t>((first + offset) / binding.pp_stride % binding.pp)];
+      std::int32_t& slowest = out[static_cast<std::size_t>((first + offset) / stages.stride % stages.size)];
       if (slowest < 0 || faster((*this)[slowest], (*this)[index])) slowest = index;
     }
   }

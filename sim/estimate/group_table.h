@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "program/program.h"
+#include "core/mesh.h"
 #include "sim/topology/topology.h"
 
 namespace orrery::sim {
@@ -28,8 +28,7 @@ class GroupTable {
 
   // Of groups of `size` ranks `stride` apart, the index of the slowest of each pipeline stage; one index
   // where all stages have the same. Valid for good.
-  const std::vector<std::int32_t>& by_stage(std::int64_t size, std::int64_t stride,
-                                            const program::Binding& binding);
+  const std::vector<std::int32_t>& by_stage(std::int64_t size, std::int64_t stride, const Mesh& mesh);
   // Whether the rings of rank 0 over two such groups have a link in common. In a node with cables of its own,
   // neighbours and ranks further apart may each have their cables.
   bool meet(std::int64_t size_a, std::int64_t stride_a, std::int64_t size_b, std::int64_t stride_b);
@@ -39,7 +38,7 @@ class GroupTable {
  private:
   std::int32_t index_of(const GroupLinks& links);
   std::vector<std::int32_t> slowest_by_stage(const std::vector<std::int32_t>& groups, std::int64_t size,
-                                             std::int64_t stride, const program::Binding& binding) const;
+                                             std::int64_t stride, const Mesh& mesh) const;
 
   const Topology& topology_;
   // By size, stride and as many ranks as make a difference: an index for each group that differs, or one.

@@ -65,7 +65,7 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
         }
       }
     }
-    while (finished < n && done[program::kCompute] >= before[finished + 1][program::kCompute])
+    while (finished < n && done[kComputeLane] >= before[finished + 1][kComputeLane])
       out.ends[finished++] = now;
     const bool compute = lanes[0].running, communication = lanes[1].running || lanes[2].running;
     double next_issue = std::numeric_limits<double>::infinity();
@@ -77,14 +77,14 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
       out.drained = now;
       return out;
     }
-    if ((compute || lanes[program::kTp].running) && out.begin < 0) out.begin = now;
+    if ((compute || lanes[kTpLane].running) && out.begin < 0) out.begin = now;
     std::array<double, kLanes> slow;
     slow[0] = communication ? options.compute_slowdown : 1.0;
     slow[1] = slow[2] = compute ? options.communication_slowdown : 1.0;
     double step = next_issue - now;
-    if (sharing && lanes[program::kTp].running && lanes[program::kDp].running) {
+    if (sharing && lanes[kTpLane].running && lanes[kDpLane].running) {
       std::array<double, kLanes> share{};
-      for (const std::size_t l : {std::size_t{program::kTp}, std::size_t{program::kDp}}) {
+      for (const std::size_t l : {std::size_t{kTpLane}, std::size_t{kDpLane}}) {
         const OpTime& op = lanes[l].next->time;
         const double quiet = lanes[l].remaining - (op.duration - op.latency);
         if (quiet > 0.5)
@@ -92,9 +92,9 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
         else
           share[l] = op.share;
       }
-      const auto [tp, dp] = sharing_of(share[program::kTp], share[program::kDp]);
-      slow[program::kTp] = std::max(slow[program::kTp], tp);
-      slow[program::kDp] = std::max(slow[program::kDp], dp);
+      const auto [tp, dp] = sharing_of(share[kTpLane], share[kDpLane]);
+      slow[kTpLane] = std::max(slow[kTpLane], tp);
+      slow[kDpLane] = std::max(slow[kDpLane], dp);
     }
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (lanes[l].running) step = std::min(step, lanes[l].remaining * slow[l]);

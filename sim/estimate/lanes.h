@@ -14,13 +14,8 @@
 
 namespace orrery::sim {
 
-// The three streams that work inside a segment; transfers between stages are the pipeline's business.
-constexpr std::size_t kLanes = 3;
-constexpr bool is_lane(program::Stream s) {
-  return program::role_of(s) != program::StreamRole::kTransfers;
-}
-static_assert(is_lane(program::kCompute) && is_lane(program::kTp) && is_lane(program::kDp) &&
-              !is_lane(static_cast<program::Stream>(kLanes)));
+// The streams that work inside a segment; transfers between stages are the pipeline's business.
+enum LaneIndex : std::uint8_t { kComputeLane, kTpLane, kDpLane, kLanes };
 
 // What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
 // above zero: of earlier segments.

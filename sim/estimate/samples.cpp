@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 namespace orrery::sim {
 
@@ -36,8 +37,22 @@ std::int64_t late_peak(const program::RankClass& rank, const Segment& s, std::in
   return most;
 }
 
+LaneOfStream lanes_of(const program::Communication& over) {
+  LaneOfStream out;
+  out.fill(kLanes);
+  out[program::kCompute] = kComputeLane;
+  out[over.stream("tp")] = kTpLane;
+  out[over.stream("dp")] = kDpLane;
+  for (std::size_t s = 0; s < over.streams.size(); ++s) {
+    if ((out[s] == kLanes) != is_transfer(over.streams[s].role))
+      throw std::logic_error("the estimate has no lane for stream " + over.streams[s].name);
+  }
+  return out;
+}
+
 // What the ops of a segment wait for of earlier segments, at the last step that runs it.
-std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t segment) {
+std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t segment,
+                                 const LaneOfStream& lane_of) {
   std::vector<Waits> out(rank.segments[static_cast<std::size_t>(segment)].ops.size());
   for (Waits& w : out) w.fill(kNoWait);
   Waits base{}, at{};
@@ -47,15 +62,18 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
       last = &step;
       at = base;
     }
-    for (std::size_t q = 0; q < kLanes; ++q)
-      base[q] += rank.segments[static_cast<std::size_t>(step.segment)].stream_ops[q];
+    for (std::size_t s = 0; s < lane_of.size(); ++s) {
+      if (lane_of[s] != kLanes)
+        base[lane_of[s]] += rank.segments[static_cast<std::size_t>(step.segment)].stream_ops[s];
+    }
   }
   if (last == nullptr) return out;
   for (std::int32_t w = last->first_wait; w < last->first_wait + last->waits; ++w) {
     const program::ExternalWait& wait = rank.waits[static_cast<std::size_t>(w)];
-    if (!is_lane(wait.stream)) continue;
-    std::int32_t& need = out[static_cast<std::size_t>(wait.op)][wait.stream];
-    need = std::max(need, static_cast<std::int32_t>(wait.count - at[wait.stream]));
+    const LaneIndex lane = lane_of[wait.stream];
+    if (lane == kLanes) continue;
+    std::int32_t& need = out[static_cast<std::size_t>(wait.op)][lane];
+    need = std::max(need, static_cast<std::int32_t>(wait.count - at[lane]));
   }
   return out;
 }
@@ -109,8 +127,8 @@ std::int32_t Structure::intern(const Op& one, const Op& two) {
 }
 
 // `earlier`: what the segment's ops wait for of earlier ones, at a step in the steady state.
-SmallSegment Structure::shrink(const Segment& one, const Segment& two, const std::vector<Waits>& earlier,
-                               const Line& late) {
+SmallSegment Structure::shrink(const Segment& one, const Segment& two, const LaneOfStream& lane_of,
+                               const std::vector<Waits>& earlier, const Line& late) {
   SmallSegment out;
   out.late = late;
   out.issued = static_cast<std::int64_t>(one.ops.size());
@@ -118,12 +136,13 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const std
   out.net = {one.net.value, two.net.value - one.net.value};
   for (std::size_t i = 0; i < one.ops.size(); ++i) {
     const Op& op = one.ops[i];
-    if (!is_lane(op.stream)) continue;
-    SmallOp& small = out.lanes[op.stream].emplace_back();
+    const LaneIndex lane = lane_of[op.stream];
+    if (lane == kLanes) continue;
+    SmallOp& small = out.lanes[lane].emplace_back();
     small.waits = earlier[i];
     small.issued = static_cast<std::int32_t>(i) + 1;
-    for (std::size_t q = 0; q < kLanes; ++q) {
-      if (op.after[q] > 0) small.waits[q] = op.after[q];
+    for (std::size_t s = 0; s < lane_of.size(); ++s) {
+      if (lane_of[s] != kLanes && op.after[s] > 0) small.waits[lane_of[s]] = op.after[s];
     }
     small.shape = intern(op, two.ops[i]);
   }
@@ -154,6 +173,7 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
   const program::Program one = program::compile(m, p, training_, stack_, program::Detail::kUnnamed);
   p.micro_batch *= 2;
   const program::Program two = program::compile(m, p, training_, stack_, program::Detail::kSizes);
+  const LaneOfStream lane_of = lanes_of(one.communication);
   Sample& sample = samples_.emplace_back();
   sample.alone = alone;
   sample.layers = layers;
@@ -171,7 +191,8 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
                          std::min<std::int64_t>(layers, key_.recompute_layers));
       };
       (closes ? sample.closing[c] : sample.segments[c][work]) =
-          shrink(s, two.classes[c].segments[i], earlier_waits(one.classes[c], static_cast<std::int32_t>(i)),
+          shrink(s, two.classes[c].segments[i], lane_of,
+                 earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of),
                  {late(one), late(two) - late(one)});
     }
   }
@@ -182,8 +203,8 @@ Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = 1;
-  kind.tp_links = kind.shard_links = kind.replica_links = 0;
-  kind.meets_shard = kind.meets_replica = false;
+  kind.links = {};
+  kind.meets_tp = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);

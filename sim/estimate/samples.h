@@ -19,6 +19,9 @@
 
 namespace orrery::sim {
 
+// By stream: its lane, or kLanes for transfers.
+using LaneOfStream = std::array<LaneIndex, program::kMostStreams>;
+
 struct SmallOp {
   Waits waits{};
   std::int32_t issued = 0;  // ops of the segment that the host issues before it, and it
@@ -64,7 +67,7 @@ class Structure {
   const std::vector<OpShape>& shapes() const { return shapes_; }  // more with every new sample
 
  private:
-  SmallSegment shrink(const program::Segment& one, const program::Segment& two,
+  SmallSegment shrink(const program::Segment& one, const program::Segment& two, const LaneOfStream& lane_of,
                       const std::vector<Waits>& earlier, const Line& late);
   std::int32_t intern(const program::Op& one, const program::Op& two);
 

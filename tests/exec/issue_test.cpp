@@ -10,13 +10,14 @@
 
 #include "core/error.h"
 #include "tests/exec/small_model.h"
+#include "tests/program/communication.h"
 
 namespace orrery {
 namespace {
 
 using exec::cuda::Issue;
 using exec::cuda::IssueOrder;
-using program::kStreamCount;
+using program::kMostStreams;
 
 program::Program program_of(const Plan& p) {
   return program::compile(tiny("tiny-llama"), p, {.global_batch = kBatch, .sequence = 8, .math = Math::kBf16},
@@ -42,16 +43,16 @@ TEST(IssueOrder, EventsImplyEveryWaitOfTheProgram) {
     const program::Program program = program_of(p);
     for (const program::RankClass& c : program.classes) {
       const IssueOrder order = exec::cuda::issue_order(c);
-      using Counts = std::array<std::int64_t, kStreamCount>;
+      using Counts = std::array<std::int64_t, kMostStreams>;
       std::vector<Counts> at_event(static_cast<std::size_t>(order.events));
-      std::array<Counts, kStreamCount> knows{};
+      std::array<Counts, kMostStreams> knows{};
       Counts base{}, done{};
       std::int32_t step = 0;
       std::int64_t checked = 0;
       for (const Issue& i : order.ops) {
         for (; step < i.step; ++step) {
           const auto segment = c.steps[static_cast<std::size_t>(step)].segment;
-          for (std::size_t q = 0; q < kStreamCount; ++q)
+          for (std::size_t q = 0; q < kMostStreams; ++q)
             base[q] += c.segments[static_cast<std::size_t>(segment)].stream_ops[q];
         }
         const program::Op& op = op_of(c, i);
@@ -59,13 +60,13 @@ TEST(IssueOrder, EventsImplyEveryWaitOfTheProgram) {
         for (std::int32_t w = i.first_wait; w < i.first_wait + i.waits; ++w) {
           const Counts& then = at_event[static_cast<std::size_t>(order.waits[static_cast<std::size_t>(w)])];
           EXPECT_NE(then, Counts{}) << op.name << " waits for an event before it is recorded";
-          for (std::size_t q = 0; q < kStreamCount; ++q) mine[q] = std::max(mine[q], then[q]);
+          for (std::size_t q = 0; q < kMostStreams; ++q) mine[q] = std::max(mine[q], then[q]);
         }
         const auto need = [&](std::size_t q, std::int64_t count) {
           ++checked;
           EXPECT_GE(q == op.stream ? done[q] : mine[q], count) << short_name(p) << ": " << op.name;
         };
-        for (std::size_t q = 0; q < kStreamCount; ++q) {
+        for (std::size_t q = 0; q < kMostStreams; ++q) {
           if (op.after[q] > 0) need(q, base[q] + op.after[q]);
         }
         const program::Step& s = c.steps[static_cast<std::size_t>(i.step)];

@@ -69,7 +69,7 @@ TEST(NeededMemory, IsTheSumOfRanks) {
   std::int64_t sum = 0, arenas = 0;
   for (std::int64_t r = 0; r < 8; ++r) {
     sum += needed_memory(program, r, 1, false).value;
-    arenas += program.classes[static_cast<std::size_t>(program.binding.coordinates(r).pp)].arena_peak.value;
+    arenas += program.classes[static_cast<std::size_t>(program.stage_of(r))].arena_peak.value;
   }
   EXPECT_EQ(all, sum);
   // A loader of 2 batches of tokens and targets, 8 sequences of 8 tokens, 4 bytes: 1024; each rank has one.

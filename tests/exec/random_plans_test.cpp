@@ -308,7 +308,7 @@ std::string memory_problem(const Case& c, const program::Program& program, const
     return "the estimate's peak is " + std::to_string(estimate.peak.value) + ", the program's " +
            std::to_string(peak.value);
   for (std::size_t rank = 0; rank < r.arena_bytes.size(); ++rank) {
-    const auto stage = program.binding.coordinates(static_cast<std::int64_t>(rank)).pp;
+    const auto stage = program.stage_of(static_cast<std::int64_t>(rank));
     const program::RankClass& of = program.classes[static_cast<std::size_t>(stage)];
     if (r.arena_bytes[rank] != of.arena_peak.value) return "the arena of rank " + std::to_string(rank);
     // Parameters, gradients and optimizer state live throughout: their classes are whole at the peak.

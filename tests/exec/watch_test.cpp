@@ -35,7 +35,7 @@ std::vector<std::string> alerts(Change change, std::int64_t sequences = 1000, bo
   for (int step = 0; step < steps; ++step) {
     double seconds = 1;
     for (std::int64_t r = 0; r < 4; ++r) {
-      const auto dp = static_cast<std::uint32_t>(program.binding.coordinates(r).dp);
+      const auto dp = static_cast<std::uint32_t>(program.mesh.coordinate(r, "dp"));
       Watch::Seen seen{0.9, 0, 100 + 10 * static_cast<std::uint32_t>(step) + dp};
       change(step, r, seen, seconds);
       watch.see(r, seen);

@@ -9,6 +9,7 @@
 
 #include "exec/run.h"
 #include "program/program.h"
+#include "tests/program/communication.h"
 
 namespace orrery::planner {
 namespace {
@@ -19,8 +20,8 @@ std::set<program::OpKey> shapes(const Scenario& s, const Plan& p) {
   for (const program::RankClass& c : program::compile(s.model, p, s.training, Stack{}).classes) {
     for (const program::Segment& segment : c.segments) {
       for (const program::Op& op : segment.ops) {
-        if (segment.kind != program::SegmentKind::kOptimizer && op.group != program::Group::kShard &&
-            op.group != program::Group::kDp && op.group != program::Group::kReplica)
+        if (segment.kind != program::SegmentKind::kOptimizer && op.group != program::kShardGroup &&
+            op.group != program::kDpGroup && op.group != program::kReplicaGroup)
           out.insert(program::key_of(op.kind));
       }
     }

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "program/schedule.h"
+#include "tests/program/communication.h"
 
 namespace orrery::program {
 namespace {
@@ -163,7 +164,7 @@ TEST(Program, OneHundredThousandRanksFitIn128MiB) {
   p.recompute = Recompute::kFull;
   Model m = preset_model("llama-3-405b");
   const Program program = compile(m, p, {.global_batch = p.global_batch(), .sequence = 8192}, Stack{});
-  EXPECT_EQ(program.binding.ranks(), 100096);
+  EXPECT_EQ(program.mesh.ranks(), 100096);
   EXPECT_LT(program.footprint_bytes(), 128LL << 20);
   EXPECT_EQ(first(program), "sound");
 }
@@ -210,7 +211,7 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
     }
     throw std::logic_error("no such op");
   };
-  differs("group", [&](Program& p) { op_of(p, ops::Collective{}).group = Group::kReplica; });
+  differs("group", [&](Program& p) { op_of(p, ops::Collective{}).group = kReplicaGroup; });
   differs("peer", [&](Program& p) { ++op_of(p, ops::Send{}).peer_chunk; });
   differs("stream", [&](Program& p) { op_of(p, ops::Collective{}).stream = kSend; });
   differs("a transposed operand", [&](Program& p) {
@@ -220,8 +221,16 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
   differs("the kind of a collective", [&](Program& p) {
     std::get<ops::Collective>(op_of(p, ops::Collective{}).kind).collective = CollectiveKind::kReduce;
   });
-  differs("shard group", [](Program& p) { p.binding.shard = 1; });
-  differs("order of ranks", [](Program& p) { std::swap(p.binding.tp_stride, p.binding.dp_stride); });
+  differs("shard group", [](Program& p) {
+    Plan plan = p.plan;
+    plan.zero = plan.zero == 0 ? 1 : 0;
+    p.mesh = mesh_of(plan);
+  });
+  differs("order of ranks", [](Program& p) {
+    Plan plan = p.plan;
+    plan.rank_order = RankOrder::kDpTpPp;
+    p.mesh = mesh_of(plan);
+  });
   differs("beta2", [](Program& p) { p.training.optimizer.beta2 = 0.999; });
   differs("decay", [](Program& p) { p.training.optimizer.decay = Decay::kAll; });
   // By plans: the order of ranks and the group that shares shards change where ranks stand, and no op.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "program/program.h"
+#include "tests/program/communication.h"
 
 namespace orrery::program {
 namespace {
@@ -121,7 +122,7 @@ TEST(Flops, RecomputationCostsWhatIsPublished) {
               1e-12);
 }
 
-double payload(const Program& p, CollectiveKind kind, Group group) {
+double payload(const Program& p, CollectiveKind kind, GroupIndex group) {
   return sum_over_step(p, [&](const Op& op) {
     const auto* of = op.as<ops::Collective>();
     return of != nullptr && of->collective == kind && op.group == group
@@ -140,7 +141,7 @@ TEST(Volume, TensorParallelAllReduces) {
   const double one = 2.0 * 2048 * 4096;
   const Program program = compiled(m, p, true);
   const double small = 3 * 2 * 2048 * 4 + kNormBinBytes;  // the loss's sums, the gradient norm's bins
-  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllReduce, Group::kTp) - small, 3 * one * (4 * 32 + 2));
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllReduce, kTpGroup) - small, 3 * one * (4 * 32 + 2));
 }
 
 TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
@@ -151,11 +152,11 @@ TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
   const Program program = compiled(m, p, true);
   const double one = 2.0 * 2048 * 4096;
   // Forward: embedding, and two per layer. Backward: two per layer and the head.
-  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kReduceScatter, Group::kTp),
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kReduceScatter, kTpGroup),
                    one * (1 + 2 * 32 + 2 * 32 + 1));
   // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again,
   // embedding.
-  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllGather, Group::kTp),
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllGather, kTpGroup),
                    one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
 }
 
@@ -167,15 +168,15 @@ TEST(Volume, DataParallelAndZero) {
   Plan p;
   p.dp = 4;
   p.micro_batches = 3;
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllReduce, Group::kDp), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllReduce, kDpGroup), 2 * psi);
   p.zero = 1;
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, Group::kShard), 2 * psi);
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, Group::kShard), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, kShardGroup), 2 * psi);
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, kShardGroup), 2 * psi);
   p.zero = 3;
   // The embedding's backward needs no weight.
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, Group::kShard),
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kAllGather, kShardGroup),
                    3 * 2 * (2 * psi - 256 * 64));
-  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, Group::kShard),
+  EXPECT_DOUBLE_EQ(payload(compiled(m, p, true, 64), CollectiveKind::kReduceScatter, kShardGroup),
                    3 * 2 * psi);
 }
 

@@ -27,7 +27,7 @@ class MemoryOrder {
       for (std::size_t i = 0; i < segment.ops.size(); ++i) {
         const Op& op = segment.ops[i];
         Item item{describe_op(rank, step, op), op.stream, ++issued[op.stream], {}, {}, {}};
-        for (std::size_t q = 0; q < kStreamCount; ++q) {
+        for (std::size_t q = 0; q < kMostStreams; ++q) {
           if (op.after[q] > 0) item.waits.push_back({q, base[q] + op.after[q]});
         }
         for (int w = step.first_wait; w < step.first_wait + step.waits; ++w) {
@@ -43,7 +43,7 @@ class MemoryOrder {
   }
 
   // For each op: how many ops of each stream happen before it, or are it.
-  using Clock = std::array<std::int64_t, kStreamCount>;
+  using Clock = std::array<std::int64_t, kMostStreams>;
   const std::vector<Clock>& clocks() const { return clocks_; }
 
   // Two ops that race, described, or nothing.
@@ -84,13 +84,13 @@ class MemoryOrder {
   // The transitive closure: an op's clock is the largest of those that it waits for. Passes in issue order
   // are repeated until no clock grows.
   void close() {
-    std::array<std::vector<std::size_t>, kStreamCount> on;
+    std::array<std::vector<std::size_t>, kMostStreams> on;
     for (std::size_t i = 0; i < items_.size(); ++i) on[items_[i].stream].push_back(i);
     clocks_.assign(items_.size(), Clock{});
     const auto join = [&](Clock& into, std::size_t stream, std::int64_t count) {
       if (count < 1) return;
       const Clock& other = clocks_[on[stream].at(static_cast<std::size_t>(count) - 1)];
-      for (std::size_t q = 0; q < kStreamCount; ++q) into[q] = std::max(into[q], other[q]);
+      for (std::size_t q = 0; q < kMostStreams; ++q) into[q] = std::max(into[q], other[q]);
       into[stream] = std::max(into[stream], count);
     };
     for (bool grew = true; grew;) {

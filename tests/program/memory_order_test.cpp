@@ -10,6 +10,7 @@
 
 #include "program/check.h"
 #include "program/schedule.h"
+#include "tests/program/communication.h"
 
 namespace orrery::program {
 namespace {
@@ -74,7 +75,7 @@ std::vector<WaitAt> waits_of(const RankClass& rank) {
   std::vector<WaitAt> out;
   for (std::size_t s = 0; s < rank.segments.size(); ++s) {
     for (std::size_t i = 0; i < rank.segments[s].ops.size(); ++i) {
-      for (std::size_t q = 0; q < kStreamCount; ++q) {
+      for (std::size_t q = 0; q < kMostStreams; ++q) {
         if (rank.segments[s].ops[i].after[q] > 0) out.push_back({s, i, q, {}});
       }
     }
@@ -133,7 +134,7 @@ TEST(MemoryOrder, EachWaitThatIsTakenAwayIsNoticed) {
       ++taken;
       const std::string which = wait.external ? "wait " + std::to_string(*wait.external)
                                               : whole.segments[wait.segment].ops[wait.op].name + " after " +
-                                                    kStreamNames[wait.stream];
+                                                    kCommunication.streams[wait.stream].name;
       EXPECT_TRUE(order.race()) << which << " of " << short_name(c->plan) << ", seed " << kSeed + 1
                                 << " case " << i;
       EXPECT_FALSE(check(program).empty()) << "the checker accepts the program without " << which << " of "

@@ -254,7 +254,7 @@ TEST(Statistics, FindWhatTheEngineReports) {
   for (std::size_t p = 0; p < places.size(); ++p) {
     const Statistics s = statistics(lanes, {{static_cast<std::int32_t>(p)}, Time{0}, e.simulation.step});
     EXPECT_EQ(s.compute, places[p].compute());
-    for (std::size_t q = 1; q < program::kStreamCount; ++q) {
+    for (std::size_t q = 1; q < program::kMostStreams; ++q) {
       Time found{0};
       for (const Idle& i : s.idle) {
         if (i.cause == streams[q]) found = i.time;

@@ -9,15 +9,16 @@
 #include "core/error.h"
 #include "sim/cost.h"
 #include "sim/engine/events.h"
+#include "tests/program/communication.h"
 
 namespace orrery::sim {
 namespace {
 
 using program::Op;
 using program::Program;
-using program::Stream;
+using program::StreamIndex;
 
-Op op(const char* name, Stream stream, std::array<std::int32_t, program::kStreamCount> after = {}) {
+Op op(const char* name, StreamIndex stream, std::array<std::int32_t, program::kMostStreams> after = {}) {
   Op o;
   o.name = name;
   if (stream != program::kCompute) o.kind = program::ops::Collective{};
@@ -29,6 +30,8 @@ Op op(const char* name, Stream stream, std::array<std::int32_t, program::kStream
 // One class, one segment, run once.
 Program single(std::vector<Op> ops) {
   Program p;
+  p.mesh = mesh_of(p.plan);
+  p.communication = program::kCommunication;
   program::RankClass c;
   c.chunks = {0};
   program::Segment s;

@@ -93,7 +93,7 @@ class Laboratory {
     for (const sim::Place& place : layout.places) {
       const auto& costs = layout.costs[static_cast<std::size_t>(place.costs)];
       const program::RankClass& rank = p.classes[static_cast<std::size_t>(place.stage)];
-      std::array<double, program::kStreamCount> busy{};
+      std::array<double, program::kMostStreams> busy{};
       for (const program::Step& at : rank.steps) {
         const auto g = static_cast<std::size_t>(at.segment);
         const auto& ops = rank.segments[g].ops;

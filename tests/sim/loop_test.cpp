@@ -26,8 +26,7 @@ TEST(Loop, EveryPredictedSliceHasAMeasuredTwin) {
   EXPECT_EQ(c.matched, 4 * predicted.simulation.ops);
   // Memory is static: the engine allocates what the program says.
   for (std::size_t r = 0; r < measured.arena_bytes.size(); ++r) {
-    const auto stage =
-        static_cast<std::size_t>(predicted.program.binding.coordinates(static_cast<std::int64_t>(r)).pp);
+    const auto stage = static_cast<std::size_t>(predicted.program.stage_of(static_cast<std::int64_t>(r)));
     EXPECT_EQ(measured.arena_bytes[r], predicted.program.classes[stage].arena_peak.value);
   }
 }

@@ -14,6 +14,7 @@
 #include "program/schedule.h"
 #include "sim/engine/rates.h"
 #include "sim/network/equitable.h"
+#include "tests/program/communication.h"
 
 namespace orrery::sim {
 namespace {
@@ -194,7 +195,7 @@ TEST(Fold, ASlowRankPutsApartOnlyWhatItMust) {
   Case c = regular({.tp = 8, .pp = 4, .dp = 4, .zero = 1, .micro_batches = 8});
   const Topology topology(c.cluster);
   const Time before = play(c, topology, Fold::kClasses).result.step;
-  const std::int64_t rank = program::bind(c.plan).rank({3, 2, 1});
+  const std::int64_t rank = mesh_of(c.plan).rank({{"tp", 3}, {"dp", 2}, {"pp", 1}});
   c.options.slow[rank] = 2;
   const Played r = play(c, topology, Fold::kClasses);
   ASSERT_EQ(r.layout.places.size(), 16U);

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <tuple>
+
+namespace orrery {
+
+void Mesh::add(std::string_view name, std::int64_t size, std::string_view whole) {
+  if (count_ == kMostAxes) throw std::logic_error("a mesh has too many axes");
+  axes_[count_] = {name, whole.empty() ? name : whole, size, ranks_};
+  fastest_first_[count_] = count_;
+  ++count_;
+  ranks_ *= size;
+}
+
+void Mesh::number(std::string_view order) {
+  std::size_t numbered = 0;
+  std::int64_t stride = 1;
+  while (!order.empty()) {
+    const std::string_view name = order.substr(0, order.find('-'));
+    order.remove_prefix(std::min(order.size(), name.size() + 1));
+    const AxisSet axes = (*this)[name];
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (!axes.has(i)) continue;
+      if (numbered == count_) throw std::logic_error("an order of ranks names an axis twice");
+      axes_[i].stride = stride;
+      stride *= axes_[i].size;
+      fastest_first_[numbered++] = i;
+    }
+  }
+  if (numbered < count_) throw std::logic_error("an order of ranks leaves out an axis");
+}
+
+AxisSet Mesh::operator[](std::string_view name) const {
+  AxisSet out;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (axes_[i].name == name || axes_[i].whole == name) out |= AxisSet(i);
+  }
+  if (out.empty()) throw std::logic_error(fmt::format("the mesh has no axis \"{}\"", name));
+  return out;
+}
+
+AxisSet Mesh::others(AxisSet axes) const {
+  AxisSet out;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (!axes.has(i)) out |= AxisSet(i);
+  }
+  return out;
+}
+
+std::int64_t Mesh::size(AxisSet axes) const {
+  std::int64_t out = 1;
+  for (std::size_t i = 0; i < count_; ++i) out *= axes.has(i) ? axes_[i].size : 1;
+  return out;
+}
+
+std::int64_t Mesh::coordinate(std::int64_t rank, AxisSet axes) const {
+  std::int64_t out = 0, weight = 1;
+  for (const std::size_t i : std::span(fastest_first_).first(count_)) {
+    if (!axes.has(i)) continue;
+    out += rank / axes_[i].stride % axes_[i].size * weight;
+    weight *= axes_[i].size;
+  }
+  return out;
+}
+
+std::int64_t Mesh::moved(std::int64_t rank, AxisSet axes, std::int64_t to) const {
+  for (const std::size_t i : std::span(fastest_first_).first(count_)) {
+    if (!axes.has(i)) continue;
+    const auto& [name, whole, size, stride] = axes_[i];
+    rank += (to % size - rank / stride % size) * stride;
+    to /= size;
+  }
+  return rank;
+}
+
+std::int64_t Mesh::rank(std::initializer_list<std::pair<std::string_view, std::int64_t>> at) const {
+  std::int64_t out = 0;
+  for (const auto& [name, coordinate] : at) out = moved(out, (*this)[name], coordinate);
+  return out;
+}
+
+std::vector<std::int64_t> Mesh::members(AxisSet axes, std::int64_t rank) const {
+  std::vector<std::int64_t> out;
+  const std::int64_t n = size(axes);
+  out.reserve(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) out.push_back(moved(rank, axes, i));
+  return out;
+}
+
+Mesh::Range Mesh::range(AxisSet axes) const {
+  Range out{1, 1};
+  for (const std::size_t i : std::span(fastest_first_).first(count_)) {
+    if (!axes.has(i)) continue;
+    const MeshAxis& axis = axes_[i];
+    if (out.size == 1)
+      out.stride = axis.stride;
+    else if (axis.size > 1 && axis.stride != out.stride * out.size)
+      throw std::logic_error("the axes of a group do not follow each other");
+    out.size *= axis.size;
+  }
+  return out;
+}
+
+bool operator==(const Mesh& a, const Mesh& b) {
+  return std::equal(a.axes().begin(), a.axes().end(), b.axes().begin(), b.axes().end(),
+                    [](const MeshAxis& x, const MeshAxis& y) {
+                      return x.name == y.name && x.whole == y.whole && x.size == y.size &&
+                             x.stride == y.stride;
+                    });
+}
+
+Mesh mesh_of(const Plan& p) {
+  Mesh mesh;
+  mesh.add("tp", p.tp);
+  mesh.add("shard", p.shards(), "dp");
+  mesh.add("replica", p.dp / p.shards(), "dp");
+  mesh.add("pp", p.pp);
+  mesh.number(name_of(p.rank_order));
+  return mesh;
+}
+
+std::vector<MeshAxis> whole_axes(const Mesh& mesh) {
+  std::vector<MeshAxis> out;
+  for (const MeshAxis& axis : mesh.axes()) {
+    const auto known = std::find_if(out.begin(), out.end(),
+                                    [&](const MeshAxis& other) { return other.whole == axis.whole; });
+    if (known == out.end()) {
+      const Mesh::Range range = mesh.range(axis.whole);
+      out.push_back({axis.whole, axis.whole, range.size, range.stride});
+    }
+  }
+  std::stable_sort(out.begin(), out.end(), [](const MeshAxis& x, const MeshAxis& y) {
+    return std::tie(x.stride, x.size) < std::tie(y.stride, y.size);
+  });
+  return out;
+}
+
+std::string coordinates_text(const Mesh& mesh, std::int64_t rank) {
+  std::string out;
+  for (const MeshAxis& axis : whole_axes(mesh))
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", axis.name, mesh.coordinate(rank, axis.name));
+  return out;
+}
+
+}  // namespace orrery

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "program/program.h"
+
+namespace orrery::program {
+namespace {
+
+template <class Named>
+std::size_t index_of(const std::vector<Named>& all, std::string_view name) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Named& n) { return n.name == name; });
+  if (found == all.end()) throw std::logic_error(fmt::format("a program has no \"{}\"", name));
+  return static_cast<std::size_t>(found - all.begin());
+}
+
+}  // namespace
+
+int Communication::channel(StreamIndex stream) const {
+  const StreamIndex first = std::min(stream, streams[stream].other_end);
+  return static_cast<int>(std::count_if(streams.begin(), streams.begin() + first,
+                                        [](const Stream& s) { return s.role == StreamRole::kSends; }));
+}
+
+StreamIndex Communication::stream(std::string_view name) const {
+  return static_cast<StreamIndex>(index_of(streams, name));
+}
+
+GroupIndex Communication::group(std::string_view name) const {
+  return static_cast<GroupIndex>(index_of(groups, name));
+}
+
+// Collectives of a whole axis have one stream. Activations and gradients pass stages in streams of their own,
+// as neither may wait for the other.
+Communication communication_of(const Mesh& mesh) {
+  using enum StreamRole;
+  Communication c;
+  c.streams.push_back({"compute", kKernels, kCompute});
+  const auto collectives = [&](const char* name) {
+    const auto index = static_cast<StreamIndex>(c.streams.size());
+    c.streams.push_back({name, kCollectives, index});
+    return index;
+  };
+  const StreamIndex tp = collectives("tp"), dp = collectives("dp");
+  const auto transfers = [&](const char* send, const char* receive) {
+    const auto index = static_cast<StreamIndex>(c.streams.size());
+    c.streams.push_back({send, kSends, static_cast<StreamIndex>(index + 1)});
+    c.streams.push_back({receive, kReceives, index});
+  };
+  transfers("pp-send", "pp-recv");
+  transfers("pp-grad-send", "pp-grad-recv");
+  c.groups = {{"tp", mesh["tp"], tp},
+              {"dp", mesh["dp"], dp},
+              {"shard", mesh["shard"], dp},
+              {"replica", mesh["replica"], dp},
+              {"pp", mesh["pp"], kCompute}};
+  return c;
+}
+
+std::vector<Axis> axes_of(const Mesh& mesh) {
+  std::vector<Axis> out;
+  for (const MeshAxis& axis : whole_axes(mesh)) out.push_back({std::string(axis.name), axis.size});
+  return out;
+}
+
+}  // namespace orrery::program

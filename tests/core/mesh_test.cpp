@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+
+namespace orrery {
+namespace {
+
+using Ranks = std::vector<std::int64_t>;
+
+Mesh three_axes() {
+  Mesh m;
+  m.add("tp", 4);
+  m.add("shard", 2, "dp");
+  m.add("replica", 3, "dp");
+  return m;
+}
+
+// rank = tp + 4 shard + 8 replica.
+TEST(Mesh, CoordinatesAndMembersFollowFromStrides) {
+  const Mesh m = three_axes();
+  EXPECT_EQ(m.ranks(), 24);
+  EXPECT_EQ(m.size("dp"), 6);
+  EXPECT_EQ(m.rank({{"tp", 3}, {"shard", 1}, {"replica", 2}}), 3 + 4 * 1 + 8 * 2);
+  EXPECT_EQ(m.coordinate(23, "tp"), 3);
+  EXPECT_EQ(m.coordinate(23, "dp"), 1 + 2 * 2);
+  EXPECT_EQ(m.members(m["shard"], 1), (Ranks{1, 5}));
+  EXPECT_EQ(m.members(m["dp"], 6), (Ranks{2, 6, 10, 14, 18, 22}));
+  EXPECT_EQ(coordinates_text(m, 23), "tp 3, dp 5");
+}
+
+// rank = shard + 2 replica + 6 tp.
+TEST(Mesh, AnOrderNumbersRanksAnew) {
+  Mesh m = three_axes();
+  const AxisSet shard = m["shard"], tp = m["tp"];
+  m.number("dp-tp");
+  EXPECT_EQ(m.members(shard, 1), (Ranks{0, 1}));
+  EXPECT_EQ(m.members(tp, 1), (Ranks{1, 7, 13, 19}));
+  EXPECT_EQ(m.range("dp").stride, 1);
+  EXPECT_EQ(coordinates_text(m, 23), "dp 5, tp 3");
+  EXPECT_THROW(m.number("tp"), std::logic_error);
+  EXPECT_THROW(m.number("tp-tp-dp"), std::logic_error);
+  EXPECT_THROW(m.number("tp-ep"), std::logic_error);
+}
+
+TEST(Mesh, OnlyNeighbouringAxesAreARange) {
+  Mesh m = three_axes();
+  EXPECT_EQ(m.range("dp").size, 6);
+  EXPECT_EQ(m.range("dp").stride, 4);
+  AxisSet ends = m["tp"];
+  ends |= m["replica"];
+  EXPECT_THROW(static_cast<void>(m.range(ends)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(m["ep"]), std::logic_error);
+}
+
+// In any order: groups along an axis cover all ranks once, members differ in that axis alone, and all
+// coordinates together give the rank back.
+TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto pick = [&](std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(1, most)(random);
+  };
+  for (int i = 0; i < 50; ++i) {
+    Plan p{.tp = pick(4), .pp = pick(4)};
+    const std::int64_t shards = pick(3);
+    p.dp = shards * pick(3);
+    p.zero = pick(4) - 1;
+    p.shard_group = shards;
+    p.rank_order = static_cast<RankOrder>(pick(4) - 1);
+    const Mesh m = mesh_of(p);
+    ASSERT_EQ(m.ranks(), p.ranks()) << short_name(p);
+    for (const char* name : {"tp", "dp", "shard", "replica", "pp"}) {
+      const AxisSet axes = m[name], others = m.others(axes);
+      std::vector<int> covered(static_cast<std::size_t>(m.ranks()));
+      for (std::int64_t r = 0; r < m.ranks(); ++r) {
+        if (m.coordinate(r, axes) != 0) continue;
+        const Ranks members = m.members(axes, r);
+        for (std::size_t at = 0; at < members.size(); ++at) {
+          EXPECT_EQ(m.coordinate(members[at], axes), static_cast<std::int64_t>(at)) << short_name(p);
+          EXPECT_EQ(m.coordinate(members[at], others), m.coordinate(r, others)) << short_name(p);
+          ++covered[static_cast<std::size_t>(members[at])];
+        }
+      }
+      EXPECT_EQ(covered, std::vector<int>(covered.size(), 1)) << name << " of " << short_name(p);
+    }
+    for (std::int64_t r = 0; r < m.ranks(); ++r) {
+      EXPECT_EQ(
+          m.rank(
+              {{"tp", m.coordinate(r, "tp")}, {"dp", m.coordinate(r, "dp")}, {"pp", m.coordinate(r, "pp")}}),
+          r);
+    }
+  }
+}
+
+// A set of axes of one plan names the same axes in another of any order.
+TEST(Mesh, AxisSetsOfPlansAgree) {
+  const Mesh a = mesh_of({.tp = 2, .dp = 4, .zero = 1, .shard_group = 2});
+  const Mesh b = mesh_of({.tp = 3, .pp = 2, .dp = 5, .rank_order = RankOrder::kPpTpDp});
+  for (const char* name : {"tp", "dp", "shard", "replica", "pp"}) EXPECT_EQ(a[name], b[name]) << name;
+}
+
+}  // namespace
+}  // namespace orrery
