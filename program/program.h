@@ -43,7 +43,7 @@ constexpr bool is_transfer(StreamRole role) {
 
 // Ops of a stream run one after the other.
 using StreamIndex = std::uint8_t;  // in Program::streams
-inline constexpr std::size_t kMostStreams = 12;
+inline constexpr std::size_t kMostStreams = 8;
 inline constexpr StreamIndex kCompute = 0;
 struct Stream {
   std::string name;

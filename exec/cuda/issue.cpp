@@ -12,7 +12,7 @@ namespace orrery::exec::cuda {
 
 using program::kMostStreams;
 
-IssueOrder issue_order(const program::RankClass& rank) {
+IssueOrder issue_order(const program::RankClass& rank, const std::vector<program::Stream>& streams) {
   using Counts = std::array<std::int64_t, kMostStreams>;
   IssueOrder out;
   // By stream: the issue of each op; and for each op what is done when it is: of every stream so many.
@@ -39,7 +39,7 @@ IssueOrder issue_order(const program::RankClass& rank) {
         if (q == op.stream || needs[q] <= mine[q]) continue;
         if (static_cast<std::size_t>(needs[q]) > issued[q].size()) {
           throw Error(fmt::format("\"{}\" waits for op {} of stream {}, of which {} are issued before it",
-                                  op.name, needs[q], q, issued[q].size()));
+                                  op.name, needs[q], streams[q].name, issued[q].size()));
         }
         const auto at = static_cast<std::size_t>(needs[q] - 1);
         Issue& awaited = out.ops[static_cast<std::size_t>(issued[q][at])];

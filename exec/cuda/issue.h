@@ -25,6 +25,6 @@ struct IssueOrder {
 
 // A stream does not wait again for what it, or a stream it waited for, has waited for already. Throws Error
 // when an op waits for one that is issued later: streams would wait for an event of nothing.
-IssueOrder issue_order(const program::RankClass& rank);
+IssueOrder issue_order(const program::RankClass& rank, const std::vector<program::Stream>& streams);
 
 }  // namespace orrery::exec::cuda

@@ -42,7 +42,7 @@ TEST(IssueOrder, EventsImplyEveryWaitOfTheProgram) {
   for (const Plan& p : kPlans) {
     const program::Program program = program_of(p);
     for (const program::RankClass& c : program.classes) {
-      const IssueOrder order = exec::cuda::issue_order(c);
+      const IssueOrder order = exec::cuda::issue_order(c, program::kCommunication.streams);
       using Counts = std::array<std::int64_t, kMostStreams>;
       std::vector<Counts> at_event(static_cast<std::size_t>(order.events));
       std::array<Counts, kMostStreams> knows{};
@@ -84,7 +84,7 @@ TEST(IssueOrder, EventsImplyEveryWaitOfTheProgram) {
 
 TEST(IssueOrder, OneStreamNeedsNoEvents) {
   const program::Program program = program_of(plan(1, 1, 1, 0));
-  const IssueOrder order = exec::cuda::issue_order(program.classes[0]);
+  const IssueOrder order = exec::cuda::issue_order(program.classes[0], program::kCommunication.streams);
   EXPECT_EQ(order.events, 0);
   EXPECT_EQ(static_cast<std::int64_t>(order.ops.size()), program.ops_per_step());
 }
@@ -93,7 +93,7 @@ TEST(IssueOrder, OneStreamNeedsNoEvents) {
 TEST(IssueOrder, WaitsForNothingTwice) {
   const program::Program program = program_of(sp(plan(2, 2, 2, 1)));
   for (const program::RankClass& c : program.classes) {
-    const IssueOrder order = exec::cuda::issue_order(c);
+    const IssueOrder order = exec::cuda::issue_order(c, program::kCommunication.streams);
     std::set<std::pair<int, std::int32_t>> seen;  // stream, event
     for (const Issue& i : order.ops) {
       for (std::int32_t w = i.first_wait; w < i.first_wait + i.waits; ++w)
@@ -110,7 +110,7 @@ TEST(IssueOrder, AnOpThatWaitsForALaterOneIsRefused) {
   ASSERT_EQ(first.stream, program::kCompute);
   first.after[program::kTp] = 1;
   try {
-    exec::cuda::issue_order(c);
+    exec::cuda::issue_order(c, program::kCommunication.streams);
     FAIL() << "no stream can run this";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("waits for op 1 of stream tp"), std::string::npos) << e.what();
