@@ -44,6 +44,13 @@ AxisSet Mesh::operator[](std::string_view name) const {
   return out;
 }
 
+std::size_t Mesh::index(std::string_view name) const {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (axes_[i].name == name) return i;
+  }
+  throw std::logic_error(fmt::format("the mesh has no axis \"{}\"", name));
+}
+
 AxisSet Mesh::others(AxisSet axes) const {
   AxisSet out;
   for (std::size_t i = 0; i < count_; ++i) {

@@ -67,6 +67,7 @@ class Mesh {
   // The axis of this name, or the parts of this whole. Throws std::logic_error when the mesh has neither.
   AxisSet operator[](std::string_view name) const;
 
+  std::size_t index(std::string_view name) const;  // of one axis
   AxisSet others(AxisSet axes) const;
 
   std::int64_t size(AxisSet axes) const;

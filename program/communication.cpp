@@ -32,6 +32,12 @@ GroupIndex Communication::group(std::string_view name) const {
   return static_cast<GroupIndex>(index_of(groups, name));
 }
 
+GroupIndex Communication::group(AxisSet axes) const {
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.axes == axes; });
+  if (found == groups.end()) throw std::logic_error("a program has no group along these axes");
+  return static_cast<GroupIndex>(found - groups.begin());
+}
+
 // Collectives of a whole axis have one stream. Activations and gradients pass stages in streams of their own,
 // as neither may wait for the other.
 Communication communication_of(const Mesh& mesh) {

@@ -2,8 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <optional>
 
-#include "program/emitter.h"
+#include "program/blocks.h"
+#include "program/gradient.h"
 #include "program/passes.h"
 #include "program/schedule.h"
 #include "program/units.h"
@@ -11,31 +15,41 @@
 namespace orrery::program {
 namespace {
 
-// A block is what is recomputed, gathered and synchronised as one: the embedding's weight, its
-// positions, a layer, the head. Blocks of a chunk stand in model order.
-struct Block {
+// Parameters that are gathered, reduced and updated as one: a piece of a block (graph.h).
+struct Piece {
   std::int32_t first_parameter = 0, end_parameter = 0;
+  bool alone = false;  // never shares its unit
   std::int32_t unit = -1;
-  bool closes_unit = false;  // the unit's gradients are complete after this block's backward
+  bool closes_unit = false;  // the unit's gradients are complete after this piece's backward
+};
+
+struct ChunkBlock {
+  Block block;
+  std::int32_t first_piece = 0, end_piece = 0;  // in Chunk::pieces
 };
 
 struct Chunk {
   std::int32_t global = 0;
-  std::int64_t first_layer = 0, layers = 0;
-  std::int32_t embedding_block = -1, positions_block = -1, first_layer_block = 0;
-  std::int32_t head_block = -1, head_weight_block = -1;
+  std::optional<ChunkBlock> embedding, head;
+  std::vector<ChunkBlock> layers;
+  std::vector<Piece> pieces;                       // in model order
   std::int32_t output_grad = -1, input_grad = -1;  // buffers
-  std::vector<Block> blocks;
-  std::vector<LayerParameters> layer_parameters;
-  HeadParameters head;
+};
+
+// Of the plan's blocks, one of each kind.
+struct Graphs {
+  Graph embedding, layer, head;
 };
 
 class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                const Communication& over, RankClass& rank, std::int32_t stage, bool named)
-      : e_(model, plan, training, stack, over, rank, named),
+                const Graphs& graphs, const Communication& over, RankClass& rank, std::int32_t stage, bool named)
+      : e_(plan, training, stack, over, rank, named),
+        model_(model),
         plan_(plan),
+        graphs_(graphs),
+        boundary_(boundary_elements(model, plan, training)),
         tp_(over.group("tp")),
         dp_(over.group("dp")),
         shard_(over.group("shard")),
@@ -65,73 +79,81 @@ class ClassCompiler {
   bool tied_here() const { return tied_here_; }
 
   void lay_out_chunks() {
-    const auto layers = layers_by_chunk(plan_, e_.model.layers);
+    const auto layers = layers_by_chunk(plan_, model_.layers);
     std::int64_t first = 0;
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // first layer and layers, of each chunk
     for (std::int64_t g = 0; g <= last_chunk(); ++g) {
       const std::int64_t n = layers[static_cast<std::size_t>(g)];
       if (stage_of_chunk(plan_, g) == rank_.stage) {
-        Chunk c;
-        c.global = static_cast<std::int32_t>(g);
-        c.first_layer = first;
-        c.layers = n;
-        chunks_.push_back(std::move(c));
+        chunks_.emplace_back().global = static_cast<std::int32_t>(g);
+        ranges.emplace_back(first, n);
         rank_.chunks.push_back(static_cast<std::int32_t>(g));
       }
       first += n;
     }
     const bool has_first = chunks_.front().global == 0;
     const bool has_last = chunks_.back().global == last_chunk();
-    tied_here_ = e_.model.tied_embeddings && has_first && has_last;
-    tied_across_ = e_.model.tied_embeddings && has_first != has_last;
+    tied_here_ = model_.tied_embeddings && has_first && has_last;
+    tied_across_ = model_.tied_embeddings && has_first != has_last;
 
-    const auto copies = static_cast<std::int32_t>(plan_.micro_batches);
     const auto data = [&](const char* name) {
-      const std::int32_t id = e_.static_buffer(name, BufferClass::kWorkspace, e_.z.tokens, DType::kInt32);
-      rank_.buffers[static_cast<std::size_t>(id)].instances = copies;
+      const std::int32_t id = e_.static_buffer(name, BufferClass::kWorkspace,
+                                               plan_.micro_batch * e_.training.sequence, DType::kInt32);
+      rank_.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(plan_.micro_batches);
       return id;
     };
-    if (has_first) e_.tokens_buffer = data("tokens");
+    if (has_first) tokens_ = data("tokens");
     if (has_last) {
-      e_.targets_buffer = data("targets");
-      e_.loss_buffer = e_.static_buffer("loss", BufferClass::kWorkspace, 1, DType::kFloat64);
+      targets_ = data("targets");
+      loss_ = e_.static_buffer("loss", BufferClass::kWorkspace, 1, DType::kFloat64);
     }
-    for (Chunk& c : chunks_) add_parameters(c);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) add_blocks(chunks_[c], ranges[c].first, ranges[c].second);
   }
 
-  void add_parameters(Chunk& c) {
-    const auto block = [&](auto&& add) {
-      Block b;
-      b.first_parameter = static_cast<std::int32_t>(rank_.parameters.size());
-      add();
-      b.end_parameter = static_cast<std::int32_t>(rank_.parameters.size());
-      c.blocks.push_back(b);
-      return static_cast<std::int32_t>(c.blocks.size() - 1);
-    };
+  void add_blocks(Chunk& c, std::int64_t first_layer, std::int64_t layers) {
     if (c.global == 0) {
-      c.embedding_block = block([&] { embedding_ = e_.embedding_parameter("embedding/weight"); });
-      if (e_.model.positions == Positions::kLearned) {
-        c.positions_block = block([&] { positions_ = e_.positions_parameter(); });
-      }
+      c.embedding = add_block(c, graphs_.embedding, "", -1);
+      embedding_ = c.embedding->block.parameters.front();
+      c.pieces.front().alone = true;
     }
-    c.first_layer_block = static_cast<std::int32_t>(c.blocks.size());
-    for (std::int64_t l = 0; l < c.layers; ++l) {
-      block([&] { c.layer_parameters.push_back(e_.layer_parameters(c.first_layer + l)); });
-    }
+    for (std::int64_t l = first_layer; l < first_layer + layers; ++l)
+      c.layers.push_back(add_block(c, graphs_.layer, fmt::format("layer{}/", l), static_cast<std::int32_t>(l)));
     if (c.global == last_chunk()) {
-      c.head_block = block([&] { c.head = e_.head_norm_parameters(); });
-      if (tied_here()) {
-        c.head.weight = embedding_;
-      } else {
-        const char* name = e_.model.tied_embeddings ? "embedding/weight" : "head/weight";
-        c.head_weight_block = block([&] { c.head.weight = e_.embedding_parameter(name); });
-        if (e_.model.tied_embeddings) embedding_ = c.head.weight;
+      // A tied weight is the embedding's; two stages exchange its gradient.
+      c.head = add_block(c, graphs_.head, "", -1, tied_here());
+      if (model_.tied_embeddings && !tied_here()) {
+        embedding_ = c.head->block.parameters.back();
+        rank_.parameters[static_cast<std::size_t>(embedding_)].name = "embedding/weight";
+        c.pieces.back().alone = true;
       }
     }
   }
 
-  // Consecutive blocks of a chunk share a unit until it holds a bucket of gradients; ZeRO-3 gathers
-  // layer by layer, so there each block is its own. A tied embedding's weight is always its own: two
-  // stages exchange its gradient.
+  // `tied`: its last parameter is the embedding's.
+  ChunkBlock add_block(Chunk& c, const Graph& graph, std::string prefix, std::int32_t layer, bool tied = false) {
+    ChunkBlock out;
+    out.block.graph = &graph;
+    out.block.layer = layer;
+    out.first_piece = static_cast<std::int32_t>(c.pieces.size());
+    for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
+      if (tied && i + 1 == graph.parameters.size()) {
+        out.block.parameters.push_back(embedding_);
+        break;
+      }
+      const auto index = static_cast<std::int32_t>(rank_.parameters.size());
+      if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1]) c.pieces.push_back({.first_parameter = index});
+      c.pieces.back().end_parameter = index + 1;
+      Parameter& p = rank_.parameters.emplace_back(graph.parameters[i]);
+      p.name.insert(0, prefix);
+      out.block.parameters.push_back(index);
+    }
+    out.end_piece = static_cast<std::int32_t>(c.pieces.size());
+    out.block.prefix = std::move(prefix);
+    return out;
+  }
+
+  // Consecutive pieces of a chunk share a unit until it holds a bucket of gradients; ZeRO-3 gathers piece by
+  // piece, so there each is its own.
   void make_units() {
     const std::int64_t bucket = bucket_elements(e_.training, e_.stack);
     // The last chunk's gradients are complete first, so its units are updated first.
@@ -139,23 +161,20 @@ class ClassCompiler {
       Chunk& c = chunks_[last];
       UnitPacker packer(bucket);
       const auto base = static_cast<std::int32_t>(rank_.units.size());
-      for (std::size_t i = c.blocks.size(); i-- > 0;) {
-        Block& b = c.blocks[i];
-        const auto index = static_cast<std::int32_t>(i);
+      for (std::size_t i = c.pieces.size(); i-- > 0;) {
+        Piece& piece = c.pieces[i];
         std::int64_t elements = 0;
-        for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p)
+        for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
           elements += rank_.parameters[static_cast<std::size_t>(p)].local_elements();
-        const bool alone = plan_.zero == 3 || index == c.embedding_block ||
-                           (e_.model.tied_embeddings && index == c.head_weight_block);
-        b.unit = base + packer.add(elements, alone);
-        // The block that joins a unit last closes it.
-        b.closes_unit = true;
-        if (i + 1 < c.blocks.size() && c.blocks[i + 1].unit == b.unit) c.blocks[i + 1].closes_unit = false;
-        rank_.units.resize(static_cast<std::size_t>(b.unit) + 1);
+        piece.unit = base + packer.add(elements, plan_.zero == 3 || piece.alone);
+        // The piece that joins a unit last closes it.
+        piece.closes_unit = true;
+        if (i + 1 < c.pieces.size() && c.pieces[i + 1].unit == piece.unit) c.pieces[i + 1].closes_unit = false;
+        rank_.units.resize(static_cast<std::size_t>(piece.unit) + 1);
         Unit& u = rank_.units.back();
-        for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p) {
+        for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
           Parameter& parameter = rank_.parameters[static_cast<std::size_t>(p)];
-          parameter.unit = b.unit;
+          parameter.unit = piece.unit;
           parameter.offset = u.elements;
           u.elements += parameter.local_elements();
         }
@@ -194,8 +213,8 @@ class ClassCompiler {
     }
     // The two places of whole gradients are taken in turn by the units of a chunk.
     for (const Chunk& c : chunks_) {
-      const std::int32_t base = c.blocks.back().unit;
-      for (const Block& b : c.blocks) unit(b.unit).full_gradient = full[(b.unit - base) % 2];
+      const std::int32_t base = c.pieces.back().unit;
+      for (const Piece& p : c.pieces) unit(p.unit).full_gradient = full[(p.unit - base) % 2];
     }
     if (tied_here() && plan_.zero >= 2) give_own_transients();
   }
@@ -244,23 +263,22 @@ class ClassCompiler {
                   shard_, bytes_.parameter, {{u.parameter_buffer}}, {{u.gathered_buffer}});
   }
 
-  void need_head(const Chunk& c) {
-    need(c.blocks[static_cast<std::size_t>(c.head_block)].unit);
-    need(unit_of(c.head.weight));
+  void need(const ChunkBlock& b) {
+    for (const std::int32_t parameter : b.block.parameters) need(unit_of(parameter));
   }
 
-  // Gradients of norms and row-parallel biases are partial sums under sequence parallelism.
-  void complete_partial(const Block& b, bool last) {
+  // Gradients of what tensor ranks hold alike are partial sums where each of them saw a share of the values.
+  void complete_partial(const Piece& piece, bool last) {
     if (!last && plan_.zero < 2) return;
     std::int64_t elements = 0;
     std::int32_t first = -1;
-    for (std::int32_t p = b.first_parameter; p < b.end_parameter; ++p) {
+    for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
       const Parameter& parameter = rank_.parameters[static_cast<std::size_t>(p)];
       if (!parameter.partial_over_tp) continue;
       if (first < 0) first = p;
       elements += parameter.local_elements();
     }
-    if (first < 0 || e_.z.t == 1) return;
+    if (first < 0) return;
     const std::string name = rank_.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
     const Ref at = e_.gradient(first);
     e_.collective({CollectiveKind::kAllReduce, elements}, name, tp_, bytes_.gradient, {at}, {at});
@@ -296,18 +314,20 @@ class ClassCompiler {
     }
   }
 
-  void sync_after(const Block& b, bool last) {
-    complete_partial(b, last);
-    if (!b.closes_unit) return;
-    if (plan_.zero >= 2 && unit(b.unit).full_gradient >= 0) reduce_to_shard(b.unit);
-    if (last && e_.stack.overlap_grad_reduce) reduce_unit(b.unit);
+  void synchronise(const Chunk& c, const ChunkBlock& b, bool last) {
+    for (std::int32_t i = b.end_piece; i-- > b.first_piece;) {
+      const Piece& piece = c.pieces[static_cast<std::size_t>(i)];
+      complete_partial(piece, last);
+      if (!piece.closes_unit) continue;
+      if (plan_.zero >= 2 && unit(piece.unit).full_gradient >= 0) reduce_to_shard(piece.unit);
+      if (last && e_.stack.overlap_grad_reduce) reduce_unit(piece.unit);
+    }
   }
 
   // --- segments ----------------------------------------------------------------------------------
-  std::int64_t group_size() const {
-    return e_.plan.recompute == Recompute::kFull ? plan_.recompute_layers : 1;
+  std::size_t group_size() const {
+    return plan_.recompute == Recompute::kFull ? static_cast<std::size_t>(plan_.recompute_layers) : 1;
   }
-  std::int64_t boundary_elements() const { return e_.z.rows * e_.z.h; }
 
   // A send, or a receive, of `at` with the stage that holds chunk `peer`.
   template <class Direction>
@@ -323,41 +343,48 @@ class ClassCompiler {
   }
   template <class Direction>
   void transfer(const char* name, StreamIndex stream, std::int64_t peer, Ref at) {
-    pass<Direction>(name, stream, peer, at, boundary_elements(), e_.z.beta);
+    pass<Direction>(name, stream, peer, at, boundary_, activation_bytes(e_.training.precision));
   }
 
+  std::int32_t boundary(std::string name) {
+    return e_.activation(std::move(name), boundary_, e_.training.activation_type());
+  }
   // Every variant of the backward segment receives into one ring, and sends from one.
   std::int32_t shared(std::int32_t& buffer, const Chunk& c, const char* name) {
-    if (buffer < 0) buffer = e_.activation(fmt::format("chunk{}/{}", c.global, name), boundary_elements());
+    if (buffer < 0) buffer = boundary(fmt::format("chunk{}/{}", c.global, name));
     return buffer;
   }
 
   struct Kept {                        // what the forward of a chunk leaves
-    std::vector<std::int32_t> inputs;  // x of each layer
-    std::vector<LayerTensors> layers;
-    Emitter::HeadTensors head;
+    std::vector<std::int32_t> inputs;  // of each layer
+    std::vector<Tensors> layers;
+    Tensors embedding, head;
   };
+  // A block's backward, whose weight gradients may come later.
+  struct Backward {
+    const ChunkBlock* block;
+    Reverse reverse;
+  };
+  using Backwards = std::deque<Backward>;  // in issue order
 
   void emit_chunk(std::int32_t index) {
     Chunk& c = chunks_[static_cast<std::size_t>(index)];
     const Kept kept = emit_forward(c, index);
     for (const bool last : {false, true}) {
       if (!last && plan_.micro_batches == 1) continue;
-      if (split()) {
-        if (last && plan_.micro_batches > 1) continue;  // one input-gradient segment serves all
-        std::vector<Emitter::WeightGradInputs> later(static_cast<std::size_t>(c.layers));
-        std::vector<LayerTensors> tensors = kept.layers;
-        std::int32_t d_logits = -1;
-        emit_backward(c, index, kept, last, later, tensors, d_logits);
-        for (const bool final : {false, true}) {
-          if (!final && plan_.micro_batches == 1) continue;
-          emit_weight_grads(c, index, kept, tensors, later, d_logits, final);
+      if (!split()) {
+        emit_backward(c, index, kept, last);
+        continue;
+      }
+      if (last && plan_.micro_batches > 1) continue;  // one input-gradient segment serves all
+      Backwards backwards = emit_backward(c, index, kept, last);
+      for (const bool final : {false, true}) {
+        if (!final && plan_.micro_batches == 1) continue;
+        begin(SegmentKind::kBackwardWeight, index, final);
+        for (Backward& b : backwards) {
+          b.reverse.weights();
+          synchronise(c, *b.block, final);
         }
-      } else {
-        std::vector<Emitter::WeightGradInputs> unused(static_cast<std::size_t>(c.layers));
-        std::vector<LayerTensors> tensors = kept.layers;
-        std::int32_t d_logits = -1;
-        emit_backward(c, index, kept, last, unused, tensors, d_logits);
       }
     }
   }
@@ -366,117 +393,83 @@ class ClassCompiler {
     begin(SegmentKind::kForward, index, false);
     Kept kept;
     std::int32_t x = -1;
-    if (c.global == 0) {
-      need(unit_of(embedding_));
-      if (positions_ >= 0) need(unit_of(positions_));
-      x = e_.embedding_forward(embedding_, positions_);
+    if (c.embedding) {
+      need(*c.embedding);
+      kept.embedding = e_.forward(c.embedding->block, std::array{tokens_});
+      x = kept.embedding.output;
     } else {
-      x = e_.activation(fmt::format("chunk{}/input", c.global), boundary_elements());
+      x = boundary(fmt::format("chunk{}/input", c.global));
       transfer<ops::Recv>("pipeline/recv", recv_, c.global - 1, {x});
     }
-    for (std::int64_t l = 0; l < c.layers; ++l) {
-      need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
+    for (const ChunkBlock& layer : c.layers) {
+      need(layer);
       kept.inputs.push_back(x);
-      kept.layers.push_back(
-          e_.layer_forward(c.first_layer + l, c.layer_parameters[static_cast<std::size_t>(l)], x));
-      x = kept.layers.back().out;
+      kept.layers.push_back(e_.forward(layer.block, std::array{x}));
+      x = kept.layers.back().output;
     }
-    if (c.global == last_chunk()) {
-      need_head(c);
-      kept.head = e_.head_forward(c.head, x);
+    if (c.head) {
+      need(*c.head);
+      kept.head = e_.forward(c.head->block, std::array{x, targets_, loss_});
     } else {
       transfer<ops::Send>("pipeline/send", send_, c.global + 1, {x});
     }
     return kept;
   }
 
-  void emit_backward(Chunk& c, std::int32_t index, const Kept& kept, bool last,
-                     std::vector<Emitter::WeightGradInputs>& later, std::vector<LayerTensors>& tensors,
-                     std::int32_t& d_logits) {
+  Backwards emit_backward(Chunk& c, std::int32_t index, const Kept& kept, bool last) {
     begin(split() ? SegmentKind::kBackwardInput : SegmentKind::kBackward, index, last && !split());
+    Backwards out;
+    std::vector<Tensors> tensors = kept.layers;
+    // From the gradient of a block's output to the gradient of its input.
+    const auto backward = [&](const ChunkBlock& b, const Tensors& of, std::int32_t d, std::int32_t to) {
+      need(b);
+      return out.emplace_back(Backward{&b, Reverse(e_, b.block, of, split())}).reverse.run(d, to);
+    };
     std::int32_t d = -1;
-    if (c.global == last_chunk()) {
-      need_head(c);
-      d = e_.head_backward(c.head, kept.head, split(), d_logits);
+    if (c.head) {
+      d = backward(*c.head, kept.head, -1, -1);
       if (!split()) {
         if (tied_here() && plan_.zero >= 2) reduce_to_shard(unit_of(embedding_), "-head");
-        sync_head(c, last);
+        synchronise(c, *c.head, last);
       }
     } else {
       d = shared(c.output_grad, c, "output-grad");
       transfer<ops::Recv>("pipeline/grad-recv", grad_recv_, c.global + 1, {d});
     }
-    for (std::int64_t end = c.layers; end > 0;) {
-      const std::int64_t first = (end - 1) / group_size() * group_size();
+    for (std::size_t end = c.layers.size(); end > 0;) {
+      const std::size_t first = (end - 1) / group_size() * group_size();
       const std::size_t next = e_.emitted();
       recompute_group(c, kept, first, end, tensors);
       // Recomputation starts when the gradient is there, as autograd engines do it.
       if (plan_.recompute != Recompute::kNone) e_.first_compute_op(next).reads.push_back({d});
-      for (std::int64_t l = end - 1; l >= first; --l) {
-        const auto i = static_cast<std::size_t>(l);
-        const Block& b = c.blocks[static_cast<std::size_t>(c.first_layer_block + l)];
-        need(b.unit);
-        const std::int32_t d_in =
-            l == 0 && c.global > 0
-                ? shared(c.input_grad, c, "input-grad")
-                : e_.activation(e_.layer_name(c.first_layer + l, "input/grad"), boundary_elements());
-        e_.layer_backward(c.first_layer + l, c.layer_parameters[i], tensors[i], d, d_in, split(), later[i]);
-        d = d_in;
-        if (!split()) sync_after(b, last);
+      for (std::size_t l = end; l-- > first;) {
+        const std::int32_t to = l == 0 && c.global > 0 ? shared(c.input_grad, c, "input-grad") : -1;
+        d = backward(c.layers[l], tensors[l], d, to);
+        if (!split()) synchronise(c, c.layers[l], last);
       }
       end = first;
     }
-    if (c.global == 0) {
-      e_.embedding_backward(embedding_, positions_, d);
-      if (!split()) sync_embedding(c, last);
+    if (c.embedding) {
+      out.emplace_back(Backward{&*c.embedding, Reverse(e_, c.embedding->block, kept.embedding, split())})
+          .reverse.run(d, -1);
+      if (!split()) synchronise(c, *c.embedding, last);
     } else {
       transfer<ops::Send>("pipeline/grad-send", grad_send_, c.global - 1, {d});
     }
+    return out;
   }
 
-  void recompute_group(Chunk& c, const Kept& kept, std::int64_t first, std::int64_t end,
-                       std::vector<LayerTensors>& tensors) {
+  void recompute_group(Chunk& c, const Kept& kept, std::size_t first, std::size_t end,
+                       std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
-    if (plan_.recompute == Recompute::kSelective) {
-      e_.recompute_attention(c.first_layer + first, tensors[static_cast<std::size_t>(first)]);
-      return;
+    if (plan_.recompute == Recompute::kSelective)
+      return e_.repeat_selectively(c.layers[first].block, tensors[first]);
+    std::int32_t x = kept.inputs[first];
+    for (std::size_t l = first; l < end; ++l) {
+      need(c.layers[l]);
+      tensors[l] = e_.forward(c.layers[l].block, std::array{x}, true);
+      x = tensors[l].output;
     }
-    std::int32_t x = kept.inputs[static_cast<std::size_t>(first)];
-    for (std::int64_t l = first; l < end; ++l) {
-      const auto i = static_cast<std::size_t>(l);
-      need(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)].unit);
-      e_.set_recomputing(true);
-      tensors[i] = e_.layer_forward(c.first_layer + l, c.layer_parameters[i], x);
-      e_.set_recomputing(false);
-      x = tensors[i].out;
-    }
-  }
-
-  void sync_head(const Chunk& c, bool last) {
-    if (c.head_weight_block >= 0) sync_after(c.blocks[static_cast<std::size_t>(c.head_weight_block)], last);
-    sync_after(c.blocks[static_cast<std::size_t>(c.head_block)], last);
-  }
-
-  void sync_embedding(const Chunk& c, bool last) {
-    if (c.positions_block >= 0) sync_after(c.blocks[static_cast<std::size_t>(c.positions_block)], last);
-    sync_after(c.blocks[static_cast<std::size_t>(c.embedding_block)], last);
-  }
-
-  void emit_weight_grads(Chunk& c, std::int32_t index, const Kept& kept,
-                         const std::vector<LayerTensors>& tensors,
-                         const std::vector<Emitter::WeightGradInputs>& later, std::int32_t d_logits,
-                         bool last) {
-    begin(SegmentKind::kBackwardWeight, index, last);
-    if (c.global == last_chunk()) {
-      e_.head_weight_grad(c.head, kept.head, d_logits);
-      sync_head(c, last);
-    }
-    for (std::int64_t l = c.layers - 1; l >= 0; --l) {
-      const auto i = static_cast<std::size_t>(l);
-      e_.layer_weight_grad(c.first_layer + l, c.layer_parameters[i], tensors[i], later[i]);
-      sync_after(c.blocks[static_cast<std::size_t>(c.first_layer_block + l)], last);
-    }
-    if (c.global == 0) sync_embedding(c, last);
   }
 
   // Sum the gradient shards of the tied weight held by the first and by the last stage.
@@ -620,13 +613,17 @@ class ClassCompiler {
   }
 
   Emitter e_;
+  const Model& model_;
   const Plan& plan_;
+  const Graphs& graphs_;
+  const std::int64_t boundary_;  // elements that pass from stage to stage
   const GroupIndex tp_, dp_, shard_, replica_, stages_;
   const StreamIndex send_, recv_, grad_send_, grad_recv_;
   const BytesPerParameter bytes_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
-  std::int32_t embedding_ = -1, positions_ = -1;
+  std::int32_t embedding_ = -1;                             // parameter
+  std::int32_t tokens_ = -1, targets_ = -1, loss_ = -1;  // buffers
   bool tied_here_ = false, tied_across_ = false;
   // ZeRO-3's two places for gathered units, and the units this segment has in them.
   std::array<std::int32_t, 2> places_{-1, -1}, held_{-1, -1};
@@ -644,11 +641,13 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.training = training;
   program.mesh = mesh_of(plan);
   program.communication = communication_of(program.mesh);
+  const Graphs graphs{embedding(model, plan, training, stack), transformer_layer(model, plan, training, stack),
+                      head(model, plan, training, stack)};
   const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, program.communication, rank, static_cast<std::int32_t>(i),
+    ClassCompiler(model, plan, training, stack, graphs, program.communication, rank, static_cast<std::int32_t>(i),
                   detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);

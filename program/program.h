@@ -72,6 +72,8 @@ struct Communication {
   // By name. Throws std::logic_error when there is none.
   StreamIndex stream(std::string_view name) const;
   GroupIndex group(std::string_view name) const;
+  // The first group along exactly these axes. Throws std::logic_error when there is none.
+  GroupIndex group(AxisSet axes) const;
 };
 Communication communication_of(const Mesh& mesh);
 // How ranks are numbered, for timelines.

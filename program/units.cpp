@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "program/emitter.h"
+#include "program/blocks.h"
 
 namespace orrery::program {
 
@@ -20,27 +20,23 @@ std::int32_t UnitPacker::add(std::int64_t elements, bool alone) {
 }
 
 BlockElements::BlockElements(const Model& m, std::int64_t tp) {
-  const std::int64_t h = m.hidden, q = m.heads * m.head();
-  head_norm_tensors = m.norm == Norm::kLayerNorm && m.bias ? 2 : 1;
-  const std::int64_t norm = head_norm_tensors * h;
-  embedding = (m.vocab + tp - 1) / tp * h;
-  positions = m.positions == Positions::kLearned ? m.max_positions * h : 0;
-  layer = (h * m.qkv_width() + q * h + h * m.fc1_width() + m.ffn() * h) / tp + 2 * norm;
-  if (m.bias)
-    layer += (m.qkv_width() + m.fc1_width()) / tp + 2 * h;
-  else if (m.qkv_bias)
-    layer += m.qkv_width() / tp;
-  if (m.qk_norm) layer += 2 * m.head();
-  layer_tensors = 4 + 2 * head_norm_tensors + (m.bias ? 4 : m.qkv_bias ? 1 : 0) + (m.qk_norm ? 1 : 0);
-  head_norm = norm;
+  const Plan plan{.tp = tp};
+  const Training training{.sequence = tp};
+  const Stack stack;
+  const Graph first = program::embedding(m, plan, training, stack);
+  const Graph one = transformer_layer(m, plan, training, stack);
+  const Graph last = head(m, plan, training, stack);
+  embedding = first.elements_of_piece(0);
+  positions = first.pieces() > 1 ? first.elements_of_piece(1) : 0;
+  layer = one.elements_of_piece(0);
+  layer_tensors = one.tensors_of_piece(0);
+  head_norm = last.elements_of_piece(0);
+  head_norm_tensors = last.tensors_of_piece(0);
 }
 
-PartialElements::PartialElements(const Model& m, const Plan& p) {
-  const bool sp = p.sequence_parallel && p.tp > 1;
-  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
-  layer = (sp ? 2 * norm + (m.bias ? 2 * m.hidden : 0) : 0) + (m.qk_norm && p.tp > 1 ? 2 * m.head() : 0);
-  head_norm = sp ? norm : 0;
-  positions = sp && m.positions == Positions::kLearned ? m.max_positions * m.hidden : 0;
+std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t) {
+  const std::int64_t tokens = p.micro_batch * t.sequence;
+  return (p.sequence_parallel ? tokens / p.tp : tokens) * m.hidden;
 }
 
 std::int64_t bucket_elements(const Training& t, const Stack& s) {
@@ -74,7 +70,6 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std:
                           const StageEnds& ends) {
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   const std::int64_t shards = p.shards();
-  const Shapes z(m, p, t);
   std::int64_t total = 0, widest = 0, last = 0;
   for (const UnitSize& u : units) {
     const std::int64_t shard = (u.elements + shards - 1) / shards, padded = shard * shards;
@@ -89,8 +84,8 @@ std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std:
   if (p.zero == 3) total += whole * bytes.parameter;
   if (p.zero >= 2) total += whole * bytes.gradient;
   // A tensor sent or received has one copy more than are in flight.
-  total += 2 * ends.received * z.rows * z.h * z.beta;
-  const std::int64_t data = 4 * z.tokens * p.micro_batches;
+  total += 2 * ends.received * boundary_elements(m, p, t) * activation_bytes(t.precision);
+  const std::int64_t data = 4 * p.micro_batch * t.sequence * p.micro_batches;
   if (ends.first) total += data;
   if (ends.last) total += data + 8;
   if (t.measures_norm()) total += kNormBytes + (p.pp > 1 && !ends.last_stage ? 2 : 1) * kNormBinBytes;

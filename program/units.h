@@ -40,12 +40,8 @@ struct BlockElements {
   std::int64_t layer_tensors, head_norm_tensors;  // that they are of; the others are one
 };
 
-// Elements whose gradients are partial sums on each tensor rank: under sequence parallelism norms, biases of
-// what was summed over tensor ranks, and positions; norms of query and key heads always.
-struct PartialElements {
-  PartialElements(const Model& m, const Plan& p);
-  std::int64_t layer, head_norm, positions;
-};
+// Elements of a hidden state that one rank has, as they pass from stage to stage.
+std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t);
 
 // The units of one chunk, last block first: the order in which backwards complete them.
 struct UnitSize {

@@ -25,6 +25,8 @@ struct Activation : ActivationShape {
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return (inputs() + rows * width) * e.activation;
   }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct ActivationGrad : ActivationShape {
@@ -34,5 +36,10 @@ struct ActivationGrad : ActivationShape {
     return (2 * inputs() + rows * width) * e.activation;
   }
 };
+
+template <class Reverse>
+void Activation::gradient(Reverse& r) const {
+  r.emit("/grad", ActivationGrad{*this}, refs(r.in(0), r.d_out(0)), refs(r.d_in(0)));
+}
 
 }  // namespace orrery::program::ops

@@ -41,6 +41,8 @@ struct Attention : AttentionShape {
     const std::int64_t passes = fused() ? 0 : kept == Scores::kSoftmax ? 5 : 8;
     return (qkv() + context() + passes * scores()) * e.activation;
   }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct AttentionGrad : AttentionShape {
@@ -54,5 +56,12 @@ struct AttentionGrad : AttentionShape {
     return (2 * qkv() + 2 * context() + (fused() ? 0 : 7 * scores())) * e.activation;
   }
 };
+
+template <class Reverse>
+void Attention::gradient(Reverse& r) const {
+  auto reads = refs(r.in(0), r.out(0), r.out(1), r.d_out(0));
+  if (kept == Scores::kSoftmaxAndDropped) reads.push_back(r.out(2));
+  r.emit("/grad", AttentionGrad{*this}, std::move(reads), refs(r.d_in(0)));
+}
 
 }  // namespace orrery::program::ops

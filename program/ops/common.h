@@ -9,6 +9,11 @@
 //   flops()      floating-point operations, where it has any that count
 //   bytes(e)     bytes read and written in device memory, for elements of the sizes in `e`
 //
+// An op of a forward computation also has the rule of its gradient, for program/gradient.h:
+//
+//   gradient(r)         emits the ops that give the gradients of its operands
+//   weight_gradient(r)  emits those of its weights, where they may come later
+//
 // program/ops.h lists the types. A type that lacks one of these does not compile.
 #pragma once
 
@@ -16,6 +21,7 @@
 #include <cstdint>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "core/stack.h"
 #include "core/training.h"
@@ -51,6 +57,12 @@ struct ElementBytes {
 inline ElementBytes element_bytes(const Training& t, const Stack& s) {
   const std::int64_t activation = activation_bytes(t.precision);
   return {activation, s.fp32_logits ? 4 : activation, bytes_per_parameter(t.precision), s.fp8_rounding};
+}
+
+// Operands of an op that a rule emits.
+template <class Ref, class... Refs>
+std::vector<Ref> refs(Ref first, Refs... others) {
+  return {first, others...};
 }
 
 template <class T>

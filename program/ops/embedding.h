@@ -26,6 +26,8 @@ struct Embedding : EmbeddingShape {
   static constexpr std::string_view kName = "embedding";
   constexpr Operands operands() const { return {}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * tokens * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct EmbeddingGrad : EmbeddingShape {
@@ -49,6 +51,8 @@ struct Positions : PositionsShape {
   static constexpr std::string_view kName = "positions";
   constexpr Operands operands() const { return {{rows * width, table * width}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 3 * rows * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct PositionsGrad : PositionsShape {
@@ -56,5 +60,17 @@ struct PositionsGrad : PositionsShape {
   constexpr Operands operands() const { return {{rows * width}, {table * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
 };
+
+template <class Reverse>
+void Embedding::gradient(Reverse& r) const {
+  r.emit("/grad", EmbeddingGrad{*this}, refs(r.in(0), r.d_out(0)), refs(r.d_weight(1))).accumulate =
+      r.accumulates();
+}
+
+template <class Reverse>
+void Positions::gradient(Reverse& r) const {
+  r.emit("/grad", PositionsGrad{*this}, refs(r.d_out(0)), refs(r.d_weight(1))).accumulate = r.accumulates();
+  r.pass(0, r.d_out(0));
+}
 
 }  // namespace orrery::program::ops

@@ -27,18 +27,25 @@ struct LossMax : LogitsShape {
   static constexpr std::string_view kName = "loss-max";
   constexpr Operands operands() const { return {{logits()}, {}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * e.activation; }
+  // Loss has the gradient of all three ops.
+  template <class Reverse>
+  void gradient(Reverse&) const {}
 };
 
 struct LossSum : LogitsShape {
   static constexpr std::string_view kName = "loss-sum";
   constexpr Operands operands() const { return {{logits()}, {logits()}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.activation + e.logits); }
+  template <class Reverse>
+  void gradient(Reverse&) const {}
 };
 
 struct Loss : LogitsShape {
   static constexpr std::string_view kName = "loss";
   constexpr Operands operands() const { return {{logits()}, {logits()}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * logits() * e.logits; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct LossGrad : LogitsShape {
@@ -46,5 +53,11 @@ struct LossGrad : LogitsShape {
   constexpr Operands operands() const { return {{logits()}, {logits()}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.logits + e.activation); }
 };
+
+// Of the logits, which a graph names beside the operands, and the targets.
+template <class Reverse>
+void Loss::gradient(Reverse& r) const {
+  r.emit("/grad", LossGrad{*this}, refs(r.out(0), r.also(1)), refs(r.d_also(0)));
+}
 
 }  // namespace orrery::program::ops

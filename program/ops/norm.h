@@ -27,6 +27,8 @@ struct Norm : NormShape {
   static constexpr std::string_view kName = "norm";
   constexpr Operands operands() const { return {{rows * width, width, bias ? width : 0}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct NormGrad : NormShape {
@@ -44,6 +46,17 @@ struct NormGrad : NormShape {
   }
 };
 
+template <class Reverse>
+void Norm::gradient(Reverse& r) const {
+  auto reads = refs(r.in(0), r.in(1), r.d_out(0));
+  const auto residual = r.addend(0);
+  if (residual) reads.push_back(*residual);
+  auto writes = refs(r.d_in(0), r.d_weight(1));
+  if (bias) writes.push_back(r.d_weight(2));
+  r.emit("/grad", NormGrad{*this, residual.has_value()}, std::move(reads), std::move(writes)).accumulate =
+      r.accumulates();
+}
+
 // Query heads and the KV heads behind them stand first in a row of `width`; what follows is copied.
 struct HeadNormShape {
   static constexpr Nature kNature = Nature::kPointwise;
@@ -58,6 +71,8 @@ struct HeadNorm : HeadNormShape {
   static constexpr std::string_view kName = "head-norm";
   constexpr Operands operands() const { return {{rows * width, 2 * head}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct HeadNormGrad : HeadNormShape {
@@ -67,5 +82,12 @@ struct HeadNormGrad : HeadNormShape {
   }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 3 * rows * width * e.activation; }
 };
+
+template <class Reverse>
+void HeadNorm::gradient(Reverse& r) const {
+  auto reads = refs(r.in(0), r.in(1), r.d_out(0));
+  r.emit("/grad", HeadNormGrad{*this}, std::move(reads), refs(r.d_in(0), r.d_weight(1))).accumulate =
+      r.accumulates();
+}
 
 }  // namespace orrery::program::ops

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "program/ops/common.h"
+#include "program/ops/residual.h"
 
 namespace orrery::program::ops {
 
@@ -44,6 +45,40 @@ struct Gemm {
     const auto rounding = static_cast<double>(operand_elements() * (2 * e.activation + 1)) * e.fp8_rounding;
     return operand_elements() + results + static_cast<std::int64_t>(rounding);
   }
+
+  // Of u = x W' + b, with x and the gradient of u rows: dx = du W, dW = du' x, db = the sums of du's columns.
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+  template <class Reverse>
+  void weight_gradient(Reverse& r) const;
+
+ private:
+  Format of_gradient() const { return in_fp8() ? Format::kFp8Gradient : Format::kAsStored; }
+  std::size_t result() const { return epilogue == Epilogue::kGelu ? 1 : 0; }  // u, in the order of writes
 };
+
+template <class Reverse>
+void Gemm::gradient(Reverse& r) const {
+  Gemm d{.m = m, .n = k, .k = n, .format = of_gradient()};
+  auto reads = refs(r.d_out(result()), r.in(1));
+  // Where x is gelu(u) of the product before, this product's kernel goes on to that u.
+  if (const auto before = r.before_activation(0)) {
+    d.epilogue = Epilogue::kGeluGrad;
+    reads.push_back(*before);
+    r.emit("/dgrad", d, std::move(reads), refs(r.d_before_activation(0)));
+  } else {
+    r.emit("/dgrad", d, std::move(reads), refs(r.d_in(0)));
+  }
+}
+
+template <class Reverse>
+void Gemm::weight_gradient(Reverse& r) const {
+  const Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true};
+  const auto x = r.again(0);
+  r.emit("/wgrad", d, refs(r.d_out(result()), x), refs(r.d_weight(1))).accumulate = r.accumulates();
+  if (!r.has(2)) return;
+  r.emit("/bias-grad", BiasGrad{{m, n}}, refs(r.d_out(result())), refs(r.d_weight(2))).accumulate =
+      r.accumulates();
+}
 
 }  // namespace orrery::program::ops

@@ -27,6 +27,8 @@ struct Residual {
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return rows * width * (3 * e.activation + (drops ? 1 : 0));
   }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct RowsShape {
@@ -46,5 +48,20 @@ struct BiasGrad : RowsShape {
   constexpr Operands operands() const { return {{rows * width}, {width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return rows * width * e.activation; }
 };
+
+template <class Reverse>
+void Residual::gradient(Reverse& r) const {
+  r.pass(0, r.d_out(0));
+  auto d = r.d_out(0);
+  if (drops) {
+    d = r.scratch(1, "/dropped-grad");
+    r.emit_for(1, "/dropout-grad", DropoutGrad{{rows, width}}, refs(r.d_out(0), r.out(1)), refs(d));
+  }
+  if (bias) {
+    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d), refs(r.d_weight(2))).accumulate =
+        r.accumulates();
+  }
+  r.pass(1, d);
+}
 
 }  // namespace orrery::program::ops

@@ -21,10 +21,18 @@ struct RopeShape {
 
 struct Rope : RopeShape {
   static constexpr std::string_view kName = "rope";
+  template <class Reverse>
+  void gradient(Reverse& r) const;
 };
 
 struct RopeGrad : RopeShape {
   static constexpr std::string_view kName = "rope-grad";
 };
+
+template <class Reverse>
+void Rope::gradient(Reverse& r) const {
+  r.emit("/grad", RopeGrad{*this}, refs(r.d_out(0)), refs(r.d_out(0)));
+  r.pass(0, r.d_out(0));
+}
 
 }  // namespace orrery::program::ops

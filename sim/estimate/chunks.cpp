@@ -300,9 +300,14 @@ void ChunkCosts::forget_sizes() {
   recent_ = nullptr;
 }
 
-std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) const {
+const program::BlockElements& ChunkCosts::elements(std::int64_t tp) {
+  const auto known = elements_.find(tp);
+  return (known != elements_.end() ? known : elements_.emplace(tp, program::BlockElements(model_, tp)).first)->second;
+}
+
+std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) {
   if (k.zero == 3) return 1;
-  const std::int64_t layer = program::BlockElements(model_, k.tp).layer;
+  const std::int64_t layer = elements(k.tp).layer;
   return (program::bucket_elements(training_, stack_) + layer - 1) / layer;
 }
 

@@ -11,10 +11,12 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
 
 #include "core/scenario.h"
+#include "program/units.h"
 #include "sim/cost.h"
 #include "sim/estimate/group_table.h"
 
@@ -93,11 +95,13 @@ class ChunkCosts {
   std::int64_t activation_bytes_of(const ChunkKey& key) const;
   // Bytes sent between stages for one micro-batch.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
+  // Elements of blocks on one of so many tensor ranks. Valid for good.
+  const program::BlockElements& elements(std::int64_t tp);
 
  private:
   struct Layout;
   Layout& layout(const ChunkKey& key);
-  std::int64_t layers_per_unit(const ChunkKey& key) const;
+  std::int64_t layers_per_unit(const ChunkKey& key);
   const std::array<ChunkCost, 3>& price_sample(Layout& l, bool alone, std::int64_t layers);
 
   const Model& model_;
@@ -111,6 +115,7 @@ class ChunkCosts {
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;
+  std::map<std::int64_t, program::BlockElements> elements_;  // by tensor ranks
 };
 
 }  // namespace orrery::sim

@@ -63,7 +63,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
   const Model& m = problem_.scenario.model;
   const Training& training = problem_.scenario.training;
-  const program::BlockElements elements(m, plan.tp);
+  const program::BlockElements& elements = chunk_costs_.elements(plan.tp);
   const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
   const StageLinks& links = links_of_run(run);
   const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
@@ -149,8 +149,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   unit_costs_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) fill_pieces(plan, r, p.runs[r]);
   if (plan.pp > 1) {
-    const program::BlockElements elements(problem_.scenario.model, plan.tp);
-    const std::int64_t shard = (elements.embedding + plan.shards() - 1) / plan.shards();
+    const std::int64_t shard = (chunk_costs_.elements(plan.tp).embedding + plan.shards() - 1) / plan.shards();
     const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
     p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
     p.tie_add = price(ops::Accumulate{shard, bytes_.gradient});

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/builder.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace orrery::program {
+
+Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part)
+    : model(m),
+      training(t),
+      stack(s),
+      micro_batch(p.micro_batch),
+      sequence(t.sequence),
+      tokens(micro_batch * sequence),
+      rows(p.sequence_parallel ? tokens / p.tp : tokens),
+      ranks(p.tp),
+      sequence_parallel(p.sequence_parallel && p.tp > 1) {
+  graph_.mesh = mesh_of(p);
+  graph_.in_layer = part == Part::kLayer;
+  tp_ = graph_.mesh.index("tp");
+}
+
+// --- values ----------------------------------------------------------------------------------------
+
+Placements Builder::placed(Placement along_tp) const {
+  Placements p;
+  p.along[tp_] = along_tp;
+  return p;
+}
+
+ValueId Builder::value(std::string name, std::int64_t value_rows, std::int64_t columns, Placements placement,
+                       DType type) {
+  graph_.values.push_back({std::move(name), value_rows, columns, type, placement});
+  return static_cast<ValueId>(graph_.values.size() - 1);
+}
+
+ValueId Builder::port(std::string name, std::int64_t value_rows, std::int64_t columns, Placements placement,
+                      DType type) {
+  graph_.ports.push_back(value(std::move(name), value_rows, columns, placement, type));
+  return graph_.ports.back();
+}
+
+ValueId Builder::input() {
+  return port("input", tokens, model.hidden, stream(), training.activation_type());
+}
+
+// --- parameters ------------------------------------------------------------------------------------
+
+std::int32_t Builder::add(Parameter p) {
+  if (p.row_blocks.empty()) p.row_blocks = {p.rows};
+  p.local_rows = p.split == Parameter::Split::kRows ? p.rows / ranks : p.rows;
+  p.local_cols = p.split == Parameter::Split::kCols ? p.cols / ranks : p.cols;
+  graph_.parameters.push_back(std::move(p));
+  graph_.piece_of.push_back(piece_);
+  return static_cast<std::int32_t>(graph_.parameters.size() - 1);
+}
+
+std::int32_t Builder::vector(std::string name, std::int64_t n, Parameter::Init init) {
+  return add({.name = std::move(name), .rows = n, .init = init});
+}
+
+std::int32_t Builder::matrix(std::string name, std::int64_t matrix_rows, std::int64_t columns,
+                             Parameter::Split split, std::vector<std::int64_t> row_blocks) {
+  return add({.name = std::move(name),
+              .rows = matrix_rows,
+              .cols = columns,
+              .row_blocks = std::move(row_blocks),
+              .split = split});
+}
+
+std::int32_t Builder::split_vector(std::string name, std::int64_t n, std::vector<std::int64_t> row_blocks) {
+  return add({.name = std::move(name),
+              .rows = n,
+              .row_blocks = std::move(row_blocks),
+              .split = Parameter::Split::kRows,
+              .init = Parameter::Init::kZeros});
+}
+
+// --- nodes -----------------------------------------------------------------------------------------
+
+// The gradient of a parameter that all tensor ranks hold is a partial sum where each of them reads a share of
+// the values.
+Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes) {
+  const auto index = static_cast<std::int32_t>(graph_.nodes.size());
+  const bool shares = ranks > 1 && std::any_of(reads.begin(), reads.end(), [&](const Operand& o) {
+                        return o.value != kNoValue && is_sharded(o.wanted.along[tp_]);
+                      });
+  for (const Operand& o : reads) {
+    if (o.parameter >= 0 && parameter(o.parameter).split == Parameter::Split::kNone)
+      parameter(o.parameter).partial_over_tp = shares;
+  }
+  for (const ValueId v : writes) {
+    Value& written = graph_.values[static_cast<std::size_t>(v)];
+    if (written.producer < 0) written.producer = index;
+  }
+  return graph_.nodes.emplace_back(Node{std::move(name), op, std::move(reads), std::move(writes), {}, false});
+}
+
+ValueId Builder::taken_over(ValueId v, std::int32_t operand) {
+  Value copy = graph_.values[static_cast<std::size_t>(v)];
+  copy.producer = -1;
+  copy.in_place_of = operand;
+  graph_.values.push_back(std::move(copy));
+  return static_cast<ValueId>(graph_.values.size() - 1);
+}
+
+ValueId Builder::in_place(std::string name, ForwardOp op, std::vector<Operand> reads) {
+  const ValueId after = taken_over(reads.front().value, 0);
+  graph_.values[static_cast<std::size_t>(after)].placement = reads.front().wanted;
+  node(std::move(name), op, std::move(reads), {after});
+  return after;
+}
+
+ValueId Builder::norm(const std::string& name, ValueId x) {
+  using Init = Parameter::Init;
+  const std::int64_t width = model.hidden;
+  const bool has_bias = model.norm == Norm::kLayerNorm && model.bias;
+  std::vector<Operand> reads{use(x), weight(vector(name + "/weight", width, Init::kOnes))};
+  if (has_bias) reads.push_back(weight(vector(name + "/bias", width, Init::kZeros)));
+  const ValueId y = value(name + "/out", width, placement(x));
+  node(name, ops::Norm{{rows, width, model.norm, has_bias}}, std::move(reads), {y});
+  return y;
+}
+
+ops::Gemm Builder::product(const Parameter& w) const {
+  ops::Gemm shape{.m = tokens, .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
+  if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
+  return shape;
+}
+
+std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::int32_t bias) const {
+  const auto split = graph_.parameters[static_cast<std::size_t>(w)].split;
+  std::vector<Operand> reads{
+      use(x, placed(split == Parameter::Split::kCols ? Placement::kColumns : Placement::kReplicated)),
+      weight(w)};
+  if (bias >= 0) reads.push_back(weight(bias));
+  return reads;
+}
+
+ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
+  const bool by_columns = parameter(w).split == Parameter::Split::kCols;
+  const ValueId u = value(name + (by_columns ? "/partial" : "/out"), parameter(w).rows,
+                          placed(by_columns ? Placement::kSum : Placement::kColumns));
+  node(name, product(parameter(w)), product_operands(x, w, bias), {u});
+  return u;
+}
+
+ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
+  const Placements columns = placed(Placement::kColumns);
+  const ValueId u = value(name + "/out", parameter(w).rows, columns);
+  const ValueId v = value(name + "/gelu", parameter(w).rows, columns);
+  ops::Gemm shape = product(parameter(w));
+  shape.epilogue = ops::Gemm::Epilogue::kGelu;
+  node(name, shape, product_operands(x, w, bias), {v, u});
+  return v;
+}
+
+ValueId Builder::residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
+                          std::int64_t site) {
+  std::vector<Operand> reads{use(x), use(branch.value, placement(x))};
+  if (branch.bias >= 0) reads.push_back(weight(branch.bias));
+  const ValueId y = value(out, model.hidden, placement(x));
+  std::vector<ValueId> writes{y};
+  if (training.drops())
+    writes.push_back(value(base + "/dropout-mask", tokens, model.hidden, placement(x), DType::kByte));
+  node(base + "/residual",
+       ops::Residual{.rows = rows,
+                     .width = model.hidden,
+                     .site = site,
+                     .sequence = sequence,
+                     .bias = branch.bias >= 0,
+                     .drops = training.drops(),
+                     .sharded = sequence_parallel},
+       std::move(reads), std::move(writes));
+  return y;
+}
+
+// --- the end ---------------------------------------------------------------------------------------
+
+Graph Builder::finish(ValueId output) {
+  graph_.output = use(output, stream());
+  return finish();
+}
+
+Graph Builder::finish() {
+  std::vector<std::int32_t> order(graph_.parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto key = [&](std::int32_t i) {
+    const Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
+    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], !p.partial_over_tp,
+                      p.split != Parameter::Split::kNone);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
+  std::vector<std::int32_t> place(order.size());
+  std::vector<Parameter> parameters;
+  std::vector<std::int32_t> piece_of;
+  for (const std::int32_t i : order) {
+    place[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(parameters.size());
+    parameters.push_back(std::move(graph_.parameters[static_cast<std::size_t>(i)]));
+    piece_of.push_back(graph_.piece_of[static_cast<std::size_t>(i)]);
+  }
+  graph_.parameters = std::move(parameters);
+  graph_.piece_of = std::move(piece_of);
+  for (Node& n : graph_.nodes) {
+    for (Operand& o : n.reads) {
+      if (o.parameter >= 0) o.parameter = place[static_cast<std::size_t>(o.parameter)];
+    }
+  }
+  return std::move(graph_);
+}
+
+}  // namespace orrery::program

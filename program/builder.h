@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes the graph of a block for a plan. Blocks are written with it; internal to program/.
+//
+//   Builder g(model, plan, training, stack, Builder::Part::kLayer);
+//   const ValueId x = g.input();
+//   const ValueId n = g.norm("mlp/norm", x);
+//   ...
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/graph.h"
+
+namespace orrery::program {
+
+// What ends a residual branch: a partial sum over tensor ranks, and the bias that is added after the sum.
+struct Branch {
+  ValueId value = kNoValue;
+  std::int32_t bias = -1;
+};
+
+class Builder {
+ public:
+  // Only products of layers take 8-bit operands; ops of layers have their number, ops of the model's ends none.
+  enum class Part : std::uint8_t { kLayer, kEnd };
+  Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part);
+
+  const Model& model;
+  const Training& training;
+  const Stack& stack;
+  const std::int64_t micro_batch, sequence, tokens, rows;  // rows: a tensor rank's, under sequence parallelism
+  const std::int64_t ranks;                                // tensor ranks
+  const bool sequence_parallel;
+
+  // --- values --------------------------------------------------------------------------------------
+  // Along the tensor axis.
+  Placements placed(Placement along_tp) const;
+  // Between layers: sharded by rows under sequence parallelism.
+  Placements stream() const { return placed(sequence_parallel ? Placement::kRows : Placement::kReplicated); }
+  ValueId value(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
+  ValueId value(std::string name, std::int64_t columns, Placements placement) {
+    return value(std::move(name), tokens, columns, placement, training.activation_type());
+  }
+  // A value whose buffer the block is given.
+  ValueId port(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
+  ValueId input();  // from the block before
+  const Placements& placement(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)].placement; }
+
+  // --- parameters ----------------------------------------------------------------------------------
+  std::int32_t vector(std::string name, std::int64_t n, Parameter::Init init);
+  // Split over tensor ranks by rows, or by columns; each of `row_blocks` on its own.
+  std::int32_t matrix(std::string name, std::int64_t rows, std::int64_t columns, Parameter::Split split,
+                      std::vector<std::int64_t> row_blocks = {});
+  std::int32_t split_vector(std::string name, std::int64_t rows, std::vector<std::int64_t> row_blocks);
+  // Parameters from here on are a piece of their own.
+  void begin_piece() { ++piece_; }
+  Parameter& parameter(std::int32_t index) { return graph_.parameters[static_cast<std::size_t>(index)]; }
+
+  // --- nodes ---------------------------------------------------------------------------------------
+  Operand use(ValueId v) const { return {.value = v, .wanted = placement(v)}; }
+  Operand use(ValueId v, Placements wanted) const { return {.value = v, .wanted = wanted}; }
+  static Operand weight(std::int32_t parameter) { return {.parameter = parameter}; }
+  Node& node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes);
+
+  // An op that writes over the value it reads first.
+  ValueId in_place(std::string name, ForwardOp op, std::vector<Operand> reads);
+  // A value for what an op writes over its operand.
+  ValueId taken_over(ValueId v, std::int32_t operand);
+
+  // The model's norm of a value of its width.
+  ValueId norm(const std::string& name, ValueId x);
+  // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; or W's columns,
+  // and u is a partial sum.
+  ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
+  // v = gelu(u) in the product's kernel.
+  ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
+  // x + drop(branch + its bias). `site` tells the random numbers of a layer's branches apart.
+  ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
+                   std::int64_t site);
+
+  // The graph, whose output the next block reads.
+  Graph finish(ValueId output);
+  // The graph, which ends in the loss.
+  Graph finish();
+
+ private:
+  ops::Gemm product(const Parameter& w) const;
+  std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
+  std::int32_t add(Parameter p);
+
+  Graph graph_;
+  std::size_t tp_;  // axis
+  std::int32_t piece_ = 0;
+};
+
+}  // namespace orrery::program

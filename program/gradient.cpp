@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/gradient.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace orrery::program {
+
+Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
+    : e_(e),
+      block_(block),
+      graph_(*block.graph),
+      tensors_(std::move(tensors)),
+      split_(split),
+      gradients_(graph_.values.size(), -1) {}
+
+namespace {
+
+template <class Op>
+concept HasWeights = requires(const Op& op, Reverse& r) { op.weight_gradient(r); };
+
+}  // namespace
+
+std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
+  target_ = input;
+  e_.enter(block_);
+  if (graph_.output.value != kNoValue) {
+    // As the output is placed when it is made.
+    const Value& v = value(graph_.output.value);
+    const std::string& producer = graph_.nodes[static_cast<std::size_t>(v.producer)].name;
+    gradient(graph_.output.value) =
+        e_.converted(block_, v, output, dual(graph_.output.wanted), dual(v.placement), producer + "/grad", "");
+  }
+  for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+    select(n);
+    const bool root = std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) {
+      return std::find(graph_.ports.begin(), graph_.ports.end(), v) != graph_.ports.end();
+    });
+    const bool reached = std::any_of(node_->writes.begin(), node_->writes.end(),
+                                     [&](ValueId v) { return gradient(v) >= 0; });
+    if (!root && !reached) continue;
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (HasWeights<std::decay_t<decltype(op)>>) {
+            if (split_) {
+              op.gradient(*this);
+              settle(last_);
+              later_.push_back(n);
+              return;
+            }
+            static_cast<void>(again(0));
+            op.gradient(*this);
+            const std::string last = last_;
+            const bool beside = e_.stack.overlap_tp;
+            if (!beside) op.weight_gradient(*this);
+            settle(last);
+            if (beside) op.weight_gradient(*this);
+          } else {
+            op.gradient(*this);
+            settle(last_);
+          }
+        },
+        node_->op);
+  }
+  return graph_.ports.empty() ? -1 : gradient(graph_.ports.front());
+}
+
+void Reverse::weights() {
+  e_.enter(block_);
+  for (const std::size_t n : later_) {
+    select(n);
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (HasWeights<std::decay_t<decltype(op)>>) op.weight_gradient(*this);
+        },
+        node_->op);
+  }
+}
+
+void Reverse::select(std::size_t node) {
+  index_ = node;
+  node_ = &graph_.nodes[node];
+  given_.clear();
+  gathered_.reset();
+}
+
+// --- operands --------------------------------------------------------------------------------------
+
+Ref Reverse::in(std::size_t i) const {
+  const Operand& o = node_->reads[i];
+  if (o.parameter >= 0) return e_.weight(block_, o.parameter);
+  return {tensors_.of[static_cast<std::size_t>(o.value)]};
+}
+
+Ref Reverse::again(std::size_t i) {
+  if (gathered_) return *gathered_;
+  const Operand& o = node_->reads[i];
+  const Value& v = value(o.value);
+  gathered_ = Ref{e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
+  return *gathered_;
+}
+
+Ref Reverse::out(std::size_t i) const {
+  return {tensors_.of[static_cast<std::size_t>(node_->writes[i])]};
+}
+
+Ref Reverse::also(std::size_t i) const {
+  return {tensors_.of[static_cast<std::size_t>(node_->also[i])]};
+}
+
+Ref Reverse::d_out(std::size_t i) const {
+  return {gradients_[static_cast<std::size_t>(node_->writes[i])]};
+}
+
+Ref Reverse::d_weight(std::size_t i) const {
+  return e_.gradient(block_, node_->reads[i].parameter);
+}
+
+// --- results ---------------------------------------------------------------------------------------
+
+Op& Reverse::emit(const char* suffix, const OpKind& kind, std::vector<Ref> reads, std::vector<Ref> writes) {
+  last_ = node_->name + suffix;
+  return e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
+}
+
+Op& Reverse::emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,
+                      std::vector<Ref> writes) {
+  const Value& v = value(node_->reads[i].value);
+  last_ = graph_.nodes[static_cast<std::size_t>(v.producer)].name + suffix;
+  return e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
+}
+
+// An op that reads all of a value and makes a share of its result gives a summand of the value's gradient.
+Placements Reverse::given_placement(const Operand& o) const {
+  Placements p = dual(o.wanted);
+  for (std::size_t axis = 0; axis < graph_.mesh.axes().size(); ++axis) {
+    if (o.wanted.along[axis] == Placement::kReplicated &&
+        is_sharded(value(node_->writes.front()).placement.along[axis]))
+      p.along[axis] = Placement::kSum;
+  }
+  return p;
+}
+
+// Whether an earlier node, whose rule comes later, reads the value too.
+bool Reverse::gives_later(ValueId v) const {
+  for (std::size_t n = 0; n < index_; ++n) {
+    for (const Operand& o : graph_.nodes[n].reads) {
+      if (o.value == v) return true;
+    }
+  }
+  return false;
+}
+
+Ref Reverse::d_in(std::size_t i) {
+  const Operand& o = node_->reads[i];
+  const Value& v = value(o.value);
+  const Placements placed = given_placement(o);
+  const bool final = target_ >= 0 && o.value == graph_.ports.front() && placed == dual(v.placement) &&
+                     !gives_later(o.value);
+  const std::int32_t buffer =
+      final ? target_ : e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v, placed), v.type);
+  given_.push_back({i, buffer, placed});
+  return {buffer};
+}
+
+Ref Reverse::d_also(std::size_t i) {
+  const ValueId id = node_->also[i];
+  const Value& v = value(id);
+  gradient(id) = e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v), v.type);
+  return {gradient(id)};
+}
+
+void Reverse::pass(std::size_t i, Ref g) {
+  given_.push_back({i, g.buffer, dual(node_->reads[i].wanted)});
+}
+
+std::optional<Ref> Reverse::addend(std::size_t i) {
+  std::int32_t& known = gradient(node_->reads[i].value);
+  if (known < 0) return std::nullopt;
+  return Ref{std::exchange(known, -1)};
+}
+
+Ref Reverse::scratch(std::size_t i, const char* suffix) {
+  const Operand& o = node_->reads[i];
+  const Value& v = value(o.value);
+  return {e_.activation(e_.name(block_, v.name, suffix), graph_.elements(v, dual(o.wanted)), v.type)};
+}
+
+std::optional<Ref> Reverse::before_activation(std::size_t i) const {
+  const Value& v = value(node_->reads[i].value);
+  if (v.producer < 0) return std::nullopt;
+  const Node& producer = graph_.nodes[static_cast<std::size_t>(v.producer)];
+  const auto* product = std::get_if<ops::Gemm>(&producer.op);
+  if (product == nullptr || product->epilogue != ops::Gemm::Epilogue::kGelu) return std::nullopt;
+  return Ref{tensors_.of[static_cast<std::size_t>(producer.writes[1])]};
+}
+
+Ref Reverse::d_before_activation(std::size_t i) {
+  const Value& v = value(node_->reads[i].value);
+  const ValueId id = graph_.nodes[static_cast<std::size_t>(v.producer)].writes[1];
+  const Value& before = value(id);
+  gradient(id) = e_.activation(e_.name(block_, before.name, "/grad"), graph_.elements(before), before.type);
+  return {gradient(id)};
+}
+
+// Places what the rule gave as the values are, and adds what they have.
+void Reverse::settle(const std::string& op) {
+  for (const Given& g : given_) {
+    const ValueId id = node_->reads[g.operand].value;
+    const Value& v = value(id);
+    const std::string producer =
+        v.producer < 0 ? std::string() : graph_.nodes[static_cast<std::size_t>(v.producer)].name;
+    const std::int32_t placed =
+        e_.converted(block_, v, g.buffer, g.placement, dual(v.placement), producer + "/grad", op);
+    std::int32_t& known = gradient(id);
+    if (known < 0) {
+      known = placed;
+      continue;
+    }
+    const std::int64_t n = graph_.elements(v, dual(v.placement));
+    e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))}, e_.name(block_, v.name, "/grad/add"),
+           {{known}, {placed}}, {{placed}});
+    known = placed;
+  }
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reverse mode over a block's graph. Each op type has the rule of its gradient (program/ops/): the rule names
+// ops, operands and results; this class finds their buffers, and does what is the same for all rules:
+//
+//   * The gradient of a value has the dual placement (graph.h). A rule gives the gradient of an operand as the op
+//     read it; a collective places it as the value was. Where each rank read the whole of a value and made a
+//     share of the result, what it gives is a summand.
+//   * Where several ops read a value, its gradients are summed: by the rule that can add to its result, or by an
+//     op of its own.
+//   * What a rule reads of an operand that was gathered for the op is gathered again.
+//   * Gradients of weights come at once, or later in an order of their own (zero-bubble schedules). At once,
+//     they run beside the collective of the operand's gradient, if the stack overlaps them.
+//
+// Internal to program/.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program/emitter.h"
+
+namespace orrery::program {
+
+class Reverse {
+ public:
+  // `split`: gradients of weights are left to weights().
+  Reverse(Emitter& e, const Block& block, Tensors tensors, bool split);
+
+  // Emits the gradients. `output`: the buffer with the gradient of the block's output; none when the block ends
+  // in the loss. `input`: the buffer for the gradient of its first port; none for a new one. Returns that buffer.
+  std::int32_t run(std::int32_t output, std::int32_t input);
+  // Emits the gradients of weights that run() left out.
+  void weights();
+
+  // --- for the rules -------------------------------------------------------------------------------
+  // Adds an op, named as the node with a suffix, or as the producer of operand i with one.
+  Op& emit(const char* suffix, const OpKind& kind, std::vector<Ref> reads, std::vector<Ref> writes);
+  Op& emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,
+               std::vector<Ref> writes);
+
+  bool has(std::size_t i) const { return i < node_->reads.size(); }
+  Ref in(std::size_t i) const;     // operand, as its value is placed
+  Ref again(std::size_t i);        // operand, as the op read it
+  Ref out(std::size_t i) const;    // result
+  Ref also(std::size_t i) const;   // what only the gradient needs
+  Ref d_out(std::size_t i) const;  // gradient of a result
+  Ref d_weight(std::size_t i) const;
+  // A new buffer for the gradient of operand i.
+  Ref d_in(std::size_t i);
+  Ref d_also(std::size_t i);
+  // The gradient of operand i is what is in this buffer.
+  void pass(std::size_t i, Ref gradient);
+  // The gradient that operand i has from other ops, if it has one: the rule adds it to what it gives.
+  std::optional<Ref> addend(std::size_t i);
+  // Operand i is the activation of a value that the product which made it left beside it: that value, and a new
+  // buffer for its gradient.
+  std::optional<Ref> before_activation(std::size_t i) const;
+  Ref d_before_activation(std::size_t i);
+  // Gradients of weights are added to what is there.
+  bool accumulates() const { return e_.plan.zero < 2; }
+  // A new buffer of the size of operand i, as the op read it.
+  Ref scratch(std::size_t i, const char* suffix);
+
+ private:
+  void select(std::size_t node);
+  bool gives_later(ValueId v) const;
+  void settle(const std::string& op);
+  const Value& value(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)]; }
+  std::int32_t& gradient(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
+  Placements given_placement(const Operand& o) const;
+
+  Emitter& e_;
+  const Block& block_;
+  const Graph& graph_;
+  Tensors tensors_;
+  bool split_;
+  std::vector<std::int32_t> gradients_;  // buffer by value; -1: none yet
+  std::int32_t target_ = -1;             // for the gradient of the first port
+  // Of the node whose rule runs.
+  std::size_t index_ = 0;
+  const Node* node_ = nullptr;
+  std::string last_;  // op
+  struct Given {
+    std::size_t operand;
+    std::int32_t buffer;
+    Placements placement;
+  };
+  std::vector<Given> given_;
+  std::optional<Ref> gathered_;
+  // Nodes whose weights' gradients are to come.
+  std::vector<std::size_t> later_;
+};
+
+}  // namespace orrery::program

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forward computation of a block, written once: values, the ops between them, and parameters. The rest
+// follows from it. Collectives follow from placements: where an op wants an operand placed otherwise than the
+// value is, a collective turns one placement into the other. Gradients, what is kept for them and what is
+// repeated follow from the ops (program/gradient.h).
+//
+// Sizes. A value is a matrix with a row for each token of the micro-batch; `rows` and `columns` are of all
+// ranks together. The fields of an op are one rank's.
+//
+// A graph is of one kind of block under one plan; all blocks of that kind share it. program/blocks.h has the
+// kinds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/mesh.h"
+#include "program/program.h"
+
+namespace orrery::program {
+
+// How a tensor lies over the ranks of one axis of the mesh, in the terms of GSPMD and PyTorch's DTensor.
+enum class Placement : std::uint8_t {
+  kReplicated,  // each rank has the whole
+  kRows,        // sharded: each has a share of the rows
+  kColumns,     // sharded: each has a share of the columns
+  kSum,         // partial: the tensor is the sum of what the ranks have
+  kMax,         // partial: the largest
+};
+constexpr bool is_sharded(Placement p) {
+  return p == Placement::kRows || p == Placement::kColumns;
+}
+// The placement of a value's gradient. The gradient of a partial sum is the same for all summands.
+constexpr Placement dual(Placement p) {
+  return is_sharded(p) ? p : Placement::kReplicated;
+}
+
+// By axis of the mesh.
+struct Placements {
+  std::array<Placement, Mesh::kMostAxes> along{};
+  friend bool operator==(const Placements&, const Placements&) = default;
+};
+Placements dual(Placements p);
+
+using ValueId = std::int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+struct Value {
+  std::string name;  // of its buffer
+  std::int64_t rows = 0, columns = 0;
+  DType type = DType::kFloat32;
+  Placements placement;
+  std::int32_t producer = -1;      // node; -1: the block is given its buffer
+  std::int32_t in_place_of = -1;   // operand of the producer whose buffer it takes over
+};
+
+// What a node reads: a value, placed as the op wants it, or a parameter.
+struct Operand {
+  ValueId value = kNoValue;
+  Placements wanted;
+  std::int32_t parameter = -1;
+};
+
+struct Node {
+  std::string name;  // of its op
+  ForwardOp op;
+  std::vector<Operand> reads;   // in the order of Op::reads
+  std::vector<ValueId> writes;  // in the order of Op::writes
+  std::vector<ValueId> also;    // what only its gradient needs, or gives
+  // Selective recomputation repeats it (Korthikanti et al. 2022) for what no other node reads.
+  bool repeated_selectively = false;
+};
+
+struct Graph {
+  Mesh mesh;
+  std::vector<Value> values;
+  std::vector<Node> nodes;  // in issue order
+  // Without unit and offset; piece by piece. Parameters of a piece are gathered, reduced and updated as one.
+  // The first of a piece are those whose gradients are partial sums over tensor ranks: one all-reduce
+  // completes them.
+  std::vector<Parameter> parameters;
+  std::vector<std::int32_t> piece_of;  // by parameter
+  std::vector<ValueId> ports;  // values whose buffers the block is given; the first is its input
+  Operand output;              // as the next block wants it; no value: the block ends in the loss
+  bool in_layer = false;       // ops of a layer have its number, ops of the model's ends have none
+
+  // Elements of a value that one rank has, placed so.
+  std::int64_t elements(const Value& v, const Placements& placed) const;
+  std::int64_t elements(const Value& v) const { return elements(v, v.placement); }
+  std::int32_t pieces() const { return piece_of.empty() ? 0 : piece_of.back() + 1; }
+  // Elements of a piece that one rank has, before ZeRO shards them, and the tensors they are of.
+  std::int64_t elements_of_piece(std::int32_t piece) const;
+  std::int64_t tensors_of_piece(std::int32_t piece) const;
+};
+
+}  // namespace orrery::program
