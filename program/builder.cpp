@@ -192,7 +192,8 @@ Graph Builder::finish() {
     return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], !p.partial_over_tp,
                       p.split != Parameter::Split::kNone);
   };
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
   std::vector<std::int32_t> place(order.size());
   std::vector<Parameter> parameters;
   std::vector<std::int32_t> piece_of;

@@ -23,15 +23,17 @@ struct Branch {
 
 class Builder {
  public:
-  // Only products of layers take 8-bit operands; ops of layers have their number, ops of the model's ends none.
+  // Only products of layers take 8-bit operands; ops of layers have their number, ops of the model's ends
+  // none.
   enum class Part : std::uint8_t { kLayer, kEnd };
   Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part);
 
   const Model& model;
   const Training& training;
   const Stack& stack;
-  const std::int64_t micro_batch, sequence, tokens, rows;  // rows: a tensor rank's, under sequence parallelism
-  const std::int64_t ranks;                                // tensor ranks
+  const std::int64_t micro_batch, sequence, tokens,
+      rows;                  // rows: a tensor rank's, under sequence parallelism
+  const std::int64_t ranks;  // tensor ranks
   const bool sequence_parallel;
 
   // --- values --------------------------------------------------------------------------------------
@@ -46,7 +48,9 @@ class Builder {
   // A value whose buffer the block is given.
   ValueId port(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
   ValueId input();  // from the block before
-  const Placements& placement(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)].placement; }
+  const Placements& placement(ValueId v) const {
+    return graph_.values[static_cast<std::size_t>(v)].placement;
+  }
 
   // --- parameters ----------------------------------------------------------------------------------
   std::int32_t vector(std::string name, std::int64_t n, Parameter::Init init);
@@ -71,8 +75,8 @@ class Builder {
 
   // The model's norm of a value of its width.
   ValueId norm(const std::string& name, ValueId x);
-  // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; or W's columns,
-  // and u is a partial sum.
+  // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; or W's
+  // columns, and u is a partial sum.
   ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
   // v = gelu(u) in the product's kernel.
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);

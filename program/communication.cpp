@@ -33,7 +33,8 @@ GroupIndex Communication::group(std::string_view name) const {
 }
 
 GroupIndex Communication::group(AxisSet axes) const {
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.axes == axes; });
+  const auto found =
+      std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.axes == axes; });
   if (found == groups.end()) throw std::logic_error("a program has no group along these axes");
   return static_cast<GroupIndex>(found - groups.begin());
 }

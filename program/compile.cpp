@@ -44,7 +44,8 @@ struct Graphs {
 class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                const Graphs& graphs, const Communication& over, RankClass& rank, std::int32_t stage, bool named)
+                const Graphs& graphs, const Communication& over, RankClass& rank, std::int32_t stage,
+                bool named)
       : e_(plan, training, stack, over, rank, named),
         model_(model),
         plan_(plan),
@@ -107,7 +108,8 @@ class ClassCompiler {
       targets_ = data("targets");
       loss_ = e_.static_buffer("loss", BufferClass::kWorkspace, 1, DType::kFloat64);
     }
-    for (std::size_t c = 0; c < chunks_.size(); ++c) add_blocks(chunks_[c], ranges[c].first, ranges[c].second);
+    for (std::size_t c = 0; c < chunks_.size(); ++c)
+      add_blocks(chunks_[c], ranges[c].first, ranges[c].second);
   }
 
   void add_blocks(Chunk& c, std::int64_t first_layer, std::int64_t layers) {
@@ -117,7 +119,8 @@ class ClassCompiler {
       c.pieces.front().alone = true;
     }
     for (std::int64_t l = first_layer; l < first_layer + layers; ++l)
-      c.layers.push_back(add_block(c, graphs_.layer, fmt::format("layer{}/", l), static_cast<std::int32_t>(l)));
+      c.layers.push_back(
+          add_block(c, graphs_.layer, fmt::format("layer{}/", l), static_cast<std::int32_t>(l)));
     if (c.global == last_chunk()) {
       // A tied weight is the embedding's; two stages exchange its gradient.
       c.head = add_block(c, graphs_.head, "", -1, tied_here());
@@ -130,7 +133,8 @@ class ClassCompiler {
   }
 
   // `tied`: its last parameter is the embedding's.
-  ChunkBlock add_block(Chunk& c, const Graph& graph, std::string prefix, std::int32_t layer, bool tied = false) {
+  ChunkBlock add_block(Chunk& c, const Graph& graph, std::string prefix, std::int32_t layer,
+                       bool tied = false) {
     ChunkBlock out;
     out.block.graph = &graph;
     out.block.layer = layer;
@@ -141,7 +145,8 @@ class ClassCompiler {
         break;
       }
       const auto index = static_cast<std::int32_t>(rank_.parameters.size());
-      if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1]) c.pieces.push_back({.first_parameter = index});
+      if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1])
+        c.pieces.push_back({.first_parameter = index});
       c.pieces.back().end_parameter = index + 1;
       Parameter& p = rank_.parameters.emplace_back(graph.parameters[i]);
       p.name.insert(0, prefix);
@@ -169,7 +174,8 @@ class ClassCompiler {
         piece.unit = base + packer.add(elements, plan_.zero == 3 || piece.alone);
         // The piece that joins a unit last closes it.
         piece.closes_unit = true;
-        if (i + 1 < c.pieces.size() && c.pieces[i + 1].unit == piece.unit) c.pieces[i + 1].closes_unit = false;
+        if (i + 1 < c.pieces.size() && c.pieces[i + 1].unit == piece.unit)
+          c.pieces[i + 1].closes_unit = false;
         rank_.units.resize(static_cast<std::size_t>(piece.unit) + 1);
         Unit& u = rank_.units.back();
         for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
@@ -622,7 +628,7 @@ class ClassCompiler {
   const BytesPerParameter bytes_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
-  std::int32_t embedding_ = -1;                             // parameter
+  std::int32_t embedding_ = -1;                          // parameter
   std::int32_t tokens_ = -1, targets_ = -1, loss_ = -1;  // buffers
   bool tied_here_ = false, tied_across_ = false;
   // ZeRO-3's two places for gathered units, and the units this segment has in them.
@@ -641,14 +647,14 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.training = training;
   program.mesh = mesh_of(plan);
   program.communication = communication_of(program.mesh);
-  const Graphs graphs{embedding(model, plan, training, stack), transformer_layer(model, plan, training, stack),
-                      head(model, plan, training, stack)};
+  const Graphs graphs{embedding(model, plan, training, stack),
+                      transformer_layer(model, plan, training, stack), head(model, plan, training, stack)};
   const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, graphs, program.communication, rank, static_cast<std::int32_t>(i),
-                  detail == Detail::kFull)
+    ClassCompiler(model, plan, training, stack, graphs, program.communication, rank,
+                  static_cast<std::int32_t>(i), detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);
     if (detail != Detail::kSizes) link_waits(rank);

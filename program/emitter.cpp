@@ -151,7 +151,8 @@ void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
     // What other nodes read is kept, and so the repeated op writes it to scratch.
     const auto is_kept = [&](ValueId v) {
       return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& other) {
-        return std::any_of(other.reads.begin(), other.reads.end(), [&](const Operand& o) { return o.value == v; });
+        return std::any_of(other.reads.begin(), other.reads.end(),
+                           [&](const Operand& o) { return o.value == v; });
       });
     };
     Tensors again = tensors;

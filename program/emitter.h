@@ -28,7 +28,8 @@ struct Tensors {
 
 class Emitter {
  public:
-  Emitter(const Plan& p, const Training& t, const Stack& s, const Communication& over, RankClass& c, bool named);
+  Emitter(const Plan& p, const Training& t, const Stack& s, const Communication& over, RankClass& c,
+          bool named);
 
   const Plan& plan;
   const Training& training;
@@ -43,8 +44,12 @@ class Emitter {
   // Of a parameter of the rank, or of a block.
   Ref weight(std::int32_t parameter) const;
   Ref gradient(std::int32_t parameter) const;
-  Ref weight(const Block& b, std::int32_t i) const { return weight(b.parameters[static_cast<std::size_t>(i)]); }
-  Ref gradient(const Block& b, std::int32_t i) const { return gradient(b.parameters[static_cast<std::size_t>(i)]); }
+  Ref weight(const Block& b, std::int32_t i) const {
+    return weight(b.parameters[static_cast<std::size_t>(i)]);
+  }
+  Ref gradient(const Block& b, std::int32_t i) const {
+    return gradient(b.parameters[static_cast<std::size_t>(i)]);
+  }
 
   // --- ops ---------------------------------------------------------------------------------------
   void begin(SegmentKind kind, std::int32_t chunk, bool last);

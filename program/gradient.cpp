@@ -17,7 +17,9 @@ Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
 namespace {
 
 template <class Op>
-concept HasWeights = requires(const Op& op, Reverse& r) { op.weight_gradient(r); };
+concept HasWeights = requires(const Op& op, Reverse& r) {
+  op.weight_gradient(r);
+};
 
 }  // namespace
 
@@ -28,16 +30,16 @@ std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
     // As the output is placed when it is made.
     const Value& v = value(graph_.output.value);
     const std::string& producer = graph_.nodes[static_cast<std::size_t>(v.producer)].name;
-    gradient(graph_.output.value) =
-        e_.converted(block_, v, output, dual(graph_.output.wanted), dual(v.placement), producer + "/grad", "");
+    gradient(graph_.output.value) = e_.converted(block_, v, output, dual(graph_.output.wanted),
+                                                 dual(v.placement), producer + "/grad", "");
   }
   for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
     select(n);
     const bool root = std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) {
       return std::find(graph_.ports.begin(), graph_.ports.end(), v) != graph_.ports.end();
     });
-    const bool reached = std::any_of(node_->writes.begin(), node_->writes.end(),
-                                     [&](ValueId v) { return gradient(v) >= 0; });
+    const bool reached =
+        std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) { return gradient(v) >= 0; });
     if (!root && !reached) continue;
     std::visit(
         [&](const auto& op) {
@@ -96,7 +98,8 @@ Ref Reverse::again(std::size_t i) {
   if (gathered_) return *gathered_;
   const Operand& o = node_->reads[i];
   const Value& v = value(o.value);
-  gathered_ = Ref{e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
+  gathered_ =
+      Ref{e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
   return *gathered_;
 }
 
@@ -155,8 +158,8 @@ Ref Reverse::d_in(std::size_t i) {
   const Operand& o = node_->reads[i];
   const Value& v = value(o.value);
   const Placements placed = given_placement(o);
-  const bool final = target_ >= 0 && o.value == graph_.ports.front() && placed == dual(v.placement) &&
-                     !gives_later(o.value);
+  const bool final =
+      target_ >= 0 && o.value == graph_.ports.front() && placed == dual(v.placement) && !gives_later(o.value);
   const std::int32_t buffer =
       final ? target_ : e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v, placed), v.type);
   given_.push_back({i, buffer, placed});
@@ -218,8 +221,8 @@ void Reverse::settle(const std::string& op) {
       continue;
     }
     const std::int64_t n = graph_.elements(v, dual(v.placement));
-    e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))}, e_.name(block_, v.name, "/grad/add"),
-           {{known}, {placed}}, {{placed}});
+    e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))},
+           e_.name(block_, v.name, "/grad/add"), {{known}, {placed}}, {{placed}});
     known = placed;
   }
 }

@@ -3,10 +3,12 @@
 // Reverse mode over a block's graph. Each op type has the rule of its gradient (program/ops/): the rule names
 // ops, operands and results; this class finds their buffers, and does what is the same for all rules:
 //
-//   * The gradient of a value has the dual placement (graph.h). A rule gives the gradient of an operand as the op
+//   * The gradient of a value has the dual placement (graph.h). A rule gives the gradient of an operand as
+//   the op
 //     read it; a collective places it as the value was. Where each rank read the whole of a value and made a
 //     share of the result, what it gives is a summand.
-//   * Where several ops read a value, its gradients are summed: by the rule that can add to its result, or by an
+//   * Where several ops read a value, its gradients are summed: by the rule that can add to its result, or by
+//   an
 //     op of its own.
 //   * What a rule reads of an operand that was gathered for the op is gathered again.
 //   * Gradients of weights come at once, or later in an order of their own (zero-bubble schedules). At once,
@@ -28,8 +30,9 @@ class Reverse {
   // `split`: gradients of weights are left to weights().
   Reverse(Emitter& e, const Block& block, Tensors tensors, bool split);
 
-  // Emits the gradients. `output`: the buffer with the gradient of the block's output; none when the block ends
-  // in the loss. `input`: the buffer for the gradient of its first port; none for a new one. Returns that buffer.
+  // Emits the gradients. `output`: the buffer with the gradient of the block's output; none when the block
+  // ends in the loss. `input`: the buffer for the gradient of its first port; none for a new one. Returns
+  // that buffer.
   std::int32_t run(std::int32_t output, std::int32_t input);
   // Emits the gradients of weights that run() left out.
   void weights();
@@ -54,8 +57,8 @@ class Reverse {
   void pass(std::size_t i, Ref gradient);
   // The gradient that operand i has from other ops, if it has one: the rule adds it to what it gives.
   std::optional<Ref> addend(std::size_t i);
-  // Operand i is the activation of a value that the product which made it left beside it: that value, and a new
-  // buffer for its gradient.
+  // Operand i is the activation of a value that the product which made it left beside it: that value, and a
+  // new buffer for its gradient.
   std::optional<Ref> before_activation(std::size_t i) const;
   Ref d_before_activation(std::size_t i);
   // Gradients of weights are added to what is there.

@@ -53,8 +53,8 @@ struct Value {
   std::int64_t rows = 0, columns = 0;
   DType type = DType::kFloat32;
   Placements placement;
-  std::int32_t producer = -1;      // node; -1: the block is given its buffer
-  std::int32_t in_place_of = -1;   // operand of the producer whose buffer it takes over
+  std::int32_t producer = -1;     // node; -1: the block is given its buffer
+  std::int32_t in_place_of = -1;  // operand of the producer whose buffer it takes over
 };
 
 // What a node reads: a value, placed as the op wants it, or a parameter.
@@ -83,9 +83,9 @@ struct Graph {
   // completes them.
   std::vector<Parameter> parameters;
   std::vector<std::int32_t> piece_of;  // by parameter
-  std::vector<ValueId> ports;  // values whose buffers the block is given; the first is its input
-  Operand output;              // as the next block wants it; no value: the block ends in the loss
-  bool in_layer = false;       // ops of a layer have its number, ops of the model's ends have none
+  std::vector<ValueId> ports;          // values whose buffers the block is given; the first is its input
+  Operand output;                      // as the next block wants it; no value: the block ends in the loss
+  bool in_layer = false;               // ops of a layer have its number, ops of the model's ends have none
 
   // Elements of a value that one rank has, placed so.
   std::int64_t elements(const Value& v, const Placements& placed) const;

@@ -32,9 +32,9 @@ using OpKind =
                  ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
-using ForwardOp = std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Norm, ops::HeadNorm, ops::Rope,
-                               ops::Attention, ops::Activation, ops::Residual, ops::LossMax, ops::LossSum,
-                               ops::Loss>;
+using ForwardOp =
+    std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Norm, ops::HeadNorm, ops::Rope,
+                 ops::Attention, ops::Activation, ops::Residual, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

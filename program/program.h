@@ -62,6 +62,19 @@ struct Group {
   bool meets() const { return stream != kCompute; }
 };
 
+template <class T>
+struct ByGroup {
+  std::array<T, kMostGroups> of{};
+  T& operator[](GroupIndex g) { return of[static_cast<std::size_t>(g)]; }
+  const T& operator[](GroupIndex g) const { return of[static_cast<std::size_t>(g)]; }
+  // Without branches: these are compared for every plan of a search.
+  friend bool operator==(const ByGroup& a, const ByGroup& b) {
+    bool same = true;
+    for (std::size_t i = 0; i < kMostGroups; ++i) same &= a.of[i] == b.of[i];
+    return same;
+  }
+};
+
 // The communication of a plan: streams and groups are numbered alike in the programs of all plans.
 struct Communication {
   std::vector<Stream> streams;

@@ -57,8 +57,8 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   g.node("loss/sum", ops::LossSum{shape}, {g.use(logits), g.use(largest, whole), g.use(targets)},
          {exponentials, sums});
   const ValueId probabilities = g.taken_over(exponentials, 0);
-  g.node("loss", ops::Loss{shape}, {g.use(exponentials), g.use(sums, whole)}, {probabilities, loss}).also = {logits,
-                                                                                                   targets};
+  g.node("loss", ops::Loss{shape}, {g.use(exponentials), g.use(sums, whole)}, {probabilities, loss}).also = {
+      logits, targets};
   return g.finish();
 }
 

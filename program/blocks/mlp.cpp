@@ -10,7 +10,8 @@ namespace orrery::program {
 Branch mlp(Builder& g, ValueId x) {
   const Model& m = g.model;
   const std::vector<std::int64_t> blocks(m.gated() ? 2 : 1, m.ffn());
-  const std::int32_t w1 = g.matrix("mlp/fc1/weight", m.fc1_width(), m.hidden, Parameter::Split::kRows, blocks);
+  const std::int32_t w1 =
+      g.matrix("mlp/fc1/weight", m.fc1_width(), m.hidden, Parameter::Split::kRows, blocks);
   const std::int32_t b1 = m.bias ? g.split_vector("mlp/fc1/bias", m.fc1_width(), blocks) : -1;
   const bool fuses = g.stack.fused_gelu && m.activation == Activation::kGelu && g.training.math != Math::kFp8;
   ValueId v;

@@ -55,7 +55,7 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
                                    k.split * 4 + static_cast<std::int64_t>(k.order)}) {
     mix(v);
   }
-  for (std::size_t g = 0; g < k.links.size(); ++g) mix(k.links[g] * 2 + k.meets_tp[g]);
+  for (std::size_t g = 0; g < program::kMostGroups; ++g) mix(k.links.of.of[g] * 2 + k.links.meets_tp.of[g]);
   return h;
 }
 
@@ -119,7 +119,7 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
   if (!slot) {
     slot = std::make_unique<Layout>();
     slot->key = k;
-    for (const std::int32_t index : k.links) slot->links.push_back(groups_[index]);
+    for (const std::int32_t index : k.links.of.of) slot->links.push_back(groups_[index]);
     slot->structure = &samples_->of(k);
   }
   recent_ = slot.get();
@@ -133,11 +133,9 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
   // Which ops use links that both tensor-parallel and data-parallel ops use.
-  const auto& meets = l.key.meets_tp;
-  const bool sharing = std::find(meets.begin(), meets.end(), true) != meets.end();
-  const auto shares = [&](program::GroupIndex group) {
-    return group == tp_ ? sharing : meets[static_cast<std::size_t>(group)];
-  };
+  const program::ByGroup<bool>& meets = l.key.links.meets_tp;
+  const bool sharing = meets != program::ByGroup<bool>{};
+  const auto shares = [&](program::GroupIndex group) { return group == tp_ ? sharing : meets[group]; };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
@@ -302,7 +300,8 @@ void ChunkCosts::forget_sizes() {
 
 const program::BlockElements& ChunkCosts::elements(std::int64_t tp) {
   const auto known = elements_.find(tp);
-  return (known != elements_.end() ? known : elements_.emplace(tp, program::BlockElements(model_, tp)).first)->second;
+  return (known != elements_.end() ? known : elements_.emplace(tp, program::BlockElements(model_, tp)).first)
+      ->second;
 }
 
 std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) {

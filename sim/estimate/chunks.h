@@ -62,10 +62,7 @@ struct ChunkKey {
   std::int32_t rounds = 0;
   std::int32_t shards = 1;
   bool replicas = false;  // of the shards
-  // By group, of those that communicate in chunks: its links' index in the table of groups, and whether
-  // tensor-parallel ops use these links too.
-  std::array<std::int32_t, program::kMostGroups> links{};
-  std::array<bool, program::kMostGroups> meets_tp{};
+  StageLinks links;       // of the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
   // How segments follow each other; told apart only where they communicate.

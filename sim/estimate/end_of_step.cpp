@@ -178,7 +178,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
 void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
                                  StagePieces& out) const {
   out.reduction_loss = out.tp_loss = 0;
-  if (!links.meets(dp_)) return;
+  if (!links.meets_tp[dp_]) return;
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };

@@ -2,6 +2,7 @@
 #include "sim/estimate/estimate.h"
 
 #include <algorithm>
+#include <boost/container/static_vector.hpp>
 #include <functional>
 #include <limits>
 
@@ -44,55 +45,65 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       dp_(over_.group("dp")),
       shard_(over_.group("shard")),
       replica_(over_.group("replica")),
+      stages_(over_.group("pp")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       options_(engine_options(problem.device, problem.stack, false)),
       collectives_(problem.cluster),
       groups_(topology),
       chunk_costs_(problem, over_, groups_, std::move(samples)) {}
 
+const Mesh& Estimator::mesh(const Plan& p) {
+  const std::array key{p.tp, p.pp, p.dp, p.shards(), static_cast<std::int64_t>(p.rank_order)};
+  if (mesh_key_ != key) {
+    mesh_key_ = key;
+    mesh_ = mesh_of(p);
+  }
+  return mesh_;
+}
+
 const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
   for (const auto& [shards, known] : known_links_) {
     if (shards == plan.shards()) return known;
   }
-  const Mesh mesh = mesh_of(plan);
+  const Mesh& ranks = mesh(plan);
   LinksByStage& out = known_links_.emplace_back(plan.shards(), LinksByStage{}).second;
   struct Axis {
     program::GroupIndex group;
     Mesh::Range range;
     const std::vector<std::int32_t>* by_stage;
   };
-  std::vector<Axis> axes;
+  boost::container::static_vector<Axis, program::kMostGroups> axes;
   for (std::size_t g = 0; g < over_.groups.size(); ++g) {
     if (!over_.groups[g].meets()) continue;
-    Mesh::Range range = mesh.range(over_.groups[g].axes);
+    const Mesh::Range range = ranks.range(over_.groups[g].axes);
     // A group of one member communicates with nobody, however far apart.
     const std::int64_t stride = range.size > 1 ? range.stride : 1;
-    axes.push_back({static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, mesh)});
+    axes.push_back(
+        {static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, ranks)});
     out.resize(std::max(out.size(), axes.back().by_stage->size()));
   }
-  const Mesh::Range tp = mesh.range("tp");
+  const Mesh::Range tp = ranks.range(over_.groups[static_cast<std::size_t>(tp_)].axes);
   for (std::size_t i = 0; i < out.size(); ++i) {
     for (const Axis& axis : axes)
-      out[i].of[static_cast<std::size_t>(axis.group)] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
+      out[i].of[axis.group] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
     for (const Axis& axis : axes) {
       if (axis.group == tp_) continue;
-      out[i].meets_tp[static_cast<std::size_t>(axis.group)] =
-          same_links(groups_[out[i][tp_]], groups_[out[i][axis.group]]) &&
-          groups_.meet(tp.size, tp.stride, axis.range.size, axis.range.stride);
+      out[i].meets_tp[axis.group] = same_links(groups_[out[i][tp_]], groups_[out[i][axis.group]]) &&
+                                    groups_.meet(tp.size, tp.stride, axis.range.size, axis.range.stride);
     }
   }
   return out;
 }
 
-const Estimator::StageLinks& Estimator::links_of_run(std::size_t run) const {
+const StageLinks& Estimator::links_of_run(std::size_t run) const {
   return links_[links_.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[run].first)];
 }
 
 const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64_t by) {
-  const Mesh mesh = mesh_of(plan);
-  const auto [stages, stride] = mesh.range("pp");
-  const auto [found, added] = transfers_.try_emplace({stride, stages, mesh.ranks(), by});
-  if (added) found->second = topology_.transfers(stages, stride, by, mesh.ranks());
+  const Mesh& ranks = mesh(plan);
+  const auto [stages, stride] = ranks.range(over_.groups[static_cast<std::size_t>(stages_)].axes);
+  const auto [found, added] = transfers_.try_emplace({stride, stages, ranks.ranks(), by});
+  if (added) found->second = topology_.transfers(stages, stride, by, ranks.ranks());
   return found->second;
 }
 
@@ -173,9 +184,8 @@ void Estimator::select(const Plan& plan) {
   for (ChunkKind& kind : kinds_) {
     const StageLinks& mine = links_[kind.links];
     const auto communicates = [&](program::GroupIndex group, bool in_chunks) {
-      const auto g = static_cast<std::size_t>(group);
-      key_.links[g] = in_chunks ? mine.of[g] : 0;
-      key_.meets_tp[g] = in_chunks && mine.meets_tp[g];
+      key_.links.of[group] = in_chunks ? mine[group] : 0;
+      key_.links.meets_tp[group] = in_chunks && mine.meets_tp[group];
     };
     communicates(tp_, true);
     communicates(shard_, plan.zero >= 2);

@@ -55,14 +55,6 @@ class Estimator {
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
 
  private:
-  // What the groups of a stage get, as indices in the table of groups.
-  struct StageLinks {
-    std::array<std::int32_t, program::kMostGroups> of{};  // by group
-    std::array<bool, program::kMostGroups> meets_tp{};  // whether tensor-parallel ops use some of these links
-    std::int32_t operator[](program::GroupIndex group) const { return of[static_cast<std::size_t>(group)]; }
-    bool meets(program::GroupIndex group) const { return meets_tp[static_cast<std::size_t>(group)]; }
-    friend bool operator==(const StageLinks&, const StageLinks&) = default;
-  };
   using LinksByStage = std::vector<StageLinks>;  // one where all stages have the same
   // One unit's work after its gradients are complete. `share`: part of its chunk's layers whose backward is
   // done by then; above 1, the chunk's whole backward.
@@ -116,6 +108,7 @@ class Estimator {
   const UnitCost& unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
                             const StageLinks& links);
   const LinksByStage& links_by_stage(const Plan& plan);
+  const Mesh& mesh(const Plan& plan);
   const StageLinks& links_of_run(std::size_t run) const;
   const std::vector<GroupLinks>& transfers(const Plan& plan, std::int64_t by);
   void find_hops(const Plan& plan);
@@ -142,7 +135,7 @@ class Estimator {
   const Problem& problem_;
   const Topology& topology_;
   const program::Communication over_;
-  const program::GroupIndex tp_, dp_, shard_, replica_;
+  const program::GroupIndex tp_, dp_, shard_, replica_, stages_;
   BytesPerParameter bytes_;
   EngineOptions options_;
   CollectiveModel collectives_;
@@ -150,6 +143,9 @@ class Estimator {
   ChunkCosts chunk_costs_;
   Pipeline pipeline_;
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
+
+  std::array<std::int64_t, 5> mesh_key_{};  // tp, pp, dp, shards and order of the mesh last asked for
+  Mesh mesh_;
 
   // Of the plan last looked at, from what changes least often to what changes most.
   std::optional<Plan> selected_;

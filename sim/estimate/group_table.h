@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "core/mesh.h"
+#include "program/program.h"
 #include "sim/topology/topology.h"
 
 namespace orrery::sim {
@@ -21,6 +21,14 @@ inline constexpr double kSharing = 2;
 inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
   return a.ranks > 1 && b.ranks > 1 && a.local() == b.local();
 }
+
+// What the groups of a stage get.
+struct StageLinks {
+  program::ByGroup<std::int32_t> of;  // index in the table of groups
+  program::ByGroup<bool> meets_tp;    // whether tensor-parallel ops use some of these links
+  std::int32_t operator[](program::GroupIndex group) const { return of[group]; }
+  friend bool operator==(const StageLinks&, const StageLinks&) = default;
+};
 
 class GroupTable {
  public:

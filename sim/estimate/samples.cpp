@@ -204,7 +204,6 @@ Structure& Samples::of(const ChunkKey& key) {
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = 1;
   kind.links = {};
-  kind.meets_tp = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);

@@ -83,8 +83,9 @@ std::string to_dot(const Network& network) {
                        network.vertex(v).kind == VertexKind::kDevice ? " [shape=box]" : "");
   for (LinkId l = 0; l < network.links(); l += 2) {
     const auto [a, b] = network.ends(l);
-    out += fmt::format("  {} -- {} [label=\"{}\"{}];\n", in_quotes(network.name(a)), in_quotes(network.name(b)),
-                       format(Bandwidth{network.capacity(l)}), network.alive(l) ? "" : ", style=dotted");
+    out +=
+        fmt::format("  {} -- {} [label=\"{}\"{}];\n", in_quotes(network.name(a)), in_quotes(network.name(b)),
+                    format(Bandwidth{network.capacity(l)}), network.alive(l) ? "" : ", style=dotted");
   }
   return out + "}\n";
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from the graph of a block: collectives, gradients, their split, what is repeated.
+#include "program/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "program/blocks.h"
+#include "program/gradient.h"
+#include "program/program.h"
+
+namespace orrery::program {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Two layers of 64 columns, 4 heads, a gated MLP of 128, no biases; 16 tokens.
+Model small_llama() {
+  Model m = preset_model("llama-2-7b");
+  m.layers = 2;
+  m.hidden = 64;
+  m.heads = m.kv_heads = 4;
+  m.ffn_hidden = 128;
+  m.vocab = 96;
+  return m;
+}
+const Training kTraining{.global_batch = 4, .sequence = 16};
+
+Names ops_of(const Program& p, SegmentKind kind, std::string_view prefix) {
+  Names out;
+  for (const Segment& s : p.classes[0].segments) {
+    if (s.kind != kind ||
+        (kind != SegmentKind::kForward && !s.last_micro_batch && kind != SegmentKind::kBackwardInput))
+      continue;
+    for (const Op& op : s.ops) {
+      if (op.name.starts_with(prefix)) out.push_back(op.name.substr(prefix.size()));
+    }
+  }
+  return out;
+}
+
+// The example of docs/architecture.md: two tensor ranks with sequence parallelism, two replicas.
+TEST(Graph, TheExampleOfTheDocumentation) {
+  const Plan plan{.tp = 2, .dp = 2, .sequence_parallel = true};
+  const Program p = compile(small_llama(), plan, kTraining, Stack{});
+  EXPECT_EQ(ops_of(p, SegmentKind::kForward, "layer0/"),
+            (Names{"attn/norm", "attn/qkv/input/all-gather", "attn/qkv", "attn/rope", "attn/core", "attn/out",
+                   "attn/out/reduce-scatter", "attn/residual", "mlp/norm", "mlp/fc1/input/all-gather",
+                   "mlp/fc1", "mlp/act", "mlp/fc2", "mlp/fc2/reduce-scatter", "mlp/residual"}));
+  EXPECT_EQ(ops_of(p, SegmentKind::kBackward, "layer0/"), (Names{"mlp/fc2/grad/all-gather",
+                                                                 "mlp/fc2/dgrad",
+                                                                 "mlp/fc2/wgrad",
+                                                                 "mlp/act/grad",
+                                                                 "mlp/fc1/input/again/all-gather",
+                                                                 "mlp/fc1/dgrad",
+                                                                 "mlp/fc1/dgrad/reduce-scatter",
+                                                                 "mlp/fc1/wgrad",
+                                                                 "mlp/norm/grad",
+                                                                 "attn/out/grad/all-gather",
+                                                                 "attn/out/dgrad",
+                                                                 "attn/out/wgrad",
+                                                                 "attn/core/grad",
+                                                                 "attn/rope/grad",
+                                                                 "attn/qkv/input/again/all-gather",
+                                                                 "attn/qkv/dgrad",
+                                                                 "attn/qkv/dgrad/reduce-scatter",
+                                                                 "attn/qkv/wgrad",
+                                                                 "attn/norm/grad",
+                                                                 "attn/norm/weight/grad/all-reduce"}));
+}
+
+// Without sequence parallelism the stream is replicated: sums in place of scatters, and nothing to gather.
+TEST(Graph, AReplicatedStreamNeedsSumsAlone) {
+  const Program p = compile(small_llama(), {.tp = 2, .dp = 2}, kTraining, Stack{});
+  Names collectives;
+  for (const SegmentKind kind : {SegmentKind::kForward, SegmentKind::kBackward}) {
+    for (const std::string& name : ops_of(p, kind, "layer1/")) {
+      if (name.find("all-") != std::string::npos || name.find("scatter") != std::string::npos)
+        collectives.push_back(name);
+    }
+  }
+  EXPECT_EQ(collectives, (Names{"attn/out/all-reduce", "mlp/fc2/all-reduce", "mlp/fc1/dgrad/all-reduce",
+                                "attn/qkv/dgrad/all-reduce"}));
+}
+
+// A split backward has the ops of a whole one, each once.
+TEST(Graph, TheSplitLosesAndAddsNoOp) {
+  Training t = kTraining;
+  t.global_batch = 8;
+  const auto sorted = [](Names names) {
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  for (const bool sequence_parallel : {false, true}) {
+    Plan plan{.tp = 2, .pp = 2, .sequence_parallel = sequence_parallel, .micro_batches = 8};
+    const Names whole = ops_of(compile(small_llama(), plan, t, Stack{}), SegmentKind::kBackward, "layer0/");
+    plan.schedule = Schedule::kZeroBubbleH1;
+    const Program split = compile(small_llama(), plan, t, Stack{});
+    Names parts = ops_of(split, SegmentKind::kBackwardInput, "layer0/");
+    const Names weights = ops_of(split, SegmentKind::kBackwardWeight, "layer0/");
+    EXPECT_GT(weights.size(), 3U);
+    parts.insert(parts.end(), weights.begin(), weights.end());
+    EXPECT_EQ(sorted(parts), sorted(whole)) << sequence_parallel;
+  }
+}
+
+// A block of a test's own, on two tensor ranks.
+class OwnBlock : public testing::Test {
+ protected:
+  OwnBlock() : emitter_(plan_, kTraining, stack_, over_, rank_, true) {}
+
+  // Forward and backward of the graph, and the backward's ops.
+  const std::vector<Op>& backward_of(const Graph& graph) {
+    Block block{.graph = &graph, .prefix = "own/", .layer = 0, .parameters = {}};
+    for (const Parameter& p : graph.parameters) {
+      block.parameters.push_back(static_cast<std::int32_t>(rank_.parameters.size()));
+      rank_.parameters.push_back(p);
+    }
+    rank_.units.resize(1);
+    emitter_.begin(SegmentKind::kForward, 0, false);
+    const std::int32_t x = emitter_.activation("x", 16 * 64, DType::kBfloat16);
+    const Tensors tensors = emitter_.forward(block, std::array{x});
+    emitter_.begin(SegmentKind::kBackward, 0, true);
+    const std::int32_t d = emitter_.activation("d", 16 * 64, DType::kBfloat16);
+    const std::int32_t to = emitter_.activation("to", 16 * 64, DType::kBfloat16);
+    EXPECT_EQ(Reverse(emitter_, block, tensors, false).run(d, to), to);
+    return rank_.segments.back().ops;
+  }
+  Builder builder() { return {model_, plan_, kTraining, stack_, Builder::Part::kLayer}; }
+
+  const Model model_ = small_llama();
+  const Plan plan_{.tp = 2};
+  const Stack stack_;
+  const Communication over_ = communication_of(mesh_of(plan_));
+  RankClass rank_;
+  Emitter emitter_;
+};
+
+// Two MLPs read one norm's output: each gives a part of its gradient, which are summed before the norm's rule
+// reads the sum; and the norm's rule adds the gradient of the path around them.
+TEST_F(OwnBlock, GradientsOfAValueThatSeveralOpsReadAreSummed) {
+  Builder g = builder();
+  const ValueId x = g.input();
+  const ValueId n = g.norm("norm", x);
+  const ValueId y = g.residual("a", x, mlp(g, n), "a/out", 1);
+  const Graph graph = g.finish(g.residual("b", y, mlp(g, n), "b/out", 2));
+  const std::vector<Op>& ops = backward_of(graph);
+  std::vector<const Op*> sums;
+  for (const Op& op : ops) {
+    if (op.is<ops::Accumulate>()) sums.push_back(&op);
+  }
+  ASSERT_EQ(sums.size(), 1U);
+  EXPECT_EQ(sums[0]->name, "own/norm/out/grad/add");
+  EXPECT_EQ(sums[0]->as<ops::Accumulate>()->elements, 16 * 64);
+  const Op& last = ops.back();
+  ASSERT_TRUE(last.is<ops::NormGrad>());
+  EXPECT_TRUE(last.as<ops::NormGrad>()->residual);
+  EXPECT_EQ(last.reads[2].buffer, sums[0]->writes[0].buffer);
+}
+
+// No collective turns a share of the columns into all of them where rows are what a gather puts together.
+TEST_F(OwnBlock, APlacementThatNoCollectiveMakesIsRefused) {
+  Builder g = builder();
+  const ValueId x = g.input();
+  const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
+  const ValueId u = g.linear("product", x, w);  // its columns are shared
+  const Graph graph = g.finish(u);
+  EXPECT_THROW(backward_of(graph), std::logic_error);
+}
+
+}  // namespace
+}  // namespace orrery::program
