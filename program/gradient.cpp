@@ -64,7 +64,10 @@ std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
         },
         node_->op);
   }
-  return graph_.ports.empty() ? -1 : gradient(graph_.ports.front());
+  const std::int32_t made = gradient(graph_.ports.front());
+  if (target_ >= 0 && made != target_)
+    throw std::logic_error("no op writes the gradient of a block's input where it is sent from");
+  return made;
 }
 
 void Reverse::weights() {

@@ -162,6 +162,18 @@ TEST_F(OwnBlock, GradientsOfAValueThatSeveralOpsReadAreSummed) {
   EXPECT_EQ(last.reads[2].buffer, sums[0]->writes[0].buffer);
 }
 
+// The gradient of the input is sent from a buffer of its own; here the last rule would only pass on the
+// gradient of the output.
+TEST_F(OwnBlock, AnInputWhoseGradientIsOnlyPassedOnIsRefused) {
+  Builder g = builder();
+  const ValueId x = g.input();
+  const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
+  const std::int32_t back = g.matrix("back", 64, 64, Parameter::Split::kCols);
+  const ValueId y = g.residual("a", x, {g.linear("back", g.linear("product", x, w), back)}, "a/out", 1);
+  const Graph summed = g.finish(y);
+  EXPECT_THROW(backward_of(summed), std::logic_error);
+}
+
 // No collective turns a share of the columns into all of them where rows are what a gather puts together.
 TEST_F(OwnBlock, APlacementThatNoCollectiveMakesIsRefused) {
   Builder g = builder();
