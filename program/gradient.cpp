@@ -98,12 +98,13 @@ Ref Reverse::in(std::size_t i) const {
 }
 
 Ref Reverse::again(std::size_t i) {
-  if (gathered_) return *gathered_;
+  if (gathered_ && gathered_->first == i) return gathered_->second;
   const Operand& o = node_->reads[i];
   const Value& v = value(o.value);
-  gathered_ =
-      Ref{e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
-  return *gathered_;
+  const Ref gathered{
+      e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
+  gathered_ = {i, gathered};
+  return gathered;
 }
 
 Ref Reverse::out(std::size_t i) const {
@@ -165,7 +166,7 @@ Ref Reverse::d_in(std::size_t i) {
       target_ >= 0 && o.value == graph_.ports.front() && placed == dual(v.placement) && !gives_later(o.value);
   const std::int32_t buffer =
       final ? target_ : e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v, placed), v.type);
-  given_.push_back({i, buffer, placed});
+  given_.push_back({i, buffer, placed, false});
   return {buffer};
 }
 
@@ -177,7 +178,7 @@ Ref Reverse::d_also(std::size_t i) {
 }
 
 void Reverse::pass(std::size_t i, Ref g) {
-  given_.push_back({i, g.buffer, dual(node_->reads[i].wanted)});
+  given_.push_back({i, g.buffer, dual(node_->reads[i].wanted), true});
 }
 
 std::optional<Ref> Reverse::addend(std::size_t i) {
@@ -223,6 +224,9 @@ void Reverse::settle(const std::string& op) {
       known = placed;
       continue;
     }
+    // The sum is written over what was given last.
+    if (g.passed && placed == g.buffer)
+      throw std::logic_error("a gradient that an op passes on cannot hold a sum: " + v.name);
     const std::int64_t n = graph_.elements(v, dual(v.placement));
     e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))},
            e_.name(block_, v.name, "/grad/add"), {{known}, {placed}}, {{placed}});

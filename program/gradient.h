@@ -19,6 +19,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "program/emitter.h"
@@ -89,9 +90,10 @@ class Reverse {
     std::size_t operand;
     std::int32_t buffer;
     Placements placement;
+    bool passed;  // others may still read the buffer
   };
   std::vector<Given> given_;
-  std::optional<Ref> gathered_;
+  std::optional<std::pair<std::size_t, Ref>> gathered_;  // an operand, as the op read it
   // Nodes whose weights' gradients are to come.
   std::vector<std::size_t> later_;
 };

@@ -42,7 +42,7 @@ constexpr bool is_transfer(StreamRole role) {
 }
 
 // Ops of a stream run one after the other.
-using StreamIndex = std::uint8_t;  // in Program::streams
+using StreamIndex = std::uint8_t;  // in Communication::streams
 inline constexpr std::size_t kMostStreams = 8;
 inline constexpr StreamIndex kCompute = 0;
 struct Stream {
@@ -52,7 +52,7 @@ struct Stream {
 };
 
 // Ranks that communicate: along some axes of the mesh.
-using GroupIndex = std::int8_t;  // in Program::groups
+using GroupIndex = std::int8_t;  // in Communication::groups
 inline constexpr GroupIndex kNoGroup = -1;
 inline constexpr std::size_t kMostGroups = 8;
 struct Group {

@@ -73,6 +73,19 @@ TEST(Graph, TheExampleOfTheDocumentation) {
                                                                  "attn/norm/weight/grad/all-reduce"}));
 }
 
+// What is kept of a layer there, in 16-bit elements of 8 of 16 tokens: both norms' outputs, the sum after
+// attention, and the output, which is the next layer's input; of all tokens and half the columns: qkv,
+// context, u and v; and the log-sums of two heads' softmax in 32 bits.
+TEST(Graph, BytesOfTheExampleOfTheDocumentation) {
+  const Plan plan{.tp = 2, .dp = 2, .sequence_parallel = true};
+  const Program p = compile(small_llama(), plan, kTraining, Stack{});
+  std::int64_t kept = 0;
+  for (const Buffer& b : p.classes[0].buffers) {
+    if (b.life == Life::kSaved && b.name.starts_with("layer0/")) kept += b.bytes.value;
+  }
+  EXPECT_EQ(kept, 4 * (8 * 64 * 2) + 16 * (96 + 32 + 128 + 64) * 2 + 16 * 2 * 4);
+}
+
 // Without sequence parallelism the stream is replicated: sums in place of scatters, and nothing to gather.
 TEST(Graph, AReplicatedStreamNeedsSumsAlone) {
   const Program p = compile(small_llama(), {.tp = 2, .dp = 2}, kTraining, Stack{});
@@ -160,6 +173,17 @@ TEST_F(OwnBlock, GradientsOfAValueThatSeveralOpsReadAreSummed) {
   ASSERT_TRUE(last.is<ops::NormGrad>());
   EXPECT_TRUE(last.as<ops::NormGrad>()->residual);
   EXPECT_EQ(last.reads[2].buffer, sums[0]->writes[0].buffer);
+}
+
+// Two sums read one value around their branches, and each passes on the gradient of its result, which the
+// branch's weights read too: adding to it would spoil them.
+TEST_F(OwnBlock, ASumOverAGradientThatOthersReadIsRefused) {
+  Builder g = builder();
+  const ValueId x = g.input();
+  const Branch branch = mlp(g, g.norm("norm", x));
+  const ValueId y = g.residual("a", x, branch, "a/out", 1);
+  const Graph graph = g.finish(g.residual("b", x, mlp(g, y), "b/out", 2));
+  EXPECT_THROW(backward_of(graph), std::logic_error);
 }
 
 // The gradient of the input is sent from a buffer of its own; here the last rule would only pass on the
