@@ -60,6 +60,8 @@ class Builder {
   std::int32_t split_vector(std::string name, std::int64_t rows, std::vector<std::int64_t> row_blocks);
   // Parameters from here on are a piece of their own.
   void begin_piece() { ++piece_; }
+  // The piece never shares its unit: a weight that two blocks may share.
+  void keep_piece_alone() { graph_.piece_alone = piece_; }
   Parameter& parameter(std::int32_t index) { return graph_.parameters[static_cast<std::size_t>(index)]; }
 
   // --- nodes ---------------------------------------------------------------------------------------

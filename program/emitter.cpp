@@ -85,6 +85,23 @@ Op& Emitter::collective(const ops::Collective& shape, std::string name, GroupInd
   return o;
 }
 
+void Emitter::send(const char* name, StreamIndex stream, std::int64_t peer, Ref from, std::int64_t elements,
+                   std::int64_t element_bytes) {
+  transfer(add(ops::Send{elements}, name, {from}, {}), stream, peer, elements * element_bytes);
+}
+
+void Emitter::receive(const char* name, StreamIndex stream, std::int64_t peer, Ref to, std::int64_t elements,
+                      std::int64_t element_bytes) {
+  transfer(add(ops::Recv{elements}, name, {}, {to}), stream, peer, elements * element_bytes);
+}
+
+void Emitter::transfer(Op& o, StreamIndex stream, std::int64_t peer, std::int64_t bytes) const {
+  o.stream = stream;
+  o.group = over_.group("pp");
+  o.payload = Bytes{bytes};
+  o.peer_chunk = static_cast<std::int32_t>(peer);
+}
+
 // --- blocks ----------------------------------------------------------------------------------------
 
 std::string Emitter::name(const Block& b, std::string_view of, std::string_view suffix) const {

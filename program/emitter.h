@@ -56,6 +56,11 @@ class Emitter {
   Op& add(const OpKind& kind, std::string name, std::vector<Ref> reads, std::vector<Ref> writes);
   Op& collective(const ops::Collective& shape, std::string name, GroupIndex group, std::int64_t element_bytes,
                  std::vector<Ref> reads, std::vector<Ref> writes);
+  // To and from the stage that holds chunk `peer`.
+  void send(const char* name, StreamIndex stream, std::int64_t peer, Ref from, std::int64_t elements,
+            std::int64_t element_bytes);
+  void receive(const char* name, StreamIndex stream, std::int64_t peer, Ref to, std::int64_t elements,
+               std::int64_t element_bytes);
   std::size_t emitted() const { return segment_->ops.size(); }
   // The first compute op at or after `index`.
   Op& first_compute_op(std::size_t index);
@@ -77,6 +82,7 @@ class Emitter {
 
  private:
   void run(const Block& b, const Node& n, Tensors& t);
+  void transfer(Op& o, StreamIndex stream, std::int64_t peer, std::int64_t bytes) const;
 
   const Communication& over_;
   bool named_;

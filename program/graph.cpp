@@ -18,15 +18,4 @@ std::int64_t Graph::elements(const Value& v, const Placements& placed) const {
   return n;
 }
 
-std::int64_t Graph::elements_of_piece(std::int32_t piece) const {
-  std::int64_t n = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    n += piece_of[i] == piece ? parameters[i].local_elements() : 0;
-  return n;
-}
-
-std::int64_t Graph::tensors_of_piece(std::int32_t piece) const {
-  return std::count(piece_of.begin(), piece_of.end(), piece);
-}
-
 }  // namespace orrery::program

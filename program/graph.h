@@ -83,6 +83,7 @@ struct Graph {
   // completes them.
   std::vector<Parameter> parameters;
   std::vector<std::int32_t> piece_of;  // by parameter
+  std::int32_t piece_alone = -1;       // that never shares its unit; -1: none
   std::vector<ValueId> ports;          // values whose buffers the block is given; the first is its input
   Operand output;                      // as the next block wants it; no value: the block ends in the loss
   bool in_layer = false;               // ops of a layer have its number, ops of the model's ends have none
@@ -91,9 +92,6 @@ struct Graph {
   std::int64_t elements(const Value& v, const Placements& placed) const;
   std::int64_t elements(const Value& v) const { return elements(v, v.placement); }
   std::int32_t pieces() const { return piece_of.empty() ? 0 : piece_of.back() + 1; }
-  // Elements of a piece that one rank has, before ZeRO shards them, and the tensors they are of.
-  std::int64_t elements_of_piece(std::int32_t piece) const;
-  std::int64_t tensors_of_piece(std::int32_t piece) const;
 };
 
 }  // namespace orrery::program

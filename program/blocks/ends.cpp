@@ -23,6 +23,7 @@ Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s
   Builder g(m, p, t, s, Builder::Part::kEnd);
   const ValueId tokens = g.port("tokens", g.tokens, 1, {}, DType::kInt32);
   const std::int32_t w = vocabulary_matrix(g, "embedding/weight");
+  g.keep_piece_alone();
   ValueId x = g.value("embedding/out", m.hidden, g.placed(Placement::kSum));
   g.node("embedding", ops::Embedding{{g.tokens, m.hidden, g.parameter(w).local_rows, m.vocab}},
          {g.use(tokens), g.weight(w)}, {x});
@@ -44,6 +45,7 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   const ValueId n = g.norm("head/norm", x);
   g.begin_piece();
   const std::int32_t w = vocabulary_matrix(g, "head/weight");
+  if (m.tied_embeddings) g.keep_piece_alone();
   const ValueId logits = g.linear("head", n, w);
 
   const ops::LogitsShape shape{g.tokens, g.parameter(w).local_rows, m.vocab};

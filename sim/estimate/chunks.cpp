@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "program/schedule.h"
-#include "program/units.h"
+#include "program/state/units.h"
 #include "sim/estimate/samples.h"
 
 namespace orrery::sim {
@@ -298,15 +298,15 @@ void ChunkCosts::forget_sizes() {
   recent_ = nullptr;
 }
 
-const program::BlockElements& ChunkCosts::elements(std::int64_t tp) {
-  const auto known = elements_.find(tp);
-  return (known != elements_.end() ? known : elements_.emplace(tp, program::BlockElements(model_, tp)).first)
+const program::ModelPieces& ChunkCosts::pieces(std::int64_t tp) {
+  const auto known = pieces_.find(tp);
+  return (known != pieces_.end() ? known : pieces_.emplace(tp, program::ModelPieces(model_, tp)).first)
       ->second;
 }
 
 std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) {
   if (k.zero == 3) return 1;
-  const std::int64_t layer = elements(k.tp).layer;
+  const std::int64_t layer = pieces(k.tp).layer_elements();
   return (program::bucket_elements(training_, stack_) + layer - 1) / layer;
 }
 

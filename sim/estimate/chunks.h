@@ -16,7 +16,7 @@
 #include <unordered_map>
 
 #include "core/scenario.h"
-#include "program/units.h"
+#include "program/state/units.h"
 #include "sim/cost.h"
 #include "sim/estimate/group_table.h"
 
@@ -93,7 +93,7 @@ class ChunkCosts {
   // Bytes sent between stages for one micro-batch.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
   // Elements of blocks on one of so many tensor ranks. Valid for good.
-  const program::BlockElements& elements(std::int64_t tp);
+  const program::ModelPieces& pieces(std::int64_t tp);
 
  private:
   struct Layout;
@@ -112,7 +112,7 @@ class ChunkCosts {
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;
-  std::map<std::int64_t, program::BlockElements> elements_;  // by tensor ranks
+  std::map<std::int64_t, program::ModelPieces> pieces_;  // by tensor ranks
 };
 
 }  // namespace orrery::sim

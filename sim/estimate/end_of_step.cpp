@@ -36,34 +36,30 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   for (const KnownUnit& known : unit_costs_) {
     if (known.elements == elements && known.unit == unit && known.links == links) return known.cost;
   }
-  const std::int64_t shards = plan.shards();
-  const std::int64_t shard = (elements + shards - 1) / shards, padded = shard * shards;
+  const Training& training = problem_.scenario.training;
+  const program::UnitWork work(plan, training, state_, elements, unit);
+  const auto collectives = [&](const auto& exchanges) {
+    std::int64_t time = 0;
+    for (const program::UnitExchange& x : exchanges)
+      time += collective(x.op.collective, x.bytes(), links[x.group]);
+    return time;
+  };
   UnitCost u;
   const bool overlap = problem_.stack.overlap_grad_reduce;
-  std::int64_t& once = overlap ? u.reduce : u.late;
-  const bool in_chunks = plan.zero >= 2;  // and so are their reductions beside the last backward
-  if (plan.dp > 1 && plan.zero == 0)
-    once += collective(CollectiveKind::kAllReduce, padded * bytes_.gradient, links[dp_]);
-  if (plan.zero == 1 && shards > 1)
-    once += collective(CollectiveKind::kReduceScatter, padded * bytes_.gradient, links[shard_]);
-  if (plan.zero >= 1 && shards < plan.dp && !(in_chunks && overlap)) {
-    once += collective(CollectiveKind::kAllReduce, shard * bytes_.gradient, links[replica_]);
-  }
-  const bool lamb = problem_.scenario.training.lamb;
-  u.norm = price(ops::NormSquare{shard, unit});
-  if (lamb) u.trust = price(ops::TrustSquares{shard, unit});
-  u.optimizer = price(ops::Optimizer{{shard, unit}, lamb});
-  u.clear = price(ops::ZeroGrad{plan.zero >= 2 ? shard : padded, bytes_.gradient});
-  if ((plan.zero == 1 || plan.zero == 2) && shards > 1) {
-    u.gather = collective(CollectiveKind::kAllGather, padded * bytes_.parameter, links[shard_]);
-  }
+  // ZeRO-2 and 3 reduce in chunks, and so are their reductions beside the last backward.
+  if (!overlap || plan.zero < 2) (overlap ? u.reduce : u.late) = collectives(work.reductions);
+  u.norm = price(work.norm);
+  if (training.lamb) u.trust = price(work.trust);
+  u.optimizer = price(work.optimizer);
+  u.clear = price(work.clear);
+  u.gather = collectives(work.gathers);
   return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
   const Model& m = problem_.scenario.model;
   const Training& training = problem_.scenario.training;
-  const program::BlockElements& elements = chunk_costs_.elements(plan.tp);
+  const program::ModelPieces& model_pieces = chunk_costs_.pieces(plan.tp);
   const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
   const StageLinks& links = links_of_run(run);
   const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
@@ -71,12 +67,13 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     return kinds_[places_[base + static_cast<std::size_t>(c)]];
   };
   program::StageEnds ends;
+  std::int64_t received = 0;
   ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
     const Role role = kind_of(c).role;
     ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
     ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
-    ends.received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
+    received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
   }
   out.units.clear();
   out.chunk_end.clear();
@@ -88,11 +85,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
     const Role role = kind_of(c).role;
     const std::int64_t layers = kind_of(c).layers;
-    const program::ChunkEnds chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
-                                   .head = role == Role::kLast || role == Role::kOnly,
-                                   .tied_here = m.tied_embeddings && ends.first && ends.last};
+    const program::ChunkBlocks chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
+                                     .layers = layers,
+                                     .head = role == Role::kLast || role == Role::kOnly,
+                                     .tied_here = ends.tied_here(m)};
     const std::size_t begin = unit_sizes_.size();
-    program::append_units(elements, m, plan.zero, bucket, layers, chunk, unit_sizes_);
+    program::append_units(model_pieces, chunk, plan.zero, bucket, unit_sizes_);
     std::int64_t layers_done = 0;
     for (std::size_t i = begin; i < unit_sizes_.size(); ++i) {
       UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, links);
@@ -124,17 +122,16 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const double slowdown = std::max(problem_.device.overlap_compute, problem_.device.overlap_communication);
   out.most = out.most * slowdown + slowest * 2 * kSharing * problem_.device.overlap_communication;
   out.update *= slowdown;
-  const bool norm = training.measures_norm();
-  const std::int64_t each = 2 + norm + training.lamb +
-                            (out.units.empty() || out.units.front().gather == 0 ? 0 : 1) +
-                            (problem_.stack.overlap_grad_reduce || plan.dp == 1 ? 0 : 1);
+  const program::UnitWork work(plan, training, state_, unit_sizes_.front().elements, 0);
+  const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
+                            (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
   out.host = options_.host_segment.value +
              options_.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
   std::int64_t largest = 0;
   for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
   share_reductions(plan, largest, links, out);
   out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
-  out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends);
+  out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends, received);
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
@@ -149,7 +146,8 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   unit_costs_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) fill_pieces(plan, r, p.runs[r]);
   if (plan.pp > 1) {
-    const std::int64_t shard = (chunk_costs_.elements(plan.tp).embedding + plan.shards() - 1) / plan.shards();
+    const std::int64_t weight = chunk_costs_.pieces(plan.tp).embedding.front().elements;
+    const std::int64_t shard = program::UnitShare(plan, weight).shard;
     const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
     p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
     p.tie_add = price(ops::Accumulate{shard, bytes_.gradient});
@@ -178,7 +176,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
 void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
                                  StagePieces& out) const {
   out.reduction_loss = out.tp_loss = 0;
-  if (!links.meets_tp[dp_]) return;
+  if (!links.meets_tp[state_.dp]) return;
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };
@@ -189,9 +187,9 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
                 std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
   };
   const Load tp = load(plan.sequence_parallel ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce,
-                       chunk_costs_.activation_bytes_of(key_), links[tp_]);
+                       chunk_costs_.activation_bytes_of(key_), links[state_.tp]);
   const Load dp = load(plan.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-                       elements * bytes_.gradient, plan.zero == 0 ? links[dp_] : links[shard_]);
+                       elements * bytes_.gradient, plan.zero == 0 ? links[state_.dp] : links[state_.shard]);
   const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
   const double both = tp.flowing * dp.flowing;
   out.tp_loss = both * (1 - 1 / tp_slower);
@@ -201,8 +199,8 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
 std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
   std::int64_t time = 0;
-  if (plan.tp > 1) time += collective(CollectiveKind::kAllReduce, bytes, links[tp_]);
-  if (plan.shards() > 1) time += collective(CollectiveKind::kAllReduce, bytes, links[shard_]);
+  for (const program::GroupIndex group : program::parts_of_tensors(plan, state_))
+    time += collective(CollectiveKind::kAllReduce, bytes, links[group]);
   return time;
 }
 

@@ -41,10 +41,7 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
     : problem_(problem),
       topology_(topology),
       over_(program::communication_of(mesh_of(Plan{}))),
-      tp_(over_.group("tp")),
-      dp_(over_.group("dp")),
-      shard_(over_.group("shard")),
-      replica_(over_.group("replica")),
+      state_(over_),
       stages_(over_.group("pp")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       options_(engine_options(problem.device, problem.stack, false)),
@@ -82,13 +79,13 @@ const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
         {static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, ranks)});
     out.resize(std::max(out.size(), axes.back().by_stage->size()));
   }
-  const Mesh::Range tp = ranks.range(over_.groups[static_cast<std::size_t>(tp_)].axes);
+  const Mesh::Range tp = ranks.range(over_.groups[static_cast<std::size_t>(state_.tp)].axes);
   for (std::size_t i = 0; i < out.size(); ++i) {
     for (const Axis& axis : axes)
       out[i].of[axis.group] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
     for (const Axis& axis : axes) {
-      if (axis.group == tp_) continue;
-      out[i].meets_tp[axis.group] = same_links(groups_[out[i][tp_]], groups_[out[i][axis.group]]) &&
+      if (axis.group == state_.tp) continue;
+      out[i].meets_tp[axis.group] = same_links(groups_[out[i][state_.tp]], groups_[out[i][axis.group]]) &&
                                     groups_.meet(tp.size, tp.stride, axis.range.size, axis.range.stride);
     }
   }
@@ -187,9 +184,9 @@ void Estimator::select(const Plan& plan) {
       key_.links.of[group] = in_chunks ? mine[group] : 0;
       key_.links.meets_tp[group] = in_chunks && mine.meets_tp[group];
     };
-    communicates(tp_, true);
-    communicates(shard_, plan.zero >= 2);
-    communicates(replica_, key_.replicas);
+    communicates(state_.tp, true);
+    communicates(state_.shard, plan.zero >= 2);
+    communicates(state_.replica, key_.replicas);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
     kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
@@ -239,7 +236,7 @@ void Estimator::find_hops(const Plan& plan) {
   hops_.clear();
   if (plan.pp == 1) return;
   const Bytes bytes{chunk_costs_.boundary_bytes(key_)};
-  const GroupLinks& dp = groups_[links_[0][dp_]];
+  const GroupLinks& dp = groups_[links_[0][state_.dp]];
   const auto hop = [&](const GroupLinks& pair) {
     const Wire wire = transfer_wire(pair, problem_.cluster);
     return Hop{.latency = wire.latency.value,
@@ -262,7 +259,7 @@ void Estimator::share_links(const Plan& plan) {
   const auto m = static_cast<double>(plan.micro_batches * plan.vpp);
   const double working = m / (m + static_cast<double>(plan.pp - 1));
   for (ChunkKind& kind : kinds_) {
-    const GroupLinks& tp = groups_[links_[kind.links][tp_]];
+    const GroupLinks& tp = groups_[links_[kind.links][state_.tp]];
     std::int64_t longest = 0;
     for (const Hop& h : hops_)
       longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
@@ -284,7 +281,7 @@ void Estimator::share_links(const Plan& plan) {
   if (contended_.empty()) return;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     const ChunkKind& kind = kinds_[places_[r * static_cast<std::size_t>(plan.vpp)]];
-    const bool local = groups_[links_[kind.links][tp_]].local();
+    const bool local = groups_[links_[kind.links][state_.tp]].local();
     for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
       Hop& h = costs_.hops[static_cast<std::size_t>(i)];
       if (h.local == local)

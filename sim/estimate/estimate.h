@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "core/scenario.h"
-#include "program/units.h"
+#include "program/state/units.h"
 #include "sim/estimate/pipeline.h"
 #include "sim/estimate/tail.h"
 
@@ -135,7 +135,8 @@ class Estimator {
   const Problem& problem_;
   const Topology& topology_;
   const program::Communication over_;
-  const program::GroupIndex tp_, dp_, shard_, replica_, stages_;
+  const program::StateGroups state_;
+  const program::GroupIndex stages_;
   BytesPerParameter bytes_;
   EngineOptions options_;
   CollectiveModel collectives_;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "planner/plan.h"
-#include "program/units.h"
+#include "program/state/units.h"
 
 namespace orrery {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "program/program.h"
-#include "program/units.h"
+#include "program/state/units.h"
 
 namespace orrery::program {
 namespace {
@@ -181,14 +181,13 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
           }
           std::vector<UnitSize> units;
           const bool first = c.stage == 0, last = c.stage + 1 == pp;
-          append_units(BlockElements(m, p.tp), m, zero, bucket_elements(t, s), m.layers / pp,
-                       {.embedding = first, .head = last, .tied_here = m.tied_embeddings && first && last},
-                       units);
+          const StageEnds ends{.first = first, .last = last, .last_stage = last};
+          append_units(
+              ModelPieces(m, p.tp),
+              {.embedding = first, .layers = m.layers / pp, .head = last, .tied_here = ends.tied_here(m)},
+              zero, bucket_elements(t, s), units);
           EXPECT_EQ(units.size(), c.units.size());
-          EXPECT_EQ(
-              static_bytes(m, p, t, units,
-                           {.first = first, .last = last, .last_stage = last, .received = 2 - first - last}),
-              always)
+          EXPECT_EQ(static_bytes(m, p, t, units, ends, 2 - first - last), always)
               << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
         }

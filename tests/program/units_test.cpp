@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradient buckets: how many bytes start a reduction, and what a program reduces.
-#include "program/units.h"
+#include "program/state/units.h"
 
 #include <gtest/gtest.h>
 

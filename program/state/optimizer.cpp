@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/state/optimizer.h"
+
+#include <fmt/format.h>
+
+namespace orrery::program {
+namespace {
+
+class OptimizerSegment {
+ public:
+  OptimizerSegment(Emitter& e, StageParameters& state, const Communication& over)
+      : e_(e),
+        state_(state),
+        up_send_(over.stream("pp-grad-send")),
+        up_recv_(over.stream("pp-grad-recv")),
+        down_send_(over.stream("pp-send")),
+        down_recv_(over.stream("pp-recv")),
+        units_(static_cast<std::int32_t>(e.rank.units.size())) {}
+
+  void emit() {
+    e_.begin(SegmentKind::kOptimizer, 0, true);
+    if (!e_.stack.overlap_grad_reduce) reduce_late();
+    exchange_tied();
+    std::vector<Ref> factors;  // that updates read
+    if (e_.training.lamb || e_.training.measures_norm()) factors = emit_factors();
+    for (std::int32_t i = 0; i < units_; ++i) update(i, factors);
+  }
+
+ private:
+  std::string name(std::int32_t unit, const char* of) const { return fmt::format("unit{}{}", unit, of); }
+
+  // Not before all gradients are there.
+  void reduce_late() {
+    for (std::int32_t i = 0; i < units_; ++i) state_.reduce(i);
+    std::vector<Op>& ops = e_.rank.segments.back().ops;
+    if (ops.empty()) return;
+    for (const Unit& u : e_.rank.units) ops.front().reads.push_back({u.gradient_buffer});
+  }
+
+  // Sums the gradient shards of the tied weight held by the first and by the last stage.
+  void exchange_tied() {
+    if (state_.tied_across() < 0) return;
+    const Unit& u = state_.unit(state_.tied_across());
+    const bool first = state_.ends().first;
+    const std::int64_t peer = first ? e_.plan.pp * e_.plan.vpp - 1 : 0;
+    const std::int64_t bytes = bytes_per_parameter(e_.training.precision).gradient;
+    const Ref own = state_.gradient_shard(u);
+    const std::int32_t received =
+        e_.activation("embedding/tie/received", u.shard, e_.training.gradient_type());
+    e_.send("embedding/tie/send", first ? down_send_ : up_send_, peer, own, u.shard, bytes);
+    e_.receive("embedding/tie/recv", first ? up_recv_ : down_recv_, peer, {received}, u.shard, bytes);
+    e_.add(ops::Accumulate{u.shard, bytes}, "embedding/tie/add", {{received}, own}, {own});
+  }
+
+  std::vector<Ref> emit_factors() {
+    std::vector<Ref> norm, out;
+    if (e_.training.measures_norm()) norm.push_back(emit_gradient_norm());
+    if (e_.training.lamb) out.push_back(emit_trust_ratios(norm));
+    out.insert(out.end(), norm.begin(), norm.end());
+    return out;
+  }
+
+  // The global gradient norm: squares of every unit's shard in exact bins, summed over tensor ranks and
+  // shards, then stage by stage up to the first and back down. What several ranks hold alike is counted once.
+  Ref emit_gradient_norm() {
+    const Ref norm{state_.buffer(Held::kGradientNorm)}, bins{state_.buffer(Held::kGradientNormBins)};
+    bool first = true;
+    for (std::int32_t i = 0; i < units_; ++i) {
+      if (i == state_.tied_across() && !state_.ends().first) continue;
+      e_.add(state_.work(i).norm, name(i, "/norm"), {state_.gradient_shard(state_.unit(i))}, {bins})
+          .accumulate = !first;
+      first = false;
+    }
+    sum_over_parts("gradient-norm", bins, kNormBins);
+    sum_over_stages(bins);
+    e_.add(ops::NormFinish{}, "gradient-norm", {bins}, {norm});
+    return norm;
+  }
+
+  // Sums bins over all ranks that hold parts of this one's tensors.
+  void sum_over_parts(const std::string& of, Ref bins, std::int64_t elements) {
+    for (const GroupIndex group : parts_of_tensors(e_.plan, state_.groups())) {
+      e_.collective({CollectiveKind::kAllReduce, elements},
+                    of + (group == state_.groups().tp ? "/tp/all-reduce" : "/shards/all-reduce"), group, 8,
+                    {bins}, {bins});
+    }
+  }
+
+  void sum_over_stages(Ref bins) {
+    // The first chunk of each stage is numbered as the stage.
+    const std::int32_t stage = e_.rank.stage;
+    const bool above = stage > 0, below = !state_.ends().last_stage;
+    if (below) {
+      const Ref received{state_.buffer(Held::kGradientNormReceived)};
+      e_.receive("gradient-norm/up/recv", up_recv_, stage + 1, received, kNormBins, 8);
+      e_.add(ops::Accumulate{kNormBins, 8}, "gradient-norm/add", {received, bins}, {bins});
+    }
+    if (above) {
+      e_.send("gradient-norm/up/send", up_send_, stage - 1, bins, kNormBins, 8);
+      e_.receive("gradient-norm/down/recv", down_recv_, stage - 1, bins, kNormBins, 8);
+    }
+    if (below) e_.send("gradient-norm/down/send", down_send_, stage + 1, bins, kNormBins, 8);
+  }
+
+  // LAMB's: of each tensor the norm of its weights over that of Adam's update of them. What tensor ranks hold
+  // alike is in both sums as often.
+  Ref emit_trust_ratios(const std::vector<Ref>& norm) {
+    const auto tensors = std::ssize(e_.rank.parameters);
+    const Ref ratios{state_.buffer(Held::kTrustRatios)}, bins{state_.buffer(Held::kTrustRatioBins)};
+    e_.add(ops::ZeroGrad{tensors * kTrustBins, 8}, "trust-ratio/clear", {}, {bins});
+    for (std::int32_t i = 0; i < units_; ++i)
+      e_.add(state_.work(i).trust, name(i, "/trust-ratio"), reads_of_update(i, norm), {bins});
+    sum_over_parts("trust-ratio", bins, tensors * kTrustBins);
+    e_.add(ops::TrustRatio{tensors}, "trust-ratio", {bins}, {ratios});
+    return ratios;
+  }
+
+  std::vector<Ref> reads_of_update(std::int32_t i, const std::vector<Ref>& factors) const {
+    const Unit& u = state_.unit(i);
+    std::vector<Ref> reads{state_.gradient_shard(u), state_.parameter_shard(u), {u.optimizer_buffer}};
+    reads.insert(reads.end(), factors.begin(), factors.end());
+    return reads;
+  }
+
+  void update(std::int32_t i, const std::vector<Ref>& factors) {
+    const Unit& u = state_.unit(i);
+    const UnitWork work = state_.work(i);
+    const Ref parameter = state_.parameter_shard(u);
+    e_.add(work.optimizer, name(i, "/optimizer"), reads_of_update(i, factors),
+           {parameter, {u.optimizer_buffer}});
+    e_.add(work.clear, name(i, "/zero-grad"), {}, {{u.gradient_buffer}});
+    for (const UnitExchange& x : work.gathers)
+      e_.collective(x.op, name(i, x.name), x.group, x.element_bytes, {parameter}, {{u.parameter_buffer}});
+  }
+
+  Emitter& e_;
+  StageParameters& state_;
+  // Towards the first stage, and towards the last one.
+  const StreamIndex up_send_, up_recv_, down_send_, down_recv_;
+  const std::int32_t units_;
+};
+
+}  // namespace
+
+void emit_optimizer(Emitter& e, StageParameters& state, const Communication& over) {
+  OptimizerSegment(e, state, over).emit();
+}
+
+}  // namespace orrery::program

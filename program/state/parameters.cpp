@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/state/parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace orrery::program {
+namespace {
+
+constexpr std::array<const char*, kHeldKinds> kHeldNames{"tokens",
+                                                         "targets",
+                                                         "loss",
+                                                         "gathered{}",
+                                                         "full-gradient{}",
+                                                         "unit{}/parameter",
+                                                         "unit{}/gradient",
+                                                         "unit{}/optimizer",
+                                                         "gathered-tied",
+                                                         "full-gradient-tied",
+                                                         "gradient-norm",
+                                                         "gradient-norm/bins",
+                                                         "gradient-norm/received",
+                                                         "trust-ratio",
+                                                         "trust-ratio/bins"};
+
+}  // namespace
+
+StageParameters::StageParameters(Emitter& e, const Model& m, const Communication& over, const StageEnds& ends,
+                                 std::vector<Chunk>& chunks, std::int32_t tied)
+    : e_(e), model_(m), ends_(ends), groups_(over) {
+  make_units(chunks);
+  if (ends.tied_here(m)) tied_here_ = unit_of(tied);
+  if (ends.tied_across(m)) tied_across_ = unit_of(tied);
+  hold();
+  assign_places(chunks);
+}
+
+// Consecutive pieces of a chunk share a unit until it holds a bucket of gradients; ZeRO-3 gathers piece by
+// piece, so there each is its own.
+void StageParameters::make_units(std::vector<Chunk>& chunks) {
+  const std::int64_t bucket = bucket_elements(e_.training, e_.stack);
+  std::vector<Unit>& units = e_.rank.units;
+  // The last chunk's gradients are complete first, so its units are updated first.
+  for (std::size_t last = chunks.size(); last-- > 0;) {
+    Chunk& c = chunks[last];
+    UnitPacker packer(bucket);
+    const auto base = static_cast<std::int32_t>(units.size());
+    for (std::size_t i = c.pieces.size(); i-- > 0;) {
+      Piece& piece = c.pieces[i];
+      std::int64_t elements = 0;
+      for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
+        elements += e_.rank.parameters[static_cast<std::size_t>(p)].local_elements();
+      piece.unit = base + packer.add(elements, e_.plan.zero == 3 || piece.alone);
+      // The piece that joins a unit last closes it.
+      piece.closes_unit = true;
+      if (i + 1 < c.pieces.size() && c.pieces[i + 1].unit == piece.unit) c.pieces[i + 1].closes_unit = false;
+      units.resize(static_cast<std::size_t>(piece.unit) + 1);
+      sizes_.resize(units.size());
+      for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
+        Parameter& parameter = e_.rank.parameters[static_cast<std::size_t>(p)];
+        parameter.unit = piece.unit;
+        parameter.offset = units.back().elements;
+        units.back().elements += parameter.local_elements();
+      }
+      sizes_.back().elements += elements;
+      sizes_.back().tensors += piece.end_parameter - piece.first_parameter;
+    }
+  }
+}
+
+void StageParameters::hold() {
+  for_each_held(model_, e_.plan, e_.training, sizes_, ends_, [&](const HeldBuffer& b) {
+    const auto kind = static_cast<std::size_t>(b.what);
+    const std::int32_t id =
+        e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), b.number), b.cls, b.elements, b.type);
+    e_.rank.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(b.instances);
+    held_[kind].push_back(id);
+  });
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    Unit& u = e_.rank.units[i];
+    const UnitShare share(e_.plan, u.elements);
+    u.padded = share.padded;
+    u.shard = share.shard;
+    u.parameter_buffer = buffer(Held::kParameter, i);
+    u.gradient_buffer = buffer(Held::kGradient, i);
+    u.optimizer_buffer = buffer(Held::kOptimizer, i);
+  }
+}
+
+// The two places of whole gradients are taken in turn by the units of a chunk, those of whole parameters as
+// blocks need them.
+void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
+  if (e_.plan.zero == 3)
+    for (Unit& u : e_.rank.units) u.gathered_buffer = buffer(Held::kGathered);
+  if (e_.plan.zero >= 2) {
+    for (const Chunk& c : chunks) {
+      const std::int32_t base = c.pieces.back().unit;
+      for (const Piece& p : c.pieces)
+        mutable_unit(p.unit).full_gradient =
+            buffer(Held::kWhole, static_cast<std::size_t>((p.unit - base) % 2));
+    }
+    if (tied_here_ >= 0) mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
+  }
+  if (e_.plan.zero == 3 && tied_here_ >= 0)
+    mutable_unit(tied_here_).gathered_buffer = buffer(Held::kTiedGathered);
+}
+
+UnitWork StageParameters::work(std::int32_t i) const {
+  return UnitWork(e_.plan, e_.training, groups_, unit(i).elements, i);
+}
+
+void StageParameters::begin() {
+  in_place_ = {-1, -1};
+  next_place_ = 0;
+  tied_gathered_ = false;
+}
+
+void StageParameters::need(const ChunkBlock& b) {
+  if (e_.plan.zero < 3) return;
+  for (const std::int32_t parameter : b.block.parameters) need(unit_of(parameter));
+}
+
+// A segment's gathers take the two places in turn from the first, so that the next gather runs beside the
+// block in use, and a segment with an even number of them leaves the first place to the next segment's.
+void StageParameters::need(std::int32_t i) {
+  Unit& u = mutable_unit(i);
+  if (i == tied_here_) {
+    if (tied_gathered_) return;
+    tied_gathered_ = true;
+  } else {
+    if (std::find(in_place_.begin(), in_place_.end(), i) != in_place_.end()) return;
+    in_place_[next_place_] = i;
+    u.gathered_buffer = buffer(Held::kGathered, next_place_);
+    next_place_ = 1 - next_place_;
+  }
+  e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i), groups_.shard,
+                bytes_per_parameter(e_.training.precision).parameter, {{u.parameter_buffer}},
+                {{u.gathered_buffer}});
+}
+
+// Gradients of what tensor ranks hold alike are partial sums where each of them saw a share of the values.
+void StageParameters::complete_partial(const Piece& piece, bool last) {
+  if (!last && e_.plan.zero < 2) return;
+  std::int64_t elements = 0;
+  std::int32_t first = -1;
+  for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
+    const Parameter& parameter = e_.rank.parameters[static_cast<std::size_t>(p)];
+    if (!parameter.partial_over_tp) continue;
+    if (first < 0) first = p;
+    elements += parameter.local_elements();
+  }
+  if (first < 0) return;
+  const std::string name = e_.rank.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
+  const Ref at = e_.gradient(first);
+  e_.collective({CollectiveKind::kAllReduce, elements}, name, groups_.tp,
+                bytes_per_parameter(e_.training.precision).gradient, {at}, {at});
+}
+
+void StageParameters::reduce_to_shard(std::int32_t i, const char* suffix) {
+  const Unit& u = unit(i);
+  e_.collective({CollectiveKind::kReduceScatter, u.padded}, fmt::format("unit{}/reduce-scatter{}", i, suffix),
+                groups_.shard, bytes_per_parameter(e_.training.precision).gradient, {{u.full_gradient}},
+                {{u.gradient_buffer}})
+      .accumulate = true;
+}
+
+void StageParameters::reduce(std::int32_t i) {
+  const Unit& u = unit(i);
+  const Ref own = gradient_shard(u);
+  for (const UnitExchange& x : work(i).reductions) {
+    const Ref from = x.op.collective == CollectiveKind::kReduceScatter ? Ref{u.gradient_buffer} : own;
+    e_.collective(x.op, fmt::format("unit{}{}", i, x.name), x.group, x.element_bytes, {from}, {own});
+  }
+}
+
+void StageParameters::synchronise(const Chunk& c, const ChunkBlock& b, bool last) {
+  for (std::int32_t i = b.end_piece; i-- > b.first_piece;) {
+    const Piece& piece = c.pieces[static_cast<std::size_t>(i)];
+    complete_partial(piece, last);
+    if (!piece.closes_unit) continue;
+    if (e_.plan.zero >= 2) reduce_to_shard(piece.unit);
+    if (last && e_.stack.overlap_grad_reduce) reduce(piece.unit);
+  }
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/state/units.h"
+
+#include <algorithm>
+
+#include "program/blocks.h"
+
+namespace orrery::program {
+
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone) {
+  const auto close = [&] {
+    ++next_;
+    open_ = 0;
+  };
+  if (alone && open_ > 0) close();
+  const std::int32_t unit = next_;
+  open_ += elements;
+  if (alone || open_ >= bucket_) close();
+  return unit;
+}
+
+std::int64_t bucket_elements(const Training& t, const Stack& s) {
+  const std::int64_t bytes = bytes_per_parameter(t.precision).gradient;
+  return (s.bucket.value + bytes - 1) / bytes;
+}
+
+namespace {
+
+std::vector<PieceSize> pieces_of(const Graph& g) {
+  std::vector<PieceSize> out(static_cast<std::size_t>(g.pieces()));
+  for (std::size_t i = 0; i < g.parameters.size(); ++i) {
+    PieceSize& piece = out[static_cast<std::size_t>(g.piece_of[i])];
+    piece.elements += g.parameters[i].local_elements();
+    ++piece.tensors;
+    piece.alone = g.piece_of[i] == g.piece_alone;
+  }
+  return out;
+}
+
+}  // namespace
+
+ModelPieces::ModelPieces(const Model& m, std::int64_t tp) {
+  const Plan plan{.tp = tp};
+  const Training training{.sequence = tp};
+  const Stack stack;
+  embedding = pieces_of(program::embedding(m, plan, training, stack));
+  layer = pieces_of(transformer_layer(m, plan, training, stack));
+  head = pieces_of(program::head(m, plan, training, stack));
+}
+
+std::int64_t ModelPieces::layer_elements() const {
+  std::int64_t n = 0;
+  for (const PieceSize& p : layer) n += p.elements;
+  return n;
+}
+
+void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
+                  std::int64_t bucket, std::vector<UnitSize>& out) {
+  const std::size_t base = out.size();
+  UnitPacker packer(bucket);
+  const auto add = [&](std::span<const PieceSize> of_block, std::int64_t layers) {
+    for (std::size_t i = of_block.size(); i-- > 0;) {
+      const PieceSize& piece = of_block[i];
+      const std::int32_t unit = packer.add(piece.elements, zero == 3 || piece.alone);
+      out.resize(base + static_cast<std::size_t>(unit) + 1);
+      out.back().elements += piece.elements;
+      out.back().tensors += piece.tensors;
+      if (i == 0) out.back().layers += layers;
+    }
+  };
+  if (blocks.head) add(std::span(pieces.head).first(pieces.head.size() - (blocks.tied_here ? 1 : 0)), 0);
+  for (std::int64_t l = 0; l < blocks.layers; ++l) add(pieces.layer, 1);
+  if (blocks.embedding) add(pieces.embedding, 0);
+}
+
+UnitShare::UnitShare(const Plan& p, std::int64_t elements)
+    : shard((elements + p.shards() - 1) / p.shards()),
+      padded(shard * p.shards()),
+      parameter(p.zero == 3 ? shard : padded),
+      gradient(p.zero >= 2 ? shard : padded) {}
+
+std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t) {
+  const std::int64_t tokens = p.micro_batch * t.sequence;
+  return (p.sequence_parallel ? tokens / p.tp : tokens) * m.hidden;
+}
+
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
+                          const StageEnds& ends, std::int64_t received) {
+  std::int64_t total = 2 * received * boundary_elements(m, p, t) * activation_bytes(t.precision);
+  for_each_held(m, p, t, units, ends, [&](const HeldBuffer& b) { total += b.bytes(); });
+  return total;
+}
+
+StateGroups::StateGroups(const Communication& over)
+    : tp(over.group("tp")),
+      dp(over.group("dp")),
+      shard(over.group("shard")),
+      replica(over.group("replica")) {}
+
+UnitWork::UnitWork(const Plan& p, const Training& t, const StateGroups& groups, std::int64_t elements,
+                   std::int64_t number) {
+  const UnitShare u(p, elements);
+  const std::int64_t shards = p.shards();
+  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
+  using enum CollectiveKind;
+  if (p.zero == 0 && p.dp > 1)
+    reductions.push_back({"/all-reduce", {kAllReduce, u.padded}, groups.dp, bytes.gradient});
+  if (p.zero == 1 && shards > 1)
+    reductions.push_back({"/reduce-scatter", {kReduceScatter, u.padded}, groups.shard, bytes.gradient});
+  if (p.zero >= 1 && shards < p.dp)
+    reductions.push_back({"/replica-all-reduce", {kAllReduce, u.shard}, groups.replica, bytes.gradient});
+  norm = ops::NormSquare{u.shard, number};
+  trust = ops::TrustSquares{u.shard, number};
+  optimizer = ops::Optimizer{{u.shard, number}, t.lamb};
+  clear = ops::ZeroGrad{u.gradient, bytes.gradient};
+  if ((p.zero == 1 || p.zero == 2) && shards > 1)
+    gathers.push_back({"/all-gather", {kAllGather, u.padded}, groups.shard, bytes.parameter});
+}
+
+boost::container::static_vector<GroupIndex, 2> parts_of_tensors(const Plan& p, const StateGroups& groups) {
+  boost::container::static_vector<GroupIndex, 2> out;
+  if (p.tp > 1) out.push_back(groups.tp);
+  if (p.shards() > 1) out.push_back(groups.shard);
+  return out;
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state of a rank: its parameters in units (gradient buckets; single pieces of blocks for ZeRO-3), the
+// buffers that it holds for the whole run, and the ops that a unit takes part in once a step. compile() and
+// the estimate share these functions, so both count the same ops, and the same static memory to the byte.
+#pragma once
+
+#include <algorithm>
+#include <boost/container/static_vector.hpp>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/model.h"
+#include "core/plan.h"
+#include "core/stack.h"
+#include "core/training.h"
+#include "program/graph.h"
+
+namespace orrery::program {
+
+// --- units -----------------------------------------------------------------------------------------
+
+// Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces until
+// it holds a bucket.
+class UnitPacker {
+ public:
+  explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
+  // The unit of the next piece, counted from zero. An `alone` piece never shares its unit.
+  std::int32_t add(std::int64_t elements, bool alone);
+
+ private:
+  std::int64_t bucket_;
+  std::int64_t open_ = 0;  // elements in the unit being filled
+  std::int32_t next_ = 0;
+};
+
+// Gradient elements that fill a bucket.
+std::int64_t bucket_elements(const Training& t, const Stack& s);
+
+// A piece of a block (graph.h), as one tensor rank holds it.
+struct PieceSize {
+  std::int64_t elements = 0, tensors = 0;
+  bool alone = false;
+};
+// The pieces of the model's blocks on one of `tp` tensor ranks.
+struct ModelPieces {
+  ModelPieces(const Model& m, std::int64_t tp);
+  std::vector<PieceSize> embedding, layer, head;
+  std::int64_t layer_elements() const;
+};
+
+struct UnitSize {
+  std::int64_t elements = 0;
+  std::int64_t tensors = 0;  // that they are of
+  std::int64_t layers = 0;   // of them
+};
+// The blocks of a chunk.
+struct ChunkBlocks {
+  bool embedding = false;
+  std::int64_t layers = 0;
+  bool head = false;
+  bool tied_here = false;  // the head's weight is the embedding's, on this stage
+};
+// Appends the units of a chunk, last block first: the order in which backwards complete them.
+void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
+                  std::int64_t bucket, std::vector<UnitSize>& out);
+
+// What the ranks of a shard group have of a unit.
+struct UnitShare {
+  UnitShare(const Plan& p, std::int64_t elements);
+  std::int64_t shard = 0;                    // elements that each updates
+  std::int64_t padded = 0;                   // a multiple of the shard
+  std::int64_t parameter = 0, gradient = 0;  // elements that each holds
+};
+
+// --- what is held for the whole run ----------------------------------------------------------------
+
+enum class Held : std::uint8_t {
+  kTokens,
+  kTargets,
+  kLoss,
+  kGathered,   // ZeRO-3: two places for whole parameters, which units take in turn
+  kWhole,      // ZeRO-2 and 3: two places for whole gradients
+  kParameter,  // of a unit
+  kGradient,
+  kOptimizer,     // master copy and moments one after the other, as the recipe has them
+  kTiedGathered,  // a tied weight is in use together with the head's own unit, so it may not share their
+                  // places
+  kTiedWhole,
+  kGradientNorm,
+  kGradientNormBins,
+  kGradientNormReceived,
+  kTrustRatios,
+  kTrustRatioBins
+};
+inline constexpr std::size_t kHeldKinds = 15;
+
+struct HeldBuffer {
+  Held what;
+  std::int64_t number = 0;  // of the unit, or the place
+  BufferClass cls = BufferClass::kWorkspace;
+  std::int64_t elements = 0;
+  DType type = DType::kFloat32;
+  std::int64_t instances = 1;
+  std::int64_t bytes() const { return elements * instances * static_cast<std::int64_t>(bytes_of(type)); }
+};
+
+// What a stage holds of the model, besides layers.
+struct StageEnds {
+  bool first = false, last = false;  // the first chunk, the last one
+  bool last_stage = false;
+  bool tied_here(const Model& m) const { return m.tied_embeddings && first && last; }
+  bool tied_across(const Model& m) const { return m.tied_embeddings && first != last; }
+};
+
+// Calls use(const HeldBuffer&) for each. A tied weight's unit is the last.
+template <class Use>
+void for_each_held(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
+                   const StageEnds& ends, Use use) {
+  using enum BufferClass;
+  const std::int64_t tokens = p.micro_batch * t.sequence;
+  if (ends.first) use(HeldBuffer{Held::kTokens, 0, kWorkspace, tokens, DType::kInt32, p.micro_batches});
+  if (ends.last) {
+    use(HeldBuffer{Held::kTargets, 0, kWorkspace, tokens, DType::kInt32, p.micro_batches});
+    use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
+  }
+  std::int64_t widest = 0, tensors = 0;
+  for (const UnitSize& u : units) {
+    widest = std::max(widest, UnitShare(p, u.elements).padded);
+    tensors += u.tensors;
+  }
+  const DType parameter = t.parameter_type(), gradient = t.gradient_type();
+  for (std::int64_t i = 0; i < 2; ++i) {
+    if (p.zero == 3) use(HeldBuffer{Held::kGathered, i, kCommunication, widest, parameter});
+    if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, widest, gradient});
+  }
+  const std::int64_t optimizer = bytes_per_parameter(t.precision).optimizer();
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitShare u(p, units[i].elements);
+    const auto number = static_cast<std::int64_t>(i);
+    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
+    use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
+    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * optimizer, DType::kByte});
+  }
+  if (ends.tied_here(m)) {
+    const std::int64_t tied = UnitShare(p, units.back().elements).padded;
+    if (p.zero == 3) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
+    if (p.zero >= 2) use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
+  }
+  if (t.measures_norm()) {
+    use(HeldBuffer{Held::kGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte});
+    use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
+    if (p.pp > 1 && !ends.last_stage)
+      use(HeldBuffer{Held::kGradientNormReceived, 0, kWorkspace, kNormBins, DType::kFloat64});
+  }
+  if (t.lamb) {
+    use(HeldBuffer{Held::kTrustRatios, 0, kWorkspace, tensors, DType::kFloat32});
+    use(HeldBuffer{Held::kTrustRatioBins, 0, kWorkspace, tensors * kTrustBins, DType::kFloat64});
+  }
+}
+
+// Elements of a hidden state that one rank has, as they pass from stage to stage.
+std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t);
+
+// Bytes always allocated on a rank that holds `units`: what is held for the whole run, and one copy more of
+// each of the `received` tensors that arrive from other chunks, and as many that leave for them, than is in
+// flight.
+std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
+                          const StageEnds& ends, std::int64_t received);
+
+// --- once a step -----------------------------------------------------------------------------------
+
+// The groups whose members hold parts or copies of a rank's parameters.
+struct StateGroups {
+  explicit StateGroups(const Communication& over);
+  GroupIndex tp, dp, shard, replica;
+};
+
+// A collective on a unit.
+struct UnitExchange {
+  const char* name;
+  ops::Collective op;
+  GroupIndex group;
+  std::int64_t element_bytes;
+  std::int64_t bytes() const { return op.elements * element_bytes; }
+};
+
+// What is done with a unit after its last gradients are there, in this order.
+struct UnitWork {
+  UnitWork(const Plan& p, const Training& t, const StateGroups& groups, std::int64_t elements,
+           std::int64_t number);
+  // Gradients over the shard group (ZeRO 0 and 1), then over replicas of the shards.
+  boost::container::static_vector<UnitExchange, 2> reductions;
+  ops::NormSquare norm;
+  ops::TrustSquares trust;
+  ops::Optimizer optimizer;
+  ops::ZeroGrad clear;
+  boost::container::static_vector<UnitExchange, 1> gathers;  // parameters that other ranks updated
+};
+
+// The groups over which a sum over all parts of a rank's tensors goes, one after the other.
+boost::container::static_vector<GroupIndex, 2> parts_of_tensors(const Plan& p, const StateGroups& groups);
+
+}  // namespace orrery::program
