@@ -17,13 +17,37 @@ Json model_json(const Model& m) {
   return j;
 }
 
+std::string summary(const AttentionLayer& a) {
+  std::string out = fmt::format("attention of {} heads ({} key/value) of {}, {} positions", a.heads,
+                                a.kv_heads, a.head_dim, name_of(a.positions));
+  if (a.sliding_window > 0) out += fmt::format(", window {}", a.sliding_window);
+  return out;
+}
+std::string summary(const MlpLayer& l) {
+  return fmt::format("feed-forward {} {}", l.ffn_hidden, name_of(l.activation));
+}
+
 void print_model(const App& app, const Model& m) {
   if (app.json) return print_json(model_json(m));
   fmt::print("{}: {:.3f} G parameters\n", printable(m.name), static_cast<double>(count_parameters(m)) / 1e9);
-  fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
-             m.layers, m.hidden, m.heads, m.kv(), m.head(), m.ffn(), m.vocab);
-  fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
-             m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
+  if (const auto plain = plain_layers(m)) {
+    const auto& [attention, mlp] = *plain;
+    fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",
+               m.layers, m.hidden, attention.heads, attention.kv_heads, attention.head_dim, mlp.ffn_hidden,
+               m.vocab);
+    fmt::print("  {}, {} positions, {}{}{}\n", name_of(m.norm), name_of(m.positions), name_of(m.activation),
+               m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
+    return;
+  }
+  fmt::print("  {} blocks, width {}, vocabulary {}, {}{}\n", m.layers, m.hidden, m.vocab, name_of(m.norm),
+             m.tied_embeddings ? ", tied embeddings" : "");
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> times = depth.counts();
+  for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
+    fmt::print("  {} x {}:", times[k], name_of(depth.kinds[k].form));
+    depth.kinds[k].for_each_layer([](const auto& layer) { fmt::print(" {};", summary(layer)); });
+    fmt::print("\n");
+  }
 }
 
 }  // namespace

@@ -157,6 +157,46 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
   return false;
 }
 
+// What the stack lacks of a layer. `in`: where the flat fields, or the blocks, stand.
+std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const AttentionLayer& a,
+                                          const Training& t) {
+  const Capabilities& c = *s.runs;
+  if (!has(c.positions, a.positions)) {
+    return StackProblem{in + "/positions", lacks(s, fmt::format("{} positions", name_of(a.positions))),
+                        allowed(c.positions)};
+  }
+  if (a.positions == Positions::kRotary && !has(c.rotary_scaling, a.rotary.scaling)) {
+    return StackProblem{in + "/rotary/scaling",
+                        lacks(s, fmt::format("{} scaling of rotary positions", name_of(a.rotary.scaling))),
+                        allowed(c.rotary_scaling)};
+  }
+  if (a.windowed(t.sequence) && !c.sliding_window)
+    return StackProblem{in + "/sliding_window", lacks(s, "sliding window"),
+                        "allowed: no window, or one of the whole sequence"};
+  return {};
+}
+std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const MlpLayer& l,
+                                          const Training&) {
+  const Capabilities& c = *s.runs;
+  if (has(c.activation, l.activation)) return {};
+  return StackProblem{in + "/activation", lacks(s, fmt::format("{} activation", name_of(l.activation))),
+                      allowed(c.activation)};
+}
+
+std::optional<StackProblem> block_problem(const Stack& s, const Model& m, const ModelBlock& block,
+                                          const Training& t) {
+  const std::string in = m.blocks.empty() ? "/model" : "/model/blocks";
+  if (!has(s.runs->block_forms, block.form)) {
+    return StackProblem{in + "/form", lacks(s, fmt::format("{} blocks", name_of(block.form))),
+                        allowed(s.runs->block_forms)};
+  }
+  for (const Layer& l : block.layers) {
+    if (auto problem = std::visit([&](const auto& layer) { return layer_problem(s, in, layer, t); }, l.is))
+      return problem;
+  }
+  return {};
+}
+
 // As report_axis, of the plan's axes and then of their combinations.
 template <class Report>
 bool report_plan(const Stack& s, const Model& m, const Plan& p, const Training& t, Report report) {
@@ -200,22 +240,14 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
   if (t.stochastic_rounding && !c.stochastic_rounding)
     return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};
-  if (!has(c.positions, m.positions)) {
-    return StackProblem{"/model/positions", lacks(s, fmt::format("{} positions", name_of(m.positions))),
-                        allowed(c.positions)};
+  const Depth depth = depth_of(m);
+  if (!depth.uniform() && !c.mixed_blocks) {
+    return StackProblem{"/model/blocks", lacks(s, "blocks that differ along the depth"),
+                        "allowed: blocks that are all alike"};
   }
-  if (m.positions == Positions::kRotary && !has(c.rotary_scaling, m.rotary.scaling)) {
-    return StackProblem{"/model/rotary/scaling",
-                        lacks(s, fmt::format("{} scaling of rotary positions", name_of(m.rotary.scaling))),
-                        allowed(c.rotary_scaling)};
+  for (const ModelBlock& block : depth.kinds) {
+    if (auto problem = block_problem(s, m, block, t)) return problem;
   }
-  if (!has(c.activation, m.activation)) {
-    return StackProblem{"/model/activation", lacks(s, fmt::format("{} activation", name_of(m.activation))),
-                        allowed(c.activation)};
-  }
-  if (m.windowed(t.sequence) && !c.sliding_window)
-    return StackProblem{"/model/sliding_window", lacks(s, "sliding window"),
-                        "allowed: no window, or one of the whole sequence"};
   return {};
 }
 

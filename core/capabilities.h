@@ -63,6 +63,8 @@ struct Capabilities {
   std::vector<RotaryScaling> rotary_scaling;
   std::vector<Activation> activation;
   bool sliding_window = true;
+  std::vector<BlockForm> block_forms;
+  bool mixed_blocks = true;     // blocks may differ along the depth
   std::int64_t most_ranks = 0;  // 0: no limit
   std::vector<Refusal> refused;
   std::map<std::string, std::string> origin;  // by field, or by several, separated by ", "
@@ -110,6 +112,8 @@ void describe(V& v, Capabilities& c) {
   v(field("rotary_scaling", "scalings of rotary positions"), c.rotary_scaling);
   v(field("activation", "MLP activations"), c.activation);
   v(field("sliding_window", "whether attention can be limited to a window"), c.sliding_window);
+  v(field("block_forms", "how layers of a block join the residual stream"), c.block_forms);
+  v(field("mixed_blocks", "whether blocks may differ along the depth"), c.mixed_blocks);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
   v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);
   v(Field{.name = "origin", .help = "where the software says so, by field"}, c.origin);

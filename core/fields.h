@@ -116,6 +116,9 @@ concept Described = std::is_class_v<T> && requires(AnyVisitor& v, T& t) {
 // Of other people's files: keys that are not declared are passed over, and null stands for an absent field.
 template <class T>
 concept Foreign = T::kForeign;
+// A name alone stands for such an object with its own fields left out.
+template <class T>
+concept AlsoNamed = T::kAlsoNamed;
 template <class T>
 concept CustomRead = requires(const Json& j, const Cursor& c, T& t) {
   { read_custom(j, c, t) } -> std::same_as<bool>;
@@ -415,6 +418,8 @@ Json schema_fields() {
   if (!schema.required.empty()) out["required"] = std::move(schema.required);
   if constexpr (CustomRead<T>) {
     for (const char* name : base_fields(defaults)) out["properties"][name] = {{"type", "string"}};
+  }
+  if constexpr (CustomRead<T> || AlsoNamed<T>) {
     return Json{{"anyOf", Json::array({Json{{"type", "string"}}, std::move(out)})}};
   }
   return out;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model.h"
 
+#include <algorithm>
+#include <filesystem>
+
 namespace orrery {
 namespace {
 
@@ -274,6 +277,22 @@ Model preset_model(std::string_view name, const Cursor& at) {
           allowed_names(name, preset_model_names()));
 }
 
+namespace {
+
+// `layers` counts the blocks.
+void read_depth(const Json& json, const Cursor& at, Model& out) {
+  const std::int64_t said = json.contains("layers") ? out.layers : 0;
+  out.blocks = read_blocks(json["blocks"], at.child("blocks"), standard_block(out));
+  out.layers = 0;
+  for (const BlockRun& run : out.blocks) out.layers += run.times * std::ssize(run.blocks);
+  if (said != 0 && said != out.layers) {
+    at.child("layers").fail(fmt::format("{} layers are not the {} blocks", said, out.layers),
+                            "allowed: no such field where blocks are given, or their number");
+  }
+}
+
+}  // namespace
+
 bool read_custom(const Json& json, const Cursor& at, Model& out) {
   if (json.is_string()) {
     out = preset_model(json.get_ref<const std::string&>(), at);
@@ -298,10 +317,12 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
   FieldReader reader(json, at);
   for (const char* name : base_fields(out)) reader.allow(name);
   describe(reader, out);
+  reader.allow("blocks");
   std::erase_if(out.imported, [&](const auto& field) {
     return json.contains(field.first.substr(0, field.first.find('/')));
   });
   reader.finish();
+  if (json.contains("blocks") && json["blocks"] != Json::array()) read_depth(json, at, out);
   check_model(out, at);
   return true;
 }
@@ -311,14 +332,72 @@ namespace {
 constexpr double kMostParameters = 1e15;  // so that bytes of parameters, gradients and states fit in 64 bits
 
 // Within a few per cent, and without integers that could wrap.
-double approximate_parameters(const Model& m) {
+double approximate_parameters(const Model& m, const Depth& depth) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  const double h = d(m.hidden), layer = h * d(m.qkv_width() + m.heads * m.head() + m.fc1_width() + m.ffn());
-  return d(m.layers) * (layer + 10 * h) +
-         h * (2 * d(m.vocab) + (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
+  double total =
+      d(m.hidden) * (2 * d(m.vocab) + (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
+  depth.for_each_layer([&](const auto& l, std::int64_t times) {
+    total += d(times) * (5 * d(m.hidden) + d(l.matrix_elements(m.hidden)));
+  });
+  return total;
+}
+
+std::int64_t norm_parameters(const Model& m) {
+  return (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
+}
+
+// Of the layers of a block that stands in a file; of the flat fields' block, where the model has them.
+void check_layers(const Model& m, const ModelBlock& b,
+                  const std::function<FieldPlace(std::size_t, const char*)>& places) {
+  const bool norm_behind = b.form == BlockForm::kSandwichNorm || b.form == BlockForm::kPostNorm;
+  for (std::size_t i = 0; i < b.layers.size(); ++i) {
+    std::visit(
+        [&](const auto& l) {
+          const FieldPlace place = places(i, l.kName);
+          l.check(m.hidden, place);
+          if (l.bias && norm_behind)
+            place("bias").fail(fmt::format("in {} blocks a norm follows each layer", name_of(b.form)),
+                               "allowed: false");
+        },
+        b.layers[i].is);
+  }
 }
 
 }  // namespace
+
+std::optional<PlainLayers> plain_layers(const Model& m) {
+  const Depth depth = depth_of(m);
+  if (!depth.uniform() || depth.kinds[0].form != BlockForm::kPreNorm) return {};
+  const std::vector<Layer>& layers = depth.kinds[0].layers;
+  if (layers.size() != 2) return {};
+  const auto* attention = std::get_if<AttentionLayer>(&layers[0].is);
+  const auto* mlp = std::get_if<MlpLayer>(&layers[1].is);
+  if (attention == nullptr || mlp == nullptr) return {};
+  return PlainLayers{*attention, *mlp};
+}
+
+ModelBlock standard_block(const Model& m) {
+  const AttentionLayer attention{.heads = m.heads,
+                                 .kv_heads = m.kv_heads,
+                                 .head_dim = m.head_dim,
+                                 .positions = m.positions,
+                                 .rotary = m.rotary,
+                                 .sliding_window = m.sliding_window,
+                                 .bias = m.bias,
+                                 .qkv_bias = m.qkv_bias,
+                                 .qk_norm = m.qk_norm};
+  const MlpLayer mlp{.ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias};
+  return {m.form, {{attention}, {mlp}}};
+}
+
+Depth depth_of(const Model& m) {
+  Depth out;
+  out.add(m.blocks.empty() ? std::vector<BlockRun>{{m.layers, {standard_block(m)}}} : m.blocks);
+  for (ModelBlock& b : out.kinds) {
+    for (Layer& l : b.layers) std::visit([&](auto& layer) { layer.resolve(m.hidden); }, l.is);
+  }
+  return out;
+}
 
 Cursor Model::place(const Cursor& at, std::string_view field) const {
   const auto found = imported.find(field);
@@ -333,26 +412,23 @@ void check_model(const Model& m, const Cursor& at) {
   need("hidden", m.hidden);
   need("heads", m.heads);
   need("vocab", m.vocab);
-  const auto place = [&](std::string_view field) { return m.place(at, field); };
-  if (m.head_dim == 0 && m.hidden % m.heads != 0) {
-    place("heads").fail(fmt::format("{} heads do not divide the width {}", m.heads, m.hidden),
-                        "allowed: a divisor of the width, or an explicit head_dim");
+  if (m.blocks.empty()) {
+    check_layers(m, standard_block(m), [&](std::size_t, const char*) {
+      return [&](std::string_view field) { return m.place(at, field); };
+    });
   }
-  if (m.heads % m.kv() != 0) {
-    place("kv_heads")
-        .fail(fmt::format("{} key/value heads do not divide {} heads", m.kv(), m.heads),
-              "allowed: a divisor of the number of heads");
+  for (std::size_t r = 0; r < m.blocks.size(); ++r) {
+    const std::vector<ModelBlock>& blocks = m.blocks[r].blocks;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const Cursor block = at.child("blocks").child(r).child("blocks").child(b);
+      check_layers(m, blocks[b], [&](std::size_t i, const char* name) {
+        return [own = block.child("layers").child(i).child(name)](std::string_view field) {
+          return Cursor{own.file, fmt::format("{}/{}", own.pointer, field)};
+        };
+      });
+    }
   }
-  if (m.positions != Positions::kRotary && !(m.rotary == Rotary{})) {
-    at.child("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(m.positions)),
-                            "allowed: no such field, or positions \"rotary\"");
-  }
-  if (m.positions == Positions::kRotary) {
-    if (m.head() % 2 != 0)
-      place("head_dim").fail(fmt::format("{} is odd", m.head()), "allowed: even, for rotary positions");
-    check_rotary(m.rotary, m.head(), place);
-  }
-  const double parameters = approximate_parameters(m);
+  const double parameters = approximate_parameters(m, depth_of(m));
   if (parameters > kMostParameters)
     at.fail(fmt::format("the model has {:.2g} parameters", parameters),
             fmt::format("allowed: at most {:.0g}", kMostParameters));
@@ -391,35 +467,30 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   return m;
 }
 
-std::int64_t parameters_per_layer(const Model& m) {
-  const std::int64_t h = m.hidden, q = m.heads * m.head(), f = m.ffn();
-  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * h;
-  std::int64_t total = h * m.qkv_width() + q * h + h * m.fc1_width() + f * h + 2 * norm;
-  if (m.bias)
-    total += m.qkv_width() + h + m.fc1_width() + h;
-  else if (m.qkv_bias)
-    total += m.qkv_width();
-  if (m.qk_norm) total += 2 * m.head();
+std::int64_t count_parameters(const Model& m, const ModelBlock& resolved) {
+  std::int64_t total = resolved.norms() * norm_parameters(m);
+  resolved.for_each_layer([&](const auto& l) { total += l.parameters(m.hidden); });
   return total;
 }
 
 std::int64_t count_parameters(const Model& m) {
-  const std::int64_t norm = (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
-  std::int64_t total = m.layers * parameters_per_layer(m) + m.vocab * m.hidden + norm;
+  std::int64_t total = m.vocab * m.hidden + norm_parameters(m);
   if (m.positions == Positions::kLearned) total += m.max_positions * m.hidden;
   if (!m.tied_embeddings) total += m.vocab * m.hidden;
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> counts = depth.counts();
+  for (std::size_t k = 0; k < counts.size(); ++k) total += counts[k] * count_parameters(m, depth.kinds[k]);
   return total;
 }
 
 Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops convention) {
   const double s = static_cast<double>(seq), h = static_cast<double>(m.hidden);
-  const double q = static_cast<double>(m.heads * m.head());
-  const double matrices = h * static_cast<double>(m.qkv_width() + m.fc1_width() + m.ffn()) + q * h;
-  const double linear =
-      2.0 * s * (static_cast<double>(m.layers) * matrices + h * static_cast<double>(m.vocab));
-  const double core =
-      (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * 4.0 * s * s * q * static_cast<double>(m.layers);
-  return Flop{3.0 * (linear + core)};
+  double matrices = h * static_cast<double>(m.vocab), core = 0;
+  depth_of(m).for_each_layer([&](const auto& l, std::int64_t times) {
+    matrices += static_cast<double>(times) * static_cast<double>(l.matrix_elements(m.hidden));
+    core += static_cast<double>(times) * l.core_flops(seq);
+  });
+  return Flop{3.0 * (2.0 * s * matrices + (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * core)};
 }
 
 }  // namespace orrery

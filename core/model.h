@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A decoder-only transformer: the dimensions from which program/ derives its op list.
+// A model: its ends (embedding and head) and the blocks between them (core/blocks.h), from which program/
+// derives its op list. Where all blocks are alike, flat fields say what they are.
 //
-// Symbols used throughout: h hidden, a heads, k KV heads, d_h head size, f feed-forward width, L layers,
+// Symbols used throughout: h hidden, a heads, k KV heads, d_h head size, f feed-forward width, L blocks,
 // V vocabulary, s sequence, b micro-batch, t tensor-parallel degree.
 //
 //   Model gpt3 = preset_model("gpt3-175b");
@@ -15,64 +16,42 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "core/fields.h"
-#include "core/rotary.h"
+#include "core/blocks.h"
 
 namespace orrery {
 
 enum class Norm { kLayerNorm, kRmsNorm };
-enum class Positions { kLearned, kRotary, kAlibi, kNone };
-enum class Activation { kGelu, kSwiglu, kSquaredRelu };
-
 constexpr auto enum_names(Norm) {
   return std::array{std::pair{Norm::kLayerNorm, "layernorm"}, std::pair{Norm::kRmsNorm, "rmsnorm"}};
 }
-constexpr auto enum_names(Positions) {
-  return std::array{std::pair{Positions::kLearned, "learned"}, std::pair{Positions::kRotary, "rotary"},
-                    std::pair{Positions::kAlibi, "alibi"}, std::pair{Positions::kNone, "none"}};
-}
-constexpr auto enum_names(Activation) {
-  return std::array{std::pair{Activation::kGelu, "gelu"}, std::pair{Activation::kSwiglu, "swiglu"},
-                    std::pair{Activation::kSquaredRelu, "squared-relu"}};
-}
-
 struct Model {
   std::string name = "custom";
-  std::int64_t layers = 0;
+  std::int64_t layers = 0;  // blocks
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;    // 0: as many as heads
-  std::int64_t head_dim = 0;    // 0: hidden / heads
-  std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // as in AttentionLayer
+  std::int64_t ffn_hidden = 0;                         // as in MlpLayer
   std::int64_t vocab = 0;
   std::int64_t max_positions = 2048;
   Norm norm = Norm::kLayerNorm;
   double norm_epsilon = 1e-5;
   Positions positions = Positions::kLearned;
-  Rotary rotary;                    // of rotary positions
-  std::int64_t sliding_window = 0;  // positions that a token attends to, its own among them; 0: all before it
+  Rotary rotary;
+  std::int64_t sliding_window = 0;
   Activation activation = Activation::kGelu;
-  bool bias = true;       // on every linear layer and norm
-  bool qkv_bias = false;  // on the QKV projection alone (Qwen2)
-  bool qk_norm = false;   // RMSNorm per head on Q and K (Qwen3)
+  bool bias = true;  // on every linear layer and norm
+  bool qkv_bias = false, qk_norm = false;
   bool tied_embeddings = true;
+  BlockForm form = BlockForm::kPreNorm;
+  std::vector<BlockRun> blocks;  // empty: all are as the flat fields say
   ImportedFields imported;
 
-  std::int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
-  std::int64_t head() const { return head_dim > 0 ? head_dim : (heads > 0 ? hidden / heads : 0); }
-  std::int64_t ffn() const { return ffn_hidden > 0 ? ffn_hidden : 4 * hidden; }
-  bool gated() const { return activation == Activation::kSwiglu; }
-  // Whether tokens of such a sequence miss some of those before them.
-  bool windowed(std::int64_t sequence) const { return sliding_window > 0 && sliding_window < sequence; }
-  // Width of the fused QKV projection and of the first MLP matrix.
-  std::int64_t qkv_width() const { return (heads + 2 * kv()) * head(); }
-  std::int64_t fc1_width() const { return (gated() ? 2 : 1) * ffn(); }
   // Where a field stands of a model that was read at `at`.
   Cursor place(const Cursor& at, std::string_view field) const;
   friend bool operator==(const Model&, const Model&) = default;
@@ -83,13 +62,10 @@ void describe(V& v, Model& m) {
   v(Field{.name = "name", .help = "label used in reports"}, m.name);
   v(Field{.name = "layers", .help = "transformer blocks", .min = 1, .max = limits::kMostLayers}, m.layers);
   v(Field{.name = "hidden", .help = "model width h", .min = 1, .max = 1 << 20}, m.hidden);
-  v(Field{.name = "heads", .help = "attention heads", .min = 1, .max = 65536}, m.heads);
-  v(Field{.name = "kv_heads", .help = "key/value heads; 0 means as many as heads", .min = 0, .max = 65536},
-    m.kv_heads);
-  v(Field{.name = "head_dim", .help = "width of one head; 0 means hidden/heads", .min = 0, .max = 65536},
-    m.head_dim);
-  v(Field{.name = "ffn_hidden", .help = "feed-forward width; 0 means 4*hidden", .min = 0, .max = 1 << 24},
-    m.ffn_hidden);
+  v(declared<AttentionLayer>("heads"), m.heads);
+  v(declared<AttentionLayer>("kv_heads"), m.kv_heads);
+  v(declared<AttentionLayer>("head_dim"), m.head_dim);
+  v(declared<MlpLayer>("ffn_hidden"), m.ffn_hidden);
   v(Field{.name = "vocab", .help = "vocabulary size", .min = 1, .max = 1 << 24}, m.vocab);
   v(Field{.name = "max_positions",
           .help = "learned positions, or the longest context",
@@ -98,18 +74,17 @@ void describe(V& v, Model& m) {
     m.max_positions);
   v(Field{.name = "norm", .help = "normalisation layer"}, m.norm);
   v(Field{.name = "norm_epsilon", .help = "added to the variance", .min = 1e-20, .max = 1}, m.norm_epsilon);
-  v(Field{.name = "positions", .help = "position encoding"}, m.positions);
-  v(Field{.name = "rotary", .help = "base and scaling of rotary positions"}, m.rotary);
-  v(Field{.name = "sliding_window",
-          .help = "positions that a token attends to, its own among them; 0 means all before it",
-          .min = 0,
-          .max = 1 << 30},
-    m.sliding_window);
-  v(Field{.name = "activation", .help = "MLP activation; swiglu has a gate matrix"}, m.activation);
-  v(Field{.name = "bias", .help = "biases on linear layers and norms"}, m.bias);
-  v(Field{.name = "qkv_bias", .help = "bias on the QKV projection only"}, m.qkv_bias);
-  v(Field{.name = "qk_norm", .help = "RMSNorm per head on queries and keys"}, m.qk_norm);
+  v(declared<AttentionLayer>("positions"), m.positions);
+  v(declared<AttentionLayer>("rotary"), m.rotary);
+  v(declared<AttentionLayer>("sliding_window"), m.sliding_window);
+  v(declared<MlpLayer>("activation"), m.activation);
+  v(declared<AttentionLayer>("bias"), m.bias);
+  v(declared<AttentionLayer>("qkv_bias"), m.qkv_bias);
+  v(declared<AttentionLayer>("qk_norm"), m.qk_norm);
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
+  v(declared<ModelBlock>("form"), m.form);
+  if constexpr (!std::is_same_v<V, FieldReader>)  // read_custom() reads them, as they start from the others
+    v(Field{.name = "blocks", .help = "runs of blocks, where they differ along the depth"}, m.blocks);
 }
 bool read_custom(const Json& json, const Cursor& at, Model& out);
 // What an object may start from instead of naming every field.
@@ -127,9 +102,20 @@ Model preset_model(std::string_view name, const Cursor& at = {});
 // Hugging Face config.json of transformers 4 and 5 (gpt2, llama, mistral, qwen2, qwen3).
 Model import_hugging_face(const Json& config, const Cursor& at);
 
+// The block of the flat fields.
+ModelBlock standard_block(const Model& m);
+// All blocks, their layers resolved.
+Depth depth_of(const Model& m);
+// The layers of a model whose blocks are all alike and pre-norm, with attention and then an MLP.
+struct PlainLayers {
+  AttentionLayer attention;
+  MlpLayer mlp;
+};
+std::optional<PlainLayers> plain_layers(const Model& m);
+
 // All parameters, embeddings counted once when tied.
 std::int64_t count_parameters(const Model& m);
-std::int64_t parameters_per_layer(const Model& m);
+std::int64_t count_parameters(const Model& m, const ModelBlock& resolved);
 
 // Whether the attention core counts s^2 positions (the usual convention in papers) or half of them.
 enum class AttentionFlops { kFull, kCausal };
@@ -138,7 +124,7 @@ constexpr auto enum_names(AttentionFlops) {
 }
 
 // Model FLOPs of one sequence, forward and backward, no recomputation:
-// 3 * 2 * s * (L * matrix parameters per layer + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
+// 3 * 2 * s * (matrix parameters of blocks + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
 // For a GPT with f = 4h this is 72 s L h^2 (1 + s/(6h) + V/(12 h L)) (Narayanan et al. 2021, eq. 3 less
 // recomputation; Korthikanti et al. 2022, eq. 7).
 Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops convention);

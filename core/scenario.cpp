@@ -183,11 +183,14 @@ void check_step(const Problem& p, const Cursor& at) {
   const Model& m = p.scenario.model;
   const Training& t = p.scenario.training;
   constexpr double kBytes = 8;  // of an element, at most
-  // Of a token in a layer: its tensors forward and backward (program/layer.cpp has under half of these).
-  const double layer =
-      20 * d(m.hidden) + 6 * d(m.qkv_width()) + 6 * d(m.heads * m.head()) + 6 * d(m.fc1_width() + m.ffn());
-  const double scores = d(m.heads) * d(t.sequence) * (p.stack.flash_attention ? 1 : 4 * d(m.layers));
-  const double bytes = kBytes * t.tokens_per_step() * (d(m.layers) * layer + 4 * d(m.vocab) + scores);
+  // Of a token in all blocks: its tensors forward and backward (program/blocks has under half of these).
+  double blocks = 0, scores = 0;
+  depth_of(m).for_each_layer([&](const auto& layer, std::int64_t times) {
+    blocks += d(times) * (10 * d(m.hidden) + 6 * d(layer.matrix_elements(1)));
+    const double rows = d(layer.score_rows()) * d(t.sequence);
+    scores = p.stack.flash_attention ? std::max(scores, rows) : scores + 4 * d(times) * rows;
+  });
+  const double bytes = kBytes * t.tokens_per_step() * (blocks + 4 * d(m.vocab) + scores);
   if (bytes > kMostBytes)
     at.fail(
         fmt::format("the tensors of a step take {:.2g} bytes", bytes),

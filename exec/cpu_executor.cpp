@@ -40,7 +40,7 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
       ops_of_(class_.segments.size()),
       staging_(class_),
-      rope_(rope_tables(place.program)) {
+      rotary_(rope_tables(place.program)) {
   for (const program::Group& g : place.program.communication.groups)
     groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank))
                                 : GroupId{});
@@ -64,6 +64,10 @@ CpuExecutor::~CpuExecutor() {
 // --- memory ----------------------------------------------------------------------------------------
 
 // A pointer to floats whatever the type: most are.
+std::int64_t CpuExecutor::scratch_bytes() const {
+  return staging_.bytes() + rotary_bytes(rotary_);
+}
+
 float* CpuExecutor::pointer(const Ref& r, std::int32_t micro_batch) const {
   return reinterpret_cast<float*>(arena_ + place_.offset(r, micro_batch));
 }
@@ -236,7 +240,7 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
 void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   const Training& training = place_.program.training;
   OpArguments a{.op = op, .model = place_.program.model, .tp_rank = place_.at.tp};
-  for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i)
+  for (std::size_t i = 0; i < op.operands().size() && i < a.in.size(); ++i)
     a.in[i] = pointer(op.reads[i], micro_batch);
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = pointer(op.writes[i], micro_batch);
@@ -259,8 +263,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
     a.decay_ranges = place_.decay_ranges(update->unit);
   }
   a.precision = training.precision;
-  a.cosine = rope_.cosine.data();
-  a.sine = rope_.sine.data();
+  a.rotary = rotary_;
   if (!pass_->forward_only)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));
   staging_.widen(a);

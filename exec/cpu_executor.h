@@ -24,7 +24,7 @@ class CpuExecutor : public Executor {
   void read(std::int64_t offset, std::span<std::byte> to) override;
   void clear() override;
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
-  std::int64_t scratch_bytes() const override { return staging_.bytes() + rope_.bytes(); }
+  std::int64_t scratch_bytes() const override;
   // Measures what compute waited in every pass.
   PassTimes run(const Pass& pass) override;
 
@@ -54,7 +54,7 @@ class CpuExecutor : public Executor {
   std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops_of_;
   double slow_ = 1;  // emulated: times the time of compute
   Staging staging_;
-  RotaryTables rope_;
+  const std::vector<RotaryTables> rotary_;
   const Pass* pass_ = nullptr;  // that the threads run
   Clock::duration waited_{};    // of the compute stream, in this pass
   Clock::duration emulated_{};  // slept, to be slower

@@ -153,11 +153,15 @@ void run(const ops::HeadNormGrad& op, const OpArguments& a) {
   kernels::head_norm_grad(head_norm_shape(op, a.model), a.in[0], a.in[1], a.in[2], a.out[0], a.out[1],
                           a.op.accumulate);
 }
+void turn(const ref::RopeShape& shape, std::int64_t table, const OpArguments& a) {
+  const RotaryTables& of = a.rotary[static_cast<std::size_t>(table)];
+  kernels::pointwise().rope(shape, of.cosine.data(), of.sine.data(), a.out[0]);
+}
 void run(const ops::Rope& op, const OpArguments& a) {
-  kernels::pointwise().rope(rope_shape(op, false), a.cosine, a.sine, a.out[0]);
+  turn(rope_shape(op, false), op.table, a);
 }
 void run(const ops::RopeGrad& op, const OpArguments& a) {
-  kernels::pointwise().rope(rope_shape(op, true), a.cosine, a.sine, a.out[0]);
+  turn(rope_shape(op, true), op.table, a);
 }
 void run(const ops::Attention& op, const OpArguments& a) {
   kernels::attention(attention_shape(op, a.tp_rank, a.dropout), a.in[0], a.out[0], a.out[1], mask(a.out[2]));
@@ -173,10 +177,18 @@ void run(const ops::ActivationGrad& op, const OpArguments& a) {
   kernels::pointwise().activation_grad(op.rows, op.width, op.gated, a.in[0], a.in[1], a.out[0]);
 }
 void run(const ops::Residual& op, const OpArguments& a) {
+  if (op.biases == 2) {
+    std::vector<float> bias(static_cast<std::size_t>(op.width));
+    kernels::pointwise().residual(1, op.width, a.in[2], a.in[3], nullptr, bias.data());
+    return kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], bias.data(), a.out[0]);
+  }
   if (a.dropout.probability == 0)
     return kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0]);
   kernels::dropout_residual(a.dropout, {op.rows, op.width, op.sequence, first_row(op, a.tp_rank)}, a.in[0],
                             a.in[1], a.in[2], a.out[0], mask(a.out[1]));
+}
+void run(const ops::Sum& op, const OpArguments& a) {
+  kernels::pointwise().residual(1, op.elements, a.in[0], a.in[1], nullptr, a.out[0]);
 }
 void run(const ops::DropoutGrad& op, const OpArguments& a) {
   kernels::dropout_grad(a.dropout, op.rows * op.width, a.in[0], mask(a.in[1]), a.out[0]);

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "core/rotary.h"
 #include "exec/placement.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/rounding.h"
@@ -26,8 +27,8 @@ struct OpArguments {
   float token_weight = 1;        // 1 / tokens of the global batch
   double loss_scale = 1;         // times the loss that gradients are of
   kernels::Dropout dropout{};    // of this op and micro-batch
-  const float *cosine = nullptr, *sine = nullptr;  // of rotary positions (core/rotary.h)
-  float clip = 0;                                  // largest gradient norm; 0: any
+  std::span<const RotaryTables> rotary;  // by RopeShape::table
+  float clip = 0;                        // largest gradient norm; 0: any
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
   kernels::StochasticRounding rounding{};

@@ -4,6 +4,9 @@
 // Internal to exec/.
 #pragma once
 
+#include <vector>
+
+#include "core/rotary.h"
 #include "kernels/cpu/reference.h"
 #include "program/program.h"
 
@@ -26,10 +29,17 @@ template <class T>
 std::int64_t first_row(const T& op, std::int64_t tp_rank) {
   return op.sharded ? tp_rank * op.rows : 0;
 }
-// Of rotary positions; empty where the model has others.
-inline RotaryTables rope_tables(const program::Program& p) {
-  if (p.model.positions != Positions::kRotary) return {};
-  return rotary_tables(p.model.rotary, p.model.head(), p.training.sequence);
+// By RopeShape::table.
+inline std::vector<RotaryTables> rope_tables(const program::Program& p) {
+  std::vector<RotaryTables> out;
+  for (const program::RotaryUse& use : p.rotary)
+    out.push_back(rotary_tables(use.rotary, use.head, p.training.sequence));
+  return out;
+}
+inline std::int64_t rotary_bytes(const std::vector<RotaryTables>& tables) {
+  std::int64_t bytes = 0;
+  for (const RotaryTables& t : tables) bytes += t.bytes();
+  return bytes;
 }
 inline kernels::reference::AttentionShape attention_shape(const program::ops::AttentionShape& op,
                                                           std::int64_t tp_rank,

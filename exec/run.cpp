@@ -22,6 +22,25 @@
 
 namespace orrery::exec {
 
+namespace {
+
+// Why the engine does not compute the layer.
+std::string layer_problem(const AttentionLayer& a, const Training& t, const char* engine) {
+  if (a.positions == Positions::kAlibi)
+    return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
+  if (!a.windowed(t.sequence)) return {};
+  return fmt::format(
+      "the {} engine has no sliding window: {} tokens attend to more than the window of {} (allowed: "
+      "sequences that fit the window)",
+      engine, t.sequence, a.sliding_window);
+}
+std::string layer_problem(const MlpLayer& l, const Training&, const char* engine) {
+  if (l.activation != Activation::kSquaredRelu) return {};
+  return fmt::format("the {} engine has no squared ReLU (allowed: gelu, swiglu)", engine);
+}
+
+}  // namespace
+
 std::string run_problem(const program::Program& program, Backend backend, orrery::Launch launch) {
   const Training& t = program.training;
   const char* const engine = backend == Backend::kCpu ? "CPU" : "CUDA";
@@ -42,16 +61,11 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
         : backend == Backend::kCuda ? "fp32, tf32"
                                     : "fp32");
   }
-  if (program.model.positions == Positions::kAlibi)
-    return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
-  if (program.model.activation == Activation::kSquaredRelu)
-    return fmt::format("the {} engine has no squared ReLU (allowed: gelu, swiglu)", engine);
-  if (program.model.windowed(t.sequence)) {
-    return fmt::format(
-        "the {} engine has no sliding window: {} tokens attend to more than the window of {} (allowed: "
-        "sequences that fit the window)",
-        engine, t.sequence, program.model.sliding_window);
-  }
+  std::string problem;
+  depth_of(program.model).for_each_layer([&](const auto& layer, std::int64_t) {
+    if (problem.empty()) problem = layer_problem(layer, t, engine);
+  });
+  if (!problem.empty()) return problem;
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
     return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;

@@ -16,7 +16,7 @@ void for_each_half(const program::RankClass& rank, const program::Op& op, Visit 
   const auto type = [&](const program::Ref& r) {
     return rank.buffers[static_cast<std::size_t>(r.buffer)].type;
   };
-  for (std::size_t i = 0; i < std::min(op.reads.size(), elements.reads.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(op.operands().size(), elements.reads.size()); ++i) {
     if (is_half(type(op.reads[i])) && elements.reads[i] > 0)
       visit(i, false, type(op.reads[i]), elements.reads[i]);
   }

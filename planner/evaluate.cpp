@@ -69,7 +69,10 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   const double s = static_cast<double>(problem.scenario.training.sequence);
   const double total =
       model_flops_per_sequence(m, problem.scenario.training.sequence, AttentionFlops::kFull).value;
-  const double core = 4.0 * s * s * static_cast<double>(m.heads * m.head() * m.layers);
+  double core = 0;
+  depth_of(m).for_each_layer([&](const auto& layer, std::int64_t times) {
+    core += static_cast<double>(times) * layer.core_flops(problem.scenario.training.sequence);
+  });
   const double head = 2.0 * s * static_cast<double>(m.hidden * m.vocab);
   if (plan.recompute == Recompute::kSelective) return 1 + core / total;
   if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;

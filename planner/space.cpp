@@ -79,12 +79,12 @@ Canonical canonical(const Plan& p) {
           p.chunk_layers};
 }
 
-Space::Space(const Problem& problem) : problem_(problem) {
+Space::Space(const Problem& problem) : problem_(problem), shared_(depth_of(problem.scenario.model).shared()) {
   const Model& m = problem.scenario.model;
   const Search& s = problem.scenario.search;
   const std::int64_t devices = problem.cluster.devices();
   std::vector<std::int64_t> tp;
-  for (const std::int64_t d : divisors(std::gcd(std::gcd(m.heads, m.kv()), m.ffn()))) {
+  for (const std::int64_t d : divisors(shared_)) {
     if (d <= devices) tp.push_back(d);
   }
   std::vector<std::int64_t> mb;
@@ -137,7 +137,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const Model& m = problem_.scenario.model;
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
-  const bool divides = m.heads % o.tp == 0 && m.kv() % o.tp == 0 && m.ffn() % o.tp == 0 &&
+  const bool divides = shared_ % o.tp == 0 &&
                        (!o.sequence_parallel || t.sequence * o.micro_batch % o.tp == 0) &&
                        (t.math != Math::kFp8 || program::takes_fp8(m, o.tp, t.sequence * o.micro_batch));
   Plan p;

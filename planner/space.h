@@ -47,6 +47,7 @@ class Space {
     std::int64_t every;
   };
   const Problem& problem_;
+  const std::int64_t shared_;  // Depth::shared
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_, shard_;
   std::vector<Schedule> schedules_;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kinds of blocks that models are made of, as graphs. Internal to program/.
+// The blocks that models are made of, as graphs. Internal to program/.
 #pragma once
 
 #include "program/builder.h"
 
 namespace orrery::program {
 
-// Branches of a layer: attention and MLP, without the norm before and the sum after.
-Branch attention(Builder& g, ValueId x);
-Branch mlp(Builder& g, ValueId x);
+// A block between the model's ends. Its layers are resolved.
+Graph model_block(const Model& m, const ModelBlock& block, const Plan& p, const Training& t, const Stack& s,
+                  std::vector<RotaryUse>& rotary);
 
-//   y = x + attention(norm(x))     z = y + mlp(norm(y))
-Graph transformer_layer(const Model& m, const Plan& p, const Training& t, const Stack& s);
+// The layers, one overload each, without norms and the sum with what went in. `base` begins their names.
+Branch branch(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
+Branch branch(Builder& g, const std::string& base, const MlpLayer& layer, ValueId x);
 
 // The model's ends. Ports of the embedding: tokens. Ports of the head: its input, targets, the loss. The
 // embedding's weight, its positions, the head's norm and its weight are a piece each.

@@ -7,7 +7,8 @@
 
 namespace orrery::program {
 
-Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part)
+Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part,
+                 std::vector<RotaryUse>* rotary)
     : model(m),
       training(t),
       stack(s),
@@ -16,7 +17,8 @@ Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& 
       tokens(micro_batch * sequence),
       rows(p.sequence_parallel ? tokens / p.tp : tokens),
       ranks(p.tp),
-      sequence_parallel(p.sequence_parallel && p.tp > 1) {
+      sequence_parallel(p.sequence_parallel && p.tp > 1),
+      rotary_(rotary) {
   graph_.mesh = mesh_of(p);
   graph_.in_layer = part == Part::kLayer;
   tp_ = graph_.mesh.index("tp");
@@ -78,6 +80,18 @@ std::int32_t Builder::split_vector(std::string name, std::int64_t n, std::vector
               .init = Parameter::Init::kZeros});
 }
 
+std::vector<std::int32_t> Builder::bias_if(bool has, std::string name) {
+  if (!has) return {};
+  return {vector(std::move(name), model.hidden, Parameter::Init::kZeros)};
+}
+
+std::int64_t Builder::rotary_table(const RotaryUse& use) {
+  const auto found = std::find(rotary_->begin(), rotary_->end(), use);
+  const std::int64_t index = found - rotary_->begin();
+  if (found == rotary_->end()) rotary_->push_back(use);
+  return index;
+}
+
 // --- nodes -----------------------------------------------------------------------------------------
 
 // The gradient of a parameter that all tensor ranks hold is a partial sum where each of them reads a share of
@@ -117,9 +131,9 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
   using Init = Parameter::Init;
   const std::int64_t width = model.hidden;
   const bool has_bias = model.norm == Norm::kLayerNorm && model.bias;
-  std::vector<Operand> reads{use(x), weight(vector(name + "/weight", width, Init::kOnes))};
+  std::vector<Operand> reads{use(x, stream()), weight(vector(name + "/weight", width, Init::kOnes))};
   if (has_bias) reads.push_back(weight(vector(name + "/bias", width, Init::kZeros)));
-  const ValueId y = value(name + "/out", width, placement(x));
+  const ValueId y = value(name + "/out", width, stream());
   node(name, ops::Norm{{rows, width, model.norm, has_bias}}, std::move(reads), {y});
   return y;
 }
@@ -157,10 +171,18 @@ ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w,
   return v;
 }
 
+ValueId Builder::sum(const std::string& name, ValueId a, ValueId b) {
+  const Value& of = graph_.values[static_cast<std::size_t>(a)];
+  const ops::Sum op{graph_.elements(of)};
+  const ValueId out = value(name + "/partial", of.columns, of.placement);
+  node(name, op, {use(a), use(b)}, {out});
+  return out;
+}
+
 ValueId Builder::residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                           std::int64_t site) {
   std::vector<Operand> reads{use(x), use(branch.value, placement(x))};
-  if (branch.bias >= 0) reads.push_back(weight(branch.bias));
+  for (const std::int32_t bias : branch.biases) reads.push_back(weight(bias));
   const ValueId y = value(out, model.hidden, placement(x));
   std::vector<ValueId> writes{y};
   if (training.drops())
@@ -170,7 +192,7 @@ ValueId Builder::residual(const std::string& base, ValueId x, const Branch& bran
                      .width = model.hidden,
                      .site = site,
                      .sequence = sequence,
-                     .bias = branch.bias >= 0,
+                     .biases = std::ssize(branch.biases),
                      .drops = training.drops(),
                      .sharded = sequence_parallel},
        std::move(reads), std::move(writes));

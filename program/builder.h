@@ -15,10 +15,10 @@
 
 namespace orrery::program {
 
-// What ends a residual branch: a partial sum over tensor ranks, and the bias that is added after the sum.
+// What ends a residual branch: a partial sum over tensor ranks, and biases that are added after the sum.
 struct Branch {
   ValueId value = kNoValue;
-  std::int32_t bias = -1;
+  std::vector<std::int32_t> biases;
 };
 
 class Builder {
@@ -26,7 +26,9 @@ class Builder {
   // Only products of layers take 8-bit operands; ops of layers have their number, ops of the model's ends
   // none.
   enum class Part : std::uint8_t { kLayer, kEnd };
-  Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part);
+  // `rotary`: takes in the tables of rotary positions that the block reads.
+  Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part,
+          std::vector<RotaryUse>* rotary = nullptr);
 
   const Model& model;
   const Training& training;
@@ -58,6 +60,10 @@ class Builder {
   std::int32_t matrix(std::string name, std::int64_t rows, std::int64_t columns, Parameter::Split split,
                       std::vector<std::int64_t> row_blocks = {});
   std::int32_t split_vector(std::string name, std::int64_t rows, std::vector<std::int64_t> row_blocks);
+  // The bias of a branch, of the model's width, where it has one.
+  std::vector<std::int32_t> bias_if(bool has, std::string name);
+  // In Program::rotary.
+  std::int64_t rotary_table(const RotaryUse& use);
   // Parameters from here on are a piece of their own.
   void begin_piece() { ++piece_; }
   // The piece never shares its unit: a weight that two blocks may share.
@@ -75,14 +81,16 @@ class Builder {
   // A value for what an op writes over its operand.
   ValueId taken_over(ValueId v, std::int32_t operand);
 
-  // The model's norm of a value of its width.
+  // The model's norm of a value of its width, placed as values between layers are.
   ValueId norm(const std::string& name, ValueId x);
   // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; or W's
   // columns, and u is a partial sum.
   ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
   // v = gelu(u) in the product's kernel.
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
-  // x + drop(branch + its bias). `site` tells the random numbers of a layer's branches apart.
+  // a + b, of summands that are placed alike.
+  ValueId sum(const std::string& name, ValueId a, ValueId b);
+  // x + drop(branch + its biases). `site` tells the random numbers of a layer's branches apart.
   ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                    std::int64_t site);
 
@@ -97,6 +105,7 @@ class Builder {
   std::int32_t add(Parameter p);
 
   Graph graph_;
+  std::vector<RotaryUse>* rotary_;
   std::size_t tp_;  // axis
   std::int32_t piece_ = 0;
 };

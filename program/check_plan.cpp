@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "program/program.h"
 #include "program/schedule.h"
@@ -14,34 +16,34 @@ struct Misfit {
   const char* what;
   std::int64_t size;
 };
-std::optional<Misfit> fp8_misfit(const Model& m, std::int64_t tp, std::int64_t tokens) {
-  for (const Misfit& of : {Misfit{"tokens of a micro-batch", tokens},
-                           {"columns of the model's width", m.hidden},
-                           {"columns of a rank's attention", m.heads * m.head() / tp},
-                           {"columns of a rank's queries, keys and values", m.qkv_width() / tp},
-                           {"feed-forward columns of a rank", m.ffn() / tp}}) {
-    if (of.size % 16 != 0) return of;
-  }
-  return {};
+std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, std::int64_t tp, std::int64_t tokens) {
+  std::vector<Misfit> sizes{{"tokens of a micro-batch", tokens}, {"columns of the model's width", m.hidden}};
+  depth.for_each_layer([&](const auto& layer, std::int64_t) {
+    for (const SharedCount& of : layer.columns()) sizes.push_back({of.what, of.count / tp});
+  });
+  const auto found =
+      std::find_if(sizes.begin(), sizes.end(), [](const Misfit& of) { return of.size % 16 != 0; });
+  return found == sizes.end() ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace
 
 bool takes_fp8(const Model& m, std::int64_t tp, std::int64_t tokens) {
-  return !fp8_misfit(m, tp, tokens);
+  return !fp8_misfit(m, depth_of(m), tp, tokens);
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
   const auto divides = [&](const char* field, std::int64_t d, std::int64_t n, const char* what) {
     if (n % d != 0) at.child(field).fail(fmt::format("{} does not divide the {} {}", d, n, what));
   };
-  divides("tp", p.tp, m.heads, "attention heads");
-  divides("tp", p.tp, m.kv(), "key/value heads");
-  divides("tp", p.tp, m.ffn(), "feed-forward columns");
+  const Depth depth = depth_of(m);
+  depth.for_each_layer([&](const auto& layer, std::int64_t) {
+    for (const SharedCount& of : layer.shared()) divides("tp", p.tp, of.count, of.what);
+  });
   if (p.sequence_parallel && p.tp > 1)
     divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
   if (t.math == Math::kFp8) {
-    if (const auto misfit = fp8_misfit(m, p.tp, t.sequence * p.micro_batch)) {
+    if (const auto misfit = fp8_misfit(m, depth, p.tp, t.sequence * p.micro_batch)) {
       at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"fp8\" takes multiples of 16", p.tp,
                                       misfit->what, misfit->size));
     }

@@ -17,18 +17,20 @@ namespace {
 
 // Of the plan's blocks, one of each kind.
 struct Graphs {
-  Graph embedding, layer, head;
+  Graph embedding, head;
+  std::vector<Graph> blocks;  // by Depth::kinds
 };
 
 class ClassCompiler {
  public:
   ClassCompiler(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
-                const Graphs& graphs, const Communication& over, RankClass& rank, std::int32_t stage,
-                bool named)
+                const Depth& depth, const Graphs& graphs, const Communication& over, RankClass& rank,
+                std::int32_t stage, bool named)
       : e_(plan, training, stack, over, rank, named),
         model_(model),
         plan_(plan),
         over_(over),
+        depth_(depth),
         graphs_(graphs),
         boundary_(boundary_elements(model, plan, training)),
         send_(over.stream("pp-send")),
@@ -77,9 +79,11 @@ class ClassCompiler {
       c.embedding = add_block(c, graphs_.embedding, "", -1);
       tied_ = c.embedding->block.parameters.front();
     }
-    for (std::int64_t l = first_layer; l < first_layer + layers; ++l)
+    for (std::int64_t l = first_layer; l < first_layer + layers; ++l) {
+      const auto kind = static_cast<std::size_t>(depth_.kind_of[static_cast<std::size_t>(l)]);
       c.layers.push_back(
-          add_block(c, graphs_.layer, fmt::format("layer{}/", l), static_cast<std::int32_t>(l)));
+          add_block(c, graphs_.blocks[kind], fmt::format("layer{}/", l), static_cast<std::int32_t>(l)));
+    }
     if (c.global == last_chunk()) {
       // A tied weight is the embedding's; two stages exchange its gradient.
       c.head = add_block(c, graphs_.head, "", -1, ends_.tied_here(model_));
@@ -223,7 +227,7 @@ class ClassCompiler {
       const std::size_t next = e_.emitted();
       recompute_group(c, kept, first, end, tensors);
       // Recomputation starts when the gradient is there, as autograd engines do it.
-      if (plan_.recompute != Recompute::kNone) e_.first_compute_op(next).reads.push_back({d});
+      if (plan_.recompute != Recompute::kNone) e_.first_compute_op(next).wait_for({d});
       for (std::size_t l = end; l-- > first;) {
         const std::int32_t to = l == 0 && c.global > 0 ? shared(c.input_grad, c, "input-grad") : -1;
         d = backward(c.layers[l], tensors[l], d, to);
@@ -278,6 +282,7 @@ class ClassCompiler {
   const Model& model_;
   const Plan& plan_;
   const Communication& over_;
+  const Depth& depth_;
   const Graphs& graphs_;
   const std::int64_t boundary_;  // elements that pass from stage to stage
   const StreamIndex send_, recv_, grad_send_, grad_recv_;
@@ -298,13 +303,15 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.training = training;
   program.mesh = mesh_of(plan);
   program.communication = communication_of(program.mesh);
-  const Graphs graphs{embedding(model, plan, training, stack),
-                      transformer_layer(model, plan, training, stack), head(model, plan, training, stack)};
+  const Depth depth = depth_of(model);
+  Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}};
+  for (const ModelBlock& b : depth.kinds)
+    graphs.blocks.push_back(model_block(model, b, plan, training, stack, program.rotary));
   const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
-    ClassCompiler(model, plan, training, stack, graphs, program.communication, rank,
+    ClassCompiler(model, plan, training, stack, depth, graphs, program.communication, rank,
                   static_cast<std::int32_t>(i), detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
     place_buffers(rank);

@@ -118,7 +118,8 @@ Tensors Emitter::forward(const Block& b, std::span<const std::int32_t> ports, bo
   Tensors t;
   t.of.assign(graph.values.size(), -1);
   for (std::size_t i = 0; i < ports.size(); ++i) t.of[static_cast<std::size_t>(graph.ports[i])] = ports[i];
-  for (const Node& n : graph.nodes) run(b, n, t);
+  std::vector<Placed> placed;
+  for (const Node& n : graph.nodes) run(b, n, t, placed);
   if (graph.output.value != kNoValue) {
     const Value& v = graph.values[static_cast<std::size_t>(graph.output.value)];
     t.output = converted(b, v, t.of[static_cast<std::size_t>(graph.output.value)], v.placement,
@@ -129,7 +130,7 @@ Tensors Emitter::forward(const Block& b, std::span<const std::int32_t> ports, bo
 }
 
 // Emits a node; results that have no buffer get one.
-void Emitter::run(const Block& b, const Node& n, Tensors& t) {
+void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>& placed) {
   const Graph& graph = *b.graph;
   std::vector<Ref> reads, writes;
   for (const Operand& o : n.reads) {
@@ -141,11 +142,19 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t) {
     const std::int32_t buffer = t.of[static_cast<std::size_t>(o.value)];
     if (v.placement == o.wanted) {
       reads.push_back({buffer});
-    } else {
-      const std::string_view producer =
-          v.producer < 0 ? std::string_view() : graph.nodes[static_cast<std::size_t>(v.producer)].name;
-      reads.push_back({converted(b, v, buffer, v.placement, o.wanted, n.name + "/input", producer)});
+      continue;
     }
+    const auto known = std::find_if(placed.begin(), placed.end(),
+                                    [&](const Placed& p) { return p.value == o.value && p.as == o.wanted; });
+    if (known != placed.end()) {
+      reads.push_back({known->buffer});
+      continue;
+    }
+    const std::string_view producer =
+        v.producer < 0 ? std::string_view() : graph.nodes[static_cast<std::size_t>(v.producer)].name;
+    reads.push_back({converted(b, v, buffer, v.placement, o.wanted, n.name + "/input", producer)});
+    placed.push_back({o.value, o.wanted, reads.back().buffer});
+    if (is_partial(v.placement)) t.sums.push_back(placed.back());
   }
   for (const ValueId id : n.writes) {
     const Value& v = graph.values[static_cast<std::size_t>(id)];
@@ -173,8 +182,9 @@ void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
       });
     };
     Tensors again = tensors;
+    std::vector<Placed> placed;
     for (const ValueId v : n.writes) again.of[static_cast<std::size_t>(v)] = -1;
-    run(b, n, again);
+    run(b, n, again, placed);
     for (const ValueId v : n.writes) {
       if (!is_kept(v)) tensors.of[static_cast<std::size_t>(v)] = again.of[static_cast<std::size_t>(v)];
     }
@@ -183,7 +193,8 @@ void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
 }
 
 std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buffer, Placements from,
-                                const Placements& to, std::string_view reader, std::string_view producer) {
+                                const Placements& to, std::string_view reader, std::string_view producer,
+                                std::int32_t into) {
   using enum Placement;
   const Graph& graph = *b.graph;
   const auto bytes = static_cast<std::int64_t>(bytes_of(v.type));
@@ -198,7 +209,8 @@ std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buf
       collective({kind, whole}, name(b, producer, suffix), group, bytes, {{buffer}}, {{buffer}});
     };
     const auto to_new = [&](CollectiveKind kind, std::string_view base, const char* suffix) {
-      const std::int32_t made = activation(name(b, base, suffix), graph.elements(v, from), v.type);
+      const std::int32_t made =
+          into >= 0 && from == to ? into : activation(name(b, base, suffix), graph.elements(v, from), v.type);
       collective({kind, whole}, name(b, base, suffix), group, bytes, {{buffer}}, {{made}});
       buffer = made;
     };

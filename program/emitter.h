@@ -20,10 +20,18 @@ struct Block {
   std::vector<std::int32_t> parameters;  // by the graph's parameters, in RankClass::parameters
 };
 
+// A value that a collective placed in another way, for its readers.
+struct Placed {
+  ValueId value;
+  Placements as;
+  std::int32_t buffer;
+};
+
 // Where a block's values are.
 struct Tensors {
   std::vector<std::int32_t> of;  // buffer by value
   std::int32_t output = -1;      // buffer of the output, placed as the next block wants it
+  std::vector<Placed> sums;      // of partial values, which gradients read instead of the summands
 };
 
 class Emitter {
@@ -75,13 +83,16 @@ class Emitter {
   // Repeats what selective recomputation repeats; the tensors are those that backward reads then.
   void repeat_selectively(const Block& b, Tensors& tensors);
   // The buffer of a value that was placed in one way, placed in another: the same buffer, or what collectives
-  // make of it. They are named after the value's reader where they gather shares, and after its producer
-  // where they add summands. Throws std::logic_error when no collective turns the one into the other.
+  // make of it, in `into` where it is another one and `into` is one. They are named after the value's reader
+  // where they gather shares, and after its producer where they add summands. Throws std::logic_error when no
+  // collective turns the one into the other.
   std::int32_t converted(const Block& b, const Value& v, std::int32_t buffer, Placements from,
-                         const Placements& to, std::string_view reader, std::string_view producer);
+                         const Placements& to, std::string_view reader, std::string_view producer,
+                         std::int32_t into = -1);
 
  private:
-  void run(const Block& b, const Node& n, Tensors& t);
+  // `placed`: operands that all readers share.
+  void run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>& placed);
   void transfer(Op& o, StreamIndex stream, std::int64_t peer, std::int64_t bytes) const;
 
   const Communication& over_;

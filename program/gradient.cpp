@@ -12,7 +12,7 @@ Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
       graph_(*block.graph),
       tensors_(std::move(tensors)),
       split_(split),
-      gradients_(graph_.values.size(), -1) {}
+      gradients_(graph_.values.size()) {}
 
 namespace {
 
@@ -30,8 +30,9 @@ std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
     // As the output is placed when it is made.
     const Value& v = value(graph_.output.value);
     const std::string& producer = graph_.nodes[static_cast<std::size_t>(v.producer)].name;
-    gradient(graph_.output.value) = e_.converted(block_, v, output, dual(graph_.output.wanted),
-                                                 dual(v.placement), producer + "/grad", "");
+    known(graph_.output.value) = {e_.converted(block_, v, output, dual(graph_.output.wanted),
+                                               dual(v.placement), producer + "/grad", ""),
+                                  dual(v.placement)};
   }
   for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
     select(n);
@@ -94,6 +95,9 @@ void Reverse::select(std::size_t node) {
 Ref Reverse::in(std::size_t i) const {
   const Operand& o = node_->reads[i];
   if (o.parameter >= 0) return e_.weight(block_, o.parameter);
+  for (const Placed& p : tensors_.sums) {
+    if (p.value == o.value && p.as == o.wanted) return {p.buffer};
+  }
   return {tensors_.of[static_cast<std::size_t>(o.value)]};
 }
 
@@ -116,7 +120,7 @@ Ref Reverse::also(std::size_t i) const {
 }
 
 Ref Reverse::d_out(std::size_t i) const {
-  return {gradients_[static_cast<std::size_t>(node_->writes[i])]};
+  return {gradient(node_->writes[i])};
 }
 
 Ref Reverse::d_weight(std::size_t i) const {
@@ -162,10 +166,10 @@ Ref Reverse::d_in(std::size_t i) {
   const Operand& o = node_->reads[i];
   const Value& v = value(o.value);
   const Placements placed = given_placement(o);
-  const bool final =
-      target_ >= 0 && o.value == graph_.ports.front() && placed == dual(v.placement) && !gives_later(o.value);
-  const std::int32_t buffer =
-      final ? target_ : e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v, placed), v.type);
+  // A collective that changes the size writes to another buffer.
+  const std::int64_t elements = graph_.elements(v, placed);
+  std::int32_t buffer = elements == graph_.elements(v, dual(v.placement)) ? destination(o.value) : -1;
+  if (buffer < 0) buffer = e_.activation(e_.name(block_, v.name, "/grad"), elements, v.type);
   given_.push_back({i, buffer, placed, false});
   return {buffer};
 }
@@ -173,7 +177,8 @@ Ref Reverse::d_in(std::size_t i) {
 Ref Reverse::d_also(std::size_t i) {
   const ValueId id = node_->also[i];
   const Value& v = value(id);
-  gradient(id) = e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v), v.type);
+  known(id) = {e_.activation(e_.name(block_, v.name, "/grad"), graph_.elements(v), v.type),
+               dual(v.placement)};
   return {gradient(id)};
 }
 
@@ -182,9 +187,11 @@ void Reverse::pass(std::size_t i, Ref g) {
 }
 
 std::optional<Ref> Reverse::addend(std::size_t i) {
-  std::int32_t& known = gradient(node_->reads[i].value);
-  if (known < 0) return std::nullopt;
-  return Ref{std::exchange(known, -1)};
+  const ValueId id = node_->reads[i].value;
+  Gradient& has = known(id);
+  if (has.buffer < 0) return std::nullopt;
+  has = placed(id, has, last_);
+  return Ref{std::exchange(has.buffer, -1)};
 }
 
 Ref Reverse::scratch(std::size_t i, const char* suffix) {
@@ -206,31 +213,44 @@ Ref Reverse::d_before_activation(std::size_t i) {
   const Value& v = value(node_->reads[i].value);
   const ValueId id = graph_.nodes[static_cast<std::size_t>(v.producer)].writes[1];
   const Value& before = value(id);
-  gradient(id) = e_.activation(e_.name(block_, before.name, "/grad"), graph_.elements(before), before.type);
+  known(id) = {e_.activation(e_.name(block_, before.name, "/grad"), graph_.elements(before), before.type),
+               dual(before.placement)};
   return {gradient(id)};
 }
 
-// Places what the rule gave as the values are, and adds what they have.
+// The gradient, placed as its value's is at last. `op` made it. `into`: a buffer for it, or -1.
+Reverse::Gradient Reverse::placed(ValueId id, Gradient g, const std::string& op, std::int32_t into) {
+  const Value& v = value(id);
+  const std::string producer =
+      v.producer < 0 ? std::string() : graph_.nodes[static_cast<std::size_t>(v.producer)].name;
+  const Placements as = dual(v.placement);
+  return {e_.converted(block_, v, g.buffer, g.placement, as, producer + "/grad", op, into), as};
+}
+
+// Adds what the rule gave to what the values have, and places the sum as the value is once all readers gave
+// theirs.
 void Reverse::settle(const std::string& op) {
   for (const Given& g : given_) {
     const ValueId id = node_->reads[g.operand].value;
     const Value& v = value(id);
-    const std::string producer =
-        v.producer < 0 ? std::string() : graph_.nodes[static_cast<std::size_t>(v.producer)].name;
-    const std::int32_t placed =
-        e_.converted(block_, v, g.buffer, g.placement, dual(v.placement), producer + "/grad", op);
-    std::int32_t& known = gradient(id);
-    if (known < 0) {
-      known = placed;
+    Gradient& has = known(id);
+    Gradient given{g.buffer, g.placement};
+    const bool more = gives_later(id);
+    if (has.buffer < 0) {
+      has = more ? given : placed(id, given, op, destination(id));
       continue;
     }
+    if (has.placement != given.placement) {
+      has = placed(id, has, op);
+      given = placed(id, given, op, destination(id));
+    }
     // The sum is written over what was given last.
-    if (g.passed && placed == g.buffer)
+    if (g.passed && given.buffer == g.buffer)
       throw std::logic_error("a gradient that an op passes on cannot hold a sum: " + v.name);
-    const std::int64_t n = graph_.elements(v, dual(v.placement));
+    const std::int64_t n = graph_.elements(v, given.placement);
     e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))},
-           e_.name(block_, v.name, "/grad/add"), {{known}, {placed}}, {{placed}});
-    known = placed;
+           e_.name(block_, v.name, "/grad/add"), {{has.buffer}, {given.buffer}}, {{given.buffer}});
+    has = more ? given : placed(id, given, op, destination(id));
   }
 }
 

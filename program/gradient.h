@@ -4,12 +4,11 @@
 // ops, operands and results; this class finds their buffers, and does what is the same for all rules:
 //
 //   * The gradient of a value has the dual placement (graph.h). A rule gives the gradient of an operand as
-//   the op
-//     read it; a collective places it as the value was. Where each rank read the whole of a value and made a
-//     share of the result, what it gives is a summand.
+//   the
+//     op read it; a collective places it as the value was. Where each rank read the whole of a value and made
+//     a share of the result, what it gives is a summand.
 //   * Where several ops read a value, its gradients are summed: by the rule that can add to its result, or by
-//   an
-//     op of its own.
+//     an op of its own. Summands over ranks are first added on each rank, and then over the ranks once.
 //   * What a rule reads of an operand that was gathered for the op is gathered again.
 //   * Gradients of weights come at once, or later in an order of their own (zero-bubble schedules). At once,
 //     they run beside the collective of the operand's gradient, if the stack overlaps them.
@@ -45,7 +44,7 @@ class Reverse {
                std::vector<Ref> writes);
 
   bool has(std::size_t i) const { return i < node_->reads.size(); }
-  Ref in(std::size_t i) const;     // operand, as its value is placed
+  Ref in(std::size_t i) const;     // operand, as its value is placed; the sum of a partial one
   Ref again(std::size_t i);        // operand, as the op read it
   Ref out(std::size_t i) const;    // result
   Ref also(std::size_t i) const;   // what only the gradient needs
@@ -68,11 +67,21 @@ class Reverse {
   Ref scratch(std::size_t i, const char* suffix);
 
  private:
+  struct Gradient {
+    std::int32_t buffer = -1;  // none yet
+    Placements placement;
+  };
   void select(std::size_t node);
   bool gives_later(ValueId v) const;
   void settle(const std::string& op);
+  Gradient placed(ValueId v, Gradient g, const std::string& op, std::int32_t into = -1);
+  // Where the gradient of the value has to be in the end: -1 where that does not matter, or others follow.
+  std::int32_t destination(ValueId v) const {
+    return v == graph_.ports.front() && !gives_later(v) ? target_ : -1;
+  }
   const Value& value(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)]; }
-  std::int32_t& gradient(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
+  Gradient& known(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
+  std::int32_t gradient(ValueId v) const { return gradients_[static_cast<std::size_t>(v)].buffer; }
   Placements given_placement(const Operand& o) const;
 
   Emitter& e_;
@@ -80,8 +89,8 @@ class Reverse {
   const Graph& graph_;
   Tensors tensors_;
   bool split_;
-  std::vector<std::int32_t> gradients_;  // buffer by value; -1: none yet
-  std::int32_t target_ = -1;             // for the gradient of the first port
+  std::vector<Gradient> gradients_;  // by value
+  std::int32_t target_ = -1;         // for the gradient of the first port
   // Of the node whose rule runs.
   std::size_t index_ = 0;
   const Node* node_ = nullptr;

@@ -10,6 +10,11 @@ Placements dual(Placements p) {
   return p;
 }
 
+bool is_partial(const Placements& p) {
+  return std::any_of(p.along.begin(), p.along.end(),
+                     [](Placement along) { return along == Placement::kSum || along == Placement::kMax; });
+}
+
 std::int64_t Graph::elements(const Value& v, const Placements& placed) const {
   std::int64_t n = v.rows * v.columns;
   for (std::size_t axis = 0; axis < mesh.axes().size(); ++axis) {

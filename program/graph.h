@@ -44,6 +44,7 @@ struct Placements {
   friend bool operator==(const Placements&, const Placements&) = default;
 };
 Placements dual(Placements p);
+bool is_partial(const Placements& p);  // along any axis
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;

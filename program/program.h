@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -141,6 +142,7 @@ struct Op {
   Bytes payload;                 // communication: bytes of the full (unsharded) tensor
   std::int32_t peer_chunk = -1;  // send/recv: the global chunk at the other end
   std::vector<Ref> reads, writes;
+  std::size_t only_waits = 0;  // of the reads, the last ones: the op waits for them, its kernel reads others
   // Waits inside the segment: the op may start once stream s has completed `after[s]` of its ops of
   // this segment instance (0: no wait).
   std::array<std::int32_t, kMostStreams> after{};
@@ -153,6 +155,11 @@ struct Op {
   template <class T>
   bool is() const {
     return std::holds_alternative<T>(kind);
+  }
+  std::span<const Ref> operands() const { return std::span(reads).first(reads.size() - only_waits); }
+  void wait_for(Ref r) {
+    reads.push_back(r);
+    ++only_waits;
   }
   bool is_transfer() const { return nature_of(kind) == ops::Nature::kTransfer; }
 };
@@ -231,12 +238,20 @@ struct RankClass {
   std::array<Bytes, kBufferClasses> at_peak{};
 };
 
+// A table of rotary positions: for heads of that size.
+struct RotaryUse {
+  Rotary rotary;
+  std::int64_t head = 0;
+  friend bool operator==(const RotaryUse&, const RotaryUse&) = default;
+};
+
 struct Program {
   Model model;
   Plan plan;
   Training training;
   Mesh mesh;
   Communication communication;
+  std::vector<RotaryUse> rotary;   // tables that ops read
   std::vector<RankClass> classes;  // by stage
 
   std::int64_t stage_of(std::int64_t rank) const { return mesh.coordinate(rank, "pp"); }

@@ -59,7 +59,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
                                 : GroupId{});
   communicator_->open_channels(channels());
   plan_gemms();
-  if (place.program.model.positions == Positions::kRotary) fill_rope_tables();
+  fill_rope_tables();
 }
 
 std::vector<ChannelKey> CudaExecutor::channels() const {
@@ -84,16 +84,20 @@ void CudaExecutor::plan_gemms() {
   gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace);
 }
 
-// Cosines and then sines.
 void CudaExecutor::fill_rope_tables() {
-  const RotaryTables tables = rope_tables(place_.program);
-  rope_ = allocate(static_cast<std::size_t>(tables.bytes()), "tables of rotary positions");
-  auto* to = static_cast<std::byte*>(rope_.get());
-  for (const std::vector<float>* from : {&tables.cosine, &tables.sine}) {
-    const std::size_t bytes = from->size() * sizeof(float);
-    check(cudaMemcpyAsync(to, from->data(), bytes, cudaMemcpyHostToDevice, stream(program::kCompute)),
+  const std::vector<RotaryTables> tables = rope_tables(place_.program);
+  if (tables.empty()) return;
+  rope_ = allocate(static_cast<std::size_t>(rotary_bytes(tables)), "tables of rotary positions");
+  auto* to = static_cast<float*>(rope_.get());
+  const auto copy = [&](const std::vector<float>& from) {
+    check(cudaMemcpyAsync(to, from.data(), from.size() * sizeof(float), cudaMemcpyHostToDevice,
+                          stream(program::kCompute)),
           "cudaMemcpyAsync");
-    to += bytes;
+    return std::exchange(to, to + from.size());
+  };
+  for (const RotaryTables& t : tables) {
+    const float* const cosine = copy(t.cosine);
+    rotary_.push_back({cosine, copy(t.sine)});
   }
   finish(stream(program::kCompute), "tables of rotary positions");
 }
@@ -282,7 +286,7 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
            .scalars = scalars,
            .workspace = {workspace_.get(), workspace_.bytes()},
            .gemms = *gemms_};
-  for (std::size_t i = 0; i < op.reads.size() && i < a.in.size(); ++i) {
+  for (std::size_t i = 0; i < op.operands().size() && i < a.in.size(); ++i) {
     a.in[i] = pointer(op.reads[i], micro_batch);
     a.in_type[i] = place_.buffer(op.reads[i]).type;
   }
@@ -291,8 +295,7 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
     a.out_type[i] = place_.buffer(op.writes[i]).type;
   }
   if (!pass.forward_only) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
-  a.cosine = static_cast<const float*>(rope_.get());
-  a.sine = a.cosine + rope_.bytes() / (2 * sizeof(float));
+  a.rotary = rotary_;
   run_cuda_op(a);
 }
 

@@ -63,6 +63,7 @@ class CudaExecutor : public Executor {
   IssueOrder order_;
   std::vector<OwnedStream> streams_;  // by the program's streams
   DeviceMemory arena_, workspace_, rope_, scalars_;
+  std::vector<RotaryMemory> rotary_;  // in rope_
   HostMemory next_scalars_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet

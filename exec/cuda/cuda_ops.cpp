@@ -138,11 +138,15 @@ void run(const ops::HeadNormGrad& op, const CudaOp& a) {
   device::head_norm_grad(a.stream, a.in_type[0], a.out_type[1], head_norm_shape(op, a.model()), a.in[0],
                          a.in[1], a.in[2], a.out[0], a.out[1], a.op.accumulate, a.workspace);
 }
+void turn(const kernels::reference::RopeShape& shape, std::int64_t table, const CudaOp& a) {
+  const RotaryMemory& of = a.rotary[static_cast<std::size_t>(table)];
+  device::rope(a.stream, a.out_type[0], shape, of.cosine, of.sine, a.out[0]);
+}
 void run(const ops::Rope& op, const CudaOp& a) {
-  device::rope(a.stream, a.out_type[0], rope_shape(op, false), a.cosine, a.sine, a.out[0]);
+  turn(rope_shape(op, false), op.table, a);
 }
 void run(const ops::RopeGrad& op, const CudaOp& a) {
-  device::rope(a.stream, a.out_type[0], rope_shape(op, true), a.cosine, a.sine, a.out[0]);
+  turn(rope_shape(op, true), op.table, a);
 }
 void run(const ops::Attention& op, const CudaOp& a) {
   device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
@@ -160,10 +164,14 @@ void run(const ops::ActivationGrad& op, const CudaOp& a) {
 }
 void run(const ops::Residual& op, const CudaOp& a) {
   if (a.dropout.probability == 0)
-    return device::residual(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0]);
+    return device::residual(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1],
+                            {a.in[2], op.biases == 2 ? a.in[3] : nullptr}, a.out[0]);
   device::dropout_residual(a.stream, a.in_type[0], a.dropout, first_sample(a),
                            {op.rows, op.width, op.sequence, first_row(op, a.tp_rank())}, a.in[0], a.in[1],
                            a.in[2], a.out[0], mask(a.out[1]));
+}
+void run(const ops::Sum& op, const CudaOp& a) {
+  device::residual(a.stream, a.in_type[0], 1, op.elements, a.in[0], a.in[1], {}, a.out[0]);
 }
 void run(const ops::DropoutGrad& op, const CudaOp& a) {
   device::dropout_grad(a.stream, a.in_type[0], a.dropout, op.rows * op.width, a.in[0], mask(a.in[1]),
@@ -289,7 +297,7 @@ std::optional<device::GemmShape> gemm_shape(const Op& op, const program::RankCla
     places |=
         static_cast<std::uint64_t>(b.arena_offset | b.arena_stride | r.offset * size | r.shard_stride * size);
   };
-  for (const program::Ref& r : op.reads) see(r);
+  for (const program::Ref& r : op.operands()) see(r);
   for (const program::Ref& r : op.writes) see(r);
   return device::GemmShape{.m = product->m,
                            .n = product->n,
@@ -297,7 +305,7 @@ std::optional<device::GemmShape> gemm_shape(const Op& op, const program::RankCla
                            .transpose_a = product->transpose_a,
                            .transpose_b = product->transpose_b,
                            .accumulate = op.accumulate,
-                           .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.reads.size() > 2,
+                           .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.operands().size() > 2,
                            .epilogue = epilogue_of(product->epilogue),
                            .fp8 = fp8_of(product->format),
                            .tf32 = training.math == Math::kTf32,

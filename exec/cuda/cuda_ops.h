@@ -6,12 +6,18 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include "exec/placement.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/kernels.h"
 
 namespace orrery::exec::cuda {
+
+// A table of rotary positions in device memory.
+struct RotaryMemory {
+  const float *cosine = nullptr, *sine = nullptr;
+};
 
 struct CudaOp {
   const program::Op& op;
@@ -25,7 +31,7 @@ struct CudaOp {
   float weight_decay = 0;
   kernels::StochasticRounding rounding{};
   const kernels::cuda::StepScalars* scalars = nullptr;  // in device memory
-  const float *cosine = nullptr, *sine = nullptr;       // of rotary positions, likewise
+  std::span<const RotaryMemory> rotary;                 // by RopeShape::table
   kernels::cuda::Workspace workspace;
   kernels::cuda::Gemms& gemms;
   std::int64_t tp_rank() const { return place.at.tp; }

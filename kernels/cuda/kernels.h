@@ -7,6 +7,7 @@
 // when they cannot be started; what fails later is seen where the stream is waited for.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -55,7 +56,7 @@ void activation_grad(Stream stream, DType type, Index rows, Index width, bool ga
 
 // --- residual.cu -----------------------------------------------------------------------------------
 void residual(Stream stream, DType type, Index rows, Index width, const void* x, const void* branch,
-              const void* bias, void* y);
+              std::array<const void*, 2> biases, void* y);
 // With dropout; the number of the micro-batch's first sample is d.first_sample plus what stands at
 // `first_sample`.
 void dropout_residual(Stream stream, DType type, const Dropout& d, const Index* first_sample,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y = x + drop(branch (+ bias)) over rows [rows, width], the gradient of dropping, and that of the bias.
-// Floor: 3 rows width elements (x, branch, y) and a byte each for the mask; the gradient of dropping 2 and
-// the mask; that of the bias 1.
+// y = x + branch (+ biases), or x + drop(branch (+ bias)), over rows [rows, width], the gradient of dropping,
+// and that of the bias. Floor: 3 rows width elements (x, branch, y) and a byte each for the mask; the
+// gradient of dropping 2 and the mask; that of the bias 1.
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/philox.h"
 
@@ -11,14 +11,15 @@ namespace {
 
 template <class T, int V>
 __global__ void residual_kernel(std::int64_t items, std::int64_t width, const T* x, const T* branch,
-                                const T* bias, T* y) {
+                                const T* bias, const T* other_bias, T* y) {
   for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
-    float sum[V], other[V], b[V] = {};
+    float sum[V], other[V], b[V] = {}, b2[V] = {};
     load(x + i * V, sum);
     load(branch + i * V, other);
     if (bias != nullptr) load(bias + i * V % width, b);
+    if (other_bias != nullptr) load(other_bias + i * V % width, b2);
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] += other[k] + b[k];
+    for (int k = 0; k < V; ++k) sum[k] += other[k] + (b[k] + b2[k]);
     store(sum, y + i * V);
   }
 }
@@ -74,14 +75,15 @@ std::int64_t bias_parts(std::int64_t rows, std::int64_t width) {
 }  // namespace
 
 void residual(Stream stream, DType type, Index rows, Index width, const void* x, const void* branch,
-              const void* bias, void* y) {
+              std::array<const void*, 2> biases, void* y) {
   with_type(type, [&]<class T>(T) {
-    with_vectors<T>(takes_vectors<T>(width, {x, branch, bias, y}),
+    with_vectors<T>(takes_vectors<T>(width, {x, branch, biases[0], biases[1], y}),
                     [&]<int V>(std::integral_constant<int, V>) {
                       const std::int64_t items = rows * width / V;
                       launch(stream, "residual", {.blocks = strided_blocks(items, 256)},
                              residual_kernel<T, V>, items, width, static_cast<const T*>(x),
-                             static_cast<const T*>(branch), static_cast<const T*>(bias), static_cast<T*>(y));
+                             static_cast<const T*>(branch), static_cast<const T*>(biases[0]),
+                             static_cast<const T*>(biases[1]), static_cast<T*>(y));
                     });
   });
 }

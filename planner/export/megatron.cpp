@@ -39,6 +39,11 @@ void check_fits(const Training& t, const Cursor& at) {
 }
 
 void check_fits(const Model& m, const Cursor& at) {
+  if (!plain_layers(m)) {
+    at.child(m.blocks.empty() ? "form" : "blocks")
+        .fail("Megatron-LM's options describe one block of attention and MLP with norms before them",
+              "allowed: form \"pre-norm\", and no blocks that differ from it");
+  }
   if (m.norm == Norm::kLayerNorm && !m.bias) {
     at.child("norm").fail("Megatron-LM's LayerNorm has biases, and the model's has none",
                           "allowed: rmsnorm, or bias true");
@@ -96,18 +101,19 @@ void add_positions(Arguments& x, const Model& m) {
 void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   x.add("num-layers", m.layers);
   x.add("hidden-size", m.hidden);
-  x.add("ffn-hidden-size", m.ffn());
-  x.add("num-attention-heads", m.heads);
-  x.add("kv-channels", m.head());
-  if (m.kv() != m.heads) {
+  const auto [attention, mlp] = plain_layers(m).value();
+  x.add("ffn-hidden-size", mlp.ffn_hidden);
+  x.add("num-attention-heads", attention.heads);
+  x.add("kv-channels", attention.head_dim);
+  if (attention.kv_heads != attention.heads) {
     x.add("group-query-attention");
-    x.add("num-query-groups", m.kv());
+    x.add("num-query-groups", attention.kv_heads);
   }
   x.add("seq-length", t.sequence);
   x.add("max-position-embeddings",
         m.positions == Positions::kLearned ? m.max_positions : std::max(t.sequence, m.max_positions));
   add_positions(x, m);
-  if (m.windowed(t.sequence)) x.add("window-size", fmt::format("{},0", m.sliding_window - 1));
+  if (attention.windowed(t.sequence)) x.add("window-size", fmt::format("{},0", attention.sliding_window - 1));
   x.add("normalization", m.norm == Norm::kRmsNorm ? "RMSNorm" : "LayerNorm");
   x.add("norm-epsilon", m.norm_epsilon);
   x.add_if(m.activation == Activation::kSwiglu, "swiglu");

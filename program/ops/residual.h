@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of a residual branch.
-//   Residual      reads {x, o, bias?}  writes {y, mask?}   y = x + drop(o + bias)
+//   Residual      reads {x, o, biases}  writes {y, mask?}   y = x + drop(o + biases); at most two
+//   Sum           reads {a, b}          writes {c}          c = a + b
 //   DropoutGrad   reads {dy, mask}     writes {do}
 //   BiasGrad      reads {dy}           writes {dbias}      sums of columns
 #pragma once
@@ -15,20 +16,34 @@ namespace orrery::program::ops {
 struct Residual {
   static constexpr std::string_view kName = "residual";
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t rows = 0, width = 0, site = 0, sequence = 0;
-  bool bias = false, drops = false, sharded = false;
+  std::int64_t rows = 0, width = 0, site = 0, sequence = 0, biases = 0;
+  bool drops = false, sharded = false;
   static constexpr auto fields() {
     return std::tuple(&Residual::rows, &Residual::width, &Residual::site, &Residual::sequence,
-                      &Residual::bias, &Residual::drops, &Residual::sharded);
+                      &Residual::biases, &Residual::drops, &Residual::sharded);
   }
   constexpr Operands operands() const {
-    return {{rows * width, rows * width, bias ? width : 0}, {rows * width}};
+    return {{rows * width, rows * width, biases > 0 ? width : 0, biases > 1 ? width : 0}, {rows * width}};
   }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return rows * width * (3 * e.activation + (drops ? 1 : 0));
   }
   template <class Reverse>
   void gradient(Reverse& r) const;
+};
+
+struct Sum {
+  static constexpr std::string_view kName = "sum";
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t elements = 0;
+  static constexpr auto fields() { return std::tuple(&Sum::elements); }
+  constexpr Operands operands() const { return {{elements, elements}, {elements}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 3 * elements * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const {
+    r.pass(0, r.d_out(0));
+    r.pass(1, r.d_out(0));
+  }
 };
 
 struct RowsShape {
@@ -57,9 +72,10 @@ void Residual::gradient(Reverse& r) const {
     d = r.scratch(1, "/dropped-grad");
     r.emit_for(1, "/dropout-grad", DropoutGrad{{rows, width}}, refs(r.d_out(0), r.out(1)), refs(d));
   }
-  if (bias) {
-    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d), refs(r.d_weight(2))).accumulate =
-        r.accumulates();
+  for (std::int64_t i = 0; i < biases; ++i) {
+    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d),
+               refs(r.d_weight(static_cast<std::size_t>(2 + i))))
+        .accumulate = r.accumulates();
   }
   r.pass(1, d);
 }

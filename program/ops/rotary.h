@@ -10,10 +10,11 @@ namespace orrery::program::ops {
 
 struct RopeShape {
   std::int64_t rows = 0, width = 0, heads = 0, head = 0, sequence = 0, turned = 0;
+  std::int64_t table = 0;  // in Program::rotary
   static constexpr Nature kNature = Nature::kPointwise;
   static constexpr auto fields() {
     return std::tuple(&RopeShape::rows, &RopeShape::width, &RopeShape::heads, &RopeShape::head,
-                      &RopeShape::sequence, &RopeShape::turned);
+                      &RopeShape::sequence, &RopeShape::turned, &RopeShape::table);
   }
   constexpr Operands operands() const { return {{rows * width}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * rows * heads * head * e.activation; }

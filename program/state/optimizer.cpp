@@ -34,7 +34,7 @@ class OptimizerSegment {
     for (std::int32_t i = 0; i < units_; ++i) state_.reduce(i);
     std::vector<Op>& ops = e_.rank.segments.back().ops;
     if (ops.empty()) return;
-    for (const Unit& u : e_.rank.units) ops.front().reads.push_back({u.gradient_buffer});
+    for (const Unit& u : e_.rank.units) ops.front().wait_for({u.gradient_buffer});
   }
 
   // Sums the gradient shards of the tied weight held by the first and by the last stage.

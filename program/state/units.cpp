@@ -39,19 +39,15 @@ std::vector<PieceSize> pieces_of(const Graph& g) {
 
 }  // namespace
 
-ModelPieces::ModelPieces(const Model& m, std::int64_t tp) {
+ModelPieces::ModelPieces(const Model& m, const Depth& depth, std::int64_t tp) {
   const Plan plan{.tp = tp};
   const Training training{.sequence = tp};
   const Stack stack;
   embedding = pieces_of(program::embedding(m, plan, training, stack));
-  layer = pieces_of(transformer_layer(m, plan, training, stack));
+  std::vector<RotaryUse> rotary;
+  for (const ModelBlock& b : depth.kinds)
+    blocks.push_back(pieces_of(model_block(m, b, plan, training, stack, rotary)));
   head = pieces_of(program::head(m, plan, training, stack));
-}
-
-std::int64_t ModelPieces::layer_elements() const {
-  std::int64_t n = 0;
-  for (const PieceSize& p : layer) n += p.elements;
-  return n;
 }
 
 void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
@@ -69,7 +65,8 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
     }
   };
   if (blocks.head) add(std::span(pieces.head).first(pieces.head.size() - (blocks.tied_here ? 1 : 0)), 0);
-  for (std::int64_t l = 0; l < blocks.layers; ++l) add(pieces.layer, 1);
+  for (std::size_t l = blocks.layers.size(); l-- > 0;)
+    add(pieces.blocks[static_cast<std::size_t>(blocks.layers[l])], 1);
   if (blocks.embedding) add(pieces.embedding, 0);
 }
 

@@ -45,9 +45,9 @@ struct PieceSize {
 };
 // The pieces of the model's blocks on one of `tp` tensor ranks.
 struct ModelPieces {
-  ModelPieces(const Model& m, std::int64_t tp);
-  std::vector<PieceSize> embedding, layer, head;
-  std::int64_t layer_elements() const;
+  ModelPieces(const Model& m, const Depth& depth, std::int64_t tp);
+  std::vector<PieceSize> embedding, head;
+  std::vector<std::vector<PieceSize>> blocks;  // by Depth::kinds
 };
 
 struct UnitSize {
@@ -58,7 +58,7 @@ struct UnitSize {
 // The blocks of a chunk.
 struct ChunkBlocks {
   bool embedding = false;
-  std::int64_t layers = 0;
+  std::span<const std::int32_t> layers;  // kind of each, in model order
   bool head = false;
   bool tied_here = false;  // the head's weight is the embedding's, on this stage
 };

@@ -64,15 +64,10 @@ struct ChunkCosts::Layout {
   PlanLinks links;
   Structure* structure = nullptr;
   std::vector<OpTime> durations;  // of the structure's shapes, as far as needed
-  struct Priced {
-    bool alone;
-    std::int64_t layers;
-    std::array<ChunkCost, 3> costs;
-  };
   std::deque<Priced> samples;
   struct Known {
     Role role;
-    std::int64_t layers;
+    BlockRange blocks;
     ChunkCost cost;
   };
   std::deque<Known> costs;
@@ -126,9 +121,13 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
   return *recent_;
 }
 
-const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, std::int64_t layers) {
-  for (const Layout::Priced& p : l.samples) {
-    if (p.alone == alone && p.layers == layers) return p.costs;
+const Depth& ChunkCosts::depth() const {
+  return samples_->depth;
+}
+
+const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkContent& content) {
+  for (const Priced& p : l.samples) {
+    if (p.alone == alone && p.content == content) return p;
   }
   const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
   const EngineOptions options = cost.engine_options(false);
@@ -139,7 +138,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
-    const Sample& found = l.structure->sample(alone, layers);
+    const Sample& found = l.structure->sample(alone, content);
     const std::vector<OpShape>& shapes = l.structure->shapes();
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
@@ -156,9 +155,9 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     }
     return found;
   }();
-  Layout::Priced& priced = l.samples.emplace_back();
+  Priced& priced = l.samples.emplace_back();
   priced.alone = alone;
-  priced.layers = layers;
+  priced.content = content;
   const auto timed = [&](const SmallSegment& s) {
     TimedSegment out;
     for (std::size_t q = 0; q < kLanes; ++q) {
@@ -192,7 +191,7 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
       WorkCost& w = priced.costs[c][work];
       w.host = (options.host_segment + options.host_op * s.issued).value;
       w.peak = s.peak.at(n);
-      w.late = s.late.at(n);
+      for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
       w.net = s.net.at(n);
       const Lanes alone_on_rank = run_segments({&segments[work]}, options);
       w.time = w.latency = round(alone_on_rank.ends[0] - alone_on_rank.begin);
@@ -247,49 +246,108 @@ const std::array<ChunkCost, 3>& ChunkCosts::price_sample(Layout& l, bool alone, 
     backward.longer = round(end.ends[5] - steady.ends[5]);
     backward.trailing = round(end.drained - end.ends[5]);
   }
-  return priced.costs;
+  return priced;
 }
 
-const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, std::int64_t layers) {
-  Layout& l = layout(k);
-  for (const Layout::Known& known : l.costs) {
-    if (known.role == role && known.layers == layers) return known.cost;
+std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
+  const std::int64_t pattern = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
+  if (k.zero < 2) return pattern;
+  // ZeRO-2 and 3 use two whole units in turn.
+  std::int64_t per_unit = 1;
+  if (k.zero == 2) {
+    std::int64_t elements = 0;
+    for (std::int64_t b = stretch.first; b < stretch.first + stretch.period; ++b) {
+      for (const program::PieceSize& piece :
+           pieces(k.tp).blocks[static_cast<std::size_t>(depth().kind_of[static_cast<std::size_t>(b)])])
+        elements += piece.elements;
+    }
+    per_unit = (program::bucket_elements(training_, stack_) * stretch.period + elements - 1) / elements;
   }
+  return std::lcm(pattern, 2 * per_unit);
+}
+
+// The chunk's ranges, each as short as its work repeats, extended to their lengths.
+ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content) {
+  const ChunkKey& k = l.key;
   const bool alone = role == Role::kOnly;
   const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
-  // Layers after which the pattern of work repeats. ZeRO-2 and 3 use two whole units in turn.
-  const std::int64_t period =
-      std::lcm<std::int64_t>(k.recompute_layers, k.zero >= 2 ? 2 * layers_per_unit(k) : 1);
-  // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
-  std::int64_t settled = std::max<std::int64_t>(period, k.zero >= 2 ? kSettledLayers : 1);
-  ChunkCost out;
-  if (k.zero >= 2 && layers >= settled + period)
-    settled = std::max(settled,
-                       layers_beside_ends(price_sample(l, alone, settled)[index],
-                                          price_sample(l, alone, settled + period)[index], settled, period));
-  if (layers < settled + period) {
-    out = price_sample(l, alone, layers)[index];
-  } else {
-    const std::int64_t more = (layers - settled) / period;
-    const std::int64_t small = layers - more * period;
-    const ChunkCost& a = price_sample(l, alone, small)[index];
-    const ChunkCost& b = price_sample(l, alone, small + period)[index];
-    for (std::size_t w = 0; w < a.size(); ++w) {
+  struct Extension {
+    std::size_t range;
+    std::int64_t period, more;
+  };
+  std::vector<Extension> extensions;
+  ChunkContent small = content;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Stretch& stretch = depth().stretch(content[i].first);
+    const std::int64_t per = period(k, stretch);
+    // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
+    std::int64_t settled = std::max<std::int64_t>(per, k.zero >= 2 ? kSettledLayers : 1);
+    const std::int64_t repeats = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
+    if (k.zero >= 2 && content[i].blocks >= settled + per) {
+      const auto of = [&](std::int64_t blocks) -> const ChunkCost& {
+        return price_sample(l, alone, {{content[i].first, blocks, repeats}}).costs[index];
+      };
+      const ChunkCost& a = of(settled);
+      settled = std::max(settled, layers_beside_ends(a, of(settled + per), settled, per));
+    }
+    if (content[i].blocks < settled + per) continue;
+    extensions.push_back({i, per, (content[i].blocks - settled) / per});
+    small[i].blocks -= extensions.back().more * per;
+    small[i].repeats = repeats;
+  }
+  const Priced& a = price_sample(l, alone, small);
+  ChunkCost out = a.costs[index];
+  std::array<std::vector<std::int64_t>, 3> kept;  // bytes that each extension leaves
+  for (const Extension& e : extensions) {
+    ChunkContent longer = small;
+    longer[e.range].blocks += e.period;
+    const ChunkCost& b = price_sample(l, alone, longer).costs[index];
+    for (std::size_t w = 0; w < out.size(); ++w) {
+      const WorkCost& from = a.costs[index][w];
       for (const WorkCost::Field time : WorkCost::times())
-        out[w].*time = (Time{a[w].*time} + (Time{b[w].*time} - Time{a[w].*time}) * more).value;
-      const std::int64_t kept = more * (b[w].net - a[w].net);
-      out[w].peak = std::max(a[w].peak, a[w].late + kept);
-      out[w].net = a[w].net + kept;
+        out[w].*time = (Time{out[w].*time} + (Time{b[w].*time} - Time{from.*time}) * e.more).value;
+      kept[w].push_back(e.more * (b[w].net - from.net));
+      out[w].net += kept[w].back();
     }
   }
+  for (std::size_t w = 0; w < out.size(); ++w) {
+    if (w != kChunkForward) std::reverse(kept[w].begin(), kept[w].end());
+    const std::vector<std::int64_t>& peaks = a.peaks[index][w];
+    if (peaks.empty()) continue;
+    out[w].peak = peaks[0];
+    // The first of the repeated blocks come on top of what was there, the last on top of what all others
+    // left.
+    std::int64_t before = 0;
+    for (std::size_t i = 0; i < extensions.size(); ++i) {
+      const std::int64_t after = before + kept[w][i];
+      out[w].peak =
+          std::max({out[w].peak, peaks[2 * i + 1] + std::max(before, after), peaks[2 * i + 2] + after});
+      before = after;
+    }
+  }
+  return out;
+}
+
+const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, const BlockRange& blocks) {
+  Layout& l = layout(k);
+  for (const Layout::Known& known : l.costs) {
+    if (known.role == role && known.blocks == blocks) return known.cost;
+  }
+  ChunkContent content;
+  for (std::int64_t at = blocks.first, end = blocks.first + blocks.blocks; at < end;) {
+    const std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
+    content.push_back({depth().canonical(at, n), n});
+    at += n;
+  }
+  ChunkCost out = extended(l, role, content);
   for (WorkCost& w : out) w.row = w.time;
   if (k.order == ChunkKey::Order::kTurnsAndRows) {
     ChunkKey rows = k;
     rows.order = ChunkKey::Order::kRows;
-    const ChunkCost& in_rows = cost(rows, role, layers);
+    const ChunkCost& in_rows = cost(rows, role, blocks);
     for (std::size_t w = 0; w < out.size(); ++w) out[w].row = in_rows[w].time;
   }
-  l.costs.push_back({role, layers, out});
+  l.costs.push_back({role, blocks, out});
   return l.costs.back().cost;
 }
 
@@ -300,14 +358,9 @@ void ChunkCosts::forget_sizes() {
 
 const program::ModelPieces& ChunkCosts::pieces(std::int64_t tp) {
   const auto known = pieces_.find(tp);
-  return (known != pieces_.end() ? known : pieces_.emplace(tp, program::ModelPieces(model_, tp)).first)
+  return (known != pieces_.end() ? known
+                                 : pieces_.emplace(tp, program::ModelPieces(model_, depth(), tp)).first)
       ->second;
-}
-
-std::int64_t ChunkCosts::layers_per_unit(const ChunkKey& k) {
-  if (k.zero == 3) return 1;
-  const std::int64_t layer = pieces(k.tp).layer_elements();
-  return (program::bucket_elements(training_, stack_) + layer - 1) / layer;
 }
 
 std::int64_t ChunkCosts::activation_bytes_of(const ChunkKey& k) const {

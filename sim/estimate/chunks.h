@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one model chunk costs, by role and number of layers: the building blocks of the estimate.
+// What one model chunk costs, by role and blocks: the building stones of the estimate.
 //
-// Layers of a chunk are alike, so time and memory of a chunk grow by a constant per layer (per group of
-// k layers under "recompute every k"); and the sizes in its ops and buffers grow by a constant per sequence
-// of the micro-batch. A chunk of any size is therefore two small ones at two small micro-batches, compiled
-// with the real compiler, extended by their differences, priced and walked. Everything is memoised over
-// plans.
+// Where blocks follow each other in a pattern, time and memory of a chunk grow by a constant per pattern (per
+// group of k blocks under "recompute every k"); and the sizes in its ops and buffers grow by a constant per
+// sequence of the micro-batch. A chunk of any size is therefore small ones at two small micro-batches,
+// compiled with the real compiler, extended by their differences, priced and walked. Everything is memoised
+// over plans.
 #pragma once
 
 #include <array>
@@ -30,7 +30,6 @@ struct WorkCost {
   std::int64_t host = 0;           // ps to issue its ops
   std::int64_t hosted = 0;         // ps to its end from when the host begins with it, all else being there
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
-  std::int64_t late = 0;           // peak from the last group of layers on
   // Of the last micro-batch, where gradients are reduced in every one or tensor ranks add their parts of
   // gradients: ps that it takes longer, and that its communication goes on after it.
   std::int64_t longer = 0, trailing = 0;
@@ -51,6 +50,16 @@ enum ChunkWork : std::uint8_t {
   kChunkWeight
 };  // backward: input part when split
 using ChunkCost = std::array<WorkCost, 3>;
+
+// Blocks of a model from `first` on, in places of its depth.
+struct BlockRange {
+  std::int64_t first = 0, blocks = 0;
+  // In a sample, of a range that longer ones are extended from: blocks after which its memory repeats; else
+  // 0.
+  std::int64_t repeats = 0;
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+using ChunkContent = std::vector<BlockRange>;
 
 enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
@@ -84,8 +93,10 @@ class ChunkCosts {
 
   // Without links: set the stage's.
   static ChunkKey key(const Plan& plan);
-  // The role's cost with n layers. References stay valid until sizes are forgotten.
-  const ChunkCost& cost(const ChunkKey& key, Role role, std::int64_t layers);
+  const Depth& depth() const;
+  // The role's cost with these blocks, `first` being canonical (Depth::canonical). References stay valid
+  // until sizes are forgotten.
+  const ChunkCost& cost(const ChunkKey& key, Role role, const BlockRange& blocks);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
   // Bytes of a micro-batch's hidden state on all tensor ranks, which they gather or add.
@@ -98,8 +109,17 @@ class ChunkCosts {
  private:
   struct Layout;
   Layout& layout(const ChunkKey& key);
-  std::int64_t layers_per_unit(const ChunkKey& key);
-  const std::array<ChunkCost, 3>& price_sample(Layout& l, bool alone, std::int64_t layers);
+  // A sample's costs, by class, and the peaks of its segments (SmallSegment::peaks).
+  struct Priced {
+    bool alone;
+    ChunkContent content;
+    std::array<ChunkCost, 3> costs;
+    std::array<std::array<std::vector<std::int64_t>, 3>, 3> peaks;
+  };
+  const Priced& price_sample(Layout& l, bool alone, const ChunkContent& content);
+  // Of a stretch: blocks after which the pattern of work repeats.
+  std::int64_t period(const ChunkKey& key, const Stretch& stretch);
+  ChunkCost extended(Layout& l, Role role, const ChunkContent& content);
 
   const Model& model_;
   const Training& training_;

@@ -84,9 +84,11 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   unit_sizes_.clear();
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
     const Role role = kind_of(c).role;
-    const std::int64_t layers = kind_of(c).layers;
+    const BlockRange& blocks = kind_of(c).blocks;
     const program::ChunkBlocks chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
-                                     .layers = layers,
+                                     .layers = std::span(chunk_costs_.depth().kind_of)
+                                                   .subspan(static_cast<std::size_t>(blocks.first),
+                                                            static_cast<std::size_t>(blocks.blocks)),
                                      .head = role == Role::kLast || role == Role::kOnly,
                                      .tied_here = ends.tied_here(m)};
     const std::size_t begin = unit_sizes_.size();
@@ -97,9 +99,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       out.reductions[static_cast<std::size_t>(c)] += u.reduce;
       if (dominated_[run]) continue;
       layers_done += unit_sizes_[i].layers;
-      u.share = i + 1 == unit_sizes_.size() ? 2.0
-                                            : static_cast<double>(layers_done) /
-                                                  static_cast<double>(std::max<std::int64_t>(1, layers));
+      u.share = i + 1 == unit_sizes_.size()
+                    ? 2.0
+                    : static_cast<double>(layers_done) /
+                          static_cast<double>(std::max<std::int64_t>(1, blocks.blocks));
       // A tied weight that two stages hold counts once in the norm.
       if (i == begin && chunk.head && m.tied_embeddings && !ends.first) u.norm = 0;
       out.units.push_back(u);

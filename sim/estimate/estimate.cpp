@@ -108,7 +108,12 @@ const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64
 
 // Neighbouring stages that hold alike chunks and have alike links are a run.
 void Estimator::split_stages(const Plan& plan) {
-  const auto layers = layers_by_chunk(plan, problem_.scenario.model.layers);
+  const Depth& depth = chunk_costs_.depth();
+  std::vector<BlockRange> blocks;
+  for (std::int64_t first = 0; const std::int64_t n : layers_by_chunk(plan, depth.blocks())) {
+    blocks.push_back({depth.canonical(first, n), n});
+    first += n;
+  }
   const std::int64_t chunks = plan.pp * plan.vpp;
   const auto v = static_cast<std::size_t>(plan.vpp);
   costs_.runs.clear();
@@ -121,14 +126,14 @@ void Estimator::split_stages(const Plan& plan) {
                         : g == 0          ? Role::kFirst
                         : g == chunks - 1 ? Role::kLast
                                           : Role::kMiddle;
-      const std::int64_t n = layers[static_cast<std::size_t>(g)];
+      const BlockRange& held = blocks[static_cast<std::size_t>(g)];
       const std::size_t links = links_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
       const auto same = [&](const ChunkKind& k) {
-        return k.role == role && k.layers == n && links_[k.links] == links_[links];
+        return k.role == role && k.blocks == held && links_[k.links] == links_[links];
       };
       const auto kind = std::find_if(kinds_.begin(), kinds_.end(), same);
       places_.push_back(static_cast<std::size_t>(kind - kinds_.begin()));
-      if (kind == kinds_.end()) kinds_.push_back({role, n, links});
+      if (kind == kinds_.end()) kinds_.push_back({role, held, links});
     }
     const auto mine = places_.end() - static_cast<std::ptrdiff_t>(v);
     if (stage > 0 && std::equal(mine, places_.end(), mine - static_cast<std::ptrdiff_t>(v))) {
@@ -138,8 +143,8 @@ void Estimator::split_stages(const Plan& plan) {
       costs_.runs.push_back({stage, 1});
     }
   }
-  uneven_ = chunks > 2 && std::adjacent_find(layers.begin() + 1, layers.end() - 1, std::not_equal_to<>()) !=
-                              layers.end() - 1;
+  uneven_ = chunks > 2 && std::adjacent_find(blocks.begin() + 1, blocks.end() - 1, std::not_equal_to<>()) !=
+                              blocks.end() - 1;
   // Stages like the first, less an end, finish before it in all they do.
   dominated_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
@@ -147,8 +152,8 @@ void Estimator::split_stages(const Plan& plan) {
     for (std::size_t c = 0; c < v && less; ++c) {
       const ChunkKind& kind = kinds_[places_[r * v + c]];
       const ChunkKind& first = kinds_[places_[c]];
-      less = kind.role == Role::kMiddle && kind.layers <= first.layers &&
-             links_[kind.links] == links_[first.links];
+      less = kind.role == Role::kMiddle && kind.blocks.first == first.blocks.first &&
+             kind.blocks.blocks <= first.blocks.blocks && links_[kind.links] == links_[first.links];
     }
     dominated_.push_back(less);
   }
@@ -187,11 +192,11 @@ void Estimator::select(const Plan& plan) {
     communicates(state_.tp, true);
     communicates(state_.shard, plan.zero >= 2);
     communicates(state_.replica, key_.replicas);
-    kind.cost = &chunk_costs_.cost(key_, kind.role, kind.layers);
+    kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
     kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
     kind.layers_only =
-        (head ? chunk_costs_.cost(key_, Role::kMiddle, kind.layers) : *kind.cost)[last_work].time;
+        (head ? chunk_costs_.cost(key_, Role::kMiddle, kind.blocks) : *kind.cost)[last_work].time;
   }
   if (!hops || too_long_) find_hops(plan);
   limit_work(plan);

@@ -91,7 +91,7 @@ class Estimator {
   // Chunks of the plan that are alike.
   struct ChunkKind {
     Role role = Role::kMiddle;
-    std::int64_t layers = 0;
+    BlockRange blocks;      // canonical
     std::size_t links = 0;  // in links_
     const ChunkCost* cost = nullptr;
     double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
@@ -156,7 +156,7 @@ class Estimator {
   std::vector<std::size_t> places_;  // index in kinds_, by run * vpp + local chunk
   std::vector<bool> dominated_;      // by run: it cannot end the step
   std::int64_t last_run_ = 0;        // that holds the last chunk
-  bool uneven_ = false;              // chunks differ in layers, and not only the ends
+  bool uneven_ = false;              // chunks differ in blocks, and not only the ends
   std::vector<Pieces> pieces_;       // memory is kept from plan to plan
   std::size_t pieces_in_use_ = 0;
   ChunkKey key_;

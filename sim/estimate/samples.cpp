@@ -13,28 +13,42 @@ using program::SegmentKind;
 
 namespace {
 
-// Most bytes above the segment's start from its last `group` layers on. `first`: of its chunk's `layers`.
-std::int64_t late_peak(const program::RankClass& rank, const Segment& s, std::int64_t first,
-                       std::int64_t layers, std::int64_t group) {
-  const bool forward = s.kind == SegmentKind::kForward;
-  const std::int64_t low = forward ? first + layers - group : first, high = low + group;
-  std::int32_t from = 0;
-  for (; from < static_cast<std::int32_t>(s.ops.size()); ++from) {
-    const std::int32_t layer = s.ops[static_cast<std::size_t>(from)].layer;
-    if (layer >= low && layer < high) break;
-  }
-  std::int64_t live = 0, most = 0;
-  bool late = false;
-  for (const program::MemoryEvent& e : s.memory) {
-    if (e.op >= from && !late) {
-      late = true;
-      most = live;
+// Ops of a segment: from the first of the blocks from `low` to `high` to their last one's end.
+struct OpRange {
+  std::int32_t begin = 0, end = 0;
+};
+OpRange ops_of(const Segment& s, std::int64_t low, std::int64_t high) {
+  const auto of_blocks = [&](const Op& op) { return op.layer >= low && op.layer < high; };
+  const auto first = std::find_if(s.ops.begin(), s.ops.end(), of_blocks);
+  const auto last = std::find_if(s.ops.rbegin(), s.ops.rend(), of_blocks);
+  return {static_cast<std::int32_t>(first - s.ops.begin()), static_cast<std::int32_t>(s.ops.rend() - last)};
+}
+
+// Most bytes above the segment's start while it runs (SmallSegment::peaks). `first`: of its chunk's blocks.
+std::vector<std::int64_t> peaks_of(const program::RankClass& rank, const Segment& s, std::int64_t first,
+                                   const ChunkContent& content) {
+  std::vector<OpRange> repeated;
+  for (const BlockRange& part : content) {
+    const std::int64_t end = first + part.blocks;
+    if (part.repeats > 0) {
+      repeated.push_back(s.kind == SegmentKind::kForward ? ops_of(s, end - part.repeats, end)
+                                                         : ops_of(s, first, first + part.repeats));
     }
+    first = end;
+  }
+  if (s.kind != SegmentKind::kForward) std::reverse(repeated.begin(), repeated.end());
+  std::vector<std::int32_t> cuts;
+  for (const OpRange& r : repeated) cuts.insert(cuts.end(), {r.begin, r.end});
+  std::vector<std::int64_t> out(1);
+  std::int64_t live = 0;
+  for (const program::MemoryEvent& e : s.memory) {
+    while (out.size() <= cuts.size() && e.op >= cuts[out.size() - 1]) out.push_back(live);
     const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
     live += e.allocate ? bytes : -bytes;
-    if (late) most = std::max(most, live);
+    out.back() = std::max(out.back(), live);
   }
-  return most;
+  out.resize(cuts.size() + 1, live);
+  return out;
 }
 
 LaneOfStream lanes_of(const program::Communication& over) {
@@ -89,11 +103,13 @@ Op at_size(const OpShape& shape, std::int64_t n) {
   return op;
 }
 
-Structure::Structure(const ChunkKey& key, const Model& model, const Training& training, const Stack& stack)
+Structure::Structure(const ChunkKey& key, const Model& model, const Depth& depth, const Training& training,
+                     const Stack& stack)
     : least_micro_batch(key.sequence_parallel ? key.tp / std::gcd<std::int64_t>(key.tp, training.sequence)
                                               : 1),
       key_(key),
       model_(model),
+      depth_(depth),
       training_(training),
       stack_(stack) {}
 
@@ -128,9 +144,9 @@ std::int32_t Structure::intern(const Op& one, const Op& two) {
 
 // `earlier`: what the segment's ops wait for of earlier ones, at a step in the steady state.
 SmallSegment Structure::shrink(const Segment& one, const Segment& two, const LaneOfStream& lane_of,
-                               const std::vector<Waits>& earlier, const Line& late) {
+                               const std::vector<Waits>& earlier, std::vector<Line> peaks) {
   SmallSegment out;
-  out.late = late;
+  out.peaks = std::move(peaks);
   out.issued = static_cast<std::int64_t>(one.ops.size());
   out.peak = {one.peak.value, two.peak.value - one.peak.value};
   out.net = {one.net.value, two.net.value - one.net.value};
@@ -149,9 +165,9 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const Lan
   return out;
 }
 
-const Sample& Structure::sample(bool alone, std::int64_t layers) {
+const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   for (const Sample& s : samples_) {
-    if (s.alone == alone && s.layers == layers) return s;
+    if (s.alone == alone && s.content == content) return s;
   }
   Plan p;
   p.tp = key_.tp;
@@ -167,16 +183,23 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
   p.schedule = key_.split                             ? Schedule::kZeroBubbleH1
                : key_.order == ChunkKey::Order::kRows ? Schedule::kGPipe
                                                       : Schedule::k1F1B;
-  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), layers);
+  BlockRun chunk;
+  for (const BlockRange& part : content) {
+    for (std::int64_t b = part.first; b < part.first + part.blocks; ++b)
+      chunk.blocks.push_back(depth_.kind(b));
+  }
+  const auto blocks = static_cast<std::int64_t>(chunk.blocks.size());
+  p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
-  m.layers = layers * p.pp;
+  m.layers = blocks * p.pp;
+  m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
   const program::Program one = program::compile(m, p, training_, stack_, program::Detail::kUnnamed);
   p.micro_batch *= 2;
   const program::Program two = program::compile(m, p, training_, stack_, program::Detail::kSizes);
   const LaneOfStream lane_of = lanes_of(one.communication);
   Sample& sample = samples_.emplace_back();
   sample.alone = alone;
-  sample.layers = layers;
+  sample.content = content;
   for (std::size_t c = 0; c < one.classes.size(); ++c) {
     for (std::size_t i = 0; i < one.classes[c].segments.size(); ++i) {
       const Segment& s = one.classes[c].segments[i];
@@ -185,15 +208,16 @@ const Sample& Structure::sample(bool alone, std::int64_t layers) {
       const ChunkWork work = s.kind == SegmentKind::kForward          ? kChunkForward
                              : s.kind == SegmentKind::kBackwardWeight ? kChunkWeight
                                                                       : kChunkBackward;
-      const auto late = [&](const program::Program& program) {
+      const auto peaks_in = [&](const program::Program& program) {
         const program::RankClass& rank = program.classes[c];
-        return late_peak(rank, rank.segments[i], static_cast<std::int64_t>(c) * layers, layers,
-                         std::min<std::int64_t>(layers, key_.recompute_layers));
+        return peaks_of(rank, rank.segments[i], static_cast<std::int64_t>(c) * blocks, content);
       };
+      std::vector<Line> peaks;
+      const auto at_one = peaks_in(one), at_two = peaks_in(two);
+      for (std::size_t k = 0; k < at_one.size(); ++k) peaks.push_back({at_one[k], at_two[k] - at_one[k]});
       (closes ? sample.closing[c] : sample.segments[c][work]) =
           shrink(s, two.classes[c].segments[i], lane_of,
-                 earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of),
-                 {late(one), late(two) - late(one)});
+                 earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of), std::move(peaks));
     }
   }
   return sample;
@@ -206,7 +230,7 @@ Structure& Samples::of(const ChunkKey& key) {
   kind.links = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
-  if (!known) known = std::make_unique<Structure>(kind, model_, training_, stack_);
+  if (!known) known = std::make_unique<Structure>(kind, model_, depth, training_, stack_);
   return *known;
 }
 

@@ -37,13 +37,16 @@ struct Line {
 struct SmallSegment {
   std::array<std::vector<SmallOp>, kLanes> lanes;
   std::int64_t issued = 0;  // ops, transfers included
-  Line peak, late, net;
+  Line peak, net;
+  // Peaks while the segment runs, in the order of its ops: up to the blocks that its first range repeats
+  // (BlockRange::repeats), while these run, from there up to the next range's, and so on to the end.
+  std::vector<Line> peaks;
 };
 
 // One of three stages (first, middle, last), or the one that is everything, by class and work.
 struct Sample {
   bool alone;
-  std::int64_t layers;  // of each stage
+  ChunkContent content;  // of each stage
   std::array<std::array<SmallSegment, 3>, 3> segments;
   // By class: the last micro-batch's gradient work, where it communicates. A backward communicates with other
   // replicas in all micro-batches, or tensor ranks add their parts of gradients in the last one.
@@ -57,22 +60,24 @@ program::Op at_size(const OpShape& shape, std::int64_t micro_batches);
 // All samples of a kind.
 class Structure {
  public:
-  Structure(const ChunkKey& key, const Model& model, const Training& training, const Stack& stack);
+  Structure(const ChunkKey& key, const Model& model, const Depth& depth, const Training& training,
+            const Stack& stack);
 
   const std::int64_t least_micro_batch;  // of which others are multiples
 
   // Hold it while asking for samples and shapes; samples stay valid and unchanged without it.
   std::mutex mutex;
-  const Sample& sample(bool alone, std::int64_t layers);
+  const Sample& sample(bool alone, const ChunkContent& content);
   const std::vector<OpShape>& shapes() const { return shapes_; }  // more with every new sample
 
  private:
   SmallSegment shrink(const program::Segment& one, const program::Segment& two, const LaneOfStream& lane_of,
-                      const std::vector<Waits>& earlier, const Line& late);
+                      const std::vector<Waits>& earlier, std::vector<Line> peaks);
   std::int32_t intern(const program::Op& one, const program::Op& two);
 
   const ChunkKey key_;
   const Model& model_;
+  const Depth& depth_;
   const Training& training_;
   const Stack& stack_;
   std::deque<Sample> samples_;
@@ -84,8 +89,10 @@ class Structure {
 class Samples {
  public:
   Samples(const Model& model, const Training& training, const Stack& stack)
-      : model_(model), training_(training), stack_(stack) {}
+      : depth(depth_of(model)), model_(model), training_(training), stack_(stack) {}
   Structure& of(const ChunkKey& key);
+
+  const Depth depth;
 
  private:
   const Model& model_;

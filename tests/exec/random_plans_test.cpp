@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 500 random plans over one to eight ranks against the serial run of the same batches, ten steps each.
+// 700 random plans over one to eight ranks against the serial run of the same batches, ten steps each.
 //
 // Bit for bit where parallelism only moves data: every pipeline schedule, recomputation, bucket sizes,
 // overlap, every ZeRO stage and shard group. The serial run sums micro-batches in the tree of the plan (Tree,
@@ -41,7 +41,7 @@ struct Setting {
   friend auto operator<=>(const Setting&, const Setting&) = default;
 
   Model model() const {
-    Model m = tiny(preset.c_str());
+    Model m = tiny_of(preset);
     m.layers = 8;
     m.vocab = 61;
     m.tied_embeddings = tied;
@@ -157,12 +157,17 @@ T pick(std::mt19937& random, std::initializer_list<T> values) {
   return values.begin()[random() % values.size()];
 }
 
-Case random_case(std::mt19937& random) {
+const std::vector<std::string>& presets() {
+  static const std::vector<std::string> both{"tiny-gpt", "tiny-llama"};
+  return both;
+}
+
+Case random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     Case c;
     Setting& s = c.setting;
     Plan& p = c.plan;
-    s.preset = pick(random, {"tiny-gpt", "tiny-llama"});
+    s.preset = models[random() % models.size()];
     s.micro_batch = pick<std::int64_t>(random, {1, 2});
     s.total = pick<std::int64_t>(random, {4, 6, 8});
     s.precision = pick(random, {Precision::kFp32, Precision::kSgd});
@@ -264,14 +269,20 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
   };
   constexpr double kEps = std::numeric_limits<float>::epsilon();
   const double layers = static_cast<double>(c.setting.model().layers);
-  const double bound = c.exact ? 0.0 : 8 * std::pow(1.03, layers) * kEps;
+  // A norm behind a layer divides by the size of a sum over ranks, which is small at first: the sum's
+  // rounding counts so much more.
+  const bool norm_behind = c.setting.preset == "post-norm" || c.setting.preset == "sandwich";
+  const double bound = c.exact ? 0.0 : (norm_behind ? 24 : 8) * std::pow(1.03, layers) * kEps;
   std::string where;
   const double gradients = most_different(actual.gradients, expected.gradients, where);
   if (!(gradients <= bound))
     return "gradient of " + where + " is off by " + std::to_string(gradients / kEps) + " eps";
   const auto last = static_cast<std::size_t>(kSteps - 1);
   // Losses are sums over replicas in double precision.
+  // Behind such norms, ten steps from different roundings lead elsewhere.
+  const bool compares_last = c.exact || !norm_behind;
   for (const std::size_t s : {std::size_t{0}, last}) {
+    if (s == last && !compares_last) continue;
     const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : 1e-4;
     if (differs(actual.steps[s].loss, expected.steps[s].loss, tolerance))
       return "loss of step " + std::to_string(s) + " differs";
@@ -280,7 +291,7 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
       return "gradient norm of step " + std::to_string(s) + " differs";
   }
   // AdamW turns rounding of small gradients into steps of the full size: there losses are what is comparable.
-  if (c.exact || c.setting.precision == Precision::kSgd) {
+  if (c.exact || (c.setting.precision == Precision::kSgd && compares_last)) {
     const double parameters = most_different(actual.parameters, expected.parameters, where);
     if (!(parameters <= (c.exact ? 0 : 1e-4))) return "parameter " + where + " differs after the last step";
   }
@@ -338,12 +349,14 @@ void note_digest(const Case& c, const exec::RunResult& r) {
   out << '\n';
 }
 
+// The first ten batches of fifty draw from GPT and Llama, the others from the kinds of blocks.
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);
+  const std::vector<std::string>& models = GetParam() < 10 ? presets() : block_kinds();
   int exact = 0;
   for (int i = 0; i < 50; ++i) {
-    const Case c = random_case(random);
+    const Case c = random_case(random, models);
     exact += c.exact;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
@@ -361,7 +374,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   EXPECT_GE(exact, 20);
   std::printf("  %d of 50 to the bit\n", exact);
 }
-INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 10));
+INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 14));
 
 // The tree matters: the sum of two replicas is not, to the bit, that of one replica that takes their
 // micro-batches in turn.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,37 @@ inline Model tiny(const char* preset) {
   m.max_positions = 16;
   m.heads = 8;
   if (m.kv_heads > 0) m.kv_heads = 4;
+  return m;
+}
+
+// Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
+// "sandwich" norms behind layers, and in "mixed" blocks differ in form, widths and heads.
+inline const std::vector<std::string>& block_kinds() {
+  static const std::vector<std::string> all{"neox", "falcon", "post-norm", "sandwich", "mixed"};
+  return all;
+}
+inline Model tiny_of(const std::string& kind) {
+  if (kind.starts_with("tiny")) return tiny(kind.c_str());
+  const bool gpt = kind == "neox" || kind == "falcon";
+  Model m = tiny(gpt ? "tiny-gpt" : "tiny-llama");
+  m.name = kind;
+  if (gpt) {
+    m.positions = Positions::kRotary;
+    m.form = kind == "neox" ? BlockForm::kParallel : BlockForm::kParallelOneNorm;
+    m.bias = kind == "neox";
+  } else if (kind != "mixed") {
+    m.form = kind == "post-norm" ? BlockForm::kPostNorm : BlockForm::kSandwichNorm;
+  } else {
+    const ModelBlock standard = standard_block(m);
+    ModelBlock wide = standard, beside = standard, turned = standard;
+    std::get<MlpLayer>(wide.layers[1].is).ffn_hidden = 80;
+    beside.form = BlockForm::kParallel;
+    std::get<AttentionLayer>(beside.layers[0].is).kv_heads = 8;
+    std::get<AttentionLayer>(turned.layers[0].is).rotary.base = 100;
+    turned.layers.push_back(wide.layers[1]);
+    m.blocks = {{1, {wide}}, {3, {standard, beside}}, {1, {turned}}};
+  }
+  m.layers = 8;
   return m;
 }
 

@@ -124,7 +124,8 @@ TEST_P(Kernels, ResidualsWithAndWithoutDropout) {
   Vector y(x.values.size());
   void* const out = fresh(n);
   for (const bool has_bias : {false, true}) {
-    cuda::residual(device.stream, c.type, kRows, c.width, x.at, branch.at, has_bias ? bias.at : nullptr, out);
+    cuda::residual(device.stream, c.type, kRows, c.width, x.at, branch.at,
+                   {has_bias ? bias.at : nullptr, nullptr}, out);
     reference::residual(kRows, c.width, x.data(), branch.data(), has_bias ? bias.data() : nullptr, y.data());
     expect_close(c.type, result(c.type, out, y.size()), y, "residual");
   }

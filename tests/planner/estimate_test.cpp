@@ -129,6 +129,30 @@ TEST(Estimate, IsNearTheEngineWhereTheyDo) {
 }
 
 // What decides the end of a step, one plan for each: within 0.6 % of the engine.
+// Blocks that differ along the depth: a dense beginning, then two kinds in turn, then an end of a third.
+TEST(Estimate, EqualsTheEngineOfBlocksThatDiffer) {
+  std::mt19937 random(20261125);
+  Errors errors;
+  for (int i = 0; i < 120; ++i) {
+    Problem p = problem(random, false);
+    Model& m = p.scenario.model;
+    const ModelBlock standard = standard_block(m);
+    ModelBlock wide = standard, beside = standard;
+    std::get<MlpLayer>(wide.layers[1].is).ffn_hidden = 6 * m.hidden;
+    beside.form = BlockForm::kParallelOneNorm;
+    std::get<MlpLayer>(beside.layers[1].is).ffn_hidden = 3 * m.hidden;
+    const auto alternating = static_cast<std::int64_t>(random() % 14);
+    m.blocks = {{3, {wide}}, {1 + alternating, {standard, beside}}, {4, {beside}}, {5, {wide}}};
+    m.layers = 3 + 2 * (1 + alternating) + 9;
+    const Plan plan = stratified(i, random, m);
+    p.scenario.training.global_batch = plan.global_batch();
+    errors.add(p, plan, fmt::format("of {} blocks of {}, plan {}", m.layers, m.name, i));
+  }
+  ASSERT_GT(errors.alone.size(), 60U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.001);
+  EXPECT_LT(percentile(errors.alone, 95), 0.01);
+}
+
 TEST(Estimate, EqualsTheEngineAtTheEndOfAStep) {
   struct Case {
     const char* about;

@@ -260,12 +260,13 @@ Model model_of(const Arguments& a) {
 
 Model filled(Model m, const Training& t, const Plan& p) {
   m.name = Model{}.name;
-  m.kv_heads = m.kv();
-  m.head_dim = m.head();
-  m.ffn_hidden = m.ffn();
+  const auto [attention, mlp] = plain_layers(m).value();
+  m.kv_heads = attention.kv_heads;
+  m.head_dim = attention.head_dim;
+  m.ffn_hidden = mlp.ffn_hidden;
   m.vocab = (m.vocab + p.tp - 1) / p.tp * p.tp;
   if (m.positions != Positions::kLearned) m.max_positions = std::max(m.max_positions, t.sequence);
-  if (!m.windowed(t.sequence)) m.sliding_window = 0;
+  if (!attention.windowed(t.sequence)) m.sliding_window = 0;
   return m;
 }
 

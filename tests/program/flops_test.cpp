@@ -55,7 +55,8 @@ TEST(Traffic, FusedGeluSavesThreeOfSevenMatrices) {
     const auto program = compile(of, p, {.global_batch = p.global_batch(), .sequence = 1024}, s);
     return sum_over_step(program, [](const Op& op) { return static_cast<double>(op.traffic.value); });
   };
-  const auto matrix = static_cast<double>(2 * 1024 * m.ffn() / 2 * 2);  // T f / t, two bytes each
+  const auto matrix =
+      static_cast<double>(2 * 1024 * plain_layers(m)->mlp.ffn_hidden / 2 * 2);  // T f / t, two bytes each
   EXPECT_DOUBLE_EQ(traffic(m, apart) - traffic(m, fused), 3 * matrix * static_cast<double>(m.layers) * 3);
   // SwiGLU has another activation: nothing is fused.
   const Model llama = preset_model("llama-2-7b");

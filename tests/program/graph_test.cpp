@@ -121,6 +121,33 @@ TEST(Graph, TheSplitLosesAndAddsNoOp) {
   }
 }
 
+// Attention and MLP beside each other: one collective completes the sum of both branches, and one the sum of
+// what both give for the norm's output; a norm's output that both read is gathered once for both.
+TEST(Graph, ParallelBranchesShareTheirCollectives) {
+  Model m = small_llama();
+  m.form = BlockForm::kParallelOneNorm;
+  for (const bool sequence_parallel : {false, true}) {
+    const Plan plan{.tp = 2, .sequence_parallel = sequence_parallel};
+    const Program p = compile(m, plan, kTraining, Stack{});
+    const auto collectives = [&](SegmentKind kind) {
+      Names out = ops_of(p, kind, "layer0/");
+      std::erase_if(
+          out, [](const std::string& n) { return n.find("gather") == n.npos && n.find("reduce") == n.npos; });
+      return out;
+    };
+    const Names forward = collectives(SegmentKind::kForward), backward = collectives(SegmentKind::kBackward);
+    if (sequence_parallel) {
+      EXPECT_EQ(forward, (Names{"attn/qkv/input/all-gather", "mlp/sum/reduce-scatter"}));
+      EXPECT_EQ(backward, (Names{"mlp/sum/grad/all-gather", "mlp/fc1/input/again/all-gather",
+                                 "attn/qkv/input/again/all-gather", "attn/qkv/dgrad/reduce-scatter",
+                                 "norm/weight/grad/all-reduce"}));
+    } else {
+      EXPECT_EQ(forward, (Names{"mlp/sum/all-reduce"}));
+      EXPECT_EQ(backward, (Names{"attn/qkv/dgrad/all-reduce"}));
+    }
+  }
+}
+
 // A block of a test's own, on two tensor ranks.
 class OwnBlock : public testing::Test {
  protected:
@@ -143,10 +170,12 @@ class OwnBlock : public testing::Test {
     EXPECT_EQ(Reverse(emitter_, block, tensors, false).run(d, to), to);
     return rank_.segments.back().ops;
   }
+  // The model's MLP.
+  Branch mlp(Builder& g, ValueId x) const { return branch(g, "mlp", plain_layers(model_).value().mlp, x); }
   Builder builder() { return {model_, plan_, kTraining, stack_, Builder::Part::kLayer}; }
 
   const Model model_ = small_llama();
-  const Plan plan_{.tp = 2};
+  Plan plan_{.tp = 2};
   const Stack stack_;
   const Communication over_ = communication_of(mesh_of(plan_));
   RankClass rank_;
@@ -186,15 +215,33 @@ TEST_F(OwnBlock, ASumOverAGradientThatOthersReadIsRefused) {
   EXPECT_THROW(backward_of(graph), std::logic_error);
 }
 
-// The gradient of the input is sent from a buffer of its own; here the last rule would only pass on the
-// gradient of the output.
+// The gradient of the input is sent from a buffer of its own: the sum of what the product and the path around
+// it give is there, whether a collective completes the product's part in place or in another buffer.
+TEST_F(OwnBlock, TheGradientOfAnInputThatAProductReadsIsWhereItIsSentFrom) {
+  for (const bool sequence_parallel : {false, true}) {
+    plan_.sequence_parallel = sequence_parallel;
+    Builder g = builder();
+    const ValueId x = g.input();
+    const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
+    const std::int32_t back = g.matrix("back", 64, 64, Parameter::Split::kCols);
+    const ValueId y = g.residual("a", x, {g.linear("back", g.linear("product", x, w), back), {}}, "a/out", 1);
+    const Graph graph = g.finish(y);
+    const std::vector<Op>& ops = backward_of(graph);
+    const auto sum =
+        std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.is<ops::Accumulate>(); });
+    ASSERT_NE(sum, ops.end());
+    EXPECT_EQ(sum->as<ops::Accumulate>()->elements, 16 * 64 / (sequence_parallel ? 2 : 1));
+    EXPECT_EQ(rank_.buffers[static_cast<std::size_t>(sum->writes[0].buffer)].name, "to");
+  }
+}
+
+// Here no op could write it there.
 TEST_F(OwnBlock, AnInputWhoseGradientIsOnlyPassedOnIsRefused) {
   Builder g = builder();
   const ValueId x = g.input();
-  const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
-  const std::int32_t back = g.matrix("back", 64, 64, Parameter::Split::kCols);
-  const ValueId y = g.residual("a", x, {g.linear("back", g.linear("product", x, w), back)}, "a/out", 1);
-  const Graph summed = g.finish(y);
+  const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kCols);
+  const ValueId other = g.port("other", 16, 64, g.placed(Placement::kColumns), DType::kBfloat16);
+  const Graph summed = g.finish(g.residual("a", x, {g.linear("product", other, w), {}}, "a/out", 1));
   EXPECT_THROW(backward_of(summed), std::logic_error);
 }
 

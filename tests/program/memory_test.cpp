@@ -179,13 +179,16 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                                           : 1;
             always += b.bytes.value * (b.instances - used);
           }
+          const Depth depth = depth_of(m);
           std::vector<UnitSize> units;
           const bool first = c.stage == 0, last = c.stage + 1 == pp;
           const StageEnds ends{.first = first, .last = last, .last_stage = last};
-          append_units(
-              ModelPieces(m, p.tp),
-              {.embedding = first, .layers = m.layers / pp, .head = last, .tied_here = ends.tied_here(m)},
-              zero, bucket_elements(t, s), units);
+          append_units(ModelPieces(m, depth, p.tp),
+                       {.embedding = first,
+                        .layers = std::span(depth.kind_of).first(static_cast<std::size_t>(m.layers / pp)),
+                        .head = last,
+                        .tied_here = ends.tied_here(m)},
+                       zero, bucket_elements(t, s), units);
           EXPECT_EQ(units.size(), c.units.size());
           EXPECT_EQ(static_bytes(m, p, t, units, ends, 2 - first - last), always)
               << preset << " " << short_name(p) << " stage " << c.stage;

@@ -45,7 +45,7 @@ TEST(Bucket, AreWhatAProgramReduces) {
   m.layers = 6;
   m.vocab = 64;
   m.max_positions = 16;
-  ASSERT_EQ(parameters_per_layer(m), 12704);
+  ASSERT_EQ(count_parameters(m, depth_of(m).kinds[0]), 12704);
   const Plan plan{.dp = 2};
   Stack s;
   const auto reduced = [&](std::int64_t bucket_bytes, Precision precision, Math math) {

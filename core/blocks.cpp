@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/blocks.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace orrery {
+namespace {
+
+template <std::size_t... I>
+std::vector<std::string> layer_names(std::index_sequence<I...>) {
+  return {std::variant_alternative_t<I, AnyLayer>::kName...};
+}
+std::vector<std::string> layer_names() {
+  return layer_names(std::make_index_sequence<std::variant_size_v<AnyLayer>>());
+}
+
+// The block's first layer of that kind, or one with the kind's own defaults.
+template <class T>
+T standard_layer(const ModelBlock& standard) {
+  for (const Layer& l : standard.layers) {
+    if (const T* is = std::get_if<T>(&l.is)) return *is;
+  }
+  return {};
+}
+
+// "mlp", or {"mlp": {"ffn_hidden": 1024}}.
+Layer read_layer(const Json& json, const Cursor& at, const ModelBlock& standard) {
+  const auto names = layer_names();
+  const bool named = json.is_string(), listed = json.is_object() && json.size() == 1;
+  if (!named && !listed)
+    at.fail(shown(json) + " is not a layer",
+            "allowed: a layer's name, or an object with a layer's name and its fields");
+  const std::string name = named ? json.get<std::string>() : json.begin().key();
+  std::optional<Layer> out;
+  const auto read = [&]<class T>(T*) {
+    if (name != T::kName) return;
+    T layer = standard_layer<T>(standard);
+    if (listed) read_fields_into(json.front(), at.child(name), layer);
+    out = Layer{layer};
+  };
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (read(static_cast<std::variant_alternative_t<I, AnyLayer>*>(nullptr)), ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<AnyLayer>>());
+  if (!out) {
+    (named ? at : at.child(name))
+        .fail(fmt::format("there is no layer {}", shown(Json(name))), allowed_names(name, names));
+  }
+  return *out;
+}
+
+template <class Read>
+auto read_list(const Json& json, const Cursor& at, Read read) {
+  std::vector<decltype(read(json, at))> out;
+  if (!json.is_array() || json.empty()) at.fail(shown(json) + " is not a list with elements");
+  if (json.size() > limits::kLongestList)
+    at.fail(fmt::format("{} elements are too many", json.size()),
+            fmt::format("allowed: {}", limits::kLongestList));
+  for (std::size_t i = 0; i < json.size(); ++i) out.push_back(read(json[i], at.child(i)));
+  return out;
+}
+
+// Reads the described fields but for the list of that name, which `read` gets where it is there.
+template <class T, class Describe, class Read>
+void read_with_list(const Json& json, const Cursor& at, const char* list, T& out, Describe own, Read read) {
+  if (!json.is_object()) at.fail(shown(json) + " is not an object", "allowed: {...}");
+  FieldReader reader(json, at);
+  own(reader, out);
+  reader.allow(list);
+  reader.finish();
+  if (json.contains(list)) read(json[list], at.child(list));
+}
+
+}  // namespace
+
+std::vector<BlockRun> read_blocks(const Json& json, const Cursor& at, const ModelBlock& standard) {
+  const auto layer = [&](const Json& j, const Cursor& c) { return read_layer(j, c, standard); };
+  const auto block = [&](const Json& j, const Cursor& c) {
+    ModelBlock out = standard;
+    read_with_list(
+        j, c, "layers", out, [](FieldReader& r, ModelBlock& b) { describe_own(r, b); },
+        [&](const Json& layers, const Cursor& here) { out.layers = read_list(layers, here, layer); });
+    return out;
+  };
+  std::int64_t blocks = 0;
+  const auto run = [&](const Json& j, const Cursor& c) {
+    BlockRun out;
+    read_with_list(
+        j, c, "blocks", out, [](FieldReader& r, BlockRun& b) { describe_own(r, b); },
+        [&](const Json& list, const Cursor& here) { out.blocks = read_list(list, here, block); });
+    if (out.blocks.empty()) out.blocks = {standard};
+    blocks += out.times * static_cast<std::int64_t>(out.blocks.size());
+    if (static_cast<double>(blocks) > limits::kMostLayers)
+      c.fail(fmt::format("the model has more than {} blocks", limits::kMostLayers));
+    return out;
+  };
+  return read_list(json, at, run);
+}
+
+std::int64_t ModelBlock::norms() const {
+  const auto n = static_cast<std::int64_t>(layers.size());
+  switch (form) {
+    case BlockForm::kPreNorm:
+    case BlockForm::kPostNorm:
+    case BlockForm::kParallel:
+      return n;
+    case BlockForm::kSandwichNorm:
+      return 2 * n;
+    case BlockForm::kParallelOneNorm:
+      return 1;
+  }
+  return 0;
+}
+
+std::vector<std::int64_t> Depth::counts() const {
+  std::vector<std::int64_t> out(kinds.size());
+  for (const std::int32_t k : kind_of) ++out[static_cast<std::size_t>(k)];
+  return out;
+}
+
+std::int64_t Depth::shared() const {
+  std::int64_t out = 0;
+  for_each_layer([&](const auto& layer, std::int64_t) {
+    for (const SharedCount& of : layer.shared()) out = std::gcd(out, of.count);
+  });
+  return out;
+}
+
+const Stretch& Depth::stretch(std::int64_t block) const {
+  return *std::find_if(stretches.begin(), stretches.end(), [&](const Stretch& s) { return block < s.end(); });
+}
+
+std::int64_t Depth::canonical(std::int64_t first, std::int64_t blocks) const {
+  for (const Stretch& s : stretches) {
+    if (first < s.first || first + blocks > s.end()) continue;
+    return s.first + (first - s.first) % s.period;
+  }
+  return first;
+}
+
+void Depth::add(const std::vector<BlockRun>& runs) {
+  for (const BlockRun& run : runs) {
+    std::vector<std::int32_t> pattern;
+    for (const ModelBlock& b : run.blocks) {
+      const auto found = std::find(kinds.begin(), kinds.end(), b);
+      pattern.push_back(static_cast<std::int32_t>(found - kinds.begin()));
+      if (found == kinds.end()) kinds.push_back(b);
+    }
+    for (std::int64_t i = 0; i < run.times; ++i)
+      kind_of.insert(kind_of.end(), pattern.begin(), pattern.end());
+    const std::int64_t blocks = static_cast<std::int64_t>(kind_of.size());
+    Stretch s{.first = stretches.empty() ? 0 : stretches.back().end()};
+    s.blocks = blocks - s.first;
+    // The shortest pattern that the stretch has.
+    const auto repeats = [&](std::int64_t period) {
+      const auto from = kind_of.begin() + s.first;
+      return std::equal(from + period, kind_of.end(), from);
+    };
+    while (s.period < s.blocks && !repeats(s.period)) ++s.period;
+    Stretch* const before = stretches.empty() ? nullptr : &stretches.back();
+    const bool same =
+        before != nullptr && s.period == 1 && before->period == 1 &&
+        kind_of[static_cast<std::size_t>(before->first)] == kind_of[static_cast<std::size_t>(s.first)];
+    if (same)
+      before->blocks += s.blocks;
+    else
+      stretches.push_back(s);
+  }
+}
+
+}  // namespace orrery

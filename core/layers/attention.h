@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Self-attention with grouped query heads, as a layer of a block. Its shapes, h being the model's width:
+//
+//   qkv = x Wqkv' + b     [tokens, (heads + 2 kv_heads) head_dim]     Wqkv [that, h]
+//   o = ctx Wout' + b     [tokens, h]                                 Wout [h, heads head_dim]
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "core/fields.h"
+#include "core/layers/common.h"
+#include "core/rotary.h"
+
+namespace orrery {
+
+enum class Positions { kLearned, kRotary, kAlibi, kNone };
+constexpr auto enum_names(Positions) {
+  return std::array{std::pair{Positions::kLearned, "learned"}, std::pair{Positions::kRotary, "rotary"},
+                    std::pair{Positions::kAlibi, "alibi"}, std::pair{Positions::kNone, "none"}};
+}
+
+struct AttentionLayer {
+  static constexpr const char* kName = "attention";
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: hidden / heads
+  Positions positions = Positions::kLearned;
+  Rotary rotary;                    // of rotary positions
+  std::int64_t sliding_window = 0;  // positions that a token attends to, its own among them; 0: all before it
+  bool bias = true;                 // on both products
+  bool qkv_bias = false;            // on the first one alone (Qwen2)
+  bool qk_norm = false;             // RMSNorm per head on Q and K (Qwen3)
+
+  // Zeros take their meaning, in a model of that width.
+  void resolve(std::int64_t hidden);
+  // Throws InputError where fields do not fit each other. Before resolve().
+  void check(std::int64_t hidden, const FieldPlace& place) const;
+
+  // --- of a resolved layer -------------------------------------------------------------------------
+  std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  // Whether tokens of such a sequence miss some of those before them.
+  bool windowed(std::int64_t sequence) const { return sliding_window > 0 && sliding_window < sequence; }
+  // What tensor ranks share evenly.
+  std::array<SharedCount, 2> shared() const {
+    return {{{heads, "attention heads"}, {kv_heads, "key/value heads"}}};
+  }
+  // Columns of products that they share.
+  std::array<SharedCount, 2> columns() const {
+    return {{{query_width(), "columns of a rank's attention"},
+             {qkv_width(), "columns of a rank's queries, keys and values"}}};
+  }
+  std::int64_t matrix_elements(std::int64_t hidden) const { return hidden * (qkv_width() + query_width()); }
+  std::int64_t parameters(std::int64_t hidden) const;
+  // FLOPs of the forward pass of a sequence beside those of parameters, when every token sees all.
+  double core_flops(std::int64_t sequence) const {
+    return 4.0 * static_cast<double>(sequence) * static_cast<double>(sequence) *
+           static_cast<double>(query_width());
+  }
+  std::int64_t score_rows() const { return heads; }  // of a token
+  friend bool operator==(const AttentionLayer&, const AttentionLayer&) = default;
+};
+
+template <class V>
+void describe(V& v, AttentionLayer& a) {
+  v(Field{.name = "heads", .help = "attention heads", .min = 1, .max = 65536}, a.heads);
+  v(Field{.name = "kv_heads", .help = "key/value heads; 0 means as many as heads", .min = 0, .max = 65536},
+    a.kv_heads);
+  v(Field{.name = "head_dim", .help = "width of one head; 0 means hidden/heads", .min = 0, .max = 65536},
+    a.head_dim);
+  v(Field{.name = "positions", .help = "position encoding"}, a.positions);
+  v(Field{.name = "rotary", .help = "base and scaling of rotary positions"}, a.rotary);
+  v(Field{.name = "sliding_window",
+          .help = "positions that a token attends to, its own among them; 0 means all before it",
+          .min = 0,
+          .max = 1 << 30},
+    a.sliding_window);
+  v(Field{.name = "bias", .help = "biases on linear layers and norms"}, a.bias);
+  v(Field{.name = "qkv_bias", .help = "bias on the QKV projection only"}, a.qkv_bias);
+  v(Field{.name = "qk_norm", .help = "RMSNorm per head on queries and keys"}, a.qk_norm);
+}
+
+}  // namespace orrery

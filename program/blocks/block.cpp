@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A block of the model: its layers, joined to the residual stream as its form says.
+//
+// What the backward pass reads of a transformer layer, and so what is kept, in bytes for 16-bit elements and
+// dropout (Korthikanti et al. 2022, section 4): x, n1, y, n2 2sbh each and two masks sbh: 10 sbh; qkv, ctx,
+// u, v 6+2+8+8 = 24 sbh/t; scores 5 a s^2 b / t. tests/program/memory_test.cpp adds them up.
+#include <algorithm>
+
+#include "program/blocks.h"
+
+namespace orrery::program {
+namespace {
+
+// Of a layer's values and parameters.
+std::string base_name(const AttentionLayer&) {
+  return "attn";
+}
+std::string base_name(const MlpLayer&) {
+  return "mlp";
+}
+
+class BlockGraph {
+ public:
+  BlockGraph(Builder& g, const ModelBlock& b) : g_(g), block_(b) {
+    for (const Layer& l : b.layers) {
+      const std::string base = std::visit([](const auto& layer) { return base_name(layer); }, l.is);
+      const auto before = std::count_if(bases_.begin(), bases_.end(),
+                                        [&](const std::string& other) { return other.starts_with(base); });
+      bases_.push_back(before == 0 ? base : base + std::to_string(before + 1));
+    }
+  }
+
+  // From the block's input to its output.
+  ValueId run(ValueId x) {
+    switch (block_.form) {
+      case BlockForm::kPreNorm:
+      case BlockForm::kSandwichNorm:
+      case BlockForm::kPostNorm:
+        return in_turn(x);
+      case BlockForm::kParallel:
+      case BlockForm::kParallelOneNorm:
+        return beside_each_other(x);
+    }
+    return kNoValue;
+  }
+
+ private:
+  std::size_t layers() const { return bases_.size(); }
+  Branch layer(std::size_t i, ValueId x) {
+    return std::visit([&](const auto& l) { return branch(g_, bases_[i], l, x); }, block_.layers[i].is);
+  }
+  // x + a branch, after so many of the layers.
+  ValueId join(std::size_t done, ValueId x, const Branch& b) {
+    const std::string& base = bases_[done - 1];
+    return g_.residual(base, x, b, done == layers() ? "out" : base + "/residual/out",
+                       static_cast<std::int64_t>(done));
+  }
+
+  ValueId in_turn(ValueId x) {
+    const bool before = block_.form != BlockForm::kPostNorm, after = block_.form != BlockForm::kPreNorm;
+    for (std::size_t i = 0; i < layers(); ++i) {
+      Branch b = layer(i, before ? g_.norm(bases_[i] + "/norm", x) : x);
+      if (after) b = {g_.norm(bases_[i] + "/post_norm", b.value), {}};
+      x = join(i + 1, x, b);
+    }
+    return x;
+  }
+
+  // Branches are partial sums over tensor ranks: one collective completes the sum of all. Dropout acts on
+  // each by itself.
+  ValueId beside_each_other(ValueId x) {
+    const bool one = block_.form == BlockForm::kParallelOneNorm;
+    std::vector<Branch> branches;
+    ValueId n = kNoValue;
+    for (std::size_t i = 0; i < layers(); ++i) {
+      if (i == 0 || !one) n = g_.norm(one ? "norm" : bases_[i] + "/norm", x);
+      branches.push_back(layer(i, n));
+    }
+    if (g_.training.drops()) {
+      for (std::size_t i = 0; i < layers(); ++i) x = join(i + 1, x, branches[i]);
+      return x;
+    }
+    Branch all = branches.front();
+    for (std::size_t i = 1; i < layers(); ++i) {
+      all.value = g_.sum(bases_[i] + "/sum", all.value, branches[i].value);
+      all.biases.insert(all.biases.end(), branches[i].biases.begin(), branches[i].biases.end());
+    }
+    return join(layers(), x, all);
+  }
+
+  Builder& g_;
+  const ModelBlock& block_;
+  std::vector<std::string> bases_;  // of names, by layer
+};
+
+}  // namespace
+
+Graph model_block(const Model& m, const ModelBlock& block, const Plan& p, const Training& t, const Stack& s,
+                  std::vector<RotaryUse>& rotary) {
+  Builder g(m, p, t, s, Builder::Part::kLayer, &rotary);
+  const ValueId x = g.input();
+  return g.finish(BlockGraph(g, block).run(x));
+}
+
+}  // namespace orrery::program

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/blocks.h"
+
+#include <gtest/gtest.h>
+
+#include "core/model.h"
+
+namespace orrery {
+namespace {
+
+Model read(const std::string& blocks, const std::string& more = "") {
+  return read_fields<Model>(Json::parse(R"({"preset": "tiny-llama", "blocks": )" + blocks + more + "}"),
+                            Cursor{"model.json", ""});
+}
+
+// What the message of a wrong model says.
+std::string message(const std::string& blocks, const std::string& more = "") {
+  try {
+    read(blocks, more);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Blocks, OfAFlatModelAreOneKind) {
+  const Depth depth = depth_of(preset_model("llama-3-8b"));
+  ASSERT_TRUE(depth.uniform());
+  EXPECT_EQ(depth.blocks(), 32);
+  ASSERT_EQ(depth.stretches.size(), 1U);
+  EXPECT_EQ(depth.stretches[0].period, 1);
+  const auto& attention = std::get<AttentionLayer>(depth.kinds[0].layers[0].is);
+  EXPECT_EQ(attention.head_dim, 4096 / 32);
+  EXPECT_EQ(attention.qkv_width(), (32 + 2 * 8) * 128);
+  // 32 heads, 8 of keys and values, 14336 = 2^11 * 7 columns.
+  EXPECT_EQ(depth.shared(), 8);
+}
+
+// Gemma 2's: a window in every second block.
+TEST(Blocks, AbsentFieldsAreTheModels) {
+  const Model m = read(R"([{"times": 13, "blocks": [
+      {"layers": [{"attention": {"sliding_window": 4096}}, "mlp"]}, {}]}])");
+  EXPECT_EQ(m.layers, 26);
+  const Depth depth = depth_of(m);
+  ASSERT_EQ(depth.kinds.size(), 2U);
+  EXPECT_EQ(depth.counts(), (std::vector<std::int64_t>{13, 13}));
+  EXPECT_EQ(depth.kinds[1], depth_of(preset_model("tiny-llama")).kinds[0]);
+  auto windowed = std::get<AttentionLayer>(depth.kinds[0].layers[0].is);
+  EXPECT_EQ(windowed.sliding_window, 4096);
+  windowed.sliding_window = 0;
+  EXPECT_EQ(windowed, std::get<AttentionLayer>(depth.kinds[1].layers[0].is));
+  EXPECT_EQ(depth.kinds[0].layers[1], depth.kinds[1].layers[1]);
+  ASSERT_EQ(depth.stretches.size(), 1U);
+  EXPECT_EQ(depth.stretches[0].period, 2);
+}
+
+// A pattern that a file lists block by block is found, and so is one that runs on.
+TEST(Blocks, PatternsAreFound) {
+  std::string list = "{}";
+  for (int i = 1; i < 12; ++i) list += i % 3 == 0 ? ", {}" : R"(, {"layers": ["mlp"]})";
+  const Depth depth = depth_of(read("[{\"blocks\": [" + list + "]}, {\"times\": 2}, {\"times\": 3}]"));
+  EXPECT_EQ(depth.blocks(), 17);
+  ASSERT_EQ(depth.stretches.size(), 2U);
+  EXPECT_EQ(depth.stretches[0].period, 3);
+  EXPECT_EQ(depth.stretches[1].first, 12);
+  EXPECT_EQ(depth.stretches[1].blocks, 5);
+  EXPECT_EQ(depth.stretches[1].period, 1);
+  // Blocks 7 to 11 are as blocks 1 to 5; blocks of both stretches are only as themselves.
+  EXPECT_EQ(depth.canonical(7, 5), 1);
+  EXPECT_EQ(depth.canonical(14, 3), 12);
+  EXPECT_EQ(depth.canonical(7, 6), 7);
+}
+
+// A block of 64 columns, 4 heads of 16 and 2 of keys and values: (64 + 2 * 32) 64 + 64^2 in attention,
+// 3 * 64 * 176 in the MLP, and its norms.
+TEST(Blocks, ParametersAreCounted) {
+  const std::int64_t layers = 128 * 64 + 64 * 64 + 3 * 64 * 176;
+  for (const auto& [form, norms] : {std::pair{"pre-norm", 2},
+                                    {"sandwich-norm", 4},
+                                    {"post-norm", 2},
+                                    {"parallel", 2},
+                                    {"parallel-one-norm", 1}}) {
+    const Model m = read("[{}]", fmt::format(R"(, "form": "{}")", form));
+    EXPECT_EQ(count_parameters(m, depth_of(m).kinds[0]), layers + norms * 64) << form;
+    // Embedding, head and the last norm.
+    EXPECT_EQ(count_parameters(m), layers + norms * 64 + 2 * 256 * 64 + 64) << form;
+  }
+}
+
+TEST(Blocks, AreWrittenAsTheyAreRead) {
+  const Model m = read(R"([{"times": 2, "blocks": [{"form": "parallel", "layers": ["mlp",
+      {"attention": {"heads": 8, "kv_heads": 2}}, {"mlp": {"ffn_hidden": 99, "activation": "gelu"}}]}, {}]}])");
+  const Json written = write_fields(m);
+  EXPECT_EQ(read_fields<Model>(written, Cursor{"written", ""}), m);
+  EXPECT_EQ(written["blocks"][0]["blocks"][0]["layers"][1]["attention"]["heads"], 8);
+}
+
+TEST(Blocks, WrongOnesAreNamed) {
+  EXPECT_NE(message(R"([{"blocks": [{"layers": ["mpl"]}]}])")
+                .find("/blocks/0/blocks/0/layers/0: there is no layer"),
+            std::string::npos);
+  EXPECT_NE(message(R"([{"blocks": [{"layers": ["mpl"]}]}])").find("mlp"), std::string::npos);
+  EXPECT_NE(message(R"([{"blocks": [{"layers": [{"mlp": {"ffn": 3}}]}]}])").find("/layers/0/mlp"),
+            std::string::npos);
+  EXPECT_NE(message(R"([{"blocks": [{"layers": [{"mlp": {}, "attention": {}}]}]}])").find("is not a layer"),
+            std::string::npos);
+  EXPECT_NE(message(R"([{"blocks": [{"layers": []}]}])").find("not a list with elements"), std::string::npos);
+  EXPECT_NE(message("{}").find("/blocks"), std::string::npos);
+  EXPECT_NE(message("[{}, {}]", R"(, "layers": 3)").find("3 layers are not the 2 blocks"), std::string::npos);
+  EXPECT_NE(message(R"([{"times": 9000}, {"times": 9000}])").find("more than 10000 blocks"),
+            std::string::npos);
+  EXPECT_NE(message(R"([{"times": 3, "blocks": [{"layers": [{"attention": {"heads": 3}}]}]}])")
+                .find("/blocks/0/blocks/0/layers/0/attention/heads"),
+            std::string::npos);
+  EXPECT_NE(message("[{}]", R"(, "bias": true, "form": "sandwich-norm")")
+                .find("/blocks/0/blocks/0/layers/0/attention/bias"),
+            std::string::npos);
+  EXPECT_EQ(message("[{}]"), "");
+  EXPECT_EQ(message("[]"), "");
+}
+
+}  // namespace
+}  // namespace orrery
