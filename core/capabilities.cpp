@@ -170,6 +170,12 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
                         lacks(s, fmt::format("{} scaling of rotary positions", name_of(a.rotary.scaling))),
                         allowed(c.rotary_scaling)};
   }
+  if (a.soft_cap != 0 && !c.soft_cap)
+    return StackProblem{in + "/soft_cap", lacks(s, "caps of scores"), "allowed: 0"};
+  if (a.query_scale != 0 && !c.scales)
+    return StackProblem{in + "/query_scale", lacks(s, "factor of scores"), "allowed: 0"};
+  if (!a.causal && !c.sees_all)
+    return StackProblem{in + "/causal", lacks(s, "attention that is not causal"), "allowed: true"};
   if (a.windowed(t.sequence) && !c.sliding_window)
     return StackProblem{in + "/sliding_window", lacks(s, "sliding window"),
                         "allowed: no window, or one of the whole sequence"};
@@ -240,6 +246,10 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
   if (t.stochastic_rounding && !c.stochastic_rounding)
     return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};
+  if (m.logit_soft_cap != 0 && !c.soft_cap)
+    return StackProblem{"/model/logit_soft_cap", lacks(s, "cap of logits"), "allowed: 0"};
+  if (m.embedding_scale != 1 && !c.scales)
+    return StackProblem{"/model/embedding_scale", lacks(s, "factor of embeddings"), "allowed: 1"};
   const Depth depth = depth_of(m);
   if (!depth.uniform() && !c.mixed_blocks) {
     return StackProblem{"/model/blocks", lacks(s, "blocks that differ along the depth"),

@@ -65,6 +65,9 @@ struct Capabilities {
   bool sliding_window = true;
   std::vector<BlockForm> block_forms;
   bool mixed_blocks = true;     // blocks may differ along the depth
+  bool soft_cap = true;         // of attention scores and logits
+  bool scales = true;           // of scores and embeddings
+  bool sees_all = true;         // attention need not be causal
   std::int64_t most_ranks = 0;  // 0: no limit
   std::vector<Refusal> refused;
   std::map<std::string, std::string> origin;  // by field, or by several, separated by ", "
@@ -114,6 +117,9 @@ void describe(V& v, Capabilities& c) {
   v(field("sliding_window", "whether attention can be limited to a window"), c.sliding_window);
   v(field("block_forms", "how layers of a block join the residual stream"), c.block_forms);
   v(field("mixed_blocks", "whether blocks may differ along the depth"), c.mixed_blocks);
+  v(field("soft_cap", "whether attention scores and logits may be capped"), c.soft_cap);
+  v(field("scales", "whether scores and embeddings may have factors of their own"), c.scales);
+  v(field("sees_all", "whether attention may see tokens behind"), c.sees_all);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
   v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);
   v(Field{.name = "origin", .help = "where the software says so, by field"}, c.origin);

@@ -157,110 +157,6 @@ const std::vector<Model>& presets() {
   return all;
 }
 
-class HuggingFaceReader {
- public:
-  HuggingFaceReader(const Json& config, const Cursor& at, ImportedFields& places)
-      : config_(config), at_(at), places_(places) {}
-
-  // The field `ours` under any of its names (transformers 4 and 5 differ); null counts as absent.
-  void integer(const char* ours, std::initializer_list<const char*> names, std::int64_t& out,
-               bool required) const {
-    Field field = declared<Model>(ours);
-    field.min = std::max(field.min, 1.0);  // only in our files does 0 mean a default
-    places_[ours] = at_.child(*names.begin());
-    for (const char* name : names) {
-      const auto found = config_.find(name);
-      if (found == config_.end() || found->is_null()) continue;
-      places_[ours] = at_.child(name);
-      return read_value(*found, at_.child(name), field, out);
-    }
-    if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
-  }
-  void number(const char* name, double& out, double least, double most) const {
-    const auto found = config_.find(name);
-    if (found != config_.end() && !found->is_null())
-      read_value(*found, at_.child(name), Field{name, "", least, most}, out);
-  }
-  // A text field that our models have one meaning of, under several names.
-  void text(const char* ours, const char* name, const std::vector<std::string>& known) const {
-    places_[ours] = at_.child(name);
-    const auto found = config_.find(name);
-    if (found == config_.end() || found->is_null()) return;
-    std::string value;
-    read_value(*found, at_.child(name), Field{name, ""}, value);
-    if (std::find(known.begin(), known.end(), value) == known.end())
-      at_.child(name).fail(shown(*found) + " cannot be imported", allowed_names(value, known));
-  }
-  void boolean(const char* name, bool& out) const {
-    const auto found = config_.find(name);
-    if (found != config_.end() && !found->is_null())
-      read_value(*found, at_.child(name), Field{name, ""}, out);
-  }
-
- private:
-  const Json& config_;
-  const Cursor& at_;
-  ImportedFields& places_;
-};
-
-Model import_gpt2(const HuggingFaceReader& read) {
-  Model m;
-  m.max_positions = 1024;
-  read.integer("layers", {"n_layer", "num_hidden_layers"}, m.layers, true);
-  read.integer("hidden", {"n_embd", "hidden_size"}, m.hidden, true);
-  read.integer("heads", {"n_head", "num_attention_heads"}, m.heads, true);
-  read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
-  read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
-  read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
-  read.text("activation", "activation_function", {"gelu_new", "gelu", "gelu_pytorch_tanh"});
-  return m;
-}
-
-// Windows that only some layers have are refused: our layers are alike.
-std::int64_t import_window(const HuggingFaceReader& read, const Json& config, const Cursor& at,
-                           const std::string& type, std::int64_t layers) {
-  // As transformers does where a field is absent: Mistral has a window, Qwen has none unless it says so.
-  bool used = type == "mistral";
-  std::int64_t window = used ? 4096 : 0, first = layers;
-  if (const auto found = config.find("sliding_window"); found != config.end() && found->is_null()) return 0;
-  read.boolean("use_sliding_window", used);
-  if (!used) return 0;
-  read.integer("sliding_window", {"sliding_window"}, window, false);
-  if (type.starts_with("qwen")) {
-    if (const auto found = config.find("max_window_layers"); found != config.end() && !found->is_null())
-      read_value(*found, at.child("max_window_layers"), Field{"max_window_layers", "", 0, 1 << 30}, first);
-    if (first > 0 && first < layers) {
-      at.child("max_window_layers")
-          .fail(fmt::format("{} of {} layers have no window", first, layers),
-                "allowed: 0 or all, layers with and without a window are not mixed");
-    }
-    if (first >= layers) return 0;
-  }
-  return window;
-}
-
-Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
-                   const std::string& type, ImportedFields& places) {
-  Model m = llama(type.c_str(), {});
-  m.max_positions = 2048;
-  read.integer("layers", {"num_hidden_layers"}, m.layers, true);
-  read.integer("hidden", {"hidden_size"}, m.hidden, true);
-  read.integer("heads", {"num_attention_heads"}, m.heads, true);
-  read.integer("kv_heads", {"num_key_value_heads"}, m.kv_heads, false);
-  read.integer("head_dim", {"head_dim"}, m.head_dim, false);
-  read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
-  read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
-  m.norm_epsilon = 1e-6;
-  read.number("rms_norm_eps", m.norm_epsilon, 1e-20, 1);
-  read.text("activation", "hidden_act", {"silu", "swish"});
-  m.rotary = import_rotary(config, at, m.max_positions, places);
-  m.sliding_window = type == "llama" ? 0 : import_window(read, config, at, type, m.layers);
-  m.qkv_bias = type == "qwen2";
-  m.qk_norm = type == "qwen3";
-  read.boolean("attention_bias", m.qkv_bias);
-  return m;
-}
-
 }  // namespace
 
 std::vector<std::string> preset_model_names() {
@@ -343,7 +239,7 @@ double approximate_parameters(const Model& m, const Depth& depth) {
 }
 
 std::int64_t norm_parameters(const Model& m) {
-  return (m.norm == Norm::kLayerNorm && m.bias ? 2 : 1) * m.hidden;
+  return (m.has_norm_bias() ? 2 : 1) * m.hidden;
 }
 
 // Of the layers of a block that stands in a file; of the flat fields' block, where the model has them.
@@ -383,6 +279,9 @@ ModelBlock standard_block(const Model& m) {
                                  .positions = m.positions,
                                  .rotary = m.rotary,
                                  .sliding_window = m.sliding_window,
+                                 .soft_cap = m.soft_cap,
+                                 .query_scale = m.query_scale,
+                                 .causal = m.causal,
                                  .bias = m.bias,
                                  .qkv_bias = m.qkv_bias,
                                  .qk_norm = m.qk_norm};
@@ -412,7 +311,8 @@ void check_model(const Model& m, const Cursor& at) {
   need("hidden", m.hidden);
   need("heads", m.heads);
   need("vocab", m.vocab);
-  if (m.blocks.empty()) {
+  // What was imported names its own fields.
+  if (m.blocks.empty() || !m.imported.empty()) {
     check_layers(m, standard_block(m), [&](std::size_t, const char*) {
       return [&](std::string_view field) { return m.place(at, field); };
     });
@@ -432,39 +332,6 @@ void check_model(const Model& m, const Cursor& at) {
   if (parameters > kMostParameters)
     at.fail(fmt::format("the model has {:.2g} parameters", parameters),
             fmt::format("allowed: at most {:.0g}", kMostParameters));
-}
-
-Model import_hugging_face(const Json& config, const Cursor& at) {
-  if (!config.is_object()) at.fail(shown(config) + " is not an object");
-  if (config.contains("text_config")) {
-    return import_hugging_face(config["text_config"], at.child("text_config"));
-  }
-  static const std::vector<std::string> kKnown = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
-  std::string type;
-  const auto found = config.find("model_type");
-  if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
-  read_value(*found, at.child("model_type"), Field{"model_type", ""}, type);
-  if (type == "bloom" || type == "mpt") {
-    at.child("model_type")
-        .fail(
-            fmt::format("\"{}\" has ALiBi positions, which are predicted for its presets but neither run nor "
-                        "exported",
-                        type),
-            allowed_names("", kKnown));
-  }
-  if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
-    at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
-  }
-  ImportedFields places;
-  places["positions"] = at.child("model_type");
-  const HuggingFaceReader read(config, at, places);
-  Model m = type == "gpt2" ? import_gpt2(read) : import_llama(read, config, at, type, places);
-  m.name = type;
-  read.integer("vocab", {"vocab_size"}, m.vocab, true);
-  read.boolean("tie_word_embeddings", m.tied_embeddings);
-  m.imported = std::move(places);
-  check_model(m, at);
-  return m;
 }
 
 std::int64_t count_parameters(const Model& m, const ModelBlock& resolved) {

@@ -44,14 +44,20 @@ struct Model {
   Positions positions = Positions::kLearned;
   Rotary rotary;
   std::int64_t sliding_window = 0;
+  double soft_cap = 0, query_scale = 0;
+  bool causal = true;
   Activation activation = Activation::kGelu;
-  bool bias = true;  // on every linear layer and norm
+  bool bias = true;               // on every linear layer and norm
+  std::optional<bool> norm_bias;  // on LayerNorm; none: as `bias`
   bool qkv_bias = false, qk_norm = false;
   bool tied_embeddings = true;
+  double embedding_scale = 1;  // of the tokens' rows (Gemma: sqrt(h))
+  double logit_soft_cap = 0;   // logits are c tanh(logit / c); 0: as they are
   BlockForm form = BlockForm::kPreNorm;
   std::vector<BlockRun> blocks;  // empty: all are as the flat fields say
   ImportedFields imported;
 
+  bool has_norm_bias() const { return norm == Norm::kLayerNorm && norm_bias.value_or(bias); }
   // Where a field stands of a model that was read at `at`.
   Cursor place(const Cursor& at, std::string_view field) const;
   friend bool operator==(const Model&, const Model&) = default;
@@ -77,11 +83,22 @@ void describe(V& v, Model& m) {
   v(declared<AttentionLayer>("positions"), m.positions);
   v(declared<AttentionLayer>("rotary"), m.rotary);
   v(declared<AttentionLayer>("sliding_window"), m.sliding_window);
+  v(declared<AttentionLayer>("soft_cap"), m.soft_cap);
+  v(declared<AttentionLayer>("query_scale"), m.query_scale);
+  v(declared<AttentionLayer>("causal"), m.causal);
   v(declared<MlpLayer>("activation"), m.activation);
   v(declared<AttentionLayer>("bias"), m.bias);
+  v(Field{.name = "norm_bias", .help = "biases on layernorm, where not as on linear layers"}, m.norm_bias);
   v(declared<AttentionLayer>("qkv_bias"), m.qkv_bias);
   v(declared<AttentionLayer>("qk_norm"), m.qk_norm);
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
+  v(Field{.name = "embedding_scale", .help = "factor of embedded tokens", .min = 1e-6, .max = 1e6},
+    m.embedding_scale);
+  v(Field{.name = "logit_soft_cap",
+          .help = "bound c of logits, c tanh(logit / c); 0 means none",
+          .min = 0,
+          .max = 1e6},
+    m.logit_soft_cap);
   v(declared<ModelBlock>("form"), m.form);
   if constexpr (!std::is_same_v<V, FieldReader>)  // read_custom() reads them, as they start from the others
     v(Field{.name = "blocks", .help = "runs of blocks, where they differ along the depth"}, m.blocks);
@@ -99,7 +116,8 @@ void check_model(const Model& m, const Cursor& at);
 std::vector<std::string> preset_model_names();
 Model preset_model(std::string_view name, const Cursor& at = {});
 
-// Hugging Face config.json of transformers 4 and 5 (gpt2, llama, mistral, qwen2, qwen3).
+// Hugging Face config.json of transformers 4 and 5 (falcon, gemma, gemma2, gemma3_text, gpt2, gpt_neox,
+// llama, mistral, qwen2, qwen3).
 Model import_hugging_face(const Json& config, const Cursor& at);
 
 // The block of the flat fields.

@@ -108,7 +108,7 @@ void run(const ops::Gemm& op, const OpArguments& a) {
       return kernels::gemm(shape, a.in[0], a.in[1], a.in[2], a.out[0]);
     case kGelu:
       kernels::gemm(shape, a.in[0], a.in[1], a.in[2], a.out[1]);
-      return fast.activation(op.m, op.n, false, a.out[1], a.out[0]);
+      return fast.activation(op.m, op.n, ref::Act::kGelu, a.out[1], a.out[0]);
     case kGeluGrad: {
       kernels::gemm(shape, a.in[0], a.in[1], nullptr, a.out[0]);
       // In place, over a copy of a part: the kernel's operands do not overlap.
@@ -116,7 +116,7 @@ void run(const ops::Gemm& op, const OpArguments& a) {
       for (std::int64_t first = 0, all = op.m * op.n; first < all; first += std::ssize(part)) {
         const std::int64_t count = std::min(all - first, std::ssize(part));
         std::copy_n(a.out[0] + first, count, part.begin());
-        fast.activation_grad(1, count, false, a.in[2] + first, part.data(), a.out[0] + first);
+        fast.activation_grad(1, count, ref::Act::kGelu, a.in[2] + first, part.data(), a.out[0] + first);
       }
       return;
     }
@@ -171,10 +171,10 @@ void run(const ops::AttentionGrad& op, const OpArguments& a) {
                           a.in[3], a.out[0]);
 }
 void run(const ops::Activation& op, const OpArguments& a) {
-  kernels::pointwise().activation(op.rows, op.width, op.gated, a.in[0], a.out[0]);
+  kernels::pointwise().activation(op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
 }
 void run(const ops::ActivationGrad& op, const OpArguments& a) {
-  kernels::pointwise().activation_grad(op.rows, op.width, op.gated, a.in[0], a.in[1], a.out[0]);
+  kernels::pointwise().activation_grad(op.rows, op.width, act_of(op.type), a.in[0], a.in[1], a.out[0]);
 }
 void run(const ops::Residual& op, const OpArguments& a) {
   if (op.biases == 2) {
@@ -189,6 +189,15 @@ void run(const ops::Residual& op, const OpArguments& a) {
 }
 void run(const ops::Sum& op, const OpArguments& a) {
   kernels::pointwise().residual(1, op.elements, a.in[0], a.in[1], nullptr, a.out[0]);
+}
+void run(const ops::Scale& op, const OpArguments& a) {
+  kernels::pointwise().scale(op.elements, static_cast<float>(op.factor), a.in[0], a.out[0]);
+}
+void run(const ops::SoftCap& op, const OpArguments& a) {
+  kernels::pointwise().soft_cap(op.elements, static_cast<float>(op.cap), a.in[0], a.out[0]);
+}
+void run(const ops::SoftCapGrad& op, const OpArguments& a) {
+  kernels::pointwise().soft_cap_grad(op.elements, static_cast<float>(op.cap), a.in[0], a.in[1], a.out[0]);
 }
 void run(const ops::DropoutGrad& op, const OpArguments& a) {
   kernels::dropout_grad(a.dropout, op.rows * op.width, a.in[0], mask(a.in[1]), a.out[0]);

@@ -4,6 +4,7 @@
 // Internal to exec/.
 #pragma once
 
+#include <stdexcept>
 #include <vector>
 
 #include "core/rotary.h"
@@ -44,7 +45,32 @@ inline std::int64_t rotary_bytes(const std::vector<RotaryTables>& tables) {
 inline kernels::reference::AttentionShape attention_shape(const program::ops::AttentionShape& op,
                                                           std::int64_t tp_rank,
                                                           const kernels::Dropout& dropout) {
-  return {op.batch, op.sequence, op.heads, op.kv_heads, op.head, !op.fused(), tp_rank * op.heads, dropout};
+  return {.batch = op.batch,
+          .seq = op.sequence,
+          .heads = op.heads,
+          .kv = op.kv_heads,
+          .head = op.head,
+          .materialised = !op.fused(),
+          .first_head = tp_rank * op.heads,
+          .dropout = dropout,
+          .window = op.window,
+          .sees_all = op.sees_all,
+          .cap = static_cast<float>(op.soft_cap),
+          .explicit_scale = static_cast<float>(op.scale)};
+}
+inline kernels::reference::Act act_of(Activation a) {
+  using enum kernels::reference::Act;
+  switch (a) {
+    case Activation::kGelu:
+      return kGelu;
+    case Activation::kSwiglu:
+      return kSwiglu;
+    case Activation::kSquaredRelu:
+      return kSquaredRelu;
+    case Activation::kGeglu:
+      return kGeglu;
+  }
+  throw std::logic_error("an activation has no kernel");
 }
 inline kernels::reference::LossShape loss_shape(const program::ops::LogitsShape& op, std::int64_t tp_rank) {
   return {op.tokens, op.columns, tp_rank * op.columns, op.vocabulary};

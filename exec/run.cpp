@@ -25,18 +25,12 @@ namespace orrery::exec {
 namespace {
 
 // Why the engine does not compute the layer.
-std::string layer_problem(const AttentionLayer& a, const Training& t, const char* engine) {
-  if (a.positions == Positions::kAlibi)
-    return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
-  if (!a.windowed(t.sequence)) return {};
-  return fmt::format(
-      "the {} engine has no sliding window: {} tokens attend to more than the window of {} (allowed: "
-      "sequences that fit the window)",
-      engine, t.sequence, a.sliding_window);
+std::string layer_problem(const AttentionLayer& a, const char* engine) {
+  if (a.positions != Positions::kAlibi) return {};
+  return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
 }
-std::string layer_problem(const MlpLayer& l, const Training&, const char* engine) {
-  if (l.activation != Activation::kSquaredRelu) return {};
-  return fmt::format("the {} engine has no squared ReLU (allowed: gelu, swiglu)", engine);
+std::string layer_problem(const MlpLayer&, const char*) {
+  return {};
 }
 
 }  // namespace
@@ -63,7 +57,7 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   }
   std::string problem;
   depth_of(program.model).for_each_layer([&](const auto& layer, std::int64_t) {
-    if (problem.empty()) problem = layer_problem(layer, t, engine);
+    if (problem.empty()) problem = layer_problem(layer, engine);
   });
   if (!problem.empty()) return problem;
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)

@@ -130,7 +130,7 @@ ValueId Builder::in_place(std::string name, ForwardOp op, std::vector<Operand> r
 ValueId Builder::norm(const std::string& name, ValueId x) {
   using Init = Parameter::Init;
   const std::int64_t width = model.hidden;
-  const bool has_bias = model.norm == Norm::kLayerNorm && model.bias;
+  const bool has_bias = model.has_norm_bias();
   std::vector<Operand> reads{use(x, stream()), weight(vector(name + "/weight", width, Init::kOnes))};
   if (has_bias) reads.push_back(weight(vector(name + "/bias", width, Init::kZeros)));
   const ValueId y = value(name + "/out", width, stream());
@@ -172,11 +172,26 @@ ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w,
 }
 
 ValueId Builder::sum(const std::string& name, ValueId a, ValueId b) {
-  const Value& of = graph_.values[static_cast<std::size_t>(a)];
-  const ops::Sum op{graph_.elements(of)};
-  const ValueId out = value(name + "/partial", of.columns, of.placement);
-  node(name, op, {use(a), use(b)}, {out});
+  const std::int64_t columns = graph_.values[static_cast<std::size_t>(a)].columns;
+  const ValueId out = value(name + "/partial", columns, placement(a));
+  node(name, ops::Sum{local_elements(a)}, {use(a), use(b)}, {out});
   return out;
+}
+
+// An op that makes an element of each, placed alike.
+ValueId Builder::of_each(const std::string& name, ForwardOp op, ValueId x) {
+  const std::int64_t columns = graph_.values[static_cast<std::size_t>(x)].columns;
+  const ValueId y = value(name + "/out", columns, placement(x));
+  node(name, op, {use(x)}, {y});
+  return y;
+}
+
+ValueId Builder::scale(const std::string& name, ValueId x, double factor) {
+  return of_each(name, ops::Scale{local_elements(x), factor}, x);
+}
+
+ValueId Builder::soft_cap(const std::string& name, ValueId x, double cap) {
+  return of_each(name, ops::SoftCap{{local_elements(x), cap}}, x);
 }
 
 ValueId Builder::residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,

@@ -90,6 +90,9 @@ class Builder {
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
   // a + b, of summands that are placed alike.
   ValueId sum(const std::string& name, ValueId a, ValueId b);
+  // x factor, and cap tanh(x / cap).
+  ValueId scale(const std::string& name, ValueId x, double factor);
+  ValueId soft_cap(const std::string& name, ValueId x, double cap);
   // x + drop(branch + its biases). `site` tells the random numbers of a layer's branches apart.
   ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                    std::int64_t site);
@@ -103,6 +106,10 @@ class Builder {
   ops::Gemm product(const Parameter& w) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
+  ValueId of_each(const std::string& name, ForwardOp op, ValueId x);
+  std::int64_t local_elements(ValueId v) const {
+    return graph_.elements(graph_.values[static_cast<std::size_t>(v)]);
+  }
 
   Graph graph_;
   std::vector<RotaryUse>* rotary_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/ops.h"
 
+#include <bit>
+
 #include <concepts>
 #include <stdexcept>
 #include <string>
@@ -82,6 +84,18 @@ ops::Operands operands_of(const OpKind& kind) {
       kind);
 }
 
+namespace {
+
+std::int64_t bits_of(double x) {
+  return std::bit_cast<std::int64_t>(x);
+}
+template <class T>
+std::int64_t bits_of(T x) {
+  return static_cast<std::int64_t>(x);
+}
+
+}  // namespace
+
 OpKey key_of(const OpKind& kind) {
   OpKey out{.type = kind.index()};
   std::visit(
@@ -90,7 +104,7 @@ OpKey key_of(const OpKind& kind) {
             [&](auto... member) {
               static_assert(sizeof...(member) <= kMostFields);
               std::size_t i = 0;
-              ((out.fields[i++] = static_cast<std::int64_t>(op.*member)), ...);
+              ((out.fields[i++] = bits_of(op.*member)), ...);
             },
             T::fields());
       },

@@ -19,6 +19,7 @@
 #include "program/ops/product.h"
 #include "program/ops/residual.h"
 #include "program/ops/rotary.h"
+#include "program/ops/scale.h"
 #include "program/ops/update.h"
 
 namespace orrery::program {
@@ -27,14 +28,15 @@ using OpKind =
     std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad, ops::Norm,
                  ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
                  ops::AttentionGrad, ops::Activation, ops::ActivationGrad, ops::Residual, ops::Sum,
-                 ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
-                 ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
-                 ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
+                 ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax,
+                 ops::LossSum, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
+                 ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
+                 ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp = std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Norm, ops::HeadNorm, ops::Rope,
-                               ops::Attention, ops::Activation, ops::Residual, ops::Sum, ops::LossMax,
-                               ops::LossSum, ops::Loss>;
+                               ops::Attention, ops::Activation, ops::Residual, ops::Sum, ops::Scale,
+                               ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }
@@ -59,8 +61,8 @@ std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double pas
 std::int64_t elements_of(const OpKind& kind);
 ops::Operands operands_of(const OpKind& kind);
 
-// The type and the numbers of its fields in order: ops with equal keys cost the same.
-inline constexpr std::size_t kMostFields = 8;
+// The type and its fields in order, as integers or the bits of floats: ops with equal keys cost the same.
+inline constexpr std::size_t kMostFields = 10;
 struct OpKey {
   std::size_t type = 0;
   std::array<std::int64_t, kMostFields> fields{};

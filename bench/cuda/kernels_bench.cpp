@@ -145,13 +145,17 @@ void Rope(benchmark::State& state) {
 }
 ORRERY_KERNEL(Rope);
 
+reference::Act act_of(bool gated) {
+  return gated ? reference::Act::kSwiglu : reference::Act::kGelu;
+}
+
 void Activation(benchmark::State& state) {
   Device d;
   const bool gated = state.range(0) != 0;
   const void* const u = d.matrix(kTokens, gated ? 2 * kWidth : kWidth);
   void* const v = d.matrix(kTokens, kWidth);
   moves(state, d, (gated ? 3 : 2) * kMatrix,
-        [&] { activation(d.stream.get(), kType, kTokens, kWidth, gated, u, v); });
+        [&] { activation(d.stream.get(), kType, kTokens, kWidth, act_of(gated), u, v); });
 }
 void ActivationGrad(benchmark::State& state) {
   Device d;
@@ -160,7 +164,7 @@ void ActivationGrad(benchmark::State& state) {
   const void *u = d.matrix(kTokens, wide), *dv = d.matrix(kTokens, kWidth);
   void* const du = d.matrix(kTokens, wide);
   moves(state, d, (gated ? 5 : 3) * kMatrix,
-        [&] { activation_grad(d.stream.get(), kType, kTokens, kWidth, gated, u, dv, du); });
+        [&] { activation_grad(d.stream.get(), kType, kTokens, kWidth, act_of(gated), u, dv, du); });
 }
 ORRERY_KERNEL(Activation)->ArgName("gated")->Arg(0)->Arg(1);
 ORRERY_KERNEL(ActivationGrad)->ArgName("gated")->Arg(0)->Arg(1);

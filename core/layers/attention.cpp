@@ -20,6 +20,10 @@ void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
         .fail(fmt::format("{} key/value heads do not divide {} heads", own.kv_heads, heads),
               "allowed: a divisor of the number of heads");
   }
+  if (sliding_window > 0 && !causal)
+    place("sliding_window")
+        .fail("a window is of the tokens before, and attention that is not causal has none",
+              "allowed: 0, or causal true");
   if (positions != Positions::kRotary) {
     if (rotary == Rotary{}) return;
     place("rotary").fail(fmt::format("with \"{}\" positions nothing turns", name_of(positions)),

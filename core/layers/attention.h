@@ -30,6 +30,9 @@ struct AttentionLayer {
   Positions positions = Positions::kLearned;
   Rotary rotary;                    // of rotary positions
   std::int64_t sliding_window = 0;  // positions that a token attends to, its own among them; 0: all before it
+  double soft_cap = 0;              // scores are c tanh(score / c); 0: as they are
+  double query_scale = 0;           // of scores; 0: 1 / sqrt(head_dim)
+  bool causal = true;               // a token sees none behind it
   bool bias = true;                 // on both products
   bool qkv_bias = false;            // on the first one alone (Qwen2)
   bool qk_norm = false;             // RMSNorm per head on Q and K (Qwen3)
@@ -78,6 +81,14 @@ void describe(V& v, AttentionLayer& a) {
           .min = 0,
           .max = 1 << 30},
     a.sliding_window);
+  v(Field{.name = "soft_cap",
+          .help = "bound c of attention scores, c tanh(score / c); 0 means none",
+          .min = 0,
+          .max = 1e6},
+    a.soft_cap);
+  v(Field{.name = "query_scale", .help = "factor of scores; 0 means 1/sqrt(head_dim)", .min = 0, .max = 1e6},
+    a.query_scale);
+  v(Field{.name = "causal", .help = "whether a token sees none behind it"}, a.causal);
   v(Field{.name = "bias", .help = "biases on linear layers and norms"}, a.bias);
   v(Field{.name = "qkv_bias", .help = "bias on the QKV projection only"}, a.qkv_bias);
   v(Field{.name = "qk_norm", .help = "RMSNorm per head on queries and keys"}, a.qk_norm);

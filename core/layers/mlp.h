@@ -16,13 +16,14 @@
 
 namespace orrery {
 
-enum class Activation { kGelu, kSwiglu, kSquaredRelu };
+enum class Activation { kGelu, kSwiglu, kSquaredRelu, kGeglu };
 constexpr auto enum_names(Activation) {
   return std::array{std::pair{Activation::kGelu, "gelu"}, std::pair{Activation::kSwiglu, "swiglu"},
-                    std::pair{Activation::kSquaredRelu, "squared-relu"}};
+                    std::pair{Activation::kSquaredRelu, "squared-relu"},
+                    std::pair{Activation::kGeglu, "geglu"}};
 }
 constexpr bool is_gated(Activation a) {
-  return a == Activation::kSwiglu;
+  return a == Activation::kSwiglu || a == Activation::kGeglu;
 }
 
 struct MlpLayer {
@@ -51,7 +52,7 @@ template <class V>
 void describe(V& v, MlpLayer& l) {
   v(Field{.name = "ffn_hidden", .help = "feed-forward width; 0 means 4*hidden", .min = 0, .max = 1 << 24},
     l.ffn_hidden);
-  v(Field{.name = "activation", .help = "MLP activation; swiglu has a gate matrix"}, l.activation);
+  v(Field{.name = "activation", .help = "MLP activation; swiglu and geglu have a gate matrix"}, l.activation);
   v(Field{.name = "bias", .help = "biases on linear layers and norms"}, l.bias);
 }
 

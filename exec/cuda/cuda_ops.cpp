@@ -157,10 +157,11 @@ void run(const ops::AttentionGrad& op, const CudaOp& a) {
                          a.in[0], a.in[1], a.in[2], mask(a.in[4]), a.in[3], a.out[0], a.workspace);
 }
 void run(const ops::Activation& op, const CudaOp& a) {
-  device::activation(a.stream, a.in_type[0], op.rows, op.width, op.gated, a.in[0], a.out[0]);
+  device::activation(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
 }
 void run(const ops::ActivationGrad& op, const CudaOp& a) {
-  device::activation_grad(a.stream, a.in_type[0], op.rows, op.width, op.gated, a.in[0], a.in[1], a.out[0]);
+  device::activation_grad(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.in[1],
+                          a.out[0]);
 }
 void run(const ops::Residual& op, const CudaOp& a) {
   if (a.dropout.probability == 0)
@@ -172,6 +173,16 @@ void run(const ops::Residual& op, const CudaOp& a) {
 }
 void run(const ops::Sum& op, const CudaOp& a) {
   device::residual(a.stream, a.in_type[0], 1, op.elements, a.in[0], a.in[1], {}, a.out[0]);
+}
+void run(const ops::Scale& op, const CudaOp& a) {
+  device::scale(a.stream, a.in_type[0], op.elements, static_cast<float>(op.factor), a.in[0], a.out[0]);
+}
+void run(const ops::SoftCap& op, const CudaOp& a) {
+  device::soft_cap(a.stream, a.in_type[0], op.elements, static_cast<float>(op.cap), a.in[0], a.out[0]);
+}
+void run(const ops::SoftCapGrad& op, const CudaOp& a) {
+  device::soft_cap_grad(a.stream, a.in_type[0], op.elements, static_cast<float>(op.cap), a.in[0], a.in[1],
+                        a.out[0]);
 }
 void run(const ops::DropoutGrad& op, const CudaOp& a) {
   device::dropout_grad(a.stream, a.in_type[0], a.dropout, op.rows * op.width, a.in[0], mask(a.in[1]),
@@ -299,19 +310,20 @@ std::optional<device::GemmShape> gemm_shape(const Op& op, const program::RankCla
   };
   for (const program::Ref& r : op.operands()) see(r);
   for (const program::Ref& r : op.writes) see(r);
-  return device::GemmShape{.m = product->m,
-                           .n = product->n,
-                           .k = product->k,
-                           .transpose_a = product->transpose_a,
-                           .transpose_b = product->transpose_b,
-                           .accumulate = op.accumulate,
-                           .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.operands().size() > 2,
-                           .epilogue = epilogue_of(product->epilogue),
-                           .fp8 = fp8_of(product->format),
-                           .tf32 = training.math == Math::kTf32,
-                           .operands = buffer(op.reads[0]).type,
-                           .result = buffer(op.writes[0]).type,
-                           .alignment = std::uint32_t{1} << std::countr_zero(places)};
+  return device::GemmShape{
+      .m = product->m,
+      .n = product->n,
+      .k = product->k,
+      .transpose_a = product->transpose_a,
+      .transpose_b = product->transpose_b,
+      .accumulate = op.accumulate,
+      .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.operands().size() > 2,
+      .epilogue = epilogue_of(product->epilogue),
+      .fp8 = fp8_of(product->format),
+      .tf32 = training.math == Math::kTf32,
+      .operands = buffer(op.reads[0]).type,
+      .result = buffer(op.writes[0]).type,
+      .alignment = std::uint32_t{1} << std::countr_zero(places)};
 }
 
 void run_cuda_op(const CudaOp& a) {

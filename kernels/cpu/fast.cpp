@@ -42,37 +42,53 @@ struct Head {
   Index sample, index, rows, q, k, v, out, lse;
 };
 
+// The queries [first, first + count) and the keys [low, end) that any of them sees.
+struct Block {
+  Block(const reference::AttentionShape& s, Index first_query, Index queries)
+      : first(first_query), count(queries), low(s.first_key(first)), end(s.end_key(first + count - 1)) {}
+  Index first, count, low, end;
+  Index keys() const { return end - low; }
+};
+
 template <class Visit>
 void for_each_block(const reference::AttentionShape& s, Visit visit) {
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
       for (Index first = 0; first < s.seq; first += kQueries)
-        visit(Head(s, b, h), first, std::min(kQueries, s.seq - first));
+        visit(Head(s, b, h), Block(s, first, std::min(kQueries, s.seq - first)));
     }
   }
 }
 
-// Q K' / sqrt(d) of the queries [first, first + count) with all keys up to the last of them.
-void scaled_scores(const reference::AttentionShape& s, const float* qkv, const Head& at, Index first,
-                   Index count, float* scores) {
-  multiply({.m = count,
-            .n = first + count,
+// The block's scores.
+void scores_of(const reference::AttentionShape& s, const float* qkv, const Head& at, const Block& b,
+               float* scores) {
+  multiply({.m = b.count,
+            .n = b.keys(),
             .k = s.head,
             .transpose_b = true,
-            .alpha = 1.0F / std::sqrt(static_cast<float>(s.head)),
+            .alpha = s.scale(),
             .lda = s.width(),
             .ldb = s.width(),
-            .ldc = first + count},
-           qkv + at.q + first * s.width(), qkv + at.k, scores);
+            .ldc = b.keys()},
+           qkv + at.q + b.first * s.width(), qkv + at.k + b.low * s.width(), scores);
+  if (s.cap > 0) pointwise().soft_cap(b.count * b.keys(), s.cap, scores, scores);
+}
+
+// Of a row of the block, zeros for the keys before those that its query sees; returns how many.
+Index hide(const reference::AttentionShape& s, const Block& b, Index i, float* row) {
+  const Index hidden = s.first_key(b.first + i) - b.low;
+  std::fill_n(row, hidden, 0.0F);
+  return hidden;
 }
 
 // What dropout leaves of the scores (or their gradients) of one query.
-void drop_scores(const reference::AttentionShape& s, const Head& at, Index query, Index keys, float* row) {
+void drop_scores(const reference::AttentionShape& s, const Head& at, const Block& b, Index i, float* row) {
   if (!s.drops()) return;
   thread_local std::vector<std::uint8_t> kept;
-  kept.resize(static_cast<std::size_t>(keys));
-  keep(s.dropout, at.sample, (s.first_head + at.index) * s.seq + query, keys, kept.data());
-  dropout_grad(s.dropout, keys, row, kept.data(), row);
+  kept.resize(static_cast<std::size_t>(b.end));
+  keep(s.dropout, at.sample, (s.first_head + at.index) * s.seq + b.first + i, b.end, kept.data());
+  dropout_grad(s.dropout, b.keys(), row, kept.data() + b.low, row);
 }
 
 float* workspace(std::size_t blocks, Index seq) {
@@ -90,37 +106,42 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
   const Pointwise& p = pointwise();
   const Index width = s.width(), out_width = s.heads * s.head;
   float* scores = workspace(1, s.seq);
-  for_each_block(s, [&](const Head& at, Index first, Index count) {
-    const Index keys = first + count;
-    scaled_scores(s, qkv, at, first, count, scores);
+  for_each_block(s, [&](const Head& at, const Block& b) {
+    const Index keys = b.keys();
+    scores_of(s, qkv, at, b, scores);
     float sums[kQueries];
-    for (Index i = 0; i < count; ++i) {
+    for (Index i = 0; i < b.count; ++i) {
+      float* const row = scores + i * keys;
+      const Index hidden = hide(s, b, i, row);
       float largest = 0;
-      sums[i] = p.softmax_row(first + i + 1, keys, scores + i * keys, &largest);
-      softmax[at.lse + first + i] = largest + std::log(sums[i]);
-      drop_scores(s, at, first + i, keys, scores + i * keys);
+      sums[i] = p.softmax_row(s.end_key(b.first + i) - b.low - hidden, keys - hidden, row + hidden, &largest);
+      softmax[at.lse + b.first + i] = largest + std::log(sums[i]);
+      drop_scores(s, at, b, i, row);
     }
-    float* o = out + at.out + first * out_width;
-    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
-             qkv + at.v, o);
-    for (Index i = 0; i < count; ++i) p.scale_row(s.head, 1.0F / sums[i], o + i * out_width);
+    float* o = out + at.out + b.first * out_width;
+    multiply({.m = b.count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
+             qkv + at.v + b.low * width, o);
+    for (Index i = 0; i < b.count; ++i) p.scale_row(s.head, 1.0F / sums[i], o + i * out_width);
   });
 }
 
-// With D_i = dO_i . O_i: dP = drop(dO V'), dS = P (dP - D) / sqrt(d); dQ = dS K, dK = dS' Q, dV = drop(P)'
-// dO.
+// With D_i = dO_i . O_i: dP = drop(dO V'), dS = P (dP - D), dz = dS scale, with a cap times 1 - (S / cap)^2;
+// dQ = dz K, dK = dz' Q, dV = drop(P)' dO.
 void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
                     const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv) {
   if (s.materialised) return reference::attention_grad(s, qkv, out, softmax, mask, d_out, d_qkv);
   const Pointwise& p = pointwise();
   const Index width = s.width(), out_width = s.heads * s.head;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(s.head));
   std::fill_n(d_qkv, s.batch * s.seq * width, 0.0F);
-  float* probabilities = workspace(2, s.seq);
+  float* probabilities = workspace(s.cap > 0 ? 3 : 2, s.seq);
   float* d_scores = probabilities + kQueries * s.seq;
-  for_each_block(s, [&](const Head& at, Index first, Index count) {
-    const Index keys = first + count, q = at.q + first * width, o = at.out + first * out_width;
-    scaled_scores(s, qkv, at, first, count, probabilities);
+  float* capped = d_scores + kQueries * s.seq;
+  for_each_block(s, [&](const Head& at, const Block& b) {
+    const Index keys = b.keys(), count = b.count, q = at.q + b.first * width,
+                o = at.out + b.first * out_width;
+    const Index k = at.k + b.low * width, v = at.v + b.low * width;
+    scores_of(s, qkv, at, b, probabilities);
+    if (s.cap > 0) std::copy_n(probabilities, count * keys, capped);
     multiply({.m = count,
               .n = keys,
               .k = s.head,
@@ -128,17 +149,21 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
               .lda = out_width,
               .ldb = width,
               .ldc = keys},
-             d_out + o, qkv + at.v, d_scores);
+             d_out + o, qkv + v, d_scores);
     for (Index i = 0; i < count; ++i) {
       const Index row = o + i * out_width;
+      float *const of_p = probabilities + i * keys, *const of_d = d_scores + i * keys;
       const float d = p.dot(s.head, d_out + row, out + row);
-      p.probabilities_row(first + i + 1, keys, softmax[at.lse + first + i], probabilities + i * keys);
-      drop_scores(s, at, first + i, keys, d_scores + i * keys);
-      p.score_grad_row(keys, d, scale, probabilities + i * keys, d_scores + i * keys);
-      drop_scores(s, at, first + i, keys, probabilities + i * keys);
+      const Index hidden = hide(s, b, i, of_p);
+      p.probabilities_row(s.end_key(b.first + i) - b.low - hidden, keys - hidden,
+                          softmax[at.lse + b.first + i], of_p + hidden);
+      drop_scores(s, at, b, i, of_d);
+      p.score_grad_row(keys, d, s.scale(), of_p, of_d);
+      drop_scores(s, at, b, i, of_p);
     }
-    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = width}, d_scores,
-             qkv + at.k, d_qkv + q);
+    if (s.cap > 0) pointwise().soft_cap_grad(count * keys, s.cap, capped, d_scores, d_scores);
+    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = width}, d_scores, qkv + k,
+             d_qkv + q);
     const Product over_queries{.m = keys,
                                .n = s.head,
                                .k = count,
@@ -147,10 +172,10 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
                                .lda = keys,
                                .ldb = width,
                                .ldc = width};
-    multiply(over_queries, d_scores, qkv + q, d_qkv + at.k);
+    multiply(over_queries, d_scores, qkv + q, d_qkv + k);
     Product of_output = over_queries;
     of_output.ldb = out_width;
-    multiply(of_output, probabilities, d_out + o, d_qkv + at.v);
+    multiply(of_output, probabilities, d_out + o, d_qkv + v);
   });
 }
 

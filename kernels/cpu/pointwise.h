@@ -16,8 +16,13 @@ struct Pointwise {
   void (*norm_grad)(const reference::NormShape& s, const float* x, const float* w, const float* dy,
                     const float* residual, float* dx, float* dw, float* db, bool accumulate);
   void (*rope)(const reference::RopeShape& s, const float* cosine, const float* sine, float* x);
-  void (*activation)(Index rows, Index width, bool gated, const float* u, float* v);
-  void (*activation_grad)(Index rows, Index width, bool gated, const float* u, const float* dv, float* du);
+  void (*activation)(Index rows, Index width, reference::Act act, const float* u, float* v);
+  void (*activation_grad)(Index rows, Index width, reference::Act act, const float* u, const float* dv,
+                          float* du);
+  // These three may write over what they read.
+  void (*scale)(Index n, float factor, const float* x, float* y);
+  void (*soft_cap)(Index n, float cap, const float* x, float* y);
+  void (*soft_cap_grad)(Index n, float cap, const float* y, const float* dy, float* dx);
   void (*residual)(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y);
   void (*bias_grad)(Index rows, Index width, const float* dy, float* db, bool accumulate);
   void (*loss_max)(const reference::LossShape& s, const float* logits, float* largest);

@@ -147,36 +147,98 @@ void rope(const RopeShape& s, const float* __restrict cosine, const float* __res
 
 constexpr float kRoot = 0.7978845608028654F, kCubic = 0.044715F;  // sqrt(2 / pi)
 
-void activation(Index rows, Index width, bool gated, const float* __restrict u, float* __restrict v) {
-  if (!gated) {
-    for (Index i = 0; i < rows * width; ++i) {
-      const float x = u[i];
-      v[i] = 0.5F * x * (1.0F + hyperbolic_tangent(kRoot * (x + kCubic * x * x * x)));
-    }
-    return;
+// value(x), d times it, and d times its slope.
+struct Gelu {
+  static float tanh_of(float x) { return hyperbolic_tangent(kRoot * (x + kCubic * x * x * x)); }
+  static float value(float x) { return 0.5F * x * (1.0F + tanh_of(x)); }
+  static float times(float d, float x) { return d * value(x); }
+  static float grad(float d, float x) {
+    const float t = tanh_of(x), dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCubic * x * x);
+    return d * (0.5F * (1.0F + t) + 0.5F * x * dt);
   }
+};
+struct Silu {
+  static float sigmoid(float x) { return 1.0F / (1.0F + exponential(-x)); }
+  static float value(float x) { return x / (1.0F + exponential(-x)); }
+  static float times(float d, float x) { return d * x * sigmoid(x); }
+  static float grad(float d, float x) {
+    const float s = sigmoid(x);
+    return d * s * (1.0F + x * (1.0F - s));
+  }
+};
+struct SquaredRelu {
+  static float value(float x) { return x > 0 ? x * x : 0.0F; }
+  static float grad(float d, float x) { return x > 0 ? d * 2 * x : 0.0F; }
+};
+
+template <class F>
+void alone(Index n, const float* __restrict u, float* __restrict v) {
+  for (Index i = 0; i < n; ++i) v[i] = F::value(u[i]);
+}
+template <class F>
+void gated(Index rows, Index width, const float* __restrict u, float* __restrict v) {
   for (Index r = 0; r < rows; ++r, u += 2 * width, v += width) {
-    for (Index j = 0; j < width; ++j) v[j] = u[j] / (1.0F + exponential(-u[j])) * u[width + j];
+    for (Index j = 0; j < width; ++j) v[j] = F::value(u[j]) * u[width + j];
+  }
+}
+template <class F>
+void alone_grad(Index n, const float* __restrict u, const float* __restrict dv, float* __restrict du) {
+  for (Index i = 0; i < n; ++i) du[i] = F::grad(dv[i], u[i]);
+}
+template <class F>
+void gated_grad(Index rows, Index width, const float* __restrict u, const float* __restrict dv,
+                float* __restrict du) {
+  for (Index r = 0; r < rows; ++r, u += 2 * width, du += 2 * width, dv += width) {
+    for (Index j = 0; j < width; ++j) {
+      du[j] = F::grad(dv[j] * u[width + j], u[j]);
+      du[width + j] = F::times(dv[j], u[j]);
+    }
   }
 }
 
-void activation_grad(Index rows, Index width, bool gated, const float* __restrict u,
-                     const float* __restrict dv, float* __restrict du) {
-  if (!gated) {
-    for (Index i = 0; i < rows * width; ++i) {
-      const float x = u[i];
-      const float t = hyperbolic_tangent(kRoot * (x + kCubic * x * x * x));
-      const float dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCubic * x * x);
-      du[i] = dv[i] * (0.5F * (1.0F + t) + 0.5F * x * dt);
-    }
-    return;
+void activation(Index rows, Index width, reference::Act act, const float* u, float* v) {
+  using enum reference::Act;
+  switch (act) {
+    case kGelu:
+      return alone<Gelu>(rows * width, u, v);
+    case kSwiglu:
+      return gated<Silu>(rows, width, u, v);
+    case kSquaredRelu:
+      return alone<SquaredRelu>(rows * width, u, v);
+    case kGeglu:
+      return gated<Gelu>(rows, width, u, v);
   }
-  for (Index r = 0; r < rows; ++r, u += 2 * width, du += 2 * width, dv += width) {
-    for (Index j = 0; j < width; ++j) {
-      const float gate = u[j], sigmoid = 1.0F / (1.0F + exponential(-gate));
-      du[j] = dv[j] * u[width + j] * sigmoid * (1.0F + gate * (1.0F - sigmoid));
-      du[width + j] = dv[j] * gate * sigmoid;
-    }
+}
+
+void activation_grad(Index rows, Index width, reference::Act act, const float* u, const float* dv,
+                     float* du) {
+  using enum reference::Act;
+  switch (act) {
+    case kGelu:
+      return alone_grad<Gelu>(rows * width, u, dv, du);
+    case kSwiglu:
+      return gated_grad<Silu>(rows, width, u, dv, du);
+    case kSquaredRelu:
+      return alone_grad<SquaredRelu>(rows * width, u, dv, du);
+    case kGeglu:
+      return gated_grad<Gelu>(rows, width, u, dv, du);
+  }
+}
+
+void scale(Index n, float factor, const float* x, float* y) {
+  for (Index i = 0; i < n; ++i) y[i] = factor * x[i];
+}
+
+void soft_cap(Index n, float cap, const float* x, float* y) {
+  const float inverse = 1.0F / cap;
+  for (Index i = 0; i < n; ++i) y[i] = cap * hyperbolic_tangent(x[i] * inverse);
+}
+
+void soft_cap_grad(Index n, float cap, const float* y, const float* dy, float* dx) {
+  const float inverse = 1.0F / cap;
+  for (Index i = 0; i < n; ++i) {
+    const float t = y[i] * inverse;
+    dx[i] = dy[i] * (1.0F - t * t);
   }
 }
 
@@ -405,6 +467,9 @@ const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
                            .rope = rope,
                            .activation = activation,
                            .activation_grad = activation_grad,
+                           .scale = scale,
+                           .soft_cap = soft_cap,
+                           .soft_cap_grad = soft_cap_grad,
                            .residual = residual,
                            .bias_grad = bias_grad,
                            .loss_max = loss_max,

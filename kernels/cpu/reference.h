@@ -5,6 +5,7 @@
 // against finite differences (tests/kernels). `accumulate` adds to the output instead of replacing it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cpu/dropout.h"
@@ -48,15 +49,28 @@ struct RopeShape {
 };
 void rope(const RopeShape& s, const float* cosine, const float* sine, float* x);
 
-// Causal softmax(q k' / sqrt(d)) v on fused rows [q heads | k heads | v heads]. `softmax` receives the
-// log-sum-exp [b, heads, s], or with `materialised` the probabilities [b, heads, s, s]. Dropout acts on
-// probabilities, element (head s + query, key) of a sample; what is dropped of materialised ones stands in
-// `mask` [b, heads, s, s], and after the probabilities what is left of them.
+// softmax(scores) v on fused rows [q heads | k heads | v heads], of the scores z = scale q k', or with a cap
+// cap tanh(z / cap). A query sees the keys up to its own, the last `window` of them where that is not 0; or
+// all of the sample. `softmax` receives the log-sum-exp [b, heads, s], or with `materialised` the
+// probabilities [b, heads, s, s]. Dropout acts on probabilities, element (head s + query, key) of a sample;
+// what is dropped of materialised ones stands in `mask` [b, heads, s, s], and after the probabilities what is
+// left of them.
 struct AttentionShape {
   Index batch, seq, heads, kv, head;
   bool materialised = false;
   Index first_head = 0;  // of all tensor ranks' heads
   Dropout dropout{};
+  Index window = 0;
+  bool sees_all = false;
+  float cap = 0;             // none
+  float explicit_scale = 0;  // 0: 1 / sqrt(d)
+  float scale() const {
+    return explicit_scale > 0 ? explicit_scale : 1.0F / std::sqrt(static_cast<float>(head));
+  }
+  bool plain() const { return window == 0 && !sees_all && cap == 0 && explicit_scale == 0; }
+  // The keys that query i sees.
+  Index first_key(Index i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
+  Index end_key(Index i) const { return sees_all ? seq : i + 1; }
   bool drops() const { return dropout.probability > 0; }
   Index width() const { return (heads + 2 * kv) * head; }
 };
@@ -64,9 +78,18 @@ void attention(const AttentionShape& s, const float* qkv, float* out, float* sof
 void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
                     const std::uint8_t* mask, const float* d_out, float* d_qkv);
 
-// GELU (tanh form, as GPT-2), or gated: silu(gate) * up with rows [gate | up].
-void activation(Index rows, Index width, bool gated, const float* u, float* v);
-void activation_grad(Index rows, Index width, bool gated, const float* u, const float* dv, float* du);
+// act(u), or gated act(gate) * up with rows [gate | up]. GELU is the tanh form, as of GPT-2.
+enum class Act : std::uint8_t { kGelu, kSwiglu, kSquaredRelu, kGeglu };
+constexpr bool is_gated(Act a) {
+  return a == Act::kSwiglu || a == Act::kGeglu;
+}
+void activation(Index rows, Index width, Act act, const float* u, float* v);
+void activation_grad(Index rows, Index width, Act act, const float* u, const float* dv, float* du);
+
+// y = factor x, and y = cap tanh(x / cap); dx = dy (1 - (y / cap)^2).
+void scale(Index n, float factor, const float* x, float* y);
+void soft_cap(Index n, float cap, const float* x, float* y);
+void soft_cap_grad(Index n, float cap, const float* y, const float* dy, float* dx);
 
 void residual(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y);
 void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate);

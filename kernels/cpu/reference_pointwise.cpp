@@ -111,39 +111,59 @@ void rope(const RopeShape& s, const float* cosine, const float* sine, float* x) 
   }
 }
 
-void activation(Index rows, Index width, bool gated, const float* u, float* v) {
+namespace {
+
+// An activation's value and slope.
+struct Point {
+  float value, slope;
+};
+Point point_of(Act act, float x) {
+  if (act == Act::kSquaredRelu) return x > 0 ? Point{x * x, 2 * x} : Point{0, 0};
+  if (act == Act::kSwiglu) {
+    const float sigmoid = 1.0F / (1.0F + std::exp(-x));
+    return {x * sigmoid, sigmoid * (1.0F + x * (1.0F - sigmoid))};
+  }
   constexpr float kRoot = 0.7978845608028654F;  // sqrt(2 / pi)
+  const float t = std::tanh(kRoot * (x + 0.044715F * x * x * x));
+  const float dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * 0.044715F * x * x);
+  return {0.5F * x * (1.0F + t), 0.5F * (1.0F + t) + 0.5F * x * dt};
+}
+
+}  // namespace
+
+void activation(Index rows, Index width, Act act, const float* u, float* v) {
+  const Index of_u = is_gated(act) ? 2 * width : width;
   for (Index r = 0; r < rows; ++r) {
     for (Index j = 0; j < width; ++j) {
-      if (gated) {
-        const float gate = u[r * 2 * width + j], up = u[r * 2 * width + width + j];
-        v[r * width + j] = gate / (1.0F + std::exp(-gate)) * up;
-      } else {
-        const float x = u[r * width + j];
-        v[r * width + j] = 0.5F * x * (1.0F + std::tanh(kRoot * (x + 0.044715F * x * x * x)));
-      }
+      const float x = point_of(act, u[r * of_u + j]).value;
+      v[r * width + j] = is_gated(act) ? x * u[r * of_u + width + j] : x;
     }
   }
 }
 
-void activation_grad(Index rows, Index width, bool gated, const float* u, const float* dv, float* du) {
-  constexpr float kRoot = 0.7978845608028654F;
+void activation_grad(Index rows, Index width, Act act, const float* u, const float* dv, float* du) {
+  const Index of_u = is_gated(act) ? 2 * width : width;
   for (Index r = 0; r < rows; ++r) {
     for (Index j = 0; j < width; ++j) {
+      const Index at = r * of_u + j;
+      const Point x = point_of(act, u[at]);
       const float d = dv[r * width + j];
-      if (gated) {
-        const Index g = r * 2 * width + j;
-        const float gate = u[g], up = u[g + width], sigmoid = 1.0F / (1.0F + std::exp(-gate));
-        du[g] = d * up * sigmoid * (1.0F + gate * (1.0F - sigmoid));
-        du[g + width] = d * gate * sigmoid;
-      } else {
-        const float x = u[r * width + j];
-        const float t = std::tanh(kRoot * (x + 0.044715F * x * x * x));
-        const float dt = (1.0F - t * t) * kRoot * (1.0F + 3.0F * 0.044715F * x * x);
-        du[r * width + j] = d * (0.5F * (1.0F + t) + 0.5F * x * dt);
-      }
+      du[at] = is_gated(act) ? d * u[at + width] * x.slope : d * x.slope;
+      if (is_gated(act)) du[at + width] = d * x.value;
     }
   }
+}
+
+void scale(Index n, float factor, const float* x, float* y) {
+  for (Index i = 0; i < n; ++i) y[i] = factor * x[i];
+}
+
+void soft_cap(Index n, float cap, const float* x, float* y) {
+  for (Index i = 0; i < n; ++i) y[i] = cap * std::tanh(x[i] / cap);
+}
+
+void soft_cap_grad(Index n, float cap, const float* y, const float* dy, float* dx) {
+  for (Index i = 0; i < n; ++i) dx[i] = dy[i] * (1.0F - y[i] / cap * (y[i] / cap));
 }
 
 void loss_max(const LossShape& s, const float* logits, float* largest) {

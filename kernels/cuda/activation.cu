@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GELU (tanh form) of u [rows, width], or the gated silu(gate) up with rows [gate | up] of 2 width. Floor, in
-// elements: forward 2 rows width, gated 3; backward 3, gated 5.
+// act(u) of u [rows, width], or the gated act(gate) up with rows [gate | up] of 2 width. Floor, in elements:
+// forward 2 rows width, gated 3; backward 3, gated 5. Factors and caps of n elements: 2 n, the cap's gradient
+// 3 n.
+#include <type_traits>
+
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
 
@@ -11,15 +14,43 @@ namespace {
 constexpr float kRoot = 0.7978845608028654F;  // sqrt(2 / pi)
 constexpr float kCube = 0.044715F;
 
-__device__ float gelu(float x) {
-  return 0.5F * x * (1.0F + tanhf(kRoot * (x + kCube * x * x * x)));
-}
-__device__ float gelu_grad(float x) {
-  const float t = tanhf(kRoot * (x + kCube * x * x * x));
-  return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCube * x * x);
-}
-__device__ float sigmoid(float x) {
-  return 1.0F / (1.0F + expf(-x));
+// value(x), and its slope.
+struct Gelu {
+  static __device__ float value(float x) {
+    return 0.5F * x * (1.0F + tanhf(kRoot * (x + kCube * x * x * x)));
+  }
+  static __device__ float slope(float x) {
+    const float t = tanhf(kRoot * (x + kCube * x * x * x));
+    return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCube * x * x);
+  }
+};
+struct Silu {
+  static __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+  static __device__ float value(float x) { return x * sigmoid(x); }
+  static __device__ float slope(float x) {
+    const float s = sigmoid(x);
+    return s * (1.0F + x * (1.0F - s));
+  }
+};
+struct SquaredRelu {
+  static __device__ float value(float x) { return x > 0 ? x * x : 0.0F; }
+  static __device__ float slope(float x) { return x > 0 ? 2 * x : 0.0F; }
+};
+
+// Calls f with one of these, and whether it gates.
+template <class F>
+void with_act(reference::Act act, F f) {
+  using enum reference::Act;
+  switch (act) {
+    case kGelu:
+      return f(Gelu{}, std::false_type{});
+    case kSwiglu:
+      return f(Silu{}, std::true_type{});
+    case kSquaredRelu:
+      return f(SquaredRelu{}, std::false_type{});
+    case kGeglu:
+      return f(Gelu{}, std::true_type{});
+  }
 }
 
 // Where item i of V elements stands in rows of `width`, and in rows of gate and up.
@@ -32,64 +63,131 @@ __device__ Place place(std::int64_t i, std::int64_t width) {
   return {at, at + at / width * width};
 }
 
-template <class T, int V>
-__global__ void activation_kernel(std::int64_t items, std::int64_t width, bool gated, const T* u, T* v) {
+template <class T, int V, class A, bool GATED>
+__global__ void activation_kernel(std::int64_t items, std::int64_t width, const T* u, T* v) {
   for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
     const Place at = place<V>(i, width);
     float x[V], up[V];
-    load(u + (gated ? at.gate : at.one), x);
-    if (gated) load(u + at.gate + width, up);
+    load(u + (GATED ? at.gate : at.one), x);
+    if (GATED) load(u + at.gate + width, up);
 #pragma unroll
-    for (int k = 0; k < V; ++k) x[k] = gated ? x[k] * sigmoid(x[k]) * up[k] : gelu(x[k]);
+    for (int k = 0; k < V; ++k) x[k] = GATED ? A::value(x[k]) * up[k] : A::value(x[k]);
     store(x, v + at.one);
   }
 }
 
-template <class T, int V>
-__global__ void activation_grad_kernel(std::int64_t items, std::int64_t width, bool gated, const T* u,
-                                       const T* dv, T* du) {
+template <class T, int V, class A, bool GATED>
+__global__ void activation_grad_kernel(std::int64_t items, std::int64_t width, const T* u, const T* dv,
+                                       T* du) {
   for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
     const Place at = place<V>(i, width);
     float x[V], up[V], d[V];
     load(dv + at.one, d);
-    load(u + (gated ? at.gate : at.one), x);
-    if (!gated) {
+    load(u + (GATED ? at.gate : at.one), x);
+    if (!GATED) {
 #pragma unroll
-      for (int k = 0; k < V; ++k) x[k] = d[k] * gelu_grad(x[k]);
+      for (int k = 0; k < V; ++k) x[k] = d[k] * A::slope(x[k]);
       store(x, du + at.one);
       continue;
     }
     load(u + at.gate + width, up);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      const float gate = x[k], s = sigmoid(gate);
-      x[k] = d[k] * up[k] * s * (1.0F + gate * (1.0F - s));
-      up[k] = d[k] * gate * s;
+      const float gate = x[k];
+      x[k] = d[k] * up[k] * A::slope(gate);
+      up[k] = d[k] * A::value(gate);
     }
     store(x, du + at.gate);
     store(up, du + at.gate + width);
   }
 }
 
+template <class T, int V>
+__global__ void scale_kernel(std::int64_t items, float factor, const T* x, T* y) {
+  for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
+    float v[V];
+    load(x + i * V, v);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] *= factor;
+    store(v, y + i * V);
+  }
+}
+
+template <class T, int V>
+__global__ void soft_cap_kernel(std::int64_t items, float cap, const T* x, T* y) {
+  for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
+    float v[V];
+    load(x + i * V, v);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = cap * tanhf(v[k] / cap);
+    store(v, y + i * V);
+  }
+}
+
+template <class T, int V>
+__global__ void soft_cap_grad_kernel(std::int64_t items, float cap, const T* y, const T* dy, T* dx) {
+  for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
+    float v[V], d[V];
+    load(y + i * V, v);
+    load(dy + i * V, d);
+#pragma unroll
+    for (int k = 0; k < V; ++k) d[k] *= 1.0F - v[k] / cap * (v[k] / cap);
+    store(d, dx + i * V);
+  }
+}
+
 }  // namespace
 
-void activation(Stream stream, DType type, Index rows, Index width, bool gated, const void* u, void* v) {
+void activation(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
+                void* v) {
   with_type(type, [&]<class T>(T) {
     with_vectors<T>(takes_vectors<T>(width, {u, v}), [&]<int V>(std::integral_constant<int, V>) {
-      const std::int64_t items = rows * width / V;
-      launch(stream, "activation", {.blocks = strided_blocks(items, 256)}, activation_kernel<T, V>, items,
-             width, gated, static_cast<const T*>(u), static_cast<T*>(v));
+      with_act(act, [&]<class A, bool GATED>(A, std::bool_constant<GATED>) {
+        const std::int64_t items = rows * width / V;
+        launch(stream, "activation", {.blocks = strided_blocks(items, 256)},
+               activation_kernel<T, V, A, GATED>, items, width, static_cast<const T*>(u), static_cast<T*>(v));
+      });
     });
   });
 }
 
-void activation_grad(Stream stream, DType type, Index rows, Index width, bool gated, const void* u,
+void activation_grad(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
                      const void* dv, void* du) {
   with_type(type, [&]<class T>(T) {
     with_vectors<T>(takes_vectors<T>(width, {u, dv, du}), [&]<int V>(std::integral_constant<int, V>) {
-      const std::int64_t items = rows * width / V;
-      launch(stream, "activation_grad", {.blocks = strided_blocks(items, 256)}, activation_grad_kernel<T, V>,
-             items, width, gated, static_cast<const T*>(u), static_cast<const T*>(dv), static_cast<T*>(du));
+      with_act(act, [&]<class A, bool GATED>(A, std::bool_constant<GATED>) {
+        const std::int64_t items = rows * width / V;
+        launch(stream, "activation_grad", {.blocks = strided_blocks(items, 256)},
+               activation_grad_kernel<T, V, A, GATED>, items, width, static_cast<const T*>(u),
+               static_cast<const T*>(dv), static_cast<T*>(du));
+      });
+    });
+  });
+}
+
+void scale(Stream stream, DType type, Index n, float factor, const void* x, void* y) {
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(takes_vectors<T>(n, {x, y}), [&]<int V>(std::integral_constant<int, V>) {
+      launch(stream, "scale", {.blocks = strided_blocks(n / V, 256)}, scale_kernel<T, V>, n / V, factor,
+             static_cast<const T*>(x), static_cast<T*>(y));
+    });
+  });
+}
+
+void soft_cap(Stream stream, DType type, Index n, float cap, const void* x, void* y) {
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(takes_vectors<T>(n, {x, y}), [&]<int V>(std::integral_constant<int, V>) {
+      launch(stream, "soft_cap", {.blocks = strided_blocks(n / V, 256)}, soft_cap_kernel<T, V>, n / V, cap,
+             static_cast<const T*>(x), static_cast<T*>(y));
+    });
+  });
+}
+
+void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y, const void* dy, void* dx) {
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(takes_vectors<T>(n, {y, dy, dx}), [&]<int V>(std::integral_constant<int, V>) {
+      launch(stream, "soft_cap_grad", {.blocks = strided_blocks(n / V, 256)}, soft_cap_grad_kernel<T, V>,
+             n / V, cap, static_cast<const T*>(y), static_cast<const T*>(dy), static_cast<T*>(dx));
     });
   });
 }

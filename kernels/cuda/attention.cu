@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal attention: which kernel serves a shape, and what both backward passes begin with.
+// Attention: which kernel serves a shape, and what both backward passes begin with.
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/element.h"

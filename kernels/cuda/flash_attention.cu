@@ -399,7 +399,7 @@ void with_head(DType type, std::int64_t head, F f) {
 }  // namespace
 
 bool has_flash(DType type, const reference::AttentionShape& s) {
-  return is_half(type) && (s.head == 64 || s.head == 128) && !s.materialised && !s.drops();
+  return is_half(type) && (s.head == 64 || s.head == 128) && !s.materialised && !s.drops() && s.plain();
 }
 
 void flash_attention(Stream stream, DType type, const reference::AttentionShape& s, const void* qkv,

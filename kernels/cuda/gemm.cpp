@@ -188,9 +188,10 @@ struct Gemms::State {
                                               plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
                                               &plan.algorithm, workspace.get(), workspace.bytes(), stream);
     if (status != CUBLAS_STATUS_SUCCESS || plan.fused) return status;
-    if (s.epilogue == Epilogue::kGelu) activation(stream, s.result, s.m, s.n, false, o.before_gelu, o.c);
+    if (s.epilogue == Epilogue::kGelu)
+      activation(stream, s.result, s.m, s.n, reference::Act::kGelu, o.before_gelu, o.c);
     if (s.epilogue == Epilogue::kGeluGrad)
-      activation_grad(stream, s.result, s.m, s.n, false, o.before_gelu, o.c, o.c);
+      activation_grad(stream, s.result, s.m, s.n, reference::Act::kGelu, o.before_gelu, o.c, o.c);
     return status;
   }
 

@@ -50,9 +50,13 @@ void rope(Stream stream, DType type, const reference::RopeShape& s, const float*
           void* x);
 
 // --- activation.cu ---------------------------------------------------------------------------------
-void activation(Stream stream, DType type, Index rows, Index width, bool gated, const void* u, void* v);
-void activation_grad(Stream stream, DType type, Index rows, Index width, bool gated, const void* u,
+void activation(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
+                void* v);
+void activation_grad(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
                      const void* dv, void* du);
+void scale(Stream stream, DType type, Index n, float factor, const void* x, void* y);
+void soft_cap(Stream stream, DType type, Index n, float cap, const void* x, void* y);
+void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y, const void* dy, void* dx);
 
 // --- residual.cu -----------------------------------------------------------------------------------
 void residual(Stream stream, DType type, Index rows, Index width, const void* x, const void* branch,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal attention for every type, head and mode: a block for each query (backward: also for each key), with
+// Attention for every type, head and mode: a block for each query (backward: also for each key), with
 // its row of scores in shared memory. 4 (backward 10) batch heads seq^2 head / 2 FLOP without tensor cores,
 // which is what fp32 needs; sequences of at most about 25,000 tokens.
 #include "kernels/cuda/attention.h"
@@ -17,11 +17,24 @@ __device__ int threads() {
   return static_cast<int>(blockDim.x);
 }
 
-// What dropout does to scores.
+// What becomes of scores.
 struct Scores {
   bool drops;
   DropoutKey key;
   int first_head;  // of all tensor ranks' heads
+  int window, seq;
+  bool sees_all;
+  float scale, cap;
+  __device__ float of(float dot) const { return cap > 0 ? cap * tanhf(scale * dot / cap) : scale * dot; }
+  // The slope of of(), from its value.
+  __device__ float slope(float score) const {
+    return cap > 0 ? scale * (1.0F - score / cap * (score / cap)) : scale;
+  }
+  // The keys that query i sees, and the queries that see key j.
+  __device__ int first_key(int i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
+  __device__ int end_key(int i) const { return sees_all ? seq : i + 1; }
+  __device__ int first_query(int j) const { return sees_all ? 0 : j; }
+  __device__ int end_query(int j) const { return window > 0 && j + window < seq ? j + window : seq; }
 };
 
 // The number of (sample, head) and query that a block serves.
@@ -64,15 +77,14 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
   const Item at = item_of_block(s);
   const T* const sample = qkv + at.sample * s.seq * s.width();
   const T* const q = sample + at.i * s.width() + s.q(at.head);
-  const float scale = rsqrtf(static_cast<float>(s.head));
-  const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
+  const int first = c.first_key(at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
   float most = -3.402823466e38F, sum = 0;
-  for (int j = thread; j < keys; j += threads()) {
-    p[j] = scale * dot(q, sample + j * s.width() + s.k(at.head), s.head);
+  for (int j = first + thread; j < end; j += threads()) {
+    p[j] = c.of(dot(q, sample + j * s.width() + s.k(at.head), s.head));
     most = fmaxf(most, p[j]);
   }
   most = block_max(most);
-  for (int j = thread; j < keys; j += threads()) {
+  for (int j = first + thread; j < end; j += threads()) {
     p[j] = expf(p[j] - most);
     sum += p[j];
   }
@@ -80,25 +92,26 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
   if (lse != nullptr && thread == 0) lse[at.query] = most + logf(sum);
   const std::int64_t copies = static_cast<std::int64_t>(s.batch) * s.heads * s.seq * s.seq;
   for (int j = thread; j < s.seq; j += threads()) {
-    float x = j < keys ? p[j] / sum : 0.0F;
+    const bool seen = j >= first && j < end;
+    float x = seen ? p[j] / sum : 0.0F;
     if (probabilities != nullptr) narrow(x, probabilities[at.query * s.seq + j]);
     const float left = left_of(c, s, first_sample, nullptr, at, j);
     if (mask != nullptr) mask[at.query * s.seq + j] = left != 0 ? 1 : 0;
     x *= left;
     if (probabilities != nullptr && c.drops) narrow(x, probabilities[copies + at.query * s.seq + j]);
-    if (j < keys) p[j] = x;
+    if (seen) p[j] = x;
   }
   __syncthreads();
   T* const o = out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
   for (int e = thread; e < s.head; e += threads()) {
     float x = 0;
-    for (int j = 0; j < keys; ++j) x += p[j] * widen(sample[j * s.width() + s.v(at.head) + e]);
+    for (int j = first; j < end; ++j) x += p[j] * widen(sample[j * s.width() + s.v(at.head) + e]);
     narrow(x, o[e]);
   }
 }
 
 // What the backward pass has of a query and a key: the probability, what dropout left of it, and the gradient
-// of the score, p (left d_out v - d) scale.
+// of q k', p (left d_out v - d) times the score's slope.
 struct Pair {
   float left_p, d_score;
 };
@@ -106,18 +119,17 @@ template <class T>
 __device__ Pair pair_of(const AttentionPlaces& s, const Scores& c, const Index* first_sample, const T* sample,
                         const float* lse, const T* probabilities, const std::uint8_t* mask, const T* d_out,
                         const float* d, const Item& at, int key) {
-  const float scale = rsqrtf(static_cast<float>(s.head));
   const T* const row = sample + key * s.width();
+  const float score = probabilities != nullptr && c.cap == 0
+                          ? 0.0F
+                          : c.of(dot(sample + at.i * s.width() + s.q(at.head), row + s.k(at.head), s.head));
   const float p =
-      probabilities != nullptr
-          ? widen(probabilities[at.query * s.seq + key])
-          : expf(scale * dot(sample + at.i * s.width() + s.q(at.head), row + s.k(at.head), s.head) -
-                 lse[at.query]);
+      probabilities != nullptr ? widen(probabilities[at.query * s.seq + key]) : expf(score - lse[at.query]);
   const float left = left_of(c, s, first_sample, mask, at, key);
   const T* const o =
       d_out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
   const float dp = dot(o, row + s.v(at.head), s.head);
-  return {left * p, p * (left * dp - d[at.query]) * scale};
+  return {left * p, p * (left * dp - d[at.query]) * c.slope(score)};
 }
 
 template <class T>
@@ -127,13 +139,13 @@ __global__ void query_grad_kernel(AttentionPlaces s, Scores c, const Index* firs
   auto* const d_score = dynamic_shared<float>();
   const Item at = item_of_block(s);
   const std::int64_t first = at.sample * s.seq * s.width();
-  const int keys = at.i + 1, thread = static_cast<int>(threadIdx.x);
-  for (int j = thread; j < keys; j += threads())
+  const int low = c.first_key(at.i), end = c.end_key(at.i), thread = static_cast<int>(threadIdx.x);
+  for (int j = low + thread; j < end; j += threads())
     d_score[j] = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, j).d_score;
   __syncthreads();
   for (int e = thread; e < s.head; e += threads()) {
     float x = 0;
-    for (int j = 0; j < keys; ++j) x += d_score[j] * widen(qkv[first + j * s.width() + s.k(at.head) + e]);
+    for (int j = low; j < end; ++j) x += d_score[j] * widen(qkv[first + j * s.width() + s.k(at.head) + e]);
     narrow(x, d_qkv[first + at.i * s.width() + s.q(at.head) + e]);
   }
 }
@@ -153,10 +165,11 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
   const int pair = static_cast<int>(blockIdx.x / static_cast<unsigned>(s.seq)), shared_by = s.heads / s.kv;
   const int sample = pair / s.kv, kv = pair % s.kv;
   const std::int64_t first = sample * s.seq * s.width();
+  const int low = c.first_query(key), end = c.end_query(key);
   float dk[kOfThread] = {}, dv[kOfThread] = {};
   for (int h = kv * shared_by; h < (kv + 1) * shared_by; ++h) {
     __syncthreads();
-    for (int i = key + thread; i < s.seq; i += threads()) {
+    for (int i = low + thread; i < end; i += threads()) {
       const Item at{sample, h, i, (static_cast<std::int64_t>(sample) * s.heads + h) * s.seq + i};
       const Pair x = pair_of(s, c, first_sample, qkv + first, lse, probabilities, mask, d_out, d, at, key);
       left_p[i] = x.left_p;
@@ -167,7 +180,7 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
     for (int k = 0; k < kOfThread; ++k) {
       const int e = k * threads() + thread;
       if (e >= s.head) continue;
-      for (int i = key; i < s.seq; ++i) {
+      for (int i = low; i < end; ++i) {
         const std::int64_t token = static_cast<std::int64_t>(sample) * s.seq + i;
         dk[k] += d_score[i] * widen(qkv[token * s.width() + s.q(h) + e]);
         dv[k] += left_p[i] * widen(d_out[(token * s.heads + h) * s.head + e]);
@@ -185,7 +198,14 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
 }
 
 Scores scores_of(const reference::AttentionShape& s) {
-  return {s.drops(), key_of(s.dropout), static_cast<int>(s.first_head)};
+  return {s.drops(),
+          key_of(s.dropout),
+          static_cast<int>(s.first_head),
+          static_cast<int>(s.window),
+          static_cast<int>(s.seq),
+          s.sees_all,
+          s.scale(),
+          s.cap};
 }
 
 }  // namespace

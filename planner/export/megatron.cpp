@@ -44,10 +44,19 @@ void check_fits(const Model& m, const Cursor& at) {
         .fail("Megatron-LM's options describe one block of attention and MLP with norms before them",
               "allowed: form \"pre-norm\", and no blocks that differ from it");
   }
-  if (m.norm == Norm::kLayerNorm && !m.bias) {
+  if (m.norm == Norm::kLayerNorm && !m.has_norm_bias()) {
     at.child("norm").fail("Megatron-LM's LayerNorm has biases, and the model's has none",
                           "allowed: rmsnorm, or bias true");
   }
+  const auto none = [&](const char* field, bool has, const char* allowed) {
+    if (has) m.place(at, field).fail("Megatron-LM has no option for it", fmt::format("allowed: {}", allowed));
+  };
+  none("soft_cap", m.soft_cap != 0, "0");
+  none("query_scale", m.query_scale != 0, "0");
+  none("causal", !m.causal, "true");
+  none("activation", m.activation == Activation::kGeglu, "gelu, swiglu, squared-relu");
+  none("embedding_scale", m.embedding_scale != 1, "1");
+  none("logit_soft_cap", m.logit_soft_cap != 0, "0");
   if (m.qk_norm && m.norm != Norm::kRmsNorm) {
     at.child("qk_norm").fail("Megatron-LM normalises queries and keys as layers, and this model does not",
                              "allowed: norm rmsnorm with it");

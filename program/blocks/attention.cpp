@@ -45,7 +45,16 @@ Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, Valu
     qkv = g.in_place(base + "/rope", ops::Rope{shape}, {g.use(qkv)});
   }
 
-  const ops::Attention core{{g.micro_batch, g.sequence, heads, kv_heads, head, kept_scores(g)}};
+  const ops::Attention core{{.batch = g.micro_batch,
+                             .sequence = g.sequence,
+                             .heads = heads,
+                             .kv_heads = kv_heads,
+                             .head = head,
+                             .kept = kept_scores(g),
+                             .window = a.windowed(g.sequence) ? a.sliding_window : 0,
+                             .sees_all = !a.causal,
+                             .soft_cap = a.soft_cap,
+                             .scale = a.query_scale}};
   const ValueId ctx = g.value(base + "/core/out", q, columns);
   std::vector<ValueId> writes{ctx};
   if (core.fused()) {

@@ -27,6 +27,7 @@ Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s
   ValueId x = g.value("embedding/out", m.hidden, g.placed(Placement::kSum));
   g.node("embedding", ops::Embedding{{g.tokens, m.hidden, g.parameter(w).local_rows, m.vocab}},
          {g.use(tokens), g.weight(w)}, {x});
+  if (m.embedding_scale != 1) x = g.scale("embedding/scale", x, m.embedding_scale);
   if (m.positions == Positions::kLearned) {
     g.begin_piece();
     const std::int32_t positions =
@@ -46,7 +47,8 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   g.begin_piece();
   const std::int32_t w = vocabulary_matrix(g, "head/weight");
   if (m.tied_embeddings) g.keep_piece_alone();
-  const ValueId logits = g.linear("head", n, w);
+  ValueId logits = g.linear("head", n, w);
+  if (m.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, m.logit_soft_cap);
 
   const ops::LogitsShape shape{g.tokens, g.parameter(w).local_rows, m.vocab};
   const DType kept = s.fp32_logits ? DType::kFloat32 : t.activation_type();

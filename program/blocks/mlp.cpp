@@ -20,7 +20,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
   } else {
     const ValueId u = g.linear(base + "/fc1", x, w1, b1);
     v = g.value(base + "/act/out", ffn, g.placed(Placement::kColumns));
-    g.node(base + "/act", ops::Activation{{g.tokens, ffn / g.ranks, l.gated()}}, {g.use(u)}, {v});
+    g.node(base + "/act", ops::Activation{{g.tokens, ffn / g.ranks, l.activation}}, {g.use(u)}, {v});
   }
   const std::int32_t w2 = g.matrix(base + "/fc2/weight", hidden, ffn, Parameter::Split::kCols);
   return {g.linear(base + "/fc2", v, w2), g.bias_if(l.bias, base + "/fc2/bias")};

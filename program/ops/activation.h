@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The MLP's activation; gated, a row of u holds the gate's columns behind the others.
+// The MLP's activation; of a gated one, a row of u holds the gate's columns behind the others.
 //   Activation       reads {u}      writes {v}
 //   ActivationGrad   reads {u, dv}  writes {du}
 #pragma once
 
+#include "core/layers/mlp.h"
 #include "program/ops/common.h"
 
 namespace orrery::program::ops {
@@ -12,11 +13,11 @@ namespace orrery::program::ops {
 struct ActivationShape {
   static constexpr Nature kNature = Nature::kPointwise;
   std::int64_t rows = 0, width = 0;
-  bool gated = false;
+  orrery::Activation type{};
   static constexpr auto fields() {
-    return std::tuple(&ActivationShape::rows, &ActivationShape::width, &ActivationShape::gated);
+    return std::tuple(&ActivationShape::rows, &ActivationShape::width, &ActivationShape::type);
   }
-  constexpr std::int64_t inputs() const { return rows * width * (gated ? 2 : 1); }
+  constexpr std::int64_t inputs() const { return rows * width * (is_gated(type) ? 2 : 1); }
 };
 
 struct Activation : ActivationShape {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal attention of query heads over KV heads. A row of qkv holds all heads of a token.
+// Attention of query heads over KV heads. A row of qkv holds all heads of a token, which sees itself and
+// those before it: all, or a window of so many; or all of its sequence.
 //   Attention       reads {qkv}                            writes {ctx, softmax, mask?}
 //   AttentionGrad   reads {qkv, ctx, softmax, dctx, mask?} writes {dqkv}
 // softmax: the scores after it, or with no copy in memory (FlashAttention) their log-sum-exp.
@@ -16,12 +17,23 @@ enum class Scores : std::uint8_t { kNone, kSoftmax, kSoftmaxAndDropped };
 struct AttentionShape {
   std::int64_t batch = 0, sequence = 0, heads = 0, kv_heads = 0, head = 0;
   Scores kept = Scores::kNone;
+  std::int64_t window = 0;  // 0: none
+  bool sees_all = false;
+  double soft_cap = 0;  // of scores; 0: none
+  double scale = 0;     // of scores; 0: 1 / sqrt(head)
   static constexpr Nature kNature = Nature::kAttention;
   static constexpr auto fields() {
     return std::tuple(&AttentionShape::batch, &AttentionShape::sequence, &AttentionShape::heads,
-                      &AttentionShape::kv_heads, &AttentionShape::head, &AttentionShape::kept);
+                      &AttentionShape::kv_heads, &AttentionShape::head, &AttentionShape::kept,
+                      &AttentionShape::window, &AttentionShape::sees_all, &AttentionShape::soft_cap,
+                      &AttentionShape::scale);
   }
   constexpr bool fused() const { return kept == Scores::kNone; }
+  // Pairs of tokens that see each other, of those in a square.
+  constexpr double seen() const {
+    const double share = window > 0 ? static_cast<double>(window) / static_cast<double>(sequence) : 1;
+    return sees_all ? 1 : share * (1 - share / 2);
+  }
   constexpr std::int64_t scores() const { return batch * heads * sequence * sequence; }
   constexpr std::int64_t context() const { return batch * sequence * heads * head; }
   constexpr std::int64_t qkv() const { return batch * sequence * (heads + 2 * kv_heads) * head; }
@@ -31,10 +43,10 @@ struct AttentionShape {
 struct Attention : AttentionShape {
   static constexpr std::string_view kName = "attention";
   constexpr Operands operands() const { return {{qkv()}, {context(), kept_scores()}}; }
-  // The fused kernel leaves out what causality masks.
+  // The fused kernel leaves out what no token sees.
   constexpr double flops() const {
     const double full = 4.0 * static_cast<double>(scores()) * static_cast<double>(head);
-    return fused() ? 0.5 * full : full;
+    return fused() ? seen() * full : full;
   }
   // Scores are written, read and written by the softmax, with dropout by it too, and read.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
@@ -50,7 +62,7 @@ struct AttentionGrad : AttentionShape {
   constexpr Operands operands() const { return {{qkv(), context(), kept_scores(), context()}, {qkv()}}; }
   // The fused kernel computes the scores once more.
   constexpr double flops() const {
-    return (fused() ? 5.0 : 8.0) * static_cast<double>(scores()) * static_cast<double>(head);
+    return (fused() ? 10.0 * seen() : 8.0) * static_cast<double>(scores()) * static_cast<double>(head);
   }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return (2 * qkv() + 2 * context() + (fused() ? 0 : 7 * scores())) * e.activation;

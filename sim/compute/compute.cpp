@@ -67,7 +67,7 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
                a = static_cast<double>(w.heads);
   const double head = static_cast<double>(w.head);
   const double x = b * a * std::ceil(s / kQueryBlock) / static_cast<double>(d.units);
-  const double work = 2.0 * b * a * s * s * head * (w.backward ? 2.5 : 1.0);
+  const double work = 4.0 * w.seen * b * a * s * s * head * (w.backward ? 2.5 : 1.0);
   double efficiency = d.attention.efficiency * (w.head < 128 ? d.attention.small_head : 1.0);
   if (w.backward) efficiency *= d.attention.backward;
   const double compute = work / (peak(d, math).value * efficiency) * (1 + d.attention.sequence_overhead / s) *
@@ -153,7 +153,8 @@ struct KernelTime {
   Time attention(const ops::AttentionShape& a, bool backward) const {
     double warm = 0;
     if (a.fused()) {
-      warm = attention_seconds(device, math, {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward});
+      warm = attention_seconds(device, math,
+                               {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, a.seen()});
     } else {
       // Batched products of each head, and the passes over the scores.
       const double rate = peak(device, math).value * device.gemm.efficiency;

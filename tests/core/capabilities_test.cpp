@@ -130,10 +130,28 @@ TEST(Capabilities, NumbersAndModelsAreThoseOfTheSoftware) {
   EXPECT_EQ(pointer("megatron-core", preset_model("bloom-176b"), {}), "/model/positions");
   EXPECT_EQ(pointer("fsdp", preset_model("mpt-7b"), {}), "");
   EXPECT_EQ(pointer("torchtitan", preset_model("gpt2-124m"), {}), "/model/positions");
-  EXPECT_EQ(pointer("orrery", preset_model("nemotron-4-15b"), {}), "/model/activation");
+  EXPECT_EQ(pointer("maxtext", preset_model("nemotron-4-15b"), {}), "/model/activation");
+  EXPECT_EQ(pointer("orrery", preset_model("nemotron-4-15b"), {}), "");
   const Model windowed = preset_model("mistral-7b");
-  EXPECT_EQ(pointer("orrery", windowed, {.sequence = 8192}), "/model/sliding_window");
-  EXPECT_EQ(pointer("orrery", windowed, {.sequence = 4096}), "");  // all of it fits the window
+  EXPECT_EQ(pointer("torchtitan", windowed, {.sequence = 8192}), "/model/sliding_window");
+  EXPECT_EQ(pointer("torchtitan", windowed, {.sequence = 4096}), "");  // all of it fits the window
+  Model other = llama;
+  other.form = BlockForm::kParallel;
+  EXPECT_EQ(pointer("megatron-core", other, {}), "/model/form");
+  other.blocks = {{32, {standard_block(other)}}};
+  EXPECT_EQ(pointer("megatron-core", other, {}), "/model/blocks/form");
+  other.blocks.push_back({1, {standard_block(llama)}});
+  EXPECT_EQ(pointer("megatron-core", other, {}), "/model/blocks");
+  EXPECT_EQ(pointer("orrery", other, {}), "");
+  for (const auto& [field, value] : {std::pair{&Model::soft_cap, "/model/soft_cap"},
+                                     {&Model::query_scale, "/model/query_scale"},
+                                     {&Model::logit_soft_cap, "/model/logit_soft_cap"},
+                                     {&Model::embedding_scale, "/model/embedding_scale"}}) {
+    Model m = llama;
+    m.*field = 7;
+    EXPECT_EQ(pointer("torchtitan", m, {}), value);
+    EXPECT_EQ(pointer("fsdp", m, {}), "");
+  }
   Model yarn = llama;
   yarn.rotary = {.scaling = RotaryScaling::kYarn, .factor = 4};
   EXPECT_EQ(pointer("torchtitan", yarn, {}), "/model/rotary/scaling");

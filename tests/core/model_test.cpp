@@ -105,6 +105,56 @@ TEST(HuggingFace, EachTypeIsItsPreset) {
 }
 
 // What a config says has the ranges of our own fields, under the names that it uses.
+// Parameters as the checkpoints have them.
+TEST(HuggingFace, BlocksOfOtherForms) {
+  const auto import = [](const char* text) {
+    return import_hugging_face(parse_json(text, "config.json"), Cursor{"config.json", ""});
+  };
+  const Model neox = import(R"({"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44,
+      "num_attention_heads": 64, "intermediate_size": 24576, "vocab_size": 50432, "rotary_pct": 0.25,
+      "max_position_embeddings": 2048, "hidden_act": "gelu_fast", "tie_word_embeddings": false})");
+  EXPECT_EQ(count_parameters(neox), 20'554'567'680);  // gpt-neox-20b
+  EXPECT_EQ(neox.form, BlockForm::kParallel);
+  EXPECT_EQ(neox.rotary.turned(96), 24);
+
+  const Model falcon = import(R"({"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32,
+      "num_attention_heads": 71, "vocab_size": 65024, "multi_query": true, "bias": false, "parallel_attn": true})");
+  EXPECT_EQ(count_parameters(falcon), 6'921'720'704);  // falcon-7b
+  EXPECT_EQ(falcon.form, BlockForm::kParallelOneNorm);
+  EXPECT_EQ(depth_of(falcon).shared(), 1);  // one head of keys and values
+
+  const Model gemma2 = import(R"({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26,
+      "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
+      "vocab_size": 256000, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh",
+      "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0})");
+  EXPECT_EQ(count_parameters(gemma2), 2'614'341'888);  // gemma-2-2b
+  EXPECT_EQ(gemma2.embedding_scale, 48);               // the root of 2304
+  const Depth of_gemma2 = depth_of(gemma2);
+  ASSERT_EQ(of_gemma2.kinds.size(), 2U);
+  EXPECT_EQ(of_gemma2.stretches.size(), 1U);
+  EXPECT_EQ(std::get<AttentionLayer>(of_gemma2.kind(0).layers[0].is).sliding_window, 4096);
+  EXPECT_EQ(std::get<AttentionLayer>(of_gemma2.kind(1).layers[0].is).sliding_window, 0);
+  EXPECT_EQ(std::get<AttentionLayer>(of_gemma2.kind(1).layers[0].is).soft_cap, 50);
+
+  const Model gemma3 = import(R"({"model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 26,
+      "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912,
+      "vocab_size": 262144, "sliding_window": 512, "sliding_window_pattern": 6, "rope_theta": 1000000,
+      "rope_local_base_freq": 10000, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256})");
+  EXPECT_EQ(count_parameters(gemma3), 999'885'952);  // gemma-3-1b
+  const Depth of_gemma3 = depth_of(gemma3);
+  EXPECT_EQ(of_gemma3.counts(), (std::vector<std::int64_t>{22, 4}));  // five with a window, then one without
+  EXPECT_EQ(std::get<AttentionLayer>(of_gemma3.kind(0).layers[0].is).rotary.base, 10000);
+  EXPECT_EQ(std::get<AttentionLayer>(of_gemma3.kind(5).layers[0].is).rotary.base, 1e6);
+  EXPECT_EQ(gemma3.soft_cap, 0);
+
+  // Its first two layers see everything.
+  const Model qwen = import(R"({"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 5,
+      "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "use_sliding_window": true,
+      "sliding_window": 16, "max_window_layers": 2})");
+  EXPECT_EQ(depth_of(qwen).kind_of, (std::vector<std::int32_t>{0, 0, 1, 1, 1}));
+  EXPECT_EQ(std::get<AttentionLayer>(depth_of(qwen).kind(4).layers[0].is).sliding_window, 16);
+}
+
 TEST(HuggingFace, SizesOutOfRangeAreRefusedByTheirOwnNames) {
   const auto error_with = [](const char* name, const char* value) {
     Json config = parse_json(
@@ -167,8 +217,8 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     FAIL();
   } catch (const InputError& e) {
     EXPECT_STREQ(e.what(),
-                 "config.json: /model_type: \"lama\" cannot be imported; allowed: gpt2, llama, mistral, "
-                 "qwen2, qwen3 (did you mean \"llama\"?)");
+                 "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
+                 "gemma3_text, gpt2, gpt_neox, llama, mistral, qwen2, qwen3 (did you mean \"llama\"?)");
   }
 }
 

@@ -159,8 +159,12 @@ TEST(WindowImport, MistralHasOneAndQwenOnlyWhereItSaysSo) {
   EXPECT_EQ(imported("qwen2", R"("sliding_window": 1024, "use_sliding_window": true, "max_window_layers": 4)")
                 .sliding_window,
             0);
-  EXPECT_NE(refusal("qwen2", R"("sliding_window": 9, "use_sliding_window": true, "max_window_layers": 2)")
-                .find("2 of 4 layers have no window"),
+  const Model mixed =
+      imported("qwen2", R"("sliding_window": 9, "use_sliding_window": true, "max_window_layers": 2)");
+  EXPECT_EQ(mixed.sliding_window, 0);
+  EXPECT_EQ(depth_of(mixed).kind_of, (std::vector<std::int32_t>{0, 0, 1, 1}));
+  EXPECT_NE(refusal("qwen2", R"("sliding_window": 9, "use_sliding_window": true, "layer_types": ["sliding"])")
+                .find("does not name the kind of each layer"),
             std::string::npos);
   EXPECT_EQ(imported("llama", R"("rms_norm_eps": 1e-5)").norm_epsilon, 1e-5);
   EXPECT_EQ(imported("llama", "").norm_epsilon, 1e-6);  // where transformers' own default is

@@ -59,10 +59,11 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
     std::vector<float> result(product.size());
     if (s.epilogue == Epilogue::kGelu) {
       store(product, o.before_gelu);
-      reference::activation(s.m, s.n, false, product.data(), result.data());
+      reference::activation(s.m, s.n, reference::Act::kGelu, product.data(), result.data());
     } else {
       const auto before = wide(s.result, o.before_gelu, s.m * s.n);
-      reference::activation_grad(s.m, s.n, false, before.data(), product.data(), result.data());
+      reference::activation_grad(s.m, s.n, reference::Act::kGelu, before.data(), product.data(),
+                                 result.data());
     }
     store(result, o.c);
   });

@@ -22,7 +22,7 @@ class Cases {
     m.rotary = {};
     if (m.positions == Positions::kRotary && pick(2) == 0)
       m.rotary = {.scaling = static_cast<RotaryScaling>(1 + pick(3)), .factor = 2};
-    m.activation = static_cast<Activation>(pick(3));
+    m.activation = static_cast<Activation>(pick(4));
     m.sliding_window = pick(4) == 0 ? 16 << pick(3) : 0;
     t = {.sequence = 32};
     t.precision = static_cast<Precision>(pick(6));

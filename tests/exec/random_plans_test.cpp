@@ -271,7 +271,8 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
   const double layers = static_cast<double>(c.setting.model().layers);
   // A norm behind a layer divides by the size of a sum over ranks, which is small at first: the sum's
   // rounding counts so much more.
-  const bool norm_behind = c.setting.preset == "post-norm" || c.setting.preset == "sandwich";
+  const bool norm_behind =
+      c.setting.model().form == BlockForm::kPostNorm || c.setting.model().form == BlockForm::kSandwichNorm;
   const double bound = c.exact ? 0.0 : (norm_behind ? 24 : 8) * std::pow(1.03, layers) * kEps;
   std::string where;
   const double gradients = most_different(actual.gradients, expected.gradients, where);

@@ -31,9 +31,11 @@ inline Model tiny(const char* preset) {
 }
 
 // Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
-// "sandwich" norms behind layers, and in "mixed" blocks differ in form, widths and heads.
+// "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads; "gemma" has windows in
+// every second one, caps and factors; "encoder" sees all tokens.
 inline const std::vector<std::string>& block_kinds() {
-  static const std::vector<std::string> all{"neox", "falcon", "post-norm", "sandwich", "mixed"};
+  static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
+                                            "mixed", "gemma",  "encoder"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -45,6 +47,20 @@ inline Model tiny_of(const std::string& kind) {
     m.positions = Positions::kRotary;
     m.form = kind == "neox" ? BlockForm::kParallel : BlockForm::kParallelOneNorm;
     m.bias = kind == "neox";
+  } else if (kind == "gemma") {
+    m.form = BlockForm::kSandwichNorm;
+    m.activation = Activation::kGeglu;
+    m.head_dim = 8;
+    m.soft_cap = 0.5;
+    m.logit_soft_cap = 1.5;
+    m.query_scale = 0.3;
+    m.embedding_scale = 5;
+    ModelBlock windowed = standard_block(m);
+    std::get<AttentionLayer>(windowed.layers[0].is).sliding_window = 3;
+    m.blocks = {{4, {windowed, standard_block(m)}}};
+  } else if (kind == "encoder") {
+    m.causal = false;
+    m.activation = Activation::kSquaredRelu;
   } else if (kind != "mixed") {
     m.form = kind == "post-norm" ? BlockForm::kPostNorm : BlockForm::kSandwichNorm;
   } else {

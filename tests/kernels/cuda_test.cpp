@@ -103,15 +103,16 @@ TEST_P(Kernels, RotaryPositionsAndTheirInverse) {
 
 TEST_P(Kernels, ActivationsAndTheirGradients) {
   constexpr Index kRows = 23;
-  for (const bool gated : {false, true}) {
-    const Index of_u = (gated ? 2 : 1) * kRows * c.width, of_v = kRows * c.width;
+  using reference::Act;
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+    const Index of_u = (is_gated(act) ? 2 : 1) * kRows * c.width, of_v = kRows * c.width;
     const Tensor u(device, c.type, of_u, 1, 4), dv(device, c.type, of_v, 2);
     Vector v(static_cast<std::size_t>(of_v)), du(static_cast<std::size_t>(of_u));
     void *const v_there = fresh(of_v), *const du_there = fresh(of_u);
-    cuda::activation(device.stream, c.type, kRows, c.width, gated, u.at, v_there);
-    cuda::activation_grad(device.stream, c.type, kRows, c.width, gated, u.at, dv.at, du_there);
-    reference::activation(kRows, c.width, gated, u.data(), v.data());
-    reference::activation_grad(kRows, c.width, gated, u.data(), dv.data(), du.data());
+    cuda::activation(device.stream, c.type, kRows, c.width, act, u.at, v_there);
+    cuda::activation_grad(device.stream, c.type, kRows, c.width, act, u.at, dv.at, du_there);
+    reference::activation(kRows, c.width, act, u.data(), v.data());
+    reference::activation_grad(kRows, c.width, act, u.data(), dv.data(), du.data());
     expect_close(c.type, result(c.type, v_there, v.size()), v, "activation");
     expect_close(c.type, result(c.type, du_there, du.size()), du, "activation gradient");
   }

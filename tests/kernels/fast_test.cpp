@@ -186,9 +186,13 @@ TEST(Fast, Norms) {
 }
 
 TEST(Fast, Attention) {
-  for (const Index seq : {3, 64, 150}) {
+  for (const Index seq : {3, 64, 150, 151, 152, 153}) {
     for (const Index kv : {2, 4}) {
       reference::AttentionShape s{2, seq, 4, kv, 10};
+      s.window = seq == 151 ? 70 : seq == 152 ? 5 : 0;
+      s.sees_all = seq == 153;
+      if (seq > 150) s.cap = 0.7F;
+      if (seq > 151) s.explicit_scale = 0.4F;
       if (seq != 64) s.dropout = {0.25, kSeed, 12, 9};
       const Vector qkv = random_vector(2 * seq * s.width(), 1, 3), d_out = random_vector(2 * seq * 4 * 10, 2);
       Vector out(d_out.size()), lse(static_cast<std::size_t>(2 * 4 * seq)), d(qkv.size());
@@ -205,15 +209,16 @@ TEST(Fast, Attention) {
 }
 
 TEST(Fast, ActivationsAndRotation) {
-  for (const bool gated : {false, true}) {
-    const Index rows = 3, width = 37, in = gated ? 2 * width : width;
+  using reference::Act;
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+    const Index rows = 3, width = 37, in = is_gated(act) ? 2 * width : width;
     const Vector u = random_vector(rows * in, 1, 12), dv = random_vector(rows * width, 2);
     Vector v(dv.size()), v2(dv.size()), du(u.size()), du2(u.size());
-    reference::activation(rows, width, gated, u.data(), v.data());
-    pointwise().activation(rows, width, gated, u.data(), v2.data());
+    reference::activation(rows, width, act, u.data(), v.data());
+    pointwise().activation(rows, width, act, u.data(), v2.data());
     expect_near(v2, v, 1e-6, "activation");
-    reference::activation_grad(rows, width, gated, u.data(), dv.data(), du.data());
-    pointwise().activation_grad(rows, width, gated, u.data(), dv.data(), du2.data());
+    reference::activation_grad(rows, width, act, u.data(), dv.data(), du.data());
+    pointwise().activation_grad(rows, width, act, u.data(), dv.data(), du2.data());
     expect_near(du2, du, 2e-6, "activation gradient");
   }
   const RotaryTables tables = rotary_tables({.fraction = 0.8}, 10, 9);
@@ -358,11 +363,11 @@ TEST(Fast, AnElementsBitsDoNotDependOnItsPlace) {
   Vector p = random_vector(n, 2), m = random_vector(n, 3), v(m.size(), 0.5F), u = g, y(g.size());
   Vector p2 = p, m2 = m, v2 = v, y2(g.size());
   pointwise().adam(a, n, g.data(), p.data(), m.data(), v.data());
-  pointwise().activation(1, n, false, u.data(), y.data());
+  pointwise().activation(1, n, reference::Act::kGelu, u.data(), y.data());
   for (Index first = 0, part = 1; first < n; first += part, part = part % 13 + 1) {
     const Index count = std::min(part, n - first);
     pointwise().adam(a, count, g.data() + first, p2.data() + first, m2.data() + first, v2.data() + first);
-    pointwise().activation(1, count, false, u.data() + first, y2.data() + first);
+    pointwise().activation(1, count, reference::Act::kGelu, u.data() + first, y2.data() + first);
   }
   EXPECT_EQ(p2, p);
   EXPECT_EQ(y2, y);

@@ -98,6 +98,53 @@ TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
   }
 }
 
+// A window, attention to all tokens, a cap and a factor of scores.
+TEST(Gradient, AttentionOfOtherScores) {
+  for (int i = 0; i < 8; ++i) {
+    AttentionShape s{2, 6, 4, 2, 4, i % 2 == 1};
+    if (i < 4) s.window = 3;
+    s.sees_all = i >= 6;
+    if (i / 2 % 2 == 0) s.cap = 0.8F;
+    if (i >= 2) s.explicit_scale = 0.9F;
+    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
+               m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
+    const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
+    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
+    attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
+    attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, r.data(), d.data());
+    expect_gradient(qkv, d, [&](const Vector& v) {
+      Vector y(m), scratch(softmax.size());
+      attention(s, v.data(), y.data(), scratch.data(), nullptr);
+      return dot(y, r);
+    });
+  }
+}
+
+// The first token sees itself alone; with a window of one, so do all.
+TEST(Gradient, AWindowOfOneIsTheValueItself) {
+  AttentionShape s{1, 4, 1, 1, 2};
+  s.window = 1;
+  const Vector qkv = random_vector(static_cast<std::size_t>(s.seq * s.width()), 3);
+  Vector out(8), lse(4);
+  attention(s, qkv.data(), out.data(), lse.data(), nullptr);
+  for (std::size_t token = 0; token < 4; ++token) {
+    for (std::size_t e = 0; e < 2; ++e) EXPECT_EQ(out[token * 2 + e], qkv[token * 6 + 4 + e]);
+  }
+}
+
+TEST(Gradient, SoftCaps) {
+  const Vector x = random_vector(12, 1), r = random_vector(12, 2);
+  Vector y(12), d(12);
+  soft_cap(12, 0.6F, x.data(), y.data());
+  for (const float v : y) EXPECT_LT(std::abs(v), 0.6F);
+  soft_cap_grad(12, 0.6F, y.data(), r.data(), d.data());
+  expect_gradient(x, d, [&](const Vector& v) {
+    Vector z(12);
+    soft_cap(12, 0.6F, v.data(), z.data());
+    return dot(z, r);
+  });
+}
+
 TEST(Gradient, FlashEqualsMaterialisedAttention) {
   AttentionShape flash{2, 7, 4, 4, 8, false}, naive{2, 7, 4, 4, 8, true};
   flash.dropout = naive.dropout = {0.2, 3, 8, 5};
@@ -110,14 +157,14 @@ TEST(Gradient, FlashEqualsMaterialisedAttention) {
 }
 
 TEST(Gradient, Activations) {
-  for (const bool gated : {false, true}) {
-    const std::size_t n = gated ? 24 : 12;
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+    const std::size_t n = is_gated(act) ? 24 : 12;
     const Vector u = random_vector(n, 1), r = random_vector(12, 2);
     Vector du(n);
-    activation_grad(3, 4, gated, u.data(), r.data(), du.data());
+    activation_grad(3, 4, act, u.data(), r.data(), du.data());
     expect_gradient(u, du, [&](const Vector& v) {
       Vector y(12);
-      activation(3, 4, gated, v.data(), y.data());
+      activation(3, 4, act, v.data(), y.data());
       return dot(y, r);
     });
   }

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Models from config.json in Hugging Face's format.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "core/model.h"
+
+namespace orrery {
+namespace {
+
+class HuggingFaceReader {
+ public:
+  HuggingFaceReader(const Json& config, const Cursor& at, ImportedFields& places)
+      : config_(config), at_(at), places_(places) {}
+
+  // The field `ours` under any of its names (transformers 4 and 5 differ); null counts as absent.
+  void integer(const char* ours, std::initializer_list<const char*> names, std::int64_t& out,
+               bool required) const {
+    Field field = declared<Model>(ours);
+    field.min = std::max(field.min, 1.0);  // only in our files does 0 mean a default
+    places_[ours] = at_.child(*names.begin());
+    for (const char* name : names) {
+      const auto found = config_.find(name);
+      if (found == config_.end() || found->is_null()) continue;
+      places_[ours] = at_.child(name);
+      return read_value(*found, at_.child(name), field, out);
+    }
+    if (required) at_.fail(fmt::format("the field \"{}\" is missing", *names.begin()));
+  }
+  void number(const char* name, double& out, double least, double most) const {
+    const auto found = config_.find(name);
+    if (found != config_.end() && !found->is_null())
+      read_value(*found, at_.child(name), Field{name, "", least, most}, out);
+  }
+  void whole(const char* name, std::int64_t& out, double least, double most) const {
+    const auto found = config_.find(name);
+    if (found != config_.end() && !found->is_null())
+      read_value(*found, at_.child(name), Field{name, "", least, most}, out);
+  }
+  // A text field that our models have one meaning of, under several names.
+  void text(const char* ours, const char* name, const std::vector<std::string>& known) const {
+    places_[ours] = at_.child(name);
+    const auto found = config_.find(name);
+    if (found == config_.end() || found->is_null()) return;
+    std::string value;
+    read_value(*found, at_.child(name), Field{name, ""}, value);
+    if (std::find(known.begin(), known.end(), value) == known.end())
+      at_.child(name).fail(shown(*found) + " cannot be imported", allowed_names(value, known));
+  }
+  void boolean(const char* name, bool& out) const {
+    const auto found = config_.find(name);
+    if (found != config_.end() && !found->is_null())
+      read_value(*found, at_.child(name), Field{name, ""}, out);
+  }
+
+ private:
+  const Json& config_;
+  const Cursor& at_;
+  ImportedFields& places_;
+};
+
+Model import_gpt2(const HuggingFaceReader& read) {
+  Model m;
+  m.max_positions = 1024;
+  read.integer("layers", {"n_layer", "num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"n_embd", "hidden_size"}, m.hidden, true);
+  read.integer("heads", {"n_head", "num_attention_heads"}, m.heads, true);
+  read.integer("ffn_hidden", {"n_inner", "intermediate_size"}, m.ffn_hidden, false);
+  read.integer("max_positions", {"n_positions", "max_position_embeddings"}, m.max_positions, false);
+  read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
+  read.text("activation", "activation_function", {"gelu_new", "gelu", "gelu_pytorch_tanh"});
+  return m;
+}
+
+Model llama_like(const std::string& type, const HuggingFaceReader& read) {
+  Model m{.name = type,
+          .norm = Norm::kRmsNorm,
+          .norm_epsilon = 1e-6,
+          .positions = Positions::kRotary,
+          .activation = Activation::kSwiglu,
+          .bias = false,
+          .tied_embeddings = false};
+  read.integer("layers", {"num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"hidden_size"}, m.hidden, true);
+  read.integer("heads", {"num_attention_heads"}, m.heads, true);
+  read.integer("kv_heads", {"num_key_value_heads"}, m.kv_heads, false);
+  read.integer("head_dim", {"head_dim"}, m.head_dim, false);
+  read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
+  read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
+  read.number("rms_norm_eps", m.norm_epsilon, 1e-20, 1);
+  read.boolean("attention_bias", m.qkv_bias);
+  return m;
+}
+
+// Which layers have a window: as "layer_types" says, or those from `first` on of each `every`.
+std::vector<bool> windowed_layers(const Json& config, const Cursor& at, std::int64_t layers,
+                                  const std::function<bool(std::int64_t)>& otherwise) {
+  std::vector<bool> out;
+  const auto found = config.find("layer_types");
+  if (found == config.end() || found->is_null()) {
+    for (std::int64_t i = 0; i < layers; ++i) out.push_back(otherwise(i));
+    return out;
+  }
+  const Cursor here = at.child("layer_types");
+  if (!found->is_array() || static_cast<std::int64_t>(found->size()) != layers)
+    here.fail(shown(*found) + " does not name the kind of each layer",
+              fmt::format("allowed: {} kinds", layers));
+  static const std::vector<std::string> kKinds{"full_attention", "sliding_attention"};
+  for (std::size_t i = 0; i < found->size(); ++i) {
+    std::string kind;
+    read_value((*found)[i], here.child(i), Field{"layer_types", ""}, kind);
+    if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end())
+      here.child(i).fail(shown((*found)[i]) + " cannot be imported", allowed_names(kind, kKinds));
+    out.push_back(kind == kKinds[1]);
+  }
+  return out;
+}
+
+// Blocks with a window where `windowed` says so, and the model's own elsewhere: a pattern, so often, and what
+// is left of it. Nothing where all are alike, which the flat fields then say.
+void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,
+                 const Rotary& rotary_of_windows) {
+  ModelBlock with = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(with.layers.front().is);
+  attention.sliding_window = window;
+  attention.rotary = rotary_of_windows;
+  const auto n = static_cast<std::int64_t>(windowed.size());
+  if (std::count(windowed.begin(), windowed.end(), true) == n) {
+    m.sliding_window = window;
+    m.rotary = rotary_of_windows;
+    return;
+  }
+  if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
+  std::int64_t period = 1;
+  while (!std::equal(windowed.begin() + period, windowed.end(), windowed.begin())) ++period;
+  const auto blocks = [&](std::int64_t first, std::int64_t end) {
+    std::vector<ModelBlock> out;
+    for (std::int64_t i = first; i < end; ++i)
+      out.push_back(windowed[static_cast<std::size_t>(i)] ? with : standard_block(m));
+    return out;
+  };
+  m.blocks = {{n / period, blocks(0, period)}};
+  if (n % period > 0) m.blocks.push_back({1, blocks(0, n % period)});
+}
+
+Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                   const std::string& type, ImportedFields& places) {
+  Model m = llama_like(type, read);
+  m.qkv_bias = type == "qwen2";
+  m.qk_norm = type == "qwen3";
+  read.boolean("attention_bias", m.qkv_bias);
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  if (type == "llama") return m;
+  // As transformers does where a field is absent: Mistral has a window, Qwen has none unless it says so.
+  bool used = type == "mistral";
+  std::int64_t window = used ? 4096 : 0, first = used ? 0 : m.layers;
+  if (const auto found = config.find("sliding_window"); found != config.end() && found->is_null()) return m;
+  read.boolean("use_sliding_window", used);
+  if (!used) return m;
+  read.integer("sliding_window", {"sliding_window"}, window, false);
+  if (type.starts_with("qwen")) {
+    read.whole("max_window_layers", first, 0, 1 << 30);
+  }
+  if (window > 0) {
+    set_windows(m, window, windowed_layers(config, at, m.layers, [&](std::int64_t i) { return i >= first; }),
+                m.rotary);
+  }
+  return m;
+}
+
+// Gemma 1, 2 and 3. A weight w of a norm multiplies by 1 + w there, and by w here.
+Model import_gemma(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                   const std::string& type, ImportedFields& places) {
+  Model m = llama_like(type, read);
+  const bool second = type == "gemma2", third = type == "gemma3_text";
+  m.activation = Activation::kGeglu;
+  m.tied_embeddings = true;
+  m.embedding_scale = std::sqrt(static_cast<double>(m.hidden));
+  if (m.head_dim == 0) m.head_dim = 256;
+  const char* activation = config.contains("hidden_activation") && !config["hidden_activation"].is_null()
+                               ? "hidden_activation"
+                               : "hidden_act";
+  read.text("activation", activation, {"gelu_pytorch_tanh", "gelu", "gelu_new"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  if (!second && !third) return m;
+  m.form = BlockForm::kSandwichNorm;
+  m.qk_norm = third;
+  if (second) {
+    m.soft_cap = 50;
+    m.logit_soft_cap = 30;
+  }
+  read.number("attn_logit_softcapping", m.soft_cap, 0, 1e6);
+  read.number("final_logit_softcapping", m.logit_soft_cap, 0, 1e6);
+  double scalar = 256;
+  read.number("query_pre_attn_scalar", scalar, 1e-6, 1e12);
+  if (scalar != static_cast<double>(m.head_dim)) m.query_scale = 1 / std::sqrt(scalar);
+  std::int64_t window = 4096, pattern = third ? 6 : 2;
+  read.integer("sliding_window", {"sliding_window"}, window, false);
+  read.whole("sliding_window_pattern", pattern, 1, 1 << 20);
+  // Tokens that are near turn by frequencies of their own.
+  Rotary local = m.rotary;
+  if (third) {
+    local = Rotary{};
+    read.number("rope_local_base_freq", local.base, 1.0001, 1e15);
+  }
+  set_windows(m, window,
+              windowed_layers(config, at, m.layers, [&](std::int64_t i) { return (i + 1) % pattern != 0; }),
+              local);
+  return m;
+}
+
+// GPT-NeoX and Pythia.
+Model import_neox(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                  ImportedFields& places) {
+  Model m{.name = "gpt_neox", .positions = Positions::kRotary, .tied_embeddings = false};
+  read.integer("layers", {"num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"hidden_size"}, m.hidden, true);
+  read.integer("heads", {"num_attention_heads"}, m.heads, true);
+  read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
+  read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
+  read.number("layer_norm_eps", m.norm_epsilon, 1e-20, 1);
+  read.text("activation", "hidden_act", {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  if (!config.contains("rope_parameters")) {
+    m.rotary.fraction = 0.25;
+    places["rotary/fraction"] = at.child("rotary_pct");
+    read.number("rotary_pct", m.rotary.fraction, 0.001, 1);
+    read.number("rotary_emb_base", m.rotary.base, 1.0001, 1e15);
+  }
+  bool parallel = true, biases = true;
+  read.boolean("use_parallel_residual", parallel);
+  read.boolean("attention_bias", biases);
+  if (!biases)
+    at.child("attention_bias").fail("false cannot be imported", "allowed: true, with biases on all products");
+  if (parallel) m.form = BlockForm::kParallel;
+  return m;
+}
+
+Model import_falcon(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                    ImportedFields& places) {
+  Model m{.name = "falcon", .positions = Positions::kRotary, .bias = false, .norm_bias = true};
+  read.integer("layers", {"num_hidden_layers", "n_layer"}, m.layers, true);
+  read.integer("hidden", {"hidden_size"}, m.hidden, true);
+  read.integer("heads", {"num_attention_heads", "n_head"}, m.heads, true);
+  read.integer("ffn_hidden", {"ffn_hidden_size"}, m.ffn_hidden, false);
+  read.integer("max_positions", {"max_position_embeddings"}, m.max_positions, false);
+  read.number("layer_norm_epsilon", m.norm_epsilon, 1e-20, 1);
+  read.text("activation", "activation", {"gelu"});
+  bool alibi = false, parallel = true, grouped = false, one_kv_head = true;
+  read.boolean("alibi", alibi);
+  read.boolean("bias", m.bias);
+  read.boolean("parallel_attn", parallel);
+  read.boolean("new_decoder_architecture", grouped);
+  read.boolean("multi_query", one_kv_head);
+  if (grouped)
+    read.integer("kv_heads", {"num_kv_heads"}, m.kv_heads, false);
+  else
+    m.kv_heads = one_kv_head ? 1 : 0;
+  if (alibi)
+    at.child("alibi").fail("true cannot be imported, as ALiBi positions are neither run nor exported",
+                           "allowed: false");
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  std::int64_t norms = grouped ? 2 : 1;
+  read.whole("num_ln_in_parallel_attn", norms, 1, 2);
+  if (parallel || grouped) m.form = norms == 2 ? BlockForm::kParallel : BlockForm::kParallelOneNorm;
+  return m;
+}
+
+}  // namespace
+
+Model import_hugging_face(const Json& config, const Cursor& at) {
+  if (!config.is_object()) at.fail(shown(config) + " is not an object");
+  if (config.contains("text_config")) {
+    return import_hugging_face(config["text_config"], at.child("text_config"));
+  }
+  static const std::vector<std::string> kKnown = {"falcon",   "gemma", "gemma2",  "gemma3_text", "gpt2",
+                                                  "gpt_neox", "llama", "mistral", "qwen2",       "qwen3"};
+  std::string type;
+  const auto found = config.find("model_type");
+  if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
+  read_value(*found, at.child("model_type"), Field{"model_type", ""}, type);
+  if (type == "bloom" || type == "mpt") {
+    at.child("model_type")
+        .fail(
+            fmt::format("\"{}\" has ALiBi positions, which are predicted for its presets but neither run nor "
+                        "exported",
+                        type),
+            allowed_names("", kKnown));
+  }
+  if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
+    at.child("model_type").fail(shown(*found) + " cannot be imported", allowed_names(type, kKnown));
+  }
+  ImportedFields places;
+  places["positions"] = at.child("model_type");
+  const HuggingFaceReader read(config, at, places);
+  Model m = type == "gpt2"              ? import_gpt2(read)
+            : type == "gpt_neox"        ? import_neox(read, config, at, places)
+            : type == "falcon"          ? import_falcon(read, config, at, places)
+            : type.starts_with("gemma") ? import_gemma(read, config, at, type, places)
+                                        : import_llama(read, config, at, type, places);
+  m.name = type;
+  read.integer("vocab", {"vocab_size"}, m.vocab, true);
+  read.boolean("tie_word_embeddings", m.tied_embeddings);
+  m.imported = std::move(places);
+  check_model(m, at);
+  return m;
+}
+
+}  // namespace orrery
