@@ -17,14 +17,16 @@ Json model_json(const Model& m) {
   return j;
 }
 
-std::string summary(const AttentionLayer& a) {
-  std::string out = fmt::format("attention of {} heads ({} key/value) of {}, {} positions", a.heads,
-                                a.kv_heads, a.head_dim, name_of(a.positions));
-  if (a.sliding_window > 0) out += fmt::format(", window {}", a.sliding_window);
-  return out;
-}
-std::string summary(const MlpLayer& l) {
-  return fmt::format("feed-forward {} {}", l.ffn_hidden, name_of(l.activation));
+// "mlp (ffn_hidden 11008, activation swiglu, bias false)": the fields that are not a layer's own defaults.
+template <class T>
+std::string summary(const T& layer) {
+  const Json usual = write_fields(T{}), own = write_fields(layer);
+  std::vector<std::string> fields;
+  for (const auto& [name, value] : own.items()) {
+    if (value == usual[name]) continue;
+    fields.push_back(name + " " + (value.is_string() ? value.template get<std::string>() : value.dump()));
+  }
+  return fmt::format("{} ({})", T::kName, fmt::join(fields, ", "));
 }
 
 void print_model(const App& app, const Model& m) {
@@ -45,7 +47,7 @@ void print_model(const App& app, const Model& m) {
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
     fmt::print("  {} x {}:", times[k], name_of(depth.kinds[k].form));
-    depth.kinds[k].for_each_layer([](const auto& layer) { fmt::print(" {};", summary(layer)); });
+    depth.kinds[k].for_each_layer([](const auto& layer) { fmt::print("\n    {}", summary(layer)); });
     fmt::print("\n");
   }
 }

@@ -7,14 +7,6 @@
 namespace orrery {
 namespace {
 
-template <std::size_t... I>
-std::vector<std::string> layer_names(std::index_sequence<I...>) {
-  return {std::variant_alternative_t<I, AnyLayer>::kName...};
-}
-std::vector<std::string> layer_names() {
-  return layer_names(std::make_index_sequence<std::variant_size_v<AnyLayer>>());
-}
-
 // The block's first layer of that kind, or one with the kind's own defaults.
 template <class T>
 T standard_layer(const ModelBlock& standard) {
@@ -26,23 +18,20 @@ T standard_layer(const ModelBlock& standard) {
 
 // "mlp", or {"mlp": {"ffn_hidden": 1024}}.
 Layer read_layer(const Json& json, const Cursor& at, const ModelBlock& standard) {
-  const auto names = layer_names();
   const bool named = json.is_string(), listed = json.is_object() && json.size() == 1;
   if (!named && !listed)
     at.fail(shown(json) + " is not a layer",
             "allowed: a layer's name, or an object with a layer's name and its fields");
   const std::string name = named ? json.get<std::string>() : json.begin().key();
   std::optional<Layer> out;
-  const auto read = [&]<class T>(T*) {
+  std::vector<std::string> names;
+  for_each_layer_type([&]<class T>(T*) {
+    names.emplace_back(T::kName);
     if (name != T::kName) return;
     T layer = standard_layer<T>(standard);
     if (listed) read_fields_into(json.front(), at.child(name), layer);
     out = Layer{layer};
-  };
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (read(static_cast<std::variant_alternative_t<I, AnyLayer>*>(nullptr)), ...);
-  }
-  (std::make_index_sequence<std::variant_size_v<AnyLayer>>());
+  });
   if (!out) {
     (named ? at : at.child(name))
         .fail(fmt::format("there is no layer {}", shown(Json(name))), allowed_names(name, names));
@@ -152,6 +141,7 @@ void Depth::add(const std::vector<BlockRun>& runs) {
     const std::int64_t blocks = static_cast<std::int64_t>(kind_of.size());
     Stretch s{.first = stretches.empty() ? 0 : stretches.back().end()};
     s.blocks = blocks - s.first;
+    if (s.blocks == 0) continue;
     // The shortest pattern that the stretch has.
     const auto repeats = [&](std::int64_t period) {
       const auto from = kind_of.begin() + s.first;

@@ -64,6 +64,15 @@ struct BlockRun {
   friend bool operator==(const BlockRun&, const BlockRun&) = default;
 };
 
+// Calls use() with a null pointer to each layer's type.
+template <class Use>
+void for_each_layer_type(Use use) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (use(static_cast<std::variant_alternative_t<I, AnyLayer>*>(nullptr)), ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<AnyLayer>>());
+}
+
 namespace detail {
 template <class V, class T>
 void describe_layer(V& v, Layer& l, T*) {
@@ -76,8 +85,7 @@ void describe_layer(V& v, Layer& l, T*) {
 // For writers and schemas; read_blocks() reads, as absent fields come from the model.
 template <class V>
 void describe(V& v, Layer& l) {
-  detail::describe_layer(v, l, static_cast<AttentionLayer*>(nullptr));
-  detail::describe_layer(v, l, static_cast<MlpLayer*>(nullptr));
+  for_each_layer_type([&](auto* type) { detail::describe_layer(v, l, type); });
 }
 template <class V>
 void describe_own(V& v, ModelBlock& b) {

@@ -128,6 +128,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/zero", [&] { return lacks(s, fmt::format("ZeRO stage {}", p.zero)); },
         [&] { return allowed(c.zero); });
   }
+  if (!p.reshards() && !c.keep_gathered) {
+    return report(
+        "/plan/reshard_after_forward", [&] { return lacks(s, "ZeRO-3 that keeps what it gathered"); },
+        [] { return std::string("allowed: true"); });
+  }
   if (grouped(p) && !c.shard_group)
     return report(
         "/plan/shard_group", [&] { return lacks(s, "shard groups"); },

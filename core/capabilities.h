@@ -52,6 +52,7 @@ struct Capabilities {
   std::vector<Schedule> schedule;       // of pipelines; empty: no pipeline parallelism
   ChunkSizes chunk_layers = ChunkSizes::kAny;
   std::vector<std::int64_t> zero;  // stages
+  bool keep_gathered = true;       // ZeRO-3 without reshard_after_forward
   bool shard_group = true;         // shards may be shared by fewer ranks than all replicas
   std::vector<Recompute> recompute;
   bool recompute_layers = true;  // full recomputation may keep every k-th layer's input
@@ -103,6 +104,7 @@ void describe(V& v, Capabilities& c) {
   v(field("schedule", "pipeline schedules; none means no pipeline parallelism"), c.schedule);
   v(field("chunk_layers", "how many layers the chunks of a pipeline may have"), c.chunk_layers);
   v(field("zero", "ZeRO stages"), c.zero);
+  v(field("keep_gathered", "whether ZeRO-3 runs without reshard_after_forward"), c.keep_gathered);
   v(field("shard_group", "whether ZeRO's shards may be shared by fewer ranks than dp"), c.shard_group);
   v(field("recompute", "recomputation modes"), c.recompute);
   v(field("recompute_layers", "whether recompute_layers may be more than 1"), c.recompute_layers);

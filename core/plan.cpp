@@ -11,6 +11,7 @@ std::string short_name(const Plan& p) {
   if (p.sequence_parallel) text += " sp";
   if (p.zero > 0) text += fmt::format(" zero{}", p.zero);
   if (p.zero > 0 && p.shards() != p.dp) text += fmt::format("/{}", p.shards());
+  if (!p.reshards()) text += " keep";
   if (p.recompute != Recompute::kNone) text += fmt::format(" {}", name_of(p.recompute));
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);

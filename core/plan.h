@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,8 +39,11 @@ constexpr auto enum_names(RankOrder) {
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
   bool sequence_parallel = false;
-  std::int64_t zero = 0;           // ZeRO stage
-  std::int64_t shard_group = 0;    // ranks that share ZeRO's shards; 0: all of dp
+  std::int64_t zero = 0;         // ZeRO stage
+  std::int64_t shard_group = 0;  // ranks that share ZeRO's shards; 0: all of dp
+  // Of ZeRO-3: whether parameters are gathered anew for the backward pass (FSDP's term). Kept, they take the
+  // memory of all, and are gathered once a micro-batch. None: they are gathered anew.
+  std::optional<bool> reshard_after_forward;
   std::int64_t micro_batch = 1;    // sequences
   std::int64_t micro_batches = 1;  // per replica and step
   Schedule schedule = Schedule::k1F1B;
@@ -51,6 +55,7 @@ struct Plan {
 
   std::int64_t ranks() const { return tp * pp * dp; }
   std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
+  bool reshards() const { return reshard_after_forward.value_or(true); }
   std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -68,6 +73,9 @@ void describe(V& v, Plan& p) {
           .min = 0,
           .max = limits::kMostReplicas},
     p.shard_group);
+  v(Field{.name = "reshard_after_forward",
+          .help = "ZeRO-3: whether parameters are gathered anew for the backward pass"},
+    p.reshard_after_forward);
   v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = limits::kMostReplicas},
     p.micro_batch);
   v(Field{.name = "micro_batches",
@@ -91,7 +99,7 @@ void describe(V& v, Plan& p) {
     p.chunk_layers);
 }
 
-// "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables.
+// "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables. "keep": without reshard_after_forward.
 std::string short_name(const Plan& p);
 
 // The axes of more than one rank, fastest first: what an order does to this plan. "dp-tp-pp" places ranks as

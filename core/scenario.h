@@ -31,7 +31,7 @@ constexpr auto enum_names(Goal) {
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
   std::vector<std::int64_t> tp, pp, vpp, dp, micro_batch, zero, shard_group, recompute_layers;
-  std::vector<bool> sequence_parallel;
+  std::vector<bool> sequence_parallel, reshard_after_forward;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
   std::vector<RankOrder> rank_order;
@@ -72,6 +72,9 @@ void describe(V& v, Search& s) {
   v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
   v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
   v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);
+  v(choices("reshard_after_forward",
+            "whether ZeRO-3 gathers parameters anew for the backward pass; none means it does"),
+    s.reshard_after_forward);
   v(choices("recompute_layers", "strides of full recomputation to try", 1, limits::kMostLayers),
     s.recompute_layers);
   v(choices("sequence_parallel", "whether to try with and without sequence parallelism"),

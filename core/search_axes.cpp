@@ -44,6 +44,11 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
     p.shard_group = v;
     p.zero = *std::max_element(c.zero.begin(), c.zero.end());
   });
+  visit("reshard_after_forward", s.reshard_after_forward, [](Plan& p, bool v) {
+    if (v) return;
+    p.zero = 3;
+    p.reshard_after_forward = false;
+  });
   visit("recompute", s.recompute, [](Plan& p, Recompute v) { p.recompute = v; });
   visit("recompute_layers", s.recompute_layers, [](Plan& p, std::int64_t v) {
     p.recompute_layers = v;

@@ -22,19 +22,6 @@
 
 namespace orrery::exec {
 
-namespace {
-
-// Why the engine does not compute the layer.
-std::string layer_problem(const AttentionLayer& a, const char* engine) {
-  if (a.positions != Positions::kAlibi) return {};
-  return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
-}
-std::string layer_problem(const MlpLayer&, const char*) {
-  return {};
-}
-
-}  // namespace
-
 std::string run_problem(const program::Program& program, Backend backend, orrery::Launch launch) {
   const Training& t = program.training;
   const char* const engine = backend == Backend::kCpu ? "CPU" : "CUDA";
@@ -55,11 +42,12 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
         : backend == Backend::kCuda ? "fp32, tf32"
                                     : "fp32");
   }
-  std::string problem;
+  bool alibi = false;
   depth_of(program.model).for_each_layer([&](const auto& layer, std::int64_t) {
-    if (problem.empty()) problem = layer_problem(layer, engine);
+    if constexpr (requires { layer.positions; }) alibi = alibi || layer.positions == Positions::kAlibi;
   });
-  if (!problem.empty()) return problem;
+  if (alibi)
+    return fmt::format("the {} engine has no ALiBi positions (allowed: learned, rotary, none)", engine);
   if (launch == orrery::Launch::kGraph && backend == Backend::kCpu)
     return "the CPU engine has no graphs: a stack with launch \"graph\" runs on GPUs (allowed: eager)";
   constexpr std::int64_t kMostRanks = 256;

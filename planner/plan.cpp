@@ -180,6 +180,7 @@ std::string left_out(const Search& s, const Plan& p) {
   check(s.zero, p.zero, "zero");
   if (p.vpp > 1) check(s.vpp, p.vpp, "vpp");
   if (p.shard_group > 0) check(s.shard_group, p.shard_group, "shard_group");
+  if (p.zero == 3) check(s.reshard_after_forward, p.reshards(), "reshard_after_forward");
   if (p.tp > 1) check(s.sequence_parallel, p.sequence_parallel, "sequence_parallel");
   const auto check_name = [&](const auto& list, const auto& value, const char* name) {
     if (out.empty() && !list.empty() && std::find(list.begin(), list.end(), value) == list.end())

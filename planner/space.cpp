@@ -71,6 +71,7 @@ Canonical canonical(const Plan& p) {
           p.micro_batch,
           p.zero,
           p.shard_group,
+          p.reshards(),
           static_cast<int>(p.schedule),
           static_cast<int>(p.recompute),
           p.recompute_layers,
@@ -99,6 +100,7 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(depth_of(probl
   all.tp = listed_or(s.tp, std::move(tp));
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
+  all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
   all.shard_group = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
   all.schedule = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
                                         Schedule::kZeroBubbleH1, Schedule::kZeroBubbleV});
@@ -128,7 +130,9 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(depth_of(probl
   }
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
-  shard_ = std::move(all.shard_group);
+  for (const std::int64_t shard : all.shard_group) {
+    for (const bool reshards : all.reshard_after_forward) shards_.push_back({shard, reshards});
+  }
   schedules_ = std::move(all.schedule);
 }
 
@@ -197,13 +201,15 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
               p.recompute = r.mode;
               p.recompute_layers = r.every;
               for (const std::int64_t zero : zero_) {
-                for (const std::int64_t shard : shard_) {
+                for (const auto& [shard, reshards] : shards_) {
                   const std::size_t at = shape++;
                   if (at == hopeless.size()) hopeless.push_back(false);
                   const bool grouped = shard > 0 && shard < dp;
                   if (shard > 0 && (zero == 0 || !grouped)) continue;
+                  if (!reshards && zero != 3) continue;
                   p.zero = zero;
                   p.shard_group = grouped ? shard : 0;
+                  p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
                   if (!runs_plan(problem_.stack, m, p, t)) continue;
                   ++counts.considered;
                   const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||

@@ -49,7 +49,8 @@ class Space {
   const Problem& problem_;
   const std::int64_t shared_;  // Depth::shared
   std::vector<Outer> outer_;
-  std::vector<std::int64_t> pp_, zero_, shard_;
+  std::vector<std::int64_t> pp_, zero_;
+  std::vector<std::pair<std::int64_t, bool>> shards_;  // their group, and whether ZeRO-3 reshards
   std::vector<Schedule> schedules_;
   std::vector<Remat> remat_;
 };
@@ -63,7 +64,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 // A sort key that tells any two plans apart.
 using Canonical =
     std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-               std::int64_t, int, int, std::int64_t, int, bool, std::vector<std::int64_t>>;
+               std::int64_t, bool, int, int, std::int64_t, int, bool, std::vector<std::int64_t>>;
 Canonical canonical(const Plan& p);
 
 }  // namespace orrery::planner

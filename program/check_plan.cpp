@@ -70,6 +70,10 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
+  if (!p.reshards() && p.zero != 3) {
+    at.child("reshard_after_forward")
+        .fail(fmt::format("ZeRO stage {} gathers nothing before the forward pass", p.zero), "allowed: true");
+  }
   if (p.dp % p.shards() != 0)
     at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shards(), p.dp));
   if (p.zero >= 2 && splits_backward(p.schedule)) {

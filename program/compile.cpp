@@ -121,7 +121,7 @@ class ClassCompiler {
 
   void begin(SegmentKind kind, std::int32_t chunk, bool last) {
     e_.begin(kind, chunk, last);
-    state_->begin();
+    state_->begin(kind);
   }
 
   // --- segments ----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ constexpr auto enum_names(Positions) {
 
 struct AttentionLayer {
   static constexpr const char* kName = "attention";
+  static constexpr const char* kTensors = "attn";  // begins their names
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;  // 0: as many as heads
   std::int64_t head_dim = 0;  // 0: hidden / heads

@@ -27,7 +27,7 @@ constexpr bool is_gated(Activation a) {
 }
 
 struct MlpLayer {
-  static constexpr const char* kName = "mlp";
+  static constexpr const char *kName = "mlp", *kTensors = "mlp";
   std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   Activation activation = Activation::kGelu;
   bool bias = true;  // on both products

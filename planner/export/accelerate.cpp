@@ -33,7 +33,7 @@ std::string sharding(const Plan& p) {
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
       "  fsdp_offload_params: false\n",
-      p.zero == 3, p.recompute == Recompute::kFull);
+      p.zero == 3 && p.reshards(), p.recompute == Recompute::kFull);
   if (p.shards() < p.dp) {
     out += fmt::format(
         "parallelism_config:\n"

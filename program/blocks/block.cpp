@@ -12,19 +12,11 @@
 namespace orrery::program {
 namespace {
 
-// Of a layer's values and parameters.
-std::string base_name(const AttentionLayer&) {
-  return "attn";
-}
-std::string base_name(const MlpLayer&) {
-  return "mlp";
-}
-
 class BlockGraph {
  public:
   BlockGraph(Builder& g, const ModelBlock& b) : g_(g), block_(b) {
     for (const Layer& l : b.layers) {
-      const std::string base = std::visit([](const auto& layer) { return base_name(layer); }, l.is);
+      const std::string base = std::visit([](const auto& layer) { return layer.kTensors; }, l.is);
       const auto before = std::count_if(bases_.begin(), bases_.end(),
                                         [&](const std::string& other) { return other.starts_with(base); });
       bases_.push_back(before == 0 ? base : base + std::to_string(before + 1));

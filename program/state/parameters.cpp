@@ -91,10 +91,13 @@ void StageParameters::hold() {
 // The two places of whole gradients are taken in turn by the units of a chunk, those of whole parameters as
 // blocks need them.
 void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
-  if (e_.plan.zero == 3)
-    for (Unit& u : e_.rank.units) u.gathered_buffer = buffer(Held::kGathered);
+  if (e_.plan.zero == 3) {
+    for (std::size_t i = 0; i < sizes_.size(); ++i)
+      e_.rank.units[i].gathered_buffer = buffer(Held::kGathered, e_.plan.reshards() ? 0 : i);
+  }
   if (e_.plan.zero >= 2) {
     for (const Chunk& c : chunks) {
+      if (c.pieces.empty()) continue;
       const std::int32_t base = c.pieces.back().unit;
       for (const Piece& p : c.pieces)
         mutable_unit(p.unit).full_gradient =
@@ -102,7 +105,7 @@ void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
     }
     if (tied_here_ >= 0) mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
   }
-  if (e_.plan.zero == 3 && tied_here_ >= 0)
+  if (e_.plan.zero == 3 && e_.plan.reshards() && tied_here_ >= 0)
     mutable_unit(tied_here_).gathered_buffer = buffer(Held::kTiedGathered);
 }
 
@@ -110,10 +113,10 @@ UnitWork StageParameters::work(std::int32_t i) const {
   return UnitWork(e_.plan, e_.training, groups_, unit(i).elements, i);
 }
 
-void StageParameters::begin() {
+void StageParameters::begin(SegmentKind kind) {
   in_place_ = {-1, -1};
   next_place_ = 0;
-  tied_gathered_ = false;
+  in_own_place_.assign(sizes_.size(), !e_.plan.reshards() && kind != SegmentKind::kForward);
 }
 
 void StageParameters::need(const ChunkBlock& b) {
@@ -125,9 +128,9 @@ void StageParameters::need(const ChunkBlock& b) {
 // block in use, and a segment with an even number of them leaves the first place to the next segment's.
 void StageParameters::need(std::int32_t i) {
   Unit& u = mutable_unit(i);
-  if (i == tied_here_) {
-    if (tied_gathered_) return;
-    tied_gathered_ = true;
+  if (i == tied_here_ || !e_.plan.reshards()) {
+    if (in_own_place_[static_cast<std::size_t>(i)]) return;
+    in_own_place_[static_cast<std::size_t>(i)] = true;
   } else {
     if (std::find(in_place_.begin(), in_place_.end(), i) != in_place_.end()) return;
     in_place_[next_place_] = i;

@@ -57,8 +57,8 @@ class StageParameters {
     return {u.parameter_buffer, 0, e_.plan.zero == 1 || e_.plan.zero == 2 ? u.shard : 0};
   }
 
-  // A segment begins: nothing is gathered.
-  void begin();
+  // A segment begins: nothing is gathered, but what the forward pass kept for the others.
+  void begin(SegmentKind kind);
   // ZeRO-3: the whole parameters of the block, as far as they are not still there.
   void need(const ChunkBlock& b);
   // After the block's weight gradients of a micro-batch, and of the last one.
@@ -89,7 +89,7 @@ class StageParameters {
   // ZeRO-3: units in the two places for whole parameters, since the segment began.
   std::array<std::int32_t, 2> in_place_{-1, -1};
   std::size_t next_place_ = 0;
-  bool tied_gathered_ = false;  // a tied weight has a place of its own
+  std::vector<bool> in_own_place_;  // units that have a place of their own and are there
 };
 
 }  // namespace orrery::program

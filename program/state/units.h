@@ -80,7 +80,7 @@ enum class Held : std::uint8_t {
   kTokens,
   kTargets,
   kLoss,
-  kGathered,   // ZeRO-3: two places for whole parameters, which units take in turn
+  kGathered,   // ZeRO-3: two places for whole parameters, which units take in turn, or one for each unit
   kWhole,      // ZeRO-2 and 3: two places for whole gradients
   kParameter,  // of a unit
   kGradient,
@@ -132,20 +132,21 @@ void for_each_held(const Model& m, const Plan& p, const Training& t, std::span<c
   }
   const DType parameter = t.parameter_type(), gradient = t.gradient_type();
   for (std::int64_t i = 0; i < 2; ++i) {
-    if (p.zero == 3) use(HeldBuffer{Held::kGathered, i, kCommunication, widest, parameter});
+    if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, widest, parameter});
     if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, widest, gradient});
   }
   const std::int64_t optimizer = bytes_per_parameter(t.precision).optimizer();
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i].elements);
     const auto number = static_cast<std::int64_t>(i);
+    if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * optimizer, DType::kByte});
   }
   if (ends.tied_here(m)) {
     const std::int64_t tied = UnitShare(p, units.back().elements).padded;
-    if (p.zero == 3) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
+    if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
     if (p.zero >= 2) use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
   }
   if (t.measures_norm()) {

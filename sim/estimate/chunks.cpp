@@ -47,12 +47,13 @@ std::int64_t layers_beside_ends(const ChunkCost& a, const ChunkCost& b, std::int
 std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   std::size_t h = 1469598103934665603ULL;
   const auto mix = [&](std::int64_t v) { h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL; };
-  for (const std::int64_t v : {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
-                               static_cast<std::int64_t>(k.recompute_layers),
-                               static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
-                               static_cast<std::int64_t>(k.shards), static_cast<std::int64_t>(k.recompute),
-                               static_cast<std::int64_t>(k.sequence_parallel) * 16 + k.replicas * 8 +
-                                   k.split * 4 + static_cast<std::int64_t>(k.order)}) {
+  for (const std::int64_t v :
+       {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
+        static_cast<std::int64_t>(k.recompute_layers), static_cast<std::int64_t>(k.zero),
+        static_cast<std::int64_t>(k.rounds), static_cast<std::int64_t>(k.shards),
+        static_cast<std::int64_t>(k.recompute),
+        static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
+            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order)}) {
     mix(v);
   }
   for (std::size_t g = 0; g < program::kMostGroups; ++g) mix(k.links.of.of[g] * 2 + k.links.meets_tp.of[g]);
@@ -98,6 +99,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.split = program::splits_backward(p.schedule);
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
+    k.reshards = p.reshards();
     if (p.pp * p.vpp == 1) k.rounds = static_cast<std::int32_t>(std::min(p.micro_batches, kSettledRounds));
     k.shards = static_cast<std::int32_t>(p.shards());
     k.replicas = p.shards() < p.dp;
@@ -277,7 +279,8 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   };
   std::vector<Extension> extensions;
   ChunkContent small = content;
-  for (std::size_t i = 0; i < content.size(); ++i) {
+  std::int64_t offset = 0;  // of the range in its chunk
+  for (std::size_t i = 0; i < content.size(); offset += content[i].blocks, ++i) {
     const Stretch& stretch = depth().stretch(content[i].first);
     const std::int64_t per = period(k, stretch);
     // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
@@ -290,6 +293,8 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
       const ChunkCost& a = of(settled);
       settled = std::max(settled, layers_beside_ends(a, of(settled + per), settled, per));
     }
+    // What repeats begins with a group that is recomputed together.
+    settled += whole_groups(offset, k.recompute_layers) * k.recompute_layers - offset;
     if (content[i].blocks < settled + per) continue;
     extensions.push_back({i, per, (content[i].blocks - settled) / per});
     small[i].blocks -= extensions.back().more * per;

@@ -61,6 +61,11 @@ struct BlockRange {
 };
 using ChunkContent = std::vector<BlockRange>;
 
+// Groups of blocks that are recomputed together, as many as `blocks` of a chunk begin or fill.
+constexpr std::int64_t whole_groups(std::int64_t blocks, std::int64_t together) {
+  return (blocks + together - 1) / together;
+}
+
 enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 // What a chunk's cost depends on, besides the problem.
@@ -74,6 +79,7 @@ struct ChunkKey {
   StageLinks links;       // of the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
+  bool reshards = true;  // of ZeRO-3
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;

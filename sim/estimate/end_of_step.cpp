@@ -139,11 +139,14 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   for (std::size_t i = 0; i < pieces_in_use_; ++i) {
-    if (pieces_[i].zero == plan.zero && pieces_[i].shards == plan.shards()) return pieces_[i];
+    const Pieces& known = pieces_[i];
+    if (known.zero == plan.zero && known.shards == plan.shards() && known.reshards == plan.reshards())
+      return pieces_[i];
   }
   if (pieces_in_use_ == pieces_.size()) pieces_.emplace_back();
   Pieces& p = pieces_[pieces_in_use_++];
   p.zero = plan.zero;
+  p.reshards = plan.reshards();
   p.shards = plan.shards();
   p.runs.resize(costs_.runs.size());
   unit_costs_.clear();

@@ -32,7 +32,8 @@ bool same_ranks(const Plan& a, const Plan& b) {
 
 bool same_chunks(const Plan& a, const Plan& b) {
   return a.schedule == b.schedule && a.recompute == b.recompute && a.recompute_layers == b.recompute_layers &&
-         ((a.zero < 2 && b.zero < 2) || (a.zero == b.zero && a.shard_group == b.shard_group));
+         ((a.zero < 2 && b.zero < 2) ||
+          (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
 }
 
 }  // namespace
@@ -349,6 +350,7 @@ Time Estimator::lower_bound(const Plan& plan) {
   if (plan.zero >= 2) {
     Plan without = plan;
     without.zero = 0;
+    without.reshard_after_forward.reset();
     without.shard_group = 0;
     select(without);
   } else {

@@ -81,6 +81,7 @@ class Estimator {
   // What depends on ZeRO and its shards.
   struct Pieces {
     std::int64_t zero = 0, shards = 1;
+    bool reshards = true;
     std::vector<StagePieces> runs;
     std::int64_t tie_transfer = 0;
     std::int64_t tie_add = 0;

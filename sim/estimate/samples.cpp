@@ -24,15 +24,18 @@ OpRange ops_of(const Segment& s, std::int64_t low, std::int64_t high) {
   return {static_cast<std::int32_t>(first - s.ops.begin()), static_cast<std::int32_t>(s.ops.rend() - last)};
 }
 
-// Most bytes above the segment's start while it runs (SmallSegment::peaks). `first`: of its chunk's blocks.
-std::vector<std::int64_t> peaks_of(const program::RankClass& rank, const Segment& s, std::int64_t first,
-                                   const ChunkContent& content) {
+// Most bytes above the segment's start while it runs (SmallSegment::peaks). `begin`: of its chunk's blocks,
+// of which so many are recomputed together.
+std::vector<std::int64_t> peaks_of(const program::RankClass& rank, const Segment& s, std::int64_t begin,
+                                   const ChunkContent& content, std::int64_t together) {
+  std::int64_t first = begin;
   std::vector<OpRange> repeated;
   for (const BlockRange& part : content) {
     const std::int64_t end = first + part.blocks;
     if (part.repeats > 0) {
+      const std::int64_t low = begin + whole_groups(first - begin, together) * together;
       repeated.push_back(s.kind == SegmentKind::kForward ? ops_of(s, end - part.repeats, end)
-                                                         : ops_of(s, first, first + part.repeats));
+                                                         : ops_of(s, low, low + part.repeats));
     }
     first = end;
   }
@@ -173,6 +176,7 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   p.tp = key_.tp;
   p.pp = alone ? 1 : 3;
   p.zero = key_.zero;
+  p.reshard_after_forward = key_.reshards;
   p.dp = key_.replicas ? 2 : 1;
   p.shard_group = key_.replicas ? 1 : 0;
   p.micro_batch = least_micro_batch;
@@ -210,7 +214,8 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
                                                                       : kChunkBackward;
       const auto peaks_in = [&](const program::Program& program) {
         const program::RankClass& rank = program.classes[c];
-        return peaks_of(rank, rank.segments[i], static_cast<std::int64_t>(c) * blocks, content);
+        return peaks_of(rank, rank.segments[i], static_cast<std::int64_t>(c) * blocks, content,
+                        key_.recompute_layers);
       };
       std::vector<Line> peaks;
       const auto at_one = peaks_in(one), at_two = peaks_in(two);

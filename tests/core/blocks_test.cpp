@@ -95,6 +95,15 @@ TEST(Blocks, AreWrittenAsTheyAreRead) {
   EXPECT_EQ(written["blocks"][0]["blocks"][0]["layers"][1]["attention"]["heads"], 8);
 }
 
+// A chunk of a pipeline may have none.
+TEST(Blocks, ARunOfNoBlocksAddsNothing) {
+  Depth depth;
+  depth.add({{1, {}}, {1, {}}});
+  EXPECT_EQ(depth.blocks(), 0);
+  EXPECT_TRUE(depth.stretches.empty());
+  EXPECT_EQ(depth.canonical(0, 0), 0);
+}
+
 TEST(Blocks, WrongOnesAreNamed) {
   EXPECT_NE(message(R"([{"blocks": [{"layers": ["mpl"]}]}])")
                 .find("/blocks/0/blocks/0/layers/0: there is no layer"),

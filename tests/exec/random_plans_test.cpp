@@ -191,6 +191,7 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     p.zero = p.dp == 1 ? 0 : static_cast<std::int64_t>(random() % 4);
     if (p.zero >= 2 && program::splits_backward(p.schedule)) p.zero -= 2;
     if (p.zero > 0 && p.dp % 2 == 0 && p.dp > 2 && random() % 3 == 0) p.shard_group = 2;
+    if (&models != &presets() && p.zero == 3 && random() % 2 == 0) p.reshard_after_forward = false;
     p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
     p.recompute = pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
@@ -350,7 +351,8 @@ void note_digest(const Case& c, const exec::RunResult& r) {
   out << '\n';
 }
 
-// The first ten batches of fifty draw from GPT and Llama, the others from the kinds of blocks.
+// The first ten batches of fifty draw from GPT and Llama, the others from the kinds of blocks and, of ZeRO-3,
+// with and without reshard_after_forward.
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);

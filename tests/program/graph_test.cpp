@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "program/blocks.h"
+#include "program/check.h"
 #include "program/gradient.h"
 #include "program/program.h"
 
@@ -146,6 +147,56 @@ TEST(Graph, ParallelBranchesShareTheirCollectives) {
       EXPECT_EQ(backward, (Names{"attn/qkv/dgrad/all-reduce"}));
     }
   }
+}
+
+// A stage in the middle that only passes on what it receives.
+TEST(Graph, AChunkMayHaveNoBlocks) {
+  for (std::int64_t zero = 0; zero <= 3; ++zero) {
+    const Plan plan{.pp = 3,
+                    .dp = 2,
+                    .zero = zero,
+                    .micro_batches = 2,
+                    .schedule = Schedule::kGPipe,
+                    .chunk_layers = {2, 0, 2}};
+    Model m = small_llama();
+    m.layers = 4;
+    check_plan(m, plan, kTraining, Cursor{});
+    const Program p = compile(m, plan, kTraining, Stack{});
+    EXPECT_TRUE(p.classes[1].units.empty());
+    EXPECT_EQ(check(p), std::vector<std::string>{}) << zero;
+  }
+}
+
+// ZeRO-3 gathers the parameters of both layers and of the ends for the forward pass, and for the backward
+// pass again unless they are kept: then they take the memory of all, and not of two places.
+TEST(Graph, ParametersThatAreKeptAreGatheredOnce) {
+  const auto gathers = [](const Program& p, SegmentKind kind) {
+    std::int64_t n = 0;
+    for (const Segment& s : p.classes[0].segments) {
+      if (s.kind != kind || (kind == SegmentKind::kBackward && !s.last_micro_batch)) continue;
+      n += std::count_if(s.ops.begin(), s.ops.end(),
+                         [](const Op& op) { return op.name.ends_with("/all-gather"); });
+    }
+    return n;
+  };
+  Plan plan{.dp = 2, .zero = 3, .micro_batches = 2};
+  const Program again = compile(small_llama(), plan, kTraining, Stack{});
+  plan.reshard_after_forward = false;
+  const Program kept = compile(small_llama(), plan, kTraining, Stack{});
+  // The embedding, two layers, the head's norm and the head.
+  EXPECT_EQ(gathers(again, SegmentKind::kForward), 5);
+  EXPECT_GE(gathers(again, SegmentKind::kBackward), 4);
+  EXPECT_EQ(gathers(kept, SegmentKind::kForward), 5);
+  EXPECT_EQ(gathers(kept, SegmentKind::kBackward), 0);
+  const auto whole = [](const Program& p) {
+    std::int64_t bytes = 0;
+    for (const Buffer& b : p.classes[0].buffers) {
+      if (b.name.starts_with("gathered")) bytes += b.bytes.value;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(whole(kept), 2 * count_parameters(small_llama()));  // two bytes each
+  EXPECT_LT(whole(again), whole(kept));
 }
 
 // A block of a test's own, on two tensor ranks.
