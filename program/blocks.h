@@ -15,6 +15,11 @@ Graph model_block(const Model& m, const ModelBlock& block, const Plan& p, const 
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
 Branch branch(Builder& g, const std::string& base, const MlpLayer& layer, ValueId x);
 
+// The two halves of attention: what heads make of the values that they see, with heads split over tensor
+// ranks, and the product that brings it back to the model's width.
+ValueId context(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
+Branch project(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId context);
+
 // The model's ends. Ports of the embedding: tokens. Ports of the head: its input, targets, the loss. The
 // embedding's weight, its positions, the head's norm and its weight are a piece each.
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s);

@@ -15,7 +15,7 @@ ops::Scores kept_scores(const Builder& g) {
 
 }  // namespace
 
-Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
+ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
   const std::int64_t hidden = g.model.hidden, head = a.head_dim, q = a.query_width(), k = a.kv_heads * head;
   const std::int64_t heads = a.heads / g.ranks, kv_heads = a.kv_heads / g.ranks;  // of this rank
   const std::int64_t width = (heads + 2 * kv_heads) * head;
@@ -67,9 +67,17 @@ Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, Valu
       writes.push_back(g.value(base + "/core/scores-mask", g.tokens, scores, columns, DType::kByte));
   }
   g.node(base + "/core", core, {g.use(qkv)}, std::move(writes)).repeated_selectively = true;
+  return ctx;
+}
 
-  const std::int32_t w_out = g.matrix(base + "/out/weight", hidden, q, Parameter::Split::kCols);
-  return {g.linear(base + "/out", ctx, w_out), g.bias_if(a.bias, base + "/out/bias")};
+Branch project(Builder& g, const std::string& base, const AttentionLayer& a, ValueId context) {
+  const std::int32_t w =
+      g.matrix(base + "/out/weight", g.model.hidden, a.query_width(), Parameter::Split::kCols);
+  return {g.linear(base + "/out", context, w), g.bias_if(a.bias, base + "/out/bias")};
+}
+
+Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
+  return project(g, base, a, context(g, base, a, x));
 }
 
 }  // namespace orrery::program

@@ -286,6 +286,7 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
     // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
     std::int64_t settled = std::max<std::int64_t>(per, k.zero >= 2 ? kSettledLayers : 1);
     const std::int64_t repeats = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
+    if (content.size() == 1) small[i].repeats = repeats;  // the samples of all lengths are the same ones
     if (k.zero >= 2 && content[i].blocks >= settled + per) {
       const auto of = [&](std::int64_t blocks) -> const ChunkCost& {
         return price_sample(l, alone, {{content[i].first, blocks, repeats}}).costs[index];
@@ -318,7 +319,7 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   for (std::size_t w = 0; w < out.size(); ++w) {
     if (w != kChunkForward) std::reverse(kept[w].begin(), kept[w].end());
     const std::vector<std::int64_t>& peaks = a.peaks[index][w];
-    if (peaks.empty()) continue;
+    if (peaks.empty() || extensions.empty()) continue;
     out[w].peak = peaks[0];
     // The first of the repeated blocks come on top of what was there, the last on top of what all others
     // left.

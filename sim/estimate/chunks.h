@@ -54,8 +54,7 @@ using ChunkCost = std::array<WorkCost, 3>;
 // Blocks of a model from `first` on, in places of its depth.
 struct BlockRange {
   std::int64_t first = 0, blocks = 0;
-  // In a sample, of a range that longer ones are extended from: blocks after which its memory repeats; else
-  // 0.
+  // In a sample, of a range that longer ones may be extended from: blocks after which its memory repeats.
   std::int64_t repeats = 0;
   friend bool operator==(const BlockRange&, const BlockRange&) = default;
 };

@@ -110,7 +110,8 @@ const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64
 // Neighbouring stages that hold alike chunks and have alike links are a run.
 void Estimator::split_stages(const Plan& plan) {
   const Depth& depth = chunk_costs_.depth();
-  std::vector<BlockRange> blocks;
+  std::vector<BlockRange>& blocks = held_;
+  blocks.clear();
   for (std::int64_t first = 0; const std::int64_t n : layers_by_chunk(plan, depth.blocks())) {
     blocks.push_back({depth.canonical(first, n), n});
     first += n;

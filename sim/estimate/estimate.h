@@ -153,6 +153,7 @@ class Estimator {
   std::optional<Plan> selected_;
   std::deque<std::pair<std::int64_t, LinksByStage>> known_links_;  // by shards
   LinksByStage links_;
+  std::vector<BlockRange> held_;  // by chunk of the model
   std::vector<ChunkKind> kinds_;
   std::vector<std::size_t> places_;  // index in kinds_, by run * vpp + local chunk
   std::vector<bool> dominated_;      // by run: it cannot end the step
