@@ -309,7 +309,7 @@ void check_model(const Model& m, const Cursor& at) {
   };
   need("layers", m.layers);
   need("hidden", m.hidden);
-  need("heads", m.heads);
+  if (m.blocks.empty()) need("heads", m.heads);
   need("vocab", m.vocab);
   // What was imported names its own fields.
   if (m.blocks.empty() || !m.imported.empty()) {

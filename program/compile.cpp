@@ -226,8 +226,9 @@ class ClassCompiler {
       const std::size_t first = (end - 1) / group_size() * group_size();
       const std::size_t next = e_.emitted();
       recompute_group(c, kept, first, end, tensors);
-      // Recomputation starts when the gradient is there, as autograd engines do it.
-      if (plan_.recompute != Recompute::kNone) e_.first_compute_op(next).wait_for({d});
+      // Recomputation starts when the gradient is there, as autograd engines do it. Blocks without attention
+      // have nothing to repeat selectively.
+      if (next < e_.emitted()) e_.first_compute_op(next).wait_for({d});
       for (std::size_t l = end; l-- > first;) {
         const std::int32_t to = l == 0 && c.global > 0 ? shared(c.input_grad, c, "input-grad") : -1;
         d = backward(c.layers[l], tensors[l], d, to);

@@ -9,6 +9,7 @@ void AttentionLayer::resolve(std::int64_t hidden) {
 }
 
 void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
+  if (heads == 0) place("heads").fail("the field \"heads\" is missing");
   if (head_dim == 0 && hidden % heads != 0) {
     place("heads").fail(fmt::format("{} heads do not divide the width {}", heads, hidden),
                         "allowed: a divisor of the width, or an explicit head_dim");

@@ -95,6 +95,30 @@ TEST(Blocks, AreWrittenAsTheyAreRead) {
   EXPECT_EQ(written["blocks"][0]["blocks"][0]["layers"][1]["attention"]["heads"], 8);
 }
 
+// Flat fields that every block gives anew may be absent.
+TEST(Blocks, NeedNoFieldsThatTheyGive) {
+  const auto read_plain = [](const char* layers) {
+    return read_fields<Model>(
+        Json::parse(fmt::format(
+            R"({{"hidden": 64, "vocab": 96, "blocks": [{{"times": 2, "blocks": [{{"layers": {}}}]}}]}})",
+            layers)),
+        Cursor{"model.json", ""});
+  };
+  const Model m = read_plain(R"([{"attention": {"heads": 4}}, "mlp"])");
+  EXPECT_EQ(m.layers, 2);
+  EXPECT_EQ(std::get<MlpLayer>(depth_of(m).kinds[0].layers[1].is).ffn_hidden, 256);
+  EXPECT_EQ(depth_of(read_plain(R"(["mlp"])")).shared(), 256);
+  try {
+    read_plain(R"(["attention"])");
+    ADD_FAILURE() << "attention without heads";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find(
+                  "/blocks/0/blocks/0/layers/0/attention/heads: the field \"heads\" is missing"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 // A chunk of a pipeline may have none.
 TEST(Blocks, ARunOfNoBlocksAddsNothing) {
   Depth depth;

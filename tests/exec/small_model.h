@@ -31,8 +31,8 @@ inline Model tiny(const char* preset) {
 }
 
 // Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
-// "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads; "gemma" has windows in
-// every second one, caps and factors; "encoder" sees all tokens.
+// "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
+// attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens.
 inline const std::vector<std::string>& block_kinds() {
   static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
                                             "mixed", "gemma",  "encoder"};
@@ -65,13 +65,14 @@ inline Model tiny_of(const std::string& kind) {
     m.form = kind == "post-norm" ? BlockForm::kPostNorm : BlockForm::kSandwichNorm;
   } else {
     const ModelBlock standard = standard_block(m);
-    ModelBlock wide = standard, beside = standard, turned = standard;
+    ModelBlock wide = standard, bare = standard, beside = standard, turned = standard;
     std::get<MlpLayer>(wide.layers[1].is).ffn_hidden = 80;
     beside.form = BlockForm::kParallel;
     std::get<AttentionLayer>(beside.layers[0].is).kv_heads = 8;
     std::get<AttentionLayer>(turned.layers[0].is).rotary.base = 100;
     turned.layers.push_back(wide.layers[1]);
-    m.blocks = {{1, {wide}}, {3, {standard, beside}}, {1, {turned}}};
+    bare.layers = {wide.layers[1]};
+    m.blocks = {{1, {bare}}, {3, {standard, beside}}, {1, {turned}}};
   }
   m.layers = 8;
   return m;
