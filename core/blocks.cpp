@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 namespace orrery {
 namespace {
@@ -59,6 +60,18 @@ void read_with_list(const Json& json, const Cursor& at, const char* list, T& out
   reader.allow(list);
   reader.finish();
   if (json.contains(list)) read(json[list], at.child(list));
+}
+
+// The least p for which all[i] is all[i - p] everywhere: its length less that of its longest border (the
+// prefix function of Knuth, Morris and Pratt, 1977), in time that grows with the length.
+std::int64_t shortest_pattern(std::span<const std::int32_t> all) {
+  std::vector<std::size_t> border(all.size(), 0);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    std::size_t k = border[i - 1];
+    while (k > 0 && all[i] != all[k]) k = border[k - 1];
+    border[i] = k + (all[i] == all[k] ? 1 : 0);
+  }
+  return static_cast<std::int64_t>(all.size() - border.back());
 }
 
 }  // namespace
@@ -142,12 +155,7 @@ void Depth::add(const std::vector<BlockRun>& runs) {
     Stretch s{.first = stretches.empty() ? 0 : stretches.back().end()};
     s.blocks = blocks - s.first;
     if (s.blocks == 0) continue;
-    // The shortest pattern that the stretch has.
-    const auto repeats = [&](std::int64_t period) {
-      const auto from = kind_of.begin() + s.first;
-      return std::equal(from + period, kind_of.end(), from);
-    };
-    while (s.period < s.blocks && !repeats(s.period)) ++s.period;
+    s.period = shortest_pattern(std::span(kind_of).subspan(static_cast<std::size_t>(s.first)));
     Stretch* const before = stretches.empty() ? nullptr : &stretches.back();
     const bool same =
         before != nullptr && s.period == 1 && before->period == 1 &&

@@ -203,6 +203,12 @@ Model import_gemma(const HuggingFaceReader& read, const Json& config, const Curs
   // Tokens that are near turn by frequencies of their own.
   Rotary local = m.rotary;
   if (third) {
+    if (const auto found = config.find("rope_parameters");
+        found != config.end() && found->is_object() && found->contains("full_attention")) {
+      at.child("rope_parameters")
+          .fail("parameters by kind of attention cannot be imported",
+                "allowed: rope_theta and rope_local_base_freq");
+    }
     local = Rotary{};
     read.number("rope_local_base_freq", local.base, 1.0001, 1e15);
   }

@@ -262,14 +262,11 @@ void check_layers(const Model& m, const ModelBlock& b,
 }  // namespace
 
 std::optional<PlainLayers> plain_layers(const Model& m) {
+  if (!m.blocks.empty()) return {};
   const Depth depth = depth_of(m);
-  if (!depth.uniform() || depth.kinds[0].form != BlockForm::kPreNorm) return {};
+  if (depth.kinds[0].form != BlockForm::kPreNorm) return {};
   const std::vector<Layer>& layers = depth.kinds[0].layers;
-  if (layers.size() != 2) return {};
-  const auto* attention = std::get_if<AttentionLayer>(&layers[0].is);
-  const auto* mlp = std::get_if<MlpLayer>(&layers[1].is);
-  if (attention == nullptr || mlp == nullptr) return {};
-  return PlainLayers{*attention, *mlp};
+  return PlainLayers{std::get<AttentionLayer>(layers[0].is), std::get<MlpLayer>(layers[1].is)};
 }
 
 ModelBlock standard_block(const Model& m) {

@@ -124,7 +124,8 @@ Model import_hugging_face(const Json& config, const Cursor& at);
 ModelBlock standard_block(const Model& m);
 // All blocks, their layers resolved.
 Depth depth_of(const Model& m);
-// The layers of a model whose blocks are all alike and pre-norm, with attention and then an MLP.
+// The layers of a model that its flat fields say whole: attention and an MLP, pre-norm. None where it has
+// blocks, which may say other things than the flat fields.
 struct PlainLayers {
   AttentionLayer attention;
   MlpLayer mlp;

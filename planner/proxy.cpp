@@ -20,7 +20,8 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   Scenario out = scenario;
   out.name = "a proxy of " + (scenario.name.empty() ? short_name(plan) : scenario.name);
   out.model.layers = p.pp * p.vpp * (p.recompute == Recompute::kFull ? p.recompute_layers : 1);
-  if (const Depth depth = depth_of(scenario.model); !depth.uniform()) {
+  if (!scenario.model.blocks.empty()) {
+    const Depth depth = depth_of(scenario.model);
     const std::int64_t kinds = std::ssize(depth.kinds);
     out.model.blocks = {{(out.model.layers + kinds - 1) / kinds, depth.kinds}};
     out.model.layers = out.model.blocks.front().times * kinds;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 namespace orrery::program {
@@ -197,6 +198,8 @@ ValueId Builder::soft_cap(const std::string& name, ValueId x, double cap) {
 ValueId Builder::residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                           std::int64_t site) {
   std::vector<Operand> reads{use(x), use(branch.value, placement(x))};
+  if (branch.biases.size() > ops::Residual::kMostBiases)
+    throw std::logic_error("more biases than a residual takes: " + base);
   for (const std::int32_t bias : branch.biases) reads.push_back(weight(bias));
   const ValueId y = value(out, model.hidden, placement(x));
   std::vector<ValueId> writes{y};

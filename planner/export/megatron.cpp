@@ -42,7 +42,7 @@ void check_fits(const Model& m, const Cursor& at) {
   if (!plain_layers(m)) {
     at.child(m.blocks.empty() ? "form" : "blocks")
         .fail("Megatron-LM's options describe one block of attention and MLP with norms before them",
-              "allowed: form \"pre-norm\", and no blocks that differ from it");
+              "allowed: form \"pre-norm\", and no blocks");
   }
   if (m.norm == Norm::kLayerNorm && !m.has_norm_bias()) {
     at.child("norm").fail("Megatron-LM's LayerNorm has biases, and the model's has none",

@@ -60,7 +60,7 @@ class BlockGraph {
   }
 
   // Branches are partial sums over tensor ranks: one collective completes the sum of all. Dropout acts on
-  // each by itself.
+  // each by itself, and an op takes no more than two biases.
   ValueId beside_each_other(ValueId x) {
     const bool one = block_.form == BlockForm::kParallelOneNorm;
     std::vector<Branch> branches;
@@ -69,7 +69,9 @@ class BlockGraph {
       if (i == 0 || !one) n = g_.norm(one ? "norm" : bases_[i] + "/norm", x);
       branches.push_back(layer(i, n));
     }
-    if (g_.training.drops()) {
+    std::size_t biases = 0;
+    for (const Branch& b : branches) biases += b.biases.size();
+    if (g_.training.drops() || biases > ops::Residual::kMostBiases) {
       for (std::size_t i = 0; i < layers(); ++i) x = join(i + 1, x, branches[i]);
       return x;
     }

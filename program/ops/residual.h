@@ -16,6 +16,7 @@ namespace orrery::program::ops {
 struct Residual {
   static constexpr std::string_view kName = "residual";
   static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr std::size_t kMostBiases = 2;
   std::int64_t rows = 0, width = 0, site = 0, sequence = 0, biases = 0;
   bool drops = false, sharded = false;
   static constexpr auto fields() {

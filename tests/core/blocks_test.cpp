@@ -95,6 +95,14 @@ TEST(Blocks, AreWrittenAsTheyAreRead) {
   EXPECT_EQ(written["blocks"][0]["blocks"][0]["layers"][1]["attention"]["heads"], 8);
 }
 
+// Blocks may say other things than the flat fields, even where all are alike.
+TEST(Blocks, OnlyFlatFieldsMakePlainLayers) {
+  EXPECT_TRUE(plain_layers(preset_model("llama-2-7b")));
+  EXPECT_FALSE(
+      plain_layers(read(R"([{"times": 4, "blocks": [{"layers": [{"attention": {"heads": 8}}, "mlp"]}]}])")));
+  EXPECT_FALSE(plain_layers(read("[{}]", R"(, "form": "parallel")")));
+}
+
 // Flat fields that every block gives anew may be absent.
 TEST(Blocks, NeedNoFieldsThatTheyGive) {
   const auto read_plain = [](const char* layers) {

@@ -149,6 +149,28 @@ TEST(Graph, ParallelBranchesShareTheirCollectives) {
   }
 }
 
+// A residual adds two biases at once; where three branches have one each, each is joined by itself.
+TEST(Graph, ParallelBranchesOfMoreBiasesAreJoinedOneByOne) {
+  Model m = small_llama();
+  m.norm = Norm::kLayerNorm;
+  m.bias = true;
+  m.form = BlockForm::kParallel;
+  const auto joins = [&](std::size_t mlps) {
+    ModelBlock block = standard_block(m);
+    block.layers.resize(1 + mlps, block.layers[1]);
+    m.blocks = {{2, {block}}};
+    std::vector<std::int64_t> biases;
+    const Program p = compile(m, {.tp = 2}, kTraining, Stack{});
+    for (const Op& op : p.classes[0].segments[0].ops) {
+      if (const auto* residual = op.as<ops::Residual>(); residual != nullptr && op.layer == 0)
+        biases.push_back(residual->biases);
+    }
+    return biases;
+  };
+  EXPECT_EQ(joins(1), (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(joins(2), (std::vector<std::int64_t>{1, 1, 1}));
+}
+
 // A stage in the middle that only passes on what it receives.
 TEST(Graph, AChunkMayHaveNoBlocks) {
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
