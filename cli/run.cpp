@@ -6,6 +6,7 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -61,8 +62,10 @@ struct Data {
 
 Data prepare_data(const Options& o, const Scenario& s) {
   Data d;
+  const std::vector<std::int64_t> tokens = tower_tokens(s.model, s.training);
+  const std::int64_t length = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
   d.whole = o.data.empty() ? exec::built_in_data(static_cast<std::uint64_t>(o.seed), s.model.vocab)
-                           : exec::open_data(o.data, s.training.sequence);
+                           : exec::open_data(o.data, length);
   if (d.whole->vocabulary() > s.model.vocab) {
     throw InputError(o.data, "",
                      fmt::format("holds tokens of a vocabulary of {}, and the model's has {}",
@@ -91,7 +94,7 @@ class Observer {
  public:
   Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
       : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
-    flops_ = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
+    flops_ = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
              static_cast<double>(s.training.global_batch);
   }
 

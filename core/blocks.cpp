@@ -8,36 +8,26 @@
 namespace orrery {
 namespace {
 
-// The block's first layer of that kind, or one with the kind's own defaults.
+// As the model's flat fields have it: the block's first layer of that kind.
 template <class T>
-T standard_layer(const ModelBlock& standard) {
+T standard_layer(const ModelBlock& standard, T*) {
   for (const Layer& l : standard.layers) {
     if (const T* is = std::get_if<T>(&l.is)) return *is;
   }
   return {};
 }
+CrossAttentionLayer standard_layer(const ModelBlock& standard, CrossAttentionLayer*) {
+  const auto a = standard_layer(standard, static_cast<AttentionLayer*>(nullptr));
+  return {.reads = {},
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .head_dim = a.head_dim,
+          .query_scale = a.query_scale,
+          .bias = a.bias};
+}
 
-// "mlp", or {"mlp": {"ffn_hidden": 1024}}.
 Layer read_layer(const Json& json, const Cursor& at, const ModelBlock& standard) {
-  const bool named = json.is_string(), listed = json.is_object() && json.size() == 1;
-  if (!named && !listed)
-    at.fail(shown(json) + " is not a layer",
-            "allowed: a layer's name, or an object with a layer's name and its fields");
-  const std::string name = named ? json.get<std::string>() : json.begin().key();
-  std::optional<Layer> out;
-  std::vector<std::string> names;
-  for_each_layer_type([&]<class T>(T*) {
-    names.emplace_back(T::kName);
-    if (name != T::kName) return;
-    T layer = standard_layer<T>(standard);
-    if (listed) read_fields_into(json.front(), at.child(name), layer);
-    out = Layer{layer};
-  });
-  if (!out) {
-    (named ? at : at.child(name))
-        .fail(fmt::format("there is no layer {}", shown(Json(name))), allowed_names(name, names));
-  }
-  return *out;
+  return read_one_of<Layer>(json, at, "a layer", [&](auto* type) { return standard_layer(standard, type); });
 }
 
 template <class Read>
@@ -100,17 +90,22 @@ std::vector<BlockRun> read_blocks(const Json& json, const Cursor& at, const Mode
   return read_list(json, at, run);
 }
 
+bool BlockTowers::touches(TowerIndex t) const {
+  return t == own || std::find(read.begin(), read.end(), t) != read.end();
+}
+
 std::int64_t ModelBlock::norms() const {
   const auto n = static_cast<std::int64_t>(layers.size());
+  const std::int64_t behind = final_norm ? 1 : 0;
   switch (form) {
     case BlockForm::kPreNorm:
     case BlockForm::kPostNorm:
     case BlockForm::kParallel:
-      return n;
+      return n + behind;
     case BlockForm::kSandwichNorm:
-      return 2 * n;
+      return 2 * n + behind;
     case BlockForm::kParallelOneNorm:
-      return 1;
+      return 1 + behind;
   }
   return 0;
 }

@@ -7,21 +7,29 @@
 //   "blocks": [{"times": 13, "blocks": [{"layers": [{"attention": {"sliding_window": 4096}}, "mlp"]}, {}]}]
 //
 // are 26 blocks: in turn one with a window, and one as the model's flat fields say. A layer that is named
-// has the flat fields; an object names those that differ.
+// has the flat fields; an object names those that differ. In a model with several towers (core/inputs.h) a
+// block says which of them it is of.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "core/layers/attention.h"
+#include "core/layers/cross_attention.h"
 #include "core/layers/mlp.h"
+#include "core/one_of.h"
 
 namespace orrery {
+
+// A layer that reads another tower beside its own: its field `reads` names it.
+template <class T>
+concept ReadsTower = requires(const T& layer) {
+  layer.reads;
+};
 
 // How a block joins its layers f1, f2, .. to its input.
 enum class BlockForm {
@@ -38,15 +46,16 @@ constexpr auto enum_names(BlockForm) {
                     std::pair{BlockForm::kParallelOneNorm, "parallel-one-norm"}};
 }
 
-using AnyLayer = std::variant<AttentionLayer, MlpLayer>;
 struct Layer {
   static constexpr bool kAlsoNamed = true;
-  AnyLayer is;
+  std::variant<AttentionLayer, CrossAttentionLayer, MlpLayer> is;
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
 struct ModelBlock {
+  std::string tower;  // empty: the model's first
   BlockForm form = BlockForm::kPreNorm;
+  bool final_norm = false;  // a norm behind it, as behind an encoder
   std::vector<Layer> layers;
   std::int64_t norms() const;  // of the model's width
   // Calls use(layer) for each.
@@ -64,32 +73,17 @@ struct BlockRun {
   friend bool operator==(const BlockRun&, const BlockRun&) = default;
 };
 
-// Calls use() with a null pointer to each layer's type.
-template <class Use>
-void for_each_layer_type(Use use) {
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (use(static_cast<std::variant_alternative_t<I, AnyLayer>*>(nullptr)), ...);
-  }
-  (std::make_index_sequence<std::variant_size_v<AnyLayer>>());
-}
-
-namespace detail {
-template <class V, class T>
-void describe_layer(V& v, Layer& l, T*) {
-  std::optional<T> own;
-  if (const T* is = std::get_if<T>(&l.is)) own = *is;
-  v(Field{.name = T::kName, .help = "fields that differ from the model's"}, own);
-}
-}  // namespace detail
-
 // For writers and schemas; read_blocks() reads, as absent fields come from the model.
 template <class V>
 void describe(V& v, Layer& l) {
-  for_each_layer_type([&](auto* type) { detail::describe_layer(v, l, type); });
+  describe_one_of(v, l, "fields that differ from the model's");
 }
 template <class V>
 void describe_own(V& v, ModelBlock& b) {
+  v(Field{.name = "tower", .help = "the tower that the block is of; empty means the model's first"}, b.tower);
   v(Field{.name = "form", .help = "how layers join the residual stream"}, b.form);
+  v(Field{.name = "final_norm", .help = "whether a norm follows the block, as it follows an encoder"},
+    b.final_norm);
 }
 template <class V>
 void describe(V& v, ModelBlock& b) {
@@ -116,15 +110,26 @@ struct Stretch {
   std::int64_t end() const { return first + blocks; }
 };
 
+// Towers of a model by number, in the order of its inputs.
+using TowerIndex = std::int32_t;
+struct BlockTowers {
+  TowerIndex own = 0;
+  std::vector<TowerIndex> read;  // by its layers beside its own, each once, in their order
+  bool touches(TowerIndex t) const;
+};
+
 // All blocks of a model in order.
 struct Depth {
   std::vector<ModelBlock> kinds;      // that differ
+  std::vector<BlockTowers> towers;    // by kind
   std::vector<std::int32_t> kind_of;  // by block
   std::vector<Stretch> stretches;     // in order
   std::int64_t blocks() const { return static_cast<std::int64_t>(kind_of.size()); }
-  const ModelBlock& kind(std::int64_t block) const {
-    return kinds[static_cast<std::size_t>(kind_of[static_cast<std::size_t>(block)])];
+  std::size_t kind_index(std::int64_t block) const {
+    return static_cast<std::size_t>(kind_of[static_cast<std::size_t>(block)]);
   }
+  const ModelBlock& kind(std::int64_t block) const { return kinds[kind_index(block)]; }
+  const BlockTowers& towers_of(std::int64_t block) const { return towers[kind_index(block)]; }
   const Stretch& stretch(std::int64_t block) const;  // that has it
   // Blocks of each kind.
   std::vector<std::int64_t> counts() const;

@@ -186,6 +186,11 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
                         "allowed: no window, or one of the whole sequence"};
   return {};
 }
+std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const CrossAttentionLayer& a,
+                                          const Training&) {
+  if (a.query_scale == 0 || s.runs->scales) return {};
+  return StackProblem{in + "/query_scale", lacks(s, "factor of scores"), "allowed: 0"};
+}
 std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const MlpLayer& l,
                                           const Training&) {
   const Capabilities& c = *s.runs;
@@ -255,6 +260,8 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
     return StackProblem{"/model/logit_soft_cap", lacks(s, "cap of logits"), "allowed: 0"};
   if (m.embedding_scale != 1 && !c.scales)
     return StackProblem{"/model/embedding_scale", lacks(s, "factor of embeddings"), "allowed: 1"};
+  if (m.inputs.size() > 1 && !c.towers)
+    return StackProblem{"/model/inputs", lacks(s, "models with several towers"), "allowed: one input"};
   const Depth depth = depth_of(m);
   if (!depth.uniform() && !c.mixed_blocks) {
     return StackProblem{"/model/blocks", lacks(s, "blocks that differ along the depth"),

@@ -232,8 +232,9 @@ double approximate_parameters(const Model& m, const Depth& depth) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
   double total =
       d(m.hidden) * (2 * d(m.vocab) + (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
-  depth.for_each_layer([&](const auto& l, std::int64_t times) {
+  depth.for_each_layer([&]<class T>(const T& l, std::int64_t times) {
     total += d(times) * (5 * d(m.hidden) + d(l.matrix_elements(m.hidden)));
+    if constexpr (ReadsTower<T>) total += d(times) * d(l.read_elements(m.hidden));
   });
   return total;
 }
@@ -256,6 +257,48 @@ void check_layers(const Model& m, const ModelBlock& b,
                                "allowed: false");
         },
         b.layers[i].is);
+  }
+}
+
+// Names of towers; and what the last block leaves unread would be computed for nothing.
+void check_towers(const Model& m, const Cursor& at) {
+  std::vector<std::string> names;
+  const std::vector<Input> inputs = m.all_inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Cursor input = at.child("inputs").child(i);
+    if (inputs[i].tower().empty()) input.fail("the tower has no name");
+    if (std::find(names.begin(), names.end(), inputs[i].tower()) != names.end())
+      input.fail(fmt::format("the tower \"{}\" is there twice", inputs[i].tower()));
+    names.push_back(inputs[i].tower());
+  }
+  const auto known = [&](const std::string& name, const Cursor& where) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      where.fail(fmt::format("there is no tower {}", shown(Json(name))), allowed_names(name, names));
+  };
+  for (std::size_t r = 0; r < m.blocks.size(); ++r) {
+    for (std::size_t b = 0; b < m.blocks[r].blocks.size(); ++b) {
+      const ModelBlock& block = m.blocks[r].blocks[b];
+      const Cursor here = at.child("blocks").child(r).child("blocks").child(b);
+      if (!block.tower.empty()) known(block.tower, here.child("tower"));
+      for (std::size_t l = 0; l < block.layers.size(); ++l) {
+        std::visit(
+            [&]<class T>(const T& layer) {
+              if constexpr (ReadsTower<T>) {
+                const Cursor reads = here.child("layers").child(l).child(T::kName).child("reads");
+                known(layer.reads, reads);
+                if (m.tower(layer.reads) == m.tower(block.tower))
+                  reads.fail("the block is of this tower itself", "allowed: another tower");
+              }
+            },
+            block.layers[l].is);
+      }
+    }
+  }
+  const Depth depth = depth_of(m);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (depth.towers_of(depth.blocks() - 1).touches(static_cast<TowerIndex>(i))) continue;
+    at.child("inputs").child(i).fail(
+        fmt::format("the tower \"{}\" is not read by the model's last block, nor changed by it", names[i]));
   }
 }
 
@@ -283,16 +326,48 @@ ModelBlock standard_block(const Model& m) {
                                  .qkv_bias = m.qkv_bias,
                                  .qk_norm = m.qk_norm};
   const MlpLayer mlp{.ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias};
-  return {m.form, {{attention}, {mlp}}};
+  return {.form = m.form, .layers = {{attention}, {mlp}}};
 }
 
 Depth depth_of(const Model& m) {
   Depth out;
   out.add(m.blocks.empty() ? std::vector<BlockRun>{{m.layers, {standard_block(m)}}} : m.blocks);
   for (ModelBlock& b : out.kinds) {
-    for (Layer& l : b.layers) std::visit([&](auto& layer) { layer.resolve(m.hidden); }, l.is);
+    BlockTowers& towers = out.towers.emplace_back(BlockTowers{.own = m.tower(b.tower)});
+    for (Layer& l : b.layers) {
+      std::visit(
+          [&]<class T>(T& layer) {
+            layer.resolve(m.hidden);
+            if constexpr (ReadsTower<T>) {
+              const TowerIndex read = m.tower(layer.reads);
+              if (!towers.touches(read)) towers.read.push_back(read);
+            }
+          },
+          l.is);
+    }
   }
   return out;
+}
+
+TowerIndex Model::tower(std::string_view called) const {
+  if (called.empty()) return 0;
+  const std::vector<Input> all = all_inputs();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Input& i) { return i.tower() == called; });
+  return static_cast<TowerIndex>(found - all.begin());
+}
+
+std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t) {
+  std::vector<std::int64_t> out;
+  for (const Input& input : m.all_inputs()) {
+    const auto tokens = [&](const TokenInput& i) { return i.target ? t.target_tokens() : t.sequence; };
+    out.push_back(std::visit(tokens, input.is));
+  }
+  return out;
+}
+
+TowerIndex output_tower(const Depth& depth) {
+  return depth.towers_of(depth.blocks() - 1).own;
 }
 
 Cursor Model::place(const Cursor& at, std::string_view field) const {
@@ -325,6 +400,7 @@ void check_model(const Model& m, const Cursor& at) {
       });
     }
   }
+  check_towers(m, at);
   const double parameters = approximate_parameters(m, depth_of(m));
   if (parameters > kMostParameters)
     at.fail(fmt::format("the model has {:.2g} parameters", parameters),
@@ -347,14 +423,36 @@ std::int64_t count_parameters(const Model& m) {
   return total;
 }
 
-Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops convention) {
-  const double s = static_cast<double>(seq), h = static_cast<double>(m.hidden);
-  double matrices = h * static_cast<double>(m.vocab), core = 0;
-  depth_of(m).for_each_layer([&](const auto& l, std::int64_t times) {
-    matrices += static_cast<double>(times) * static_cast<double>(l.matrix_elements(m.hidden));
-    core += static_cast<double>(times) * l.core_flops(seq);
+Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention) {
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> tokens = tower_tokens(m, t);
+  // Elements of matrices that each token of a tower is multiplied with.
+  std::vector<double> matrices(tokens.size());
+  double core = 0;
+  matrices[static_cast<std::size_t>(output_tower(depth))] =
+      static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
+  const std::vector<std::int64_t> times = depth.counts();
+  for (std::size_t k = 0; k < times.size(); ++k) {
+    const auto n = static_cast<double>(times[k]);
+    depth.kinds[k].for_each_layer([&]<class T>(const T& l) {
+      matrices[static_cast<std::size_t>(depth.towers[k].own)] +=
+          n * static_cast<double>(l.matrix_elements(m.hidden));
+      if constexpr (ReadsTower<T>)
+        matrices[static_cast<std::size_t>(m.tower(l.reads))] +=
+            n * static_cast<double>(l.read_elements(m.hidden));
+    });
+  }
+  for_each_layer_tokens(m, depth, tokens, [&](const auto& l, std::int64_t n, const LayerTokens& of) {
+    core += static_cast<double>(n) * l.core_flops(of);
   });
-  return Flop{3.0 * (2.0 * s * matrices + (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * core)};
+  double products = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    products += 2.0 * static_cast<double>(tokens[i]) * matrices[i];
+  return Flop{3.0 * (products + (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * core)};
+}
+
+Flop model_flops_per_sequence(const Model& m, std::int64_t sequence, AttentionFlops convention) {
+  return model_flops_per_sequence(m, Training{.sequence = sequence}, convention);
 }
 
 }  // namespace orrery

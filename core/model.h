@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model: its ends (embedding and head) and the blocks between them (core/blocks.h), from which program/
-// derives its op list. Where all blocks are alike, flat fields say what they are.
+// A model: its inputs (core/inputs.h), its head and the blocks between them (core/blocks.h), from which
+// program/ derives its op list. Where all blocks are alike, flat fields say what they are.
 //
 // Symbols used throughout: h hidden, a heads, k KV heads, d_h head size, f feed-forward width, L blocks,
 // V vocabulary, s sequence, b micro-batch, t tensor-parallel degree.
@@ -24,6 +24,8 @@
 #include <vector>
 
 #include "core/blocks.h"
+#include "core/inputs.h"
+#include "core/training.h"
 
 namespace orrery {
 
@@ -54,10 +56,14 @@ struct Model {
   double embedding_scale = 1;  // of the tokens' rows (Gemma: sqrt(h))
   double logit_soft_cap = 0;   // logits are c tanh(logit / c); 0: as they are
   BlockForm form = BlockForm::kPreNorm;
+  std::vector<Input> inputs;     // empty: tokens
   std::vector<BlockRun> blocks;  // empty: all are as the flat fields say
   ImportedFields imported;
 
   bool has_norm_bias() const { return norm == Norm::kLayerNorm && norm_bias.value_or(bias); }
+  std::vector<Input> all_inputs() const { return inputs.empty() ? std::vector<Input>{{}} : inputs; }
+  // Empty: the first. Precondition: there is one of that name.
+  TowerIndex tower(std::string_view called) const;
   // Where a field stands of a model that was read at `at`.
   Cursor place(const Cursor& at, std::string_view field) const;
   friend bool operator==(const Model&, const Model&) = default;
@@ -100,6 +106,7 @@ void describe(V& v, Model& m) {
           .max = 1e6},
     m.logit_soft_cap);
   v(declared<ModelBlock>("form"), m.form);
+  v(Field{.name = "inputs", .help = "what the towers begin with; absent means tokens", .most = 8}, m.inputs);
   if constexpr (!std::is_same_v<V, FieldReader>)  // read_custom() reads them, as they start from the others
     v(Field{.name = "blocks", .help = "runs of blocks, where they differ along the depth"}, m.blocks);
 }
@@ -142,10 +149,30 @@ constexpr auto enum_names(AttentionFlops) {
   return std::array{std::pair{AttentionFlops::kFull, "full"}, std::pair{AttentionFlops::kCausal, "causal"}};
 }
 
-// Model FLOPs of one sequence, forward and backward, no recomputation:
+// Tokens of a sample in each tower.
+std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t);
+// The tower that the output reads: the last block's.
+TowerIndex output_tower(const Depth& depth);
+// Calls use(layer, times, tokens of a sample) for each layer of each kind of block.
+template <class Use>
+void for_each_layer_tokens(const Model& m, const Depth& depth, const std::vector<std::int64_t>& tokens,
+                           Use use) {
+  const std::vector<std::int64_t> times = depth.counts();
+  for (std::size_t k = 0; k < times.size(); ++k) {
+    depth.kinds[k].for_each_layer([&]<class T>(const T& layer) {
+      LayerTokens of{.own = tokens[static_cast<std::size_t>(depth.towers[k].own)]};
+      if constexpr (ReadsTower<T>) of.read = tokens[static_cast<std::size_t>(m.tower(layer.reads))];
+      use(layer, times[k], of);
+    });
+  }
+}
+
+// Model FLOPs of one sample, forward and backward, no recomputation:
 // 3 * 2 * s * (matrix parameters of blocks + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
 // For a GPT with f = 4h this is 72 s L h^2 (1 + s/(6h) + V/(12 h L)) (Narayanan et al. 2021, eq. 3 less
 // recomputation; Korthikanti et al. 2022, eq. 7).
-Flop model_flops_per_sequence(const Model& m, std::int64_t seq, AttentionFlops convention);
+Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention);
+// Of a model with one tower.
+Flop model_flops_per_sequence(const Model& m, std::int64_t sequence, AttentionFlops convention);
 
 }  // namespace orrery

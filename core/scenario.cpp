@@ -156,6 +156,21 @@ void check_training(const Problem& p, const Cursor& at) {
     at.child("sequence")
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.sequence, m.max_positions));
   }
+  const std::vector<Input> inputs = m.all_inputs();
+  const bool has_target = std::any_of(inputs.begin(), inputs.end(), [](const Input& i) {
+    const auto* tokens = std::get_if<TokenInput>(&i.is);
+    return tokens != nullptr && tokens->target;
+  });
+  if (t.target_sequence > 0 && !has_target) {
+    at.child("target_sequence")
+        .fail(fmt::format("the model \"{}\" has no target beside its sequence", m.name),
+              "allowed: 0, or a model whose inputs have one");
+  }
+  if (m.positions == Positions::kLearned && t.target_tokens() > m.max_positions) {
+    at.child("target_sequence")
+        .fail(fmt::format("{} is longer than the model's {} learned positions", t.target_tokens(),
+                          m.max_positions));
+  }
   if (t.stochastic_rounding && (t.precision != Precision::kNoMaster || t.math != Math::kBf16)) {
     at.child("stochastic_rounding")
         .fail(fmt::format("precision \"{}\" with math \"{}\" has nothing to round so", name_of(t.precision),
@@ -185,12 +200,15 @@ void check_step(const Problem& p, const Cursor& at) {
   constexpr double kBytes = 8;  // of an element, at most
   // Of a token in all blocks: its tensors forward and backward (program/blocks has under half of these).
   double blocks = 0, scores = 0;
-  depth_of(m).for_each_layer([&](const auto& layer, std::int64_t times) {
+  const std::vector<std::int64_t> lengths = tower_tokens(m, t);
+  const double longest = d(*std::max_element(lengths.begin(), lengths.end()));
+  depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t times) {
     blocks += d(times) * (10 * d(m.hidden) + 6 * d(layer.matrix_elements(1)));
-    const double rows = d(layer.score_rows()) * d(t.sequence);
+    if constexpr (ReadsTower<T>) blocks += d(times) * 6 * d(layer.read_elements(1));
+    const double rows = d(layer.score_rows()) * longest;
     scores = p.stack.flash_attention ? std::max(scores, rows) : scores + 4 * d(times) * rows;
   });
-  const double bytes = kBytes * t.tokens_per_step() * (blocks + 4 * d(m.vocab) + scores);
+  const double bytes = kBytes * d(t.global_batch) * longest * (blocks + 4 * d(m.vocab) + scores);
   if (bytes > kMostBytes)
     at.fail(
         fmt::format("the tensors of a step take {:.2g} bytes", bytes),

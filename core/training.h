@@ -92,9 +92,10 @@ struct Optimizer {
 };
 
 struct Training {
-  std::int64_t global_batch = 1;  // sequences per optimizer step
-  std::int64_t sequence = 2048;   // tokens per sequence
-  double tokens = 0;              // of the whole run; 0: unknown
+  std::int64_t global_batch = 1;     // sequences per optimizer step
+  std::int64_t sequence = 2048;      // tokens per sequence
+  std::int64_t target_sequence = 0;  // of a decoder's target; 0: as many as of the sequence
+  double tokens = 0;                 // of the whole run; 0: unknown
   Precision precision = Precision::kMixed;
   Math math = Math::kBf16;
   double dropout = 0;                // probability; with it one-byte masks are kept
@@ -111,6 +112,7 @@ struct Training {
   bool scales_loss() const { return activation_type() == DType::kFloat16; }
   // The global gradient norm is wanted for clipping, and to see gradients that overflowed.
   bool measures_norm() const { return clip > 0 || scales_loss(); }
+  std::int64_t target_tokens() const { return target_sequence > 0 ? target_sequence : sequence; }
   double tokens_per_step() const { return static_cast<double>(global_batch) * static_cast<double>(sequence); }
 };
 
@@ -139,6 +141,11 @@ void describe(V& v, Training& t) {
     t.global_batch);
   v(Field{.name = "sequence", .help = "tokens per sequence", .min = 1, .max = 1 << 24, .required = true},
     t.sequence);
+  v(Field{.name = "target_sequence",
+          .help = "tokens of the target of a model with a decoder; 0 means as many as of the sequence",
+          .min = 0,
+          .max = 1 << 24},
+    t.target_sequence);
   v(Field{.name = "tokens", .help = "tokens of the whole run; 0 when unknown", .min = 0, .max = 1e18},
     t.tokens);
   v(Field{.name = "precision", .help = "recipe: bytes of parameter, gradient, master and moments"},

@@ -245,7 +245,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = pointer(op.writes[i], micro_batch);
   if (!op.writes.empty()) a.type = place_.buffer(op.writes[0]).type;
-  a.token_weight = 1.0F / static_cast<float>(training.tokens_per_step());
+  a.token_weight = 1.0F / static_cast<float>(place_.program.rows_of_loss);
   a.loss_scale = pass_->loss_scale;
   const Optimizer& optimizer = training.optimizer;
   a.adam = {pass_->learning_rate,

@@ -170,6 +170,14 @@ void run(const ops::AttentionGrad& op, const OpArguments& a) {
   kernels::attention_grad(attention_shape(op, a.tp_rank, a.dropout), a.in[0], a.in[1], a.in[2], mask(a.in[4]),
                           a.in[3], a.out[0]);
 }
+void run(const ops::CrossAttention& op, const OpArguments& a) {
+  kernels::attention(attention_shape(op, a.tp_rank, a.dropout), {a.in[0], a.in[1]}, a.out[0], a.out[1],
+                     mask(a.out[2]));
+}
+void run(const ops::CrossAttentionGrad& op, const OpArguments& a) {
+  kernels::attention_grad(attention_shape(op, a.tp_rank, a.dropout), {a.in[0], a.in[1]}, a.in[2], a.in[3],
+                          mask(a.in[5]), a.in[4], {a.out[0], a.out[1]});
+}
 void run(const ops::Activation& op, const OpArguments& a) {
   kernels::pointwise().activation(op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
 }

@@ -221,10 +221,15 @@ std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n) {
 }
 
 Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
-    : data_(data), seed_(seed), shape_(shape) {
+    : data_(data),
+      seed_(seed),
+      shape_(shape),
+      tokens_(static_cast<std::size_t>(shape.length())),
+      targets_(tokens_.size()) {
   for (Batch& b : batches_) {
-    b.tokens.resize(static_cast<std::size_t>(shape.count() * shape.length));
-    b.targets.resize(b.tokens.size());
+    for (const std::int64_t tokens : shape.inputs)
+      b.inputs.emplace_back(static_cast<std::size_t>(shape.count() * tokens));
+    b.targets.resize(b.inputs.back().size());
   }
   thread_ = std::jthread([this] { prepare(); });
 }
@@ -235,18 +240,23 @@ Loader::~Loader() {
   changed_.notify_all();
 }
 
-void Loader::fill(std::int64_t number, Batch& batch) const {
+void Loader::fill(std::int64_t number, Batch& batch) {
   const std::int64_t n = data_.sequences();
-  const auto length = static_cast<std::size_t>(shape_.length);
   for (std::int64_t i = 0; i < shape_.count(); ++i) {
     const std::int64_t m = i / shape_.micro_batch, within = i % shape_.micro_batch;
     const std::int64_t sample = number * shape_.count() * shape_.replicas +
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
-    const std::size_t offset = static_cast<std::size_t>(i) * length;
-    data_.read(at, std::span(batch.tokens).subspan(offset, length),
-               std::span(batch.targets).subspan(offset, length));
+    data_.read(at, tokens_, targets_);
+    std::int64_t first = 0;
+    for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
+      const std::int64_t length = shape_.inputs[k];
+      std::copy_n(tokens_.begin() + first, length, batch.inputs[k].begin() + i * length);
+      first += length;
+    }
+    const std::int64_t predicted = shape_.inputs.back();
+    std::copy_n(targets_.end() - predicted, predicted, batch.targets.begin() + i * predicted);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
@@ -51,27 +52,32 @@ class Loader {
   struct Shape {
     std::int64_t micro_batch, micro_batches;  // sequences of each; of this replica
     std::int64_t replica, replicas;
-    std::int64_t length;
+    // Tokens of a sample in each input of the model. A sequence of the data is cut into them, in order; the
+    // targets are the successors of the last one's tokens.
+    std::vector<std::int64_t> inputs;
+    std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
   };
   Loader(const Dataset& data, std::uint64_t seed, const Shape& shape);
   ~Loader();
 
   struct Batch {
-    std::vector<std::int32_t> tokens, targets;  // [micro-batches, micro-batch, length]
+    std::vector<std::vector<std::int32_t>> inputs;  // each [micro-batches, micro-batch, tokens]
+    std::vector<std::int32_t> targets;
   };
   // The batch of a step; asking for it starts the preparation of the next one. Rethrows what reading threw.
   const Batch& step(std::int64_t number);
   double waited_s() const { return waited_s_; }  // for data that was not ready in time
 
  private:
-  void fill(std::int64_t number, Batch& batch) const;
+  void fill(std::int64_t number, Batch& batch);
   void prepare();
 
   const Dataset& data_;
   std::uint64_t seed_;
   Shape shape_;
   Batch batches_[2];
+  std::vector<std::int32_t> tokens_, targets_;  // of a sequence of the data
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = -1, ready_ = -1;  // steps

@@ -199,14 +199,14 @@ StepReport Job::combine(bool validated) {
     }
   }
   if (watch_) watch_->end_step(report.seconds);
-  const double tokens = program_.training.tokens_per_step();
-  report.loss /= tokens;
+  const auto rows = static_cast<double>(program_.rows_of_loss);
+  report.loss /= rows;
   report.gradient_norm = records_[0].result.gradient_norm;
   report.loss_scale = records_[0].result.loss_scale;
   report.skipped = records_[0].result.skipped;
   report.waiting = waited / static_cast<double>(records_.size()) / report.seconds;
   if (validated)
-    report.validation_loss = validation / (tokens * static_cast<double>(options_.validation_batches));
+    report.validation_loss = validation / (rows * static_cast<double>(options_.validation_batches));
   return report;
 }
 

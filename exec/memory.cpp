@@ -72,19 +72,17 @@ AvailableMemory available_memory(const fs::path& root) {
 
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count, bool validates) {
   const Plan& p = program.plan;
-  // A loader has two batches, of tokens and their successors.
-  const std::int64_t loader = 2 * 2 * static_cast<std::int64_t>(sizeof(std::int32_t)) * p.micro_batch *
-                              p.micro_batches * program.training.sequence;
+  // A loader has two batches.
+  std::int64_t loader = 0;
+  for (const program::Feed& f : program::feeds_of(program.model, program.training))
+    loader += 2 * static_cast<std::int64_t>(bytes_of(f.type)) * f.elements * p.micro_batch * p.micro_batches;
   std::vector<std::int64_t> by_stage;
   for (const program::RankClass& c : program.classes) {
     std::int64_t unit = 0;
     for (const program::Unit& u : c.units) unit = std::max(unit, u.padded);
-    const bool loads = std::any_of(c.buffers.begin(), c.buffers.end(), [](const program::Buffer& b) {
-      return b.name == "tokens" || b.name == "targets";
-    });
     by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c) +
                        unit * static_cast<std::int64_t>(sizeof(float)) +
-                       (loads ? (validates ? 2 : 1) * loader : 0));
+                       (c.feeds.empty() ? 0 : (validates ? 2 : 1) * loader));
   }
   std::int64_t total = 0;
   for (std::int64_t r = first; r < first + count; ++r)

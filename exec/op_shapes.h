@@ -4,6 +4,7 @@
 // Internal to exec/.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -32,9 +33,10 @@ std::int64_t first_row(const T& op, std::int64_t tp_rank) {
 }
 // By RopeShape::table.
 inline std::vector<RotaryTables> rope_tables(const program::Program& p) {
+  const std::vector<std::int64_t> tokens = tower_tokens(p.model, p.training);
+  const std::int64_t longest = *std::max_element(tokens.begin(), tokens.end());
   std::vector<RotaryTables> out;
-  for (const program::RotaryUse& use : p.rotary)
-    out.push_back(rotary_tables(use.rotary, use.head, p.training.sequence));
+  for (const program::RotaryUse& use : p.rotary) out.push_back(rotary_tables(use.rotary, use.head, longest));
   return out;
 }
 inline std::int64_t rotary_bytes(const std::vector<RotaryTables>& tables) {
@@ -57,6 +59,21 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::At
           .sees_all = op.sees_all,
           .cap = static_cast<float>(op.soft_cap),
           .explicit_scale = static_cast<float>(op.scale)};
+}
+inline kernels::reference::AttentionShape attention_shape(const program::ops::CrossAttentionShape& op,
+                                                          std::int64_t tp_rank,
+                                                          const kernels::Dropout& dropout) {
+  return {.batch = op.batch,
+          .seq = op.sequence,
+          .heads = op.heads,
+          .kv = op.kv_heads,
+          .head = op.head,
+          .materialised = !op.fused(),
+          .first_head = tp_rank * op.heads,
+          .dropout = dropout,
+          .sees_all = true,
+          .explicit_scale = static_cast<float>(op.scale),
+          .other_seq = op.keys};
 }
 inline kernels::reference::Act act_of(Activation a) {
   using enum kernels::reference::Act;

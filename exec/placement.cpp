@@ -48,13 +48,6 @@ std::int64_t Placement::offset(const program::Ref& r, std::int64_t micro_batch) 
          element * static_cast<std::int64_t>(bytes_of(b.type));
 }
 
-std::optional<std::int64_t> Placement::find(std::string_view name) const {
-  for (const program::Buffer& b : rank_class.buffers) {
-    if (b.name == name) return b.arena_offset;
-  }
-  return std::nullopt;
-}
-
 std::int64_t Placement::peer(const program::Op& op) const {
   return program.mesh.moved(rank, program.mesh["pp"], stage_of_chunk(program.plan, op.peer_chunk));
 }
@@ -63,7 +56,9 @@ kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_ba
                                     std::int64_t first) const {
   const Plan& p = program.plan;
   const auto* residual = op.as<program::ops::Residual>();
-  const std::int64_t site = residual != nullptr ? residual->site : 0;  // 0: attention
+  const bool cross = op.is<program::ops::CrossAttention>() || op.is<program::ops::CrossAttentionGrad>();
+  // 0: attention to the layer's own tower.
+  const std::int64_t site = residual != nullptr ? residual->site : cross ? std::int64_t{1} << 30 : 0;
   return {program.training.dropout, hash_mix(seed), static_cast<std::uint32_t>(4 * op.layer + site),
           first + (micro_batch * p.dp + at.dp) * p.micro_batch};
 }

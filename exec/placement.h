@@ -44,8 +44,6 @@ class Placement {
   }
   // Bytes from the start of the arena.
   std::int64_t offset(const program::Ref& r, std::int64_t micro_batch) const;
-  // Of a buffer by its name; nothing when this rank has none.
-  std::optional<std::int64_t> find(std::string_view name) const;
 
   // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm, the parts
   // of tensors that it is made of, and the same parts put together where weight decay treats them alike.

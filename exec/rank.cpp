@@ -24,12 +24,11 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       place_(program, rank),
       class_(place_.rank_class),
       executor_(make(place_, options, communicator, abort)),
-      loss_(place_.find("loss")),
-      norm_(place_.find("gradient-norm")),
       loss_scale_(program.training.scales_loss() ? options.loss_scale : 1, options.loss_scale_window) {
-  if (place_.find("tokens") || place_.find("targets")) {
+  if (!class_.feeds.empty()) {
     const Plan& p = program.plan;
-    const Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.dp, p.dp, program.training.sequence};
+    const Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.dp, p.dp,
+                              tower_tokens(program.model, program.training)};
     loader_ = std::make_unique<Loader>(training, options.seed, shape);
     if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
   }
@@ -134,19 +133,20 @@ std::vector<UnitMemory> Rank::memory() {
   return out;
 }
 
-// Micro-batch m is copy m of the buffers of tokens and targets.
+// Micro-batch m is copy m of what the loader feeds.
 void Rank::load(Loader* loader, std::int64_t number) {
   if (loader == nullptr) return;
   const Loader::Batch& batch = loader->step(number);
-  const auto each = static_cast<std::size_t>(program_.plan.micro_batch * program_.training.sequence);
-  batch_ = crc32c(
-      {reinterpret_cast<const char*>(batch.tokens.data()), batch.tokens.size() * sizeof(std::int32_t)});
-  for (std::int32_t b = 0; b < static_cast<std::int32_t>(class_.buffers.size()); ++b) {
-    const std::string& name = class_.buffers[static_cast<std::size_t>(b)].name;
-    if (name != "tokens" && name != "targets") continue;
-    const std::span<const std::int32_t> from = name == "tokens" ? batch.tokens : batch.targets;
+  batch_ = 0;
+  for (const std::vector<std::int32_t>& input : batch.inputs)
+    batch_ =
+        crc32c({reinterpret_cast<const char*>(input.data()), input.size() * sizeof(std::int32_t)}, batch_);
+  for (const program::Feed& f : class_.feeds) {
+    const std::span<const std::int32_t> from =
+        f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)];
+    const auto each = static_cast<std::size_t>(program_.plan.micro_batch * f.elements);
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
-      executor_->write(place_.offset({b}, m),
+      executor_->write(place_.offset({f.buffer}, m),
                        std::as_bytes(from.subspan(static_cast<std::size_t>(m) * each, each)));
     }
   }
@@ -199,11 +199,13 @@ Rank::StepResult Rank::evaluate(std::int64_t batch) {
 
 Rank::StepResult Rank::run(const Pass& pass) {
   StepResult out;
-  if (loss_) executor_->write(*loss_, std::as_bytes(std::span(&out.loss, 1)));
+  const auto at = [&](std::int32_t buffer) { return place_.offset({buffer}, 0); };
+  const bool has_loss = class_.loss >= 0, has_norm = class_.gradient_norm >= 0;
+  if (has_loss) executor_->write(at(class_.loss), std::as_bytes(std::span(&out.loss, 1)));
   out.times = executor_->run(pass);
   GradientNorm norm{};
-  if (loss_) executor_->read(*loss_, std::as_writable_bytes(std::span(&out.loss, 1)));
-  if (norm_) executor_->read(*norm_, std::as_writable_bytes(std::span(&norm, 1)));
+  if (has_loss) executor_->read(at(class_.loss), std::as_writable_bytes(std::span(&out.loss, 1)));
+  if (has_norm) executor_->read(at(class_.gradient_norm), std::as_writable_bytes(std::span(&norm, 1)));
   // An executor that checks while it goes on has said so already, and where.
   const auto require_finite = [&](double value, const char* what) {
     if (std::isfinite(value)) return;

@@ -31,7 +31,7 @@ class Rank {
     double loss_scale = 0;     // zero when the loss is not scaled
     bool skipped = false;      // gradients overflowed: no parameter was changed
     double waited_for_data_s = 0;
-    std::uint32_t batch = 0;  // checksum of the tokens that it loaded; zero on stages that see none
+    std::uint32_t batch = 0;  // checksum of the tokens that it loaded; zero on stages that see no data
     PassTimes times;
   };
   // Parameters and optimizer state from a checkpoint, in place of the initial ones.
@@ -64,9 +64,7 @@ class Rank {
   Placement place_;
   const program::RankClass& class_;
   std::unique_ptr<Executor> executor_;
-  std::optional<std::int64_t> loss_, norm_;  // where they stand in the arena; loss on the last stage
-
-  std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no tokens
+  std::unique_ptr<Loader> loader_, validation_;  // null on stages that see no data
   LossScale loss_scale_;
   bool stepped_ = false;
   std::uint32_t batch_ = 0;

@@ -36,6 +36,7 @@ Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   r.seed = static_cast<std::int64_t>(o.seed);
   r.global_batch = t.global_batch;
   r.sequence = t.sequence;
+  if (t.target_sequence > 0) r.target_sequence = t.target_sequence;
   r.steps = o.steps;
   r.learning_rate = shortest(o.learning_rate);
   r.warm_up = o.warm_up;

@@ -20,6 +20,7 @@ namespace orrery::exec {
 struct Recipe {
   std::string data;  // Dataset::identity
   std::int64_t seed = 1, global_batch = 1, sequence = 1;
+  std::optional<std::int64_t> target_sequence;
   std::int64_t steps = 1;  // to the end of the learning rate's decay
   double learning_rate = 0;
   std::int64_t warm_up = 0;
@@ -49,6 +50,11 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "seed", .help = "of weights and the order of data", .min = -kMost, .max = kMost}, r.seed);
   v(Field{.name = "global_batch", .help = "sequences per step", .min = 1, .max = kMost}, r.global_batch);
   v(Field{.name = "sequence", .help = "tokens per sequence", .min = 1, .max = kMost}, r.sequence);
+  v(Field{.name = "target_sequence",
+          .help = "tokens of a target, where they are not as many",
+          .min = 1,
+          .max = kMost},
+    r.target_sequence);
   v(Field{.name = "steps", .help = "at whose end the learning rate has decayed", .min = 1, .max = kMost},
     r.steps);
   v(Field{.name = "learning_rate", .help = "the largest", .min = 0, .max = 1e30}, r.learning_rate);

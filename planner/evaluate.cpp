@@ -59,21 +59,23 @@ void require_recordable(const program::Program& program, const sim::Layout& layo
 
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s) {
   const Scenario& s = problem.scenario;
-  const double flops = model_flops_per_sequence(s.model, s.training.sequence, AttentionFlops::kFull).value *
+  const double flops = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
                        static_cast<double>(s.training.global_batch);
   return flops / (step_s * sim::peak(problem.device, s.training.math).value * static_cast<double>(ranks));
 }
 
 double recompute_factor(const Problem& problem, const Plan& plan) {
   const Model& m = problem.scenario.model;
-  const double s = static_cast<double>(problem.scenario.training.sequence);
-  const double total =
-      model_flops_per_sequence(m, problem.scenario.training.sequence, AttentionFlops::kFull).value;
+  const Training& t = problem.scenario.training;
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> tokens = tower_tokens(m, t);
+  const double total = model_flops_per_sequence(m, t, AttentionFlops::kFull).value;
   double core = 0;
-  depth_of(m).for_each_layer([&](const auto& layer, std::int64_t times) {
-    core += static_cast<double>(times) * layer.core_flops(problem.scenario.training.sequence);
+  for_each_layer_tokens(m, depth, tokens, [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
+    core += static_cast<double>(times) * layer.core_flops(of);
   });
-  const double head = 2.0 * s * static_cast<double>(m.hidden * m.vocab);
+  const double head = 2.0 * static_cast<double>(tokens[static_cast<std::size_t>(output_tower(depth))]) *
+                      static_cast<double>(m.hidden * m.vocab);
   if (plan.recompute == Recompute::kSelective) return 1 + core / total;
   if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;
   return 1;

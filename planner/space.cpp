@@ -141,9 +141,11 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const Model& m = problem_.scenario.model;
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
+  const auto rows_divide = [&](std::int64_t tokens) { return tokens * o.micro_batch % o.tp == 0; };
+  const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   const bool divides = shared_ % o.tp == 0 &&
-                       (!o.sequence_parallel || t.sequence * o.micro_batch % o.tp == 0) &&
-                       (t.math != Math::kFp8 || program::takes_fp8(m, o.tp, t.sequence * o.micro_batch));
+                       (!o.sequence_parallel || std::all_of(tokens.begin(), tokens.end(), rows_divide)) &&
+                       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.tp, o.micro_batch));
   Plan p;
   p.tp = o.tp;
   p.micro_batch = o.micro_batch;

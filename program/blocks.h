@@ -8,20 +8,21 @@
 namespace orrery::program {
 
 // A block between the model's ends. Its layers are resolved.
-Graph model_block(const Model& m, const ModelBlock& block, const Plan& p, const Training& t, const Stack& s,
-                  std::vector<RotaryUse>& rotary);
+Graph model_block(const Model& m, const ModelBlock& block, const BlockTowers& towers, const Plan& p,
+                  const Training& t, const Stack& s, std::vector<RotaryUse>& rotary);
 
 // The layers, one overload each, without norms and the sum with what went in. `base` begins their names.
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
+Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& layer, ValueId x);
 Branch branch(Builder& g, const std::string& base, const MlpLayer& layer, ValueId x);
 
 // The two halves of attention: what heads make of the values that they see, with heads split over tensor
-// ranks, and the product that brings it back to the model's width.
+// ranks, and the product that brings that width back to the model's.
 ValueId context(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
-Branch project(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId context);
+Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context);
 
-// The model's ends. Ports of the embedding: tokens. Ports of the head: its input, targets, the loss. The
-// embedding's weight, its positions, the head's norm and its weight are a piece each.
+// The model's ends: what its inputs make of their data, and the head with the loss. The embedding's weight,
+// positions, the head's norm and its weight are a piece each.
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s);
 Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s);
 

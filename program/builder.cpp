@@ -14,15 +14,20 @@ Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& 
       training(t),
       stack(s),
       micro_batch(p.micro_batch),
-      sequence(t.sequence),
-      tokens(micro_batch * sequence),
-      rows(p.sequence_parallel ? tokens / p.tp : tokens),
       ranks(p.tp),
       sequence_parallel(p.sequence_parallel && p.tp > 1),
-      rotary_(rotary) {
+      rotary_(rotary),
+      tower_tokens_(tower_tokens(m, t)) {
+  in_tower(0);
   graph_.mesh = mesh_of(p);
   graph_.in_layer = part == Part::kLayer;
   tp_ = graph_.mesh.index("tp");
+}
+
+void Builder::in_tower(TowerIndex t) {
+  sequence = tower_tokens_[static_cast<std::size_t>(t)];
+  tokens = micro_batch * sequence;
+  rows = sequence_parallel ? tokens / ranks : tokens;
 }
 
 // --- values ----------------------------------------------------------------------------------------
@@ -39,14 +44,19 @@ ValueId Builder::value(std::string name, std::int64_t value_rows, std::int64_t c
   return static_cast<ValueId>(graph_.values.size() - 1);
 }
 
-ValueId Builder::port(std::string name, std::int64_t value_rows, std::int64_t columns, Placements placement,
-                      DType type) {
-  graph_.ports.push_back(value(std::move(name), value_rows, columns, placement, type));
-  return graph_.ports.back();
+ValueId Builder::port(std::string name, Port::Is is, std::int32_t number, std::int64_t value_rows,
+                      std::int64_t columns, Placements placement, DType type) {
+  graph_.ports.push_back({is, number, value(std::move(name), value_rows, columns, placement, type)});
+  return graph_.ports.back().value;
 }
 
-ValueId Builder::input() {
-  return port("input", tokens, model.hidden, stream(), training.activation_type());
+ValueId Builder::input(TowerIndex t) {
+  const auto known = std::find_if(graph_.ports.begin(), graph_.ports.end(),
+                                  [t](const Port& p) { return p.is == Port::Is::kTower && p.number == t; });
+  if (known != graph_.ports.end()) return known->value;
+  return port(
+      graph_.ports.empty() ? "input" : "input/" + model.all_inputs()[static_cast<std::size_t>(t)].tower(),
+      Port::Is::kTower, t, tokens_of(t), model.hidden, stream(), training.activation_type());
 }
 
 // --- parameters ------------------------------------------------------------------------------------
@@ -139,8 +149,8 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
   return y;
 }
 
-ops::Gemm Builder::product(const Parameter& w) const {
-  ops::Gemm shape{.m = tokens, .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
+ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
+  ops::Gemm shape{.m = rows_of(x), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
   if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
   return shape;
 }
@@ -156,9 +166,10 @@ std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::i
 
 ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
   const bool by_columns = parameter(w).split == Parameter::Split::kCols;
-  const ValueId u = value(name + (by_columns ? "/partial" : "/out"), parameter(w).rows,
-                          placed(by_columns ? Placement::kSum : Placement::kColumns));
-  node(name, product(parameter(w)), product_operands(x, w, bias), {u});
+  const ValueId u =
+      value(name + (by_columns ? "/partial" : "/out"), rows_of(x), parameter(w).rows,
+            placed(by_columns ? Placement::kSum : Placement::kColumns), training.activation_type());
+  node(name, product(x, parameter(w)), product_operands(x, w, bias), {u});
   return u;
 }
 
@@ -166,7 +177,7 @@ ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w,
   const Placements columns = placed(Placement::kColumns);
   const ValueId u = value(name + "/out", parameter(w).rows, columns);
   const ValueId v = value(name + "/gelu", parameter(w).rows, columns);
-  ops::Gemm shape = product(parameter(w));
+  ops::Gemm shape = product(x, parameter(w));
   shape.epilogue = ops::Gemm::Epilogue::kGelu;
   node(name, shape, product_operands(x, w, bias), {v, u});
   return v;
@@ -218,11 +229,6 @@ ValueId Builder::residual(const std::string& base, ValueId x, const Branch& bran
 }
 
 // --- the end ---------------------------------------------------------------------------------------
-
-Graph Builder::finish(ValueId output) {
-  graph_.output = use(output, stream());
-  return finish();
-}
 
 Graph Builder::finish() {
   std::vector<std::int32_t> order(graph_.parameters.size());

@@ -3,7 +3,7 @@
 // Writes the graph of a block for a plan. Blocks are written with it; internal to program/.
 //
 //   Builder g(model, plan, training, stack, Builder::Part::kLayer);
-//   const ValueId x = g.input();
+//   const ValueId x = g.input(0);
 //   const ValueId n = g.norm("mlp/norm", x);
 //   ...
 #pragma once
@@ -33,10 +33,13 @@ class Builder {
   const Model& model;
   const Training& training;
   const Stack& stack;
-  const std::int64_t micro_batch, sequence, tokens,
-      rows;                  // rows: a tensor rank's, under sequence parallelism
+  const std::int64_t micro_batch;
   const std::int64_t ranks;  // tensor ranks
   const bool sequence_parallel;
+  // Of the tower that is being written; rows: a tensor rank's, under sequence parallelism.
+  std::int64_t sequence = 0, tokens = 0, rows = 0;
+  // From here on nodes are the tower's, which is the first to begin with.
+  void in_tower(TowerIndex t);
 
   // --- values --------------------------------------------------------------------------------------
   // Along the tensor axis.
@@ -48,8 +51,12 @@ class Builder {
     return value(std::move(name), tokens, columns, placement, training.activation_type());
   }
   // A value whose buffer the block is given.
-  ValueId port(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
-  ValueId input();  // from the block before
+  ValueId port(std::string name, Port::Is is, std::int32_t number, std::int64_t rows, std::int64_t columns,
+               Placements placement, DType type);
+  ValueId input(TowerIndex t);                  // what the tower has come to
+  std::int64_t tokens_of(TowerIndex t) const {  // of a micro-batch
+    return micro_batch * tower_tokens_[static_cast<std::size_t>(t)];
+  }
   const Placements& placement(ValueId v) const {
     return graph_.values[static_cast<std::size_t>(v)].placement;
   }
@@ -71,6 +78,7 @@ class Builder {
   Parameter& parameter(std::int32_t index) { return graph_.parameters[static_cast<std::size_t>(index)]; }
 
   // --- nodes ---------------------------------------------------------------------------------------
+  std::int64_t rows_of(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)].rows; }
   Operand use(ValueId v) const { return {.value = v, .wanted = placement(v)}; }
   Operand use(ValueId v, Placements wanted) const { return {.value = v, .wanted = wanted}; }
   static Operand weight(std::int32_t parameter) { return {.parameter = parameter}; }
@@ -97,13 +105,12 @@ class Builder {
   ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                    std::int64_t site);
 
-  // The graph, whose output the next block reads.
-  Graph finish(ValueId output);
-  // The graph, which ends in the loss.
+  // What the tower comes to in this block.
+  void output(TowerIndex t, ValueId v) { graph_.outputs.push_back({t, use(v, stream())}); }
   Graph finish();
 
  private:
-  ops::Gemm product(const Parameter& w) const;
+  ops::Gemm product(ValueId x, const Parameter& w) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
   ValueId of_each(const std::string& name, ForwardOp op, ValueId x);
@@ -113,7 +120,8 @@ class Builder {
 
   Graph graph_;
   std::vector<RotaryUse>* rotary_;
-  std::size_t tp_;  // axis
+  std::vector<std::int64_t> tower_tokens_;  // of a sample
+  std::size_t tp_;                          // axis
   std::int32_t piece_ = 0;
 };
 

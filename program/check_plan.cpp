@@ -28,8 +28,11 @@ std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, std::int64_
 
 }  // namespace
 
-bool takes_fp8(const Model& m, std::int64_t tp, std::int64_t tokens) {
-  return !fp8_misfit(m, depth_of(m), tp, tokens);
+bool takes_fp8(const Model& m, const Training& t, std::int64_t tp, std::int64_t micro_batch) {
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> tokens = tower_tokens(m, t);
+  return std::none_of(tokens.begin(), tokens.end(),
+                      [&](std::int64_t n) { return fp8_misfit(m, depth, tp, n * micro_batch).has_value(); });
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
@@ -40,10 +43,11 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   depth.for_each_layer([&](const auto& layer, std::int64_t) {
     for (const SharedCount& of : layer.shared()) divides("tp", p.tp, of.count, of.what);
   });
-  if (p.sequence_parallel && p.tp > 1)
-    divides("tp", p.tp, t.sequence * p.micro_batch, "tokens of a micro-batch");
-  if (t.math == Math::kFp8) {
-    if (const auto misfit = fp8_misfit(m, depth, p.tp, t.sequence * p.micro_batch)) {
+  for (const std::int64_t tokens : tower_tokens(m, t)) {
+    if (p.sequence_parallel && p.tp > 1)
+      divides("tp", p.tp, tokens * p.micro_batch, "tokens of a micro-batch");
+    if (t.math != Math::kFp8) continue;
+    if (const auto misfit = fp8_misfit(m, depth, p.tp, tokens * p.micro_batch)) {
       at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"fp8\" takes multiples of 16", p.tp,
                                       misfit->what, misfit->size));
     }

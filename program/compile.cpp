@@ -32,13 +32,15 @@ class ClassCompiler {
         over_(over),
         depth_(depth),
         graphs_(graphs),
-        boundary_(boundary_elements(model, plan, training)),
+        inputs_(model.all_inputs()),
         send_(over.stream("pp-send")),
         recv_(over.stream("pp-recv")),
         grad_send_(over.stream("pp-grad-send")),
         grad_recv_(over.stream("pp-grad-recv")),
         rank_(rank) {
     rank.stage = stage;
+    for (const std::int64_t tokens : tower_tokens(model, training))
+      boundary_.push_back(boundary_elements(model, plan, tokens));
     lay_out_chunks();
     state_.emplace(e_, model, over, ends_, chunks_, tied_);
   }
@@ -61,7 +63,10 @@ class ClassCompiler {
     for (std::int64_t g = 0; g <= last_chunk(); ++g) {
       const std::int64_t n = layers[static_cast<std::size_t>(g)];
       if (stage_of_chunk(plan_, g) == rank_.stage) {
-        chunks_.emplace_back().global = static_cast<std::int32_t>(g);
+        Chunk& c = chunks_.emplace_back();
+        c.global = static_cast<std::int32_t>(g);
+        c.output_grads.assign(boundary_.size(), -1);
+        c.input_grads = c.output_grads;
         ranges.emplace_back(first, n);
         rank_.chunks.push_back(static_cast<std::int32_t>(g));
       }
@@ -129,18 +134,22 @@ class ClassCompiler {
     return plan_.recompute == Recompute::kFull ? static_cast<std::size_t>(plan_.recompute_layers) : 1;
   }
 
-  std::int64_t boundary_bytes() const { return activation_bytes(e_.training.precision); }  // of an element
-  std::int32_t boundary(std::string name) {
-    return e_.activation(std::move(name), boundary_, e_.training.activation_type());
+  // A buffer for what a tower has come to between two chunks.
+  std::int32_t boundary(const Chunk& c, const char* name, std::size_t tower) {
+    std::string called = fmt::format("chunk{}/{}", c.global, name);
+    if (tower > 0) called += "/" + inputs_[tower].tower();
+    return e_.activation(std::move(called), boundary_[tower], e_.training.activation_type());
   }
   // Every variant of the backward segment receives into one ring, and sends from one.
-  std::int32_t shared(std::int32_t& buffer, const Chunk& c, const char* name) {
-    if (buffer < 0) buffer = boundary(fmt::format("chunk{}/{}", c.global, name));
-    return buffer;
+  std::int32_t shared(std::vector<std::int32_t>& buffers, const Chunk& c, const char* name,
+                      std::size_t tower) {
+    if (buffers[tower] < 0) buffers[tower] = boundary(c, name, tower);
+    return buffers[tower];
   }
 
-  struct Kept {                        // what the forward of a chunk leaves
-    std::vector<std::int32_t> inputs;  // of each layer
+  using Towers = std::vector<std::int32_t>;  // buffers, by tower
+  struct Kept {                              // what the forward of a chunk leaves
+    std::vector<Towers> inputs;              // before each layer
     std::vector<Tensors> layers;
     Tensors embedding, head;
   };
@@ -173,54 +182,122 @@ class ClassCompiler {
     }
   }
 
+  // The buffers of a block's ports.
+  std::vector<std::int32_t> ports(const Graph& graph, const Towers& towers) const {
+    std::vector<std::int32_t> out;
+    for (const Port& p : graph.ports) {
+      switch (p.is) {
+        case Port::Is::kTower:
+          out.push_back(towers[static_cast<std::size_t>(p.number)]);
+          break;
+        case Port::Is::kInput:
+          out.push_back(state_->buffer(Held::kInput, static_cast<std::size_t>(p.number)));
+          break;
+        case Port::Is::kTargets:
+          out.push_back(state_->buffer(Held::kTargets));
+          break;
+        case Port::Is::kLoss:
+          out.push_back(state_->buffer(Held::kLoss));
+          break;
+      }
+    }
+    return out;
+  }
+  Tensors forward(const ChunkBlock& b, Towers& towers, bool repeated = false) {
+    state_->need(b);
+    Tensors out = e_.forward(b.block, ports(*b.block.graph, towers), repeated);
+    for (std::size_t i = 0; i < out.outputs.size(); ++i)
+      towers[static_cast<std::size_t>(b.block.graph->outputs[i].tower)] = out.outputs[i];
+    return out;
+  }
+  template <class Buffer>
+  void receive(StreamIndex stream, const char* name, std::int64_t from, Towers& towers, Buffer buffer) {
+    for (std::size_t t = 0; t < towers.size(); ++t) {
+      towers[t] = buffer(t);
+      e_.receive(name, stream, from, {towers[t]}, boundary_[t], activation_bytes(e_.training.precision));
+    }
+  }
+  void send(StreamIndex stream, const char* name, std::int64_t to, const Towers& towers) {
+    for (std::size_t t = 0; t < towers.size(); ++t)
+      e_.send(name, stream, to, {towers[t]}, boundary_[t], activation_bytes(e_.training.precision));
+  }
+
   Kept emit_forward(Chunk& c, std::int32_t index) {
     begin(SegmentKind::kForward, index, false);
     Kept kept;
-    std::int32_t x = -1;
+    Towers towers(boundary_.size(), -1);
     if (c.embedding) {
-      state_->need(*c.embedding);
-      kept.embedding = e_.forward(c.embedding->block, std::array{state_->buffer(Held::kTokens)});
-      x = kept.embedding.output;
+      kept.embedding = forward(*c.embedding, towers);
     } else {
-      x = boundary(fmt::format("chunk{}/input", c.global));
-      e_.receive("pipeline/recv", recv_, c.global - 1, {x}, boundary_, boundary_bytes());
+      receive(recv_, "pipeline/recv", c.global - 1, towers,
+              [&](std::size_t t) { return boundary(c, "input", t); });
     }
     for (const ChunkBlock& layer : c.layers) {
-      state_->need(layer);
-      kept.inputs.push_back(x);
-      kept.layers.push_back(e_.forward(layer.block, std::array{x}));
-      x = kept.layers.back().output;
+      kept.inputs.push_back(towers);
+      kept.layers.push_back(forward(layer, towers));
     }
-    if (c.head) {
-      state_->need(*c.head);
-      kept.head = e_.forward(c.head->block,
-                             std::array{x, state_->buffer(Held::kTargets), state_->buffer(Held::kLoss)});
-    } else {
-      e_.send("pipeline/send", send_, c.global + 1, {x}, boundary_, boundary_bytes());
-    }
+    if (c.head)
+      kept.head = forward(*c.head, towers);
+    else
+      send(send_, "pipeline/send", c.global + 1, towers);
     return kept;
+  }
+
+  // From the gradients of what towers come to in a block to those of what they were before. `to`: buffers for
+  // these, by tower.
+  Backward backward(const ChunkBlock& b, const Tensors& of, Towers& d, const Towers& to) {
+    const Graph& graph = *b.block.graph;
+    Towers outputs;
+    for (const Output& o : graph.outputs)
+      outputs.push_back(std::exchange(d[static_cast<std::size_t>(o.tower)], -1));
+    std::vector<Reverse::PortGradient> ports;
+    for (const Port& p : graph.ports) {
+      if (p.is != Port::Is::kTower) break;  // they come first
+      const auto t = static_cast<std::size_t>(p.number);
+      ports.push_back({d[t], to[t]});
+    }
+    Backward out{&b, Reverse(e_, b.block, of, split())};
+    const Towers made = out.reverse.run(outputs, ports);
+    for (std::size_t i = 0; i < made.size(); ++i)
+      d[static_cast<std::size_t>(graph.ports[i].number)] = made[i];
+    return out;
+  }
+
+  // Where gradients that layer l is the last to make have to be: of its own tower, and of others that no
+  // gradient has arrived of, where no layer before it is of that tower.
+  Towers leaving(Chunk& c, std::size_t l, const Towers& d) {
+    Towers to(boundary_.size(), -1);
+    if (c.global == 0) return to;
+    const auto towers_of = [&](std::size_t layer) -> const BlockTowers& {
+      return depth_.towers_of(c.layers[layer].block.layer);
+    };
+    for (std::size_t t = 0; t < to.size(); ++t) {
+      const auto tower = static_cast<TowerIndex>(t);
+      const bool own = towers_of(l).own == tower;
+      bool last = own || (towers_of(l).touches(tower) && d[t] < 0);
+      for (std::size_t before = 0; before < l && last; ++before) last = towers_of(before).own != tower;
+      if (last) to[t] = shared(c.input_grads, c, "input-grad", t);
+    }
+    return to;
   }
 
   Backwards emit_backward(Chunk& c, std::int32_t index, const Kept& kept, bool last) {
     begin(split() ? SegmentKind::kBackwardInput : SegmentKind::kBackward, index, last && !split());
     Backwards out;
     std::vector<Tensors> tensors = kept.layers;
-    // From the gradient of a block's output to the gradient of its input.
-    const auto backward = [&](const ChunkBlock& b, const Tensors& of, std::int32_t d, std::int32_t to) {
-      state_->need(b);
-      return out.emplace_back(Backward{&b, Reverse(e_, b.block, of, split())}).reverse.run(d, to);
-    };
-    std::int32_t d = -1;
+    Towers d(boundary_.size(), -1);
+    const Towers anywhere = d;
     if (c.head) {
-      d = backward(*c.head, kept.head, -1, -1);
+      state_->need(*c.head);
+      out.push_back(backward(*c.head, kept.head, d, anywhere));
       if (!split()) {
         if (state_->tied_here() >= 0 && plan_.zero >= 2)
           state_->reduce_to_shard(state_->tied_here(), "-head");
         state_->synchronise(c, *c.head, last);
       }
     } else {
-      d = shared(c.output_grad, c, "output-grad");
-      e_.receive("pipeline/grad-recv", grad_recv_, c.global + 1, {d}, boundary_, boundary_bytes());
+      receive(grad_recv_, "pipeline/grad-recv", c.global + 1, d,
+              [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
     }
     for (std::size_t end = c.layers.size(); end > 0;) {
       const std::size_t first = (end - 1) / group_size() * group_size();
@@ -228,20 +305,22 @@ class ClassCompiler {
       recompute_group(c, kept, first, end, tensors);
       // Recomputation starts when the gradient is there, as autograd engines do it. Blocks without attention
       // have nothing to repeat selectively.
-      if (next < e_.emitted()) e_.first_compute_op(next).wait_for({d});
+      if (next < e_.emitted()) {
+        const TowerIndex own = depth_.towers_of(c.layers[end - 1].block.layer).own;
+        e_.first_compute_op(next).wait_for({d[static_cast<std::size_t>(own)]});
+      }
       for (std::size_t l = end; l-- > first;) {
-        const std::int32_t to = l == 0 && c.global > 0 ? shared(c.input_grad, c, "input-grad") : -1;
-        d = backward(c.layers[l], tensors[l], d, to);
+        state_->need(c.layers[l]);
+        out.push_back(backward(c.layers[l], tensors[l], d, leaving(c, l, d)));
         if (!split()) state_->synchronise(c, c.layers[l], last);
       }
       end = first;
     }
     if (c.embedding) {
-      out.emplace_back(Backward{&*c.embedding, Reverse(e_, c.embedding->block, kept.embedding, split())})
-          .reverse.run(d, -1);
+      out.push_back(backward(*c.embedding, kept.embedding, d, anywhere));
       if (!split()) state_->synchronise(c, *c.embedding, last);
     } else {
-      e_.send("pipeline/grad-send", grad_send_, c.global - 1, {d}, boundary_, boundary_bytes());
+      send(grad_send_, "pipeline/grad-send", c.global - 1, d);
     }
     return out;
   }
@@ -251,12 +330,8 @@ class ClassCompiler {
     if (plan_.recompute == Recompute::kNone) return;
     if (plan_.recompute == Recompute::kSelective)
       return e_.repeat_selectively(c.layers[first].block, tensors[first]);
-    std::int32_t x = kept.inputs[first];
-    for (std::size_t l = first; l < end; ++l) {
-      state_->need(c.layers[l]);
-      tensors[l] = e_.forward(c.layers[l].block, std::array{x}, true);
-      x = tensors[l].output;
-    }
+    Towers towers = kept.inputs[first];
+    for (std::size_t l = first; l < end; ++l) tensors[l] = forward(c.layers[l], towers, true);
   }
 
   void make_steps(const std::vector<Slot>& slots) {
@@ -285,7 +360,8 @@ class ClassCompiler {
   const Communication& over_;
   const Depth& depth_;
   const Graphs& graphs_;
-  const std::int64_t boundary_;  // elements that pass from stage to stage
+  std::vector<std::int64_t> boundary_;  // elements that pass from stage to stage, by tower
+  const std::vector<Input> inputs_;
   const StreamIndex send_, recv_, grad_send_, grad_recv_;
   RankClass& rank_;
   std::vector<Chunk> chunks_;
@@ -304,10 +380,13 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.training = training;
   program.mesh = mesh_of(plan);
   program.communication = communication_of(program.mesh);
+  program.rows_of_loss = training.global_batch * loss_rows(model, training);
   const Depth depth = depth_of(model);
   Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}};
-  for (const ModelBlock& b : depth.kinds)
-    graphs.blocks.push_back(model_block(model, b, plan, training, stack, program.rotary));
+  for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
+    graphs.blocks.push_back(
+        model_block(model, depth.kinds[k], depth.towers[k], plan, training, stack, program.rotary));
+  }
   const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {

@@ -117,13 +117,15 @@ Tensors Emitter::forward(const Block& b, std::span<const std::int32_t> ports, bo
   recomputing_ = repeated;
   Tensors t;
   t.of.assign(graph.values.size(), -1);
-  for (std::size_t i = 0; i < ports.size(); ++i) t.of[static_cast<std::size_t>(graph.ports[i])] = ports[i];
+  for (std::size_t i = 0; i < ports.size(); ++i)
+    t.of[static_cast<std::size_t>(graph.ports[i].value)] = ports[i];
   std::vector<Placed> placed;
   for (const Node& n : graph.nodes) run(b, n, t, placed);
-  if (graph.output.value != kNoValue) {
-    const Value& v = graph.values[static_cast<std::size_t>(graph.output.value)];
-    t.output = converted(b, v, t.of[static_cast<std::size_t>(graph.output.value)], v.placement,
-                         graph.output.wanted, "", graph.nodes[static_cast<std::size_t>(v.producer)].name);
+  for (const Output& output : graph.outputs) {
+    const Value& v = graph.values[static_cast<std::size_t>(output.is.value)];
+    t.outputs.push_back(converted(b, v, t.of[static_cast<std::size_t>(output.is.value)], v.placement,
+                                  output.is.wanted, "",
+                                  graph.nodes[static_cast<std::size_t>(v.producer)].name));
   }
   recomputing_ = false;
   return t;

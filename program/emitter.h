@@ -29,9 +29,9 @@ struct Placed {
 
 // Where a block's values are.
 struct Tensors {
-  std::vector<std::int32_t> of;  // buffer by value
-  std::int32_t output = -1;      // buffer of the output, placed as the next block wants it
-  std::vector<Placed> sums;      // of partial values, which gradients read instead of the summands
+  std::vector<std::int32_t> of;       // buffer by value
+  std::vector<std::int32_t> outputs;  // buffers, as the graph has them
+  std::vector<Placed> sums;           // of partial values, which gradients read instead of the summands
 };
 
 class Emitter {

@@ -12,7 +12,8 @@ Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
       graph_(*block.graph),
       tensors_(std::move(tensors)),
       split_(split),
-      gradients_(graph_.values.size()) {}
+      gradients_(graph_.values.size()),
+      targets_(graph_.values.size(), -1) {}
 
 namespace {
 
@@ -23,21 +24,28 @@ concept HasWeights = requires(const Op& op, Reverse& r) {
 
 }  // namespace
 
-std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
-  target_ = input;
+std::vector<std::int32_t> Reverse::run(std::span<const std::int32_t> outputs,
+                                       std::span<const PortGradient> ports) {
   e_.enter(block_);
-  if (graph_.output.value != kNoValue) {
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const ValueId id = graph_.ports[i].value;
+    targets_[static_cast<std::size_t>(id)] = ports[i].into;
+    if (ports[i].has >= 0) known(id) = {ports[i].has, dual(value(id).placement), true};
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     // As the output is placed when it is made.
-    const Value& v = value(graph_.output.value);
+    const Operand& output = graph_.outputs[i].is;
+    const Value& v = value(output.value);
     const std::string& producer = graph_.nodes[static_cast<std::size_t>(v.producer)].name;
-    known(graph_.output.value) = {e_.converted(block_, v, output, dual(graph_.output.wanted),
-                                               dual(v.placement), producer + "/grad", ""),
-                                  dual(v.placement)};
+    known(output.value) = {
+        e_.converted(block_, v, outputs[i], dual(output.wanted), dual(v.placement), producer + "/grad", ""),
+        dual(v.placement)};
   }
   for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
     select(n);
     const bool root = std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) {
-      return std::find(graph_.ports.begin(), graph_.ports.end(), v) != graph_.ports.end();
+      return std::any_of(graph_.ports.begin(), graph_.ports.end(),
+                         [v](const Port& p) { return p.value == v; });
     });
     const bool reached =
         std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) { return gradient(v) >= 0; });
@@ -65,9 +73,12 @@ std::int32_t Reverse::run(std::int32_t output, std::int32_t input) {
         },
         node_->op);
   }
-  const std::int32_t made = gradient(graph_.ports.front());
-  if (target_ >= 0 && made != target_)
-    throw std::logic_error("no op writes the gradient of a block's input where it is sent from");
+  std::vector<std::int32_t> made;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    made.push_back(gradient(graph_.ports[i].value));
+    if (ports[i].into >= 0 && made.back() != ports[i].into)
+      throw std::logic_error("no op writes the gradient of a block's input where it is sent from");
+  }
   return made;
 }
 
@@ -121,6 +132,16 @@ Ref Reverse::also(std::size_t i) const {
 
 Ref Reverse::d_out(std::size_t i) const {
   return {gradient(node_->writes[i])};
+}
+
+bool Reverse::accumulates(std::size_t i) const {
+  if (e_.plan.zero < 2) return true;
+  return std::any_of(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(index_) + 1, graph_.nodes.end(),
+                     [&](const Node& behind) {
+                       return std::any_of(behind.reads.begin(), behind.reads.end(), [&](const Operand& o) {
+                         return o.parameter >= 0 && o.parameter == node_->reads[i].parameter;
+                       });
+                     });
 }
 
 Ref Reverse::d_weight(std::size_t i) const {
@@ -189,7 +210,7 @@ void Reverse::pass(std::size_t i, Ref g) {
 std::optional<Ref> Reverse::addend(std::size_t i) {
   const ValueId id = node_->reads[i].value;
   Gradient& has = known(id);
-  if (has.buffer < 0) return std::nullopt;
+  if (has.buffer < 0 || has.of_others) return std::nullopt;
   has = placed(id, has, last_);
   return Ref{std::exchange(has.buffer, -1)};
 }
@@ -227,6 +248,13 @@ Reverse::Gradient Reverse::placed(ValueId id, Gradient g, const std::string& op,
   return {e_.converted(block_, v, g.buffer, g.placement, as, producer + "/grad", op, into), as};
 }
 
+// `sum` becomes the sum of both.
+void Reverse::add(const Value& v, const Gradient& other, const Gradient& sum) {
+  const std::int64_t n = graph_.elements(v, sum.placement);
+  e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))},
+         e_.name(block_, v.name, "/grad/add"), {{other.buffer}, {sum.buffer}}, {{sum.buffer}});
+}
+
 // Adds what the rule gave to what the values have, and places the sum as the value is once all readers gave
 // theirs.
 void Reverse::settle(const std::string& op) {
@@ -240,6 +268,11 @@ void Reverse::settle(const std::string& op) {
       has = more ? given : placed(id, given, op, destination(id));
       continue;
     }
+    if (has.of_others) {
+      given = placed(id, given, op);
+      add(v, given, has);
+      continue;
+    }
     if (has.placement != given.placement) {
       has = placed(id, has, op);
       given = placed(id, given, op, destination(id));
@@ -247,9 +280,7 @@ void Reverse::settle(const std::string& op) {
     // The sum is written over what was given last.
     if (g.passed && given.buffer == g.buffer)
       throw std::logic_error("a gradient that an op passes on cannot hold a sum: " + v.name);
-    const std::int64_t n = graph_.elements(v, given.placement);
-    e_.add(ops::Accumulate{n, static_cast<std::int64_t>(bytes_of(v.type))},
-           e_.name(block_, v.name, "/grad/add"), {{has.buffer}, {given.buffer}}, {{given.buffer}});
+    add(v, has, given);
     has = more ? given : placed(id, given, op, destination(id));
   }
 }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,10 +31,14 @@ class Reverse {
   // `split`: gradients of weights are left to weights().
   Reverse(Emitter& e, const Block& block, Tensors tensors, bool split);
 
-  // Emits the gradients. `output`: the buffer with the gradient of the block's output; none when the block
-  // ends in the loss. `input`: the buffer for the gradient of its first port; none for a new one. Returns
-  // that buffer.
-  std::int32_t run(std::int32_t output, std::int32_t input);
+  // Of a port's value: the buffer with the gradient that other blocks gave, to which the block adds its own;
+  // or where the gradient is to be; neither for a new buffer.
+  struct PortGradient {
+    std::int32_t has = -1, into = -1;
+  };
+  // Emits the gradients. `outputs`: buffers with the gradients of the block's outputs. `ports`: of the towers
+  // among them; returns the buffers of their gradients.
+  std::vector<std::int32_t> run(std::span<const std::int32_t> outputs, std::span<const PortGradient> ports);
   // Emits the gradients of weights that run() left out.
   void weights();
 
@@ -61,8 +66,8 @@ class Reverse {
   // new buffer for its gradient.
   std::optional<Ref> before_activation(std::size_t i) const;
   Ref d_before_activation(std::size_t i);
-  // Gradients of weights are added to what is there.
-  bool accumulates() const { return e_.plan.zero < 2; }
+  // The gradient of weight i is added to what is there: of other micro-batches, or of a node behind this one.
+  bool accumulates(std::size_t i) const;
   // A new buffer of the size of operand i, as the op read it.
   Ref scratch(std::size_t i, const char* suffix);
 
@@ -70,14 +75,16 @@ class Reverse {
   struct Gradient {
     std::int32_t buffer = -1;  // none yet
     Placements placement;
+    bool of_others = false;  // other blocks gave it: sums are written over it
   };
   void select(std::size_t node);
   bool gives_later(ValueId v) const;
   void settle(const std::string& op);
+  void add(const Value& v, const Gradient& other, const Gradient& sum);
   Gradient placed(ValueId v, Gradient g, const std::string& op, std::int32_t into = -1);
   // Where the gradient of the value has to be in the end: -1 where that does not matter, or others follow.
   std::int32_t destination(ValueId v) const {
-    return v == graph_.ports.front() && !gives_later(v) ? target_ : -1;
+    return gives_later(v) ? -1 : targets_[static_cast<std::size_t>(v)];
   }
   const Value& value(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)]; }
   Gradient& known(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
@@ -89,8 +96,8 @@ class Reverse {
   const Graph& graph_;
   Tensors tensors_;
   bool split_;
-  std::vector<Gradient> gradients_;  // by value
-  std::int32_t target_ = -1;         // for the gradient of the first port
+  std::vector<Gradient> gradients_;    // by value
+  std::vector<std::int32_t> targets_;  // buffers for the gradients of ports, by value
   // Of the node whose rule runs.
   std::size_t index_ = 0;
   const Node* node_ = nullptr;

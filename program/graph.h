@@ -75,6 +75,19 @@ struct Node {
   bool repeated_selectively = false;
 };
 
+// A value whose buffer the block is given: what a tower has come to (of that number), what an input of the
+// model is made of (of that number), or what the loss is taken of and added to.
+struct Port {
+  enum class Is : std::uint8_t { kTower, kInput, kTargets, kLoss } is = Is::kTower;
+  std::int32_t number = 0;
+  ValueId value = kNoValue;
+};
+// What a tower comes to, placed as the next block wants it.
+struct Output {
+  TowerIndex tower = 0;
+  Operand is;
+};
+
 struct Graph {
   Mesh mesh;
   std::vector<Value> values;
@@ -85,9 +98,9 @@ struct Graph {
   std::vector<Parameter> parameters;
   std::vector<std::int32_t> piece_of;  // by parameter
   std::int32_t piece_alone = -1;       // that never shares its unit; -1: none
-  std::vector<ValueId> ports;          // values whose buffers the block is given; the first is its input
-  Operand output;                      // as the next block wants it; no value: the block ends in the loss
-  bool in_layer = false;               // ops of a layer have its number, ops of the model's ends have none
+  std::vector<Port> ports;
+  std::vector<Output> outputs;  // none: the block ends in the loss
+  bool in_layer = false;        // ops of a layer have its number, ops of the model's ends have none
 
   // Elements of a value that one rank has, placed so.
   std::int64_t elements(const Value& v, const Placements& placed) const;

@@ -27,16 +27,16 @@ namespace orrery::program {
 using OpKind =
     std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad, ops::Norm,
                  ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
-                 ops::AttentionGrad, ops::Activation, ops::ActivationGrad, ops::Residual, ops::Sum,
-                 ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax,
-                 ops::LossSum, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
-                 ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
-                 ops::Send, ops::Recv>;
+                 ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::Activation,
+                 ops::ActivationGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad,
+                 ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
+                 ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
+                 ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp = std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Norm, ops::HeadNorm, ops::Rope,
-                               ops::Attention, ops::Activation, ops::Residual, ops::Sum, ops::Scale,
-                               ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
+                               ops::Attention, ops::CrossAttention, ops::Activation, ops::Residual, ops::Sum,
+                               ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

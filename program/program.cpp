@@ -7,6 +7,19 @@
 
 namespace orrery::program {
 
+std::vector<Feed> feeds_of(const Model& model, const Training& training) {
+  std::vector<Feed> out;
+  const std::vector<std::int64_t> tokens = tower_tokens(model, training);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    out.push_back({.input = static_cast<std::int32_t>(i), .elements = tokens[i]});
+  out.push_back({.elements = loss_rows(model, training)});
+  return out;
+}
+
+std::int64_t loss_rows(const Model& model, const Training& training) {
+  return tower_tokens(model, training)[static_cast<std::size_t>(output_tower(depth_of(model)))];
+}
+
 std::string describe_op(const RankClass& c, const Step& step, const Op& op) {
   const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
   return fmt::format("{} of {}[chunk {}, micro-batch {}] on stage {}", op.name,

@@ -222,6 +222,18 @@ struct Unit {
   std::int64_t shard = 0;             // elements each rank of the group owns (padded when ZeRO is 0)
 };
 
+// What a data loader gives a stage for each sample.
+struct Feed {
+  std::int32_t input = -1;    // of the model, which it is the data of; -1: the targets
+  std::int64_t elements = 0;  // of a sample
+  DType type = DType::kInt32;
+  std::int32_t buffer = -1;  // of the stage, with a copy for each micro-batch
+};
+// Of a model, its inputs first; without buffers.
+std::vector<Feed> feeds_of(const Model& model, const Training& training);
+// Rows of a sample that the loss is the mean of.
+std::int64_t loss_rows(const Model& model, const Training& training);
+
 struct RankClass {
   std::int32_t stage = 0;
   std::vector<std::int32_t> chunks;  // global chunk of each local chunk
@@ -231,7 +243,9 @@ struct RankClass {
   std::vector<Segment> segments;
   std::vector<Step> steps;
   std::vector<ExternalWait> waits;
-  std::vector<std::int32_t> in_flight;  // per local chunk
+  std::vector<std::int32_t> in_flight;         // per local chunk
+  std::vector<Feed> feeds;                     // of the stage
+  std::int32_t loss = -1, gradient_norm = -1;  // buffers; -1: the stage has none
   // Peak memory of a rank. `logical` is the most that is live at once; `arena` is what the engine
   // allocates; `at_peak` splits the logical peak by class.
   Bytes logical_peak, arena_peak;
@@ -252,6 +266,7 @@ struct Program {
   Mesh mesh;
   Communication communication;
   std::vector<RotaryUse> rotary;   // tables that ops read
+  std::int64_t rows_of_loss = 0;   // of a step, which the loss is the mean of
   std::vector<RankClass> classes;  // by stage
 
   std::int64_t stage_of(std::int64_t rank) const { return mesh.coordinate(rank, "pp"); }
@@ -264,7 +279,7 @@ struct Program {
 };
 
 // Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
-bool takes_fp8(const Model& model, std::int64_t tp, std::int64_t tokens);
+bool takes_fp8(const Model& model, const Training& training, std::int64_t tp, std::int64_t micro_batch);
 
 // Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five
 // to thirteen million for the engine; runs of published size have half a million layers.

@@ -9,18 +9,9 @@ void AttentionLayer::resolve(std::int64_t hidden) {
 }
 
 void AttentionLayer::check(std::int64_t hidden, const FieldPlace& place) const {
-  if (heads == 0) place("heads").fail("the field \"heads\" is missing");
-  if (head_dim == 0 && hidden % heads != 0) {
-    place("heads").fail(fmt::format("{} heads do not divide the width {}", heads, hidden),
-                        "allowed: a divisor of the width, or an explicit head_dim");
-  }
+  check_heads(*this, hidden, place);
   AttentionLayer own = *this;
   own.resolve(hidden);
-  if (heads % own.kv_heads != 0) {
-    place("kv_heads")
-        .fail(fmt::format("{} key/value heads do not divide {} heads", own.kv_heads, heads),
-              "allowed: a divisor of the number of heads");
-  }
   if (sliding_window > 0 && !causal)
     place("sliding_window")
         .fail("a window is of the tokens before, and attention that is not causal has none",

@@ -60,9 +60,8 @@ struct AttentionLayer {
   std::int64_t matrix_elements(std::int64_t hidden) const { return hidden * (qkv_width() + query_width()); }
   std::int64_t parameters(std::int64_t hidden) const;
   // FLOPs of the forward pass of a sequence beside those of parameters, when every token sees all.
-  double core_flops(std::int64_t sequence) const {
-    return 4.0 * static_cast<double>(sequence) * static_cast<double>(sequence) *
-           static_cast<double>(query_width());
+  double core_flops(const LayerTokens& t) const {
+    return 4.0 * static_cast<double>(t.own) * static_cast<double>(t.own) * static_cast<double>(query_width());
   }
   std::int64_t score_rows() const { return heads; }  // of a token
   friend bool operator==(const AttentionLayer&, const AttentionLayer&) = default;

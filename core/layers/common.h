@@ -20,4 +20,25 @@ struct SharedCount {
   const char* what = "";
 };
 
+// Tokens of a sample: of the layer's tower, and of the one that the layer reads beside it.
+struct LayerTokens {
+  std::int64_t own = 0, read = 0;
+};
+
+// Of attention, in a model of that width. Before resolve().
+template <class Layer>
+void check_heads(const Layer& l, std::int64_t hidden, const FieldPlace& place) {
+  if (l.heads == 0) place("heads").fail("the field \"heads\" is missing");
+  if (l.head_dim == 0 && hidden % l.heads != 0) {
+    place("heads").fail(fmt::format("{} heads do not divide the width {}", l.heads, hidden),
+                        "allowed: a divisor of the width, or an explicit head_dim");
+  }
+  const std::int64_t kv_heads = l.kv_heads == 0 ? l.heads : l.kv_heads;
+  if (l.heads % kv_heads != 0) {
+    place("kv_heads")
+        .fail(fmt::format("{} key/value heads do not divide {} heads", kv_heads, l.heads),
+              "allowed: a divisor of the number of heads");
+  }
+}
+
 }  // namespace orrery

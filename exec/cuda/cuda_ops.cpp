@@ -156,6 +156,15 @@ void run(const ops::AttentionGrad& op, const CudaOp& a) {
   device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
                          a.in[0], a.in[1], a.in[2], mask(a.in[4]), a.in[3], a.out[0], a.workspace);
 }
+void run(const ops::CrossAttention& op, const CudaOp& a) {
+  device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
+                    {a.in[0], a.in[1]}, a.out[0], a.out[1], mask(a.out[2]));
+}
+void run(const ops::CrossAttentionGrad& op, const CudaOp& a) {
+  device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
+                         {a.in[0], a.in[1]}, a.in[2], a.in[3], mask(a.in[5]), a.in[4], {a.out[0], a.out[1]},
+                         a.workspace);
+}
 void run(const ops::Activation& op, const CudaOp& a) {
   device::activation(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
 }
@@ -205,9 +214,9 @@ void run(const ops::Loss& op, const CudaOp& a) {
                a.out[0], static_cast<double*>(a.out[1]), a.workspace);
 }
 void run(const ops::LossGrad& op, const CudaOp& a) {
-  const double tokens = a.place.program.training.tokens_per_step();
+  const auto rows = static_cast<float>(a.place.program.rows_of_loss);
   device::loss_grad(a.stream, a.out_type[0], a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0], ids(a.in[1]),
-                    1.0F / static_cast<float>(tokens), &a.scalars->loss_scale, a.out[0]);
+                    1.0F / rows, &a.scalars->loss_scale, a.out[0]);
 }
 void run(const ops::ZeroGrad& op, const CudaOp& a) {
   device::check(
@@ -277,6 +286,9 @@ struct WorkspaceOf {
     return device::bias_grad_workspace(op.rows, op.width);
   }
   std::size_t operator()(const ops::AttentionGrad& op) const {
+    return device::attention_grad_workspace(attention_shape(op, 0, {}));
+  }
+  std::size_t operator()(const ops::CrossAttentionGrad& op) const {
     return device::attention_grad_workspace(attention_shape(op, 0, {}));
   }
   std::size_t operator()(const ops::Loss& op) const { return device::loss_workspace(loss_shape(op, 0)); }

@@ -28,18 +28,19 @@ namespace {
 
 constexpr Index kQueries = 64;  // a block
 
-// One head of one sample in the fused rows [q | k | v]; query heads share key heads evenly.
+using Rows = reference::AttentionRows<const float*>;
+
+// One head of one sample; query heads share key heads evenly.
 struct Head {
   Head(const reference::AttentionShape& s, Index of_sample, Index head_index)
       : sample(of_sample),
         index(head_index),
-        rows(sample * s.seq),
-        q(rows * s.width() + index * s.head),
-        k(rows * s.width() + (s.heads + index * s.kv / s.heads) * s.head),
-        v(rows * s.width() + (s.heads + s.kv + index * s.kv / s.heads) * s.head),
-        out(rows * s.heads * s.head + index * s.head),
+        q(sample * s.seq * s.query_width() + index * s.head),
+        k(sample * s.keys() * s.key_width() + s.first_of_keys() + index * s.kv / s.heads * s.head),
+        v(k + s.kv * s.head),
+        out(sample * s.seq * s.heads * s.head + index * s.head),
         lse((sample * s.heads + index) * s.seq) {}
-  Index sample, index, rows, q, k, v, out, lse;
+  Index sample, index, q, k, v, out, lse;
 };
 
 // The queries [first, first + count) and the keys [low, end) that any of them sees.
@@ -61,17 +62,17 @@ void for_each_block(const reference::AttentionShape& s, Visit visit) {
 }
 
 // The block's scores.
-void scores_of(const reference::AttentionShape& s, const float* qkv, const Head& at, const Block& b,
+void scores_of(const reference::AttentionShape& s, const Rows& rows, const Head& at, const Block& b,
                float* scores) {
   multiply({.m = b.count,
             .n = b.keys(),
             .k = s.head,
             .transpose_b = true,
             .alpha = s.scale(),
-            .lda = s.width(),
-            .ldb = s.width(),
+            .lda = s.query_width(),
+            .ldb = s.key_width(),
             .ldc = b.keys()},
-           qkv + at.q + b.first * s.width(), qkv + at.k + b.low * s.width(), scores);
+           rows.q + at.q + b.first * s.query_width(), rows.kv + at.k + b.low * s.key_width(), scores);
   if (s.cap > 0) pointwise().soft_cap(b.count * b.keys(), s.cap, scores, scores);
 }
 
@@ -91,24 +92,24 @@ void drop_scores(const reference::AttentionShape& s, const Head& at, const Block
   dropout_grad(s.dropout, b.keys(), row, kept.data() + b.low, row);
 }
 
-float* workspace(std::size_t blocks, Index seq) {
+float* workspace(std::size_t blocks, Index keys) {
   thread_local std::vector<float> space;
-  const std::size_t need = blocks * static_cast<std::size_t>(kQueries * seq);
+  const std::size_t need = blocks * static_cast<std::size_t>(kQueries * keys);
   if (space.size() < need) space.resize(need);
   return space.data();
 }
 
 }  // namespace
 
-void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax,
+void attention(const reference::AttentionShape& s, Rows rows, float* out, float* softmax,
                std::uint8_t* mask) {
-  if (s.materialised) return reference::attention(s, qkv, out, softmax, mask);
+  if (s.materialised) return reference::attention(s, rows, out, softmax, mask);
   const Pointwise& p = pointwise();
-  const Index width = s.width(), out_width = s.heads * s.head;
-  float* scores = workspace(1, s.seq);
+  const Index width = s.key_width(), out_width = s.heads * s.head;
+  float* scores = workspace(1, s.keys());
   for_each_block(s, [&](const Head& at, const Block& b) {
     const Index keys = b.keys();
-    scores_of(s, qkv, at, b, scores);
+    scores_of(s, rows, at, b, scores);
     float sums[kQueries];
     for (Index i = 0; i < b.count; ++i) {
       float* const row = scores + i * keys;
@@ -120,27 +121,27 @@ void attention(const reference::AttentionShape& s, const float* qkv, float* out,
     }
     float* o = out + at.out + b.first * out_width;
     multiply({.m = b.count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
-             qkv + at.v + b.low * width, o);
+             rows.kv + at.v + b.low * width, o);
     for (Index i = 0; i < b.count; ++i) p.scale_row(s.head, 1.0F / sums[i], o + i * out_width);
   });
 }
 
 // With D_i = dO_i . O_i: dP = drop(dO V'), dS = P (dP - D), dz = dS scale, with a cap times 1 - (S / cap)^2;
 // dQ = dz K, dK = dz' Q, dV = drop(P)' dO.
-void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
-                    const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv) {
-  if (s.materialised) return reference::attention_grad(s, qkv, out, softmax, mask, d_out, d_qkv);
+void attention_grad(const reference::AttentionShape& s, Rows rows, const float* out, const float* softmax,
+                    const std::uint8_t* mask, const float* d_out, reference::AttentionRows<float*> d_rows) {
+  if (s.materialised) return reference::attention_grad(s, rows, out, softmax, mask, d_out, d_rows);
   const Pointwise& p = pointwise();
-  const Index width = s.width(), out_width = s.heads * s.head;
-  std::fill_n(d_qkv, s.batch * s.seq * width, 0.0F);
-  float* probabilities = workspace(s.cap > 0 ? 3 : 2, s.seq);
-  float* d_scores = probabilities + kQueries * s.seq;
-  float* capped = d_scores + kQueries * s.seq;
+  const Index q_width = s.query_width(), width = s.key_width(), out_width = s.heads * s.head;
+  std::fill_n(d_rows.kv, s.batch * s.keys() * width, 0.0F);
+  float* probabilities = workspace(s.cap > 0 ? 3 : 2, s.keys());
+  float* d_scores = probabilities + kQueries * s.keys();
+  float* capped = d_scores + kQueries * s.keys();
   for_each_block(s, [&](const Head& at, const Block& b) {
-    const Index keys = b.keys(), count = b.count, q = at.q + b.first * width,
+    const Index keys = b.keys(), count = b.count, q = at.q + b.first * q_width,
                 o = at.out + b.first * out_width;
     const Index k = at.k + b.low * width, v = at.v + b.low * width;
-    scores_of(s, qkv, at, b, probabilities);
+    scores_of(s, rows, at, b, probabilities);
     if (s.cap > 0) std::copy_n(probabilities, count * keys, capped);
     multiply({.m = count,
               .n = keys,
@@ -149,7 +150,7 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
               .lda = out_width,
               .ldb = width,
               .ldc = keys},
-             d_out + o, qkv + v, d_scores);
+             d_out + o, rows.kv + v, d_scores);
     for (Index i = 0; i < count; ++i) {
       const Index row = o + i * out_width;
       float *const of_p = probabilities + i * keys, *const of_d = d_scores + i * keys;
@@ -162,20 +163,20 @@ void attention_grad(const reference::AttentionShape& s, const float* qkv, const 
       drop_scores(s, at, b, i, of_p);
     }
     if (s.cap > 0) pointwise().soft_cap_grad(count * keys, s.cap, capped, d_scores, d_scores);
-    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = width}, d_scores, qkv + k,
-             d_qkv + q);
+    multiply({.m = count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = q_width}, d_scores,
+             rows.kv + k, d_rows.q + q);
     const Product over_queries{.m = keys,
                                .n = s.head,
                                .k = count,
                                .transpose_a = true,
                                .beta = 1,
                                .lda = keys,
-                               .ldb = width,
+                               .ldb = q_width,
                                .ldc = width};
-    multiply(over_queries, d_scores, qkv + q, d_qkv + k);
+    multiply(over_queries, d_scores, rows.q + q, d_rows.kv + k);
     Product of_output = over_queries;
     of_output.ldb = out_width;
-    multiply(of_output, probabilities, d_out + o, d_qkv + v);
+    multiply(of_output, probabilities, d_out + o, d_rows.kv + v);
   });
 }
 

@@ -14,11 +14,12 @@ namespace orrery::kernels {
 void gemm(const reference::Gemm& g, const float* a, const float* b, const float* bias, float* c);
 
 // FlashAttention's memory: scores exist for one block of queries of one head at a time, in a workspace of the
-// thread of at most 2 x 64 x seq floats. Materialised probabilities take the reference's way.
-void attention(const reference::AttentionShape& s, const float* qkv, float* out, float* softmax,
-               std::uint8_t* mask);
-void attention_grad(const reference::AttentionShape& s, const float* qkv, const float* out,
-                    const float* softmax, const std::uint8_t* mask, const float* d_out, float* d_qkv);
+// thread of at most 2 x 64 floats for each key. Materialised probabilities take the reference's way.
+void attention(const reference::AttentionShape& s, reference::AttentionRows<const float*> rows, float* out,
+               float* softmax, std::uint8_t* mask);
+void attention_grad(const reference::AttentionShape& s, reference::AttentionRows<const float*> rows,
+                    const float* out, const float* softmax, const std::uint8_t* mask, const float* d_out,
+                    reference::AttentionRows<float*> d_rows);
 
 // As reference::embedding, for elements of any type: rows of `row_bytes`.
 void embedding(Index tokens, Index row_bytes, Index first, Index rows, const std::int32_t* ids,

@@ -51,10 +51,11 @@ void rope(const RopeShape& s, const float* cosine, const float* sine, float* x);
 
 // softmax(scores) v on fused rows [q heads | k heads | v heads], of the scores z = scale q k', or with a cap
 // cap tanh(z / cap). A query sees the keys up to its own, the last `window` of them where that is not 0; or
-// all of the sample. `softmax` receives the log-sum-exp [b, heads, s], or with `materialised` the
-// probabilities [b, heads, s, s]. Dropout acts on probabilities, element (head s + query, key) of a sample;
-// what is dropped of materialised ones stands in `mask` [b, heads, s, s], and after the probabilities what is
-// left of them.
+// all n keys of the sample. Keys and values may be of another sequence, in rows [k heads | v heads] of their
+// own; queries see all of them. `softmax` receives the log-sum-exp [b, heads, s], or with `materialised` the
+// probabilities [b, heads, s, n]. Dropout acts on probabilities, element (head s + query, key) of a sample;
+// the mask of materialised ones stands in `mask` [b, heads, s, n], and the masked probabilities stand after
+// the probabilities.
 struct AttentionShape {
   Index batch, seq, heads, kv, head;
   bool materialised = false;
@@ -64,19 +65,34 @@ struct AttentionShape {
   bool sees_all = false;
   float cap = 0;             // none
   float explicit_scale = 0;  // 0: 1 / sqrt(d)
+  Index other_seq = 0;       // of keys in rows of their own; 0: they stand in the fused rows
   float scale() const {
     return explicit_scale > 0 ? explicit_scale : 1.0F / std::sqrt(static_cast<float>(head));
   }
-  bool plain() const { return window == 0 && !sees_all && cap == 0 && explicit_scale == 0; }
+  bool plain() const { return window == 0 && !sees_all && cap == 0 && explicit_scale == 0 && other_seq == 0; }
   // The keys that query i sees.
   Index first_key(Index i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
-  Index end_key(Index i) const { return sees_all ? seq : i + 1; }
+  Index end_key(Index i) const { return sees_all ? keys() : i + 1; }
+  Index keys() const { return other_seq > 0 ? other_seq : seq; }
   bool drops() const { return dropout.probability > 0; }
-  Index width() const { return (heads + 2 * kv) * head; }
+  // Rows, and where the keys stand in theirs.
+  Index width() const { return (heads + 2 * kv) * head; }  // fused
+  Index query_width() const { return other_seq > 0 ? heads * head : width(); }
+  Index key_width() const { return other_seq > 0 ? 2 * kv * head : width(); }
+  Index first_of_keys() const { return other_seq > 0 ? 0 : heads * head; }
 };
-void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax, std::uint8_t* mask);
-void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
-                    const std::uint8_t* mask, const float* d_out, float* d_qkv);
+// The rows of queries, and those of keys and values: the same where they are fused.
+template <class Pointer>
+struct AttentionRows {
+  AttentionRows(Pointer fused) : q(fused), kv(fused) {}
+  AttentionRows(Pointer queries, Pointer keys) : q(queries), kv(keys) {}
+  Pointer q, kv;
+};
+void attention(const AttentionShape& s, AttentionRows<const float*> rows, float* out, float* softmax,
+               std::uint8_t* mask);
+void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, const float* out,
+                    const float* softmax, const std::uint8_t* mask, const float* d_out,
+                    AttentionRows<float*> d_rows);
 
 // act(u), or gated act(gate) * up with rows [gate | up]. GELU is the tanh form, as of GPT-2.
 enum class Act : std::uint8_t { kGelu, kSwiglu, kSquaredRelu, kGeglu };

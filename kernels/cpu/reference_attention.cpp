@@ -8,18 +8,18 @@
 namespace orrery::kernels::reference {
 namespace {
 
-// Pointers to the rows of one (sample, head) in the fused [q | k | v] layout.
+// Where the rows of one (sample, head) stand.
 struct HeadView {
-  HeadView(const AttentionShape& s, Index sample, Index head_index, Index offset = 0)
-      : width(s.width()),
-        base(sample * s.seq * width + offset),
-        q(head_index * s.head),
-        k((s.heads + head_index * s.kv / s.heads) * s.head),
-        v((s.heads + s.kv + head_index * s.kv / s.heads) * s.head) {}
-  Index q_row(Index i) const { return base + i * width + q; }
-  Index k_row(Index i) const { return base + i * width + k; }
-  Index v_row(Index i) const { return base + i * width + v; }
-  Index width, base, q, k, v;
+  HeadView(const AttentionShape& s, Index sample, Index head_index)
+      : q_width(s.query_width()),
+        k_width(s.key_width()),
+        q(sample * s.seq * q_width + head_index * s.head),
+        k(sample * s.keys() * k_width + s.first_of_keys() + head_index * s.kv / s.heads * s.head),
+        v(k + s.kv * s.head) {}
+  Index q_row(Index i) const { return q + i * q_width; }
+  Index k_row(Index i) const { return k + i * k_width; }
+  Index v_row(Index i) const { return v + i * k_width; }
+  Index q_width, k_width, q, k, v;
 };
 
 float dot(const float* a, const float* b, Index n) {
@@ -35,12 +35,13 @@ float score(const AttentionShape& s, const float* q, const float* k) {
 
 // Probabilities of query i over the keys that it sees, zero for others; returns the log-sum-exp of the
 // scores.
-float softmax_row(const AttentionShape& s, const HeadView& at, const float* qkv, Index i, float* p) {
+float softmax_row(const AttentionShape& s, const HeadView& at, AttentionRows<const float*> rows, Index i,
+                  float* p) {
   const Index first = s.first_key(i), end = s.end_key(i);
-  std::fill_n(p, s.seq, 0.0F);
+  std::fill_n(p, s.keys(), 0.0F);
   float largest = -3.4e38F;
   for (Index j = first; j < end; ++j) {
-    p[j] = score(s, qkv + at.q_row(i), qkv + at.k_row(j));
+    p[j] = score(s, rows.q + at.q_row(i), rows.kv + at.k_row(j));
     largest = std::max(largest, p[j]);
   }
   float sum = 0;
@@ -51,29 +52,31 @@ float softmax_row(const AttentionShape& s, const HeadView& at, const float* qkv,
 
 }  // namespace
 
-void attention(const AttentionShape& s, const float* qkv, float* out, float* softmax, std::uint8_t* mask) {
-  std::vector<float> row(static_cast<std::size_t>(s.seq));
+void attention(const AttentionShape& s, AttentionRows<const float*> rows, float* out, float* softmax,
+               std::uint8_t* mask) {
+  const Index keys = s.keys();
+  std::vector<float> row(static_cast<std::size_t>(keys));
   std::vector<std::uint8_t> kept(row.size());
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
       const HeadView at(s, b, h);
       for (Index i = 0; i < s.seq; ++i) {
         const Index query = (b * s.heads + h) * s.seq + i;
-        float* p = s.materialised ? softmax + query * s.seq : row.data();
-        const float lse = softmax_row(s, at, qkv, i, p);
+        float* p = s.materialised ? softmax + query * keys : row.data();
+        const float lse = softmax_row(s, at, rows, i, p);
         if (!s.materialised) softmax[query] = lse;
         if (s.drops()) {
-          keep(s.dropout, b, (s.first_head + h) * s.seq + i, s.seq, kept.data());
-          float* left = s.materialised ? p + s.batch * s.heads * s.seq * s.seq : p;
-          for (Index j = 0; j < s.seq; ++j)
+          keep(s.dropout, b, (s.first_head + h) * s.seq + i, keys, kept.data());
+          float* left = s.materialised ? p + s.batch * s.heads * s.seq * keys : p;
+          for (Index j = 0; j < keys; ++j)
             left[j] = kept[static_cast<std::size_t>(j)] != 0 ? p[j] * s.dropout.scale() : 0.0F;
-          if (s.materialised) std::copy(kept.begin(), kept.end(), mask + query * s.seq);
+          if (s.materialised) std::copy(kept.begin(), kept.end(), mask + query * keys);
           p = left;
         }
         float* o = out + ((b * s.seq + i) * s.heads + h) * s.head;
         std::fill_n(o, s.head, 0.0F);
         for (Index j = s.first_key(i); j < s.end_key(i); ++j) {
-          for (Index d = 0; d < s.head; ++d) o[d] += p[j] * qkv[at.v_row(j) + d];
+          for (Index d = 0; d < s.head; ++d) o[d] += p[j] * rows.kv[at.v_row(j) + d];
         }
       }
     }
@@ -82,10 +85,13 @@ void attention(const AttentionShape& s, const float* qkv, float* out, float* sof
 
 // With D_i = sum(dO_i O_i): dP_ij = m_ij dO_i v_j, dS_ij = P_ij (dP_ij - D_i), dz = dS (1 - (S / cap)^2)
 // where there is a cap, dv_j = m_ij P_ij dO_i, where dropout has m = 0 or 1 / (1 - p).
-void attention_grad(const AttentionShape& s, const float* qkv, const float* out, const float* softmax,
-                    const std::uint8_t* mask, const float* d_out, float* d_qkv) {
-  std::vector<std::uint8_t> kept(static_cast<std::size_t>(s.seq));
-  std::fill_n(d_qkv, s.batch * s.seq * s.width(), 0.0F);
+void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, const float* out,
+                    const float* softmax, const std::uint8_t* mask, const float* d_out,
+                    AttentionRows<float*> d_rows) {
+  const Index keys = s.keys();
+  std::vector<std::uint8_t> kept(static_cast<std::size_t>(keys));
+  std::fill_n(d_rows.q, s.batch * s.seq * s.query_width(), 0.0F);
+  if (d_rows.kv != d_rows.q) std::fill_n(d_rows.kv, s.batch * keys * s.key_width(), 0.0F);
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
       const HeadView at(s, b, h);
@@ -94,23 +100,24 @@ void attention_grad(const AttentionShape& s, const float* qkv, const float* out,
         const Index row = ((b * s.seq + i) * s.heads + h) * s.head;
         const float d = dot(d_out + row, out + row, s.head);
         if (s.drops() && s.materialised)
-          std::copy_n(mask + query * s.seq, s.seq, kept.begin());
+          std::copy_n(mask + query * keys, keys, kept.begin());
         else if (s.drops())
-          keep(s.dropout, b, (s.first_head + h) * s.seq + i, s.seq, kept.data());
+          keep(s.dropout, b, (s.first_head + h) * s.seq + i, keys, kept.data());
         for (Index j = s.first_key(i); j < s.end_key(i); ++j) {
           const float left = !s.drops()                               ? 1.0F
                              : kept[static_cast<std::size_t>(j)] != 0 ? s.dropout.scale()
                                                                       : 0.0F;
-          const float* q = qkv + at.q_row(i);
-          const float* k = qkv + at.k_row(j);
+          const float* q = rows.q + at.q_row(i);
+          const float* k = rows.kv + at.k_row(j);
           const float z = score(s, q, k);
-          const float p = s.materialised ? softmax[query * s.seq + j] : std::exp(z - softmax[query]);
+          const float p = s.materialised ? softmax[query * keys + j] : std::exp(z - softmax[query]);
           const float slope = s.cap > 0 ? 1.0F - z / s.cap * (z / s.cap) : 1.0F;
-          const float ds = p * (left * dot(d_out + row, qkv + at.v_row(j), s.head) - d) * s.scale() * slope;
+          const float ds =
+              p * (left * dot(d_out + row, rows.kv + at.v_row(j), s.head) - d) * s.scale() * slope;
           for (Index x = 0; x < s.head; ++x) {
-            d_qkv[at.q_row(i) + x] += ds * k[x];
-            d_qkv[at.k_row(j) + x] += ds * q[x];
-            d_qkv[at.v_row(j) + x] += left * p * d_out[row + x];
+            d_rows.q[at.q_row(i) + x] += ds * k[x];
+            d_rows.kv[at.k_row(j) + x] += ds * q[x];
+            d_rows.kv[at.v_row(j) + x] += left * p * d_out[row + x];
           }
         }
       }

@@ -28,14 +28,15 @@ std::size_t attention_grad_workspace(const reference::AttentionShape& s) {
 }
 
 void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-               const void* qkv, void* out, void* softmax, std::uint8_t* mask) {
-  if (has_flash(type, s)) return flash_attention(stream, type, s, qkv, out, static_cast<float*>(softmax));
-  plain_attention(stream, type, s, first_sample, qkv, out, softmax, mask);
+               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask) {
+  if (has_flash(type, s)) return flash_attention(stream, type, s, rows.q, out, static_cast<float*>(softmax));
+  plain_attention(stream, type, s, first_sample, rows, out, softmax, mask);
 }
 
 void attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-                    const void* qkv, const void* out, const void* softmax, const std::uint8_t* mask,
-                    const void* d_out, void* d_qkv, Workspace workspace) {
+                    reference::AttentionRows<const void*> rows, const void* out, const void* softmax,
+                    const std::uint8_t* mask, const void* d_out, reference::AttentionRows<void*> d_rows,
+                    Workspace workspace) {
   auto* const d = static_cast<float*>(workspace.memory);
   with_type(type, [&]<class T>(T) {
     constexpr int kWarps = 8;
@@ -44,9 +45,10 @@ void attention_grad(Stream stream, DType type, const reference::AttentionShape& 
            dot_kernel<T>, places_of(s), static_cast<const T*>(out), static_cast<const T*>(d_out), d);
   });
   if (has_flash(type, s)) {
-    return flash_attention_grad(stream, type, s, qkv, static_cast<const float*>(softmax), d_out, d_qkv, d);
+    return flash_attention_grad(stream, type, s, rows.q, static_cast<const float*>(softmax), d_out, d_rows.q,
+                                d);
   }
-  plain_attention_grad(stream, type, s, first_sample, qkv, softmax, mask, d_out, d_qkv, d);
+  plain_attention_grad(stream, type, s, first_sample, rows, softmax, mask, d_out, d_rows, d);
 }
 
 }  // namespace orrery::kernels::cuda

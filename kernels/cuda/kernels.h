@@ -142,10 +142,11 @@ void norm_finish(Stream stream, const double* bins, float clip, const StepScalar
 // cores, unless dropout acts on scores or they are kept; everything else in plain_attention.cu.
 std::size_t attention_grad_workspace(const reference::AttentionShape& s);
 void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-               const void* qkv, void* out, void* softmax, std::uint8_t* mask);
+               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask);
 void attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-                    const void* qkv, const void* out, const void* softmax, const std::uint8_t* mask,
-                    const void* d_out, void* d_qkv, Workspace workspace);
+                    reference::AttentionRows<const void*> rows, const void* out, const void* softmax,
+                    const std::uint8_t* mask, const void* d_out, reference::AttentionRows<void*> d_rows,
+                    Workspace workspace);
 
 // --- reduce.cu -------------------------------------------------------------------------------------
 // Sum or maximum of `inputs` in their order, beginning with `start` unless it is null; 16-bit floats are

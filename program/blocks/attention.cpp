@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention with grouped query heads: heads are split over tensor ranks.
+// Attention with grouped query heads, to the layer's own tower and to another: heads are split over tensor
+// ranks.
 //
-//   qkv = x Wqkv' + b     ctx = attention(rope(norm(qkv)))     o = sum over ranks of ctx Wout'
+//   qkv = x Wqkv' + b              ctx = attention(rope(norm(qkv)))     o = sum over ranks of ctx Wout'
+//   q = x Wq' + b, kv = y Wkv' + b   ctx = attention(q, kv)               likewise
 #include "program/blocks.h"
 
 namespace orrery::program {
@@ -11,6 +13,27 @@ namespace {
 ops::Scores kept_scores(const Builder& g) {
   using enum ops::Scores;
   return g.stack.flash_attention ? kNone : g.training.drops() ? kSoftmaxAndDropped : kSoftmax;
+}
+
+// What heads make of the values that they see, of that width in all. `heads` are all ranks'; `keys`: tokens
+// that a head looks at.
+template <class Core>
+ValueId core_of(Builder& g, const std::string& base, const Core& core, std::int64_t heads, std::int64_t keys,
+                std::vector<Operand> reads, std::int64_t width) {
+  const Placements columns = g.placed(Placement::kColumns);
+  const ValueId ctx = g.value(base + "/core/out", width, columns);
+  std::vector<ValueId> writes{ctx};
+  if (core.fused()) {
+    writes.push_back(g.value(base + "/core/lse", g.tokens, heads, columns, DType::kFloat32));
+  } else {
+    // The softmax's output; with dropout also its mask and the dropped-out copy.
+    const std::int64_t scores = heads * keys, copies = core.kept_scores() / core.scores();
+    writes.push_back(g.value(base + "/core/scores", scores * copies, columns));
+    if (g.training.drops())
+      writes.push_back(g.value(base + "/core/scores-mask", g.tokens, scores, columns, DType::kByte));
+  }
+  g.node(base + "/core", core, std::move(reads), std::move(writes)).repeated_selectively = true;
+  return ctx;
 }
 
 }  // namespace
@@ -55,29 +78,41 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
                              .sees_all = !a.causal,
                              .soft_cap = a.soft_cap,
                              .scale = a.query_scale}};
-  const ValueId ctx = g.value(base + "/core/out", q, columns);
-  std::vector<ValueId> writes{ctx};
-  if (core.fused()) {
-    writes.push_back(g.value(base + "/core/lse", g.tokens, a.heads, columns, DType::kFloat32));
-  } else {
-    // The softmax's output; with dropout also its mask and the dropped-out copy.
-    const std::int64_t scores = a.heads * g.sequence, copies = core.kept_scores() / core.scores();
-    writes.push_back(g.value(base + "/core/scores", scores * copies, columns));
-    if (g.training.drops())
-      writes.push_back(g.value(base + "/core/scores-mask", g.tokens, scores, columns, DType::kByte));
-  }
-  g.node(base + "/core", core, {g.use(qkv)}, std::move(writes)).repeated_selectively = true;
-  return ctx;
+  return core_of(g, base, core, a.heads, g.sequence, {g.use(qkv)}, q);
 }
 
-Branch project(Builder& g, const std::string& base, const AttentionLayer& a, ValueId context) {
-  const std::int32_t w =
-      g.matrix(base + "/out/weight", g.model.hidden, a.query_width(), Parameter::Split::kCols);
-  return {g.linear(base + "/out", context, w), g.bias_if(a.bias, base + "/out/bias")};
+Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context) {
+  const std::int32_t w = g.matrix(base + "/out/weight", g.model.hidden, width, Parameter::Split::kCols);
+  return {g.linear(base + "/out", context, w), g.bias_if(bias, base + "/out/bias")};
 }
 
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
-  return project(g, base, a, context(g, base, a, x));
+  return project(g, base, a.query_width(), a.bias, context(g, base, a, x));
+}
+
+Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& a, ValueId x) {
+  using Split = Parameter::Split;
+  const TowerIndex other = g.model.tower(a.reads);
+  const std::int64_t hidden = g.model.hidden, width = a.query_width(), k = a.kv_width() / 2;
+  const std::vector<std::int64_t> blocks{k, k};
+  const auto bias = [&](const char* name, std::int64_t n, std::vector<std::int64_t> of) {
+    return a.bias ? g.split_vector(base + name, n, std::move(of)) : -1;
+  };
+  const std::int32_t w_q = g.matrix(base + "/q/weight", width, hidden, Split::kRows);
+  const ValueId q = g.linear(base + "/q", x, w_q, bias("/q/bias", width, {width}));
+  const std::int32_t w_kv = g.matrix(base + "/kv/weight", 2 * k, hidden, Split::kRows, blocks);
+  const ValueId kv = g.linear(base + "/kv", g.input(other), w_kv, bias("/kv/bias", 2 * k, blocks));
+  const std::int64_t keys = g.tokens_of(other) / g.micro_batch;
+  const ops::CrossAttention core{{.batch = g.micro_batch,
+                                  .sequence = g.sequence,
+                                  .keys = keys,
+                                  .heads = a.heads / g.ranks,
+                                  .kv_heads = a.kv_heads / g.ranks,
+                                  .head = a.head_dim,
+                                  .kept = kept_scores(g),
+                                  .scale = a.query_scale}};
+  const ValueId ctx = core_of(g, base, core, a.heads, keys, {g.use(q), g.use(kv)}, width);
+  return project(g, base, width, a.bias, ctx);
 }
 
 }  // namespace orrery::program

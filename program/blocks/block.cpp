@@ -90,11 +90,14 @@ class BlockGraph {
 
 }  // namespace
 
-Graph model_block(const Model& m, const ModelBlock& block, const Plan& p, const Training& t, const Stack& s,
-                  std::vector<RotaryUse>& rotary) {
+Graph model_block(const Model& m, const ModelBlock& block, const BlockTowers& towers, const Plan& p,
+                  const Training& t, const Stack& s, std::vector<RotaryUse>& rotary) {
   Builder g(m, p, t, s, Builder::Part::kLayer, &rotary);
-  const ValueId x = g.input();
-  return g.finish(BlockGraph(g, block).run(x));
+  g.in_tower(towers.own);
+  ValueId x = BlockGraph(g, block).run(g.input(towers.own));
+  if (block.final_norm) x = g.norm("final_norm", x);
+  g.output(towers.own, x);
+  return g.finish();
 }
 
 }  // namespace orrery::program

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two ends of the model: vocabulary-parallel embedding, and head with cross-entropy. A tensor rank
+// The two ends of the model: vocabulary-parallel embeddings, and head with cross-entropy. A tensor rank
 // holds V/t rows of the embedding; looking up a token of another rank gives zeros, and the sum over
 // ranks is the lookup. The loss needs the maximum, the sum of exponentials and the target's logit over
 // all ranks: three small all-reduces instead of gathering logits.
@@ -21,28 +21,40 @@ std::int32_t vocabulary_matrix(Builder& g, const char* name) {
 
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   Builder g(m, p, t, s, Builder::Part::kEnd);
-  const ValueId tokens = g.port("tokens", g.tokens, 1, {}, DType::kInt32);
   const std::int32_t w = vocabulary_matrix(g, "embedding/weight");
   g.keep_piece_alone();
-  ValueId x = g.value("embedding/out", m.hidden, g.placed(Placement::kSum));
-  g.node("embedding", ops::Embedding{{g.tokens, m.hidden, g.parameter(w).local_rows, m.vocab}},
-         {g.use(tokens), g.weight(w)}, {x});
-  if (m.embedding_scale != 1) x = g.scale("embedding/scale", x, m.embedding_scale);
-  if (m.positions == Positions::kLearned) {
-    g.begin_piece();
-    const std::int32_t positions =
-        g.matrix("embedding/positions", m.max_positions, m.hidden, Parameter::Split::kNone);
-    const ops::PositionsShape shape{g.rows, m.hidden, g.sequence, m.max_positions, g.sequence_parallel};
-    x = g.in_place("embedding/positions", ops::Positions{shape}, {g.use(x, g.stream()), g.weight(positions)});
+  const std::vector<Input> inputs = m.all_inputs();
+  for (TowerIndex i = 0; i < std::ssize(inputs); ++i) {
+    g.in_tower(i);
+    // "embedding" of the first, "decoder/embedding" of others.
+    const auto named = [&, of = inputs[static_cast<std::size_t>(i)].tower()](const char* name) {
+      return i == 0 ? std::string(name) : of + "/" + name;
+    };
+    const ValueId tokens = g.port(named("tokens"), Port::Is::kInput, i, g.tokens, 1, {}, DType::kInt32);
+    ValueId x = g.value(named("embedding/out"), m.hidden, g.placed(Placement::kSum));
+    g.node(named("embedding"), ops::Embedding{{g.tokens, m.hidden, g.parameter(w).local_rows, m.vocab}},
+           {g.use(tokens), g.weight(w)}, {x});
+    if (m.embedding_scale != 1) x = g.scale(named("embedding/scale"), x, m.embedding_scale);
+    if (m.positions == Positions::kLearned) {
+      g.begin_piece();
+      const std::int32_t positions =
+          g.matrix(named("embedding/positions"), m.max_positions, m.hidden, Parameter::Split::kNone);
+      const ops::PositionsShape shape{g.rows, m.hidden, g.sequence, m.max_positions, g.sequence_parallel};
+      x = g.in_place(named("embedding/positions"), ops::Positions{shape},
+                     {g.use(x, g.stream()), g.weight(positions)});
+    }
+    g.output(i, x);
   }
-  return g.finish(x);
+  return g.finish();
 }
 
 Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   Builder g(m, p, t, s, Builder::Part::kEnd);
-  const ValueId x = g.input();
-  const ValueId targets = g.port("targets", g.tokens, 1, {}, DType::kInt32);
-  const ValueId loss = g.port("loss", 1, 1, {}, DType::kFloat64);
+  const TowerIndex tower = output_tower(depth_of(m));
+  g.in_tower(tower);
+  const ValueId x = g.input(tower);
+  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, g.tokens, 1, {}, DType::kInt32);
+  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
   const ValueId n = g.norm("head/norm", x);
   g.begin_piece();
   const std::int32_t w = vocabulary_matrix(g, "head/weight");

@@ -4,6 +4,9 @@
 // those before it: all, or a window of so many; or all of its sequence.
 //   Attention       reads {qkv}                            writes {ctx, softmax, mask?}
 //   AttentionGrad   reads {qkv, ctx, softmax, dctx, mask?} writes {dqkv}
+// In cross-attention keys and values are of another sequence, all of which a token sees.
+//   CrossAttention       reads {q, kv}                            writes {ctx, softmax, mask?}
+//   CrossAttentionGrad   reads {q, kv, ctx, softmax, dctx, mask?} writes {dq, dkv}
 // softmax: the scores after it, or with no copy in memory (FlashAttention) their log-sum-exp.
 #pragma once
 
@@ -69,11 +72,64 @@ struct AttentionGrad : AttentionShape {
   }
 };
 
+struct CrossAttentionShape {
+  std::int64_t batch = 0, sequence = 0;  // of queries
+  std::int64_t keys = 0;                 // tokens of the other sequence
+  std::int64_t heads = 0, kv_heads = 0, head = 0;
+  Scores kept = Scores::kNone;
+  double scale = 0;  // of scores; 0: 1 / sqrt(head)
+  static constexpr Nature kNature = Nature::kAttention;
+  static constexpr auto fields() {
+    using S = CrossAttentionShape;
+    return std::tuple(&S::batch, &S::sequence, &S::keys, &S::heads, &S::kv_heads, &S::head, &S::kept,
+                      &S::scale);
+  }
+  constexpr bool fused() const { return kept == Scores::kNone; }
+  constexpr std::int64_t scores() const { return batch * heads * sequence * keys; }
+  constexpr std::int64_t queries() const { return batch * sequence * heads * head; }
+  constexpr std::int64_t others() const { return batch * keys * 2 * kv_heads * head; }
+  constexpr std::int64_t kept_scores() const { return static_cast<std::int64_t>(kept) * scores(); }
+};
+
+struct CrossAttention : CrossAttentionShape {
+  static constexpr std::string_view kName = "cross-attention";
+  constexpr Operands operands() const { return {{queries(), others()}, {queries(), kept_scores()}}; }
+  constexpr double flops() const { return 4.0 * static_cast<double>(scores()) * static_cast<double>(head); }
+  // As of Attention.
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    const std::int64_t passes = fused() ? 0 : kept == Scores::kSoftmax ? 5 : 8;
+    return (2 * queries() + others() + passes * scores()) * e.activation;
+  }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+};
+
+struct CrossAttentionGrad : CrossAttentionShape {
+  static constexpr std::string_view kName = "cross-attention-grad";
+  constexpr Operands operands() const {
+    return {{queries(), others(), queries(), kept_scores(), queries()}, {queries(), others()}};
+  }
+  constexpr double flops() const {
+    return (fused() ? 10.0 : 8.0) * static_cast<double>(scores()) * static_cast<double>(head);
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (4 * queries() + 2 * others() + (fused() ? 0 : 7 * scores())) * e.activation;
+  }
+};
+
 template <class Reverse>
 void Attention::gradient(Reverse& r) const {
   auto reads = refs(r.in(0), r.out(0), r.out(1), r.d_out(0));
   if (kept == Scores::kSoftmaxAndDropped) reads.push_back(r.out(2));
   r.emit("/grad", AttentionGrad{*this}, std::move(reads), refs(r.d_in(0)));
+}
+
+template <class Reverse>
+void CrossAttention::gradient(Reverse& r) const {
+  auto reads = refs(r.in(0), r.in(1), r.out(0), r.out(1), r.d_out(0));
+  if (kept == Scores::kSoftmaxAndDropped) reads.push_back(r.out(2));
+  const auto d_queries = r.d_in(0);
+  r.emit("/grad", CrossAttentionGrad{*this}, std::move(reads), refs(d_queries, r.d_in(1)));
 }
 
 }  // namespace orrery::program::ops

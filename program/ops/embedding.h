@@ -64,12 +64,12 @@ struct PositionsGrad : PositionsShape {
 template <class Reverse>
 void Embedding::gradient(Reverse& r) const {
   r.emit("/grad", EmbeddingGrad{*this}, refs(r.in(0), r.d_out(0)), refs(r.d_weight(1))).accumulate =
-      r.accumulates();
+      r.accumulates(1);
 }
 
 template <class Reverse>
 void Positions::gradient(Reverse& r) const {
-  r.emit("/grad", PositionsGrad{*this}, refs(r.d_out(0)), refs(r.d_weight(1))).accumulate = r.accumulates();
+  r.emit("/grad", PositionsGrad{*this}, refs(r.d_out(0)), refs(r.d_weight(1))).accumulate = r.accumulates(1);
   r.pass(0, r.d_out(0));
 }
 

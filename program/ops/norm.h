@@ -54,7 +54,7 @@ void Norm::gradient(Reverse& r) const {
   auto writes = refs(r.d_in(0), r.d_weight(1));
   if (bias) writes.push_back(r.d_weight(2));
   r.emit("/grad", NormGrad{*this, residual.has_value()}, std::move(reads), std::move(writes)).accumulate =
-      r.accumulates();
+      r.accumulates(1);
 }
 
 // Query heads and the KV heads behind them stand first in a row of `width`; what follows is copied.
@@ -87,7 +87,7 @@ template <class Reverse>
 void HeadNorm::gradient(Reverse& r) const {
   auto reads = refs(r.in(0), r.in(1), r.d_out(0));
   r.emit("/grad", HeadNormGrad{*this}, std::move(reads), refs(r.d_in(0), r.d_weight(1))).accumulate =
-      r.accumulates();
+      r.accumulates(1);
 }
 
 }  // namespace orrery::program::ops

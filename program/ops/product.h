@@ -75,10 +75,10 @@ template <class Reverse>
 void Gemm::weight_gradient(Reverse& r) const {
   const Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true};
   const auto x = r.again(0);
-  r.emit("/wgrad", d, refs(r.d_out(result()), x), refs(r.d_weight(1))).accumulate = r.accumulates();
+  r.emit("/wgrad", d, refs(r.d_out(result()), x), refs(r.d_weight(1))).accumulate = r.accumulates(1);
   if (!r.has(2)) return;
   r.emit("/bias-grad", BiasGrad{{m, n}}, refs(r.d_out(result())), refs(r.d_weight(2))).accumulate =
-      r.accumulates();
+      r.accumulates(2);
 }
 
 }  // namespace orrery::program::ops

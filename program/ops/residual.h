@@ -76,7 +76,7 @@ void Residual::gradient(Reverse& r) const {
   for (std::int64_t i = 0; i < biases; ++i) {
     r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d),
                refs(r.d_weight(static_cast<std::size_t>(2 + i))))
-        .accumulate = r.accumulates();
+        .accumulate = r.accumulates(static_cast<std::size_t>(2 + i));
   }
   r.pass(1, d);
 }

@@ -8,7 +8,7 @@
 namespace orrery::program {
 namespace {
 
-constexpr std::array<const char*, kHeldKinds> kHeldNames{"tokens",
+constexpr std::array<const char*, kHeldKinds> kHeldNames{"tokens{}",
                                                          "targets",
                                                          "loss",
                                                          "gathered{}",
@@ -70,13 +70,26 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
 }
 
 void StageParameters::hold() {
-  for_each_held(model_, e_.plan, e_.training, sizes_, ends_, [&](const HeldBuffer& b) {
+  const SampleSizes sample(model_, e_.training);
+  for_each_held(model_, sample, e_.plan, e_.training, sizes_, ends_, [&](const HeldBuffer& b) {
     const auto kind = static_cast<std::size_t>(b.what);
+    const std::string number =
+        b.what == Held::kInput && b.number == 0 ? std::string() : std::to_string(b.number);
     const std::int32_t id =
-        e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), b.number), b.cls, b.elements, b.type);
+        e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), number), b.cls, b.elements, b.type);
     e_.rank.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(b.instances);
     held_[kind].push_back(id);
   });
+  const auto only = [&](Held what) {
+    return held_[static_cast<std::size_t>(what)].empty() ? -1 : buffer(what);
+  };
+  e_.rank.loss = only(Held::kLoss);
+  e_.rank.gradient_norm = only(Held::kGradientNorm);
+  for (Feed f : sample.feeds) {
+    if (!(f.input >= 0 ? ends_.first : ends_.last)) continue;
+    f.buffer = f.input >= 0 ? buffer(Held::kInput, static_cast<std::size_t>(f.input)) : only(Held::kTargets);
+    e_.rank.feeds.push_back(f);
+  }
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     Unit& u = e_.rank.units[i];
     const UnitShare share(e_.plan, u.elements);

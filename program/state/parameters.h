@@ -31,8 +31,8 @@ struct Chunk {
   std::int32_t global = 0;
   std::optional<ChunkBlock> embedding, head;
   std::vector<ChunkBlock> layers;
-  std::vector<Piece> pieces;                       // in model order
-  std::int32_t output_grad = -1, input_grad = -1;  // buffers
+  std::vector<Piece> pieces;                            // in model order
+  std::vector<std::int32_t> output_grads, input_grads;  // buffers by tower; -1: none yet
 };
 
 class StageParameters {

@@ -45,8 +45,9 @@ ModelPieces::ModelPieces(const Model& m, const Depth& depth, std::int64_t tp) {
   const Stack stack;
   embedding = pieces_of(program::embedding(m, plan, training, stack));
   std::vector<RotaryUse> rotary;
-  for (const ModelBlock& b : depth.kinds)
-    blocks.push_back(pieces_of(model_block(m, b, plan, training, stack, rotary)));
+  for (std::size_t k = 0; k < depth.kinds.size(); ++k)
+    blocks.push_back(
+        pieces_of(model_block(m, depth.kinds[k], depth.towers[k], plan, training, stack, rotary)));
   head = pieces_of(program::head(m, plan, training, stack));
 }
 
@@ -76,15 +77,28 @@ UnitShare::UnitShare(const Plan& p, std::int64_t elements)
       parameter(p.zero == 3 ? shard : padded),
       gradient(p.zero >= 2 ? shard : padded) {}
 
-std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t) {
-  const std::int64_t tokens = p.micro_batch * t.sequence;
-  return (p.sequence_parallel ? tokens / p.tp : tokens) * m.hidden;
+SampleSizes::SampleSizes(const Model& m, const Training& t)
+    : tokens(tower_tokens(m, t)), feeds(feeds_of(m, t)) {}
+
+std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t> blocks,
+                                std::span<const std::int64_t> tokens, bool first, bool last) {
+  const bool through = !first && !last && tokens.size() > 1;
+  std::int64_t total = 0;
+  for (TowerIndex t = 0; t < std::ssize(tokens); ++t) {
+    const bool changes = !through || std::any_of(blocks.begin(), blocks.end(), [&](std::int32_t kind) {
+      return depth.towers[static_cast<std::size_t>(kind)].own == t;
+    });
+    // Of values and of gradients.
+    const std::int64_t buffers = 2 * (changes ? (first ? 0 : 1) + (last ? 0 : 1) : 1);
+    total += buffers * tokens[static_cast<std::size_t>(t)];
+  }
+  return total;
 }
 
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
-                          const StageEnds& ends, std::int64_t received) {
-  std::int64_t total = 2 * received * boundary_elements(m, p, t) * activation_bytes(t.precision);
-  for_each_held(m, p, t, units, ends, [&](const HeldBuffer& b) { total += b.bytes(); });
+std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
+                          std::span<const UnitSize> units, const StageEnds& ends, std::int64_t transferred) {
+  std::int64_t total = boundary_elements(m, p, transferred) * activation_bytes(t.precision);
+  for_each_held(m, sample, p, t, units, ends, [&](const HeldBuffer& b) { total += b.bytes(); });
   return total;
 }
 

@@ -77,7 +77,7 @@ struct UnitShare {
 // --- what is held for the whole run ----------------------------------------------------------------
 
 enum class Held : std::uint8_t {
-  kTokens,
+  kInput,  // what an input of the model is made of
   kTargets,
   kLoss,
   kGathered,   // ZeRO-3: two places for whole parameters, which units take in turn, or one for each unit
@@ -114,15 +114,24 @@ struct StageEnds {
   bool tied_across(const Model& m) const { return m.tied_embeddings && first != last; }
 };
 
+// Sizes of a sample, whatever the plan.
+struct SampleSizes {
+  SampleSizes(const Model& m, const Training& t);
+  std::vector<std::int64_t> tokens;  // by tower
+  std::vector<Feed> feeds;
+};
+
 // Calls use(const HeldBuffer&) for each. A tied weight's unit is the last.
 template <class Use>
-void for_each_held(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
-                   const StageEnds& ends, Use use) {
+void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
+                   std::span<const UnitSize> units, const StageEnds& ends, Use use) {
   using enum BufferClass;
-  const std::int64_t tokens = p.micro_batch * t.sequence;
-  if (ends.first) use(HeldBuffer{Held::kTokens, 0, kWorkspace, tokens, DType::kInt32, p.micro_batches});
+  for (const Feed& f : sample.feeds) {
+    if (!(f.input >= 0 ? ends.first : ends.last)) continue;
+    use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, 0), kWorkspace,
+                   p.micro_batch * f.elements, f.type, p.micro_batches});
+  }
   if (ends.last) {
-    use(HeldBuffer{Held::kTargets, 0, kWorkspace, tokens, DType::kInt32, p.micro_batches});
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
   }
   std::int64_t widest = 0, tensors = 0;
@@ -161,14 +170,20 @@ void for_each_held(const Model& m, const Plan& p, const Training& t, std::span<c
   }
 }
 
-// Elements of a hidden state that one rank has, as they pass from stage to stage.
-std::int64_t boundary_elements(const Model& m, const Plan& p, const Training& t);
+// Elements that one rank has of a tower with so many tokens, as they pass from stage to stage.
+inline std::int64_t boundary_elements(const Model& m, const Plan& p, std::int64_t tokens) {
+  return p.micro_batch * tokens / (p.sequence_parallel ? p.tp : 1) * m.hidden;
+}
+// Tokens in the copies that a chunk has beyond those in flight: one of each buffer that arrives from other
+// chunks or leaves for them. `blocks`: kinds. What arrives of a tower that the chunk has no blocks of
+// leaves in the same buffer, and so does the tower's gradient.
+std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t> blocks,
+                                std::span<const std::int64_t> tokens, bool first, bool last);
 
-// Bytes always allocated on a rank that holds `units`: what is held for the whole run, and one copy more of
-// each of the `received` tensors that arrive from other chunks, and as many that leave for them, than is in
-// flight.
-std::int64_t static_bytes(const Model& m, const Plan& p, const Training& t, std::span<const UnitSize> units,
-                          const StageEnds& ends, std::int64_t received);
+// Bytes always allocated on a rank that holds `units`: what is held for the whole run, and the copies of
+// what passes between chunks, of so many tokens.
+std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
+                          std::span<const UnitSize> units, const StageEnds& ends, std::int64_t transferred);
 
 // --- once a step -----------------------------------------------------------------------------------
 

@@ -236,7 +236,8 @@ class Fitter {
     for (const bool backward : {false, true}) {
       std::vector<double> ratios;
       for (const Shape* s : parts_[Nature::kAttention]) {
-        if (s->op.is<ops::AttentionGrad>() == backward) ratios.push_back(model(*s) / s->time());
+        const bool grad = s->op.is<ops::AttentionGrad>() || s->op.is<ops::CrossAttentionGrad>();
+        if (grad == backward) ratios.push_back(model(*s) / s->time());
       }
       if (ratios.empty()) continue;
       double& efficiency = backward ? device_.attention.backward : device_.attention.efficiency;

@@ -101,10 +101,10 @@ class RowReader {
     const double tokens = problem.scenario.training.tokens_per_step();
     if (m.tokens_per_s_per_gpu > 0) return tokens / (m.tokens_per_s_per_gpu * gpus);
     if (m.tflops_per_gpu == 0) throw Skip{"no measured time"};
-    double flops = model_flops_per_sequence(problem.scenario.model, problem.scenario.training.sequence,
-                                            AttentionFlops::kFull)
-                       .value *
-                   static_cast<double>(problem.scenario.training.global_batch);
+    double flops =
+        model_flops_per_sequence(problem.scenario.model, problem.scenario.training, AttentionFlops::kFull)
+            .value *
+        static_cast<double>(problem.scenario.training.global_batch);
     if (row_.source_key == "megatron_sc21" || row_.source_key == "bigscience") {
       if (plan.recompute == Recompute::kFull) flops *= 4.0 / 3.0;  // hardware FLOPs are printed
     } else if (row_.source_key != "megatron_h100") {

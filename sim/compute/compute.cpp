@@ -65,15 +65,16 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
 double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
   const double b = static_cast<double>(w.batch), s = static_cast<double>(w.seq),
                a = static_cast<double>(w.heads);
+  const double keys = w.keys > 0 ? static_cast<double>(w.keys) : s;
   const double head = static_cast<double>(w.head);
   const double x = b * a * std::ceil(s / kQueryBlock) / static_cast<double>(d.units);
-  const double work = 4.0 * w.seen * b * a * s * s * head * (w.backward ? 2.5 : 1.0);
+  const double work = 4.0 * w.seen * b * a * s * keys * head * (w.backward ? 2.5 : 1.0);
   double efficiency = d.attention.efficiency * (w.head < 128 ? d.attention.small_head : 1.0);
   if (w.backward) efficiency *= d.attention.backward;
   const double compute = work / (peak(d, math).value * efficiency) * (1 + d.attention.sequence_overhead / s) *
                          waves(x, d.attention.wave_smoothing) / x;
   const double bytes =
-      2.0 * b * s * head * (2 * a + 2 * static_cast<double>(w.kv_heads)) * (w.backward ? 2 : 1);
+      2.0 * b * head * (2 * a * s + 2 * static_cast<double>(w.kv_heads) * keys) * (w.backward ? 2 : 1);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * kAttentionMemoryEfficiency);
   return seconds(d.attention.latency) + std::max(compute, memory);
 }
@@ -138,8 +139,10 @@ struct KernelTime {
     if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
     return from_seconds(warm / device.sustained + rounding);
   }
-  Time operator()(const ops::Attention& a) const { return attention(a, false); }
-  Time operator()(const ops::AttentionGrad& a) const { return attention(a, true); }
+  Time operator()(const ops::Attention& a) const { return attention(a, work_of(a, false)); }
+  Time operator()(const ops::AttentionGrad& a) const { return attention(a, work_of(a, true)); }
+  Time operator()(const ops::CrossAttention& a) const { return attention(a, work_of(a, false)); }
+  Time operator()(const ops::CrossAttentionGrad& a) const { return attention(a, work_of(a, true)); }
   template <program::PointwiseOp T>
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
@@ -150,11 +153,17 @@ struct KernelTime {
   }
 
  private:
-  Time attention(const ops::AttentionShape& a, bool backward) const {
+  static AttentionWork work_of(const ops::AttentionShape& a, bool backward) {
+    return {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, a.seen()};
+  }
+  static AttentionWork work_of(const ops::CrossAttentionShape& a, bool backward) {
+    return {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, 1, a.keys};
+  }
+  template <class Shape>
+  Time attention(const Shape& a, const AttentionWork& work) const {
     double warm = 0;
     if (a.fused()) {
-      warm = attention_seconds(device, math,
-                               {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, a.seen()});
+      warm = attention_seconds(device, math, work);
     } else {
       // Batched products of each head, and the passes over the scores.
       const double rate = peak(device, math).value * device.gemm.efficiency;
@@ -178,7 +187,8 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
       return Bound::kMemory;
     case ops::Nature::kAttention: {
       const auto fused = [](const auto* attention) { return attention != nullptr && attention->fused(); };
-      if (fused(op.as<ops::Attention>()) || fused(op.as<ops::AttentionGrad>()))
+      if (fused(op.as<ops::Attention>()) || fused(op.as<ops::AttentionGrad>()) ||
+          fused(op.as<ops::CrossAttention>()) || fused(op.as<ops::CrossAttentionGrad>()))
         efficiency = d.attention.efficiency;
       break;
     }

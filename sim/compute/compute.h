@@ -41,7 +41,8 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
 struct AttentionWork {
   std::int64_t batch, seq, heads, kv_heads, head;
   bool backward = false;
-  double seen = 0.5;  // of all pairs of tokens
+  double seen = 0.5;      // of all pairs of tokens
+  std::int64_t keys = 0;  // of another sequence; 0: as many as queries
 };
 double attention_seconds(const Device& d, Math math, const AttentionWork& w);
 

@@ -78,6 +78,7 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
                        std::shared_ptr<Samples> samples)
     : model_(problem.scenario.model),
       training_(problem.scenario.training),
+      sample_(model_, training_),
       device_(problem.device),
       stack_(problem.stack),
       cluster_(problem.cluster),
@@ -285,6 +286,8 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
     const std::int64_t per = period(k, stretch);
     // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
     std::int64_t settled = std::max<std::int64_t>(per, k.zero >= 2 ? kSettledLayers : 1);
+    // The block that first reads another tower holds its gradient from there on.
+    if (sample_.tokens.size() > 1) settled += per;
     const std::int64_t repeats = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
     if (content.size() == 1) small[i].repeats = repeats;  // the samples of all lengths are the same ones
     if (k.zero >= 2 && content[i].blocks >= settled + per) {
@@ -370,11 +373,14 @@ const program::ModelPieces& ChunkCosts::pieces(std::int64_t tp) {
 }
 
 std::int64_t ChunkCosts::activation_bytes_of(const ChunkKey& k) const {
-  return k.micro_batch * training_.sequence * model_.hidden * activation_bytes(training_.precision);
+  return k.micro_batch * *std::max_element(sample_.tokens.begin(), sample_.tokens.end()) * model_.hidden *
+         activation_bytes(training_.precision);
 }
 
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {
-  return activation_bytes_of(k) / (k.sequence_parallel ? k.tp : 1);
+  std::int64_t tokens = 0;
+  for (const std::int64_t n : sample_.tokens) tokens += k.micro_batch * n / (k.sequence_parallel ? k.tp : 1);
+  return tokens * model_.hidden * activation_bytes(training_.precision);
 }
 
 }  // namespace orrery::sim

@@ -104,9 +104,10 @@ class ChunkCosts {
   const ChunkCost& cost(const ChunkKey& key, Role role, const BlockRange& blocks);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
-  // Bytes of a micro-batch's hidden state on all tensor ranks, which they gather or add.
+  const program::SampleSizes& sample_sizes() const { return sample_; }
+  // Bytes of a micro-batch's longest tower on all tensor ranks, which they gather or add.
   std::int64_t activation_bytes_of(const ChunkKey& key) const;
-  // Bytes sent between stages for one micro-batch.
+  // Bytes sent between stages for one micro-batch, of all towers.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
   // Elements of blocks on one of so many tensor ranks. Valid for good.
   const program::ModelPieces& pieces(std::int64_t tp);
@@ -128,6 +129,7 @@ class ChunkCosts {
 
   const Model& model_;
   const Training& training_;
+  const program::SampleSizes sample_;
   const Device& device_;
   const Stack& stack_;
   const Cluster& cluster_;

@@ -67,13 +67,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     return kinds_[places_[base + static_cast<std::size_t>(c)]];
   };
   program::StageEnds ends;
-  std::int64_t received = 0;
+  std::int64_t transferred = 0;  // tokens
   ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
     const Role role = kind_of(c).role;
     ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
     ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
-    received += role == Role::kOnly ? 0 : role == Role::kMiddle ? 2 : 1;
   }
   out.units.clear();
   out.chunk_end.clear();
@@ -82,6 +81,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.trust_sum = 0;
   double slowest = 0;
   unit_sizes_.clear();
+  const program::SampleSizes& sample = chunk_costs_.sample_sizes();
   for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
     const Role role = kind_of(c).role;
     const BlockRange& blocks = kind_of(c).blocks;
@@ -91,6 +91,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                                                             static_cast<std::size_t>(blocks.blocks)),
                                      .head = role == Role::kLast || role == Role::kOnly,
                                      .tied_here = ends.tied_here(m)};
+    transferred += program::transferred_tokens(chunk_costs_.depth(), chunk.layers, sample.tokens,
+                                               chunk.embedding, chunk.head);
     const std::size_t begin = unit_sizes_.size();
     program::append_units(model_pieces, chunk, plan.zero, bucket, unit_sizes_);
     std::int64_t layers_done = 0;
@@ -134,7 +136,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
   share_reductions(plan, largest, links, out);
   out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
-  out.static_bytes = program::static_bytes(m, plan, training, unit_sizes_, ends, received);
+  out.static_bytes = program::static_bytes(m, sample, plan, training, unit_sizes_, ends, transferred);
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {

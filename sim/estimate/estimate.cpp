@@ -246,7 +246,8 @@ void Estimator::find_hops(const Plan& plan) {
   const GroupLinks& dp = groups_[links_[0][state_.dp]];
   const auto hop = [&](const GroupLinks& pair) {
     const Wire wire = transfer_wire(pair, problem_.cluster);
-    return Hop{.latency = wire.latency.value,
+    // One transfer after the other, of each tower.
+    return Hop{.latency = wire.latency.value * std::ssize(chunk_costs_.sample_sizes().tokens),
                .flow = transfer_time(bytes, wire.rate).value,
                .local = pair.local(),
                .beside_reductions = problem_.stack.overlap_grad_reduce && same_links(pair, dp)};

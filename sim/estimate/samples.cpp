@@ -188,15 +188,23 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
                : key_.order == ChunkKey::Order::kRows ? Schedule::kGPipe
                                                       : Schedule::k1F1B;
   BlockRun chunk;
+  std::size_t last_kind = 0;
   for (const BlockRange& part : content) {
-    for (std::int64_t b = part.first; b < part.first + part.blocks; ++b)
+    for (std::int64_t b = part.first; b < part.first + part.blocks; ++b) {
       chunk.blocks.push_back(depth_.kind(b));
+      last_kind = depth_.kind_index(b);
+    }
   }
   const auto blocks = static_cast<std::int64_t>(chunk.blocks.size());
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
-  m.layers = blocks * p.pp;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
+  // Towers end in the model's last block.
+  if (!m.inputs.empty() && depth_.kind_index(depth_.blocks() - 1) != last_kind) {
+    m.blocks.push_back({1, {depth_.kinds[depth_.kind_index(depth_.blocks() - 1)]}});
+    ++p.chunk_layers.back();
+  }
+  m.layers = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
   const program::Program one = program::compile(m, p, training_, stack_, program::Detail::kUnnamed);
   p.micro_batch *= 2;
   const program::Program two = program::compile(m, p, training_, stack_, program::Detail::kSizes);

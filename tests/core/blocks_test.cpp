@@ -136,9 +136,63 @@ TEST(Blocks, ARunOfNoBlocksAddsNothing) {
   EXPECT_EQ(depth.canonical(0, 0), 0);
 }
 
+constexpr const char* kTwoTowers =
+    R"(, "inputs": [{"tokens": {"tower": "encoder"}}, {"tokens": {"tower": "decoder", "target": true}}])";
+
+// An encoder of two blocks and a decoder of one, width 64, four heads of 16: parameters by hand.
+TEST(Towers, AnEncoderAndItsDecoder) {
+  const Model m = read(R"([{"times": 2, "blocks": [{"tower": "encoder", "final_norm": true}]},
+                           {"blocks": [{"tower": "decoder", "layers":
+                             ["attention", {"cross-attention": {"reads": "encoder", "kv_heads": 1}}, "mlp"]}]}])",
+                       kTwoTowers);
+  const Depth depth = depth_of(m);
+  ASSERT_EQ(depth.blocks(), 3);
+  EXPECT_EQ(depth.towers_of(0).own, 0);
+  EXPECT_TRUE(depth.towers_of(1).read.empty());
+  EXPECT_EQ(depth.towers_of(2).own, 1);
+  EXPECT_EQ(depth.towers_of(2).read, std::vector<TowerIndex>{0});
+  EXPECT_EQ(output_tower(depth), 1);
+  // Wq and Wout 64 x 64, Wkv 2 x 16 x 64; the norm, and no biases.
+  const std::int64_t cross = 2 * 64 * 64 + 32 * 64;
+  const ModelBlock encoder = depth.kind(0), decoder = depth.kind(2);
+  EXPECT_EQ(count_parameters(m, decoder) - count_parameters(m, encoder), cross);  // a norm more, one less
+  const Training t{.sequence = 10, .target_sequence = 4};
+  EXPECT_EQ(tower_tokens(m, t), (std::vector<std::int64_t>{10, 4}));
+  EXPECT_EQ(tower_tokens(m, {.sequence = 10}), (std::vector<std::int64_t>{10, 10}));
+  // Products of the decoder's tokens, of the encoder's, and 4 s n a d_h of attention; forward and backward.
+  double flops = 2.0 * 10 * 32 * 64 + 2.0 * 4 * (2 * 64 * 64) + 4.0 * 4 * 10 * 64;  // cross-attention
+  for (const auto& [times, tokens] : {std::pair{2.0, 10.0}, {1.0, 4.0}}) {
+    double elements = 0;
+    encoder.for_each_layer(
+        [&](const auto& layer) { elements += static_cast<double>(layer.matrix_elements(64)); });
+    flops += times * (2 * tokens * elements + 4 * tokens * tokens * 64);
+  }
+  flops += 2.0 * 4 * 64 * static_cast<double>(m.vocab);
+  EXPECT_DOUBLE_EQ(model_flops_per_sequence(m, t, AttentionFlops::kFull).value, 3 * flops);
+}
+
+TEST(Towers, WrongOnesAreNamed) {
+  const auto of = [](const char* blocks) { return message(blocks, kTwoTowers); };
+  EXPECT_NE(of(R"([{"blocks": [{"tower": "encodr"}]}])").find("/blocks/0/blocks/0/tower: there is no tower"),
+            std::string::npos);
+  EXPECT_NE(of(R"([{"blocks": [{"layers": ["cross-attention"]}]}])").find("/cross-attention"),
+            std::string::npos);
+  EXPECT_NE(of(R"([{"blocks": [{"layers": [{"cross-attention": {"reads": "encoder"}}]}]}])")
+                .find("/cross-attention/reads: the block is of this tower itself"),
+            std::string::npos);
+  EXPECT_NE(
+      of(R"([{"blocks": [{"tower": "decoder"}]}])").find("/inputs/0: the tower \"encoder\" is not read"),
+      std::string::npos);
+  EXPECT_NE(
+      message("[{}]", R"(, "inputs": ["tokens", "tokens"])").find("/inputs/1: the tower \"tokens\" is there"),
+      std::string::npos);
+  EXPECT_NE(message("[{}]", R"(, "inputs": ["token"])").find("/inputs/0: \"token\" is not an input"),
+            std::string::npos);
+}
+
 TEST(Blocks, WrongOnesAreNamed) {
   EXPECT_NE(message(R"([{"blocks": [{"layers": ["mpl"]}]}])")
-                .find("/blocks/0/blocks/0/layers/0: there is no layer"),
+                .find("/blocks/0/blocks/0/layers/0: \"mpl\" is not a layer"),
             std::string::npos);
   EXPECT_NE(message(R"([{"blocks": [{"layers": ["mpl"]}]}])").find("mlp"), std::string::npos);
   EXPECT_NE(message(R"([{"blocks": [{"layers": [{"mlp": {"ffn": 3}}]}]}])").find("/layers/0/mlp"),

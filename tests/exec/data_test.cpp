@@ -174,11 +174,11 @@ TEST(Data, ShufflingIsAPermutation) {
 TEST(Data, RanksShareTheGlobalBatch) {
   const auto data = built_in_data(3, 64);
   constexpr std::int64_t kLength = 5, kEach = 2 * kLength;
-  Loader whole(*data, 9, {2, 4, 0, 1, kLength}), even(*data, 9, {2, 2, 0, 2, kLength}),
-      odd(*data, 9, {2, 2, 1, 2, kLength});
+  Loader whole(*data, 9, {2, 4, 0, 1, {kLength}}), even(*data, 9, {2, 2, 0, 2, {kLength}}),
+      odd(*data, 9, {2, 2, 1, 2, {kLength}});
   for (const std::int64_t step : {0, 1, 2, 7, 8, 3}) {
-    const auto& expected = whole.step(step).tokens;
-    const auto &first = even.step(step).tokens, &second = odd.step(step).tokens;
+    const auto& expected = whole.step(step).inputs[0];
+    const auto &first = even.step(step).inputs[0], &second = odd.step(step).inputs[0];
     std::vector<std::int32_t> merged;
     for (std::int64_t m = 0; m < 2; ++m) {
       merged.insert(merged.end(), first.begin() + m * kEach, first.begin() + (m + 1) * kEach);
@@ -191,7 +191,7 @@ TEST(Data, RanksShareTheGlobalBatch) {
 TEST(Data, AnEpochHoldsEverySequenceOnce) {
   const auto data = built_in_data(3, 1 << 20);
   const auto ten = part_of(*data, 100, 10);
-  Loader loader(*ten, 1, {5, 1, 0, 1, 1});
+  Loader loader(*ten, 1, {5, 1, 0, 1, {1}});
   std::vector<std::int32_t> seen, expected;
   for (std::int64_t i = 0; i < 10; ++i) {
     std::vector<std::int32_t> token(1), target(1);
@@ -199,7 +199,7 @@ TEST(Data, AnEpochHoldsEverySequenceOnce) {
     expected.push_back(token[0]);
   }
   for (const std::int64_t step : {0, 1}) {
-    const auto& tokens = loader.step(step).tokens;
+    const auto& tokens = loader.step(step).inputs[0];
     seen.insert(seen.end(), tokens.begin(), tokens.end());
   }
   std::sort(seen.begin(), seen.end());
@@ -210,9 +210,9 @@ TEST(Data, AnEpochHoldsEverySequenceOnce) {
 TEST(Data, EveryEpochHasAnOrderOfItsOwn) {
   const auto data = built_in_data(3, 1 << 20);
   const auto hundred = part_of(*data, 0, 100);
-  Loader loader(*hundred, 1, {100, 1, 0, 1, 1});
-  const std::vector<std::int32_t> first = loader.step(0).tokens;
-  std::vector<std::int32_t> second = loader.step(1).tokens;
+  Loader loader(*hundred, 1, {100, 1, 0, 1, {1}});
+  const std::vector<std::int32_t> first = loader.step(0).inputs[0];
+  std::vector<std::int32_t> second = loader.step(1).inputs[0];
   int same = 0;
   for (std::size_t i = 0; i < 100; ++i) same += first[i] == second[i];
   EXPECT_LT(same, 20);
@@ -224,7 +224,7 @@ TEST(Data, EveryEpochHasAnOrderOfItsOwn) {
 
 TEST_F(Files, AnErrorWhilePreparingReachesTheStep) {
   const auto data = open_data(write("late.bin", token_file({20240520, 1, 5}, {1, 2, 3, 60000, 5})), 1);
-  Loader loader(*data, 1, {4, 1, 0, 1, 1});
+  Loader loader(*data, 1, {4, 1, 0, 1, {1}});
   EXPECT_THROW(loader.step(0), Error);
 }
 

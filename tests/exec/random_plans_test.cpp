@@ -50,6 +50,7 @@ struct Setting {
   Training training() const {
     return {.global_batch = micro_batch * total,
             .sequence = 8,
+            .target_sequence = model().inputs.empty() ? 0 : 16,
             .precision = precision,
             .math = Math::kFp32,
             .lamb = lamb,
@@ -206,7 +207,9 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     c.stack.bucket = Bytes{pick<std::int64_t>(random, {1, 20000, 60000, 1 << 30})};
     c.stack.overlap_grad_reduce = random() % 4 != 0;
     c.stack.overlap_tp = random() % 2 == 0;
-    c.exact = p.tp == 1 && !(s.tied && (p.pp > 1 || p.zero >= 2));
+    // An embedding's gradient is the sum of two parts where the head or two towers share it.
+    const bool towers = s.preset == "decoder";
+    c.exact = p.tp == 1 && !(s.tied && (p.pp > 1 || p.zero >= 2)) && !(towers && p.zero >= 2);
     return c;
   }
 }
@@ -281,13 +284,17 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
     return "gradient of " + where + " is off by " + std::to_string(gradients / kEps) + " eps";
   const auto last = static_cast<std::size_t>(kSteps - 1);
   // Losses are sums over replicas in double precision.
-  // Behind such norms, ten steps from different roundings lead elsewhere.
-  const bool compares_last = c.exact || !norm_behind;
+  // Behind such norms, ten steps from different roundings lead elsewhere; and of AdamW, where an encoder's
+  // gradients are small at first (one rank with FlashAttention and without it: 1.3 % after ten steps).
+  const bool adam = c.setting.precision != Precision::kSgd && !c.setting.lamb;
+  const bool small_at_first = adam && !c.setting.model().inputs.empty();
+  const bool compares_last = c.exact || !(norm_behind || small_at_first);
   for (const std::size_t s : {std::size_t{0}, last}) {
     if (s == last && !compares_last) continue;
     const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : 1e-4;
     if (differs(actual.steps[s].loss, expected.steps[s].loss, tolerance))
-      return "loss of step " + std::to_string(s) + " differs";
+      return fmt::format("loss of step {} is {}, and not {}", s, actual.steps[s].loss,
+                         expected.steps[s].loss);
     const double norm_tolerance = c.exact ? 0 : s == 0 ? bound : 1e-2;
     if (differs(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm, norm_tolerance))
       return "gradient norm of step " + std::to_string(s) + " differs";
@@ -522,7 +529,7 @@ INSTANTIATE_TEST_SUITE_P(
                 at("layer2/mlp/fc1/wgrad", [](program::Op& op) { op.accumulate = false; })},
         Control{"a_gradient_divided_by_the_micro_batches", control_case(1, 2, 1, 0),
                 [](program::Program& p) {
-                  p.training.global_batch *= p.plan.micro_batches;
+                  p.rows_of_loss *= p.plan.micro_batches;
                   return 1;
                 }},
         Control{"two_micro_batches_swapped_on_one_stage", control_case(1, 2, 1, 0),

@@ -32,10 +32,11 @@ inline Model tiny(const char* preset) {
 
 // Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
 // "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
-// attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens.
+// attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
+// "decoder" is four blocks behind an encoder of four.
 inline const std::vector<std::string>& block_kinds() {
   static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
-                                            "mixed", "gemma",  "encoder"};
+                                            "mixed", "gemma",  "encoder",   "decoder"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -58,6 +59,18 @@ inline Model tiny_of(const std::string& kind) {
     ModelBlock windowed = standard_block(m);
     std::get<AttentionLayer>(windowed.layers[0].is).sliding_window = 3;
     m.blocks = {{4, {windowed, standard_block(m)}}};
+  } else if (kind == "decoder") {
+    ModelBlock encoder = standard_block(m), decoder = encoder;
+    encoder.tower = "encoder";
+    std::get<AttentionLayer>(encoder.layers[0].is).causal = false;
+    ModelBlock last = encoder;
+    last.final_norm = true;
+    decoder.tower = "decoder";
+    decoder.layers.insert(
+        decoder.layers.begin() + 1,
+        Layer{CrossAttentionLayer{.reads = "encoder", .heads = 8, .kv_heads = 4, .bias = false}});
+    m.inputs = {{TokenInput{"encoder"}}, {TokenInput{"decoder", true}}};
+    m.blocks = {{3, {encoder}}, {1, {last}}, {4, {decoder}}};
   } else if (kind == "encoder") {
     m.causal = false;
     m.activation = Activation::kSquaredRelu;

@@ -27,6 +27,7 @@ ORRERY, SCENARIO, FOLDER = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 STEPS, RATE, DECAY = 20, 3e-3, 0.1
 OPTIMIZER = json.loads(SCENARIO.read_text())["training"].get("optimizer", {})
 HIDDEN, VOCABULARY, BATCH, SEQUENCE = 64, 256, 16, 64
+TARGET = json.loads(SCENARIO.read_text())["training"].get("target_sequence", SEQUENCE)
 MODEL = json.loads(SCENARIO.read_text())["model"]
 MODEL = MODEL if isinstance(MODEL, dict) else {"preset": MODEL}
 LLAMA = MODEL["preset"] == "tiny-llama"
@@ -37,17 +38,17 @@ FLAT = {"layers": 4, "heads": 4, "kv_heads": 2 if LLAMA else 4, "ffn_hidden": 17
 
 
 def blocks():
-    """The blocks of the model: a form and a list of (base of its names, kind, fields)."""
+    """The blocks of the model: its fields and a list of (base of its names, kind, fields)."""
     runs = MODEL.get("blocks") or [{"times": FLAT["layers"]}]
     for run in runs:
         for _ in range(run.get("times", 1)):
             for block in run.get("blocks", [{}]):
-                layers, names = [], {"attention": "attn", "mlp": "mlp"}
+                layers, names = [], {"attention": "attn", "mlp": "mlp", "cross-attention": "cross"}
                 for layer in block.get("layers", ["attention", "mlp"]):
                     kind, own = (layer, {}) if isinstance(layer, str) else next(iter(layer.items()))
                     before = sum(1 for _, other, _ in layers if other == kind)
                     layers.append((names[kind] + (str(before + 1) if before else ""), kind, FLAT | own))
-                yield block.get("form", FLAT["form"]), layers
+                yield {"form": FLAT["form"]} | block, layers
 
 
 def frequencies(rotary, head):
@@ -112,7 +113,7 @@ class Net:
     def rotate(self, x, rotary):  # [batch, heads, sequence, head]
         frequency, amplitude = frequencies(rotary, x.shape[-1])
         half = len(frequency)
-        angle = torch.arange(SEQUENCE, dtype=torch.float64)[:, None] * frequency
+        angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequency
         cos, sin = (amplitude * angle.cos()).float(), (amplitude * angle.sin()).float()
         a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
         return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
@@ -121,8 +122,9 @@ class Net:
         heads, kv_heads = f["heads"], f["kv_heads"]
         head = f.get("head_dim") or HIDDEN // heads
         q, k, v = self.linear(x, name + "/qkv").split([heads * head, kv_heads * head, kv_heads * head], -1)
-        q = q.view(BATCH, SEQUENCE, heads, head).transpose(1, 2)
-        k, v = (t.view(BATCH, SEQUENCE, kv_heads, head).transpose(1, 2) for t in (k, v))
+        tokens = x.shape[1]
+        q = q.view(BATCH, tokens, heads, head).transpose(1, 2)
+        k, v = (t.view(BATCH, tokens, kv_heads, head).transpose(1, 2) for t in (k, v))
         if f["qk_norm"]:
             normed = lambda t: t / torch.sqrt((t * t).mean(-1, keepdim=True) + f["norm_epsilon"])
             of_q, of_k = self.p[name + "/qk_norm/weight"].chunk(2)
@@ -133,13 +135,23 @@ class Net:
         scores = q @ k.transpose(-1, -2) * (f.get("query_scale") or 1 / math.sqrt(head))
         if f.get("soft_cap"):
             scores = f["soft_cap"] * torch.tanh(scores / f["soft_cap"])
-        unseen = torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool).triu(1)
+        unseen = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
         if f["sliding_window"]:
-            unseen |= torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool).tril(-f["sliding_window"])
+            unseen |= torch.ones(tokens, tokens, dtype=torch.bool).tril(-f["sliding_window"])
         if not f.get("causal", True):
             unseen = torch.zeros_like(unseen)
         out = scores.masked_fill(unseen, -torch.inf).softmax(-1) @ v
-        return self.linear(out.transpose(1, 2).reshape(BATCH, SEQUENCE, heads * head), name + "/out")
+        return self.linear(out.transpose(1, 2).reshape(BATCH, tokens, heads * head), name + "/out")
+
+    def cross_attention(self, x, name, f):
+        heads, kv_heads = f["heads"], f["kv_heads"]
+        head = f.get("head_dim") or HIDDEN // heads
+        split = lambda t, n: t.view(BATCH, -1, n, head).transpose(1, 2)
+        q = split(self.linear(x, name + "/q"), heads)
+        k, v = (split(t, kv_heads).repeat_interleave(heads // kv_heads, 1)
+                for t in self.linear(self.towers[f["reads"]], name + "/kv").chunk(2, -1))
+        weights = (q @ k.transpose(-1, -2) * (f.get("query_scale") or 1 / math.sqrt(head))).softmax(-1)
+        return self.linear((weights @ v).transpose(1, 2).reshape(BATCH, -1, heads * head), name + "/out")
 
     def mlp(self, x, name, f):
         u, kind = self.linear(x, name + "/fc1"), f["activation"]
@@ -149,31 +161,38 @@ class Net:
             return self.linear((F.silu(gate) if kind == "swiglu" else tanh_gelu(gate)) * up, name + "/fc2")
         return self.linear(tanh_gelu(u) if kind == "gelu" else F.relu(u) ** 2, name + "/fc2")
 
-    def block(self, i, form, layers, x):
-        run = lambda base, kind, fields, v: getattr(self, kind)(v, f"layer{i}/{base}", fields)
+    def block(self, i, own, layers, x):
+        run = lambda base, kind, fields, v: getattr(self, kind.replace("-", "_"))(v, f"layer{i}/{base}", fields)
+        form = own["form"]
         if form.startswith("parallel"):
             norms = [f"layer{i}/norm" if form == "parallel-one-norm" else f"layer{i}/{base}/norm" for base, _, _ in layers]
             return x + sum(run(*layer, self.norm(x, norm)) for layer, norm in zip(layers, norms))
         for base, kind, fields in layers:
             y = run(base, kind, fields, x if form == "post-norm" else self.norm(x, f"layer{i}/{base}/norm"))
             x = x + (y if form == "pre-norm" else self.norm(y, f"layer{i}/{base}/post_norm"))
-        return x
+        return self.norm(x, f"layer{i}/final_norm") if own.get("final_norm") else x
 
-    def loss(self, tokens, targets):
-        x = self.p["embedding/weight"][tokens] * MODEL.get("embedding_scale", 1)
-        if FLAT["positions"] == "learned":
-            x = x + self.p["embedding/positions"][:SEQUENCE]
-        for i, (form, layers) in enumerate(blocks()):
-            x = self.block(i, form, layers, x)
+    def loss(self, inputs, targets):
+        names = [i["tokens"]["tower"] for i in MODEL.get("inputs", [{"tokens": {"tower": ""}}])]
+        self.towers = {}
+        for tower, tokens in zip(names, inputs):
+            x = self.p["embedding/weight"][tokens] * MODEL.get("embedding_scale", 1)
+            if FLAT["positions"] == "learned":
+                table = ("" if tower == names[0] else tower + "/") + "embedding/positions"
+                x = x + self.p[table][:tokens.shape[1]]
+            self.towers[tower] = x
+        for i, (own, layers) in enumerate(blocks()):
+            tower = own.get("tower", names[0])
+            self.towers[tower] = x = self.block(i, own, layers, self.towers[tower])
         head = self.p.get("head/weight", self.p["embedding/weight"])
         logits = self.norm(x, "head/norm") @ head.T
         if cap := MODEL.get("logit_soft_cap"):
             logits = cap * torch.tanh(logits / cap)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    def step(self, tokens, targets):
+    def step(self, inputs, targets):
         """One step of AdamW after clipping to a norm of 1; returns the loss and the norm before clipping."""
-        loss = self.loss(tokens, targets)
+        loss = self.loss(inputs, targets)
         loss.backward()
         norm = torch.sqrt(sum((t.grad.double() ** 2).sum() for t in self.p.values()))
         factor = min(1.0, float(1.0 / (norm + 1e-6)))
@@ -188,7 +207,8 @@ class Net:
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     # As many sequences as a batch has: every step trains on all of them, in whatever order.
-    text = bytes((i * i // 7 + i // 13) % 251 for i in range(BATCH * SEQUENCE + 1))
+    lengths = [SEQUENCE] + [TARGET] * (len(MODEL.get("inputs", [0])) - 1)
+    text = bytes((i * i // 7 + i // 13) % 251 for i in range(BATCH * sum(lengths) + 1))
     shutil.rmtree(FOLDER / "checkpoints", ignore_errors=True)
     (FOLDER / "text").write_bytes(text)
     out = subprocess.run([ORRERY, "run", SCENARIO, "--steps", str(STEPS + 1), "--data", FOLDER / "text",
@@ -201,10 +221,11 @@ def main():
     before, after = (tensors(FOLDER / "checkpoints" / f"step-0000000{n}") for n in (1, 2))
     net = Net(before)
     data = torch.tensor(list(text))
-    tokens, targets = data[:-1].view(BATCH, SEQUENCE), data[1:].view(BATCH, SEQUENCE)
+    inputs = data[:-1].view(BATCH, sum(lengths)).split(lengths, 1)
+    targets = data[1:].view(BATCH, sum(lengths))[:, -lengths[-1]:]
     worst, beta = 0.0, OPTIMIZER.get("beta1", 0.9)
     for i, step in enumerate(expected):
-        loss, norm = net.step(tokens, targets)
+        loss, norm = net.step(inputs, targets)
         off = max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10)
         worst = max(worst, off)
         if i == 0:  # Adam's first moment is beta1 m + (1 - beta1) g

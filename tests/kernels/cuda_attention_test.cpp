@@ -23,6 +23,11 @@ const AttentionCase kAttentions[] = {
     {"fp32_window", DType::kFloat32, {1, 37, 4, 2, 24, false, 0, {}, 9}},
     {"fp32_sees_all_capped", DType::kFloat32, {1, 37, 4, 2, 24, false, 0, {}, 0, true, 0.5F, 0.3F}},
     {"fp32_materialised_window_capped", DType::kFloat32, {1, 37, 4, 2, 24, true, 0, {}, 9, false, 0.5F}},
+    {"fp32_cross", DType::kFloat32, {2, 37, 4, 2, 24, false, 0, {}, 0, true, 0, 0.3F, 50}},
+    {"fp32_cross_dropout", DType::kFloat32, {1, 37, 4, 2, 24, false, 4, kDrops, 0, true, 0, 0, 21}},
+    {"fp32_cross_materialised_dropout",
+     DType::kFloat32,
+     {1, 37, 4, 2, 24, true, 4, kDrops, 0, true, 0, 0, 50}},
     {"bf16_plain", DType::kBfloat16, {2, 37, 2, 2, 40}},
     {"bf16_flash_64", DType::kBfloat16, {2, 200, 2, 2, 64}},
     {"bf16_flash_64_one_tile", DType::kBfloat16, {1, 9, 1, 1, 64}},
@@ -94,8 +99,19 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
   const auto& [name, type, shape] = GetParam();
   TestDevice device;
   reference::AttentionShape s = shape;
-  const Index tokens = s.batch * s.seq, n_qkv = tokens * s.width(), n_out = tokens * s.heads * s.head;
-  const Index scores = s.batch * s.heads * s.seq * s.seq;
+  const Index tokens = s.batch * s.seq, n_out = tokens * s.heads * s.head;
+  // Rows of keys in their own tensor stand behind the queries' rows.
+  const Index n_q = tokens * s.query_width(), n_kv = s.other_seq > 0 ? s.batch * s.keys() * s.key_width() : 0;
+  const Index n_qkv = n_q + n_kv, scores = s.batch * s.heads * s.seq * s.keys();
+  const auto rows_in = [&](auto* first, Index size) {
+    using Pointer = decltype(first);
+    using Byte =
+        std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte, std::byte>;
+    auto* const behind =
+        reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(first) + (n_kv > 0 ? n_q * size : 0));
+    return reference::AttentionRows<Pointer>(first, behind);
+  };
+  const auto size = static_cast<Index>(bytes_of(type));
   const auto n_softmax =
       static_cast<std::size_t>(s.materialised ? (s.drops() ? 2 : 1) * scores : s.batch * s.heads * s.seq);
   const DType softmax_type = s.materialised ? type : DType::kFloat32;
@@ -108,17 +124,18 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
   auto* const mask =
       masks ? static_cast<std::uint8_t*>(device.allocate(static_cast<std::size_t>(scores))) : nullptr;
   const std::size_t bytes = cuda::attention_grad_workspace(s);
-  cuda::attention(device.stream, type, s, step, qkv.at, out, softmax, mask);
-  cuda::attention_grad(device.stream, type, s, step, qkv.at, out, softmax, mask, d_out.at, d_qkv,
-                       {device.allocate(bytes), bytes});
+  cuda::attention(device.stream, type, s, step, rows_in(static_cast<const void*>(qkv.at), size), out, softmax,
+                  mask);
+  cuda::attention_grad(device.stream, type, s, step, rows_in(static_cast<const void*>(qkv.at), size), out,
+                       softmax, mask, d_out.at, rows_in(d_qkv, size), {device.allocate(bytes), bytes});
 
   s.dropout.first_sample += 40;
   Vector out_here(static_cast<std::size_t>(n_out)), softmax_here(n_softmax),
       d_here(static_cast<std::size_t>(n_qkv));
   std::vector<std::uint8_t> mask_here(static_cast<std::size_t>(scores));
-  reference::attention(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data());
-  reference::attention_grad(s, qkv.data(), out_here.data(), softmax_here.data(), mask_here.data(),
-                            d_out.data(), d_here.data());
+  reference::attention(s, rows_in(qkv.data(), 4), out_here.data(), softmax_here.data(), mask_here.data());
+  reference::attention_grad(s, rows_in(qkv.data(), 4), out_here.data(), softmax_here.data(), mask_here.data(),
+                            d_out.data(), rows_in(d_here.data(), 4));
   const bool half = is_half(type);
   const Naive naive = half && !s.drops() ? naive_attention(type, s, qkv.values, d_out.values) : Naive{};
   const auto close = [&](const Vector& actual, const Vector& expected, const Vector& of_naive,

@@ -208,6 +208,29 @@ TEST(Fast, Attention) {
   }
 }
 
+TEST(Fast, CrossAttention) {
+  for (const Index keys : {3, 64, 150}) {
+    reference::AttentionShape s{2, 70, 4, 2, 10};
+    s.other_seq = keys;
+    s.sees_all = true;
+    if (keys != 64) s.dropout = {0.25, kSeed, 12, 9};
+    const Vector q = random_vector(2 * 70 * 40, 1, 3), kv = random_vector(2 * keys * 40, 3, 3),
+                 d_out = random_vector(2 * 70 * 40, 2);
+    Vector out(d_out.size()), lse(2 * 4 * 70), d_q(q.size()), d_kv(kv.size());
+    Vector out2(out.size()), lse2(lse.size()), d_q2(q.size()), d_kv2(kv.size());
+    reference::attention(s, {q.data(), kv.data()}, out.data(), lse.data(), nullptr);
+    kernels::attention(s, {q.data(), kv.data()}, out2.data(), lse2.data(), nullptr);
+    expect_near(out2, out, 2e-6, "out");
+    expect_near(lse2, lse, 2e-6, "log-sum-exp");
+    reference::attention_grad(s, {q.data(), kv.data()}, out.data(), lse.data(), nullptr, d_out.data(),
+                              {d_q.data(), d_kv.data()});
+    kernels::attention_grad(s, {q.data(), kv.data()}, out2.data(), lse2.data(), nullptr, d_out.data(),
+                            {d_q2.data(), d_kv2.data()});
+    expect_near(d_q2, d_q, 5e-6, "d_q");
+    expect_near(d_kv2, d_kv, 5e-6, "d_kv");
+  }
+}
+
 TEST(Fast, ActivationsAndRotation) {
   using reference::Act;
   for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {

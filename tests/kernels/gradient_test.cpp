@@ -120,6 +120,54 @@ TEST(Gradient, AttentionOfOtherScores) {
   }
 }
 
+// Keys and values of another sequence, of more tokens than there are queries and of fewer.
+TEST(Gradient, CrossAttention) {
+  for (const auto& [materialised, keys, dropped] :
+       {std::tuple{false, 7, 0.0}, {true, 3, 0.0}, {false, 3, 0.3}, {true, 7, 0.3}}) {
+    AttentionShape s{2, 5, 4, 2, 4, materialised};
+    s.other_seq = keys;
+    s.sees_all = true;
+    s.explicit_scale = 0.7F;
+    s.dropout = {dropped, 7, 4, 2};
+    const auto scores = static_cast<std::size_t>(s.batch * s.heads * s.seq * keys);
+    std::vector<std::uint8_t> mask(scores);
+    const Vector q = random_vector(2 * 5 * 16, 1),
+                 kv = random_vector(static_cast<std::size_t>(2 * keys * 16), 3),
+                 r = random_vector(2 * 5 * 16, 2);
+    Vector out(r.size()), softmax(2 * scores), d_q(q.size()), d_kv(kv.size());
+    attention(s, {q.data(), kv.data()}, out.data(), softmax.data(), mask.data());
+    attention_grad(s, {q.data(), kv.data()}, out.data(), softmax.data(), mask.data(), r.data(),
+                   {d_q.data(), d_kv.data()});
+    const auto loss = [&](const Vector& queries, const Vector& others) {
+      Vector y(out.size()), scratch(softmax.size());
+      attention(s, {queries.data(), others.data()}, y.data(), scratch.data(), mask.data());
+      return dot(y, r);
+    };
+    expect_gradient(q, d_q, [&](const Vector& v) { return loss(v, kv); });
+    expect_gradient(kv, d_kv, [&](const Vector& v) { return loss(q, v); });
+  }
+}
+
+// The same tokens in rows of their own: attention that sees all.
+TEST(Gradient, CrossAttentionToTheSameTokensIsSelfAttention) {
+  AttentionShape self{2, 6, 4, 2, 4};
+  self.sees_all = true;
+  AttentionShape cross = self;
+  cross.other_seq = self.seq;
+  const Vector qkv = random_vector(static_cast<std::size_t>(2 * 6 * self.width()), 4);
+  Vector q, kv;
+  for (std::size_t row = 0; row < 12; ++row) {
+    const auto at = qkv.begin() + static_cast<std::ptrdiff_t>(row * 32);
+    q.insert(q.end(), at, at + 16);
+    kv.insert(kv.end(), at + 16, at + 32);
+  }
+  Vector a(2 * 6 * 16), b(a.size()), lse_a(2 * 4 * 6), lse_b(lse_a.size());
+  attention(self, qkv.data(), a.data(), lse_a.data(), nullptr);
+  attention(cross, {q.data(), kv.data()}, b.data(), lse_b.data(), nullptr);
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(lse_a, lse_b);
+}
+
 // The first token sees itself alone; with a window of one, so do all.
 TEST(Gradient, AWindowOfOneIsTheValueItself) {
   AttentionShape s{1, 4, 1, 1, 2};

@@ -240,8 +240,13 @@ class OwnBlock : public testing::Test {
     emitter_.begin(SegmentKind::kBackward, 0, true);
     const std::int32_t d = emitter_.activation("d", 16 * 64, DType::kBfloat16);
     const std::int32_t to = emitter_.activation("to", 16 * 64, DType::kBfloat16);
-    EXPECT_EQ(Reverse(emitter_, block, tensors, false).run(d, to), to);
+    const Reverse::PortGradient input{.has = -1, .into = to};
+    EXPECT_EQ(Reverse(emitter_, block, tensors, false).run(std::array{d}, std::array{input}).front(), to);
     return rank_.segments.back().ops;
+  }
+  static Graph finish(Builder& g, ValueId output) {
+    g.output(0, output);
+    return g.finish();
   }
   // The model's MLP.
   Branch mlp(Builder& g, ValueId x) const { return branch(g, "mlp", plain_layers(model_).value().mlp, x); }
@@ -259,10 +264,10 @@ class OwnBlock : public testing::Test {
 // reads the sum; and the norm's rule adds the gradient of the path around them.
 TEST_F(OwnBlock, GradientsOfAValueThatSeveralOpsReadAreSummed) {
   Builder g = builder();
-  const ValueId x = g.input();
+  const ValueId x = g.input(0);
   const ValueId n = g.norm("norm", x);
   const ValueId y = g.residual("a", x, mlp(g, n), "a/out", 1);
-  const Graph graph = g.finish(g.residual("b", y, mlp(g, n), "b/out", 2));
+  const Graph graph = finish(g, g.residual("b", y, mlp(g, n), "b/out", 2));
   const std::vector<Op>& ops = backward_of(graph);
   std::vector<const Op*> sums;
   for (const Op& op : ops) {
@@ -281,10 +286,10 @@ TEST_F(OwnBlock, GradientsOfAValueThatSeveralOpsReadAreSummed) {
 // branch's weights read too: adding to it would spoil them.
 TEST_F(OwnBlock, ASumOverAGradientThatOthersReadIsRefused) {
   Builder g = builder();
-  const ValueId x = g.input();
+  const ValueId x = g.input(0);
   const Branch branch = mlp(g, g.norm("norm", x));
   const ValueId y = g.residual("a", x, branch, "a/out", 1);
-  const Graph graph = g.finish(g.residual("b", x, mlp(g, y), "b/out", 2));
+  const Graph graph = finish(g, g.residual("b", x, mlp(g, y), "b/out", 2));
   EXPECT_THROW(backward_of(graph), std::logic_error);
 }
 
@@ -294,11 +299,11 @@ TEST_F(OwnBlock, TheGradientOfAnInputThatAProductReadsIsWhereItIsSentFrom) {
   for (const bool sequence_parallel : {false, true}) {
     plan_.sequence_parallel = sequence_parallel;
     Builder g = builder();
-    const ValueId x = g.input();
+    const ValueId x = g.input(0);
     const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
     const std::int32_t back = g.matrix("back", 64, 64, Parameter::Split::kCols);
     const ValueId y = g.residual("a", x, {g.linear("back", g.linear("product", x, w), back), {}}, "a/out", 1);
-    const Graph graph = g.finish(y);
+    const Graph graph = finish(g, y);
     const std::vector<Op>& ops = backward_of(graph);
     const auto sum =
         std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.is<ops::Accumulate>(); });
@@ -311,20 +316,21 @@ TEST_F(OwnBlock, TheGradientOfAnInputThatAProductReadsIsWhereItIsSentFrom) {
 // Here no op could write it there.
 TEST_F(OwnBlock, AnInputWhoseGradientIsOnlyPassedOnIsRefused) {
   Builder g = builder();
-  const ValueId x = g.input();
+  const ValueId x = g.input(0);
   const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kCols);
-  const ValueId other = g.port("other", 16, 64, g.placed(Placement::kColumns), DType::kBfloat16);
-  const Graph summed = g.finish(g.residual("a", x, {g.linear("product", other, w), {}}, "a/out", 1));
+  const ValueId other =
+      g.port("other", Port::Is::kInput, 0, 16, 64, g.placed(Placement::kColumns), DType::kBfloat16);
+  const Graph summed = finish(g, g.residual("a", x, {g.linear("product", other, w), {}}, "a/out", 1));
   EXPECT_THROW(backward_of(summed), std::logic_error);
 }
 
 // No collective turns a share of the columns into all of them where rows are what a gather puts together.
 TEST_F(OwnBlock, APlacementThatNoCollectiveMakesIsRefused) {
   Builder g = builder();
-  const ValueId x = g.input();
+  const ValueId x = g.input(0);
   const std::int32_t w = g.matrix("w", 64, 64, Parameter::Split::kRows);
   const ValueId u = g.linear("product", x, w);  // its columns are shared
-  const Graph graph = g.finish(u);
+  const Graph graph = finish(g, u);
   EXPECT_THROW(backward_of(graph), std::logic_error);
 }
 

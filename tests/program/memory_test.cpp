@@ -190,7 +190,9 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                         .tied_here = ends.tied_here(m)},
                        zero, bucket_elements(t, s), units);
           EXPECT_EQ(units.size(), c.units.size());
-          EXPECT_EQ(static_bytes(m, p, t, units, ends, 2 - first - last), always)
+          EXPECT_EQ(
+              static_bytes(m, SampleSizes(m, t), p, t, units, ends, 2 * (2 - first - last) * t.sequence),
+              always)
               << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
         }
