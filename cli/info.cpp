@@ -41,8 +41,12 @@ void print_model(const App& app, const Model& m) {
                m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
     return;
   }
-  fmt::print("  {} blocks, width {}, vocabulary {}, {}{}\n", m.layers, m.hidden, m.vocab, name_of(m.norm),
+  const auto* classes = m.classes();
+  fmt::print("  {} blocks, width {}, {} {}, {}{}\n", m.layers, m.hidden,
+             classes != nullptr ? "classes" : "vocabulary", m.head_rows(), name_of(m.norm),
              m.tied_embeddings ? ", tied embeddings" : "");
+  for (const Input& input : m.inputs)
+    fmt::print("  begins with {}\n", std::visit([](const auto& i) { return summary(i); }, input.is));
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {

@@ -6,7 +6,6 @@
 #include <iostream>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -62,14 +61,12 @@ struct Data {
 
 Data prepare_data(const Options& o, const Scenario& s) {
   Data d;
-  const std::vector<std::int64_t> tokens = tower_tokens(s.model, s.training);
-  const std::int64_t length = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
-  d.whole = o.data.empty() ? exec::built_in_data(static_cast<std::uint64_t>(o.seed), s.model.vocab)
-                           : exec::open_data(o.data, length);
-  if (d.whole->vocabulary() > s.model.vocab) {
+  d.whole = o.data.empty() ? exec::built_in_data(static_cast<std::uint64_t>(o.seed), s.model)
+                           : exec::open_data(o.data, s.model, s.training);
+  if (d.whole->vocabulary() > s.model.head_rows()) {
     throw InputError(o.data, "",
                      fmt::format("holds tokens of a vocabulary of {}, and the model's has {}",
-                                 d.whole->vocabulary(), s.model.vocab));
+                                 d.whole->vocabulary(), s.model.head_rows()));
   }
   const std::int64_t n = d.whole->sequences();
   const std::int64_t held =

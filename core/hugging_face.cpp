@@ -275,6 +275,35 @@ Model import_falcon(const HuggingFaceReader& read, const Json& config, const Cur
   return m;
 }
 
+// ViT, and I-JEPA's, which has no class token and takes the mean of the patches.
+Model import_image(const std::string& type, const HuggingFaceReader& read, const Json& config,
+                   const Cursor& at) {
+  Model m{.norm_epsilon = 1e-12, .causal = false, .tied_embeddings = false};
+  read.integer("layers", {"num_hidden_layers"}, m.layers, true);
+  read.integer("hidden", {"hidden_size"}, m.hidden, true);
+  read.integer("heads", {"num_attention_heads"}, m.heads, true);
+  read.integer("ffn_hidden", {"intermediate_size"}, m.ffn_hidden, true);
+  read.number("layer_norm_eps", m.norm_epsilon, 1e-20, 1);
+  read.text("activation", "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh"});
+  bool biases = true;
+  read.boolean("qkv_bias", biases);
+  if (!biases)
+    at.child("qkv_bias")
+        .fail("false cannot be imported: biases of other products would stay", "allowed: true");
+  PatchInput image{.class_token = type == "vit"};
+  read.whole("image_size", image.image, 1, 1 << 13);
+  read.whole("patch_size", image.patch, 1, 1 << 10);
+  read.whole("num_channels", image.channels, 1, 64);
+  ClassOutput output{.classes = 2, .pool = type == "vit" ? Pool::kClassToken : Pool::kMean};
+  read.whole("num_labels", output.classes, 2, 1 << 24);
+  if (const auto labels = config.find("id2label"); labels != config.end() && labels->is_object())
+    output.classes = std::max<std::int64_t>(2, std::ssize(*labels));
+  m.max_positions = image.tokens();
+  m.inputs = {{image}};
+  m.output = {output};
+  return m;
+}
+
 }  // namespace
 
 Model import_hugging_face(const Json& config, const Cursor& at) {
@@ -282,8 +311,9 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   if (config.contains("text_config")) {
     return import_hugging_face(config["text_config"], at.child("text_config"));
   }
-  static const std::vector<std::string> kKnown = {"falcon",   "gemma", "gemma2",  "gemma3_text", "gpt2",
-                                                  "gpt_neox", "llama", "mistral", "qwen2",       "qwen3"};
+  static const std::vector<std::string> kKnown = {"falcon",  "gemma",    "gemma2", "gemma3_text",
+                                                  "gpt2",    "gpt_neox", "ijepa",  "llama",
+                                                  "mistral", "qwen2",    "qwen3",  "vit"};
   std::string type;
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
@@ -302,14 +332,17 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   ImportedFields places;
   places["positions"] = at.child("model_type");
   const HuggingFaceReader read(config, at, places);
-  Model m = type == "gpt2"              ? import_gpt2(read)
-            : type == "gpt_neox"        ? import_neox(read, config, at, places)
-            : type == "falcon"          ? import_falcon(read, config, at, places)
-            : type.starts_with("gemma") ? import_gemma(read, config, at, type, places)
-                                        : import_llama(read, config, at, type, places);
+  Model m = type == "gpt2"                     ? import_gpt2(read)
+            : type == "gpt_neox"               ? import_neox(read, config, at, places)
+            : type == "falcon"                 ? import_falcon(read, config, at, places)
+            : type.starts_with("gemma")        ? import_gemma(read, config, at, type, places)
+            : type == "vit" || type == "ijepa" ? import_image(type, read, config, at)
+                                               : import_llama(read, config, at, type, places);
   m.name = type;
-  read.integer("vocab", {"vocab_size"}, m.vocab, true);
-  read.boolean("tie_word_embeddings", m.tied_embeddings);
+  if (m.has_tokens()) {
+    read.integer("vocab", {"vocab_size"}, m.vocab, true);
+    read.boolean("tie_word_embeddings", m.tied_embeddings);
+  }
   m.imported = std::move(places);
   check_model(m, at);
   return m;

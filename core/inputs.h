@@ -29,9 +29,31 @@ void describe(V& v, TokenInput& i) {
     i.target);
 }
 
+// Patches of square images: each of patch x patch x channels values, from left to right and from top to
+// bottom, is multiplied with a matrix (Dosovitskiy et al. 2021).
+struct PatchInput {
+  static constexpr const char* kName = "patches";
+  std::string tower = "image";
+  std::int64_t image = 224, patch = 16, channels = 3;
+  bool class_token = true;  // before the patches
+  std::int64_t patches() const { return image / patch * (image / patch); }
+  std::int64_t values() const { return patch * patch * channels; }  // of a patch
+  std::int64_t tokens() const { return patches() + (class_token ? 1 : 0); }
+  friend bool operator==(const PatchInput&, const PatchInput&) = default;
+};
+template <class V>
+void describe(V& v, PatchInput& i) {
+  v(Field{.name = "tower", .help = "name of the tower that it makes"}, i.tower);
+  v(Field{.name = "image", .help = "pixels on a side of an image", .min = 1, .max = 1 << 13}, i.image);
+  v(Field{.name = "patch", .help = "pixels on a side of a patch", .min = 1, .max = 1 << 10}, i.patch);
+  v(Field{.name = "channels", .help = "values of a pixel", .min = 1, .max = 64}, i.channels);
+  v(Field{.name = "class_token", .help = "whether a token of its own stands before the patches"},
+    i.class_token);
+}
+
 struct Input {
   static constexpr bool kAlsoNamed = true;
-  std::variant<TokenInput> is;
+  std::variant<TokenInput, PatchInput> is;
   const std::string& tower() const {
     return std::visit([](const auto& i) -> const std::string& { return i.tower; }, is);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 namespace orrery {
 namespace {
@@ -218,6 +219,9 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
     return json.contains(field.first.substr(0, field.first.find('/')));
   });
   reader.finish();
+  // Where nothing can be tied, the default is not meant.
+  if (!json.contains("tied_embeddings") && (out.classes() != nullptr || !out.has_tokens()))
+    out.tied_embeddings = false;
   if (json.contains("blocks") && json["blocks"] != Json::array()) read_depth(json, at, out);
   check_model(out, at);
   return true;
@@ -230,8 +234,8 @@ constexpr double kMostParameters = 1e15;  // so that bytes of parameters, gradie
 // Within a few per cent, and without integers that could wrap.
 double approximate_parameters(const Model& m, const Depth& depth) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  double total =
-      d(m.hidden) * (2 * d(m.vocab) + (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
+  double total = d(m.hidden) * (2 * d(m.vocab) + d(m.head_rows()) +
+                                (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
   depth.for_each_layer([&]<class T>(const T& l, std::int64_t times) {
     total += d(times) * (5 * d(m.hidden) + d(l.matrix_elements(m.hidden)));
     if constexpr (ReadsTower<T>) total += d(times) * d(l.read_elements(m.hidden));
@@ -294,8 +298,27 @@ void check_towers(const Model& m, const Cursor& at) {
       }
     }
   }
+  if (m.tied_embeddings && (m.classes() != nullptr || !m.has_tokens()))
+    at.child("tied_embeddings")
+        .fail("the model has no embedding and head of one vocabulary", "allowed: false");
   const Depth depth = depth_of(m);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Cursor fields = at.child("inputs").child(i).child(PatchInput::kName);
+    if (const auto* image = std::get_if<PatchInput>(&inputs[i].is)) {
+      if (image->image % image->patch != 0)
+        fields.child("patch").fail(
+            fmt::format("{} does not divide images of {} pixels", image->patch, image->image));
+    }
+    const auto* classes = m.classes();
+    if (classes != nullptr && classes->pool == Pool::kClassToken &&
+        output_tower(depth) == static_cast<TowerIndex>(i)) {
+      const auto* image = std::get_if<PatchInput>(&inputs[i].is);
+      if (image == nullptr || !image->class_token)
+        at.child("output")
+            .child(ClassOutput::kName)
+            .child("pool")
+            .fail(fmt::format("the tower \"{}\" has no class token", names[i]), "allowed: mean");
+    }
     if (depth.towers_of(depth.blocks() - 1).touches(static_cast<TowerIndex>(i))) continue;
     at.child("inputs").child(i).fail(
         fmt::format("the tower \"{}\" is not read by the model's last block, nor changed by it", names[i]));
@@ -305,7 +328,7 @@ void check_towers(const Model& m, const Cursor& at) {
 }  // namespace
 
 std::optional<PlainLayers> plain_layers(const Model& m) {
-  if (!m.blocks.empty()) return {};
+  if (!m.blocks.empty() || !m.inputs.empty() || m.classes() != nullptr) return {};
   const Depth depth = depth_of(m);
   if (depth.kinds[0].form != BlockForm::kPreNorm) return {};
   const std::vector<Layer>& layers = depth.kinds[0].layers;
@@ -357,13 +380,33 @@ TowerIndex Model::tower(std::string_view called) const {
   return static_cast<TowerIndex>(found - all.begin());
 }
 
+std::int64_t shared_count(const Model& m) {
+  std::int64_t out = depth_of(m).shared();
+  for (const Input& input : m.inputs) {
+    if (const auto* image = std::get_if<PatchInput>(&input.is)) out = std::gcd(out, image->values());
+  }
+  return out;
+}
+
 std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t) {
   std::vector<std::int64_t> out;
   for (const Input& input : m.all_inputs()) {
-    const auto tokens = [&](const TokenInput& i) { return i.target ? t.target_tokens() : t.sequence; };
-    out.push_back(std::visit(tokens, input.is));
+    if (const auto* tokens = std::get_if<TokenInput>(&input.is))
+      out.push_back(tokens->target ? t.target_tokens() : t.sequence);
+    else
+      out.push_back(std::get<PatchInput>(input.is).tokens());
   }
   return out;
+}
+
+std::int64_t loss_rows(const Model& m, const Training& t) {
+  return m.classes() != nullptr ? 1 : tower_tokens(m, t)[static_cast<std::size_t>(output_tower(depth_of(m)))];
+}
+
+bool Model::has_tokens() const {
+  return inputs.empty() || std::any_of(inputs.begin(), inputs.end(), [](const Input& i) {
+           return std::holds_alternative<TokenInput>(i.is);
+         });
 }
 
 TowerIndex output_tower(const Depth& depth) {
@@ -382,7 +425,7 @@ void check_model(const Model& m, const Cursor& at) {
   need("layers", m.layers);
   need("hidden", m.hidden);
   if (m.blocks.empty()) need("heads", m.heads);
-  need("vocab", m.vocab);
+  if (m.has_tokens() || m.classes() == nullptr) need("vocab", m.vocab);
   // What was imported names its own fields.
   if (m.blocks.empty() || !m.imported.empty()) {
     check_layers(m, standard_block(m), [&](std::size_t, const char*) {
@@ -414,9 +457,16 @@ std::int64_t count_parameters(const Model& m, const ModelBlock& resolved) {
 }
 
 std::int64_t count_parameters(const Model& m) {
-  std::int64_t total = m.vocab * m.hidden + norm_parameters(m);
-  if (m.positions == Positions::kLearned) total += m.max_positions * m.hidden;
-  if (!m.tied_embeddings) total += m.vocab * m.hidden;
+  std::int64_t total = norm_parameters(m);
+  if (m.has_tokens()) total += m.vocab * m.hidden;
+  for (const Input& input : m.all_inputs()) {
+    if (m.positions == Positions::kLearned) total += m.max_positions * m.hidden;
+    if (const auto* image = std::get_if<PatchInput>(&input.is))
+      total +=
+          m.hidden * (image->values() + 1 + (image->class_token ? 1 : 0));  // and the bias, the class token
+  }
+  if (!m.tied_embeddings) total += m.head_rows() * m.hidden;
+  if (m.classes() != nullptr) total += m.head_rows();  // the bias
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> counts = depth.counts();
   for (std::size_t k = 0; k < counts.size(); ++k) total += counts[k] * count_parameters(m, depth.kinds[k]);
@@ -429,8 +479,9 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
   // Elements of matrices that each token of a tower is multiplied with.
   std::vector<double> matrices(tokens.size());
   double core = 0;
-  matrices[static_cast<std::size_t>(output_tower(depth))] =
-      static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
+  const auto h = static_cast<double>(m.hidden);
+  if (m.classes() == nullptr)
+    matrices[static_cast<std::size_t>(output_tower(depth))] = h * static_cast<double>(m.vocab);
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < times.size(); ++k) {
     const auto n = static_cast<double>(times[k]);
@@ -445,7 +496,11 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
   for_each_layer_tokens(m, depth, tokens, [&](const auto& l, std::int64_t n, const LayerTokens& of) {
     core += static_cast<double>(n) * l.core_flops(of);
   });
-  double products = 0;
+  double products = m.classes() == nullptr ? 0 : 2.0 * h * static_cast<double>(m.classes()->classes);
+  for (const Input& input : m.inputs) {
+    if (const auto* image = std::get_if<PatchInput>(&input.is))
+      products += 2.0 * static_cast<double>(image->patches()) * static_cast<double>(image->values()) * h;
+  }
   for (std::size_t i = 0; i < tokens.size(); ++i)
     products += 2.0 * static_cast<double>(tokens[i]) * matrices[i];
   return Flop{3.0 * (products + (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * core)};

@@ -25,6 +25,7 @@
 
 #include "core/blocks.h"
 #include "core/inputs.h"
+#include "core/output.h"
 #include "core/training.h"
 
 namespace orrery {
@@ -56,12 +57,17 @@ struct Model {
   double embedding_scale = 1;  // of the tokens' rows (Gemma: sqrt(h))
   double logit_soft_cap = 0;   // logits are c tanh(logit / c); 0: as they are
   BlockForm form = BlockForm::kPreNorm;
-  std::vector<Input> inputs;     // empty: tokens
+  std::vector<Input> inputs;  // empty: tokens
+  ModelOutput output;
   std::vector<BlockRun> blocks;  // empty: all are as the flat fields say
   ImportedFields imported;
 
   bool has_norm_bias() const { return norm == Norm::kLayerNorm && norm_bias.value_or(bias); }
   std::vector<Input> all_inputs() const { return inputs.empty() ? std::vector<Input>{{}} : inputs; }
+  bool has_tokens() const;  // among its inputs
+  const ClassOutput* classes() const { return std::get_if<ClassOutput>(&output.is); }
+  // Rows of the head's matrix: of the vocabulary, or classes.
+  std::int64_t head_rows() const { return classes() != nullptr ? classes()->classes : vocab; }
   // Empty: the first. Precondition: there is one of that name.
   TowerIndex tower(std::string_view called) const;
   // Where a field stands of a model that was read at `at`.
@@ -107,6 +113,7 @@ void describe(V& v, Model& m) {
     m.logit_soft_cap);
   v(declared<ModelBlock>("form"), m.form);
   v(Field{.name = "inputs", .help = "what the towers begin with; absent means tokens", .most = 8}, m.inputs);
+  v(Field{.name = "output", .help = "what the model ends in; absent means its vocabulary"}, m.output);
   if constexpr (!std::is_same_v<V, FieldReader>)  // read_custom() reads them, as they start from the others
     v(Field{.name = "blocks", .help = "runs of blocks, where they differ along the depth"}, m.blocks);
 }
@@ -124,7 +131,7 @@ std::vector<std::string> preset_model_names();
 Model preset_model(std::string_view name, const Cursor& at = {});
 
 // Hugging Face config.json of transformers 4 and 5 (falcon, gemma, gemma2, gemma3_text, gpt2, gpt_neox,
-// llama, mistral, qwen2, qwen3).
+// ijepa, llama, mistral, qwen2, qwen3, vit).
 Model import_hugging_face(const Json& config, const Cursor& at);
 
 // The block of the flat fields.
@@ -149,8 +156,12 @@ constexpr auto enum_names(AttentionFlops) {
   return std::array{std::pair{AttentionFlops::kFull, "full"}, std::pair{AttentionFlops::kCausal, "causal"}};
 }
 
+// The most tensor ranks that share all layers and inputs evenly; others share them whose number divides it.
+std::int64_t shared_count(const Model& m);
 // Tokens of a sample in each tower.
 std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t);
+// Rows of a sample that the loss is the mean of: tokens, or one for its class.
+std::int64_t loss_rows(const Model& m, const Training& t);
 // The tower that the output reads: the last block's.
 TowerIndex output_tower(const Depth& depth);
 // Calls use(layer, times, tokens of a sample) for each layer of each kind of block.

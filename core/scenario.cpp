@@ -152,6 +152,13 @@ namespace {
 void check_training(const Problem& p, const Cursor& at) {
   const Training& t = p.scenario.training;
   const Model& m = p.scenario.model;
+  for (const Input& i : m.inputs) {
+    const auto* image = std::get_if<PatchInput>(&i.is);
+    if (image == nullptr || t.sequence == image->tokens()) continue;
+    at.child("sequence")
+        .fail(fmt::format("{} is not the {} tokens of an image", t.sequence, image->tokens()),
+              fmt::format("allowed: {}", image->tokens()));
+  }
   if (m.positions == Positions::kLearned && t.sequence > m.max_positions) {
     at.child("sequence")
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.sequence, m.max_positions));
@@ -208,7 +215,8 @@ void check_step(const Problem& p, const Cursor& at) {
     const double rows = d(layer.score_rows()) * longest;
     scores = p.stack.flash_attention ? std::max(scores, rows) : scores + 4 * d(times) * rows;
   });
-  const double bytes = kBytes * d(t.global_batch) * longest * (blocks + 4 * d(m.vocab) + scores);
+  const double bytes =
+      kBytes * d(t.global_batch) * longest * (blocks + 4 * d(std::max(m.vocab, m.head_rows())) + scores);
   if (bytes > kMostBytes)
     at.fail(
         fmt::format("the tensors of a step take {:.2g} bytes", bytes),

@@ -139,6 +139,19 @@ void run(const ops::PositionsGrad& op, const OpArguments& a) {
                           a.out[0], a.op.accumulate);
 }
 
+void run(const ops::Patches& op, const OpArguments& a) {
+  ref::patches(patches_shape(op), a.tp_rank == 0, a.in[0], a.in[1], a.in[2], a.out[0]);
+}
+void run(const ops::PatchesGrad& op, const OpArguments& a) {
+  ref::patches_grad(patches_shape(op), a.in[0], a.out[0], a.out[1], a.out[2], a.op.accumulate);
+}
+void run(const ops::Pool& op, const OpArguments& a) {
+  ref::pool(pool_shape(op, a.tp_rank), a.in[0], a.out[0]);
+}
+void run(const ops::PoolGrad& op, const OpArguments& a) {
+  ref::pool_grad(pool_shape(op, a.tp_rank), a.in[0], a.out[0]);
+}
+
 void run(const ops::Norm& op, const OpArguments& a) {
   kernels::pointwise().norm(norm_shape(op, a.model), a.in[0], a.in[1], op.bias ? a.in[2] : nullptr, a.out[0]);
 }

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <numeric>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "exec/crc32c.h"
@@ -170,6 +172,87 @@ class File final : public Dataset {
   bool words_;
 };
 
+// The image that a model begins with, or null.
+const PatchInput* image_of(const Model& model) {
+  for (const Input& input : model.inputs) {
+    if (const auto* image = std::get_if<PatchInput>(&input.is)) return image;
+  }
+  return nullptr;
+}
+
+// A value between -1 and 1.
+float value_of(std::uint64_t key) {
+  return static_cast<float>(hash_mix(key) >> 40) / static_cast<float>(1 << 23) - 1;
+}
+
+class BuiltInImages final : public Dataset {
+ public:
+  BuiltInImages(std::uint64_t seed, std::int64_t classes) : seed_(seed), classes_(classes) {}
+  std::int64_t sequences() const override { return std::int64_t{1} << 40; }
+  std::int64_t vocabulary() const override { return classes_; }
+  std::string identity() const override { return fmt::format("built-in images, {} classes", classes_); }
+  void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
+    const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
+    of = static_cast<std::int32_t>(key % static_cast<std::uint64_t>(classes_));
+    const std::uint64_t pattern = hash_mix(static_cast<std::uint64_t>(of));
+    for (std::size_t j = 0; j < values.size(); ++j)
+      values[j] = (value_of(pattern + j) + value_of(key + j)) / 2;
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::int64_t classes_;
+};
+
+class ImageFile final : public Dataset {
+ public:
+  ImageFile(const std::string& path, const PatchInput& image, std::int64_t classes)
+      : path_(path),
+        file_(path),
+        image_(image),
+        classes_(classes),
+        bytes_(static_cast<std::size_t>(1 + image.patches() * image.values())) {
+    images_ = static_cast<std::int64_t>(file_.bytes() / bytes_);
+    if (images_ < 1 || file_.bytes() % bytes_ != 0)
+      throw InputError(path, "",
+                       fmt::format("holds {} bytes, and a record of an image of {} x {} x {} has {}",
+                                   file_.bytes(), image.channels, image.image, image.image, bytes_));
+  }
+  std::int64_t sequences() const override { return images_; }
+  std::int64_t vocabulary() const override { return std::min<std::int64_t>(classes_, 256); }
+  std::string identity() const override {
+    return fmt::format("images, {} bytes, CRC-32C {:08x}", file_.bytes(), file_.checksum());
+  }
+  void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
+    std::vector<std::byte> record(bytes_);
+    file_.read(static_cast<std::size_t>(i) * bytes_, record);
+    of = std::to_integer<std::int32_t>(record[0]);
+    if (of >= classes_)
+      throw Error(fmt::format("{}: image {} is of class {}, and the model has {}", path_, i, of, classes_));
+    const std::int64_t side = image_.image, patch = image_.patch;
+    std::size_t out = 0;
+    for (std::int64_t top = 0; top < side; top += patch) {
+      for (std::int64_t left = 0; left < side; left += patch) {
+        for (std::int64_t channel = 0; channel < image_.channels; ++channel) {
+          for (std::int64_t y = top; y < top + patch; ++y) {
+            for (std::int64_t x = left; x < left + patch; ++x) {
+              const auto at = static_cast<std::size_t>(1 + (channel * side + y) * side + x);
+              values[out++] = (static_cast<float>(std::to_integer<int>(record[at])) / 255 - 0.5F) / 0.5F;
+            }
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  std::string path_;
+  Reader file_;
+  PatchInput image_;
+  std::int64_t classes_, images_ = 0;
+  std::size_t bytes_;  // of a record
+};
+
 class Part final : public Dataset {
  public:
   Part(const Dataset& whole, std::int64_t first, std::int64_t count)
@@ -183,6 +266,9 @@ class Part final : public Dataset {
   void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
     whole_.read(first_ + i, tokens, targets);
   }
+  void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
+    whole_.read(first_ + i, values, of);
+  }
 
  private:
   const Dataset& whole_;
@@ -191,12 +277,31 @@ class Part final : public Dataset {
 
 }  // namespace
 
+void Dataset::read(std::int64_t, std::span<std::int32_t>, std::span<std::int32_t>) const {
+  throw std::logic_error(identity() + " holds no sequences of tokens");
+}
+void Dataset::read(std::int64_t, std::span<float>, std::int32_t&) const {
+  throw std::logic_error(identity() + " holds no images");
+}
+
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary) {
   return std::make_unique<BuiltIn>(seed, vocabulary);
 }
 
+std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model) {
+  if (image_of(model) == nullptr) return built_in_data(seed, model.vocab);
+  return std::make_unique<BuiltInImages>(seed, model.head_rows());
+}
+
 std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length) {
   return std::make_unique<File>(path, sequence_length);
+}
+
+std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training) {
+  if (const PatchInput* image = image_of(model))
+    return std::make_unique<ImageFile>(path, *image, model.head_rows());
+  const std::vector<std::int64_t> tokens = tower_tokens(model, training);
+  return open_data(path, std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}));
 }
 
 std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count) {
@@ -227,9 +332,17 @@ Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
       tokens_(static_cast<std::size_t>(shape.length())),
       targets_(tokens_.size()) {
   for (Batch& b : batches_) {
-    for (const std::int64_t tokens : shape.inputs)
-      b.inputs.emplace_back(static_cast<std::size_t>(shape.count() * tokens));
-    b.targets.resize(b.inputs.back().size());
+    const auto all = [&](std::int64_t of_sample) {
+      return static_cast<std::size_t>(shape.count() * of_sample);
+    };
+    for (const std::int64_t n : shape.inputs) {
+      b.inputs.emplace_back();
+      if (shape.images)
+        b.inputs.back().values.resize(all(n));
+      else
+        b.inputs.back().tokens.resize(all(n));
+    }
+    b.targets.resize(all(shape.images ? 1 : shape.inputs.back()));
   }
   thread_ = std::jthread([this] { prepare(); });
 }
@@ -248,11 +361,18 @@ void Loader::fill(std::int64_t number, Batch& batch) {
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
+    if (shape_.images) {
+      const auto values = static_cast<std::size_t>(shape_.length());
+      data_.read(at,
+                 std::span(batch.inputs.front().values).subspan(static_cast<std::size_t>(i) * values, values),
+                 batch.targets[static_cast<std::size_t>(i)]);
+      continue;
+    }
     data_.read(at, tokens_, targets_);
     std::int64_t first = 0;
     for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
       const std::int64_t length = shape_.inputs[k];
-      std::copy_n(tokens_.begin() + first, length, batch.inputs[k].begin() + i * length);
+      std::copy_n(tokens_.begin() + first, length, batch.inputs[k].tokens.begin() + i * length);
       first += length;
     }
     const std::int64_t predicted = shape_.inputs.back();

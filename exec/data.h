@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training data. A dataset is a list of sequences; which of them a step uses is a function of (seed, step),
-// so that every plan trains on the same batches. Replicas take the micro-batches of a batch in turn.
+// Training data. A dataset is a list of samples: sequences of tokens, or images with a class each. Which of
+// them a step uses is a function of (seed, step), so that every plan trains on the same batches. Replicas
+// take the micro-batches of a batch in turn.
 #pragma once
 
 #include <condition_variable>
@@ -14,31 +15,40 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+#include "core/model.h"
+
 namespace orrery::exec {
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::int64_t sequences() const = 0;  // of `length` tokens and their successors
-  virtual std::int64_t vocabulary() const = 0;
+  virtual std::int64_t sequences() const = 0;   // samples
+  virtual std::int64_t vocabulary() const = 0;  // of tokens; of images, classes
   // The same for the same data, wherever it is: what it is, its size, and a CRC-32C of its bytes. Of a file
   // of more than 64 MiB the checksum is that of 1,024 blocks of 64 KiB, evenly spread from the first to the
   // last. The built-in corpus is named without its seed.
   virtual std::string identity() const = 0;
   // Sequence i: its tokens, and each one's successor. Thread-safe. Throws Error naming the file when it holds
   // a token outside the vocabulary.
-  virtual void read(std::int64_t i, std::span<std::int32_t> tokens,
-                    std::span<std::int32_t> targets) const = 0;
+  virtual void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+  // Image i: the values of its patches one after the other, each by channel, row and column, and its class.
+  virtual void read(std::int64_t i, std::span<float> values, std::int32_t& of) const;
 };
 
 // The built-in corpus: sequences of a simple rule with surprises, endless and equal on every machine.
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary);
+// What the model takes of built-in data: the corpus, or images that are a pattern of their class and noise.
+std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model);
 
 // A file: *.bin holds GPT-2 tokens as llm.c writes them (a header of 256 32-bit integers {20240520, 1,
 // tokens, ..}, then 16-bit tokens); anything else is text, a token per byte. Read as it is needed, never
 // whole. Throws InputError when it cannot be read, is damaged, or is shorter than a sequence; reading throws
 // Error when the file has become shorter since.
 std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length);
+// What the model takes of a file: sequences as above, or images. A file of images is a record for each: a
+// byte with its class, and a byte for each value, by channel, row and column (CIFAR-10's binary format).
+std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training);
 
 // Sequences [first, first + count) of another.
 std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count);
@@ -55,6 +65,7 @@ class Loader {
     // Tokens of a sample in each input of the model. A sequence of the data is cut into them, in order; the
     // targets are the successors of the last one's tokens.
     std::vector<std::int64_t> inputs;
+    bool images = false;  // the input is an image of so many values, and its class the target
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
   };
@@ -62,7 +73,11 @@ class Loader {
   ~Loader();
 
   struct Batch {
-    std::vector<std::vector<std::int32_t>> inputs;  // each [micro-batches, micro-batch, tokens]
+    struct Input {
+      std::vector<std::int32_t> tokens;
+      std::vector<float> values;  // of images
+    };
+    std::vector<Input> inputs;  // each [micro-batches, micro-batch, of a sample]
     std::vector<std::int32_t> targets;
   };
   // The batch of a step; asking for it starts the preparation of the next one. Rethrows what reading threw.

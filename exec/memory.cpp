@@ -72,10 +72,10 @@ AvailableMemory available_memory(const fs::path& root) {
 
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count, bool validates) {
   const Plan& p = program.plan;
-  // A loader has two batches.
+  // A loader has two batches, of four bytes an element.
   std::int64_t loader = 0;
   for (const program::Feed& f : program::feeds_of(program.model, program.training))
-    loader += 2 * static_cast<std::int64_t>(bytes_of(f.type)) * f.elements * p.micro_batch * p.micro_batches;
+    loader += 2 * 4 * f.elements * p.micro_batch * p.micro_batches;
   std::vector<std::int64_t> by_stage;
   for (const program::RankClass& c : program.classes) {
     std::int64_t unit = 0;

@@ -75,6 +75,12 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::Cr
           .explicit_scale = static_cast<float>(op.scale),
           .other_seq = op.keys};
 }
+inline kernels::reference::PatchesShape patches_shape(const program::ops::PatchesShape& op) {
+  return {op.batch, op.patches, op.width};
+}
+inline kernels::reference::PoolShape pool_shape(const program::ops::PoolShape& op, std::int64_t tp_rank) {
+  return {op.batch, op.sequence, op.rows, op.width, first_row(op, tp_rank), op.mean};
+}
 inline kernels::reference::Act act_of(Activation a) {
   using enum kernels::reference::Act;
   switch (a) {

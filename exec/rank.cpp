@@ -27,8 +27,12 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       loss_scale_(program.training.scales_loss() ? options.loss_scale : 1, options.loss_scale_window) {
   if (!class_.feeds.empty()) {
     const Plan& p = program.plan;
-    const Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.dp, p.dp,
-                              tower_tokens(program.model, program.training)};
+    Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.dp, p.dp, {}};
+    for (const program::Feed& f : program::feeds_of(program.model, program.training)) {
+      if (f.input < 0) continue;
+      shape.inputs.push_back(f.elements);
+      shape.images = f.type != DType::kInt32;
+    }
     loader_ = std::make_unique<Loader>(training, options.seed, shape);
     if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
   }
@@ -138,17 +142,42 @@ void Rank::load(Loader* loader, std::int64_t number) {
   if (loader == nullptr) return;
   const Loader::Batch& batch = loader->step(number);
   batch_ = 0;
-  for (const std::vector<std::int32_t>& input : batch.inputs)
-    batch_ =
-        crc32c({reinterpret_cast<const char*>(input.data()), input.size() * sizeof(std::int32_t)}, batch_);
+  const auto see = [&](const auto& data) {
+    batch_ = crc32c({reinterpret_cast<const char*>(data.data()), data.size() * sizeof(data[0])}, batch_);
+  };
+  for (const Loader::Batch::Input& input : batch.inputs) {
+    see(input.tokens);
+    see(input.values);
+  }
   for (const program::Feed& f : class_.feeds) {
+    if (f.type != DType::kInt32) {
+      load_values(f, batch.inputs[static_cast<std::size_t>(f.input)].values);
+      continue;
+    }
     const std::span<const std::int32_t> from =
-        f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)];
+        f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)].tokens;
     const auto each = static_cast<std::size_t>(program_.plan.micro_batch * f.elements);
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
       executor_->write(place_.offset({f.buffer}, m),
                        std::as_bytes(from.subspan(static_cast<std::size_t>(m) * each, each)));
     }
+  }
+}
+
+// This tensor rank's columns, in the feed's type.
+void Rank::load_values(const program::Feed& f, const std::vector<float>& values) {
+  const std::int64_t tp = program_.plan.tp, columns = f.columns / tp;
+  const std::int64_t each = program_.plan.micro_batch * f.local_elements(tp);
+  std::vector<float> own(static_cast<std::size_t>(each));
+  std::vector<std::uint16_t> narrow(is_half(f.type) ? own.size() : 0);
+  for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
+    const float* const from =
+        values.data() + m * program_.plan.micro_batch * f.elements + place_.at.tp * columns;
+    for (std::int64_t row = 0; row * columns < each; ++row)
+      std::copy_n(from + row * f.columns, columns, own.begin() + row * columns);
+    if (is_half(f.type)) kernels::narrow(f.type, each, own.data(), narrow.data());
+    executor_->write(place_.offset({f.buffer}, m),
+                     is_half(f.type) ? std::as_bytes(std::span(narrow)) : std::as_bytes(std::span(own)));
   }
 }
 

@@ -56,6 +56,7 @@ class Rank {
   void set_parameters(std::size_t index, const std::vector<float>& values);
   std::int64_t moments(std::size_t index) const;
   void load(Loader* loader, std::int64_t number);
+  void load_values(const program::Feed& f, const std::vector<float>& values);
   StepResult run(const Pass& pass);
   void capture(const program::Op& op, const program::Ref& from, double scale, UnitShard& into);
 

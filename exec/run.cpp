@@ -99,7 +99,7 @@ std::unique_ptr<Executor> on_processor(const Placement& place, const RunOptions&
 // The data of `options`, or the built-in corpus, which `built_in` keeps.
 const Dataset& data_of(const RunOptions& options, const Model& model, std::unique_ptr<Dataset>& built_in) {
   if (options.data != nullptr) return *options.data;
-  built_in = built_in_data(options.seed, model.vocab);
+  built_in = built_in_data(options.seed, model);
   return *built_in;
 }
 

@@ -74,8 +74,8 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   for_each_layer_tokens(m, depth, tokens, [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
     core += static_cast<double>(times) * layer.core_flops(of);
   });
-  const double head = 2.0 * static_cast<double>(tokens[static_cast<std::size_t>(output_tower(depth))]) *
-                      static_cast<double>(m.hidden * m.vocab);
+  const double head =
+      2.0 * static_cast<double>(loss_rows(m, t)) * static_cast<double>(m.hidden * m.head_rows());
   if (plan.recompute == Recompute::kSelective) return 1 + core / total;
   if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;
   return 1;

@@ -29,7 +29,7 @@ bool state_fits(const Problem& problem, std::int64_t split) {
 std::vector<Heuristic> heuristics(const Problem& problem) {
   const Model& m = problem.scenario.model;
   const std::int64_t node = problem.cluster.devices_per_node;
-  const std::int64_t tp = std::gcd(node, depth_of(m).shared());
+  const std::int64_t tp = std::gcd(node, shared_count(m));
   std::vector<Heuristic> out;
 
   Heuristic tree{"decision tree",

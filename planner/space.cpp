@@ -80,7 +80,7 @@ Canonical canonical(const Plan& p) {
           p.chunk_layers};
 }
 
-Space::Space(const Problem& problem) : problem_(problem), shared_(depth_of(problem.scenario.model).shared()) {
+Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(problem.scenario.model)) {
   const Model& m = problem.scenario.model;
   const Search& s = problem.scenario.search;
   const std::int64_t devices = problem.cluster.devices();

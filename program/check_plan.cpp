@@ -58,6 +58,9 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
     at.child("schedule").fail(problem);
   }
+  for (const Feed& f : feeds_of(m, t)) {
+    if (f.columns > 1) divides("tp", p.tp, f.columns, "values of a patch");
+  }
   if (m.layers * p.micro_batches > kMostLayerRuns) {
     at.child("micro_batches")
         .fail(

@@ -106,15 +106,21 @@ void Reverse::select(std::size_t node) {
 Ref Reverse::in(std::size_t i) const {
   const Operand& o = node_->reads[i];
   if (o.parameter >= 0) return e_.weight(block_, o.parameter);
-  for (const Placed& p : tensors_.sums) {
-    if (p.value == o.value && p.as == o.wanted) return {p.buffer};
-  }
+  if (const auto whole = sum_of(o)) return *whole;
   return {tensors_.of[static_cast<std::size_t>(o.value)]};
+}
+
+std::optional<Ref> Reverse::sum_of(const Operand& o) const {
+  for (const Placed& p : tensors_.sums) {
+    if (p.value == o.value && p.as == o.wanted) return Ref{p.buffer};
+  }
+  return std::nullopt;
 }
 
 Ref Reverse::again(std::size_t i) {
   if (gathered_ && gathered_->first == i) return gathered_->second;
   const Operand& o = node_->reads[i];
+  if (const auto whole = sum_of(o)) return *whole;
   const Value& v = value(o.value);
   const Ref gathered{
       e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
@@ -132,6 +138,12 @@ Ref Reverse::also(std::size_t i) const {
 
 Ref Reverse::d_out(std::size_t i) const {
   return {gradient(node_->writes[i])};
+}
+
+bool Reverse::wants(std::size_t i) const {
+  return std::none_of(graph_.ports.begin(), graph_.ports.end(), [&](const Port& p) {
+    return p.value == node_->reads[i].value && p.is != Port::Is::kTower;
+  });
 }
 
 bool Reverse::accumulates(std::size_t i) const {

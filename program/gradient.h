@@ -48,6 +48,8 @@ class Reverse {
   Op& emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,
                std::vector<Ref> writes);
 
+  // Whether anything wants the gradient of operand i: data has none.
+  bool wants(std::size_t i) const;
   bool has(std::size_t i) const { return i < node_->reads.size(); }
   Ref in(std::size_t i) const;     // operand, as its value is placed; the sum of a partial one
   Ref again(std::size_t i);        // operand, as the op read it
@@ -78,6 +80,8 @@ class Reverse {
     bool of_others = false;  // other blocks gave it: sums are written over it
   };
   void select(std::size_t node);
+  // The sum of a partial operand, as the op read it.
+  std::optional<Ref> sum_of(const Operand& o) const;
   bool gives_later(ValueId v) const;
   void settle(const std::string& op);
   void add(const Value& v, const Gradient& other, const Gradient& sum);

@@ -16,6 +16,7 @@
 #include "program/ops/embedding.h"
 #include "program/ops/loss.h"
 #include "program/ops/norm.h"
+#include "program/ops/patches.h"
 #include "program/ops/product.h"
 #include "program/ops/residual.h"
 #include "program/ops/rotary.h"
@@ -25,8 +26,9 @@
 namespace orrery::program {
 
 using OpKind =
-    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad, ops::Norm,
-                 ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
+    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad,
+                 ops::Patches, ops::PatchesGrad, ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad,
+                 ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
                  ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::Activation,
                  ops::ActivationGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad,
                  ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
@@ -34,9 +36,10 @@ using OpKind =
                  ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
-using ForwardOp = std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Norm, ops::HeadNorm, ops::Rope,
-                               ops::Attention, ops::CrossAttention, ops::Activation, ops::Residual, ops::Sum,
-                               ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
+using ForwardOp =
+    std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Patches, ops::Pool, ops::Norm, ops::HeadNorm,
+                 ops::Rope, ops::Attention, ops::CrossAttention, ops::Activation, ops::Residual, ops::Sum,
+                 ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

@@ -10,14 +10,17 @@ namespace orrery::program {
 std::vector<Feed> feeds_of(const Model& model, const Training& training) {
   std::vector<Feed> out;
   const std::vector<std::int64_t> tokens = tower_tokens(model, training);
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    out.push_back({.input = static_cast<std::int32_t>(i), .elements = tokens[i]});
+  const std::vector<Input> inputs = model.all_inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Feed& f = out.emplace_back(Feed{.input = static_cast<std::int32_t>(i), .elements = tokens[i]});
+    if (const auto* image = std::get_if<PatchInput>(&inputs[i].is)) {
+      f.columns = image->values();
+      f.elements = image->patches() * f.columns;
+      f.type = training.activation_type();
+    }
+  }
   out.push_back({.elements = loss_rows(model, training)});
   return out;
-}
-
-std::int64_t loss_rows(const Model& model, const Training& training) {
-  return tower_tokens(model, training)[static_cast<std::size_t>(output_tower(depth_of(model)))];
 }
 
 std::string describe_op(const RankClass& c, const Step& step, const Op& op) {

@@ -226,13 +226,14 @@ struct Unit {
 struct Feed {
   std::int32_t input = -1;    // of the model, which it is the data of; -1: the targets
   std::int64_t elements = 0;  // of a sample
+  std::int64_t columns = 1;   // of a row of them; tensor ranks share the columns where there are several
   DType type = DType::kInt32;
+  // What one of so many tensor ranks gets of a sample.
+  std::int64_t local_elements(std::int64_t tp) const { return columns > 1 ? elements / tp : elements; }
   std::int32_t buffer = -1;  // of the stage, with a copy for each micro-batch
 };
 // Of a model, its inputs first; without buffers.
 std::vector<Feed> feeds_of(const Model& model, const Training& training);
-// Rows of a sample that the loss is the mean of.
-std::int64_t loss_rows(const Model& model, const Training& training);
 
 struct RankClass {
   std::int32_t stage = 0;

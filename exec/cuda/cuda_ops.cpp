@@ -123,6 +123,20 @@ void run(const ops::PositionsGrad& op, const CudaOp& a) {
   device::positions_grad(a.stream, a.in_type[0], a.out_type[0], op.rows, op.width, op.sequence,
                          first_row(op, a.tp_rank()), op.table, a.in[0], a.out[0], a.op.accumulate);
 }
+void run(const ops::Patches& op, const CudaOp& a) {
+  device::patches(a.stream, a.out_type[0], patches_shape(op), a.tp_rank() == 0, a.in[0], a.in[1], a.in[2],
+                  a.out[0]);
+}
+void run(const ops::PatchesGrad& op, const CudaOp& a) {
+  device::patches_grad(a.stream, a.in_type[0], a.out_type[1], patches_shape(op), a.in[0], a.out[0], a.out[1],
+                       a.out[2], a.op.accumulate);
+}
+void run(const ops::Pool& op, const CudaOp& a) {
+  device::pool(a.stream, a.in_type[0], pool_shape(op, a.tp_rank()), a.in[0], a.out[0]);
+}
+void run(const ops::PoolGrad& op, const CudaOp& a) {
+  device::pool_grad(a.stream, a.in_type[0], pool_shape(op, a.tp_rank()), a.in[0], a.out[0]);
+}
 void run(const ops::Norm& op, const CudaOp& a) {
   device::norm(a.stream, a.in_type[0], norm_shape(op, a.model()), a.in[0], a.in[1],
                op.bias ? a.in[2] : nullptr, a.out[0]);

@@ -120,6 +120,25 @@ void positions(Index rows, Index width, Index seq, Index first_token, const floa
 void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
                     float* d_table, bool accumulate);
 
+// y = x + bias over the patches of each sample, behind a class token where `cls` is one. Without `adds` bias
+// and class token count as zeros.
+struct PatchesShape {
+  Index batch, patches, width;
+};
+void patches(const PatchesShape& s, bool adds, const float* x, const float* bias, const float* cls, float* y);
+// d_cls may be null: there is no class token.
+void patches_grad(const PatchesShape& s, const float* dy, float* dx, float* d_bias, float* d_cls,
+                  bool accumulate);
+
+// The first row of each sample of `seq` rows, or the mean of its rows. Row r of x is token first_row + r of
+// the samples; tokens that are not there count as zeros.
+struct PoolShape {
+  Index batch, seq, rows, width, first_row = 0;
+  bool mean = false;
+};
+void pool(const PoolShape& s, const float* x, float* y);
+void pool_grad(const PoolShape& s, const float* dy, float* dx);
+
 // Cross-entropy over columns [first, first + columns) of a vocabulary, in three passes with a reduction
 // between them: largest logit; exponentials and {sum, target's logit - largest}; loss and probabilities.
 struct LossShape {

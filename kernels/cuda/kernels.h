@@ -82,6 +82,14 @@ void positions(Stream stream, DType type, Index rows, Index width, Index seq, In
 void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
                     Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate);
 
+// --- patches.cu ------------------------------------------------------------------------------------
+void patches(Stream stream, DType type, const reference::PatchesShape& s, bool adds, const void* x,
+             const void* bias, const void* cls, void* y);
+void patches_grad(Stream stream, DType type, DType gradient, const reference::PatchesShape& s, const void* dy,
+                  void* dx, void* d_bias, void* d_cls, bool accumulate);
+void pool(Stream stream, DType type, const reference::PoolShape& s, const void* x, void* y);
+void pool_grad(Stream stream, DType type, const reference::PoolShape& s, const void* dy, void* dx);
+
 // --- loss.cu ---------------------------------------------------------------------------------------
 // Logits are of `type`, exponentials and probabilities of `kept`: fp32, or the type of logits.
 void loss_max(Stream stream, DType type, const reference::LossShape& s, const void* logits, float* largest);

@@ -2,49 +2,111 @@
 //
 // The two ends of the model: vocabulary-parallel embeddings, and head with cross-entropy. A tensor rank
 // holds V/t rows of the embedding; looking up a token of another rank gives zeros, and the sum over
-// ranks is the lookup. The loss needs the maximum, the sum of exponentials and the target's logit over
-// all ranks: three small all-reduces instead of gathering logits.
+// ranks is the lookup. Patches of images are multiplied likewise: a rank has columns of the matrix. The loss
+// needs the maximum, the sum of exponentials and the target's logit over all ranks: three small all-reduces
+// instead of gathering logits.
 #include "program/blocks.h"
 
 namespace orrery::program {
 namespace {
 
 // Rows that all tensor ranks share evenly; the last ones only fill the shares up.
-std::int32_t vocabulary_matrix(Builder& g, const char* name) {
-  const std::int64_t vocabulary = g.model.vocab, rows = (vocabulary + g.ranks - 1) / g.ranks * g.ranks;
+std::int32_t shared_rows(Builder& g, const std::string& name, std::int64_t of) {
+  const std::int64_t rows = (of + g.ranks - 1) / g.ranks * g.ranks;
   const std::int32_t w = g.matrix(name, rows, g.model.hidden, Parameter::Split::kRows);
-  g.parameter(w).padding = rows - vocabulary;
+  g.parameter(w).padding = rows - of;
   return w;
+}
+
+// What the inputs of a model make of their data, one overload each. Names of the first input's tensors begin
+// with nothing, those of others with the tower's name.
+class Inputs {
+ public:
+  explicit Inputs(Builder& g) : g_(g) {
+    if (!g.model.has_tokens()) return;
+    embedding_ = shared_rows(g, "embedding/weight", g.model.vocab);
+    g.keep_piece_alone();
+  }
+
+  void add(TowerIndex t, const Input& input) {
+    g_.in_tower(t);
+    tower_ = t;
+    base_ = t == 0 ? std::string() : input.tower() + "/";
+    ValueId x = std::visit([&](const auto& i) { return rows_of(i); }, input.is);
+    if (g_.model.positions == Positions::kLearned) x = positions(x);
+    g_.output(t, x);
+  }
+
+ private:
+  std::string named(const char* name) const { return base_ + name; }
+
+  ValueId rows_of(const TokenInput&) {
+    const std::int64_t hidden = g_.model.hidden;
+    const ValueId tokens =
+        g_.port(named("tokens"), Port::Is::kInput, tower_, g_.tokens, 1, {}, DType::kInt32);
+    const ValueId x = g_.value(named("embedding/out"), hidden, g_.placed(Placement::kSum));
+    g_.node(named("embedding"),
+            ops::Embedding{{g_.tokens, hidden, g_.parameter(embedding_).local_rows, g_.model.vocab}},
+            {g_.use(tokens), g_.weight(embedding_)}, {x});
+    return g_.model.embedding_scale == 1 ? x
+                                         : g_.scale(named("embedding/scale"), x, g_.model.embedding_scale);
+  }
+
+  // A tensor rank has a share of each patch's values, and makes a part of the sum.
+  ValueId rows_of(const PatchInput& image) {
+    using Init = Parameter::Init;
+    const std::int64_t hidden = g_.model.hidden, values = image.values();
+    const ValueId data =
+        g_.port(named("patches/data"), Port::Is::kInput, tower_, g_.micro_batch * image.patches(), values,
+                g_.placed(Placement::kColumns), g_.training.activation_type());
+    const std::int32_t w = g_.matrix(named("patches/weight"), hidden, values, Parameter::Split::kCols);
+    std::vector<Operand> reads{g_.use(g_.linear(named("patches"), data, w))};
+    reads.push_back(g_.weight(g_.vector(named("patches/bias"), hidden, Init::kZeros)));
+    if (image.class_token)
+      reads.push_back(g_.weight(g_.vector(named("patches/class"), hidden, Init::kNormal)));
+    const ValueId x = g_.value(named("patches/tokens"), hidden, g_.placed(Placement::kSum));
+    g_.node(named("patches/tokens"),
+            ops::Patches{{g_.micro_batch, image.patches(), hidden, image.class_token}}, std::move(reads),
+            {x});
+    return x;
+  }
+
+  ValueId positions(ValueId x) {
+    const Model& m = g_.model;
+    g_.begin_piece();
+    const std::int32_t table =
+        g_.matrix(named("embedding/positions"), m.max_positions, m.hidden, Parameter::Split::kNone);
+    const ops::PositionsShape shape{g_.rows, m.hidden, g_.sequence, m.max_positions, g_.sequence_parallel};
+    return g_.in_place(named("embedding/positions"), ops::Positions{shape},
+                       {g_.use(x, g_.stream()), g_.weight(table)});
+  }
+
+  Builder& g_;
+  std::int32_t embedding_ = -1;
+  TowerIndex tower_ = 0;
+  std::string base_;
+};
+
+// The row that stands for each sample: the same on all tensor ranks.
+ValueId pooled(Builder& g, const ClassOutput& output, ValueId x) {
+  const std::int64_t hidden = g.model.hidden;
+  const ValueId y = g.value("head/pool/out", g.micro_batch, hidden,
+                            g.placed(g.sequence_parallel ? Placement::kSum : Placement::kReplicated),
+                            g.training.activation_type());
+  g.node(
+      "head/pool",
+      ops::Pool{{g.micro_batch, g.sequence, g.rows, hidden, output.pool == Pool::kMean, g.sequence_parallel}},
+      {g.use(x, g.stream())}, {y});
+  return y;
 }
 
 }  // namespace
 
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   Builder g(m, p, t, s, Builder::Part::kEnd);
-  const std::int32_t w = vocabulary_matrix(g, "embedding/weight");
-  g.keep_piece_alone();
-  const std::vector<Input> inputs = m.all_inputs();
-  for (TowerIndex i = 0; i < std::ssize(inputs); ++i) {
-    g.in_tower(i);
-    // "embedding" of the first, "decoder/embedding" of others.
-    const auto named = [&, of = inputs[static_cast<std::size_t>(i)].tower()](const char* name) {
-      return i == 0 ? std::string(name) : of + "/" + name;
-    };
-    const ValueId tokens = g.port(named("tokens"), Port::Is::kInput, i, g.tokens, 1, {}, DType::kInt32);
-    ValueId x = g.value(named("embedding/out"), m.hidden, g.placed(Placement::kSum));
-    g.node(named("embedding"), ops::Embedding{{g.tokens, m.hidden, g.parameter(w).local_rows, m.vocab}},
-           {g.use(tokens), g.weight(w)}, {x});
-    if (m.embedding_scale != 1) x = g.scale(named("embedding/scale"), x, m.embedding_scale);
-    if (m.positions == Positions::kLearned) {
-      g.begin_piece();
-      const std::int32_t positions =
-          g.matrix(named("embedding/positions"), m.max_positions, m.hidden, Parameter::Split::kNone);
-      const ops::PositionsShape shape{g.rows, m.hidden, g.sequence, m.max_positions, g.sequence_parallel};
-      x = g.in_place(named("embedding/positions"), ops::Positions{shape},
-                     {g.use(x, g.stream()), g.weight(positions)});
-    }
-    g.output(i, x);
-  }
+  Inputs inputs(g);
+  const std::vector<Input> all = m.all_inputs();
+  for (std::size_t i = 0; i < all.size(); ++i) inputs.add(static_cast<TowerIndex>(i), all[i]);
   return g.finish();
 }
 
@@ -53,21 +115,29 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   const TowerIndex tower = output_tower(depth_of(m));
   g.in_tower(tower);
   const ValueId x = g.input(tower);
-  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, g.tokens, 1, {}, DType::kInt32);
+  const ClassOutput* const classes = m.classes();
+  const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens;
+  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, rows, 1, {}, DType::kInt32);
   const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
-  const ValueId n = g.norm("head/norm", x);
+  ValueId n = g.norm("head/norm", x);
+  if (classes != nullptr) n = pooled(g, *classes, n);
   g.begin_piece();
-  const std::int32_t w = vocabulary_matrix(g, "head/weight");
+  const std::int32_t w = shared_rows(g, "head/weight", m.head_rows());
   if (m.tied_embeddings) g.keep_piece_alone();
-  ValueId logits = g.linear("head", n, w);
+  std::int32_t bias = -1;
+  if (classes != nullptr) {
+    bias = g.split_vector("head/bias", g.parameter(w).rows, {g.parameter(w).rows});
+    g.parameter(bias).padding = g.parameter(w).padding;
+  }
+  ValueId logits = g.linear("head", n, w, bias);
   if (m.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, m.logit_soft_cap);
 
-  const ops::LogitsShape shape{g.tokens, g.parameter(w).local_rows, m.vocab};
+  const ops::LogitsShape shape{rows, g.parameter(w).local_rows, m.head_rows()};
   const DType kept = s.fp32_logits ? DType::kFloat32 : t.activation_type();
   const ValueId exponentials =
-      g.value("head/probabilities", g.tokens, g.parameter(w).rows, g.placed(Placement::kColumns), kept);
-  const ValueId largest = g.value("head/max", g.tokens, 1, g.placed(Placement::kMax), DType::kFloat32);
-  const ValueId sums = g.value("head/sums", g.tokens, 2, g.placed(Placement::kSum), DType::kFloat32);
+      g.value("head/probabilities", rows, g.parameter(w).rows, g.placed(Placement::kColumns), kept);
+  const ValueId largest = g.value("head/max", rows, 1, g.placed(Placement::kMax), DType::kFloat32);
+  const ValueId sums = g.value("head/sums", rows, 2, g.placed(Placement::kSum), DType::kFloat32);
   const Placements whole = g.placed(Placement::kReplicated);
   g.node("loss/max", ops::LossMax{shape}, {g.use(logits)}, {largest});
   g.node("loss/sum", ops::LossSum{shape}, {g.use(logits), g.use(largest, whole), g.use(targets)},

@@ -59,6 +59,7 @@ struct Gemm {
 
 template <class Reverse>
 void Gemm::gradient(Reverse& r) const {
+  if (!r.wants(0)) return;
   Gemm d{.m = m, .n = k, .k = n, .format = of_gradient()};
   auto reads = refs(r.d_out(result()), r.in(1));
   // Where x is gelu(u) of the product before, this product's kernel goes on to that u.

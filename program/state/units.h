@@ -129,7 +129,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   for (const Feed& f : sample.feeds) {
     if (!(f.input >= 0 ? ends.first : ends.last)) continue;
     use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, 0), kWorkspace,
-                   p.micro_batch * f.elements, f.type, p.micro_batches});
+                   p.micro_batch * f.local_elements(p.tp), f.type, p.micro_batches});
   }
   if (ends.last) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});

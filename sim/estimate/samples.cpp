@@ -95,6 +95,15 @@ std::vector<Waits> earlier_waits(const program::RankClass& rank, std::int32_t se
   return out;
 }
 
+// The least micro-batch whose tokens tensor ranks share, where they do.
+std::int64_t least_shared(const ChunkKey& key, const Model& model, const Training& training) {
+  std::int64_t least = 1;
+  if (!key.sequence_parallel) return least;
+  for (const std::int64_t tokens : tower_tokens(model, training))
+    least = std::lcm(least, key.tp / std::gcd<std::int64_t>(key.tp, tokens));
+  return least;
+}
+
 }  // namespace
 
 Op at_size(const OpShape& shape, std::int64_t n) {
@@ -108,8 +117,7 @@ Op at_size(const OpShape& shape, std::int64_t n) {
 
 Structure::Structure(const ChunkKey& key, const Model& model, const Depth& depth, const Training& training,
                      const Stack& stack)
-    : least_micro_batch(key.sequence_parallel ? key.tp / std::gcd<std::int64_t>(key.tp, training.sequence)
-                                              : 1),
+    : least_micro_batch(least_shared(key, model, training)),
       key_(key),
       model_(model),
       depth_(depth),

@@ -122,6 +122,19 @@ TEST(HuggingFace, BlocksOfOtherForms) {
   EXPECT_EQ(count_parameters(falcon), 6'921'720'704);  // falcon-7b
   EXPECT_EQ(falcon.form, BlockForm::kParallelOneNorm);
   EXPECT_EQ(depth_of(falcon).shared(), 1);  // one head of keys and values
+  std::string labels = R"("0": "a")";
+  for (int i = 1; i < 1000; ++i) labels += fmt::format(R"(, "{}": "a")", i);
+  const Model vit = import((std::string(R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12,
+      "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224, "patch_size": 16, "id2label": {)") +
+                            labels + "}}")
+                               .c_str());
+  EXPECT_EQ(count_parameters(vit), 86'567'656);  // google/vit-base-patch16-224
+  EXPECT_EQ(tower_tokens(vit, {}), std::vector<std::int64_t>{197});
+  EXPECT_EQ(vit.classes()->pool, Pool::kClassToken);
+  // Two classes, no class token: 197 - 1 positions, and 998 rows of the head fewer.
+  const Model ijepa = import(R"({"model_type": "ijepa", "hidden_size": 768, "num_hidden_layers": 12,
+      "num_attention_heads": 12, "intermediate_size": 3072})");
+  EXPECT_EQ(count_parameters(ijepa), 86'567'656 - 2 * 768 - 998 * 769);
 
   const Model gemma2 = import(R"({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26,
       "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
@@ -216,9 +229,10 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
     FAIL();
   } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(),
-                 "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
-                 "gemma3_text, gpt2, gpt_neox, llama, mistral, qwen2, qwen3 (did you mean \"llama\"?)");
+    EXPECT_STREQ(
+        e.what(),
+        "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
+        "gemma3_text, gpt2, gpt_neox, ijepa, llama, mistral, qwen2, qwen3, vit (did you mean \"llama\"?)");
   }
 }
 

@@ -177,8 +177,8 @@ TEST(Data, RanksShareTheGlobalBatch) {
   Loader whole(*data, 9, {2, 4, 0, 1, {kLength}}), even(*data, 9, {2, 2, 0, 2, {kLength}}),
       odd(*data, 9, {2, 2, 1, 2, {kLength}});
   for (const std::int64_t step : {0, 1, 2, 7, 8, 3}) {
-    const auto& expected = whole.step(step).inputs[0];
-    const auto &first = even.step(step).inputs[0], &second = odd.step(step).inputs[0];
+    const auto& expected = whole.step(step).inputs[0].tokens;
+    const auto &first = even.step(step).inputs[0].tokens, &second = odd.step(step).inputs[0].tokens;
     std::vector<std::int32_t> merged;
     for (std::int64_t m = 0; m < 2; ++m) {
       merged.insert(merged.end(), first.begin() + m * kEach, first.begin() + (m + 1) * kEach);
@@ -199,7 +199,7 @@ TEST(Data, AnEpochHoldsEverySequenceOnce) {
     expected.push_back(token[0]);
   }
   for (const std::int64_t step : {0, 1}) {
-    const auto& tokens = loader.step(step).inputs[0];
+    const auto& tokens = loader.step(step).inputs[0].tokens;
     seen.insert(seen.end(), tokens.begin(), tokens.end());
   }
   std::sort(seen.begin(), seen.end());
@@ -211,8 +211,8 @@ TEST(Data, EveryEpochHasAnOrderOfItsOwn) {
   const auto data = built_in_data(3, 1 << 20);
   const auto hundred = part_of(*data, 0, 100);
   Loader loader(*hundred, 1, {100, 1, 0, 1, {1}});
-  const std::vector<std::int32_t> first = loader.step(0).inputs[0];
-  std::vector<std::int32_t> second = loader.step(1).inputs[0];
+  const std::vector<std::int32_t> first = loader.step(0).inputs[0].tokens;
+  std::vector<std::int32_t> second = loader.step(1).inputs[0].tokens;
   int same = 0;
   for (std::size_t i = 0; i < 100; ++i) same += first[i] == second[i];
   EXPECT_LT(same, 20);

@@ -33,10 +33,10 @@ inline Model tiny(const char* preset) {
 // Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
 // "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
-// "decoder" is four blocks behind an encoder of four.
+// "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images.
 inline const std::vector<std::string>& block_kinds() {
-  static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
-                                            "mixed", "gemma",  "encoder",   "decoder"};
+  static const std::vector<std::string> all{"neox",  "falcon",  "post-norm", "sandwich", "mixed",
+                                            "gemma", "encoder", "decoder",   "vit"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -71,6 +71,14 @@ inline Model tiny_of(const std::string& kind) {
         Layer{CrossAttentionLayer{.reads = "encoder", .heads = 8, .kv_heads = 4, .bias = false}});
     m.inputs = {{TokenInput{"encoder"}}, {TokenInput{"decoder", true}}};
     m.blocks = {{3, {encoder}}, {1, {last}}, {4, {decoder}}};
+  } else if (kind == "vit") {
+    // 16 tokens.
+    m.causal = false;
+    m.positions = Positions::kLearned;
+    m.rotary = {};
+    m.inputs = {{PatchInput{.image = 8, .patch = 2, .channels = 2, .class_token = false}}};
+    m.output = {ClassOutput{.classes = 13, .pool = Pool::kMean}};
+    m.tied_embeddings = false;
   } else if (kind == "encoder") {
     m.causal = false;
     m.activation = Activation::kSquaredRelu;

@@ -31,6 +31,7 @@ TARGET = json.loads(SCENARIO.read_text())["training"].get("target_sequence", SEQ
 MODEL = json.loads(SCENARIO.read_text())["model"]
 MODEL = MODEL if isinstance(MODEL, dict) else {"preset": MODEL}
 LLAMA = MODEL["preset"] == "tiny-llama"
+IMAGE = MODEL.get("inputs", [{}])[0].get("patches")
 FLAT = {"layers": 4, "heads": 4, "kv_heads": 2 if LLAMA else 4, "ffn_hidden": 176 if LLAMA else 256,
         "norm": "rmsnorm" if LLAMA else "layernorm", "norm_epsilon": 1e-5, "activation": "swiglu" if LLAMA else "gelu",
         "positions": "rotary" if LLAMA else "learned", "rotary": {}, "sliding_window": 0, "bias": not LLAMA,
@@ -173,19 +174,27 @@ class Net:
         return self.norm(x, f"layer{i}/final_norm") if own.get("final_norm") else x
 
     def loss(self, inputs, targets):
-        names = [i["tokens"]["tower"] for i in MODEL.get("inputs", [{"tokens": {"tower": ""}}])]
+        names = [next(iter(i.values())).get("tower", "") for i in MODEL.get("inputs", [{"tokens": {}}])]
         self.towers = {}
-        for tower, tokens in zip(names, inputs):
-            x = self.p["embedding/weight"][tokens] * MODEL.get("embedding_scale", 1)
+        for tower, data in zip(names, inputs):
+            if IMAGE:
+                x = F.linear(data, self.p["patches/weight"], self.p["patches/bias"])
+                if "patches/class" in self.p:
+                    x = torch.cat([self.p["patches/class"].expand(BATCH, 1, HIDDEN), x], 1)
+            else:
+                x = self.p["embedding/weight"][data] * MODEL.get("embedding_scale", 1)
             if FLAT["positions"] == "learned":
                 table = ("" if tower == names[0] else tower + "/") + "embedding/positions"
-                x = x + self.p[table][:tokens.shape[1]]
+                x = x + self.p[table][:x.shape[1]]
             self.towers[tower] = x
         for i, (own, layers) in enumerate(blocks()):
             tower = own.get("tower", names[0])
             self.towers[tower] = x = self.block(i, own, layers, self.towers[tower])
-        head = self.p.get("head/weight", self.p["embedding/weight"])
-        logits = self.norm(x, "head/norm") @ head.T
+        x = self.norm(x, "head/norm")
+        if IMAGE:
+            x = x.mean(1) if MODEL["output"]["classes"].get("pool") == "mean" else x[:, 0]
+            return F.cross_entropy(F.linear(x, self.p["head/weight"], self.p["head/bias"]), targets)
+        logits = x @ self.p.get("head/weight", self.p.get("embedding/weight")).T
         if cap := MODEL.get("logit_soft_cap"):
             logits = cap * torch.tanh(logits / cap)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -204,11 +213,28 @@ class Net:
         return float(loss), float(norm)
 
 
+def images():
+    """A file of images with noise over a pattern of their class, their patches, and their classes."""
+    side, patch, channels = IMAGE["image"], IMAGE["patch"], IMAGE["channels"]
+    random = np.random.default_rng(5)
+    classes = MODEL["output"]["classes"]["classes"]
+    pattern = random.integers(0, 128, (classes, channels, side, side))
+    of = np.arange(BATCH) % classes
+    pixels = (pattern[of] + random.integers(0, 128, (BATCH, channels, side, side))).astype(np.uint8)
+    data = b"".join(bytes([c]) + image.tobytes() for c, image in zip(of, pixels))
+    values = torch.tensor(pixels, dtype=torch.float32) / 127.5 - 1
+    # unfold gives [batch, channel, row and column of the patch, patch].
+    patches = F.unfold(values, patch, stride=patch).transpose(1, 2)
+    return data, [patches], torch.tensor(of)
+
+
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     # As many sequences as a batch has: every step trains on all of them, in whatever order.
     lengths = [SEQUENCE] + [TARGET] * (len(MODEL.get("inputs", [0])) - 1)
     text = bytes((i * i // 7 + i // 13) % 251 for i in range(BATCH * sum(lengths) + 1))
+    if IMAGE:
+        text, inputs, targets = images()
     shutil.rmtree(FOLDER / "checkpoints", ignore_errors=True)
     (FOLDER / "text").write_bytes(text)
     out = subprocess.run([ORRERY, "run", SCENARIO, "--steps", str(STEPS + 1), "--data", FOLDER / "text",
@@ -220,9 +246,10 @@ def main():
     torch.set_num_threads(1)
     before, after = (tensors(FOLDER / "checkpoints" / f"step-0000000{n}") for n in (1, 2))
     net = Net(before)
-    data = torch.tensor(list(text))
-    inputs = data[:-1].view(BATCH, sum(lengths)).split(lengths, 1)
-    targets = data[1:].view(BATCH, sum(lengths))[:, -lengths[-1]:]
+    if not IMAGE:
+        data = torch.tensor(list(text))
+        inputs = data[:-1].view(BATCH, sum(lengths)).split(lengths, 1)
+        targets = data[1:].view(BATCH, sum(lengths))[:, -lengths[-1]:]
     worst, beta = 0.0, OPTIMIZER.get("beta1", 0.9)
     for i, step in enumerate(expected):
         loss, norm = net.step(inputs, targets)

@@ -204,6 +204,40 @@ TEST_P(Kernels, LearnedPositions) {
   }
 }
 
+TEST_P(Kernels, PatchesAndPooledSamples) {
+  const reference::PatchesShape s{3, 5, c.width};
+  const Tensor x(device, c.type, 15 * c.width, 1), bias(device, c.type, c.width, 2),
+      cls(device, c.type, c.width, 3), dy(device, c.type, 18 * c.width, 4);
+  for (const bool adds : {true, false}) {
+    void* const y = fresh(18 * c.width);
+    Vector here(static_cast<std::size_t>(18 * c.width));
+    cuda::patches(device.stream, c.type, s, adds, x.at, bias.at, cls.at, y);
+    reference::patches(s, adds, x.data(), bias.data(), cls.data(), here.data());
+    expect_close(c.type, result(c.type, y, here.size()), here, "patches");
+  }
+  for (const bool accumulate : {false, true}) {
+    const Tensor d_bias(device, c.gradient, c.width, 5), d_cls(device, c.gradient, c.width, 6);
+    void* const dx = fresh(15 * c.width);
+    Vector here(static_cast<std::size_t>(15 * c.width)), sum = d_bias.values, of_class = d_cls.values;
+    cuda::patches_grad(device.stream, c.type, c.gradient, s, dy.at, dx, d_bias.at, d_cls.at, accumulate);
+    reference::patches_grad(s, dy.data(), here.data(), sum.data(), of_class.data(), accumulate);
+    expect_close(c.type, result(c.type, dx, here.size()), here, "patches gradient");
+    expect_close(c.gradient, result(c.gradient, d_bias.at, sum.size()), sum, "bias gradient");
+    expect_close(c.gradient, result(c.gradient, d_cls.at, sum.size()), of_class, "class token's gradient");
+  }
+  for (const bool mean : {false, true}) {
+    const reference::PoolShape p{3, 5, 9, c.width, 4, mean};  // a share of the rows
+    void *const y = fresh(3 * c.width), *const dx = fresh(9 * c.width);
+    Vector here(static_cast<std::size_t>(3 * c.width)), back(static_cast<std::size_t>(9 * c.width));
+    cuda::pool(device.stream, c.type, p, x.at, y);
+    reference::pool(p, x.data(), here.data());
+    expect_close(c.type, result(c.type, y, here.size()), here, "pool");
+    cuda::pool_grad(device.stream, c.type, p, dy.at, dx);
+    reference::pool_grad(p, dy.data(), back.data());
+    expect_close(c.type, result(c.type, dx, back.size()), back, "pool gradient");
+  }
+}
+
 // The second of three ranks, and the last, whose end is padding.
 TEST_P(Kernels, LossOverAPartOfTheVocabulary) {
   for (const Index first : {c.width, 2 * c.width}) {

@@ -180,6 +180,55 @@ TEST(Gradient, AWindowOfOneIsTheValueItself) {
   }
 }
 
+TEST(Gradient, PatchesBehindAClassTokenOrNone) {
+  const PatchesShape s{2, 3, 4};
+  for (const bool has_class : {false, true}) {
+    const Vector x = random_vector(24, 1), bias = random_vector(4, 2), cls = random_vector(4, 3),
+                 r = random_vector(has_class ? 32 : 24, 4);
+    Vector dx(24), d_bias(4), d_cls(4);
+    patches_grad(s, r.data(), dx.data(), d_bias.data(), has_class ? d_cls.data() : nullptr, false);
+    const auto loss = [&](const Vector& xx, const Vector& bb, const Vector& cc) {
+      Vector y(r.size());
+      patches(s, true, xx.data(), bb.data(), has_class ? cc.data() : nullptr, y.data());
+      return dot(y, r);
+    };
+    expect_gradient(x, dx, [&](const Vector& v) { return loss(v, bias, cls); });
+    expect_gradient(bias, d_bias, [&](const Vector& v) { return loss(x, v, cls); });
+    if (has_class) expect_gradient(cls, d_cls, [&](const Vector& v) { return loss(x, bias, v); });
+    // Parts of a sum: what the first rank adds, others do not.
+    Vector first(r.size()), other(r.size()), zeros(24), none(r.size());
+    const float* const c = has_class ? cls.data() : nullptr;
+    patches(s, true, zeros.data(), bias.data(), c, first.data());
+    patches(s, false, x.data(), bias.data(), c, other.data());
+    patches(s, true, x.data(), bias.data(), c, none.data());
+    for (std::size_t i = 0; i < none.size(); ++i) EXPECT_EQ(first[i] + other[i], none[i]);
+  }
+}
+
+// Three samples of four rows; a share of the rows, which begins and ends inside samples, makes a part.
+TEST(Gradient, PooledSamples) {
+  for (const bool mean : {false, true}) {
+    const Vector x = random_vector(12 * 2, 1), r = random_vector(3 * 2, 2);
+    Vector whole(6), sum(6);
+    pool({3, 4, 12, 2, 0, mean}, x.data(), whole.data());
+    for (const Index first : {0, 6}) {
+      const PoolShape s{3, 4, 6, 2, first, mean};
+      Vector part(6), d(12);
+      const Vector share(x.begin() + first * 2, x.begin() + first * 2 + 12);
+      pool(s, share.data(), part.data());
+      for (std::size_t i = 0; i < 6; ++i) sum[i] += part[i];
+      pool_grad(s, r.data(), d.data());
+      expect_gradient(share, d, [&](const Vector& v) {
+        Vector y(6);
+        pool(s, v.data(), y.data());
+        return dot(y, r);
+      });
+    }
+    for (std::size_t i = 0; i < 6; ++i) EXPECT_NEAR(sum[i], whole[i], 1e-6);
+    EXPECT_NEAR(whole[2], mean ? (x[8] + x[10] + x[12] + x[14]) / 4 : x[8], 1e-6);  // sample 1, column 0
+  }
+}
+
 TEST(Gradient, SoftCaps) {
   const Vector x = random_vector(12, 1), r = random_vector(12, 2);
   Vector y(12), d(12);
