@@ -533,8 +533,10 @@ void add_run(CLI::App& parent, App& app) {
                    "steps without overflow after which the factor doubles")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  command->add_option("--data", o->data,
-                      "text (a token per byte) or GPT-2 tokens (*.bin); else a built-in corpus");
+  command->add_option(
+      "--data", o->data,
+      "text (a token per byte) or GPT-2 tokens (*.bin); images or events where the model takes "
+      "them (docs/file-formats.md); else built-in data");
   command->add_option("--validate-every", o->validate_every, "steps between validations on held-out data")
       ->check(CLI::Range(1, 1000000));
   command->add_option("--validation-batches", o->validation_batches, "global batches of a validation")

@@ -260,7 +260,11 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
     return StackProblem{"/model/logit_soft_cap", lacks(s, "cap of logits"), "allowed: 0"};
   if (m.embedding_scale != 1 && !c.scales)
     return StackProblem{"/model/embedding_scale", lacks(s, "factor of embeddings"), "allowed: 1"};
-  if ((!m.has_tokens() || m.classes() != nullptr) && !c.images)
+  if ((m.bags() != nullptr || m.has_pair()) && !c.bags)
+    return StackProblem{"/model/inputs", lacks(s, "models of embedding bags"), "allowed: tokens"};
+  const bool images = std::any_of(m.inputs.begin(), m.inputs.end(),
+                                  [](const Input& i) { return std::holds_alternative<PatchInput>(i.is); });
+  if ((images || m.classes() != nullptr) && !c.images)
     return StackProblem{"/model/inputs", lacks(s, "models of images and classes"), "allowed: tokens"};
   if (m.inputs.size() > 1 && !c.towers)
     return StackProblem{"/model/inputs", lacks(s, "models with several towers"), "allowed: one input"};

@@ -69,6 +69,7 @@ struct Capabilities {
   bool soft_cap = true;         // of attention scores and logits
   bool scales = true;           // of scores and embeddings
   bool sees_all = true;         // attention need not be causal
+  bool bags = true;             // a model may begin with embedding bags and end in a dot product
   bool images = true;           // a model may begin with patches of images and end in classes
   bool towers = true;           // a model may have several, as an encoder and a decoder
   std::int64_t most_ranks = 0;  // 0: no limit
@@ -124,6 +125,7 @@ void describe(V& v, Capabilities& c) {
   v(field("soft_cap", "whether attention scores and logits may be capped"), c.soft_cap);
   v(field("scales", "whether scores and embeddings may have factors of their own"), c.scales);
   v(field("sees_all", "whether attention may see tokens behind"), c.sees_all);
+  v(field("bags", "whether a model may begin with embedding bags and end in a dot product"), c.bags);
   v(field("images", "whether a model may begin with patches of images and end in classes"), c.images);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);

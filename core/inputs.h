@@ -51,9 +51,25 @@ void describe(V& v, PatchInput& i) {
     i.class_token);
 }
 
+// Ids of a sample in tables (features of a user, or of an item): the sum of their rows is the one token of
+// the tower.
+struct BagInput {
+  static constexpr const char* kName = "bags";
+  std::string tower = "bags";
+  std::int64_t tables = 1, rows = 1000, ids = 1;
+  friend bool operator==(const BagInput&, const BagInput&) = default;
+};
+template <class V>
+void describe(V& v, BagInput& i) {
+  v(Field{.name = "tower", .help = "name of the tower that it makes"}, i.tower);
+  v(Field{.name = "tables", .help = "tables", .min = 1, .max = 1 << 16}, i.tables);
+  v(Field{.name = "rows", .help = "rows of a table", .min = 1, .max = 1 << 30}, i.rows);
+  v(Field{.name = "ids", .help = "ids of a sample in each table", .min = 1, .max = 1 << 16}, i.ids);
+}
+
 struct Input {
   static constexpr bool kAlsoNamed = true;
-  std::variant<TokenInput, PatchInput> is;
+  std::variant<TokenInput, PatchInput, BagInput> is;
   const std::string& tower() const {
     return std::visit([](const auto& i) -> const std::string& { return i.tower; }, is);
   }

@@ -220,7 +220,7 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
   });
   reader.finish();
   // Where nothing can be tied, the default is not meant.
-  if (!json.contains("tied_embeddings") && (out.classes() != nullptr || !out.has_tokens()))
+  if (!json.contains("tied_embeddings") && (out.classes() != nullptr || out.has_pair() || !out.has_tokens()))
     out.tied_embeddings = false;
   if (json.contains("blocks") && json["blocks"] != Json::array()) read_depth(json, at, out);
   check_model(out, at);
@@ -236,6 +236,10 @@ double approximate_parameters(const Model& m, const Depth& depth) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
   double total = d(m.hidden) * (2 * d(m.vocab) + d(m.head_rows()) +
                                 (m.positions == Positions::kLearned ? d(m.max_positions) : 0));
+  for (const Input& input : m.inputs) {
+    if (const auto* bags = std::get_if<BagInput>(&input.is))
+      total += d(bags->tables) * d(bags->rows) * d(m.hidden);
+  }
   depth.for_each_layer([&]<class T>(const T& l, std::int64_t times) {
     total += d(times) * (5 * d(m.hidden) + d(l.matrix_elements(m.hidden)));
     if constexpr (ReadsTower<T>) total += d(times) * d(l.read_elements(m.hidden));
@@ -298,9 +302,12 @@ void check_towers(const Model& m, const Cursor& at) {
       }
     }
   }
-  if (m.tied_embeddings && (m.classes() != nullptr || !m.has_tokens()))
+  if (m.tied_embeddings && (m.classes() != nullptr || m.has_pair() || !m.has_tokens()))
     at.child("tied_embeddings")
         .fail("the model has no embedding and head of one vocabulary", "allowed: false");
+  if (m.has_pair() && inputs.size() != 2)
+    at.child("output").fail(fmt::format("a model of {} towers has no pair of them", inputs.size()),
+                            "allowed: two inputs");
   const Depth depth = depth_of(m);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Cursor fields = at.child("inputs").child(i).child(PatchInput::kName);
@@ -309,6 +316,7 @@ void check_towers(const Model& m, const Cursor& at) {
         fields.child("patch").fail(
             fmt::format("{} does not divide images of {} pixels", image->patch, image->image));
     }
+    if (m.has_pair()) continue;
     const auto* classes = m.classes();
     if (classes != nullptr && classes->pool == Pool::kClassToken &&
         output_tower(depth) == static_cast<TowerIndex>(i)) {
@@ -384,6 +392,7 @@ std::int64_t shared_count(const Model& m) {
   std::int64_t out = depth_of(m).shared();
   for (const Input& input : m.inputs) {
     if (const auto* image = std::get_if<PatchInput>(&input.is)) out = std::gcd(out, image->values());
+    if (const auto* bags = std::get_if<BagInput>(&input.is)) out = std::gcd(out, bags->rows);
   }
   return out;
 }
@@ -391,16 +400,30 @@ std::int64_t shared_count(const Model& m) {
 std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t) {
   std::vector<std::int64_t> out;
   for (const Input& input : m.all_inputs()) {
-    if (const auto* tokens = std::get_if<TokenInput>(&input.is))
-      out.push_back(tokens->target ? t.target_tokens() : t.sequence);
-    else
-      out.push_back(std::get<PatchInput>(input.is).tokens());
+    struct Tokens {
+      const Training& of;
+      std::int64_t operator()(const TokenInput& i) const {
+        return i.target ? of.target_tokens() : of.sequence;
+      }
+      std::int64_t operator()(const PatchInput& i) const { return i.tokens(); }
+      std::int64_t operator()(const BagInput&) const { return 1; }
+    };
+    out.push_back(std::visit(Tokens{t}, input.is));
   }
   return out;
 }
 
 std::int64_t loss_rows(const Model& m, const Training& t) {
-  return m.classes() != nullptr ? 1 : tower_tokens(m, t)[static_cast<std::size_t>(output_tower(depth_of(m)))];
+  return m.classes() != nullptr || m.has_pair()
+             ? 1
+             : tower_tokens(m, t)[static_cast<std::size_t>(output_tower(depth_of(m)))];
+}
+
+const BagInput* Model::bags() const {
+  for (const Input& i : inputs) {
+    if (const auto* is = std::get_if<BagInput>(&i.is)) return is;
+  }
+  return nullptr;
 }
 
 bool Model::has_tokens() const {
@@ -425,7 +448,7 @@ void check_model(const Model& m, const Cursor& at) {
   need("layers", m.layers);
   need("hidden", m.hidden);
   if (m.blocks.empty()) need("heads", m.heads);
-  if (m.has_tokens() || m.classes() == nullptr) need("vocab", m.vocab);
+  if (m.has_tokens() || (m.classes() == nullptr && !m.has_pair())) need("vocab", m.vocab);
   // What was imported names its own fields.
   if (m.blocks.empty() || !m.imported.empty()) {
     check_layers(m, standard_block(m), [&](std::size_t, const char*) {
@@ -457,10 +480,12 @@ std::int64_t count_parameters(const Model& m, const ModelBlock& resolved) {
 }
 
 std::int64_t count_parameters(const Model& m) {
-  std::int64_t total = norm_parameters(m);
+  std::int64_t total = m.has_pair() ? 0 : norm_parameters(m);
   if (m.has_tokens()) total += m.vocab * m.hidden;
   for (const Input& input : m.all_inputs()) {
-    if (m.positions == Positions::kLearned) total += m.max_positions * m.hidden;
+    const auto* bags = std::get_if<BagInput>(&input.is);
+    if (bags != nullptr) total += bags->tables * bags->rows * m.hidden;
+    if (m.positions == Positions::kLearned && bags == nullptr) total += m.max_positions * m.hidden;
     if (const auto* image = std::get_if<PatchInput>(&input.is))
       total +=
           m.hidden * (image->values() + 1 + (image->class_token ? 1 : 0));  // and the bias, the class token
@@ -480,7 +505,7 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
   std::vector<double> matrices(tokens.size());
   double core = 0;
   const auto h = static_cast<double>(m.hidden);
-  if (m.classes() == nullptr)
+  if (m.classes() == nullptr && !m.has_pair())
     matrices[static_cast<std::size_t>(output_tower(depth))] = h * static_cast<double>(m.vocab);
   const std::vector<std::int64_t> times = depth.counts();
   for (std::size_t k = 0; k < times.size(); ++k) {

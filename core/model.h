@@ -66,8 +66,13 @@ struct Model {
   std::vector<Input> all_inputs() const { return inputs.empty() ? std::vector<Input>{{}} : inputs; }
   bool has_tokens() const;  // among its inputs
   const ClassOutput* classes() const { return std::get_if<ClassOutput>(&output.is); }
-  // Rows of the head's matrix: of the vocabulary, or classes.
-  std::int64_t head_rows() const { return classes() != nullptr ? classes()->classes : vocab; }
+  bool has_pair() const { return std::holds_alternative<PairOutput>(output.is); }
+  // The embedding bags that it begins with, or null.
+  const BagInput* bags() const;
+  // Rows of the head's matrix: of the vocabulary, or classes. What ends in a dot product has none.
+  std::int64_t head_rows() const {
+    return has_pair() ? 0 : classes() != nullptr ? classes()->classes : vocab;
+  }
   // Empty: the first. Precondition: there is one of that name.
   TowerIndex tower(std::string_view called) const;
   // Where a field stands of a model that was read at `at`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a model ends in: the loss of the tower of its last block.
+// What a model ends in: the loss of the tower of its last block, or of two towers.
 //
 //   "output": {"classes": {"classes": 1000, "pool": "class-token"}}
 #pragma once
@@ -42,9 +42,18 @@ void describe(V& v, ClassOutput& c) {
     c.pool);
 }
 
+// Cross-entropy of each sample's label, whose probability is the logistic function of the dot product of the
+// model's two towers.
+struct PairOutput {
+  static constexpr const char* kName = "pair";
+  friend bool operator==(const PairOutput&, const PairOutput&) = default;
+};
+template <class V>
+void describe(V&, PairOutput&) {}
+
 struct ModelOutput {
   static constexpr bool kAlsoNamed = true;
-  std::variant<VocabularyOutput, ClassOutput> is;
+  std::variant<VocabularyOutput, ClassOutput, PairOutput> is;
   friend bool operator==(const ModelOutput&, const ModelOutput&) = default;
 };
 template <class V>

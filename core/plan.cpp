@@ -16,6 +16,7 @@ std::string short_name(const Plan& p) {
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);
   if (p.rank_order != RankOrder::kTpDpPp) text += fmt::format(" {}", name_of(p.rank_order));
+  if (p.table_split) text += fmt::format(" by-{}", name_of(*p.table_split));
   if (!p.chunk_layers.empty()) text += " uneven";
   return text;
 }

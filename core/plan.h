@@ -36,6 +36,14 @@ constexpr auto enum_names(RankOrder) {
                     std::pair{RankOrder::kDpTpPp, "dp-tp-pp"}, std::pair{RankOrder::kPpTpDp, "pp-tp-dp"}};
 }
 
+// How tensor ranks split the tables of embedding bags: each has rows of every table, columns of every table,
+// or some of the tables.
+enum class TableSplit { kRows, kColumns, kTables };
+constexpr auto enum_names(TableSplit) {
+  return std::array{std::pair{TableSplit::kRows, "rows"}, std::pair{TableSplit::kColumns, "columns"},
+                    std::pair{TableSplit::kTables, "tables"}};
+}
+
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
   bool sequence_parallel = false;
@@ -44,8 +52,9 @@ struct Plan {
   // Of ZeRO-3: whether parameters are gathered anew for the backward pass (FSDP's term). Kept, they take the
   // memory of all, and are gathered once a micro-batch. None: they are gathered anew.
   std::optional<bool> reshard_after_forward;
-  std::int64_t micro_batch = 1;    // sequences
-  std::int64_t micro_batches = 1;  // per replica and step
+  std::optional<TableSplit> table_split;  // none: by rows
+  std::int64_t micro_batch = 1;           // sequences
+  std::int64_t micro_batches = 1;         // per replica and step
   Schedule schedule = Schedule::k1F1B;
   Recompute recompute = Recompute::kNone;
   std::int64_t recompute_layers = 1;  // full recomputation keeps every k-th layer's input
@@ -76,6 +85,8 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "reshard_after_forward",
           .help = "ZeRO-3: whether parameters are gathered anew for the backward pass"},
     p.reshard_after_forward);
+  v(Field{.name = "table_split", .help = "how tensor ranks split the tables of embedding bags"},
+    p.table_split);
   v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = limits::kMostReplicas},
     p.micro_batch);
   v(Field{.name = "micro_batches",

@@ -153,13 +153,15 @@ void check_training(const Problem& p, const Cursor& at) {
   const Training& t = p.scenario.training;
   const Model& m = p.scenario.model;
   for (const Input& i : m.inputs) {
+    if (std::holds_alternative<BagInput>(i.is) && t.sequence != 1)
+      at.child("sequence").fail(fmt::format("{} is not the one token of a sample", t.sequence), "allowed: 1");
     const auto* image = std::get_if<PatchInput>(&i.is);
     if (image == nullptr || t.sequence == image->tokens()) continue;
     at.child("sequence")
         .fail(fmt::format("{} is not the {} tokens of an image", t.sequence, image->tokens()),
               fmt::format("allowed: {}", image->tokens()));
   }
-  if (m.positions == Positions::kLearned && t.sequence > m.max_positions) {
+  if (m.positions == Positions::kLearned && m.bags() == nullptr && t.sequence > m.max_positions) {
     at.child("sequence")
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.sequence, m.max_positions));
   }
@@ -173,7 +175,7 @@ void check_training(const Problem& p, const Cursor& at) {
         .fail(fmt::format("the model \"{}\" has no target beside its sequence", m.name),
               "allowed: 0, or a model whose inputs have one");
   }
-  if (m.positions == Positions::kLearned && t.target_tokens() > m.max_positions) {
+  if (m.positions == Positions::kLearned && m.bags() == nullptr && t.target_tokens() > m.max_positions) {
     at.child("target_sequence")
         .fail(fmt::format("{} is longer than the model's {} learned positions", t.target_tokens(),
                           m.max_positions));

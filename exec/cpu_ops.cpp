@@ -139,6 +139,19 @@ void run(const ops::PositionsGrad& op, const OpArguments& a) {
                           a.out[0], a.op.accumulate);
 }
 
+void run(const ops::Bags& op, const OpArguments& a) {
+  ref::bags(bags_shape(op, a.tp_rank), ids(a.in[0]), a.in[1], a.out[0]);
+}
+void run(const ops::BagsGrad& op, const OpArguments& a) {
+  ref::bags_grad(bags_shape(op, a.tp_rank), ids(a.in[0]), a.in[1], a.out[0], a.op.accumulate);
+}
+void run(const ops::PairLoss& op, const OpArguments& a) {
+  *doubles(a.out[1]) += ref::pair_loss(op.batch, op.width, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
+}
+void run(const ops::PairLossGrad& op, const OpArguments& a) {
+  ref::pair_loss_grad(op.batch, op.width, a.in[0], a.in[1], ids(a.in[2]), a.in[3],
+                      static_cast<float>(a.token_weight * a.loss_scale), a.out[0], a.out[1]);
+}
 void run(const ops::Patches& op, const OpArguments& a) {
   ref::patches(patches_shape(op), a.tp_rank == 0, a.in[0], a.in[1], a.in[2], a.out[0]);
 }

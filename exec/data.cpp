@@ -253,6 +253,86 @@ class ImageFile final : public Dataset {
   std::size_t bytes_;  // of a record
 };
 
+std::vector<BagInput> bags_of(const Model& model) {
+  std::vector<BagInput> out;
+  for (const Input& input : model.inputs) {
+    if (const auto* bags = std::get_if<BagInput>(&input.is)) out.push_back(*bags);
+  }
+  return out;
+}
+
+// Each id has one of two traits. The label says whether most ids of both towers have the same, but for every
+// sixteenth event or so.
+class BuiltInEvents final : public Dataset {
+ public:
+  BuiltInEvents(std::uint64_t seed, std::vector<BagInput> towers) : seed_(seed), towers_(std::move(towers)) {}
+  std::int64_t sequences() const override { return std::int64_t{1} << 40; }
+  std::int64_t vocabulary() const override { return 0; }
+  std::string identity() const override {
+    return fmt::format("built-in events of {} towers", towers_.size());
+  }
+  void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids,
+            std::int32_t& label) const override {
+    const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
+    bool alike = hash_mix(key) % 16 != 0;
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      const auto rows = static_cast<std::uint64_t>(towers_[t].rows);
+      std::size_t have = 0;
+      for (std::size_t k = 0; k < ids[t].size(); ++k) {
+        ids[t][k] = static_cast<std::int32_t>(hash_mix(key + (t << 32) + k + 1) % rows);
+        have += hash_mix(static_cast<std::uint64_t>(ids[t][k]) + (t << 40)) % 2;
+      }
+      if (2 * have < ids[t].size()) alike = !alike;
+    }
+    label = alike ? 1 : 0;
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::vector<BagInput> towers_;
+};
+
+class EventFile final : public Dataset {
+ public:
+  EventFile(const std::string& path, std::vector<BagInput> towers)
+      : path_(path), file_(path), towers_(std::move(towers)) {
+    for (const BagInput& t : towers_) numbers_ += static_cast<std::size_t>(t.tables * t.ids);
+    events_ = static_cast<std::int64_t>(file_.bytes() / (4 * numbers_));
+    if (events_ < 1 || file_.bytes() % (4 * numbers_) != 0)
+      throw InputError(path, "",
+                       fmt::format("holds {} bytes, and an event of {} ids and a label has {}", file_.bytes(),
+                                   numbers_ - 1, 4 * numbers_));
+  }
+  std::int64_t sequences() const override { return events_; }
+  std::int64_t vocabulary() const override { return 0; }
+  std::string identity() const override {
+    return fmt::format("events, {} bytes, CRC-32C {:08x}", file_.bytes(), file_.checksum());
+  }
+  void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids,
+            std::int32_t& label) const override {
+    std::size_t at = static_cast<std::size_t>(i) * 4 * numbers_;
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      file_.read(at, std::as_writable_bytes(ids[t]));
+      at += 4 * ids[t].size();
+      for (const std::int32_t id : ids[t]) {
+        if (id < 0 || id >= towers_[t].rows)
+          throw Error(fmt::format("{}: event {} names row {} of a table of \"{}\" with {} rows", path_, i, id,
+                                  towers_[t].tower, towers_[t].rows));
+      }
+    }
+    file_.read(at, std::as_writable_bytes(std::span(&label, 1)));
+    if (label != 0 && label != 1)
+      throw Error(fmt::format("{}: the label of event {} is {}, neither 0 nor 1", path_, i, label));
+  }
+
+ private:
+  std::string path_;
+  Reader file_;
+  std::vector<BagInput> towers_;
+  std::size_t numbers_ = 1;  // of an event
+  std::int64_t events_ = 0;
+};
+
 class Part final : public Dataset {
  public:
   Part(const Dataset& whole, std::int64_t first, std::int64_t count)
@@ -269,6 +349,10 @@ class Part final : public Dataset {
   void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
     whole_.read(first_ + i, values, of);
   }
+  void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids,
+            std::int32_t& label) const override {
+    whole_.read(first_ + i, ids, label);
+  }
 
  private:
   const Dataset& whole_;
@@ -280,6 +364,9 @@ class Part final : public Dataset {
 void Dataset::read(std::int64_t, std::span<std::int32_t>, std::span<std::int32_t>) const {
   throw std::logic_error(identity() + " holds no sequences of tokens");
 }
+void Dataset::read(std::int64_t, std::span<const std::span<std::int32_t>>, std::int32_t&) const {
+  throw std::logic_error(identity() + " holds no events");
+}
 void Dataset::read(std::int64_t, std::span<float>, std::int32_t&) const {
   throw std::logic_error(identity() + " holds no images");
 }
@@ -289,6 +376,7 @@ std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabula
 }
 
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model) {
+  if (model.bags() != nullptr) return std::make_unique<BuiltInEvents>(seed, bags_of(model));
   if (image_of(model) == nullptr) return built_in_data(seed, model.vocab);
   return std::make_unique<BuiltInImages>(seed, model.head_rows());
 }
@@ -298,6 +386,7 @@ std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequenc
 }
 
 std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training) {
+  if (model.bags() != nullptr) return std::make_unique<EventFile>(path, bags_of(model));
   if (const PatchInput* image = image_of(model))
     return std::make_unique<ImageFile>(path, *image, model.head_rows());
   const std::vector<std::int64_t> tokens = tower_tokens(model, training);
@@ -337,12 +426,12 @@ Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
     };
     for (const std::int64_t n : shape.inputs) {
       b.inputs.emplace_back();
-      if (shape.images)
+      if (shape.of == Shape::Of::kImages)
         b.inputs.back().values.resize(all(n));
       else
         b.inputs.back().tokens.resize(all(n));
     }
-    b.targets.resize(all(shape.images ? 1 : shape.inputs.back()));
+    b.targets.resize(all(shape.of == Shape::Of::kTokens ? shape.inputs.back() : 1));
   }
   thread_ = std::jthread([this] { prepare(); });
 }
@@ -361,7 +450,17 @@ void Loader::fill(std::int64_t number, Batch& batch) {
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
-    if (shape_.images) {
+    if (shape_.of == Shape::Of::kIds) {
+      ids_.clear();
+      for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
+        const auto of_event = static_cast<std::size_t>(shape_.inputs[k]);
+        ids_.push_back(
+            std::span(batch.inputs[k].tokens).subspan(static_cast<std::size_t>(i) * of_event, of_event));
+      }
+      data_.read(at, ids_, batch.targets[static_cast<std::size_t>(i)]);
+      continue;
+    }
+    if (shape_.of == Shape::Of::kImages) {
       const auto values = static_cast<std::size_t>(shape_.length());
       data_.read(at,
                  std::span(batch.inputs.front().values).subspan(static_cast<std::size_t>(i) * values, values),

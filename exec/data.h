@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training data. A dataset is a list of samples: sequences of tokens, or images with a class each. Which of
+// Training data. A dataset is a list of samples: sequences of tokens, images with a class, or
+// events with a label. Which of
 // them a step uses is a function of (seed, step), so that every plan trains on the same batches. Replicas
 // take the micro-batches of a batch in turn.
 #pragma once
@@ -34,11 +35,14 @@ class Dataset {
   virtual void read(std::int64_t i, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
   // Image i: the values of its patches one after the other, each by channel, row and column, and its class.
   virtual void read(std::int64_t i, std::span<float> values, std::int32_t& of) const;
+  // Event i: the ids of each tower's features, table after table, and its label, 0 or 1.
+  virtual void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids, std::int32_t& label) const;
 };
 
 // The built-in corpus: sequences of a simple rule with surprises, endless and equal on every machine.
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabulary);
-// What the model takes of built-in data: the corpus, or images that are a pattern of their class and noise.
+// What the model takes of built-in data: the corpus, images that are a pattern of their class and
+// noise, or events whose label mostly says whether two sets of ids have more of one of two traits in common.
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model);
 
 // A file: *.bin holds GPT-2 tokens as llm.c writes them (a header of 256 32-bit integers {20240520, 1,
@@ -48,6 +52,7 @@ std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model);
 std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length);
 // What the model takes of a file: sequences as above, or images. A file of images is a record for each: a
 // byte with its class, and a byte for each value, by channel, row and column (CIFAR-10's binary format).
+// A file of events is a record for each: 32-bit integers, the ids and then the label.
 std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training);
 
 // Sequences [first, first + count) of another.
@@ -65,7 +70,8 @@ class Loader {
     // Tokens of a sample in each input of the model. A sequence of the data is cut into them, in order; the
     // targets are the successors of the last one's tokens.
     std::vector<std::int64_t> inputs;
-    bool images = false;  // the input is an image of so many values, and its class the target
+    // Or inputs are no tokens, but an image of so many values, or so many ids; the target is its label.
+    enum class Of : std::uint8_t { kTokens, kImages, kIds } of = Of::kTokens;
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
   };
@@ -74,8 +80,8 @@ class Loader {
 
   struct Batch {
     struct Input {
-      std::vector<std::int32_t> tokens;
-      std::vector<float> values;  // of images
+      std::vector<std::int32_t> tokens;  // or ids
+      std::vector<float> values;         // of images
     };
     std::vector<Input> inputs;  // each [micro-batches, micro-batch, of a sample]
     std::vector<std::int32_t> targets;
@@ -93,6 +99,7 @@ class Loader {
   Shape shape_;
   Batch batches_[2];
   std::vector<std::int32_t> tokens_, targets_;  // of a sequence of the data
+  std::vector<std::span<std::int32_t>> ids_;    // of an event, in the batch
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = -1, ready_ = -1;  // steps

@@ -75,6 +75,31 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::Cr
           .explicit_scale = static_cast<float>(op.scale),
           .other_seq = op.keys};
 }
+inline kernels::reference::BagsShape bags_shape(const program::ops::BagsShape& op, std::int64_t tp_rank) {
+  kernels::reference::BagsShape s{.batch = op.batch,
+                                  .width = op.width,
+                                  .all_tables = op.tables,
+                                  .ids = op.ids,
+                                  .tables = op.tables,
+                                  .rows = op.rows,
+                                  .columns = op.width};
+  const auto share = [&](std::int64_t& n, std::int64_t& first) {
+    n /= op.ranks;
+    first = tp_rank * n;
+  };
+  switch (op.split) {
+    case TableSplit::kRows:
+      share(s.rows, s.first_row);
+      break;
+    case TableSplit::kColumns:
+      share(s.columns, s.first_column);
+      break;
+    case TableSplit::kTables:
+      share(s.tables, s.first_table);
+      break;
+  }
+  return s;
+}
 inline kernels::reference::PatchesShape patches_shape(const program::ops::PatchesShape& op) {
   return {op.batch, op.patches, op.width};
 }

@@ -31,8 +31,9 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
     for (const program::Feed& f : program::feeds_of(program.model, program.training)) {
       if (f.input < 0) continue;
       shape.inputs.push_back(f.elements);
-      shape.images = f.type != DType::kInt32;
+      if (f.type != DType::kInt32) shape.of = Loader::Shape::Of::kImages;
     }
+    if (program.model.bags() != nullptr) shape.of = Loader::Shape::Of::kIds;
     loader_ = std::make_unique<Loader>(training, options.seed, shape);
     if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
   }

@@ -143,9 +143,10 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const Training& t = problem_.scenario.training;
   const auto rows_divide = [&](std::int64_t tokens) { return tokens * o.micro_batch % o.tp == 0; };
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
-  const bool divides = shared_ % o.tp == 0 &&
-                       (!o.sequence_parallel || std::all_of(tokens.begin(), tokens.end(), rows_divide)) &&
-                       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.tp, o.micro_batch));
+  const bool divides =
+      shared_ % o.tp == 0 &&
+      (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
+      (t.math != Math::kFp8 || program::takes_fp8(m, t, o.tp, o.micro_batch));
   Plan p;
   p.tp = o.tp;
   p.micro_batch = o.micro_batch;

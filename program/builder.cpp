@@ -11,6 +11,7 @@ namespace orrery::program {
 Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& s, Part part,
                  std::vector<RotaryUse>* rotary)
     : model(m),
+      plan(p),
       training(t),
       stack(s),
       micro_batch(p.micro_batch),

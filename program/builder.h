@@ -31,6 +31,7 @@ class Builder {
           std::vector<RotaryUse>* rotary = nullptr);
 
   const Model& model;
+  const Plan& plan;
   const Training& training;
   const Stack& stack;
   const std::int64_t micro_batch;

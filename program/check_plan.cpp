@@ -58,6 +58,25 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
     at.child("schedule").fail(problem);
   }
+  if (p.table_split && m.bags() == nullptr)
+    at.child("table_split").fail("the model has no embedding bags", "allowed: no such field");
+  for (const Input& input : m.inputs) {
+    const auto* bags = std::get_if<BagInput>(&input.is);
+    if (bags == nullptr) continue;
+    switch (p.table_split.value_or(TableSplit::kRows)) {
+      case TableSplit::kRows:
+        divides("tp", p.tp, bags->rows, "rows of a table");
+        break;
+      case TableSplit::kColumns:
+        divides("tp", p.tp, m.hidden, "columns of a table");
+        break;
+      case TableSplit::kTables:
+        divides("tp", p.tp, bags->tables, "tables");
+        break;
+    }
+  }
+  if (m.has_pair() && p.sequence_parallel && p.tp > 1)
+    at.child("sequence_parallel").fail("a sample of two towers has one token in each", "allowed: false");
   for (const Feed& f : feeds_of(m, t)) {
     if (f.columns > 1) divides("tp", p.tp, f.columns, "values of a patch");
   }

@@ -182,30 +182,24 @@ class ClassCompiler {
     }
   }
 
-  // The buffers of a block's ports.
-  std::vector<std::int32_t> ports(const Graph& graph, const Towers& towers) const {
-    std::vector<std::int32_t> out;
-    for (const Port& p : graph.ports) {
-      switch (p.is) {
-        case Port::Is::kTower:
-          out.push_back(towers[static_cast<std::size_t>(p.number)]);
-          break;
-        case Port::Is::kInput:
-          out.push_back(state_->buffer(Held::kInput, static_cast<std::size_t>(p.number)));
-          break;
-        case Port::Is::kTargets:
-          out.push_back(state_->buffer(Held::kTargets));
-          break;
-        case Port::Is::kLoss:
-          out.push_back(state_->buffer(Held::kLoss));
-          break;
-      }
+  std::int32_t buffer_of(const Port& p, const Towers& towers) const {
+    switch (p.is) {
+      case Port::Is::kTower:
+        return towers[static_cast<std::size_t>(p.number)];
+      case Port::Is::kInput:
+        return state_->buffer(Held::kInput, static_cast<std::size_t>(p.number));
+      case Port::Is::kTargets:
+        return state_->buffer(Held::kTargets);
+      case Port::Is::kLoss:
+        return state_->buffer(Held::kLoss);
     }
-    return out;
+    return -1;
   }
   Tensors forward(const ChunkBlock& b, Towers& towers, bool repeated = false) {
     state_->need(b);
-    Tensors out = e_.forward(b.block, ports(*b.block.graph, towers), repeated);
+    std::vector<std::int32_t> ports;
+    for (const Port& p : b.block.graph->ports) ports.push_back(buffer_of(p, towers));
+    Tensors out = e_.forward(b.block, ports, repeated);
     for (std::size_t i = 0; i < out.outputs.size(); ++i)
       towers[static_cast<std::size_t>(b.block.graph->outputs[i].tower)] = out.outputs[i];
     return out;

@@ -12,6 +12,7 @@
 
 #include "program/ops/activation.h"
 #include "program/ops/attention.h"
+#include "program/ops/bags.h"
 #include "program/ops/communication.h"
 #include "program/ops/embedding.h"
 #include "program/ops/loss.h"
@@ -26,20 +27,21 @@
 namespace orrery::program {
 
 using OpKind =
-    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Positions, ops::PositionsGrad,
-                 ops::Patches, ops::PatchesGrad, ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad,
-                 ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
-                 ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::Activation,
-                 ops::ActivationGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad,
-                 ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
-                 ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
-                 ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
+    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Bags, ops::BagsGrad, ops::PairLoss,
+                 ops::PairLossGrad, ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad,
+                 ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad,
+                 ops::Rope, ops::RopeGrad, ops::Attention, ops::AttentionGrad, ops::CrossAttention,
+                 ops::CrossAttentionGrad, ops::Activation, ops::ActivationGrad, ops::Residual, ops::Sum,
+                 ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax,
+                 ops::LossSum, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
+                 ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
+                 ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp =
-    std::variant<ops::Gemm, ops::Embedding, ops::Positions, ops::Patches, ops::Pool, ops::Norm, ops::HeadNorm,
-                 ops::Rope, ops::Attention, ops::CrossAttention, ops::Activation, ops::Residual, ops::Sum,
-                 ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
+    std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
+                 ops::Norm, ops::HeadNorm, ops::Rope, ops::Attention, ops::CrossAttention, ops::Activation,
+                 ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

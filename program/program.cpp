@@ -13,6 +13,7 @@ std::vector<Feed> feeds_of(const Model& model, const Training& training) {
   const std::vector<Input> inputs = model.all_inputs();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Feed& f = out.emplace_back(Feed{.input = static_cast<std::int32_t>(i), .elements = tokens[i]});
+    if (const auto* bags = std::get_if<BagInput>(&inputs[i].is)) f.elements = bags->tables * bags->ids;
     if (const auto* image = std::get_if<PatchInput>(&inputs[i].is)) {
       f.columns = image->values();
       f.elements = image->patches() * f.columns;

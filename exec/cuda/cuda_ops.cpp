@@ -123,6 +123,23 @@ void run(const ops::PositionsGrad& op, const CudaOp& a) {
   device::positions_grad(a.stream, a.in_type[0], a.out_type[0], op.rows, op.width, op.sequence,
                          first_row(op, a.tp_rank()), op.table, a.in[0], a.out[0], a.op.accumulate);
 }
+void run(const ops::Bags& op, const CudaOp& a) {
+  device::bags(a.stream, a.out_type[0], bags_shape(op, a.tp_rank()), ids(a.in[0]), a.in[1], a.out[0]);
+}
+void run(const ops::BagsGrad& op, const CudaOp& a) {
+  device::bags_grad(a.stream, a.in_type[1], a.out_type[0], bags_shape(op, a.tp_rank()), ids(a.in[0]), a.in[1],
+                    a.out[0], a.op.accumulate);
+}
+void run(const ops::PairLoss& op, const CudaOp& a) {
+  device::pair_loss(a.stream, a.in_type[0], op.batch, op.width, a.in[0], a.in[1], ids(a.in[2]),
+                    static_cast<float*>(a.out[0]), static_cast<double*>(a.out[1]), a.workspace);
+}
+void run(const ops::PairLossGrad& op, const CudaOp& a) {
+  device::pair_loss_grad(a.stream, a.in_type[0], op.batch, op.width, a.in[0], a.in[1], ids(a.in[2]),
+                         static_cast<const float*>(a.in[3]),
+                         1.0F / static_cast<float>(a.place.program.rows_of_loss), &a.scalars->loss_scale,
+                         a.out[0], a.out[1]);
+}
 void run(const ops::Patches& op, const CudaOp& a) {
   device::patches(a.stream, a.out_type[0], patches_shape(op), a.tp_rank() == 0, a.in[0], a.in[1], a.in[2],
                   a.out[0]);
@@ -305,6 +322,7 @@ struct WorkspaceOf {
   std::size_t operator()(const ops::CrossAttentionGrad& op) const {
     return device::attention_grad_workspace(attention_shape(op, 0, {}));
   }
+  std::size_t operator()(const ops::PairLoss& op) const { return device::pair_loss_workspace(op.batch); }
   std::size_t operator()(const ops::Loss& op) const { return device::loss_workspace(loss_shape(op, 0)); }
   template <class T>
   std::size_t operator()(const T&) const {

@@ -120,6 +120,25 @@ void positions(Index rows, Index width, Index seq, Index first_token, const floa
 void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
                     float* d_table, bool accumulate);
 
+// Of each sample the sum of the rows that its ids name, `ids` of them in each of `all_tables` tables. This
+// rank holds [first, first + n) of the tables, of each table's rows and of the columns: weight [tables, rows,
+// columns]. What it does not hold counts as zeros.
+struct BagsShape {
+  Index batch, width, all_tables, ids;
+  Index tables, rows, columns;
+  Index first_table = 0, first_row = 0, first_column = 0;
+};
+void bags(const BagsShape& s, const std::int32_t* ids, const float* weight, float* y);
+void bags_grad(const BagsShape& s, const std::int32_t* ids, const float* dy, float* d_weight,
+               bool accumulate);
+
+// Returns the sum of the cross-entropies of labels (0 or 1), whose probability is 1 / (1 + exp(-u v)).
+double pair_loss(Index batch, Index width, const float* u, const float* v, const std::int32_t* labels,
+                 float* probabilities);
+// Times `weight`.
+void pair_loss_grad(Index batch, Index width, const float* u, const float* v, const std::int32_t* labels,
+                    const float* probabilities, float weight, float* du, float* dv);
+
 // y = x + bias over the patches of each sample, behind a class token where `cls` is one. Without `adds` bias
 // and class token count as zeros.
 struct PatchesShape {

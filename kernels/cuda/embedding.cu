@@ -27,9 +27,17 @@ constexpr int kThreads = 256;
 // Block (rows of the table, tile of columns): looks through all tokens and sums the gradients of those that
 // are its rows', in their order; then adds each sum to the table's gradient. The tokens are read once by each
 // block, from the second-level cache.
+// A sample has `per` ids of the table, `stride` ids after the sample before; all are of its row of dy.
+struct IdsOfSamples {
+  const std::int32_t* ids;
+  std::int64_t per, stride;
+  __device__ std::int32_t at(std::int64_t t) const { return ids[t / per * stride + t % per]; }
+};
+
 template <class T, class G>
 __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64_t first, std::int64_t rows,
-                                      const std::int32_t* ids, const T* dy, G* d_table, bool accumulate) {
+                                      IdsOfSamples ids, const T* dy, std::int64_t dy_width, G* d_table,
+                                      bool accumulate) {
   __shared__ float sums[kRows][kThreads];
   __shared__ int found[kThreads], of_warps[kThreads / kWarp];  // tokens of this pass, in their order
   __shared__ unsigned seen;                                    // rows that have any
@@ -40,7 +48,7 @@ __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64
   if (thread == 0) seen = 0;
   for (std::int64_t pass = 0; pass < tokens; pass += kThreads) {
     const std::int64_t t = pass + thread;
-    const std::int64_t row = t < tokens ? ids[t] - first - row0 : -1;
+    const std::int64_t row = t < tokens ? ids.at(t) - first - row0 : -1;
     const bool mine = row >= 0 && row < kRows && row0 + row < rows;
     const unsigned others = __ballot_sync(kFullMask, mine);
     if (lane_of_warp() == 0) of_warps[warp] = __popc(others);
@@ -54,7 +62,8 @@ __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64
     __syncthreads();
     for (int i = 0; i < all; ++i) {
       const int r = found[i] & (kRows - 1);
-      if (column < width) sums[r][thread] += widen(dy[(pass + (found[i] >> 4)) * width + column]);
+      if (column < width)
+        sums[r][thread] += widen(dy[(pass + (found[i] >> 4)) / ids.per * dy_width + column]);
       if (thread == 0) seen |= 1U << r;
     }
   }
@@ -106,8 +115,22 @@ void embedding_grad(Stream stream, DType type, DType gradient, Index tokens, Ind
   with_types(type, gradient, [&]<class T, class G>(T, G) {
     launch(stream, "embedding_grad",
            {.blocks = cover(rows, kRows), .blocks_y = cover(width, kThreads), .threads = kThreads},
-           embedding_grad_kernel<T, G>, tokens, static_cast<int>(width), first, rows, ids,
-           static_cast<const T*>(dy), static_cast<G*>(d_table), accumulate);
+           embedding_grad_kernel<T, G>, tokens, static_cast<int>(width), first, rows, IdsOfSamples{ids, 1, 1},
+           static_cast<const T*>(dy), width, static_cast<G*>(d_table), accumulate);
+  });
+}
+
+void bags_grad(Stream stream, DType type, DType gradient, const reference::BagsShape& s,
+               const std::int32_t* ids, const void* dy, void* d_weight, bool accumulate) {
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    for (Index table = 0; table < s.tables; ++table) {
+      launch(stream, "bags_grad",
+             {.blocks = cover(s.rows, kRows), .blocks_y = cover(s.columns, kThreads), .threads = kThreads},
+             embedding_grad_kernel<T, G>, s.batch * s.ids, static_cast<int>(s.columns), s.first_row, s.rows,
+             IdsOfSamples{ids + (s.first_table + table) * s.ids, s.ids, s.all_tables * s.ids},
+             static_cast<const T*>(dy) + s.first_column, s.width,
+             static_cast<G*>(d_weight) + table * s.rows * s.columns, accumulate);
+    }
   });
 }
 

@@ -82,6 +82,18 @@ void positions(Stream stream, DType type, Index rows, Index width, Index seq, In
 void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
                     Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate);
 
+// --- bags.cu, embedding.cu -------------------------------------------------------------------------
+void bags(Stream stream, DType type, const reference::BagsShape& s, const std::int32_t* ids,
+          const void* weight, void* y);
+void bags_grad(Stream stream, DType type, DType gradient, const reference::BagsShape& s,
+               const std::int32_t* ids, const void* dy, void* d_weight, bool accumulate);
+std::size_t pair_loss_workspace(Index batch);
+void pair_loss(Stream stream, DType type, Index batch, Index width, const void* u, const void* v,
+               const std::int32_t* labels, float* probabilities, double* loss, Workspace workspace);
+void pair_loss_grad(Stream stream, DType type, Index batch, Index width, const void* u, const void* v,
+                    const std::int32_t* labels, const float* probabilities, float weight,
+                    const double* loss_scale, void* du, void* dv);
+
 // --- patches.cu ------------------------------------------------------------------------------------
 void patches(Stream stream, DType type, const reference::PatchesShape& s, bool adds, const void* x,
              const void* bias, const void* cls, void* y);

@@ -33,7 +33,8 @@ class Inputs {
     tower_ = t;
     base_ = t == 0 ? std::string() : input.tower() + "/";
     ValueId x = std::visit([&](const auto& i) { return rows_of(i); }, input.is);
-    if (g_.model.positions == Positions::kLearned) x = positions(x);
+    const bool has_positions = !std::holds_alternative<BagInput>(input.is);
+    if (g_.model.positions == Positions::kLearned && has_positions) x = positions(x);
     g_.output(t, x);
   }
 
@@ -71,6 +72,24 @@ class Inputs {
     return x;
   }
 
+  ValueId rows_of(const BagInput& bags) {
+    using Split = Parameter::Split;
+    const std::int64_t hidden = g_.model.hidden, rows = bags.tables * bags.rows;
+    const TableSplit split = g_.plan.table_split.value_or(TableSplit::kRows);
+    const ValueId ids = g_.port(named("ids"), Port::Is::kInput, tower_, g_.micro_batch,
+                                bags.tables * bags.ids, {}, DType::kInt32);
+    // By rows, each table is split by itself.
+    std::vector<std::int64_t> blocks{rows};
+    if (split == TableSplit::kRows) blocks.assign(static_cast<std::size_t>(bags.tables), bags.rows);
+    const std::int32_t w = g_.matrix(named("bags/weight"), rows, hidden,
+                                     split == TableSplit::kColumns ? Split::kCols : Split::kRows, blocks);
+    const ValueId x = g_.value(named("bags/out"), hidden, g_.placed(Placement::kSum));
+    g_.node(named("bags"),
+            ops::Bags{{g_.micro_batch, hidden, bags.tables, bags.rows, bags.ids, g_.ranks, split}},
+            {g_.use(ids), g_.weight(w)}, {x});
+    return x;
+  }
+
   ValueId positions(ValueId x) {
     const Model& m = g_.model;
     g_.begin_piece();
@@ -100,6 +119,18 @@ ValueId pooled(Builder& g, const ClassOutput& output, ValueId x) {
   return y;
 }
 
+// The loss of two towers.
+Graph pair_head(Builder& g) {
+  const std::int64_t batch = g.micro_batch;
+  const ValueId u = g.input(0), v = g.input(1);
+  const ValueId labels = g.port("targets", Port::Is::kTargets, 0, batch, 1, {}, DType::kInt32);
+  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
+  const ValueId probabilities = g.value("head/probabilities", batch, 1, {}, DType::kFloat32);
+  g.node("loss", ops::PairLoss{{batch, g.model.hidden}}, {g.use(u), g.use(v), g.use(labels)},
+         {probabilities, loss});
+  return g.finish();
+}
+
 }  // namespace
 
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s) {
@@ -112,6 +143,7 @@ Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s
 
 Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   Builder g(m, p, t, s, Builder::Part::kEnd);
+  if (m.has_pair()) return pair_head(g);
   const TowerIndex tower = output_tower(depth_of(m));
   g.in_tower(tower);
   const ValueId x = g.input(tower);

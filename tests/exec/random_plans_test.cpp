@@ -50,8 +50,10 @@ struct Setting {
   Training training() const {
     const Model m = model();
     return {.global_batch = micro_batch * total,
-            .sequence = m.has_tokens() ? 8 : 16,
-            .target_sequence = m.inputs.size() > 1 ? 16 : 0,
+            .sequence = m.bags() != nullptr ? 1
+                        : m.has_tokens()    ? 8
+                                            : 16,
+            .target_sequence = m.has_tokens() && m.inputs.size() > 1 ? 16 : 0,
             .precision = precision,
             .math = Math::kFp32,
             .lamb = lamb,
@@ -195,6 +197,10 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     if (p.zero > 0 && p.dp % 2 == 0 && p.dp > 2 && random() % 3 == 0) p.shard_group = 2;
     if (&models != &presets() && p.zero == 3 && random() % 2 == 0) p.reshard_after_forward = false;
     p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
+    if (s.preset == "bags") {
+      p.sequence_parallel = false;
+      p.table_split = pick(random, {TableSplit::kRows, TableSplit::kColumns, TableSplit::kTables});
+    }
     p.recompute = pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
     p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});

@@ -33,10 +33,11 @@ inline Model tiny(const char* preset) {
 // Small models of other blocks, eight each: "neox" and "falcon" have parallel ones, "post-norm" and
 // "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
-// "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images.
+// "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images; "bags" has
+// two towers of four blocks with an MLP each.
 inline const std::vector<std::string>& block_kinds() {
   static const std::vector<std::string> all{"neox",  "falcon",  "post-norm", "sandwich", "mixed",
-                                            "gemma", "encoder", "decoder",   "vit"};
+                                            "gemma", "encoder", "decoder",   "vit",      "bags"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -78,6 +79,16 @@ inline Model tiny_of(const std::string& kind) {
     m.rotary = {};
     m.inputs = {{PatchInput{.image = 8, .patch = 2, .channels = 2, .class_token = false}}};
     m.output = {ClassOutput{.classes = 13, .pool = Pool::kMean}};
+    m.tied_embeddings = false;
+  } else if (kind == "bags") {
+    ModelBlock user, item;
+    user.tower = "user";
+    user.layers = {{MlpLayer{.ffn_hidden = 48, .activation = Activation::kSwiglu, .bias = false}}};
+    item = user;
+    item.tower = "item";
+    m.inputs = {{BagInput{"user", 4, 12, 3}}, {BagInput{"item", 8, 4, 1}}};
+    m.output = {PairOutput{}};
+    m.blocks = {{4, {user}}, {4, {item}}};
     m.tied_embeddings = false;
   } else if (kind == "encoder") {
     m.causal = false;

@@ -204,6 +204,53 @@ TEST_P(Kernels, LearnedPositions) {
   }
 }
 
+TEST_P(Kernels, EmbeddingBagsAndTheLossOfAPair) {
+  // The second of two ranks, by rows and by columns; the second of three tables.
+  for (const int split : {0, 1, 2}) {
+    reference::BagsShape s{
+        .batch = 9, .width = c.width, .all_tables = 3, .ids = 2, .tables = 3, .rows = 20, .columns = c.width};
+    if (split == 0) s.rows = s.first_row = 10;
+    if (split == 1) s.columns = c.width - (s.first_column = c.width / 2);
+    if (split == 2) s.tables = s.first_table = 1;
+    std::mt19937 random(kSeed);
+    std::vector<std::int32_t> ids(9 * 6);
+    for (auto& id : ids) id = static_cast<std::int32_t>(random() % 20);
+    const std::int32_t* const ids_there = device.put(ids);
+    const Index weights = s.tables * s.rows * s.columns;
+    const Tensor weight(device, c.type, weights, 1), dy(device, c.type, 9 * c.width, 2);
+    void* const y = fresh(9 * c.width);
+    Vector here(static_cast<std::size_t>(9 * c.width));
+    cuda::bags(device.stream, c.type, s, ids_there, weight.at, y);
+    reference::bags(s, ids.data(), weight.data(), here.data());
+    expect_close(c.type, result(c.type, y, here.size()), here, "bags");
+    for (const bool accumulate : {false, true}) {
+      const Tensor d(device, c.gradient, weights, 3);
+      Vector sum = d.values;
+      cuda::bags_grad(device.stream, c.type, c.gradient, s, ids_there, dy.at, d.at, accumulate);
+      reference::bags_grad(s, ids.data(), dy.data(), sum.data(), accumulate);
+      expect_close(c.gradient, result(c.gradient, d.at, sum.size()), sum, "bags gradient");
+    }
+  }
+  const std::vector<std::int32_t> labels{1, 0, 1};
+  const std::int32_t* const labels_there = device.put(labels);
+  const Tensor u(device, c.type, 3 * c.width, 4), v(device, c.type, 3 * c.width, 5);
+  auto* const p_there = static_cast<float*>(fresh(3));
+  auto* const total = device.put(std::vector<double>{0.5});
+  const double* const scale = device.put(std::vector<double>{8.0});
+  void *const du = fresh(3 * c.width), *const dv = fresh(3 * c.width);
+  Vector p(3), du_here(static_cast<std::size_t>(3 * c.width)), dv_here(du_here.size());
+  cuda::pair_loss(device.stream, c.type, 3, c.width, u.at, v.at, labels_there, p_there, total,
+                  workspace(cuda::pair_loss_workspace(3)));
+  cuda::pair_loss_grad(device.stream, c.type, 3, c.width, u.at, v.at, labels_there, p_there, 0.25F, scale, du,
+                       dv);
+  const double expected = 0.5 + reference::pair_loss(3, c.width, u.data(), v.data(), labels.data(), p.data());
+  reference::pair_loss_grad(3, c.width, u.data(), v.data(), labels.data(), p.data(), 2, du_here.data(),
+                            dv_here.data());
+  EXPECT_NEAR(device.get<double>(total, 1)[0], expected, 1e-5 * expected);
+  expect_close(c.type, result(c.type, du, du_here.size()), du_here, "du");
+  expect_close(c.type, result(c.type, dv, dv_here.size()), dv_here, "dv");
+}
+
 TEST_P(Kernels, PatchesAndPooledSamples) {
   const reference::PatchesShape s{3, 5, c.width};
   const Tensor x(device, c.type, 15 * c.width, 1), bias(device, c.type, c.width, 2),

@@ -229,6 +229,70 @@ TEST(Gradient, PooledSamples) {
   }
 }
 
+// Three tables of four rows, two ids of each; and the parts of two ranks, split each way, add up to the
+// whole.
+TEST(Gradient, EmbeddingBags) {
+  const BagsShape whole{
+      .batch = 5, .width = 6, .all_tables = 4, .ids = 2, .tables = 4, .rows = 4, .columns = 6};
+  std::vector<std::int32_t> ids(5 * 8);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 4);
+  const Vector w = random_vector(4 * 4 * 6, 1), r = random_vector(5 * 6, 2);
+  Vector y(r.size()), d(w.size());
+  bags(whole, ids.data(), w.data(), y.data());
+  bags_grad(whole, ids.data(), r.data(), d.data(), false);
+  expect_gradient(w, d, [&](const Vector& v) {
+    Vector z(r.size());
+    bags(whole, ids.data(), v.data(), z.data());
+    return dot(z, r);
+  });
+  for (const int split : {0, 1, 2}) {
+    Vector sum(y.size());
+    for (Index rank = 0; rank < 2; ++rank) {
+      BagsShape s = whole;
+      Index& n = split == 0 ? s.rows : split == 1 ? s.columns : s.tables;
+      Index& first = split == 0 ? s.first_row : split == 1 ? s.first_column : s.first_table;
+      n /= 2;
+      first = rank * n;
+      Vector own, expected, part(y.size());
+      for (Index t = 0; t < s.tables; ++t) {
+        for (Index row = 0; row < s.rows; ++row) {
+          for (Index c = 0; c < s.columns; ++c) {
+            const auto at = static_cast<std::size_t>(((s.first_table + t) * 4 + s.first_row + row) * 6 +
+                                                     s.first_column + c);
+            own.push_back(w[at]);
+            expected.push_back(d[at]);
+          }
+        }
+      }
+      Vector d_own(own.size());
+      bags(s, ids.data(), own.data(), part.data());
+      bags_grad(s, ids.data(), r.data(), d_own.data(), false);
+      EXPECT_EQ(d_own, expected) << "split " << split;
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], y[i], 1e-5);
+  }
+}
+
+TEST(Gradient, LossOfAPair) {
+  const Vector u = random_vector(12, 1), v = random_vector(12, 2);
+  const std::vector<std::int32_t> labels{1, 0, 1};
+  Vector p(3), du(12), dv(12);
+  pair_loss(3, 4, u.data(), v.data(), labels.data(), p.data());
+  pair_loss_grad(3, 4, u.data(), v.data(), labels.data(), p.data(), 0.5F, du.data(), dv.data());
+  const auto loss = [&](const Vector& a, const Vector& b) {
+    Vector scratch(3);
+    return 0.5 * pair_loss(3, 4, a.data(), b.data(), labels.data(), scratch.data());
+  };
+  expect_gradient(u, du, [&](const Vector& x) { return loss(x, v); });
+  expect_gradient(v, dv, [&](const Vector& x) { return loss(u, x); });
+  // Scores of 0 and 40: log 2 each way, and 0 or 40.
+  const float one[] = {40.0F, 0.0F}, other[] = {1.0F, 1.0F};
+  const std::int32_t first[] = {1, 1}, second[] = {0, 0};
+  EXPECT_NEAR(pair_loss(2, 1, one, other, first, p.data()), std::log(2.0), 1e-6);
+  EXPECT_NEAR(pair_loss(2, 1, one, other, second, p.data()), 40 + std::log(2.0), 1e-5);
+}
+
 TEST(Gradient, SoftCaps) {
   const Vector x = random_vector(12, 1), r = random_vector(12, 2);
   Vector y(12), d(12);

@@ -93,6 +93,16 @@ TEST(CaseStudy, Llama2GpuHours) {
   EXPECT_NEAR(utilisation, 0.46, 0.02);  // what the published hours imply
 }
 
+// 7 tables of 50,000 rows of 128, and four MLPs of 128 x 512 with their biases and norms.
+TEST(CaseStudy, TwoTowers) {
+  const Problem p = scenario("two-tower-4-gpus");
+  const std::int64_t tables = 7 * 50000 * 128, mlp = 2 * 128 * 512 + 512 + 128 + 2 * 128;
+  EXPECT_EQ(count_parameters(p.scenario.model), tables + 4 * mlp);  // 45.3 M
+  EXPECT_NEAR(1.2e9 / p.scenario.training.tokens_per_step(), 18311, 1);
+  const planner::Evaluation e = planner::evaluate(p, sim::Topology(p.cluster), *p.scenario.plan, {});
+  EXPECT_LT(e.predicted.step_time_s * 18311, 3600 / 10.0);  // "under an hour", of which the GPUs need a tenth
+}
+
 // 800 GPUs: the stated mapping is rejected with the nearest batches, and the search finds another.
 TEST(CaseStudy, EightHundredGpus) {
   Problem p = scenario("llama2-70b-800-gpus");

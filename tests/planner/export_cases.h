@@ -30,6 +30,7 @@ inline std::vector<ExportCase> shipped_cases(Target target) {
     c.problem.stack = load_stack(stack_of(target), {}, data);
     Scenario& s = c.problem.scenario;
     if (stack_problem(c.problem.stack, s.model, s.training)) s.training.precision = Precision::kMixed;
+    if (stack_problem(c.problem.stack, s.model, s.training)) continue;  // its software has no such model
     if (s.plan && plan_problem(c.problem, *s.plan).empty()) {
       c.plan = *s.plan;
     } else {
