@@ -26,6 +26,7 @@ std::string summary(const T& layer) {
     if (value == usual[name]) continue;
     fields.push_back(name + " " + (value.is_string() ? value.template get<std::string>() : value.dump()));
   }
+  if (fields.empty()) return T::kName;
   return fmt::format("{} ({})", T::kName, fmt::join(fields, ", "));
 }
 

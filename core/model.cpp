@@ -305,10 +305,20 @@ void check_towers(const Model& m, const Cursor& at) {
   if (m.tied_embeddings && (m.classes() != nullptr || m.has_pair() || !m.has_tokens()))
     at.child("tied_embeddings")
         .fail("the model has no embedding and head of one vocabulary", "allowed: false");
+  if (m.embedding_scale != 1 && !m.has_tokens())
+    at.child("embedding_scale").fail("the model embeds no tokens", "allowed: 1");
+  if (m.logit_soft_cap != 0 && m.has_pair())
+    at.child("logit_soft_cap").fail("the model has no logits", "allowed: 0");
   if (m.has_pair() && inputs.size() != 2)
     at.child("output").fail(fmt::format("a model of {} towers has no pair of them", inputs.size()),
                             "allowed: two inputs");
   const Depth depth = depth_of(m);
+  const bool predicts = m.classes() == nullptr && !m.has_pair();
+  if (predicts && output_tower(depth) + 1 != std::ssize(inputs))
+    at.child("blocks").fail(
+        fmt::format("the last block is of the tower \"{}\", and the model predicts the tokens of \"{}\"",
+                    names[static_cast<std::size_t>(output_tower(depth))], names.back()),
+        "allowed: a last block of the last input's tower");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Cursor fields = at.child("inputs").child(i).child(PatchInput::kName);
     if (const auto* image = std::get_if<PatchInput>(&inputs[i].is)) {

@@ -39,6 +39,10 @@ class Inputs {
   }
 
  private:
+  // What an embedding or another tower has is apart.
+  void begin_own_piece() {
+    if (embedding_ >= 0 || tower_ > 0) g_.begin_piece();
+  }
   std::string named(const char* name) const { return base_ + name; }
 
   ValueId rows_of(const TokenInput&) {
@@ -55,6 +59,7 @@ class Inputs {
 
   // A tensor rank has a share of each patch's values, and makes a part of the sum.
   ValueId rows_of(const PatchInput& image) {
+    begin_own_piece();
     using Init = Parameter::Init;
     const std::int64_t hidden = g_.model.hidden, values = image.values();
     const ValueId data =
@@ -73,6 +78,7 @@ class Inputs {
   }
 
   ValueId rows_of(const BagInput& bags) {
+    begin_own_piece();
     using Split = Parameter::Split;
     const std::int64_t hidden = g_.model.hidden, rows = bags.tables * bags.rows;
     const TableSplit split = g_.plan.table_split.value_or(TableSplit::kRows);

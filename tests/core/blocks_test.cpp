@@ -183,6 +183,19 @@ TEST(Towers, WrongOnesAreNamed) {
   EXPECT_NE(
       of(R"([{"blocks": [{"tower": "decoder"}]}])").find("/inputs/0: the tower \"encoder\" is not read"),
       std::string::npos);
+  EXPECT_NE(of(R"([{"blocks": [{"tower": "decoder"}]}, {"blocks": [{"layers":
+                  ["attention", {"cross-attention": {"reads": "decoder"}}]}]}])")
+                .find("/blocks: the last block is of the tower \"encoder\""),
+            std::string::npos);
+  EXPECT_NE(
+      message("[{}]", R"(, "output": {"classes": {"classes": 4}})").find("/output/classes/pool: the tower"),
+      std::string::npos);
+  EXPECT_NE(message("[{}]", R"(, "output": "pair")").find("/output: a model of 1 towers has no pair"),
+            std::string::npos);
+  EXPECT_NE(
+      message("[{}]", R"(, "inputs": [{"patches": {"patch": 5}}], "output": {"classes": {"classes": 4}})")
+          .find("/inputs/0/patches/patch: 5 does not divide images of 224 pixels"),
+      std::string::npos);
   EXPECT_NE(
       message("[{}]", R"(, "inputs": ["tokens", "tokens"])").find("/inputs/1: the tower \"tokens\" is there"),
       std::string::npos);

@@ -222,6 +222,62 @@ TEST(Data, EveryEpochHasAnOrderOfItsOwn) {
   EXPECT_EQ(second, sorted);
 }
 
+// Image 4 x 4 with values 0 to 15: patches of 2 x 2 from left to right and from top to bottom.
+TEST_F(Files, ImagesAreCutIntoPatches) {
+  Model m = preset_model("tiny-gpt");
+  m.inputs = {{PatchInput{.image = 4, .patch = 2, .channels = 1}}};
+  m.output = {ClassOutput{.classes = 4}};
+  std::string record(1, 3);
+  for (int i = 0; i < 16; ++i) record += static_cast<char>(i);
+  const auto data = open_data(write("images", record + record), m, {});
+  EXPECT_EQ(data->sequences(), 2);
+  std::vector<float> values(16);
+  std::int32_t of = 0;
+  data->read(1, values, of);
+  EXPECT_EQ(of, 3);
+  const int expected[] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_NEAR(values[i], static_cast<float>(expected[i]) / 127.5F - 1, 1e-6);
+  EXPECT_THROW(open_data(write("cut", record + "more"), m, {}), InputError);
+  record[0] = 4;
+  EXPECT_THROW(open_data(write("class", record), m, {})->read(0, values, of), Error);
+}
+
+TEST_F(Files, EventsHaveIdsOfEachTowerAndALabel) {
+  Model m = preset_model("tiny-gpt");
+  m.inputs = {{BagInput{"user", 1, 10, 2}}, {BagInput{"item", 2, 5, 1}}};
+  m.output = {PairOutput{}};
+  const auto file = [&](const char* name, std::vector<std::int32_t> numbers) {
+    return write(name, std::string(reinterpret_cast<const char*>(numbers.data()), 4 * numbers.size()));
+  };
+  std::vector<std::int32_t> user(2), item(2);
+  const std::vector<std::span<std::int32_t>> ids{user, item};
+  std::int32_t label = -1;
+  open_data(file("events", {1, 2, 3, 4, 0, 9, 8, 1, 0, 1}), m, {})->read(1, ids, label);
+  EXPECT_EQ(user, (std::vector<std::int32_t>{9, 8}));
+  EXPECT_EQ(item, (std::vector<std::int32_t>{1, 0}));
+  EXPECT_EQ(label, 1);
+  EXPECT_THROW(open_data(file("short", {1, 2, 3, 4}), m, {}), InputError);
+  EXPECT_THROW(open_data(file("row", {1, 2, 5, 4, 0}), m, {})->read(0, ids, label), Error);
+  EXPECT_THROW(open_data(file("label", {1, 2, 3, 4, 2}), m, {})->read(0, ids, label), Error);
+}
+
+// A source of three tokens and a target of two are one sequence of the data.
+TEST(Data, ASequenceIsCutIntoTheInputsOfAModel) {
+  const auto data = built_in_data(3, 1 << 20);
+  Loader loader(*data, 1, {2, 1, 0, 1, {3, 2}});
+  const Loader::Batch& b = loader.step(0);
+  ASSERT_EQ(b.inputs.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    // The successor of x is 5 x + 7, or one more.
+    const std::int32_t last = b.inputs[0].tokens[3 * i + 2], first = b.inputs[1].tokens[2 * i];
+    const std::int64_t next = (5 * std::int64_t{last} + 7) % (1 << 20);
+    EXPECT_TRUE(first == next || first == (next + 1) % (1 << 20));
+    EXPECT_EQ(b.targets[2 * i], b.inputs[1].tokens[2 * i + 1]);
+  }
+  EXPECT_EQ(b.targets.size(), 4U);
+}
+
 TEST_F(Files, AnErrorWhilePreparingReachesTheStep) {
   const auto data = open_data(write("late.bin", token_file({20240520, 1, 5}, {1, 2, 3, 60000, 5})), 1);
   Loader loader(*data, 1, {4, 1, 0, 1, {1}});

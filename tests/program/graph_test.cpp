@@ -324,6 +324,35 @@ TEST_F(OwnBlock, AnInputWhoseGradientIsOnlyPassedOnIsRefused) {
   EXPECT_THROW(backward_of(summed), std::logic_error);
 }
 
+// A model that begins with an image and predicts text: the embedding that the head shares is a unit of its
+// own, on both stages.
+TEST(Inputs, AnEmbeddingBesideAnImageIsTiedByItself) {
+  Model m = small_llama();
+  m.tied_embeddings = true;
+  ModelBlock seen = standard_block(m), text = seen;
+  text.tower = "text";
+  text.layers.insert(text.layers.begin() + 1,
+                     Layer{CrossAttentionLayer{.reads = "image", .heads = m.heads, .bias = false}});
+  m.inputs = {{PatchInput{.image = 8, .patch = 4}}, {TokenInput{"text", true}}};
+  m.blocks = {{1, {seen}}, {1, {text}}};
+  m.layers = 2;
+  Training t = kTraining;
+  t.sequence = 5;
+  t.target_sequence = 8;
+  Plan p;
+  p.pp = 2;
+  p.micro_batches = t.global_batch;
+  check_plan(m, p, t, {"plan", ""});
+  const Program program = compile(m, p, t, Stack{});
+  EXPECT_TRUE(check(program).empty());
+  for (const RankClass& c : program.classes) {
+    for (const Parameter& parameter : c.parameters) {
+      if (parameter.name != "embedding/weight") continue;
+      EXPECT_EQ(c.units[static_cast<std::size_t>(parameter.unit)].elements, parameter.local_elements());
+    }
+  }
+}
+
 // No collective turns a share of the columns into all of them where rows are what a gather puts together.
 TEST_F(OwnBlock, APlacementThatNoCollectiveMakesIsRefused) {
   Builder g = builder();
