@@ -42,9 +42,10 @@ void print_model(const App& app, const Model& m) {
                m.bias ? ", biases" : "", m.tied_embeddings ? ", tied embeddings" : "");
     return;
   }
-  const auto* classes = m.classes();
-  fmt::print("  {} blocks, width {}, {} {}, {}{}\n", m.layers, m.hidden,
-             classes != nullptr ? "classes" : "vocabulary", m.head_rows(), name_of(m.norm),
+  const std::string ends = m.has_pair()             ? "a pair of towers"
+                           : m.classes() != nullptr ? fmt::format("classes {}", m.head_rows())
+                                                    : fmt::format("vocabulary {}", m.vocab);
+  fmt::print("  {} blocks, width {}, {}, {}{}\n", m.layers, m.hidden, ends, name_of(m.norm),
              m.tied_embeddings ? ", tied embeddings" : "");
   for (const Input& input : m.inputs)
     fmt::print("  begins with {}\n", std::visit([](const auto& i) { return summary(i); }, input.is));

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/data.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -17,7 +13,8 @@
 #include <stdexcept>
 
 #include "core/error.h"
-#include "exec/crc32c.h"
+#include "exec/data_file.h"
+#include "exec/labelled_data.h"
 #include "exec/logical.h"
 
 namespace orrery::exec {
@@ -46,64 +43,6 @@ class BuiltIn final : public Dataset {
  private:
   std::uint64_t seed_;
   std::int64_t vocabulary_;
-};
-
-// A file that others may change meanwhile: what is mapped into memory would end the process when the file is
-// truncated.
-class Reader {
- public:
-  explicit Reader(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat about {};
-    if (file_ < 0 || fstat(file_, &about) != 0 || !S_ISREG(about.st_mode)) {
-      const std::string why = file_ < 0 ? std::strerror(errno) : "it is no regular file";
-      if (file_ >= 0) ::close(file_);
-      throw InputError(path, "", "cannot be read as a file of training data: " + why);
-    }
-    bytes_ = static_cast<std::size_t>(about.st_size);
-  }
-  ~Reader() { ::close(file_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  std::size_t bytes() const { return bytes_; }  // when it was opened
-  void read(std::size_t offset, std::span<std::byte> into) const {
-    for (std::size_t done = 0; done < into.size();) {
-      const ssize_t n =
-          ::pread(file_, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw Error(fmt::format("{} cannot be read: {}", path_, std::strerror(errno)));
-      if (n == 0) {
-        throw Error(
-            fmt::format("{} was truncated: it ends before byte {}, and had {} bytes when it was opened",
-                        path_, offset + into.size(), bytes_));
-      }
-      done += static_cast<std::size_t>(n);
-    }
-  }
-
-  // As Dataset::identity has it.
-  std::uint32_t checksum() const {
-    constexpr std::size_t kWhole = 64 << 20, kBlock = 64 << 10, kBlocks = kWhole / kBlock;
-    std::vector<std::byte> block(kBlock);
-    std::uint32_t crc = 0;
-    const auto add = [&](std::size_t offset) {
-      const auto part = std::span(block).first(std::min(kBlock, bytes_ - offset));
-      read(offset, part);
-      crc = crc32c({reinterpret_cast<const char*>(part.data()), part.size()}, crc);
-    };
-    if (bytes_ <= kWhole) {
-      for (std::size_t offset = 0; offset < bytes_; offset += kBlock) add(offset);
-    } else {
-      for (std::size_t i = 0; i < kBlocks; ++i) add((bytes_ - kBlock) * i / (kBlocks - 1));
-    }
-    return crc;
-  }
-
- private:
-  std::string path_;
-  int file_ = -1;
-  std::size_t bytes_ = 0;
 };
 
 constexpr std::size_t kHeader = 256 * 4;
@@ -167,170 +106,9 @@ class File final : public Dataset {
   }
 
   std::string path_;
-  Reader file_;
+  DataFile file_;
   std::int64_t length_, sequences_ = 0;
   bool words_;
-};
-
-// The image that a model begins with, or null.
-const PatchInput* image_of(const Model& model) {
-  for (const Input& input : model.inputs) {
-    if (const auto* image = std::get_if<PatchInput>(&input.is)) return image;
-  }
-  return nullptr;
-}
-
-// A value between -1 and 1.
-float value_of(std::uint64_t key) {
-  return static_cast<float>(hash_mix(key) >> 40) / static_cast<float>(1 << 23) - 1;
-}
-
-class BuiltInImages final : public Dataset {
- public:
-  BuiltInImages(std::uint64_t seed, std::int64_t classes) : seed_(seed), classes_(classes) {}
-  std::int64_t sequences() const override { return std::int64_t{1} << 40; }
-  std::int64_t vocabulary() const override { return classes_; }
-  std::string identity() const override { return fmt::format("built-in images, {} classes", classes_); }
-  void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
-    const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
-    of = static_cast<std::int32_t>(key % static_cast<std::uint64_t>(classes_));
-    const std::uint64_t pattern = hash_mix(static_cast<std::uint64_t>(of));
-    for (std::size_t j = 0; j < values.size(); ++j)
-      values[j] = (value_of(pattern + j) + value_of(key + j)) / 2;
-  }
-
- private:
-  std::uint64_t seed_;
-  std::int64_t classes_;
-};
-
-class ImageFile final : public Dataset {
- public:
-  ImageFile(const std::string& path, const PatchInput& image, std::int64_t classes)
-      : path_(path),
-        file_(path),
-        image_(image),
-        classes_(classes),
-        bytes_(static_cast<std::size_t>(1 + image.patches() * image.values())) {
-    images_ = static_cast<std::int64_t>(file_.bytes() / bytes_);
-    if (images_ < 1 || file_.bytes() % bytes_ != 0)
-      throw InputError(path, "",
-                       fmt::format("holds {} bytes, and a record of an image of {} x {} x {} has {}",
-                                   file_.bytes(), image.channels, image.image, image.image, bytes_));
-  }
-  std::int64_t sequences() const override { return images_; }
-  std::int64_t vocabulary() const override { return std::min<std::int64_t>(classes_, 256); }
-  std::string identity() const override {
-    return fmt::format("images, {} bytes, CRC-32C {:08x}", file_.bytes(), file_.checksum());
-  }
-  void read(std::int64_t i, std::span<float> values, std::int32_t& of) const override {
-    std::vector<std::byte> record(bytes_);
-    file_.read(static_cast<std::size_t>(i) * bytes_, record);
-    of = std::to_integer<std::int32_t>(record[0]);
-    if (of >= classes_)
-      throw Error(fmt::format("{}: image {} is of class {}, and the model has {}", path_, i, of, classes_));
-    const std::int64_t side = image_.image, patch = image_.patch;
-    std::size_t out = 0;
-    for (std::int64_t top = 0; top < side; top += patch) {
-      for (std::int64_t left = 0; left < side; left += patch) {
-        for (std::int64_t channel = 0; channel < image_.channels; ++channel) {
-          for (std::int64_t y = top; y < top + patch; ++y) {
-            for (std::int64_t x = left; x < left + patch; ++x) {
-              const auto at = static_cast<std::size_t>(1 + (channel * side + y) * side + x);
-              values[out++] = (static_cast<float>(std::to_integer<int>(record[at])) / 255 - 0.5F) / 0.5F;
-            }
-          }
-        }
-      }
-    }
-  }
-
- private:
-  std::string path_;
-  Reader file_;
-  PatchInput image_;
-  std::int64_t classes_, images_ = 0;
-  std::size_t bytes_;  // of a record
-};
-
-std::vector<BagInput> bags_of(const Model& model) {
-  std::vector<BagInput> out;
-  for (const Input& input : model.inputs) {
-    if (const auto* bags = std::get_if<BagInput>(&input.is)) out.push_back(*bags);
-  }
-  return out;
-}
-
-// Each id has one of two traits. The label says whether most ids of both towers have the same, but for every
-// sixteenth event or so.
-class BuiltInEvents final : public Dataset {
- public:
-  BuiltInEvents(std::uint64_t seed, std::vector<BagInput> towers) : seed_(seed), towers_(std::move(towers)) {}
-  std::int64_t sequences() const override { return std::int64_t{1} << 40; }
-  std::int64_t vocabulary() const override { return 0; }
-  std::string identity() const override {
-    return fmt::format("built-in events of {} towers", towers_.size());
-  }
-  void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids,
-            std::int32_t& label) const override {
-    const std::uint64_t key = hash_mix(seed_ ^ hash_mix(static_cast<std::uint64_t>(i)));
-    bool alike = hash_mix(key) % 16 != 0;
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-      const auto rows = static_cast<std::uint64_t>(towers_[t].rows);
-      std::size_t have = 0;
-      for (std::size_t k = 0; k < ids[t].size(); ++k) {
-        ids[t][k] = static_cast<std::int32_t>(hash_mix(key + (t << 32) + k + 1) % rows);
-        have += hash_mix(static_cast<std::uint64_t>(ids[t][k]) + (t << 40)) % 2;
-      }
-      if (2 * have < ids[t].size()) alike = !alike;
-    }
-    label = alike ? 1 : 0;
-  }
-
- private:
-  std::uint64_t seed_;
-  std::vector<BagInput> towers_;
-};
-
-class EventFile final : public Dataset {
- public:
-  EventFile(const std::string& path, std::vector<BagInput> towers)
-      : path_(path), file_(path), towers_(std::move(towers)) {
-    for (const BagInput& t : towers_) numbers_ += static_cast<std::size_t>(t.tables * t.ids);
-    events_ = static_cast<std::int64_t>(file_.bytes() / (4 * numbers_));
-    if (events_ < 1 || file_.bytes() % (4 * numbers_) != 0)
-      throw InputError(path, "",
-                       fmt::format("holds {} bytes, and an event of {} ids and a label has {}", file_.bytes(),
-                                   numbers_ - 1, 4 * numbers_));
-  }
-  std::int64_t sequences() const override { return events_; }
-  std::int64_t vocabulary() const override { return 0; }
-  std::string identity() const override {
-    return fmt::format("events, {} bytes, CRC-32C {:08x}", file_.bytes(), file_.checksum());
-  }
-  void read(std::int64_t i, std::span<const std::span<std::int32_t>> ids,
-            std::int32_t& label) const override {
-    std::size_t at = static_cast<std::size_t>(i) * 4 * numbers_;
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-      file_.read(at, std::as_writable_bytes(ids[t]));
-      at += 4 * ids[t].size();
-      for (const std::int32_t id : ids[t]) {
-        if (id < 0 || id >= towers_[t].rows)
-          throw Error(fmt::format("{}: event {} names row {} of a table of \"{}\" with {} rows", path_, i, id,
-                                  towers_[t].tower, towers_[t].rows));
-      }
-    }
-    file_.read(at, std::as_writable_bytes(std::span(&label, 1)));
-    if (label != 0 && label != 1)
-      throw Error(fmt::format("{}: the label of event {} is {}, neither 0 nor 1", path_, i, label));
-  }
-
- private:
-  std::string path_;
-  Reader file_;
-  std::vector<BagInput> towers_;
-  std::size_t numbers_ = 1;  // of an event
-  std::int64_t events_ = 0;
 };
 
 class Part final : public Dataset {
@@ -376,9 +154,9 @@ std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, std::int64_t vocabula
 }
 
 std::unique_ptr<Dataset> built_in_data(std::uint64_t seed, const Model& model) {
-  if (model.bags() != nullptr) return std::make_unique<BuiltInEvents>(seed, bags_of(model));
-  if (image_of(model) == nullptr) return built_in_data(seed, model.vocab);
-  return std::make_unique<BuiltInImages>(seed, model.head_rows());
+  require_data(model);
+  if (auto labelled = built_in_labelled_data(seed, model)) return labelled;
+  return built_in_data(seed, model.vocab);
 }
 
 std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequence_length) {
@@ -386,11 +164,28 @@ std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequenc
 }
 
 std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training) {
-  if (model.bags() != nullptr) return std::make_unique<EventFile>(path, bags_of(model));
-  if (const PatchInput* image = image_of(model))
-    return std::make_unique<ImageFile>(path, *image, model.head_rows());
+  require_data(model);
+  if (auto labelled = open_labelled_data(path, model)) return labelled;
   const std::vector<std::int64_t> tokens = tower_tokens(model, training);
   return open_data(path, std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}));
+}
+
+// Sequences for token inputs, images for one of patches, events for bags: no dataset holds two of them.
+void require_data(const Model& m) {
+  std::size_t tokens = 0, images = 0, bags = 0;
+  const std::vector<Input> inputs = m.all_inputs();
+  for (const Input& i : inputs) {
+    tokens += std::holds_alternative<TokenInput>(i.is);
+    images += std::holds_alternative<PatchInput>(i.is);
+    bags += std::holds_alternative<BagInput>(i.is);
+  }
+  const bool holds = m.has_pair()             ? bags == inputs.size()
+                     : m.classes() != nullptr ? images == 1 && inputs.size() == 1
+                                              : tokens == inputs.size();
+  if (!holds)
+    throw InputError(
+        "", "/model/inputs", "no data has what these inputs and this output take together",
+        "allowed: tokens and a vocabulary, patches of one image and classes, or bags and a pair");
 }
 
 std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count) {

@@ -55,6 +55,9 @@ std::unique_ptr<Dataset> open_data(const std::string& path, std::int64_t sequenc
 // A file of events is a record for each: 32-bit integers, the ids and then the label.
 std::unique_ptr<Dataset> open_data(const std::string& path, const Model& model, const Training& training);
 
+// Throws InputError when no dataset has what the model takes: the two functions above call it.
+void require_data(const Model& model);
+
 // Sequences [first, first + count) of another.
 std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::int64_t count);
 

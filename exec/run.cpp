@@ -70,25 +70,8 @@ float learning_rate(const RunOptions& o, std::int64_t step) {
 
 namespace {
 
-// Sequences for token inputs, images for one of patches, events for bags: no dataset holds two of them.
-bool has_data(const Model& m) {
-  std::size_t tokens = 0, images = 0, bags = 0;
-  const std::vector<Input> inputs = m.all_inputs();
-  for (const Input& i : inputs) {
-    tokens += std::holds_alternative<TokenInput>(i.is);
-    images += std::holds_alternative<PatchInput>(i.is);
-    bags += std::holds_alternative<BagInput>(i.is);
-  }
-  if (m.has_pair()) return bags == inputs.size();
-  if (m.classes() != nullptr) return images == 1 && inputs.size() == 1;
-  return tokens == inputs.size();
-}
-
 void require_runnable(const program::Program& program, const RunOptions& options) {
-  if (!has_data(program.model))
-    throw InputError(
-        "", "/model/inputs", "no data has what these inputs and this output take together",
-        "allowed: tokens and a vocabulary, patches of one image and classes, or bags and a pair");
+  require_data(program.model);
   if (const std::string problem = run_problem(program, options.backend, options.launch); !problem.empty())
     throw InputError("", "/plan", problem);
 }
