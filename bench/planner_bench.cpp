@@ -118,10 +118,10 @@ void EngineStep(benchmark::State& state) {
   const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
   const sim::Topology topology(p.cluster);
   const sim::PlanLinks links = sim::plan_links(topology, plan);
-  const sim::CostModel cost(p.device, p.stack, p.cluster, links, p.scenario.training);
-  const sim::Durations durations = sim::price(program, cost);
+  const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training);
+  const sim::Layout layout = sim::by_stage(program, sim::price(program, cost), cost.pace(sim::only(0)));
   std::int64_t ops = 0;
-  for (auto _ : state) ops += sim::simulate(program, durations, cost.engine_options(false)).ops;
+  for (auto _ : state) ops += sim::simulate(program, layout, {.record = false}).ops;
   state.counters["ops/s"] = benchmark::Counter(static_cast<double>(ops), benchmark::Counter::kIsRate);
 }
 BENCHMARK(EngineStep)->Unit(benchmark::kMillisecond);

@@ -115,12 +115,15 @@ void execute(App& app, const Options& o) {
     for (const Timeline& t : r.timelines) measured.push_back({&r.program, &t, r.file});
   }
   const Problem& first = runs.front().chosen.problem;
-  sim::Calibration c = sim::calibrate(first.device, first.cluster, measured);
+  if (first.cluster.types() > 1)
+    throw Error(fmt::format("\"{}\" has nodes of {} types, and a calibration is of one", first.cluster.name,
+                            first.cluster.types()));
+  const Device& device = first.devices.front();
+  sim::Calibration c = sim::calibrate(device, first.cluster, measured);
   c.device.name = o.name;
   c.device.origin = {
-      {"all",
-       fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
-                   runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), first.device.name)},
+      {"all", fmt::format("orrery calibrate, {} run{} of {}; fields not fitted are those of {}", runs.size(),
+                          runs.size() == 1 ? "" : "s", short_name(runs.front().chosen.plan), device.name)},
       {"residuals", fmt::format("of the formulas, median over shapes, by time: {}", residuals(c))}};
   save(o.device, "orrery.device/1", c.device);
   if (!o.cluster.empty()) {
@@ -140,7 +143,7 @@ void execute(App& app, const Options& o) {
   std::vector<Step> steps;
   for (const Run& r : runs) {
     Problem fitted = r.chosen.problem;
-    fitted.device = c.device;
+    fitted.devices = {c.device};
     fitted.cluster = c.cluster;
     const sim::Topology topology(fitted.cluster);
     const auto e = planner::evaluate(fitted, topology, r.chosen.plan);

@@ -33,7 +33,7 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
   Json out = {{"schema", "orrery.answer/1"},
               {"scenario", problem.scenario.name},
-              {"device", problem.device.name},
+              {"device", problem.device_names()},
               {"cluster", problem.cluster.name}};
   out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large},
                    {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated.size()},
@@ -131,11 +131,10 @@ void print_sizes(const planner::Answer& a) {
 void print_text(const Problem& problem, const planner::Answer& a) {
   const auto& c = a.search.counts;
   const Scenario& s = problem.scenario;
-  fmt::print("{}: {} on {} x {} ({} {}), batch {} x {} tokens, stack {}\n",
+  fmt::print("{}: {} on {} x {} ({}), batch {} x {} tokens, stack {}\n",
              printable(s.name.empty() ? s.model.name : s.name), printable(s.model.name),
-             problem.cluster.nodes, printable(problem.cluster.name), problem.cluster.devices(),
-             printable(problem.device.name), s.training.global_batch, s.training.sequence,
-             printable(problem.stack.name));
+             problem.cluster.nodes, printable(problem.cluster.name), printable(problem.counted_devices()),
+             s.training.global_batch, s.training.sequence, printable(problem.stack.name));
   if (const auto limits = stack_limits(problem.stack); !limits.empty())
     fmt::print("not searched: {} has {}\n", printable(problem.stack.name), fmt::join(limits, "; "));
   fmt::print(
@@ -160,7 +159,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   }
   for (const auto& r : a.alongside) {
     print_row("", r);
-    const bool fits = r.predicted.peak_memory_bytes <= a.search.capacity.value;
+    const bool fits = r.fits();
     const std::string against =
         a.plans.empty() ? ""
                         : fmt::format(", {:+.1f} % time against the best",
@@ -168,7 +167,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
     fmt::print("      ^ {}{}{}\n", r.note,
                fits ? ""
                     : fmt::format(", does not fit: needs {:.1f} GiB, has {}",
-                                  gib(r.predicted.peak_memory_bytes), format(a.search.capacity)),
+                                  gib(r.predicted.peak_memory_bytes), format(r.capacity)),
                against);
   }
   if (!a.plans.empty()) {

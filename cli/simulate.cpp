@@ -134,7 +134,7 @@ void execute(App& app, const Options& o) {
     save_timeline(o.trace, o.window.empty() ? all : within(all, window, at));
   }
   const Predicted& p = e.predicted;
-  const planner::Fit fit = planner::fit(chosen.problem, p);
+  const planner::Fit fit = planner::fit(chosen.problem, chosen.plan, p);
   if (!fit.fits()) fmt::print(stderr, "warning: {}\n", fit.text(chosen.problem));
   if (app.json) {
     Json out = {{"schema", "orrery.simulation/1"},

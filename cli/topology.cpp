@@ -56,7 +56,7 @@ void show(const App& app, const Shown& options) {
   progress.reset();
   if (options.dot) return fmt::print("{}", sim::to_dot(n));
   const double ports_cost = dollars(c.fabric.port_cost) * static_cast<double>(s.switch_ports);
-  const double dollars_per_hour = dollars(c.node_hour) * static_cast<double>(c.nodes);
+  const double dollars_per_hour = c.dollars_per_hour(c.nodes);
   if (app.json) {
     Json j = write_fields(c);
     j["schema"] = "orrery.topology/1";
@@ -81,6 +81,9 @@ void show(const App& app, const Shown& options) {
   const auto link = [&](sim::LinkId l) { return printable(n.link_name(l)); };
   fmt::print("{}: {} nodes of {} x {}, {}, {} routes\n", printable(c.name), c.nodes, c.devices_per_node,
              printable(c.device), name_of(c.fabric.kind), name_of(c.fabric.routing));
+  for (std::size_t i = 1; i < c.types(); ++i)
+    fmt::print("  from node {} on {} x {}\n", c.other_nodes[i - 1].from_node, c.devices_per_node,
+               printable(c.type(i).device));
   for (const auto& [kind, count] : s.vertices) fmt::print("  {:>8} {}\n", count, kind);
   for (const auto& [kinds, count] : s.links) {
     fmt::print("  {:>8} {} - {}: {} each way\n", count.count, kinds.first, kinds.second, range(count));
@@ -99,8 +102,9 @@ void show(const App& app, const Shown& options) {
     ring("one ring through all devices, in channels", all);
   }
   if (dollars_per_hour > 0)
-    fmt::print("  {} a node and hour, ${:.2f} in all ({})\n", format(c.node_hour), dollars_per_hour,
-               printable(c.price_as_of));
+    fmt::print("  {} a node and hour{}, ${:.2f} in all ({})\n",
+               format(from_dollars(dollars_per_hour / static_cast<double>(c.nodes))),
+               c.types() > 1 ? " on average" : "", dollars_per_hour, printable(c.price_as_of));
   if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
 }
 
@@ -126,15 +130,19 @@ int check(const App& app, const std::string& name) {
   }
   progress.reset();
   if (broken > 5) findings.push_back(fmt::format("{} more pairs of nodes without a way", broken - 5));
-  const double per_nic = static_cast<double>(c.nic_bandwidth.value) * 8e-9 / static_cast<double>(c.nics);
-  if (per_nic > 1600 || per_nic < 1)
-    findings.push_back(fmt::format(
-        "a NIC of {:.4g} Gb/s: nic_bandwidth is of all NICs of a node, in bits or bytes", per_nic));
-  const double share = static_cast<double>(c.nic_bandwidth.value) / static_cast<double>(c.devices_per_node);
-  if (c.devices_per_node > 1 && c.inside.empty() && static_cast<double>(c.intra_bandwidth.value) < share)
-    findings.push_back(fmt::format("a device reaches the network faster ({:.4g} GB/s) than its node ({})",
-                                   share / 1e9, format(c.intra_bandwidth)));
-  load_device(c.device, Cursor{c.file, "/device"}, app.data, std::filesystem::path(c.file).parent_path());
+  for (std::size_t i = 0; i < c.types(); ++i) {
+    const NodeType& type = c.type(i);
+    const double per_nic = static_cast<double>(type.nic_bandwidth.value) * 8e-9 / static_cast<double>(c.nics);
+    if (per_nic > 1600 || per_nic < 1)
+      findings.push_back(fmt::format(
+          "a NIC of {:.4g} Gb/s: nic_bandwidth is of all NICs of a node, in bits or bytes", per_nic));
+    const double share =
+        static_cast<double>(type.nic_bandwidth.value) / static_cast<double>(c.devices_per_node);
+    if (c.devices_per_node > 1 && c.inside.empty() && static_cast<double>(type.intra_bandwidth.value) < share)
+      findings.push_back(fmt::format("a device reaches the network faster ({:.4g} GB/s) than its node ({})",
+                                     share / 1e9, format(type.intra_bandwidth)));
+  }
+  load_devices(c, app.data);
   if (app.json) {
     print_json({{"schema", "orrery.topology-check/1"}, {"pairs", tried}, {"findings", findings}});
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster: identical nodes on a fabric. Every bandwidth is per direction. Files live in
+// A cluster: nodes of one type or several on a fabric. Every bandwidth is per direction. Files live in
 // topologies/; sim/topology/ turns one into a graph.
 #pragma once
 
@@ -15,23 +15,34 @@
 
 namespace orrery {
 
-struct Cluster : ScaleUp {
+// What nodes of one type have: their devices, how these are joined, their way out, and their price.
+struct NodeType : ScaleUp {
+  std::string device;       // a device profile's name
+  std::string links;        // a link profile's name: what ScaleUp says, unless the file does
+  LinkProfile measured;     // that profile
+  Bandwidth nic_bandwidth;  // of all NICs of a node together
+  double nic_efficiency = 0.9;
+  Dollars node_hour;  // on-demand price; zero: unknown
+  Dollars spot_hour;
+};
+
+// Nodes of another type than the ones before them.
+struct OtherNodes : NodeType {
+  std::int64_t from_node = 1;  // the first of them; they end where the next type begins
+};
+
+// Itself the type of its first nodes. Ranks fill nodes in order.
+struct Cluster : NodeType {
   std::string name;
-  std::string device;  // a device profile's name
-  std::int64_t nodes = 1;
+  std::int64_t nodes = 1;  // of all types
   std::int64_t devices_per_node = 8;
   std::int64_t scale_up_nodes = 1;  // nodes in one NVLink domain (18 trays of an NVL72)
-  std::string links;                // a link profile's name: what ScaleUp says, unless the file does
-  LinkProfile measured;             // that profile
   std::int64_t nics = 8;            // per node
-  Bandwidth nic_bandwidth;          // of all NICs of a node together
-  double nic_efficiency = 0.9;
-  Time nic_latency{14'000'000};  // per hop between nodes
-  Time nic_latency_small;        // the same for small messages; zero: a share of nic_latency
-  std::vector<Cable> inside;     // how the devices and NICs of a node are wired; none: through a switch
-  Fabric fabric;                 // how nodes are wired
-  Dollars node_hour;             // on-demand price; zero: unknown
-  Dollars spot_hour;
+  Time nic_latency{14'000'000};     // per hop between nodes
+  Time nic_latency_small;           // the same for small messages; zero: a share of nic_latency
+  std::vector<Cable> inside;        // how the devices and NICs of a node are wired; none: through a switch
+  Fabric fabric;                    // how nodes are wired
+  std::vector<OtherNodes> other_nodes;
   std::string price_as_of;
   std::map<std::string, std::string> origin;
   std::string file;  // that it was read from
@@ -42,13 +53,74 @@ struct Cluster : ScaleUp {
   std::int64_t devices() const { return nodes * devices_per_node; }
   // Devices that reach each other without the network.
   std::int64_t scale_up_domain() const { return devices_per_node * scale_up_nodes; }
+
+  // The types of the nodes that there are, in the order of the nodes.
+  std::size_t types() const;
+  const NodeType& type(std::size_t i) const {
+    if (i == 0) return *this;
+    return other_nodes[i - 1];
+  }
+  std::size_t type_of_node(std::int64_t node) const;
+  std::int64_t first_node_of(std::size_t type) const;
+  // Of the first so many nodes, those of a type.
+  std::int64_t nodes_of(std::size_t type, std::int64_t of_nodes) const;
+  std::int64_t nodes_of(std::size_t type) const { return nodes_of(type, nodes); }
+  std::size_t type_of_device(std::int64_t d) const { return type_of_node(d / devices_per_node); }
+  // Of the first so many nodes for an hour; zero where the price of one of them is unknown.
+  double dollars_per_hour(std::int64_t of_nodes) const;
 };
+
+// Does something to each type, the first of them too: for what changes all nodes of a cluster.
+template <class F>
+void for_each_type(Cluster& c, F&& change) {
+  change(static_cast<NodeType&>(c));
+  for (OtherNodes& o : c.other_nodes) change(static_cast<NodeType&>(o));
+}
+
+template <class V>
+void describe(V& v, NodeType& t) {
+  v(Field{.name = "device", .help = "device profile of its accelerators", .required = true}, t.device);
+  v(Field{.name = "links", .help = "link profile of the scale-up domain, in profiles/links"}, t.links);
+  describe(v, static_cast<ScaleUp&>(t));
+  v(Field{.name = "nic_bandwidth",
+          .help = "all NICs of a node together, one direction",
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
+          .required = true},
+    t.nic_bandwidth);
+  v(Field{.name = "nic_efficiency",
+          .help = "achieved over wire bandwidth between nodes",
+          .min = 0.01,
+          .max = 1},
+    t.nic_efficiency);
+  v(Field{.name = "node_hour",
+          .help = "on-demand price of a node for an hour",
+          .min = 0,
+          .max = limits::kHighestPrice},
+    t.node_hour);
+  v(Field{.name = "spot_hour",
+          .help = "spot price of a node for an hour",
+          .min = 0,
+          .max = limits::kHighestPrice},
+    t.spot_hour);
+}
+
+template <class V>
+void describe(V& v, OtherNodes& o) {
+  v(Field{.name = "from_node",
+          .help = "the first of these nodes, counted from 0; they go on to the next entry's, or to the last",
+          .min = 1,
+          .max = limits::kMostNodes,
+          .required = true},
+    o.from_node);
+  describe(v, static_cast<NodeType&>(o));
+}
 
 template <class V>
 void describe(V& v, Cluster& c) {
   v(Field{.name = "name", .help = "name of the cluster", .required = true}, c.name);
-  v(Field{.name = "device", .help = "device profile of every accelerator", .required = true}, c.device);
-  v(Field{.name = "nodes", .help = "nodes", .min = 1, .max = limits::kMostNodes}, c.nodes);
+  describe(v, static_cast<NodeType&>(c));
+  v(Field{.name = "nodes", .help = "nodes of all types", .min = 1, .max = limits::kMostNodes}, c.nodes);
   v(Field{.name = "devices_per_node",
           .help = "accelerators in a node",
           .min = 1,
@@ -60,21 +132,8 @@ void describe(V& v, Cluster& c) {
           .min = 1,
           .max = limits::kMostInNode},
     c.scale_up_nodes);
-  v(Field{.name = "links", .help = "link profile of the scale-up domain, in profiles/links"}, c.links);
-  describe(v, static_cast<ScaleUp&>(c));
   v(Field{.name = "nics", .help = "network adapters of a node", .min = 1, .max = limits::kMostInNode},
     c.nics);
-  v(Field{.name = "nic_bandwidth",
-          .help = "all NICs of a node together, one direction",
-          .min = limits::kSlowest,
-          .max = limits::kFastest,
-          .required = true},
-    c.nic_bandwidth);
-  v(Field{.name = "nic_efficiency",
-          .help = "achieved over wire bandwidth between nodes",
-          .min = 0.01,
-          .max = 1},
-    c.nic_efficiency);
   v(Field{.name = "nic_latency",
           .help = "latency of a hop between nodes",
           .min = 0,
@@ -92,16 +151,10 @@ void describe(V& v, Cluster& c) {
     c.inside);
   v(Field{.name = "fabric", .help = "how nodes are wired; a leaf and spine tree unless it says otherwise"},
     c.fabric);
-  v(Field{.name = "node_hour",
-          .help = "on-demand price of a node for an hour",
-          .min = 0,
-          .max = limits::kHighestPrice},
-    c.node_hour);
-  v(Field{.name = "spot_hour",
-          .help = "spot price of a node for an hour",
-          .min = 0,
-          .max = limits::kHighestPrice},
-    c.spot_hour);
+  v(Field{.name = "other_nodes",
+          .help = "nodes of other types than the first ones, which the fields beside this one describe",
+          .most = limits::kMostNodeTypes - 1},
+    c.other_nodes);
   v(Field{.name = "price_as_of", .help = "date and source of the price"}, c.price_as_of);
   v(Field{.name = "origin", .help = "where each value comes from"}, c.origin);
 }

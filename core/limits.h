@@ -46,6 +46,7 @@ inline constexpr std::size_t kMostFactors = 64, kMostMeasured = 4096;
 inline constexpr std::size_t kMostCurves = 256;           // each is weighed for each size of a group
 inline constexpr std::size_t kMostInsideCables = 16'384;  // ways through a node are found cable by cable
 inline constexpr std::size_t kMostFaults = 65'536;
+inline constexpr std::size_t kMostNodeTypes = 16;  // each stage knows which it is on, a bit each
 // Elements of a list whose field does not say otherwise.
 inline constexpr std::size_t kLongestList = 1'000'000;
 

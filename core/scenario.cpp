@@ -66,6 +66,22 @@ void check_cluster(const Cluster& c, const Cursor& at) {
     at.fail(
         "neither \"intra_bandwidth\", \"links\" nor \"inside\" says how fast devices of a node reach each "
         "other");
+  for (std::size_t i = 0; i < c.other_nodes.size(); ++i) {
+    const Cursor other = at.child("other_nodes").child(i);
+    const std::int64_t from = c.other_nodes[i].from_node;
+    if (i > 0 && from <= c.other_nodes[i - 1].from_node)
+      other.child("from_node")
+          .fail(fmt::format("{} does not come after the entry before", from),
+                fmt::format("allowed: more than {}", c.other_nodes[i - 1].from_node));
+    if (from % c.scale_up_nodes != 0)
+      other.child("from_node")
+          .fail(
+              fmt::format("{} is inside a domain of {} nodes, which are of one type", from, c.scale_up_nodes),
+              fmt::format("allowed: a multiple of {}", c.scale_up_nodes));
+    if (c.other_nodes[i].intra_bandwidth.value == 0 && c.inside.empty())
+      other.fail(
+          "neither \"intra_bandwidth\" nor \"links\" says how fast devices of a node reach each other");
+  }
   if (c.scale_up_domain() > kLargestDomain)
     at.child("scale_up_nodes")
         .fail(fmt::format("{} nodes of {} devices are too many for one domain", c.scale_up_nodes,
@@ -80,16 +96,50 @@ Cluster load_cluster(const std::string& name, const fs::path& base, const Cursor
   const fs::path path = data.find("topologies", name, base, at);
   const Json json = load_json(path);
   const Cursor file{path.string(), ""};
+  // What a link profile says stands where the file says nothing else.
+  const auto take_links = [&](const Json& of, const Cursor& there, NodeType& type) {
+    const auto links = of.is_object() ? of.find("links") : of.end();
+    if (links == of.end() || !links->is_string() || links->get_ref<const std::string&>().empty()) return;
+    type.measured = load_links(links->get<std::string>(), there.child("links"), data, path.parent_path());
+    static_cast<ScaleUp&>(type) = type.measured;
+  };
   Cluster out;
-  if (const auto links = json.find("links"); json.is_object() && links != json.end() && links->is_string() &&
-                                             !links->get_ref<const std::string&>().empty()) {
-    const Cursor named = file.child("links");
-    out.measured = load_links(links->get<std::string>(), named, data, path.parent_path());
-    static_cast<ScaleUp&>(out) = out.measured;
-  }
+  take_links(json, file, out);
   read_fields_into(json, file, out);
+  for (std::size_t i = 0; i < out.other_nodes.size(); ++i) {
+    const Json& of = json["other_nodes"][i];
+    const Cursor there = file.child("other_nodes").child(i);
+    OtherNodes other;
+    take_links(of, there, other);
+    read_fields_into(of, there, other);
+    out.other_nodes[i] = std::move(other);
+  }
   out.file = file.file;
   check_cluster(out, file);
+  return out;
+}
+
+std::vector<Device> load_devices(const Cluster& c, const DataFolders& data) {
+  const fs::path folder = fs::path(c.file).parent_path();
+  std::vector<Device> out{load_device(c.device, Cursor{c.file, "/device"}, data, folder)};
+  for (std::size_t i = 0; i < c.other_nodes.size(); ++i) {
+    const Cursor at = Cursor{c.file, "/other_nodes"}.child(i).child("device");
+    out.push_back(load_device(c.other_nodes[i].device, at, data, folder));
+  }
+  return out;
+}
+
+std::string Problem::device_names() const {
+  std::string out;
+  for (std::size_t i = 0; i < cluster.types(); ++i) out += (i > 0 ? " + " : "") + devices[i].name;
+  return out;
+}
+
+std::string Problem::counted_devices() const {
+  std::string out;
+  for (std::size_t i = 0; i < cluster.types(); ++i)
+    out += fmt::format("{}{} {}", i > 0 ? " + " : "", cluster.nodes_of(i) * cluster.devices_per_node,
+                       devices[i].name);
   return out;
 }
 
@@ -191,9 +241,11 @@ void check_training(const Problem& p, const Cursor& at) {
                           "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
   }
   // A processor has neither, and emulates both.
-  if (t.math == Math::kFp8 && p.device.half > FlopRate{0} && p.device.fp8 == FlopRate{0}) {
-    at.child("math").fail(fmt::format("\"{}\" has no products of 8-bit floats", p.device.name),
-                          "allowed: bf16, fp16, tf32, fp32");
+  for (std::size_t i = 0; i < p.cluster.types(); ++i) {
+    const Device& d = p.devices[i];
+    if (t.math == Math::kFp8 && d.half > FlopRate{0} && d.fp8 == FlopRate{0})
+      at.child("math").fail(fmt::format("\"{}\" has no products of 8-bit floats", d.name),
+                            "allowed: bf16, fp16, tf32, fp32");
   }
 }
 
@@ -236,8 +288,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
     c.nodes = scenario.cluster.nodes;
     c.sized = at.child("cluster").child("nodes");
   }
-  if (scenario.node_hour) c.node_hour = *scenario.node_hour;
-  problem.device = load_device(c.device, Cursor{c.file, "/device"}, data, fs::path(c.file).parent_path());
+  if (scenario.node_hour) for_each_type(c, [&](NodeType& t) { t.node_hour = *scenario.node_hour; });
+  problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   check_search(problem.stack, scenario.search, at.child("search"));
   problem.scenario = std::move(scenario);
@@ -257,7 +309,7 @@ void check_goal(const Problem& problem, const Cursor& at) {
   };
   const bool cost = s.goal == Goal::kCost || s.goal == Goal::kCostByDeadline;
   if (cost || s.goal == Goal::kTimeInBudget)
-    need(problem.cluster.node_hour.value > 0, at.child("node_hour"), "\"$32.77\"");
+    need(problem.cluster.dollars_per_hour(problem.cluster.nodes) > 0, at.child("node_hour"), "\"$32.77\"");
   if (s.goal == Goal::kCostByDeadline) need(s.deadline.value > 0, at.child("deadline"), "\"20 days\"");
   if (s.goal == Goal::kTimeInBudget) need(s.budget.value > 0, at.child("budget"), "\"$100000\"");
   if (s.goal == Goal::kCostByDeadline || s.goal == Goal::kTimeInBudget)

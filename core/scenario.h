@@ -127,9 +127,14 @@ void describe(V& v, Scenario& s) {
 struct Problem {
   Scenario scenario;
   Cluster cluster;
-  Device device;
+  std::vector<Device> devices;  // by type of node (Cluster::type)
   Stack stack;
   Cursor at;  // where the scenario stands
+
+  // "h100-sxm", or "h100-sxm + a100-80gb": of the nodes that there are.
+  std::string device_names() const;
+  // "32 h100-sxm", or "16 h100-sxm + 16 a100-80gb".
+  std::string counted_devices() const;
 };
 
 // Folders that hold profiles/, topologies/ and scenarios/: $ORRERY_DATA, the one that is installed with this
@@ -163,6 +168,8 @@ std::vector<std::string> ignored_limits(const Scenario& scenario);
 void check_ranks(const Plan& plan, const Cluster& cluster, const Cursor& at);
 Cluster load_cluster(const std::string& name, const std::filesystem::path& base, const Cursor& at,
                      const DataFolders& data);
+// The device of each type of node.
+std::vector<Device> load_devices(const Cluster& cluster, const DataFolders& data);
 // `base`: the folder of the file that names it, where a path is one from there.
 Device load_device(const std::string& name, const Cursor& at, const DataFolders& data,
                    const std::filesystem::path& base = {});

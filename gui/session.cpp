@@ -24,7 +24,7 @@ EvaluatedPtr evaluated_of(const std::shared_ptr<const Problem>& shared, const Pl
   out->run = make_large<Run>(QString::fromStdString(short_name(plan)), std::move(timeline));
   timeline = {};
   out->links = sim::plan_links(*out->topology, plan);
-  out->cost.emplace(problem.device, problem.stack, problem.cluster, *out->links, problem.scenario.training);
+  out->cost.emplace(problem.devices, problem.stack, problem.cluster, *out->links, problem.scenario.training);
   out->link_use.emplace(*out->topology, out->evaluation.program, *out->cost, out->evaluation.simulation.step);
   return out;
 }

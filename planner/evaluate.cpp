@@ -61,7 +61,16 @@ double model_flops_utilisation(const Problem& problem, std::int64_t ranks, doubl
   const Scenario& s = problem.scenario;
   const double flops = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
                        static_cast<double>(s.training.global_batch);
-  return flops / (step_s * sim::peak(problem.device, s.training.math).value * static_cast<double>(ranks));
+  double could = 0;  // FLOPs of all devices in that time
+  for (std::size_t i = 0; i < problem.cluster.types(); ++i) {
+    const std::int64_t node = problem.cluster.devices_per_node;
+    const std::int64_t begin = problem.cluster.first_node_of(i) * node;
+    const std::int64_t here =
+        i + 1 < problem.cluster.types() ? problem.cluster.nodes_of(i) * node : std::max(begin, ranks) - begin;
+    could += step_s * sim::peak(problem.devices[i], s.training.math).value *
+             static_cast<double>(std::clamp<std::int64_t>(ranks - begin, 0, here));
+  }
+  return flops / could;
 }
 
 double recompute_factor(const Problem& problem, const Plan& plan) {
@@ -96,11 +105,12 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     throw Error(fmt::format("the compiled program is not sound: {}", fmt::join(problems, "; ")));
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
-  const sim::CostModel cost(problem.device, problem.stack, problem.cluster, links, s.training);
+  const sim::CostModel cost(problem.devices, problem.stack, problem.cluster, links, s.training);
   const sim::Layout layout = sim::place(topology, out.program, cost, options.place);
   out.fold = layout.fold;
   if (options.record) require_recordable(out.program, layout);
-  sim::EngineOptions engine = cost.engine_options(options.record);
+  sim::EngineOptions engine;
+  engine.record = options.record;
   engine.progress = during("simulating");
   engine.scenario = problem.at;
   out.simulation = sim::simulate(out.program, layout, engine);
@@ -116,13 +126,11 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.tokens_per_s = s.training.tokens_per_step() / p.step_time_s;
   p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
   p.hfu = p.mfu * recompute_factor(problem, plan);
-  for (const program::RankClass& c : out.program.classes) {
-    p.memory.push_back(stage_memory(problem, plan, c));
-    p.peak_memory_bytes = std::max(p.peak_memory_bytes, p.memory.back().total);
-  }
+  for (const program::RankClass& c : out.program.classes) p.memory.push_back(stage_memory(problem, plan, c));
+  p.peak_memory_bytes = fit(problem, plan, p).needed;
   p.breakdown = breakdown(out.simulation, out.program.communication);
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
-  const double per_second = dollars(problem.cluster.node_hour) * static_cast<double>(paid) / 3600.0;
+  const double per_second = problem.cluster.dollars_per_hour(paid) / 3600.0;
   p.cost_per_step_usd = per_second * p.step_time_s;
   if (s.training.tokens > 0) {
     const double run_s = s.training.tokens / p.tokens_per_s;
@@ -133,14 +141,22 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
 }
 
 std::string Fit::text(const Problem& problem) const {
+  const auto device = std::find_if(problem.devices.begin(), problem.devices.end(),
+                                   [&](const Device& d) { return d.memory.value == available; });
   return fmt::format("the plan needs {} on stage {}, and {} has {}: it will run out of memory",
-                     format(Bytes{needed}), stage, problem.device.name, format(Bytes{available}));
+                     format(Bytes{needed}), stage, device->name, format(Bytes{available}));
 }
 
-Fit fit(const Problem& problem, const Predicted& predicted) {
-  Fit out{.needed = predicted.peak_memory_bytes, .available = problem.device.memory.value};
+Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted) {
+  const std::vector<sim::NodeTypes> types = sim::node_types_by_stage(problem.cluster, mesh_of(plan));
+  Fit out;
   for (const StageMemory& m : predicted.memory) {
-    if (m.total == out.needed) out.stage = m.stage;
+    const std::int64_t memory = sim::memory_of(problem.devices, sim::types_of(types, m.stage)).value;
+    const auto share = [](std::int64_t of, std::int64_t all) {
+      return static_cast<double>(of) / static_cast<double>(all);
+    };
+    if (out.available > 0 && share(m.total, memory) < share(out.needed, out.available)) continue;
+    out = {.needed = m.total, .available = memory, .stage = m.stage};
   }
   return out;
 }
@@ -150,7 +166,7 @@ Fit fit(const Problem& problem, const Plan& plan) {
   sim::Estimator estimator(problem, topology);
   const sim::Estimate estimate = estimator.estimate(plan);
   return {.needed = estimator.device_bytes(plan, estimate.peak).value,
-          .available = problem.device.memory.value,
+          .available = estimate.memory.value,
           .stage = estimate.fullest_stage};
 }
 
@@ -164,7 +180,7 @@ PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicte
   f.scenario = problem.scenario;
   f.plan = plan;
   f.predicted = predicted;
-  f.device_profile = problem.device.name;
+  f.device_profile = problem.device_names();
   f.predicted_by = by;
   std::uint64_t h = 1469598103934665603ULL;
   for (const char c : write_fields(problem.scenario).dump())

@@ -30,19 +30,20 @@ struct EvaluateOptions {
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                     const EvaluateOptions& options = {});
 
-// Model FLOPs (full attention) of a step over what `ranks` devices could do in `step_s` seconds.
+// Model FLOPs (full attention) of a step over what the first `ranks` devices could do in `step_s` seconds.
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s);
 // Executed over model FLOPs: 1 without recomputation, 4/3 of the layers with full.
 double recompute_factor(const Problem& problem, const Plan& plan);
 
-// The memory that the fullest rank of a plan needs, and what its device has: bytes.
+// The memory that a plan needs on the stage that fills its devices most, and what the smallest of them has:
+// bytes.
 struct Fit {
   std::int64_t needed = 0, available = 0, stage = 0;
   bool fits() const { return needed <= available; }
   // "the plan needs 160.00 GiB on stage 0, and a100-80gb has 80.00 GiB: it will run out of memory"
   std::string text(const Problem& problem) const;
 };
-Fit fit(const Problem& problem, const Predicted& predicted);
+Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted);
 // Without the event engine: the estimate's bytes are the engine's.
 Fit fit(const Problem& problem, const Plan& plan);
 // {"fits", "needed_bytes", "available_bytes"}

@@ -19,9 +19,12 @@ Plan filled(const Problem& problem, Plan p) {
 
 // Model state of the scenario's precision on one device.
 bool state_fits(const Problem& problem, std::int64_t split) {
+  Bytes least = problem.devices.front().memory;
+  for (std::size_t i = 1; i < problem.cluster.types(); ++i)
+    least = std::min(least, problem.devices[i].memory);
   const double bytes = static_cast<double>(count_parameters(problem.scenario.model) *
                                            bytes_per_parameter(problem.scenario.training.precision).total());
-  return bytes / static_cast<double>(split) < 0.8 * static_cast<double>(problem.device.memory.value);
+  return bytes / static_cast<double>(split) < 0.8 * static_cast<double>(least.value);
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ std::vector<Candidate> without_twins(const std::vector<Candidate>& all) {
   return out;
 }
 
-std::string needs(const Candidate& c, Bytes capacity) {
+std::string needs(const Candidate& c) {
   return fmt::format("needs {} on stage {}, has {}", format(c.device), c.estimate.fullest_stage,
-                     format(capacity));
+                     format(c.capacity));
 }
 
 std::string axis_words(const Breakdown& b, double step) {
@@ -92,19 +92,21 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   const auto& kept = a.search.best;
   const double base = seconds(kept.front().estimate.step);
   const auto twice = [](Bandwidth& b) { b = b * 2; };
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NIC bandwidth",
-                                     [&](Problem& p) { twice(p.cluster.nic_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x NIC bandwidth", [&](Problem& p) {
+    for_each_type(p.cluster, [&](NodeType& t) { twice(t.nic_bandwidth); });
+  }));
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x NVLink bandwidth", [&](Problem& p) {
-    twice(p.cluster.intra_bandwidth);
+    for_each_type(p.cluster, [&](NodeType& t) { twice(t.intra_bandwidth); });
     for (Cable& c : p.cluster.inside) twice(c.bandwidth);
   }));
-  a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth",
-                                     [&](Problem& p) { twice(p.device.memory_bandwidth); }));
+  a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) {
+    for (Device& d : p.devices) twice(d.memory_bandwidth);
+  }));
   // Twice the memory lets in the fastest of those that did not fit.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
   for (const Candidate& c : a.search.too_big) {
     const double t = seconds(c.estimate.step);
-    if (c.device <= a.search.capacity * 2 && t < memory.step_time_s) {
+    if (c.device <= c.capacity * 2 && t < memory.step_time_s) {
       memory.step_time_s = t;
       memory.plan = c.plan;
     }
@@ -162,6 +164,7 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   Ranked r;
   r.plan = plan;
   r.estimate = estimate;
+  r.capacity = usable(problem, estimate.memory);
   r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
   return r;
 }
@@ -203,8 +206,7 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
     r.note = note;
     const bool known =
         std::any_of(a.plans.begin(), a.plans.end(), [&](const Ranked& x) { return x.plan == p; });
-    if (!known && r.predicted.peak_memory_bytes <= a.search.capacity.value)
-      a.plans.push_back(simulate(problem, topology, p, estimate));
+    if (!known && r.fits()) a.plans.push_back(simulate(problem, topology, p, estimate));
     a.alongside.push_back(std::move(r));
   };
   const auto reject = [&](const Plan& p, const std::string& name, const std::string& why) {
@@ -271,12 +273,12 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
 
   for (const Candidate& c : without_twins(a.search.too_big)) {
     if (a.rejected.size() >= options.top) break;
-    a.rejected.push_back({c.plan, needs(c, a.search.capacity), seconds(c.estimate.step)});
+    a.rejected.push_back({c.plan, needs(c), seconds(c.estimate.step)});
   }
   if (a.search.best.empty() && a.search.smallest_too_big) {
     const Candidate& c = *a.search.smallest_too_big;
     a.rejected.insert(a.rejected.begin(),
-                      {c.plan, needs(c, a.search.capacity) + ", the least of all", seconds(c.estimate.step)});
+                      {c.plan, needs(c) + ", the least of all", seconds(c.estimate.step)});
   }
   for (const Candidate& c : a.search.pareto) a.pareto.push_back(c.plan);
 
@@ -297,8 +299,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
 Size size_of(const Problem& problem, std::int64_t nodes, const Candidate& c) {
   const Training& t = problem.scenario.training;
   Size z{.nodes = nodes, .plan = c.plan, .step_time_s = seconds(c.estimate.step)};
-  z.cost_per_step_usd =
-      dollars(problem.cluster.node_hour) * static_cast<double>(nodes) / 3600 * z.step_time_s;
+  z.cost_per_step_usd = problem.cluster.dollars_per_hour(nodes) / 3600 * z.step_time_s;
   const double steps = t.tokens > 0 ? t.tokens / t.tokens_per_step() : 0;
   z.days = steps * z.step_time_s / 86400;
   z.cost_usd = steps * z.cost_per_step_usd;

@@ -17,6 +17,8 @@ struct Ranked {
   sim::Estimate estimate;
   Predicted predicted;
   std::string note;  // "the scenario's plan", a heuristic's name, or empty
+  Bytes capacity;    // of a device on the stage that fills its devices most, less the margin
+  bool fits() const { return predicted.peak_memory_bytes <= capacity.value; }
 };
 
 struct Rejected {

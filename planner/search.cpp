@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "planner/balance.h"
 #include "planner/space.h"
 #include "program/program.h"
 #include "sim/estimate/samples.h"
@@ -138,11 +139,12 @@ void keep_smaller(std::optional<Candidate>& smallest, const Candidate& c) {
 class Worker {
  public:
   Worker(const Problem& problem, const sim::Topology& topology, const Space& space,
-         const SearchOptions& options, Bytes capacity, std::shared_ptr<sim::Samples> samples)
-      : space_(space),
+         const SearchOptions& options, std::shared_ptr<sim::Samples> samples)
+      : problem_(problem),
+        space_(space),
         options_(options),
         cluster_(problem.cluster),
-        capacity_(capacity),
+        mixed_(problem.cluster.types() > 1),
         spared_(problem.stack.communicator),
         estimator_(problem, topology, std::move(samples)) {}
 
@@ -154,7 +156,8 @@ class Worker {
     whole.micro_batch = outer.micro_batch;
     whole.rank_order = outer.rank_order;
     whole.sequence_parallel = outer.sequence_parallel;
-    const bool bound = options_.bound && whole.ranks() <= cluster_.devices();
+    // What one type of nodes does in a time bounds no plan that uses others.
+    const bool bound = options_.bound && !mixed_ && whole.ranks() <= cluster_.devices();
     const Time work = bound ? estimator_.least_work(whole) : Time{0};
     const auto wanted = [&](const Plan& p) { return work * p.micro_batches / p.pp <= limit(p, into); };
     const Space::Counts c = space_.visit(
@@ -171,20 +174,41 @@ class Worker {
     return std::min(limits_.sizes->limit(nodes), into.sizes.limit(nodes));
   }
 
-  // False: it does not fit, nor with fewer replicas, whose shards are no smaller.
+  // False: it does not fit, nor with fewer replicas, whose shards are no smaller. They may be on other nodes.
   bool consider(const Plan& plan, Partial& into) {
+    const bool hopeful = consider_one(plan, into);
+    if (!mixed_) return hopeful;
+    if (plan.chunk_layers.empty()) {
+      const auto usable = [&](Bytes memory) { return planner::usable(problem_, memory); };
+      if (auto layers = balanced_layers(estimator_, plan, usable)) {
+        Plan balanced = plan;
+        balanced.chunk_layers = std::move(*layers);
+        const Scenario& s = problem_.scenario;
+        if (runs_plan(problem_.stack, s.model, balanced, s.training)) {
+          ++into.counts.considered;
+          consider_one(balanced, into);
+        }
+      }
+    }
+    return true;
+  }
+
+  bool consider_one(const Plan& plan, Partial& into) {
     const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
     if (least > limit(plan, into)) {
       ++into.counts.bounded;
       return true;
     }
     ++into.counts.costed;
-    Candidate c{.plan = plan, .device = estimator_.device_bytes(plan, estimator_.peak(plan))};
+    const sim::Estimate peak = estimator_.peak(plan);
+    Candidate c{.plan = plan,
+                .device = estimator_.device_bytes(plan, peak.peak),
+                .capacity = usable(problem_, peak.memory)};
     const auto take = [&](Fastest& among) {
       c.estimate = estimator_.estimate(plan);
       among.add(c);
     };
-    if (c.device <= capacity_) {
+    if (c.fits()) {
       ++into.counts.feasible;
       take(into.best);
       into.pareto.add(c);
@@ -194,15 +218,17 @@ class Worker {
     }
     ++into.counts.too_large;
     keep_smaller(into.smallest, c);
-    if (c.device <= capacity_ * 2 && least <= std::min(limits_.too_big, into.too_big.slowest()))
+    if (c.device <= c.capacity * 2 && least <= std::min(limits_.too_big, into.too_big.slowest()))
       take(into.too_big);
-    return !options_.bound || c.device <= capacity_ + spared_;
+    return !options_.bound || c.device <= c.capacity + spared_;
   }
 
+  const Problem& problem_;
   const Space& space_;
   const SearchOptions& options_;
   const Cluster& cluster_;
-  Bytes capacity_, spared_;  // spared: what one replica alone needs less than several
+  const bool mixed_;    // nodes are of several types
+  const Bytes spared_;  // what one replica alone needs less than several
   Limits limits_;
   sim::Estimator estimator_;
 };
@@ -221,6 +247,11 @@ SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
 
 PlanKind kind_of(const Plan& plan) {
   return {plan.schedule, plan.zero >= 2};
+}
+
+Bytes usable(const Problem& problem, Bytes memory) {
+  return Bytes{static_cast<std::int64_t>(static_cast<double>(memory.value) *
+                                         (1 - problem.scenario.search.memory_margin))};
 }
 
 std::int64_t nodes_of(const Plan& plan, const Cluster& cluster) {
@@ -247,8 +278,8 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   const auto begin = std::chrono::steady_clock::now();
   const Space space(problem);
   SearchResult result;
-  result.capacity = Bytes{static_cast<std::int64_t>(static_cast<double>(problem.device.memory.value) *
-                                                    (1 - problem.scenario.search.memory_margin))};
+  for (std::size_t i = 0; i < problem.cluster.types(); ++i)
+    result.capacity = std::max(result.capacity, usable(problem, problem.devices[i].memory));
 
   // One partial result per outer combination, and a limit that only the scouts set: what is pruned never
   // depends on the threads.
@@ -262,7 +293,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
       std::make_shared<sim::Samples>(problem.scenario.model, problem.scenario.training, problem.stack);
   std::deque<Worker> workers;
   for (int t = 0; t < std::max(1, options.threads); ++t)
-    workers.emplace_back(problem, topology, space, options, result.capacity, samples);
+    workers.emplace_back(problem, topology, space, options, samples);
   for (const bool scouts : {true, false}) {
     const Sizes known = sizes;
     const Limits limits{.best = best.limit(), .too_big = too_big.slowest(), .sizes = &known};

@@ -35,8 +35,12 @@ struct SearchCounts {
 struct Candidate {
   Plan plan;
   sim::Estimate estimate;
-  Bytes device;  // memory on the device with overheads
+  Bytes device;    // memory with overheads, on the stage that fills its devices most
+  Bytes capacity;  // of a device there, less the margin
+  bool fits() const { return device <= capacity; }
 };
+// Of a device's memory, what the scenario's margin leaves.
+Bytes usable(const Problem& problem, Bytes memory);
 
 // Plans whose estimates err alike.
 struct PlanKind {
@@ -65,7 +69,7 @@ struct SearchResult {
   std::optional<Candidate> smallest_too_big;  // of those that do not fit
   // With by_nodes: the fastest plan that takes so many nodes, where no plan on fewer is as fast.
   std::map<std::int64_t, Candidate> by_nodes;
-  Bytes capacity;  // device memory less the margin
+  Bytes capacity;  // of the largest device, less the margin
 };
 
 SearchResult search(const Problem& problem, const sim::Topology& topology, const SearchOptions& options);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cost.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -21,14 +22,45 @@ PlanLinks plan_links(const Topology& topology, const Plan& plan) {
   return links;
 }
 
-EngineOptions engine_options(const Device& device, const Stack& stack, bool record) {
-  EngineOptions o;
-  o.compute_slowdown = device.overlap_compute;
-  o.communication_slowdown = device.overlap_communication;
-  const Time issue = from_seconds(seconds(device.host_op) * stack.host_cost_factor);
-  (stack.launch == Launch::kEager ? o.host_op : o.host_segment) = issue;
-  o.record = record;
-  return o;
+std::vector<NodeTypes> node_types_by_stage(const Cluster& cluster, const Mesh& mesh) {
+  if (cluster.types() == 1) return {only(0)};
+  const Mesh::Range stages = mesh.range("pp");
+  std::vector<NodeTypes> out(static_cast<std::size_t>(stages.size), 0);
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank)
+    out[static_cast<std::size_t>(rank / stages.stride % stages.size)] |= only(cluster.type_of_device(rank));
+  if (std::equal(out.begin() + 1, out.end(), out.begin())) out.resize(1);
+  return out;
+}
+
+Pace pace_of(Devices devices, NodeTypes types, const Stack& stack) {
+  Pace p;
+  Time issue{0};
+  for_each_node_type(types, [&](std::size_t i) {
+    p.compute_slowdown = std::max(p.compute_slowdown, devices[i].overlap_compute);
+    p.communication_slowdown = std::max(p.communication_slowdown, devices[i].overlap_communication);
+    issue = std::max(issue, from_seconds(seconds(devices[i].host_op) * stack.host_cost_factor));
+  });
+  (stack.launch == Launch::kEager ? p.host_op : p.host_segment) = issue;
+  return p;
+}
+
+Time compute_time(Devices devices, NodeTypes types, Math training, std::int64_t element_bytes,
+                  const program::Op& op) {
+  Time longest{0};
+  for_each_node_type(types, [&](std::size_t i) {
+    longest = std::max(longest, compute_time(devices[i], training, element_bytes, op));
+  });
+  return longest;
+}
+
+Bytes memory_of(Devices devices, NodeTypes types) {
+  Bytes least{std::numeric_limits<std::int64_t>::max()};
+  for_each_node_type(types, [&](std::size_t i) { least = std::min(least, devices[i].memory); });
+  return least;
+}
+
+Bound CostModel::bound(const program::Op& op, NodeTypes types) const {
+  return bound_of(devices_[static_cast<std::size_t>(std::countr_zero(types))], math_, op);
 }
 
 namespace {
@@ -39,9 +71,9 @@ CollectiveKind collective_of(const program::Op& op) {
 
 }  // namespace
 
-Time CostModel::op(const program::Op& op) const {
+Time CostModel::op(const program::Op& op, NodeTypes types) const {
   if (program::is_communication(op.kind)) return this->op(op, links(op.group));
-  return compute_time(device_, math_, element_bytes_, op);
+  return compute_time(devices_, types, math_, element_bytes_, op);
 }
 
 Time CostModel::op(const program::Op& op, const GroupLinks& links) const {
@@ -56,18 +88,24 @@ Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
 }
 
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline) {
-  std::map<std::string_view, const program::Op*> ops;
+  struct Known {
+    const program::Op* op;
+    NodeTypes types;
+  };
+  const std::vector<NodeTypes> types = node_types_by_stage(cost.cluster(), program.mesh);
+  std::map<std::string_view, Known> ops;
   for (const program::RankClass& c : program.classes) {
     for (const program::Segment& s : c.segments) {
-      for (const program::Op& op : s.ops) ops.try_emplace(op.name, &op);
+      for (const program::Op& op : s.ops) ops.try_emplace(op.name, Known{&op, types_of(types, c.stage)});
     }
   }
   timeline.bounds.clear();
   timeline.payloads.clear();
   for (const std::string& name : timeline.names) {
     const auto found = ops.find(name);
-    timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown : cost.bound(*found->second));
-    timeline.payloads.push_back(found == ops.end() ? 0 : found->second->payload.value);
+    timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown
+                                                 : cost.bound(*found->second.op, found->second.types));
+    timeline.payloads.push_back(found == ops.end() ? 0 : found->second.op->payload.value);
   }
 }
 
@@ -75,6 +113,7 @@ Durations price(const program::Program& program, const CostModel& cost) {
   // What a stage passes to itself crosses no link.
   const GroupLinks self{.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()}};
   Durations out;
+  const std::vector<NodeTypes> types = node_types_by_stage(cost.cluster(), program.mesh);
   for (const program::RankClass& c : program.classes) {
     auto& segments = out.emplace_back();
     for (const program::Segment& s : c.segments) {
@@ -82,7 +121,7 @@ Durations price(const program::Program& program, const CostModel& cost) {
       ops.reserve(s.ops.size());
       for (const program::Op& op : s.ops) {
         const bool inside = op.peer_chunk >= 0 && stage_of_chunk(program.plan, op.peer_chunk) == c.stage;
-        ops.push_back(inside ? cost.op(op, self) : cost.op(op));
+        ops.push_back(inside ? cost.op(op, self) : cost.op(op, types_of(types, c.stage)));
       }
     }
   }

@@ -4,6 +4,9 @@
 // a plan's placement.
 #pragma once
 
+#include <bit>
+#include <span>
+
 #include "core/device.h"
 #include "core/stack.h"
 #include "sim/collective/collective.h"
@@ -17,18 +20,44 @@ namespace orrery::sim {
 using PlanLinks = std::vector<GroupLinks>;
 PlanLinks plan_links(const Topology& topology, const Plan& plan);
 
-// How software issues work to a device, and how compute and collectives slow each other there.
-EngineOptions engine_options(const Device& device, const Stack& stack, bool record);
+// Types of the nodes that some ranks are on (Cluster::type), a bit each. What all of these ranks do together
+// takes as long as on the slowest of the types.
+using NodeTypes = std::uint32_t;
+inline constexpr NodeTypes only(std::size_t type) {
+  return NodeTypes{1} << type;
+}
+// By pipeline stage; one where all stages are on the same types.
+std::vector<NodeTypes> node_types_by_stage(const Cluster& cluster, const Mesh& mesh);
+inline NodeTypes types_of(const std::vector<NodeTypes>& by_stage, std::int64_t stage) {
+  return by_stage[by_stage.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
+}
+// Calls f(i) for each.
+template <class F>
+void for_each_node_type(NodeTypes types, F&& f) {
+  for (std::size_t i = 0; types != 0; ++i, types >>= 1) {
+    if ((types & 1) != 0) f(i);
+  }
+}
+
+// The devices that a cluster's types of nodes have.
+using Devices = std::span<const Device>;
+// How software issues work to the slowest of these types.
+Pace pace_of(Devices devices, NodeTypes types, const Stack& stack);
+// An op that computes, on the slowest of these types.
+Time compute_time(Devices devices, NodeTypes types, Math training, std::int64_t element_bytes,
+                  const program::Op& op);
+// What the smallest of them holds.
+Bytes memory_of(Devices devices, NodeTypes types);
 
 class CostModel {
  public:
-  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
+  CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
             const Training& training)
-      : CostModel(device, stack, cluster, links, training, CollectiveModel(cluster)) {}
+      : CostModel(devices, stack, cluster, links, training, CollectiveModel(cluster)) {}
   // With a model that was made before.
-  CostModel(const Device& device, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
+  CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
             const Training& training, CollectiveModel collectives)
-      : device_(device),
+      : devices_(devices),
         stack_(stack),
         cluster_(cluster),
         collectives_(std::move(collectives)),
@@ -36,16 +65,18 @@ class CostModel {
         math_(training.math),
         element_bytes_(activation_bytes(training.precision)) {}
 
-  Time op(const program::Op& op) const;
+  Time op(const program::Op& op, NodeTypes types) const;
   // Of an op that communicates, in a group that has these links.
   Time op(const program::Op& op, const GroupLinks& links) const;
   Wire wire(const program::Op& op, const GroupLinks& links) const;
-  Bound bound(const program::Op& op) const { return bound_of(device_, math_, op); }
+  // Of the first of the types.
+  Bound bound(const program::Op& op, NodeTypes types) const;
   const GroupLinks& links(program::GroupIndex group) const { return links_[static_cast<std::size_t>(group)]; }
-  EngineOptions engine_options(bool record) const { return sim::engine_options(device_, stack_, record); }
+  Pace pace(NodeTypes types) const { return pace_of(devices_, types, stack_); }
+  const Cluster& cluster() const { return cluster_; }
 
  private:
-  const Device& device_;
+  Devices devices_;
   const Stack& stack_;
   const Cluster& cluster_;
   CollectiveModel collectives_;
@@ -57,6 +88,7 @@ class CostModel {
 // Says of each op of a timeline of `program` what limits it and what it communicates.
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline);
 
+// Of each stage, on the slowest of its types of nodes.
 Durations price(const program::Program& program, const CostModel& cost);
 
 }  // namespace orrery::sim

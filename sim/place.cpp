@@ -34,6 +34,7 @@ class Placer {
       : program_(program),
         cost_(cost),
         options_(options),
+        by_stage_(node_types_by_stage(cost.cluster(), program.mesh)),
         traffic_(topology, program, cost),
         ranks_(static_cast<std::size_t>(traffic_.mesh().ranks())) {}
 
@@ -55,6 +56,7 @@ class Placer {
     add_meetings();
     add_links();
     add_costs();
+    add_paces();
     out_.partners = traffic_.partners();
     return std::move(out_);
   }
@@ -72,6 +74,14 @@ class Placer {
       if (stage_of(static_cast<std::size_t>(rank)) == p.stage) most = std::max(most, factor);
     }
     return most;
+  }
+
+  NodeTypes types(std::size_t rank) const {
+    return only(cost_.cluster().type_of_device(static_cast<std::int64_t>(rank)));
+  }
+  NodeTypes types(const Place& p) const {
+    return out_.fold == Fold::kStages ? types_of(by_stage_, p.stage)
+                                      : types(static_cast<std::size_t>(p.first_rank));
   }
 
   bool too_many() const {
@@ -117,7 +127,7 @@ class Placer {
       for (const RankEnd& e : traffic_.ends(instances[i])) add(i, static_cast<std::size_t>(e.rank), e.stream);
     }
     for (std::size_t r = 0; r < ranks_; ++r)
-      things.push_back(mix(static_cast<std::uint64_t>(stage_of(r))) ^
+      things.push_back(mix(static_cast<std::uint64_t>(stage_of(r)) + (std::uint64_t{types(r)} << 32)) ^
                        std::bit_cast<std::uint64_t>(slowness(r)));
     for (std::size_t s = 0; s < shared.size(); ++s) {
       things.push_back(mix(~static_cast<std::uint64_t>(traffic_.network().capacity(shared[s].link))));
@@ -233,14 +243,14 @@ class Placer {
     }
   }
 
-  // A table for each stage, slowness and prices of its slots.
+  // A table for each stage, slowness, types of nodes and prices of its slots.
   void add_costs() {
     std::map<std::vector<std::int64_t>, std::int32_t> known;
     std::vector<std::int64_t> key;
     for (Place& p : out_.places) {
       const auto& slots = traffic_.partners()[static_cast<std::size_t>(p.stage)].slots;
       const double slow = slowness(p);
-      key = {p.stage, std::bit_cast<std::int64_t>(slow)};
+      key = {p.stage, std::bit_cast<std::int64_t>(slow), types(p)};
       std::vector<const OpCost*> next;  // by slot
       for (std::size_t k = 0; k < slots.size(); ++k) {
         const std::int32_t i = slots[k].receives ? -1 : traffic_.instance_of(p.first_rank, k);
@@ -250,20 +260,31 @@ class Placer {
       }
       const auto [found, added] = known.try_emplace(key, static_cast<std::int32_t>(out_.costs.size()));
       p.costs = found->second;
-      if (added) out_.costs.push_back(table(static_cast<std::size_t>(p.stage), slow, std::move(next)));
+      if (added) out_.costs.push_back(table(p, slow, std::move(next)));
     }
   }
 
-  std::vector<std::vector<OpCost>> table(std::size_t stage, double slow,
-                                         std::vector<const OpCost*> next) const {
+  void add_paces() {
+    out_.paces.clear();
+    for (Place& p : out_.places) {
+      const Pace pace = cost_.pace(types(p));
+      const auto known = std::find(out_.paces.begin(), out_.paces.end(), pace);
+      p.pace = static_cast<std::int32_t>(known - out_.paces.begin());
+      if (known == out_.paces.end()) out_.paces.push_back(pace);
+    }
+  }
+
+  std::vector<std::vector<OpCost>> table(const Place& p, double slow, std::vector<const OpCost*> next) const {
     std::vector<std::vector<OpCost>> out;
+    const auto stage = static_cast<std::size_t>(p.stage);
+    const NodeTypes on = types(p);
     const auto& segments = program_.classes[stage].segments;
     for (std::size_t g = 0; g < segments.size(); ++g) {
       auto& costs = out.emplace_back();
       for (std::size_t o = 0; o < segments[g].ops.size(); ++o) {
         const std::int32_t slot = traffic_.partners()[stage].slot[g][o];
         if (slot < 0) {
-          const Time time = cost_.op(segments[g].ops[o]);
+          const Time time = cost_.op(segments[g].ops[o], on);
           costs.push_back({slow == 1 ? time : from_seconds(seconds(time) * slow)});
         } else if (const OpCost*& at = next[static_cast<std::size_t>(slot)]; at != nullptr) {
           costs.push_back(*at++);
@@ -278,6 +299,7 @@ class Placer {
   const Program& program_;
   const CostModel& cost_;
   const PlaceOptions& options_;
+  const std::vector<NodeTypes> by_stage_;
   Traffic traffic_;
   const std::size_t ranks_;
   Classes classes_;

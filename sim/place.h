@@ -7,7 +7,8 @@
 // communicate, so a failed link slows those that use it. Links that ops can never fill together are left out.
 // Ranks then fold into places: one a class of the coarsest equitable partition of ranks, groups and links
 // (equitable.h), which gives each rank, to the picosecond, what it has on its own. What puts ranks apart are
-// stages, slow ranks, the groups' prices and the links they share; nothing does where a cluster is regular.
+// stages, slow ranks, types of nodes, the groups' prices and the links they share; nothing does where a
+// cluster is regular.
 #pragma once
 
 #include <limits>

@@ -114,6 +114,7 @@ void Traffic::equalise() {
       all.domains = std::max(all.domains, l.domains);
       all.per_domain = std::max(all.per_domain, l.per_domain);
       all.extra_latency = std::max(all.extra_latency, l.extra_latency);
+      if (l.ring < all.ring) all.node_type = l.node_type;
       all.ring = std::min(all.ring, l.ring);
       channels = std::max(channels, instances_[i].channels);
     }
@@ -130,13 +131,14 @@ void Traffic::equalise() {
 // What an op costs depends on its slot and the instance's links.
 void Traffic::set_prices() {
   prices_.clear();
-  using Key = std::array<std::int64_t, 8>;
+  using Key = std::array<std::int64_t, 9>;
   std::map<Key, std::int32_t> known;
   for (Instance& i : instances_) {
     const GroupLinks& l = i.links;
-    const auto [found, added] = known.try_emplace(Key{i.stage, i.slot, l.ranks, l.domains, l.per_domain,
-                                                      l.ring.value, l.extra_latency.value, i.channels},
-                                                  static_cast<std::int32_t>(prices_.size()));
+    const auto [found, added] =
+        known.try_emplace(Key{i.stage, i.slot, l.ranks, l.domains, l.per_domain, l.ring.value,
+                              l.extra_latency.value, static_cast<std::int64_t>(l.node_type), i.channels},
+                          static_cast<std::int32_t>(prices_.size()));
     i.price = found->second;
     if (added) prices_.push_back(price_of(i));
   }

@@ -97,7 +97,8 @@ void CostPage::refresh() {
                        number(best.cost_usd * best.step_time_high_s / best.step_time_s, 0),
                        number(best.days, 2))
                   .arg(p.cluster.nodes)
-                  .arg(dollars(p.cluster.node_hour), 0, 'f', 2)
+                  .arg(p.cluster.dollars_per_hour(p.cluster.nodes) / static_cast<double>(p.cluster.nodes), 0,
+                       'f', 2)
                   .arg(p.cluster.price_as_of.empty()
                            ? QString()
                            : tr(" (%1)").arg(QString::fromStdString(p.cluster.price_as_of).toHtmlEscaped()))

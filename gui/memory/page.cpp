@@ -65,10 +65,13 @@ void MemoryPage::runs_changed() {
   Overheads overheads;
   const EvaluatedPtr& e = session_.evaluated();
   if (run && e && e->run == run) {
-    overheads.capacity = session_.problem()->device.memory.value;
+    const Problem& problem = *session_.problem();
+    const auto types = sim::node_types_by_stage(problem.cluster, e->evaluation.program.mesh);
     const auto& stages = e->evaluation.predicted.memory;
-    for (const sim::PlaceReport& place : e->evaluation.simulation.places)
+    for (const sim::PlaceReport& place : e->evaluation.simulation.places) {
+      overheads.capacity.push_back(sim::memory_of(problem.devices, sim::types_of(types, place.stage)).value);
       overheads.bytes.push_back(stages[static_cast<std::size_t>(place.stage)].overhead);
+    }
   }
   session_.jobs().cancel("peak");
   words_->clear();
@@ -86,7 +89,7 @@ void MemoryPage::show_process(std::int32_t process) {
   if (const std::int64_t over = view_->overhead(process); over > 0)
     words += tr(", %1 with context, communicators and what the allocator wastes")
                  .arg(QString::fromStdString(format(Bytes{peak->total() + over})));
-  if (const std::int64_t capacity = view_->capacity(); capacity > 0) {
+  if (const std::int64_t capacity = view_->capacity(process); capacity > 0) {
     const std::int64_t room = capacity - peak->total() - view_->overhead(process);
     words +=
         room >= 0

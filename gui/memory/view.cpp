@@ -36,7 +36,8 @@ void MemoryView::set_run(RunPtr run, Overheads overheads) {
   overheads_ = std::move(overheads);
   processes_.clear();
   selected_ = -1;
-  most_ = std::max<std::int64_t>(1, overheads_.capacity);
+  most_ = 1;
+  for (const std::int64_t c : overheads_.capacity) most_ = std::max(most_, c);
   if (run_) {
     for (const MemoryPoint& p : run_->timeline().memory) {
       if (processes_.empty() || processes_.back() != p.rank) processes_.push_back(p.rank);
@@ -62,6 +63,11 @@ void MemoryView::select(std::int32_t process) {
 std::int64_t MemoryView::overhead(std::int32_t process) const {
   const auto p = static_cast<std::size_t>(process);
   return p < overheads_.bytes.size() ? overheads_.bytes[p] : 0;
+}
+
+std::int64_t MemoryView::capacity(std::int32_t process) const {
+  const auto p = static_cast<std::size_t>(process);
+  return p < overheads_.capacity.size() ? overheads_.capacity[p] : 0;
 }
 
 std::span<const MemoryPoint> MemoryView::points(std::int32_t process) const {
@@ -113,9 +119,9 @@ void MemoryView::draw_strip(QPainter& painter, std::int32_t process, const QRect
       if (bottom > top) painter.fillRect(at, top, 1, bottom - top, theme_.series(c));
     }
   }
-  if (overheads_.capacity > 0) {
+  if (const std::int64_t has = capacity(process); has > 0) {
     painter.setPen(QPen(theme_.cursor, 1, Qt::DashLine));
-    painter.drawLine(area.left(), y_of(overheads_.capacity), area.right(), y_of(overheads_.capacity));
+    painter.drawLine(area.left(), y_of(has), area.right(), y_of(has));
   }
   if (const MemoryPoint* top = peak(process)) {
     const double x = area.left() + axis.x_of(top->at);
@@ -144,7 +150,8 @@ void MemoryView::draw_labels(QPainter& painter, std::int32_t process, const QRec
     line(tr("peak %1 at %2").arg(text(Bytes{top->total() + overhead(process)}), text(top->at)),
          theme_.faint_text);
   }
-  if (overheads_.capacity > 0) line(tr("device has %1").arg(text(Bytes{overheads_.capacity})), theme_.cursor);
+  if (const std::int64_t has = capacity(process); has > 0)
+    line(tr("device has %1").arg(text(Bytes{has})), theme_.cursor);
   if (time_.cursor()) {
     if (const MemoryPoint* now = at(process, *time_.cursor()))
       line(tr("%1 at the cursor").arg(text(Bytes{now->total() + overhead(process)})), theme_.text);

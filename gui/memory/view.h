@@ -15,8 +15,8 @@ namespace orrery::gui {
 
 // What a process has beside what its program says: context, communicators, what the allocator wastes.
 struct Overheads {
-  std::vector<std::int64_t> bytes;  // by process
-  std::int64_t capacity = 0;        // of the device; 0: unknown
+  std::vector<std::int64_t> bytes;     // by process
+  std::vector<std::int64_t> capacity;  // of its device, by process; empty: unknown
 };
 
 class MemoryView : public QAbstractScrollArea {
@@ -33,7 +33,7 @@ class MemoryView : public QAbstractScrollArea {
   // What is live at a time.
   const MemoryPoint* at(std::int32_t process, Time t) const;
   std::int64_t overhead(std::int32_t process) const;
-  std::int64_t capacity() const { return overheads_.capacity; }
+  std::int64_t capacity(std::int32_t process) const;  // 0: unknown
 
   static constexpr int kLabelWidth = 240, kStripHeight = 118;
 

@@ -31,7 +31,7 @@ Found estimated(const Problem& problem, const planner::Candidate& c, Found::How 
   f.gib = static_cast<double>(c.device.value) / kGiB;
   if (problem.scenario.training.tokens > 0) {
     f.days = problem.scenario.training.tokens / f.tokens_per_s / 86400;
-    f.dollars = dollars(problem.cluster.node_hour) * static_cast<double>(problem.cluster.nodes) * 24 * f.days;
+    f.dollars = problem.cluster.dollars_per_hour(problem.cluster.nodes) * 24 * f.days;
   }
   return f;
 }
@@ -47,7 +47,7 @@ std::vector<Found> found_plans(const Problem& problem, const planner::Answer& an
   for (const planner::Ranked& r : answer.plans) add(simulated(r));
   for (const planner::Ranked& r : answer.alongside) {
     Found f = simulated(r);
-    if (r.predicted.peak_memory_bytes > answer.search.capacity.value) f.how = Found::How::kTooLarge;
+    if (!r.fits()) f.how = Found::How::kTooLarge;
     add(std::move(f));
   }
   for (const auto* list : {&answer.search.pareto, &answer.search.best}) {

@@ -169,13 +169,12 @@ void PlansPage::answer_changed() {
     found_ = found_plans(*session_.problem(), *answer);
     const Problem& p = *session_.problem();
     const auto& c = answer->search.counts;
-    headline_->setText(tr("<b>%1</b>: %2 on %3 × %4 (%5 %6), batch %L7 × %L8 tokens, stack %9.")
+    headline_->setText(tr("<b>%1</b>: %2 on %3 × %4 (%5), batch %L6 × %L7 tokens, stack %8.")
                            .arg(QString::fromStdString(p.scenario.name).toHtmlEscaped(),
                                 QString::fromStdString(p.scenario.model.name).toHtmlEscaped())
                            .arg(p.cluster.nodes)
                            .arg(QString::fromStdString(p.cluster.name).toHtmlEscaped())
-                           .arg(p.cluster.devices())
-                           .arg(QString::fromStdString(p.device.name).toHtmlEscaped())
+                           .arg(QString::fromStdString(p.counted_devices()).toHtmlEscaped())
                            .arg(p.scenario.training.global_batch)
                            .arg(p.scenario.training.sequence)
                            .arg(QString::fromStdString(p.stack.name).toHtmlEscaped()) +

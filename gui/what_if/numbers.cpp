@@ -25,12 +25,16 @@ Numbers numbers_of(const Problem& base, const Plan& plan, const Change& change) 
   Numbers out;
   out.plan = plan;
   try {
-    p.cluster.nic_bandwidth = times(p.cluster.nic_bandwidth, change.nic);
-    p.cluster.intra_bandwidth = times(p.cluster.intra_bandwidth, change.nvlink);
+    for_each_type(p.cluster, [&](NodeType& t) {
+      t.nic_bandwidth = times(t.nic_bandwidth, change.nic);
+      t.intra_bandwidth = times(t.intra_bandwidth, change.nvlink);
+      t.node_hour.value = std::llround(static_cast<double>(t.node_hour.value) * change.price);
+    });
     for (Cable& c : p.cluster.inside) c.bandwidth = times(c.bandwidth, change.nvlink);
-    p.device.memory_bandwidth = times(p.device.memory_bandwidth, change.memory_bandwidth);
-    faster(p.device, change.compute);
-    p.cluster.node_hour.value = std::llround(static_cast<double>(p.cluster.node_hour.value) * change.price);
+    for (Device& d : p.devices) {
+      d.memory_bandwidth = times(d.memory_bandwidth, change.memory_bandwidth);
+      faster(d, change.compute);
+    }
     p.cluster.nodes =
         std::max<std::int64_t>(1, std::llround(static_cast<double>(p.cluster.nodes) * change.nodes));
     Training& t = p.scenario.training;
@@ -66,10 +70,10 @@ Numbers numbers_of(const Problem& base, const Plan& plan, const Change& change) 
     out.tokens_per_s = t.tokens_per_step() / out.step_s;
     out.mfu = planner::model_flops_utilisation(p, out.plan.ranks(), out.step_s);
     out.gib = static_cast<double>(estimator.device_bytes(out.plan, e.peak).value) / kGiB;
-    out.capacity_gib = static_cast<double>(p.device.memory.value) / kGiB;
+    out.capacity_gib = static_cast<double>(e.memory.value) / kGiB;
     if (t.tokens > 0) {
       out.days = t.tokens / out.tokens_per_s / 86400;
-      out.dollars = dollars(p.cluster.node_hour) * static_cast<double>(p.cluster.nodes) * 24 * out.days;
+      out.dollars = p.cluster.dollars_per_hour(p.cluster.nodes) * 24 * out.days;
     }
   } catch (const Error& e) {
     out.problem = e.what();

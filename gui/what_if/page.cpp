@@ -115,10 +115,11 @@ void WhatIfPage::recompute() {
   };
   scaled(0, bandwidth(p.cluster.nic_bandwidth, c.nic) + tr(" a node"));
   scaled(1, bandwidth(p.cluster.intra_bandwidth, c.nvlink) + tr(" a GPU"));
-  const bool half = p.device.half.value > 0;
-  const double peak = (half ? p.device.half : p.device.fp32).value * c.compute / 1e12;
+  const Device& device = p.devices.front();  // the first nodes stand for all, whose values scale alike
+  const bool half = device.half.value > 0;
+  const double peak = (half ? device.half : device.fp32).value * c.compute / 1e12;
   scaled(2, tr("%1 TFLOP/s in %2 bits").arg(number(peak, peak < 10 ? 2 : 0)).arg(half ? 16 : 32));
-  scaled(3, bandwidth(p.device.memory_bandwidth, c.memory_bandwidth));
+  scaled(3, bandwidth(device.memory_bandwidth, c.memory_bandwidth));
   scaled(4, tr("%L1 nodes").arg(std::llround(static_cast<double>(p.cluster.nodes) * c.nodes)));
   scaled(
       5,

@@ -284,7 +284,7 @@ std::vector<Variable> variables_of(const Problem& problem) {
 std::string title(const Problem& problem, const Plan& p) {
   const Scenario& s = problem.scenario;
   return fmt::format("# {} of {} on {} {}, for {}.\n# The tokenizer has at most {} tokens.\n", short_name(p),
-                     printable(s.model.name), p.ranks(), printable(problem.device.name),
+                     printable(s.model.name), p.ranks(), printable(problem.device_names()),
                      printable(problem.stack.runs->software), s.model.vocab);
 }
 

@@ -199,7 +199,8 @@ class Fitter {
   static double model(const Shape& s, const Device& device, const Cluster& cluster) {
     const Topology topology(cluster);
     const PlanLinks links = plan_links(topology, s.program->plan);
-    return seconds(CostModel(device, Stack{}, cluster, links, s.program->training).op(s.op));
+    return seconds(
+        CostModel(Devices(&device, 1), Stack{}, cluster, links, s.program->training).op(s.op, only(0)));
   }
   double model(const Shape& s) const { return model(s, device_, cluster_); }
 

@@ -36,7 +36,17 @@ constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
                              {"B200", "dgx-b200", "b200", 400},
                              {"B300", "dgx-b200", "b300", 800},
                              {"V100-SXM2-16GB", "dgx-a100", "v100-16gb", 25},
-                             {"V100", "dgx-a100", "v100-32gb", 25}};
+                             {"V100", "dgx-a100", "v100-32gb", 25},
+                             {"RTX-2080", "geforce-pcie", "rtx-2080-ti", 12.5},
+                             {"RTX-3090", "geforce-pcie", "rtx-3090", 12.5},
+                             {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5}};
+
+const GpuRule& rule_of(std::string_view gpu) {
+  const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
+                                  [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
+  if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
+  return *rule;
+}
 
 struct StackRule {
   const char* source;
@@ -89,7 +99,7 @@ class RowReader {
   void read(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
     assumed = row_.unverified_fields;
     read_model(problem.scenario.model, problem.scenario.training);
-    read_hardware(problem);
+    read_hardware(problem, assumed);
     read_plan(problem, plan, assumed);
   }
 
@@ -137,12 +147,10 @@ class RowReader {
     m.tied_embeddings = r.tied_embeddings.value_or(!r.gated_mlp);
   }
 
-  void read_hardware(Problem& p) const {
-    if (row_.heterogeneous.something) throw Skip{"mixed GPU types"};
-    const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
-                                    [&](const GpuRule& g) { return row_.gpu.starts_with(g.pattern); });
-    if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
-    p.cluster = load_cluster(rule->topology, {}, at_, data_);
+  // "RTX-3090+Titan-RTX" are nodes of the one and then of the other, as many of each.
+  void read_hardware(Problem& p, std::vector<std::string>& assumed) const {
+    const GpuRule& rule = rule_of(row_.gpu);
+    p.cluster = load_cluster(rule.topology, {}, at_, data_);
     const std::int64_t gpus = row_.num_gpus, per_node = std::min(row_.gpus_per_node, gpus);
     if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
     if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
@@ -151,11 +159,12 @@ class RowReader {
     p.cluster.sized = at_.child("num_gpus");
     p.cluster.nics = per_node;
     double gbit = node_network(row_.interconnect, per_node);
-    if (gbit == 0) gbit = rule->nic_gbit_per_gpu * static_cast<double>(per_node);
+    if (gbit == 0) gbit = rule.nic_gbit_per_gpu * static_cast<double>(per_node);
     p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
-    const std::string device = rule->device;
-    p.device = load_device(device == "h100-sxm-500w" ? "h100-sxm" : device, at_, data_);
-    if (device == "h100-sxm-500w") p.device.memory_bandwidth = *parse_bandwidth("2.4 TB/s");
+    const std::string device = rule.device;
+    p.devices = {load_device(device == "h100-sxm-500w" ? "h100-sxm" : device, at_, data_)};
+    read_other_nodes(p, assumed);
+    if (device == "h100-sxm-500w") p.devices[0].memory_bandwidth = *parse_bandwidth("2.4 TB/s");
     if (row_.gpu.starts_with("V100")) {
       p.cluster.intra_bandwidth = *parse_bandwidth("150 GB/s");
       p.cluster.in_network_gain = 0;
@@ -163,6 +172,24 @@ class RowReader {
     }
     p.stack = load_stack(stack_name(), at_, data_);
     p.stack.flash_attention = row_.flash_attention.value_or(p.stack.flash_attention);
+  }
+
+  void read_other_nodes(Problem& p, std::vector<std::string>& assumed) const {
+    const auto types = std::count(row_.gpu.begin(), row_.gpu.end(), '+') + 1;
+    if (types == 1 && row_.heterogeneous.something) throw Skip{"mixed GPU types without their names"};
+    if (types == 1) return;
+    if (p.cluster.nodes < types) throw Skip{"more GPU types than nodes"};
+    std::size_t name = 0;
+    for (std::int64_t i = 1; i < types; ++i) {
+      name = row_.gpu.find('+', name) + 1;
+      const GpuRule& rule = rule_of(std::string_view(row_.gpu).substr(name));
+      OtherNodes other{p.cluster, i * p.cluster.nodes / types};
+      other.device = rule.device;
+      p.cluster.other_nodes.push_back(other);
+      p.devices.push_back(load_device(rule.device, at_, data_));
+    }
+    assumed.push_back("nodes of each GPU, and their order");
+    assumed.push_back("interconnect");
   }
 
   std::string stack_name() const {
@@ -217,6 +244,11 @@ class RowReader {
 
   void read_precision(Training& t, const std::string& stack) const {
     const std::string& text = row_.precision;
+    if (row_.source_key == "sailor" && text.empty()) {  // its runs keep PyTorch's number format
+      t.math = Math::kTf32;
+      t.precision = Precision::kFp32;
+      return;
+    }
     if (text == "fp16")
       t.math = Math::kFp16;
     else if (text.empty() || text == "bf16" || text == "BF16" || text == "amp_bf16")

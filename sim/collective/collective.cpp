@@ -47,17 +47,21 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
   const auto n = static_cast<double>(group.ranks), domains = static_cast<double>(group.domains);
   const auto g = static_cast<double>(group.per_domain);
   const double bytes = static_cast<double>(whole.value);
+  const ScaleUp& inside_node = cluster.type(group.node_type);
   const bool reduce_all = kind == kAllReduce || kind == kAllReduceMax;
   const bool rooted = kind == kBroadcast || kind == kReduce;
   const bool direct = kind == kAllToAll || kind == kGather || kind == kScatter;
   const double rounds = reduce_all ? 2 : 1;
   const double ring_bandwidth = static_cast<double>(group.ring.value);
   const double intra_bandwidth =
-      group.intra.value > 0 ? static_cast<double>(group.intra.value)
-                            : static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
-  const double base = seconds(cluster.collective_latency);
+      group.intra.value > 0
+          ? static_cast<double>(group.intra.value)
+          : static_cast<double>(inside_node.intra_bandwidth.value) * inside_node.intra_efficiency;
+  const double base = seconds(inside_node.collective_latency);
   const double simple_net = seconds(cluster.nic_latency + group.extra_latency);
-  const double copies = !group.local() || rooted ? 0 : direct ? cluster.exchange_copy : cluster.ring_copy;
+  const double copies = !group.local() || rooted ? 0
+                        : direct                 ? inside_node.exchange_copy
+                                                 : inside_node.ring_copy;
   const double passed = rooted ? 1 : (rounds * (n - 1) + copies) / n;  // of the tensor, by each member
 
   struct Offer {
@@ -77,7 +81,7 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
             best.low_latency};
   };
   for (const Protocol& p : kProtocols) {
-    const double hop = seconds(cluster.intra_latency) * p.hop;
+    const double hop = seconds(inside_node.intra_latency) * p.hop;
     const double net = p.low_latency && cluster.nic_latency_small.value > 0
                            ? seconds(cluster.nic_latency_small + group.extra_latency)
                            : simple_net * p.net;
@@ -100,10 +104,10 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
           p.low_latency);
   }
   if (!reduce_all) return chosen();
-  const double switch_hops = kInNetworkHops * seconds(cluster.intra_latency);
-  if (cluster.in_network_gain > 0 && group.per_domain >= kInNetworkLeastRanks) {
+  const double switch_hops = kInNetworkHops * seconds(inside_node.intra_latency);
+  if (inside_node.in_network_gain > 0 && group.per_domain >= kInNetworkLeastRanks) {
     // Each device passes (g+1)/g of the tensor, and never more than a bus of 2(g-1)/g does.
-    const double bus = intra_bandwidth * cluster.in_network_gain;
+    const double bus = intra_bandwidth * inside_node.in_network_gain;
     const double inside = std::max((g + 1) / g * kInNetworkBus, 2 * (g - 1) / g) * bytes / bus;
     const double hops = switch_hops + 2 * log2_ceil(group.domains) * simple_net;
     if (group.local()) {
@@ -117,17 +121,23 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     const double inside = 2 * (g - 1) / g * bytes / intra_bandwidth;
     const double between = 2 * (domains - 1) / domains * bytes / ring_bandwidth;
     const double hops =
-        2 * (g - 1) * seconds(cluster.intra_latency) + 2 * log2_ceil(group.domains) * simple_net;
+        2 * (g - 1) * seconds(inside_node.intra_latency) + 2 * log2_ceil(group.domains) * simple_net;
     offer(2 * base + hops, std::max(inside, between) + kHierarchicalLoss * std::min(inside, between),
           CollectiveAlgorithm::kHierarchical, false);
   }
   return chosen();
 }
 
+CollectiveModel::CollectiveModel(const Cluster& cluster) : cluster_(&cluster) {
+  auto measured = std::make_shared<std::vector<MeasuredCollectives>>();
+  for (std::size_t i = 0; i < cluster.types(); ++i) measured->emplace_back(cluster, cluster.type(i));
+  measured_ = std::move(measured);
+}
+
 CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
   CollectiveCost out = collective_formula(kind, whole, group, *cluster_);
   if (!group.local() || group.ranks <= 1) return out;
-  const double correction = measured_->correction(kind, group.ranks, whole);
+  const double correction = (*measured_)[group.node_type].correction(kind, group.ranks, whole);
   out.time = from_seconds(seconds(out.time) * correction);
   out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
   out.wire.rate =
@@ -136,7 +146,9 @@ CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const Gro
 }
 
 Wire transfer_wire(const GroupLinks& pair, const Cluster& cluster) {
-  return {pair.local() ? cluster.intra_latency : cluster.nic_latency + pair.extra_latency, pair.ring};
+  return {
+      pair.local() ? cluster.type(pair.node_type).intra_latency : cluster.nic_latency + pair.extra_latency,
+      pair.ring};
 }
 
 Time transfer_cost(Bytes bytes, const GroupLinks& pair, const Cluster& cluster) {

@@ -59,13 +59,12 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
 // Cheap to copy; the cluster outlives it.
 class CollectiveModel {
  public:
-  explicit CollectiveModel(const Cluster& cluster)
-      : cluster_(&cluster), measured_(std::make_shared<const MeasuredCollectives>(cluster)) {}
+  explicit CollectiveModel(const Cluster& cluster);
   CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const;
 
  private:
   const Cluster* cluster_;
-  std::shared_ptr<const MeasuredCollectives> measured_;
+  std::shared_ptr<const std::vector<MeasuredCollectives>> measured_;  // by type of node
 };
 
 // One message of `bytes` between neighbouring pipeline stages.

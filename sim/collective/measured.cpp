@@ -75,12 +75,12 @@ double between(const CollectiveCurve& c, const std::vector<double>& at, int log2
 
 }  // namespace
 
-MeasuredCollectives::MeasuredCollectives(const Cluster& cluster) {
-  if (cluster.measured.measured.empty()) return;
+MeasuredCollectives::MeasuredCollectives(const Cluster& cluster, const NodeType& type) {
+  if (type.measured.measured.empty()) return;
   Cluster reference = cluster;
-  static_cast<ScaleUp&>(reference) = cluster.measured;
+  static_cast<ScaleUp&>(reference) = type.measured;
   std::vector<Curve> curves;
-  for (const CollectiveCurve& c : cluster.measured.measured) {
+  for (const CollectiveCurve& c : type.measured.measured) {
     const std::vector<double> at = logarithms(c, reference);
     Curve& curve = curves.emplace_back();
     for (int i = kFirst; i <= kLast; ++i)
@@ -92,7 +92,7 @@ MeasuredCollectives::MeasuredCollectives(const Cluster& cluster) {
       Curve sum{};
       float weights = 0;
       for (std::size_t i = 0; i < curves.size(); ++i) {
-        const CollectiveCurve& c = cluster.measured.measured[i];
+        const CollectiveCurve& c = type.measured.measured[i];
         const double apart = distance(corrected(kTabulated[kind]), corrected(c.collective)) +
                              std::abs(std::log2(static_cast<double>(ranks) / static_cast<double>(c.ranks)));
         // Its own curve outweighs the others.

@@ -20,7 +20,7 @@ namespace orrery::sim {
 
 class MeasuredCollectives {
  public:
-  explicit MeasuredCollectives(const Cluster& cluster);
+  MeasuredCollectives(const Cluster& cluster, const NodeType& type);
   // Of a group of so many devices inside one domain; 1 where nothing is known.
   double correction(CollectiveKind kind, std::int64_t ranks, Bytes whole) const;
 

@@ -67,7 +67,9 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
 
   NetworkRun out;
   out.used = phases.used;
-  out.time = members > 1 ? cluster.collective_latency : Time{0};
+  // Of the slowest to begin.
+  for (const std::int64_t d : members > 1 ? devices : devices.first(0))
+    out.time = std::max(out.time, cluster.type(cluster.type_of_device(d)).collective_latency);
   Time longest_hop{0};
   Flows flows(network);
   Path path;
@@ -84,8 +86,9 @@ NetworkRun run_on_network(const Topology& topology, const NetworkCollective& col
         const Bytes bytes{mul_div_up(collective.whole.value, s.parts, cut)};
         network.route(from, to, path);
         for (const LinkId l : path) carried[l] += bytes.value * phase.repeat;
-        const Time hop = from / domain == to / domain ? cluster.intra_latency
-                                                      : cluster.nic_latency + network.extra_latency(path);
+        const Time hop = from / domain == to / domain
+                             ? cluster.type(cluster.type_of_device(from)).intra_latency
+                             : cluster.nic_latency + network.extra_latency(path);
         flows.add(path, bytes, passes_on || pipelined ? Time{0} : hop);
         hops += hop;
         longest_hop = std::max(longest_hop, hop);

@@ -31,6 +31,10 @@ constexpr int kHost = kMostStreams;     // pseudo-stream for "waited for the hos
 
 __extension__ using Wide = __int128;
 
+std::int64_t fixed(double factor) {
+  return static_cast<std::int64_t>(factor * static_cast<double>(kOne) + 0.5);
+}
+
 // What a lane runs. Where places meet, the first of them leads: its lane has the work.
 struct Work {
   std::int64_t remaining = 0, updated = 0, slow = kOne;
@@ -78,10 +82,6 @@ class Engine {
       : program_(p),
         layout_(layout),
         options_(o),
-        compute_slow_(static_cast<std::int64_t>(o.compute_slowdown * static_cast<double>(kOne) + 0.5)),
-        communication_slow_(
-            static_cast<std::int64_t>(o.communication_slowdown * static_cast<double>(kOne) + 0.5)),
-        contends_(compute_slow_ != kOne || communication_slow_ != kOne),
         lanes_(layout.places.size() * p.communication.streams.size()),
         streams_(static_cast<int>(p.communication.streams.size())),
         arrived_(layout.meetings.size()),
@@ -94,7 +94,12 @@ class Engine {
     }
     std::vector<std::int64_t> ops;  // of a place, by stage
     for (const RankClass& c : p.classes) {
-      walks_.push_back(walk_of(c, o));
+      for (const Pace& pace : layout.paces) {
+        Walk& walk = walks_.emplace_back(walk_of(c, pace));
+        walk.compute_slow = fixed(pace.compute_slowdown);
+        walk.communication_slow = fixed(pace.communication_slowdown);
+        contends_ |= walk.compute_slow != kOne || walk.communication_slow != kOne;
+      }
       ops.push_back(0);
       for (const program::Step& step : c.steps)
         ops.back() += std::ssize(c.segments[static_cast<std::size_t>(step.segment)].ops);
@@ -104,7 +109,8 @@ class Engine {
       const Place& at = layout.places[i];
       const auto n = static_cast<std::size_t>(streams_);
       sites_[i].lanes = std::span(lanes_).subspan(i * n, n);
-      sites_[i].walk = &walks_[static_cast<std::size_t>(at.stage)];
+      sites_[i].walk = &walks_[static_cast<std::size_t>(at.stage) * layout.paces.size() +
+                               static_cast<std::size_t>(at.pace)];
       sites_[i].report.stage = at.stage;
       sites_[i].report.ranks = at.ranks;
       sites_[i].report.first_rank = at.first_rank;
@@ -206,8 +212,8 @@ class Engine {
     Site& p = site(c);
     Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
     if (lane.op == nullptr || lane.running || lane.posted || blocked(p, lane, stream)) return;
-    const Time issue = p.walk->issued[static_cast<std::size_t>(lane.step)] + options_.host_segment +
-                       options_.host_op * (lane.op_index + 1);
+    const Time issue = p.walk->issued[static_cast<std::size_t>(lane.step)] + p.walk->pace.host_segment +
+                       p.walk->pace.host_op * (lane.op_index + 1);
     if (issue.value > now_) {
       lane.blocked_on = kHost;
       push(later(issue.value - now_), c, stream);
@@ -347,9 +353,10 @@ class Engine {
     if (e.stream == kCompute) {
       const Site& p = site(e.place);
       const auto runs = [&](int s) { return p.lanes[static_cast<std::size_t>(s)].running; };
-      if (std::any_of(collectives_.begin(), collectives_.end(), runs)) slow = compute_slow_;
+      if (std::any_of(collectives_.begin(), collectives_.end(), runs)) slow = p.walk->compute_slow;
     } else if (w.computing > 0) {
-      slow = communication_slow_;
+      for (const Meeting::End& end : meeting_of(lane).ends)
+        slow = std::max(slow, site(end.place).walk->communication_slow);
     }
     if (w.phase == Work::Phase::kWhole) {
       if (slow != w.slow) set_slow(e.place, e.stream, slow);
@@ -506,9 +513,8 @@ class Engine {
   const program::Program& program_;
   const Layout& layout_;
   EngineOptions options_;
-  std::int64_t compute_slow_, communication_slow_;
-  bool contends_;
-  std::vector<Walk> walks_;
+  bool contends_ = false;    // compute and collectives slow each other somewhere
+  std::vector<Walk> walks_;  // by stage and pace
   std::vector<Site> sites_;
   std::vector<Lane> lanes_;  // by site and stream
   const int streams_;
@@ -531,12 +537,6 @@ class Engine {
 SimulationResult simulate(const program::Program& program, const Layout& layout,
                           const EngineOptions& options) {
   return Engine(program, layout, options).run();
-}
-
-SimulationResult simulate(const program::Program& program, const Durations& durations,
-                          const EngineOptions& options) {
-  const Layout layout = by_stage(program, durations);
-  return simulate(program, layout, options);
 }
 
 }  // namespace orrery::sim

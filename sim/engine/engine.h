@@ -5,7 +5,7 @@
 // State is one lane per (place, stream). A lane runs its ops in order; an op starts when its waits are met,
 // the host has issued it, and, where several places meet, all of them are there. A running op is remaining
 // work with a rate: while compute and a collective run on the same device, each is slowed by the profile's
-// overlap factors; while flows share links, each has its max-min fair rate. Events are ordered by time
+// overlap factors (Pace); while flows share links, each has its max-min fair rate. Events are ordered by time
 // and then as they were caused, times are integers, and rates change between moments, never within one: equal
 // input gives equal output everywhere, and a place that stands for many ranks has, to the picosecond, what
 // each of them has alone. O(ops log lanes).
@@ -24,10 +24,6 @@
 namespace orrery::sim {
 
 struct EngineOptions {
-  double compute_slowdown = 1.0;         // of compute while a collective runs on the device
-  double communication_slowdown = 1.0;   // of a collective while compute runs
-  Time host_op{0};                       // host time to issue one op (eager launch)
-  Time host_segment{0};                  // host time to issue a segment (graph launch)
   bool record = true;                    // keep slices
   Cursor scenario;                       // that is named when the step is too long
   std::function<void(double)> progress;  // told the share of ops that are done, now and then
@@ -70,9 +66,6 @@ struct SimulationResult {
 // Throws Error naming the ops at the heads of their lanes if the program cannot finish, and InputError when
 // the step takes longer than kLongestStep.
 SimulationResult simulate(const program::Program& program, const Layout& layout,
-                          const EngineOptions& options);
-// A place for each stage, and no links.
-SimulationResult simulate(const program::Program& program, const Durations& durations,
-                          const EngineOptions& options);
+                          const EngineOptions& options = {});
 
 }  // namespace orrery::sim

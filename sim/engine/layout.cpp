@@ -28,8 +28,9 @@ Partners::Slot other_end(const Partners::Slot& slot, std::int32_t from) {
   return {slot.other_end, slot.stream, slot.group, !slot.receives, from};
 }
 
-Layout by_stage(const program::Program& program, const Durations& durations) {
+Layout by_stage(const program::Program& program, const Durations& durations, const Pace& pace) {
   Layout out;
+  out.paces = {pace};
   const auto stages = static_cast<std::int32_t>(program.classes.size());
   for (std::int32_t s = 0; s < stages; ++s) {
     const auto at = static_cast<std::size_t>(s);

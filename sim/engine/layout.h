@@ -24,6 +24,15 @@ struct OpCost {
   std::int64_t rate = 0;  // zero: it shares no links
 };
 
+// How software issues work to a device, and how compute and collectives slow each other there.
+struct Pace {
+  double compute_slowdown = 1.0;        // of compute while a collective runs on the device
+  double communication_slowdown = 1.0;  // of a collective while compute runs
+  Time host_op{0};                      // host time to issue one op (eager launch)
+  Time host_segment{0};                 // host time to issue a segment (graph launch)
+  friend bool operator==(const Pace&, const Pace&) = default;
+};
+
 // How ranks were put together.
 enum class Fold : std::uint8_t {
   kStages,   // one place a stage; the slowest group of an axis stands for all
@@ -41,6 +50,7 @@ struct Place {
   std::int32_t stage = 0;  // their class of the program
   std::int64_t ranks = 1, first_rank = 0;
   std::int32_t costs = 0;  // index in Layout::costs
+  std::int32_t pace = 0;   // and in Layout::paces
 };
 
 // Where places communicate: an op runs once all of them have come to it.
@@ -83,6 +93,7 @@ struct Layout {
   std::vector<Place> places;                            // by stage, then by first rank
   std::vector<std::int32_t> place_of;                   // by rank; empty where nobody asked for ranks
   std::vector<std::vector<std::vector<OpCost>>> costs;  // [Place::costs][segment][op]
+  std::vector<Pace> paces{Pace{}};                      // [Place::pace]
   std::vector<Partners> partners;                       // by stage
   std::vector<Meeting> meetings;
   std::vector<std::vector<std::int32_t>> meeting;  // [place][slot]
@@ -92,6 +103,6 @@ struct Layout {
 };
 
 // A place for each stage; nothing shares links.
-Layout by_stage(const program::Program& program, const Durations& durations);
+Layout by_stage(const program::Program& program, const Durations& durations, const Pace& pace = {});
 
 }  // namespace orrery::sim

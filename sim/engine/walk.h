@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A class's program as the engine walks it: what all places of a stage have in common. Internal to
+// A class's program as the engine walks it: what all places of a stage and a pace have in common. Internal to
 // sim/engine/.
 #pragma once
 
-#include "sim/engine/engine.h"
+#include "sim/engine/layout.h"
 
 namespace orrery::sim {
 
 struct Walk {
   const program::RankClass* rank = nullptr;
+  Pace pace;
+  std::int64_t compute_slow = 0, communication_slow = 0;  // Pace's, in the engine's fixed point
   std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops;  // by segment and stream
   std::vector<std::array<std::int32_t, program::kMostStreams>> base;  // by step: ops of each stream before it
   std::vector<Time> issued;                                           // by step: when the host comes to it
 };
 
-inline Walk walk_of(const program::RankClass& rank, const EngineOptions& options) {
+inline Walk walk_of(const program::RankClass& rank, const Pace& pace) {
   Walk w;
   w.rank = &rank;
+  w.pace = pace;
   for (const program::Segment& s : rank.segments) {
     auto& lists = w.ops.emplace_back();
     for (std::size_t i = 0; i < s.ops.size(); ++i)
@@ -30,7 +33,7 @@ inline Walk walk_of(const program::RankClass& rank, const EngineOptions& options
     w.base.push_back(count);
     w.issued.push_back(issued);
     for (std::size_t q = 0; q < program::kMostStreams; ++q) count[q] += s.stream_ops[q];
-    issued += options.host_segment + options.host_op * static_cast<std::int64_t>(s.ops.size());
+    issued += pace.host_segment + pace.host_op * static_cast<std::int64_t>(s.ops.size());
   }
   return w;
 }

@@ -56,7 +56,9 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order)}) {
     mix(v);
   }
-  for (std::size_t g = 0; g < program::kMostGroups; ++g) mix(k.links.of.of[g] * 2 + k.links.meets_tp.of[g]);
+  mix(k.hardware.nodes);
+  for (std::size_t g = 0; g < program::kMostGroups; ++g)
+    mix(k.hardware.of.of[g] * 2 + k.hardware.meets_tp.of[g]);
   return h;
 }
 
@@ -79,7 +81,7 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
     : model_(problem.scenario.model),
       training_(problem.scenario.training),
       sample_(model_, training_),
-      device_(problem.device),
+      devices_(problem.devices),
       stack_(problem.stack),
       cluster_(problem.cluster),
       groups_(groups),
@@ -117,7 +119,7 @@ ChunkCosts::Layout& ChunkCosts::layout(const ChunkKey& k) {
   if (!slot) {
     slot = std::make_unique<Layout>();
     slot->key = k;
-    for (const std::int32_t index : k.links.of.of) slot->links.push_back(groups_[index]);
+    for (const std::int32_t index : k.hardware.of.of) slot->links.push_back(groups_[index]);
     slot->structure = &samples_->of(k);
   }
   recent_ = slot.get();
@@ -132,10 +134,11 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
   for (const Priced& p : l.samples) {
     if (p.alone == alone && p.content == content) return p;
   }
-  const CostModel cost(device_, stack_, cluster_, l.links, training_, collectives_);
-  const EngineOptions options = cost.engine_options(false);
+  const CostModel cost(devices_, stack_, cluster_, l.links, training_, collectives_);
+  const NodeTypes nodes = l.key.hardware.nodes;
+  const Pace pace = cost.pace(nodes);
   // Which ops use links that both tensor-parallel and data-parallel ops use.
-  const program::ByGroup<bool>& meets = l.key.links.meets_tp;
+  const program::ByGroup<bool>& meets = l.key.hardware.meets_tp;
   const bool sharing = meets != program::ByGroup<bool>{};
   const auto shares = [&](program::GroupIndex group) { return group == tp_ ? sharing : meets[group]; };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
@@ -147,7 +150,7 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
       program::Op op = at_size(shapes[i], n);
       // Samples have one shard.
       if (op.group == replica_) op.payload = op.payload / l.key.shards;
-      OpTime time{.duration = static_cast<double>(cost.op(op).value)};
+      OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);
         const Wire wire = cost.wire(op, links);
@@ -175,7 +178,7 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     for (std::size_t q = 0; q < kLanes; ++q) {
       for (std::size_t i = 0; i < segment[q].size(); ++i)
         segment[q][i].issued =
-            static_cast<double>(options.host_segment.value + options.host_op.value * s.lanes[q][i].issued);
+            static_cast<double>(pace.host_segment.value + pace.host_op.value * s.lanes[q][i].issued);
     }
     return segment;
   };
@@ -192,15 +195,15 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
       if (s.issued == 0) continue;
       segments[work] = timed(s);
       WorkCost& w = priced.costs[c][work];
-      w.host = (options.host_segment + options.host_op * s.issued).value;
+      w.host = (pace.host_segment + pace.host_op * s.issued).value;
       w.peak = s.peak.at(n);
       for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
       w.net = s.net.at(n);
-      const Lanes alone_on_rank = run_segments({&segments[work]}, options);
+      const Lanes alone_on_rank = run_segments({&segments[work]}, pace);
       w.time = w.latency = round(alone_on_rank.ends[0] - alone_on_rank.begin);
       if (w.host > 0) {
         const TimedSegment issued = issue(s, segments[work]);
-        w.hosted = round(run_segments({&issued}, options).ends[0]);
+        w.hosted = round(run_segments({&issued}, pace).ends[0]);
       }
       w.tp = busy(segments[work], kTpLane);
       w.dp = busy(segments[work], kDpLane);
@@ -212,7 +215,7 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
       const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
       if (closing.issued == sample.segments[c][work].issued) continue;
       const TimedSegment last = timed(closing);
-      const Lanes by_itself = run_segments({&last}, options);
+      const Lanes by_itself = run_segments({&last}, pace);
       priced.costs[c][work].longer = round(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
       priced.costs[c][work].trailing = round(by_itself.drained - by_itself.ends[0]);
       continue;
@@ -224,9 +227,9 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
       // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
       // rounds like the one before the last.
       const std::int64_t more = l.key.rounds - 1;
-      const Lanes all = more == 0   ? run_segments({f, &last}, options, sharing)
-                        : more == 1 ? run_segments({f, b, f, &last}, options, sharing)
-                                    : run_segments({f, b, f, b, f, &last}, options, sharing);
+      const Lanes all = more == 0   ? run_segments({f, &last}, pace, sharing)
+                        : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
+                                    : run_segments({f, b, f, b, f, &last}, pace, sharing);
       const auto at = static_cast<std::size_t>(2 * more);  // the last forward
       forward.time = round(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
       backward.time = round(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
@@ -240,8 +243,8 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     // reductions run beside what comes next, its first gathers were fetched ahead.
     const bool turns = l.key.order != ChunkKey::Order::kRows;
     const auto run = [&](const TimedSegment* z) {
-      return turns ? run_segments({f, b, f, b, f, z}, options, sharing)
-                   : run_segments({f, f, f, b, b, z}, options, sharing);
+      return turns ? run_segments({f, b, f, b, f, z}, pace, sharing)
+                   : run_segments({f, f, f, b, b, z}, pace, sharing);
     };
     const Lanes steady = run(b), end = run(&last);
     forward.time = round(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);

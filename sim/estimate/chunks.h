@@ -74,8 +74,8 @@ struct ChunkKey {
   // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
   std::int32_t rounds = 0;
   std::int32_t shards = 1;
-  bool replicas = false;  // of the shards
-  StageLinks links;       // of the groups that communicate in chunks
+  bool replicas = false;   // of the shards
+  StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
   bool reshards = true;  // of ZeRO-3
@@ -96,7 +96,7 @@ class ChunkCosts {
              std::shared_ptr<Samples> samples);
   ~ChunkCosts();
 
-  // Without links: set the stage's.
+  // Without hardware: set the stage's.
   static ChunkKey key(const Plan& plan);
   const Depth& depth() const;
   // The role's cost with these blocks, `first` being canonical (Depth::canonical). References stay valid
@@ -130,7 +130,7 @@ class ChunkCosts {
   const Model& model_;
   const Training& training_;
   const program::SampleSizes sample_;
-  const Device& device_;
+  const Devices devices_;
   const Stack& stack_;
   const Cluster& cluster_;
   const GroupTable& groups_;

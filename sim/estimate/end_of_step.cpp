@@ -20,40 +20,40 @@ std::int64_t Estimator::collective(CollectiveKind kind, std::int64_t bytes, std:
   return limited(collectives_.cost(kind, Bytes{bytes}, groups_[links]).time);
 }
 
-std::int64_t Estimator::price(const program::OpKind& kind) const {
+std::int64_t Estimator::price(const program::OpKind& kind, NodeTypes nodes) const {
   const Training& training = problem_.scenario.training;
   program::Op op;
   op.kind = kind;
   op.traffic = Bytes{program::bytes_of(kind, ops::element_bytes(training, problem_.stack),
                                        problem_.stack.elementwise_passes)};
-  return limited(compute_time(problem_.device, training.math, 2, op));
+  return limited(compute_time(problem_.devices, nodes, training.math, 2, op));
 }
 
 const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
-                                                const StageLinks& links) {
+                                                const StageHardware& on) {
   // Ops of some shape and unit may have been measured; otherwise units are mostly alike.
-  const std::int64_t unit = problem_.device.measured.empty() ? 0 : static_cast<std::int64_t>(number);
+  const std::int64_t unit = measured_ops_ ? static_cast<std::int64_t>(number) : 0;
   for (const KnownUnit& known : unit_costs_) {
-    if (known.elements == elements && known.unit == unit && known.links == links) return known.cost;
+    if (known.elements == elements && known.unit == unit && known.hardware == on) return known.cost;
   }
   const Training& training = problem_.scenario.training;
   const program::UnitWork work(plan, training, state_, elements, unit);
   const auto collectives = [&](const auto& exchanges) {
     std::int64_t time = 0;
     for (const program::UnitExchange& x : exchanges)
-      time += collective(x.op.collective, x.bytes(), links[x.group]);
+      time += collective(x.op.collective, x.bytes(), on[x.group]);
     return time;
   };
   UnitCost u;
   const bool overlap = problem_.stack.overlap_grad_reduce;
   // ZeRO-2 and 3 reduce in chunks, and so are their reductions beside the last backward.
   if (!overlap || plan.zero < 2) (overlap ? u.reduce : u.late) = collectives(work.reductions);
-  u.norm = price(work.norm);
-  if (training.lamb) u.trust = price(work.trust);
-  u.optimizer = price(work.optimizer);
-  u.clear = price(work.clear);
+  u.norm = price(work.norm, on.nodes);
+  if (training.lamb) u.trust = price(work.trust, on.nodes);
+  u.optimizer = price(work.optimizer, on.nodes);
+  u.clear = price(work.clear, on.nodes);
   u.gather = collectives(work.gathers);
-  return unit_costs_.emplace_back(KnownUnit{elements, unit, links, u}).cost;
+  return unit_costs_.emplace_back(KnownUnit{elements, unit, on, u}).cost;
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
@@ -61,7 +61,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const Training& training = problem_.scenario.training;
   const program::ModelPieces& model_pieces = chunk_costs_.pieces(plan.tp);
   const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
-  const StageLinks& links = links_of_run(run);
+  const StageHardware& on = hardware_of_run(run);
   const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
   const auto kind_of = [&](std::int64_t c) -> const ChunkKind& {
     return kinds_[places_[base + static_cast<std::size_t>(c)]];
@@ -74,6 +74,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
     ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
   }
+  out.pace = pace(on.nodes);
   out.units.clear();
   out.chunk_end.clear();
   out.reductions.assign(static_cast<std::size_t>(plan.vpp), 0);
@@ -97,7 +98,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     program::append_units(model_pieces, chunk, plan.zero, bucket, unit_sizes_);
     std::int64_t layers_done = 0;
     for (std::size_t i = begin; i < unit_sizes_.size(); ++i) {
-      UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, links);
+      UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, on);
       out.reductions[static_cast<std::size_t>(c)] += u.reduce;
       if (dominated_[run]) continue;
       layers_done += unit_sizes_[i].layers;
@@ -117,25 +118,25 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   if (training.lamb && !dominated_[run]) {
     std::int64_t tensors = 0;
     for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
-    const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8});
+    const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8}, on.nodes);
     out.units.front().trust += clear;
-    out.trust_sum =
-        sum_over_parts(plan, tensors * program::kTrustBins * 8, links) + price(ops::TrustRatio{tensors});
+    out.trust_sum = sum_over_parts(plan, tensors * program::kTrustBins * 8, on) +
+                    price(ops::TrustRatio{tensors}, on.nodes);
     out.update += static_cast<double>(clear + out.trust_sum);
   }
   // Nothing waits while nothing runs: at the very most one thing follows the other, as slow as it may be.
-  const double slowdown = std::max(problem_.device.overlap_compute, problem_.device.overlap_communication);
-  out.most = out.most * slowdown + slowest * 2 * kSharing * problem_.device.overlap_communication;
+  const double slowdown = std::max(out.pace.compute_slowdown, out.pace.communication_slowdown);
+  out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
   const program::UnitWork work(plan, training, state_, unit_sizes_.front().elements, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
-  out.host = options_.host_segment.value +
-             options_.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
+  out.host = out.pace.host_segment.value +
+             out.pace.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
   std::int64_t largest = 0;
   for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
-  share_reductions(plan, largest, links, out);
-  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, links);
+  share_reductions(plan, largest, on, out);
+  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, on);
   out.static_bytes = program::static_bytes(m, sample, plan, training, unit_sizes_, ends, transferred);
 }
 
@@ -158,12 +159,13 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     const std::int64_t shard = program::UnitShare(plan, weight).shard;
     const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
     p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
-    p.tie_add = price(ops::Accumulate{shard, bytes_.gradient});
-    const std::int64_t add = price(ops::Accumulate{program::kNormBins, 8});
+    p.tie_add = price(ops::Accumulate{shard, bytes_.gradient}, hardware_.front().nodes);
     p.norm_up.clear();
     p.norm_down.clear();
     std::int64_t up = 0, down = 0;
-    for (const GroupLinks& pair : transfers(plan, 1)) {
+    for (std::size_t stage = 0; const GroupLinks& pair : transfers(plan, 1)) {
+      const NodeTypes nodes = hardware_[hardware_.size() == 1 ? 0 : stage++].nodes;
+      const std::int64_t add = price(ops::Accumulate{program::kNormBins, 8}, nodes);
       p.norm_up.push_back(up);
       p.norm_down.push_back(down);
       const std::int64_t hop = limited(transfer_cost(Bytes{program::kNormBinBytes}, pair, problem_.cluster));
@@ -175,16 +177,18 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
     p.norm_up.assign(1, 0);
     p.norm_down.assign(1, 0);
   }
-  p.norm_finish = price(ops::NormFinish{});
+  NodeTypes all = 0;
+  for (const StageHardware& h : hardware_) all |= h.nodes;
+  p.norm_finish = price(ops::NormFinish{}, all);
   return p;
 }
 
 // What reductions and tensor-parallel ops take from each other, of the time in which both run: they share
 // links while both have data on them, not while one only waits for its latency.
-void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
+void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageHardware& on,
                                  StagePieces& out) const {
   out.reduction_loss = out.tp_loss = 0;
-  if (!links.meets_tp[state_.dp]) return;
+  if (!on.meets_tp[state_.dp]) return;
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };
@@ -195,9 +199,9 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
                 std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
   };
   const Load tp = load(plan.sequence_parallel ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce,
-                       chunk_costs_.activation_bytes_of(key_), links[state_.tp]);
+                       chunk_costs_.activation_bytes_of(key_), on[state_.tp]);
   const Load dp = load(plan.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-                       elements * bytes_.gradient, plan.zero == 0 ? links[state_.dp] : links[state_.shard]);
+                       elements * bytes_.gradient, plan.zero == 0 ? on[state_.dp] : on[state_.shard]);
   const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
   const double both = tp.flowing * dp.flowing;
   out.tp_loss = both * (1 - 1 / tp_slower);
@@ -205,10 +209,10 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
 }
 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
-std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const {
+std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageHardware& on) const {
   std::int64_t time = 0;
   for (const program::GroupIndex group : program::parts_of_tensors(plan, state_))
-    time += collective(CollectiveKind::kAllReduce, bytes, links[group]);
+    time += collective(CollectiveKind::kAllReduce, bytes, on[group]);
   return time;
 }
 
@@ -230,7 +234,7 @@ std::int64_t Estimator::longer_up_to(const PipelinePlace& place) const {
 // When a stage's last backward ends and when its last reduction does, with what they take from each other.
 // reduced_at_ says when each unit is reduced.
 TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
-  const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
+  const double oc = s.pace.compute_slowdown, om = s.pace.communication_slowdown;
   const std::size_t v = s.chunk_end.size();
   const auto run = static_cast<std::size_t>(times_->places[place].run);
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
@@ -299,7 +303,7 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
 // `tie` is when the tied embedding's other half arrives, or 0.
 Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place, std::int64_t tie,
                                          std::int64_t tie_add) {
-  const double oc = problem_.device.overlap_compute, om = problem_.device.overlap_communication;
+  const double oc = s.pace.compute_slowdown, om = s.pace.communication_slowdown;
   const auto [compute, communication] = reduce(s, place);
   StageEnd out;
   double reduced = std::max(compute, communication);
@@ -363,7 +367,7 @@ std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) {
   tail_communication_.clear();
   for (const UnitCost& u : s.units) add_update(u, -1);
   const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
-                                 problem_.device.overlap_compute, problem_.device.overlap_communication);
+                                 s.pace.compute_slowdown, s.pace.communication_slowdown);
   return static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
 }
 

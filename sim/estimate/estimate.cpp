@@ -45,7 +45,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       state_(over_),
       stages_(over_.group("pp")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
-      options_(engine_options(problem.device, problem.stack, false)),
+      measured_ops_(std::any_of(problem.devices.begin(), problem.devices.end(),
+                                [](const Device& d) { return !d.measured.empty(); })),
       collectives_(problem.cluster),
       groups_(topology),
       chunk_costs_(problem, over_, groups_, std::move(samples)) {}
@@ -59,12 +60,12 @@ const Mesh& Estimator::mesh(const Plan& p) {
   return mesh_;
 }
 
-const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
-  for (const auto& [shards, known] : known_links_) {
+const Estimator::HardwareByStage& Estimator::hardware_by_stage(const Plan& plan) {
+  for (const auto& [shards, known] : known_hardware_) {
     if (shards == plan.shards()) return known;
   }
   const Mesh& ranks = mesh(plan);
-  LinksByStage& out = known_links_.emplace_back(plan.shards(), LinksByStage{}).second;
+  HardwareByStage& out = known_hardware_.emplace_back(plan.shards(), HardwareByStage{}).second;
   struct Axis {
     program::GroupIndex group;
     Mesh::Range range;
@@ -80,8 +81,11 @@ const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
         {static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, ranks)});
     out.resize(std::max(out.size(), axes.back().by_stage->size()));
   }
+  const std::vector<NodeTypes> nodes = node_types_by_stage(problem_.cluster, ranks);
+  out.resize(std::max(out.size(), nodes.size()));
   const Mesh::Range tp = ranks.range(over_.groups[static_cast<std::size_t>(state_.tp)].axes);
   for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i].nodes = types_of(nodes, static_cast<std::int64_t>(i));
     for (const Axis& axis : axes)
       out[i].of[axis.group] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
     for (const Axis& axis : axes) {
@@ -93,8 +97,8 @@ const Estimator::LinksByStage& Estimator::links_by_stage(const Plan& plan) {
   return out;
 }
 
-const StageLinks& Estimator::links_of_run(std::size_t run) const {
-  return links_[links_.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[run].first)];
+const StageHardware& Estimator::hardware_of_run(std::size_t run) const {
+  return hardware_[hardware_.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[run].first)];
 }
 
 const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64_t by) {
@@ -107,7 +111,7 @@ const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64
 
 // --- what the plan is made of ----------------------------------------------------------------------
 
-// Neighbouring stages that hold alike chunks and have alike links are a run.
+// Neighbouring stages that hold alike chunks on alike hardware are a run.
 void Estimator::split_stages(const Plan& plan) {
   const Depth& depth = chunk_costs_.depth();
   std::vector<BlockRange>& blocks = held_;
@@ -129,13 +133,13 @@ void Estimator::split_stages(const Plan& plan) {
                         : g == chunks - 1 ? Role::kLast
                                           : Role::kMiddle;
       const BlockRange& held = blocks[static_cast<std::size_t>(g)];
-      const std::size_t links = links_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
+      const std::size_t on = hardware_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
       const auto same = [&](const ChunkKind& k) {
-        return k.role == role && k.blocks == held && links_[k.links] == links_[links];
+        return k.role == role && k.blocks == held && hardware_[k.hardware] == hardware_[on];
       };
       const auto kind = std::find_if(kinds_.begin(), kinds_.end(), same);
       places_.push_back(static_cast<std::size_t>(kind - kinds_.begin()));
-      if (kind == kinds_.end()) kinds_.push_back({role, held, links});
+      if (kind == kinds_.end()) kinds_.push_back({role, held, on});
     }
     const auto mine = places_.end() - static_cast<std::ptrdiff_t>(v);
     if (stage > 0 && std::equal(mine, places_.end(), mine - static_cast<std::ptrdiff_t>(v))) {
@@ -155,7 +159,8 @@ void Estimator::split_stages(const Plan& plan) {
       const ChunkKind& kind = kinds_[places_[r * v + c]];
       const ChunkKind& first = kinds_[places_[c]];
       less = kind.role == Role::kMiddle && kind.blocks.first == first.blocks.first &&
-             kind.blocks.blocks <= first.blocks.blocks && links_[kind.links] == links_[first.links];
+             kind.blocks.blocks <= first.blocks.blocks &&
+             hardware_[kind.hardware] == hardware_[first.hardware];
     }
     dominated_.push_back(less);
   }
@@ -163,16 +168,28 @@ void Estimator::split_stages(const Plan& plan) {
   last_run_ = v_shape ? 0 : static_cast<std::int64_t>(costs_.runs.size()) - 1;
 }
 
+// Of the key: what a chunk's costs depend on there.
+void Estimator::set_hardware(const Plan& plan, const StageHardware& hardware) {
+  const auto communicates = [&](program::GroupIndex group, bool in_chunks) {
+    key_.hardware.of[group] = in_chunks ? hardware[group] : 0;
+    key_.hardware.meets_tp[group] = in_chunks && hardware.meets_tp[group];
+  };
+  key_.hardware.nodes = hardware.nodes;
+  communicates(state_.tp, true);
+  communicates(state_.shard, plan.zero >= 2);
+  communicates(state_.replica, key_.replicas);
+}
+
 void Estimator::select(const Plan& plan) {
   const bool stages = selected_ && same_stages(*selected_, plan);
   const bool ranks = stages && same_ranks(*selected_, plan);
   const auto goes_round = [](const Plan& p) { return p.schedule == Schedule::kInterleaved; };
   const bool hops = ranks && goes_round(*selected_) == goes_round(plan);
-  if (!ranks) known_links_.clear();
-  const LinksByStage& links = links_by_stage(plan);
-  // Where all stages have the same, other links leave the runs what they are.
-  const bool runs = stages && (links == links_ || (links.size() == 1 && links_.size() == 1));
-  links_ = links;
+  if (!ranks) known_hardware_.clear();
+  const HardwareByStage& hardware = hardware_by_stage(plan);
+  // Where all stages have the same, other hardware leave the runs what they are.
+  const bool runs = stages && (hardware == hardware_ || (hardware.size() == 1 && hardware_.size() == 1));
+  hardware_ = hardware;
   if (ranks && runs && same_chunks(*selected_, plan)) return;
   if (!runs) split_stages(plan);
   if (!ranks || !runs) pieces_in_use_ = 0;
@@ -186,14 +203,7 @@ void Estimator::select(const Plan& plan) {
   key_ = ChunkCosts::key(plan);
   const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   for (ChunkKind& kind : kinds_) {
-    const StageLinks& mine = links_[kind.links];
-    const auto communicates = [&](program::GroupIndex group, bool in_chunks) {
-      key_.links.of[group] = in_chunks ? mine[group] : 0;
-      key_.links.meets_tp[group] = in_chunks && mine.meets_tp[group];
-    };
-    communicates(state_.tp, true);
-    communicates(state_.shard, plan.zero >= 2);
-    communicates(state_.replica, key_.replicas);
+    set_hardware(plan, hardware_[kind.hardware]);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
     kind.active = 0;
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
@@ -243,7 +253,7 @@ void Estimator::find_hops(const Plan& plan) {
   hops_.clear();
   if (plan.pp == 1) return;
   const Bytes bytes{chunk_costs_.boundary_bytes(key_)};
-  const GroupLinks& dp = groups_[links_[0][state_.dp]];
+  const GroupLinks& dp = groups_[hardware_[0][state_.dp]];
   const auto hop = [&](const GroupLinks& pair) {
     const Wire wire = transfer_wire(pair, problem_.cluster);
     // One transfer after the other, of each tower.
@@ -267,7 +277,7 @@ void Estimator::share_links(const Plan& plan) {
   const auto m = static_cast<double>(plan.micro_batches * plan.vpp);
   const double working = m / (m + static_cast<double>(plan.pp - 1));
   for (ChunkKind& kind : kinds_) {
-    const GroupLinks& tp = groups_[links_[kind.links][state_.tp]];
+    const GroupLinks& tp = groups_[hardware_[kind.hardware][state_.tp]];
     std::int64_t longest = 0;
     for (const Hop& h : hops_)
       longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
@@ -289,7 +299,7 @@ void Estimator::share_links(const Plan& plan) {
   if (contended_.empty()) return;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     const ChunkKind& kind = kinds_[places_[r * static_cast<std::size_t>(plan.vpp)]];
-    const bool local = groups_[links_[kind.links][state_.tp]].local();
+    const bool local = groups_[hardware_[kind.hardware][state_.tp]].local();
     for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
       Hop& h = costs_.hops[static_cast<std::size_t>(i)];
       if (h.local == local)
@@ -300,15 +310,18 @@ void Estimator::share_links(const Plan& plan) {
 
 // Closed forms take one time for all crossings, and have no host; with several chunks a stage, none of their
 // crossings meets reductions. The schedule is walked where that matters, where issuing some work takes longer
-// than the work, and for schedules without a closed form: zero-bubble V, and interleaved chunks of unequal
-// size.
+// than the work, and for schedules without a closed form: zero-bubble V, and interleaved chunks that take
+// unequal times.
 void Estimator::choose_path(const Plan& plan) {
   costs_.transfer = least_transfer_ = 0;
   const bool host_bound = std::any_of(kinds_.begin(), kinds_.end(), [](const ChunkKind& kind) {
     return std::any_of(kind.cost->begin(), kind.cost->end(),
                        [](const WorkCost& w) { return w.host > w.time; });
   });
-  const bool uneven = uneven_ && plan.schedule == Schedule::kInterleaved;
+  const bool speeds_differ = std::any_of(hardware_.begin(), hardware_.end(), [&](const StageHardware& h) {
+    return h.nodes != hardware_.front().nodes;
+  });
+  const bool uneven = (uneven_ || speeds_differ) && plan.schedule == Schedule::kInterleaved;
   costs_.walk = host_bound || uneven || plan.schedule == Schedule::kZeroBubbleV;
   if (costs_.hops.empty()) return;
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
@@ -391,6 +404,30 @@ Time Estimator::least_work(const Plan& whole) {
   return Time{work};
 }
 
+bool Estimator::stages_differ(const Plan& plan) {
+  return node_types_by_stage(problem_.cluster, mesh(plan)).size() > 1;
+}
+
+std::vector<StageTime> Estimator::stage_times(const Plan& plan) {
+  select(plan);
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  std::vector<StageTime> out;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    double layers = 0, of_layers = 0;
+    for (std::size_t c = r * v; c < (r + 1) * v; ++c) {
+      const ChunkKind& kind = kinds_[places_[c]];
+      layers += static_cast<double>(kind.blocks.blocks);
+      set_hardware(plan, hardware_[kind.hardware]);
+      for (const WorkCost& w : chunk_costs_.cost(key_, Role::kMiddle, kind.blocks))
+        of_layers += static_cast<double>(w.time);
+    }
+    const StageTime t{.base = static_cast<double>(time_of_chunks(r)) - of_layers,
+                      .per_layer = of_layers / std::max(1.0, layers)};
+    for (std::int64_t i = 0; i < costs_.runs[r].count; ++i) out.push_back(t);
+  }
+  return out;
+}
+
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
   const Stack& s = problem_.stack;
   const std::int64_t groups = (plan.tp > 1) + (plan.dp > 1) + (plan.pp > 1);
@@ -413,14 +450,37 @@ const Estimator::Pieces& Estimator::pieces_with_reductions(const Plan& plan) {
   return p;
 }
 
-Bytes Estimator::peak(const Plan& plan) {
+const Pace& Estimator::pace(NodeTypes types) {
+  for (const auto& [of, known] : paces_) {
+    if (of == types) return known;
+  }
+  return paces_.emplace_back(types, pace_of(problem_.devices, types, problem_.stack)).second;
+}
+
+// Keeps the stage that fills its devices most.
+void Estimator::see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const {
+  const Bytes memory =
+      memory_of(problem_.devices, hardware_of_run(static_cast<std::size_t>(place.run)).nodes);
+  const auto share = [&](Bytes logical, Bytes of) {
+    return static_cast<double>(device_bytes(plan, logical).value) / static_cast<double>(of.value);
+  };
+  const bool fuller =
+      out.memory == Bytes{0} ||
+      (memory == out.memory ? peak > out.peak : share(peak, memory) > share(out.peak, out.memory));
+  if (!fuller) return;
+  out.peak = peak;
+  out.memory = memory;
+  out.fullest_stage = static_cast<std::int32_t>(place.stage);
+}
+
+Estimate Estimator::peak(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces_with_reductions(plan);
-  Bytes most{0};
+  Estimate out;
   for (const PipelinePlace& place :
        pipeline_.peaks({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_).places)
-    most = std::max(most, Bytes{p.runs[static_cast<std::size_t>(place.run)].static_bytes + place.peak});
-  return most;
+    see_peak(plan, place, Bytes{p.runs[static_cast<std::size_t>(place.run)].static_bytes + place.peak}, out);
+  return out;
 }
 
 Estimate Estimator::estimate(const Plan& plan) {
@@ -440,10 +500,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];
     const StagePieces& s = p.runs[static_cast<std::size_t>(place.run)];
-    if (const Bytes peak{s.static_bytes + place.peak}; peak > out.peak) {
-      out.peak = peak;
-      out.fullest_stage = static_cast<std::int32_t>(place.stage);
-    }
+    see_peak(plan, place, Bytes{s.static_bytes + place.peak}, out);
     const bool holds_tied = place.run == 0 || place.run == last_run_;
     if (dominated_[static_cast<std::size_t>(place.run)]) continue;
     std::int64_t begin = std::max(place.end, holds_tied ? tie : 0) + longer_up_to(place);

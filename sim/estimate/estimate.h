@@ -25,9 +25,15 @@ namespace orrery::sim {
 
 struct Estimate {
   Time step;
-  Bytes peak;  // logical bytes of the fullest stage
+  Bytes peak;    // logical bytes of the stage that fills its devices most
+  Bytes memory;  // of a device there
   std::int32_t fullest_stage = 0;
   friend bool operator==(const Estimate&, const Estimate&) = default;
+};
+
+// What a stage of n layers takes for a micro-batch, forward and backward: base + per_layer n, in picoseconds.
+struct StageTime {
+  double base = 0, per_layer = 0;
 };
 
 // Plans are best asked for in an order in which neighbours share most of their fields: what depends on the
@@ -40,7 +46,7 @@ class Estimator {
   Estimate estimate(const Plan& plan);
 
   // The estimate's peak, without its time.
-  Bytes peak(const Plan& plan);
+  Estimate peak(const Plan& plan);
 
   // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
@@ -50,12 +56,18 @@ class Estimator {
   // their micro-batches over their pp.
   Time least_work(const Plan& whole);
 
+  // Whether stages run on different types of nodes.
+  bool stages_differ(const Plan& plan);
+  // Of each stage, for a micro-batch; not of interleaved chunks.
+  std::vector<StageTime> stage_times(const Plan& plan);
+  std::int64_t layers() const { return chunk_costs_.depth().blocks(); }
+
   // Bytes a rank takes of its device when its program holds `logical`: context, communicators and
   // allocator overhead of the stack on top.
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
 
  private:
-  using LinksByStage = std::vector<StageLinks>;  // one where all stages have the same
+  using HardwareByStage = std::vector<StageHardware>;  // one where all stages have the same
   // One unit's work after its gradients are complete. `share`: part of its chunk's layers whose backward is
   // done by then; above 1, the chunk's whole backward.
   struct UnitCost {
@@ -67,6 +79,7 @@ class Estimator {
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
     std::int64_t static_bytes = 0;
+    Pace pace;
     double most = 0;        // time from the last backward to the reduced gradients' norm, at the very most
     double update = 0;      // and of the update after it
     std::int64_t host = 0;  // to issue all of this
@@ -92,14 +105,17 @@ class Estimator {
   // Chunks of the plan that are alike.
   struct ChunkKind {
     Role role = Role::kMiddle;
-    BlockRange blocks;      // canonical
-    std::size_t links = 0;  // in links_
+    BlockRange blocks;         // canonical
+    std::size_t hardware = 0;  // in hardware_
     const ChunkCost* cost = nullptr;
     double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
     std::int64_t layers_only = 0;  // time of the last gradient work without the head
   };
 
   void select(const Plan& plan);
+  void set_hardware(const Plan& plan, const StageHardware& hardware);
+  const Pace& pace(NodeTypes types);
+  void see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const;
   void split_stages(const Plan& plan);
   void limit_work(const Plan& plan);
   std::int64_t limited(Time t) const;
@@ -107,10 +123,10 @@ class Estimator {
   const Pieces& pieces_with_reductions(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
   const UnitCost& unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
-                            const StageLinks& links);
-  const LinksByStage& links_by_stage(const Plan& plan);
+                            const StageHardware& on);
+  const HardwareByStage& hardware_by_stage(const Plan& plan);
   const Mesh& mesh(const Plan& plan);
-  const StageLinks& links_of_run(std::size_t run) const;
+  const StageHardware& hardware_of_run(std::size_t run) const;
   const std::vector<GroupLinks>& transfers(const Plan& plan, std::int64_t by);
   void find_hops(const Plan& plan);
   void share_links(const Plan& plan);
@@ -118,9 +134,9 @@ class Estimator {
   std::int64_t time_of_chunks(std::size_t run) const;
   std::int64_t host_of_chunks(std::size_t run) const;
   std::int64_t collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const;
-  std::int64_t price(const program::OpKind& kind) const;
-  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageLinks& links) const;
-  void share_reductions(const Plan& plan, std::int64_t elements, const StageLinks& links,
+  std::int64_t price(const program::OpKind& kind, NodeTypes nodes) const;
+  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageHardware& on) const;
+  void share_reductions(const Plan& plan, std::int64_t elements, const StageHardware& on,
                         StagePieces& out) const;
   struct StageEnd {
     std::int64_t reduced = 0;  // all gradients are
@@ -139,7 +155,8 @@ class Estimator {
   const program::StateGroups state_;
   const program::GroupIndex stages_;
   BytesPerParameter bytes_;
-  EngineOptions options_;
+  const bool measured_ops_;  // some device has times of ops of some shape
+  std::deque<std::pair<NodeTypes, Pace>> paces_;
   CollectiveModel collectives_;
   GroupTable groups_;
   ChunkCosts chunk_costs_;
@@ -151,8 +168,8 @@ class Estimator {
 
   // Of the plan last looked at, from what changes least often to what changes most.
   std::optional<Plan> selected_;
-  std::deque<std::pair<std::int64_t, LinksByStage>> known_links_;  // by shards
-  LinksByStage links_;
+  std::deque<std::pair<std::int64_t, HardwareByStage>> known_hardware_;  // by shards
+  HardwareByStage hardware_;
   std::vector<BlockRange> held_;  // by chunk of the model
   std::vector<ChunkKind> kinds_;
   std::vector<std::size_t> places_;  // index in kinds_, by run * vpp + local chunk
@@ -173,7 +190,7 @@ class Estimator {
   std::vector<program::UnitSize> unit_sizes_;
   struct KnownUnit {
     std::int64_t elements, unit;
-    StageLinks links;
+    StageHardware hardware;
     UnitCost cost;
   };
   std::vector<KnownUnit> unit_costs_;

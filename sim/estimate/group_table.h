@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "sim/cost.h"
 #include "sim/topology/topology.h"
 
 namespace orrery::sim {
@@ -22,12 +23,13 @@ inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
   return a.ranks > 1 && b.ranks > 1 && a.local() == b.local();
 }
 
-// What the groups of a stage get.
-struct StageLinks {
+// What a stage runs on: the types of its nodes, and what its groups get.
+struct StageHardware {
+  NodeTypes nodes = 0;
   program::ByGroup<std::int32_t> of;  // index in the table of groups
   program::ByGroup<bool> meets_tp;    // whether tensor-parallel ops use some of these links
   std::int32_t operator[](program::GroupIndex group) const { return of[group]; }
-  friend bool operator==(const StageLinks&, const StageLinks&) = default;
+  friend bool operator==(const StageHardware&, const StageHardware&) = default;
 };
 
 class GroupTable {

@@ -11,8 +11,7 @@ std::pair<double, double> sharing_of(double a, double b) {
   return {a / to_a, b / std::min(b, 1 - to_a)};
 }
 
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options,
-                   bool sharing) {
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace, bool sharing) {
   struct Lane {
     const TimedOp* next = nullptr;  // null: there are no more
     std::size_t segment = 0, index = 0;
@@ -79,8 +78,8 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const En
     }
     if ((compute || lanes[kTpLane].running) && out.begin < 0) out.begin = now;
     std::array<double, kLanes> slow;
-    slow[0] = communication ? options.compute_slowdown : 1.0;
-    slow[1] = slow[2] = compute ? options.communication_slowdown : 1.0;
+    slow[0] = communication ? pace.compute_slowdown : 1.0;
+    slow[1] = slow[2] = compute ? pace.communication_slowdown : 1.0;
     double step = next_issue - now;
     if (sharing && lanes[kTpLane].running && lanes[kDpLane].running) {
       std::array<double, kLanes> share{};

@@ -47,7 +47,7 @@ struct Lanes {
   double drained = 0;  // when all has ended
 };
 // `sharing`: tensor- and data-parallel ops use the same links.
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const EngineOptions& options,
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
                    bool sharing = false);
 
 }  // namespace orrery::sim

@@ -248,7 +248,7 @@ Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = 1;
-  kind.links = {};
+  kind.hardware = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];
   if (!known) known = std::make_unique<Structure>(kind, model_, depth, training_, stack_);

@@ -18,7 +18,7 @@ class Dragonfly final : public Wiring {
       : fabric_(c.fabric), ports_per_node_(ports.per_node), routers_(fabric_.group_routers) {
     const std::int64_t all = (c.nodes + fabric_.router_nodes - 1) / fabric_.router_nodes;
     groups_ = (all + routers_ - 1) / routers_;
-    const double injection = ports.bandwidth * static_cast<double>(ports.per_node * fabric_.router_nodes);
+    const double injection = ports.fastest * static_cast<double>(ports.per_node * fabric_.router_nodes);
     builder.require_routing({Routing::kMinimal, Routing::kAdaptive});
     if (fabric_.sites > 1) builder.refuse("/fabric/sites", "a dragonfly stands on one site", "1");
     builder.require(groups_ * routers_ * routers_);
@@ -28,8 +28,9 @@ class Dragonfly final : public Wiring {
       router.push_back(builder.add(VertexKind::kRouter, r / routers_, r % routers_));
     for (std::int64_t n = 0; n < c.nodes; ++n) {
       for (std::int64_t r = 0; r < ports.per_node; ++r) {
-        to_router_.push_back(builder.connect(
-            ports.at({n, r}), router[static_cast<std::size_t>(n / fabric_.router_nodes)], ports.bandwidth));
+        to_router_.push_back(builder.connect(ports.at({n, r}),
+                                             router[static_cast<std::size_t>(n / fabric_.router_nodes)],
+                                             ports.bandwidth(n)));
       }
     }
     local_.resize(router.size() * static_cast<std::size_t>(routers_));

@@ -23,8 +23,7 @@ class Graph final : public Wiring {
     if (fabric_.sites > 1) builder.refuse("/fabric/sites", "a graph says itself where its sites are", "1");
     // Vertices of the graph: ports first, by node and rail, then switches.
     const std::int64_t all_ports = c.nodes * per_node_;
-    for (std::int64_t p = 0; p < all_ports; ++p)
-      vertices_.push_back((*ports.ids)[static_cast<std::size_t>(p)]);
+    for (std::int64_t p = 0; p < all_ports; ++p) vertices_.push_back(ports.ids[static_cast<std::size_t>(p)]);
     std::map<std::string, std::uint32_t, std::less<>> switches;
     struct Edge {
       std::uint32_t a, b;

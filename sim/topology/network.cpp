@@ -119,37 +119,44 @@ Network::Network(const Cluster& c)
       faulty_(!c.fabric.faults.empty()) {
   NetworkBuilder builder(*this, c);
   builder.require(c.devices());
+  for (std::int64_t n = 0; n < c.nodes; ++n) type_.push_back(static_cast<std::uint8_t>(c.type_of_node(n)));
+  Ports ports{ports_per_node_, {}, 0, {}};
+  for (std::int64_t n = 0; n < c.nodes; ++n) {
+    const NodeType& type = c.type(type_[static_cast<std::size_t>(n)]);
+    ports.bandwidths.push_back(static_cast<double>(type.nic_bandwidth.value) * type.nic_efficiency /
+                               static_cast<double>(ports_per_node_));
+    ports.fastest = std::max(ports.fastest, ports.bandwidths.back());
+  }
   for (std::int64_t d = 0; d < devices_; ++d) builder.add(VertexKind::kDevice, d);
   if (c.inside.empty()) {
-    intra_ = Bandwidth{
-        static_cast<std::int64_t>(static_cast<double>(c.intra_bandwidth.value) * c.intra_efficiency)};
+    for (std::size_t i = 0; i < c.types(); ++i)
+      intra_.push_back(Bandwidth{static_cast<std::int64_t>(
+          static_cast<double>(c.type(i).intra_bandwidth.value) * c.type(i).intra_efficiency)});
     VertexId scale_up = 0;
     for (std::int64_t d = 0; d < devices_; ++d) {
       if (d % domain_ == 0) scale_up = builder.add(VertexKind::kScaleUp, d / domain_);
       to_switch_.push_back(
-          builder.connect(static_cast<VertexId>(d), scale_up, static_cast<double>(intra_.value)));
+          builder.connect(static_cast<VertexId>(d), scale_up, static_cast<double>(intra(type_of(d)).value)));
     }
   } else if (c.scale_up_nodes > 1) {
     builder.refuse("/inside", "a domain of several nodes has switches", "none, or one scale_up_nodes");
   }
-  const double port =
-      static_cast<double>(c.nic_bandwidth.value) * c.nic_efficiency / static_cast<double>(ports_per_node_);
-  std::vector<VertexId> ports;
   for (std::int64_t n = 0; n < c.nodes; ++n) {
-    for (std::int64_t r = 0; r < ports_per_node_; ++r) ports.push_back(builder.add(VertexKind::kPort, n, r));
+    for (std::int64_t r = 0; r < ports_per_node_; ++r)
+      ports.ids.push_back(builder.add(VertexKind::kPort, n, r));
   }
-  const Ports all{ports_per_node_, port, &ports};
   if (c.inside.empty()) {
     // PCIe keeps up with the port.
     for (std::int64_t d = 0; d < devices_; ++d)
-      to_port_.push_back(builder.connect(static_cast<VertexId>(d), all.at({node(d), rail(d)}), port));
+      to_port_.push_back(
+          builder.connect(static_cast<VertexId>(d), ports.at({node(d), rail(d)}), ports.bandwidth(node(d))));
   } else {
-    inside_ = std::make_unique<Inside>(c, ports_per_node_, ports, builder);
-    intra_ = inside_->exchange();
+    inside_ = std::make_unique<Inside>(c, ports_per_node_, ports.ids, builder);
+    intra_.assign(c.types(), inside_->exchange());
   }
-  wiring_ = make_wiring(c, all, builder);
+  wiring_ = make_wiring(c, ports, builder);
   block_ = std::max(domain_, wiring_->block_nodes() * devices_per_node_);
-  if (wiring_->block_nodes() == 0 || faulty_) block_ = devices_;
+  if (wiring_->block_nodes() == 0 || faulty_ || mixed()) block_ = devices_;
   if (faulty_) apply(c);
 }
 

@@ -49,8 +49,10 @@ class Network {
   // Of a route, beyond what the cluster's latency of a hop covers.
   Time extra_latency(const Path& path) const;
   bool adaptive() const { return adaptive_; }  // routes look at loads
-  // Of each device while all of a domain send evenly to all others there, achieved.
-  Bandwidth intra() const { return intra_; }
+  // Of each device of a type of node while all of a domain send evenly to all others there, achieved.
+  Bandwidth intra(std::size_t node_type) const { return intra_[node_type]; }
+  bool mixed() const { return intra_.size() > 1; }  // nodes are of several types
+  std::size_t type_of(std::int64_t dev) const { return type_[static_cast<std::size_t>(node(dev))]; }
   // The cables inside a node; null where its devices meet at a switch.
   const Inside* inside() const { return inside_.get(); }
   std::int64_t ports() const { return ports_per_node_; }  // of a node
@@ -78,7 +80,8 @@ class Network {
   std::vector<LinkId> to_switch_, to_port_;  // by device; back is one more
   std::unique_ptr<Inside> inside_;
   std::unique_ptr<Wiring> wiring_;
-  Bandwidth intra_;
+  std::vector<Bandwidth> intra_;    // by type of node
+  std::vector<std::uint8_t> type_;  // by node
   std::int64_t devices_, devices_per_node_, domain_, ports_per_node_, block_ = 0;
   bool pxn_, adaptive_, faulty_;
 };

@@ -47,8 +47,12 @@ Survey survey(const Topology& topology) {
   const Network& n = topology.network();
   Survey s;
   const Cluster& cluster = topology.cluster();
-  const double port = static_cast<double>(cluster.nic_bandwidth.value) * cluster.nic_efficiency /
-                      static_cast<double>(cluster.nics);
+  double port = 0;  // of the fastest
+  for (std::size_t i = 0; i < cluster.types(); ++i) {
+    const NodeType& type = cluster.type(i);
+    port = std::max(port, static_cast<double>(type.nic_bandwidth.value) * type.nic_efficiency /
+                              static_cast<double>(cluster.nics));
+  }
   for (VertexId v = 0; v < n.vertices(); ++v) ++s.vertices[name_of(n.vertex(v).kind)];
   for (LinkId l = 0; l < n.links(); l += 2) {
     const auto [a, b] = n.ends(l);

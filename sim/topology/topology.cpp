@@ -170,14 +170,18 @@ std::pair<Bandwidth, LinkId> LinkLoads::slowest(const Links& links, Id id) const
 
 bool faster(const GroupLinks& a, const GroupLinks& b) {
   const auto slowness = [](const GroupLinks& l) {
-    return std::tuple(-l.ring.value, l.ranks, l.domains, l.extra_latency, l.per_domain);
+    return std::tuple(-l.ring.value, l.ranks, l.domains, l.extra_latency, l.per_domain, l.node_type);
   };
   return slowness(a) < slowness(b);
 }
 
 GroupLinks group_shape(std::span<const std::int64_t> members, const Network& network, std::int64_t domain) {
   GroupLinks out;
-  out.intra = network.intra();
+  for (const std::int64_t m : network.mixed() ? members : members.first(0)) {
+    const std::size_t type = network.type_of(m);
+    if (m == members[0] || network.intra(type) < network.intra(out.node_type)) out.node_type = type;
+  }
+  out.intra = network.intra(out.node_type);
   out.ranks = static_cast<std::int64_t>(members.size());
   lay_in_domains(
       out.ranks, [&](std::int64_t i) { return members[static_cast<std::size_t>(i)]; }, domain, out);
@@ -206,7 +210,7 @@ GroupLinks Topology::group(std::int64_t size, std::int64_t stride, std::int64_t 
 std::vector<GroupLinks> Topology::groups(std::int64_t size, std::int64_t stride, std::int64_t ranks) const {
   GroupLinks alone;
   alone.ring = Bandwidth{std::numeric_limits<std::int64_t>::max()};
-  alone.intra = network_.intra();
+  alone.intra = network_.intra(0);
   alone.ranks = std::max<std::int64_t>(1, size);
   const std::int64_t span = size * stride, domain = cluster_.scale_up_domain();
   if (size <= 1 || ranks < span) return {alone};

@@ -26,10 +26,11 @@ struct GroupLinks {
   std::int64_t ranks = 1;
   std::int64_t domains = 1;     // scale-up domains it spans
   std::int64_t per_domain = 1;  // members in the fullest one
-  Bandwidth ring;               // of each member in the ring, all channels together
-  Bandwidth intra;              // of a member that sends evenly to all of its domain; zero: the cluster's
-  Time extra_latency;           // of its longest hop, beyond the cluster's latency of a hop
-  LinkId bottleneck = 0;        // a link that bounds it; meaningless for one rank
+  std::size_t node_type = 0;  // of its members; of several types the one with the slowest links inside a node
+  Bandwidth ring;             // of each member in the ring, all channels together
+  Bandwidth intra;            // of a member that sends evenly to all of its domain; zero: the cluster's
+  Time extra_latency;         // of its longest hop, beyond the cluster's latency of a hop
+  LinkId bottleneck = 0;      // a link that bounds it; meaningless for one rank
   bool local() const { return domains == 1; }
 };
 

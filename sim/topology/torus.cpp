@@ -51,7 +51,7 @@ class Torus final : public Wiring {
       builder.refuse(
           "/fabric/dimensions", fmt::format("routes of {} hops are too long", hops),
           fmt::format("{} hops on {} nodes: dimensions nearer to each other", kMostHops / c.nodes, c.nodes));
-    const double node = ports.bandwidth * static_cast<double>(ports.per_node);
+    const double node = ports.fastest * static_cast<double>(ports.per_node);
     std::int64_t wide = 0;  // dimensions that lead anywhere
     for (const std::int64_t x : shape_) wide += x > 1;
     const double each = node / static_cast<double>(2 * std::max<std::int64_t>(1, wide));
@@ -59,7 +59,7 @@ class Torus final : public Wiring {
     for (std::int64_t n = 0; n < c.nodes; ++n) {
       router.push_back(builder.add(VertexKind::kRouter, n));
       for (std::int64_t r = 0; r < ports.per_node; ++r)
-        to_router_.push_back(builder.connect(ports.at({n, r}), router.back(), ports.bandwidth));
+        to_router_.push_back(builder.connect(ports.at({n, r}), router.back(), ports.bandwidth(n)));
     }
     next_.resize(static_cast<std::size_t>(c.nodes) * shape_.size());
     for (std::int64_t n = 0; n < c.nodes; ++n) {

@@ -36,7 +36,7 @@ class Tree final : public Wiring {
     const std::int64_t groups = groups_per_site_ * fabric_.sites;
 
     const double down = static_cast<double>(fabric_.leaf_nodes * ports.per_node / rails_);
-    const double up = down * ports.bandwidth / fabric_.oversubscription;
+    const double up = down * ports.fastest / fabric_.oversubscription;
     uplinks_ = spray ? 1 : std::max<std::int64_t>(1, std::llround(down / fabric_.oversubscription));
     const double uplink = up / static_cast<double>(uplinks_);
 
@@ -49,7 +49,7 @@ class Tree final : public Wiring {
       for (std::int64_t r = 0; r < ports.per_node; ++r) {
         const Port p{n, r};
         to_leaf_.push_back(
-            builder.connect(ports.at(p), leaf[static_cast<std::size_t>(leaf_of(p))], ports.bandwidth));
+            builder.connect(ports.at(p), leaf[static_cast<std::size_t>(leaf_of(p))], ports.bandwidth(n)));
       }
     }
     if (leaf.size() == 1) return;

@@ -82,9 +82,11 @@ class Wiring {
 
 struct Ports {
   std::int64_t per_node;
-  double bandwidth;                  // of one, one direction, achieved
-  const std::vector<VertexId>* ids;  // by node and rail
-  VertexId at(Port p) const { return (*ids)[static_cast<std::size_t>(p.node * per_node + p.rail)]; }
+  std::vector<double> bandwidths;  // by node: of one port, one direction, achieved
+  double fastest;                  // of these: what switches are built for
+  std::vector<VertexId> ids;       // by node and rail
+  VertexId at(Port p) const { return ids[static_cast<std::size_t>(p.node * per_node + p.rail)]; }
+  double bandwidth(std::int64_t node) const { return bandwidths[static_cast<std::size_t>(node)]; }
 };
 
 // `ports` is kept by none of them.

@@ -323,8 +323,8 @@ std::string memory_problem(const Case& c, const program::Program& program, const
   p.scenario.model = program.model;
   p.scenario.training = program.training;
   p.stack = c.stack;
-  p.device =
-      read_fields<Device>(load_json(std::string(ORRERY_ROOT) + "/profiles/cpu-reference.json"), Cursor{""});
+  p.devices = {
+      read_fields<Device>(load_json(std::string(ORRERY_ROOT) + "/profiles/cpu-reference.json"), Cursor{""})};
   p.cluster =
       read_fields<Cluster>(load_json(std::string(ORRERY_ROOT) + "/topologies/laptop-cpu.json"), Cursor{""});
   const sim::Topology topology(p.cluster);

@@ -462,7 +462,7 @@ void WindowTest::shows_memory_and_what_makes_its_peak() {
   open(source("scenarios/llama3-70b-p4d.json"));
   QTRY_VERIFY(window_->session().evaluated() && page.view().selected() >= 0 && page.view().overhead(0) > 0);
   const auto stage = static_cast<std::size_t>(page.view().selected());
-  const std::int64_t room = window_->session().problem()->device.memory.value -
+  const std::int64_t room = window_->session().problem()->devices[0].memory.value -
                             window_->session().evaluated()->evaluation.predicted.memory[stage].total;
   QVERIFY(room > 0);
   const QString free = text(Bytes{room}) + " of the device are free then";

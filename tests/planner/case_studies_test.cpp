@@ -43,7 +43,8 @@ TEST(CaseStudy, Llama70bModelState) {
 TEST(CaseStudy, Llama70bFits40GbOnlyWith16BitGradients) {
   Problem p = scenario("llama3-70b-p4d");
   const sim::Topology topology(p.cluster);
-  const double capacity = static_cast<double>(p.device.memory.value) * (1 - p.scenario.search.memory_margin);
+  const double capacity =
+      static_cast<double>(p.devices[0].memory.value) * (1 - p.scenario.search.memory_margin);
   EXPECT_LT(static_cast<double>(planner::evaluate(p, topology, *p.scenario.plan).predicted.peak_memory_bytes),
             capacity);
   p.scenario.training.precision = Precision::kMegatron;

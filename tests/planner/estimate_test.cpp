@@ -22,12 +22,12 @@ Problem problem(std::mt19937& random, bool slowing) {
   Problem p;
   p.cluster = load_cluster("dgx-a100", {}, {}, data);
   p.cluster.nodes = 8;  // as many devices as the largest plan has ranks
-  p.device = load_device("a100-80gb", {}, data);
+  p.devices = {load_device("a100-80gb", {}, data)};
   p.stack = load_stack("megatron-core", {}, data);
   p.stack.overlap_grad_reduce = random() % 4 != 0;
   p.stack.flash_attention = random() % 4 != 0;
-  if (!slowing) p.device.overlap_compute = p.device.overlap_communication = 1;
-  p.device.host_op = Time{0};
+  if (!slowing) p.devices[0].overlap_compute = p.devices[0].overlap_communication = 1;
+  p.devices[0].host_op = Time{0};
   p.scenario.model = preset_model(random() % 2 == 0 ? "megatron-1.7b" : "llama-2-7b");
   p.scenario.training.sequence = 2048;
   return p;
@@ -65,10 +65,12 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
 Time engine(const Problem& p, const sim::Topology& topology, const program::Program& program,
             const Plan& plan, bool sharing) {
   const sim::PlanLinks links = sim::plan_links(topology, plan);
-  const sim::CostModel cost(p.device, p.stack, p.cluster, links, p.scenario.training);
-  const sim::EngineOptions options = cost.engine_options(false);
-  if (!sharing) return sim::simulate(program, sim::price(program, cost), options).step;
-  return sim::simulate(program, sim::place(topology, program, cost), options).step;
+  const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training);
+  const sim::EngineOptions options{.record = false};
+  const sim::Layout layout = sharing
+                                 ? sim::place(topology, program, cost)
+                                 : sim::by_stage(program, sim::price(program, cost), cost.pace(sim::only(0)));
+  return sim::simulate(program, layout, options).step;
 }
 
 // Of the estimate from the engine.
@@ -220,7 +222,7 @@ TEST(Estimate, EqualsTheEngineAtTheEndOfAStep) {
     Problem p;
     p.cluster = load_cluster(c.cluster, {}, {}, data);
     p.cluster.nodes = c.nodes;
-    p.device = load_device(p.cluster.device, {}, data);
+    p.devices = {load_device(p.cluster.device, {}, data)};
     p.stack = load_stack(c.stack, {}, data);
     p.scenario.model = preset_model(c.model);
     p.scenario.training = {.global_batch = c.plan.global_batch(), .sequence = c.sequence};
@@ -258,7 +260,7 @@ TEST(Estimate, EqualsTheEngineForManyShortChunks) {
 TEST(Estimate, TheNormComesDownWithoutAdding) {
   std::mt19937 random(1);
   Problem p = problem(random, false);
-  p.device.kernel_gap = Time{1'000'000'000};
+  p.devices[0].kernel_gap = Time{1'000'000'000};
   p.scenario.model = preset_model("tiny-gpt");
   p.scenario.training = {.global_batch = 1, .sequence = 64, .clip = 1};
   const Plan plan{.pp = 4};
@@ -275,7 +277,7 @@ TEST(Estimate, TheNormComesDownWithoutAdding) {
 TEST(Estimate, TheHostIssuesEveryOpOfAStep) {
   std::mt19937 random(1);
   Problem p = problem(random, false);
-  p.device.host_op = Time{1'000'000'000'000};
+  p.devices[0].host_op = Time{1'000'000'000'000};
   p.stack.launch = Launch::kEager;
   p.stack.host_cost_factor = 1;
   p.stack.bucket = Bytes{1};

@@ -51,7 +51,7 @@ class RandomCases {
     const DataFolders data;
     blank_.cluster = load_cluster("dgx-h100", {}, {}, data);
     blank_.cluster.nodes = 64;
-    blank_.device = load_device("h100-sxm", {}, data);
+    blank_.devices = {load_device("h100-sxm", {}, data)};
     blank_.stack = load_stack(stack_of(target), {}, data);
   }
 

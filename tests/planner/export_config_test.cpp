@@ -176,10 +176,10 @@ TEST(Fit, NeededAndAvailableAreBytesOfTheFullestRank) {
   const Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4d.json", DataFolders());
   const Plan& plan = *p.scenario.plan;
   const Predicted predicted = evaluate(p, sim::Topology(p.cluster), plan).predicted;
-  const Fit by_engine = fit(p, predicted), by_estimate = fit(p, plan);
+  const Fit by_engine = fit(p, plan, predicted), by_estimate = fit(p, plan);
   EXPECT_EQ(by_engine.needed, predicted.peak_memory_bytes);
   EXPECT_EQ(by_estimate.needed, by_engine.needed);
-  EXPECT_EQ(by_engine.available, p.device.memory.value);
+  EXPECT_EQ(by_engine.available, p.devices[0].memory.value);
   EXPECT_TRUE(by_engine.fits());
   Plan large = plan;
   large.recompute = Recompute::kNone;

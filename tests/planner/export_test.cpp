@@ -347,7 +347,7 @@ ExportCase llama3_8b() {
 TEST(MegatronExport, NamesStayInTheirComment) {
   for (const Target target : {Target::kMegatron, Target::kSlurm}) {
     ExportCase c = RandomCases(target).next();
-    c.problem.scenario.model.name = c.problem.device.name = "x\ntouch pwned\n#";
+    c.problem.scenario.model.name = c.problem.devices[0].name = "x\ntouch pwned\n#";
     const std::string script = export_plan(target, c.problem, c.plan, {}).text;
     EXPECT_NE(script.find("touch pwned"), std::string::npos);
     EXPECT_EQ(script.find("\ntouch"), std::string::npos) << script;

@@ -104,9 +104,9 @@ class Extremes {
     static const DataFolders data;
     Problem p;
     p.cluster = load_cluster(one_of<const char*>({"dgx-a100", "laptop-cpu", "gb200-nvl72"}), {}, {}, data);
-    p.device = load_device(one_of<const char*>({"a100-80gb", "cpu-reference"}), {}, data);
+    p.devices = {load_device(one_of<const char*>({"a100-80gb", "cpu-reference"}), {}, data)};
     p.stack = load_stack(one_of<const char*>({"megatron-core", "orrery-graph"}), {}, data);
-    stretch(p.device);
+    stretch(p.devices[0]);
     stretch(p.stack);
     stretch(p.cluster);
     p.cluster.nodes = one_of<std::int64_t>({1, 2, 8, 64});

@@ -81,7 +81,7 @@ Problem llama2_7b() {
   Problem p;
   p.cluster = load_cluster("dgx-a100", {}, {}, data);
   p.cluster.nodes = 1;
-  p.device = load_device("a100-80gb", {}, data);
+  p.devices = {load_device("a100-80gb", {}, data)};
   p.stack = load_stack("megatron-core", {}, data);
   p.scenario.model = preset_model("llama-2-7b");
   p.scenario.training = {.global_batch = 8, .sequence = 2048};

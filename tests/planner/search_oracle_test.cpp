@@ -18,7 +18,7 @@ Problem problem(std::int64_t nodes, const char* topology = "dgx-a100") {
   Problem p;
   p.cluster = load_cluster(topology, {}, {}, data);
   p.cluster.nodes = nodes;
-  p.device = load_device("a100-80gb", {}, data);
+  p.devices = {load_device("a100-80gb", {}, data)};
   p.stack = load_stack("megatron-core", {}, data);
   p.scenario.model = preset_model("llama-2-7b");
   p.scenario.training = {.global_batch = 64, .sequence = 2048};
@@ -70,7 +70,8 @@ TEST(Search, TheFrontIsThatOfAllPlansWithinAQuarter) {
                 }});
   }
   // 80 GB less a margin of 6 %.
-  EXPECT_EQ(result.capacity.value, p.device.memory.value / 100 * 94 + p.device.memory.value % 100 * 94 / 100);
+  EXPECT_EQ(result.capacity.value,
+            p.devices[0].memory.value / 100 * 94 + p.devices[0].memory.value % 100 * 94 / 100);
   ASSERT_GT(all.size(), 1000U);
   std::sort(all.begin(), all.end(), [](const Point& a, const Point& b) {
     return std::pair(a.step, a.bytes) < std::pair(b.step, b.bytes);

@@ -16,7 +16,7 @@ Problem small_problem() {
   Problem p;
   p.cluster = load_cluster("dgx-a100", {}, {}, data);
   p.cluster.nodes = 2;
-  p.device = load_device("a100-80gb", {}, data);
+  p.devices = {load_device("a100-80gb", {}, data)};
   p.stack = load_stack("megatron-core", {}, data);
   p.scenario.model = preset_model("llama-2-7b");
   p.scenario.training = {.global_batch = 64, .sequence = 2048};
@@ -265,7 +265,7 @@ TEST(Plan, TwiceTheMemoryAdmitsUpToTwiceTheCapacity) {
   p.scenario.training.global_batch = 16;
   p.scenario.search.tp = {4, 8};
   p.scenario.search.zero = {1};
-  p.device.memory = Bytes{p.device.memory.value / 4};
+  p.devices[0].memory = Bytes{p.devices[0].memory.value / 4};
   p.scenario.search.micro_batch = {1, 4};
   p.scenario.search.schedule = {Schedule::k1F1B};
   const Answer a = plan(p, {.top = 1, .threads = 1});
@@ -286,7 +286,7 @@ TEST(Plan, TwiceTheMemoryAdmitsUpToTwiceTheCapacity) {
   EXPECT_NEAR(twice->speedup, seconds(a.search.best.front().estimate.step) / twice->step_time_s, 1e-12);
   // Of twice the device, no plan of the search is faster.
   Problem larger = p;
-  larger.device.memory = p.device.memory * 2;
+  larger.devices[0].memory = p.devices[0].memory * 2;
   const Answer b = plan(larger, {.top = 1, .threads = 1});
   EXPECT_NEAR(seconds(b.search.best.front().estimate.step), twice->step_time_s, 0.02 * twice->step_time_s);
 }

@@ -144,7 +144,7 @@ TEST(Accuracy, OfEachSourceIsWhatTheTableSays) {
                         {"zero-bubble paper", "zero_bubble"},
                         {"BigScience A100", "bigscience"},
                         {"BigScience V100", "bigscience_v100"},
-                        {"Sailor (GH200, precision unknown)", "sailor"},
+                        {"Sailor (GH200, and mixed RTX GPUs)", "sailor"},
                         {"DGX Cloud (NeMo, PaxML, MaxText), fp8, H100", "dgxc fp8"},
                         {"torchtitan, fp8, H100 and H200", "torchtitan fp8"},
                         {"LLM Foundry (FSDP), fp8, H100", "llm_foundry fp8"},

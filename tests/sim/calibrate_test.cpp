@@ -21,11 +21,11 @@ Problem pair() {
 // Another machine than the reference profile: slower products and passes, slower links.
 Problem truth() {
   Problem p = pair();
-  p.device.gemm.efficiency = 0.31;
-  p.device.gemm.latency = Time{3'000'000};
-  p.device.attention.efficiency = 0.11;
-  p.device.attention.backward = 0.5;
-  p.device.memory_efficiency = 0.07;
+  p.devices[0].gemm.efficiency = 0.31;
+  p.devices[0].gemm.latency = Time{3'000'000};
+  p.devices[0].attention.efficiency = 0.11;
+  p.devices[0].attention.backward = 0.5;
+  p.devices[0].memory_efficiency = 0.07;
   p.cluster.intra_bandwidth = Bandwidth{250'000'000};
   p.cluster.intra_efficiency = 1;
   p.cluster.intra_latency = Time{90'000'000};
@@ -43,9 +43,9 @@ TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
   measured.simulation.timeline.program_hash = measured.program.hash();
   const Problem base = pair();
   const sim::Calibration c =
-      sim::calibrate(base.device, base.cluster, {{&measured.program, &measured.simulation.timeline}});
+      sim::calibrate(base.devices[0], base.cluster, {{&measured.program, &measured.simulation.timeline}});
   Problem fitted = base;
-  fitted.device = c.device;
+  fitted.devices = {c.device};
   fitted.cluster = c.cluster;
   const auto step = [](const Problem& p, const Plan& of) { return run(p, of).predicted.step_time_s; };
   EXPECT_GT(std::abs(step(base, plan) / step(real, plan) - 1), 0.3);  // it was far off before
@@ -72,7 +72,7 @@ TEST(Calibrate, SharedLinksDoNotLookSlower) {
   planner::Evaluation measured = run(real, plan);
   measured.simulation.timeline.program_hash = measured.program.hash();
   const sim::Calibration c =
-      sim::calibrate(pair().device, pair().cluster, {{&measured.program, &measured.simulation.timeline}});
+      sim::calibrate(pair().devices[0], pair().cluster, {{&measured.program, &measured.simulation.timeline}});
   const auto bandwidth = [](const Cluster& cluster) {
     return static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   };
@@ -86,7 +86,7 @@ TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {
   const planner::Evaluation a = run(p, *p.scenario.plan), b = run(p, other);
   const auto refused = [&](const Timeline& t, const std::string& why) {
     try {
-      (void)sim::calibrate(p.device, p.cluster, {{&a.program, &t, "trace.json"}});
+      (void)sim::calibrate(p.devices[0], p.cluster, {{&a.program, &t, "trace.json"}});
       FAIL() << why;
     } catch (const InputError& e) {
       EXPECT_EQ(e.file(), "trace.json");
@@ -101,7 +101,7 @@ TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {
   t.slices.back().rank = 0;
   t.names[0] = "another/op";
   refused(t, "has no op \"another/op\" in stage 0");
-  EXPECT_THROW(sim::calibrate(p.device, p.cluster, {}), Error);
+  EXPECT_THROW(sim::calibrate(p.devices[0], p.cluster, {}), Error);
 }
 
 }  // namespace

@@ -43,6 +43,12 @@ Program single(std::vector<Op> ops) {
   return p;
 }
 
+// A place for each stage, and no links.
+SimulationResult run(const Program& p, const Durations& durations, const Pace& pace = {},
+                     const EngineOptions& options = {}) {
+  return simulate(p, by_stage(p, durations, pace), options);
+}
+
 Durations times(std::vector<std::int64_t> ps) {
   std::vector<Time> t;
   for (const std::int64_t x : ps) t.push_back(Time{x});
@@ -51,14 +57,14 @@ Durations times(std::vector<std::int64_t> ps) {
 
 TEST(Engine, OpsOfAStreamRunInOrderAndStreamsOverlap) {
   const Program p = single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kTp)});
-  EXPECT_EQ(simulate(p, times({100, 200, 250}), {}).step.value, 300);
+  EXPECT_EQ(run(p, times({100, 200, 250}), {}).step.value, 300);
 }
 
 TEST(Engine, AWaitHoldsAnOpBack) {
   // c (tp) after a; d (compute) after c: 100 + 250 + 50.
   const Program p =
       single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
-  const SimulationResult r = simulate(p, times({100, 250, 50}), {});
+  const SimulationResult r = run(p, times({100, 250, 50}), {});
   EXPECT_EQ(r.step.value, 400);
   EXPECT_EQ(r.places[0].exposed[program::kTp].value, 250);
   EXPECT_EQ(r.places[0].compute().value, 150);
@@ -68,7 +74,7 @@ TEST(Engine, AWaitHoldsAnOpBack) {
 TEST(Engine, AGapIsDueToWhatWasWaitedForInTheEnd) {
   const Program p = single({op("a", program::kCompute), op("b", program::kDp),
                             op("c", program::kTp, {0, 0, 1}), op("d", program::kCompute, {0, 1})});
-  const SimulationResult r = simulate(p, times({100, 300, 100, 50}), {});
+  const SimulationResult r = run(p, times({100, 300, 100, 50}), {});
   EXPECT_EQ(r.step.value, 450);
   EXPECT_EQ(r.places[0].exposed[program::kDp].value, 200);
   EXPECT_EQ(r.places[0].exposed[program::kTp].value, 100);
@@ -92,8 +98,7 @@ Layout one_link(const Program& p, std::vector<OpCost> costs) {
 TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
   const Program p = single({op("a", program::kTp), op("b", program::kDp)});
   const Layout l = one_link(p, {{Time{100}, Time{0}, kAll}, {Time{120}, Time{20}, kAll}});
-  EngineOptions o;
-  const SimulationResult r = simulate(p, l, o);
+  const SimulationResult r = simulate(p, l);
   ASSERT_EQ(r.timeline.slices.size(), 2U);
   EXPECT_EQ(r.timeline.slices[0].end.value, 180);
   EXPECT_EQ(r.timeline.slices[1].end.value, 200);
@@ -101,14 +106,14 @@ TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
   ASSERT_EQ(r.links.size(), 1U);
   EXPECT_EQ(r.links[0].link.name, "a > b");
   EXPECT_EQ(r.links[0].lost.value, 160);
-  EXPECT_EQ(simulate(p, times({100, 120}), o).step.value, 120);
+  EXPECT_EQ(run(p, times({100, 120})).step.value, 120);
 }
 
 // A flow that cannot use its half leaves the rest: 4 and 6 of 10 GB/s. b alone would need 60 at 10.
 TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
   const Program p = single({op("a", program::kTp), op("b", program::kDp)});
   const Layout l = one_link(p, {{Time{100}, Time{0}, 4 * kAll / 10}, {Time{60}, Time{0}, kAll}});
-  const SimulationResult r = simulate(p, l, {});
+  const SimulationResult r = simulate(p, l);
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[0].end.value), 100, 1);
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[1].end.value), 100, 1);
   // The link cost b 100 - 60 = 40, and a nothing.
@@ -119,11 +124,10 @@ TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
 // Compute that slows a collective by 2 leaves the other half of the link to another.
 TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
   const Program p = single({op("c", program::kCompute), op("a", program::kTp), op("b", program::kDp)});
-  const Layout l = one_link(p, {{Time{400}}, {Time{100}, Time{0}, kAll}, {Time{100}, Time{0}, kAll}});
-  EngineOptions o;
-  o.communication_slowdown = 4;
+  Layout l = one_link(p, {{Time{400}}, {Time{100}, Time{0}, kAll}, {Time{100}, Time{0}, kAll}});
+  l.paces[0].communication_slowdown = 4;
   // Each may use 2.5 of 10 beside compute: four times as slow, and the link is not what bounds them.
-  const SimulationResult r = simulate(p, l, o);
+  const SimulationResult r = simulate(p, l);
   EXPECT_EQ(r.step.value, 400);
   EXPECT_TRUE(r.links.empty());
 }
@@ -132,28 +136,28 @@ TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
 // 100 - 125/2 = 37.5 of the collective left, which then runs at full speed: 162.5.
 TEST(Engine, OverlapSlowsBothSides) {
   const Program p = single({op("a", program::kCompute), op("c", program::kTp)});
-  EngineOptions o;
+  Pace o;
   o.compute_slowdown = 1.25;
   o.communication_slowdown = 2;
-  EXPECT_NEAR(static_cast<double>(simulate(p, times({1'000'000, 1'000'000}), o).step.value), 1'625'000, 2);
+  EXPECT_NEAR(static_cast<double>(run(p, times({1'000'000, 1'000'000}), o).step.value), 1'625'000, 2);
 }
 
 TEST(Engine, TheHostLimitsShortOps) {
   const Program p =
       single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
-  EngineOptions o;
+  Pace o;
   o.host_op = Time{1000};
-  const SimulationResult r = simulate(p, times({10, 10, 10}), o);
+  const SimulationResult r = run(p, times({10, 10, 10}), o);
   EXPECT_EQ(r.step.value, 3010);
   EXPECT_EQ(r.places[0].host.value, 2980);
   o.host_op = Time{0};
   o.host_segment = Time{1000};  // a graph is launched once
-  EXPECT_EQ(simulate(p, times({10, 10, 10}), o).step.value, 1030);
+  EXPECT_EQ(run(p, times({10, 10, 10}), o).step.value, 1030);
 }
 
 // A stack that takes three times as long as plain C++ to issue an op: for each op, or where it launches
 // graphs for each graph.
-TEST(EngineOptions, TheHostsTimeIsTheDevicesTimesTheStacks) {
+TEST(Pace, TheHostsTimeIsTheDevicesTimesTheStacks) {
   Device d;
   d.host_op = Time{5'000'000};
   d.overlap_compute = 1.25;
@@ -161,22 +165,21 @@ TEST(EngineOptions, TheHostsTimeIsTheDevicesTimesTheStacks) {
   Stack s;
   s.host_cost_factor = 3;
   s.launch = Launch::kEager;
-  const EngineOptions eager = engine_options(d, s, false);
+  const Pace eager = pace_of({&d, 1}, only(0), s);
   EXPECT_EQ(eager.host_op, Time{15'000'000});
   EXPECT_EQ(eager.host_segment, Time{0});
   EXPECT_EQ(eager.compute_slowdown, 1.25);
   EXPECT_EQ(eager.communication_slowdown, 2);
   s.launch = Launch::kGraph;
-  const EngineOptions graph = engine_options(d, s, true);
+  const Pace graph = pace_of({&d, 1}, only(0), s);
   EXPECT_EQ(graph.host_op, Time{0});
   EXPECT_EQ(graph.host_segment, Time{15'000'000});
-  EXPECT_TRUE(graph.record);
 }
 
 TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
   const Program p = single({op("a", program::kCompute, {0, 1}), op("c", program::kTp, {1})});
   try {
-    simulate(p, times({1, 1}), {});
+    run(p, times({1, 1}), {});
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("a of forward"), std::string::npos) << e.what();
@@ -218,11 +221,11 @@ TEST(Engine, AStepThatCannotBeCountedIsAnError) {
   constexpr std::int64_t kHalf = kLongestStep.value / 2;
   const Program p =
       single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kCompute)});
-  EXPECT_EQ(simulate(p, times({kHalf, kHalf - 1, 1}), {}).step, kLongestStep);
-  EXPECT_THROW(simulate(p, times({kHalf, kHalf, 1}), {}), Error);
-  EXPECT_THROW(simulate(p, times({std::numeric_limits<std::int64_t>::max(), 0, 0}), {}), Error);
+  EXPECT_EQ(run(p, times({kHalf, kHalf - 1, 1}), {}).step, kLongestStep);
+  EXPECT_THROW(run(p, times({kHalf, kHalf, 1}), {}), Error);
+  EXPECT_THROW(run(p, times({std::numeric_limits<std::int64_t>::max(), 0, 0}), {}), Error);
   // 2^63 ps to issue three ops.
-  EXPECT_THROW(simulate(p, times({1, 1, 1}), {.host_op = kLongestStep}), Error);
+  EXPECT_THROW(run(p, times({1, 1, 1}), {.host_op = kLongestStep}), Error);
 }
 
 TEST(Engine, ProgressEndsWithAllOps) {
@@ -230,7 +233,7 @@ TEST(Engine, ProgressEndsWithAllOps) {
   std::vector<double> told;
   EngineOptions options;
   options.progress = [&](double share) { told.push_back(share); };
-  simulate(single(ops), times(std::vector<std::int64_t>(ops.size(), 1)), options);
+  run(single(ops), times(std::vector<std::int64_t>(ops.size(), 1)), {}, options);
   EXPECT_EQ(told, (std::vector{0.5, 1.0}));  // every 2^16 ops
 }
 
@@ -263,7 +266,7 @@ TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
   for (const Schedule s :
        {Schedule::kGPipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZeroBubbleH1}) {
     const Program p = pipelined(4, 8, s);
-    const SimulationResult r = simulate(p, constant(p, 1000), {});
+    const SimulationResult r = run(p, constant(p, 1000), {});
     for (const PlaceReport& c : r.places) {
       Time sum = c.compute() + c.host;
       for (const Time t : c.exposed) sum += t;
@@ -276,17 +279,15 @@ TEST(Engine, TheStepIsAtLeastAnyStagesWorkAndItsPartsAddUp) {
 
 TEST(Engine, AllDurationsTimesKGiveTimeTimesK) {
   const Program p = pipelined(4, 8, Schedule::k1F1B);
-  EXPECT_EQ(simulate(p, constant(p, 1000, 5), {}).step.value,
-            5 * simulate(p, constant(p, 1000), {}).step.value);
+  EXPECT_EQ(run(p, constant(p, 1000, 5), {}).step.value, 5 * run(p, constant(p, 1000), {}).step.value);
 }
 
 TEST(Engine, SlicesOfAStreamDoNotOverlapAndAreDeterministic) {
   const Program p = pipelined(2, 4, Schedule::kInterleaved);
-  EngineOptions o;
+  Pace o;
   o.compute_slowdown = 1.1;
   o.communication_slowdown = 1.3;
-  const Timeline a = simulate(p, constant(p, 1000), o).timeline,
-                 b = simulate(p, constant(p, 1000), o).timeline;
+  const Timeline a = run(p, constant(p, 1000), o).timeline, b = run(p, constant(p, 1000), o).timeline;
   EXPECT_EQ(a.slices, b.slices);
   std::map<std::pair<int, int>, Time> end;
   for (const Slice& s : a.slices) {

@@ -75,7 +75,7 @@ TEST(Inside, ThePathBetweenSocketsBoundsAPcieBox) {
   EXPECT_EQ(t.network().link_name(all.bottleneck), "node0/cpu0 > node0/cpu1");
   EXPECT_EQ(pair.ring.value, 25'000'000'000);
   EXPECT_EQ(across.ring.value, 5'000'000'000);  // four pairs at once, on one path
-  EXPECT_NEAR(static_cast<double>(t.network().intra().value), 8.75e9, 1);
+  EXPECT_NEAR(static_cast<double>(t.network().intra(0).value), 8.75e9, 1);
 }
 
 std::vector<Cable> mesh(int devices, Bandwidth each) {
@@ -96,7 +96,7 @@ TEST(Inside, RingsUseAllCablesOfAMesh) {
   const Topology t(c);
   EXPECT_NEAR(static_cast<double>(t.group(4, 1).ring.value) / 300e9, 1, 1e-5);
   EXPECT_EQ(t.group(2, 1).ring.value, 100'000'000'000);
-  EXPECT_EQ(t.network().intra().value, 300'000'000'000);
+  EXPECT_EQ(t.network().intra(0).value, 300'000'000'000);
   std::vector<std::int64_t> all{0, 1, 2, 3};
   const NetworkRun run =
       run_on_network(t, {CollectiveKind::kAllReduce, program::Algorithm::kRing, Bytes{1 << 30}}, all);
@@ -105,7 +105,8 @@ TEST(Inside, RingsUseAllCablesOfAMesh) {
 }
 
 // Eight MI300X joined each with each: 47.7 GB/s between two, 312.9 GB/s of bus bandwidth among eight at 4 GiB
-// (stas00/ml-engineering@744d01e, network/README.md). Seven cables of what two have would be 334; rings reach 322.
+// (stas00/ml-engineering@744d01e, network/README.md). Seven cables of what two have would be 334; rings reach
+// 322.
 TEST(Inside, AMeshOfEightComesNearWhatWasMeasured) {
   std::vector<Cable> cables = mesh(8, Bandwidth{47'671'000'000});
   for (int g = 1; g < 8; ++g) cables.push_back({"nic0", fmt::format("gpu{}", g), 25_GBs});

@@ -81,13 +81,13 @@ class Laboratory {
     const program::Program p = compile(s);
     const sim::Topology topology(cluster);
     const sim::PlanLinks links = sim::plan_links(topology, s.plan);
-    const sim::CostModel cost(calibration_.device, s.stack, cluster, links, s.training);
+    const sim::CostModel cost({&calibration_.device, 1}, s.stack, cluster, links, s.training);
     sim::Layout layout = sim::place(topology, p, cost, {.slow = s.slow});
     if (simulator == Simulator::kWithoutContention) {
       for (sim::Meeting& m : layout.meetings) m.activity = -1;
     }
     if (simulator == Simulator::kWhole || simulator == Simulator::kWithoutContention)
-      return seconds(sim::simulate(p, layout, cost.engine_options(false)).step);
+      return seconds(sim::simulate(p, layout, {.record = false}).step);
     // A rank's streams one after the other, or all at once and never waiting.
     double step = 0;
     for (const sim::Place& place : layout.places) {

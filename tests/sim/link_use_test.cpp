@@ -15,7 +15,7 @@ struct Step {
     const DataFolders data;
     problem.cluster = load_cluster("p4d", {}, {}, data);
     problem.cluster.nodes = (plan.ranks() + 7) / 8;
-    problem.device = load_device("a100-40gb", {}, data);
+    problem.devices = {load_device("a100-40gb", {}, data)};
     problem.stack = load_stack("megatron-core", {}, data);
     problem.scenario.model = preset_model("llama-2-7b");
     problem.scenario.model.layers = 4;
@@ -23,7 +23,7 @@ struct Step {
     topology.emplace(problem.cluster);
     evaluation = planner::evaluate(problem, *topology, plan, {.record = true});
     links = plan_links(*topology, plan);
-    cost.emplace(problem.device, problem.stack, problem.cluster, links, problem.scenario.training);
+    cost.emplace(problem.devices, problem.stack, problem.cluster, links, problem.scenario.training);
     use.emplace(*topology, evaluation.program, *cost, evaluation.simulation.step);
     lanes.emplace(std::move(evaluation.simulation.timeline));
   }

@@ -24,7 +24,7 @@ struct Case {
   Plan plan;
   Training training;
   Stack stack;
-  Device device;
+  std::vector<Device> devices;
   PlaceOptions options;
 };
 
@@ -90,8 +90,8 @@ Case random_case(std::mt19937_64& random) {
   c.stack.bucket = Bytes{200'000};
   static const Device kDevice = load_device("a100-80gb", {}, DataFolders());
   static const Cluster kCluster = load_cluster("dgx-a100", {}, {}, DataFolders());
-  c.device = kDevice;
-  if (random() % 4 == 0) c.device.overlap_compute = c.device.overlap_communication = 1;
+  c.devices = {kDevice};
+  if (random() % 4 == 0) c.devices[0].overlap_compute = c.devices[0].overlap_communication = 1;
 
   Cluster& k = c.cluster;
   k = kCluster;
@@ -115,12 +115,12 @@ Played play(const Case& c, const Topology& topology, Fold fold) {
   model.layers = c.plan.pp * c.plan.vpp;
   const program::Program program = program::compile(model, c.plan, c.training, c.stack);
   const PlanLinks links = plan_links(topology, c.plan);
-  const CostModel cost(c.device, c.stack, c.cluster, links, c.training);
+  const CostModel cost(c.devices, c.stack, c.cluster, links, c.training);
   PlaceOptions options = c.options;
   options.fold = fold;
   Played out;
   out.layout = place(topology, program, cost, options);
-  out.result = simulate(program, out.layout, cost.engine_options(false));
+  out.result = simulate(program, out.layout, {.record = false});
   return out;
 }
 
@@ -177,7 +177,7 @@ Case regular(const Plan& plan) {
   c.training = {.global_batch = plan.global_batch(), .sequence = 128};
   c.cluster = load_cluster("dgx-a100", {}, {}, DataFolders());
   c.cluster.nodes = plan.ranks() / 8;
-  c.device = load_device("a100-80gb", {}, DataFolders());
+  c.devices = {load_device("a100-80gb", {}, DataFolders())};
   return c;
 }
 
