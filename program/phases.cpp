@@ -114,6 +114,33 @@ bool in_halves(CollectiveKind kind) {
 
 }  // namespace
 
+Pattern pattern_of(CollectiveKind kind) {
+  switch (kind) {
+    case kAllToAll:
+      return Pattern::kEachToEach;
+    case kGather:
+      return Pattern::kToRoot;
+    case kScatter:
+      return Pattern::kFromRoot;
+    case kAllReduce:
+    case kAllReduceMax:
+    case kAllGather:
+    case kReduceScatter:
+    case kBroadcast:
+    case kReduce:
+      break;
+  }
+  return Pattern::kRing;
+}
+
+std::vector<Sends> direct_sends(Pattern pattern, std::int32_t n) {
+  std::vector<Sends> out = exchange(n, pattern == Pattern::kEachToEach ? -1 : 0);
+  if (pattern == Pattern::kToRoot) {
+    for (Sends& s : out) std::swap(s.from, s.to);
+  }
+  return out;
+}
+
 Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t n, std::int32_t chunks,
                  std::int32_t root, std::int32_t node) {
   Phases out;

@@ -10,6 +10,15 @@
 
 namespace orrery::program {
 
+// Who sends to whom in a collective, all of its rounds together: what an algorithm's choice leaves the same.
+enum class Pattern : std::uint8_t {
+  kRing,        // each to the next: all-reduce, all-gather, reduce-scatter, broadcast, reduce
+  kEachToEach,  // all-to-all
+  kToRoot,      // gather
+  kFromRoot     // scatter
+};
+Pattern pattern_of(CollectiveKind kind);
+
 struct Sends {
   std::int32_t from, to;
   std::int64_t parts;  // of the tensor's
@@ -37,6 +46,9 @@ Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members,
 // that a member has nodes - 1 messages for other nodes instead of n - node. Precondition: node divides the
 // members.
 Phases exchange_of(std::span<const std::int64_t> weights, std::int32_t node = 1);
+
+// Of a pattern that is no ring: every part goes where it belongs at once. The root is the first member.
+std::vector<Sends> direct_sends(Pattern pattern, std::int32_t members);
 
 // The same from explicit rounds.
 Phases phases_of(const Rounds& rounds);

@@ -20,12 +20,12 @@ Traffic::Traffic(const Topology& topology, const program::Program& program, cons
 }
 
 // All groups of an axis, which communicate at once, one axis after the other. Transfers to the next stage
-// are one axis, those to the stage before another.
+// are one axis, those to the stage before another, and so are collectives that send to others.
 void Traffic::enumerate() {
-  using Axis = std::tuple<StreamIndex, program::GroupIndex, std::int32_t>;
+  using Axis = std::tuple<StreamIndex, program::GroupIndex, std::int32_t, program::Pattern>;
   std::vector<Axis> axes;
   const auto axis_of = [](std::size_t stage, const Partners::Slot& s) {
-    return Axis{s.stream, s.group, s.peer < 0 ? 0 : s.peer - static_cast<std::int32_t>(stage)};
+    return Axis{s.stream, s.group, s.peer < 0 ? 0 : s.peer - static_cast<std::int32_t>(stage), s.pattern};
   };
   for (std::size_t c = 0; c < program_.classes.size(); ++c) {
     partners_.push_back(partners_of(program_, c));
@@ -37,26 +37,29 @@ void Traffic::enumerate() {
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   instance_.assign(static_cast<std::size_t>(mesh().ranks()) * width_, -1);
-  LinkLoads on_links(topology_.network());
+  LinkLoads on_links(topology_.network()), direct(topology_.network());
   for (const Axis& axis : axes) {
     on_links.clear();
+    rings_.clear();
     const std::size_t begin = instances_.size();
     for (std::size_t c = 0; c < partners_.size(); ++c) {
       const auto& slots = partners_[c].slots;
       for (std::size_t k = 0; k < slots.size(); ++k) {
         if (axis_of(c, slots[k]) == axis)
-          add_slot(on_links, static_cast<std::int32_t>(c), static_cast<std::int32_t>(k));
+          add_slot(on_links, direct, static_cast<std::int32_t>(c), static_cast<std::int32_t>(k));
       }
     }
     for (std::size_t i = begin; i < instances_.size(); ++i) {
       GroupLinks& l = instances_[i].links;
-      std::tie(l.ring, l.bottleneck) = on_links.bandwidth(loads(instances_[i]));
+      std::tie(l.ring, l.bottleneck) =
+          on_links.bandwidth(rings_.empty() ? loads(instances_[i]) : std::span(rings_[i - begin]));
     }
     axis_ends_.push_back(instances_.size());
   }
 }
 
-void Traffic::add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t k) {
+// What a collective costs goes by the bandwidth of a ring over its group, whatever it puts on links.
+void Traffic::add_slot(LinkLoads& on_links, LinkLoads& direct, std::int32_t stage, std::int32_t k) {
   const Partners::Slot slot = partners_[static_cast<std::size_t>(stage)].slots[static_cast<std::size_t>(k)];
   const std::int64_t domain = topology_.cluster().scale_up_domain();
   LinkLoads::Added added;
@@ -70,6 +73,11 @@ void Traffic::add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t k) 
       if (mesh().coordinate(rank, group) != 0) continue;
       members = mesh().members(group, rank);
       on_links.add_ring(members, domain, &added);
+      if (slot.pattern != program::Pattern::kRing) {
+        rings_.push_back(added.loads);
+        direct.add_direct(slot.pattern, members, &added);
+        direct.clear();
+      }
     } else {
       members = {rank, mesh().moved(rank, pp, slot.peer)};
       on_links.add_flow(members[0], members[1], &added);

@@ -74,7 +74,7 @@ class Traffic {
 
  private:
   void enumerate();
-  void add_slot(LinkLoads& on_links, std::int32_t stage, std::int32_t slot);
+  void add_slot(LinkLoads& on_links, LinkLoads& direct, std::int32_t stage, std::int32_t slot);
   void add_end(std::int64_t rank, std::int32_t stage, const Partners::Slot& slot);
   void set_prices();
   Price price_of(const Instance& i) const;
@@ -89,6 +89,8 @@ class Traffic {
   std::vector<std::int32_t> instance_;  // by rank and slot
   std::vector<Instance> instances_;     // axis by axis
   std::vector<std::size_t> axis_ends_;  // in instances_
+  // Of the axis at hand, where its collectives are no rings: what rings over its groups would put on links.
+  std::vector<std::vector<LinkLoads::Load>> rings_;
   std::vector<RankEnd> ends_;
   std::vector<LinkLoads::Load> loads_;
   std::vector<Price> prices_;

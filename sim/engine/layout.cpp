@@ -5,6 +5,15 @@
 
 namespace orrery::sim {
 
+namespace {
+
+program::Pattern pattern_of(const program::Op& op) {
+  if (op.is_transfer()) return program::Pattern::kRing;
+  return program::pattern_of(std::get<program::ops::Collective>(op.kind).collective);
+}
+
+}  // namespace
+
 Partners partners_of(const program::Program& program, std::size_t rank_class) {
   Partners out;
   for (const program::Segment& s : program.classes[rank_class].segments) {
@@ -14,8 +23,12 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
       if (!program::is_communication(op.kind)) continue;
       const program::Stream& stream = program.communication.streams[op.stream];
       const Partners::Slot slot{
-          op.stream, stream.other_end, op.group, stream.role == program::StreamRole::kReceives,
-          op.is_transfer() ? static_cast<std::int32_t>(stage_of_chunk(program.plan, op.peer_chunk)) : -1};
+          op.stream,
+          stream.other_end,
+          op.group,
+          stream.role == program::StreamRole::kReceives,
+          op.is_transfer() ? static_cast<std::int32_t>(stage_of_chunk(program.plan, op.peer_chunk)) : -1,
+          pattern_of(op)};
       const auto known = std::find(out.slots.begin(), out.slots.end(), slot);
       slots[i] = static_cast<std::int32_t>(known - out.slots.begin());
       if (known == out.slots.end()) out.slots.push_back(slot);
@@ -25,7 +38,7 @@ Partners partners_of(const program::Program& program, std::size_t rank_class) {
 }
 
 Partners::Slot other_end(const Partners::Slot& slot, std::int32_t from) {
-  return {slot.other_end, slot.stream, slot.group, !slot.receives, from};
+  return {slot.other_end, slot.stream, slot.group, !slot.receives, from, slot.pattern};
 }
 
 Layout by_stage(const program::Program& program, const Durations& durations, const Pace& pace) {

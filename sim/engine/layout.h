@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/phases.h"
 #include "program/program.h"
 #include "sim/network/fair_shares.h"
 
@@ -71,7 +72,8 @@ struct Partners {
     program::StreamIndex other_end;  // of the stage that a transfer goes to, or comes from
     program::GroupIndex group;
     bool receives;
-    std::int32_t peer;  // stage; -1 for collectives
+    std::int32_t peer;         // stage; -1 for collectives
+    program::Pattern pattern;  // of a collective
     friend auto operator<=>(const Slot&, const Slot&) = default;
   };
   std::vector<Slot> slots;

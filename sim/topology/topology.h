@@ -17,6 +17,7 @@
 
 #include <span>
 
+#include "program/phases.h"
 #include "sim/topology/network.h"
 
 namespace orrery::sim {
@@ -63,6 +64,8 @@ class LinkLoads {
   // `added`, where given, says what was added.
   void add_ring(std::span<const std::int64_t> members, std::int64_t domain, Added* added = nullptr);
   void add_flow(std::int64_t from, std::int64_t to, Added* added = nullptr);
+  // Each part on its way at once, per byte that the busiest member sends or receives.
+  void add_direct(program::Pattern pattern, std::span<const std::int64_t> members, Added* added = nullptr);
   void clear();
 
   std::int64_t operator[](LinkId l) const { return load_[l]; }

@@ -58,6 +58,49 @@ TEST(LinkUse, UsersMakeTheAverageOfALink) {
   }
 }
 
+// 16 nodes of one device, eight to a leaf. In a ring one member's bytes leave the leaf. In an all-to-all each
+// of the leaf's eight members sends 8 of its 15 parts to the other leaf: 8 x 8/15 of the bytes that one
+// member sends.
+TEST(LinkUse, AnAllToAllIsOnTheLinksOfItsParts) {
+  const Plan plan{.dp = 16, .micro_batches = 1};
+  const DataFolders data;
+  Cluster cluster = load_cluster("p4d", {}, {}, data);
+  cluster.nodes = 16;
+  cluster.devices_per_node = cluster.nics = 1;
+  cluster.fabric.leaf_nodes = 8;
+  const Topology topology(cluster);
+  const Device device = load_device("a100-40gb", {}, data);
+  const Stack stack = load_stack("megatron-core", {}, data);
+  Model model = preset_model("llama-2-7b");
+  model.layers = 1;
+  const Training training{.global_batch = 16, .sequence = 1024};
+  const PlanLinks links = plan_links(topology, plan);
+  const CostModel cost({&device, 1}, stack, cluster, links, training);
+  program::Program program = program::compile(model, plan, training, stack);
+  const auto up_per_byte = [&] {
+    const LinkUse use(topology, program, cost, Time{1'000'000'000'000});
+    double up = 0, out = 0;
+    for (LinkId l = 0; l < topology.network().links(); ++l) {
+      const double bytes = use.average()[l] * static_cast<double>(topology.network().capacity(l));
+      if (topology.network().link_name(l) == "leaf0 > spine0") up = bytes;
+      if (topology.network().link_name(l) == "device0 > port0.0") out = bytes;
+    }
+    return up / out;
+  };
+  EXPECT_NEAR(up_per_byte(), 1, 1e-9);
+  std::int64_t changed = 0;
+  for (program::Segment& s : program.classes[0].segments) {
+    for (program::Op& op : s.ops) {
+      auto* collective = std::get_if<program::ops::Collective>(&op.kind);
+      if (collective == nullptr) continue;
+      collective->collective = CollectiveKind::kAllToAll;
+      ++changed;
+    }
+  }
+  ASSERT_GT(changed, 0);
+  EXPECT_NEAR(up_per_byte(), 64.0 / 15, 1e-4);
+}
+
 // The bytes that cross a link are the same however fast they do: sampled over the step, its use has the
 // average.
 TEST(LinkUse, MomentsAddUpToTheAverage) {

@@ -287,6 +287,36 @@ TEST(Network, OversubscriptionCostsWhatLeavesALeaf) {
   EXPECT_EQ(t.group(12, 16).ring.value, 12'500'000'000);
 }
 
+// Four nodes of a device each, two to a leaf: of the three parts that a member of an all-to-all sends, two
+// leave its leaf, so the uplink carries 2 x 2/3 of a member's bytes, and a ring's carries one member's. All
+// parts of a gather come through the root's port: all that it receives.
+TEST(Network, DirectCollectivesLoadTheLinksOfTheirParts) {
+  Cluster c = cluster(FabricKind::kFatTree, 4);
+  c.devices_per_node = c.nics = 1;
+  c.fabric.leaf_nodes = 2;
+  const Network n(c);
+  const std::vector<std::int64_t> members{0, 1, 2, 3};
+  const auto on = [&](const LinkLoads& loads, const char* link) {
+    for (const LinkId l : loads.used()) {
+      if (n.link_name(l) == link) return static_cast<double>(loads[l]) / LinkLoads::kWhole;
+    }
+    return 0.0;
+  };
+  LinkLoads ring(n), exchange(n), gather(n), scatter(n);
+  ring.add_ring(members, 1);
+  EXPECT_DOUBLE_EQ(on(ring, "leaf0 > spine0"), 1);
+  exchange.add_direct(program::Pattern::kEachToEach, members);
+  EXPECT_NEAR(on(exchange, "leaf0 > spine0"), 4.0 / 3, 1e-5);
+  EXPECT_NEAR(on(exchange, "device0 > port0.0"), 1, 1e-5);
+  gather.add_direct(program::Pattern::kToRoot, members);
+  EXPECT_NEAR(on(gather, "port0.0 > device0"), 1, 1e-5);
+  EXPECT_NEAR(on(gather, "leaf1 > spine0"), 2.0 / 3, 1e-5);
+  EXPECT_EQ(on(gather, "leaf0 > spine0"), 0);
+  scatter.add_direct(program::Pattern::kFromRoot, members);
+  EXPECT_NEAR(on(scatter, "device0 > port0.0"), 1, 1e-5);
+  EXPECT_EQ(on(scatter, "leaf1 > spine0"), 0);
+}
+
 // The latency of a hop reaches as far as a pod; the way over the core adds a switch up and one down. Leaves
 // join 4 nodes of 4 devices, pods 2 leaves.
 TEST(Network, TheWayOverTheCoreTakesTwoSwitchesMore) {
