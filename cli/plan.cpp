@@ -100,11 +100,13 @@ void print_memory(const Predicted& p) {
 
 void print_breakdown(const Predicted& p) {
   const Breakdown& b = p.breakdown;
-  const std::pair<const char*, double> parts[] = {
-      {"forward", b.forward_s},        {"backward", b.backward_s},
-      {"recompute", b.recompute_s},    {"optimizer", b.optimizer_s},
-      {"exposed TP", b.exposed_tp_s},  {"exposed DP", b.exposed_dp_s},
-      {"bubble + PP", b.exposed_pp_s}, {"host", b.host_s}};
+  std::vector<std::pair<const char*, double>> parts{{"forward", b.forward_s},
+                                                    {"backward", b.backward_s},
+                                                    {"recompute", b.recompute_s},
+                                                    {"optimizer", b.optimizer_s}};
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    parts.emplace_back(kWaitedAxes[i].label, b.exposed_s[i]);
+  parts.emplace_back("host", b.host_s);
   fmt::print("\nstep of the busiest stage\n");
   for (const auto& [name, value] : parts) {
     const double share = value / p.step_time_s;

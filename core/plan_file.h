@@ -4,6 +4,7 @@
 // simulate, run and export need nothing else. Schema "orrery.plan/1".
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,25 @@ struct StageMemory {
   std::int64_t overhead = 0;
 };
 
+// An axis of ranks along which compute may wait for communication, as reports name it.
+struct WaitedAxis {
+  const char* axis;
+  const char *field, *help;  // of the JSON
+  const char *label, *shorter, *words;
+  bool transfers;  // for other stages, bubble included
+};
+inline constexpr std::array kWaitedAxes{
+    WaitedAxis{"tp", "exposed_tp_s", "seconds compute waited for tensor-parallel collectives", "exposed TP",
+               "tp", "exposed tensor-parallel communication", false},
+    WaitedAxis{"dp", "exposed_dp_s", "seconds compute waited for data-parallel collectives", "exposed DP",
+               "dp", "exposed data-parallel communication", false},
+    WaitedAxis{"pp", "exposed_pp_s", "seconds compute waited for other stages: bubble and transfers",
+               "bubble + PP", "pipeline", "pipeline bubble and transfers", true}};
+
 // Where the slowest stage spends the step; the parts add up to the step.
 struct Breakdown {
   double forward_s = 0, backward_s = 0, recompute_s = 0, optimizer_s = 0;
-  double exposed_tp_s = 0, exposed_dp_s = 0,
-         exposed_pp_s = 0;  // pp: waiting for other stages, bubble included
+  std::array<double, kWaitedAxes.size()> exposed_s{};  // by axis
   double host_s = 0;
 };
 
@@ -71,12 +86,8 @@ void describe(V& v, Breakdown& b) {
   v(Field{.name = "backward_s", .help = "seconds"}, b.backward_s);
   v(Field{.name = "recompute_s", .help = "seconds"}, b.recompute_s);
   v(Field{.name = "optimizer_s", .help = "seconds"}, b.optimizer_s);
-  v(Field{.name = "exposed_tp_s", .help = "seconds compute waited for tensor-parallel collectives"},
-    b.exposed_tp_s);
-  v(Field{.name = "exposed_dp_s", .help = "seconds compute waited for data-parallel collectives"},
-    b.exposed_dp_s);
-  v(Field{.name = "exposed_pp_s", .help = "seconds compute waited for other stages: bubble and transfers"},
-    b.exposed_pp_s);
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    v(Field{.name = kWaitedAxes[i].field, .help = kWaitedAxes[i].help}, b.exposed_s[i]);
   v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
 }
 template <class V>

@@ -39,9 +39,9 @@ Breakdown breakdown(const sim::SimulationResult& r, const program::Communication
   b.backward_s = seconds(busiest->backward);
   b.recompute_s = seconds(busiest->recompute);
   b.optimizer_s = seconds(busiest->optimizer);
-  b.exposed_tp_s = seconds(busiest->exposed[over.stream("tp")]);
-  b.exposed_dp_s = seconds(busiest->exposed[over.stream("dp")]);
-  b.exposed_pp_s = seconds(busiest->exposed_to_transfers(over));
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    b.exposed_s[i] = seconds(kWaitedAxes[i].transfers ? busiest->exposed_to_transfers(over)
+                                                      : busiest->exposed[over.stream(kWaitedAxes[i].axis)]);
   b.host_s = seconds(busiest->host);
   return b;
 }

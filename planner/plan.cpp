@@ -28,13 +28,13 @@ std::string needs(const Candidate& c) {
 }
 
 std::string axis_words(const Breakdown& b, double step) {
-  const std::pair<const char*, double> parts[] = {{"exposed tensor-parallel communication", b.exposed_tp_s},
-                                                  {"exposed data-parallel communication", b.exposed_dp_s},
-                                                  {"pipeline bubble and transfers", b.exposed_pp_s},
-                                                  {"recomputation", b.recompute_s},
-                                                  {"launching ops from the host", b.host_s}};
-  const auto* worst = std::max_element(std::begin(parts), std::end(parts),
-                                       [](const auto& x, const auto& y) { return x.second < y.second; });
+  std::vector<std::pair<const char*, double>> parts;
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    parts.emplace_back(kWaitedAxes[i].words, b.exposed_s[i]);
+  parts.emplace_back("recomputation", b.recompute_s);
+  parts.emplace_back("launching ops from the host", b.host_s);
+  const auto worst = std::max_element(parts.begin(), parts.end(),
+                                      [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
   return fmt::format("after compute, the most time goes to {} ({:.1f} % of the step)", worst->first,
                      100 * worst->second / step);
@@ -51,12 +51,13 @@ void explain(Answer& a) {
         other.plan.recompute == best.plan.recompute)
       continue;
     const Breakdown& o = other.predicted.breakdown;
-    a.why.push_back(fmt::format(
-        "{} is {:.1f} % slower: recomputation {:+.1f}, tp {:+.1f}, dp {:+.1f}, pipeline {:+.1f} % of the "
-        "step",
-        short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
-        100 * (o.recompute_s - b.recompute_s) / step, 100 * (o.exposed_tp_s - b.exposed_tp_s) / step,
-        100 * (o.exposed_dp_s - b.exposed_dp_s) / step, 100 * (o.exposed_pp_s - b.exposed_pp_s) / step));
+    std::string waits;
+    for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+      waits +=
+          fmt::format(", {} {:+.1f}", kWaitedAxes[i].shorter, 100 * (o.exposed_s[i] - b.exposed_s[i]) / step);
+    a.why.push_back(fmt::format("{} is {:.1f} % slower: recomputation {:+.1f}{} % of the step",
+                                short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
+                                100 * (o.recompute_s - b.recompute_s) / step, waits));
     break;
   }
   if (!a.rejected.empty()) {

@@ -21,12 +21,18 @@ struct Part {
   const char* name;
   double (*seconds)(const Breakdown&);
 };
+double waited(const Breakdown& b, bool for_stages) {
+  double sum = 0;
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    sum += kWaitedAxes[i].transfers == for_stages ? b.exposed_s[i] : 0;
+  return sum;
+}
 constexpr std::array kParts{
     Part{"model arithmetic", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
     Part{"recomputation", [](const Breakdown& b) { return b.recompute_s; }},
     Part{"optimizer", [](const Breakdown& b) { return b.optimizer_s; }},
-    Part{"communication", [](const Breakdown& b) { return b.exposed_tp_s + b.exposed_dp_s; }},
-    Part{"pipeline bubble", [](const Breakdown& b) { return b.exposed_pp_s; }},
+    Part{"communication", [](const Breakdown& b) { return waited(b, false); }},
+    Part{"pipeline bubble", [](const Breakdown& b) { return waited(b, true); }},
     Part{"host", [](const Breakdown& b) { return b.host_s; }},
 };
 

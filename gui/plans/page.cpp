@@ -29,24 +29,23 @@ constexpr std::array kMeasures{
     Measure{"MFU, %", [](const Found& f) { return 100 * f.mfu; }},
 };
 
-struct BreakdownPart {
+// A part of a step, as charts show it.
+struct Part {
   const char* name;
-  double Breakdown::*seconds;
+  QColor colour;
+  double seconds;
 };
-constexpr std::array kParts{
-    BreakdownPart{"forward", &Breakdown::forward_s},
-    BreakdownPart{"backward", &Breakdown::backward_s},
-    BreakdownPart{"recompute", &Breakdown::recompute_s},
-    BreakdownPart{"optimizer", &Breakdown::optimizer_s},
-    BreakdownPart{"exposed TP", &Breakdown::exposed_tp_s},
-    BreakdownPart{"exposed DP", &Breakdown::exposed_dp_s},
-    BreakdownPart{"bubble and PP", &Breakdown::exposed_pp_s},
-    BreakdownPart{"host", &Breakdown::host_s},
-};
-QColor part_colour(const Theme& t, std::size_t i) {
-  const std::array colours{t.forward, t.backward, t.series(7), t.optimizer,
-                           t.tensor,  t.data,     t.pipeline,  t.other};
-  return colours[i];
+std::vector<Part> parts_of(const Theme& t, const Breakdown& b) {
+  const std::array waited{t.tensor, t.data, t.pipeline};
+  static_assert(waited.size() == kWaitedAxes.size());
+  std::vector<Part> out{{"forward", t.forward, b.forward_s},
+                        {"backward", t.backward, b.backward_s},
+                        {"recompute", t.series(7), b.recompute_s},
+                        {"optimizer", t.optimizer, b.optimizer_s}};
+  for (std::size_t i = 0; i < waited.size(); ++i)
+    out.push_back({kWaitedAxes[i].label, waited[i], b.exposed_s[i]});
+  out.push_back({"host", t.other, b.host_s});
+  return out;
 }
 
 }  // namespace
@@ -268,14 +267,13 @@ void PlansPage::show_breakdown(const std::vector<int>& rows) {
   const Theme theme = Theme::of(palette());
   QStringList names;
   std::vector<StackedBarChart::Part> parts;
-  for (std::size_t i = 0; i < kParts.size(); ++i)
-    parts.push_back({tr(kParts[i].name), part_colour(theme, i), {}});
+  for (const Part& p : parts_of(theme, {})) parts.push_back({tr(p.name), p.colour, {}});
   for (const int n : rows) {
     const Found& f = found_[static_cast<std::size_t>(n)];
     if (!f.predicted || names.size() == 4) continue;
     names << QString::fromStdString(short_name(f.plan));
-    for (std::size_t i = 0; i < kParts.size(); ++i)
-      parts[i].values.push_back(f.predicted->breakdown.*kParts[i].seconds);
+    const std::vector<Part> of_plan = parts_of(theme, f.predicted->breakdown);
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].values.push_back(of_plan[i].seconds);
   }
   // What is nothing in all rows needs no colour.
   std::erase_if(parts, [](const StackedBarChart::Part& p) {
@@ -325,8 +323,11 @@ void PlansPage::show_comparison(const std::vector<int>& rows) {
     for (const Measure& m : kMeasures) add(tr(m.title), m.of(a), m.of(b), 3);
     add(tr("tokens/s"), a.tokens_per_s, b.tokens_per_s, 0);
     if (a.predicted && b.predicted) {
-      for (const BreakdownPart& p : kParts)
-        add(tr(p.name) + tr(", s"), a.predicted->breakdown.*p.seconds, b.predicted->breakdown.*p.seconds, 3);
+      const Theme theme = Theme::of(palette());
+      const auto of_a = parts_of(theme, a.predicted->breakdown),
+                 of_b = parts_of(theme, b.predicted->breakdown);
+      for (std::size_t i = 0; i < of_a.size(); ++i)
+        add(tr(of_a[i].name) + tr(", s"), of_a[i].seconds, of_b[i].seconds, 3);
     }
   }
   comparison_->fill(lines);

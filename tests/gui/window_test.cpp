@@ -573,7 +573,7 @@ void WindowTest::shows_costs() {
   QVERIFY(std::any_of(labels.begin(), labels.end(),
                       [&](const QLabel* l) { return l->text().contains(dollars); }));
   // The money of the best plan goes where its step does: the parts add up. Qt has the first row last.
-  QVERIFY(best.breakdown.exposed_tp_s > 0 && best.breakdown.exposed_dp_s > 0);
+  QVERIFY(best.breakdown.exposed_s[0] > 0 && best.breakdown.exposed_s[1] > 0);
   double money = 0;
   for (const auto* chart : window_->cost().findChildren<StackedBarChart*>()) {
     if (chart->accessibleName() != "Where the money goes") continue;
