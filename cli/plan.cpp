@@ -174,6 +174,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   }
   if (!a.plans.empty()) {
     print_memory(a.plans[0].predicted);
+    if (const auto& layers = a.plans[0].plan.chunk_layers; !layers.empty())
+      fmt::print("  layers of each chunk: {}\n", fmt::join(layers, " "));
     print_breakdown(a.plans[0].predicted);
     fmt::print("\nwhy\n");
     for (const std::string& w : a.why) fmt::print("  {}\n", w);

@@ -73,6 +73,10 @@ void check_cluster(const Cluster& c, const Cursor& at) {
       other.child("from_node")
           .fail(fmt::format("{} does not come after the entry before", from),
                 fmt::format("allowed: more than {}", c.other_nodes[i - 1].from_node));
+    if (from >= c.nodes)
+      other.child("from_node")
+          .fail(fmt::format("{} is not one of the {} nodes, which are counted from 0", from, c.nodes),
+                fmt::format("allowed: at most {}", c.nodes - 1));
     if (from % c.scale_up_nodes != 0)
       other.child("from_node")
           .fail(

@@ -269,6 +269,8 @@ TEST(MixedNodes, WrongNodesAreRefusedAtTheirPlace) {
       "/other_nodes/0/from_node: 1 is inside a domain of 2 nodes");
   has(refused("[" + one("2", "a100-80gb", links) + "," + one("2", "a100-40gb", links) + "]"),
       "/other_nodes/1/from_node: 2 does not come after the entry before");
+  has(refused("[" + one("4", "a100-80gb", links) + "]"),
+      "/other_nodes/0/from_node: 4 is not one of the 4 nodes");
   has(refused("[" + one("2", "a100-80gb", "") + "]"), "/other_nodes/0: neither");
   has(refused("[" + one("2", "a100-80g", links) + "]"),
       "/other_nodes/0/device: \"a100-80g\" is not in profiles");
