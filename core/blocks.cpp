@@ -8,16 +8,24 @@
 namespace orrery {
 namespace {
 
-// As the model's flat fields have it: the block's first layer of that kind.
+// The block's first layer of that kind.
 template <class T>
-T standard_layer(const ModelBlock& standard, T*) {
-  for (const Layer& l : standard.layers) {
+T first_layer(const ModelBlock& block) {
+  for (const Layer& l : block.layers) {
     if (const T* is = std::get_if<T>(&l.is)) return *is;
   }
   return {};
 }
+
+// What the model's flat fields say of a layer: a new kind of layer says here what it takes from them.
+AttentionLayer standard_layer(const ModelBlock& standard, AttentionLayer*) {
+  return first_layer<AttentionLayer>(standard);
+}
+MlpLayer standard_layer(const ModelBlock& standard, MlpLayer*) {
+  return first_layer<MlpLayer>(standard);
+}
 CrossAttentionLayer standard_layer(const ModelBlock& standard, CrossAttentionLayer*) {
-  const auto a = standard_layer(standard, static_cast<AttentionLayer*>(nullptr));
+  const auto a = first_layer<AttentionLayer>(standard);
   return {.reads = {},
           .heads = a.heads,
           .kv_heads = a.kv_heads,

@@ -51,6 +51,18 @@ struct Layer {
   std::variant<AttentionLayer, CrossAttentionLayer, MlpLayer> is;
   friend bool operator==(const Layer&, const Layer&) = default;
 };
+// A tensor's name says its layer: the name of no kind begins with another's.
+template <LayerKind... T>
+constexpr bool tensors_apart(const std::variant<T...>*) {
+  const std::array<std::string_view, sizeof...(T)> names{T::kTensors...};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (std::size_t j = 0; j < names.size(); ++j) {
+      if (i != j && names[i].starts_with(names[j])) return false;
+    }
+  }
+  return true;
+}
+static_assert(tensors_apart(static_cast<decltype(Layer::is)*>(nullptr)));
 
 struct ModelBlock {
   std::string tower;  // empty: the model's first

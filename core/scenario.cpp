@@ -268,7 +268,7 @@ void check_step(const Problem& p, const Cursor& at) {
   const std::vector<std::int64_t> lengths = tower_tokens(m, t);
   const double longest = d(*std::max_element(lengths.begin(), lengths.end()));
   depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t times) {
-    blocks += d(times) * (10 * d(m.hidden) + 6 * d(layer.matrix_elements(1)));
+    blocks += d(times) * (10 * d(m.hidden) + 6 * d(layer.matrix_elements(m.hidden)) / d(m.hidden));
     if constexpr (ReadsTower<T>) blocks += d(times) * 6 * d(layer.read_elements(1));
     const double rows = d(layer.score_rows()) * longest;
     scores = p.stack.flash_attention ? std::max(scores, rows) : scores + 4 * d(times) * rows;

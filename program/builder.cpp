@@ -115,7 +115,7 @@ Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, 
                       });
   for (const Operand& o : reads) {
     if (o.parameter >= 0 && parameter(o.parameter).split == Parameter::Split::kNone)
-      parameter(o.parameter).partial_over_tp = shares;
+      parameter(o.parameter).partial_over_tp |= shares;
   }
   for (const ValueId v : writes) {
     Value& written = graph_.values[static_cast<std::size_t>(v)];
@@ -151,25 +151,48 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
 }
 
 ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
-  ops::Gemm shape{.m = rows_of(x), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
+  const bool shares_rows = w.split == Parameter::Split::kNone && is_sharded(stream().along[tp_]);
+  ops::Gemm shape{
+      .m = rows_of(x) / (shares_rows ? ranks : 1), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
   if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
   return shape;
 }
 
+// By how tensor ranks share the product's weight: where it reads its input, and where it leaves its result.
+Placements Builder::product_reads(Parameter::Split split) const {
+  switch (split) {
+    case Parameter::Split::kNone:
+      return stream();
+    case Parameter::Split::kRows:
+      return placed(Placement::kReplicated);
+    case Parameter::Split::kCols:
+      break;
+  }
+  return placed(Placement::kColumns);
+}
+Placements Builder::product_writes(Parameter::Split split) const {
+  switch (split) {
+    case Parameter::Split::kNone:
+      return stream();
+    case Parameter::Split::kRows:
+      return placed(Placement::kColumns);
+    case Parameter::Split::kCols:
+      break;
+  }
+  return placed(Placement::kSum);
+}
+
 std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::int32_t bias) const {
   const auto split = graph_.parameters[static_cast<std::size_t>(w)].split;
-  std::vector<Operand> reads{
-      use(x, placed(split == Parameter::Split::kCols ? Placement::kColumns : Placement::kReplicated)),
-      weight(w)};
+  std::vector<Operand> reads{use(x, product_reads(split)), weight(w)};
   if (bias >= 0) reads.push_back(weight(bias));
   return reads;
 }
 
 ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
-  const bool by_columns = parameter(w).split == Parameter::Split::kCols;
-  const ValueId u =
-      value(name + (by_columns ? "/partial" : "/out"), rows_of(x), parameter(w).rows,
-            placed(by_columns ? Placement::kSum : Placement::kColumns), training.activation_type());
+  const Parameter::Split split = parameter(w).split;
+  const ValueId u = value(name + (split == Parameter::Split::kCols ? "/partial" : "/out"), rows_of(x),
+                          parameter(w).rows, product_writes(split), training.activation_type());
   node(name, product(x, parameter(w)), product_operands(x, w, bias), {u});
   return u;
 }

@@ -79,6 +79,8 @@ class Builder {
   Parameter& parameter(std::int32_t index) { return graph_.parameters[static_cast<std::size_t>(index)]; }
 
   // --- nodes ---------------------------------------------------------------------------------------
+  // Of all ranks.
+  std::int64_t columns_of(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)].columns; }
   std::int64_t rows_of(ValueId v) const { return graph_.values[static_cast<std::size_t>(v)].rows; }
   Operand use(ValueId v) const { return {.value = v, .wanted = placement(v)}; }
   Operand use(ValueId v, Placements wanted) const { return {.value = v, .wanted = wanted}; }
@@ -92,8 +94,8 @@ class Builder {
 
   // The model's norm of a value of its width, placed as values between layers are.
   ValueId norm(const std::string& name, ValueId x);
-  // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; or W's
-  // columns, and u is a partial sum.
+  // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; W's columns,
+  // and u is a partial sum; or not at all, and u is placed as values between layers are.
   ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
   // v = gelu(u) in the product's kernel.
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
@@ -112,6 +114,8 @@ class Builder {
 
  private:
   ops::Gemm product(ValueId x, const Parameter& w) const;
+  Placements product_reads(Parameter::Split split) const;
+  Placements product_writes(Parameter::Split split) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
   ValueId of_each(const std::string& name, ForwardOp op, ValueId x);

@@ -225,7 +225,9 @@ std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buf
     else if (is == kRows && wanted == kReplicated)
       to_new(CollectiveKind::kAllGather, reader, "/all-gather");
     else
-      throw std::logic_error(fmt::format("no collective places {} of {} so", v.name, b.prefix));
+      throw std::logic_error(fmt::format("{} of {} is {} along {} and wanted {}: no collective does that",
+                                         v.name, b.prefix, orrery::name_of(is), graph.mesh.axes()[axis].name,
+                                         orrery::name_of(wanted)));
   }
   return buffer;
 }

@@ -30,6 +30,12 @@ enum class Placement : std::uint8_t {
   kSum,         // partial: the tensor is the sum of what the ranks have
   kMax,         // partial: the largest
 };
+constexpr auto enum_names(Placement) {
+  using enum Placement;
+  return std::array{std::pair{kReplicated, "replicated"}, std::pair{kRows, "sharded by rows"},
+                    std::pair{kColumns, "sharded by columns"}, std::pair{kSum, "a partial sum"},
+                    std::pair{kMax, "a partial maximum"}};
+}
 constexpr bool is_sharded(Placement p) {
   return p == Placement::kRows || p == Placement::kColumns;
 }

@@ -3,6 +3,7 @@
 // What the structs of layers share.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -23,6 +24,23 @@ struct SharedCount {
 // Tokens of a sample: of the layer's tower, and of the one that the layer reads beside it.
 struct LayerTokens {
   std::int64_t own = 0, read = 0;
+};
+
+// What the struct of a layer has, in a model of width h. Counts are of a resolved layer.
+template <class T>
+concept LayerKind = requires(T l, const T& c, std::int64_t h, const FieldPlace& place,
+                             const LayerTokens& tokens) {
+  std::string_view(T::kName);     // in a model's file
+  std::string_view(T::kTensors);  // begins the names of its tensors
+  bool(c.bias);                   // its last product has one
+  c.check(h, place);              // fails where fields do not fit each other or the model
+  l.resolve(h);                   // fills in what fields leave to others
+  c.shared();                     // what tensor ranks share evenly
+  c.columns();                    // and what a rank's share of must be a multiple of 16 in 8-bit products
+  { c.matrix_elements(h) } -> std::same_as<std::int64_t>;
+  { c.parameters(h) } -> std::same_as<std::int64_t>;
+  { c.core_flops(tokens) } -> std::same_as<double>;  // of a sample beside its matrices, forward and backward
+  { c.score_rows() } -> std::same_as<std::int64_t>;  // of attention scores for a token; 0: it has none
 };
 
 // Of attention, in a model of that width. Before resolve().

@@ -11,7 +11,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
   const std::int64_t hidden = g.model.hidden, ffn = l.ffn_hidden;
   const std::vector<std::int64_t> blocks(l.gated() ? 2 : 1, ffn);
   const std::int32_t w1 =
-      g.matrix(base + "/fc1/weight", l.fc1_width(), hidden, Parameter::Split::kRows, blocks);
+      g.matrix(base + "/fc1/weight", l.fc1_width(), g.columns_of(x), Parameter::Split::kRows, blocks);
   const std::int32_t b1 = l.bias ? g.split_vector(base + "/fc1/bias", l.fc1_width(), blocks) : -1;
   const bool fuses = g.stack.fused_gelu && l.activation == Activation::kGelu && g.training.math != Math::kFp8;
   ValueId v;

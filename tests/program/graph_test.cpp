@@ -313,6 +313,33 @@ TEST_F(OwnBlock, TheGradientOfAnInputThatAProductReadsIsWhereItIsSentFrom) {
   }
 }
 
+// A product whose weight all tensor ranks have whole: with sequence parallelism each computes its 8 of 16
+// rows, so the weight's gradient is a partial sum and its result is gathered for the next product; without,
+// all compute all of it.
+TEST_F(OwnBlock, AProductOfAWholeWeightIsPlacedAsValuesBetweenLayers) {
+  for (const bool sequence_parallel : {false, true}) {
+    plan_.sequence_parallel = sequence_parallel;
+    Builder g = builder();
+    const ValueId x = g.input(0);
+    const std::int32_t low = g.matrix("low", 16, 64, Parameter::Split::kNone);
+    const ValueId u = g.linear("low", x, low);
+    EXPECT_EQ(g.columns_of(u), 16);
+    const ValueId y = g.residual(
+        "a", x, mlp(g, g.linear("up", u, g.matrix("up", 64, 16, Parameter::Split::kNone))), "a/out", 1);
+    const Graph graph = finish(g, y);
+    EXPECT_EQ(graph.parameters[0].partial_over_tp, sequence_parallel);
+    (void)backward_of(graph);
+    std::int64_t rows = 0, gathers = 0;
+    const Segment& forward = *(rank_.segments.end() - 2);
+    for (const Op& op : forward.ops) {
+      if (op.name == "own/low") rows = op.as<ops::Gemm>()->m;
+      gathers += op.name.ends_with("/all-gather");
+    }
+    EXPECT_EQ(rows, sequence_parallel ? 8 : 16);
+    EXPECT_EQ(gathers, sequence_parallel ? 1 : 0);
+  }
+}
+
 // Here no op could write it there.
 TEST_F(OwnBlock, AnInputWhoseGradientIsOnlyPassedOnIsRefused) {
   Builder g = builder();
