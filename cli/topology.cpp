@@ -105,7 +105,8 @@ void show(const App& app, const Shown& options) {
     fmt::print("  {} a node and hour{}, ${:.2f} in all ({})\n",
                format(from_dollars(dollars_per_hour / static_cast<double>(c.nodes))),
                c.types() > 1 ? " on average" : "", dollars_per_hour, printable(c.price_as_of));
-  if (c.spot_hour.value > 0) fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
+  if (c.spot_hour.value > 0 && c.types() == 1)
+    fmt::print("  {} on spot, at the low end\n", format(c.spot_hour));
 }
 
 // Whether every node reaches every other over the fabric's routes; of more than a million pairs, some spread

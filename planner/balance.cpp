@@ -2,11 +2,14 @@
 #include "planner/balance.h"
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
+#include <queue>
+#include <utility>
 
 namespace orrery::planner {
 namespace {
+
+// A stage needs a few turns of its own. A plan that needs more than so many in all is not offered.
+constexpr std::int64_t kMostTurns = 256;
 
 using Counts = std::vector<std::int64_t>;  // layers, by stage
 
@@ -14,17 +17,19 @@ using Counts = std::vector<std::int64_t>;  // layers, by stage
 std::optional<Counts> dealt(const std::vector<sim::StageTime>& times, std::int64_t layers, std::int64_t least,
                             const Counts& most) {
   Counts out(times.size(), least);
+  using Next = std::pair<double, std::size_t>;  // what a stage takes with one layer more, and the stage
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+  const auto offer = [&](std::size_t s) {
+    if (out[s] < most[s])
+      next.emplace(times[s].base + times[s].per_layer * static_cast<double>(out[s] + 1), s);
+  };
+  for (std::size_t s = 0; s < times.size(); ++s) offer(s);
   for (std::int64_t left = layers - least * std::ssize(times); left > 0; --left) {
-    std::size_t best = times.size();
-    double shortest = std::numeric_limits<double>::infinity();
-    for (std::size_t s = 0; s < times.size(); ++s) {
-      const double then = times[s].base + times[s].per_layer * static_cast<double>(out[s] + 1);
-      if (out[s] >= most[s] || then >= shortest) continue;
-      best = s;
-      shortest = then;
-    }
-    if (best == times.size()) return std::nullopt;
-    ++out[best];
+    if (next.empty()) return std::nullopt;
+    const std::size_t shortest = next.top().second;
+    next.pop();
+    ++out[shortest];
+    offer(shortest);
   }
   return out;
 }
@@ -50,18 +55,23 @@ std::optional<std::vector<std::int64_t>> balanced_layers(sim::Estimator& estimat
   if (layers < even.pp * even.vpp) return std::nullopt;
   Counts most(times.size(), layers);
   Plan plan = even;
-  // Each turn takes a layer from the stage that is too full.
-  for (std::int64_t turn = 0; turn < layers; ++turn) {
+  // Each turn limits the stage that is fullest. A stage of n layers needs a + b n bytes, so the part of its
+  // layers that its memory is of its needs is no fewer than fit: no turn takes too many.
+  for (std::int64_t turn = 0; turn < kMostTurns; ++turn) {
     const std::optional<Counts> counts = dealt(times, layers, even.vpp, most);
     if (!counts) return std::nullopt;
     plan.chunk_layers = by_chunk(plan, *counts);
     const sim::Estimate peak = estimator.peak(plan);
-    if (estimator.device_bytes(plan, peak.peak) <= usable(peak.memory)) {
+    const Bytes needs = estimator.device_bytes(plan, peak.peak), has = usable(peak.memory);
+    if (needs <= has) {
       if (plan.chunk_layers == layers_by_chunk(even, layers)) return std::nullopt;
       return plan.chunk_layers;
     }
     const auto fullest = static_cast<std::size_t>(peak.fullest_stage);
-    most[fullest] = (*counts)[fullest] - 1;
+    const std::int64_t here = (*counts)[fullest];
+    most[fullest] =
+        std::min(here - 1, static_cast<std::int64_t>(static_cast<double>(here) * ratio(has, needs)));
+    if (most[fullest] < even.vpp) return std::nullopt;
   }
   return std::nullopt;
 }

@@ -158,33 +158,22 @@ ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
   return shape;
 }
 
-// By how tensor ranks share the product's weight: where it reads its input, and where it leaves its result.
-Placements Builder::product_reads(Parameter::Split split) const {
+// By how tensor ranks share the product's weight.
+Builder::Ends Builder::ends_of(Parameter::Split split) const {
   switch (split) {
     case Parameter::Split::kNone:
-      return stream();
+      return {stream(), stream()};
     case Parameter::Split::kRows:
-      return placed(Placement::kReplicated);
+      return {placed(Placement::kReplicated), placed(Placement::kColumns)};
     case Parameter::Split::kCols:
       break;
   }
-  return placed(Placement::kColumns);
-}
-Placements Builder::product_writes(Parameter::Split split) const {
-  switch (split) {
-    case Parameter::Split::kNone:
-      return stream();
-    case Parameter::Split::kRows:
-      return placed(Placement::kColumns);
-    case Parameter::Split::kCols:
-      break;
-  }
-  return placed(Placement::kSum);
+  return {placed(Placement::kColumns), placed(Placement::kSum)};
 }
 
 std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::int32_t bias) const {
   const auto split = graph_.parameters[static_cast<std::size_t>(w)].split;
-  std::vector<Operand> reads{use(x, product_reads(split)), weight(w)};
+  std::vector<Operand> reads{use(x, ends_of(split).reads), weight(w)};
   if (bias >= 0) reads.push_back(weight(bias));
   return reads;
 }
@@ -192,7 +181,7 @@ std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::i
 ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
   const Parameter::Split split = parameter(w).split;
   const ValueId u = value(name + (split == Parameter::Split::kCols ? "/partial" : "/out"), rows_of(x),
-                          parameter(w).rows, product_writes(split), training.activation_type());
+                          parameter(w).rows, ends_of(split).writes, training.activation_type());
   node(name, product(x, parameter(w)), product_operands(x, w, bias), {u});
   return u;
 }

@@ -114,8 +114,11 @@ class Builder {
 
  private:
   ops::Gemm product(ValueId x, const Parameter& w) const;
-  Placements product_reads(Parameter::Split split) const;
-  Placements product_writes(Parameter::Split split) const;
+  // Where a product reads its input, and where it leaves its result.
+  struct Ends {
+    Placements reads, writes;
+  };
+  Ends ends_of(Parameter::Split split) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
   ValueId of_each(const std::string& name, ForwardOp op, ValueId x);

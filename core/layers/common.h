@@ -39,7 +39,7 @@ concept LayerKind = requires(T l, const T& c, std::int64_t h, const FieldPlace& 
   c.columns();                    // and what a rank's share of must be a multiple of 16 in 8-bit products
   { c.matrix_elements(h) } -> std::same_as<std::int64_t>;
   { c.parameters(h) } -> std::same_as<std::int64_t>;
-  { c.core_flops(tokens) } -> std::same_as<double>;  // of a sample beside its matrices, forward and backward
+  { c.core_flops(tokens) } -> std::same_as<double>;  // forward, of a sample, beside its matrices
   { c.score_rows() } -> std::same_as<std::int64_t>;  // of attention scores for a token; 0: it has none
 };
 

@@ -183,8 +183,9 @@ class RowReader {
     for (std::int64_t i = 1; i < types; ++i) {
       name = row_.gpu.find('+', name) + 1;
       const GpuRule& rule = rule_of(std::string_view(row_.gpu).substr(name));
-      OtherNodes other{p.cluster, i * p.cluster.nodes / types};
+      OtherNodes other{load_cluster(rule.topology, {}, at_, data_), i * p.cluster.nodes / types};
       other.device = rule.device;
+      other.nic_bandwidth = p.cluster.nic_bandwidth;
       p.cluster.other_nodes.push_back(other);
       p.devices.push_back(load_device(rule.device, at_, data_));
     }
