@@ -14,6 +14,7 @@ Json model_json(const Model& m) {
   Json j = write_fields(m);
   j["schema"] = "orrery.model/1";
   j["parameters"] = count_parameters(m);
+  j["active_parameters"] = count_active_parameters(m);
   return j;
 }
 
@@ -32,7 +33,10 @@ std::string summary(const T& layer) {
 
 void print_model(const App& app, const Model& m) {
   if (app.json) return print_json(model_json(m));
-  fmt::print("{}: {:.3f} G parameters\n", printable(m.name), static_cast<double>(count_parameters(m)) / 1e9);
+  const auto g = [](std::int64_t n) { return static_cast<double>(n) / 1e9; };
+  const std::int64_t all = count_parameters(m), active = count_active_parameters(m);
+  fmt::print("{}: {:.3f} G parameters{}\n", printable(m.name), g(all),
+             active < all ? fmt::format(", {:.3f} G of them for a token", g(active)) : "");
   if (const auto plain = plain_layers(m)) {
     const auto& [attention, mlp] = *plain;
     fmt::print("  {} layers, width {}, {} heads ({} key/value) of {}, feed-forward {}, vocabulary {}\n",

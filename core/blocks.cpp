@@ -24,6 +24,10 @@ AttentionLayer standard_layer(const ModelBlock& standard, AttentionLayer*) {
 MlpLayer standard_layer(const ModelBlock& standard, MlpLayer*) {
   return first_layer<MlpLayer>(standard);
 }
+ExpertsLayer standard_layer(const ModelBlock& standard, ExpertsLayer*) {
+  const auto mlp = first_layer<MlpLayer>(standard);
+  return {.ffn_hidden = mlp.ffn_hidden, .activation = mlp.activation};
+}
 CrossAttentionLayer standard_layer(const ModelBlock& standard, CrossAttentionLayer*) {
   const auto a = first_layer<AttentionLayer>(standard);
   return {.reads = {},

@@ -191,12 +191,21 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
   if (a.query_scale == 0 || s.runs->scales) return {};
   return StackProblem{in + "/query_scale", lacks(s, "factor of scores"), "allowed: 0"};
 }
+std::optional<StackProblem> activation_problem(const Stack& s, const std::string& in, Activation a) {
+  if (has(s.runs->activation, a)) return {};
+  return StackProblem{in + "/activation", lacks(s, fmt::format("{} activation", name_of(a))),
+                      allowed(s.runs->activation)};
+}
 std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const MlpLayer& l,
                                           const Training&) {
-  const Capabilities& c = *s.runs;
-  if (has(c.activation, l.activation)) return {};
-  return StackProblem{in + "/activation", lacks(s, fmt::format("{} activation", name_of(l.activation))),
-                      allowed(c.activation)};
+  return activation_problem(s, in, l.activation);
+}
+std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const ExpertsLayer& l,
+                                          const Training& t) {
+  if (!s.runs->experts) return StackProblem{in, lacks(s, "experts"), "allowed: layers without experts"};
+  if (t.math == Math::kFp8 && !s.runs->fp8_experts)
+    return StackProblem{"/training/math", lacks(s, "experts in \"fp8\""), "allowed: bf16, fp16, tf32, fp32"};
+  return activation_problem(s, in, l.activation);
 }
 
 std::optional<StackProblem> block_problem(const Stack& s, const Model& m, const ModelBlock& block,
@@ -211,6 +220,29 @@ std::optional<StackProblem> block_problem(const Stack& s, const Model& m, const 
       return problem;
   }
   return {};
+}
+
+// Whether blocks differ at most in having one MLP, or one mixture of experts in its place.
+bool differ_in_experts_alone(const Depth& depth) {
+  std::optional<MlpLayer> mlp;
+  std::optional<ExpertsLayer> experts;
+  const auto same = [](auto& known, const auto& layer) {
+    if (!known) known = layer;
+    return *known == layer;
+  };
+  std::vector<ModelBlock> without = depth.kinds;
+  for (ModelBlock& block : without) {
+    for (Layer& l : block.layers) {
+      const auto* own_mlp = std::get_if<MlpLayer>(&l.is);
+      const auto* own_experts = std::get_if<ExpertsLayer>(&l.is);
+      if ((own_mlp != nullptr && !same(mlp, *own_mlp)) ||
+          (own_experts != nullptr && !same(experts, *own_experts)))
+        return false;
+      if (own_mlp != nullptr || own_experts != nullptr) l.is = MlpLayer{};
+    }
+  }
+  return std::all_of(without.begin(), without.end(),
+                     [&](const ModelBlock& b) { return b == without.front(); });
 }
 
 // As report_axis, of the plan's axes and then of their combinations.
@@ -269,7 +301,7 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   if (m.inputs.size() > 1 && !c.towers)
     return StackProblem{"/model/inputs", lacks(s, "models with several towers"), "allowed: one input"};
   const Depth depth = depth_of(m);
-  if (!depth.uniform() && !c.mixed_blocks) {
+  if (!depth.uniform() && !c.mixed_blocks && !(c.experts && differ_in_experts_alone(depth))) {
     return StackProblem{"/model/blocks", lacks(s, "blocks that differ along the depth"),
                         "allowed: blocks that are all alike"};
   }

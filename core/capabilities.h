@@ -71,6 +71,8 @@ struct Capabilities {
   bool sees_all = true;         // attention need not be causal
   bool bags = true;             // a model may begin with embedding bags and end in a dot product
   bool images = true;           // a model may begin with patches of images and end in classes
+  bool experts = true;          // layers may be mixtures of experts
+  bool fp8_experts = true;      // in 8 bits too
   bool towers = true;           // a model may have several, as an encoder and a decoder
   std::int64_t most_ranks = 0;  // 0: no limit
   std::vector<Refusal> refused;
@@ -127,6 +129,8 @@ void describe(V& v, Capabilities& c) {
   v(field("sees_all", "whether attention may see tokens behind"), c.sees_all);
   v(field("bags", "whether a model may begin with embedding bags and end in a dot product"), c.bags);
   v(field("images", "whether a model may begin with patches of images and end in classes"), c.images);
+  v(field("experts", "whether layers may be mixtures of experts"), c.experts);
+  v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
   v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);

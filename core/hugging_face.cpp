@@ -118,6 +118,34 @@ std::vector<bool> windowed_layers(const Json& config, const Cursor& at, std::int
   return out;
 }
 
+// The blocks `one` where `is_one` says so and `other` elsewhere: a pattern, so often, and what is left of it;
+// or stretches of blocks that are alike, where there is no pattern.
+std::vector<BlockRun> in_turn(const std::vector<bool>& is_one, const ModelBlock& one,
+                              const ModelBlock& other) {
+  const auto n = std::ssize(is_one);
+  const auto block = [&](std::ptrdiff_t i) { return is_one[static_cast<std::size_t>(i)] ? one : other; };
+  const auto blocks = [&](std::ptrdiff_t count) {
+    std::vector<ModelBlock> out;
+    for (std::ptrdiff_t i = 0; i < count; ++i) out.push_back(block(i));
+    return out;
+  };
+  std::ptrdiff_t period = 1;
+  while (!std::equal(is_one.begin() + period, is_one.end(), is_one.begin())) ++period;
+  std::vector<BlockRun> out;
+  if (2 * period <= n) {
+    out.push_back({n / period, blocks(period)});
+    if (n % period > 0) out.push_back({1, blocks(n % period)});
+    return out;
+  }
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    if (i > 0 && is_one[static_cast<std::size_t>(i)] == is_one[static_cast<std::size_t>(i - 1)])
+      ++out.back().times;
+    else
+      out.push_back({1, {block(i)}});
+  }
+  return out;
+}
+
 // Blocks with a window where `windowed` says so, and the model's own elsewhere: a pattern, so often, and what
 // is left of it. Nothing where all are alike, which the flat fields then say.
 void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowed,
@@ -133,16 +161,7 @@ void set_windows(Model& m, std::int64_t window, const std::vector<bool>& windowe
     return;
   }
   if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
-  std::int64_t period = 1;
-  while (!std::equal(windowed.begin() + period, windowed.end(), windowed.begin())) ++period;
-  const auto blocks = [&](std::int64_t first, std::int64_t end) {
-    std::vector<ModelBlock> out;
-    for (std::int64_t i = first; i < end; ++i)
-      out.push_back(windowed[static_cast<std::size_t>(i)] ? with : standard_block(m));
-    return out;
-  };
-  m.blocks = {{n / period, blocks(0, period)}};
-  if (n % period > 0) m.blocks.push_back({1, blocks(0, n % period)});
+  m.blocks = in_turn(windowed, with, standard_block(m));
 }
 
 Model import_llama(const HuggingFaceReader& read, const Json& config, const Cursor& at,
@@ -168,6 +187,76 @@ Model import_llama(const HuggingFaceReader& read, const Json& config, const Curs
     set_windows(m, window, windowed_layers(config, at, m.layers, [&](std::int64_t i) { return i >= first; }),
                 m.rotary);
   }
+  return m;
+}
+
+// Blocks whose MLPs are mixtures of experts where `sparse` says so.
+void set_experts(Model& m, const ExpertsLayer& experts, const std::vector<bool>& sparse) {
+  ModelBlock with = standard_block(m);
+  with.layers.back() = {experts};
+  if (std::count(sparse.begin(), sparse.end(), true) > 0) m.blocks = in_turn(sparse, with, standard_block(m));
+}
+
+// Layers that a list of their numbers names.
+std::vector<bool> listed_layers(const Json& config, const Cursor& at, const char* name, std::int64_t layers) {
+  std::vector<bool> out(static_cast<std::size_t>(layers));
+  const auto found = config.find(name);
+  if (found == config.end() || found->is_null()) return out;
+  std::vector<std::int64_t> numbers;
+  read_value(*found, at.child(name), Field{name, "", 0, static_cast<double>(layers - 1)}, numbers);
+  for (const std::int64_t i : numbers) out[static_cast<std::size_t>(i)] = true;
+  return out;
+}
+
+// Mixtral, Qwen2-MoE and Qwen3-MoE.
+Model import_sparse(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                    const std::string& type, ImportedFields& places) {
+  Model m = llama_like(type, read);
+  const bool mixtral = type == "mixtral";
+  m.qkv_bias = type == "qwen2_moe";
+  m.qk_norm = type == "qwen3_moe";
+  read.boolean("attention_bias", m.qkv_bias);
+  read.boolean("qkv_bias", m.qkv_bias);
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  // As transformers does where a field is absent.
+  ExpertsLayer e{.experts = mixtral               ? 8
+                            : type == "qwen2_moe" ? 60
+                                                  : 128,
+                 .top_k = mixtral               ? 2
+                          : type == "qwen2_moe" ? 4
+                                                : 8,
+                 .ffn_hidden = m.ffn_hidden,
+                 .normalised = mixtral};
+  const char* const count = mixtral || !config.contains("num_experts") ? "num_local_experts" : "num_experts";
+  read.whole(count, e.experts, 1, 1 << 16);
+  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  places["experts"] = at.child(count);
+  places["top_k"] = at.child("num_experts_per_tok");
+  if (config.value("output_router_logits", false)) {  // without them there is no auxiliary loss
+    e.balance_loss = 0.001;
+    read.number("router_aux_loss_coef", e.balance_loss, 0, 1e3);
+  }
+  std::vector<bool> sparse(static_cast<std::size_t>(m.layers), true);
+  if (!mixtral) {
+    e.ffn_hidden = type == "qwen2_moe" ? 1408 : 768;
+    read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);
+    read.boolean("norm_topk_prob", e.normalised);
+    if (type == "qwen2_moe") {
+      e.shared_ffn_hidden = 5632;
+      e.shared_gate = true;
+      read.whole("shared_expert_intermediate_size", e.shared_ffn_hidden, 1, 1 << 24);
+    }
+    std::int64_t step = 1;
+    read.whole("decoder_sparse_step", step, 1, 1 << 20);
+    const std::vector<bool> dense = listed_layers(config, at, "mlp_only_layers", m.layers);
+    for (std::int64_t i = 0; i < m.layers; ++i)
+      sparse[static_cast<std::size_t>(i)] = !dense[static_cast<std::size_t>(i)] && (i + 1) % step == 0;
+  }
+  bool windows = mixtral;
+  read.boolean("use_sliding_window", windows);
+  if (windows) read.whole("sliding_window", m.sliding_window, 1, 1 << 30);
+  set_experts(m, e, sparse);
   return m;
 }
 
@@ -311,9 +400,9 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   if (config.contains("text_config")) {
     return import_hugging_face(config["text_config"], at.child("text_config"));
   }
-  static const std::vector<std::string> kKnown = {"falcon",  "gemma",    "gemma2", "gemma3_text",
-                                                  "gpt2",    "gpt_neox", "ijepa",  "llama",
-                                                  "mistral", "qwen2",    "qwen3",  "vit"};
+  static const std::vector<std::string> kKnown = {"falcon",   "gemma",     "gemma2", "gemma3_text", "gpt2",
+                                                  "gpt_neox", "ijepa",     "llama",  "mistral",     "mixtral",
+                                                  "qwen2",    "qwen2_moe", "qwen3",  "qwen3_moe",   "vit"};
   std::string type;
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
@@ -332,12 +421,13 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   ImportedFields places;
   places["positions"] = at.child("model_type");
   const HuggingFaceReader read(config, at, places);
-  Model m = type == "gpt2"                     ? import_gpt2(read)
-            : type == "gpt_neox"               ? import_neox(read, config, at, places)
-            : type == "falcon"                 ? import_falcon(read, config, at, places)
-            : type.starts_with("gemma")        ? import_gemma(read, config, at, type, places)
-            : type == "vit" || type == "ijepa" ? import_image(type, read, config, at)
-                                               : import_llama(read, config, at, type, places);
+  Model m = type == "gpt2"                                ? import_gpt2(read)
+            : type == "gpt_neox"                          ? import_neox(read, config, at, places)
+            : type == "falcon"                            ? import_falcon(read, config, at, places)
+            : type.starts_with("gemma")                   ? import_gemma(read, config, at, type, places)
+            : type == "mixtral" || type.ends_with("_moe") ? import_sparse(read, config, at, type, places)
+            : type == "vit" || type == "ijepa"            ? import_image(type, read, config, at)
+                                                          : import_llama(read, config, at, type, places);
   m.name = type;
   if (m.has_tokens()) {
     read.integer("vocab", {"vocab_size"}, m.vocab, true);

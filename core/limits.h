@@ -37,6 +37,9 @@ inline constexpr double kLongestRun = 9'999.0 * 86'400;  // s: 27 years
 inline constexpr double kMostLayers = 10'000, kMostTensorRanks = 1 << 16, kMostChunks = 1024,
                         kMostReplicas = 1 << 20, kMostNodes = 1 << 20, kMostInNode = 1024;
 
+// Of a model: so that bytes of parameters, gradients and states fit in 64 bits.
+inline constexpr double kMostParameters = 1e15;
+
 inline constexpr std::size_t kMostChoices =
     64;  // of a list to search: the space is the product of such lists
 inline constexpr std::size_t kLongestText = 4096;  // bytes of a name or a remark

@@ -95,8 +95,22 @@ Model qwen(const char* name, LlamaShape s) {
   return llama(name, s);
 }
 
+Model mixtral(const char* name, LlamaShape s) {
+  s.rotary_base = 1e6;
+  return llama(name, s);
+}
+
 Model windowed(Model m, std::int64_t window) {
   m.sliding_window = window;
+  return m;
+}
+
+// The model with experts in place of its MLPs, from block `dense` on.
+Model sparse(Model m, const ExpertsLayer& experts, std::int64_t dense = 0) {
+  ModelBlock block = standard_block(m);
+  block.layers.back() = {experts};
+  if (dense > 0) m.blocks.push_back({dense, {standard_block(m)}});
+  m.blocks.push_back({m.layers - dense, {block}});
   return m;
 }
 
@@ -150,6 +164,21 @@ const std::vector<Model>& presets() {
       qwen("qwen2.5-14b", {48, 5120, 40, 8, 13824, 152064, 32768}),
       qwen("qwen2.5-32b", {64, 5120, 40, 8, 27648, 152064, 32768}),
       qwen("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
+      sparse(qwen("qwen3-30b-a3b", {48, 2048, 32, 4, 6144, 151936, 40960, false, false, true, 128}),
+             {.experts = 128, .top_k = 8, .ffn_hidden = 768, .balance_loss = 0.001}),
+      sparse(qwen("qwen3-235b-a22b", {94, 4096, 64, 4, 12288, 151936, 40960, false, false, true, 128}),
+             {.experts = 128, .top_k = 8, .ffn_hidden = 1536, .balance_loss = 0.001}),
+      sparse(qwen("qwen2-57b-a14b", {28, 3584, 28, 4, 18944, 151936, 131072}), {.experts = 64,
+                                                                                .top_k = 8,
+                                                                                .ffn_hidden = 2560,
+                                                                                .shared_ffn_hidden = 20480,
+                                                                                .shared_gate = true,
+                                                                                .normalised = false,
+                                                                                .balance_loss = 0.001}),
+      sparse(mixtral("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
+             {.experts = 8, .top_k = 2, .ffn_hidden = 14336, .balance_loss = 0.02}),
+      sparse(mixtral("mixtral-8x22b", {56, 6144, 48, 8, 16384, 32768, 65536}),
+             {.experts = 8, .top_k = 2, .ffn_hidden = 16384, .balance_loss = 0.001}),
       nemotron("nemotron-4-15b", 32, 6144, 48, 24576),
       nemotron("nemotron-4-340b", 96, 18432, 96, 73728),
       gpt("tiny-gpt", 4, 64, 4, 256, 64),
@@ -229,8 +258,6 @@ bool read_custom(const Json& json, const Cursor& at, Model& out) {
 
 namespace {
 
-constexpr double kMostParameters = 1e15;  // so that bytes of parameters, gradients and states fit in 64 bits
-
 // Within a few per cent, and without integers that could wrap.
 double approximate_parameters(const Model& m, const Depth& depth) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
@@ -240,9 +267,8 @@ double approximate_parameters(const Model& m, const Depth& depth) {
     if (const auto* bags = std::get_if<BagInput>(&input.is))
       total += d(bags->tables) * d(bags->rows) * d(m.hidden);
   }
-  depth.for_each_layer([&]<class T>(const T& l, std::int64_t times) {
-    total += d(times) * (5 * d(m.hidden) + d(l.matrix_elements(m.hidden)));
-    if constexpr (ReadsTower<T>) total += d(times) * d(l.read_elements(m.hidden));
+  depth.for_each_layer([&](const auto& l, std::int64_t times) {
+    total += d(times) * (5 * d(m.hidden) + d(l.parameters(m.hidden)));
   });
   return total;
 }
@@ -478,9 +504,9 @@ void check_model(const Model& m, const Cursor& at) {
   }
   check_towers(m, at);
   const double parameters = approximate_parameters(m, depth_of(m));
-  if (parameters > kMostParameters)
+  if (parameters > limits::kMostParameters)
     at.fail(fmt::format("the model has {:.2g} parameters", parameters),
-            fmt::format("allowed: at most {:.0g}", kMostParameters));
+            fmt::format("allowed: at most {:.0g}", limits::kMostParameters));
 }
 
 std::int64_t count_parameters(const Model& m, const ModelBlock& resolved) {
@@ -506,6 +532,15 @@ std::int64_t count_parameters(const Model& m) {
   const std::vector<std::int64_t> counts = depth.counts();
   for (std::size_t k = 0; k < counts.size(); ++k) total += counts[k] * count_parameters(m, depth.kinds[k]);
   return total;
+}
+
+std::int64_t count_active_parameters(const Model& m) {
+  std::int64_t idle = 0;
+  depth_of(m).for_each_layer([&](const auto& l, std::int64_t times) {
+    if constexpr (requires { l.expert_elements(m.hidden); })
+      idle += times * (l.experts - l.top_k) * l.expert_elements(m.hidden);
+  });
+  return count_parameters(m) - idle;
 }
 
 Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention) {

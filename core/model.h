@@ -136,7 +136,7 @@ std::vector<std::string> preset_model_names();
 Model preset_model(std::string_view name, const Cursor& at = {});
 
 // Hugging Face config.json of transformers 4 and 5 (falcon, gemma, gemma2, gemma3_text, gpt2, gpt_neox,
-// ijepa, llama, mistral, qwen2, qwen3, vit).
+// ijepa, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, vit).
 Model import_hugging_face(const Json& config, const Cursor& at);
 
 // The block of the flat fields.
@@ -160,6 +160,9 @@ enum class AttentionFlops { kFull, kCausal };
 constexpr auto enum_names(AttentionFlops) {
   return std::array{std::pair{AttentionFlops::kFull, "full"}, std::pair{AttentionFlops::kCausal, "causal"}};
 }
+
+// Parameters that a token is computed with: all but those of experts that it does not choose.
+std::int64_t count_active_parameters(const Model& m);
 
 // The most tensor ranks that share all layers and inputs evenly; others share them whose number divides it.
 std::int64_t shared_count(const Model& m);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <variant>
 
@@ -19,6 +20,10 @@ namespace {
 
 const std::int32_t* ids(const float* p) {
   return reinterpret_cast<const std::int32_t*>(p);
+}
+
+std::int32_t* ids(float* p) {
+  return reinterpret_cast<std::int32_t*>(p);
 }
 
 std::uint8_t* mask(float* p) {
@@ -209,6 +214,71 @@ void run(const ops::Activation& op, const OpArguments& a) {
 }
 void run(const ops::ActivationGrad& op, const OpArguments& a) {
   kernels::pointwise().activation_grad(op.rows, op.width, act_of(op.type), a.in[0], a.in[1], a.out[0]);
+}
+// Losses of routers are scaled as the model's is.
+template <class Shape>
+Shape scaled(Shape s, float Shape::*factor, const OpArguments& a) {
+  s.*factor *= static_cast<float>(a.loss_scale);
+  return s;
+}
+void run(const ops::RouterScores& op, const OpArguments& a) {
+  ref::router_scores(router_shape(op, a.tp_rank), a.in[0], a.out[0]);
+}
+void run(const ops::RouterScoresGrad& op, const OpArguments& a) {
+  ref::router_scores_grad(scaled(router_shape(op, a.tp_rank), &ref::RouterShape::z_loss, a), a.in[0], a.in[1],
+                          a.in[2], a.out[0]);
+}
+void run(const ops::Route& op, const OpArguments& a) {
+  ref::route(route_shape(op), a.in[0], a.out[0], ids(a.out[1]), ids(a.out[2]), a.out[3]);
+}
+void run(const ops::RouteGrad& op, const OpArguments& a) {
+  ref::route_grad(route_shape(op), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);
+}
+void run(const ops::Balance&, const OpArguments&) {}
+void run(const ops::BalanceGrad& op, const OpArguments& a) {
+  ref::balance_grad(scaled(balance_shape(op, a.tp_rank), &ref::BalanceShape::factor, a), a.in[0], a.in[1],
+                    a.out[0]);
+}
+void run(const ops::Permute& op, const OpArguments& a) {
+  ref::permute(permute_shape(op), a.in[0], a.in[1], ids(a.in[2]), a.out[0], a.out[1]);
+}
+void run(const ops::PermuteGrad& op, const OpArguments& a) {
+  ref::permute_grad(permute_shape(op), a.in[0], a.in[1], ids(a.in[2]), a.out[0], a.out[1]);
+}
+void run(const ops::Unpermute& op, const OpArguments& a) {
+  ref::unpermute(permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
+}
+void run(const ops::UnpermuteGrad& op, const OpArguments& a) {
+  ref::unpermute_grad(permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
+}
+void run(const ops::GroupedGemm& op, const OpArguments& a) {
+  const ref::GroupedGemm shape{op.n, op.k, op.experts, a.op.accumulate};
+  switch (op.of) {
+    case ops::GroupedGemm::Of::kResult:
+      return kernels::grouped_gemm(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
+    case ops::GroupedGemm::Of::kInput:
+      return kernels::grouped_gemm_dx(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
+    case ops::GroupedGemm::Of::kWeight:
+      return kernels::grouped_gemm_dw(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
+  }
+}
+// Rows that experts have of a token; the others have room alone.
+std::int64_t rows_of(std::int64_t experts, const float* counts) {
+  return std::accumulate(ids(counts), ids(counts) + experts, std::int64_t{0});
+}
+void run(const ops::ExpertActivation& op, const OpArguments& a) {
+  kernels::expert_activation(rows_of(op.experts, a.in[2]), op.width, act_of(op.type), a.in[0], a.in[1],
+                             a.out[0]);
+}
+void run(const ops::ExpertActivationGrad& op, const OpArguments& a) {
+  kernels::expert_activation_grad(rows_of(op.experts, a.in[2]), op.width, act_of(op.type), a.in[0], a.in[1],
+                                  a.in[3], a.out[0], a.out[1]);
+}
+void run(const ops::Gate& op, const OpArguments& a) {
+  ref::gate(op.rows, op.width, a.in[0], a.in[1], a.out[0]);
+}
+void run(const ops::GateGrad& op, const OpArguments& a) {
+  ref::gate_grad(op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0], a.out[1]);
 }
 void run(const ops::Residual& op, const OpArguments& a) {
   if (op.biases == 2) {

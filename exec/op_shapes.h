@@ -106,6 +106,27 @@ inline kernels::reference::PatchesShape patches_shape(const program::ops::Patche
 inline kernels::reference::PoolShape pool_shape(const program::ops::PoolShape& op, std::int64_t tp_rank) {
   return {op.batch, op.sequence, op.rows, op.width, first_row(op, tp_rank), op.mean};
 }
+// A loss of tokens that all tensor ranks have alike counts on the first.
+inline kernels::reference::RouterShape router_shape(const program::ops::RouterShape& op,
+                                                    std::int64_t tp_rank) {
+  const bool counts = !op.first || tp_rank == 0;
+  return {op.tokens, op.experts, op.score == RouterScore::kSigmoid,
+          counts ? static_cast<float>(op.z_loss) : 0};
+}
+inline kernels::reference::RouteShape route_shape(const program::ops::RouteShape& op) {
+  return {op.tokens,   op.sequence,   op.experts,
+          op.top_k,    op.groups,     op.top_groups,
+          op.capacity, op.normalised, static_cast<float>(op.scale)};
+}
+inline kernels::reference::BalanceShape balance_shape(const program::ops::BalanceShape& op,
+                                                      std::int64_t tp_rank) {
+  const bool counts = !op.first || tp_rank == 0;
+  return {op.tokens, op.sequence,   op.experts,
+          op.top_k,  op.normalises, counts ? static_cast<float>(op.factor) : 0};
+}
+inline kernels::reference::PermuteShape permute_shape(const program::ops::PermuteShape& op) {
+  return {op.tokens, op.width, op.top_k};
+}
 inline kernels::reference::Act act_of(Activation a) {
   using enum kernels::reference::Act;
   switch (a) {

@@ -72,9 +72,10 @@ void Staging::widen(OpArguments& a) {
     else
       a.in[i] = image_of(const_cast<float*>(a.in[i]), type, elements, false, true);
   });
-  if (const auto* product = a.op.as<program::ops::Gemm>(); product != nullptr && product->in_fp8()) {
+  using Format = program::ops::Gemm::Format;
+  if (const Format format = program::format_of(a.op.kind); format != Format::kAsStored) {
     using kernels::Fp8;
-    const bool gradient = product->format == program::ops::Gemm::Format::kFp8Gradient;
+    const bool gradient = format == Format::kFp8Gradient;
     const Fp8 of_first = gradient ? Fp8::kE5M2 : Fp8::kE4M3;
     kernels::round_to_fp8(of_first, images_[0].elements, images_[0].image);
     kernels::round_to_fp8(Fp8::kE4M3, images_[1].elements, images_[1].image);

@@ -107,12 +107,13 @@ std::int64_t Builder::rotary_table(const RotaryUse& use) {
 // --- nodes -----------------------------------------------------------------------------------------
 
 // The gradient of a parameter that all tensor ranks hold is a partial sum where each of them reads a share of
-// the values.
+// the values, or gets a partial sum of the result's gradient.
 Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes) {
   const auto index = static_cast<std::int32_t>(graph_.nodes.size());
-  const bool shares = ranks > 1 && std::any_of(reads.begin(), reads.end(), [&](const Operand& o) {
-                        return o.value != kNoValue && is_sharded(o.wanted.along[tp_]);
-                      });
+  const bool sharded = std::any_of(reads.begin(), reads.end(), [&](const Operand& o) {
+    return o.value != kNoValue && is_sharded(o.wanted.along[tp_]);
+  });
+  const bool shares = ranks > 1 && (sharded || passes_sums_);
   for (const Operand& o : reads) {
     if (o.parameter >= 0 && parameter(o.parameter).split == Parameter::Split::kNone)
       parameter(o.parameter).partial_over_tp |= shares;
@@ -121,7 +122,8 @@ Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, 
     Value& written = graph_.values[static_cast<std::size_t>(v)];
     if (written.producer < 0) written.producer = index;
   }
-  return graph_.nodes.emplace_back(Node{std::move(name), op, std::move(reads), std::move(writes), {}, false});
+  return graph_.nodes.emplace_back(
+      Node{std::move(name), op, std::move(reads), std::move(writes), {}, passes_sums_, false});
 }
 
 ValueId Builder::taken_over(ValueId v, std::int32_t operand) {

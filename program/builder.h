@@ -85,6 +85,8 @@ class Builder {
   Operand use(ValueId v) const { return {.value = v, .wanted = placement(v)}; }
   Operand use(ValueId v, Placements wanted) const { return {.value = v, .wanted = wanted}; }
   static Operand weight(std::int32_t parameter) { return {.parameter = parameter}; }
+  // Nodes from here on pass partial sums of gradients on (Node::passes_sums).
+  void pass_sums(bool on) { passes_sums_ = on; }
   Node& node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes);
 
   // An op that writes over the value it reads first.
@@ -131,6 +133,7 @@ class Builder {
   std::vector<std::int64_t> tower_tokens_;  // of a sample
   std::size_t tp_;                          // axis
   std::int32_t piece_ = 0;
+  bool passes_sums_ = false;
 };
 
 }  // namespace orrery::program

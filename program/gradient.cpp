@@ -174,15 +174,25 @@ Op& Reverse::emit_for(std::size_t i, const char* suffix, const OpKind& kind, std
   return e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
 }
 
-// An op that reads all of a value and makes a share of its result gives a summand of the value's gradient.
+// An op that reads all of a value and makes a share of its result, or a summand, gives a summand of the
+// value's gradient; and so does one that gets summands of its result's gradient.
 Placements Reverse::given_placement(const Operand& o) const {
   Placements p = dual(o.wanted);
   for (std::size_t axis = 0; axis < graph_.mesh.axes().size(); ++axis) {
-    if (o.wanted.along[axis] == Placement::kReplicated &&
-        is_sharded(value(node_->writes.front()).placement.along[axis]))
-      p.along[axis] = Placement::kSum;
+    if (o.wanted.along[axis] != Placement::kReplicated) continue;
+    const Placement result = value(node_->writes.front()).placement.along[axis];
+    const bool gets_sums = std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) {
+      return gradient(v) >= 0 &&
+             gradients_[static_cast<std::size_t>(v)].placement.along[axis] == Placement::kSum;
+    });
+    if (is_sharded(result) || result == Placement::kSum || gets_sums) p.along[axis] = Placement::kSum;
   }
   return p;
+}
+
+// Whether the node that makes the value goes on with summands of its gradient.
+bool Reverse::passes_sums(const Value& v) const {
+  return v.producer >= 0 && graph_.nodes[static_cast<std::size_t>(v.producer)].passes_sums;
 }
 
 // Whether an earlier node, whose rule comes later, reads the value too.
@@ -216,7 +226,7 @@ Ref Reverse::d_also(std::size_t i) {
 }
 
 void Reverse::pass(std::size_t i, Ref g) {
-  given_.push_back({i, g.buffer, dual(node_->reads[i].wanted), true});
+  given_.push_back({i, g.buffer, given_placement(node_->reads[i]), true});
 }
 
 std::optional<Ref> Reverse::addend(std::size_t i) {
@@ -275,7 +285,7 @@ void Reverse::settle(const std::string& op) {
     const Value& v = value(id);
     Gradient& has = known(id);
     Gradient given{g.buffer, g.placement};
-    const bool more = gives_later(id);
+    const bool more = gives_later(id) || passes_sums(v);
     if (has.buffer < 0) {
       has = more ? given : placed(id, given, op, destination(id));
       continue;

@@ -94,6 +94,7 @@ class Reverse {
   Gradient& known(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
   std::int32_t gradient(ValueId v) const { return gradients_[static_cast<std::size_t>(v)].buffer; }
   Placements given_placement(const Operand& o) const;
+  bool passes_sums(const Value& v) const;
 
   Emitter& e_;
   const Block& block_;

@@ -77,6 +77,9 @@ struct Node {
   std::vector<Operand> reads;   // in the order of Op::reads
   std::vector<ValueId> writes;  // in the order of Op::writes
   std::vector<ValueId> also;    // what only its gradient needs, or gives
+  // Tensor ranks agree on what it reads: gradients of its results may stay partial sums, and so may what it
+  // makes of them.
+  bool passes_sums = false;
   // Selective recomputation repeats it (Korthikanti et al. 2022) for what no other node reads.
   bool repeated_selectively = false;
 };

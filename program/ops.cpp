@@ -38,6 +38,17 @@ std::string_view name_of(const OpKind& kind) {
       kind);
 }
 
+ops::Gemm::Format format_of(const OpKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.format; })
+          return op.format;
+        else
+          return ops::Gemm::Format::kAsStored;
+      },
+      kind);
+}
+
 double flops_of(const OpKind& kind) {
   return std::visit(
       [](const auto& op) {

@@ -15,6 +15,7 @@
 #include "program/ops/bags.h"
 #include "program/ops/communication.h"
 #include "program/ops/embedding.h"
+#include "program/ops/experts.h"
 #include "program/ops/loss.h"
 #include "program/ops/norm.h"
 #include "program/ops/patches.h"
@@ -26,22 +27,25 @@
 
 namespace orrery::program {
 
-using OpKind =
-    std::variant<ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Bags, ops::BagsGrad, ops::PairLoss,
-                 ops::PairLossGrad, ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad,
-                 ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad,
-                 ops::Rope, ops::RopeGrad, ops::Attention, ops::AttentionGrad, ops::CrossAttention,
-                 ops::CrossAttentionGrad, ops::Activation, ops::ActivationGrad, ops::Residual, ops::Sum,
-                 ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax,
-                 ops::LossSum, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
-                 ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
-                 ops::Send, ops::Recv>;
+using OpKind = std::variant<
+    ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Bags, ops::BagsGrad, ops::PairLoss, ops::PairLossGrad,
+    ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad, ops::Pool, ops::PoolGrad, ops::Norm,
+    ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::Attention,
+    ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::Activation, ops::ActivationGrad,
+    ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad, ops::Balance, ops::BalanceGrad,
+    ops::Permute, ops::PermuteGrad, ops::GroupedGemm, ops::ExpertActivation, ops::ExpertActivationGrad,
+    ops::Unpermute, ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::Sum, ops::Scale,
+    ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss,
+    ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
+    ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp =
     std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
                  ops::Norm, ops::HeadNorm, ops::Rope, ops::Attention, ops::CrossAttention, ops::Activation,
-                 ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
+                 ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm,
+                 ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::Sum, ops::Scale,
+                 ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }
@@ -59,6 +63,8 @@ inline bool is_communication(const OpKind& kind) {
 }
 
 std::string_view name_of(const OpKind& kind);
+// Of a product's operands; other ops take theirs as stored.
+ops::Gemm::Format format_of(const OpKind& kind);
 double flops_of(const OpKind& kind);
 // Bytes that a compute op moves; a stack that fuses less moves the operands of pointwise ops `passes` times.
 std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double passes);

@@ -25,6 +25,10 @@ const std::int32_t* ids(const void* p) {
   return static_cast<const std::int32_t*>(p);
 }
 
+std::int32_t* ids(void* p) {
+  return static_cast<std::int32_t*>(p);
+}
+
 // State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
 struct AdamState {
   AdamState(const CudaOp& a, std::int64_t elements, float* state)
@@ -202,6 +206,75 @@ void run(const ops::Activation& op, const CudaOp& a) {
 void run(const ops::ActivationGrad& op, const CudaOp& a) {
   device::activation_grad(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.in[1],
                           a.out[0]);
+}
+const float* floats(const void* p) {
+  return static_cast<const float*>(p);
+}
+float* floats(void* p) {
+  return static_cast<float*>(p);
+}
+void run(const ops::RouterScores& op, const CudaOp& a) {
+  device::router_scores(a.stream, a.in_type[0], router_shape(op, a.tp_rank()), a.in[0], floats(a.out[0]));
+}
+void run(const ops::RouterScoresGrad& op, const CudaOp& a) {
+  device::router_scores_grad(a.stream, a.in_type[0], router_shape(op, a.tp_rank()), &a.scalars->loss_scale,
+                             a.in[0], floats(a.in[1]), floats(a.in[2]), a.out[0]);
+}
+void run(const ops::Route& op, const CudaOp& a) {
+  device::route(a.stream, route_shape(op), floats(a.in[0]), floats(a.out[0]), ids(a.out[1]), ids(a.out[2]),
+                floats(a.out[3]));
+}
+void run(const ops::RouteGrad& op, const CudaOp& a) {
+  device::route_grad(a.stream, route_shape(op), floats(a.in[0]), ids(a.in[1]), floats(a.in[2]),
+                     floats(a.out[0]));
+}
+void run(const ops::Balance&, const CudaOp&) {}
+void run(const ops::BalanceGrad& op, const CudaOp& a) {
+  device::balance_grad(a.stream, balance_shape(op, a.tp_rank()), &a.scalars->loss_scale, floats(a.in[0]),
+                       floats(a.in[1]), floats(a.out[0]));
+}
+void run(const ops::Permute& op, const CudaOp& a) {
+  device::permute(a.stream, a.in_type[0], permute_shape(op), a.in[0], floats(a.in[1]), ids(a.in[2]), a.out[0],
+                  floats(a.out[1]));
+}
+void run(const ops::PermuteGrad& op, const CudaOp& a) {
+  device::permute_grad(a.stream, a.in_type[0], permute_shape(op), a.in[0], floats(a.in[1]), ids(a.in[2]),
+                       a.out[0], floats(a.out[1]));
+}
+void run(const ops::Unpermute& op, const CudaOp& a) {
+  device::unpermute(a.stream, a.in_type[0], permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
+}
+void run(const ops::UnpermuteGrad& op, const CudaOp& a) {
+  device::unpermute_grad(a.stream, a.in_type[0], permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
+}
+void run(const ops::GroupedGemm& op, const CudaOp& a) {
+  const kernels::reference::GroupedGemm shape{op.n, op.k, op.experts, a.op.accumulate};
+  switch (op.of) {
+    case ops::GroupedGemm::Of::kResult:
+      return device::grouped_gemm(a.stream, a.in_type[0], shape, op.rows, a.in[0], a.in[1], ids(a.in[2]),
+                                  a.out[0]);
+    case ops::GroupedGemm::Of::kInput:
+      return device::grouped_gemm_dx(a.stream, a.in_type[0], shape, op.rows, a.in[0], a.in[1], ids(a.in[2]),
+                                     a.out[0]);
+    case ops::GroupedGemm::Of::kWeight:
+      return device::grouped_gemm_dw(a.stream, a.in_type[0], a.out_type[0], shape, a.in[0], a.in[1],
+                                     ids(a.in[2]), a.out[0]);
+  }
+}
+void run(const ops::ExpertActivation& op, const CudaOp& a) {
+  device::expert_activation(a.stream, a.in_type[0], op.experts, ids(a.in[2]), op.rows, op.width,
+                            act_of(op.type), a.in[0], floats(a.in[1]), a.out[0]);
+}
+void run(const ops::ExpertActivationGrad& op, const CudaOp& a) {
+  device::expert_activation_grad(a.stream, a.in_type[0], op.experts, ids(a.in[2]), op.rows, op.width,
+                                 act_of(op.type), a.in[0], floats(a.in[1]), a.in[3], a.out[0],
+                                 floats(a.out[1]));
+}
+void run(const ops::Gate& op, const CudaOp& a) {
+  device::gate(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1], a.out[0]);
+}
+void run(const ops::GateGrad& op, const CudaOp& a) {
+  device::gate_grad(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0], a.out[1]);
 }
 void run(const ops::Residual& op, const CudaOp& a) {
   if (a.dropout.probability == 0)

@@ -21,6 +21,17 @@ void attention_grad(const reference::AttentionShape& s, reference::AttentionRows
                     const float* out, const float* softmax, const std::uint8_t* mask, const float* d_out,
                     reference::AttentionRows<float*> d_rows);
 
+void grouped_gemm(const reference::GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts,
+                  float* u);
+void grouped_gemm_dx(const reference::GroupedGemm& g, const float* du, const float* w,
+                     const std::int32_t* counts, float* dx);
+void grouped_gemm_dw(const reference::GroupedGemm& g, const float* du, const float* x,
+                     const std::int32_t* counts, float* dw);
+void expert_activation(Index rows, Index width, reference::Act act, const float* u, const float* row_weights,
+                       float* v);
+void expert_activation_grad(Index rows, Index width, reference::Act act, const float* u,
+                            const float* row_weights, const float* dv, float* du, float* d_row_weights);
+
 // As reference::embedding, for elements of any type: rows of `row_bytes`.
 void embedding(Index tokens, Index row_bytes, Index first, Index rows, const std::int32_t* ids,
                const void* table, void* y);

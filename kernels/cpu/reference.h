@@ -158,6 +158,75 @@ struct PoolShape {
 void pool(const PoolShape& s, const float* x, float* y);
 void pool_grad(const PoolShape& s, const float* dy, float* dx);
 
+// A mixture of experts; what operands hold is said in program/ops/experts.h. Scores of each row of logits: a
+// softmax, or each logit's sigmoid.
+struct RouterShape {
+  Index tokens, experts;
+  bool sigmoid = false;
+  float z_loss = 0;  // of a token
+};
+void router_scores(const RouterShape& s, const float* logits, float* scores);
+void router_scores_grad(const RouterShape& s, const float* logits, const float* scores, const float* d_scores,
+                        float* d_logits);
+
+// The experts of each token by largest score, the earlier one of equals. Of the groups those whose best
+// experts have the largest scores. Rows of an expert beyond `capacity` are dropped, the last tokens first.
+struct RouteShape {
+  Index tokens, seq, experts, top_k, groups = 1, top_groups = 1, capacity = 0;
+  bool normalised = true;
+  float scale = 1;
+};
+void route(const RouteShape& s, const float* scores, float* weights, std::int32_t* choice,
+           std::int32_t* counts, float* load);
+void route_grad(const RouteShape& s, const float* scores, const std::int32_t* choice, const float* d_weights,
+                float* d_scores);
+
+// Of the loss factor * sum over tokens t and experts e of f_e p_te, f_e being experts * load_e / (top_k seq)
+// of the token's sample and p the scores, made to sum to 1 where `normalises`.
+struct BalanceShape {
+  Index tokens, seq, experts, top_k;
+  bool normalises = false;
+  float factor = 0;
+};
+void balance_grad(const BalanceShape& s, const float* scores, const float* load, float* d_scores);
+
+struct PermuteShape {
+  Index tokens, width, top_k;
+};
+void permute(const PermuteShape& s, const float* x, const float* weights, const std::int32_t* choice,
+             float* y, float* row_weights);
+void permute_grad(const PermuteShape& s, const float* dy, const float* d_row_weights,
+                  const std::int32_t* choice, float* dx, float* d_weights);
+void unpermute(const PermuteShape& s, const float* y, const std::int32_t* choice, float* o);
+void unpermute_grad(const PermuteShape& s, const float* d_o, const std::int32_t* choice, float* dy);
+
+// Calls use(expert, its first row, how many).
+template <class Use>
+void for_each_expert(Index experts, const std::int32_t* counts, Use use) {
+  Index first = 0;
+  for (Index e = 0; e < experts; ++e) {
+    use(e, first, Index{counts[e]});
+    first += counts[e];
+  }
+}
+struct GroupedGemm {
+  Index n, k, experts;
+  bool accumulate = false;
+};
+void grouped_gemm(const GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts, float* u);
+void grouped_gemm_dx(const GroupedGemm& g, const float* du, const float* w, const std::int32_t* counts,
+                     float* dx);
+void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, const std::int32_t* counts,
+                     float* dw);
+
+void expert_activation(Index rows, Index width, Act act, const float* u, const float* row_weights, float* v);
+void expert_activation_grad(Index rows, Index width, Act act, const float* u, const float* row_weights,
+                            const float* dv, float* du, float* d_row_weights);
+
+void gate(Index rows, Index width, const float* y, const float* logits, float* o);
+void gate_grad(Index rows, Index width, const float* y, const float* logits, const float* d_o, float* dy,
+               float* d_logits);
+
 // Cross-entropy over columns [first, first + columns) of a vocabulary, in three passes with a reduction
 // between them: largest logit; exponentials and {sum, target's logit - largest}; loss and probabilities.
 struct LossShape {

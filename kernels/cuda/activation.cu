@@ -136,6 +136,59 @@ __global__ void soft_cap_grad_kernel(std::int64_t items, float cap, const T* y, 
   }
 }
 
+// The rows that experts have of a token, each with a block; what is behind them has room alone.
+struct ExpertRows {
+  std::int64_t experts;
+  const std::int32_t* counts;
+  __device__ std::int64_t count() const {
+    std::int64_t rows = 0;
+    for (std::int64_t e = 0; e < experts; ++e) rows += counts[e];
+    return rows;
+  }
+};
+
+template <class A, bool GATED, class T>
+__device__ float activated(const T* u, std::int64_t width, std::int64_t column) {
+  const float x = A::value(widen(u[column]));
+  return GATED ? x * widen(u[width + column]) : x;
+}
+
+template <class T, class A, bool GATED>
+__global__ void expert_activation_kernel(ExpertRows rows, std::int64_t width, const T* u,
+                                         const float* row_weights, T* v) {
+  const std::int64_t n = rows.count();
+  for (std::int64_t row = blockIdx.x; row < n; row += gridDim.x) {
+    const T* const of = u + row * width * (GATED ? 2 : 1);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x)
+      narrow(row_weights[row] * activated<A, GATED>(of, width, c), v[row * width + c]);
+  }
+}
+
+template <class T, class A, bool GATED>
+__global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t width, const T* u,
+                                              const float* row_weights, const T* dv, T* du,
+                                              float* d_row_weights) {
+  const std::int64_t n = rows.count();
+  for (std::int64_t row = blockIdx.x; row < n; row += gridDim.x) {
+    const T *const of = u + row * width * (GATED ? 2 : 1), *const d = dv + row * width;
+    T* const to = du + row * width * (GATED ? 2 : 1);
+    float sum = 0;
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
+      sum += widen(d[c]) * activated<A, GATED>(of, width, c);
+      const float x = widen(of[c]), weighted = widen(d[c]) * row_weights[row];
+      const float up = GATED ? widen(of[width + c]) : 1.0F;
+      narrow(weighted * up * A::slope(x), to[c]);
+      if (GATED) narrow(weighted * A::value(x), to[width + c]);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) d_row_weights[row] = sum;
+  }
+}
+
+Grid blocks_of_rows(std::int64_t rows, std::int64_t width) {
+  return {.blocks = std::min<std::int64_t>(rows, 8192), .threads = threads_for(width, 256)};
+}
+
 }  // namespace
 
 void activation(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
@@ -188,6 +241,30 @@ void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y,
     with_vectors<T>(takes_vectors<T>(n, {y, dy, dx}), [&]<int V>(std::integral_constant<int, V>) {
       launch(stream, "soft_cap_grad", {.blocks = strided_blocks(n / V, 256)}, soft_cap_grad_kernel<T, V>,
              n / V, cap, static_cast<const T*>(y), static_cast<const T*>(dy), static_cast<T*>(dx));
+    });
+  });
+}
+
+void expert_activation(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
+                       Index width, reference::Act act, const void* u, const float* row_weights, void* v) {
+  with_type(type, [&]<class T>(T) {
+    with_act(act, [&]<class A, class Gated>(A, Gated) {
+      launch(stream, "expert_activation", blocks_of_rows(rows, width),
+             expert_activation_kernel<T, A, Gated::value>, ExpertRows{experts, counts}, width,
+             static_cast<const T*>(u), row_weights, static_cast<T*>(v));
+    });
+  });
+}
+
+void expert_activation_grad(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
+                            Index width, reference::Act act, const void* u, const float* row_weights,
+                            const void* dv, void* du, float* d_row_weights) {
+  with_type(type, [&]<class T>(T) {
+    with_act(act, [&]<class A, class Gated>(A, Gated) {
+      launch(stream, "expert_activation_grad", blocks_of_rows(rows, width),
+             expert_activation_grad_kernel<T, A, Gated::value>, ExpertRows{experts, counts}, width,
+             static_cast<const T*>(u), row_weights, static_cast<const T*>(dv), static_cast<T*>(du),
+             d_row_weights);
     });
   });
 }

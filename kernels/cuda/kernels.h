@@ -54,6 +54,12 @@ void activation(Stream stream, DType type, Index rows, Index width, reference::A
                 void* v);
 void activation_grad(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
                      const void* dv, void* du);
+// Of the rows that experts have of a token, at most `rows`.
+void expert_activation(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
+                       Index width, reference::Act act, const void* u, const float* row_weights, void* v);
+void expert_activation_grad(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
+                            Index width, reference::Act act, const void* u, const float* row_weights,
+                            const void* dv, void* du, float* d_row_weights);
 void scale(Stream stream, DType type, Index n, float factor, const void* x, void* y);
 void soft_cap(Stream stream, DType type, Index n, float cap, const void* x, void* y);
 void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y, const void* dy, void* dx);
@@ -101,6 +107,38 @@ void patches_grad(Stream stream, DType type, DType gradient, const reference::Pa
                   void* dx, void* d_bias, void* d_cls, bool accumulate);
 void pool(Stream stream, DType type, const reference::PoolShape& s, const void* x, void* y);
 void pool_grad(Stream stream, DType type, const reference::PoolShape& s, const void* dy, void* dx);
+
+// --- experts.cu ------------------------------------------------------------------------------------
+// Factors of losses are times what stands at `loss_scale`.
+void router_scores(Stream stream, DType type, const reference::RouterShape& s, const void* logits,
+                   float* scores);
+void router_scores_grad(Stream stream, DType type, const reference::RouterShape& s, const double* loss_scale,
+                        const void* logits, const float* scores, const float* d_scores, void* d_logits);
+// At most 64 groups.
+void route(Stream stream, const reference::RouteShape& s, const float* scores, float* weights,
+           std::int32_t* choice, std::int32_t* counts, float* load);
+void route_grad(Stream stream, const reference::RouteShape& s, const float* scores,
+                const std::int32_t* choice, const float* d_weights, float* d_scores);
+void balance_grad(Stream stream, const reference::BalanceShape& s, const double* loss_scale,
+                  const float* scores, const float* load, float* d_scores);
+void permute(Stream stream, DType type, const reference::PermuteShape& s, const void* x, const float* weights,
+             const std::int32_t* choice, void* y, float* row_weights);
+void permute_grad(Stream stream, DType type, const reference::PermuteShape& s, const void* dy,
+                  const float* d_row_weights, const std::int32_t* choice, void* dx, float* d_weights);
+void unpermute(Stream stream, DType type, const reference::PermuteShape& s, const void* y,
+               const std::int32_t* choice, void* o);
+void unpermute_grad(Stream stream, DType type, const reference::PermuteShape& s, const void* d_o,
+                    const std::int32_t* choice, void* dy);
+// Of all experts together at most `rows`.
+void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* x,
+                  const void* w, const std::int32_t* counts, void* u);
+void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* du,
+                     const void* w, const std::int32_t* counts, void* dx);
+void grouped_gemm_dw(Stream stream, DType type, DType gradient, const reference::GroupedGemm& g,
+                     const void* du, const void* x, const std::int32_t* counts, void* dw);
+void gate(Stream stream, DType type, Index rows, Index width, const void* y, const void* logits, void* o);
+void gate_grad(Stream stream, DType type, Index rows, Index width, const void* y, const void* logits,
+               const void* d_o, void* dy, void* d_logits);
 
 // --- loss.cu ---------------------------------------------------------------------------------------
 // Logits are of `type`, exponentials and probabilities of `kept`: fp32, or the type of logits.

@@ -46,18 +46,18 @@ FlopRate peak(const Device& d, Math math) {
 }
 
 double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
-                    std::int64_t element_bytes) {
+                    std::int64_t element_bytes, double groups) {
   const double dm = static_cast<double>(m), dn = static_cast<double>(n), dk = static_cast<double>(k);
   const auto units = static_cast<double>(d.units);
   const double unit_rate = peak(d, math).value / units * d.gemm.efficiency;
   double best = 1e300;
   for (const Tile& t : kTiles) {
-    const double x = std::ceil(dm / t.m) * std::ceil(dn / t.n) / units;
+    const double x = groups * std::ceil(dm / t.m) * std::ceil(dn / t.n) / units;
     best = std::min(best, waves(x, d.gemm.wave_smoothing) * t.m * t.n * 2.0 * (dk + d.gemm.k_overhead) /
                               (unit_rate * t.relative_efficiency));
   }
   const auto written = static_cast<double>(element_bytes), read = math == Math::kFp8 ? 1.0 : written;
-  const double bytes = read * (dm * dk + dk * dn) + written * dm * dn;
+  const double bytes = groups * (read * (dm * dk + dk * dn) + written * dm * dn);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
   return seconds(d.gemm.latency) + std::max(best, memory);
 }
@@ -96,16 +96,16 @@ const MeasuredOp* measured(const Device& d, const program::Op& op) {
 
 // The number format that an op computes in.
 Math math_of(Math training, const program::Op& op) {
-  const auto* product = op.as<ops::Gemm>();
-  const bool eight = product != nullptr && product->in_fp8();
+  const bool eight = program::format_of(op.kind) != ops::Gemm::Format::kAsStored;
   return training == Math::kFp8 && !eight ? Math::kBf16 : training;
 }
 
 // What is in the traffic of a product beyond its own.
-double rounding_seconds(const Device& d, std::int64_t element_bytes, const ops::Gemm& product,
-                        Bytes traffic) {
+template <class Product>
+double rounding_seconds(const Device& d, std::int64_t element_bytes, const Product& product, Bytes traffic) {
   const std::int64_t operands = product.operand_elements();
-  const auto bytes = static_cast<double>(traffic.value - operands - product.m * product.n * element_bytes);
+  const auto bytes =
+      static_cast<double>(traffic.value - operands - product.operands().writes[0] * element_bytes);
   const double share = bytes / static_cast<double>(operands * (2 * element_bytes + 1));
   return share * 4 * seconds(d.gemm.latency) +
          bytes / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
@@ -137,6 +137,17 @@ struct KernelTime {
               (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
     }
     if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
+    return from_seconds(warm / device.sustained + rounding);
+  }
+  // Experts have equal shares of the rows.
+  Time operator()(const ops::GroupedGemm& p) const {
+    using enum ops::GroupedGemm::Of;
+    const std::int64_t rows = (p.rows + p.experts - 1) / p.experts;
+    const auto groups = static_cast<double>(p.experts);
+    const double warm = p.of == kResult  ? gemm_seconds(device, math, rows, p.n, p.k, element_bytes, groups)
+                        : p.of == kInput ? gemm_seconds(device, math, rows, p.k, p.n, element_bytes, groups)
+                                         : gemm_seconds(device, math, p.n, p.k, rows, element_bytes, groups);
+    const double rounding = math == Math::kFp8 ? rounding_seconds(device, element_bytes, p, op.traffic) : 0;
     return from_seconds(warm / device.sustained + rounding);
   }
   Time operator()(const ops::Attention& a) const { return attention(a, work_of(a, false)); }

@@ -37,7 +37,7 @@ FlopRate peak(const Device& d, Math math);
 // Warm, isolated kernel times in seconds, as a micro-benchmark would measure them. With kFp8 the operands are
 // there in 8 bits; elements of the result have `element_bytes`.
 double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
-                    std::int64_t element_bytes);
+                    std::int64_t element_bytes, double groups = 1);
 struct AttentionWork {
   std::int64_t batch, seq, heads, kv_heads, head;
   bool backward = false;

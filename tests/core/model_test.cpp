@@ -22,11 +22,24 @@ TEST(Model, PresetsAreAsLargeAsTheirNames) {
   for (const std::string& name : preset_model_names()) {
     const std::size_t dash = name.rfind('-');
     const char unit = name.back();
-    if (dash == std::string::npos || std::isdigit(name[dash + 1]) == 0) continue;
-    const double size = std::stod(name.substr(dash + 1)) * (unit == 'm' ? 1e6 : unit == 'b' ? 1e9 : 1e12);
+    if (dash == std::string::npos) continue;
+    const std::size_t digits = name.find_first_of("0123456789", dash);
+    if (digits == std::string::npos || digits > dash + 2) continue;
+    const double size = std::stod(name.substr(digits)) * (unit == 'm' ? 1e6 : unit == 'b' ? 1e9 : 1e12);
     const double slack = size < 2e9 ? 0.35 : 0.15;
-    EXPECT_NEAR(static_cast<double>(count_parameters(preset_model(name))) / size, 1, slack) << name;
+    const auto parameters = static_cast<double>(count_parameters(preset_model(name)));
+    const auto active = static_cast<double>(count_active_parameters(preset_model(name)));
     ++checked;
+    if (const std::size_t x = name.find('x', dash); x != std::string::npos) {
+      // "8x7b": somewhat less than eight such models, which would not share attention and embeddings.
+      const double all = 8 * std::stod(name.substr(x + 1)) * 1e9;
+      EXPECT_LT(parameters, all) << name;
+      EXPECT_GT(parameters, 0.75 * all) << name;
+    } else if (name[dash + 1] == 'a') {
+      EXPECT_NEAR(active / size, 1, slack) << name;  // "30b-a3b"
+    } else {
+      EXPECT_NEAR(parameters / size, 1, slack) << name;
+    }
   }
   EXPECT_GT(checked, 40);
 }
@@ -136,6 +149,42 @@ TEST(HuggingFace, BlocksOfOtherForms) {
       "num_attention_heads": 12, "intermediate_size": 3072})");
   EXPECT_EQ(count_parameters(ijepa), 86'567'656 - 2 * 768 - 998 * 769);
 
+  // mistralai/Mixtral-8x7B-v0.1: 46.7 G parameters, 12.9 G of them for a token.
+  const Model mixtral = import(R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+      "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6, "sliding_window": null})");
+  EXPECT_EQ(count_parameters(mixtral), 46'702'792'704);
+  EXPECT_EQ(count_active_parameters(mixtral), 12'879'925'248);
+  EXPECT_EQ(depth_of(mixtral).kinds.size(), 1U);
+  EXPECT_EQ(count_parameters(preset_model("mixtral-8x7b")), 46'702'792'704);
+  EXPECT_EQ(count_parameters(preset_model("mixtral-8x22b")), 140'630'071'296);  // with 32,768 words
+  // Qwen/Qwen3-30B-A3B: 30.5 G, 3.3 G active.
+  const Model qwen3 = import(R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
+      "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
+      "moe_intermediate_size": 768, "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8,
+      "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "rope_theta": 1e6})");
+  EXPECT_EQ(count_parameters(qwen3), 30'532'122'624);
+  EXPECT_EQ(count_active_parameters(qwen3), 3'353'032'704);
+  EXPECT_EQ(count_parameters(preset_model("qwen3-30b-a3b")), 30'532'122'624);
+  EXPECT_EQ(count_parameters(preset_model("qwen3-235b-a22b")), 235'093'634'560);  // 235 G, 22 G active
+  EXPECT_EQ(count_active_parameters(preset_model("qwen3-235b-a22b")),
+            235'093'634'560 - 94 * 120LL * 3 * 4096 * 1536);
+  // Qwen/Qwen1.5-MoE-A2.7B: 14.3 G, 2.7 G active but for the embedding and the head.
+  const Model qwen2 = import(R"({"model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24,
+      "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 5632,
+      "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "vocab_size": 151936,
+      "num_experts": 60, "num_experts_per_tok": 4, "norm_topk_prob": false})");
+  EXPECT_EQ(count_parameters(qwen2), 14'315'784'192);
+  // Every second layer of ten, and the first is dense.
+  const Model listed = import(R"({"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 10,
+      "num_attention_heads": 4, "intermediate_size": 96, "moe_intermediate_size": 32, "vocab_size": 256,
+      "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2, "mlp_only_layers": [1]})");
+  const Depth of_listed = depth_of(listed);
+  for (std::int64_t i = 0; i < 10; ++i) {
+    const bool sparse = std::holds_alternative<ExpertsLayer>(of_listed.kind(i).layers.back().is);
+    EXPECT_EQ(sparse, i % 2 == 1 && i != 1) << i;
+  }
+
   const Model gemma2 = import(R"({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26,
       "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
       "vocab_size": 256000, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh",
@@ -229,10 +278,10 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
     FAIL();
   } catch (const InputError& e) {
-    EXPECT_STREQ(
-        e.what(),
-        "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
-        "gemma3_text, gpt2, gpt_neox, ijepa, llama, mistral, qwen2, qwen3, vit (did you mean \"llama\"?)");
+    EXPECT_STREQ(e.what(),
+                 "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
+                 "gemma3_text, gpt2, gpt_neox, ijepa, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, "
+                 "qwen3_moe, vit (did you mean \"llama\"?)");
   }
 }
 

@@ -34,10 +34,10 @@ inline Model tiny(const char* preset) {
 // "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
 // "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images; "bags" has
-// two towers of four blocks with an MLP each.
+// two towers of four blocks with an MLP each; "experts" has an MLP and a mixture of experts in turn.
 inline const std::vector<std::string>& block_kinds() {
-  static const std::vector<std::string> all{"neox",  "falcon",  "post-norm", "sandwich", "mixed",
-                                            "gemma", "encoder", "decoder",   "vit",      "bags"};
+  static const std::vector<std::string> all{"neox",    "falcon",  "post-norm", "sandwich", "mixed",  "gemma",
+                                            "encoder", "decoder", "vit",       "bags",     "experts"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -49,6 +49,16 @@ inline Model tiny_of(const std::string& kind) {
     m.positions = Positions::kRotary;
     m.form = kind == "neox" ? BlockForm::kParallel : BlockForm::kParallelOneNorm;
     m.bias = kind == "neox";
+  } else if (kind == "experts") {
+    ModelBlock sparse = standard_block(m);
+    sparse.layers.back() = {ExpertsLayer{.experts = 4,
+                                         .top_k = 2,
+                                         .ffn_hidden = 16,
+                                         .shared_ffn_hidden = 24,
+                                         .shared_gate = true,
+                                         .balance_loss = 0.1,
+                                         .z_loss = 0.01}};
+    m.blocks = {{4, {standard_block(m), sparse}}};
   } else if (kind == "gemma") {
     m.form = BlockForm::kSandwichNorm;
     m.activation = Activation::kGeglu;

@@ -460,6 +460,151 @@ TEST_P(Kernels, SumsAndSgd) {
   expect_close(DType::kFloat32, device.get<float>(velocity_there, p.size()), velocity, "velocity");
 }
 
+TEST_P(Kernels, RoutersAndTheirGradients) {
+  const Index tokens = 42, experts = 12, k = 3;
+  for (const bool sigmoids : {false, true}) {
+    const reference::RouterShape s{tokens, experts, sigmoids, 0.1F};
+    const Tensor logits(device, c.type, tokens * experts, 1);
+    const auto* const scale = device.put(std::vector<double>{1.0});
+    Vector scores(logits.values);
+    auto* const scores_there = static_cast<float*>(fresh(tokens * experts));
+    cuda::router_scores(device.stream, c.type, s, logits.at, scores_there);
+    reference::router_scores(s, logits.data(), scores.data());
+    expect_close(DType::kFloat32, device.get<float>(scores_there, scores.size()), scores, "scores");
+
+    const reference::RouteShape r{.tokens = tokens,
+                                  .seq = 14,
+                                  .experts = experts,
+                                  .top_k = k,
+                                  .groups = 4,
+                                  .top_groups = 2,
+                                  .capacity = 13,
+                                  .normalised = !sigmoids,
+                                  .scale = 2};
+    const auto n = static_cast<std::size_t>(tokens * k);
+    Vector weights(n), load(36), d_scores(scores.size()), d_logits(scores.size());
+    std::vector<std::int32_t> choice(2 * n), counts(12);
+    const auto* const same = device.put(scores);
+    auto* const weights_there = static_cast<float*>(fresh(tokens * k));
+    auto* const choice_there = static_cast<std::int32_t*>(fresh(2 * tokens * k));
+    auto* const counts_there = static_cast<std::int32_t*>(fresh(experts));
+    auto* const load_there = static_cast<float*>(fresh(36));
+    cuda::route(device.stream, r, same, weights_there, choice_there, counts_there, load_there);
+    reference::route(r, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+    EXPECT_EQ(device.get<std::int32_t>(choice_there, choice.size()), choice);
+    EXPECT_EQ(device.get<std::int32_t>(counts_there, counts.size()), counts);
+    EXPECT_EQ(device.get<float>(load_there, load.size()), load);
+    expect_close(DType::kFloat32, device.get<float>(weights_there, n), weights, "weights");
+    EXPECT_GT(std::count(choice.begin(), choice.end(), -1), 0);  // some are dropped
+
+    const Vector dw = random_vector(static_cast<Index>(n), 3), ds = random_vector(tokens * experts, 4);
+    auto* const d_scores_there = static_cast<float*>(fresh(tokens * experts));
+    cuda::route_grad(device.stream, r, same, choice_there, device.put(dw), d_scores_there);
+    reference::route_grad(r, scores.data(), choice.data(), dw.data(), d_scores.data());
+    expect_close(DType::kFloat32, device.get<float>(d_scores_there, d_scores.size()), d_scores, "d scores");
+    void* const d_logits_there = fresh(tokens * experts);
+    cuda::router_scores_grad(device.stream, c.type, s, scale, logits.at, same, device.put(ds),
+                             d_logits_there);
+    reference::router_scores_grad(s, logits.data(), scores.data(), ds.data(), d_logits.data());
+    expect_close(c.type, result(c.type, d_logits_there, d_logits.size()), d_logits, "d logits");
+    const reference::BalanceShape b{tokens, 14, experts, k, sigmoids, 0.3F};
+    cuda::balance_grad(device.stream, b, scale, same, load_there, d_scores_there);
+    reference::balance_grad(b, scores.data(), load.data(), d_scores.data());
+    expect_close(DType::kFloat32, device.get<float>(d_scores_there, d_scores.size()), d_scores, "balance");
+  }
+}
+
+TEST_P(Kernels, ExpertsAndTheirGradients) {
+  const Index tokens = 21, k = 2, rows = tokens * k, width = c.width, out = 37, experts = 5;
+  const reference::RouteShape r{.tokens = tokens, .seq = 21, .experts = experts, .top_k = k, .capacity = 12};
+  const Vector scores = random_vector(tokens * experts, 9);
+  Vector weights(static_cast<std::size_t>(rows)), load(5);
+  std::vector<std::int32_t> choice(static_cast<std::size_t>(2 * rows)), counts(5);
+  reference::route(r, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+  Index used = 0;
+  for (const std::int32_t n : counts) used += n;
+  const auto* const choice_there = device.put(choice);
+  const auto* const counts_there = device.put(counts);
+  const auto head = [](Vector v, Index n) { return Vector(v.begin(), v.begin() + n); };
+
+  const reference::PermuteShape p{tokens, width, k};
+  const Tensor x(device, c.type, tokens * width, 1);
+  Vector y(static_cast<std::size_t>(rows * width)), row_weights(weights.size());
+  void* const y_there = fresh(rows * width);
+  auto* const row_weights_there = static_cast<float*>(fresh(rows));
+  cuda::permute(device.stream, c.type, p, x.at, device.put(weights), choice_there, y_there,
+                row_weights_there);
+  reference::permute(p, x.data(), weights.data(), choice.data(), y.data(), row_weights.data());
+  EXPECT_EQ(head(result(c.type, y_there, y.size()), used * width), head(y, used * width));
+  EXPECT_EQ(head(device.get<float>(row_weights_there, weights.size()), used), head(row_weights, used));
+  const Tensor dy(device, c.type, rows * width, 2);
+  const Vector d_rows = random_vector(rows, 3);
+  Vector dx(x.values), dw(weights.size());
+  void* const dx_there = fresh(tokens * width);
+  auto* const dw_there = static_cast<float*>(fresh(rows));
+  cuda::permute_grad(device.stream, c.type, p, dy.at, device.put(d_rows), choice_there, dx_there, dw_there);
+  reference::permute_grad(p, dy.data(), d_rows.data(), choice.data(), dx.data(), dw.data());
+  expect_close(c.type, result(c.type, dx_there, dx.size()), dx, "permute dx");
+  EXPECT_EQ(device.get<float>(dw_there, dw.size()), dw);
+  cuda::unpermute_grad(device.stream, c.type, p, x.at, choice_there, y_there);
+  EXPECT_EQ(head(result(c.type, y_there, y.size()), used * width), head(y, used * width));
+
+  const Tensor w(device, c.type, experts * out * width, 4), du(device, c.type, rows * out, 5);
+  Vector u(static_cast<std::size_t>(rows * out));
+  void* const u_there = fresh(rows * out);
+  reference::GroupedGemm g{out, width, experts};
+  cuda::grouped_gemm(device.stream, c.type, g, rows, dy.at, w.at, counts_there, u_there);
+  reference::grouped_gemm(g, dy.data(), w.data(), counts.data(), u.data());
+  expect_close(c.type, head(result(c.type, u_there, u.size()), used * out), head(u, used * out), "experts");
+  cuda::grouped_gemm_dx(device.stream, c.type, g, rows, du.at, w.at, counts_there, y_there);
+  reference::grouped_gemm_dx(g, du.data(), w.data(), counts.data(), y.data());
+  expect_close(c.type, head(result(c.type, y_there, y.size()), used * width), head(y, used * width),
+               "experts dx");
+  for (const bool accumulate : {false, true}) {
+    g.accumulate = accumulate;
+    const Tensor gradient(device, c.gradient, experts * out * width, 6, 10);
+    Vector here(gradient.values);
+    cuda::grouped_gemm_dw(device.stream, c.type, c.gradient, g, du.at, dy.at, counts_there,
+                          const_cast<void*>(gradient.at));
+    reference::grouped_gemm_dw(g, du.data(), dy.data(), counts.data(), here.data());
+    expect_close(c.gradient, result(c.gradient, gradient.at, here.size()), here, "experts dw");
+  }
+
+  for (const reference::Act act : {reference::Act::kSwiglu, reference::Act::kGelu}) {
+    const Index columns = reference::is_gated(act) ? 2 * width : width;
+    const Tensor before(device, c.type, rows * columns, 7);
+    void* const v_there = fresh(rows * width);
+    void* const before_there = fresh(rows * columns);
+    Vector d_before(before.values), d_weights(weights.size());
+    cuda::expert_activation(device.stream, c.type, experts, counts_there, rows, width, act, before.at,
+                            row_weights_there, v_there);
+    reference::expert_activation(used, width, act, before.data(), row_weights.data(), y.data());
+    expect_close(c.type, head(result(c.type, v_there, y.size()), used * width), head(y, used * width), "act");
+    cuda::expert_activation_grad(device.stream, c.type, experts, counts_there, rows, width, act, before.at,
+                                 row_weights_there, dy.at, before_there, dw_there);
+    reference::expert_activation_grad(used, width, act, before.data(), row_weights.data(), dy.data(),
+                                      d_before.data(), d_weights.data());
+    expect_close(c.type, head(result(c.type, before_there, d_before.size()), used * columns),
+                 head(d_before, used * columns), "act dx");
+    expect_close(DType::kFloat32, head(device.get<float>(dw_there, d_weights.size()), used),
+                 head(d_weights, used), "row weights");
+  }
+
+  const Tensor logits(device, c.type, rows, 8);
+  Vector gated(y.size()), d_gated(y.size()), d_logits(logits.values);
+  void* const gated_there = fresh(rows * width);
+  void* const d_logits_there = fresh(rows);
+  cuda::gate(device.stream, c.type, rows, width, dy.at, logits.at, gated_there);
+  reference::gate(rows, width, dy.data(), logits.data(), gated.data());
+  expect_close(c.type, result(c.type, gated_there, gated.size()), gated, "gate");
+  const Tensor d_out(device, c.type, rows * width, 10);
+  cuda::gate_grad(device.stream, c.type, rows, width, dy.at, logits.at, d_out.at, gated_there,
+                  d_logits_there);
+  reference::gate_grad(rows, width, dy.data(), logits.data(), d_out.data(), d_gated.data(), d_logits.data());
+  expect_close(c.type, result(c.type, gated_there, d_gated.size()), d_gated, "gate dy");
+  expect_close(c.type, result(c.type, d_logits_there, d_logits.size()), d_logits, "gate dlogits");
+}
+
 // To the last bit, whatever the blocks; and nothing finite hides what is not.
 TEST_P(Kernels, SquaresAddUpExactly) {
   const auto sum_of = [&](const Vector& v) {

@@ -373,6 +373,176 @@ TEST(Gradient, CrossEntropySplitOverTwoRanksEqualsOne) {
   EXPECT_NEAR(actual, expected, 1e-5);
 }
 
+TEST(Gradient, RouterScoresAndTheirLoss) {
+  for (const bool sigmoids : {false, true}) {
+    const RouterShape s{3, 6, sigmoids, 0.2F};
+    const Vector x = random_vector(18, 1), r = random_vector(18, 2);
+    Vector scores(18), d(18);
+    router_scores(s, x.data(), scores.data());
+    router_scores_grad(s, x.data(), scores.data(), r.data(), d.data());
+    expect_gradient(x, d, [&](const Vector& v) {
+      Vector y(18);
+      router_scores(s, v.data(), y.data());
+      double z = 0;
+      for (Index t = 0; t < 3; ++t) {
+        double sum = 0;
+        for (Index e = 0; e < 6; ++e)
+          sum += std::exp(static_cast<double>(v[static_cast<std::size_t>(t * 6 + e)]));
+        z += 0.2 * std::log(sum) * std::log(sum);
+      }
+      return dot(y, r) + z;
+    });
+  }
+}
+
+// Scores that are far enough apart for differences to choose the same experts.
+Vector separate_scores(Index n) {
+  Vector v(static_cast<std::size_t>(n));
+  for (Index i = 0; i < n; ++i) v[static_cast<std::size_t>(i)] = 0.1F + static_cast<float>(i * 37 % n) / 5.0F;
+  return v;
+}
+
+TEST(Gradient, WeightsOfChosenExperts) {
+  for (const bool normalised : {false, true}) {
+    const RouteShape s{.tokens = 4,
+                       .seq = 2,
+                       .experts = 6,
+                       .top_k = 2,
+                       .groups = 3,
+                       .top_groups = 2,
+                       .capacity = 4,
+                       .normalised = normalised,
+                       .scale = 1.7F};
+    const Vector scores = separate_scores(24), r = random_vector(8, 2);
+    const auto weights_of = [&](const Vector& v, std::vector<std::int32_t>& choice) {
+      Vector weights(8), load(12);
+      std::vector<std::int32_t> counts(6);
+      route(s, v.data(), weights.data(), choice.data(), counts.data(), load.data());
+      return weights;
+    };
+    std::vector<std::int32_t> choice(16);
+    weights_of(scores, choice);
+    Vector d(24);
+    route_grad(s, scores.data(), choice.data(), r.data(), d.data());
+    expect_gradient(scores, d, [&](const Vector& v) {
+      std::vector<std::int32_t> same(16);
+      return dot(weights_of(v, same), r);
+    });
+  }
+}
+
+// Six tokens choose two of four experts, an expert takes three: the arithmetic is in the arrays.
+TEST(Route, RowsStandByExpertAndWhatIsTooMuchIsDroppedAndSaid) {
+  const RouteShape s{.tokens = 6, .seq = 3, .experts = 4, .top_k = 2, .capacity = 3, .normalised = false};
+  const Vector scores{.9F, .8F, .1F, .0F, .9F, .1F, .8F, .0F, .8F, .9F, .0F, .1F,
+                      .9F, .0F, .1F, .8F, .1F, .0F, .9F, .8F, .9F, .8F, .7F, .7F};
+  Vector weights(12), load(8);
+  std::vector<std::int32_t> choice(24), counts(4);
+  route(s, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+  // Expert 0 is chosen by tokens 0, 1, 2, 3 and 5: the last two are dropped. Rows 0-2 are its, 3-5 expert 1's
+  // (tokens 0, 2, 5), 6-7 expert 2's (1, 4), 8-9 expert 3's (3, 4).
+  EXPECT_EQ(counts, (std::vector<std::int32_t>{3, 3, 2, 2}));
+  EXPECT_EQ(load, (Vector{3, 2, 1, 0, 2, 1, 1, 2}));
+  EXPECT_EQ(choice, (std::vector<std::int32_t>{0, 1, 0,  3, 0, 2, 1, 6, 1, 0, 4,  2,
+                                               0, 3, -1, 8, 2, 3, 7, 9, 0, 1, -1, 5}));
+  EXPECT_EQ(weights, (Vector{.9F, .8F, .9F, .8F, .9F, .8F, .9F, .8F, .9F, .8F, .9F, .8F}));
+
+  // A token's rows come back to it, and a dropped one is nothing.
+  const PermuteShape p{6, 2, 2};
+  const Vector x = random_vector(12, 1);
+  Vector y(24), row_weights(12), back(12);
+  permute(p, x.data(), weights.data(), choice.data(), y.data(), row_weights.data());
+  unpermute(p, y.data(), choice.data(), back.data());
+  for (std::size_t i = 0; i < 12; ++i)
+    EXPECT_EQ(back[i], (i / 2 == 3 || i / 2 == 5 ? 1.0F : 2.0F) * x[i]) << i;
+}
+
+TEST(Route, OnlyTheBestGroupsAreChosenFrom) {
+  // The best expert stands in group 0, the next two in group 1, the fourth in group 2.
+  const Vector scores{.9F, .0F, .7F, .8F, .6F, .1F};
+  const auto chosen = [&](Index groups, Index top_groups) {
+    const RouteShape s{.tokens = 1,
+                       .seq = 1,
+                       .experts = 6,
+                       .top_k = 2,
+                       .groups = groups,
+                       .top_groups = top_groups,
+                       .capacity = 1};
+    Vector weights(2), load(6);
+    std::vector<std::int32_t> choice(4), counts(6);
+    route(s, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+    EXPECT_NEAR(weights[0] + weights[1], 1, 1e-6);
+    return std::pair(choice[0], choice[1]);
+  };
+  EXPECT_EQ(chosen(1, 1), std::pair(0, 3));
+  EXPECT_EQ(chosen(3, 1), std::pair(0, 1));
+  EXPECT_EQ(chosen(3, 2), std::pair(0, 3));
+}
+
+TEST(Gradient, BalanceLoss) {
+  for (const bool normalises : {false, true}) {
+    const BalanceShape s{4, 2, 3, 2, normalises, 0.5F};
+    const Vector scores = separate_scores(12), load{2, 1, 1, 0, 2, 2};
+    Vector d(12);
+    balance_grad(s, scores.data(), load.data(), d.data());
+    expect_gradient(scores, d, [&](const Vector& v) {
+      double total = 0;
+      for (std::size_t t = 0; t < 4; ++t) {
+        double sum = 1;
+        if (normalises) sum = static_cast<double>(v[t * 3]) + v[t * 3 + 1] + v[t * 3 + 2];
+        for (std::size_t e = 0; e < 3; ++e)
+          total += 0.5 * 3 * load[t / 2 * 3 + e] / (2 * 2) * v[t * 3 + e] / sum;
+      }
+      return total;
+    });
+  }
+}
+
+TEST(Gradient, ExpertsOfUnequalRows) {
+  const std::vector<std::int32_t> counts{3, 0, 2};
+  const GroupedGemm g{4, 6, 3};
+  const Vector x = random_vector(30, 1), w = random_vector(72, 2), r = random_vector(20, 3);
+  const auto loss = [&](const Vector& xx, const Vector& ww) {
+    Vector u(20);
+    grouped_gemm(g, xx.data(), ww.data(), counts.data(), u.data());
+    return dot(u, r);
+  };
+  Vector dx(30), dw(72, 7.0F);
+  grouped_gemm_dx(g, r.data(), w.data(), counts.data(), dx.data());
+  grouped_gemm_dw(g, r.data(), x.data(), counts.data(), dw.data());
+  expect_gradient(x, dx, [&](const Vector& v) { return loss(v, w); });
+  expect_gradient(w, dw, [&](const Vector& v) { return loss(x, v); });  // zero for the expert without rows
+}
+
+TEST(Gradient, WeightedActivationsOfExperts) {
+  for (const Act act : {Act::kGelu, Act::kSwiglu}) {
+    const std::size_t columns = is_gated(act) ? 8 : 4;
+    const Vector u = random_vector(3 * columns, 1), weights = random_vector(3, 2), r = random_vector(12, 3);
+    Vector du(u.size()), dw(3);
+    expert_activation_grad(3, 4, act, u.data(), weights.data(), r.data(), du.data(), dw.data());
+    const auto loss = [&](const Vector& uu, const Vector& ww) {
+      Vector v(12);
+      expert_activation(3, 4, act, uu.data(), ww.data(), v.data());
+      return dot(v, r);
+    };
+    expect_gradient(u, du, [&](const Vector& v) { return loss(v, weights); });
+    expect_gradient(weights, dw, [&](const Vector& v) { return loss(u, v); });
+  }
+}
+
+TEST(Gradient, GateOfRows) {
+  const Vector y = random_vector(12, 1), logits = random_vector(3, 2), r = random_vector(12, 3);
+  Vector dy(12), dl(3);
+  gate_grad(3, 4, y.data(), logits.data(), r.data(), dy.data(), dl.data());
+  const auto loss = [&](const Vector& yy, const Vector& ll) {
+    Vector o(12);
+    gate(3, 4, yy.data(), ll.data(), o.data());
+    return dot(o, r);
+  };
+  expect_gradient(y, dy, [&](const Vector& v) { return loss(v, logits); });
+  expect_gradient(logits, dl, [&](const Vector& v) { return loss(y, v); });
+}
+
 TEST(Gradient, RopeIsARotation) {
   const Vector x = random_vector(6 * 16, 3);
   Vector y = x;

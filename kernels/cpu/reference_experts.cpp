@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Routers and experts.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cpu/reference.h"
+
+namespace orrery::kernels::reference {
+namespace {
+
+float sigmoid(float x) {
+  return 1.0F / (1.0F + std::exp(-x));
+}
+
+// Of the columns in `of` the k of the largest values, largest first.
+void choose(const float* values, std::vector<Index>& of, Index k) {
+  std::stable_sort(of.begin(), of.end(), [&](Index a, Index b) { return values[a] > values[b]; });
+  of.resize(static_cast<std::size_t>(k));
+}
+
+// The experts that a token chooses.
+std::vector<Index> chosen(const RouteShape& s, const float* scores) {
+  const Index in_group = s.experts / s.groups;
+  std::vector<float> best(static_cast<std::size_t>(s.groups));
+  std::vector<Index> groups, experts;
+  for (Index g = 0; g < s.groups; ++g) {
+    groups.push_back(g);
+    best[static_cast<std::size_t>(g)] = *std::max_element(scores + g * in_group, scores + (g + 1) * in_group);
+  }
+  choose(best.data(), groups, s.top_groups);
+  std::sort(groups.begin(), groups.end());
+  for (const Index g : groups) {
+    for (Index e = g * in_group; e < (g + 1) * in_group; ++e) experts.push_back(e);
+  }
+  choose(scores, experts, s.top_k);
+  return experts;
+}
+
+}  // namespace
+
+void router_scores(const RouterShape& s, const float* logits, float* scores) {
+  for (Index t = 0; t < s.tokens; ++t, logits += s.experts, scores += s.experts) {
+    const float largest = *std::max_element(logits, logits + s.experts);
+    float sum = 0;
+    for (Index e = 0; e < s.experts; ++e) {
+      scores[e] = s.sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - largest);
+      sum += scores[e];
+    }
+    for (Index e = 0; e < s.experts && !s.sigmoid; ++e) scores[e] /= sum;
+  }
+}
+
+void router_scores_grad(const RouterShape& s, const float* logits, const float* scores, const float* d_scores,
+                        float* d_logits) {
+  for (Index t = 0; t < s.tokens; ++t) {
+    const Index at = t * s.experts;
+    float mean = 0, sum = 0;
+    const float largest = *std::max_element(logits + at, logits + at + s.experts);
+    for (Index e = at; e < at + s.experts; ++e) {
+      mean += d_scores[e] * scores[e];
+      sum += std::exp(logits[e] - largest);
+    }
+    const float log_sum = largest + std::log(sum);
+    for (Index e = at; e < at + s.experts; ++e) {
+      d_logits[e] = scores[e] * (s.sigmoid ? d_scores[e] * (1 - scores[e]) : d_scores[e] - mean);
+      if (s.z_loss != 0) d_logits[e] += 2 * s.z_loss * log_sum * std::exp(logits[e] - log_sum);
+    }
+  }
+}
+
+void route(const RouteShape& s, const float* scores, float* weights, std::int32_t* choice,
+           std::int32_t* counts, float* load) {
+  std::fill_n(counts, s.experts, 0);
+  std::fill_n(load, s.tokens / s.seq * s.experts, 0.0F);
+  for (Index t = 0; t < s.tokens; ++t) {
+    const float* const of = scores + t * s.experts;
+    const std::vector<Index> experts = chosen(s, of);
+    float sum = 0;
+    for (const Index e : experts) sum += of[e];
+    for (Index j = 0; j < s.top_k; ++j) {
+      const Index e = experts[static_cast<std::size_t>(j)];
+      weights[t * s.top_k + j] = s.scale * (s.normalised ? of[e] / sum : of[e]);
+      choice[t * 2 * s.top_k + j] = static_cast<std::int32_t>(e);
+      choice[(t * 2 + 1) * s.top_k + j] = counts[e] < s.capacity ? counts[e]++ : -1;
+      load[t / s.seq * s.experts + e] += 1;
+    }
+  }
+  std::vector<std::int32_t> first(static_cast<std::size_t>(s.experts));
+  for (Index e = 1; e < s.experts; ++e)
+    first[static_cast<std::size_t>(e)] = first[static_cast<std::size_t>(e - 1)] + counts[e - 1];
+  for (Index t = 0; t < s.tokens; ++t) {
+    for (Index j = 0; j < s.top_k; ++j) {
+      std::int32_t& row = choice[(t * 2 + 1) * s.top_k + j];
+      if (row >= 0) row += first[static_cast<std::size_t>(choice[t * 2 * s.top_k + j])];
+    }
+  }
+}
+
+void route_grad(const RouteShape& s, const float* scores, const std::int32_t* choice, const float* d_weights,
+                float* d_scores) {
+  std::fill_n(d_scores, s.tokens * s.experts, 0.0F);
+  for (Index t = 0; t < s.tokens; ++t) {
+    const float* const of = scores + t * s.experts;
+    const std::int32_t* const experts = choice + t * 2 * s.top_k;
+    const float* const dw = d_weights + t * s.top_k;
+    float sum = 0, mean = 0;
+    for (Index j = 0; j < s.top_k; ++j) {
+      sum += of[experts[j]];
+      mean += dw[j] * of[experts[j]];
+    }
+    for (Index j = 0; j < s.top_k; ++j)
+      d_scores[t * s.experts + experts[j]] = s.scale * (s.normalised ? (dw[j] - mean / sum) / sum : dw[j]);
+  }
+}
+
+void balance_grad(const BalanceShape& s, const float* scores, const float* load, float* d_scores) {
+  const float each = s.factor * static_cast<float>(s.experts) / static_cast<float>(s.top_k * s.seq);
+  for (Index t = 0; t < s.tokens; ++t) {
+    const float *const of = scores + t * s.experts, *const chose = load + t / s.seq * s.experts;
+    float* const d = d_scores + t * s.experts;
+    float sum = 0, mean = 0;
+    for (Index e = 0; e < s.experts; ++e) {
+      sum += of[e];
+      mean += each * chose[e] * of[e];
+    }
+    for (Index e = 0; e < s.experts; ++e)
+      d[e] = s.normalises ? (each * chose[e] - mean / sum) / sum : each * chose[e];
+  }
+}
+
+void permute(const PermuteShape& s, const float* x, const float* weights, const std::int32_t* choice,
+             float* y, float* row_weights) {
+  for (Index t = 0; t < s.tokens; ++t) {
+    for (Index j = 0; j < s.top_k; ++j) {
+      const Index row = choice[(t * 2 + 1) * s.top_k + j];
+      if (row < 0) continue;
+      std::copy_n(x + t * s.width, s.width, y + row * s.width);
+      row_weights[row] = weights[t * s.top_k + j];
+    }
+  }
+}
+
+void permute_grad(const PermuteShape& s, const float* dy, const float* d_row_weights,
+                  const std::int32_t* choice, float* dx, float* d_weights) {
+  unpermute(s, dy, choice, dx);
+  for (Index t = 0; t < s.tokens; ++t) {
+    for (Index j = 0; j < s.top_k; ++j) {
+      const Index row = choice[(t * 2 + 1) * s.top_k + j];
+      d_weights[t * s.top_k + j] = row < 0 ? 0 : d_row_weights[row];
+    }
+  }
+}
+
+void unpermute(const PermuteShape& s, const float* y, const std::int32_t* choice, float* o) {
+  for (Index t = 0; t < s.tokens; ++t) {
+    float* const sum = o + t * s.width;
+    std::fill_n(sum, s.width, 0.0F);
+    for (Index j = 0; j < s.top_k; ++j) {
+      const Index row = choice[(t * 2 + 1) * s.top_k + j];
+      for (Index c = 0; c < s.width && row >= 0; ++c) sum[c] += y[row * s.width + c];
+    }
+  }
+}
+
+void unpermute_grad(const PermuteShape& s, const float* d_o, const std::int32_t* choice, float* dy) {
+  for (Index t = 0; t < s.tokens; ++t) {
+    for (Index j = 0; j < s.top_k; ++j) {
+      const Index row = choice[(t * 2 + 1) * s.top_k + j];
+      if (row >= 0) std::copy_n(d_o + t * s.width, s.width, dy + row * s.width);
+    }
+  }
+}
+
+void grouped_gemm(const GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts,
+                  float* u) {
+  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+    gemm({.m = rows, .n = g.n, .k = g.k, .transpose_b = true}, x + first * g.k, w + e * g.n * g.k, nullptr,
+         u + first * g.n);
+  });
+}
+
+void grouped_gemm_dx(const GroupedGemm& g, const float* du, const float* w, const std::int32_t* counts,
+                     float* dx) {
+  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+    gemm({.m = rows, .n = g.k, .k = g.n}, du + first * g.n, w + e * g.n * g.k, nullptr, dx + first * g.k);
+  });
+}
+
+void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, const std::int32_t* counts,
+                     float* dw) {
+  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+    gemm({.m = g.n, .n = g.k, .k = rows, .transpose_a = true, .accumulate = g.accumulate}, du + first * g.n,
+         x + first * g.k, nullptr, dw + e * g.n * g.k);
+  });
+}
+
+void expert_activation(Index rows, Index width, Act act, const float* u, const float* row_weights, float* v) {
+  activation(rows, width, act, u, v);
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < width; ++c) v[r * width + c] *= row_weights[r];
+  }
+}
+
+void expert_activation_grad(Index rows, Index width, Act act, const float* u, const float* row_weights,
+                            const float* dv, float* du, float* d_row_weights) {
+  const Index columns = width * (is_gated(act) ? 2 : 1);
+  std::vector<float> v(static_cast<std::size_t>(width)), weighted(v.size());
+  for (Index r = 0; r < rows; ++r) {
+    activation(1, width, act, u + r * columns, v.data());
+    double sum = 0;
+    for (Index c = 0; c < width; ++c) {
+      const float d = dv[r * width + c];
+      sum += static_cast<double>(d) * v[static_cast<std::size_t>(c)];
+      weighted[static_cast<std::size_t>(c)] = d * row_weights[r];
+    }
+    d_row_weights[r] = static_cast<float>(sum);
+    activation_grad(1, width, act, u + r * columns, weighted.data(), du + r * columns);
+  }
+}
+
+void gate(Index rows, Index width, const float* y, const float* logits, float* o) {
+  for (Index r = 0; r < rows; ++r) {
+    const float g = sigmoid(logits[r]);
+    for (Index c = r * width; c < (r + 1) * width; ++c) o[c] = g * y[c];
+  }
+}
+
+void gate_grad(Index rows, Index width, const float* y, const float* logits, const float* d_o, float* dy,
+               float* d_logits) {
+  for (Index r = 0; r < rows; ++r) {
+    const float g = sigmoid(logits[r]);
+    double sum = 0;
+    for (Index c = r * width; c < (r + 1) * width; ++c) {
+      sum += static_cast<double>(d_o[c]) * y[c];
+      dy[c] = g * d_o[c];
+    }
+    d_logits[r] = static_cast<float>(sum) * g * (1 - g);
+  }
+}
+
+}  // namespace orrery::kernels::reference

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from a layer of experts: ops, collectives, what is kept, FLOPs.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace orrery::program {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Two blocks of 64 columns; 8 experts of 32 columns, 2 of them for a token; 16 tokens.
+constexpr std::int64_t kTokens = 16, kHidden = 64, kExperts = 8, kTop = 2, kWidth = 32,
+                       kRows = kTokens * kTop;
+Model small_mixtral(ExpertsLayer experts = {.experts = kExperts, .top_k = kTop, .ffn_hidden = kWidth}) {
+  Model m = preset_model("llama-2-7b");
+  m.layers = 2;
+  m.hidden = kHidden;
+  m.heads = m.kv_heads = 4;
+  m.vocab = 96;
+  ModelBlock block = standard_block(m);
+  block.layers.back() = {experts};
+  m.blocks = {{2, {block}}};
+  return m;
+}
+const Training kTraining{.global_batch = 4, .sequence = kTokens};
+
+Names ops_of(const Program& p, SegmentKind kind, std::string_view prefix) {
+  Names out;
+  for (const Segment& s : p.classes[0].segments) {
+    if (s.kind != kind || (kind == SegmentKind::kBackward && !s.last_micro_batch)) continue;
+    for (const Op& op : s.ops) {
+      if (op.name.starts_with(prefix)) out.push_back(op.name.substr(prefix.size()));
+    }
+  }
+  return out;
+}
+
+// All tensor ranks route the tokens that one all-gather brings, and what experts leave goes back by one
+// reduce-scatter; gradients of the router and of experts come to the tokens as one sum.
+TEST(Experts, TakeTheCollectivesOfAnMlp) {
+  const Plan plan{.tp = 2, .dp = 2, .sequence_parallel = true};
+  const Program p = compile(small_mixtral(), plan, kTraining, Stack{});
+  EXPECT_EQ(ops_of(p, SegmentKind::kForward, "layer0/experts/"),
+            (Names{"norm", "router/input/all-gather", "router", "router/scores", "route", "permute", "fc1",
+                   "act", "fc2", "unpermute", "unpermute/reduce-scatter", "residual"}));
+  EXPECT_EQ(ops_of(p, SegmentKind::kBackward, "layer0/experts/"),
+            (Names{"unpermute/grad/all-gather", "unpermute/grad", "fc2/dgrad", "fc2/wgrad", "act/grad",
+                   "fc1/dgrad", "fc1/wgrad", "permute/grad", "route/grad", "router/scores/grad",
+                   "router/input/again/all-gather", "router/dgrad", "norm/out/grad/add",
+                   "router/dgrad/reduce-scatter", "router/wgrad", "norm/grad"}));
+}
+
+// In bytes, 16-bit elements unless said otherwise: the norm's output, logits, scores (fp32), choice (of each
+// token 2 top_k integers), counts, the experts' rows and their weights (fp32), and both sides of the
+// activation.
+TEST(Experts, KeepTheirRows) {
+  const Program p = compile(small_mixtral(), {.dp = 4}, kTraining, Stack{});
+  std::int64_t kept = 0;
+  for (const Buffer& b : p.classes[0].buffers) {
+    if (b.life == Life::kSaved && b.name.starts_with("layer0/experts/")) kept += b.bytes.value;
+  }
+  EXPECT_EQ(kept, 2 * kTokens * kHidden + (2 + 4) * kTokens * kExperts + 4 * kTokens * 2 * kTop +
+                      4 * kExperts + 2 * kRows * kHidden + 4 * kRows + 2 * kRows * 3 * kWidth);
+}
+
+// A token has two of the experts: 2 x 3 h f elements, and the router's.
+TEST(Experts, CountTheProductsOfChosenExperts) {
+  const Model m = small_mixtral();
+  const auto flops = [&](std::int64_t tp) {
+    const Program p = compile(m, {.tp = tp, .dp = 4}, kTraining, Stack{});
+    double sum = 0;
+    for (const Segment& s : p.classes[0].segments) {
+      for (const Op& op : s.ops)
+        sum += s.kind == SegmentKind::kForward && op.name.starts_with("layer0/experts/") ? op.flops : 0;
+    }
+    return sum;
+  };
+  const double router = 2.0 * kTokens * kExperts * kHidden, experts = 2.0 * kRows * 3 * kHidden * kWidth;
+  EXPECT_DOUBLE_EQ(flops(1), router + experts);
+  EXPECT_DOUBLE_EQ(flops(2), router + experts / 2);
+  const auto& layer = std::get<ExpertsLayer>(m.blocks[0].blocks[0].layers.back().is);
+  EXPECT_DOUBLE_EQ(flops(1), 2.0 * kTokens * static_cast<double>(layer.matrix_elements(kHidden)));
+  EXPECT_EQ(count_parameters(m) - count_active_parameters(m), 2 * 6 * 3 * kHidden * kWidth);
+}
+
+// With a capacity of 1.25 even shares, rounded up, an expert takes 5 of 16 x 2 / 8 = 4, and all of them 40;
+// no more rows than 32 are routed. With half a share it takes 2, and all 16.
+TEST(Experts, CapacityBoundsTheirRows) {
+  ExpertsLayer l{.experts = kExperts, .top_k = kTop, .ffn_hidden = kWidth, .capacity_factor = 1.25};
+  EXPECT_EQ(l.capacity(kTokens), 5);
+  EXPECT_EQ(l.routed_rows(kTokens), 32);
+  l.capacity_factor = 0.5;
+  EXPECT_EQ(l.capacity(kTokens), 2);
+  EXPECT_EQ(l.routed_rows(kTokens), 16);
+  const Program p = compile(small_mixtral(l), {.dp = 4}, kTraining, Stack{});
+  for (const Op& op : p.classes[0].segments[0].ops) {
+    if (const auto* product = op.as<ops::GroupedGemm>()) {
+      EXPECT_EQ(product->rows, 16);
+    }
+    if (const auto* route = op.as<ops::Route>()) {
+      EXPECT_EQ(route->capacity, 2);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orrery::program
