@@ -24,6 +24,10 @@ AttentionLayer standard_layer(const ModelBlock& standard, AttentionLayer*) {
 MlpLayer standard_layer(const ModelBlock& standard, MlpLayer*) {
   return first_layer<MlpLayer>(standard);
 }
+LatentAttentionLayer standard_layer(const ModelBlock& standard, LatentAttentionLayer*) {
+  const auto a = first_layer<AttentionLayer>(standard);
+  return {.heads = a.heads, .rotary = a.rotary, .query_scale = a.query_scale};
+}
 ExpertsLayer standard_layer(const ModelBlock& standard, ExpertsLayer*) {
   const auto mlp = first_layer<MlpLayer>(standard);
   return {.ffn_hidden = mlp.ffn_hidden, .activation = mlp.activation};

@@ -21,6 +21,7 @@
 #include "core/layers/attention.h"
 #include "core/layers/cross_attention.h"
 #include "core/layers/experts.h"
+#include "core/layers/latent_attention.h"
 #include "core/layers/mlp.h"
 #include "core/one_of.h"
 
@@ -49,7 +50,7 @@ constexpr auto enum_names(BlockForm) {
 
 struct Layer {
   static constexpr bool kAlsoNamed = true;
-  std::variant<AttentionLayer, CrossAttentionLayer, ExpertsLayer, MlpLayer> is;
+  std::variant<AttentionLayer, CrossAttentionLayer, LatentAttentionLayer, ExpertsLayer, MlpLayer> is;
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 // A tensor's name says its layer: the name of no kind begins with another's.

@@ -186,6 +186,18 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
                         "allowed: no window, or one of the whole sequence"};
   return {};
 }
+std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
+                                          const LatentAttentionLayer& a, const Training&) {
+  const Capabilities& c = *s.runs;
+  if (!c.latent_attention) return StackProblem{in, lacks(s, "latent attention"), "allowed: attention"};
+  if (!has(c.rotary_scaling, a.rotary.scaling)) {
+    return StackProblem{in + "/rotary/scaling",
+                        lacks(s, fmt::format("{} scaling of rotary positions", name_of(a.rotary.scaling))),
+                        allowed(c.rotary_scaling)};
+  }
+  if (a.query_scale == 0 || c.scales) return {};
+  return StackProblem{in + "/query_scale", lacks(s, "factor of scores"), "allowed: 0"};
+}
 std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const CrossAttentionLayer& a,
                                           const Training&) {
   if (a.query_scale == 0 || s.runs->scales) return {};

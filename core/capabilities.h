@@ -65,16 +65,17 @@ struct Capabilities {
   std::vector<Activation> activation;
   bool sliding_window = true;
   std::vector<BlockForm> block_forms;
-  bool mixed_blocks = true;     // blocks may differ along the depth
-  bool soft_cap = true;         // of attention scores and logits
-  bool scales = true;           // of scores and embeddings
-  bool sees_all = true;         // attention need not be causal
-  bool bags = true;             // a model may begin with embedding bags and end in a dot product
-  bool images = true;           // a model may begin with patches of images and end in classes
-  bool experts = true;          // layers may be mixtures of experts
-  bool fp8_experts = true;      // in 8 bits too
-  bool towers = true;           // a model may have several, as an encoder and a decoder
-  std::int64_t most_ranks = 0;  // 0: no limit
+  bool mixed_blocks = true;      // blocks may differ along the depth
+  bool soft_cap = true;          // of attention scores and logits
+  bool scales = true;            // of scores and embeddings
+  bool sees_all = true;          // attention need not be causal
+  bool bags = true;              // a model may begin with embedding bags and end in a dot product
+  bool images = true;            // a model may begin with patches of images and end in classes
+  bool latent_attention = true;  // multi-head latent attention
+  bool experts = true;           // layers may be mixtures of experts
+  bool fp8_experts = true;       // in 8 bits too
+  bool towers = true;            // a model may have several, as an encoder and a decoder
+  std::int64_t most_ranks = 0;   // 0: no limit
   std::vector<Refusal> refused;
   std::map<std::string, std::string> origin;  // by field, or by several, separated by ", "
 };
@@ -129,6 +130,7 @@ void describe(V& v, Capabilities& c) {
   v(field("sees_all", "whether attention may see tokens behind"), c.sees_all);
   v(field("bags", "whether a model may begin with embedding bags and end in a dot product"), c.bags);
   v(field("images", "whether a model may begin with patches of images and end in classes"), c.images);
+  v(field("latent_attention", "whether attention may be multi-head latent attention"), c.latent_attention);
   v(field("experts", "whether layers may be mixtures of experts"), c.experts);
   v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);

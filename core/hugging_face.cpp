@@ -260,6 +260,108 @@ Model import_sparse(const HuggingFaceReader& read, const Json& config, const Cur
   return m;
 }
 
+// DeepSeek-V2 and V3, and Moonlight and Kimi K2, which are of V3's kind.
+Model import_deepseek(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                      const std::string& type, ImportedFields& places) {
+  Model m = llama_like(type, read);
+  const bool second = type == "deepseek_v2";
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  // As transformers does where a field is absent.
+  LatentAttentionLayer a{
+      .heads = m.heads, .q_rank = 1536, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128};
+  const auto width = [&](const char* ours, const char* theirs, std::int64_t& to) {
+    places[ours] = at.child(theirs);
+    read.whole(theirs, to, 1, 1 << 20);
+  };
+  if (const auto rank = config.find("q_lora_rank"); rank != config.end() && rank->is_null())
+    a.q_rank = 0;
+  else
+    width("q_rank", "q_lora_rank", a.q_rank);
+  width("kv_rank", "kv_lora_rank", a.kv_rank);
+  width("turned", "qk_rope_head_dim", a.turned);
+  width("plain", "qk_nope_head_dim", a.plain);
+  width("value", "v_head_dim", a.value);
+  m.kv_heads = m.head_dim = 0;  // of attention that these models have not
+  m.qkv_bias = false;
+  a.rotary = import_rotary(config, at, m.max_positions, places);
+  double scores = 0;
+  for (const char* const name : {"rope_scaling", "rope_parameters"}) {
+    if (const auto found = config.find(name); found != config.end() && found->is_object())
+      scores = found->value("mscale_all_dim", 0.0);
+  }
+  if (a.rotary.scaling == RotaryScaling::kYarn && scores > 0) {
+    const double size = 0.1 * scores * std::log(a.rotary.factor) + 1;
+    a.query_scale = size * size / std::sqrt(static_cast<double>(a.head()));
+  }
+  ExpertsLayer e{.experts = second ? 64 : 256,
+                 .top_k = second ? 6 : 8,
+                 .ffn_hidden = second ? 1408 : 2048,
+                 .score = second ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+                 .normalised = !second,
+                 .weight_scale = second ? 1 : 2.5,
+                 .groups = second ? 1 : 8,
+                 .top_groups = second ? 1 : 4,
+                 .bias_rate = second ? 0 : 0.001};
+  std::int64_t shared = second ? 2 : 1, dense = second ? 1 : 3, step = 1;
+  read.whole("n_routed_experts", e.experts, 1, 1 << 16);
+  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);
+  read.boolean("norm_topk_prob", e.normalised);
+  read.number("routed_scaling_factor", e.weight_scale, 1e-6, 1e6);
+  read.whole("n_shared_experts", shared, 0, 1024);
+  read.whole("first_k_dense_replace", dense, 0, 1 << 20);
+  read.whole("moe_layer_freq", step, 1, 1 << 20);
+  const bool grouped = !second || config.value("topk_method", "greedy") == "group_limited_greedy";
+  if (grouped) {
+    read.whole("n_group", e.groups, 1, 64);
+    read.whole("topk_group", e.top_groups, 1, 64);
+  }
+  if (second) read.number("aux_loss_alpha", e.balance_loss, 0, 1e3);
+  e.shared_ffn_hidden = shared * e.ffn_hidden;
+  places["experts"] = at.child("n_routed_experts");
+  places["top_k"] = at.child("num_experts_per_tok");
+  places["groups"] = at.child("n_group");
+
+  std::vector<bool> sparse;
+  for (std::int64_t i = 0; i < m.layers; ++i) sparse.push_back(i >= dense && i % step == 0);
+  ModelBlock plain = standard_block(m), with = plain;
+  plain.layers.front() = with.layers.front() = {a};
+  with.layers.back() = {e};
+  m.blocks = in_turn(sparse, with, plain);
+  return m;
+}
+
+// GLM-4.5: attention of GLM with half of a head turned, experts of DeepSeek-V3's kind.
+Model import_glm(const HuggingFaceReader& read, const Json& config, const Cursor& at, const std::string& type,
+                 ImportedFields& places) {
+  Model m = llama_like(type, read);
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  read.boolean("use_qk_norm", m.qk_norm);
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  if (!config.contains("partial_rotary_factor") && !config.contains("rope_parameters"))
+    m.rotary.fraction = 0.5;
+  ExpertsLayer e{
+      .experts = 128, .top_k = 8, .ffn_hidden = 1408, .score = RouterScore::kSigmoid, .bias_rate = 0.001};
+  std::int64_t shared = 1, dense = 1;
+  read.whole("n_routed_experts", e.experts, 1, 1 << 16);
+  read.whole("num_experts_per_tok", e.top_k, 1, 64);
+  read.whole("moe_intermediate_size", e.ffn_hidden, 1, 1 << 24);
+  read.boolean("norm_topk_prob", e.normalised);
+  read.number("routed_scaling_factor", e.weight_scale, 1e-6, 1e6);
+  read.whole("n_group", e.groups, 1, 64);
+  read.whole("topk_group", e.top_groups, 1, 64);
+  read.whole("n_shared_experts", shared, 0, 1024);
+  read.whole("first_k_dense_replace", dense, 0, 1 << 20);
+  e.shared_ffn_hidden = shared * e.ffn_hidden;
+  places["experts"] = at.child("n_routed_experts");
+  places["top_k"] = at.child("num_experts_per_tok");
+  places["groups"] = at.child("n_group");
+  std::vector<bool> sparse;
+  for (std::int64_t i = 0; i < m.layers; ++i) sparse.push_back(i >= dense);
+  set_experts(m, e, sparse);
+  return m;
+}
+
 // Gemma 1, 2 and 3. A weight w of a norm multiplies by 1 + w there, and by w here.
 Model import_gemma(const HuggingFaceReader& read, const Json& config, const Cursor& at,
                    const std::string& type, ImportedFields& places) {
@@ -400,9 +502,10 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   if (config.contains("text_config")) {
     return import_hugging_face(config["text_config"], at.child("text_config"));
   }
-  static const std::vector<std::string> kKnown = {"falcon",   "gemma",     "gemma2", "gemma3_text", "gpt2",
-                                                  "gpt_neox", "ijepa",     "llama",  "mistral",     "mixtral",
-                                                  "qwen2",    "qwen2_moe", "qwen3",  "qwen3_moe",   "vit"};
+  static const std::vector<std::string> kKnown = {
+      "deepseek_v2", "deepseek_v3", "falcon", "gemma",     "gemma2", "gemma3_text", "glm4_moe",
+      "gpt2",        "gpt_neox",    "ijepa",  "kimi_k2",   "llama",  "mistral",     "mixtral",
+      "qwen2",       "qwen2_moe",   "qwen3",  "qwen3_moe", "vit"};
   std::string type;
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
@@ -421,10 +524,13 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
   ImportedFields places;
   places["positions"] = at.child("model_type");
   const HuggingFaceReader read(config, at, places);
-  Model m = type == "gpt2"                                ? import_gpt2(read)
-            : type == "gpt_neox"                          ? import_neox(read, config, at, places)
-            : type == "falcon"                            ? import_falcon(read, config, at, places)
-            : type.starts_with("gemma")                   ? import_gemma(read, config, at, type, places)
+  Model m = type == "gpt2"              ? import_gpt2(read)
+            : type == "gpt_neox"        ? import_neox(read, config, at, places)
+            : type == "falcon"          ? import_falcon(read, config, at, places)
+            : type.starts_with("gemma") ? import_gemma(read, config, at, type, places)
+            : type == "glm4_moe"        ? import_glm(read, config, at, type, places)
+            : type.starts_with("deepseek") || type == "kimi_k2"
+                ? import_deepseek(read, config, at, type, places)
             : type == "mixtral" || type.ends_with("_moe") ? import_sparse(read, config, at, type, places)
             : type == "vit" || type == "ijepa"            ? import_image(type, read, config, at)
                                                           : import_llama(read, config, at, type, places);
@@ -433,6 +539,7 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
     read.integer("vocab", {"vocab_size"}, m.vocab, true);
     read.boolean("tie_word_embeddings", m.tied_embeddings);
   }
+  if (!m.blocks.empty()) places["blocks"] = at;  // their fields are those of the config
   m.imported = std::move(places);
   check_model(m, at);
   return m;

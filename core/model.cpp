@@ -114,6 +114,30 @@ Model sparse(Model m, const ExpertsLayer& experts, std::int64_t dense = 0) {
   return m;
 }
 
+// DeepSeek-V3 without its head for the token after the next (arXiv:2412.19437, section 4.2).
+Model deepseek_v3() {
+  Model m =
+      llama("deepseek-v3-671b", {61, 7168, 128, 0, 18432, 129280, 4096, false, false, false, 0, 10000, 1e-6});
+  const LatentAttentionLayer attention{
+      .heads = 128, .q_rank = 1536, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128};
+  const ExpertsLayer experts{.experts = 256,
+                             .top_k = 8,
+                             .ffn_hidden = 2048,
+                             .shared_ffn_hidden = 2048,
+                             .score = RouterScore::kSigmoid,
+                             .weight_scale = 2.5,
+                             .groups = 8,
+                             .top_groups = 4,
+                             .bias_rate = 0.001,
+                             .balance_loss = 1e-4};
+  ModelBlock dense = standard_block(m);
+  dense.layers.front() = {attention};
+  ModelBlock with = dense;
+  with.layers.back() = {experts};
+  m.blocks = {{3, {dense}}, {58, {with}}};
+  return m;
+}
+
 // Dimensions from the papers and model cards; GPT vocabularies are Megatron's padded 51200 unless the
 // model is OpenAI's own.
 const std::vector<Model>& presets() {
@@ -175,6 +199,7 @@ const std::vector<Model>& presets() {
                                                                                 .shared_gate = true,
                                                                                 .normalised = false,
                                                                                 .balance_loss = 0.001}),
+      deepseek_v3(),
       sparse(mixtral("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
              {.experts = 8, .top_k = 2, .ffn_hidden = 14336, .balance_loss = 0.02}),
       sparse(mixtral("mixtral-8x22b", {56, 6144, 48, 8, 16384, 32768, 65536}),
@@ -496,7 +521,9 @@ void check_model(const Model& m, const Cursor& at) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const Cursor block = at.child("blocks").child(r).child("blocks").child(b);
       check_layers(m, blocks[b], [&](std::size_t i, const char* name) {
-        return [own = block.child("layers").child(i).child(name)](std::string_view field) {
+        return [&m, own = block.child("layers").child(i).child(name)](std::string_view field) {
+          const auto imported = m.imported.find(field);
+          if (m.imported.contains("blocks") && imported != m.imported.end()) return imported->second;
           return Cursor{own.file, fmt::format("{}/{}", own.pointer, field)};
         };
       });

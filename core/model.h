@@ -135,8 +135,9 @@ void check_model(const Model& m, const Cursor& at);
 std::vector<std::string> preset_model_names();
 Model preset_model(std::string_view name, const Cursor& at = {});
 
-// Hugging Face config.json of transformers 4 and 5 (falcon, gemma, gemma2, gemma3_text, gpt2, gpt_neox,
-// ijepa, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, vit).
+// Hugging Face config.json of transformers 4 and 5 (deepseek_v2, deepseek_v3, falcon, gemma, gemma2,
+// gemma3_text, glm4_moe, gpt2, gpt_neox, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3,
+// qwen3_moe, vit).
 Model import_hugging_face(const Json& config, const Cursor& at);
 
 // The block of the flat fields.

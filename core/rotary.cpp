@@ -45,7 +45,7 @@ void scale_yarn(const Rotary& r, std::vector<double>& frequencies) {
 struct HuggingFaceRope {
   std::string rope_type, type;  // the newer and the older name
   std::optional<double> rope_theta, partial_rotary_factor, factor, low_freq_factor, high_freq_factor,
-      beta_fast, beta_slow, attention_factor;
+      beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim;
   std::optional<std::int64_t> original_max_position_embeddings;
 };
 template <class V>
@@ -61,6 +61,8 @@ void describe(V& v, HuggingFaceRope& r) {
   v(Field{.name = "beta_fast", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_fast);
   v(Field{.name = "beta_slow", .help = "yarn", .min = 1e-3, .max = 1e6}, r.beta_slow);
   v(Field{.name = "attention_factor", .help = "yarn", .min = 1e-3, .max = 1e3}, r.attention_factor);
+  v(Field{.name = "mscale", .help = "yarn", .min = 0, .max = 1e3}, r.mscale);
+  v(Field{.name = "mscale_all_dim", .help = "yarn", .min = 0, .max = 1e3}, r.mscale_all_dim);
   v(Field{.name = "original_max_position_embeddings", .help = "llama3, yarn", .min = 1, .max = 1 << 30},
     r.original_max_position_embeddings);
 }
@@ -146,6 +148,12 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest,
     out.beta_fast = r.beta_fast.value_or(out.beta_fast);
     out.beta_slow = r.beta_slow.value_or(out.beta_slow);
     out.amplitude = r.attention_factor.value_or(0);
+    // DeepSeek's: of cosines and sines the one over the other; scores have the square of the other.
+    const auto size = [&](double m) { return 0.1 * m * std::log(out.factor) + 1; };
+    if (r.mscale.has_value() != r.mscale_all_dim.has_value())
+      here.child(r.mscale ? "mscale" : "mscale_all_dim").fail("the one is given without the other");
+    if (out.scaling == RotaryScaling::kYarn && r.mscale)
+      out.amplitude = size(*r.mscale) / size(*r.mscale_all_dim);
   }
   return out;
 }

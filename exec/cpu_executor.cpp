@@ -260,7 +260,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (const auto* trust = op.as<ops::TrustSquares>()) a.parts = place_.parts(trust->unit);
   if (const auto* update = op.as<ops::Optimizer>()) {
     a.parts = place_.parts(update->unit);
-    a.decay_ranges = place_.decay_ranges(update->unit);
+    a.update_ranges = place_.update_ranges(update->unit);
   }
   a.precision = training.precision;
   a.rotary = rotary_;

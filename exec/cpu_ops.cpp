@@ -59,22 +59,27 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
   const kernels::Pointwise& fast = kernels::pointwise();
   ref::Adam adam = a.adam;
   if (norm != nullptr) adam.scale = norm->factor;
-  if (a.precision == Precision::kSgd)
-    return fast.sgd({adam.lr, adam.beta1, adam.scale}, n, a.in[0], a.out[0], a.out[1]);
+  const bool sgd = a.precision == Precision::kSgd;
   const AdamState s(a, n, a.out[0], a.out[1]);
-  const auto run = [&](float rate, bool decays, std::int64_t first, std::int64_t count) {
+  const auto run = [&](float rate, bool decays, double sign_rate, std::int64_t first, std::int64_t count) {
+    if (sign_rate > 0)
+      return ref::step_by_sign(static_cast<float>(sign_rate), count, a.in[0] + first,
+                               (sgd ? a.out[0] : s.weights) + first);
+    if (sgd)
+      return fast.sgd({adam.lr, adam.beta1, adam.scale}, count, a.in[0] + first, a.out[0] + first,
+                      a.out[1] + first);
     adam.lr = rate;
     adam.decay = decays ? a.adam.decay : 0;
     fast.adam(adam, count, a.in[0] + first, s.weights + first, s.m + first, s.v + first);
   };
   if (op.lamb) {
     for (const TensorPart& part : a.parts)
-      run(a.adam.lr * a.in[3][part.tensor], part.decays, part.first, part.count);
-  } else if (a.adam.decay == 0) {
-    run(a.adam.lr, false, 0, n);
+      run(a.adam.lr * a.in[3][part.tensor], part.decays, part.sign_rate, part.first, part.count);
   } else {
-    for (const DecayRange& range : a.decay_ranges) run(a.adam.lr, range.decays, range.first, range.count);
+    for (const UpdateRange& range : a.update_ranges)
+      run(a.adam.lr, range.decays, range.sign_rate, range.first, range.count);
   }
+  if (sgd) return;
   if (s.has_master) std::copy_n(s.weights, n, a.out[0]);
   if (a.rounding.on) kernels::round_to_bfloat16(a.rounding, adam.step, n, a.out[0]);
 }
@@ -88,6 +93,7 @@ void run(const ops::TrustSquares& op, const OpArguments& a) {
   const AdamState s(a, op.elements, const_cast<float*>(a.in[1]), const_cast<float*>(a.in[2]));
   std::array<float, 4096> by;
   for (const TensorPart& part : a.parts) {
+    if (part.sign_rate > 0) continue;
     adam.decay = part.decays ? a.adam.decay : 0;
     double* const bins = doubles(a.out[0]) + part.tensor * program::kTrustBins;
     fast.add_squares(part.count, s.weights + part.first, bins);
@@ -194,6 +200,12 @@ void run(const ops::Rope& op, const OpArguments& a) {
 void run(const ops::RopeGrad& op, const OpArguments& a) {
   turn(rope_shape(op, true), op.table, a);
 }
+void run(const ops::LatentPack& op, const OpArguments& a) {
+  ref::latent_pack(latent_shape(op), a.in[0], a.in[1], a.in[2], a.out[0]);
+}
+void run(const ops::LatentPackGrad& op, const OpArguments& a) {
+  ref::latent_pack_grad(latent_shape(op), a.in[0], a.out[0], a.out[1], a.out[2]);
+}
 void run(const ops::Attention& op, const OpArguments& a) {
   kernels::attention(attention_shape(op, a.tp_rank, a.dropout), a.in[0], a.out[0], a.out[1], mask(a.out[2]));
 }
@@ -229,7 +241,10 @@ void run(const ops::RouterScoresGrad& op, const OpArguments& a) {
                           a.in[2], a.out[0]);
 }
 void run(const ops::Route& op, const OpArguments& a) {
-  ref::route(route_shape(op), a.in[0], a.out[0], ids(a.out[1]), ids(a.out[2]), a.out[3]);
+  ref::route(route_shape(op), a.in[0], a.in[1], a.out[0], ids(a.out[1]), ids(a.out[2]), a.out[3]);
+}
+void run(const ops::ChoiceBiasGrad& op, const OpArguments& a) {
+  ref::choice_bias_grad(op.samples, op.experts, a.in[0], a.out[0], a.op.accumulate);
 }
 void run(const ops::RouteGrad& op, const OpArguments& a) {
   ref::route_grad(route_shape(op), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);

@@ -36,7 +36,7 @@ struct OpArguments {
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
   // Of TrustSquares and Optimizer: the tensors of the shard.
   std::span<const TensorPart> parts;
-  std::span<const DecayRange> decay_ranges;
+  std::span<const UpdateRange> update_ranges;
 };
 
 // Kernels compute in fp32: operands of 16-bit floats come as fp32 images (exec/staging.h).

@@ -58,7 +58,11 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::At
           .window = op.window,
           .sees_all = op.sees_all,
           .cap = static_cast<float>(op.soft_cap),
-          .explicit_scale = static_cast<float>(op.scale)};
+          .explicit_scale = static_cast<float>(op.scale),
+          .value = op.value};
+}
+inline kernels::reference::LatentShape latent_shape(const program::ops::LatentShape& op) {
+  return {op.rows, op.heads, op.turned, op.plain, op.value};
 }
 inline kernels::reference::AttentionShape attention_shape(const program::ops::CrossAttentionShape& op,
                                                           std::int64_t tp_rank,

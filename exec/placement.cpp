@@ -15,7 +15,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
       rank_class(program_in.classes[static_cast<std::size_t>(at.stage)]),
       counted_(rank_class.units.size()),
       parts_(rank_class.units.size()),
-      decay_ranges_(rank_class.units.size()) {
+      update_ranges_(rank_class.units.size()) {
   std::int64_t tensor = -1;
   for (const program::Parameter& p : rank_class.parameters) {
     ++tensor;
@@ -25,14 +25,15 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     const std::int64_t count = std::min(p.offset + p.local_elements() - shard, u.shard) - first;
     if (count <= 0) continue;
     const bool decays = program.training.optimizer.decay == Decay::kAll || !p.is_vector();
-    parts_[static_cast<std::size_t>(p.unit)].push_back({tensor, first, count, decays});
-    auto& alike = decay_ranges_[static_cast<std::size_t>(p.unit)];
-    if (!alike.empty() && alike.back().decays == decays && alike.back().first + alike.back().count == first)
+    parts_[static_cast<std::size_t>(p.unit)].push_back({tensor, first, count, decays, p.sign_rate});
+    auto& alike = update_ranges_[static_cast<std::size_t>(p.unit)];
+    if (!alike.empty() && alike.back().decays == decays && alike.back().sign_rate == p.sign_rate &&
+        alike.back().first + alike.back().count == first)
       alike.back().count += count;
     else
-      alike.push_back({first, count, decays});
+      alike.push_back({first, count, decays, p.sign_rate});
     // What every tensor rank holds alike counts on the first.
-    if (p.split == program::Parameter::Split::kNone && at.tp > 0) continue;
+    if ((p.split == program::Parameter::Split::kNone && at.tp > 0) || p.sign_rate > 0) continue;
     Ranges& ranges = counted_[static_cast<std::size_t>(p.unit)];
     if (!ranges.empty() && ranges.back().first + ranges.back().second == first)
       ranges.back().second += count;

@@ -18,12 +18,14 @@ namespace orrery::exec {
 // Elements of a rank's shard that are of one tensor, an index into RankClass::parameters.
 struct TensorPart {
   std::int64_t tensor, first, count;
-  bool decays;  // weight decay shrinks it
+  bool decays;       // weight decay shrinks it
+  double sign_rate;  // of Parameter
 };
-// Neighbouring elements of a rank's shard that weight decay treats alike.
-struct DecayRange {
+// Neighbouring elements of a rank's shard that are updated alike.
+struct UpdateRange {
   std::int64_t first, count;
   bool decays;
+  double sign_rate;
 };
 
 class Placement {
@@ -46,14 +48,14 @@ class Placement {
   std::int64_t offset(const program::Ref& r, std::int64_t micro_batch) const;
 
   // Of this rank's shard of a unit: (first element, how many) of what counts in the gradient norm, the parts
-  // of tensors that it is made of, and the same parts put together where weight decay treats them alike.
+  // of tensors that it is made of, and the same parts put together where they are updated alike.
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const Ranges& counted(std::int64_t unit) const { return counted_[static_cast<std::size_t>(unit)]; }
   const std::vector<TensorPart>& parts(std::int64_t unit) const {
     return parts_[static_cast<std::size_t>(unit)];
   }
-  const std::vector<DecayRange>& decay_ranges(std::int64_t unit) const {
-    return decay_ranges_[static_cast<std::size_t>(unit)];
+  const std::vector<UpdateRange>& update_ranges(std::int64_t unit) const {
+    return update_ranges_[static_cast<std::size_t>(unit)];
   }
 
   // The other end of a send or receive.
@@ -70,7 +72,7 @@ class Placement {
  private:
   std::vector<Ranges> counted_;
   std::vector<std::vector<TensorPart>> parts_;
-  std::vector<std::vector<DecayRange>> decay_ranges_;
+  std::vector<std::vector<UpdateRange>> update_ranges_;
 };
 
 }  // namespace orrery::exec

@@ -14,6 +14,7 @@ Graph model_block(const Model& m, const ModelBlock& block, const BlockTowers& to
 // The layers, one overload each, without norms and the sum with what went in. `base` begins their names.
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& layer, ValueId x);
 Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& layer, ValueId x);
+Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& layer, ValueId x);
 Branch branch(Builder& g, const std::string& base, const ExpertsLayer& layer, ValueId x);
 Branch branch(Builder& g, const std::string& base, const MlpLayer& layer, ValueId x);
 

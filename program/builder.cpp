@@ -143,7 +143,7 @@ ValueId Builder::in_place(std::string name, ForwardOp op, std::vector<Operand> r
 
 ValueId Builder::norm(const std::string& name, ValueId x) {
   using Init = Parameter::Init;
-  const std::int64_t width = model.hidden;
+  const std::int64_t width = columns_of(x);
   const bool has_bias = model.has_norm_bias();
   std::vector<Operand> reads{use(x, stream()), weight(vector(name + "/weight", width, Init::kOnes))};
   if (has_bias) reads.push_back(weight(vector(name + "/bias", width, Init::kZeros)));

@@ -94,7 +94,7 @@ class Builder {
   // A value for what an op writes over its operand.
   ValueId taken_over(ValueId v, std::int32_t operand);
 
-  // The model's norm of a value of its width, placed as values between layers are.
+  // The model's norm of a value, placed as values between layers are.
   ValueId norm(const std::string& name, ValueId x);
   // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; W's columns,
   // and u is a partial sum; or not at all, and u is placed as values between layers are.

@@ -204,6 +204,9 @@ struct Parameter {
   enum class Split : std::uint8_t { kNone, kRows, kCols } split = Split::kNone;
   enum class Init : std::uint8_t { kNormal, kOnes, kZeros } init = Init::kNormal;
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
+  // After a step it moves by so much against the sign of its gradient, which no norm counts; 0: it is the
+  // optimizer's.
+  double sign_rate = 0;
   std::int64_t local_rows = 0, local_cols = 1;
   std::int64_t padding = 0;  // last rows, which only fill the tensor ranks' shares up
   std::int32_t unit = 0;     // index in RankClass::units

@@ -38,6 +38,10 @@ struct ExpertsLayer {
   double weight_scale = 1;  // and then count so much (DeepSeek)
   // Experts stand in groups, of which a token's best may be chosen from (DeepSeek-V2): by the largest score.
   std::int64_t groups = 1, top_groups = 1;
+  // Biases of experts that steer the choice alone, without a loss (DeepSeek-V3, section 2.1.2): after a step
+  // each grows or shrinks by so much, by whether the expert had less or more than its share. Groups then
+  // count by their best two. 0: there are none.
+  double bias_rate = 0;
   double balance_loss = 0;     // factor of the auxiliary loss of each sequence (DeepSeek-V2, section 2.2.3)
   double z_loss = 0;           // factor of the squared log-sum-exp of logits (ST-MoE, equation 5)
   double capacity_factor = 0;  // an expert takes so many times its even share, and drops others; 0: all
@@ -68,7 +72,7 @@ struct ExpertsLayer {
     return resident_elements(hidden) + top_k * expert_elements(hidden);
   }
   std::int64_t parameters(std::int64_t hidden) const {
-    return resident_elements(hidden) + experts * expert_elements(hidden);
+    return resident_elements(hidden) + experts * expert_elements(hidden) + (bias_rate > 0 ? experts : 0);
   }
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
@@ -111,6 +115,11 @@ void describe(V& v, ExpertsLayer& l) {
   v(Field{.name = "groups", .help = "groups that the experts stand in", .min = 1, .max = 64}, l.groups);
   v(Field{.name = "top_groups", .help = "groups that a token's experts are chosen from", .min = 1, .max = 64},
     l.top_groups);
+  v(Field{.name = "bias_rate",
+          .help = "step of the biases that steer the choice of experts; 0 means there are none",
+          .min = 0,
+          .max = 1},
+    l.bias_rate);
   v(Field{.name = "balance_loss",
           .help = "factor of the loss that spreads the tokens of a sequence over experts",
           .min = 0,

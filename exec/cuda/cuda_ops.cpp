@@ -57,32 +57,41 @@ void run(const ops::Optimizer& op, const CudaOp& a) {
   const std::int64_t n = op.elements;
   const auto* norm = static_cast<const device::NormResult*>(op.lamb ? a.in[4] : a.in[3]);
   auto* const state = static_cast<float*>(a.out[1]);
-  if (a.place.program.training.precision == Precision::kSgd) {
-    const auto momentum = static_cast<float>(a.place.program.training.optimizer.beta1);
-    return device::sgd(a.stream, momentum, a.scalars, norm, n, static_cast<const float*>(a.in[0]),
-                       static_cast<float*>(a.out[0]), state);
-  }
+  const bool sgd = a.place.program.training.precision == Precision::kSgd;
   const AdamState s(a, n, state);
-  const auto adam = [&](const float* trust, bool decays, std::int64_t first, std::int64_t count) {
+  const auto update = [&](const float* trust, bool decays, double sign_rate, std::int64_t first,
+                          std::int64_t count) {
+    const void* const gradient = part(a.in[0], a.in_type[0], first);
+    void* const parameter = part(a.out[0], a.out_type[0], first);
+    float* const master = s.master != nullptr ? s.master + first : nullptr;
+    if (sign_rate > 0) {
+      return device::step_by_sign(a.stream, a.out_type[0], a.in_type[0], static_cast<float>(sign_rate), norm,
+                                  count, gradient, parameter, master);
+    }
+    if (sgd) {
+      const auto momentum = static_cast<float>(a.place.program.training.optimizer.beta1);
+      return device::sgd(a.stream, momentum, a.scalars, norm, count, static_cast<const float*>(gradient),
+                         static_cast<float*>(parameter), state + first);
+    }
     kernels::StochasticRounding rounding = a.rounding;
     rounding.first += first;
     device::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a, decays), rounding, a.scalars, norm,
-                 trust, count, part(a.in[0], a.in_type[0], first), part(a.out[0], a.out_type[0], first),
-                 s.master != nullptr ? s.master + first : nullptr, s.m + first, s.v + first);
+                 trust, count, gradient, parameter, master, s.m + first, s.v + first);
   };
   if (op.lamb) {
     const auto* const ratios = static_cast<const float*>(a.in[3]);
-    for (const TensorPart& t : a.place.parts(op.unit)) adam(ratios + t.tensor, t.decays, t.first, t.count);
-  } else if (a.weight_decay == 0) {
-    adam(nullptr, false, 0, n);
+    for (const TensorPart& t : a.place.parts(op.unit))
+      update(ratios + t.tensor, t.decays, t.sign_rate, t.first, t.count);
   } else {
-    for (const DecayRange& r : a.place.decay_ranges(op.unit)) adam(nullptr, r.decays, r.first, r.count);
+    for (const UpdateRange& r : a.place.update_ranges(op.unit))
+      update(nullptr, r.decays, r.sign_rate, r.first, r.count);
   }
 }
 
 void run(const ops::TrustSquares& op, const CudaOp& a) {
   const AdamState s(a, op.elements, static_cast<float*>(const_cast<void*>(a.in[2])));
   for (const TensorPart& t : a.place.parts(op.unit)) {
+    if (t.sign_rate > 0) continue;
     device::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a, t.decays), a.scalars,
                           static_cast<const device::NormResult*>(a.in[3]), t.count,
                           part(a.in[0], a.in_type[0], t.first), part(a.in[1], a.in_type[1], t.first),
@@ -183,6 +192,12 @@ void run(const ops::Rope& op, const CudaOp& a) {
 void run(const ops::RopeGrad& op, const CudaOp& a) {
   turn(rope_shape(op, true), op.table, a);
 }
+void run(const ops::LatentPack& op, const CudaOp& a) {
+  device::latent_pack(a.stream, a.in_type[0], latent_shape(op), a.in[0], a.in[1], a.in[2], a.out[0]);
+}
+void run(const ops::LatentPackGrad& op, const CudaOp& a) {
+  device::latent_pack_grad(a.stream, a.in_type[0], latent_shape(op), a.in[0], a.out[0], a.out[1], a.out[2]);
+}
 void run(const ops::Attention& op, const CudaOp& a) {
   device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
                     a.in[0], a.out[0], a.out[1], mask(a.out[2]));
@@ -221,8 +236,12 @@ void run(const ops::RouterScoresGrad& op, const CudaOp& a) {
                              a.in[0], floats(a.in[1]), floats(a.in[2]), a.out[0]);
 }
 void run(const ops::Route& op, const CudaOp& a) {
-  device::route(a.stream, route_shape(op), floats(a.in[0]), floats(a.out[0]), ids(a.out[1]), ids(a.out[2]),
-                floats(a.out[3]));
+  device::route(a.stream, a.in_type[1], route_shape(op), floats(a.in[0]), a.in[1], floats(a.out[0]),
+                ids(a.out[1]), ids(a.out[2]), floats(a.out[3]));
+}
+void run(const ops::ChoiceBiasGrad& op, const CudaOp& a) {
+  device::choice_bias_grad(a.stream, a.out_type[0], op.samples, op.experts, floats(a.in[0]), a.out[0],
+                           a.op.accumulate);
 }
 void run(const ops::RouteGrad& op, const CudaOp& a) {
   device::route_grad(a.stream, route_shape(op), floats(a.in[0]), ids(a.in[1]), floats(a.in[2]),

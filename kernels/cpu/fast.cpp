@@ -37,8 +37,8 @@ struct Head {
         index(head_index),
         q(sample * s.seq * s.query_width() + index * s.head),
         k(sample * s.keys() * s.key_width() + s.first_of_keys() + index * s.kv / s.heads * s.head),
-        v(k + s.kv * s.head),
-        out(sample * s.seq * s.heads * s.head + index * s.head),
+        v(sample * s.keys() * s.key_width() + s.first_of_values() + index * s.kv / s.heads * s.value_head()),
+        out((sample * s.seq * s.heads + index) * s.value_head()),
         lse((sample * s.heads + index) * s.seq) {}
   Index sample, index, q, k, v, out, lse;
 };
@@ -105,7 +105,7 @@ void attention(const reference::AttentionShape& s, Rows rows, float* out, float*
                std::uint8_t* mask) {
   if (s.materialised) return reference::attention(s, rows, out, softmax, mask);
   const Pointwise& p = pointwise();
-  const Index width = s.key_width(), out_width = s.heads * s.head;
+  const Index width = s.key_width(), value = s.value_head(), out_width = s.heads * value;
   float* scores = workspace(1, s.keys());
   for_each_block(s, [&](const Head& at, const Block& b) {
     const Index keys = b.keys();
@@ -120,9 +120,9 @@ void attention(const reference::AttentionShape& s, Rows rows, float* out, float*
       drop_scores(s, at, b, i, row);
     }
     float* o = out + at.out + b.first * out_width;
-    multiply({.m = b.count, .n = s.head, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
+    multiply({.m = b.count, .n = value, .k = keys, .lda = keys, .ldb = width, .ldc = out_width}, scores,
              rows.kv + at.v + b.low * width, o);
-    for (Index i = 0; i < b.count; ++i) p.scale_row(s.head, 1.0F / sums[i], o + i * out_width);
+    for (Index i = 0; i < b.count; ++i) p.scale_row(value, 1.0F / sums[i], o + i * out_width);
   });
 }
 
@@ -132,7 +132,8 @@ void attention_grad(const reference::AttentionShape& s, Rows rows, const float* 
                     const std::uint8_t* mask, const float* d_out, reference::AttentionRows<float*> d_rows) {
   if (s.materialised) return reference::attention_grad(s, rows, out, softmax, mask, d_out, d_rows);
   const Pointwise& p = pointwise();
-  const Index q_width = s.query_width(), width = s.key_width(), out_width = s.heads * s.head;
+  const Index q_width = s.query_width(), width = s.key_width(), value = s.value_head(),
+              out_width = s.heads * value;
   std::fill_n(d_rows.kv, s.batch * s.keys() * width, 0.0F);
   float* probabilities = workspace(s.cap > 0 ? 3 : 2, s.keys());
   float* d_scores = probabilities + kQueries * s.keys();
@@ -143,18 +144,13 @@ void attention_grad(const reference::AttentionShape& s, Rows rows, const float* 
     const Index k = at.k + b.low * width, v = at.v + b.low * width;
     scores_of(s, rows, at, b, probabilities);
     if (s.cap > 0) std::copy_n(probabilities, count * keys, capped);
-    multiply({.m = count,
-              .n = keys,
-              .k = s.head,
-              .transpose_b = true,
-              .lda = out_width,
-              .ldb = width,
-              .ldc = keys},
-             d_out + o, rows.kv + v, d_scores);
+    multiply(
+        {.m = count, .n = keys, .k = value, .transpose_b = true, .lda = out_width, .ldb = width, .ldc = keys},
+        d_out + o, rows.kv + v, d_scores);
     for (Index i = 0; i < count; ++i) {
       const Index row = o + i * out_width;
       float *const of_p = probabilities + i * keys, *const of_d = d_scores + i * keys;
-      const float d = p.dot(s.head, d_out + row, out + row);
+      const float d = p.dot(value, d_out + row, out + row);
       const Index hidden = hide(s, b, i, of_p);
       p.probabilities_row(s.end_key(b.first + i) - b.low - hidden, keys - hidden,
                           softmax[at.lse + b.first + i], of_p + hidden);
@@ -175,6 +171,7 @@ void attention_grad(const reference::AttentionShape& s, Rows rows, const float* 
                                .ldc = width};
     multiply(over_queries, d_scores, rows.q + q, d_rows.kv + k);
     Product of_output = over_queries;
+    of_output.n = value;
     of_output.ldb = out_width;
     multiply(of_output, probabilities, d_out + o, d_rows.kv + v);
   });

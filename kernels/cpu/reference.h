@@ -66,20 +66,26 @@ struct AttentionShape {
   float cap = 0;             // none
   float explicit_scale = 0;  // 0: 1 / sqrt(d)
   Index other_seq = 0;       // of keys in rows of their own; 0: they stand in the fused rows
+  Index value = 0;           // of a value's head, and of one of `out`; 0: as of a key's
   float scale() const {
     return explicit_scale > 0 ? explicit_scale : 1.0F / std::sqrt(static_cast<float>(head));
   }
-  bool plain() const { return window == 0 && !sees_all && cap == 0 && explicit_scale == 0 && other_seq == 0; }
+  bool plain() const {
+    return window == 0 && !sees_all && cap == 0 && explicit_scale == 0 && other_seq == 0 && value == 0;
+  }
   // The keys that query i sees.
   Index first_key(Index i) const { return window > 0 && i >= window ? i + 1 - window : 0; }
   Index end_key(Index i) const { return sees_all ? keys() : i + 1; }
   Index keys() const { return other_seq > 0 ? other_seq : seq; }
   bool drops() const { return dropout.probability > 0; }
-  // Rows, and where the keys stand in theirs.
-  Index width() const { return (heads + 2 * kv) * head; }  // fused
+  Index value_head() const { return value > 0 ? value : head; }
+  // Rows, and where keys and values stand in theirs.
+  Index keys_and_values() const { return kv * (head + value_head()); }
+  Index width() const { return heads * head + keys_and_values(); }  // fused
   Index query_width() const { return other_seq > 0 ? heads * head : width(); }
-  Index key_width() const { return other_seq > 0 ? 2 * kv * head : width(); }
+  Index key_width() const { return other_seq > 0 ? keys_and_values() : width(); }
   Index first_of_keys() const { return other_seq > 0 ? 0 : heads * head; }
+  Index first_of_values() const { return first_of_keys() + kv * head; }
 };
 // The rows of queries, and those of keys and values: the same where they are fused.
 template <class Pointer>
@@ -93,6 +99,14 @@ void attention(const AttentionShape& s, AttentionRows<const float*> rows, float*
 void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, const float* out,
                     const float* softmax, const std::uint8_t* mask, const float* d_out,
                     AttentionRows<float*> d_rows);
+
+// Latent attention: rows of q [heads, turned | plain], of kv [heads, plain | value] and of r [turned] become
+// rows [q heads | k heads | v heads], keys having r before their own elements.
+struct LatentShape {
+  Index rows, heads, turned, plain, value;
+};
+void latent_pack(const LatentShape& s, const float* q, const float* kv, const float* r, float* qkv);
+void latent_pack_grad(const LatentShape& s, const float* d_qkv, float* dq, float* dkv, float* dr);
 
 // act(u), or gated act(gate) * up with rows [gate | up]. GELU is the tanh form, as of GPT-2.
 enum class Act : std::uint8_t { kGelu, kSwiglu, kSquaredRelu, kGeglu };
@@ -169,15 +183,18 @@ void router_scores(const RouterShape& s, const float* logits, float* scores);
 void router_scores_grad(const RouterShape& s, const float* logits, const float* scores, const float* d_scores,
                         float* d_logits);
 
-// The experts of each token by largest score, the earlier one of equals. Of the groups those whose best
-// experts have the largest scores. Rows of an expert beyond `capacity` are dropped, the last tokens first.
+// The experts of each token by largest score, the earlier one of equals; with biases by largest score + bias.
+// Of the groups those whose best experts have the largest scores, or, with biases, whose best two have the
+// largest sum. Rows of an expert beyond `capacity` are dropped, the last tokens first.
 struct RouteShape {
   Index tokens, seq, experts, top_k, groups = 1, top_groups = 1, capacity = 0;
   bool normalised = true;
   float scale = 1;
 };
-void route(const RouteShape& s, const float* scores, float* weights, std::int32_t* choice,
-           std::int32_t* counts, float* load);
+void route(const RouteShape& s, const float* scores, const float* biases, float* weights,
+           std::int32_t* choice, std::int32_t* counts, float* load);
+// (+)= by how much experts have more tokens than all have in the mean.
+void choice_bias_grad(Index samples, Index experts, const float* load, float* d_biases, bool accumulate);
 void route_grad(const RouteShape& s, const float* scores, const std::int32_t* choice, const float* d_weights,
                 float* d_scores);
 
@@ -257,6 +274,8 @@ void adam(const Adam& a, Index n, const float* gradient, float* parameter, float
 // each tensor times trust_ratio(), from the bins of the squares of its weights and of this.
 void adam_update(const Adam& a, Index n, const float* gradient, const float* parameter, const float* m,
                  const float* v, float* update);
+// Against the gradient's sign.
+void step_by_sign(float rate, Index n, const float* gradient, float* parameter);
 struct Sgd {
   float lr, momentum;
   float scale = 1.0F;

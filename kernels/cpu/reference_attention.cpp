@@ -15,7 +15,7 @@ struct HeadView {
         k_width(s.key_width()),
         q(sample * s.seq * q_width + head_index * s.head),
         k(sample * s.keys() * k_width + s.first_of_keys() + head_index * s.kv / s.heads * s.head),
-        v(k + s.kv * s.head) {}
+        v(sample * s.keys() * k_width + s.first_of_values() + head_index * s.kv / s.heads * s.value_head()) {}
   Index q_row(Index i) const { return q + i * q_width; }
   Index k_row(Index i) const { return k + i * k_width; }
   Index v_row(Index i) const { return v + i * k_width; }
@@ -54,7 +54,7 @@ float softmax_row(const AttentionShape& s, const HeadView& at, AttentionRows<con
 
 void attention(const AttentionShape& s, AttentionRows<const float*> rows, float* out, float* softmax,
                std::uint8_t* mask) {
-  const Index keys = s.keys();
+  const Index keys = s.keys(), value = s.value_head();
   std::vector<float> row(static_cast<std::size_t>(keys));
   std::vector<std::uint8_t> kept(row.size());
   for (Index b = 0; b < s.batch; ++b) {
@@ -73,10 +73,10 @@ void attention(const AttentionShape& s, AttentionRows<const float*> rows, float*
           if (s.materialised) std::copy(kept.begin(), kept.end(), mask + query * keys);
           p = left;
         }
-        float* o = out + ((b * s.seq + i) * s.heads + h) * s.head;
-        std::fill_n(o, s.head, 0.0F);
+        float* o = out + ((b * s.seq + i) * s.heads + h) * value;
+        std::fill_n(o, value, 0.0F);
         for (Index j = s.first_key(i); j < s.end_key(i); ++j) {
-          for (Index d = 0; d < s.head; ++d) o[d] += p[j] * rows.kv[at.v_row(j) + d];
+          for (Index d = 0; d < value; ++d) o[d] += p[j] * rows.kv[at.v_row(j) + d];
         }
       }
     }
@@ -88,7 +88,7 @@ void attention(const AttentionShape& s, AttentionRows<const float*> rows, float*
 void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, const float* out,
                     const float* softmax, const std::uint8_t* mask, const float* d_out,
                     AttentionRows<float*> d_rows) {
-  const Index keys = s.keys();
+  const Index keys = s.keys(), value = s.value_head();
   std::vector<std::uint8_t> kept(static_cast<std::size_t>(keys));
   std::fill_n(d_rows.q, s.batch * s.seq * s.query_width(), 0.0F);
   if (d_rows.kv != d_rows.q) std::fill_n(d_rows.kv, s.batch * keys * s.key_width(), 0.0F);
@@ -97,8 +97,8 @@ void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, c
       const HeadView at(s, b, h);
       for (Index i = 0; i < s.seq; ++i) {
         const Index query = (b * s.heads + h) * s.seq + i;
-        const Index row = ((b * s.seq + i) * s.heads + h) * s.head;
-        const float d = dot(d_out + row, out + row, s.head);
+        const Index row = ((b * s.seq + i) * s.heads + h) * value;
+        const float d = dot(d_out + row, out + row, value);
         if (s.drops() && s.materialised)
           std::copy_n(mask + query * keys, keys, kept.begin());
         else if (s.drops())
@@ -113,14 +113,46 @@ void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, c
           const float p = s.materialised ? softmax[query * keys + j] : std::exp(z - softmax[query]);
           const float slope = s.cap > 0 ? 1.0F - z / s.cap * (z / s.cap) : 1.0F;
           const float ds =
-              p * (left * dot(d_out + row, rows.kv + at.v_row(j), s.head) - d) * s.scale() * slope;
+              p * (left * dot(d_out + row, rows.kv + at.v_row(j), value) - d) * s.scale() * slope;
           for (Index x = 0; x < s.head; ++x) {
             d_rows.q[at.q_row(i) + x] += ds * k[x];
             d_rows.kv[at.k_row(j) + x] += ds * q[x];
+          }
+          for (Index x = 0; x < value; ++x) {
             d_rows.kv[at.v_row(j) + x] += left * p * d_out[row + x];
           }
         }
       }
+    }
+  }
+}
+
+void latent_pack(const LatentShape& s, const float* q, const float* kv, const float* r, float* qkv) {
+  const Index head = s.turned + s.plain, queries = s.heads * head, other = s.plain + s.value;
+  const Index width = 2 * queries + s.heads * s.value;
+  for (Index row = 0; row < s.rows; ++row, q += queries, kv += s.heads * other, r += s.turned, qkv += width) {
+    std::copy_n(q, queries, qkv);
+    for (Index h = 0; h < s.heads; ++h) {
+      float* const key = qkv + queries + h * head;
+      std::copy_n(r, s.turned, key);
+      std::copy_n(kv + h * other, s.plain, key + s.turned);
+      std::copy_n(kv + h * other + s.plain, s.value, qkv + 2 * queries + h * s.value);
+    }
+  }
+}
+
+void latent_pack_grad(const LatentShape& s, const float* d_qkv, float* dq, float* dkv, float* dr) {
+  const Index head = s.turned + s.plain, queries = s.heads * head, other = s.plain + s.value;
+  const Index width = 2 * queries + s.heads * s.value;
+  for (Index row = 0; row < s.rows;
+       ++row, dq += queries, dkv += s.heads * other, dr += s.turned, d_qkv += width) {
+    std::copy_n(d_qkv, queries, dq);
+    std::fill_n(dr, s.turned, 0.0F);
+    for (Index h = 0; h < s.heads; ++h) {
+      const float* const key = d_qkv + queries + h * head;
+      for (Index j = 0; j < s.turned; ++j) dr[j] += key[j];
+      std::copy_n(key + s.turned, s.plain, dkv + h * other);
+      std::copy_n(d_qkv + 2 * queries + h * s.value, s.value, dkv + h * other + s.plain);
     }
   }
 }

@@ -19,21 +19,24 @@ void choose(const float* values, std::vector<Index>& of, Index k) {
   of.resize(static_cast<std::size_t>(k));
 }
 
-// The experts that a token chooses.
-std::vector<Index> chosen(const RouteShape& s, const float* scores) {
+// The experts that a token chooses by these values.
+std::vector<Index> chosen(const RouteShape& s, const float* values, bool by_two) {
   const Index in_group = s.experts / s.groups;
   std::vector<float> best(static_cast<std::size_t>(s.groups));
   std::vector<Index> groups, experts;
   for (Index g = 0; g < s.groups; ++g) {
     groups.push_back(g);
-    best[static_cast<std::size_t>(g)] = *std::max_element(scores + g * in_group, scores + (g + 1) * in_group);
+    std::vector<Index> of_group;
+    for (Index e = g * in_group; e < (g + 1) * in_group; ++e) of_group.push_back(e);
+    choose(values, of_group, std::min<Index>(by_two ? 2 : 1, in_group));
+    for (const Index e : of_group) best[static_cast<std::size_t>(g)] += values[e];
   }
   choose(best.data(), groups, s.top_groups);
   std::sort(groups.begin(), groups.end());
   for (const Index g : groups) {
     for (Index e = g * in_group; e < (g + 1) * in_group; ++e) experts.push_back(e);
   }
-  choose(scores, experts, s.top_k);
+  choose(values, experts, s.top_k);
   return experts;
 }
 
@@ -69,13 +72,17 @@ void router_scores_grad(const RouterShape& s, const float* logits, const float* 
   }
 }
 
-void route(const RouteShape& s, const float* scores, float* weights, std::int32_t* choice,
-           std::int32_t* counts, float* load) {
+void route(const RouteShape& s, const float* scores, const float* biases, float* weights,
+           std::int32_t* choice, std::int32_t* counts, float* load) {
+  std::vector<float> biased(static_cast<std::size_t>(s.experts));
   std::fill_n(counts, s.experts, 0);
   std::fill_n(load, s.tokens / s.seq * s.experts, 0.0F);
   for (Index t = 0; t < s.tokens; ++t) {
     const float* const of = scores + t * s.experts;
-    const std::vector<Index> experts = chosen(s, of);
+    if (biases != nullptr) {
+      for (Index e = 0; e < s.experts; ++e) biased[static_cast<std::size_t>(e)] = of[e] + biases[e];
+    }
+    const std::vector<Index> experts = chosen(s, biases != nullptr ? biased.data() : of, biases != nullptr);
     float sum = 0;
     for (const Index e : experts) sum += of[e];
     for (Index j = 0; j < s.top_k; ++j) {
@@ -94,6 +101,20 @@ void route(const RouteShape& s, const float* scores, float* weights, std::int32_
       std::int32_t& row = choice[(t * 2 + 1) * s.top_k + j];
       if (row >= 0) row += first[static_cast<std::size_t>(choice[t * 2 * s.top_k + j])];
     }
+  }
+}
+
+void choice_bias_grad(Index samples, Index experts, const float* load, float* d_biases, bool accumulate) {
+  std::vector<double> tokens(static_cast<std::size_t>(experts));
+  double all = 0;
+  for (Index i = 0; i < samples * experts; ++i) {
+    tokens[static_cast<std::size_t>(i % experts)] += load[i];
+    all += load[i];
+  }
+  for (Index e = 0; e < experts; ++e) {
+    const auto beyond =
+        static_cast<float>(tokens[static_cast<std::size_t>(e)] - all / static_cast<double>(experts));
+    d_biases[e] = accumulate ? d_biases[e] + beyond : beyond;
   }
 }
 

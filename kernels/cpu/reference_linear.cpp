@@ -116,6 +116,12 @@ void adam_update(const Adam& a, Index n, const float* gradient, const float* par
   for_each_update(a, n, gradient, parameter, m, v, [&](Index i, float, float, float by) { update[i] = by; });
 }
 
+void step_by_sign(float rate, Index n, const float* gradient, float* parameter) {
+  for (Index i = 0; i < n; ++i) {
+    if (gradient[i] != 0) parameter[i] -= gradient[i] > 0 ? rate : -rate;
+  }
+}
+
 void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity) {
   for (Index i = 0; i < n; ++i) {
     velocity[i] = s.momentum * velocity[i] + gradient[i] * s.scale;

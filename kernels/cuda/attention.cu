@@ -14,14 +14,74 @@ __global__ void dot_kernel(AttentionPlaces s, const T* out, const T* d_out, floa
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;  // token, head
   if (item >= static_cast<std::int64_t>(s.batch) * s.seq * s.heads) return;
   float sum = 0;
-  for (int j = static_cast<int>(threadIdx.x); j < s.head; j += kWarp)
-    sum += widen(out[item * s.head + j]) * widen(d_out[item * s.head + j]);
+  for (int j = static_cast<int>(threadIdx.x); j < s.value; j += kWarp)
+    sum += widen(out[item * s.value + j]) * widen(d_out[item * s.value + j]);
   sum = warp_sum(sum);
   const std::int64_t token = item / s.heads;
   if (threadIdx.x == 0) d[(token / s.seq * s.heads + item % s.heads) * s.seq + token % s.seq] = sum;
 }
 
+template <class T>
+__global__ void latent_pack_kernel(reference::LatentShape s, const T* q, const T* kv, const T* r, T* qkv) {
+  const Index head = s.turned + s.plain, queries = s.heads * head, other = s.plain + s.value;
+  const Index width = 2 * queries + s.heads * s.value;
+  for (Index i = thread_of_grid(); i < s.rows * width; i += threads_of_grid()) {
+    const Index row = i / width, at = i % width;
+    if (at < queries) {
+      qkv[i] = q[row * queries + at];
+    } else if (at < 2 * queries) {
+      const Index h = (at - queries) / head, e = (at - queries) % head;
+      qkv[i] = e < s.turned ? r[row * s.turned + e] : kv[(row * s.heads + h) * other + e - s.turned];
+    } else {
+      const Index h = (at - 2 * queries) / s.value, e = (at - 2 * queries) % s.value;
+      qkv[i] = kv[(row * s.heads + h) * other + s.plain + e];
+    }
+  }
+}
+
+// A thread for each element of q, then of kv, then of r.
+template <class T>
+__global__ void latent_pack_grad_kernel(reference::LatentShape s, const T* d_qkv, T* dq, T* dkv, T* dr) {
+  const Index head = s.turned + s.plain, queries = s.heads * head, other = s.plain + s.value;
+  const Index width = 2 * queries + s.heads * s.value, of_row = queries + s.heads * other + s.turned;
+  for (Index i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
+    const Index row = i / of_row, at = i % of_row, others = at - queries, turned = others - s.heads * other;
+    const T* const from = d_qkv + row * width;
+    if (at < queries) {
+      dq[row * queries + at] = from[at];
+    } else if (turned < 0) {
+      const Index h = others / other, e = others % other;
+      dkv[row * s.heads * other + others] = e < s.plain ? from[queries + h * head + s.turned + e]
+                                                        : from[2 * queries + h * s.value + e - s.plain];
+    } else {
+      float sum = 0;
+      for (Index h = 0; h < s.heads; ++h) sum += widen(from[queries + h * head + turned]);
+      narrow(sum, dr[row * s.turned + turned]);
+    }
+  }
+}
+
 }  // namespace
+
+void latent_pack(Stream stream, DType type, const reference::LatentShape& s, const void* q, const void* kv,
+                 const void* r, void* qkv) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "latent_pack",
+           {.blocks = strided_blocks(s.rows * s.heads * (2 * (s.turned + s.plain) + s.value), 256)},
+           latent_pack_kernel<T>, s, static_cast<const T*>(q), static_cast<const T*>(kv),
+           static_cast<const T*>(r), static_cast<T*>(qkv));
+  });
+}
+
+void latent_pack_grad(Stream stream, DType type, const reference::LatentShape& s, const void* d_qkv, void* dq,
+                      void* dkv, void* dr) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "latent_pack_grad",
+           {.blocks = strided_blocks(s.rows * s.heads * (s.turned + 2 * s.plain + s.value), 256)},
+           latent_pack_grad_kernel<T>, s, static_cast<const T*>(d_qkv), static_cast<T*>(dq),
+           static_cast<T*>(dkv), static_cast<T*>(dr));
+  });
+}
 
 std::size_t attention_grad_workspace(const reference::AttentionShape& s) {
   return static_cast<std::size_t>(s.batch * s.heads * s.seq) * sizeof(float);

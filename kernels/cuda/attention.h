@@ -11,31 +11,33 @@ namespace orrery::kernels::cuda {
 // Fused rows [q heads | k heads | v heads], or rows of queries beside [k heads | v heads] of another
 // sequence.
 struct AttentionPlaces {
-  int batch, seq, heads, kv, head;
+  int batch, seq, heads, kv, head, value;
   int keys;    // tokens that keys are of
   bool apart;  // they stand in rows of their own
-  __host__ __device__ std::int64_t width() const { return static_cast<std::int64_t>(heads + 2 * kv) * head; }
+  __host__ __device__ std::int64_t keys_and_values() const {
+    return static_cast<std::int64_t>(kv) * (head + value);
+  }
+  __host__ __device__ std::int64_t width() const {
+    return static_cast<std::int64_t>(heads) * head + keys_and_values();
+  }
   __device__ std::int64_t query_width() const {
     return apart ? static_cast<std::int64_t>(heads) * head : width();
   }
-  __device__ std::int64_t key_width() const {
-    return apart ? static_cast<std::int64_t>(2 * kv) * head : width();
-  }
+  __device__ std::int64_t key_width() const { return apart ? keys_and_values() : width(); }
   // Element of a token's row where a query head begins, and the key and value head that it looks at.
   __device__ std::int64_t q(int h) const { return static_cast<std::int64_t>(h) * head; }
   __device__ std::int64_t k(int h) const {
     return ((apart ? 0 : heads) + static_cast<std::int64_t>(h) * kv / heads) * head;
   }
-  __device__ std::int64_t v(int h) const { return k(h) + static_cast<std::int64_t>(kv) * head; }
+  __device__ std::int64_t v(int h) const {
+    return static_cast<std::int64_t>((apart ? 0 : heads) + kv) * head +
+           static_cast<std::int64_t>(h) * kv / heads * value;
+  }
 };
 inline AttentionPlaces places_of(const reference::AttentionShape& s) {
-  return {static_cast<int>(s.batch),
-          static_cast<int>(s.seq),
-          static_cast<int>(s.heads),
-          static_cast<int>(s.kv),
-          static_cast<int>(s.head),
-          static_cast<int>(s.keys()),
-          s.other_seq > 0};
+  return {static_cast<int>(s.batch),  static_cast<int>(s.seq),  static_cast<int>(s.heads),
+          static_cast<int>(s.kv),     static_cast<int>(s.head), static_cast<int>(s.value_head()),
+          static_cast<int>(s.keys()), s.other_seq > 0};
 }
 
 // Whether tensor cores serve this shape.

@@ -58,18 +58,34 @@ __device__ bool behind(float a, Index at, float b, Index before) {
   return a < b || (a == b && at > before);
 }
 
+// What a token's experts are chosen by.
+template <class T>
+struct Values {
+  const float* scores;
+  const T* biases;  // or null
+  __device__ float operator[](Index e) const {
+    return biases != nullptr ? scores[e] + widen(biases[e]) : scores[e];
+  }
+};
+
 // The groups that a token's experts are chosen from, a bit each.
-__device__ unsigned long long chosen_groups(const reference::RouteShape& s, const float* scores) {
+template <class T>
+__device__ unsigned long long chosen_groups(const reference::RouteShape& s, Values<T> values) {
   if (s.groups == 1) return 1;
   const Index in_group = s.experts / s.groups;
   unsigned long long out = 0;
   for (Index j = 0; j < s.top_groups; ++j) {
-    float best = -3.402823466e38F;
+    float best = 0;
     Index best_group = -1;
     for (Index g = 0; g < s.groups; ++g) {
       if ((out >> g & 1) != 0) continue;
-      float of_group = scores[g * in_group];
-      for (Index e = g * in_group + 1; e < (g + 1) * in_group; ++e) of_group = fmaxf(of_group, scores[e]);
+      float first = values[g * in_group], second = -3.402823466e38F;
+      for (Index e = g * in_group + 1; e < (g + 1) * in_group; ++e) {
+        const float value = values[e];
+        second = fmaxf(second, fminf(first, value));
+        first = fmaxf(first, value);
+      }
+      const float of_group = values.biases != nullptr && in_group > 1 ? first + second : first;
       if (best_group < 0 || of_group > best) {
         best = of_group;
         best_group = g;
@@ -80,12 +96,14 @@ __device__ unsigned long long chosen_groups(const reference::RouteShape& s, cons
   return out;
 }
 
-// A thread for each token: its experts, largest score first.
-__global__ void choose_kernel(reference::RouteShape s, const float* scores, float* weights,
+// A thread for each token: its experts, largest value first.
+template <class T>
+__global__ void choose_kernel(reference::RouteShape s, const float* scores, const T* biases, float* weights,
                               std::int32_t* choice) {
   for (Index t = thread_of_grid(); t < s.tokens; t += threads_of_grid()) {
     const float* const of = scores + t * s.experts;
-    const unsigned long long groups = chosen_groups(s, of);
+    const Values<T> values{of, biases};
+    const unsigned long long groups = chosen_groups(s, values);
     const Index in_group = s.experts / s.groups;
     float last = 3.402823466e38F, sum = 0;
     Index last_expert = -1;
@@ -93,13 +111,14 @@ __global__ void choose_kernel(reference::RouteShape s, const float* scores, floa
       float best = 0;
       Index expert = -1;
       for (Index e = 0; e < s.experts; ++e) {
-        if ((groups >> (e / in_group) & 1) == 0 || !behind(of[e], e, last, last_expert)) continue;
-        if (expert >= 0 && behind(of[e], e, best, expert)) continue;
-        best = of[e];
+        const float value = values[e];
+        if ((groups >> (e / in_group) & 1) == 0 || !behind(value, e, last, last_expert)) continue;
+        if (expert >= 0 && behind(value, e, best, expert)) continue;
+        best = value;
         expert = e;
       }
       choice[t * 2 * s.top_k + j] = static_cast<std::int32_t>(expert);
-      sum += best;
+      sum += of[expert];
       last = best;
       last_expert = expert;
     }
@@ -107,6 +126,19 @@ __global__ void choose_kernel(reference::RouteShape s, const float* scores, floa
       const float score = of[choice[t * 2 * s.top_k + j]];
       weights[t * s.top_k + j] = s.scale * (s.normalised ? score / sum : score);
     }
+  }
+}
+
+template <class G>
+__global__ void choice_bias_grad_kernel(Index samples, Index experts, const float* load, bool accumulate,
+                                        G* d_biases) {
+  float all = 0;
+  for (Index i = threadIdx.x; i < samples * experts; i += blockDim.x) all += load[i];
+  const float mean = block_sum(all) / static_cast<float>(experts);
+  for (Index e = threadIdx.x; e < experts; e += blockDim.x) {
+    float tokens = 0;
+    for (Index sample = 0; sample < samples; ++sample) tokens += load[sample * experts + e];
+    narrow((accumulate ? widen(d_biases[e]) : 0.0F) + (tokens - mean), d_biases[e]);
   }
 }
 
@@ -367,12 +399,22 @@ void router_scores_grad(Stream stream, DType type, const reference::RouterShape&
   });
 }
 
-void route(Stream stream, const reference::RouteShape& s, const float* scores, float* weights,
-           std::int32_t* choice, std::int32_t* counts, float* load) {
-  launch(stream, "route", {.blocks = strided_blocks(s.tokens, 128), .threads = 128}, choose_kernel, s, scores,
-         weights, choice);
+void route(Stream stream, DType type, const reference::RouteShape& s, const float* scores, const void* biases,
+           float* weights, std::int32_t* choice, std::int32_t* counts, float* load) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "route", {.blocks = strided_blocks(s.tokens, 128), .threads = 128}, choose_kernel<T>, s,
+           scores, static_cast<const T*>(biases), weights, choice);
+  });
   launch(stream, "route", {.blocks = s.experts, .blocks_y = s.tokens / s.seq}, load_kernel, s, choice, load);
   launch(stream, "route", {.blocks = s.experts, .threads = kPlacing}, place_kernel, s, load, choice, counts);
+}
+
+void choice_bias_grad(Stream stream, DType gradient, Index samples, Index experts, const float* load,
+                      void* d_biases, bool accumulate) {
+  with_type(gradient, [&]<class G>(G) {
+    launch(stream, "choice_bias_grad", {.blocks = 1}, choice_bias_grad_kernel<G>, samples, experts, load,
+           accumulate, static_cast<G*>(d_biases));
+  });
 }
 
 void route_grad(Stream stream, const reference::RouteShape& s, const float* scores,

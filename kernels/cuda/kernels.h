@@ -115,10 +115,12 @@ void router_scores(Stream stream, DType type, const reference::RouterShape& s, c
 void router_scores_grad(Stream stream, DType type, const reference::RouterShape& s, const double* loss_scale,
                         const void* logits, const float* scores, const float* d_scores, void* d_logits);
 // At most 64 groups.
-void route(Stream stream, const reference::RouteShape& s, const float* scores, float* weights,
-           std::int32_t* choice, std::int32_t* counts, float* load);
+void route(Stream stream, DType type, const reference::RouteShape& s, const float* scores, const void* biases,
+           float* weights, std::int32_t* choice, std::int32_t* counts, float* load);
 void route_grad(Stream stream, const reference::RouteShape& s, const float* scores,
                 const std::int32_t* choice, const float* d_weights, float* d_scores);
+void choice_bias_grad(Stream stream, DType gradient, Index samples, Index experts, const float* load,
+                      void* d_biases, bool accumulate);
 void balance_grad(Stream stream, const reference::BalanceShape& s, const double* loss_scale,
                   const float* scores, const float* load, float* d_scores);
 void permute(Stream stream, DType type, const reference::PermuteShape& s, const void* x, const float* weights,
@@ -183,6 +185,9 @@ void trust_squares(Stream stream, DType type, DType gradient, const AdamConstant
                    const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
                    const void* parameter, const float* master, const float* m, const float* v, double* bins);
 void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios);
+// Against the gradient's sign; `master` may be null.
+void step_by_sign(Stream stream, DType type, DType gradient, float rate, const NormResult* norm, Index n,
+                  const void* d_parameter, void* parameter, float* master);
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
          const float* d_parameter, float* parameter, float* velocity);
 // sum += x; of doubles too.
@@ -196,6 +201,10 @@ void norm_finish(Stream stream, const double* bins, float clip, const StepScalar
                  NormResult* result);
 
 // --- attention.cu ----------------------------------------------------------------------------------
+void latent_pack(Stream stream, DType type, const reference::LatentShape& s, const void* q, const void* kv,
+                 const void* r, void* qkv);
+void latent_pack_grad(Stream stream, DType type, const reference::LatentShape& s, const void* d_qkv, void* dq,
+                      void* dkv, void* dr);
 // The sample's number for dropout as in dropout_residual. 16-bit floats with heads of 64 or 128 run on tensor
 // cores, unless dropout acts on scores or they are kept; everything else in plain_attention.cu.
 std::size_t attention_grad_workspace(const reference::AttentionShape& s);

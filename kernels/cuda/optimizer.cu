@@ -83,6 +83,18 @@ __global__ void trust_ratios_kernel(std::int64_t tensors, const double* bins, fl
   }
 }
 
+template <class T, class G>
+__global__ void step_by_sign_kernel(float rate, const NormResult* norm, std::int64_t n, const G* d_parameter,
+                                    T* parameter, float* master) {
+  if (norm != nullptr && norm->overflowed != 0) return;
+  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
+    const float d = widen(d_parameter[i]), step = d > 0 ? rate : d < 0 ? -rate : 0.0F;
+    const float x = (master != nullptr ? master[i] : widen(parameter[i])) - step;
+    if (master != nullptr) master[i] = x;
+    narrow(x, parameter[i]);
+  }
+}
+
 __global__ void sgd_kernel(float momentum, const StepScalars* scalars, const NormResult* norm, std::int64_t n,
                            const float* d_parameter, float* parameter, float* velocity) {
   if (norm != nullptr && norm->overflowed != 0) return;
@@ -143,6 +155,14 @@ void trust_squares(Stream stream, DType type, DType gradient, const AdamConstant
 void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios) {
   launch(stream, "trust_ratios", {.blocks = strided_blocks(tensors, 256)}, trust_ratios_kernel, tensors, bins,
          ratios);
+}
+
+void step_by_sign(Stream stream, DType type, DType gradient, float rate, const NormResult* norm, Index n,
+                  const void* d_parameter, void* parameter, float* master) {
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    launch(stream, "step_by_sign", {.blocks = strided_blocks(n, 256)}, step_by_sign_kernel<T, G>, rate, norm,
+           n, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master);
+  });
 }
 
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,

@@ -11,7 +11,7 @@ namespace {
 
 // Of a block: as many as keys, or elements of a head, to give each one.
 int threads_of(const reference::AttentionShape& s) {
-  return threads_for(std::max(std::max(s.seq, s.keys()), s.head), 128);
+  return threads_for(std::max({s.seq, s.keys(), s.head, s.value_head()}), 128);
 }
 __device__ int threads() {
   return static_cast<int>(blockDim.x);
@@ -113,8 +113,8 @@ __global__ void attention_kernel(AttentionPlaces s, Scores c, const Index* first
     if (seen) p[j] = x;
   }
   __syncthreads();
-  T* const o = out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
-  for (int e = thread; e < s.head; e += threads()) {
+  T* const o = out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.value;
+  for (int e = thread; e < s.value; e += threads()) {
     float x = 0;
     for (int j = first; j < end; ++j) x += p[j] * widen(others[j * s.key_width() + s.v(at.head) + e]);
     narrow(x, o[e]);
@@ -139,8 +139,8 @@ __device__ Pair pair_of(const AttentionPlaces& s, const Scores& c, const Index* 
       probabilities != nullptr ? widen(probabilities[at.query * s.keys + key]) : expf(score - lse[at.query]);
   const float left = left_of(c, s, first_sample, mask, at, key);
   const T* const o =
-      d_out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.head;
-  const float dp = dot(o, row + s.v(at.head), s.head);
+      d_out + ((static_cast<std::int64_t>(at.sample) * s.seq + at.i) * s.heads + at.head) * s.value;
+  const float dp = dot(o, row + s.v(at.head), s.value);
   return {left * p, p * (left * dp - d[at.query]) * c.slope(score)};
 }
 
@@ -193,11 +193,11 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
 #pragma unroll
     for (int k = 0; k < kOfThread; ++k) {
       const int e = k * threads() + thread;
-      if (e >= s.head) continue;
-      for (int i = low; i < end; ++i) {
-        const std::int64_t token = static_cast<std::int64_t>(sample) * s.seq + i;
+      for (int i = low; i < end && e < s.head; ++i)
         dk[k] += d_score[i] * widen(rows.q[i * s.query_width() + s.q(h) + e]);
-        dv[k] += left_p[i] * widen(d_out[(token * s.heads + h) * s.head + e]);
+      for (int i = low; i < end && e < s.value; ++i) {
+        const std::int64_t token = static_cast<std::int64_t>(sample) * s.seq + i;
+        dv[k] += left_p[i] * widen(d_out[(token * s.heads + h) * s.value + e]);
       }
     }
   }
@@ -205,9 +205,8 @@ __global__ void key_grad_kernel(AttentionPlaces s, Scores c, const Index* first_
 #pragma unroll
   for (int k = 0; k < kOfThread; ++k) {
     const int e = k * threads() + thread;
-    if (e >= s.head) continue;
-    narrow(dk[k], row[s.k(kv * shared_by) + e]);
-    narrow(dv[k], row[s.v(kv * shared_by) + e]);
+    if (e < s.head) narrow(dk[k], row[s.k(kv * shared_by) + e]);
+    if (e < s.value) narrow(dv[k], row[s.v(kv * shared_by) + e]);
   }
 }
 
@@ -243,7 +242,7 @@ void plain_attention_grad(Stream stream, DType type, const reference::AttentionS
                           const Index* first_sample, reference::AttentionRows<const void*> rows,
                           const void* softmax, const std::uint8_t* mask, const void* d_out,
                           reference::AttentionRows<void*> d_rows, const float* d) {
-  if (s.head > kOfThread * threads_of(s))
+  if (std::max(s.head, s.value_head()) > kOfThread * threads_of(s))
     throw Error("attention on the device takes heads of at most 512 elements");
   with_type(type, [&]<class T>(T) {
     const auto run = [&](auto kernel, std::int64_t blocks, std::int64_t floats) {

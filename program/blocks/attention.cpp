@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention with grouped query heads, to the layer's own tower and to another: heads are split over tensor
-// ranks.
+// Attention with grouped query heads, to the layer's own tower and to another, and latent attention: heads
+// are split over tensor ranks.
 //
 //   qkv = x Wqkv' + b              ctx = attention(rope(norm(qkv)))     o = sum over ranks of ctx Wout'
 //   q = x Wq' + b, kv = y Wkv' + b   ctx = attention(q, kv)               likewise
+//   q = norm(x Wdq') Wuq', kv = norm(x Wdkv') Wukv', r = x Wkr'   ctx = attention(pack(rope(q), kv, rope(r)))
 #include "program/blocks.h"
 
 namespace orrery::program {
@@ -113,6 +114,53 @@ Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& a,
                                   .scale = a.query_scale}};
   const ValueId ctx = core_of(g, base, core, a.heads, keys, {g.use(q), g.use(kv)}, width);
   return project(g, base, width, a.bias, ctx);
+}
+
+// Tensor ranks make latents of the tokens that they have, alike of those that all have, and gather them: they
+// are narrower than x.
+Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a, ValueId x) {
+  using Split = Parameter::Split;
+  const auto product = [&](const char* name, ValueId of, std::int64_t rows, Split split) {
+    const std::int32_t w = g.matrix(base + name + "/weight", rows, g.columns_of(of), split);
+    return g.linear(base + name, of, w);
+  };
+  const std::int64_t heads = a.heads / g.ranks;
+  ops::RopeShape turn{.rows = g.tokens,
+                      .width = heads * a.head(),
+                      .heads = heads,
+                      .head = a.head(),
+                      .sequence = g.sequence,
+                      .turned = a.rotary.turned(a.turned),
+                      .table = g.rotary_table({a.rotary, a.turned})};
+
+  const ValueId of_q =
+      a.q_rank == 0 ? x : g.norm(base + "/q_norm", product("/q_down", x, a.q_rank, Split::kNone));
+  ValueId q = product("/q", of_q, a.query_width(), Split::kRows);
+  q = g.in_place(base + "/rope", ops::Rope{turn}, {g.use(q)});
+  const ValueId latent = g.norm(base + "/kv_norm", product("/kv_down", x, a.kv_rank, Split::kNone));
+  const ValueId kv = product("/kv", latent, a.key_width(), Split::kRows);
+  ValueId turned = product("/turned", x, a.turned, Split::kNone);
+  turn.width = turn.head = a.turned;
+  turn.heads = 1;
+  g.pass_sums(true);  // each rank's heads give a part of the gradient
+  turned =
+      g.in_place(base + "/turned/rope", ops::Rope{turn}, {g.use(turned, g.placed(Placement::kReplicated))});
+  g.pass_sums(false);
+
+  const Placements columns = g.placed(Placement::kColumns);
+  const ValueId qkv = g.value(base + "/qkv", 2 * a.query_width() + a.context_width(), columns);
+  g.node(base + "/pack", ops::LatentPack{{g.tokens, heads, a.turned, a.plain, a.value}},
+         {g.use(q), g.use(kv), g.use(turned)}, {qkv});
+  const ops::Attention core{{.batch = g.micro_batch,
+                             .sequence = g.sequence,
+                             .heads = heads,
+                             .kv_heads = heads,
+                             .head = a.head(),
+                             .kept = kept_scores(g),
+                             .scale = a.query_scale,
+                             .value = a.value == a.head() ? 0 : a.value}};
+  const ValueId ctx = core_of(g, base, core, a.heads, g.sequence, {g.use(qkv)}, a.context_width());
+  return project(g, base, a.context_width(), false, ctx);
 }
 
 }  // namespace orrery::program

@@ -68,8 +68,15 @@ class Experts {
                                 .top_groups = l_.top_groups,
                                 .capacity = l_.capacity(tokens),
                                 .normalised = l_.normalised,
-                                .scale = l_.weight_scale};
-    g_.node(base_ + "/route", ops::Route{shape}, {g_.use(scores)}, {weights_, choice_, counts_, load});
+                                .scale = l_.weight_scale,
+                                .biased = l_.bias_rate > 0};
+    std::vector<Operand> reads{g_.use(scores)};
+    if (shape.biased) {
+      const std::int32_t biases = g_.vector(base_ + "/router/choice_bias", experts, Parameter::Init::kZeros);
+      g_.parameter(biases).sign_rate = l_.bias_rate;
+      reads.push_back(g_.weight(biases));
+    }
+    g_.node(base_ + "/route", ops::Route{shape}, std::move(reads), {weights_, choice_, counts_, load});
     if (l_.balance_loss == 0) return;
     const ops::BalanceShape balance{
         tokens,      g_.sequence, experts, k, l_.score == RouterScore::kSigmoid, of_each(l_.balance_loss),

@@ -7,6 +7,10 @@
 // In cross-attention keys and values are of another sequence, all of which a token sees.
 //   CrossAttention       reads {q, kv}                            writes {ctx, softmax, mask?}
 //   CrossAttentionGrad   reads {q, kv, ctx, softmax, dctx, mask?} writes {dq, dkv}
+// Of latent attention, head by head the elements that positions turn stand before those that they do not; a
+// key has the turned elements of all heads.
+//   LatentPack       reads {q, kv, turned}   writes {qkv}
+//   LatentPackGrad   reads {dqkv}            writes {dq, dkv, dturned}
 // softmax: the scores after it, or with no copy in memory (FlashAttention) their log-sum-exp.
 #pragma once
 
@@ -22,14 +26,15 @@ struct AttentionShape {
   Scores kept = Scores::kNone;
   std::int64_t window = 0;  // 0: none
   bool sees_all = false;
-  double soft_cap = 0;  // of scores; 0: none
-  double scale = 0;     // of scores; 0: 1 / sqrt(head)
+  double soft_cap = 0;     // of scores; 0: none
+  double scale = 0;        // of scores; 0: 1 / sqrt(head)
+  std::int64_t value = 0;  // of a value's head; 0: as of a key's
   static constexpr Nature kNature = Nature::kAttention;
   static constexpr auto fields() {
     return std::tuple(&AttentionShape::batch, &AttentionShape::sequence, &AttentionShape::heads,
                       &AttentionShape::kv_heads, &AttentionShape::head, &AttentionShape::kept,
                       &AttentionShape::window, &AttentionShape::sees_all, &AttentionShape::soft_cap,
-                      &AttentionShape::scale);
+                      &AttentionShape::scale, &AttentionShape::value);
   }
   constexpr bool fused() const { return kept == Scores::kNone; }
   // Pairs of tokens that see each other, of those in a square.
@@ -38,8 +43,15 @@ struct AttentionShape {
     return sees_all ? 1 : share * (1 - share / 2);
   }
   constexpr std::int64_t scores() const { return batch * heads * sequence * sequence; }
-  constexpr std::int64_t context() const { return batch * sequence * heads * head; }
-  constexpr std::int64_t qkv() const { return batch * sequence * (heads + 2 * kv_heads) * head; }
+  constexpr std::int64_t value_head() const { return value > 0 ? value : head; }
+  constexpr std::int64_t context() const { return batch * sequence * heads * value_head(); }
+  constexpr std::int64_t qkv() const {
+    return batch * sequence * (heads * head + kv_heads * (head + value_head()));
+  }
+  // FLOPs of a product of all scores with heads, in the mean of keys and values.
+  constexpr double of_scores(double products) const {
+    return products * static_cast<double>(scores()) * static_cast<double>(head + value_head()) / 2;
+  }
   constexpr std::int64_t kept_scores() const { return static_cast<std::int64_t>(kept) * scores(); }
 };
 
@@ -47,10 +59,7 @@ struct Attention : AttentionShape {
   static constexpr std::string_view kName = "attention";
   constexpr Operands operands() const { return {{qkv()}, {context(), kept_scores()}}; }
   // The fused kernel leaves out what no token sees.
-  constexpr double flops() const {
-    const double full = 4.0 * static_cast<double>(scores()) * static_cast<double>(head);
-    return fused() ? seen() * full : full;
-  }
+  constexpr double flops() const { return (fused() ? seen() : 1.0) * of_scores(4); }
   // Scores are written, read and written by the softmax, with dropout by it too, and read.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     const std::int64_t passes = fused() ? 0 : kept == Scores::kSoftmax ? 5 : 8;
@@ -64,9 +73,7 @@ struct AttentionGrad : AttentionShape {
   static constexpr std::string_view kName = "attention-grad";
   constexpr Operands operands() const { return {{qkv(), context(), kept_scores(), context()}, {qkv()}}; }
   // The fused kernel computes the scores once more.
-  constexpr double flops() const {
-    return (fused() ? 10.0 * seen() : 8.0) * static_cast<double>(scores()) * static_cast<double>(head);
-  }
+  constexpr double flops() const { return of_scores(fused() ? 10.0 * seen() : 8.0); }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return (2 * qkv() + 2 * context() + (fused() ? 0 : 7 * scores())) * e.activation;
   }
@@ -116,6 +123,42 @@ struct CrossAttentionGrad : CrossAttentionShape {
     return (4 * queries() + 2 * others() + (fused() ? 0 : 7 * scores())) * e.activation;
   }
 };
+
+struct LatentShape {
+  std::int64_t rows = 0, heads = 0, turned = 0, plain = 0, value = 0;
+  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr auto fields() {
+    using S = LatentShape;
+    return std::tuple(&S::rows, &S::heads, &S::turned, &S::plain, &S::value);
+  }
+  constexpr std::int64_t queries() const { return rows * heads * (turned + plain); }
+  constexpr std::int64_t keys() const { return rows * heads * (plain + value); }
+  constexpr std::int64_t packed() const { return 2 * queries() + rows * heads * value; }
+};
+
+struct LatentPack : LatentShape {
+  static constexpr std::string_view kName = "latent-pack";
+  constexpr Operands operands() const { return {{queries(), keys(), rows * turned}, {packed()}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (queries() + keys() + rows * turned + packed()) * e.activation;
+  }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+};
+
+struct LatentPackGrad : LatentShape {
+  static constexpr std::string_view kName = "latent-pack-grad";
+  constexpr Operands operands() const { return {{packed()}, {queries(), keys(), rows * turned}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return (queries() + keys() + rows * turned + packed()) * e.activation;
+  }
+};
+
+template <class Reverse>
+void LatentPack::gradient(Reverse& r) const {
+  const auto dq = r.d_in(0), dkv = r.d_in(1);
+  r.emit("/grad", LatentPackGrad{*this}, refs(r.d_out(0)), refs(dq, dkv, r.d_in(2)));
+}
 
 template <class Reverse>
 void Attention::gradient(Reverse& r) const {

@@ -5,13 +5,13 @@
 // says how many there are of each expert.
 //   RouterScores       reads {logits}                      writes {scores}
 //   RouterScoresGrad   reads {logits, scores, dscores}     writes {dlogits}
-//   Route              reads {scores}                      writes {weights, choice, counts, load}
-//   RouteGrad          reads {scores, choice, dweights}    writes {dscores}
-//   Balance            reads {weights, scores, load}       writes over weights: as they are
-//   BalanceGrad        reads {scores, load}                writes {dscores}: of the auxiliary loss
-//   Permute            reads {x, weights, choice}          writes {y, row weights}
-//   PermuteGrad        reads {dy, d row weights, choice}   writes {dx, dweights}
-//   GroupedGemm        reads {x, w, counts}                writes {u}       of each expert u = x w'
+//   Route              reads {scores, biases?}             writes {weights, choice, counts, load}
+//   ChoiceBiasGrad     reads {load}                        writes {d biases}: tokens beyond each expert's
+//   share RouteGrad          reads {scores, choice, dweights}    writes {dscores} Balance            reads
+//   {weights, scores, load}       writes over weights: as they are BalanceGrad        reads {scores, load}
+//   writes {dscores}: of the auxiliary loss Permute            reads {x, weights, choice}          writes {y,
+//   row weights} PermuteGrad        reads {dy, d row weights, choice}   writes {dx, dweights} GroupedGemm
+//   reads {x, w, counts}                writes {u}       of each expert u = x w'
 //                      (its gradients:) {du, w, counts} -> {dx}, {du, x, counts} -> {dw}
 //   ExpertActivation       reads {u, row weights, counts}       writes {v}   v = row weight act(u)
 //   ExpertActivationGrad   reads {u, row weights, counts, dv}   writes {du, d row weights}
@@ -63,10 +63,11 @@ struct RouteShape {
   std::int64_t capacity = 0;  // tokens that an expert takes
   bool normalised = true;
   double scale = 1;  // of weights
+  bool biased = false;
   static constexpr auto fields() {
     using S = RouteShape;
     return std::tuple(&S::tokens, &S::sequence, &S::experts, &S::top_k, &S::groups, &S::top_groups,
-                      &S::capacity, &S::normalised, &S::scale);
+                      &S::capacity, &S::normalised, &S::scale, &S::biased);
   }
   constexpr std::int64_t scores() const { return tokens * experts; }
   constexpr std::int64_t chosen() const { return tokens * top_k; }
@@ -75,7 +76,9 @@ struct RouteShape {
 
 struct Route : RouteShape {
   static constexpr std::string_view kName = "route";
-  constexpr Operands operands() const { return {{scores()}, {chosen(), 0, 0, samples() * experts}}; }
+  constexpr Operands operands() const {
+    return {{scores(), biased ? experts : 0}, {chosen(), 0, 0, samples() * experts}};
+  }
   constexpr std::int64_t bytes(const ElementBytes&) const { return 4 * scores() + 12 * chosen(); }
   template <class Reverse>
   void gradient(Reverse& r) const;
@@ -85,6 +88,15 @@ struct RouteGrad : RouteShape {
   static constexpr std::string_view kName = "route-grad";
   constexpr Operands operands() const { return {{scores(), 0, chosen()}, {scores()}}; }
   constexpr std::int64_t bytes(const ElementBytes&) const { return 8 * scores() + 12 * chosen(); }
+};
+
+struct ChoiceBiasGrad {
+  static constexpr std::string_view kName = "choice-bias-grad";
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t samples = 0, experts = 0;
+  static constexpr auto fields() { return std::tuple(&ChoiceBiasGrad::samples, &ChoiceBiasGrad::experts); }
+  constexpr Operands operands() const { return {{samples * experts}, {experts}}; }
+  constexpr std::int64_t bytes(const ElementBytes&) const { return 4 * (samples + 1) * experts; }
 };
 
 struct BalanceShape {
@@ -274,6 +286,9 @@ void RouterScores::gradient(Reverse& r) const {
 template <class Reverse>
 void Route::gradient(Reverse& r) const {
   r.emit("/grad", RouteGrad{*this}, refs(r.in(0), r.out(1), r.d_out(0)), refs(r.d_in(0)));
+  if (!biased) return;
+  r.emit("/bias/grad", ChoiceBiasGrad{samples(), experts}, refs(r.out(3)), refs(r.d_weight(1))).accumulate =
+      r.accumulates(1);
 }
 
 template <class Reverse>

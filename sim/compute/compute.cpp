@@ -165,7 +165,7 @@ struct KernelTime {
 
  private:
   static AttentionWork work_of(const ops::AttentionShape& a, bool backward) {
-    return {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, a.seen()};
+    return {a.batch, a.sequence, a.heads, a.kv_heads, (a.head + a.value_head()) / 2, backward, a.seen()};
   }
   static AttentionWork work_of(const ops::CrossAttentionShape& a, bool backward) {
     return {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, 1, a.keys};

@@ -185,6 +185,52 @@ TEST(HuggingFace, BlocksOfOtherForms) {
     EXPECT_EQ(sparse, i % 2 == 1 && i != 1) << i;
   }
 
+  // deepseek-ai/DeepSeek-V3 without its head for the token after the next: 671 G parameters, 37 G of them for
+  // a token. By hand: attention 7168 1536 + 1536 128 192 + 7168 (512 + 64) + 512 128 256 + 128 128 7168 and
+  // two norms of latents; an expert 3 7168 2048; 58 blocks of 257 of them and a router with biases; three of
+  // 18432.
+  const Model v3 = import(R"({"model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61,
+      "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432, "vocab_size": 129280,
+      "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+      "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+      "n_shared_experts": 1, "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4,
+      "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "max_position_embeddings": 163840,
+      "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32,
+                       "beta_slow": 1, "original_max_position_embeddings": 4096}})");
+  const std::int64_t attention = 7168LL * 1536 + 1536LL * 128 * 192 + 7168LL * (512 + 64) +
+                                 512LL * 128 * 256 + 128LL * 128 * 7168 + 1536 + 512;
+  const std::int64_t expert = 3LL * 7168 * 2048;
+  EXPECT_EQ(count_parameters(v3), 2LL * 129280 * 7168 + 7168 + 61 * (attention + 2 * 7168) +
+                                      3 * 3LL * 7168 * 18432 + 58 * (257 * expert + 256 * 7168 + 256));
+  EXPECT_EQ(count_parameters(v3), 671'026'419'200);
+  EXPECT_EQ(count_active_parameters(v3), 671'026'419'200 - 58 * 248 * expert);  // 37.55 G
+  const auto& latent = std::get<LatentAttentionLayer>(depth_of(v3).kind(0).layers[0].is);
+  EXPECT_EQ(latent.rotary.amplitude, 1);
+  EXPECT_NEAR(latent.query_scale, std::pow(0.1 * std::log(40.0) + 1, 2) / std::sqrt(192.0), 1e-12);
+  EXPECT_EQ(depth_of(v3).stretches.size(), 2U);
+  // DeepSeek-V2-Lite: 15.7 G, 2.7 G with both embeddings; queries have no latent.
+  const Model lite = import(R"({"model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27,
+      "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944, "vocab_size": 102400,
+      "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+      "v_head_dim": 128, "n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
+      "n_shared_experts": 2, "first_k_dense_replace": 1, "topk_method": "greedy"})");
+  EXPECT_EQ(count_parameters(lite), 15'706'484'224);
+  // zai-org/GLM-4.5-Air: 106 G, 12 G active.
+  const Model glm = import(R"({"model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46,
+      "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10944,
+      "vocab_size": 151552, "attention_bias": true, "n_routed_experts": 128, "num_experts_per_tok": 8,
+      "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
+      "topk_group": 1, "partial_rotary_factor": 0.5})");
+  EXPECT_NEAR(static_cast<double>(count_parameters(glm)), 106e9, 1.5e9);
+  EXPECT_NEAR(static_cast<double>(count_active_parameters(glm)), 12e9, 2e9);
+  // moonshotai/Kimi-K2: 1.04 T, 32.6 G active.
+  const Model kimi = import(R"({"model_type": "kimi_k2", "hidden_size": 7168, "num_hidden_layers": 61,
+      "num_attention_heads": 64, "num_key_value_heads": 64, "intermediate_size": 18432, "vocab_size": 163840,
+      "n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1,
+      "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827})");
+  EXPECT_NEAR(static_cast<double>(count_parameters(kimi)) / 1.026e12, 1, 0.01);
+  EXPECT_NEAR(static_cast<double>(count_active_parameters(kimi)) / 32.9e9, 1, 0.03);
+
   const Model gemma2 = import(R"({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26,
       "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
       "vocab_size": 256000, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh",
@@ -273,14 +319,40 @@ TEST(HuggingFace, AnotherActivationIsRefused) {
   }
 }
 
+// What is wrong in blocks that an import made stands in the config, under its name.
+TEST(HuggingFace, SizesOfSparseLayersAreRefusedByTheirOwnNames) {
+  const auto refused = [](const char* fields) {
+    try {
+      import_hugging_face(
+          Json::parse(std::string(R"({"model_type": "deepseek_v3", "hidden_size": 64, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 256, )") +
+                      fields + "}"),
+          {"config.json", ""});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("imported");
+  };
+  EXPECT_EQ(refused(R"("n_group": 7)"),
+            "config.json: /n_group: 7 groups do not divide 256 experts; allowed: a divisor of the number of "
+            "experts");
+  EXPECT_EQ(refused(R"("qk_rope_head_dim": 63)"),
+            "config.json: /qk_rope_head_dim: 63 elements cannot turn in pairs; allowed: an even number");
+  EXPECT_EQ(refused(R"("n_routed_experts": 8, "num_experts_per_tok": 9, "n_group": 1, "topk_group": 1)"),
+            "config.json: /num_experts_per_tok: a token cannot choose 9 of 8 experts");
+  EXPECT_EQ(refused(R"("topk_group": 8)"), "imported");
+}
+
 TEST(HuggingFace, AnUnknownTypeIsAClearError) {
   try {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
     FAIL();
   } catch (const InputError& e) {
     EXPECT_STREQ(e.what(),
-                 "config.json: /model_type: \"lama\" cannot be imported; allowed: falcon, gemma, gemma2, "
-                 "gemma3_text, gpt2, gpt_neox, ijepa, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, "
+                 "config.json: /model_type: \"lama\" cannot be imported; allowed: deepseek_v2, deepseek_v3, "
+                 "falcon, gemma, gemma2, "
+                 "gemma3_text, glm4_moe, gpt2, gpt_neox, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, "
+                 "qwen2_moe, qwen3, "
                  "qwen3_moe, vit (did you mean \"llama\"?)");
   }
 }

@@ -136,6 +136,28 @@ INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
                            return name;
                          });
 
+TEST(OnAGpu, SparseModelsComputeWhatTheyDoOnTheCpu) {
+  const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  bool moved = false;  // a bias
+  for (const char* const kind : {"experts", "latent"}) {
+    for (const Plan& p : {sp(plan(2, 1, 2, 1, 4)), plan(1, 2, 1, 0, 4)}) {
+      const auto expected = train(tiny_of(kind), p, t, stack(), on(exec::Backend::kCpu));
+      const auto actual = train(tiny_of(kind), p, t, stack(), on(exec::Backend::kCuda));
+      for (std::size_t s = 0; s < expected.steps.size(); ++s)
+        EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, 1e-5 * expected.steps[s].loss) << kind;
+      EXPECT_LT(worst(actual.gradients, expected.gradients), 1e-5) << kind << " " << short_name(p);
+      // Adam turns roundings of gradients that are next to nothing into steps; biases go by counts.
+      EXPECT_LT(worst(actual.parameters, expected.parameters), 1e-3) << kind << " " << short_name(p);
+      for (const auto& [name, values] : expected.parameters) {
+        if (!name.ends_with("/choice_bias")) continue;
+        EXPECT_EQ(actual.parameters.at(name), values) << name;
+        moved = moved || values != std::vector<float>(values.size());
+      }
+    }
+  }
+  EXPECT_TRUE(moved);
+}
+
 // Tensors that decay stand beside tensors that do not, and shards cut through both.
 TEST(OnAGpu, OptimizersHaveTheSameConstants) {
   Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};

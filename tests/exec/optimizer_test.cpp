@@ -49,6 +49,8 @@ Update sgd(const std::vector<float>& gradients, double scale, float clip) {
   OpArguments c{.op = update, .model = model, .loss_scale = scale, .precision = Precision::kSgd};
   c.adam.lr = 0.5F;
   c.adam.beta1 = 0.9F;
+  const std::vector<exec::UpdateRange> whole{{0, n, false, 0}};
+  c.update_ranges = whole;
   c.in = {scaled.data(), nullptr, nullptr, reinterpret_cast<const float*>(&out.norm)};
   c.out = {parameters.data(), velocity.data()};
   exec::run_cpu_op(c);

@@ -34,10 +34,12 @@ inline Model tiny(const char* preset) {
 // "sandwich" norms behind layers; in "mixed" blocks differ in form, widths and heads, and one has no
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
 // "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images; "bags" has
-// two towers of four blocks with an MLP each; "experts" has an MLP and a mixture of experts in turn.
+// two towers of four blocks with an MLP each; "experts" has an MLP and a mixture of experts in turn; "latent"
+// has latent attention.
 inline const std::vector<std::string>& block_kinds() {
-  static const std::vector<std::string> all{"neox",    "falcon",  "post-norm", "sandwich", "mixed",  "gemma",
-                                            "encoder", "decoder", "vit",       "bags",     "experts"};
+  static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
+                                            "mixed", "gemma",  "encoder",   "decoder",
+                                            "vit",   "bags",   "experts",   "latent"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -59,6 +61,21 @@ inline Model tiny_of(const std::string& kind) {
                                          .balance_loss = 0.1,
                                          .z_loss = 0.01}};
     m.blocks = {{4, {standard_block(m), sparse}}};
+  } else if (kind == "latent") {
+    ModelBlock block = standard_block(m), direct = block;
+    LatentAttentionLayer latent{.heads = 8, .q_rank = 12, .kv_rank = 10, .turned = 4, .plain = 6, .value = 8};
+    block.layers.front() = {latent};
+    latent.q_rank = 0;
+    direct.layers = {{latent},
+                     {ExpertsLayer{.experts = 4,
+                                   .top_k = 2,
+                                   .ffn_hidden = 16,
+                                   .score = RouterScore::kSigmoid,
+                                   .weight_scale = 2,
+                                   .groups = 2,
+                                   .top_groups = 1,
+                                   .bias_rate = 0.01}}};
+    m.blocks = {{4, {block, direct}}};
   } else if (kind == "gemma") {
     m.form = BlockForm::kSandwichNorm;
     m.activation = Activation::kGeglu;

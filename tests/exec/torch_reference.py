@@ -48,7 +48,7 @@ def blocks():
         for _ in range(run.get("times", 1)):
             for block in run.get("blocks", [{}]):
                 layers, names = [], {"attention": "attn", "mlp": "mlp", "cross-attention": "cross",
-                                 "experts": "experts"}
+                                 "experts": "experts", "latent-attention": "latent"}
                 for layer in block.get("layers", ["attention", "mlp"]):
                     kind, own = (layer, {}) if isinstance(layer, str) else next(iter(layer.items()))
                     before = sum(1 for _, other, _ in layers if other == kind)
@@ -166,16 +166,38 @@ class Net:
             return self.linear((F.silu(gate) if kind == "swiglu" else tanh_gelu(gate)) * up, name + "/fc2")
         return self.linear(tanh_gelu(u) if kind == "gelu" else F.relu(u) ** 2, name + "/fc2")
 
+    def latent_attention(self, x, name, f):
+        heads, turned, plain, value = f["heads"], f["turned"], f["plain"], f["value"]
+        norm = lambda t, of: t / torch.sqrt((t * t).mean(-1, keepdim=True) + f["norm_epsilon"]) * self.p[name + of + "/weight"]
+        q = norm(self.linear(x, name + "/q_down"), "/q_norm") if f.get("q_rank") else x
+        split = lambda t: t.view(BATCH, x.shape[1], heads, -1).transpose(1, 2)
+        q_turned, q_plain = split(self.linear(q, name + "/q")).split([turned, plain], -1)
+        latent = norm(self.linear(x, name + "/kv_down"), "/kv_norm")
+        k_plain, v = split(self.linear(latent, name + "/kv")).split([plain, value], -1)
+        k_turned = self.linear(x, name + "/turned")[:, None]  # one head for all
+        q = torch.cat([self.rotate(q_turned, f["rotary"]), q_plain], -1)
+        k = torch.cat([self.rotate(k_turned, f["rotary"]).expand(-1, heads, -1, -1), k_plain], -1)
+        scores = q @ k.transpose(-1, -2) * (f.get("query_scale") or 1 / math.sqrt(turned + plain))
+        unseen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        out = scores.masked_fill(unseen, -torch.inf).softmax(-1) @ v
+        return self.linear(out.transpose(1, 2).reshape(BATCH, x.shape[1], -1), name + "/out")
+
     def experts(self, x, name, f):
         """Every expert computes every token; weights of those that a token did not choose are zero."""
         count, k, groups = f["experts"], f["top_k"], f.get("groups", 1)
         logits = self.linear(x, name + "/router")
         sigmoid = f.get("score") == "sigmoid"
         scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
-        best = scores.view(*x.shape[:2], groups, -1).max(-1).values.topk(f.get("top_groups", 1), -1).indices
+        values = scores
+        if f.get("bias_rate"):
+            values = scores.detach() + self.p[name + "/router/choice_bias"]
+        of_group = values.view(*x.shape[:2], groups, -1).topk(2 if f.get("bias_rate") else 1, -1).values.sum(-1)
+        best = of_group.topk(f.get("top_groups", 1), -1).indices
         allowed = torch.zeros(*x.shape[:2], groups).scatter(-1, best, 1.0).repeat_interleave(count // groups, -1) > 0
-        chosen = scores.masked_fill(~allowed, -torch.inf).topk(k, -1).indices
+        chosen = values.masked_fill(~allowed, -torch.inf).topk(k, -1).indices
         picked = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
+        if f.get("bias_rate"):
+            self.moves[name + "/router/choice_bias"] = f["bias_rate"] * (picked.mean((0, 1)) - k / count).sign()
         weights = scores * picked
         if f.get("normalised", True):
             weights = weights / weights.sum(-1, keepdim=True)
@@ -245,15 +267,19 @@ class Net:
 
     def step(self, inputs, targets):
         """One step of AdamW after clipping to a norm of 1; returns the loss and the norm before clipping."""
-        self.auxiliary = 0.0
+        self.auxiliary, self.moves = 0.0, {}
         loss = self.loss(inputs, targets)
         (loss + self.auxiliary).backward()
-        norm = torch.sqrt(sum((t.grad.double() ** 2).sum() for t in self.p.values()))
+        trained = {name: t for name, t in self.p.items() if t.grad is not None}
+        norm = torch.sqrt(sum((t.grad.double() ** 2).sum() for t in trained.values()))
         factor = min(1.0, float(1.0 / (norm + 1e-6)))
-        for t in self.p.values():
+        for t in trained.values():
             t.grad.mul_(factor)
-        self.gradients = {name: t.grad.clone() for name, t in self.p.items()}
+        self.gradients = {name: t.grad.clone() for name, t in trained.items()}
         self.optimizer.step()
+        with torch.no_grad():
+            for name, move in self.moves.items():
+                self.p[name] -= move
         self.optimizer.zero_grad()
         return float(loss), float(norm)
 

@@ -28,6 +28,8 @@ const AttentionCase kAttentions[] = {
     {"fp32_cross_materialised_dropout",
      DType::kFloat32,
      {1, 37, 4, 2, 24, true, 4, kDrops, 0, true, 0, 0, 50}},
+    {"fp32_narrow_values", DType::kFloat32, {1, 37, 4, 2, 24, false, 0, {}, 0, false, 0, 0, 0, 16}},
+    {"fp32_materialised_wide_values", DType::kFloat32, {1, 37, 4, 4, 24, true, 0, {}, 0, false, 0, 0, 0, 40}},
     {"bf16_plain", DType::kBfloat16, {2, 37, 2, 2, 40}},
     {"bf16_flash_64", DType::kBfloat16, {2, 200, 2, 2, 64}},
     {"bf16_flash_64_one_tile", DType::kBfloat16, {1, 9, 1, 1, 64}},
@@ -99,7 +101,7 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
   const auto& [name, type, shape] = GetParam();
   TestDevice device;
   reference::AttentionShape s = shape;
-  const Index tokens = s.batch * s.seq, n_out = tokens * s.heads * s.head;
+  const Index tokens = s.batch * s.seq, n_out = tokens * s.heads * s.value_head();
   // Rows of keys in their own tensor stand behind the queries' rows.
   const Index n_q = tokens * s.query_width(), n_kv = s.other_seq > 0 ? s.batch * s.keys() * s.key_width() : 0;
   const Index n_qkv = n_q + n_kv, scores = s.batch * s.heads * s.seq * s.keys();

@@ -489,13 +489,24 @@ TEST_P(Kernels, RoutersAndTheirGradients) {
     auto* const choice_there = static_cast<std::int32_t*>(fresh(2 * tokens * k));
     auto* const counts_there = static_cast<std::int32_t*>(fresh(experts));
     auto* const load_there = static_cast<float*>(fresh(36));
-    cuda::route(device.stream, r, same, weights_there, choice_there, counts_there, load_there);
-    reference::route(r, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+    const Vector biases = rounded(c.type, random_vector(experts, 11, 0.3F));
+    cuda::route(device.stream, c.type, r, same, sigmoids ? device.put(c.type, biases) : nullptr,
+                weights_there, choice_there, counts_there, load_there);
+    reference::route(r, scores.data(), sigmoids ? biases.data() : nullptr, weights.data(), choice.data(),
+                     counts.data(), load.data());
     EXPECT_EQ(device.get<std::int32_t>(choice_there, choice.size()), choice);
     EXPECT_EQ(device.get<std::int32_t>(counts_there, counts.size()), counts);
     EXPECT_EQ(device.get<float>(load_there, load.size()), load);
     expect_close(DType::kFloat32, device.get<float>(weights_there, n), weights, "weights");
     EXPECT_GT(std::count(choice.begin(), choice.end(), -1), 0);  // some are dropped
+    for (const bool accumulate : {false, true}) {
+      const Tensor d_biases(device, c.gradient, experts, 12, 10);
+      Vector here(d_biases.values);
+      cuda::choice_bias_grad(device.stream, c.gradient, 3, experts, load_there,
+                             const_cast<void*>(d_biases.at), accumulate);
+      reference::choice_bias_grad(3, experts, load.data(), here.data(), accumulate);
+      expect_close(c.gradient, result(c.gradient, d_biases.at, here.size()), here, "choice biases");
+    }
 
     const Vector dw = random_vector(static_cast<Index>(n), 3), ds = random_vector(tokens * experts, 4);
     auto* const d_scores_there = static_cast<float*>(fresh(tokens * experts));
@@ -520,7 +531,7 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
   const Vector scores = random_vector(tokens * experts, 9);
   Vector weights(static_cast<std::size_t>(rows)), load(5);
   std::vector<std::int32_t> choice(static_cast<std::size_t>(2 * rows)), counts(5);
-  reference::route(r, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+  reference::route(r, scores.data(), nullptr, weights.data(), choice.data(), counts.data(), load.data());
   Index used = 0;
   for (const std::int32_t n : counts) used += n;
   const auto* const choice_there = device.put(choice);
@@ -603,6 +614,42 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
   reference::gate_grad(rows, width, dy.data(), logits.data(), d_out.data(), d_gated.data(), d_logits.data());
   expect_close(c.type, result(c.type, gated_there, d_gated.size()), d_gated, "gate dy");
   expect_close(c.type, result(c.type, d_logits_there, d_logits.size()), d_logits, "gate dlogits");
+}
+
+TEST_P(Kernels, PackOfLatentAttention) {
+  const reference::LatentShape s{11, 3, 4, 6, 5};
+  const Index q = s.rows * 3 * 10, kv = s.rows * 3 * 11, turned = s.rows * 4, packed = s.rows * 3 * 25;
+  const Tensor x(device, c.type, q, 1), y(device, c.type, kv, 2), z(device, c.type, turned, 3),
+      d(device, c.type, packed, 4);
+  Vector here(d.values), dq(x.values), dkv(y.values), dr(z.values);
+  void* const there = fresh(packed);
+  cuda::latent_pack(device.stream, c.type, s, x.at, y.at, z.at, there);
+  reference::latent_pack(s, x.data(), y.data(), z.data(), here.data());
+  EXPECT_EQ(result(c.type, there, here.size()), here);
+  void *const dq_there = fresh(q), *const dkv_there = fresh(kv), *const dr_there = fresh(turned);
+  cuda::latent_pack_grad(device.stream, c.type, s, d.at, dq_there, dkv_there, dr_there);
+  reference::latent_pack_grad(s, d.data(), dq.data(), dkv.data(), dr.data());
+  EXPECT_EQ(result(c.type, dq_there, dq.size()), dq);
+  EXPECT_EQ(result(c.type, dkv_there, dkv.size()), dkv);
+  expect_close(c.type, result(c.type, dr_there, dr.size()), dr, "turned");
+}
+
+TEST_P(Kernels, StepsAgainstASign) {
+  const Index n = 333;
+  Vector g = rounded(c.gradient, random_vector(n, 1)), master = random_vector(n, 2);
+  g[7] = 0;
+  Vector p = rounded(c.type, master), moved = p;
+  reference::step_by_sign(0.25F, n, g.data(), moved.data());
+  void* const there = const_cast<void*>(device.put(c.type, p));
+  cuda::step_by_sign(device.stream, c.type, c.gradient, 0.25F, nullptr, n, device.put(c.gradient, g), there,
+                     nullptr);
+  EXPECT_EQ(result(c.type, there, moved.size()), rounded(c.type, moved));
+  float* const master_there = device.put(master);
+  cuda::step_by_sign(device.stream, c.type, c.gradient, 0.25F, nullptr, n, device.put(c.gradient, g), there,
+                     master_there);
+  reference::step_by_sign(0.25F, n, g.data(), master.data());
+  EXPECT_EQ(device.get<float>(master_there, master.size()), master);
+  EXPECT_EQ(result(c.type, there, master.size()), rounded(c.type, master));
 }
 
 // To the last bit, whatever the blocks; and nothing finite hides what is not.

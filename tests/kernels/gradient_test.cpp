@@ -417,7 +417,7 @@ TEST(Gradient, WeightsOfChosenExperts) {
     const auto weights_of = [&](const Vector& v, std::vector<std::int32_t>& choice) {
       Vector weights(8), load(12);
       std::vector<std::int32_t> counts(6);
-      route(s, v.data(), weights.data(), choice.data(), counts.data(), load.data());
+      route(s, v.data(), nullptr, weights.data(), choice.data(), counts.data(), load.data());
       return weights;
     };
     std::vector<std::int32_t> choice(16);
@@ -438,7 +438,7 @@ TEST(Route, RowsStandByExpertAndWhatIsTooMuchIsDroppedAndSaid) {
                       .9F, .0F, .1F, .8F, .1F, .0F, .9F, .8F, .9F, .8F, .7F, .7F};
   Vector weights(12), load(8);
   std::vector<std::int32_t> choice(24), counts(4);
-  route(s, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+  route(s, scores.data(), nullptr, weights.data(), choice.data(), counts.data(), load.data());
   // Expert 0 is chosen by tokens 0, 1, 2, 3 and 5: the last two are dropped. Rows 0-2 are its, 3-5 expert 1's
   // (tokens 0, 2, 5), 6-7 expert 2's (1, 4), 8-9 expert 3's (3, 4).
   EXPECT_EQ(counts, (std::vector<std::int32_t>{3, 3, 2, 2}));
@@ -470,7 +470,7 @@ TEST(Route, OnlyTheBestGroupsAreChosenFrom) {
                        .capacity = 1};
     Vector weights(2), load(6);
     std::vector<std::int32_t> choice(4), counts(6);
-    route(s, scores.data(), weights.data(), choice.data(), counts.data(), load.data());
+    route(s, scores.data(), nullptr, weights.data(), choice.data(), counts.data(), load.data());
     EXPECT_NEAR(weights[0] + weights[1], 1, 1e-6);
     return std::pair(choice[0], choice[1]);
   };
@@ -541,6 +541,41 @@ TEST(Gradient, GateOfRows) {
   };
   expect_gradient(y, dy, [&](const Vector& v) { return loss(v, logits); });
   expect_gradient(logits, dl, [&](const Vector& v) { return loss(y, v); });
+}
+
+// Values narrower and wider than keys.
+TEST(Gradient, AttentionOfOtherValues) {
+  for (int i = 0; i < 4; ++i) {
+    AttentionShape s{2, 5, 4, 2, 4, i % 2 == 1};
+    s.value = i < 2 ? 3 : 6;
+    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
+               m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.value);
+    const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
+    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
+    attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
+    attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, r.data(), d.data());
+    expect_gradient(qkv, d, [&](const Vector& v) {
+      Vector y(m), scratch(softmax.size());
+      attention(s, v.data(), y.data(), scratch.data(), nullptr);
+      return dot(y, r);
+    });
+  }
+}
+
+TEST(Gradient, PackOfLatentAttention) {
+  const LatentShape s{3, 2, 2, 3, 4};
+  const Vector q = random_vector(30, 1), kv = random_vector(42, 2), turned = random_vector(6, 3),
+               r = random_vector(84, 4);
+  const auto loss = [&](const Vector& qq, const Vector& kk, const Vector& tt) {
+    Vector y(84);
+    latent_pack(s, qq.data(), kk.data(), tt.data(), y.data());
+    return dot(y, r);
+  };
+  Vector dq(30), dkv(42), dr(6);
+  latent_pack_grad(s, r.data(), dq.data(), dkv.data(), dr.data());
+  expect_gradient(q, dq, [&](const Vector& v) { return loss(v, kv, turned); });
+  expect_gradient(kv, dkv, [&](const Vector& v) { return loss(q, v, turned); });
+  expect_gradient(turned, dr, [&](const Vector& v) { return loss(q, kv, v); });
 }
 
 TEST(Gradient, RopeIsARotation) {

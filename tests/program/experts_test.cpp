@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from a layer of experts: ops, collectives, what is kept, FLOPs.
+// What follows from layers of sparse models: ops, collectives, what is kept, FLOPs.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -107,6 +107,63 @@ TEST(Experts, CapacityBoundsTheirRows) {
       EXPECT_EQ(route->capacity, 2);
     }
   }
+}
+
+// Latents are made of the tokens that a tensor rank has and gathered where heads begin: 24, 16 and 8 columns
+// in place of 64.
+constexpr LatentAttentionLayer kLatent{
+    .heads = 4, .q_rank = 24, .kv_rank = 16, .turned = 8, .plain = 16, .value = 12};
+Model small_deepseek() {
+  Model m = small_mixtral();
+  m.blocks[0].blocks[0].layers.front() = {kLatent};
+  return m;
+}
+
+TEST(LatentAttention, GathersLatents) {
+  const Plan plan{.tp = 2, .dp = 2, .sequence_parallel = true};
+  const Program p = compile(small_deepseek(), plan, kTraining, Stack{});
+  EXPECT_EQ(ops_of(p, SegmentKind::kForward, "layer0/latent/"),
+            (Names{"norm", "q_down", "q_norm", "q/input/all-gather", "q", "rope", "kv_down", "kv_norm",
+                   "kv/input/all-gather", "kv", "turned", "turned/rope/input/all-gather", "turned/rope",
+                   "pack", "core", "out", "out/reduce-scatter", "residual"}));
+  std::vector<std::int64_t> gathered;  // bytes
+  for (const Op& op : p.classes[0].segments[0].ops) {
+    if (op.name.starts_with("layer0/latent/") && op.name.ends_with("/all-gather"))
+      gathered.push_back(op.payload.value);
+  }
+  EXPECT_EQ(gathered, (std::vector<std::int64_t>{2 * kTokens * 24, 2 * kTokens * 16, 2 * kTokens * 8}));
+}
+
+// In 16-bit elements: the norm's output; both latents before and after their norms; queries, keys and values
+// as heads take them; the context; and the log-sums of the softmax in 32 bits. What was packed is not kept.
+TEST(LatentAttention, KeepsWhatHeadsTake) {
+  const Program p = compile(small_deepseek(), {.dp = 4}, kTraining, Stack{});
+  std::int64_t kept = 0;
+  for (const Buffer& b : p.classes[0].buffers) {
+    if (b.life == Life::kSaved && b.name.starts_with("layer0/latent/") &&
+        b.name != "layer0/latent/residual/out")
+      kept += b.bytes.value;
+  }
+  EXPECT_EQ(kept, 2 * kTokens * (kHidden + 2 * 24 + 2 * 16 + 4 * (2 * 24 + 12) + 4 * 12) + 4 * kTokens * 4);
+}
+
+// Products with 24 (64 + 96) + 16 (64 + 112) + 64 (8 + 48) elements a token; scores of heads of 24, and their
+// products with values of 12.
+TEST(LatentAttention, CountsItsProducts) {
+  const Model m = small_deepseek();
+  EXPECT_EQ(kLatent.matrix_elements(kHidden), 24 * (64 + 96) + 16 * (64 + 112) + 64 * (8 + 48));
+  const Program p = compile(m, {.dp = 4}, kTraining, Stack{.flash_attention = false});
+  double products = 0, core = 0;
+  for (const Segment& s : p.classes[0].segments) {
+    if (s.kind != SegmentKind::kForward) continue;
+    for (const Op& op : s.ops) {
+      if (!op.name.starts_with("layer0/latent/")) continue;
+      (op.is<ops::Attention>() ? core : products) += op.flops;
+    }
+  }
+  EXPECT_DOUBLE_EQ(products, 2.0 * kTokens * static_cast<double>(kLatent.matrix_elements(kHidden)));
+  EXPECT_DOUBLE_EQ(core, 2.0 * kTokens * kTokens * 4 * (24 + 12));
+  EXPECT_DOUBLE_EQ(core, kLatent.core_flops({.own = kTokens}));
 }
 
 }  // namespace
