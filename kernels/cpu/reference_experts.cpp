@@ -2,6 +2,7 @@
 //
 // Routers and experts.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/reference.h"
@@ -74,15 +75,17 @@ void router_scores_grad(const RouterShape& s, const float* logits, const float* 
 
 void route(const RouteShape& s, const float* scores, const float* biases, float* weights,
            std::int32_t* choice, std::int32_t* counts, float* load) {
-  std::vector<float> biased(static_cast<std::size_t>(s.experts));
+  std::vector<float> values(static_cast<std::size_t>(s.experts));
   std::fill_n(counts, s.experts, 0);
   std::fill_n(load, s.tokens / s.seq * s.experts, 0.0F);
   for (Index t = 0; t < s.tokens; ++t) {
     const float* const of = scores + t * s.experts;
-    if (biases != nullptr) {
-      for (Index e = 0; e < s.experts; ++e) biased[static_cast<std::size_t>(e)] = of[e] + biases[e];
+    for (Index e = 0; e < s.experts; ++e) {
+      const float value = of[e] + (biases != nullptr ? biases[e] : 0.0F);
+      // What is no number comes last: a token has experts whatever became of its scores.
+      values[static_cast<std::size_t>(e)] = std::isnan(value) ? std::numeric_limits<float>::lowest() : value;
     }
-    const std::vector<Index> experts = chosen(s, biases != nullptr ? biased.data() : of, biases != nullptr);
+    const std::vector<Index> experts = chosen(s, values.data(), biases != nullptr);
     float sum = 0;
     for (const Index e : experts) sum += of[e];
     for (Index j = 0; j < s.top_k; ++j) {

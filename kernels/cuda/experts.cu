@@ -63,8 +63,10 @@ template <class T>
 struct Values {
   const float* scores;
   const T* biases;  // or null
+  // What is no number comes last: a token has experts whatever became of its scores.
   __device__ float operator[](Index e) const {
-    return biases != nullptr ? scores[e] + widen(biases[e]) : scores[e];
+    const float value = biases != nullptr ? scores[e] + widen(biases[e]) : scores[e];
+    return value != value ? -3.402823466e38F : value;
   }
 };
 

@@ -508,6 +508,20 @@ TEST_P(Kernels, RoutersAndTheirGradients) {
       expect_close(c.gradient, result(c.gradient, d_biases.at, here.size()), here, "choice biases");
     }
 
+    // What is no number: a token of nothing else, and one expert of another.
+    Vector holes(scores);
+    std::fill_n(holes.begin(), experts, NAN);
+    holes[static_cast<std::size_t>(experts + 2)] = NAN;
+    std::vector<std::int32_t> of_holes(choice.size());
+    cuda::route(device.stream, c.type, r, device.put(holes), nullptr, weights_there, choice_there,
+                counts_there, load_there);
+    reference::route(r, holes.data(), nullptr, weights.data(), of_holes.data(), counts.data(), load.data());
+    EXPECT_EQ(device.get<std::int32_t>(choice_there, choice.size()), of_holes);
+    cuda::route(device.stream, c.type, r, same, sigmoids ? device.put(c.type, biases) : nullptr,
+                weights_there, choice_there, counts_there, load_there);
+    reference::route(r, scores.data(), sigmoids ? biases.data() : nullptr, weights.data(), choice.data(),
+                     counts.data(), load.data());
+
     const Vector dw = random_vector(static_cast<Index>(n), 3), ds = random_vector(tokens * experts, 4);
     auto* const d_scores_there = static_cast<float*>(fresh(tokens * experts));
     cuda::route_grad(device.stream, r, same, choice_there, device.put(dw), d_scores_there);

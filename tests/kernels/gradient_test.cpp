@@ -457,6 +457,18 @@ TEST(Route, RowsStandByExpertAndWhatIsTooMuchIsDroppedAndSaid) {
     EXPECT_EQ(back[i], (i / 2 == 3 || i / 2 == 5 ? 1.0F : 2.0F) * x[i]) << i;
 }
 
+// A run that diverged does not write where it should not.
+TEST(Route, ScoresThatAreNoNumbersHaveExpertsToo) {
+  const RouteShape s{
+      .tokens = 2, .seq = 2, .experts = 4, .top_k = 2, .groups = 2, .top_groups = 1, .capacity = 2};
+  const Vector scores{NAN, NAN, NAN, NAN, .1F, NAN, .2F, NAN};
+  Vector weights(4), load(4);
+  std::vector<std::int32_t> choice(8), counts(4);
+  route(s, scores.data(), nullptr, weights.data(), choice.data(), counts.data(), load.data());
+  EXPECT_EQ(choice, (std::vector<std::int32_t>{0, 1, 0, 1, 2, 3, 2, 3}));
+  EXPECT_EQ(counts, (std::vector<std::int32_t>{1, 1, 1, 1}));
+}
+
 TEST(Route, OnlyTheBestGroupsAreChosenFrom) {
   // The best expert stands in group 0, the next two in group 1, the fourth in group 2.
   const Vector scores{.9F, .0F, .7F, .8F, .6F, .1F};
