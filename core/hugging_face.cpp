@@ -282,7 +282,10 @@ Model import_deepseek(const HuggingFaceReader& read, const Json& config, const C
   width("plain", "qk_nope_head_dim", a.plain);
   width("value", "v_head_dim", a.value);
   m.kv_heads = m.head_dim = 0;  // of attention that these models have not
-  m.qkv_bias = false;
+  if (m.qkv_bias) at.child("attention_bias").fail("true cannot be imported", "allowed: false");
+  const std::vector<std::string> of_second{"greedy", "group_limited_greedy"}, of_third{"noaux_tc"};
+  read.text("groups", "topk_method", second ? of_second : of_third);
+  read.text("score", "scoring_func", {second ? "softmax" : "sigmoid"});
   a.rotary = import_rotary(config, at, m.max_positions, places);
   double scores = 0;
   for (const char* const name : {"rope_scaling", "rope_parameters"}) {

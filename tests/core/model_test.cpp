@@ -340,7 +340,13 @@ TEST(HuggingFace, SizesOfSparseLayersAreRefusedByTheirOwnNames) {
             "config.json: /qk_rope_head_dim: 63 elements cannot turn in pairs; allowed: an even number");
   EXPECT_EQ(refused(R"("n_routed_experts": 8, "num_experts_per_tok": 9, "n_group": 1, "topk_group": 1)"),
             "config.json: /num_experts_per_tok: a token cannot choose 9 of 8 experts");
-  EXPECT_EQ(refused(R"("topk_group": 8)"), "imported");
+  EXPECT_EQ(refused(R"("scoring_func": "softmax")"),
+            "config.json: /scoring_func: \"softmax\" cannot be imported; allowed: sigmoid");
+  EXPECT_EQ(refused(R"("topk_method": "greedy")"),
+            "config.json: /topk_method: \"greedy\" cannot be imported; allowed: noaux_tc");
+  EXPECT_EQ(refused(R"("attention_bias": true)"),
+            "config.json: /attention_bias: true cannot be imported; allowed: false");
+  EXPECT_EQ(refused(R"("topk_group": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid")"), "imported");
 }
 
 TEST(HuggingFace, AnUnknownTypeIsAClearError) {

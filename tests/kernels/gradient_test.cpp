@@ -98,6 +98,21 @@ TEST(Gradient, AttentionWithGroupedQueriesFlashAndMaterialised) {
   }
 }
 
+// Of attention without dropout.
+void expect_attention_gradient(const AttentionShape& s) {
+  const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
+             m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.value_head());
+  const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
+  Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
+  attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
+  attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, r.data(), d.data());
+  expect_gradient(qkv, d, [&](const Vector& v) {
+    Vector y(m), scratch(softmax.size());
+    attention(s, v.data(), y.data(), scratch.data(), nullptr);
+    return dot(y, r);
+  });
+}
+
 // A window, attention to all tokens, a cap and a factor of scores.
 TEST(Gradient, AttentionOfOtherScores) {
   for (int i = 0; i < 8; ++i) {
@@ -106,17 +121,7 @@ TEST(Gradient, AttentionOfOtherScores) {
     s.sees_all = i >= 6;
     if (i / 2 % 2 == 0) s.cap = 0.8F;
     if (i >= 2) s.explicit_scale = 0.9F;
-    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
-               m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.head);
-    const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
-    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
-    attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
-    attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, r.data(), d.data());
-    expect_gradient(qkv, d, [&](const Vector& v) {
-      Vector y(m), scratch(softmax.size());
-      attention(s, v.data(), y.data(), scratch.data(), nullptr);
-      return dot(y, r);
-    });
+    expect_attention_gradient(s);
   }
 }
 
@@ -560,17 +565,7 @@ TEST(Gradient, AttentionOfOtherValues) {
   for (int i = 0; i < 4; ++i) {
     AttentionShape s{2, 5, 4, 2, 4, i % 2 == 1};
     s.value = i < 2 ? 3 : 6;
-    const auto n = static_cast<std::size_t>(s.batch * s.seq * s.width()),
-               m = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.value);
-    const Vector qkv = random_vector(n, 1), r = random_vector(m, 2);
-    Vector out(m), softmax(static_cast<std::size_t>(s.batch * s.heads * s.seq * s.seq)), d(n);
-    attention(s, qkv.data(), out.data(), softmax.data(), nullptr);
-    attention_grad(s, qkv.data(), out.data(), softmax.data(), nullptr, r.data(), d.data());
-    expect_gradient(qkv, d, [&](const Vector& v) {
-      Vector y(m), scratch(softmax.size());
-      attention(s, v.data(), y.data(), scratch.data(), nullptr);
-      return dot(y, r);
-    });
+    expect_attention_gradient(s);
   }
 }
 
