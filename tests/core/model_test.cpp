@@ -204,10 +204,11 @@ TEST(HuggingFace, BlocksOfOtherForms) {
                                       3 * 3LL * 7168 * 18432 + 58 * (257 * expert + 256 * 7168 + 256));
   EXPECT_EQ(count_parameters(v3), 671'026'419'200);
   EXPECT_EQ(count_active_parameters(v3), 671'026'419'200 - 58 * 248 * expert);  // 37.55 G
-  const auto& latent = std::get<LatentAttentionLayer>(depth_of(v3).kind(0).layers[0].is);
+  const Depth v3_depth = depth_of(v3);
+  const auto& latent = std::get<LatentAttentionLayer>(v3_depth.kind(0).layers[0].is);
   EXPECT_EQ(latent.rotary.amplitude, 1);
   EXPECT_NEAR(latent.query_scale, std::pow(0.1 * std::log(40.0) + 1, 2) / std::sqrt(192.0), 1e-12);
-  EXPECT_EQ(depth_of(v3).stretches.size(), 2U);
+  EXPECT_EQ(v3_depth.stretches.size(), 2U);
   // DeepSeek-V2-Lite: 15.7 G, 2.7 G with both embeddings; queries have no latent.
   const Model lite = import(R"({"model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27,
       "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944, "vocab_size": 102400,
