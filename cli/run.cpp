@@ -254,6 +254,12 @@ std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
   return launch;
 }
 
+// A run has room for whatever its routers choose, unless the plan says for how much.
+Plan with_room(Plan plan, const Model& model) {
+  if (plan.ep > 1 && !plan.expert_room) plan.expert_room = most_expert_shares(model, plan.ep);
+  return plan;
+}
+
 // The best plan on so many of the cluster's devices.
 Plan replan(const Problem& problem, std::int64_t devices) {
   Problem smaller = problem;
@@ -360,7 +366,7 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
       const auto alive = world->survivors();
       if (alive.empty() || alive.size() == static_cast<std::size_t>(me.ranks)) throw;  // nobody died
       const auto count = static_cast<std::int64_t>(alive.size());
-      chosen.plan = replan(chosen.problem, count);
+      chosen.plan = with_room(replan(chosen.problem, count), chosen.problem.scenario.model);
       const std::int64_t was = me.rank;
       me.rank = std::find(alive.begin(), alive.end(), was) - alive.begin();
       me.ranks = me.local_ranks = chosen.plan.ranks();
@@ -382,7 +388,7 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
 Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
   const Scenario scenario = planner::proxy(of.problem.scenario, of.plan);
   const Cursor root{o.proxy, ""};
-  const Chosen out{resolve(scenario, root, app.data), *scenario.plan, root};
+  const Chosen out{resolve(scenario, root, app.data), with_room(*scenario.plan, scenario.model), root};
   const Cursor at{o.plan, "/plan"};
   program::check_plan(scenario.model, out.plan, scenario.training, at);
   const auto program = program::compile(scenario.model, out.plan, scenario.training, out.problem.stack);
@@ -442,6 +448,7 @@ void require_checkpoint(const Options& o) {
 void execute(App& app, const Options& o) {
   require_checkpoint(o);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
+  chosen.plan = with_room(chosen.plan, chosen.problem.scenario.model);
   if (!o.proxy.empty()) chosen = stand_in(o, chosen, app);
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};

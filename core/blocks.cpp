@@ -132,10 +132,12 @@ std::vector<std::int64_t> Depth::counts() const {
   return out;
 }
 
-std::int64_t Depth::shared() const {
+std::int64_t Depth::shared(Degree degree) const {
   std::int64_t out = 0;
   for_each_layer([&](const auto& layer, std::int64_t) {
-    for (const SharedCount& of : layer.shared()) out = std::gcd(out, of.count);
+    for (const SharedCount& of : layer.shared()) {
+      if (of.degree == degree) out = std::gcd(out, of.count);
+    }
   });
   return out;
 }

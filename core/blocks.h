@@ -148,8 +148,9 @@ struct Depth {
   // Blocks of each kind.
   std::vector<std::int64_t> counts() const;
   bool uniform() const { return kinds.size() == 1; }
-  // The most tensor ranks that share all layers evenly; others share them whose number divides it.
-  std::int64_t shared() const;
+  // The most ranks of this kind that share all layers evenly; others share them whose number divides it. 0:
+  // there is nothing to share.
+  std::int64_t shared(Degree degree) const;
   // Calls use(layer, times) for each layer of each kind, of which there are so many blocks.
   template <class Use>
   void for_each_layer(Use use) const {

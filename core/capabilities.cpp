@@ -110,6 +110,10 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         },
         [&] { return allowed(c.sequence_parallel); });
   }
+  if (p.splits_experts() && !c.expert_parallel)
+    return report(
+        p.ep > 1 ? "/plan/ep" : "/plan/etp", [&] { return lacks(s, "expert parallelism"); },
+        [&] { return p.ep > 1 ? std::string("allowed: 1") : fmt::format("allowed: {}", p.tp); });
   if (p.pp > 1 && c.schedule.empty())
     return report(
         "/plan/pp", [&] { return lacks(s, "pipeline parallelism"); }, one);

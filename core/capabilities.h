@@ -74,6 +74,7 @@ struct Capabilities {
   bool latent_attention = true;  // multi-head latent attention
   bool experts = true;           // layers may be mixtures of experts
   bool fp8_experts = true;       // in 8 bits too
+  bool expert_parallel = true;   // they may lie over ranks of their own (core/plan.h)
   bool towers = true;            // a model may have several, as an encoder and a decoder
   std::int64_t most_ranks = 0;   // 0: no limit
   std::vector<Refusal> refused;
@@ -133,6 +134,8 @@ void describe(V& v, Capabilities& c) {
   v(field("latent_attention", "whether attention may be multi-head latent attention"), c.latent_attention);
   v(field("experts", "whether layers may be mixtures of experts"), c.experts);
   v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
+  v(field("expert_parallel", "whether experts may lie over ranks otherwise than other weights"),
+    c.expert_parallel);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
   v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);

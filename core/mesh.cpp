@@ -9,12 +9,14 @@
 
 namespace orrery {
 
-void Mesh::add(std::string_view name, std::int64_t size, std::string_view whole) {
+void Mesh::add(MeshAxis axis) {
   if (count_ == kMostAxes) throw std::logic_error("a mesh has too many axes");
-  axes_[count_] = {name, whole.empty() ? name : whole, size, ranks_};
+  if (axis.whole.empty()) axis.whole = axis.name;
+  axis.stride = ranks_;
+  ranks_ *= axis.size;
+  axes_[count_] = axis;
   fastest_first_[count_] = count_;
   ++count_;
-  ranks_ *= size;
 }
 
 void Mesh::number(std::string_view order) {
@@ -38,17 +40,10 @@ void Mesh::number(std::string_view order) {
 AxisSet Mesh::operator[](std::string_view name) const {
   AxisSet out;
   for (std::size_t i = 0; i < count_; ++i) {
-    if (axes_[i].name == name || axes_[i].whole == name) out |= AxisSet(i);
+    if (axes_[i].is(name)) out |= AxisSet(i);
   }
   if (out.empty()) throw std::logic_error(fmt::format("the mesh has no axis \"{}\"", name));
   return out;
-}
-
-std::size_t Mesh::index(std::string_view name) const {
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (axes_[i].name == name) return i;
-  }
-  throw std::logic_error(fmt::format("the mesh has no axis \"{}\"", name));
 }
 
 AxisSet Mesh::others(AxisSet axes) const {
@@ -78,9 +73,9 @@ std::int64_t Mesh::coordinate(std::int64_t rank, AxisSet axes) const {
 std::int64_t Mesh::moved(std::int64_t rank, AxisSet axes, std::int64_t to) const {
   for (const std::size_t i : std::span(fastest_first_).first(count_)) {
     if (!axes.has(i)) continue;
-    const auto& [name, whole, size, stride] = axes_[i];
-    rank += (to % size - rank / stride % size) * stride;
-    to /= size;
+    const MeshAxis& axis = axes_[i];
+    rank += (to % axis.size - rank / axis.stride % axis.size) * axis.stride;
+    to /= axis.size;
   }
   return rank;
 }
@@ -99,7 +94,7 @@ std::vector<std::int64_t> Mesh::members(AxisSet axes, std::int64_t rank) const {
   return out;
 }
 
-Mesh::Range Mesh::range(AxisSet axes) const {
+std::optional<Mesh::Range> Mesh::find_range(AxisSet axes) const {
   Range out{1, 1};
   for (const std::size_t i : std::span(fastest_first_).first(count_)) {
     if (!axes.has(i)) continue;
@@ -107,26 +102,49 @@ Mesh::Range Mesh::range(AxisSet axes) const {
     if (out.size == 1)
       out.stride = axis.stride;
     else if (axis.size > 1 && axis.stride != out.stride * out.size)
-      throw std::logic_error("the axes of a group do not follow each other");
+      return std::nullopt;
     out.size *= axis.size;
   }
   return out;
 }
 
+Mesh::Range Mesh::range(AxisSet axes) const {
+  const std::optional<Range> out = find_range(axes);
+  if (!out) throw std::logic_error("the axes of a group do not follow each other");
+  return *out;
+}
+
 bool operator==(const Mesh& a, const Mesh& b) {
   return std::equal(a.axes().begin(), a.axes().end(), b.axes().begin(), b.axes().end(),
                     [](const MeshAxis& x, const MeshAxis& y) {
-                      return x.name == y.name && x.whole == y.whole && x.size == y.size &&
+                      return x.name == y.name && x.expert_name == y.expert_name && x.size == y.size &&
                              x.stride == y.stride;
                     });
 }
 
+// Both ways to part a stage's ranks cut their row at places of which each divides the next. An axis is made
+// of the ranks between two cuts that follow each other.
 Mesh mesh_of(const Plan& p) {
+  struct Part {
+    std::string_view name, whole;
+    std::int64_t begin, end;  // ranks of all parts before it, and with it
+  };
+  const std::int64_t all = p.tp * p.dp, shards = p.tp * p.shards(), experts = p.expert_ranks(),
+                     expert_shards = experts * p.expert_shards();
+  const std::array<Part, 3> of_all{
+      {{"tp", "tp", 1, p.tp}, {"shard", "dp", p.tp, shards}, {"replica", "dp", shards, all}}};
+  const std::array<Part, 4> of_experts{{{"etp", "etp", 1, p.expert_tp()},
+                                        {"ep", "ep", p.expert_tp(), experts},
+                                        {"eshard", "edp", experts, expert_shards},
+                                        {"ereplica", "edp", expert_shards, all}}};
   Mesh mesh;
-  mesh.add("tp", p.tp);
-  mesh.add("shard", p.shards(), "dp");
-  mesh.add("replica", p.dp / p.shards(), "dp");
-  mesh.add("pp", p.pp);
+  for (const Part& a : of_all) {
+    for (const Part& e : of_experts) {
+      const std::int64_t size = std::min(a.end, e.end) / std::max(a.begin, e.begin);
+      mesh.add({a.name, a.whole, e.name, e.whole, std::max<std::int64_t>(1, size)});
+    }
+  }
+  mesh.add({.name = "pp", .size = p.pp});
   mesh.number(name_of(p.rank_order));
   return mesh;
 }
@@ -138,7 +156,7 @@ std::vector<MeshAxis> whole_axes(const Mesh& mesh) {
                                     [&](const MeshAxis& other) { return other.whole == axis.whole; });
     if (known == out.end()) {
       const Mesh::Range range = mesh.range(axis.whole);
-      out.push_back({axis.whole, axis.whole, range.size, range.stride});
+      out.push_back({.name = axis.whole, .whole = axis.whole, .size = range.size, .stride = range.stride});
     }
   }
   std::stable_sort(out.begin(), out.end(), [](const MeshAxis& x, const MeshAxis& y) {

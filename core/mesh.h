@@ -5,19 +5,22 @@
 //   rank = sum over axes of coordinate * stride        stride = product of the sizes of the faster axes
 //
 // An axis may be a part of a whole: data parallelism ("dp") is made of the ranks that share ZeRO's shards
-// ("shard") and the replicas of those shards ("replica"). The whole's name stands for the set of its parts.
-// A group of ranks is named by the set of axes along which its members differ.
+// ("shard") and the replicas of those shards ("replica"). Several axes may have one name: experts lie over
+// the ranks on their own, and an axis has a name for them beside the one for all else, so that "tp" may be
+// made of ranks that share experts ("ep") and ranks that have the same ones ("edp"). A name stands for the
+// set of all axes that have it. A group of ranks is named by the set of axes along which its members differ.
 //
 //   Mesh m;
-//   m.add("tp", 4);
-//   m.add("shard", 2, "dp");
-//   m.add("replica", 3, "dp");
+//   m.add({.name = "tp", .size = 4});
+//   m.add({.name = "shard", .whole = "dp", .size = 2});
+//   m.add({.name = "replica", .whole = "dp", .size = 3});
 //   m.size(m["dp"]) == 6;  m.members(m["shard"], 1) == {1, 5};
 //   m.number("dp-tp");     m.members(m["shard"], 1) == {0, 1};
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +32,12 @@
 namespace orrery {
 
 struct MeshAxis {
-  std::string_view name, whole;  // of static storage; the whole is the axis itself where it is no part
+  std::string_view name, whole;                // of static storage; without a whole, the axis is its own
+  std::string_view expert_name, expert_whole;  // for experts, where they lie otherwise
   std::int64_t size = 1, stride = 1;
+  constexpr bool is(std::string_view n) const {
+    return name == n || whole == n || expert_name == n || expert_whole == n;
+  }
 };
 
 // Some of a mesh's axes, a bit for each. It names the same axes in all meshes to which axes of the same names
@@ -38,7 +45,7 @@ struct MeshAxis {
 class AxisSet {
  public:
   constexpr AxisSet() = default;
-  constexpr explicit AxisSet(std::size_t axis) : bits_(static_cast<std::uint8_t>(1U << axis)) {}
+  constexpr explicit AxisSet(std::size_t axis) : bits_(static_cast<std::uint16_t>(1U << axis)) {}
   constexpr bool has(std::size_t axis) const { return (bits_ >> axis & 1U) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr AxisSet& operator|=(AxisSet other) {
@@ -48,26 +55,25 @@ class AxisSet {
   friend constexpr bool operator==(AxisSet, AxisSet) = default;
 
  private:
-  std::uint8_t bits_ = 0;
+  std::uint16_t bits_ = 0;
 };
 
 class Mesh {
  public:
-  static constexpr std::size_t kMostAxes = 8;
+  static constexpr std::size_t kMostAxes = 16;
 
   // Adds an axis that varies more slowly than the axes before it. Throws std::logic_error beyond kMostAxes.
-  void add(std::string_view name, std::int64_t size, std::string_view whole = {});
-  // Numbers the ranks anew. `order` names all axes or wholes, the fastest first: "tp-pp-dp". Parts of a whole
-  // follow each other in the order in which they were added. Throws std::logic_error for an unknown name, or
-  // one that is missing.
+  void add(MeshAxis axis);
+  // Numbers the ranks anew. `order` has names that name each axis once, the fastest first: "tp-pp-dp". Axes
+  // of one name follow each other in the order in which they were added. Throws std::logic_error for an
+  // unknown name, or one that is missing.
   void number(std::string_view order);
 
   std::span<const MeshAxis> axes() const { return {axes_.data(), count_}; }  // as they were added
   std::int64_t ranks() const { return ranks_; }
-  // The axis of this name, or the parts of this whole. Throws std::logic_error when the mesh has neither.
+  // The axes of this name. Throws std::logic_error when the mesh has none.
   AxisSet operator[](std::string_view name) const;
 
-  std::size_t index(std::string_view name) const;  // of one axis
   AxisSet others(AxisSet axes) const;
 
   std::int64_t size(AxisSet axes) const;
@@ -88,8 +94,8 @@ class Mesh {
   struct Range {
     std::int64_t size, stride;
   };
-  // Throws std::logic_error for axes that do not follow each other.
-  Range range(AxisSet axes) const;
+  std::optional<Range> find_range(AxisSet axes) const;  // none: the axes do not follow each other
+  Range range(AxisSet axes) const;                      // throws std::logic_error where there is none
   Range range(std::string_view name) const { return range((*this)[name]); }
 
   friend bool operator==(const Mesh& a, const Mesh& b);
@@ -101,7 +107,9 @@ class Mesh {
   std::int64_t ranks_ = 1;
 };
 
-// Axes of a plan, in its rank order: "tp", "pp", and "dp" made of "shard" and "replica".
+// Axes of a plan, in its rank order: "tp", "pp", and "dp" made of "shard" and "replica". And the same ranks
+// but for "pp" by their part in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica", each slower
+// than the ones before it.
 Mesh mesh_of(const Plan& plan);
 
 // Wholes and axes that are no part of one, fastest first. Of axes of equal stride, those of one rank come

@@ -450,7 +450,8 @@ TowerIndex Model::tower(std::string_view called) const {
 }
 
 std::int64_t shared_count(const Model& m) {
-  std::int64_t out = depth_of(m).shared();
+  const Depth depth = depth_of(m);
+  std::int64_t out = std::gcd(depth.shared(Degree::kTensor), depth.shared(Degree::kExpertTensor));
   for (const Input& input : m.inputs) {
     if (const auto* image = std::get_if<PatchInput>(&input.is)) out = std::gcd(out, image->values());
     if (const auto* bags = std::get_if<BagInput>(&input.is)) out = std::gcd(out, bags->rows);
@@ -559,6 +560,14 @@ std::int64_t count_parameters(const Model& m) {
   const std::vector<std::int64_t> counts = depth.counts();
   for (std::size_t k = 0; k < counts.size(); ++k) total += counts[k] * count_parameters(m, depth.kinds[k]);
   return total;
+}
+
+double most_expert_shares(const Model& m, std::int64_t parts) {
+  double most = 1;
+  depth_of(m).for_each_layer([&](const auto& l, std::int64_t) {
+    if constexpr (requires { l.most_shares(parts); }) most = std::max(most, l.most_shares(parts));
+  });
+  return most;
 }
 
 std::int64_t count_active_parameters(const Model& m) {

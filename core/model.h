@@ -165,6 +165,10 @@ constexpr auto enum_names(AttentionFlops) {
 // Parameters that a token is computed with: all but those of experts that it does not choose.
 std::int64_t count_active_parameters(const Model& m);
 
+// Even shares of rows for which `parts` of the experts have room in any case (ExpertsLayer::most_shares): the
+// most of all layers.
+double most_expert_shares(const Model& m, std::int64_t parts);
+
 // The most tensor ranks that share all layers and inputs evenly; others share them whose number divides it.
 std::int64_t shared_count(const Model& m);
 // Tokens of a sample in each tower.

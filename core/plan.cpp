@@ -5,6 +5,8 @@ namespace orrery {
 
 std::string short_name(const Plan& p) {
   std::string text = fmt::format("TP{} PP{} DP{}", p.tp, p.pp, p.dp);
+  if (p.ep > 1) text += fmt::format(" EP{}", p.ep);
+  if (p.expert_tp() != p.tp) text += fmt::format(" ETP{}", p.expert_tp());
   if (p.vpp > 1) text += fmt::format(" VPP{}", p.vpp);
   text += fmt::format(" mb{}x{}", p.micro_batch, p.micro_batches);
   if (p.pp > 1) text += fmt::format(" {}", name_of(p.schedule));
@@ -19,6 +21,12 @@ std::string short_name(const Plan& p) {
   if (p.table_split) text += fmt::format(" by-{}", name_of(*p.table_split));
   if (!p.chunk_layers.empty()) text += " uneven";
   return text;
+}
+
+std::int64_t communicators(const Plan& p) {
+  std::int64_t groups = (p.tp > 1) + (p.dp > 1) + (p.pp > 1);
+  if (p.splits_experts()) groups += (p.ep > 1) + (p.expert_tp() > 1) + (p.expert_dp() > 1);
+  return groups;
 }
 
 std::string placement(const Plan& p, RankOrder order) {

@@ -3,8 +3,13 @@
 // A plan: how one training step is laid out over ranks and time. The ranks are tp * dp * pp; each
 // pipeline stage holds vpp model chunks; each replica runs `micro_batches` micro-batches of
 // `micro_batch` sequences, so the global batch is micro_batch * micro_batches * dp.
+//
+// Experts lie over the tp * dp ranks of a stage on their own: etp ranks have columns of each expert, ep ranks
+// have some of the experts each, and etp * ep ranks together are one of the copies of all experts
+// ("parallel folding", Liu et al. 2025, arXiv:2504.14960).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -46,6 +51,11 @@ constexpr auto enum_names(TableSplit) {
 
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
+  std::int64_t ep = 1;              // ranks that share the experts
+  std::optional<std::int64_t> etp;  // ranks that share an expert's columns; none: tp
+  // Rows of tokens that a rank has room for from each of the ep ranks, in even shares of what they send.
+  // None: one, where experts have no capacity of their own; a run takes the most that can come.
+  std::optional<double> expert_room;
   bool sequence_parallel = false;
   std::int64_t zero = 0;         // ZeRO stage
   std::int64_t shard_group = 0;  // ranks that share ZeRO's shards; 0: all of dp
@@ -66,6 +76,18 @@ struct Plan {
   std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
   bool reshards() const { return reshard_after_forward.value_or(true); }
   std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp); }
+  std::int64_t expert_tp() const { return etp.value_or(tp); }
+  // Ranks of a copy of all experts.
+  std::int64_t expert_ranks() const { return ep * expert_tp(); }
+  // Whether experts lie over the ranks otherwise than other weights do.
+  bool splits_experts() const { return ep > 1 || expert_tp() != tp; }
+  // Copies of experts, each on the ranks of a stage that share them.
+  std::int64_t expert_dp() const { return tp * dp / expert_ranks(); }
+  // Ranks that share ZeRO's shards of experts: those that share shards of other weights and have the same
+  // experts.
+  std::int64_t expert_shards() const {
+    return zero == 0 ? 1 : std::max(tp * shards(), expert_ranks()) / expert_ranks();
+  }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -75,6 +97,18 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = limits::kMostLayers}, p.pp);
   v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = limits::kMostChunks}, p.vpp);
   v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = limits::kMostReplicas}, p.dp);
+  v(Field{.name = "ep", .help = "ranks that share the experts", .min = 1, .max = limits::kMostReplicas},
+    p.ep);
+  v(Field{.name = "etp",
+          .help = "ranks that share an expert's columns; absent means tp",
+          .min = 1,
+          .max = limits::kMostTensorRanks},
+    p.etp);
+  v(Field{.name = "expert_room",
+          .help = "rows of tokens that a rank has room for from each of the ep ranks, in even shares",
+          .min = 1,
+          .max = 1 << 16},
+    p.expert_room);
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
   v(Field{.name = "shard_group",
@@ -109,6 +143,9 @@ void describe(V& v, Plan& p) {
           .most = static_cast<std::size_t>(limits::kMostLayers)},
     p.chunk_layers);
 }
+
+// Groups of ranks that have a communicator: of more than one rank.
+std::int64_t communicators(const Plan& p);
 
 // "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables. "keep": without reshard_after_forward.
 std::string short_name(const Plan& p);

@@ -30,7 +30,7 @@ constexpr auto enum_names(Goal) {
 
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
-  std::vector<std::int64_t> tp, pp, vpp, dp, micro_batch, zero, shard_group, recompute_layers;
+  std::vector<std::int64_t> tp, pp, vpp, dp, ep, etp, micro_batch, zero, shard_group, recompute_layers;
   std::vector<bool> sequence_parallel, reshard_after_forward;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
@@ -69,6 +69,10 @@ void describe(V& v, Search& s) {
   v(choices("pp", "pipeline depths to try", 1, limits::kMostLayers), s.pp);
   v(choices("vpp", "chunks per stage to try", 1, limits::kMostChunks), s.vpp);
   v(choices("dp", "data-parallel degrees to try", 1, limits::kMostReplicas), s.dp);
+  v(choices("ep", "numbers of ranks that share the experts to try", 1, limits::kMostReplicas), s.ep);
+  v(choices("etp", "numbers of ranks that share an expert's columns to try; none means tp and 1", 1,
+            limits::kMostTensorRanks),
+    s.etp);
   v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
   v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
   v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);

@@ -104,10 +104,10 @@ void flush(const fs::path& folder) {
 }
 
 // The parts [first, end) of a parameter's local elements are of its logical tensor.
-std::vector<Piece> pieces_of(const Parameter& p, std::int64_t tp, std::int64_t tp_rank, std::int64_t first,
+std::vector<Piece> pieces_of(const Parameter& p, const WeightShare& share, std::int64_t first,
                              std::int64_t end) {
   std::vector<Piece> out;
-  for_each_box(p, tp, tp_rank, [&](const Box& box, std::int64_t local) {
+  for_each_box(p, share, [&](const Box& box, std::int64_t local) {
     const std::int64_t rows = std::clamp<std::int64_t>(p.rows - p.padding - box.row, 0, box.rows);
     const std::int64_t size = rows * box.cols;
     Piece piece{.tensor = p.name, .row = box.row, .rows = rows, .col = box.col, .cols = box.cols};
@@ -145,29 +145,31 @@ const float* floats_of(const UnitMemory& m, std::int64_t first, std::int64_t n, 
 }  // namespace
 
 // A rank writes what no other has to: of parameters that tensor ranks hold alike the first tensor rank, of
-// replicas the first, of a tied weight the first stage.
+// copies the first, of a tied weight the first stage.
 CheckpointFile write_rank(const fs::path& folder, const Program& program, std::int64_t rank,
                           const std::vector<UnitMemory>& units) {
-  const std::int64_t tp = program.mesh.coordinate(rank, "tp");
   const RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
   CheckpointFile out;
   out.name = fmt::format("rank-{}.bin", rank);
-  if (program.mesh.coordinate(rank, "replica") > 0) return out;
+  const std::array<WeightShare, 2> shares{weight_share(program, rank, false),
+                                          weight_share(program, rank, true)};
+  if (shares[0].copy > 0 && shares[1].copy > 0) return out;
   Output file(folder / out.name);
   std::uint32_t crc = 0;
   std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
     const program::Unit& unit = c.units[static_cast<std::size_t>(p.unit)];
-    const bool elsewhere = (p.split == Parameter::Split::kNone && tp > 0) ||
+    const WeightShare& share = shares[p.of_experts ? 1 : 0];
+    const bool elsewhere = share.copy > 0 || (p.split == Parameter::Split::kNone && share.rank > 0) ||
                            (p.name == "embedding/weight" && c.chunks.front() != 0);
-    const std::int64_t shard = program.mesh.coordinate(rank, "shard") * unit.shard;
+    const std::int64_t shard = share.shard * unit.shard;
     const std::int64_t first = std::max(p.offset, shard) - p.offset;
     const std::int64_t end = std::min(p.offset + p.local_elements(), shard + unit.shard) - p.offset;
     if (elsewhere || first >= end) continue;
     const UnitMemory& memory = units[static_cast<std::size_t>(p.unit)];
     for (std::int64_t state = 0; state < state_arrays(program); ++state) {
       std::int64_t from = p.offset + first - shard;
-      for (Piece& piece : pieces_of(p, program.plan.tp, tp, first, end)) {
+      for (Piece& piece : pieces_of(p, share, first, end)) {
         const std::int64_t n = piece.end - piece.begin;
         const float* values = state == 0 ? floats_of(memory, from, n, widened)
                                          : memory.moments + (state - 1) * unit.shard + from;

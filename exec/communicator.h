@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/dtype.h"
 #include "program/collectives.h"
@@ -39,6 +41,7 @@ struct CollectiveCall {
 };
 
 using GroupId = std::size_t;
+using GroupKey = std::pair<std::vector<std::int64_t>, int>;  // members and number
 
 class Communicator {
  public:
@@ -48,8 +51,10 @@ class Communicator {
   virtual std::byte* allocate(std::size_t bytes) = 0;
   // What to add to this rank's clock to get rank 0's: nothing on one host.
   virtual Clock::duration clock_offset() const { return {}; }
-  // `members` in group order, this rank among them. The same members give the same group.
-  virtual GroupId open(std::span<const std::int64_t> members) = 0;
+  // `members` in group order, this rank among them. The same members and number give the same group. Streams
+  // that call at the same time have groups of different numbers.
+  virtual GroupId open(std::span<const std::int64_t> members, int number) = 0;
+  GroupId open(std::span<const std::int64_t> members) { return open(members, 0); }
   // Returns when the last member arrived. Sums are in the order of the algorithm, whatever the timing: in
   // member order (16-bit floats in fp32, rounded once), or, in rounds, in the order of their transfers
   // (16-bit floats rounded at every hop).

@@ -42,7 +42,7 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       staging_(class_),
       rotary_(rope_tables(place.program)) {
   for (const program::Group& g : place.program.communication.groups)
-    groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank))
+    groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank), g.stream)
                                 : GroupId{});
   for (std::size_t s = 0; s < class_.segments.size(); ++s) {
     const auto& ops = class_.segments[s].ops;

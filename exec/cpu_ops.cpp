@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/cpu_ops.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "core/error.h"
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
 #include "kernels/cpu/fast.h"
@@ -241,13 +244,19 @@ void run(const ops::RouterScoresGrad& op, const OpArguments& a) {
                           a.in[2], a.out[0]);
 }
 void run(const ops::Route& op, const OpArguments& a) {
-  ref::route(route_shape(op), a.in[0], a.in[1], a.out[0], ids(a.out[1]), ids(a.out[2]), a.out[3]);
+  const std::int64_t beyond = ref::route(route_shape(op, a.tp_rank), a.in[0], a.in[1], a.out[0],
+                                         ids(a.out[1]), ids(a.out[2]), a.out[3]);
+  if (beyond == 0) return;
+  throw Error(
+      fmt::format("\"{}\": {} of {} rows are more than the {} that each of {} ranks has room for "
+                  "(expert_room)",
+                  a.op.name, beyond, op.chosen(), op.room, op.parts));
 }
 void run(const ops::ChoiceBiasGrad& op, const OpArguments& a) {
   ref::choice_bias_grad(op.samples, op.experts, a.in[0], a.out[0], a.op.accumulate);
 }
 void run(const ops::RouteGrad& op, const OpArguments& a) {
-  ref::route_grad(route_shape(op), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);
+  ref::route_grad(route_shape(op, a.tp_rank), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);
 }
 void run(const ops::Balance&, const OpArguments&) {}
 void run(const ops::BalanceGrad& op, const OpArguments& a) {
@@ -267,7 +276,7 @@ void run(const ops::UnpermuteGrad& op, const OpArguments& a) {
   ref::unpermute_grad(permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
 }
 void run(const ops::GroupedGemm& op, const OpArguments& a) {
-  const ref::GroupedGemm shape{op.n, op.k, op.experts, a.op.accumulate};
+  const ref::GroupedGemm shape = grouped_gemm(op, a.op.accumulate);
   switch (op.of) {
     case ops::GroupedGemm::Of::kResult:
       return kernels::grouped_gemm(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
@@ -277,17 +286,26 @@ void run(const ops::GroupedGemm& op, const OpArguments& a) {
       return kernels::grouped_gemm_dw(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
   }
 }
-// Rows that experts have of a token; the others have room alone.
-std::int64_t rows_of(std::int64_t experts, const float* counts) {
-  return std::accumulate(ids(counts), ids(counts) + experts, std::int64_t{0});
+// Calls use(first, rows) for the rows of each part that experts have of a token; the others are room.
+template <class Use>
+void for_each_part(const ops::ExpertActivationShape& op, const float* counts, Use use) {
+  for (std::int64_t part = 0; part < op.parts; ++part) {
+    const std::int32_t* const of = ids(counts) + part * op.experts;
+    use(part * op.rows / op.parts, std::accumulate(of, of + op.experts, std::int64_t{0}));
+  }
 }
 void run(const ops::ExpertActivation& op, const OpArguments& a) {
-  kernels::expert_activation(rows_of(op.experts, a.in[2]), op.width, act_of(op.type), a.in[0], a.in[1],
-                             a.out[0]);
+  for_each_part(op, a.in[2], [&](std::int64_t first, std::int64_t rows) {
+    kernels::expert_activation(rows, op.width, act_of(op.type), a.in[0] + first * op.columns(),
+                               a.in[1] + first, a.out[0] + first * op.width);
+  });
 }
 void run(const ops::ExpertActivationGrad& op, const OpArguments& a) {
-  kernels::expert_activation_grad(rows_of(op.experts, a.in[2]), op.width, act_of(op.type), a.in[0], a.in[1],
-                                  a.in[3], a.out[0], a.out[1]);
+  for_each_part(op, a.in[2], [&](std::int64_t first, std::int64_t rows) {
+    kernels::expert_activation_grad(rows, op.width, act_of(op.type), a.in[0] + first * op.columns(),
+                                    a.in[1] + first, a.in[3] + first * op.width,
+                                    a.out[0] + first * op.columns(), a.out[1] + first);
+  });
 }
 void run(const ops::Gate& op, const OpArguments& a) {
   ref::gate(op.rows, op.width, a.in[0], a.in[1], a.out[0]);

@@ -84,8 +84,9 @@ class Emulated final : public Communicator {
   std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Clock::duration clock_offset() const override { return inner_.clock_offset(); }
 
-  GroupId open(std::span<const std::int64_t> members) override {
-    const GroupId id = inner_.open(members);
+  using Communicator::open;
+  GroupId open(std::span<const std::int64_t> members, int number) override {
+    const GroupId id = inner_.open(members, number);
     if (sizes_.size() <= id) sizes_.resize(id + 1);
     sizes_[id] = members.size();
     return id;

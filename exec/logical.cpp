@@ -29,27 +29,34 @@ float InitialValues::at(std::int64_t logical_index) const {
   return static_cast<float>((sum - 2.0) * std::sqrt(3.0) * 0.02);
 }
 
+WeightShare weight_share(const program::Program& program, std::int64_t rank, bool of_experts) {
+  const Mesh& mesh = program.mesh;
+  const auto at = [&](const char* name) { return mesh.coordinate(rank, name); };
+  if (!of_experts) return {1, 0, program.plan.tp, at("tp"), at("shard"), at("replica")};
+  return {program.plan.ep, at("ep"), program.plan.expert_tp(), at("etp"), at("eshard"), at("ereplica")};
+}
+
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards) {
   LogicalTensors out;
-  const std::int64_t ranks = program.plan.tp;
-  for (const program::RankClass& c : program.classes) {
-    for (std::int64_t tp = 0; tp < ranks; ++tp) {
-      for (std::size_t u = 0; u < c.units.size(); ++u) {
-        const program::Unit& unit = c.units[u];
-        std::vector<float> whole;  // the unit on this tensor rank, from the first shard group
-        for (std::int64_t s = 0; s * unit.shard < unit.padded; ++s) {
-          const auto rank =
-              static_cast<std::size_t>(program.mesh.rank({{"tp", tp}, {"shard", s}, {"pp", c.stage}}));
-          whole.insert(whole.end(), shards[rank][u].begin(), shards[rank][u].end());
-        }
-        for (const program::Parameter& p : c.parameters) {
-          if (p.unit != static_cast<std::int32_t>(u)) continue;
-          auto& tensor = out[p.name];
-          tensor.resize(static_cast<std::size_t>(p.rows * p.cols));
-          for_each_element(p, ranks, tp, [&](std::int64_t local, std::int64_t logical) {
-            tensor[static_cast<std::size_t>(logical)] = whole[static_cast<std::size_t>(p.offset + local)];
-          });
-        }
+  for (std::int64_t rank = 0; rank < program.mesh.ranks(); ++rank) {
+    const program::RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
+    for (std::size_t u = 0; u < c.units.size(); ++u) {
+      const program::Unit& unit = c.units[u];
+      const WeightShare share = weight_share(program, rank, unit.of_experts);
+      if (share.shard > 0 || share.copy > 0) continue;
+      std::vector<float> whole;  // the unit on this rank, from the first shard group
+      const AxisSet along = program.mesh[unit.of_experts ? "eshard" : "shard"];
+      for (std::int64_t s = 0; s * unit.shard < unit.padded; ++s) {
+        const auto& shard = shards[static_cast<std::size_t>(program.mesh.moved(rank, along, s))][u];
+        whole.insert(whole.end(), shard.begin(), shard.end());
+      }
+      for (const program::Parameter& p : c.parameters) {
+        if (p.unit != static_cast<std::int32_t>(u)) continue;
+        auto& tensor = out[p.name];
+        tensor.resize(static_cast<std::size_t>(p.rows * p.cols));
+        for_each_element(p, share, [&](std::int64_t local, std::int64_t logical) {
+          tensor[static_cast<std::size_t>(logical)] = whole[static_cast<std::size_t>(p.offset + local)];
+        });
       }
     }
   }

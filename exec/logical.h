@@ -17,25 +17,38 @@ struct Box {
   std::int64_t row, rows, col, cols;
 };
 
-// Calls visit(box, local index of its first element) for each box that a tensor rank holds of a parameter.
+// What a rank has of weights of a kind: of `parts` that their blocks are in, one; of its blocks, the share of
+// one of `ranks`; of all that a shard of ZeRO's, in one of several copies.
+struct WeightShare {
+  std::int64_t parts = 1, part = 0;
+  std::int64_t ranks = 1, rank = 0;
+  std::int64_t shard = 0, copy = 0;
+};
+WeightShare weight_share(const program::Program& program, std::int64_t rank, bool of_experts);
+
+// Calls visit(box, local index of its first element) for each box that a rank holds of a parameter.
 template <class Visit>
-void for_each_box(const program::Parameter& p, std::int64_t tp, std::int64_t tp_rank, Visit visit) {
+void for_each_box(const program::Parameter& p, const WeightShare& share, Visit visit) {
   using Split = program::Parameter::Split;
   std::int64_t local = 0, block_start = 0;
-  for (const std::int64_t block : p.row_blocks) {
-    const std::int64_t rows = p.split == Split::kRows ? block / tp : block;
-    visit(Box{block_start + (p.split == Split::kRows ? tp_rank * rows : 0), rows,
-              p.split == Split::kCols ? tp_rank * p.local_cols : 0, p.local_cols},
-          local);
+  const std::int64_t blocks = std::ssize(p.row_blocks) / share.parts;
+  for (std::int64_t b = 0; b < (share.part + 1) * blocks; ++b) {
+    const std::int64_t block = p.row_blocks[static_cast<std::size_t>(b)];
+    if (b >= share.part * blocks) {
+      const std::int64_t rows = p.split == Split::kRows ? block / share.ranks : block;
+      visit(Box{block_start + (p.split == Split::kRows ? share.rank * rows : 0), rows,
+                p.split == Split::kCols ? share.rank * p.local_cols : 0, p.local_cols},
+            local);
+      local += rows * p.local_cols;
+    }
     block_start += block;
-    local += rows * p.local_cols;
   }
 }
 
-// Calls visit(local index, logical index) for each element a tensor rank holds of a parameter.
+// Calls visit(local index, logical index) for each element a rank holds of a parameter.
 template <class Visit>
-void for_each_element(const program::Parameter& p, std::int64_t tp, std::int64_t tp_rank, Visit visit) {
-  for_each_box(p, tp, tp_rank, [&](const Box& box, std::int64_t local) {
+void for_each_element(const program::Parameter& p, const WeightShare& share, Visit visit) {
+  for_each_box(p, share, [&](const Box& box, std::int64_t local) {
     for (std::int64_t r = 0; r < box.rows; ++r) {
       for (std::int64_t c = 0; c < box.cols; ++c) visit(local++, (box.row + r) * p.cols + box.col + c);
     }

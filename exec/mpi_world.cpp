@@ -26,7 +26,7 @@ namespace orrery::exec {
 namespace {
 
 // Tags of messages; those below are the inquiry's.
-constexpr int kClockTag = Inquiry::kTags, kChannelTag = 16;
+constexpr int kClockTag = Inquiry::kTags, kChannelTag = 16, kGroupTag = 1024;
 
 // What a member says before a collective; all are the same, or the job ends.
 struct Header {
@@ -79,17 +79,19 @@ class MpiCommunicator final : public Communicator {
   std::byte* allocate(std::size_t bytes) override { return local_->allocate(bytes); }
   Clock::duration clock_offset() const override { return world_.clock_offset; }
 
-  GroupId open(std::span<const std::int64_t> members) override {
+  using Communicator::open;
+  GroupId open(std::span<const std::int64_t> members, int number) override {
     const std::vector<std::int64_t> all(members.begin(), members.end());
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      if (groups_[i].members == all) return i;
+      if (groups_[i].members == all && groups_[i].number == number) return i;
     }
     Membership& g = groups_.emplace_back();
     g.members = all;
+    g.number = number;
     g.self = static_cast<std::size_t>(std::find(all.begin(), all.end(), world_.rank) - all.begin());
     const bool shared = std::all_of(all.begin(), all.end(), [&](std::int64_t r) { return is_here(r); });
     if (shared) {
-      g.local = local_->open(members);
+      g.local = local_->open(members, number);
       return groups_.size() - 1;
     }
     if (all.size() > kMostMembers) throw Error("a group has at most 256 members");
@@ -98,7 +100,8 @@ class MpiCommunicator final : public Communicator {
     MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
     check_mpi(MPI_Comm_group(world_.messages, &world), "MPI_Comm_group");
     check_mpi(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl");
-    check_mpi(MPI_Comm_create_group(world_.messages, group, 0, &g.comm), "MPI_Comm_create_group");
+    check_mpi(MPI_Comm_create_group(world_.messages, group, kGroupTag + number, &g.comm),
+              "MPI_Comm_create_group");
     MPI_Group_free(&group);
     MPI_Group_free(&world);
     g.headers.resize(all.size());
@@ -197,6 +200,7 @@ class MpiCommunicator final : public Communicator {
  private:
   struct Membership {
     std::vector<std::int64_t> members;
+    int number = 0;
     std::size_t self = 0;
     GroupId local = 0;              // where the members share a host
     MPI_Comm comm = MPI_COMM_NULL;  // where they do not

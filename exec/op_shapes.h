@@ -117,19 +117,37 @@ inline kernels::reference::RouterShape router_shape(const program::ops::RouterSh
   return {op.tokens, op.experts, op.score == RouterScore::kSigmoid,
           counts ? static_cast<float>(op.z_loss) : 0};
 }
-inline kernels::reference::RouteShape route_shape(const program::ops::RouteShape& op) {
-  return {op.tokens,   op.sequence,   op.experts,
-          op.top_k,    op.groups,     op.top_groups,
-          op.capacity, op.normalised, static_cast<float>(op.scale)};
+inline kernels::reference::RouteShape route_shape(const program::ops::RouteShape& op, std::int64_t tp_rank) {
+  return {.tokens = op.tokens,
+          .seq = op.sequence,
+          .samples = op.samples,
+          .experts = op.experts,
+          .top_k = op.top_k,
+          .groups = op.groups,
+          .top_groups = op.top_groups,
+          .capacity = op.capacity,
+          .parts = op.parts,
+          .room = op.room,
+          .normalised = op.normalised,
+          .scale = static_cast<float>(op.scale),
+          .first = op.sharded ? tp_rank * op.tokens : 0};
 }
 inline kernels::reference::BalanceShape balance_shape(const program::ops::BalanceShape& op,
                                                       std::int64_t tp_rank) {
   const bool counts = !op.first || tp_rank == 0;
-  return {op.tokens, op.sequence,   op.experts,
-          op.top_k,  op.normalises, counts ? static_cast<float>(op.factor) : 0};
+  return {op.tokens,
+          op.sequence,
+          op.experts,
+          op.top_k,
+          op.normalises,
+          counts ? static_cast<float>(op.factor) : 0,
+          op.sharded ? tp_rank * op.tokens : 0};
 }
 inline kernels::reference::PermuteShape permute_shape(const program::ops::PermuteShape& op) {
   return {op.tokens, op.width, op.top_k};
+}
+inline kernels::reference::GroupedGemm grouped_gemm(const program::ops::GroupedGemm& op, bool accumulate) {
+  return {op.n, op.k, op.experts, accumulate, op.parts, op.rows / op.parts};
 }
 inline kernels::reference::Act act_of(Activation a) {
   using enum kernels::reference::Act;

@@ -3,16 +3,15 @@
 
 #include <algorithm>
 
-#include "exec/logical.h"
-
 namespace orrery::exec {
 
 Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     : program(program_in),
       rank(rank_in),
       at{program_in.mesh.coordinate(rank_in, "tp"), program_in.mesh.coordinate(rank_in, "dp"),
-         program_in.mesh.coordinate(rank_in, "shard"), program_in.stage_of(rank_in)},
+         program_in.stage_of(rank_in)},
       rank_class(program_in.classes[static_cast<std::size_t>(at.stage)]),
+      shares_{weight_share(program_in, rank_in, false), weight_share(program_in, rank_in, true)},
       counted_(rank_class.units.size()),
       parts_(rank_class.units.size()),
       update_ranges_(rank_class.units.size()) {
@@ -20,7 +19,8 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
   for (const program::Parameter& p : rank_class.parameters) {
     ++tensor;
     const program::Unit& u = rank_class.units[static_cast<std::size_t>(p.unit)];
-    const std::int64_t shard = at.shard * u.shard;
+    const WeightShare& own = share(u.of_experts);
+    const std::int64_t shard = own.shard * u.shard;
     const std::int64_t first = std::max(p.offset, shard) - shard;
     const std::int64_t count = std::min(p.offset + p.local_elements() - shard, u.shard) - first;
     if (count <= 0) continue;
@@ -33,7 +33,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     else
       alike.push_back({first, count, decays, p.sign_rate});
     // What every tensor rank holds alike counts on the first.
-    if ((p.split == program::Parameter::Split::kNone && at.tp > 0) || p.sign_rate > 0) continue;
+    if ((p.split == program::Parameter::Split::kNone && own.rank > 0) || p.sign_rate > 0) continue;
     Ranges& ranges = counted_[static_cast<std::size_t>(p.unit)];
     if (!ranges.empty() && ranges.back().first + ranges.back().second == first)
       ranges.back().second += count;
@@ -44,7 +44,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
 
 std::int64_t Placement::offset(const program::Ref& r, std::int64_t micro_batch) const {
   const program::Buffer& b = buffer(r);
-  const std::int64_t element = r.offset + at.shard * r.shard_stride;
+  const std::int64_t element = r.offset + share(r.of_experts).shard * r.shard_stride;
   return b.arena_offset + (micro_batch % b.instances) * b.arena_stride +
          element * static_cast<std::int64_t>(bytes_of(b.type));
 }
@@ -64,16 +64,19 @@ kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_ba
           first + (micro_batch * p.dp + at.dp) * p.micro_batch};
 }
 
-// The tensor is a unit of a stage and tensor rank, whose shard this rank has.
+// The tensor is a unit of a stage and one of the ranks that share its weights, whose shard this rank has.
 kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint64_t seed) const {
   const auto* update = op.as<program::ops::Optimizer>();
   if (update == nullptr || !program.training.stochastic_rounding) return {};
   const std::int64_t unit = update->unit;
   const auto units = static_cast<std::int64_t>(rank_class.units.size());
+  const program::Unit& of = rank_class.units[static_cast<std::size_t>(unit)];
+  const WeightShare& own = share(of.of_experts);
+  const std::int64_t sharing = (at.stage * own.parts + own.part) * own.ranks + own.rank;
   return {.on = true,
           .seed = hash_mix(seed + 1),
-          .site = static_cast<std::uint32_t>((at.stage * program.plan.tp + at.tp) * units + unit),
-          .first = at.shard * rank_class.units[static_cast<std::size_t>(unit)].shard};
+          .site = static_cast<std::uint32_t>(sharing * units + unit),
+          .first = own.shard * of.shard};
 }
 
 std::int64_t Placement::first_sample(std::int64_t step) const {

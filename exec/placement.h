@@ -4,12 +4,14 @@
 // know beside them. Internal to exec/.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "exec/logical.h"
 #include "kernels/cpu/rounding.h"
 #include "program/program.h"
 
@@ -36,10 +38,11 @@ class Placement {
   const program::Program& program;
   const std::int64_t rank;
   struct Coordinates {
-    std::int64_t tp, dp, shard, stage;
+    std::int64_t tp, dp, stage;
   };
   const Coordinates at;
   const program::RankClass& rank_class;
+  const WeightShare& share(bool of_experts) const { return shares_[of_experts ? 1 : 0]; }
 
   const program::Buffer& buffer(const program::Ref& r) const {
     return rank_class.buffers[static_cast<std::size_t>(r.buffer)];
@@ -70,6 +73,7 @@ class Placement {
   kernels::StochasticRounding rounding(const program::Op& op, std::uint64_t seed) const;
 
  private:
+  const std::array<WeightShare, 2> shares_;
   std::vector<Ranges> counted_;
   std::vector<std::vector<TensorPart>> parts_;
   std::vector<std::vector<UpdateRange>> update_ranges_;

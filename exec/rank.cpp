@@ -48,7 +48,7 @@ std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
   for (const program::Parameter& p : class_.parameters) {
     if (p.unit != static_cast<std::int32_t>(index)) continue;
     const auto of = value(p);
-    for_each_element(p, program_.plan.tp, place_.at.tp, [&](std::int64_t local, std::int64_t logical) {
+    for_each_element(p, place_.share(p.of_experts), [&](std::int64_t local, std::int64_t logical) {
       all[static_cast<std::size_t>(p.offset + local)] = of(logical);
     });
   }
@@ -56,7 +56,8 @@ std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
 }
 
 std::span<const float> Rank::own_shard(std::size_t index, const std::vector<float>& values) const {
-  const std::int64_t n = class_.units[index].shard, shard = place_.at.shard;
+  const program::Unit& unit = class_.units[index];
+  const std::int64_t n = unit.shard, shard = place_.share(unit.of_experts).shard;
   return {values.data() + shard * n, static_cast<std::size_t>(n)};
 }
 

@@ -321,24 +321,25 @@ std::uint64_t Region::take(std::size_t bytes) {
   return begin;
 }
 
-GroupRecord* Region::find_group(std::span<const std::int64_t> members) {
+GroupRecord* Region::find_group(std::span<const std::int64_t> members, int number) {
   for (std::uint64_t o = header_->groups.load(); o != 0; o = at<GroupRecord>(o)->next) {
     GroupRecord* g = at<GroupRecord>(o);
     const auto same = [](const GroupSlot& s, std::int64_t rank) { return s.rank == rank; };
-    if (g->members == members.size() &&
+    if (g->members == members.size() && g->number == number &&
         std::equal(g->slots(), g->slots() + g->members, members.begin(), same))
       return g;
   }
   return nullptr;
 }
 
-GroupRecord& Region::group(std::span<const std::int64_t> members) {
-  if (GroupRecord* there = find_group(members)) return *there;
+GroupRecord& Region::group(std::span<const std::int64_t> members, int number) {
+  if (GroupRecord* there = find_group(members, number)) return *there;
   const Locked lock(header_->lock);
-  if (GroupRecord* there = find_group(members)) return *there;
+  if (GroupRecord* there = find_group(members, number)) return *there;
   const std::uint64_t offset = take(sizeof(GroupRecord) + members.size() * sizeof(GroupSlot));
   auto* g = new (at<GroupRecord>(offset)) GroupRecord;
   g->members = static_cast<std::uint32_t>(members.size());
+  g->number = number;
   for (std::size_t m = 0; m < members.size(); ++m) (new (g->slots() + m) GroupSlot)->rank = members[m];
   g->next = header_->groups.load();
   header_->groups.store(offset);

@@ -56,6 +56,7 @@ struct GroupRecord {
   std::atomic<std::uint32_t> sleepers{0};
   std::uint64_t next = 0;  // offset of the next group in the region
   std::uint32_t members = 0;
+  std::int32_t number = 0;
   GroupSlot* slots() { return reinterpret_cast<GroupSlot*>(this + 1); }
 };
 
@@ -86,7 +87,7 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   Abort& abort() { return abort_; }
-  GroupRecord& group(std::span<const std::int64_t> members);
+  GroupRecord& group(std::span<const std::int64_t> members, int number);
   ChannelRecord& channel(std::int64_t from, std::int64_t to, int number);
 
   // Memory for buffers that other ranks reach. It lives as long as the region.
@@ -128,7 +129,7 @@ class Region {
   Region(Header* header, std::int64_t self);
   Region(const std::string& job, std::int64_t self, std::chrono::milliseconds deadline, const Named& named);
   std::uint64_t take(std::size_t bytes);
-  GroupRecord* find_group(std::span<const std::int64_t> members);
+  GroupRecord* find_group(std::span<const std::int64_t> members, int number);
   ChannelRecord* find_channel(std::int64_t from, std::int64_t to, int number);
   RankRecord* record(std::int64_t rank);
   static bool is_dead(RankRecord& r);

@@ -21,9 +21,10 @@ class SharedCommunicator final : public Communicator {
 
   std::byte* allocate(std::size_t bytes) override { return region_.allocate(bytes); }
 
-  GroupId open(std::span<const std::int64_t> members) override {
+  using Communicator::open;
+  GroupId open(std::span<const std::int64_t> members, int number) override {
     if (members.size() > kMostMembers) throw Error("a group has at most 256 members");
-    GroupRecord& record = region_.group(members);
+    GroupRecord& record = region_.group(members, number);
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       if (groups_[i].record == &record) return i;
     }

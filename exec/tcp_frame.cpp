@@ -87,7 +87,11 @@ std::vector<std::byte> describe(const CollectivePart& part) {
   Packer out;
   out.value<std::uint64_t>(part.members.size());
   for (const std::int64_t m : part.members) out.value(m);
-  out.value(part.number).value(part.call.kind).value(part.call.type).value(part.call.accumulate);
+  out.value(part.group)
+      .value(part.number)
+      .value(part.call.kind)
+      .value(part.call.type)
+      .value(part.call.accumulate);
   out.value<std::uint64_t>(part.call.root).value<std::uint64_t>(part.call.elements);
   out.text(std::string_view(part.name).substr(0, kMostOfName));
   return std::move(out.body);
@@ -118,6 +122,7 @@ CollectivePart parse_collective(const FrameHead& head, std::span<const std::byte
   part.self = static_cast<std::size_t>(std::find(part.members.begin(), part.members.end(), rank) -
                                        part.members.begin());
   if (part.self == count) throw Error("a call of a group to which the rank does not belong");
+  part.group = in.value<std::int32_t>();
   part.number = in.value<std::uint64_t>();
   CollectiveCall& call = part.call;
   call.kind = in.choice<CollectiveKind>(kKinds, "collective");

@@ -95,6 +95,7 @@ class Packer {
 // What a rank asks of the hub: the description of a kCollective, or of a kSend or kReceive.
 struct CollectivePart {
   std::vector<std::int64_t> members;
+  std::int32_t group = 0;    // number, of those of the same members
   std::uint64_t number = 0;  // of the group's calls
   std::string name;
   CollectiveCall call;   // without name, input and output

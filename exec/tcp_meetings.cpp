@@ -11,7 +11,7 @@
 namespace orrery::exec {
 
 std::optional<Meetings::Collective> Meetings::add(CollectivePart part, Clock::time_point now) {
-  const auto at = groups_.try_emplace({part.members, part.number}).first;
+  const auto at = groups_.try_emplace({part.members, part.group, part.number}).first;
   Group& group = at->second;
   if (group.parts.empty()) {
     group.parts.resize(part.members.size());
@@ -47,7 +47,7 @@ std::optional<Meetings::Message> Meetings::add(std::int64_t rank, FrameKind kind
 }
 
 std::optional<std::uint64_t> Meetings::expected_by_rank_0(const CollectivePart& part) const {
-  const auto at = groups_.find({part.members, part.number});
+  const auto at = groups_.find({part.members, part.group, part.number});
   const auto zero = std::find(part.members.begin(), part.members.end(), 0) - part.members.begin();
   if (at == groups_.end() || zero == std::ssize(part.members)) return std::nullopt;
   const auto& of_zero = at->second.parts[static_cast<std::size_t>(zero)];
@@ -65,10 +65,10 @@ std::vector<Incomplete> Meetings::incomplete() const {
   std::vector<Incomplete> out;
   for (const auto& [key, group] : groups_) {
     Incomplete& call = out.emplace_back();
-    call.number = key.second;
+    call.number = std::get<2>(key);
     call.since = group.since;
     for (std::size_t m = 0; m < group.parts.size(); ++m) {
-      (group.parts[m] ? call.present : call.missing).push_back(key.first[m]);
+      (group.parts[m] ? call.present : call.missing).push_back(std::get<0>(key)[m]);
       if (group.parts[m]) call.name = group.parts[m]->name;
     }
   }

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "exec/blame.h"
@@ -62,7 +63,8 @@ class Meetings {
     std::int32_t channel;
     auto operator<=>(const ChannelKey&) const = default;
   };
-  std::map<std::pair<std::vector<std::int64_t>, std::uint64_t>, Group> groups_;
+  // By members, group and call.
+  std::map<std::tuple<std::vector<std::int64_t>, std::int32_t, std::uint64_t>, Group> groups_;
   std::map<ChannelKey, Channel> channels_;
 };
 

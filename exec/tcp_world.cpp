@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <thread>
+#include <tuple>
 
 #include "core/error.h"
 #include "exec/tcp_hub.h"
@@ -61,9 +62,10 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     return memory_.back().get();
   }
   Clock::duration clock_offset() const override { return clock_offset_; }
-  GroupId open(std::span<const std::int64_t> members) override {
+  using Communicator::open;
+  GroupId open(std::span<const std::int64_t> members, int number) override {
     const std::lock_guard lock(mutex_);
-    const auto [at, added] = opened_.try_emplace({members.begin(), members.end()}, groups_.size());
+    const auto [at, added] = opened_.try_emplace({{members.begin(), members.end()}, number}, groups_.size());
     if (added) groups_.push_back({at->first, 0});
     return at->second;
   }
@@ -76,7 +78,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
     {
       const std::lock_guard lock(mutex_);
       Group& group = groups_[id];
-      part.members = group.members;
+      std::tie(part.members, part.group) = group.key;
       part.number = group.calls++;
     }
     part.name = call.name;
@@ -111,7 +113,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
 
  private:
   struct Group {
-    std::vector<std::int64_t> members;
+    GroupKey key;
     std::uint64_t calls = 0;
   };
   struct FreeAligned {
@@ -380,7 +382,7 @@ class TcpWorld final : public ProcessWorld, public Communicator {
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t asked_ = 0;
   Clock::time_point heard_;  // a message of the hub began
-  std::map<std::vector<std::int64_t>, GroupId> opened_;
+  std::map<GroupKey, GroupId> opened_;
   std::vector<Group> groups_;
   std::map<std::tuple<std::int64_t, int, bool>, std::uint64_t> messages_;
   std::vector<std::unique_ptr<std::byte[], FreeAligned>> memory_;

@@ -27,6 +27,7 @@ Theme make_light() {
   t.optimizer = QColor(0x26, 0xa6, 0x7e);
   t.tensor = QColor(0xeb, 0xa8, 0x1f);
   t.data = QColor(0xcf, 0x82, 0xb0);
+  t.expert = QColor(0x8e, 0x7c, 0xc3);
   t.pipeline = QColor(0xe0, 0x6c, 0x2a);
   t.other = QColor(0x9a, 0xa3, 0xad);
   return t;
@@ -60,6 +61,7 @@ QColor of_number(std::size_t n, bool dark) {
 QColor of_kind(const Theme& t, const std::string& stream, const std::string& segment) {
   if (stream == "tp") return t.tensor;
   if (stream == "dp") return t.data;
+  if (stream == "ep") return t.expert;
   if (stream.starts_with("pp")) return t.pipeline;
   if (segment == "forward") return t.forward;
   if (segment.starts_with("backward")) return t.backward;

@@ -13,7 +13,6 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
   using program::BufferClass;
   const auto bytes = [&](BufferClass cls) { return c.at_peak[static_cast<std::size_t>(cls)].value; };
   const Stack& s = problem.stack;
-  const std::int64_t groups = (plan.tp > 1) + (plan.dp > 1) + (plan.pp > 1);
   StageMemory m;
   m.stage = c.stage;
   m.parameter = bytes(BufferClass::kParameter);
@@ -24,7 +23,7 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
   m.communication = bytes(BufferClass::kCommunication);
   const std::int64_t live = c.logical_peak.value;
   m.total = static_cast<std::int64_t>(static_cast<double>(live) * s.allocator_overhead) + s.context.value +
-            s.communicator.value * groups;
+            s.communicator.value * communicators(plan);
   m.overhead = m.total - live;
   return m;
 }

@@ -52,9 +52,11 @@ void explain(Answer& a) {
       continue;
     const Breakdown& o = other.predicted.breakdown;
     std::string waits;
-    for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
+    for (std::size_t i = 0; i < kWaitedAxes.size(); ++i) {
+      if (o.exposed_s[i] == 0 && b.exposed_s[i] == 0) continue;
       waits +=
           fmt::format(", {} {:+.1f}", kWaitedAxes[i].shorter, 100 * (o.exposed_s[i] - b.exposed_s[i]) / step);
+    }
     a.why.push_back(fmt::format("{} is {:.1f} % slower: recomputation {:+.1f}{} % of the step",
                                 short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
                                 100 * (o.recompute_s - b.recompute_s) / step, waits));

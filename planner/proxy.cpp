@@ -2,6 +2,7 @@
 #include "planner/proxy.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace orrery::planner {
 
@@ -9,6 +10,11 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   Plan p = plan;
   p.pp = std::min<std::int64_t>(plan.pp, 2);
   p.dp = std::min<std::int64_t>(plan.dp, 2);
+  if (p.tp * p.dp % p.expert_ranks() != 0) {
+    p.ep = std::gcd(p.ep, p.tp * p.dp);
+    if (p.tp * p.dp % p.expert_ranks() != 0) p.etp.reset();
+    if (p.tp * p.dp % p.expert_ranks() != 0) p.ep = p.dp;
+  }
   p.shard_group = 0;
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);
   p.chunk_layers.clear();

@@ -151,11 +151,7 @@ class Worker {
   // Plans slower than the limits are not wanted.
   void run(const Space::Outer& outer, const Limits& limits, Partial& into) {
     limits_ = limits;
-    Plan whole;
-    whole.tp = outer.tp;
-    whole.micro_batch = outer.micro_batch;
-    whole.rank_order = outer.rank_order;
-    whole.sequence_parallel = outer.sequence_parallel;
+    const Plan whole = outer.plan();
     // What one type of nodes does in a time bounds no plan that uses others.
     const bool bound = options_.bound && !mixed_ && whole.ranks() <= cluster_.devices();
     const Time work = bound ? estimator_.least_work(whole) : Time{0};

@@ -68,6 +68,8 @@ Canonical canonical(const Plan& p) {
           p.pp,
           p.vpp,
           p.dp,
+          p.ep,
+          p.expert_tp(),
           p.micro_batch,
           p.zero,
           p.shard_group,
@@ -120,11 +122,28 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(p
     }
     for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, k});
   }
+  // Numbers of ranks that share experts, and their columns.
+  const std::int64_t experts = depth_of(m).shared(Degree::kExpert);
+  const auto over_experts = [&](std::int64_t t, bool sp) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> out;
+    if (experts == 0) return std::vector{std::pair<std::int64_t, std::int64_t>{1, t}};
+    std::vector<std::int64_t> etp{t};
+    if (t > 1 && sp) etp.push_back(1);
+    for (const std::int64_t columns : listed_or(s.etp, std::move(etp))) {
+      for (const std::int64_t ep : listed_or(s.ep, divisors(experts))) {
+        if (ep * columns <= devices) out.emplace_back(ep, columns);
+      }
+    }
+    return out;
+  };
   for (const std::int64_t t : all.tp) {
     for (const bool sp : t == 1 ? std::vector<bool>{false} : all.sequence_parallel) {
       for (const RankOrder order : all.rank_order) {
         if (t == 1 && order == RankOrder::kDpTpPp && s.rank_order.empty()) continue;  // the same placement
-        for (const std::int64_t b : listed_or(s.micro_batch, mb)) outer_.push_back({t, b, order, sp});
+        for (const auto& [ep, etp] : over_experts(t, sp)) {
+          for (const std::int64_t b : listed_or(s.micro_batch, mb))
+            outer_.push_back({t, b, ep, etp, order, sp});
+        }
       }
     }
   }
@@ -134,6 +153,14 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(p
     for (const bool reshards : all.reshard_after_forward) shards_.push_back({shard, reshards});
   }
   schedules_ = std::move(all.schedule);
+}
+
+Plan Space::Outer::plan() const {
+  Plan p{.tp = tp, .ep = ep, .sequence_parallel = sequence_parallel};
+  if (etp != tp) p.etp = etp;
+  p.micro_batch = micro_batch;
+  p.rank_order = rank_order;
+  return p;
 }
 
 Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
@@ -146,12 +173,8 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const bool divides =
       shared_ % o.tp == 0 &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
-      (t.math != Math::kFp8 || program::takes_fp8(m, t, o.tp, o.micro_batch));
-  Plan p;
-  p.tp = o.tp;
-  p.micro_batch = o.micro_batch;
-  p.rank_order = o.rank_order;
-  p.sequence_parallel = o.sequence_parallel;
+      (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
+  Plan p = o.plan();
   for (const std::int64_t pp : pp_) {
     p.pp = pp;
     const std::int64_t most = problem_.cluster.devices() / (o.tp * pp);
@@ -159,12 +182,13 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
     std::sort(dps.begin(), dps.end(), std::greater<>());
     std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
     for (const std::int64_t dp : dps) {
-      if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0) {
+      p.dp = dp;
+      if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0 ||
+          program::experts_problem(p)) {
         ++counts.considered;
         ++counts.invalid;
         continue;
       }
-      p.dp = dp;
       p.micro_batches = t.global_batch / (dp * o.micro_batch);
       if (visitor.wanted && !visitor.wanted(p)) {
         ++counts.considered;
@@ -217,6 +241,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
                   ++counts.considered;
                   const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
                                    (zero > 0 && dp == 1) || (grouped && dp % shard != 0) ||
+                                   !program::shards_fit_experts(p) ||
                                    (zero >= 2 && program::splits_backward(p.schedule));
                   if (bad || hopeless[at]) {
                     ++(bad ? counts.invalid : counts.hopeless);

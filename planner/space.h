@@ -20,8 +20,11 @@ class Space {
   // The slow axes: what chunk costs depend on. One task of the search.
   struct Outer {
     std::int64_t tp = 1, micro_batch = 1;
+    std::int64_t ep = 1, etp = 1;
     RankOrder rank_order = RankOrder::kTpDpPp;
     bool sequence_parallel = false;
+    // A plan with nothing else set.
+    Plan plan() const;
   };
   const std::vector<Outer>& outer() const { return outer_; }
 
@@ -62,9 +65,9 @@ std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_
 std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most);
 
 // A sort key that tells any two plans apart.
-using Canonical =
-    std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-               std::int64_t, bool, int, int, std::int64_t, int, bool, std::vector<std::int64_t>>;
+using Canonical = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                             std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, int,
+                             std::int64_t, int, bool, std::vector<std::int64_t>>;
 Canonical canonical(const Plan& p);
 
 }  // namespace orrery::planner

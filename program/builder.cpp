@@ -20,9 +20,8 @@ Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& 
       rotary_(rotary),
       tower_tokens_(tower_tokens(m, t)) {
   in_tower(0);
-  graph_.mesh = mesh_of(p);
+  graph_.ranks_along = {p.tp, p.ep, p.expert_tp()};
   graph_.in_layer = part == Part::kLayer;
-  tp_ = graph_.mesh.index("tp");
 }
 
 void Builder::in_tower(TowerIndex t) {
@@ -35,7 +34,7 @@ void Builder::in_tower(TowerIndex t) {
 
 Placements Builder::placed(Placement along_tp) const {
   Placements p;
-  p.along[tp_] = along_tp;
+  p[GraphAxis::kTp] = along_tp;
   return p;
 }
 
@@ -64,8 +63,10 @@ ValueId Builder::input(TowerIndex t) {
 
 std::int32_t Builder::add(Parameter p) {
   if (p.row_blocks.empty()) p.row_blocks = {p.rows};
-  p.local_rows = p.split == Parameter::Split::kRows ? p.rows / ranks : p.rows;
-  p.local_cols = p.split == Parameter::Split::kCols ? p.cols / ranks : p.cols;
+  const std::int64_t sharing = p.of_experts ? graph_.ranks(GraphAxis::kEtp) : ranks;
+  p.local_rows = p.split == Parameter::Split::kRows ? p.rows / sharing : p.rows;
+  if (p.of_experts) p.local_rows /= graph_.ranks(GraphAxis::kEp);
+  p.local_cols = p.split == Parameter::Split::kCols ? p.cols / sharing : p.cols;
   graph_.parameters.push_back(std::move(p));
   graph_.piece_of.push_back(piece_);
   return static_cast<std::int32_t>(graph_.parameters.size() - 1);
@@ -82,6 +83,16 @@ std::int32_t Builder::matrix(std::string name, std::int64_t matrix_rows, std::in
               .cols = columns,
               .row_blocks = std::move(row_blocks),
               .split = split});
+}
+
+std::int32_t Builder::expert_matrix(std::string name, std::int64_t experts,
+                                    std::vector<std::int64_t> row_blocks, std::int64_t columns,
+                                    Parameter::Split split) {
+  Parameter p{.name = std::move(name), .cols = columns, .split = split, .of_experts = plan.splits_experts()};
+  for (std::int64_t e = 0; e < experts; ++e)
+    p.row_blocks.insert(p.row_blocks.end(), row_blocks.begin(), row_blocks.end());
+  p.rows = std::accumulate(p.row_blocks.begin(), p.row_blocks.end(), std::int64_t{0});
+  return add(std::move(p));
 }
 
 std::int32_t Builder::split_vector(std::string name, std::int64_t n, std::vector<std::int64_t> row_blocks) {
@@ -111,7 +122,7 @@ std::int64_t Builder::rotary_table(const RotaryUse& use) {
 Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes) {
   const auto index = static_cast<std::int32_t>(graph_.nodes.size());
   const bool sharded = std::any_of(reads.begin(), reads.end(), [&](const Operand& o) {
-    return o.value != kNoValue && is_sharded(o.wanted.along[tp_]);
+    return o.value != kNoValue && is_sharded(o.wanted[GraphAxis::kTp]);
   });
   const bool shares = ranks > 1 && (sharded || passes_sums_);
   for (const Operand& o : reads) {
@@ -153,7 +164,7 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
 }
 
 ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
-  const bool shares_rows = w.split == Parameter::Split::kNone && is_sharded(stream().along[tp_]);
+  const bool shares_rows = w.split == Parameter::Split::kNone && is_sharded(stream()[GraphAxis::kTp]);
   ops::Gemm shape{
       .m = rows_of(x) / (shares_rows ? ranks : 1), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
   if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
@@ -201,7 +212,7 @@ ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w,
 ValueId Builder::sum(const std::string& name, ValueId a, ValueId b) {
   const std::int64_t columns = graph_.values[static_cast<std::size_t>(a)].columns;
   const ValueId out = value(name + "/partial", columns, placement(a));
-  node(name, ops::Sum{local_elements(a)}, {use(a), use(b)}, {out});
+  node(name, ops::Sum{local_elements(a)}, {use(a), use(b, placement(a))}, {out});
   return out;
 }
 
@@ -250,7 +261,7 @@ Graph Builder::finish() {
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int32_t i) {
     const Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
-    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], !p.partial_over_tp,
+    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], p.of_experts, !p.partial_over_tp,
                       p.split != Parameter::Split::kNone);
   };
   std::stable_sort(order.begin(), order.end(),
@@ -258,11 +269,19 @@ Graph Builder::finish() {
   std::vector<std::int32_t> place(order.size());
   std::vector<Parameter> parameters;
   std::vector<std::int32_t> piece_of;
+  std::int32_t number = 0, last_piece = -1, alone = -1;
   for (const std::int32_t i : order) {
+    Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
     place[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(parameters.size());
-    parameters.push_back(std::move(graph_.parameters[static_cast<std::size_t>(i)]));
-    piece_of.push_back(graph_.piece_of[static_cast<std::size_t>(i)]);
+    const std::int32_t piece = graph_.piece_of[static_cast<std::size_t>(i)];
+    // Experts of a piece that lie over other ranks are one of their own.
+    if (!piece_of.empty() && (piece != last_piece || p.of_experts != parameters.back().of_experts)) ++number;
+    if (piece == graph_.piece_alone) alone = number;
+    last_piece = piece;
+    parameters.push_back(std::move(p));
+    piece_of.push_back(number);
   }
+  graph_.piece_alone = alone;
   graph_.parameters = std::move(parameters);
   graph_.piece_of = std::move(piece_of);
   for (Node& n : graph_.nodes) {

@@ -45,6 +45,8 @@ class Builder {
   // --- values --------------------------------------------------------------------------------------
   // Along the tensor axis.
   Placements placed(Placement along_tp) const;
+  std::int64_t ranks_along(GraphAxis axis) const { return graph_.ranks(axis); }
+  Value& of(ValueId v) { return graph_.values[static_cast<std::size_t>(v)]; }
   // Between layers: sharded by rows under sequence parallelism.
   Placements stream() const { return placed(sequence_parallel ? Placement::kRows : Placement::kReplicated); }
   ValueId value(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
@@ -67,6 +69,10 @@ class Builder {
   // Split over tensor ranks by rows, or by columns; each of `row_blocks` on its own.
   std::int32_t matrix(std::string name, std::int64_t rows, std::int64_t columns, Parameter::Split split,
                       std::vector<std::int64_t> row_blocks = {});
+  // Of experts, `experts` blocks of rows one behind the other (of each, row_blocks): ep ranks have some of
+  // the blocks each, and etp ranks share them by rows, or by columns.
+  std::int32_t expert_matrix(std::string name, std::int64_t experts, std::vector<std::int64_t> row_blocks,
+                             std::int64_t columns, Parameter::Split split);
   std::int32_t split_vector(std::string name, std::int64_t rows, std::vector<std::int64_t> row_blocks);
   // The bias of a branch, of the model's width, where it has one.
   std::vector<std::int32_t> bias_if(bool has, std::string name);
@@ -101,7 +107,7 @@ class Builder {
   ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
   // v = gelu(u) in the product's kernel.
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
-  // a + b, of summands that are placed alike.
+  // a + b, placed as a is.
   ValueId sum(const std::string& name, ValueId a, ValueId b);
   // x factor, and cap tanh(x / cap).
   ValueId scale(const std::string& name, ValueId x, double factor);
@@ -131,7 +137,6 @@ class Builder {
   Graph graph_;
   std::vector<RotaryUse>* rotary_;
   std::vector<std::int64_t> tower_tokens_;  // of a sample
-  std::size_t tp_;                          // axis
   std::int32_t piece_ = 0;
   bool passes_sums_ = false;
 };

@@ -11,15 +11,51 @@
 namespace orrery::program {
 namespace {
 
+std::int64_t degree_of(const Plan& p, Degree degree) {
+  switch (degree) {
+    case Degree::kTensor:
+      return p.tp;
+    case Degree::kExpertTensor:
+      return p.expert_tp();
+    case Degree::kExpert:
+      return p.ep;
+  }
+  return 1;
+}
+const char* field_of(const Plan& p, Degree degree) {
+  switch (degree) {
+    case Degree::kTensor:
+      return "tp";
+    case Degree::kExpertTensor:
+      return p.etp ? "etp" : "tp";
+    case Degree::kExpert:
+      return "ep";
+  }
+  return "";
+}
+
+// Experts over ranks of their own.
+void check_experts(const Depth& depth, const Plan& p, const Training& t, const Cursor& at) {
+  if (depth.shared(Degree::kExpert) == 0) {
+    if (p.ep > 1) at.child("ep").fail("the model has no experts", "allowed: 1");
+    if (p.etp) at.child("etp").fail("the model has no experts", "allowed: no such field");
+    if (p.expert_room) at.child("expert_room").fail("the model has no experts", "allowed: no such field");
+  }
+  if (const auto problem = experts_problem(p)) at.child(problem->field).fail(problem->why, problem->allowed);
+  if (p.splits_experts() && t.lamb)
+    at.child("ep").fail("LAMB's ratios are not taken over experts on ranks of their own", "allowed: 1");
+}
+
 // What of the products in 8 bits has a size that tensor cores do not take.
 struct Misfit {
   const char* what;
   std::int64_t size;
 };
-std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, std::int64_t tp, std::int64_t tokens) {
+std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, const Plan& p, std::int64_t tokens) {
   std::vector<Misfit> sizes{{"tokens of a micro-batch", tokens}, {"columns of the model's width", m.hidden}};
   depth.for_each_layer([&](const auto& layer, std::int64_t) {
-    for (const SharedCount& of : layer.columns()) sizes.push_back({of.what, of.count / tp});
+    for (const SharedCount& of : layer.columns())
+      sizes.push_back({of.what, of.count / degree_of(p, of.degree)});
   });
   const auto found =
       std::find_if(sizes.begin(), sizes.end(), [](const Misfit& of) { return of.size % 16 != 0; });
@@ -28,11 +64,54 @@ std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, std::int64_
 
 }  // namespace
 
-bool takes_fp8(const Model& m, const Training& t, std::int64_t tp, std::int64_t micro_batch) {
+bool shards_fit_experts(const Plan& p) {
+  const auto fits = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };
+  const std::int64_t shards = p.tp * p.shards();
+  return !p.splits_experts() || (fits(p.expert_tp(), shards) && fits(p.expert_ranks(), shards));
+}
+
+std::optional<PlanProblem> experts_problem(const Plan& p) {
+  if (!p.splits_experts()) return std::nullopt;
+  const std::int64_t stage = p.tp * p.dp, etp = p.expert_tp(), experts = p.expert_ranks();
+  const char* const field = p.ep > 1 ? "ep" : "etp";
+  if (stage % experts != 0) {
+    return PlanProblem{field,
+                       fmt::format("{} ranks that share all experts (etp {} x ep {}) do not divide the "
+                                   "{} of a stage (tp x dp)",
+                                   experts, etp, p.ep, stage)};
+  }
+  if (p.tp > 1 && !p.sequence_parallel && etp != p.tp) {
+    return PlanProblem{"etp", "without sequence_parallel all tensor ranks have the same tokens",
+                       fmt::format("allowed: {}, or sequence_parallel", p.tp)};
+  }
+  const auto fits = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };
+  if (!fits(etp, p.tp) || !fits(experts, p.tp)) {
+    return PlanProblem{
+        field, fmt::format("neither divides the other of tp {} and {} ranks that share {}", p.tp,
+                           fits(etp, p.tp) ? experts : etp, fits(etp, p.tp) ? "all experts" : "an expert")};
+  }
+  if (!shards_fit_experts(p)) {
+    return PlanProblem{field,
+                       fmt::format("neither divides the other of {} ranks that share shards (tp x shards) "
+                                   "and {} that share all experts",
+                                   p.tp * p.shards(), experts)};
+  }
+  const Mesh mesh = mesh_of(p);
+  for (const char* group : {"etp", "ep", "edp"}) {
+    if (!mesh.find_range(mesh[group])) {
+      return PlanProblem{"rank_order",
+                         fmt::format("ranks of a group \"{}\" would not stand at equal distances", group),
+                         "allowed: tp-dp-pp, pp-tp-dp"};
+    }
+  }
+  return std::nullopt;
+}
+
+bool takes_fp8(const Model& m, const Training& t, const Plan& p) {
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   return std::none_of(tokens.begin(), tokens.end(),
-                      [&](std::int64_t n) { return fp8_misfit(m, depth, tp, n * micro_batch).has_value(); });
+                      [&](std::int64_t n) { return fp8_misfit(m, depth, p, n * p.micro_batch).has_value(); });
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
@@ -41,13 +120,15 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   };
   const Depth depth = depth_of(m);
   depth.for_each_layer([&](const auto& layer, std::int64_t) {
-    for (const SharedCount& of : layer.shared()) divides("tp", p.tp, of.count, of.what);
+    for (const SharedCount& of : layer.shared())
+      divides(field_of(p, of.degree), degree_of(p, of.degree), of.count, of.what);
   });
+  check_experts(depth, p, t, at);
   for (const std::int64_t tokens : tower_tokens(m, t)) {
     if (p.sequence_parallel && p.tp > 1)
       divides("tp", p.tp, tokens * p.micro_batch, "tokens of a micro-batch");
     if (t.math != Math::kFp8) continue;
-    if (const auto misfit = fp8_misfit(m, depth, p.tp, tokens * p.micro_batch)) {
+    if (const auto misfit = fp8_misfit(m, depth, p, tokens * p.micro_batch)) {
       at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"fp8\" takes multiples of 16", p.tp,
                                       misfit->what, misfit->size));
     }

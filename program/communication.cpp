@@ -28,18 +28,16 @@ StreamIndex Communication::stream(std::string_view name) const {
   return static_cast<StreamIndex>(index_of(streams, name));
 }
 
+bool Communication::of_experts(GroupIndex of) const {
+  return of >= group("ep");
+}
+
 GroupIndex Communication::group(std::string_view name) const {
   return static_cast<GroupIndex>(index_of(groups, name));
 }
 
-GroupIndex Communication::group(AxisSet axes) const {
-  const auto found =
-      std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.axes == axes; });
-  if (found == groups.end()) throw std::logic_error("a program has no group along these axes");
-  return static_cast<GroupIndex>(found - groups.begin());
-}
-
-// Collectives of a whole axis have one stream. Activations and gradients pass stages in streams of their own,
+// Collectives of a whole axis have one stream, and those of experts the stream of the axis that they take the
+// part of. Activations and gradients pass stages in streams of their own,
 // as neither may wait for the other.
 Communication communication_of(const Mesh& mesh) {
   using enum StreamRole;
@@ -58,11 +56,12 @@ Communication communication_of(const Mesh& mesh) {
   };
   transfers("pp-send", "pp-recv");
   transfers("pp-grad-send", "pp-grad-recv");
-  c.groups = {{"tp", mesh["tp"], tp},
-              {"dp", mesh["dp"], dp},
-              {"shard", mesh["shard"], dp},
-              {"replica", mesh["replica"], dp},
-              {"pp", mesh["pp"], kCompute}};
+  const StreamIndex ep = collectives("ep");
+  c.groups = {{"tp", mesh["tp"], tp},         {"dp", mesh["dp"], dp},
+              {"shard", mesh["shard"], dp},   {"replica", mesh["replica"], dp},
+              {"pp", mesh["pp"], kCompute},   {"ep", mesh["ep"], ep},
+              {"etp", mesh["etp"], tp},       {"edp", mesh["edp"], dp},
+              {"eshard", mesh["eshard"], dp}, {"ereplica", mesh["ereplica"], dp}};
   return c;
 }
 

@@ -113,7 +113,9 @@ class ClassCompiler {
       }
       const auto index = static_cast<std::int32_t>(rank_.parameters.size());
       if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1])
-        c.pieces.push_back({.first_parameter = index, .alone = graph.piece_of[i] == graph.piece_alone});
+        c.pieces.push_back({.first_parameter = index,
+                            .alone = graph.piece_of[i] == graph.piece_alone,
+                            .of_experts = graph.parameters[i].of_experts});
       c.pieces.back().end_parameter = index + 1;
       Parameter& p = rank_.parameters.emplace_back(graph.parameters[i]);
       p.name.insert(0, prefix);

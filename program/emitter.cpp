@@ -4,13 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace orrery::program {
+namespace {
+
+// Whether rows pass between the ranks of experts from the one to the other.
+bool moves_rows(const Placements& from, const Placements& to) {
+  return from[GraphAxis::kEp] != to[GraphAxis::kEp] || from[GraphAxis::kEtp] != to[GraphAxis::kEtp];
+}
+
+}  // namespace
 
 Emitter::Emitter(const Plan& p, const Training& t, const Stack& s, const Communication& over, RankClass& c,
                  bool named)
-    : plan(p), training(t), stack(s), rank(c), over_(over), named_(named), bytes_(ops::element_bytes(t, s)) {}
+    : plan(p), training(t), stack(s), rank(c), over_(over), named_(named), bytes_(ops::element_bytes(t, s)) {
+  for (const auto& [axis, name] : enum_names(GraphAxis{}))
+    groups_[static_cast<std::size_t>(axis)] = over.group(name);
+}
 
 // --- buffers ---------------------------------------------------------------------------------------
 
@@ -154,9 +166,11 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     }
     const std::string_view producer =
         v.producer < 0 ? std::string_view() : graph.nodes[static_cast<std::size_t>(v.producer)].name;
-    reads.push_back({converted(b, v, buffer, v.placement, o.wanted, n.name + "/input", producer)});
+    const bool moves = moves_rows(v.placement, o.wanted);
+    reads.push_back(
+        {converted(b, v, buffer, v.placement, o.wanted, moves ? v.name : n.name + "/input", producer)});
     placed.push_back({o.value, o.wanted, reads.back().buffer});
-    if (is_partial(v.placement)) t.sums.push_back(placed.back());
+    if (is_partial(v.placement) || moves) t.kept.push_back(placed.back());
   }
   for (const ValueId id : n.writes) {
     const Value& v = graph.values[static_cast<std::size_t>(id)];
@@ -194,41 +208,54 @@ void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
   recomputing_ = false;
 }
 
+// What is partial is summed first: an all-to-all, and the gather that follows it, take rows in shares.
 std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buffer, Placements from,
                                 const Placements& to, std::string_view reader, std::string_view producer,
                                 std::int32_t into) {
   using enum Placement;
   const Graph& graph = *b.graph;
   const auto bytes = static_cast<std::int64_t>(bytes_of(v.type));
-  for (std::size_t axis = 0; axis < graph.mesh.axes().size(); ++axis) {
+  const auto convert = [&](std::size_t axis) {
     const Placement is = from.along[axis], wanted = to.along[axis];
-    if (is == wanted || graph.mesh.axes()[axis].size == 1) continue;
-    const GroupIndex group = over_.group(AxisSet(axis));
+    if (is == wanted || graph.ranks_along[axis] == 1) return;
     from.along[axis] = kReplicated;
     const std::int64_t whole = graph.elements(v, from);
     from.along[axis] = wanted;
-    const auto in_place = [&](CollectiveKind kind, const char* suffix) {
-      collective({kind, whole}, name(b, producer, suffix), group, bytes, {{buffer}}, {{buffer}});
-    };
-    const auto to_new = [&](CollectiveKind kind, std::string_view base, const char* suffix) {
-      const std::int32_t made =
-          into >= 0 && from == to ? into : activation(name(b, base, suffix), graph.elements(v, from), v.type);
-      collective({kind, whole}, name(b, base, suffix), group, bytes, {{buffer}}, {{made}});
+    const auto emit = [&](CollectiveKind kind, std::int64_t elements, std::string name, std::int32_t made) {
+      Op& op = collective({kind, elements}, std::move(name), groups_[axis], bytes, {{buffer}}, {{made}});
+      if (v.filled < 1) op.payload = Bytes{std::llround(v.filled * static_cast<double>(op.payload.value))};
       buffer = made;
     };
-    if (is == kSum && wanted == kReplicated)
+    const auto in_place = [&](CollectiveKind kind, const char* suffix) {
+      emit(kind, whole, name(b, producer, suffix), buffer);
+    };
+    const auto to_new = [&](CollectiveKind kind, std::int64_t elements, std::string_view base,
+                            const char* suffix) {
+      const std::int32_t made =
+          into >= 0 && from == to ? into : activation(name(b, base, suffix), graph.elements(v, from), v.type);
+      emit(kind, elements, name(b, base, suffix), made);
+    };
+    if (is == kSum && wanted == kReplicated && v.keeps_summands)
+      to_new(CollectiveKind::kAllReduce, whole, producer, "/all-reduce");
+    else if (is == kSum && wanted == kReplicated)
       in_place(CollectiveKind::kAllReduce, "/all-reduce");
     else if (is == kMax && wanted == kReplicated)
       in_place(CollectiveKind::kAllReduceMax, "/all-reduce");
     else if (is == kSum && wanted == kRows)
-      to_new(CollectiveKind::kReduceScatter, producer, "/reduce-scatter");
+      to_new(CollectiveKind::kReduceScatter, whole, producer, "/reduce-scatter");
     else if (is == kRows && wanted == kReplicated)
-      to_new(CollectiveKind::kAllGather, reader, "/all-gather");
+      to_new(CollectiveKind::kAllGather, whole, reader, "/all-gather");
+    else if ((is == kRows && wanted == kParts) || (is == kParts && wanted == kRows))
+      to_new(CollectiveKind::kAllToAll, graph.elements(v, from), reader, "/all-to-all");
     else
-      throw std::logic_error(fmt::format("{} of {} is {} along {} and wanted {}: no collective does that",
-                                         v.name, b.prefix, orrery::name_of(is), graph.mesh.axes()[axis].name,
-                                         orrery::name_of(wanted)));
+      throw std::logic_error(fmt::format(
+          "{} of {} is {} along {} and wanted {}: no collective does that", v.name, b.prefix,
+          orrery::name_of(is), orrery::name_of(static_cast<GraphAxis>(axis)), orrery::name_of(wanted)));
+  };
+  for (std::size_t axis = 0; axis < kGraphAxes; ++axis) {
+    if (is_partial(from.along[axis])) convert(axis);
   }
+  for (std::size_t axis = 0; axis < kGraphAxes; ++axis) convert(axis);
   return buffer;
 }
 

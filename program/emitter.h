@@ -3,6 +3,7 @@
 // Emits the ops of one rank class. Internal to program/.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,9 @@ struct Placed {
 struct Tensors {
   std::vector<std::int32_t> of;       // buffer by value
   std::vector<std::int32_t> outputs;  // buffers, as the graph has them
-  std::vector<Placed> sums;           // of partial values, which gradients read instead of the summands
+  // Of partial values the sums, and rows that came to their experts: gradients read these, where they gather
+  // others anew.
+  std::vector<Placed> kept;
 };
 
 class Emitter {
@@ -84,8 +87,8 @@ class Emitter {
   void repeat_selectively(const Block& b, Tensors& tensors);
   // The buffer of a value that was placed in one way, placed in another: the same buffer, or what collectives
   // make of it, in `into` where it is another one and `into` is one. They are named after the value's reader
-  // where they gather shares, and after its producer where they add summands. Throws std::logic_error when no
-  // collective turns the one into the other.
+  // where they gather shares or exchange parts, and after its producer where they add summands. Throws
+  // std::logic_error when no collective turns the one into the other.
   std::int32_t converted(const Block& b, const Value& v, std::int32_t buffer, Placements from,
                          const Placements& to, std::string_view reader, std::string_view producer,
                          std::int32_t into = -1);
@@ -96,6 +99,7 @@ class Emitter {
   void transfer(Op& o, StreamIndex stream, std::int64_t peer, std::int64_t bytes) const;
 
   const Communication& over_;
+  std::array<GroupIndex, kGraphAxes> groups_;
   bool named_;
   ops::ElementBytes bytes_;
   Segment* segment_ = nullptr;

@@ -106,12 +106,12 @@ void Reverse::select(std::size_t node) {
 Ref Reverse::in(std::size_t i) const {
   const Operand& o = node_->reads[i];
   if (o.parameter >= 0) return e_.weight(block_, o.parameter);
-  if (const auto whole = sum_of(o)) return *whole;
+  if (const auto kept = kept_of(o)) return *kept;
   return {tensors_.of[static_cast<std::size_t>(o.value)]};
 }
 
-std::optional<Ref> Reverse::sum_of(const Operand& o) const {
-  for (const Placed& p : tensors_.sums) {
+std::optional<Ref> Reverse::kept_of(const Operand& o) const {
+  for (const Placed& p : tensors_.kept) {
     if (p.value == o.value && p.as == o.wanted) return Ref{p.buffer};
   }
   return std::nullopt;
@@ -120,7 +120,7 @@ std::optional<Ref> Reverse::sum_of(const Operand& o) const {
 Ref Reverse::again(std::size_t i) {
   if (gathered_ && gathered_->first == i) return gathered_->second;
   const Operand& o = node_->reads[i];
-  if (const auto whole = sum_of(o)) return *whole;
+  if (const auto kept = kept_of(o)) return *kept;
   const Value& v = value(o.value);
   const Ref gathered{
       e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
@@ -178,7 +178,7 @@ Op& Reverse::emit_for(std::size_t i, const char* suffix, const OpKind& kind, std
 // value's gradient; and so does one that gets summands of its result's gradient.
 Placements Reverse::given_placement(const Operand& o) const {
   Placements p = dual(o.wanted);
-  for (std::size_t axis = 0; axis < graph_.mesh.axes().size(); ++axis) {
+  for (std::size_t axis = 0; axis < kGraphAxes; ++axis) {
     if (o.wanted.along[axis] != Placement::kReplicated) continue;
     const Placement result = value(node_->writes.front()).placement.along[axis];
     const bool gets_sums = std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) {
@@ -190,9 +190,13 @@ Placements Reverse::given_placement(const Operand& o) const {
   return p;
 }
 
-// Whether the node that makes the value goes on with summands of its gradient.
-bool Reverse::passes_sums(const Value& v) const {
-  return v.producer >= 0 && graph_.nodes[static_cast<std::size_t>(v.producer)].passes_sums;
+// Where the gradient of a value is placed at last: a node that makes the value may go on with summands.
+Placements Reverse::settled(const Value& v, const Placements& given) const {
+  constexpr auto kTp = static_cast<std::size_t>(GraphAxis::kTp);
+  Placements out = dual(v.placement);
+  const bool passes = v.producer >= 0 && graph_.nodes[static_cast<std::size_t>(v.producer)].passes_sums;
+  if (passes && given.along[kTp] == Placement::kSum) out.along[kTp] = Placement::kSum;
+  return out;
 }
 
 // Whether an earlier node, whose rule comes later, reads the value too.
@@ -266,7 +270,7 @@ Reverse::Gradient Reverse::placed(ValueId id, Gradient g, const std::string& op,
   const Value& v = value(id);
   const std::string producer =
       v.producer < 0 ? std::string() : graph_.nodes[static_cast<std::size_t>(v.producer)].name;
-  const Placements as = dual(v.placement);
+  const Placements as = settled(v, g.placement);
   return {e_.converted(block_, v, g.buffer, g.placement, as, producer + "/grad", op, into), as};
 }
 
@@ -285,7 +289,7 @@ void Reverse::settle(const std::string& op) {
     const Value& v = value(id);
     Gradient& has = known(id);
     Gradient given{g.buffer, g.placement};
-    const bool more = gives_later(id) || passes_sums(v);
+    const bool more = gives_later(id);
     if (has.buffer < 0) {
       has = more ? given : placed(id, given, op, destination(id));
       continue;

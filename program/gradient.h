@@ -51,7 +51,7 @@ class Reverse {
   // Whether anything wants the gradient of operand i: data has none.
   bool wants(std::size_t i) const;
   bool has(std::size_t i) const { return i < node_->reads.size(); }
-  Ref in(std::size_t i) const;     // operand, as its value is placed; the sum of a partial one
+  Ref in(std::size_t i) const;     // operand, as its value is placed, or as the op read it where that is kept
   Ref again(std::size_t i);        // operand, as the op read it
   Ref out(std::size_t i) const;    // result
   Ref also(std::size_t i) const;   // what only the gradient needs
@@ -80,8 +80,8 @@ class Reverse {
     bool of_others = false;  // other blocks gave it: sums are written over it
   };
   void select(std::size_t node);
-  // The sum of a partial operand, as the op read it.
-  std::optional<Ref> sum_of(const Operand& o) const;
+  // The operand as the op read it, where that is kept.
+  std::optional<Ref> kept_of(const Operand& o) const;
   bool gives_later(ValueId v) const;
   void settle(const std::string& op);
   void add(const Value& v, const Gradient& other, const Gradient& sum);
@@ -94,7 +94,7 @@ class Reverse {
   Gradient& known(ValueId v) { return gradients_[static_cast<std::size_t>(v)]; }
   std::int32_t gradient(ValueId v) const { return gradients_[static_cast<std::size_t>(v)].buffer; }
   Placements given_placement(const Operand& o) const;
-  bool passes_sums(const Value& v) const;
+  Placements settled(const Value& v, const Placements& given) const;
 
   Emitter& e_;
   const Block& block_;

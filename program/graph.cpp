@@ -11,15 +11,14 @@ Placements dual(Placements p) {
 }
 
 bool is_partial(const Placements& p) {
-  return std::any_of(p.along.begin(), p.along.end(),
-                     [](Placement along) { return along == Placement::kSum || along == Placement::kMax; });
+  return std::any_of(p.along.begin(), p.along.end(), [](Placement along) { return is_partial(along); });
 }
 
 std::int64_t Graph::elements(const Value& v, const Placements& placed) const {
   std::int64_t n = v.rows * v.columns;
-  for (std::size_t axis = 0; axis < mesh.axes().size(); ++axis) {
-    if (is_sharded(placed.along[axis])) n /= mesh.axes()[axis].size;
-  }
+  if (is_sharded(placed[GraphAxis::kTp])) n /= ranks(GraphAxis::kTp);
+  // All rows of the ranks that share an expert, or columns of them.
+  if (!is_sharded(placed[GraphAxis::kEtp])) n *= ranks(GraphAxis::kEtp);
   return n;
 }
 

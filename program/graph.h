@@ -6,7 +6,7 @@
 // repeated follow from the ops (program/gradient.h).
 //
 // Sizes. A value is a matrix with a row for each token of the micro-batch; `rows` and `columns` are of all
-// ranks together. The fields of an op are one rank's.
+// tensor ranks together. The fields of an op are one rank's.
 //
 // A graph is of one kind of block under one plan; all blocks of that kind share it. program/blocks.h has the
 // kinds.
@@ -22,31 +22,48 @@
 
 namespace orrery::program {
 
-// How a tensor lies over the ranks of one axis of the mesh, in the terms of GSPMD and PyTorch's DTensor.
+// The groups of ranks that tensors of a block lie over. Those of experts part the same ranks otherwise.
+enum class GraphAxis : std::uint8_t { kTp, kEp, kEtp };
+inline constexpr std::size_t kGraphAxes = 3;
+constexpr auto enum_names(GraphAxis) {
+  return std::array{std::pair{GraphAxis::kTp, "tp"}, std::pair{GraphAxis::kEp, "ep"},
+                    std::pair{GraphAxis::kEtp, "etp"}};
+}
+
+// How a tensor lies over the ranks of one axis, in the terms of GSPMD and PyTorch's DTensor.
 enum class Placement : std::uint8_t {
   kReplicated,  // each rank has the whole
   kRows,        // sharded: each has a share of the rows
-  kColumns,     // sharded: each has a share of the columns
-  kSum,         // partial: the tensor is the sum of what the ranks have
-  kMax,         // partial: the largest
+  kParts,    // sharded: each has, of every rank's share of the rows, its part (GShard, Lepikhin et al. 2021)
+  kColumns,  // sharded: each has a share of the columns
+  kSum,      // partial: the tensor is the sum of what the ranks have
+  kMax,      // partial: the largest
 };
 constexpr auto enum_names(Placement) {
   using enum Placement;
-  return std::array{std::pair{kReplicated, "replicated"}, std::pair{kRows, "sharded by rows"},
-                    std::pair{kColumns, "sharded by columns"}, std::pair{kSum, "a partial sum"},
+  return std::array{std::pair{kReplicated, "replicated"},
+                    std::pair{kRows, "sharded by rows"},
+                    std::pair{kParts, "sharded by parts of rows"},
+                    std::pair{kColumns, "sharded by columns"},
+                    std::pair{kSum, "a partial sum"},
                     std::pair{kMax, "a partial maximum"}};
 }
 constexpr bool is_sharded(Placement p) {
-  return p == Placement::kRows || p == Placement::kColumns;
+  return p == Placement::kRows || p == Placement::kParts || p == Placement::kColumns;
+}
+constexpr bool is_partial(Placement p) {
+  return p == Placement::kSum || p == Placement::kMax;
 }
 // The placement of a value's gradient. The gradient of a partial sum is the same for all summands.
 constexpr Placement dual(Placement p) {
   return is_sharded(p) ? p : Placement::kReplicated;
 }
 
-// By axis of the mesh.
+// Ranks of experts begin with tokens of their own.
 struct Placements {
-  std::array<Placement, Mesh::kMostAxes> along{};
+  std::array<Placement, kGraphAxes> along{Placement::kReplicated, Placement::kRows, Placement::kRows};
+  Placement& operator[](GraphAxis axis) { return along[static_cast<std::size_t>(axis)]; }
+  Placement operator[](GraphAxis axis) const { return along[static_cast<std::size_t>(axis)]; }
   friend bool operator==(const Placements&, const Placements&) = default;
 };
 Placements dual(Placements p);
@@ -62,6 +79,8 @@ struct Value {
   Placements placement;
   std::int32_t producer = -1;     // node; -1: the block is given its buffer
   std::int32_t in_place_of = -1;  // operand of the producer whose buffer it takes over
+  double filled = 1;              // of its rows, how many hold something in the mean: others have room alone
+  bool keeps_summands = false;    // of a partial one: others than the reader of its sum read them
 };
 
 // What a node reads: a value, placed as the op wants it, or a parameter.
@@ -98,7 +117,7 @@ struct Output {
 };
 
 struct Graph {
-  Mesh mesh;
+  std::array<std::int64_t, kGraphAxes> ranks_along{1, 1, 1};
   std::vector<Value> values;
   std::vector<Node> nodes;  // in issue order
   // Without unit and offset; piece by piece. Parameters of a piece are gathered, reduced and updated as one.
@@ -114,6 +133,7 @@ struct Graph {
   // Elements of a value that one rank has, placed so.
   std::int64_t elements(const Value& v, const Placements& placed) const;
   std::int64_t elements(const Value& v) const { return elements(v, v.placement); }
+  std::int64_t ranks(GraphAxis axis) const { return ranks_along[static_cast<std::size_t>(axis)]; }
   std::int32_t pieces() const { return piece_of.empty() ? 0 : piece_of.back() + 1; }
 };
 

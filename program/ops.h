@@ -75,7 +75,7 @@ std::int64_t elements_of(const OpKind& kind);
 ops::Operands operands_of(const OpKind& kind);
 
 // The type and its fields in order, as integers or the bits of floats: ops with equal keys cost the same.
-inline constexpr std::size_t kMostFields = 11;
+inline constexpr std::size_t kMostFields = 14;
 struct OpKey {
   std::size_t type = 0;
   std::array<std::int64_t, kMostFields> fields{};

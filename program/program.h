@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,7 +56,7 @@ struct Stream {
 // Ranks that communicate: along some axes of the mesh.
 using GroupIndex = std::int8_t;  // in Communication::groups
 inline constexpr GroupIndex kNoGroup = -1;
-inline constexpr std::size_t kMostGroups = 8;
+inline constexpr std::size_t kMostGroups = 12;
 struct Group {
   std::string name;
   AxisSet axes;
@@ -86,8 +87,8 @@ struct Communication {
   // By name. Throws std::logic_error when there is none.
   StreamIndex stream(std::string_view name) const;
   GroupIndex group(std::string_view name) const;
-  // The first group along exactly these axes. Throws std::logic_error when there is none.
-  GroupIndex group(AxisSet axes) const;
+  // Of ranks as experts lie over them, where they do otherwise than other weights.
+  bool of_experts(GroupIndex group) const;
 };
 Communication communication_of(const Mesh& mesh);
 // How ranks are numbered, for timelines.
@@ -122,11 +123,13 @@ struct Buffer {
   std::int64_t arena_stride = 0;  // to the next instance
 };
 
-// A reference to part of a buffer. With `sharded`, the executor adds shard_rank * stride elements.
+// A reference to part of a buffer. The executor adds shard_stride elements for each rank before it of those
+// that share shards, of experts or of all else.
 struct Ref {
   std::int32_t buffer = -1;
   std::int64_t offset = 0;        // elements
   std::int64_t shard_stride = 0;  // elements; 0: not sharded
+  bool of_experts = false;
 };
 
 struct Op {
@@ -203,6 +206,8 @@ struct Parameter {
   std::vector<std::int64_t> row_blocks;  // fused matrices: each block is split over tp on its own
   enum class Split : std::uint8_t { kNone, kRows, kCols } split = Split::kNone;
   enum class Init : std::uint8_t { kNormal, kOnes, kZeros } init = Init::kNormal;
+  // It lies over the ranks of experts: ep ranks have some of the blocks each, etp ranks take tp's part.
+  bool of_experts = false;
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
   // After a step it moves by so much against the sign of its gradient, which no norm counts; 0: it is the
   // optimizer's.
@@ -217,6 +222,7 @@ struct Parameter {
 
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
 struct Unit {
+  bool of_experts = false;  // as its parameters are
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
   std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made
@@ -283,11 +289,21 @@ struct Program {
 };
 
 // Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
-bool takes_fp8(const Model& model, const Training& training, std::int64_t tp, std::int64_t micro_batch);
+bool takes_fp8(const Model& model, const Training& training, const Plan& plan);
 
 // Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five
 // to thirteen million for the engine; runs of published size have half a million layers.
 inline constexpr std::int64_t kMostLayerRuns = 1 << 24;
+
+// What is wrong with a plan, whatever the model: the field that says it.
+struct PlanProblem {
+  const char* field;
+  std::string why, allowed;
+};
+// Of the ranks that share experts.
+std::optional<PlanProblem> experts_problem(const Plan& plan);
+// As far as the problem depends on ZeRO's shards.
+bool shards_fit_experts(const Plan& plan);
 
 // Throws InputError (with `at` for its place) when the plan does not fit the model: degrees that do
 // not divide, more stages than layers, a schedule that needs another vpp, more work than is walked.

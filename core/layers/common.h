@@ -15,10 +15,14 @@ namespace orrery {
 // Where a field of the layer stands, in the file that it was read from.
 using FieldPlace = std::function<Cursor(std::string_view field)>;
 
-// A number that tensor ranks share evenly, and of what.
+// Which ranks share something of a layer: all tensor ranks, or those of experts (core/plan.h).
+enum class Degree : std::uint8_t { kTensor, kExpertTensor, kExpert };
+
+// A number that these ranks share evenly, and of what.
 struct SharedCount {
   std::int64_t count = 0;
   const char* what = "";
+  Degree degree = Degree::kTensor;
 };
 
 // Tokens of a sample: of the layer's tower, and of the one that the layer reads beside it.

@@ -42,6 +42,21 @@ std::int64_t ExpertsLayer::routed_rows(std::int64_t tokens) const {
   return std::min(tokens * top_k, experts * capacity(tokens));
 }
 
+std::int64_t ExpertsLayer::room(std::int64_t tokens, std::int64_t samples, std::int64_t parts,
+                                std::optional<double> shares) const {
+  if (parts == 1) return routed_rows(tokens);
+  const std::int64_t of_part = experts / parts;
+  const std::int64_t most = std::min(tokens * std::min(top_k, of_part), of_part * capacity(tokens));
+  if (capacity_factor > 0) return most;
+  const std::int64_t rounded = tokens % samples == 0 ? tokens / samples : tokens;
+  const double even = static_cast<double>(rounded * top_k) / static_cast<double>(parts);
+  return std::min(most, tokens / rounded * static_cast<std::int64_t>(std::ceil(shares.value_or(1) * even)));
+}
+
+double ExpertsLayer::most_shares(std::int64_t parts) const {
+  return static_cast<double>(std::min(top_k, experts / parts) * parts) / static_cast<double>(top_k);
+}
+
 std::int64_t ExpertsLayer::resident_elements(std::int64_t hidden) const {
   const std::int64_t shared = shared_ffn_hidden > 0 ? shared_experts().matrix_elements(hidden) : 0;
   return hidden * (experts + (shared_gate ? 1 : 0)) + shared;

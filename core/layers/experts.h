@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "core/fields.h"
@@ -58,12 +59,20 @@ struct ExpertsLayer {
   std::int64_t capacity(std::int64_t tokens) const;
   // Rows of tokens that experts get of so many tokens, at most.
   std::int64_t routed_rows(std::int64_t tokens) const;
-  std::array<SharedCount, 2> shared() const {
-    return {{{ffn_hidden, "feed-forward columns of an expert"},
+  // The rows among them for which one of `parts` of the experts has room: `shares` even shares, or one,
+  // rounded up for each of `samples`. No more than can come: of each token those of its experts that are in
+  // the part, and of each expert its capacity, for which there is room in any case.
+  std::int64_t room(std::int64_t tokens, std::int64_t samples, std::int64_t parts,
+                    std::optional<double> shares) const;
+  // Even shares of a part that never are too few.
+  double most_shares(std::int64_t parts) const;
+  std::array<SharedCount, 3> shared() const {
+    return {{{ffn_hidden, "feed-forward columns of an expert", Degree::kExpertTensor},
+             {experts, "experts", Degree::kExpert},
              {shared_ffn_hidden, "feed-forward columns of shared experts"}}};
   }
   std::array<SharedCount, 2> columns() const {
-    return {{{ffn_hidden, "feed-forward columns of a rank's experts"},
+    return {{{ffn_hidden, "feed-forward columns of a rank's experts", Degree::kExpertTensor},
              {shared_ffn_hidden, "feed-forward columns of a rank's shared experts"}}};
   }
   std::int64_t expert_elements(std::int64_t hidden) const { return hidden * (fc1_width() + ffn_hidden); }

@@ -55,8 +55,9 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
   }
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
   for (const program::Group& g : place.program.communication.groups)
-    groups_.push_back(g.meets() ? communicator_->open(place.program.mesh.members(g.axes, place.rank))
-                                : GroupId{});
+    groups_.push_back(g.meets()
+                          ? communicator_->open(place.program.mesh.members(g.axes, place.rank), g.stream)
+                          : GroupId{});
   communicator_->open_channels(channels());
   plan_gemms();
   fill_rope_tables();

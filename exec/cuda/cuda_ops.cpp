@@ -236,15 +236,15 @@ void run(const ops::RouterScoresGrad& op, const CudaOp& a) {
                              a.in[0], floats(a.in[1]), floats(a.in[2]), a.out[0]);
 }
 void run(const ops::Route& op, const CudaOp& a) {
-  device::route(a.stream, a.in_type[1], route_shape(op), floats(a.in[0]), a.in[1], floats(a.out[0]),
-                ids(a.out[1]), ids(a.out[2]), floats(a.out[3]));
+  device::route(a.stream, a.in_type[1], route_shape(op, a.tp_rank()), floats(a.in[0]), a.in[1],
+                floats(a.out[0]), ids(a.out[1]), ids(a.out[2]), floats(a.out[3]));
 }
 void run(const ops::ChoiceBiasGrad& op, const CudaOp& a) {
   device::choice_bias_grad(a.stream, a.out_type[0], op.samples, op.experts, floats(a.in[0]), a.out[0],
                            a.op.accumulate);
 }
 void run(const ops::RouteGrad& op, const CudaOp& a) {
-  device::route_grad(a.stream, route_shape(op), floats(a.in[0]), ids(a.in[1]), floats(a.in[2]),
+  device::route_grad(a.stream, route_shape(op, a.tp_rank()), floats(a.in[0]), ids(a.in[1]), floats(a.in[2]),
                      floats(a.out[0]));
 }
 void run(const ops::Balance&, const CudaOp&) {}
@@ -267,27 +267,27 @@ void run(const ops::UnpermuteGrad& op, const CudaOp& a) {
   device::unpermute_grad(a.stream, a.in_type[0], permute_shape(op), a.in[0], ids(a.in[1]), a.out[0]);
 }
 void run(const ops::GroupedGemm& op, const CudaOp& a) {
-  const kernels::reference::GroupedGemm shape{op.n, op.k, op.experts, a.op.accumulate};
+  const kernels::reference::GroupedGemm shape = grouped_gemm(op, a.op.accumulate);
   switch (op.of) {
     case ops::GroupedGemm::Of::kResult:
-      return device::grouped_gemm(a.stream, a.in_type[0], shape, op.rows, a.in[0], a.in[1], ids(a.in[2]),
-                                  a.out[0]);
+      return device::grouped_gemm(a.stream, a.in_type[0], shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
     case ops::GroupedGemm::Of::kInput:
-      return device::grouped_gemm_dx(a.stream, a.in_type[0], shape, op.rows, a.in[0], a.in[1], ids(a.in[2]),
-                                     a.out[0]);
+      return device::grouped_gemm_dx(a.stream, a.in_type[0], shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
     case ops::GroupedGemm::Of::kWeight:
       return device::grouped_gemm_dw(a.stream, a.in_type[0], a.out_type[0], shape, a.in[0], a.in[1],
                                      ids(a.in[2]), a.out[0]);
   }
 }
+device::ExpertRows expert_rows(const ops::ExpertActivationShape& op, const CudaOp& a) {
+  return {op.experts, op.parts, op.rows / op.parts, ids(a.in[2])};
+}
 void run(const ops::ExpertActivation& op, const CudaOp& a) {
-  device::expert_activation(a.stream, a.in_type[0], op.experts, ids(a.in[2]), op.rows, op.width,
-                            act_of(op.type), a.in[0], floats(a.in[1]), a.out[0]);
+  device::expert_activation(a.stream, a.in_type[0], expert_rows(op, a), op.width, act_of(op.type), a.in[0],
+                            floats(a.in[1]), a.out[0]);
 }
 void run(const ops::ExpertActivationGrad& op, const CudaOp& a) {
-  device::expert_activation_grad(a.stream, a.in_type[0], op.experts, ids(a.in[2]), op.rows, op.width,
-                                 act_of(op.type), a.in[0], floats(a.in[1]), a.in[3], a.out[0],
-                                 floats(a.out[1]));
+  device::expert_activation_grad(a.stream, a.in_type[0], expert_rows(op, a), op.width, act_of(op.type),
+                                 a.in[0], floats(a.in[1]), a.in[3], a.out[0], floats(a.out[1]));
 }
 void run(const ops::Gate& op, const CudaOp& a) {
   device::gate(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1], a.out[0]);

@@ -27,8 +27,8 @@ struct ChannelKey {
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
-  // `members` in group order, this rank among them. The same members give the same group.
-  virtual GroupId open(std::span<const std::int64_t> members) = 0;
+  // As of Communicator.
+  virtual GroupId open(std::span<const std::int64_t> members, int number) = 0;
   // Those that this rank sends and receives on, in ascending order: what opens them may wait for the other
   // end.
   virtual void open_channels(std::span<const ChannelKey> channels) = 0;

@@ -79,11 +79,11 @@ LocalCommunicator::LocalCommunicator(Communicator& host, std::shared_ptr<LocalCh
                                      const Abort& abort)
     : host_(host), channels_(std::move(channels)), rank_(rank), deadline_(deadline), abort_(abort) {}
 
-GroupId LocalCommunicator::open(std::span<const std::int64_t> members) {
-  const auto [at, added] = opened_.try_emplace({members.begin(), members.end()}, groups_.size());
+GroupId LocalCommunicator::open(std::span<const std::int64_t> members, int number) {
+  const auto [at, added] = opened_.try_emplace({{members.begin(), members.end()}, number}, groups_.size());
   if (!added) return at->second;
   const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
-  groups_.push_back({host_.open(members), static_cast<std::size_t>(self), members.size(),
+  groups_.push_back({host_.open(members, number), static_cast<std::size_t>(self), members.size(),
                      host_.allocate((members.size() + 1) * sizeof(Part)), make_event(Timed::kNo),
                      make_event(Timed::kNo)});
   return at->second;

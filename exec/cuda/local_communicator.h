@@ -55,7 +55,7 @@ class LocalCommunicator : public DeviceCommunicator {
   LocalCommunicator(Communicator& host, std::shared_ptr<LocalChannels> channels, std::int64_t rank,
                     std::chrono::milliseconds deadline, const Abort& abort);
 
-  GroupId open(std::span<const std::int64_t> members) override;
+  GroupId open(std::span<const std::int64_t> members, int number) override;
   void open_channels(std::span<const ChannelKey>) override {}
   void collective(GroupId group, const CollectiveCall& call, kernels::cuda::Stream stream) override;
   void send(std::int64_t to, int channel, std::string_view name, const void* data, std::size_t bytes,
@@ -88,7 +88,7 @@ class LocalCommunicator : public DeviceCommunicator {
   std::int64_t rank_;
   std::chrono::milliseconds deadline_;
   const Abort& abort_;
-  std::map<std::vector<std::int64_t>, GroupId> opened_;
+  std::map<GroupKey, GroupId> opened_;
   std::vector<Group> groups_;
 };
 

@@ -119,8 +119,8 @@ ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
   return comm;
 }
 
-GroupId NcclCommunicator::open(std::span<const std::int64_t> members) {
-  const auto [at, added] = opened_.try_emplace({members.begin(), members.end()}, groups_.size());
+GroupId NcclCommunicator::open(std::span<const std::int64_t> members, int number) {
+  const auto [at, added] = opened_.try_emplace({{members.begin(), members.end()}, number}, groups_.size());
   if (added) groups_.push_back({make(members), members.size(), {}});
   return at->second;
 }

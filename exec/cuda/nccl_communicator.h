@@ -24,7 +24,7 @@ class NcclCommunicator : public DeviceCommunicator {
                    const Abort& abort);
   ~NcclCommunicator() override;
 
-  GroupId open(std::span<const std::int64_t> members) override;
+  GroupId open(std::span<const std::int64_t> members, int number) override;
   void open_channels(std::span<const ChannelKey> channels) override;
   void collective(GroupId group, const CollectiveCall& call, kernels::cuda::Stream stream) override;
   void send(std::int64_t to, int channel, std::string_view name, const void* data, std::size_t bytes,
@@ -51,7 +51,7 @@ class NcclCommunicator : public DeviceCommunicator {
   std::chrono::milliseconds deadline_;
   const Abort& abort_;
   std::byte* mailbox_;  // of ids
-  std::map<std::vector<std::int64_t>, GroupId> opened_;
+  std::map<GroupKey, GroupId> opened_;
   std::vector<Group> groups_;
   std::map<ChannelKey, ncclComm_t> channels_;
 };

@@ -10,7 +10,7 @@ namespace orrery::kernels {
 
 void grouped_gemm(const reference::GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts,
                   float* u) {
-  reference::for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+  reference::for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index) {
     if (rows > 0)
       gemm({.m = rows, .n = g.n, .k = g.k, .transpose_b = true}, x + first * g.k, w + e * g.n * g.k, nullptr,
            u + first * g.n);
@@ -19,7 +19,7 @@ void grouped_gemm(const reference::GroupedGemm& g, const float* x, const float* 
 
 void grouped_gemm_dx(const reference::GroupedGemm& g, const float* du, const float* w,
                      const std::int32_t* counts, float* dx) {
-  reference::for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+  reference::for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index) {
     if (rows > 0)
       gemm({.m = rows, .n = g.k, .k = g.n}, du + first * g.n, w + e * g.n * g.k, nullptr, dx + first * g.k);
   });
@@ -27,12 +27,12 @@ void grouped_gemm_dx(const reference::GroupedGemm& g, const float* du, const flo
 
 void grouped_gemm_dw(const reference::GroupedGemm& g, const float* du, const float* x,
                      const std::int32_t* counts, float* dw) {
-  reference::for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+  reference::for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index part) {
     float* const of = dw + e * g.n * g.k;
     if (rows > 0)
-      gemm({.m = g.n, .n = g.k, .k = rows, .transpose_a = true, .accumulate = g.accumulate}, du + first * g.n,
-           x + first * g.k, nullptr, of);
-    else if (!g.accumulate)
+      gemm({.m = g.n, .n = g.k, .k = rows, .transpose_a = true, .accumulate = g.accumulate || part > 0},
+           du + first * g.n, x + first * g.k, nullptr, of);
+    else if (!g.accumulate && part == 0)
       std::fill_n(of, g.n * g.k, 0.0F);
   });
 }

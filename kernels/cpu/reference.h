@@ -186,13 +186,18 @@ void router_scores_grad(const RouterShape& s, const float* logits, const float* 
 // The experts of each token by largest score, the earlier one of equals; with biases by largest score + bias.
 // Of the groups those whose best experts have the largest scores, or, with biases, whose best two have the
 // largest sum. Rows of an expert beyond `capacity` are dropped, the last tokens first.
+// Experts stand in parts, and rows of a part begin at the next multiple of `room`. The tokens are those from
+// `first` on of all samples.
 struct RouteShape {
-  Index tokens, seq, experts, top_k, groups = 1, top_groups = 1, capacity = 0;
+  Index tokens, seq, samples, experts, top_k, groups = 1, top_groups = 1, capacity = 0;
+  Index parts = 1, room = 0;
   bool normalised = true;
   float scale = 1;
+  Index first = 0;
 };
-void route(const RouteShape& s, const float* scores, const float* biases, float* weights,
-           std::int32_t* choice, std::int32_t* counts, float* load);
+// Returns how many rows are more than their parts have room for; these are not placed.
+Index route(const RouteShape& s, const float* scores, const float* biases, float* weights,
+            std::int32_t* choice, std::int32_t* counts, float* load);
 // (+)= by how much experts have more tokens than all have in the mean.
 void choice_bias_grad(Index samples, Index experts, const float* load, float* d_biases, bool accumulate);
 void route_grad(const RouteShape& s, const float* scores, const std::int32_t* choice, const float* d_weights,
@@ -204,6 +209,7 @@ struct BalanceShape {
   Index tokens, seq, experts, top_k;
   bool normalises = false;
   float factor = 0;
+  Index first = 0;  // as of RouteShape
 };
 void balance_grad(const BalanceShape& s, const float* scores, const float* load, float* d_scores);
 
@@ -217,19 +223,23 @@ void permute_grad(const PermuteShape& s, const float* dy, const float* d_row_wei
 void unpermute(const PermuteShape& s, const float* y, const std::int32_t* choice, float* o);
 void unpermute_grad(const PermuteShape& s, const float* d_o, const std::int32_t* choice, float* dy);
 
-// Calls use(expert, its first row, how many).
-template <class Use>
-void for_each_expert(Index experts, const std::int32_t* counts, Use use) {
-  Index first = 0;
-  for (Index e = 0; e < experts; ++e) {
-    use(e, first, Index{counts[e]});
-    first += counts[e];
-  }
-}
+// Rows stand in parts of `room` rows, and in each by expert: counts [parts, experts].
 struct GroupedGemm {
   Index n, k, experts;
   bool accumulate = false;
+  Index parts = 1, room = 0;
 };
+// Calls use(expert, its first row in a part, how many, the part).
+template <class Use>
+void for_each_expert(const GroupedGemm& g, const std::int32_t* counts, Use use) {
+  for (Index part = 0; part < g.parts; ++part) {
+    Index first = part * g.room;
+    for (Index e = 0; e < g.experts; ++e, ++counts) {
+      use(e, first, Index{*counts}, part);
+      first += *counts;
+    }
+  }
+}
 void grouped_gemm(const GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts, float* u);
 void grouped_gemm_dx(const GroupedGemm& g, const float* du, const float* w, const std::int32_t* counts,
                      float* dx);

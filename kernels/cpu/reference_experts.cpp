@@ -73,11 +73,11 @@ void router_scores_grad(const RouterShape& s, const float* logits, const float* 
   }
 }
 
-void route(const RouteShape& s, const float* scores, const float* biases, float* weights,
-           std::int32_t* choice, std::int32_t* counts, float* load) {
+Index route(const RouteShape& s, const float* scores, const float* biases, float* weights,
+            std::int32_t* choice, std::int32_t* counts, float* load) {
   std::vector<float> values(static_cast<std::size_t>(s.experts));
   std::fill_n(counts, s.experts, 0);
-  std::fill_n(load, s.tokens / s.seq * s.experts, 0.0F);
+  std::fill_n(load, s.samples * s.experts, 0.0F);
   for (Index t = 0; t < s.tokens; ++t) {
     const float* const of = scores + t * s.experts;
     for (Index e = 0; e < s.experts; ++e) {
@@ -93,18 +93,30 @@ void route(const RouteShape& s, const float* scores, const float* biases, float*
       weights[t * s.top_k + j] = s.scale * (s.normalised ? of[e] / sum : of[e]);
       choice[t * 2 * s.top_k + j] = static_cast<std::int32_t>(e);
       choice[(t * 2 + 1) * s.top_k + j] = counts[e] < s.capacity ? counts[e]++ : -1;
-      load[t / s.seq * s.experts + e] += 1;
+      load[(s.first + t) / s.seq * s.experts + e] += 1;
     }
   }
-  std::vector<std::int32_t> first(static_cast<std::size_t>(s.experts));
-  for (Index e = 1; e < s.experts; ++e)
-    first[static_cast<std::size_t>(e)] = first[static_cast<std::size_t>(e - 1)] + counts[e - 1];
+  // Where rows of experts begin, and, of the last ones of a part, how many have room.
+  std::vector<Index> first(static_cast<std::size_t>(s.experts));
+  const Index of_part = s.experts / s.parts;
+  Index beyond = 0;
+  for (Index e = 0, in_part = 0; e < s.experts; ++e) {
+    if (e % of_part == 0) in_part = 0;
+    first[static_cast<std::size_t>(e)] = e / of_part * s.room + in_part;
+    const Index placed = s.parts == 1 ? counts[e] : std::min<Index>(counts[e], s.room - in_part);
+    beyond += counts[e] - placed;
+    counts[e] = static_cast<std::int32_t>(placed);
+    in_part += placed;
+  }
   for (Index t = 0; t < s.tokens; ++t) {
     for (Index j = 0; j < s.top_k; ++j) {
       std::int32_t& row = choice[(t * 2 + 1) * s.top_k + j];
-      if (row >= 0) row += first[static_cast<std::size_t>(choice[t * 2 * s.top_k + j])];
+      const std::int32_t e = choice[t * 2 * s.top_k + j];
+      if (row >= counts[e]) row = -1;
+      if (row >= 0) row += static_cast<std::int32_t>(first[static_cast<std::size_t>(e)]);
     }
   }
+  return beyond;
 }
 
 void choice_bias_grad(Index samples, Index experts, const float* load, float* d_biases, bool accumulate) {
@@ -141,7 +153,7 @@ void route_grad(const RouteShape& s, const float* scores, const std::int32_t* ch
 void balance_grad(const BalanceShape& s, const float* scores, const float* load, float* d_scores) {
   const float each = s.factor * static_cast<float>(s.experts) / static_cast<float>(s.top_k * s.seq);
   for (Index t = 0; t < s.tokens; ++t) {
-    const float *const of = scores + t * s.experts, *const chose = load + t / s.seq * s.experts;
+    const float *const of = scores + t * s.experts, *const chose = load + (s.first + t) / s.seq * s.experts;
     float* const d = d_scores + t * s.experts;
     float sum = 0, mean = 0;
     for (Index e = 0; e < s.experts; ++e) {
@@ -198,7 +210,7 @@ void unpermute_grad(const PermuteShape& s, const float* d_o, const std::int32_t*
 
 void grouped_gemm(const GroupedGemm& g, const float* x, const float* w, const std::int32_t* counts,
                   float* u) {
-  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+  for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index) {
     gemm({.m = rows, .n = g.n, .k = g.k, .transpose_b = true}, x + first * g.k, w + e * g.n * g.k, nullptr,
          u + first * g.n);
   });
@@ -206,16 +218,16 @@ void grouped_gemm(const GroupedGemm& g, const float* x, const float* w, const st
 
 void grouped_gemm_dx(const GroupedGemm& g, const float* du, const float* w, const std::int32_t* counts,
                      float* dx) {
-  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
+  for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index) {
     gemm({.m = rows, .n = g.k, .k = g.n}, du + first * g.n, w + e * g.n * g.k, nullptr, dx + first * g.k);
   });
 }
 
 void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, const std::int32_t* counts,
                      float* dw) {
-  for_each_expert(g.experts, counts, [&](Index e, Index first, Index rows) {
-    gemm({.m = g.n, .n = g.k, .k = rows, .transpose_a = true, .accumulate = g.accumulate}, du + first * g.n,
-         x + first * g.k, nullptr, dw + e * g.n * g.k);
+  for_each_expert(g, counts, [&](Index e, Index first, Index rows, Index part) {
+    gemm({.m = g.n, .n = g.k, .k = rows, .transpose_a = true, .accumulate = g.accumulate || part > 0},
+         du + first * g.n, x + first * g.k, nullptr, dw + e * g.n * g.k);
   });
 }
 

@@ -137,15 +137,15 @@ __global__ void soft_cap_grad_kernel(std::int64_t items, float cap, const T* y, 
 }
 
 // The rows that experts have of a token, each with a block; what is behind them has room alone.
-struct ExpertRows {
-  std::int64_t experts;
-  const std::int32_t* counts;
-  __device__ std::int64_t count() const {
-    std::int64_t rows = 0;
-    for (std::int64_t e = 0; e < experts; ++e) rows += counts[e];
-    return rows;
+// Calls use(row) for the rows of this block.
+template <class Use>
+__device__ void for_each_row(const ExpertRows& rows, Use use) {
+  for (Index part = 0; part < rows.parts; ++part) {
+    Index n = 0;
+    for (Index e = 0; e < rows.experts; ++e) n += rows.counts[part * rows.experts + e];
+    for (Index row = blockIdx.x; row < n; row += gridDim.x) use(part * rows.room + row);
   }
-};
+}
 
 template <class A, bool GATED, class T>
 __device__ float activated(const T* u, std::int64_t width, std::int64_t column) {
@@ -156,20 +156,18 @@ __device__ float activated(const T* u, std::int64_t width, std::int64_t column) 
 template <class T, class A, bool GATED>
 __global__ void expert_activation_kernel(ExpertRows rows, std::int64_t width, const T* u,
                                          const float* row_weights, T* v) {
-  const std::int64_t n = rows.count();
-  for (std::int64_t row = blockIdx.x; row < n; row += gridDim.x) {
+  for_each_row(rows, [=](Index row) {
     const T* const of = u + row * width * (GATED ? 2 : 1);
     for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x)
       narrow(row_weights[row] * activated<A, GATED>(of, width, c), v[row * width + c]);
-  }
+  });
 }
 
 template <class T, class A, bool GATED>
 __global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t width, const T* u,
                                               const float* row_weights, const T* dv, T* du,
                                               float* d_row_weights) {
-  const std::int64_t n = rows.count();
-  for (std::int64_t row = blockIdx.x; row < n; row += gridDim.x) {
+  for_each_row(rows, [=](Index row) {
     const T *const of = u + row * width * (GATED ? 2 : 1), *const d = dv + row * width;
     T* const to = du + row * width * (GATED ? 2 : 1);
     float sum = 0;
@@ -182,7 +180,7 @@ __global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t widt
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) d_row_weights[row] = sum;
-  }
+  });
 }
 
 Grid blocks_of_rows(std::int64_t rows, std::int64_t width) {
@@ -245,26 +243,25 @@ void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y,
   });
 }
 
-void expert_activation(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
-                       Index width, reference::Act act, const void* u, const float* row_weights, void* v) {
+void expert_activation(Stream stream, DType type, const ExpertRows& rows, Index width, reference::Act act,
+                       const void* u, const float* row_weights, void* v) {
   with_type(type, [&]<class T>(T) {
     with_act(act, [&]<class A, class Gated>(A, Gated) {
-      launch(stream, "expert_activation", blocks_of_rows(rows, width),
-             expert_activation_kernel<T, A, Gated::value>, ExpertRows{experts, counts}, width,
-             static_cast<const T*>(u), row_weights, static_cast<T*>(v));
+      launch(stream, "expert_activation", blocks_of_rows(rows.parts * rows.room, width),
+             expert_activation_kernel<T, A, Gated::value>, rows, width, static_cast<const T*>(u), row_weights,
+             static_cast<T*>(v));
     });
   });
 }
 
-void expert_activation_grad(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
-                            Index width, reference::Act act, const void* u, const float* row_weights,
-                            const void* dv, void* du, float* d_row_weights) {
+void expert_activation_grad(Stream stream, DType type, const ExpertRows& rows, Index width,
+                            reference::Act act, const void* u, const float* row_weights, const void* dv,
+                            void* du, float* d_row_weights) {
   with_type(type, [&]<class T>(T) {
     with_act(act, [&]<class A, class Gated>(A, Gated) {
-      launch(stream, "expert_activation_grad", blocks_of_rows(rows, width),
-             expert_activation_grad_kernel<T, A, Gated::value>, ExpertRows{experts, counts}, width,
-             static_cast<const T*>(u), row_weights, static_cast<const T*>(dv), static_cast<T*>(du),
-             d_row_weights);
+      launch(stream, "expert_activation_grad", blocks_of_rows(rows.parts * rows.room, width),
+             expert_activation_grad_kernel<T, A, Gated::value>, rows, width, static_cast<const T*>(u),
+             row_weights, static_cast<const T*>(dv), static_cast<T*>(du), d_row_weights);
     });
   });
 }

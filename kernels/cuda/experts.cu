@@ -149,8 +149,8 @@ __global__ void load_kernel(reference::RouteShape s, const std::int32_t* choice,
   const Index sample = blockIdx.y, expert = blockIdx.x;
   float count = 0;
   for (Index i = threadIdx.x; i < s.seq * s.top_k; i += blockDim.x) {
-    const Index t = sample * s.seq + i / s.top_k;
-    count += choice[t * 2 * s.top_k + i % s.top_k] == expert ? 1.0F : 0.0F;
+    const Index t = sample * s.seq + i / s.top_k - s.first;
+    if (t >= 0 && t < s.tokens) count += choice[t * 2 * s.top_k + i % s.top_k] == expert ? 1.0F : 0.0F;
   }
   count = block_sum(count);
   if (threadIdx.x == 0) load[sample * s.experts + expert] = count;
@@ -158,16 +158,17 @@ __global__ void load_kernel(reference::RouteShape s, const std::int32_t* choice,
 
 __device__ std::int32_t tokens_of(const reference::RouteShape& s, const float* load, Index expert) {
   float count = 0;
-  for (Index sample = 0; sample < s.tokens / s.seq; ++sample) count += load[sample * s.experts + expert];
+  for (Index sample = 0; sample < s.samples; ++sample) count += load[sample * s.experts + expert];
   return static_cast<std::int32_t>(count < static_cast<float>(s.capacity) ? count
                                                                           : static_cast<float>(s.capacity));
 }
 
 constexpr int kPlacing = 256;
 
-// A block for each expert; each thread has tokens that follow each other.
+// A block for each expert; each thread has tokens that follow each other. Rows beyond a part's room share its
+// last one, with weights that are no numbers, so that the loss is none.
 __global__ void place_kernel(reference::RouteShape s, const float* load, std::int32_t* choice,
-                             std::int32_t* counts) {
+                             std::int32_t* counts, float* weights) {
   __shared__ Index first[kPlacing];
   const Index expert = blockIdx.x, each = (s.tokens + kPlacing - 1) / kPlacing;
   const Index begin = threadIdx.x * each, end = begin + each < s.tokens ? begin + each : s.tokens;
@@ -184,16 +185,22 @@ __global__ void place_kernel(reference::RouteShape s, const float* load, std::in
       first[i] = before;
       before += here;
     }
-    counts[expert] = tokens_of(s, load, expert);
   }
   __syncthreads();
+  const Index of_part = s.experts / s.parts, part = expert / of_part;
   Index base = 0;
-  for (Index e = 0; e < expert; ++e) base += tokens_of(s, load, e);
+  for (Index e = part * of_part; e < expert; ++e) base += tokens_of(s, load, e);
+  const Index room = s.parts == 1 ? s.tokens * s.top_k : s.room, left = room > base ? room - base : 0;
+  const Index all = tokens_of(s, load, expert);
+  if (threadIdx.x == 0) counts[expert] = static_cast<std::int32_t>(all < left ? all : left);
   Index place = first[threadIdx.x];
   for (Index t = begin; t < end; ++t) {
     for (Index j = 0; j < s.top_k; ++j) {
       if (choice[t * 2 * s.top_k + j] != expert) continue;
-      choice[(t * 2 + 1) * s.top_k + j] = static_cast<std::int32_t>(place < s.capacity ? base + place : -1);
+      const Index row = base + place < room ? base + place : room - 1;
+      choice[(t * 2 + 1) * s.top_k + j] =
+          static_cast<std::int32_t>(place < s.capacity ? part * s.room + row : -1);
+      if (place < s.capacity && row < base + place) weights[t * s.top_k + j] = NAN;
       ++place;
     }
   }
@@ -223,7 +230,8 @@ __global__ void balance_grad_kernel(reference::BalanceShape s, const double* los
   if (token >= s.tokens) return;
   const float each = s.factor * static_cast<float>(*loss_scale) * static_cast<float>(s.experts) /
                      static_cast<float>(s.top_k * s.seq);
-  const float *const of = scores + token * s.experts, *const chose = load + token / s.seq * s.experts;
+  const float *const of = scores + token * s.experts, *const chose =
+                                                          load + (s.first + token) / s.seq * s.experts;
   float sum = 0, mean = 0;
   for (Index e = lane; e < s.experts; e += kWarp) {
     sum += of[e];
@@ -279,22 +287,27 @@ struct TileOf {
   Index expert = -1, first = 0, rows = 0, tile = 0;
 };
 __device__ TileOf tile_of(const reference::GroupedGemm& g, const std::int32_t* counts, Index block) {
-  Index first = 0;
-  for (Index e = 0; e < g.experts; ++e) {
-    const Index tiles = (counts[e] + kTile - 1) / kTile;
-    if (block < tiles) return {e, first, counts[e], block};
-    block -= tiles;
-    first += counts[e];
+  for (Index part = 0; part < g.parts; ++part) {
+    Index first = part * g.room;
+    for (Index e = 0; e < g.experts; ++e, ++counts) {
+      const Index tiles = (*counts + kTile - 1) / kTile;
+      if (block < tiles) return {e, first, *counts, block};
+      block -= tiles;
+      first += *counts;
+    }
   }
   return {};
 }
 
-// c[row, column] = sum over l < inner of a(row, l) b(column, l), of a tile.
-template <class A, class B, class C>
-__device__ void tile_product(Index row0, Index column0, Index inner, A a, B b, C c) {
+struct TileSum {
+  float of[kTile / kTileRows] = {};
+};
+
+// sum[row, column] += sum over l < inner of a(row, l) b(column, l), of a tile.
+template <class A, class B>
+__device__ void add_tile_product(Index row0, Index column0, Index inner, A a, B b, TileSum& sum) {
   __shared__ float of_a[kTile][kTile + 1], of_b[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  float sum[kTile / kTileRows] = {};
   for (Index l = 0; l < inner; l += kTile) {
     for (int i = y; i < kTile; i += kTileRows) {
       of_a[i][x] = a(row0 + i, l + x);
@@ -302,11 +315,25 @@ __device__ void tile_product(Index row0, Index column0, Index inner, A a, B b, C
     }
     __syncthreads();
     for (int i = 0; i < kTile / kTileRows; ++i) {
-      for (int m = 0; m < kTile; ++m) sum[i] += of_a[y + i * kTileRows][m] * of_b[x][m];
+      for (int m = 0; m < kTile; ++m) sum.of[i] += of_a[y + i * kTileRows][m] * of_b[x][m];
     }
     __syncthreads();
   }
-  for (int i = 0; i < kTile / kTileRows; ++i) c(row0 + y + i * kTileRows, column0 + x, sum[i]);
+}
+
+// Calls use(row, column, sum) for the elements of a tile that the thread has.
+template <class Use>
+__device__ void for_each_of_tile(Index row0, Index column0, const TileSum& sum, Use use) {
+  for (int i = 0; i < kTile / kTileRows; ++i)
+    use(row0 + threadIdx.y + i * kTileRows, column0 + threadIdx.x, sum.of[i]);
+}
+
+// c(row, column, sum over l < inner of a(row, l) b(column, l)), of a tile.
+template <class A, class B, class C>
+__device__ void tile_product(Index row0, Index column0, Index inner, A a, B b, C c) {
+  TileSum sum;
+  add_tile_product(row0, column0, inner, a, b, sum);
+  for_each_of_tile(row0, column0, sum, c);
 }
 
 template <class T>
@@ -341,18 +368,22 @@ template <class T, class G>
 __global__ void grouped_gemm_dw_kernel(reference::GroupedGemm g, const T* du, const T* x,
                                        const std::int32_t* counts, G* dw) {
   const Index tiles = (g.n + kTile - 1) / kTile, expert = blockIdx.y / tiles;
-  Index first = 0;
-  for (Index e = 0; e < expert; ++e) first += counts[e];
-  const Index rows = counts[expert];
-  tile_product(
-      blockIdx.y % tiles * kTile, static_cast<Index>(blockIdx.x) * kTile, rows,
-      [=](Index r, Index l) { return r < g.n && l < rows ? widen(du[(first + l) * g.n + r]) : 0.0F; },
-      [=](Index c, Index l) { return c < g.k && l < rows ? widen(x[(first + l) * g.k + c]) : 0.0F; },
-      [=](Index r, Index c, float v) {
-        if (r >= g.n || c >= g.k) return;
-        G& to = dw[(expert * g.n + r) * g.k + c];
-        narrow(g.accumulate ? widen(to) + v : v, to);
-      });
+  const Index row0 = blockIdx.y % tiles * kTile, column0 = static_cast<Index>(blockIdx.x) * kTile;
+  TileSum sum;
+  for (Index part = 0; part < g.parts; ++part, counts += g.experts) {
+    Index first = part * g.room;
+    for (Index e = 0; e < expert; ++e) first += counts[e];
+    const Index rows = counts[expert];
+    add_tile_product(
+        row0, column0, rows,
+        [=](Index r, Index l) { return r < g.n && l < rows ? widen(du[(first + l) * g.n + r]) : 0.0F; },
+        [=](Index c, Index l) { return c < g.k && l < rows ? widen(x[(first + l) * g.k + c]) : 0.0F; }, sum);
+  }
+  for_each_of_tile(row0, column0, sum, [=](Index r, Index c, float v) {
+    if (r >= g.n || c >= g.k) return;
+    G& to = dw[(expert * g.n + r) * g.k + c];
+    narrow(g.accumulate ? widen(to) + v : v, to);
+  });
 }
 
 template <class T>
@@ -407,8 +438,9 @@ void route(Stream stream, DType type, const reference::RouteShape& s, const floa
     launch(stream, "route", {.blocks = strided_blocks(s.tokens, 128), .threads = 128}, choose_kernel<T>, s,
            scores, static_cast<const T*>(biases), weights, choice);
   });
-  launch(stream, "route", {.blocks = s.experts, .blocks_y = s.tokens / s.seq}, load_kernel, s, choice, load);
-  launch(stream, "route", {.blocks = s.experts, .threads = kPlacing}, place_kernel, s, load, choice, counts);
+  launch(stream, "route", {.blocks = s.experts, .blocks_y = s.samples}, load_kernel, s, choice, load);
+  launch(stream, "route", {.blocks = s.experts, .threads = kPlacing}, place_kernel, s, load, choice, counts,
+         weights);
 }
 
 void choice_bias_grad(Stream stream, DType gradient, Index samples, Index experts, const float* load,
@@ -458,12 +490,12 @@ void unpermute_grad(Stream stream, DType type, const reference::PermuteShape& s,
   permute(stream, type, s, d_o, nullptr, choice, dy, nullptr);
 }
 
-void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* x,
-                  const void* w, const std::int32_t* counts, void* u) {
+void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, const void* x, const void* w,
+                  const std::int32_t* counts, void* u) {
   with_type(type, [&]<class T>(T) {
     launch(stream, "grouped_gemm",
            {.blocks = cover(g.n, kTile),
-            .blocks_y = cover(rows, kTile) + g.experts,
+            .blocks_y = cover(g.parts * g.room, kTile) + g.parts * g.experts,
             .threads = kTile,
             .threads_y = kTileRows},
            grouped_gemm_kernel<T>, g, static_cast<const T*>(x), static_cast<const T*>(w), counts,
@@ -471,12 +503,12 @@ void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, In
   });
 }
 
-void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* du,
+void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g, const void* du,
                      const void* w, const std::int32_t* counts, void* dx) {
   with_type(type, [&]<class T>(T) {
     launch(stream, "grouped_gemm_dx",
            {.blocks = cover(g.k, kTile),
-            .blocks_y = cover(rows, kTile) + g.experts,
+            .blocks_y = cover(g.parts * g.room, kTile) + g.parts * g.experts,
             .threads = kTile,
             .threads_y = kTileRows},
            grouped_gemm_dx_kernel<T>, g, static_cast<const T*>(du), static_cast<const T*>(w), counts,

@@ -54,12 +54,17 @@ void activation(Stream stream, DType type, Index rows, Index width, reference::A
                 void* v);
 void activation_grad(Stream stream, DType type, Index rows, Index width, reference::Act act, const void* u,
                      const void* dv, void* du);
-// Of the rows that experts have of a token, at most `rows`.
-void expert_activation(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
-                       Index width, reference::Act act, const void* u, const float* row_weights, void* v);
-void expert_activation_grad(Stream stream, DType type, Index experts, const std::int32_t* counts, Index rows,
-                            Index width, reference::Act act, const void* u, const float* row_weights,
-                            const void* dv, void* du, float* d_row_weights);
+// Of the rows that experts have of a token: the first ones of `parts` of `room` rows each, as counts [parts,
+// experts] say.
+struct ExpertRows {
+  Index experts, parts, room;
+  const std::int32_t* counts;
+};
+void expert_activation(Stream stream, DType type, const ExpertRows& rows, Index width, reference::Act act,
+                       const void* u, const float* row_weights, void* v);
+void expert_activation_grad(Stream stream, DType type, const ExpertRows& rows, Index width,
+                            reference::Act act, const void* u, const float* row_weights, const void* dv,
+                            void* du, float* d_row_weights);
 void scale(Stream stream, DType type, Index n, float factor, const void* x, void* y);
 void soft_cap(Stream stream, DType type, Index n, float cap, const void* x, void* y);
 void soft_cap_grad(Stream stream, DType type, Index n, float cap, const void* y, const void* dy, void* dx);
@@ -132,9 +137,9 @@ void unpermute(Stream stream, DType type, const reference::PermuteShape& s, cons
 void unpermute_grad(Stream stream, DType type, const reference::PermuteShape& s, const void* d_o,
                     const std::int32_t* choice, void* dy);
 // Of all experts together at most `rows`.
-void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* x,
-                  const void* w, const std::int32_t* counts, void* u);
-void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g, Index rows, const void* du,
+void grouped_gemm(Stream stream, DType type, const reference::GroupedGemm& g, const void* x, const void* w,
+                  const std::int32_t* counts, void* u);
+void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g, const void* du,
                      const void* w, const std::int32_t* counts, void* dx);
 void grouped_gemm_dw(Stream stream, DType type, DType gradient, const reference::GroupedGemm& g,
                      const void* du, const void* x, const std::int32_t* counts, void* dw);

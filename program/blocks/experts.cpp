@@ -1,42 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A router, and experts whose widths are split over tensor ranks as an MLP's is. All tensor ranks route all
-// tokens alike, so experts, like MLPs, leave partial sums; gradients stay partial sums until they reach x.
+// A router, and experts over the ranks that a plan gives them.
+//
+// Experts that lie over the ranks as other weights do have their widths split over tensor ranks, as an MLP's
+// is. All tensor ranks route all tokens alike, so experts, like MLPs, leave partial sums; gradients stay
+// partial sums until they reach x.
+//
+// Otherwise each rank routes the tokens that it has, and their rows go where their experts are: an all-to-all
+// over ep ranks exchanges parts of rows, and etp ranks, which have columns of the same experts, gather each
+// other's rows and add their results. Placements say so, collectives follow. Parts are of a fixed size, so
+// that a step's memory and its collectives are known before it: rows beyond the others are room.
 #include "program/blocks.h"
 
 namespace orrery::program {
 namespace {
 
-// A product that all tensor ranks do alike, never in 8 bits.
-ValueId replicated_linear(Builder& g, const std::string& name, ValueId x, std::int64_t columns) {
-  const Placements whole = g.placed(Placement::kReplicated);
+// A product that all tensor ranks do alike, or each of its own tokens, never in 8 bits.
+ValueId unsplit_linear(Builder& g, const std::string& name, ValueId x, std::int64_t columns,
+                       const Placements& placed, std::int64_t rows) {
   const std::int32_t w = g.matrix(name + "/weight", columns, g.model.hidden, Parameter::Split::kNone);
-  const ValueId u = g.value(name + "/out", columns, whole);
-  g.node(name, ops::Gemm{.m = g.tokens, .n = columns, .k = g.model.hidden, .transpose_b = true},
-         {g.use(x, whole), g.weight(w)}, {u});
+  const ValueId u = g.value(name + "/out", columns, placed);
+  g.node(name, ops::Gemm{.m = rows, .n = columns, .k = g.model.hidden, .transpose_b = true},
+         {g.use(x, placed), g.weight(w)}, {u});
   return u;
 }
 
 class Experts {
  public:
-  Experts(Builder& g, const std::string& base, const ExpertsLayer& l) : g_(g), base_(base), l_(l) {}
+  Experts(Builder& g, const std::string& base, const ExpertsLayer& l)
+      : g_(g),
+        base_(base),
+        l_(l),
+        apart_(g.plan.splits_experts() && (g.sequence_parallel || g.ranks == 1)),
+        ep_(g.plan.ep),
+        sharing_(apart_ ? g.plan.expert_tp() : 1),
+        tokens_(apart_ ? g.rows : g.tokens),
+        room_(l.room(tokens_, g.micro_batch, ep_, g.plan.expert_room)),
+        even_(l.routed_rows(tokens_)),
+        own_(apart_ ? g.stream() : g.placed(Placement::kReplicated)) {}
 
   ValueId run(ValueId x) {
-    g_.pass_sums(true);
+    g_.pass_sums(!apart_);
     route(x);
     const ValueId y = permute(x);
     g_.pass_sums(false);
     const std::int64_t hidden = g_.model.hidden;
-    const ValueId u = product("/fc1", y, l_.fc1_width(), hidden, Parameter::Split::kRows);
-    const ValueId v =
-        g_.value(base_ + "/act/out", rows_, l_.ffn_hidden, g_.placed(Placement::kColumns), type());
+    std::vector<std::int64_t> blocks(l_.gated() ? 2 : 1, l_.ffn_hidden);
+    const ValueId u = product("/fc1", y, std::move(blocks), hidden, Parameter::Split::kRows);
+    const ValueId v = routed("/act/out", l_.ffn_hidden, at_experts(Placement::kColumns), type());
+    const Placements whole = at_experts(Placement::kReplicated);
     g_.node(base_ + "/act",
-            ops::ExpertActivation{{rows_, l_.ffn_hidden / g_.ranks, l_.experts, l_.activation}},
-            {g_.use(u), g_.use(row_weights_), g_.use(counts_)}, {v});
-    const ValueId z = product("/fc2", v, hidden, l_.ffn_hidden, Parameter::Split::kCols);
-    const ValueId o = g_.value(base_ + "/partial", hidden, g_.placed(Placement::kSum));
-    g_.node(base_ + "/unpermute", ops::Unpermute{{g_.tokens, hidden, l_.top_k, rows_}},
-            {g_.use(z), g_.use(choice_)}, {o});
+            ops::ExpertActivation{{rows(), even_ * sharing_, l_.ffn_hidden / g_.plan.expert_tp(),
+                                   l_.experts / ep_, parts(), l_.activation}},
+            {g_.use(u), g_.use(row_weights_, whole), g_.use(counts_, whole)}, {v});
+    const ValueId z = product("/fc2", v, {hidden}, l_.ffn_hidden, Parameter::Split::kCols);
+    const ValueId o =
+        g_.value(base_ + (apart_ ? "/out" : "/partial"), hidden, apart_ ? own_ : g_.placed(Placement::kSum));
+    Placements back = g_.placement(z);
+    back[GraphAxis::kEp] = back[GraphAxis::kEtp] = Placement::kRows;
+    g_.node(base_ + "/unpermute", ops::Unpermute{permuted()}, {g_.use(z, back), g_.use(choice_)}, {o});
     return o;
   }
 
@@ -46,76 +68,125 @@ class Experts {
   double of_each(double factor) const {
     return factor / (static_cast<double>(g_.training.global_batch) * static_cast<double>(g_.sequence));
   }
+  // Whether all tensor ranks have the same tokens.
+  bool alike() const { return g_.ranks > 1 && !apart_; }
+  bool sharded() const { return g_.ranks > 1 && apart_; }
+  std::int64_t parts() const { return ep_ * sharing_; }
+  // Rows where the experts are.
+  std::int64_t rows() const { return room_ * ep_ * sharing_; }
+  ops::PermuteShape permuted() const { return {tokens_, g_.model.hidden, l_.top_k, room_ * ep_, even_}; }
+
+  // Where the experts are; of an expert's columns so.
+  Placements at_experts(Placement columns) const {
+    Placements p = own_;
+    if (ep_ > 1) p[GraphAxis::kEp] = Placement::kParts;
+    if (!apart_)
+      p[GraphAxis::kTp] = columns;
+    else if (sharing_ > 1)
+      p[GraphAxis::kEtp] = columns;
+    return p;
+  }
+
+  // A value with a row for each of the tokens' experts.
+  ValueId routed(const std::string& name, std::int64_t columns, const Placements& placed, DType type_of) {
+    const std::int64_t ranks = sharded() ? g_.ranks : 1;
+    const ValueId v = g_.value(base_ + name, room_ * ep_ * ranks, columns, placed, type_of);
+    g_.of(v).filled = static_cast<double>(even_) / static_cast<double>(room_ * ep_);
+    return v;
+  }
 
   // The weights of each token's experts, and which they are.
   void route(ValueId x) {
-    const std::int64_t tokens = g_.tokens, experts = l_.experts, k = l_.top_k;
-    const Placements whole = g_.placed(Placement::kReplicated);
-    const ValueId logits = replicated_linear(g_, base_ + "/router", x, experts);
-    const ValueId scores = g_.value(base_ + "/router/scores", tokens, experts, whole, DType::kFloat32);
+    const std::int64_t experts = l_.experts, k = l_.top_k;
+    const ValueId logits = unsplit_linear(g_, base_ + "/router", x, experts, own_, tokens_);
+    const ValueId scores = g_.value(base_ + "/router/scores", g_.tokens, experts, own_, DType::kFloat32);
     g_.node(base_ + "/router/scores",
-            ops::RouterScores{{tokens, experts, l_.score, of_each(l_.z_loss), g_.ranks > 1}},
-            {g_.use(logits)}, {scores});
-    weights_ = g_.value(base_ + "/router/weights", tokens, k, whole, DType::kFloat32);
-    choice_ = g_.value(base_ + "/router/choice", tokens, 2 * k, whole, DType::kInt32);
-    counts_ = g_.value(base_ + "/router/counts", 1, experts, whole, DType::kInt32);
-    const ValueId load = g_.value(base_ + "/router/load", g_.micro_batch, experts, whole, DType::kFloat32);
-    const ops::RouteShape shape{.tokens = tokens,
+            ops::RouterScores{{tokens_, experts, l_.score, of_each(l_.z_loss), alike()}}, {g_.use(logits)},
+            {scores});
+    weights_ = g_.value(base_ + "/router/weights", g_.tokens, k, own_, DType::kFloat32);
+    choice_ = g_.value(base_ + "/router/choice", g_.tokens, 2 * k, own_, DType::kInt32);
+    counts_ = g_.value(base_ + "/router/counts", sharded() ? g_.ranks : 1, experts, own_, DType::kInt32);
+    // Of a rank's tokens alone.
+    const ValueId load = g_.value(base_ + "/router/load", g_.micro_batch, experts,
+                                  sharded() ? g_.placed(Placement::kSum) : own_, DType::kFloat32);
+    const ops::RouteShape shape{.tokens = tokens_,
                                 .sequence = g_.sequence,
+                                .samples = g_.micro_batch,
                                 .experts = experts,
                                 .top_k = k,
                                 .groups = l_.groups,
                                 .top_groups = l_.top_groups,
-                                .capacity = l_.capacity(tokens),
+                                .capacity = l_.capacity(tokens_),
+                                .parts = ep_,
+                                .room = room_,
                                 .normalised = l_.normalised,
                                 .scale = l_.weight_scale,
-                                .biased = l_.bias_rate > 0};
+                                .biased = l_.bias_rate > 0,
+                                .sharded = sharded()};
     std::vector<Operand> reads{g_.use(scores)};
+    std::int32_t biases = -1;
     if (shape.biased) {
-      const std::int32_t biases = g_.vector(base_ + "/router/choice_bias", experts, Parameter::Init::kZeros);
+      biases = g_.vector(base_ + "/router/choice_bias", experts, Parameter::Init::kZeros);
       g_.parameter(biases).sign_rate = l_.bias_rate;
+      g_.of(load).keeps_summands = true;
       reads.push_back(g_.weight(biases));
     }
     g_.node(base_ + "/route", ops::Route{shape}, std::move(reads), {weights_, choice_, counts_, load});
+    // Counted from a rank's tokens, and not from gradients that tensor ranks have summands of.
+    if (biases >= 0) g_.parameter(biases).partial_over_tp = sharded();
     if (l_.balance_loss == 0) return;
-    const ops::BalanceShape balance{
-        tokens,      g_.sequence, experts, k, l_.score == RouterScore::kSigmoid, of_each(l_.balance_loss),
-        g_.ranks > 1};
-    weights_ = g_.in_place(base_ + "/balance", ops::Balance{balance},
-                           {g_.use(weights_), g_.use(scores), g_.use(load)});
+    const ops::BalanceShape balance{.tokens = tokens_,
+                                    .sequence = g_.sequence,
+                                    .samples = g_.micro_batch,
+                                    .experts = experts,
+                                    .top_k = k,
+                                    .normalises = l_.score == RouterScore::kSigmoid,
+                                    .factor = of_each(l_.balance_loss),
+                                    .first = alike(),
+                                    .sharded = sharded()};
+    weights_ =
+        g_.in_place(base_ + "/balance", ops::Balance{balance},
+                    {g_.use(weights_), g_.use(scores), g_.use(load, g_.placed(Placement::kReplicated))});
   }
 
   ValueId permute(ValueId x) {
-    rows_ = l_.routed_rows(g_.tokens);
-    const Placements whole = g_.placed(Placement::kReplicated);
-    const ValueId y = g_.value(base_ + "/permuted", rows_, g_.model.hidden, whole, type());
-    row_weights_ = g_.value(base_ + "/row_weights", rows_, 1, whole, DType::kFloat32);
-    g_.node(base_ + "/permute", ops::Permute{{g_.tokens, g_.model.hidden, l_.top_k, rows_}},
-            {g_.use(x, whole), g_.use(weights_), g_.use(choice_)}, {y, row_weights_});
+    const ValueId y = routed("/permuted", g_.model.hidden, own_, type());
+    row_weights_ = routed("/row_weights", 1, own_, DType::kFloat32);
+    g_.node(base_ + "/permute", ops::Permute{permuted()},
+            {g_.use(x, own_), g_.use(weights_), g_.use(choice_)}, {y, row_weights_});
     return y;
   }
 
-  // Of each expert's rows with its weight [n, k].
-  ValueId product(const char* name, ValueId x, std::int64_t n, std::int64_t k, Parameter::Split split) {
+  // Of each expert's rows with its weight, `blocks` of rows one after the other.
+  ValueId product(const char* name, ValueId x, std::vector<std::int64_t> blocks, std::int64_t columns,
+                  Parameter::Split split) {
     const bool by_rows = split == Parameter::Split::kRows;
-    std::vector<std::int64_t> blocks;
-    if (by_rows) blocks.assign(static_cast<std::size_t>(l_.experts * n / l_.ffn_hidden), l_.ffn_hidden);
-    const std::int32_t w = g_.matrix(base_ + name + "/weight", l_.experts * n, k, split, std::move(blocks));
-    ops::GroupedGemm shape{.rows = rows_,
-                           .n = g_.parameter(w).local_rows / l_.experts,
+    const std::int32_t w =
+        g_.expert_matrix(base_ + name + "/weight", l_.experts, std::move(blocks), columns, split);
+    const std::int64_t experts = l_.experts / ep_, n = g_.parameter(w).rows / l_.experts;
+    ops::GroupedGemm shape{.rows = rows(),
+                           .even = even_ * sharing_,
+                           .n = g_.parameter(w).local_rows / experts,
                            .k = g_.parameter(w).local_cols,
-                           .experts = l_.experts};
+                           .experts = experts,
+                           .parts = parts()};
     if (g_.training.math == Math::kFp8) shape.format = ops::Gemm::Format::kFp8Values;
-    const ValueId u = g_.value(base_ + name + (by_rows ? "/out" : "/partial"), rows_, n,
-                               g_.placed(by_rows ? Placement::kColumns : Placement::kSum), type());
-    g_.node(base_ + name, shape, {g_.use(x), g_.weight(w), g_.use(counts_)}, {u});
+    const Placements reads = at_experts(by_rows ? Placement::kReplicated : Placement::kColumns),
+                     writes = at_experts(by_rows ? Placement::kColumns : Placement::kSum);
+    const ValueId u = routed(std::string(name) + (by_rows ? "/out" : "/partial"), n, writes, type());
+    g_.node(base_ + name, shape,
+            {g_.use(x, reads), g_.weight(w), g_.use(counts_, at_experts(Placement::kReplicated))}, {u});
     return u;
   }
 
   Builder& g_;
   const std::string& base_;
   const ExpertsLayer& l_;
-  std::int64_t rows_ = 0;
+  const bool apart_;                 // each rank routes the tokens that it has
+  const std::int64_t ep_, sharing_;  // ranks with parts of the experts; with columns of their own tokens'
+  const std::int64_t tokens_;        // that a rank routes
+  const std::int64_t room_, even_;   // rows for each of ep ranks; rows that all of them get, in the mean
+  const Placements own_;             // of these tokens
   ValueId weights_ = kNoValue, choice_ = kNoValue, counts_ = kNoValue, row_weights_ = kNoValue;
 };
 
@@ -128,7 +199,8 @@ Branch branch(Builder& g, const std::string& base, const ExpertsLayer& l, ValueI
   ValueId y = branch(g, shared, l.shared_experts(), x).value;
   if (l.shared_gate) {
     g.pass_sums(true);
-    const ValueId logit = replicated_linear(g, shared + "/gate", x, 1);
+    const ValueId logit =
+        unsplit_linear(g, shared + "/gate", x, 1, g.placed(Placement::kReplicated), g.tokens);
     g.pass_sums(false);
     const ValueId gated = g.value(shared + "/gated/partial", g.model.hidden, g.placed(Placement::kSum));
     g.node(shared + "/gated", ops::Gate{{g.tokens, g.model.hidden}}, {g.use(y), g.use(logit)}, {gated});

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A mixture of experts, T tokens, E experts, k of them for each token. A rank's rows of tokens stand one for
-// each of a token's experts, sorted by expert and then by token; `rows` of them have room, and `counts` [E]
-// says how many there are of each expert.
-//   RouterScores       reads {logits}                      writes {scores}
-//   RouterScoresGrad   reads {logits, scores, dscores}     writes {dlogits}
-//   Route              reads {scores, biases?}             writes {weights, choice, counts, load}
-//   ChoiceBiasGrad     reads {load}                        writes {d biases}: tokens beyond each expert's
-//   share RouteGrad          reads {scores, choice, dweights}    writes {dscores} Balance            reads
-//   {weights, scores, load}       writes over weights: as they are BalanceGrad        reads {scores, load}
-//   writes {dscores}: of the auxiliary loss Permute            reads {x, weights, choice}          writes {y,
-//   row weights} PermuteGrad        reads {dy, d row weights, choice}   writes {dx, dweights} GroupedGemm
-//   reads {x, w, counts}                writes {u}       of each expert u = x w'
-//                      (its gradients:) {du, w, counts} -> {dx}, {du, x, counts} -> {dw}
-//   ExpertActivation       reads {u, row weights, counts}       writes {v}   v = row weight act(u)
+// each of a token's experts, sorted by expert and then by token; `counts` [E] says how many there are of each
+// expert. Where other ranks have experts, rows stand in parts, one for each of these ranks, all of the same
+// size; rows that none of the counts has are room. `rows` are all of a rank, `even` the ones that hold
+// something where all experts have as many.
+//
+//   RouterScores           reads {logits}                       writes {scores}
+//   RouterScoresGrad       reads {logits, scores, dscores}      writes {dlogits}
+//   Route                  reads {scores, biases?}              writes {weights, choice, counts, load}
+//   ChoiceBiasGrad         reads {load}                         writes {d biases}   tokens beyond each share
+//   RouteGrad              reads {scores, choice, dweights}     writes {dscores}
+//   Balance                reads {weights, scores, load}        writes over weights, as they are
+//   BalanceGrad            reads {scores, load}                 writes {dscores}    of the auxiliary loss
+//   Permute                reads {x, weights, choice}           writes {y, row weights}
+//   PermuteGrad            reads {dy, d row weights, choice}    writes {dx, dweights}
+//   GroupedGemm            reads {x, w, counts}                 writes {u}          of each expert u = x w'
+//                          (its gradients:) {du, w, counts} -> {dx}, {du, x, counts} -> {dw}
+//   ExpertActivation       reads {u, row weights, counts}       writes {v}          v = row weight act(u)
 //   ExpertActivationGrad   reads {u, row weights, counts, dv}   writes {du, d row weights}
-//   Unpermute          reads {y, choice}                   writes {o}       sums of a token's rows
-//   UnpermuteGrad      reads {do, choice}                  writes {dy}
-//   Gate               reads {y, logit}                    writes {o}       o = sigmoid(logit) y, row by row
-//   GateGrad           reads {y, logit, do}                writes {dy, dlogit}
+//   Unpermute              reads {y, choice}                    writes {o}          sums of a token's rows
+//   UnpermuteGrad          reads {do, choice}                   writes {dy}
+//   Gate                   reads {y, logit}                     writes {o}          o = sigmoid(logit) y by
+//   row GateGrad               reads {y, logit, do}                 writes {dy, dlogit}
 //
 // scores, weights and their gradients are fp32. choice [T, 2k]: a token's experts, and the rows that are for
-// them; -1: dropped. load [samples, E]: tokens of each sample that chose the expert.
+// them; -1: dropped. load [samples, E]: tokens of each sample that chose the expert, of those that the rank
+// has.
 #pragma once
 
 #include "core/layers/experts.h"
@@ -59,25 +64,27 @@ struct RouterScoresGrad : RouterShape {
 
 struct RouteShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t tokens = 0, sequence = 0, experts = 0, top_k = 0, groups = 1, top_groups = 1;
-  std::int64_t capacity = 0;  // tokens that an expert takes
+  std::int64_t tokens = 0, sequence = 0, samples = 0, experts = 0, top_k = 0, groups = 1, top_groups = 1;
+  std::int64_t capacity = 0;         // tokens that an expert takes
+  std::int64_t parts = 1, room = 0;  // parts that the experts stand in, and rows of each
   bool normalised = true;
   double scale = 1;  // of weights
   bool biased = false;
+  bool sharded = false;  // tokens are a tensor rank's share of the samples'
   static constexpr auto fields() {
     using S = RouteShape;
-    return std::tuple(&S::tokens, &S::sequence, &S::experts, &S::top_k, &S::groups, &S::top_groups,
-                      &S::capacity, &S::normalised, &S::scale, &S::biased);
+    return std::tuple(&S::tokens, &S::sequence, &S::samples, &S::experts, &S::top_k, &S::groups,
+                      &S::top_groups, &S::capacity, &S::parts, &S::room, &S::normalised, &S::scale,
+                      &S::biased, &S::sharded);
   }
   constexpr std::int64_t scores() const { return tokens * experts; }
   constexpr std::int64_t chosen() const { return tokens * top_k; }
-  constexpr std::int64_t samples() const { return tokens / sequence; }
 };
 
 struct Route : RouteShape {
   static constexpr std::string_view kName = "route";
   constexpr Operands operands() const {
-    return {{scores(), biased ? experts : 0}, {chosen(), 0, 0, samples() * experts}};
+    return {{scores(), biased ? experts : 0}, {chosen(), 0, 0, samples * experts}};
   }
   constexpr std::int64_t bytes(const ElementBytes&) const { return 4 * scores() + 12 * chosen(); }
   template <class Reverse>
@@ -101,17 +108,18 @@ struct ChoiceBiasGrad {
 
 struct BalanceShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t tokens = 0, sequence = 0, experts = 0, top_k = 0;
+  std::int64_t tokens = 0, sequence = 0, samples = 0, experts = 0, top_k = 0;
   bool normalises = false;  // scores that do not sum to 1
   double factor = 0;        // of a token's share of the loss, in the mean over all of a step
   bool first = false;       // as of RouterShape
+  bool sharded = false;     // as of RouteShape
   static constexpr auto fields() {
     using S = BalanceShape;
-    return std::tuple(&S::tokens, &S::sequence, &S::experts, &S::top_k, &S::normalises, &S::factor,
-                      &S::first);
+    return std::tuple(&S::tokens, &S::sequence, &S::samples, &S::experts, &S::top_k, &S::normalises,
+                      &S::factor, &S::first, &S::sharded);
   }
   constexpr std::int64_t scores() const { return tokens * experts; }
-  constexpr std::int64_t load() const { return tokens / sequence * experts; }
+  constexpr std::int64_t load() const { return samples * experts; }
 };
 
 struct Balance : BalanceShape {
@@ -130,22 +138,21 @@ struct BalanceGrad : BalanceShape {
 
 struct PermuteShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t tokens = 0, width = 0, top_k = 0, rows = 0;
+  std::int64_t tokens = 0, width = 0, top_k = 0, rows = 0, even = 0;
   static constexpr auto fields() {
     using S = PermuteShape;
-    return std::tuple(&S::tokens, &S::width, &S::top_k, &S::rows);
+    return std::tuple(&S::tokens, &S::width, &S::top_k, &S::rows, &S::even);
   }
   constexpr std::int64_t by_token() const { return tokens * width; }
   constexpr std::int64_t by_row() const { return rows * width; }
+  constexpr std::int64_t moved() const { return (tokens + even) * width; }
   constexpr std::int64_t chosen() const { return tokens * top_k; }
 };
 
 struct Permute : PermuteShape {
   static constexpr std::string_view kName = "permute";
   constexpr Operands operands() const { return {{by_token(), chosen()}, {by_row(), rows}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (by_token() + by_row()) * e.activation + 12 * chosen();
-  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return moved() * e.activation + 12 * chosen(); }
   template <class Reverse>
   void gradient(Reverse& r) const;
 };
@@ -153,17 +160,13 @@ struct Permute : PermuteShape {
 struct PermuteGrad : PermuteShape {
   static constexpr std::string_view kName = "permute-grad";
   constexpr Operands operands() const { return {{by_row(), rows}, {by_token(), chosen()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (by_token() + by_row()) * e.activation + 12 * chosen();
-  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return moved() * e.activation + 12 * chosen(); }
 };
 
 struct Unpermute : PermuteShape {
   static constexpr std::string_view kName = "unpermute";
   constexpr Operands operands() const { return {{by_row()}, {by_token()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (by_token() + by_row()) * e.activation + 4 * chosen();
-  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return moved() * e.activation + 4 * chosen(); }
   template <class Reverse>
   void gradient(Reverse& r) const;
 };
@@ -171,23 +174,22 @@ struct Unpermute : PermuteShape {
 struct UnpermuteGrad : PermuteShape {
   static constexpr std::string_view kName = "unpermute-grad";
   constexpr Operands operands() const { return {{by_token()}, {by_row()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (by_token() + by_row()) * e.activation + 4 * chosen();
-  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return moved() * e.activation + 4 * chosen(); }
 };
 
-// A product for each of `experts`, whose rows x have and whose weight [n, k] stands one behind the other.
+// A product for each of `experts`, whose weights [n, k] stand one behind the other. The rows are in `parts`,
+// of which each has rows of all experts.
 struct GroupedGemm {
   enum class Of : std::uint8_t { kResult, kInput, kWeight };  // u, or its gradient's dx or dw
   static constexpr std::string_view kName = "grouped-gemm";
   static constexpr Nature kNature = Nature::kProduct;
-  std::int64_t rows = 0, n = 0, k = 0, experts = 0;
+  std::int64_t rows = 0, even = 0, n = 0, k = 0, experts = 0, parts = 1;
   Of of = Of::kResult;
   Gemm::Format format = Gemm::Format::kAsStored;
 
   static constexpr auto fields() {
     using S = GroupedGemm;
-    return std::tuple(&S::rows, &S::n, &S::k, &S::experts, &S::of, &S::format);
+    return std::tuple(&S::rows, &S::even, &S::n, &S::k, &S::experts, &S::parts, &S::of, &S::format);
   }
   constexpr bool in_fp8() const { return format != Gemm::Format::kAsStored; }
   constexpr std::int64_t results() const { return rows * n; }
@@ -204,16 +206,18 @@ struct GroupedGemm {
     }
     return {{results(), inputs()}, {weights()}};
   }
-  constexpr std::int64_t operand_elements() const { return operands().reads[0] + operands().reads[1]; }
   constexpr double flops() const {
-    return 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
+    return 2.0 * static_cast<double>(even) * static_cast<double>(n) * static_cast<double>(k);
   }
+  // Without rows that are room.
+  constexpr std::int64_t operand_elements() const { return filled().reads[0] + filled().reads[1]; }
+  constexpr std::int64_t result_elements() const { return filled().writes[0]; }
   // As of Gemm.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
-    const std::int64_t written = operands().writes[0] * e.activation;
-    if (!in_fp8()) return operand_elements() * e.activation + written;
-    const auto rounding = static_cast<double>(operand_elements() * (2 * e.activation + 1)) * e.fp8_rounding;
-    return operand_elements() + written + static_cast<std::int64_t>(rounding);
+    const std::int64_t read = operand_elements(), written = result_elements() * e.activation;
+    if (!in_fp8()) return read * e.activation + written;
+    const auto rounding = static_cast<double>(read * (2 * e.activation + 1)) * e.fp8_rounding;
+    return read + written + static_cast<std::int64_t>(rounding);
   }
   template <class Reverse>
   void gradient(Reverse& r) const;
@@ -221,6 +225,11 @@ struct GroupedGemm {
   void weight_gradient(Reverse& r) const;
 
  private:
+  constexpr Operands filled() const {
+    GroupedGemm full = *this;
+    full.rows = even;
+    return full.operands();
+  }
   constexpr GroupedGemm gradient_of(Of what) const {
     GroupedGemm d = *this;
     d.of = what;
@@ -231,20 +240,21 @@ struct GroupedGemm {
 
 struct ExpertActivationShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t rows = 0, width = 0, experts = 0;
+  std::int64_t rows = 0, even = 0, width = 0, experts = 0, parts = 1;
   orrery::Activation type{};
   static constexpr auto fields() {
     using S = ExpertActivationShape;
-    return std::tuple(&S::rows, &S::width, &S::experts, &S::type);
+    return std::tuple(&S::rows, &S::even, &S::width, &S::experts, &S::parts, &S::type);
   }
-  constexpr std::int64_t inputs() const { return rows * width * (is_gated(type) ? 2 : 1); }
+  constexpr std::int64_t columns() const { return width * (is_gated(type) ? 2 : 1); }
+  constexpr std::int64_t inputs() const { return rows * columns(); }
 };
 
 struct ExpertActivation : ExpertActivationShape {
   static constexpr std::string_view kName = "expert-activation";
   constexpr Operands operands() const { return {{inputs(), rows}, {rows * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (inputs() + rows * width) * e.activation;
+    return even * (columns() + width) * e.activation;
   }
   template <class Reverse>
   void gradient(Reverse& r) const;
@@ -254,7 +264,7 @@ struct ExpertActivationGrad : ExpertActivationShape {
   static constexpr std::string_view kName = "expert-activation-grad";
   constexpr Operands operands() const { return {{inputs(), rows, 0, rows * width}, {inputs(), rows}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const {
-    return (2 * inputs() + rows * width) * e.activation;
+    return even * (2 * columns() + width) * e.activation;
   }
 };
 
@@ -287,7 +297,7 @@ template <class Reverse>
 void Route::gradient(Reverse& r) const {
   r.emit("/grad", RouteGrad{*this}, refs(r.in(0), r.out(1), r.d_out(0)), refs(r.d_in(0)));
   if (!biased) return;
-  r.emit("/bias/grad", ChoiceBiasGrad{samples(), experts}, refs(r.out(3)), refs(r.d_weight(1))).accumulate =
+  r.emit("/bias/grad", ChoiceBiasGrad{samples, experts}, refs(r.out(3)), refs(r.d_weight(1))).accumulate =
       r.accumulates(1);
 }
 

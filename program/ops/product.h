@@ -31,6 +31,7 @@ struct Gemm {
 
   constexpr bool in_fp8() const { return format != Format::kAsStored; }
   constexpr std::int64_t operand_elements() const { return m * k + k * n; }
+  constexpr std::int64_t result_elements() const { return m * n; }
   constexpr Operands operands() const {
     return {{m * k, k * n, epilogue == Epilogue::kGeluGrad ? m * n : n}, {m * n, m * n}};
   }

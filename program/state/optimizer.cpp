@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 namespace orrery::program {
 namespace {
 
@@ -11,6 +15,7 @@ class OptimizerSegment {
   OptimizerSegment(Emitter& e, StageParameters& state, const Communication& over)
       : e_(e),
         state_(state),
+        over_(over),
         up_send_(over.stream("pp-grad-send")),
         up_recv_(over.stream("pp-grad-recv")),
         down_send_(over.stream("pp-send")),
@@ -64,25 +69,37 @@ class OptimizerSegment {
   // shards, then stage by stage up to the first and back down. What several ranks hold alike is counted once.
   Ref emit_gradient_norm() {
     const Ref norm{state_.buffer(Held::kGradientNorm)}, bins{state_.buffer(Held::kGradientNormBins)};
-    bool first = true;
+    const bool apart =
+        std::any_of(e_.rank.units.begin(), e_.rank.units.end(), [](const Unit& u) { return u.of_experts; });
+    const std::array<Ref, kWeightKinds> bins_of{bins,
+                                                {apart ? state_.buffer(Held::kExpertNormBins) : bins.buffer}};
+    std::array<bool, kWeightKinds> began{};
     for (std::int32_t i = 0; i < units_; ++i) {
       if (i == state_.tied_across() && !state_.ends().first) continue;
-      e_.add(state_.work(i).norm, name(i, "/norm"), {state_.gradient_shard(state_.unit(i))}, {bins})
-          .accumulate = !first;
-      first = false;
+      const Unit& u = state_.unit(i);
+      const std::size_t kind = kind_of_weights(u.of_experts);
+      e_.add(state_.work(i).norm, name(i, "/norm"), {state_.gradient_shard(u)}, {bins_of[kind]}).accumulate =
+          std::exchange(began[kind], true);
     }
-    sum_over_parts("gradient-norm", bins, kNormBins);
+    sum_over_parts("gradient-norm", bins, kNormBins, false);
+    if (apart) {
+      const Ref of_experts = bins_of[kind_of_weights(true)];
+      sum_over_parts("gradient-norm/experts", of_experts, kNormBins, true);
+      e_.add(ops::Accumulate{kNormBins, 8}, "gradient-norm/add-experts", {of_experts, bins}, {bins});
+    }
     sum_over_stages(bins);
     e_.add(ops::NormFinish{}, "gradient-norm", {bins}, {norm});
     return norm;
   }
 
-  // Sums bins over all ranks that hold parts of this one's tensors.
-  void sum_over_parts(const std::string& of, Ref bins, std::int64_t elements) {
-    for (const GroupIndex group : parts_of_tensors(e_.plan, state_.groups())) {
-      e_.collective({CollectiveKind::kAllReduce, elements},
-                    of + (group == state_.groups().tp ? "/tp/all-reduce" : "/shards/all-reduce"), group, 8,
-                    {bins}, {bins});
+  // Sums bins over all ranks that hold parts of this one's tensors of a kind.
+  void sum_over_parts(const std::string& of, Ref bins, std::int64_t elements, bool of_experts) {
+    const StateGroups& groups = state_.groups().of(of_experts);
+    for (const GroupIndex group : parts_of_tensors(e_.plan, state_.groups(), of_experts)) {
+      const std::string along =
+          group == groups.shard ? "shards" : over_.groups[static_cast<std::size_t>(group)].name;
+      e_.collective({CollectiveKind::kAllReduce, elements}, fmt::format("{}/{}/all-reduce", of, along), group,
+                    8, {bins}, {bins});
     }
   }
 
@@ -110,7 +127,7 @@ class OptimizerSegment {
     e_.add(ops::ZeroGrad{tensors * kTrustBins, 8}, "trust-ratio/clear", {}, {bins});
     for (std::int32_t i = 0; i < units_; ++i)
       e_.add(state_.work(i).trust, name(i, "/trust-ratio"), reads_of_update(i, norm), {bins});
-    sum_over_parts("trust-ratio", bins, tensors * kTrustBins);
+    sum_over_parts("trust-ratio", bins, tensors * kTrustBins, false);
     e_.add(ops::TrustRatio{tensors}, "trust-ratio", {bins}, {ratios});
     return ratios;
   }
@@ -135,6 +152,7 @@ class OptimizerSegment {
 
   Emitter& e_;
   StageParameters& state_;
+  const Communication& over_;
   // Towards the first stage, and towards the last one.
   const StreamIndex up_send_, up_recv_, down_send_, down_recv_;
   const std::int32_t units_;

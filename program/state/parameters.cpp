@@ -20,6 +20,7 @@ constexpr std::array<const char*, kHeldKinds> kHeldNames{"tokens{}",
                                                          "full-gradient-tied",
                                                          "gradient-norm",
                                                          "gradient-norm/bins",
+                                                         "gradient-norm/expert-bins",
                                                          "gradient-norm/received",
                                                          "trust-ratio",
                                                          "trust-ratio/bins"};
@@ -46,26 +47,32 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
     Chunk& c = chunks[last];
     UnitPacker packer(bucket);
     const auto base = static_cast<std::int32_t>(units.size());
+    std::vector<Piece*> closing;  // by unit, the piece that joined it last
     for (std::size_t i = c.pieces.size(); i-- > 0;) {
       Piece& piece = c.pieces[i];
       std::int64_t elements = 0;
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
         elements += e_.rank.parameters[static_cast<std::size_t>(p)].local_elements();
-      piece.unit = base + packer.add(elements, e_.plan.zero == 3 || piece.alone);
-      // The piece that joins a unit last closes it.
-      piece.closes_unit = true;
-      if (i + 1 < c.pieces.size() && c.pieces[i + 1].unit == piece.unit) c.pieces[i + 1].closes_unit = false;
-      units.resize(static_cast<std::size_t>(piece.unit) + 1);
-      sizes_.resize(units.size());
+      const std::int32_t in_chunk = packer.add(elements, e_.plan.zero == 3 || piece.alone, piece.of_experts);
+      piece.unit = base + in_chunk;
+      if (in_chunk == std::ssize(closing)) {
+        closing.push_back(&piece);
+        units.emplace_back().of_experts = piece.of_experts;
+        sizes_.emplace_back().of_experts = piece.of_experts;
+      }
+      closing[static_cast<std::size_t>(in_chunk)] = &piece;
+      Unit& unit = mutable_unit(piece.unit);
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p) {
         Parameter& parameter = e_.rank.parameters[static_cast<std::size_t>(p)];
         parameter.unit = piece.unit;
-        parameter.offset = units.back().elements;
-        units.back().elements += parameter.local_elements();
+        parameter.offset = unit.elements;
+        unit.elements += parameter.local_elements();
       }
-      sizes_.back().elements += elements;
-      sizes_.back().tensors += piece.end_parameter - piece.first_parameter;
+      UnitSize& size = sizes_[static_cast<std::size_t>(piece.unit)];
+      size.elements += elements;
+      size.tensors += piece.end_parameter - piece.first_parameter;
     }
+    for (Piece* piece : closing) piece->closes_unit = true;
   }
 }
 
@@ -92,7 +99,7 @@ void StageParameters::hold() {
   }
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     Unit& u = e_.rank.units[i];
-    const UnitShare share(e_.plan, u.elements);
+    const UnitShare share(e_.plan, u.elements, u.of_experts);
     u.padded = share.padded;
     u.shard = share.shard;
     u.parameter_buffer = buffer(Held::kParameter, i);
@@ -106,15 +113,18 @@ void StageParameters::hold() {
 void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
   if (e_.plan.zero == 3) {
     for (std::size_t i = 0; i < sizes_.size(); ++i)
-      e_.rank.units[i].gathered_buffer = buffer(Held::kGathered, e_.plan.reshards() ? 0 : i);
+      e_.rank.units[i].gathered_buffer =
+          buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_weights(e_.rank.units[i].of_experts) : i);
   }
   if (e_.plan.zero >= 2) {
     for (const Chunk& c : chunks) {
-      if (c.pieces.empty()) continue;
-      const std::int32_t base = c.pieces.back().unit;
-      for (const Piece& p : c.pieces)
-        mutable_unit(p.unit).full_gradient =
-            buffer(Held::kWhole, static_cast<std::size_t>((p.unit - base) % 2));
+      std::array<std::size_t, kWeightKinds> units{};  // so far
+      for (auto p = c.pieces.rbegin(); p != c.pieces.rend(); ++p) {
+        Unit& u = mutable_unit(p->unit);
+        if (u.full_gradient >= 0) continue;
+        const std::size_t kind = kind_of_weights(p->of_experts);
+        u.full_gradient = buffer(Held::kWhole, 2 * kind + units[kind]++ % 2);
+      }
     }
     if (tied_here_ >= 0) mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
   }
@@ -123,12 +133,11 @@ void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
 }
 
 UnitWork StageParameters::work(std::int32_t i) const {
-  return UnitWork(e_.plan, e_.training, groups_, unit(i).elements, i);
+  return UnitWork(e_.plan, e_.training, groups_, unit(i).elements, unit(i).of_experts, i);
 }
 
 void StageParameters::begin(SegmentKind kind) {
-  in_place_ = {-1, -1};
-  next_place_ = 0;
+  places_ = {};
   in_own_place_.assign(sizes_.size(), !e_.plan.reshards() && kind != SegmentKind::kForward);
 }
 
@@ -145,14 +154,16 @@ void StageParameters::need(std::int32_t i) {
     if (in_own_place_[static_cast<std::size_t>(i)]) return;
     in_own_place_[static_cast<std::size_t>(i)] = true;
   } else {
-    if (std::find(in_place_.begin(), in_place_.end(), i) != in_place_.end()) return;
-    in_place_[next_place_] = i;
-    u.gathered_buffer = buffer(Held::kGathered, next_place_);
-    next_place_ = 1 - next_place_;
+    const std::size_t kind = kind_of_weights(u.of_experts);
+    Places& places = places_[kind];
+    if (std::find(places.unit.begin(), places.unit.end(), i) != places.unit.end()) return;
+    places.unit[places.next] = i;
+    u.gathered_buffer = buffer(Held::kGathered, 2 * kind + places.next);
+    places.next = 1 - places.next;
   }
-  e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i), groups_.shard,
-                bytes_per_parameter(e_.training.precision).parameter, {{u.parameter_buffer}},
-                {{u.gathered_buffer}});
+  e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i),
+                groups_.of(u.of_experts).shard, bytes_per_parameter(e_.training.precision).parameter,
+                {{u.parameter_buffer}}, {{u.gathered_buffer}});
 }
 
 // Gradients of what tensor ranks hold alike are partial sums where each of them saw a share of the values.
@@ -169,15 +180,15 @@ void StageParameters::complete_partial(const Piece& piece, bool last) {
   if (first < 0) return;
   const std::string name = e_.rank.parameters[static_cast<std::size_t>(first)].name + "/grad/all-reduce";
   const Ref at = e_.gradient(first);
-  e_.collective({CollectiveKind::kAllReduce, elements}, name, groups_.tp,
+  e_.collective({CollectiveKind::kAllReduce, elements}, name, groups_.of(false).parts.front(),
                 bytes_per_parameter(e_.training.precision).gradient, {at}, {at});
 }
 
 void StageParameters::reduce_to_shard(std::int32_t i, const char* suffix) {
   const Unit& u = unit(i);
   e_.collective({CollectiveKind::kReduceScatter, u.padded}, fmt::format("unit{}/reduce-scatter{}", i, suffix),
-                groups_.shard, bytes_per_parameter(e_.training.precision).gradient, {{u.full_gradient}},
-                {{u.gradient_buffer}})
+                groups_.of(u.of_experts).shard, bytes_per_parameter(e_.training.precision).gradient,
+                {{u.full_gradient}}, {{u.gradient_buffer}})
       .accumulate = true;
 }
 

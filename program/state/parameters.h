@@ -18,6 +18,7 @@ namespace orrery::program {
 struct Piece {
   std::int32_t first_parameter = 0, end_parameter = 0;
   bool alone = false;  // never shares its unit
+  bool of_experts = false;
   std::int32_t unit = -1;
   bool closes_unit = false;  // the unit's gradients are complete after this piece's backward
 };
@@ -42,7 +43,7 @@ class StageParameters {
                   std::vector<Chunk>& chunks, std::int32_t tied);
 
   const StageEnds& ends() const { return ends_; }
-  const StateGroups& groups() const { return groups_; }
+  const AllStateGroups& groups() const { return groups_; }
   std::int32_t buffer(Held what, std::size_t number = 0) const {
     return held_[static_cast<std::size_t>(what)].at(number);
   }
@@ -52,9 +53,11 @@ class StageParameters {
   std::int32_t tied_here() const { return tied_here_; }
   std::int32_t tied_across() const { return tied_across_; }
   // A rank's own share of a unit.
-  Ref gradient_shard(const Unit& u) const { return {u.gradient_buffer, 0, e_.plan.zero == 1 ? u.shard : 0}; }
+  Ref gradient_shard(const Unit& u) const {
+    return {u.gradient_buffer, 0, e_.plan.zero == 1 ? u.shard : 0, u.of_experts};
+  }
   Ref parameter_shard(const Unit& u) const {
-    return {u.parameter_buffer, 0, e_.plan.zero == 1 || e_.plan.zero == 2 ? u.shard : 0};
+    return {u.parameter_buffer, 0, e_.plan.zero == 1 || e_.plan.zero == 2 ? u.shard : 0, u.of_experts};
   }
 
   // A segment begins: nothing is gathered, but what the forward pass kept for the others.
@@ -82,13 +85,16 @@ class StageParameters {
   Emitter& e_;
   const Model& model_;
   const StageEnds ends_;
-  const StateGroups groups_;
+  const AllStateGroups groups_;
   std::array<std::vector<std::int32_t>, kHeldKinds> held_;  // buffers
   std::int32_t tied_here_ = -1, tied_across_ = -1;
   std::vector<UnitSize> sizes_;
-  // ZeRO-3: units in the two places for whole parameters, since the segment began.
-  std::array<std::int32_t, 2> in_place_{-1, -1};
-  std::size_t next_place_ = 0;
+  // ZeRO-3: units in the two places for whole parameters of each kind, since the segment began.
+  struct Places {
+    std::array<std::int32_t, 2> unit{-1, -1};
+    std::size_t next = 0;
+  };
+  std::array<Places, kWeightKinds> places_;
   std::vector<bool> in_own_place_;  // units that have a place of their own and are there
 };
 

@@ -7,15 +7,12 @@
 
 namespace orrery::program {
 
-std::int32_t UnitPacker::add(std::int64_t elements, bool alone) {
-  const auto close = [&] {
-    ++next_;
-    open_ = 0;
-  };
-  if (alone && open_ > 0) close();
-  const std::int32_t unit = next_;
-  open_ += elements;
-  if (alone || open_ >= bucket_) close();
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone, bool of_experts) {
+  Open& open = open_[kind_of_weights(of_experts)];
+  if (open.unit < 0 || alone) open = {next_++, 0};
+  const std::int32_t unit = open.unit;
+  open.elements += elements;
+  if (alone || open.elements >= bucket_) open.unit = -1;
   return unit;
 }
 
@@ -33,15 +30,17 @@ std::vector<PieceSize> pieces_of(const Graph& g) {
     piece.elements += g.parameters[i].local_elements();
     ++piece.tensors;
     piece.alone = g.piece_of[i] == g.piece_alone;
+    piece.of_experts = g.parameters[i].of_experts;
   }
   return out;
 }
 
 }  // namespace
 
-ModelPieces::ModelPieces(const Model& m, const Depth& depth, std::int64_t tp) {
-  const Plan plan{.tp = tp};
-  const Training training{.sequence = tp};
+ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks) {
+  Plan plan{.tp = ranks.tp, .dp = ranks.ep * ranks.etp, .ep = ranks.ep};
+  if (ranks.apart) plan.etp = ranks.etp;
+  const Training training{.sequence = ranks.tp};
   const Stack stack;
   embedding = pieces_of(program::embedding(m, plan, training, stack));
   std::vector<RotaryUse> rotary;
@@ -55,14 +54,18 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
                   std::int64_t bucket, std::vector<UnitSize>& out) {
   const std::size_t base = out.size();
   UnitPacker packer(bucket);
+  std::int64_t layers_done = 0;
   const auto add = [&](std::span<const PieceSize> of_block, std::int64_t layers) {
     for (std::size_t i = of_block.size(); i-- > 0;) {
       const PieceSize& piece = of_block[i];
-      const std::int32_t unit = packer.add(piece.elements, zero == 3 || piece.alone);
-      out.resize(base + static_cast<std::size_t>(unit) + 1);
-      out.back().elements += piece.elements;
-      out.back().tensors += piece.tensors;
-      if (i == 0) out.back().layers += layers;
+      const std::size_t unit = base + static_cast<std::size_t>(packer.add(
+                                          piece.elements, zero == 3 || piece.alone, piece.of_experts));
+      if (unit == out.size()) out.emplace_back();
+      if (i == 0) layers_done += layers;
+      out[unit].elements += piece.elements;
+      out[unit].tensors += piece.tensors;
+      out[unit].of_experts = piece.of_experts;
+      out[unit].layers_done = layers_done;
     }
   };
   if (blocks.head) add(std::span(pieces.head).first(pieces.head.size() - (blocks.tied_here ? 1 : 0)), 0);
@@ -71,11 +74,13 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
   if (blocks.embedding) add(pieces.embedding, 0);
 }
 
-UnitShare::UnitShare(const Plan& p, std::int64_t elements)
-    : shard((elements + p.shards() - 1) / p.shards()),
-      padded(shard * p.shards()),
-      parameter(p.zero == 3 ? shard : padded),
-      gradient(p.zero >= 2 ? shard : padded) {}
+UnitShare::UnitShare(const Plan& p, std::int64_t elements, bool of_experts) {
+  const std::int64_t shards = of_experts ? p.expert_shards() : p.shards();
+  shard = (elements + shards - 1) / shards;
+  padded = shard * shards;
+  parameter = p.zero == 3 ? shard : padded;
+  gradient = p.zero >= 2 ? shard : padded;
+}
 
 SampleSizes::SampleSizes(const Model& m, const Training& t)
     : tokens(tower_tokens(m, t)), feeds(feeds_of(m, t)) {}
@@ -102,23 +107,26 @@ std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan&
   return total;
 }
 
-StateGroups::StateGroups(const Communication& over)
-    : tp(over.group("tp")),
-      dp(over.group("dp")),
-      shard(over.group("shard")),
-      replica(over.group("replica")) {}
+AllStateGroups::AllStateGroups(const Communication& over)
+    : of_{{{{over.group("tp")}, over.group("dp"), over.group("shard"), over.group("replica")},
+           {{over.group("etp"), over.group("ep")},
+            over.group("edp"),
+            over.group("eshard"),
+            over.group("ereplica")}}} {}
 
-UnitWork::UnitWork(const Plan& p, const Training& t, const StateGroups& groups, std::int64_t elements,
-                   std::int64_t number) {
-  const UnitShare u(p, elements);
-  const std::int64_t shards = p.shards();
+UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_groups, std::int64_t elements,
+                   bool of_experts, std::int64_t number) {
+  const UnitShare u(p, elements, of_experts);
+  const StateGroups& groups = all_groups.of(of_experts);
+  const std::int64_t shards = of_experts ? p.expert_shards() : p.shards();
+  const std::int64_t copies = of_experts ? p.expert_dp() : p.dp;
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   using enum CollectiveKind;
-  if (p.zero == 0 && p.dp > 1)
+  if (p.zero == 0 && copies > 1)
     reductions.push_back({"/all-reduce", {kAllReduce, u.padded}, groups.dp, bytes.gradient});
   if (p.zero == 1 && shards > 1)
     reductions.push_back({"/reduce-scatter", {kReduceScatter, u.padded}, groups.shard, bytes.gradient});
-  if (p.zero >= 1 && shards < p.dp)
+  if (p.zero >= 1 && shards < copies)
     reductions.push_back({"/replica-all-reduce", {kAllReduce, u.shard}, groups.replica, bytes.gradient});
   norm = ops::NormSquare{u.shard, number};
   trust = ops::TrustSquares{u.shard, number};
@@ -128,10 +136,16 @@ UnitWork::UnitWork(const Plan& p, const Training& t, const StateGroups& groups, 
     gathers.push_back({"/all-gather", {kAllGather, u.padded}, groups.shard, bytes.parameter});
 }
 
-boost::container::static_vector<GroupIndex, 2> parts_of_tensors(const Plan& p, const StateGroups& groups) {
-  boost::container::static_vector<GroupIndex, 2> out;
-  if (p.tp > 1) out.push_back(groups.tp);
-  if (p.shards() > 1) out.push_back(groups.shard);
+boost::container::static_vector<GroupIndex, 3> parts_of_tensors(const Plan& p, const AllStateGroups& groups,
+                                                                bool of_experts) {
+  boost::container::static_vector<GroupIndex, 3> out;
+  const auto add = [&](GroupIndex group, std::int64_t ranks) {
+    if (ranks > 1) out.push_back(group);
+  };
+  const StateGroups& of = groups.of(of_experts);
+  add(of.parts[0], of_experts ? p.expert_tp() : p.tp);
+  if (of_experts) add(of.parts[1], p.ep);
+  add(of.shard, of_experts ? p.expert_shards() : p.shards());
   return out;
 }
 

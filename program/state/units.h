@@ -6,7 +6,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <boost/container/static_vector.hpp>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,31 +23,49 @@ namespace orrery::program {
 
 // --- units -----------------------------------------------------------------------------------------
 
-// Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces until
-// it holds a bucket.
+// Weights by the ranks that share them: experts that lie over ranks of their own, or all others.
+inline constexpr std::size_t kWeightKinds = 2;
+constexpr std::size_t kind_of_weights(bool of_experts) {
+  return of_experts ? 1 : 0;
+}
+
+// Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces of one
+// kind of weights until it holds a bucket.
 class UnitPacker {
  public:
   explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
   // The unit of the next piece, counted from zero. An `alone` piece never shares its unit.
-  std::int32_t add(std::int64_t elements, bool alone);
+  std::int32_t add(std::int64_t elements, bool alone, bool of_experts);
 
  private:
+  struct Open {
+    std::int32_t unit = -1;  // being filled; -1: none
+    std::int64_t elements = 0;
+  };
   std::int64_t bucket_;
-  std::int64_t open_ = 0;  // elements in the unit being filled
+  std::array<Open, kWeightKinds> open_;
   std::int32_t next_ = 0;
 };
 
 // Gradient elements that fill a bucket.
 std::int64_t bucket_elements(const Training& t, const Stack& s);
 
-// A piece of a block (graph.h), as one tensor rank holds it.
+// A piece of a block (graph.h), as one rank holds it.
 struct PieceSize {
   std::int64_t elements = 0, tensors = 0;
-  bool alone = false;
+  bool alone = false, of_experts = false;
 };
-// The pieces of the model's blocks on one of `tp` tensor ranks.
+// How the ranks of a stage share weights.
+struct WeightRanks {
+  WeightRanks() = default;
+  explicit WeightRanks(const Plan& p) : tp(p.tp), ep(p.ep), etp(p.expert_tp()), apart(p.splits_experts()) {}
+  std::int64_t tp = 1, ep = 1, etp = 1;
+  bool apart = false;  // as Plan::splits_experts
+  friend auto operator<=>(const WeightRanks&, const WeightRanks&) = default;
+};
+// The pieces of the model's blocks on one rank.
 struct ModelPieces {
-  ModelPieces(const Model& m, const Depth& depth, std::int64_t tp);
+  ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks);
   std::vector<PieceSize> embedding, head;
   std::vector<std::vector<PieceSize>> blocks;  // by Depth::kinds
 };
@@ -53,7 +73,8 @@ struct ModelPieces {
 struct UnitSize {
   std::int64_t elements = 0;
   std::int64_t tensors = 0;  // that they are of
-  std::int64_t layers = 0;   // of them
+  bool of_experts = false;
+  std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
 };
 // The blocks of a chunk.
 struct ChunkBlocks {
@@ -68,7 +89,8 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
 
 // What the ranks of a shard group have of a unit.
 struct UnitShare {
-  UnitShare(const Plan& p, std::int64_t elements);
+  UnitShare(const Plan& p, std::int64_t elements, bool of_experts);
+  UnitShare(const Plan& p, const UnitSize& u) : UnitShare(p, u.elements, u.of_experts) {}
   std::int64_t shard = 0;                    // elements that each updates
   std::int64_t padded = 0;                   // a multiple of the shard
   std::int64_t parameter = 0, gradient = 0;  // elements that each holds
@@ -80,8 +102,9 @@ enum class Held : std::uint8_t {
   kInput,  // what an input of the model is made of
   kTargets,
   kLoss,
-  kGathered,   // ZeRO-3: two places for whole parameters, which units take in turn, or one for each unit
-  kWhole,      // ZeRO-2 and 3: two places for whole gradients
+  // ZeRO-3: two places for whole parameters of each kind, which units take in turn, or one for each unit.
+  kGathered,
+  kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind
   kParameter,  // of a unit
   kGradient,
   kOptimizer,     // master copy and moments one after the other, as the recipe has them
@@ -90,11 +113,12 @@ enum class Held : std::uint8_t {
   kTiedWhole,
   kGradientNorm,
   kGradientNormBins,
+  kExpertNormBins,  // of experts that lie over ranks of their own
   kGradientNormReceived,
   kTrustRatios,
   kTrustRatioBins
 };
-inline constexpr std::size_t kHeldKinds = 15;
+inline constexpr std::size_t kHeldKinds = 16;
 
 struct HeldBuffer {
   Held what;
@@ -134,19 +158,23 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   if (ends.last) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
   }
-  std::int64_t widest = 0, tensors = 0;
+  std::array<std::int64_t, kWeightKinds> widest{};
+  std::int64_t tensors = 0;
   for (const UnitSize& u : units) {
-    widest = std::max(widest, UnitShare(p, u.elements).padded);
+    std::int64_t& of_kind = widest[kind_of_weights(u.of_experts)];
+    of_kind = std::max(of_kind, UnitShare(p, u).padded);
     tensors += u.tensors;
   }
   const DType parameter = t.parameter_type(), gradient = t.gradient_type();
-  for (std::int64_t i = 0; i < 2; ++i) {
-    if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, widest, parameter});
-    if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, widest, gradient});
+  for (std::int64_t i = 0; i < 2 * std::ssize(widest); ++i) {
+    const std::int64_t most = widest[static_cast<std::size_t>(i / 2)];
+    if (most == 0) continue;
+    if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, most, parameter});
+    if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
   const std::int64_t optimizer = bytes_per_parameter(t.precision).optimizer();
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const UnitShare u(p, units[i].elements);
+    const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
@@ -154,13 +182,15 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * optimizer, DType::kByte});
   }
   if (ends.tied_here(m)) {
-    const std::int64_t tied = UnitShare(p, units.back().elements).padded;
+    const std::int64_t tied = UnitShare(p, units.back()).padded;
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
     if (p.zero >= 2) use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
   }
   if (t.measures_norm()) {
     use(HeldBuffer{Held::kGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte});
     use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
+    if (widest[kind_of_weights(true)] > 0)
+      use(HeldBuffer{Held::kExpertNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
     if (p.pp > 1 && !ends.last_stage)
       use(HeldBuffer{Held::kGradientNormReceived, 0, kWorkspace, kNormBins, DType::kFloat64});
   }
@@ -187,10 +217,18 @@ std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan&
 
 // --- once a step -----------------------------------------------------------------------------------
 
-// The groups whose members hold parts or copies of a rank's parameters.
+// The groups whose members hold parts or copies of a rank's parameters of one kind.
 struct StateGroups {
-  explicit StateGroups(const Communication& over);
-  GroupIndex tp, dp, shard, replica;
+  boost::container::static_vector<GroupIndex, 2> parts;  // that ranks hold of a tensor, beside shards
+  GroupIndex dp, shard, replica;
+};
+class AllStateGroups {
+ public:
+  explicit AllStateGroups(const Communication& over);
+  const StateGroups& of(bool of_experts) const { return of_[kind_of_weights(of_experts)]; }
+
+ private:
+  std::array<StateGroups, kWeightKinds> of_;
 };
 
 // A collective on a unit.
@@ -204,8 +242,8 @@ struct UnitExchange {
 
 // What is done with a unit after its last gradients are there, in this order.
 struct UnitWork {
-  UnitWork(const Plan& p, const Training& t, const StateGroups& groups, std::int64_t elements,
-           std::int64_t number);
+  UnitWork(const Plan& p, const Training& t, const AllStateGroups& groups, std::int64_t elements,
+           bool of_experts, std::int64_t number);
   // Gradients over the shard group (ZeRO 0 and 1), then over replicas of the shards.
   boost::container::static_vector<UnitExchange, 2> reductions;
   ops::NormSquare norm;
@@ -215,7 +253,9 @@ struct UnitWork {
   boost::container::static_vector<UnitExchange, 1> gathers;  // parameters that other ranks updated
 };
 
-// The groups over which a sum over all parts of a rank's tensors goes, one after the other.
-boost::container::static_vector<GroupIndex, 2> parts_of_tensors(const Plan& p, const StateGroups& groups);
+// The groups of more than one rank over which a sum over all parts of a rank's tensors goes, one after the
+// other.
+boost::container::static_vector<GroupIndex, 3> parts_of_tensors(const Plan& p, const AllStateGroups& groups,
+                                                                bool of_experts);
 
 }  // namespace orrery::program

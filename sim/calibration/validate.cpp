@@ -140,6 +140,7 @@ Validation validate_file(const std::string& file, const DataFolders& data) {
   if (!rows.is_array() || rows.empty() || !rows[0].is_object())
     at.fail("is not a data set", "allowed: an array of rows");
   if (rows[0].contains("parallel")) return validate_training(rows, file, data);
+  if (rows[0].contains("gpu_type") && rows[0].contains("ep")) return validate_mapped(rows, file, data);
   if (rows[0].contains("collective")) return validate_collectives(rows, file, data);
   at.child(std::size_t{0}).fail("is neither a training run nor a collective");
 }

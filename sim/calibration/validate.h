@@ -44,6 +44,9 @@ struct Validation {
 
 // Published training runs: a JSON array of rows with model, gpu, parallel and measured.
 Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data);
+// Published runs whose rows name the model and its mapping (gpu_type, tp, pp, ep, etp, ...): an array of
+// rows.
+Validation validate_mapped(const Json& rows, const std::string& file, const DataFolders& data);
 // Published collectives: a JSON array of rows with system, collective, gpus, message_bytes and time_us. A
 // group (system, collective, GPUs) is predicted without the curves that were measured on the system with this
 // collective and number of GPUs. Groups in which two runs of one size differ by more than a quarter are not

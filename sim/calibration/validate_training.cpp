@@ -6,47 +6,11 @@
 #include <array>
 
 #include "program/program.h"
+#include "sim/calibration/published.h"
 #include "sim/calibration/training_row.h"
-#include "sim/calibration/validate.h"
-#include "sim/estimate/estimate.h"
 
 namespace orrery::sim {
 namespace {
-
-struct Skip {
-  std::string reason;
-};
-
-struct GpuRule {
-  const char* pattern;
-  const char* topology;  // fabric constants of the node
-  const char* device;
-  double nic_gbit_per_gpu;  // where the row does not say
-};
-constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
-                             {"A100-SXM4-80GB", "dgx-a100", "a100-80gb", 200},
-                             {"A800", "dgx-a100", "a100-80gb", 200},
-                             {"H100-SXM5-80GB", "dgx-h100", "h100-sxm", 400},
-                             {"H100-80GB", "dgx-h100", "h100-sxm", 400},
-                             {"H100-SXM5-96GB-HBM2e-500W", "dgx-h100", "h100-sxm-500w", 400},
-                             {"H200", "dgx-h100", "h200", 400},
-                             {"GH200", "dgx-h100", "gh200", 200},
-                             {"GB200", "gb200-nvl72", "gb200", 400},
-                             {"GB300", "gb200-nvl72", "b300", 800},
-                             {"B200", "dgx-b200", "b200", 400},
-                             {"B300", "dgx-b200", "b300", 800},
-                             {"V100-SXM2-16GB", "dgx-a100", "v100-16gb", 25},
-                             {"V100", "dgx-a100", "v100-32gb", 25},
-                             {"RTX-2080", "geforce-pcie", "rtx-2080-ti", 12.5},
-                             {"RTX-3090", "geforce-pcie", "rtx-3090", 12.5},
-                             {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5}};
-
-const GpuRule& rule_of(std::string_view gpu) {
-  const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
-                                  [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
-  if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
-  return *rule;
-}
 
 struct StackRule {
   const char* source;
@@ -150,17 +114,9 @@ class RowReader {
   // "RTX-3090+Titan-RTX" are nodes of the one and then of the other, as many of each.
   void read_hardware(Problem& p, std::vector<std::string>& assumed) const {
     const GpuRule& rule = rule_of(row_.gpu);
-    p.cluster = load_cluster(rule.topology, {}, at_, data_);
-    const std::int64_t gpus = row_.num_gpus, per_node = std::min(row_.gpus_per_node, gpus);
-    if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
-    if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
-    p.cluster.devices_per_node = per_node;
-    p.cluster.nodes = gpus / per_node;
+    const std::int64_t per_node = std::min(row_.gpus_per_node, row_.num_gpus);
+    set_nodes(p, rule, row_.num_gpus, per_node, node_network(row_.interconnect, per_node), at_, data_);
     p.cluster.sized = at_.child("num_gpus");
-    p.cluster.nics = per_node;
-    double gbit = node_network(row_.interconnect, per_node);
-    if (gbit == 0) gbit = rule.nic_gbit_per_gpu * static_cast<double>(per_node);
-    p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
     const std::string device = rule.device;
     p.devices = {load_device(device == "h100-sxm-500w" ? "h100-sxm" : device, at_, data_)};
     read_other_nodes(p, assumed);
@@ -267,17 +223,6 @@ class RowReader {
   const DataFolders& data_;
 };
 
-// Tools print memory at different levels; compare like with like.
-double comparable_memory(const std::string& kind, const Problem& problem, const Plan& plan,
-                         const Estimator& e, Bytes logical) {
-  if (kind.starts_with("max allocated") || kind.starts_with("peak"))
-    return static_cast<double>(logical.value);
-  if (kind.starts_with("reserved") || kind.starts_with("max over stages")) {
-    return static_cast<double>(logical.value) * problem.stack.allocator_overhead;
-  }
-  return static_cast<double>(e.device_bytes(plan, logical).value);
-}
-
 void predict(const TrainingRow& row, const Cursor& at, const DataFolders& data, Validation& out) {
   Problem problem;
   Plan plan;
@@ -285,28 +230,13 @@ void predict(const TrainingRow& row, const Cursor& at, const DataFolders& data, 
   const RowReader reader(row, at, data);
   reader.read(problem, plan, assumed);
   const double published = reader.published_step(problem, plan);
-  try {
-    check_model(problem.scenario.model, Cursor{});
-    check_step(problem, Cursor{});
-    program::check_plan(problem.scenario.model, plan, problem.scenario.training, Cursor{});
-  } catch (const InputError& e) {
-    throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
-  }
-  if (const auto wrong =
-          stack_problem(problem.stack, problem.scenario.model, plan, problem.scenario.training)) {
-    throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
-  }
-  const Topology topology(problem.cluster);
-  Estimator estimator(problem, topology);
-  const Estimate estimate = estimator.estimate(plan);
-  const char* const format = problem.scenario.training.math == Math::kFp8 ? " fp8" : "";
-  const std::string source = row.source_key + format;
-  out.rows.push_back({row.id, source, "step_time", seconds(estimate.step), published, assumed});
   const RowMeasured& m = row.measured;
-  if (m.peak_mem_gib > 0 && !m.peak_mem_kind.empty() && m.peak_mem_kind != "analytic") {
-    const double memory = comparable_memory(m.peak_mem_kind, problem, plan, estimator, estimate.peak);
-    out.rows.push_back({row.id, source, "memory", memory, m.peak_mem_gib * kGiB, assumed});
+  Published run{row.id, row.source_key, published};
+  if (!m.peak_mem_kind.empty() && m.peak_mem_kind != "analytic") {
+    run.memory_gib = m.peak_mem_gib;
+    run.memory_kind = m.peak_mem_kind;
   }
+  score(run, problem, plan, assumed, out);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ template <class Product>
 double rounding_seconds(const Device& d, std::int64_t element_bytes, const Product& product, Bytes traffic) {
   const std::int64_t operands = product.operand_elements();
   const auto bytes =
-      static_cast<double>(traffic.value - operands - product.operands().writes[0] * element_bytes);
+      static_cast<double>(traffic.value - operands - product.result_elements() * element_bytes);
   const double share = bytes / static_cast<double>(operands * (2 * element_bytes + 1));
   return share * 4 * seconds(d.gemm.latency) +
          bytes / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);

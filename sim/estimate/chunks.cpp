@@ -2,6 +2,7 @@
 #include "sim/estimate/chunks.h"
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <numeric>
 #include <unordered_map>
@@ -53,12 +54,14 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.rounds), static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.recompute),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
-            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order)}) {
+            k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
+        k.experts.ep, k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
+        static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
     mix(v);
   }
   mix(k.hardware.nodes);
   for (std::size_t g = 0; g < program::kMostGroups; ++g)
-    mix(k.hardware.of.of[g] * 2 + k.hardware.meets_tp.of[g]);
+    mix(k.hardware.of.of[g] * 4 + k.hardware.meets_tp.of[g] * 2 + k.hardware.meets_ep.of[g]);
   return h;
 }
 
@@ -86,7 +89,9 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
       cluster_(problem.cluster),
       groups_(groups),
       tp_(over.group("tp")),
+      ep_(over.group("ep")),
       replica_(over.group("replica")),
+      expert_replica_(over.group("ereplica")),
       collectives_(problem.cluster),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
@@ -94,6 +99,8 @@ ChunkCosts::~ChunkCosts() = default;
 
 ChunkKey ChunkCosts::key(const Plan& p) {
   ChunkKey k;
+  k.experts = program::WeightRanks(p);
+  k.expert_room = p.expert_room.value_or(1);
   k.tp = static_cast<std::int32_t>(p.tp);
   k.micro_batch = static_cast<std::int32_t>(p.micro_batch);
   k.recompute = p.recompute;
@@ -106,6 +113,8 @@ ChunkKey ChunkCosts::key(const Plan& p) {
     if (p.pp * p.vpp == 1) k.rounds = static_cast<std::int32_t>(std::min(p.micro_batches, kSettledRounds));
     k.shards = static_cast<std::int32_t>(p.shards());
     k.replicas = p.shards() < p.dp;
+    k.expert_shards = static_cast<std::int32_t>(p.expert_shards());
+    k.expert_replicas = p.splits_experts() && p.expert_shards() < p.expert_dp();
     k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
               : p.schedule == Schedule::kInterleaved ? ChunkKey::Order::kTurnsAndRows
                                                      : ChunkKey::Order::kTurns;
@@ -137,10 +146,13 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
   const CostModel cost(devices_, stack_, cluster_, l.links, training_, collectives_);
   const NodeTypes nodes = l.key.hardware.nodes;
   const Pace pace = cost.pace(nodes);
-  // Which ops use links that both tensor-parallel and data-parallel ops use.
-  const program::ByGroup<bool>& meets = l.key.hardware.meets_tp;
-  const bool sharing = meets != program::ByGroup<bool>{};
-  const auto shares = [&](program::GroupIndex group) { return group == tp_ ? sharing : meets[group]; };
+  // Which ops use links that data-parallel ops and others both use.
+  const program::ByGroup<bool>&tp_meets = l.key.hardware.meets_tp, &ep_meets = l.key.hardware.meets_ep;
+  const Sharing sharing{tp_meets != program::ByGroup<bool>{}, ep_meets != program::ByGroup<bool>{}};
+  const auto shares = [&](program::GroupIndex group) {
+    if (group == tp_) return sharing.tp;
+    return group == ep_ ? sharing.ep : tp_meets[group] || ep_meets[group];
+  };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
@@ -148,8 +160,10 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     const std::vector<OpShape>& shapes = l.structure->shapes();
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
-      // Samples have one shard.
-      if (op.group == replica_) op.payload = op.payload / l.key.shards;
+      // Samples have as few shards as may be.
+      if (op.group == replica_) op.payload = op.payload / (l.key.shards / l.structure->shards());
+      if (op.group == expert_replica_)
+        op.payload = op.payload / (l.key.expert_shards / l.structure->expert_shards());
       OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);
@@ -258,18 +272,23 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
 std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
   const std::int64_t pattern = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
   if (k.zero < 2) return pattern;
-  // ZeRO-2 and 3 use two whole units in turn.
-  std::int64_t per_unit = 1;
-  if (k.zero == 2) {
-    std::int64_t elements = 0;
+  // ZeRO-2 and 3 use two whole units of each kind in turn.
+  std::int64_t out = std::lcm(pattern, 2);
+  if (k.zero < 3) {
+    std::array<std::int64_t, program::kWeightKinds> elements{};
     for (std::int64_t b = stretch.first; b < stretch.first + stretch.period; ++b) {
       for (const program::PieceSize& piece :
-           pieces(k.tp).blocks[static_cast<std::size_t>(depth().kind_of[static_cast<std::size_t>(b)])])
-        elements += piece.elements;
+           pieces(k.experts).blocks[static_cast<std::size_t>(depth().kind_of[static_cast<std::size_t>(b)])])
+        elements[program::kind_of_weights(piece.of_experts)] += piece.elements;
     }
-    per_unit = (program::bucket_elements(training_, stack_) * stretch.period + elements - 1) / elements;
+    for (const std::int64_t n : elements) {
+      if (n == 0) continue;
+      const std::int64_t per_unit =
+          (program::bucket_elements(training_, stack_) * stretch.period + n - 1) / n;
+      out = std::lcm(out, 2 * per_unit);
+    }
   }
-  return std::lcm(pattern, 2 * per_unit);
+  return out;
 }
 
 // The chunk's ranges, each as short as its work repeats, extended to their lengths.
@@ -368,10 +387,10 @@ void ChunkCosts::forget_sizes() {
   recent_ = nullptr;
 }
 
-const program::ModelPieces& ChunkCosts::pieces(std::int64_t tp) {
-  const auto known = pieces_.find(tp);
+const program::ModelPieces& ChunkCosts::pieces(const program::WeightRanks& ranks) {
+  const auto known = pieces_.find(ranks);
   return (known != pieces_.end() ? known
-                                 : pieces_.emplace(tp, program::ModelPieces(model_, depth(), tp)).first)
+                                 : pieces_.emplace(ranks, program::ModelPieces(model_, depth(), ranks)).first)
       ->second;
 }
 

@@ -73,8 +73,10 @@ struct ChunkKey {
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
   // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
   std::int32_t rounds = 0;
-  std::int32_t shards = 1;
-  bool replicas = false;   // of the shards
+  std::int32_t shards = 1, expert_shards = 1;
+  bool replicas = false, expert_replicas = false;  // of the shards
+  program::WeightRanks experts;
+  double expert_room = 1;
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;
@@ -109,8 +111,8 @@ class ChunkCosts {
   std::int64_t activation_bytes_of(const ChunkKey& key) const;
   // Bytes sent between stages for one micro-batch, of all towers.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
-  // Elements of blocks on one of so many tensor ranks. Valid for good.
-  const program::ModelPieces& pieces(std::int64_t tp);
+  // Elements of blocks on one of these ranks. Valid for good.
+  const program::ModelPieces& pieces(const program::WeightRanks& ranks);
 
  private:
   struct Layout;
@@ -134,12 +136,12 @@ class ChunkCosts {
   const Stack& stack_;
   const Cluster& cluster_;
   const GroupTable& groups_;
-  const program::GroupIndex tp_, replica_;
+  const program::GroupIndex tp_, ep_, replica_, expert_replica_;
   CollectiveModel collectives_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;
-  std::map<std::int64_t, program::ModelPieces> pieces_;  // by tensor ranks
+  std::map<program::WeightRanks, program::ModelPieces> pieces_;
 };
 
 }  // namespace orrery::sim

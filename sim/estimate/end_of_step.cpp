@@ -29,15 +29,17 @@ std::int64_t Estimator::price(const program::OpKind& kind, NodeTypes nodes) cons
   return limited(compute_time(problem_.devices, nodes, training.math, 2, op));
 }
 
-const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
-                                                const StageHardware& on) {
+const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program::UnitSize& size,
+                                                std::size_t number, const StageHardware& on) {
   // Ops of some shape and unit may have been measured; otherwise units are mostly alike.
   const std::int64_t unit = measured_ops_ ? static_cast<std::int64_t>(number) : 0;
   for (const KnownUnit& known : unit_costs_) {
-    if (known.elements == elements && known.unit == unit && known.hardware == on) return known.cost;
+    if (known.elements == size.elements && known.of_experts == size.of_experts && known.unit == unit &&
+        known.hardware == on)
+      return known.cost;
   }
   const Training& training = problem_.scenario.training;
-  const program::UnitWork work(plan, training, state_, elements, unit);
+  const program::UnitWork work(plan, training, state_, size.elements, size.of_experts, unit);
   const auto collectives = [&](const auto& exchanges) {
     std::int64_t time = 0;
     for (const program::UnitExchange& x : exchanges)
@@ -53,13 +55,13 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, std::int64_t e
   u.optimizer = price(work.optimizer, on.nodes);
   u.clear = price(work.clear, on.nodes);
   u.gather = collectives(work.gathers);
-  return unit_costs_.emplace_back(KnownUnit{elements, unit, on, u}).cost;
+  return unit_costs_.emplace_back(KnownUnit{size.elements, unit, size.of_experts, on, u}).cost;
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
   const Model& m = problem_.scenario.model;
   const Training& training = problem_.scenario.training;
-  const program::ModelPieces& model_pieces = chunk_costs_.pieces(plan.tp);
+  const program::ModelPieces& model_pieces = chunk_costs_.pieces(program::WeightRanks(plan));
   const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
   const StageHardware& on = hardware_of_run(run);
   const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
@@ -96,15 +98,13 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                                                chunk.embedding, chunk.head);
     const std::size_t begin = unit_sizes_.size();
     program::append_units(model_pieces, chunk, plan.zero, bucket, unit_sizes_);
-    std::int64_t layers_done = 0;
     for (std::size_t i = begin; i < unit_sizes_.size(); ++i) {
-      UnitCost u = unit_cost(plan, unit_sizes_[i].elements, i, on);
+      UnitCost u = unit_cost(plan, unit_sizes_[i], i, on);
       out.reductions[static_cast<std::size_t>(c)] += u.reduce;
       if (dominated_[run]) continue;
-      layers_done += unit_sizes_[i].layers;
       u.share = i + 1 == unit_sizes_.size()
                     ? 2.0
-                    : static_cast<double>(layers_done) /
+                    : static_cast<double>(unit_sizes_[i].layers_done) /
                           static_cast<double>(std::max<std::int64_t>(1, blocks.blocks));
       // A tied weight that two stages hold counts once in the norm.
       if (i == begin && chunk.head && m.tied_embeddings && !ends.first) u.norm = 0;
@@ -120,7 +120,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
     const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8}, on.nodes);
     out.units.front().trust += clear;
-    out.trust_sum = sum_over_parts(plan, tensors * program::kTrustBins * 8, on) +
+    out.trust_sum = sum_over_parts(plan, tensors * program::kTrustBins * 8, false, on) +
                     price(ops::TrustRatio{tensors}, on.nodes);
     out.update += static_cast<double>(clear + out.trust_sum);
   }
@@ -128,7 +128,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const double slowdown = std::max(out.pace.compute_slowdown, out.pace.communication_slowdown);
   out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
-  const program::UnitWork work(plan, training, state_, unit_sizes_.front().elements, 0);
+  const program::UnitWork work(plan, training, state_, unit_sizes_.front().elements, false, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
   out.host = out.pace.host_segment.value +
@@ -136,7 +136,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   std::int64_t largest = 0;
   for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
   share_reductions(plan, largest, on, out);
-  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, on);
+  out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, false, on);
+  if (std::any_of(unit_sizes_.begin(), unit_sizes_.end(),
+                  [](const program::UnitSize& u) { return u.of_experts; })) {
+    out.norm_sum += sum_over_parts(plan, program::kNormBinBytes, true, on) +
+                    price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
+  }
   out.static_bytes = program::static_bytes(m, sample, plan, training, unit_sizes_, ends, transferred);
 }
 
@@ -155,8 +160,8 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   unit_costs_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) fill_pieces(plan, r, p.runs[r]);
   if (plan.pp > 1) {
-    const std::int64_t weight = chunk_costs_.pieces(plan.tp).embedding.front().elements;
-    const std::int64_t shard = program::UnitShare(plan, weight).shard;
+    const std::int64_t weight = chunk_costs_.pieces(program::WeightRanks(plan)).embedding.front().elements;
+    const std::int64_t shard = program::UnitShare(plan, weight, false).shard;
     const GroupLinks& ends = transfers(plan, plan.pp - 1).front();
     p.tie_transfer = limited(transfer_cost(Bytes{shard * bytes_.gradient}, ends, problem_.cluster));
     p.tie_add = price(ops::Accumulate{shard, bytes_.gradient}, hardware_.front().nodes);
@@ -188,7 +193,7 @@ const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
 void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const StageHardware& on,
                                  StagePieces& out) const {
   out.reduction_loss = out.tp_loss = 0;
-  if (!on.meets_tp[state_.dp]) return;
+  if (!on.meets_tp[dense_.dp]) return;
   struct Load {
     double flowing, share;  // of its time, and of the links in that time
   };
@@ -199,9 +204,9 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
                 std::min(1.0, ratio(c.wire.rate, groups_[of].ring))};
   };
   const Load tp = load(plan.sequence_parallel ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce,
-                       chunk_costs_.activation_bytes_of(key_), on[state_.tp]);
+                       chunk_costs_.activation_bytes_of(key_), on[tp_]);
   const Load dp = load(plan.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-                       elements * bytes_.gradient, plan.zero == 0 ? on[state_.dp] : on[state_.shard]);
+                       elements * bytes_.gradient, plan.zero == 0 ? on[dense_.dp] : on[dense_.shard]);
   const auto [tp_slower, dp_slower] = sharing_of(tp.share, dp.share);
   const double both = tp.flowing * dp.flowing;
   out.tp_loss = both * (1 - 1 / tp_slower);
@@ -209,9 +214,10 @@ void Estimator::share_reductions(const Plan& plan, std::int64_t elements, const 
 }
 
 // Over all ranks that hold parts of a rank's tensors: tensor ranks and shards.
-std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, const StageHardware& on) const {
+std::int64_t Estimator::sum_over_parts(const Plan& plan, std::int64_t bytes, bool of_experts,
+                                       const StageHardware& on) const {
   std::int64_t time = 0;
-  for (const program::GroupIndex group : program::parts_of_tensors(plan, state_))
+  for (const program::GroupIndex group : program::parts_of_tensors(plan, state_, of_experts))
     time += collective(CollectiveKind::kAllReduce, bytes, on[group]);
   return time;
 }

@@ -25,7 +25,8 @@ bool same_stages(const Plan& a, const Plan& b) {
 }
 
 bool same_ranks(const Plan& a, const Plan& b) {
-  return a.tp == b.tp && a.dp == b.dp && a.micro_batch == b.micro_batch &&
+  return a.tp == b.tp && a.dp == b.dp && a.ep == b.ep && a.expert_tp() == b.expert_tp() &&
+         a.expert_room == b.expert_room && a.micro_batch == b.micro_batch &&
          a.micro_batches == b.micro_batches && a.sequence_parallel == b.sequence_parallel &&
          a.rank_order == b.rank_order;
 }
@@ -43,6 +44,10 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       topology_(topology),
       over_(program::communication_of(mesh_of(Plan{}))),
       state_(over_),
+      dense_(state_.of(false)),
+      tp_(over_.group("tp")),
+      ep_(over_.group("ep")),
+      etp_(over_.group("etp")),
       stages_(over_.group("pp")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       measured_ops_(std::any_of(problem.devices.begin(), problem.devices.end(),
@@ -52,7 +57,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       chunk_costs_(problem, over_, groups_, std::move(samples)) {}
 
 const Mesh& Estimator::mesh(const Plan& p) {
-  const std::array key{p.tp, p.pp, p.dp, p.shards(), static_cast<std::int64_t>(p.rank_order)};
+  const std::array key{
+      p.tp, p.pp, p.dp, p.shards(), p.ep, p.expert_tp(), static_cast<std::int64_t>(p.rank_order)};
   if (mesh_key_ != key) {
     mesh_key_ = key;
     mesh_ = mesh_of(p);
@@ -73,25 +79,36 @@ const Estimator::HardwareByStage& Estimator::hardware_by_stage(const Plan& plan)
   };
   boost::container::static_vector<Axis, program::kMostGroups> axes;
   for (std::size_t g = 0; g < over_.groups.size(); ++g) {
-    if (!over_.groups[g].meets()) continue;
+    const auto group = static_cast<program::GroupIndex>(g);
+    if (!over_.groups[g].meets() || (over_.of_experts(group) && !plan.splits_experts())) continue;
     const Mesh::Range range = ranks.range(over_.groups[g].axes);
     // A group of one member communicates with nobody, however far apart.
     const std::int64_t stride = range.size > 1 ? range.stride : 1;
-    axes.push_back(
-        {static_cast<program::GroupIndex>(g), range, &groups_.by_stage(range.size, stride, ranks)});
+    axes.push_back({group, range, &groups_.by_stage(range.size, stride, ranks)});
     out.resize(std::max(out.size(), axes.back().by_stage->size()));
   }
   const std::vector<NodeTypes> nodes = node_types_by_stage(problem_.cluster, ranks);
   out.resize(std::max(out.size(), nodes.size()));
-  const Mesh::Range tp = ranks.range(over_.groups[static_cast<std::size_t>(state_.tp)].axes);
+  const auto range_of = [&](program::GroupIndex group) {
+    return ranks.range(over_.groups[static_cast<std::size_t>(group)].axes);
+  };
+  const auto meets = [&](const StageHardware& on, program::GroupIndex a, const Axis& b) {
+    const Mesh::Range of_a = range_of(a);
+    return same_links(groups_[on[a]], groups_[on[b.group]]) &&
+           groups_.meet(of_a.size, of_a.stride, b.range.size, b.range.stride);
+  };
+  // Beside activations, state is what ranks communicate.
+  const auto is_state = [&](program::GroupIndex group) {
+    return group != tp_ && group != ep_ && group != etp_;
+  };
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i].nodes = types_of(nodes, static_cast<std::int64_t>(i));
     for (const Axis& axis : axes)
       out[i].of[axis.group] = (*axis.by_stage)[axis.by_stage->size() == 1 ? 0 : i];
     for (const Axis& axis : axes) {
-      if (axis.group == state_.tp) continue;
-      out[i].meets_tp[axis.group] = same_links(groups_[out[i][state_.tp]], groups_[out[i][axis.group]]) &&
-                                    groups_.meet(tp.size, tp.stride, axis.range.size, axis.range.stride);
+      if (!is_state(axis.group)) continue;
+      out[i].meets_tp[axis.group] = meets(out[i], tp_, axis);
+      out[i].meets_ep[axis.group] = plan.ep > 1 && meets(out[i], ep_, axis);
     }
   }
   return out;
@@ -173,11 +190,17 @@ void Estimator::set_hardware(const Plan& plan, const StageHardware& hardware) {
   const auto communicates = [&](program::GroupIndex group, bool in_chunks) {
     key_.hardware.of[group] = in_chunks ? hardware[group] : 0;
     key_.hardware.meets_tp[group] = in_chunks && hardware.meets_tp[group];
+    key_.hardware.meets_ep[group] = in_chunks && hardware.meets_ep[group];
   };
   key_.hardware.nodes = hardware.nodes;
-  communicates(state_.tp, true);
-  communicates(state_.shard, plan.zero >= 2);
-  communicates(state_.replica, key_.replicas);
+  communicates(tp_, true);
+  communicates(dense_.shard, plan.zero >= 2);
+  communicates(dense_.replica, key_.replicas);
+  const program::StateGroups& experts = state_.of(true);
+  communicates(ep_, plan.ep > 1);
+  communicates(etp_, plan.splits_experts());
+  communicates(experts.shard, plan.splits_experts() && plan.zero >= 2);
+  communicates(experts.replica, key_.expert_replicas);
 }
 
 void Estimator::select(const Plan& plan) {
@@ -253,7 +276,7 @@ void Estimator::find_hops(const Plan& plan) {
   hops_.clear();
   if (plan.pp == 1) return;
   const Bytes bytes{chunk_costs_.boundary_bytes(key_)};
-  const GroupLinks& dp = groups_[hardware_[0][state_.dp]];
+  const GroupLinks& dp = groups_[hardware_[0][dense_.dp]];
   const auto hop = [&](const GroupLinks& pair) {
     const Wire wire = transfer_wire(pair, problem_.cluster);
     // One transfer after the other, of each tower.
@@ -277,7 +300,7 @@ void Estimator::share_links(const Plan& plan) {
   const auto m = static_cast<double>(plan.micro_batches * plan.vpp);
   const double working = m / (m + static_cast<double>(plan.pp - 1));
   for (ChunkKind& kind : kinds_) {
-    const GroupLinks& tp = groups_[hardware_[kind.hardware][state_.tp]];
+    const GroupLinks& tp = groups_[hardware_[kind.hardware][tp_]];
     std::int64_t longest = 0;
     for (const Hop& h : hops_)
       longest = std::max(longest, tp.ranks > 1 && tp.local() == h.local ? h.flow : 0);
@@ -299,7 +322,7 @@ void Estimator::share_links(const Plan& plan) {
   if (contended_.empty()) return;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     const ChunkKind& kind = kinds_[places_[r * static_cast<std::size_t>(plan.vpp)]];
-    const bool local = groups_[hardware_[kind.hardware][state_.tp]].local();
+    const bool local = groups_[hardware_[kind.hardware][tp_]].local();
     for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
       Hop& h = costs_.hops[static_cast<std::size_t>(i)];
       if (h.local == local)
@@ -430,9 +453,8 @@ std::vector<StageTime> Estimator::stage_times(const Plan& plan) {
 
 Bytes Estimator::device_bytes(const Plan& plan, Bytes logical) const {
   const Stack& s = problem_.stack;
-  const std::int64_t groups = (plan.tp > 1) + (plan.dp > 1) + (plan.pp > 1);
   return Bytes{static_cast<std::int64_t>(static_cast<double>(logical.value) * s.allocator_overhead)} +
-         s.context + s.communicator * groups;
+         s.context + s.communicator * communicators(plan);
 }
 
 // The reductions become costs of the pipeline where transfers meet them.

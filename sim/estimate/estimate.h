@@ -122,7 +122,7 @@ class Estimator {
   const Pieces& pieces(const Plan& plan);
   const Pieces& pieces_with_reductions(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
-  const UnitCost& unit_cost(const Plan& plan, std::int64_t elements, std::size_t number,
+  const UnitCost& unit_cost(const Plan& plan, const program::UnitSize& size, std::size_t number,
                             const StageHardware& on);
   const HardwareByStage& hardware_by_stage(const Plan& plan);
   const Mesh& mesh(const Plan& plan);
@@ -135,7 +135,8 @@ class Estimator {
   std::int64_t host_of_chunks(std::size_t run) const;
   std::int64_t collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const;
   std::int64_t price(const program::OpKind& kind, NodeTypes nodes) const;
-  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, const StageHardware& on) const;
+  std::int64_t sum_over_parts(const Plan& plan, std::int64_t bytes, bool of_experts,
+                              const StageHardware& on) const;
   void share_reductions(const Plan& plan, std::int64_t elements, const StageHardware& on,
                         StagePieces& out) const;
   struct StageEnd {
@@ -152,8 +153,9 @@ class Estimator {
   const Problem& problem_;
   const Topology& topology_;
   const program::Communication over_;
-  const program::StateGroups state_;
-  const program::GroupIndex stages_;
+  const program::AllStateGroups state_;
+  const program::StateGroups& dense_;  // of what all ranks of a stage share as tp and dp say
+  const program::GroupIndex tp_, ep_, etp_, stages_;
   BytesPerParameter bytes_;
   const bool measured_ops_;  // some device has times of ops of some shape
   std::deque<std::pair<NodeTypes, Pace>> paces_;
@@ -163,7 +165,8 @@ class Estimator {
   Pipeline pipeline_;
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
-  std::array<std::int64_t, 5> mesh_key_{};  // tp, pp, dp, shards and order of the mesh last asked for
+  // tp, pp, dp, shards, ep, etp and order of the mesh last asked for.
+  std::array<std::int64_t, 7> mesh_key_{};
   Mesh mesh_;
 
   // Of the plan last looked at, from what changes least often to what changes most.
@@ -190,6 +193,7 @@ class Estimator {
   std::vector<program::UnitSize> unit_sizes_;
   struct KnownUnit {
     std::int64_t elements, unit;
+    bool of_experts;
     StageHardware hardware;
     UnitCost cost;
   };

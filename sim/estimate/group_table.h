@@ -27,7 +27,8 @@ inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
 struct StageHardware {
   NodeTypes nodes = 0;
   program::ByGroup<std::int32_t> of;  // index in the table of groups
-  program::ByGroup<bool> meets_tp;    // whether tensor-parallel ops use some of these links
+  // Whether tensor-parallel ops, and exchanges between experts, use some of these links.
+  program::ByGroup<bool> meets_tp, meets_ep;
   std::int32_t operator[](program::GroupIndex group) const { return of[group]; }
   friend bool operator==(const StageHardware&, const StageHardware&) = default;
 };

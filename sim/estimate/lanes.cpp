@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/estimate/lanes.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace orrery::sim {
 
@@ -11,7 +13,8 @@ std::pair<double, double> sharing_of(double a, double b) {
   return {a / to_a, b / std::min(b, 1 - to_a)};
 }
 
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace, bool sharing) {
+Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
+                   const Sharing& sharing) {
   struct Lane {
     const TimedOp* next = nullptr;  // null: there are no more
     std::size_t segment = 0, index = 0;
@@ -66,7 +69,9 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
     }
     while (finished < n && done[kComputeLane] >= before[finished + 1][kComputeLane])
       out.ends[finished++] = now;
-    const bool compute = lanes[0].running, communication = lanes[1].running || lanes[2].running;
+    const bool compute = lanes[kComputeLane].running,
+               communication = std::any_of(lanes.begin() + kTpLane, lanes.end(),
+                                           [](const Lane&lane) { return lane.running; });
     double next_issue = std::numeric_limits<double>::infinity();
     for (const Lane& lane : lanes) {
       if (!lane.running && lane.next != nullptr && lane.next->issued > now)
@@ -76,14 +81,15 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
       out.drained = now;
       return out;
     }
-    if ((compute || lanes[kTpLane].running) && out.begin < 0) out.begin = now;
+    if ((compute || lanes[kTpLane].running || lanes[kEpLane].running) && out.begin < 0) out.begin = now;
     std::array<double, kLanes> slow;
-    slow[0] = communication ? pace.compute_slowdown : 1.0;
-    slow[1] = slow[2] = compute ? pace.communication_slowdown : 1.0;
+    slow.fill(compute ? pace.communication_slowdown : 1.0);
+    slow[kComputeLane] = communication ? pace.compute_slowdown : 1.0;
     double step = next_issue - now;
-    if (sharing && lanes[kTpLane].running && lanes[kDpLane].running) {
+    for (const auto& [shares, other] : {std::pair{sharing.tp, kTpLane}, std::pair{sharing.ep, kEpLane}}) {
+      if (!shares || !lanes[other].running || !lanes[kDpLane].running) continue;
       std::array<double, kLanes> share{};
-      for (const std::size_t l : {std::size_t{kTpLane}, std::size_t{kDpLane}}) {
+      for (const std::size_t l : {std::size_t{other}, std::size_t{kDpLane}}) {
         const OpTime& op = lanes[l].next->time;
         const double quiet = lanes[l].remaining - (op.duration - op.latency);
         if (quiet > 0.5)
@@ -91,9 +97,9 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
         else
           share[l] = op.share;
       }
-      const auto [tp, dp] = sharing_of(share[kTpLane], share[kDpLane]);
-      slow[kTpLane] = std::max(slow[kTpLane], tp);
-      slow[kDpLane] = std::max(slow[kDpLane], dp);
+      const auto [of_other, of_dp] = sharing_of(share[other], share[kDpLane]);
+      slow[other] = std::max(slow[other], of_other);
+      slow[kDpLane] = std::max(slow[kDpLane], of_dp);
     }
     for (std::size_t l = 0; l < kLanes; ++l) {
       if (lanes[l].running) step = std::min(step, lanes[l].remaining * slow[l]);

@@ -60,6 +60,7 @@ LaneOfStream lanes_of(const program::Communication& over) {
   out[program::kCompute] = kComputeLane;
   out[over.stream("tp")] = kTpLane;
   out[over.stream("dp")] = kDpLane;
+  out[over.stream("ep")] = kEpLane;
   for (std::size_t s = 0; s < over.streams.size(); ++s) {
     if ((out[s] == kLanes) != is_transfer(over.streams[s].role))
       throw std::logic_error("the estimate has no lane for stream " + over.streams[s].name);
@@ -124,6 +125,21 @@ Structure::Structure(const ChunkKey& key, const Model& model, const Depth& depth
       training_(training),
       stack_(stack) {}
 
+// Replicas that have all experts at least once.
+std::int64_t Structure::least_dp() const {
+  const auto& [tp, ep, etp, apart] = key_.experts;
+  return apart ? std::max<std::int64_t>(1, ep * etp / tp) : 1;
+}
+
+std::int64_t Structure::shards() const {
+  return key_.replicas && !key_.expert_replicas ? std::max<std::int64_t>(1, least_dp() / 2) : least_dp();
+}
+
+std::int64_t Structure::expert_shards() const {
+  const auto& [tp, ep, etp, apart] = key_.experts;
+  return apart ? std::max<std::int64_t>(1, tp / (ep * etp)) : 1;
+}
+
 std::int32_t Structure::intern(const Op& one, const Op& two) {
   const auto same = [](const Op& x, const Op& y) {
     return x.kind == y.kind && x.group == y.group && x.flops == y.flops && x.traffic == y.traffic &&
@@ -187,6 +203,18 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   p.reshard_after_forward = key_.reshards;
   p.dp = key_.replicas ? 2 : 1;
   p.shard_group = key_.replicas ? 1 : 0;
+  if (key_.experts.apart) {
+    p.ep = key_.experts.ep;
+    p.etp = key_.experts.etp;
+    p.expert_room = key_.expert_room;
+    if (key_.zero >= 2) {
+      p.dp = least_dp() * (key_.expert_replicas ? 2 : 1);
+      p.shard_group = key_.replicas ? p.dp / 2 : p.dp;
+    }
+  }
+  // What is reduced once a step is the end's.
+  Stack stack = stack_;
+  stack.overlap_grad_reduce &= key_.zero >= 2;
   p.micro_batch = least_micro_batch;
   p.micro_batches = key_.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
   p.sequence_parallel = key_.sequence_parallel;
@@ -213,9 +241,9 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
     ++p.chunk_layers.back();
   }
   m.layers = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
-  const program::Program one = program::compile(m, p, training_, stack_, program::Detail::kUnnamed);
+  const program::Program one = program::compile(m, p, training_, stack, program::Detail::kUnnamed);
   p.micro_batch *= 2;
-  const program::Program two = program::compile(m, p, training_, stack_, program::Detail::kSizes);
+  const program::Program two = program::compile(m, p, training_, stack, program::Detail::kSizes);
   const LaneOfStream lane_of = lanes_of(one.communication);
   Sample& sample = samples_.emplace_back();
   sample.alone = alone;
@@ -247,7 +275,7 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
 Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
-  kind.micro_batch = kind.shards = 1;
+  kind.micro_batch = kind.shards = kind.expert_shards = 1;
   kind.hardware = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];

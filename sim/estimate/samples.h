@@ -64,6 +64,9 @@ class Structure {
             const Stack& stack);
 
   const std::int64_t least_micro_batch;  // of which others are multiples
+  // Ranks that share ZeRO's shards in samples, as few as may be.
+  std::int64_t shards() const;
+  std::int64_t expert_shards() const;
 
   // Hold it while asking for samples and shapes; samples stay valid and unchanged without it.
   std::mutex mutex;
@@ -73,6 +76,7 @@ class Structure {
  private:
   SmallSegment shrink(const program::Segment& one, const program::Segment& two, const LaneOfStream& lane_of,
                       const std::vector<Waits>& earlier, std::vector<Line> peaks);
+  std::int64_t least_dp() const;
   std::int32_t intern(const program::Op& one, const program::Op& two);
 
   const ChunkKey key_;

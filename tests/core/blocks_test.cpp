@@ -33,7 +33,7 @@ TEST(Blocks, OfAFlatModelAreOneKind) {
   EXPECT_EQ(attention.head_dim, 4096 / 32);
   EXPECT_EQ(attention.qkv_width(), (32 + 2 * 8) * 128);
   // 32 heads, 8 of keys and values, 14336 = 2^11 * 7 columns.
-  EXPECT_EQ(depth.shared(), 8);
+  EXPECT_EQ(depth.shared(Degree::kTensor), 8);
 }
 
 // Gemma 2's: a window in every second block.
@@ -115,7 +115,7 @@ TEST(Blocks, NeedNoFieldsThatTheyGive) {
   const Model m = read_plain(R"([{"attention": {"heads": 4}}, "mlp"])");
   EXPECT_EQ(m.layers, 2);
   EXPECT_EQ(std::get<MlpLayer>(depth_of(m).kinds[0].layers[1].is).ffn_hidden, 256);
-  EXPECT_EQ(depth_of(read_plain(R"(["mlp"])")).shared(), 256);
+  EXPECT_EQ(depth_of(read_plain(R"(["mlp"])")).shared(Degree::kTensor), 256);
   try {
     read_plain(R"(["attention"])");
     ADD_FAILURE() << "attention without heads";

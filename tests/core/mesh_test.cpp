@@ -13,9 +13,9 @@ using Ranks = std::vector<std::int64_t>;
 
 Mesh three_axes() {
   Mesh m;
-  m.add("tp", 4);
-  m.add("shard", 2, "dp");
-  m.add("replica", 3, "dp");
+  m.add({.name = "tp", .size = 4});
+  m.add({.name = "shard", .whole = "dp", .size = 2});
+  m.add({.name = "replica", .whole = "dp", .size = 3});
   return m;
 }
 
@@ -72,9 +72,14 @@ TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
     p.zero = pick(4) - 1;
     p.shard_group = shards;
     p.rank_order = static_cast<RankOrder>(pick(4) - 1);
+    // Experts on ranks that part tp and dp further, or join all of both.
+    if (p.tp % 2 == 0 && pick(2) == 1) p.etp = p.tp / 2;
+    if (pick(2) == 1) p.ep = p.tp * p.dp / p.expert_tp();
     const Mesh m = mesh_of(p);
     ASSERT_EQ(m.ranks(), p.ranks()) << short_name(p);
-    for (const char* name : {"tp", "dp", "shard", "replica", "pp"}) {
+    EXPECT_EQ(m.size("etp") * m.size("ep") * m.size("edp"), p.tp * p.dp) << short_name(p);
+    for (const char* name :
+         {"tp", "dp", "shard", "replica", "pp", "etp", "ep", "edp", "eshard", "ereplica"}) {
       const AxisSet axes = m[name], others = m.others(axes);
       std::vector<int> covered(static_cast<std::size_t>(m.ranks()));
       for (std::int64_t r = 0; r < m.ranks(); ++r) {
@@ -95,6 +100,28 @@ TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
           r);
     }
   }
+}
+
+// tp 4 x dp 4 ranks of a stage: rank = tp + 4 dp. Experts with etp 2 and ep 4: of rank r, etp = r % 2, ep =
+// r / 2 % 4 and edp = r / 8, so that ep has half of tp and half of dp.
+TEST(Mesh, ExpertsLieOverTheSameRanksOnTheirOwn) {
+  const Mesh m = mesh_of({.tp = 4, .pp = 2, .dp = 4, .ep = 4, .etp = 2, .sequence_parallel = true});
+  EXPECT_EQ(m.members(m["tp"], 5), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(m.members(m["dp"], 5), (Ranks{1, 5, 9, 13}));
+  EXPECT_EQ(m.members(m["etp"], 5), (Ranks{4, 5}));
+  EXPECT_EQ(m.members(m["ep"], 5), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(m.members(m["edp"], 5), (Ranks{5, 13}));
+  EXPECT_EQ(coordinates_text(m, 21), "tp 1, dp 1, pp 1");
+  // With shards of 2 replicas, 8 ranks: the experts of 8 ranks have no shards, and 2 copies.
+  const Mesh sharded =
+      mesh_of({.tp = 4, .dp = 4, .ep = 4, .etp = 2, .sequence_parallel = true, .zero = 1, .shard_group = 2});
+  EXPECT_EQ(sharded.size("eshard"), 1);
+  EXPECT_EQ(sharded.members(sharded["ereplica"], 5), (Ranks{5, 13}));
+  // Experts on 2 ranks: 4 shards among the 8, of tensor ranks and replicas, and 2 copies of them.
+  const Mesh few =
+      mesh_of({.tp = 4, .dp = 4, .ep = 2, .etp = 1, .sequence_parallel = true, .zero = 1, .shard_group = 2});
+  EXPECT_EQ(few.members(few["eshard"], 5), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(few.members(few["ereplica"], 5), (Ranks{5, 13}));
 }
 
 // A set of axes of one plan names the same axes in another of any order.

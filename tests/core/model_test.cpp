@@ -134,7 +134,7 @@ TEST(HuggingFace, BlocksOfOtherForms) {
       "num_attention_heads": 71, "vocab_size": 65024, "multi_query": true, "bias": false, "parallel_attn": true})");
   EXPECT_EQ(count_parameters(falcon), 6'921'720'704);  // falcon-7b
   EXPECT_EQ(falcon.form, BlockForm::kParallelOneNorm);
-  EXPECT_EQ(depth_of(falcon).shared(), 1);  // one head of keys and values
+  EXPECT_EQ(depth_of(falcon).shared(Degree::kTensor), 1);  // one head of keys and values
   std::string labels = R"("0": "a")";
   for (int i = 1; i < 1000; ++i) labels += fmt::format(R"(, "{}": "a")", i);
   const Model vit = import((std::string(R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12,

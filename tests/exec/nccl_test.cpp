@@ -28,8 +28,8 @@ class OneRank : public testing::Test {
 
 TEST_F(OneRank, CollectivesLeaveWhatASingleMemberHas) {
   using enum CollectiveKind;
-  const GroupId group = nccl.open(std::array<std::int64_t, 1>{0});
-  EXPECT_EQ(nccl.open(std::array<std::int64_t, 1>{0}), group);
+  const GroupId group = nccl.open(std::array<std::int64_t, 1>{0}, 0);
+  EXPECT_EQ(nccl.open(std::array<std::int64_t, 1>{0}, 0), group);
   const Vector values{1.5F, -2, 3, 48, 0.25F};
   for (const DType type : {DType::kFloat32, DType::kBfloat16, DType::kFloat16}) {
     for (const CollectiveKind kind : {kAllReduce, kAllReduceMax, kAllGather, kReduceScatter}) {

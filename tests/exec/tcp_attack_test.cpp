@@ -246,7 +246,7 @@ TEST(TcpAttack, CallsThatCannotBeEndTheJobAndNameTheRank) {
             }),
             gone + "a group of 3 members (allowed: 1 to 2)");
   EXPECT_EQ(collective([](CollectivePart&) {}, std::uint64_t{1} << 37),
-            gone + "a message of kind 0 has no 64 and 137438953472 bytes");
+            gone + "a message of kind 0 has no 68 and 137438953472 bytes");
 
   const auto message = [](const MessagePart& part, std::uint64_t payload) {
     return answer_to({.kind = FrameKind::kSend, .payload = payload}, describe(part));

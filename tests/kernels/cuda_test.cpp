@@ -474,6 +474,7 @@ TEST_P(Kernels, RoutersAndTheirGradients) {
 
     const reference::RouteShape r{.tokens = tokens,
                                   .seq = 14,
+                                  .samples = 3,
                                   .experts = experts,
                                   .top_k = k,
                                   .groups = 4,
@@ -541,7 +542,8 @@ TEST_P(Kernels, RoutersAndTheirGradients) {
 
 TEST_P(Kernels, ExpertsAndTheirGradients) {
   const Index tokens = 21, k = 2, rows = tokens * k, width = c.width, out = 37, experts = 5;
-  const reference::RouteShape r{.tokens = tokens, .seq = 21, .experts = experts, .top_k = k, .capacity = 12};
+  const reference::RouteShape r{
+      .tokens = tokens, .seq = 21, .samples = 1, .experts = experts, .top_k = k, .capacity = 12};
   const Vector scores = random_vector(tokens * experts, 9);
   Vector weights(static_cast<std::size_t>(rows)), load(5);
   std::vector<std::int32_t> choice(static_cast<std::size_t>(2 * rows)), counts(5);
@@ -577,11 +579,11 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
   const Tensor w(device, c.type, experts * out * width, 4), du(device, c.type, rows * out, 5);
   Vector u(static_cast<std::size_t>(rows * out));
   void* const u_there = fresh(rows * out);
-  reference::GroupedGemm g{out, width, experts};
-  cuda::grouped_gemm(device.stream, c.type, g, rows, dy.at, w.at, counts_there, u_there);
+  reference::GroupedGemm g{.n = out, .k = width, .experts = experts, .room = rows};
+  cuda::grouped_gemm(device.stream, c.type, g, dy.at, w.at, counts_there, u_there);
   reference::grouped_gemm(g, dy.data(), w.data(), counts.data(), u.data());
   expect_close(c.type, head(result(c.type, u_there, u.size()), used * out), head(u, used * out), "experts");
-  cuda::grouped_gemm_dx(device.stream, c.type, g, rows, du.at, w.at, counts_there, y_there);
+  cuda::grouped_gemm_dx(device.stream, c.type, g, du.at, w.at, counts_there, y_there);
   reference::grouped_gemm_dx(g, du.data(), w.data(), counts.data(), y.data());
   expect_close(c.type, head(result(c.type, y_there, y.size()), used * width), head(y, used * width),
                "experts dx");
@@ -601,12 +603,12 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
     void* const v_there = fresh(rows * width);
     void* const before_there = fresh(rows * columns);
     Vector d_before(before.values), d_weights(weights.size());
-    cuda::expert_activation(device.stream, c.type, experts, counts_there, rows, width, act, before.at,
+    cuda::expert_activation(device.stream, c.type, {experts, 1, rows, counts_there}, width, act, before.at,
                             row_weights_there, v_there);
     reference::expert_activation(used, width, act, before.data(), row_weights.data(), y.data());
     expect_close(c.type, head(result(c.type, v_there, y.size()), used * width), head(y, used * width), "act");
-    cuda::expert_activation_grad(device.stream, c.type, experts, counts_there, rows, width, act, before.at,
-                                 row_weights_there, dy.at, before_there, dw_there);
+    cuda::expert_activation_grad(device.stream, c.type, {experts, 1, rows, counts_there}, width, act,
+                                 before.at, row_weights_there, dy.at, before_there, dw_there);
     reference::expert_activation_grad(used, width, act, before.data(), row_weights.data(), dy.data(),
                                       d_before.data(), d_weights.data());
     expect_close(c.type, head(result(c.type, before_there, d_before.size()), used * columns),

@@ -411,6 +411,7 @@ TEST(Gradient, WeightsOfChosenExperts) {
   for (const bool normalised : {false, true}) {
     const RouteShape s{.tokens = 4,
                        .seq = 2,
+                       .samples = 2,
                        .experts = 6,
                        .top_k = 2,
                        .groups = 3,
@@ -438,7 +439,8 @@ TEST(Gradient, WeightsOfChosenExperts) {
 
 // Six tokens choose two of four experts, an expert takes three: the arithmetic is in the arrays.
 TEST(Route, RowsStandByExpertAndWhatIsTooMuchIsDroppedAndSaid) {
-  const RouteShape s{.tokens = 6, .seq = 3, .experts = 4, .top_k = 2, .capacity = 3, .normalised = false};
+  const RouteShape s{
+      .tokens = 6, .seq = 3, .samples = 2, .experts = 4, .top_k = 2, .capacity = 3, .normalised = false};
   const Vector scores{.9F, .8F, .1F, .0F, .9F, .1F, .8F, .0F, .8F, .9F, .0F, .1F,
                       .9F, .0F, .1F, .8F, .1F, .0F, .9F, .8F, .9F, .8F, .7F, .7F};
   Vector weights(12), load(8);
@@ -464,8 +466,14 @@ TEST(Route, RowsStandByExpertAndWhatIsTooMuchIsDroppedAndSaid) {
 
 // A run that diverged does not write where it should not.
 TEST(Route, ScoresThatAreNoNumbersHaveExpertsToo) {
-  const RouteShape s{
-      .tokens = 2, .seq = 2, .experts = 4, .top_k = 2, .groups = 2, .top_groups = 1, .capacity = 2};
+  const RouteShape s{.tokens = 2,
+                     .seq = 2,
+                     .samples = 1,
+                     .experts = 4,
+                     .top_k = 2,
+                     .groups = 2,
+                     .top_groups = 1,
+                     .capacity = 2};
   const Vector scores{NAN, NAN, NAN, NAN, .1F, NAN, .2F, NAN};
   Vector weights(4), load(4);
   std::vector<std::int32_t> choice(8), counts(4);
@@ -480,6 +488,7 @@ TEST(Route, OnlyTheBestGroupsAreChosenFrom) {
   const auto chosen = [&](Index groups, Index top_groups) {
     const RouteShape s{.tokens = 1,
                        .seq = 1,
+                       .samples = 1,
                        .experts = 6,
                        .top_k = 2,
                        .groups = groups,

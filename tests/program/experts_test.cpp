@@ -3,6 +3,7 @@
 // What follows from layers of sparse models: ops, collectives, what is kept, FLOPs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -107,6 +108,122 @@ TEST(Experts, CapacityBoundsTheirRows) {
       EXPECT_EQ(route->capacity, 2);
     }
   }
+}
+
+// Two tensor ranks and two replicas share eight experts, two each: a rank routes its own 8 tokens, and no
+// tensor rank waits for another's. Of its 16 rows it sends 4 to each rank, and gets 4.
+const Plan kApart{.tp = 2, .dp = 2, .ep = 4, .etp = 1, .sequence_parallel = true};
+TEST(Experts, OnTheirOwnRanksExchangeRows) {
+  const Program p = compile(small_mixtral(), kApart, kTraining, Stack{});
+  EXPECT_EQ(ops_of(p, SegmentKind::kForward, "layer0/experts/"),
+            (Names{"norm", "router", "router/scores", "route", "permute", "permuted/all-to-all",
+                   "router/counts/all-to-all", "fc1", "row_weights/all-to-all", "act", "fc2",
+                   "fc2/partial/all-to-all", "unpermute", "residual"}));
+  EXPECT_EQ(ops_of(p, SegmentKind::kBackward, "layer0/experts/"),
+            (Names{"unpermute/grad", "fc2/grad/all-to-all", "fc2/dgrad", "fc2/wgrad", "act/grad",
+                   "permute/grad/all-to-all", "fc1/dgrad", "permute/grad/all-to-all", "fc1/wgrad",
+                   "permute/grad", "route/grad", "router/scores/grad", "router/dgrad", "norm/out/grad/add",
+                   "router/wgrad", "norm/grad"}));
+  const Program roomy = compile(
+      small_mixtral(),
+      [] {
+        Plan plan = kApart;
+        plan.expert_room = 2;
+        return plan;
+      }(),
+      kTraining, Stack{});
+  constexpr std::int64_t kSent = 8 * kTop;
+  for (const Program* of : {&p, &roomy}) {
+    for (const Op& op : of->classes[0].segments[0].ops) {
+      if (op.name == "layer0/experts/permuted/all-to-all") {
+        EXPECT_EQ(op.payload.value, 2 * kSent * kHidden);
+        EXPECT_EQ(std::get<ops::Collective>(op.kind).elements, kSent * kHidden * (of == &p ? 1 : 2));
+        EXPECT_EQ(of->communication.groups[static_cast<std::size_t>(op.group)].name, "ep");
+      }
+      if (op.name == "layer0/experts/fc1") {
+        EXPECT_DOUBLE_EQ(op.flops, 2.0 * kSent * kHidden * 2 * kWidth);
+      }
+    }
+  }
+  // A rank's two experts of three matrices are a unit of their own, of which there is one copy: no gradient
+  // is reduced.
+  std::int64_t elements = 0;
+  for (const Unit& u : p.classes[0].units) elements += u.of_experts ? u.elements : 0;
+  EXPECT_EQ(elements, 2 * 2 * 3 * kHidden * kWidth);
+  for (const Segment& s : p.classes[0].segments) {
+    for (const Op& op : s.ops) EXPECT_NE(op.group, p.communication.group("edp")) << op.name;
+  }
+}
+
+// Tensor ranks that share an expert's columns have all rows of both, and sum what they make of them.
+TEST(Experts, GatherRowsForColumnsOfThem) {
+  const Plan plan{.tp = 2, .dp = 2, .ep = 2, .sequence_parallel = true};
+  const Program p = compile(small_mixtral(), plan, kTraining, Stack{});
+  const Names forward = ops_of(p, SegmentKind::kForward, "layer0/experts/");
+  const auto at = [&](const char* name) {
+    return std::find(forward.begin(), forward.end(), name) - forward.begin();
+  };
+  EXPECT_EQ(at("permuted/all-gather"), at("permuted/all-to-all") + 1);
+  EXPECT_EQ(at("fc2/partial/all-to-all"), at("fc2/reduce-scatter") + 1);
+  for (const Op& op : p.classes[0].segments[0].ops) {
+    const auto* product = op.as<ops::GroupedGemm>();
+    if (product == nullptr) continue;
+    // Parts of two ranks that sent rows, of each of two that gathered them.
+    EXPECT_EQ(product->parts, 4);
+    EXPECT_EQ(product->rows, 2 * 8 * kTop);
+    EXPECT_EQ(product->experts, 4);
+  }
+}
+
+// 16 tokens of two experts among eight in four parts: 8 rows are an even share of a part, and no more than
+// two of each token's can be in it: 32, four even shares. With a capacity of 5, a part of two experts
+// takes 10.
+TEST(Experts, HaveRoom) {
+  ExpertsLayer l{.experts = kExperts, .top_k = kTop, .ffn_hidden = kWidth};
+  EXPECT_EQ(l.room(kTokens, 1, 1, {}), 32);
+  EXPECT_EQ(l.room(kTokens, 1, 4, {}), 8);
+  EXPECT_EQ(l.room(kTokens, 1, 4, 1.3), 11);
+  EXPECT_EQ(l.room(kTokens, 2, 4, 1.3), 2 * 6);  // 5.2 of each sample
+  EXPECT_EQ(l.room(kTokens, 1, 4, 100), 32);
+  EXPECT_EQ(l.most_shares(4), 4);
+  EXPECT_EQ(l.most_shares(8), 4);  // one of each token's
+  l.capacity_factor = 1.25;
+  EXPECT_EQ(l.room(kTokens, 1, 4, {}), 10);
+}
+
+TEST(Experts, PlansThatCannotShareThemAreRefused) {
+  const auto problem = [](const Plan& plan) {
+    const Model m = small_mixtral();
+    Training t = kTraining;
+    t.global_batch = plan.global_batch();
+    try {
+      check_plan(m, plan, t, Cursor{"plan", ""});
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto expect = [&](const Plan& plan, const char* field, const char* text) {
+    const std::string found = problem(plan);
+    EXPECT_NE(found.find(field), std::string::npos) << found;
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  EXPECT_EQ(problem(kApart), "");
+  expect({.dp = 2, .ep = 4}, "/ep", "4 ranks that share all experts");
+  expect({.dp = 16, .ep = 16}, "/ep", "16 does not divide the 8 experts");
+  expect({.tp = 2, .dp = 2, .ep = 2, .etp = 1}, "/etp", "sequence_parallel");
+  expect({.dp = 6, .ep = 2, .zero = 1, .shard_group = 3}, "/ep", "neither divides");
+  expect({.tp = 2,
+          .pp = 2,
+          .dp = 2,
+          .ep = 4,
+          .etp = 1,
+          .sequence_parallel = true,
+          .rank_order = RankOrder::kTpPpDp},
+         "/rank_order", "equal distances");
+  Model dense = small_mixtral();
+  dense.blocks.clear();
+  EXPECT_THROW(check_plan(dense, {.dp = 4, .ep = 2}, kTraining, Cursor{"plan", ""}), std::exception);
 }
 
 // Latents are made of the tokens that a tensor rank has and gathered where heads begin: 24, 16 and 8 columns

@@ -24,13 +24,26 @@ TEST(Bucket, IsBytesOfGradients) {
 
 TEST(Bucket, AUnitTakesBlocksUntilItIsFull) {
   UnitPacker packer(100);
-  EXPECT_EQ(packer.add(60, false), 0);
-  EXPECT_EQ(packer.add(39, false), 0);
-  EXPECT_EQ(packer.add(1, false), 0);  // 100: full
-  EXPECT_EQ(packer.add(250, false), 1);
-  EXPECT_EQ(packer.add(10, false), 2);
-  EXPECT_EQ(packer.add(10, true), 3);  // alone
-  EXPECT_EQ(packer.add(10, false), 4);
+  EXPECT_EQ(packer.add(60, false, false), 0);
+  EXPECT_EQ(packer.add(39, false, false), 0);
+  EXPECT_EQ(packer.add(1, false, false), 0);  // 100: full
+  EXPECT_EQ(packer.add(250, false, false), 1);
+  EXPECT_EQ(packer.add(10, false, false), 2);
+  EXPECT_EQ(packer.add(10, true, false), 3);  // alone
+  EXPECT_EQ(packer.add(10, false, false), 4);
+}
+
+// Experts fill units of their own, between those that others fill.
+TEST(Bucket, ExpertsHaveUnitsOfTheirOwn) {
+  UnitPacker packer(100);
+  EXPECT_EQ(packer.add(60, false, false), 0);
+  EXPECT_EQ(packer.add(70, false, true), 1);
+  EXPECT_EQ(packer.add(40, false, false), 0);  // 100: full
+  EXPECT_EQ(packer.add(30, false, true), 1);   // 100: full
+  EXPECT_EQ(packer.add(10, false, true), 2);
+  EXPECT_EQ(packer.add(10, false, false), 3);
+  EXPECT_EQ(packer.add(10, true, false), 4);  // alone, beside experts that have room
+  EXPECT_EQ(packer.add(10, false, true), 2);
 }
 
 // A tiny GPT of 32 columns: 4 h^2 + 8 h^2 weights, 9 h biases of products (3 + 1 + 4 + 1) and 4 h of norms

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/calibration/published.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/capabilities.h"
+#include "program/program.h"
+#include "sim/estimate/estimate.h"
+
+namespace orrery::sim {
+namespace {
+
+constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
+                             {"A100-SXM4-80GB", "dgx-a100", "a100-80gb", 200},
+                             {"A800", "dgx-a100", "a100-80gb", 200},
+                             {"H100-SXM5-80GB", "dgx-h100", "h100-sxm", 400},
+                             {"H100-80GB", "dgx-h100", "h100-sxm", 400},
+                             {"H100-SXM5-96GB-HBM2e-500W", "dgx-h100", "h100-sxm-500w", 400},
+                             {"H800", "dgx-h100", "h100-sxm", 400},
+                             {"H200", "dgx-h100", "h200", 400},
+                             {"GH200", "dgx-h100", "gh200", 200},
+                             {"GB200", "gb200-nvl72", "gb200", 400},
+                             {"GB300", "gb200-nvl72", "b300", 800},
+                             {"B200", "dgx-b200", "b200", 400},
+                             {"B300", "dgx-b200", "b300", 800},
+                             {"V100-SXM2-16GB", "dgx-a100", "v100-16gb", 25},
+                             {"V100", "dgx-a100", "v100-32gb", 25},
+                             {"RTX-2080", "geforce-pcie", "rtx-2080-ti", 12.5},
+                             {"RTX-3090", "geforce-pcie", "rtx-3090", 12.5},
+                             {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5}};
+
+// Tools print memory at different levels; compare like with like.
+double comparable_memory(const std::string& kind, const Problem& problem, const Plan& plan,
+                         const Estimator& e, Bytes logical) {
+  if (kind.starts_with("max allocated") || kind.starts_with("peak"))
+    return static_cast<double>(logical.value);
+  if (kind.starts_with("reserved") || kind.starts_with("max over stages")) {
+    return static_cast<double>(logical.value) * problem.stack.allocator_overhead;
+  }
+  return static_cast<double>(e.device_bytes(plan, logical).value);
+}
+
+}  // namespace
+
+const GpuRule& rule_of(std::string_view gpu) {
+  const auto* rule = std::find_if(std::begin(kGpus), std::end(kGpus),
+                                  [&](const GpuRule& g) { return gpu.starts_with(g.pattern); });
+  if (rule == std::end(kGpus)) throw Skip{"no profile for the GPU"};
+  return *rule;
+}
+
+void set_nodes(Problem& p, const GpuRule& rule, std::int64_t gpus, std::int64_t per_node, double gbit,
+               const Cursor& at, const DataFolders& data) {
+  p.cluster = load_cluster(rule.topology, {}, at, data);
+  if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
+  if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
+  p.cluster.devices_per_node = per_node;
+  p.cluster.nodes = gpus / per_node;
+  p.cluster.nics = per_node;
+  if (gbit == 0) gbit = rule.nic_gbit_per_gpu * static_cast<double>(per_node);
+  p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
+}
+
+void score(const Published& published, const Problem& problem, const Plan& plan,
+           const std::vector<std::string>& assumed, Validation& out) {
+  const Scenario& s = problem.scenario;
+  try {
+    check_model(s.model, Cursor{});
+    check_step(problem, Cursor{});
+    program::check_plan(s.model, plan, s.training, Cursor{});
+  } catch (const InputError& e) {
+    throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
+  }
+  if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
+    throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
+  const Topology topology(problem.cluster);
+  Estimator estimator(problem, topology);
+  const Estimate estimate = estimator.estimate(plan);
+  const std::string source = published.source + (s.training.math == Math::kFp8 ? " fp8" : "");
+  out.rows.push_back({published.id, source, "step_time", seconds(estimate.step), published.step_s, assumed});
+  if (published.memory_gib == 0) return;
+  const double memory = comparable_memory(published.memory_kind, problem, plan, estimator, estimate.peak);
+  out.rows.push_back({published.id, source, "memory", memory, published.memory_gib * kGiB, assumed});
+}
+
+}  // namespace orrery::sim

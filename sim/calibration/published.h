@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What readers of published training runs share. Internal to sim/calibration/.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/scenario.h"
+#include "sim/calibration/validate.h"
+
+namespace orrery::sim {
+
+// Why a row is not predicted.
+struct Skip {
+  std::string reason;
+};
+
+struct GpuRule {
+  const char* pattern;
+  const char* topology;  // fabric constants of the node
+  const char* device;
+  double nic_gbit_per_gpu;  // where the row does not say
+};
+// Throws Skip.
+const GpuRule& rule_of(std::string_view gpu);
+
+// Nodes of `per_node` GPUs; more of them are one domain of NVLink where the rule's cluster has such.
+// Throws Skip.
+void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::int64_t per_node,
+               double gbit_per_node, const Cursor& at, const DataFolders& data);
+
+struct Published {
+  std::string id, source;
+  double step_s = 0;
+  double memory_gib = 0;    // 0: none
+  std::string memory_kind;  // what of the memory was measured
+};
+// Predicts the run. Throws Skip where the plan is none for the model or the stack.
+void score(const Published& published, const Problem& problem, const Plan& plan,
+           const std::vector<std::string>& assumed, Validation& out);
+
+}  // namespace orrery::sim

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Published runs of sparse models whose rows name the model and say how it was mapped: tp, pp, ep, etp, cp,
+// dp. Dimensions are those of public model cards.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "program/program.h"
+#include "sim/calibration/published.h"
+
+namespace orrery::sim {
+namespace {
+
+// Null and absent alike: the row does not say.
+struct MappedRow {
+  static constexpr bool kForeign = true;
+  std::string id, source, model, outcome, gpu, precision, recompute, routing, notes;
+  std::int64_t gpus = 0, tp = 0, pp = 0, vpp = 0, ep = 1, cp = 1, dp = 0, mbs = 0, gbs = 0, seq = 0;
+  std::optional<std::int64_t> etp;
+  double step_time_s = 0, tokens_per_s_per_gpu = 0, tflops_per_gpu = 0, peak_mem_gib = 0;
+};
+
+template <class V>
+void describe(V& v, MappedRow& r) {
+  constexpr double kMost = 1e12;
+  const auto count = [](const char* name, const char* help) {
+    return Field{.name = name, .help = help, .min = 1, .max = 1 << 24};
+  };
+  v(Field{.name = "id", .help = "of the row", .required = true}, r.id);
+  v(Field{.name = "source", .help = "where it was published", .required = true}, r.source);
+  v(Field{.name = "model", .help = "as published", .required = true}, r.model);
+  v(Field{.name = "outcome", .help = "\"ok\", or why there is no measurement"}, r.outcome);
+  v(Field{.name = "gpu_type", .help = "GPU", .required = true}, r.gpu);
+  v(Field{.name = "precision", .help = "number format"}, r.precision);
+  v(Field{.name = "recompute", .help = "activation recomputation"}, r.recompute);
+  v(Field{.name = "routing", .help = "how tokens were spread over experts"}, r.routing);
+  v(Field{.name = "notes", .help = "what else the source says"}, r.notes);
+  v(count("gpus", "GPUs"), r.gpus);
+  v(count("tp", "tensor-parallel degree"), r.tp);
+  v(count("pp", "pipeline stages"), r.pp);
+  v(count("vpp", "model chunks per stage"), r.vpp);
+  v(count("ep", "ranks that share the experts"), r.ep);
+  v(count("cp", "context-parallel degree"), r.cp);
+  v(count("dp", "data-parallel replicas"), r.dp);
+  v(count("mbs", "sequences of a micro-batch"), r.mbs);
+  v(count("gbs", "sequences of a step"), r.gbs);
+  v(count("seq", "tokens of a sequence"), r.seq);
+  v(count("etp", "ranks that share an expert's columns"), r.etp);
+  v(Field{.name = "step_time_s", .help = "seconds of a step", .max = kMost}, r.step_time_s);
+  v(Field{.name = "tokens_per_s_per_gpu", .help = "tokens per second and GPU", .max = kMost},
+    r.tokens_per_s_per_gpu);
+  v(Field{.name = "tflops_per_gpu", .help = "TFLOP/s of a GPU", .max = kMost}, r.tflops_per_gpu);
+  v(Field{.name = "peak_mem_gib", .help = "peak memory of a GPU, GiB", .max = kMost}, r.peak_mem_gib);
+}
+
+// All blocks of a dense model with experts in place of their MLPs.
+Model with_experts(const char* preset, const ExpertsLayer& experts) {
+  Model m = preset_model(preset);
+  m.blocks.clear();
+  ModelBlock block = standard_block(m);
+  block.layers.back() = {experts};
+  m.blocks = {{m.layers, {block}}};
+  return m;
+}
+
+// config.json of moonshotai/Moonlight-16B-A3B.
+Model moonlight() {
+  Model m = preset_model("deepseek-v3-671b");
+  m.layers = 27;
+  m.hidden = 2048;
+  m.heads = m.kv_heads = 16;
+  m.ffn_hidden = 11264;
+  m.vocab = 163840;
+  m.blocks.clear();
+  ModelBlock dense = standard_block(m);
+  dense.layers.front() = {
+      LatentAttentionLayer{.heads = 16, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128}};
+  ModelBlock sparse = dense;
+  sparse.layers.back() = {ExpertsLayer{.experts = 64,
+                                       .top_k = 6,
+                                       .ffn_hidden = 1408,
+                                       .shared_ffn_hidden = 2816,
+                                       .score = RouterScore::kSigmoid,
+                                       .weight_scale = 2.446,
+                                       .bias_rate = 0.001}};
+  m.blocks = {{1, {dense}}, {26, {sparse}}};
+  return m;
+}
+
+struct ModelRule {
+  const char* pattern;
+  Model (*model)();
+};
+// The first whose pattern is in the name. Mixtral-8x22B-G8T8 has experts of an eighth of the width, eight
+// times as many, and eight of them for a token (Folding paper, section 4.1).
+const std::array kModels{
+    ModelRule{"Mixtral-8x22B-G8T8",
+              [] { return with_experts("mixtral-8x22b", {.experts = 64, .top_k = 8, .ffn_hidden = 2048}); }},
+    ModelRule{"Mixtral-8x22B", [] { return preset_model("mixtral-8x22b"); }},
+    ModelRule{"Llama3-8x70B",
+              [] { return with_experts("llama-3-70b", {.experts = 8, .top_k = 2, .ffn_hidden = 28672}); }},
+    ModelRule{"Qwen2-57B-A14B", [] { return preset_model("qwen2-57b-a14b"); }},
+    ModelRule{"Qwen3-235B-A22B", [] { return preset_model("qwen3-235b-a22b"); }},
+    ModelRule{"Qwen3-30B-A3B", [] { return preset_model("qwen3-30b-a3b"); }},
+    ModelRule{"DeepSeek-V3", [] { return preset_model("deepseek-v3-671b"); }},
+    ModelRule{"Moonlight-16B-A3B", moonlight}};
+
+Model model_of(const std::string& name) {
+  for (const ModelRule& rule : kModels) {
+    if (name.find(rule.pattern) != std::string::npos) return rule.model();
+  }
+  throw Skip{"model " + name};
+}
+
+class MappedReader {
+ public:
+  MappedReader(const MappedRow& row, const Cursor& at, const DataFolders& data)
+      : row_(row), at_(at), data_(data) {}
+
+  void score_into(Validation& out) {
+    if (row_.cp > 1) throw Skip{"context parallel"};
+    Scenario& s = problem_.scenario;
+    s.model = model_of(row_.model);
+    read_hardware();
+    read_training();
+    read_plan();
+    if (row_.model.find("MTP") != std::string::npos) assumed_.push_back("no multi-token prediction");
+    read_routing();
+    const bool memory = row_.peak_mem_gib > 0;
+    score({row_.id, row_.source, step_seconds(), memory ? row_.peak_mem_gib : 0, memory ? "peak" : ""},
+          problem_, plan_, assumed_, out);
+  }
+
+ private:
+  bool says(const std::string& in, const char* what) const { return in.find(what) != std::string::npos; }
+
+  void read_hardware() {
+    if (row_.gpus == 0) throw Skip{"GPUs not published"};
+    const GpuRule& rule = rule_of(row_.gpu);
+    const bool nvl72 = says(row_.gpu, "NVL72");
+    set_nodes(problem_, rule, row_.gpus, std::min<std::int64_t>(nvl72 ? 4 : 8, row_.gpus), 0, at_, data_);
+    problem_.cluster.sized = at_.child("gpus");
+    problem_.devices = {load_device(rule.device, at_, data_)};
+    // 400 GB/s of NVLink are half of them each way.
+    if (row_.gpu.starts_with("H800") || row_.gpu.starts_with("A800"))
+      problem_.cluster.intra_bandwidth = *parse_bandwidth("200 GB/s");
+    problem_.stack = load_stack("megatron-core", at_, data_);
+  }
+
+  void read_training() {
+    Training& t = problem_.scenario.training;
+    if (row_.seq == 0 || row_.gbs == 0) throw Skip{"batch not published"};
+    t.sequence = problem_.scenario.model.max_positions = row_.seq;
+    t.global_batch = row_.gbs;
+    t.precision = Precision::kMegatron;
+    const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16";
+    t.math = bf16 ? Math::kBf16 : Math::kFp8;
+    if (!bf16 && !says(row_.precision, "fp8") && !says(row_.precision, "FP8"))
+      throw Skip{"precision " + row_.precision};
+  }
+
+  void read_plan() {
+    if (row_.tp == 0 || row_.pp == 0 || row_.dp == 0) throw Skip{"parallel degrees not published"};
+    plan_.tp = row_.tp;
+    plan_.pp = row_.pp;
+    plan_.dp = row_.dp;
+    plan_.ep = row_.ep;
+    plan_.etp = row_.etp;
+    plan_.sequence_parallel = row_.tp > 1;
+    if (plan_.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
+    plan_.zero = plan_.dp == 1 ? 0 : says(row_.notes, "FSDP") ? 3 : 1;
+    assumed_.push_back("zero_stage");
+    plan_.micro_batch = row_.mbs;
+    if (row_.mbs == 0) {
+      assumed_.push_back("micro_batch");
+      plan_.micro_batch = row_.pp == 1 ? std::clamp<std::int64_t>(row_.gbs / row_.dp, 1, 4) : 1;
+    }
+    if (row_.gbs % (plan_.micro_batch * plan_.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
+    plan_.micro_batches = row_.gbs / (plan_.micro_batch * plan_.dp);
+    read_chunks();
+    if (row_.recompute == "full")
+      plan_.recompute = Recompute::kFull;
+    else if (row_.recompute == "core_attn")
+      plan_.recompute = Recompute::kSelective;
+    else if (!row_.recompute.starts_with("none"))
+      assumed_.push_back("recompute");
+  }
+
+  // Without a number, two layers a chunk, or one, as these stacks are run.
+  void read_chunks() {
+    plan_.vpp = std::max<std::int64_t>(1, row_.vpp);
+    if (plan_.pp > 1 && row_.vpp == 0) {
+      assumed_.push_back("vpp");
+      const std::int64_t layers = problem_.scenario.model.layers;
+      for (const std::int64_t of_chunk : {2, 1}) {
+        const std::int64_t chunks = plan_.pp * of_chunk;
+        if (plan_.vpp == 1 && layers % chunks == 0 && plan_.micro_batches % plan_.pp == 0)
+          plan_.vpp = layers / chunks;
+      }
+    }
+    plan_.schedule = plan_.vpp > 1 && plan_.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+    if (plan_.pp == 1) plan_.vpp = 1;
+    if (says(row_.notes, "schedule ") && !says(row_.notes, "schedule 1f1b")) throw Skip{"another schedule"};
+  }
+
+  // Tokens beyond an expert's even share were dropped.
+  void read_routing() {
+    if (!says(row_.routing, "CF=1")) return;
+    for (BlockRun& run : problem_.scenario.model.blocks) {
+      for (ModelBlock& block : run.blocks) {
+        for (Layer& layer : block.layers) {
+          if (auto* experts = std::get_if<ExpertsLayer>(&layer.is)) experts->capacity_factor = 1;
+        }
+      }
+    }
+  }
+
+  // Megatron's FLOPs of a model count full attention.
+  double step_seconds() const {
+    if (row_.step_time_s > 0) return row_.step_time_s;
+    const Scenario& s = problem_.scenario;
+    const auto gpus = static_cast<double>(row_.gpus);
+    if (row_.tokens_per_s_per_gpu > 0)
+      return s.training.tokens_per_step() / (row_.tokens_per_s_per_gpu * gpus);
+    if (row_.tflops_per_gpu == 0) throw Skip{"no measured time"};
+    const double flops = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
+                         static_cast<double>(s.training.global_batch);
+    return flops / (row_.tflops_per_gpu * 1e12 * gpus);
+  }
+
+  const MappedRow& row_;
+  const Cursor& at_;
+  const DataFolders& data_;
+  Problem problem_;
+  Plan plan_;
+  std::vector<std::string> assumed_;
+};
+
+}  // namespace
+
+Validation validate_mapped(const Json& rows, const std::string& file, const DataFolders& data) {
+  Validation out;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ++out.read;
+    const Cursor at = Cursor{file, ""}.child(i);
+    const auto row = read_fields<MappedRow>(rows[i], at);
+    try {
+      if (row.outcome != "ok") throw Skip{"out of memory"};
+      MappedReader(row, at, data).score_into(out);
+    } catch (const Skip& s) {
+      ++out.skipped[s.reason];
+    }
+  }
+  return out;
+}
+
+}  // namespace orrery::sim
