@@ -147,6 +147,9 @@ void LocalCommunicator::collective(GroupId id, const CollectiveCall& call, kerne
     case kAllGather:
       for (std::size_t m = 0; m < n; ++m) copy(input(m, 0), part, output(self, m * part));
       break;
+    case kAllToAll:
+      for (std::size_t m = 0; m < n; ++m) copy(input(m, self * part), part, output(self, m * part));
+      break;
     default:
       throw Error(fmt::format("\"{}\" is no collective of programs", call.name));
   }

@@ -32,6 +32,8 @@ struct Nccl {
       library.find<decltype(ncclReduceScatter)>("ncclReduceScatter");
   decltype(ncclSend)* send = library.find<decltype(ncclSend)>("ncclSend");
   decltype(ncclRecv)* recv = library.find<decltype(ncclRecv)>("ncclRecv");
+  decltype(ncclGroupStart)* group_start = library.find<decltype(ncclGroupStart)>("ncclGroupStart");
+  decltype(ncclGroupEnd)* group_end = library.find<decltype(ncclGroupEnd)>("ncclGroupEnd");
 };
 const Nccl& nccl() {
   static const Nccl library;
@@ -162,6 +164,20 @@ void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernel
           nccl().reduce_scatter(call.input, group.scratch.get(), part, type, ncclSum, group.comm, stream));
       return kernels::cuda::add(stream, call.type, static_cast<std::int64_t>(part), group.scratch.get(),
                                 call.output);
+    }
+    case kAllToAll: {
+      const std::size_t bytes = part * bytes_of(call.type);
+      // Within a group nothing is under way before its end.
+      const auto queued = [&](ncclResult_t r) { settled(r == ncclInProgress ? ncclSuccess : r); };
+      queued(nccl().group_start());
+      for (std::size_t m = 0; m < group.members; ++m) {
+        const auto peer = static_cast<int>(m);
+        queued(nccl().send(static_cast<const std::byte*>(call.input) + m * bytes, bytes, ncclUint8, peer,
+                           group.comm, stream));
+        queued(nccl().recv(static_cast<std::byte*>(call.output) + m * bytes, bytes, ncclUint8, peer,
+                           group.comm, stream));
+      }
+      return settled(nccl().group_end());
     }
     default:
       throw Error(fmt::format("\"{}\" is no collective of programs", call.name));

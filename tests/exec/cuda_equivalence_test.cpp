@@ -136,11 +136,37 @@ INSTANTIATE_TEST_SUITE_P(Plans, OnAGpu,
                            return name;
                          });
 
+// Experts on ranks of their own, with room for all rows.
+Plan over(Plan p, std::int64_t ep, std::int64_t etp) {
+  p.ep = ep;
+  p.etp = etp;
+  p.expert_room = 2;
+  return p;
+}
+
+// Neither drops rows for which there is no room: the one says so, and the other's loss is no number.
+TEST(OnAGpu, RowsWithoutRoomEndARun) {
+  const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+  Plan p = over(plan(1, 1, 4, 0, 2), 4, 1);
+  p.expert_room = 1;
+  const auto failure = [&](exec::Backend backend) {
+    try {
+      train(tiny_of("experts"), p, t, stack(), on(backend));
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(failure(exec::Backend::kCpu).find("has room for"), std::string::npos);
+  EXPECT_NE(failure(exec::Backend::kCuda).find("not a finite number"), std::string::npos);
+}
+
 TEST(OnAGpu, SparseModelsComputeWhatTheyDoOnTheCpu) {
   const Training t{.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
   bool moved = false;  // a bias
   for (const char* const kind : {"experts", "latent"}) {
-    for (const Plan& p : {sp(plan(2, 1, 2, 1, 4)), plan(1, 2, 1, 0, 4)}) {
+    for (const Plan& p : {sp(plan(2, 1, 2, 1, 4)), plan(1, 2, 1, 0, 4), over(plan(1, 1, 4, 3, 2), 4, 1),
+                          over(sp(plan(2, 1, 2, 1, 4)), 2, 2), over(plan(2, 1, 2, 0, 4), 2, 2)}) {
       const auto expected = train(tiny_of(kind), p, t, stack(), on(exec::Backend::kCpu));
       const auto actual = train(tiny_of(kind), p, t, stack(), on(exec::Backend::kCuda));
       for (std::size_t s = 0; s < expected.steps.size(); ++s)
