@@ -4,8 +4,12 @@
 // hardware comes near them. Each keeps something countable:
 //
 //   times        one event of a step; a step has up to 2^31 of them in a row and may last 53 days
-//   (kLongestStep) bytes        one device; 2^23 devices (sim/topology/wiring.h) times twice as much is below
-//   2^63 bandwidths   a petabyte takes 2^30 s at the least, and at the most a picosecond moves a byte of it
+//                (kLongestStep)
+//
+//   bytes        one device; 2^23 devices (sim/topology/wiring.h) times twice as much is below 2^63
+//
+//   bandwidths   a petabyte takes 2^30 s at the least, and at the most a picosecond moves a byte of it
+//
 //   rates        the least makes a step of 2^53 FLOP 53 days long on some devices, which is then said
 #pragma once
 

@@ -450,8 +450,7 @@ TowerIndex Model::tower(std::string_view called) const {
 }
 
 std::int64_t shared_count(const Model& m) {
-  const Depth depth = depth_of(m);
-  std::int64_t out = std::gcd(depth.shared(Degree::kTensor), depth.shared(Degree::kExpertTensor));
+  std::int64_t out = depth_of(m).shared(Degree::kTensor);
   for (const Input& input : m.inputs) {
     if (const auto* image = std::get_if<PatchInput>(&input.is)) out = std::gcd(out, image->values());
     if (const auto* bags = std::get_if<BagInput>(&input.is)) out = std::gcd(out, bags->rows);

@@ -169,7 +169,8 @@ std::int64_t count_active_parameters(const Model& m);
 // most of all layers.
 double most_expert_shares(const Model& m, std::int64_t parts);
 
-// The most tensor ranks that share all layers and inputs evenly; others share them whose number divides it.
+// The most tensor ranks that share all layers and inputs evenly, but for columns of experts; others share
+// them whose number divides it.
 std::int64_t shared_count(const Model& m);
 // Tokens of a sample in each tower.
 std::vector<std::int64_t> tower_tokens(const Model& m, const Training& t);

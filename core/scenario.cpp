@@ -284,6 +284,17 @@ void check_step(const Problem& p, const Cursor& at) {
                     kMostBytes));
 }
 
+namespace {
+
+void check_experts(const Scenario& scenario, const Cursor& search) {
+  if (depth_of(scenario.model).shared(Degree::kExpert) > 0) return;
+  for (const auto& [name, list] : {std::pair{"ep", &scenario.search.ep}, {"etp", &scenario.search.etp}}) {
+    if (!list->empty()) search.child(name).fail("the model has no experts", "allowed: no such field");
+  }
+}
+
+}  // namespace
+
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   Problem problem;
   problem.at = at;
@@ -298,6 +309,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   check_search(problem.stack, scenario.search, at.child("search"));
+  check_experts(scenario, at.child("search"));
   problem.scenario = std::move(scenario);
   check_stack(problem, problem.scenario.plan, at, at.child("plan"));
   check_training(problem, at.child("training"));

@@ -23,6 +23,8 @@ template <class S, class Visit>
 void visit_axes(const Capabilities& c, S& s, Visit visit) {
   const std::int64_t tensor = c.tensor_parallel ? 2 : 1, stages = c.schedule.empty() ? 1 : 2;
   visit("tp", s.tp, [](Plan& p, std::int64_t v) { p.tp = v; });
+  visit("ep", s.ep, [](Plan& p, std::int64_t v) { p.ep = v; });
+  visit("etp", s.etp, [](Plan& p, std::int64_t v) { p.etp = v; });
   visit("pp", s.pp, [](Plan& p, std::int64_t v) { p.pp = v; });
   visit("vpp", s.vpp, [](Plan& p, std::int64_t v) {
     if (v == 1) return;

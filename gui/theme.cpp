@@ -162,10 +162,16 @@ SliceColours::SliceColours(const Theme& theme, const Timeline& timeline, Colouri
 }
 
 std::vector<Meaning> legend(const Theme& t, const Timeline& timeline, Colouring colouring) {
-  if (colouring == Colouring::kKind && has_kinds(timeline))
-    return {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
-            {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
   std::vector<Meaning> out;
+  if (colouring == Colouring::kKind && has_kinds(timeline)) {
+    out = {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
+           {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
+    const bool exchanges = std::any_of(timeline.slices.begin(), timeline.slices.end(), [&](const auto& s) {
+      return timeline.streams[static_cast<std::size_t>(s.stream)] == "ep";
+    });
+    if (exchanges) out.push_back({t.expert, "expert parallel"});
+    return out;
+  }
   if (colouring == Colouring::kBound && !timeline.bounds.empty()) {
     for (const auto& [bound, name] : enum_names(Bound{})) out.push_back({of_bound(t, bound), name});
   }

@@ -32,7 +32,9 @@ bool state_fits(const Problem& problem, std::int64_t split) {
 std::vector<Heuristic> heuristics(const Problem& problem) {
   const Model& m = problem.scenario.model;
   const std::int64_t node = problem.cluster.devices_per_node;
-  const std::int64_t tp = std::gcd(node, shared_count(m));
+  // Experts' columns too, as these rules lay experts over the ranks as all else.
+  const std::int64_t tp =
+      std::gcd(node, std::gcd(shared_count(m), depth_of(m).shared(Degree::kExpertTensor)));
   std::vector<Heuristic> out;
 
   Heuristic tree{"decision tree",

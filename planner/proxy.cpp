@@ -13,7 +13,7 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   if (p.tp * p.dp % p.expert_ranks() != 0) {
     p.ep = std::gcd(p.ep, p.tp * p.dp);
     if (p.tp * p.dp % p.expert_ranks() != 0) p.etp.reset();
-    if (p.tp * p.dp % p.expert_ranks() != 0) p.ep = p.dp;
+    if (p.tp * p.dp % p.expert_ranks() != 0) p.ep = std::gcd(p.ep, p.dp);
   }
   p.shard_group = 0;
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);

@@ -82,7 +82,11 @@ Canonical canonical(const Plan& p) {
           p.chunk_layers};
 }
 
-Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(problem.scenario.model)) {
+Space::Space(const Problem& problem)
+    : problem_(problem),
+      shared_(shared_count(problem.scenario.model)),
+      columns_(depth_of(problem.scenario.model).shared(Degree::kExpertTensor)),
+      experts_(depth_of(problem.scenario.model).shared(Degree::kExpert)) {
   const Model& m = problem.scenario.model;
   const Search& s = problem.scenario.search;
   const std::int64_t devices = problem.cluster.devices();
@@ -100,6 +104,7 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(p
   }
   Search all = s;
   all.tp = listed_or(s.tp, std::move(tp));
+  all.ep = listed_or(s.ep, experts_ > 0 ? divisors(experts_) : std::vector<std::int64_t>{1});
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
@@ -123,14 +128,12 @@ Space::Space(const Problem& problem) : problem_(problem), shared_(shared_count(p
     for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, k});
   }
   // Numbers of ranks that share experts, and their columns.
-  const std::int64_t experts = depth_of(m).shared(Degree::kExpert);
   const auto over_experts = [&](std::int64_t t, bool sp) {
     std::vector<std::pair<std::int64_t, std::int64_t>> out;
-    if (experts == 0) return std::vector{std::pair<std::int64_t, std::int64_t>{1, t}};
     std::vector<std::int64_t> etp{t};
-    if (t > 1 && sp) etp.push_back(1);
+    if (experts_ > 0 && t > 1 && sp) etp.push_back(1);
     for (const std::int64_t columns : listed_or(s.etp, std::move(etp))) {
-      for (const std::int64_t ep : listed_or(s.ep, divisors(experts))) {
+      for (const std::int64_t ep : all.ep) {
         if (ep * columns <= devices) out.emplace_back(ep, columns);
       }
     }
@@ -171,7 +174,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const auto rows_divide = [&](std::int64_t tokens) { return tokens * o.micro_batch % o.tp == 0; };
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   const bool divides =
-      shared_ % o.tp == 0 &&
+      shared_ % o.tp == 0 && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
   Plan p = o.plan();

@@ -50,7 +50,7 @@ class Space {
     std::int64_t every;
   };
   const Problem& problem_;
-  const std::int64_t shared_;  // Depth::shared
+  const std::int64_t shared_, columns_, experts_;  // by tensor ranks, by etp ranks and by ep ranks
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_;
   std::vector<std::pair<std::int64_t, bool>> shards_;  // their group, and whether ZeRO-3 reshards

@@ -28,10 +28,6 @@ StreamIndex Communication::stream(std::string_view name) const {
   return static_cast<StreamIndex>(index_of(streams, name));
 }
 
-bool Communication::of_experts(GroupIndex of) const {
-  return of >= group("ep");
-}
-
 GroupIndex Communication::group(std::string_view name) const {
   return static_cast<GroupIndex>(index_of(groups, name));
 }
@@ -57,11 +53,16 @@ Communication communication_of(const Mesh& mesh) {
   transfers("pp-send", "pp-recv");
   transfers("pp-grad-send", "pp-grad-recv");
   const StreamIndex ep = collectives("ep");
-  c.groups = {{"tp", mesh["tp"], tp},         {"dp", mesh["dp"], dp},
-              {"shard", mesh["shard"], dp},   {"replica", mesh["replica"], dp},
-              {"pp", mesh["pp"], kCompute},   {"ep", mesh["ep"], ep},
-              {"etp", mesh["etp"], tp},       {"edp", mesh["edp"], dp},
-              {"eshard", mesh["eshard"], dp}, {"ereplica", mesh["ereplica"], dp}};
+  c.groups = {{"tp", mesh["tp"], tp},
+              {"dp", mesh["dp"], dp},
+              {"shard", mesh["shard"], dp},
+              {"replica", mesh["replica"], dp},
+              {"pp", mesh["pp"], kCompute},
+              {"ep", mesh["ep"], ep, true},
+              {"etp", mesh["etp"], tp, true},
+              {"edp", mesh["edp"], dp, true},
+              {"eshard", mesh["eshard"], dp, true},
+              {"ereplica", mesh["ereplica"], dp, true}};
   return c;
 }
 

@@ -60,7 +60,8 @@ inline constexpr std::size_t kMostGroups = 12;
 struct Group {
   std::string name;
   AxisSet axes;
-  StreamIndex stream;  // of its collectives; kCompute: its members exchange transfers alone
+  StreamIndex stream;       // of its collectives; kCompute: its members exchange transfers alone
+  bool of_experts = false;  // as experts lie over the ranks, where they do otherwise than other weights
   bool meets() const { return stream != kCompute; }
 };
 
@@ -87,8 +88,6 @@ struct Communication {
   // By name. Throws std::logic_error when there is none.
   StreamIndex stream(std::string_view name) const;
   GroupIndex group(std::string_view name) const;
-  // Of ranks as experts lie over them, where they do otherwise than other weights.
-  bool of_experts(GroupIndex group) const;
 };
 Communication communication_of(const Mesh& mesh);
 // How ranks are numbered, for timelines.

@@ -92,8 +92,8 @@ struct ModelRule {
   const char* pattern;
   Model (*model)();
 };
-// The first whose pattern is in the name. Mixtral-8x22B-G8T8 has experts of an eighth of the width, eight
-// times as many, and eight of them for a token (Folding paper, section 4.1).
+// The first whose pattern is in the name. "G8T8": experts of an eighth of the width, eight times as many, and
+// eight of them for a token.
 const std::array kModels{
     ModelRule{"Mixtral-8x22B-G8T8",
               [] { return with_experts("mixtral-8x22b", {.experts = 64, .top_k = 8, .ffn_hidden = 2048}); }},

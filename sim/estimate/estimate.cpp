@@ -80,7 +80,7 @@ const Estimator::HardwareByStage& Estimator::hardware_by_stage(const Plan& plan)
   boost::container::static_vector<Axis, program::kMostGroups> axes;
   for (std::size_t g = 0; g < over_.groups.size(); ++g) {
     const auto group = static_cast<program::GroupIndex>(g);
-    if (!over_.groups[g].meets() || (over_.of_experts(group) && !plan.splits_experts())) continue;
+    if (!over_.groups[g].meets() || (over_.groups[g].of_experts && !plan.splits_experts())) continue;
     const Mesh::Range range = ranks.range(over_.groups[g].axes);
     // A group of one member communicates with nobody, however far apart.
     const std::int64_t stride = range.size > 1 ? range.stride : 1;

@@ -71,7 +71,7 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
       out.ends[finished++] = now;
     const bool compute = lanes[kComputeLane].running,
                communication = std::any_of(lanes.begin() + kTpLane, lanes.end(),
-                                           [](const Lane&lane) { return lane.running; });
+                                           [](const auto&lane) { return lane.running; });
     double next_issue = std::numeric_limits<double>::infinity();
     for (const Lane& lane : lanes) {
       if (!lane.running && lane.next != nullptr && lane.next->issued > now)

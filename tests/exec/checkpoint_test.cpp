@@ -121,6 +121,40 @@ TEST_F(Checkpoints, AnotherPlanGoesOn) {
   }
 }
 
+// Experts over ranks of their own write what one rank reads, and read what it wrote.
+TEST_F(Checkpoints, ExpertsOnOtherRanksGoOn) {
+  const auto sparse = [&](const Plan& p) {
+    const Training t{.global_batch = 8, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
+    return program::compile(tiny_of("experts"), p, t, Stack{});
+  };
+  Plan apart = plan(2, 1, 4, 1), folded = plan(1, 2, 4, 3);
+  apart.sequence_parallel = true;
+  apart.ep = 2;
+  apart.etp = 2;
+  apart.expert_room = folded.expert_room = 2;
+  folded.ep = 4;
+  const auto a = sparse(apart), b = sparse(folded), alone = sparse(plan(1, 1, 1, 0));
+  run(a, options(2));
+  std::vector<std::string> passed_over;
+  const auto first = restore_newest(folder_, a, passed_over);
+  ASSERT_TRUE(first);
+  for (const auto* other : {&b, &alone}) {
+    const auto states = restore_newest(folder_, *other, passed_over);
+    ASSERT_TRUE(states);
+    EXPECT_TRUE(first->states == states->states);
+  }
+  RunOptions o = options(4);
+  o.checkpoint_every = 0;
+  const RunResult expected = resume(alone, o);
+  fs::remove_all(folder_ / "step-00000004");
+  for (const auto* other : {&a, &b}) {
+    const RunResult actual = resume(*other, o);
+    fs::remove_all(folder_ / "step-00000004");
+    ASSERT_EQ(actual.first_step, 2);
+    EXPECT_NEAR(actual.steps[1].loss, expected.steps[1].loss, 2e-6 * expected.steps[1].loss);
+  }
+}
+
 // What one plan wrote and another read and wrote again is what the first wrote.
 TEST_F(Checkpoints, StateSurvivesAChangeOfPlanToTheBit) {
   const auto a = compile(plan(2, 2, 2, 1)), b = compile(plan(1, 4, 2, 3));

@@ -184,6 +184,33 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
   }
 }
 
+// Eight experts of 24 columns: what is listed and does not divide them is no plan.
+TEST(Space, SharesExpertsAsTheyDivide) {
+  Problem p = small_problem();
+  Model& m = p.scenario.model;
+  ModelBlock sparse = standard_block(m);
+  sparse.layers.back() = {ExpertsLayer{.experts = 8, .top_k = 2, .ffn_hidden = 24}};
+  m.blocks = {{m.layers, {sparse}}};
+  p.stack.runs.reset();
+  p.scenario.search.ep = {1, 3, 4};
+  p.scenario.search.etp = {1, 5};
+  p.scenario.search.pp = {1};
+  const Space space(p);
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;
+  std::int64_t invalid = 0;
+  for (const Space::Outer& outer : space.outer()) {
+    invalid += space
+                   .visit(outer, {.plan =
+                                      [&](const Plan& plan) {
+                                        seen.emplace(plan.ep, plan.expert_tp());
+                                        return true;
+                                      }})
+                   .invalid;
+  }
+  EXPECT_EQ(seen, (std::set<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {4, 1}}));
+  EXPECT_GT(invalid, 0);
+}
+
 TEST(Search, ReplicasDivideTheBatch) {
   EXPECT_EQ(replicas(2048, 4, 25), 16);  // 25 does not divide 512
   EXPECT_EQ(replicas(2000, 4, 25), 25);

@@ -155,6 +155,19 @@ TEST(Experts, OnTheirOwnRanksExchangeRows) {
   }
 }
 
+// As KeepTheirRows, of a rank's 8 tokens: the rows, their weights and the counts that came, in place of the
+// rows, and the counts that were sent.
+TEST(Experts, OnTheirOwnRanksKeepWhatCame) {
+  const Program p = compile(small_mixtral(), kApart, kTraining, Stack{});
+  std::int64_t kept = 0;
+  for (const Buffer& b : p.classes[0].buffers) {
+    if (b.life == Life::kSaved && b.name.starts_with("layer0/experts/")) kept += b.bytes.value;
+  }
+  constexpr std::int64_t kOwn = 8, kCame = kOwn * kTop;
+  EXPECT_EQ(kept, 2 * kOwn * kHidden + (2 + 4) * kOwn * kExperts + 4 * kOwn * 2 * kTop + 4 * kExperts +
+                      2 * kCame * kHidden + 4 * kCame + 2 * kCame * 3 * kWidth);
+}
+
 // Tensor ranks that share an expert's columns have all rows of both, and sum what they make of them.
 TEST(Experts, GatherRowsForColumnsOfThem) {
   const Plan plan{.tp = 2, .dp = 2, .ep = 2, .sequence_parallel = true};
