@@ -53,12 +53,12 @@ const NumberFormats* formats_of(const Capabilities& c, Precision p) {
 }
 
 bool grouped(const Plan& p) {
-  return p.zero > 0 && p.shards() != p.dp;
+  return p.zero > 0 && p.shards() != p.copies();
 }
 
 bool refuses(const Refusal& r, const Plan& p, const Training& t) {
   const auto differs = [](const std::optional<bool>& wanted, bool is) { return wanted && *wanted != is; };
-  if (!r.zero.empty() && (p.dp == 1 || !has(r.zero, p.zero))) return false;
+  if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.precision.empty() && !has(r.precision, t.precision)) return false;
   return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
@@ -114,6 +114,12 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
     return report(
         p.ep > 1 ? "/plan/ep" : "/plan/etp", [&] { return lacks(s, "expert parallelism"); },
         [&] { return p.ep > 1 ? std::string("allowed: 1") : fmt::format("allowed: {}", p.tp); });
+  if (p.cp > 1 && !has(c.context_parallel, p.context_way())) {
+    return report(
+        "/plan/cp",
+        [&] { return lacks(s, fmt::format("{} context parallelism", name_of(p.context_way()))); },
+        [&] { return c.context_parallel.empty() ? one() : allowed(c.context_parallel); });
+  }
   if (p.pp > 1 && c.schedule.empty())
     return report(
         "/plan/pp", [&] { return lacks(s, "pipeline parallelism"); }, one);
@@ -127,7 +133,7 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/chunk_layers",
         [&] { return lacks(s, fmt::format("chunks that are not {}", name_of(c.chunk_layers))); }, none);
   }
-  if (p.dp > 1 && !has(c.zero, p.zero)) {
+  if (p.copies() > 1 && !has(c.zero, p.zero)) {
     return report(
         "/plan/zero", [&] { return lacks(s, fmt::format("ZeRO stage {}", p.zero)); },
         [&] { return allowed(c.zero); });
@@ -345,6 +351,10 @@ bool runs_plan(const Stack& s, const Model& m, const Plan& p, const Training& t)
   return !s.runs || !report_plan(s, m, p, t, [](auto&&...) { return true; });
 }
 
+bool runs_context(const Stack& s, const Plan& p) {
+  return !s.runs || has(s.runs->context_parallel, p.context_way());
+}
+
 std::vector<std::string> stack_limits(const Stack& s) {
   std::vector<std::string> out;
   if (!s.runs) return out;
@@ -359,6 +369,10 @@ std::vector<std::string> stack_limits(const Stack& s) {
   if (c.tensor_parallel && !has(c.sequence_parallel, true)) out.emplace_back("no sequence parallelism");
   if (c.tensor_parallel && !has(c.sequence_parallel, false))
     out.emplace_back("no tensor parallelism without sequence parallelism");
+  if (c.context_parallel.empty())
+    out.emplace_back("no context parallelism");
+  else
+    missing(c.context_parallel, every<ContextWay>(), "no context parallelism by {}");
   if (c.schedule.empty()) {
     out.emplace_back("no pipeline parallelism");
   } else {

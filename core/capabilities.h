@@ -75,6 +75,7 @@ struct Capabilities {
   bool experts = true;           // layers may be mixtures of experts
   bool fp8_experts = true;       // in 8 bits too
   bool expert_parallel = true;   // they may lie over ranks of their own (core/plan.h)
+  std::vector<ContextWay> context_parallel;  // ways of ranks to share sequences; empty: none
   bool towers = true;            // a model may have several, as an encoder and a decoder
   std::int64_t most_ranks = 0;   // 0: no limit
   std::vector<Refusal> refused;
@@ -136,6 +137,8 @@ void describe(V& v, Capabilities& c) {
   v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
   v(field("expert_parallel", "whether experts may lie over ranks otherwise than other weights"),
     c.expert_parallel);
+  v(field("context_parallel", "what passes between ranks that share sequences; none means cp is 1"),
+    c.context_parallel);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);
   v(field("most_ranks", "ranks that it starts at most; 0 means no limit"), c.most_ranks);
   v(Field{.name = "refused", .help = "combinations that it does not run"}, c.refused);
@@ -157,6 +160,9 @@ std::optional<StackProblem> stack_problem(const Stack& stack, const Model& model
 std::optional<StackProblem> stack_problem(const Stack& stack, const Plan& plan);
 // Whether the stack's software runs such a plan, in time for a search: stack_problem of the plan alone.
 bool runs_plan(const Stack& stack, const Model& model, const Plan& plan, const Training& training);
+
+// Whether its ranks share sequences as the plan says.
+bool runs_context(const Stack& stack, const Plan& plan);
 
 // What plans of the stack never have, a phrase each: "no pipeline parallelism".
 std::vector<std::string> stack_limits(const Stack& stack);

@@ -27,6 +27,7 @@ enum class CollectiveKind : std::uint8_t {
   kGather,         // parts, to the whole in the root's output
   kScatter,        // parts of the root's input
   kAllToAll,       // part j of member i's input becomes part i of member j's output
+  kShift,          // member i's input becomes member i + 1's output (XLA's collective-permute around a ring)
 };
 constexpr auto enum_names(CollectiveKind) {
   using enum CollectiveKind;
@@ -34,7 +35,7 @@ constexpr auto enum_names(CollectiveKind) {
                     std::pair{kAllGather, "all-gather"}, std::pair{kReduceScatter, "reduce-scatter"},
                     std::pair{kBroadcast, "broadcast"},  std::pair{kReduce, "reduce"},
                     std::pair{kGather, "gather"},        std::pair{kScatter, "scatter"},
-                    std::pair{kAllToAll, "all-to-all"}};
+                    std::pair{kAllToAll, "all-to-all"},  std::pair{kShift, "shift"}};
 }
 
 // Of one device into the domain's switches, one direction.

@@ -117,22 +117,46 @@ Mesh::Range Mesh::range(AxisSet axes) const {
 bool operator==(const Mesh& a, const Mesh& b) {
   return std::equal(a.axes().begin(), a.axes().end(), b.axes().begin(), b.axes().end(),
                     [](const MeshAxis& x, const MeshAxis& y) {
-                      return x.name == y.name && x.expert_name == y.expert_name && x.size == y.size &&
+                      return x.name == y.name && x.weights == y.weights && x.experts == y.experts && x.size == y.size &&
                              x.stride == y.stride;
                     });
 }
 
-// Both ways to part a stage's ranks cut their row at places of which each divides the next. An axis is made
+namespace {
+
+// The axes that stand where a rank order has "dp".
+const char* numbering(RankOrder order) {
+  switch (order) {
+    case RankOrder::kTpDpPp:
+      return "tp-copies-pp";
+    case RankOrder::kTpPpDp:
+      return "tp-pp-copies";
+    case RankOrder::kDpTpPp:
+      return "copies-tp-pp";
+    case RankOrder::kPpTpDp:
+      return "pp-tp-copies";
+  }
+  return "";
+}
+
+}  // namespace
+
+// All ways to part a stage's ranks cut their row at places of which each divides the next. An axis is made
 // of the ranks between two cuts that follow each other.
 Mesh mesh_of(const Plan& p) {
   struct Part {
     std::string_view name, whole;
     std::int64_t begin, end;  // ranks of all parts before it, and with it
+    std::string_view weights = name, weights_whole = whole;
   };
-  const std::int64_t all = p.tp * p.dp, shards = p.tp * p.shards(), experts = p.expert_ranks(),
+  const std::int64_t all = p.tp * p.copies(), heads = p.tp * p.ulysses, sequence = p.tp * p.cp,
+                     shards = std::max(sequence, p.tp * p.shards()), experts = p.expert_ranks(),
                      expert_shards = experts * p.expert_shards();
-  const std::array<Part, 3> of_all{
-      {{"tp", "tp", 1, p.tp}, {"shard", "dp", p.tp, shards}, {"replica", "dp", shards, all}}};
+  const std::array<Part, 5> of_all{{{"tp", "tp", 1, p.tp},
+                                    {"ulysses", "cp", p.tp, heads, "shard", "copies"},
+                                    {"ring", "cp", heads, sequence, "shard", "copies"},
+                                    {"dp", "dp", sequence, shards, "shard", "copies"},
+                                    {"dp", "dp", shards, all, "replica", "copies"}}};
   const std::array<Part, 4> of_experts{{{"etp", "etp", 1, p.expert_tp()},
                                         {"ep", "ep", p.expert_tp(), experts},
                                         {"eshard", "edp", experts, expert_shards},
@@ -141,11 +165,11 @@ Mesh mesh_of(const Plan& p) {
   for (const Part& a : of_all) {
     for (const Part& e : of_experts) {
       const std::int64_t size = std::min(a.end, e.end) / std::max(a.begin, e.begin);
-      mesh.add({a.name, a.whole, e.name, e.whole, std::max<std::int64_t>(1, size)});
+      mesh.add({a.name, a.whole, a.weights, a.weights_whole, e.name, e.whole, std::max<std::int64_t>(1, size)});
     }
   }
   mesh.add({.name = "pp", .size = p.pp});
-  mesh.number(name_of(p.rank_order));
+  mesh.number(numbering(p.rank_order));
   return mesh;
 }
 
@@ -156,6 +180,7 @@ std::vector<MeshAxis> whole_axes(const Mesh& mesh) {
                                     [&](const MeshAxis& other) { return other.whole == axis.whole; });
     if (known == out.end()) {
       const Mesh::Range range = mesh.range(axis.whole);
+      if (axis.whole == "cp" && range.size == 1) continue;
       out.push_back({.name = axis.whole, .whole = axis.whole, .size = range.size, .stride = range.stride});
     }
   }

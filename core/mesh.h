@@ -4,16 +4,17 @@
 //
 //   rank = sum over axes of coordinate * stride        stride = product of the sizes of the faster axes
 //
-// An axis may be a part of a whole: data parallelism ("dp") is made of the ranks that share ZeRO's shards
-// ("shard") and the replicas of those shards ("replica"). Several axes may have one name: experts lie over
-// the ranks on their own, and an axis has a name for them beside the one for all else, so that "tp" may be
-// made of ranks that share experts ("ep") and ranks that have the same ones ("edp"). A name stands for the
-// set of all axes that have it. A group of ranks is named by the set of axes along which its members differ.
+// An axis may be a part of a whole: context parallelism ("cp") is made of the ranks that exchange heads
+// ("ulysses") and those that keys pass between ("ring"). The same ranks are parted in several ways, and an
+// axis has a name in each: by the tokens that they have ("tp", "cp", "dp"), by their copies of weights (of
+// which ZeRO's "shard" and "replica" are the parts), and by experts, so that "tp" may be made of ranks that
+// share experts ("ep") and ranks that have the same ones ("edp"). A name stands for the set of all axes that
+// have it. A group of ranks is named by the set of axes along which its members differ.
 //
 //   Mesh m;
 //   m.add({.name = "tp", .size = 4});
-//   m.add({.name = "shard", .whole = "dp", .size = 2});
-//   m.add({.name = "replica", .whole = "dp", .size = 3});
+//   m.add({.name = "dp", .weights = "shard", .size = 2});
+//   m.add({.name = "dp", .weights = "replica", .size = 3});
 //   m.size(m["dp"]) == 6;  m.members(m["shard"], 1) == {1, 5};
 //   m.number("dp-tp");     m.members(m["shard"], 1) == {0, 1};
 #pragma once
@@ -32,11 +33,13 @@
 namespace orrery {
 
 struct MeshAxis {
-  std::string_view name, whole;                // of static storage; without a whole, the axis is its own
-  std::string_view expert_name, expert_whole;  // for experts, where they lie otherwise
+  std::string_view name, whole;              // of static storage; without a whole, the axis is its own
+  std::string_view weights, weights_whole;   // by what it has of weights, where that is named otherwise
+  std::string_view experts, experts_whole;   // and of experts
   std::int64_t size = 1, stride = 1;
   constexpr bool is(std::string_view n) const {
-    return name == n || whole == n || expert_name == n || expert_whole == n;
+    return name == n || whole == n || weights == n || weights_whole == n || experts == n ||
+           experts_whole == n;
   }
 };
 
@@ -45,7 +48,7 @@ struct MeshAxis {
 class AxisSet {
  public:
   constexpr AxisSet() = default;
-  constexpr explicit AxisSet(std::size_t axis) : bits_(static_cast<std::uint16_t>(1U << axis)) {}
+  constexpr explicit AxisSet(std::size_t axis) : bits_(static_cast<std::uint32_t>(1U << axis)) {}
   constexpr bool has(std::size_t axis) const { return (bits_ >> axis & 1U) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr AxisSet& operator|=(AxisSet other) {
@@ -55,12 +58,12 @@ class AxisSet {
   friend constexpr bool operator==(AxisSet, AxisSet) = default;
 
  private:
-  std::uint16_t bits_ = 0;
+  std::uint32_t bits_ = 0;
 };
 
 class Mesh {
  public:
-  static constexpr std::size_t kMostAxes = 16;
+  static constexpr std::size_t kMostAxes = 24;
 
   // Adds an axis that varies more slowly than the axes before it. Throws std::logic_error beyond kMostAxes.
   void add(MeshAxis axis);
@@ -107,13 +110,13 @@ class Mesh {
   std::int64_t ranks_ = 1;
 };
 
-// Axes of a plan, in its rank order: "tp", "pp", and "dp" made of "shard" and "replica". And the same ranks
-// but for "pp" by their part in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica", each slower
-// than the ones before it.
+// Axes of a plan, in its rank order: "tp", "cp" made of "ulysses" and "ring", "dp" and "pp". The ranks of "cp"
+// and "dp" by their copies of weights: "copies", made of "shard", with all of "cp", and "replica". And all but "pp" by their part
+// in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica". Each is slower than the ones before it.
 Mesh mesh_of(const Plan& plan);
 
-// Wholes and axes that are no part of one, fastest first. Of axes of equal stride, those of one rank come
-// first.
+// Wholes and axes that are no part of one, fastest first; "cp" only where ranks share sequences. Of axes of
+// equal stride, those of one rank come first.
 std::vector<MeshAxis> whole_axes(const Mesh& mesh);
 // "tp 1, dp 0, pp 2".
 std::string coordinates_text(const Mesh& mesh, std::int64_t rank);

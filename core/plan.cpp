@@ -5,6 +5,9 @@ namespace orrery {
 
 std::string short_name(const Plan& p) {
   std::string text = fmt::format("TP{} PP{} DP{}", p.tp, p.pp, p.dp);
+  if (p.cp > 1) text += fmt::format(" CP{}", p.cp);
+  if (p.cp > 1) text += fmt::format(" {}", name_of(p.context_way()));
+  if (p.ulysses > 1 && p.ulysses < p.cp) text += fmt::format("/{}", p.ulysses);
   if (p.ep > 1) text += fmt::format(" EP{}", p.ep);
   if (p.expert_tp() != p.tp) text += fmt::format(" ETP{}", p.expert_tp());
   if (p.vpp > 1) text += fmt::format(" VPP{}", p.vpp);
@@ -12,7 +15,7 @@ std::string short_name(const Plan& p) {
   if (p.pp > 1) text += fmt::format(" {}", name_of(p.schedule));
   if (p.sequence_parallel) text += " sp";
   if (p.zero > 0) text += fmt::format(" zero{}", p.zero);
-  if (p.zero > 0 && p.shards() != p.dp) text += fmt::format("/{}", p.shards());
+  if (p.zero > 0 && p.shards() != p.copies()) text += fmt::format("/{}", p.shards());
   if (!p.reshards()) text += " keep";
   if (p.recompute != Recompute::kNone) text += fmt::format(" {}", name_of(p.recompute));
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
@@ -24,14 +27,15 @@ std::string short_name(const Plan& p) {
 }
 
 std::int64_t communicators(const Plan& p) {
-  std::int64_t groups = (p.tp > 1) + (p.dp > 1) + (p.pp > 1);
+  std::int64_t groups =
+      (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (p.ulysses > 1 && p.ulysses < p.cp) + (p.cp > 1 && p.dp > 1);
   if (p.splits_experts()) groups += (p.ep > 1) + (p.expert_tp() > 1) + (p.expert_dp() > 1);
   return groups;
 }
 
 std::string placement(const Plan& p, RankOrder order) {
   std::string out(name_of(order));
-  for (const auto& [axis, degree] : {std::pair{"tp", p.tp}, {"dp", p.dp}, {"pp", p.pp}}) {
+  for (const auto& [axis, degree] : {std::pair{"tp", p.tp}, {"dp", p.copies()}, {"pp", p.pp}}) {
     if (degree == 1) out.erase(out.find(axis), 2);
   }
   std::erase(out, '-');

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plan: how one training step is laid out over ranks and time. The ranks are tp * dp * pp; each
+// A plan: how one training step is laid out over ranks and time. The ranks are tp * cp * dp * pp; each
 // pipeline stage holds vpp model chunks; each replica runs `micro_batches` micro-batches of
 // `micro_batch` sequences, so the global batch is micro_batch * micro_batches * dp.
 //
-// Experts lie over the tp * dp ranks of a stage on their own: etp ranks have columns of each expert, ep ranks
+// cp ranks have parts of the same sequences (context parallelism), and copies of the same weights, as the dp
+// replicas have. In attention, where tokens meet, `ulysses` of them exchange heads for tokens by all-to-alls
+// (Jacobs et al. 2023, arXiv:2309.14509), and keys and values pass between the cp / ulysses others as
+// `cp_keys` says: around a ring (Liu et al. 2023, arXiv:2310.01889), or gathered before (Llama 3, Grattafiori
+// et al. 2024, arXiv:2407.21783). Both at once: Fang and Zhao 2024, arXiv:2405.07719.
+//
+// Experts lie over the tp * cp * dp ranks of a stage on their own: etp ranks have columns of each expert, ep ranks
 // have some of the experts each, and etp * ep ranks together are one of the copies of all experts
 // ("parallel folding", Liu et al. 2025, arXiv:2504.14960).
 #pragma once
@@ -23,7 +29,8 @@ namespace orrery {
 
 enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV };
 enum class Recompute { kNone, kSelective, kFull };
-// Fastest-varying axis first, as in Megatron's "tp-dp-pp".
+// Fastest-varying axis first, as in Megatron's "tp-dp-pp"; "dp" stands for cp and then dp.
+enum class ContextKeys { kRing, kAllGather };
 enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
 
 constexpr auto enum_names(Schedule) {
@@ -35,6 +42,17 @@ constexpr auto enum_names(Schedule) {
 constexpr auto enum_names(Recompute) {
   return std::array{std::pair{Recompute::kNone, "none"}, std::pair{Recompute::kSelective, "selective"},
                     std::pair{Recompute::kFull, "full"}};
+}
+constexpr auto enum_names(ContextKeys) {
+  return std::array{std::pair{ContextKeys::kRing, "ring"}, std::pair{ContextKeys::kAllGather, "all-gather"}};
+}
+// What passes between the ranks that share a sequence, where tokens meet: keys and values, heads, or both.
+enum class ContextWay { kRing, kAllGather, kUlysses, kRingUlysses, kAllGatherUlysses };
+constexpr auto enum_names(ContextWay) {
+  using enum ContextWay;
+  return std::array{std::pair{kRing, "ring"}, std::pair{kAllGather, "all-gather"},
+                    std::pair{kUlysses, "ulysses"}, std::pair{kRingUlysses, "ring-ulysses"},
+                    std::pair{kAllGatherUlysses, "all-gather-ulysses"}};
 }
 constexpr auto enum_names(RankOrder) {
   return std::array{std::pair{RankOrder::kTpDpPp, "tp-dp-pp"}, std::pair{RankOrder::kTpPpDp, "tp-pp-dp"},
@@ -51,6 +69,9 @@ constexpr auto enum_names(TableSplit) {
 
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
+  std::int64_t cp = 1;              // ranks that share a sequence
+  std::int64_t ulysses = 1;         // of them, ranks that exchange heads for tokens
+  std::optional<ContextKeys> cp_keys;  // none: a ring
   std::int64_t ep = 1;              // ranks that share the experts
   std::optional<std::int64_t> etp;  // ranks that share an expert's columns; none: tp
   // Rows of tokens that a rank has room for from each of the ep ranks, in even shares of what they send.
@@ -58,7 +79,7 @@ struct Plan {
   std::optional<double> expert_room;
   bool sequence_parallel = false;
   std::int64_t zero = 0;         // ZeRO stage
-  std::int64_t shard_group = 0;  // ranks that share ZeRO's shards; 0: all of dp
+  std::int64_t shard_group = 0;  // replicas that share ZeRO's shards, with all their cp ranks; 0: all of dp
   // Of ZeRO-3: whether parameters are gathered anew for the backward pass (FSDP's term). Kept, they take the
   // memory of all, and are gathered once a micro-batch. None: they are gathered anew.
   std::optional<bool> reshard_after_forward;
@@ -72,17 +93,27 @@ struct Plan {
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
   std::vector<std::int64_t> chunk_layers;
 
-  std::int64_t ranks() const { return tp * pp * dp; }
+  std::int64_t ranks() const { return tp * pp * copies(); }
+  std::int64_t copies() const { return cp * dp; }  // ranks that have the same weights, or shards of them
   std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
   bool reshards() const { return reshard_after_forward.value_or(true); }
-  std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp); }
+  // Ranks that share ZeRO's shards.
+  std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp) * cp; }
+  std::int64_t ring() const { return cp / ulysses; }
+  // Whether keys and values go around a ring of ranks.
+  bool rings() const { return ring() > 1 && cp_keys.value_or(ContextKeys::kRing) == ContextKeys::kRing; }
+  ContextWay context_way() const {  // where cp is more than 1
+    if (ring() == 1) return ContextWay::kUlysses;
+    if (ulysses == 1) return rings() ? ContextWay::kRing : ContextWay::kAllGather;
+    return rings() ? ContextWay::kRingUlysses : ContextWay::kAllGatherUlysses;
+  }
   std::int64_t expert_tp() const { return etp.value_or(tp); }
   // Ranks of a copy of all experts.
   std::int64_t expert_ranks() const { return ep * expert_tp(); }
   // Whether experts lie over the ranks otherwise than other weights do.
   bool splits_experts() const { return ep > 1 || expert_tp() != tp; }
   // Copies of experts, each on the ranks of a stage that share them.
-  std::int64_t expert_dp() const { return tp * dp / expert_ranks(); }
+  std::int64_t expert_dp() const { return tp * copies() / expert_ranks(); }
   // Ranks that share ZeRO's shards of experts: those that share shards of other weights and have the same
   // experts.
   std::int64_t expert_shards() const {
@@ -97,6 +128,19 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = limits::kMostLayers}, p.pp);
   v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = limits::kMostChunks}, p.vpp);
   v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = limits::kMostReplicas}, p.dp);
+  v(Field{.name = "cp",
+          .help = "context-parallel degree: ranks that share a sequence",
+          .min = 1,
+          .max = limits::kMostContextRanks},
+    p.cp);
+  v(Field{.name = "ulysses",
+          .help = "of the context-parallel ranks, those that exchange heads for tokens by all-to-alls",
+          .min = 1,
+          .max = limits::kMostContextRanks},
+    p.ulysses);
+  v(Field{.name = "cp_keys",
+          .help = "how keys and values pass between the other context-parallel ranks; absent means ring"},
+    p.cp_keys);
   v(Field{.name = "ep", .help = "ranks that share the experts", .min = 1, .max = limits::kMostReplicas},
     p.ep);
   v(Field{.name = "etp",
@@ -112,7 +156,7 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
   v(Field{.name = "shard_group",
-          .help = "ranks that share ZeRO's shards; 0 means dp",
+          .help = "replicas that share ZeRO's shards; 0 means dp",
           .min = 0,
           .max = limits::kMostReplicas},
     p.shard_group);

@@ -32,6 +32,8 @@ inline constexpr std::array kWaitedAxes{
                "tp", "exposed tensor-parallel communication", false},
     WaitedAxis{"dp", "exposed_dp_s", "seconds compute waited for data-parallel collectives", "exposed DP",
                "dp", "exposed data-parallel communication", false},
+    WaitedAxis{"cp", "exposed_cp_s", "seconds compute waited for other ranks that share its sequences",
+               "exposed CP", "cp", "exposed context-parallel communication", false},
     WaitedAxis{"ep", "exposed_ep_s", "seconds compute waited for exchanges between the ranks of experts",
                "exposed EP", "ep", "exposed expert-parallel communication", false},
     WaitedAxis{"pp", "exposed_pp_s", "seconds compute waited for other stages: bubble and transfers",

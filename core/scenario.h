@@ -30,11 +30,12 @@ constexpr auto enum_names(Goal) {
 
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
-  std::vector<std::int64_t> tp, pp, vpp, dp, ep, etp, micro_batch, zero, shard_group, recompute_layers;
+  std::vector<std::int64_t> tp, pp, vpp, dp, cp, ulysses, ep, etp, micro_batch, zero, shard_group, recompute_layers;
   std::vector<bool> sequence_parallel, reshard_after_forward;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
   std::vector<RankOrder> rank_order;
+  std::vector<ContextKeys> cp_keys;
   std::vector<std::int64_t> nodes;  // cluster sizes; empty: the cluster's own
   double memory_margin = 0.06;      // share of device memory kept free
 };
@@ -69,6 +70,13 @@ void describe(V& v, Search& s) {
   v(choices("pp", "pipeline depths to try", 1, limits::kMostLayers), s.pp);
   v(choices("vpp", "chunks per stage to try", 1, limits::kMostChunks), s.vpp);
   v(choices("dp", "data-parallel degrees to try", 1, limits::kMostReplicas), s.dp);
+  v(choices("cp", "context-parallel degrees to try; none means degrees that leave a rank 8192 tokens", 1,
+            limits::kMostContextRanks),
+    s.cp);
+  v(choices("ulysses", "of these, numbers of ranks that exchange heads to try; none means 1 and cp", 1,
+            limits::kMostContextRanks),
+    s.ulysses);
+  v(choices("cp_keys", "how keys and values pass between the others to try"), s.cp_keys);
   v(choices("ep", "numbers of ranks that share the experts to try", 1, limits::kMostReplicas), s.ep);
   v(choices("etp", "numbers of ranks that share an expert's columns to try; none means tp and 1", 1,
             limits::kMostTensorRanks),

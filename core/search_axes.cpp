@@ -18,11 +18,26 @@ Plan plainest(const Capabilities& c) {
   return p;
 }
 
+void put_way(Plan& p, ContextWay way) {
+  const bool gathers = way == ContextWay::kAllGather || way == ContextWay::kAllGatherUlysses;
+  p.ulysses = way == ContextWay::kUlysses ? p.cp : 1;
+  if (gathers) p.cp_keys = ContextKeys::kAllGather;
+}
+
 // Calls visit(name, list, put) for every axis; put(plan, value) puts a value where it has an effect.
 template <class S, class Visit>
 void visit_axes(const Capabilities& c, S& s, Visit visit) {
   const std::int64_t tensor = c.tensor_parallel ? 2 : 1, stages = c.schedule.empty() ? 1 : 2;
   visit("tp", s.tp, [](Plan& p, std::int64_t v) { p.tp = v; });
+  visit("cp", s.cp, [&](Plan& p, std::int64_t v) {
+    p.cp = v;
+    if (!c.context_parallel.empty()) put_way(p, c.context_parallel.front());
+  });
+  visit("ulysses", s.ulysses, [](Plan& p, std::int64_t v) { p.cp = p.ulysses = v; });
+  visit("cp_keys", s.cp_keys, [](Plan& p, ContextKeys v) {
+    p.cp = 2;
+    p.cp_keys = v;
+  });
   visit("ep", s.ep, [](Plan& p, std::int64_t v) { p.ep = v; });
   visit("etp", s.etp, [](Plan& p, std::int64_t v) { p.etp = v; });
   visit("pp", s.pp, [](Plan& p, std::int64_t v) { p.pp = v; });

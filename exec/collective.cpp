@@ -137,6 +137,8 @@ void do_share(std::span<const CollectiveCall> calls, std::size_t self) {
     case kAllToAll:
       for (std::size_t m = 0; m < n; ++m) copy(input(m, self * part), part, output(self, m * part));
       return;
+    case kShift:
+      return copy(input((self + n - 1) % n, 0), whole, output(self, 0));
   }
 }
 

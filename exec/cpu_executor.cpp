@@ -239,7 +239,7 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
 
 void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   const Training& training = place_.program.training;
-  OpArguments a{.op = op, .model = place_.program.model, .tp_rank = place_.at.tp};
+  OpArguments a{.op = op, .model = place_.program.model, .at = place_.at};
   for (std::size_t i = 0; i < op.operands().size() && i < a.in.size(); ++i)
     a.in[i] = pointer(op.reads[i], micro_batch);
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)

@@ -139,25 +139,24 @@ void run(const ops::Gemm& op, const OpArguments& a) {
 
 void run(const ops::Embedding& op, const OpArguments& a) {
   const auto row_bytes = op.width * static_cast<std::int64_t>(bytes_of(a.type));
-  kernels::embedding(op.tokens, row_bytes, a.tp_rank * op.rows, op.rows, ids(a.in[0]), a.in[1], a.out[0]);
+  kernels::embedding(op.tokens, row_bytes, a.at.tp * op.rows, op.rows, ids(a.in[0]), a.in[1], a.out[0]);
 }
 void run(const ops::EmbeddingGrad& op, const OpArguments& a) {
-  kernels::embedding_grad(op.tokens, op.width, a.tp_rank * op.rows, op.rows, ids(a.in[0]), a.in[1], a.out[0],
+  kernels::embedding_grad(op.tokens, op.width, a.at.tp * op.rows, op.rows, ids(a.in[0]), a.in[1], a.out[0],
                           a.op.accumulate);
 }
 void run(const ops::Positions& op, const OpArguments& a) {
-  ref::positions(op.rows, op.width, op.sequence, first_row(op, a.tp_rank), a.in[1], a.out[0]);
+  ref::positions(positions_shape(op, a.at), a.in[1], a.out[0]);
 }
 void run(const ops::PositionsGrad& op, const OpArguments& a) {
-  kernels::positions_grad(op.rows, op.width, op.sequence, first_row(op, a.tp_rank), op.table, a.in[0],
-                          a.out[0], a.op.accumulate);
+  kernels::positions_grad(positions_shape(op, a.at), op.table, a.in[0], a.out[0], a.op.accumulate);
 }
 
 void run(const ops::Bags& op, const OpArguments& a) {
-  ref::bags(bags_shape(op, a.tp_rank), ids(a.in[0]), a.in[1], a.out[0]);
+  ref::bags(bags_shape(op, a.at.tp), ids(a.in[0]), a.in[1], a.out[0]);
 }
 void run(const ops::BagsGrad& op, const OpArguments& a) {
-  ref::bags_grad(bags_shape(op, a.tp_rank), ids(a.in[0]), a.in[1], a.out[0], a.op.accumulate);
+  ref::bags_grad(bags_shape(op, a.at.tp), ids(a.in[0]), a.in[1], a.out[0], a.op.accumulate);
 }
 void run(const ops::PairLoss& op, const OpArguments& a) {
   *doubles(a.out[1]) += ref::pair_loss(op.batch, op.width, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
@@ -167,16 +166,16 @@ void run(const ops::PairLossGrad& op, const OpArguments& a) {
                       static_cast<float>(a.token_weight * a.loss_scale), a.out[0], a.out[1]);
 }
 void run(const ops::Patches& op, const OpArguments& a) {
-  ref::patches(patches_shape(op), a.tp_rank == 0, a.in[0], a.in[1], a.in[2], a.out[0]);
+  ref::patches(patches_shape(op), a.at.tp == 0, a.in[0], a.in[1], a.in[2], a.out[0]);
 }
 void run(const ops::PatchesGrad& op, const OpArguments& a) {
   ref::patches_grad(patches_shape(op), a.in[0], a.out[0], a.out[1], a.out[2], a.op.accumulate);
 }
 void run(const ops::Pool& op, const OpArguments& a) {
-  ref::pool(pool_shape(op, a.tp_rank), a.in[0], a.out[0]);
+  ref::pool(pool_shape(op, a.at.tp), a.in[0], a.out[0]);
 }
 void run(const ops::PoolGrad& op, const OpArguments& a) {
-  ref::pool_grad(pool_shape(op, a.tp_rank), a.in[0], a.out[0]);
+  ref::pool_grad(pool_shape(op, a.at.tp), a.in[0], a.out[0]);
 }
 
 void run(const ops::Norm& op, const OpArguments& a) {
@@ -198,10 +197,10 @@ void turn(const ref::RopeShape& shape, std::int64_t table, const OpArguments& a)
   kernels::pointwise().rope(shape, of.cosine.data(), of.sine.data(), a.out[0]);
 }
 void run(const ops::Rope& op, const OpArguments& a) {
-  turn(rope_shape(op, false), op.table, a);
+  turn(rope_shape(op, a.at, false), op.table, a);
 }
 void run(const ops::RopeGrad& op, const OpArguments& a) {
-  turn(rope_shape(op, true), op.table, a);
+  turn(rope_shape(op, a.at, true), op.table, a);
 }
 void run(const ops::LatentPack& op, const OpArguments& a) {
   ref::latent_pack(latent_shape(op), a.in[0], a.in[1], a.in[2], a.out[0]);
@@ -210,19 +209,39 @@ void run(const ops::LatentPackGrad& op, const OpArguments& a) {
   ref::latent_pack_grad(latent_shape(op), a.in[0], a.out[0], a.out[1], a.out[2]);
 }
 void run(const ops::Attention& op, const OpArguments& a) {
-  kernels::attention(attention_shape(op, a.tp_rank, a.dropout), a.in[0], a.out[0], a.out[1], mask(a.out[2]));
+  kernels::attention(attention_shape(op, a.at.tp, a.dropout), a.in[0], a.out[0], a.out[1], mask(a.out[2]));
 }
 void run(const ops::AttentionGrad& op, const OpArguments& a) {
-  kernels::attention_grad(attention_shape(op, a.tp_rank, a.dropout), a.in[0], a.in[1], a.in[2], mask(a.in[4]),
+  kernels::attention_grad(attention_shape(op, a.at.tp, a.dropout), a.in[0], a.in[1], a.in[2], mask(a.in[4]),
                           a.in[3], a.out[0]);
 }
 void run(const ops::CrossAttention& op, const OpArguments& a) {
-  kernels::attention(attention_shape(op, a.tp_rank, a.dropout), {a.in[0], a.in[1]}, a.out[0], a.out[1],
+  kernels::attention(attention_shape(op, a.at.tp, a.dropout), {a.in[0], a.in[1]}, a.out[0], a.out[1],
                      mask(a.out[2]));
 }
 void run(const ops::CrossAttentionGrad& op, const OpArguments& a) {
-  kernels::attention_grad(attention_shape(op, a.tp_rank, a.dropout), {a.in[0], a.in[1]}, a.in[2], a.in[3],
+  kernels::attention_grad(attention_shape(op, a.at.tp, a.dropout), {a.in[0], a.in[1]}, a.in[2], a.in[3],
                           mask(a.in[5]), a.in[4], {a.out[0], a.out[1]});
+}
+void run(const ops::HeadsPack& op, const OpArguments& a) {
+  kernels::heads_pack(heads_shape(op), a.in[0], a.out[0], a.out[1]);
+}
+void run(const ops::HeadsPackGrad& op, const OpArguments& a) {
+  kernels::heads_pack_grad(heads_shape(op), a.in[0], a.in[1], a.out[0]);
+}
+void run(const ops::HeadsUnpack& op, const OpArguments& a) {
+  kernels::heads_unpack(heads_shape(op), a.in[0], a.out[0]);
+}
+void run(const ops::HeadsUnpackGrad& op, const OpArguments& a) {
+  kernels::heads_unpack_grad(heads_shape(op), a.in[0], a.out[0]);
+}
+void run(const ops::ContextAttention& op, const OpArguments& a) {
+  kernels::context_attention(context_shape(op, a.at, a.dropout), a.in[0], a.in[1], a.in[2], a.out[0],
+                             a.out[1]);
+}
+void run(const ops::ContextAttentionGrad& op, const OpArguments& a) {
+  kernels::context_attention_grad(context_shape(op, a.at, a.dropout), a.in[0], a.in[1], a.in[2], a.in[3],
+                                  a.in[4], a.out[0], a.out[1]);
 }
 void run(const ops::Activation& op, const OpArguments& a) {
   kernels::pointwise().activation(op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
@@ -237,14 +256,14 @@ Shape scaled(Shape s, float Shape::*factor, const OpArguments& a) {
   return s;
 }
 void run(const ops::RouterScores& op, const OpArguments& a) {
-  ref::router_scores(router_shape(op, a.tp_rank), a.in[0], a.out[0]);
+  ref::router_scores(router_shape(op, a.at.tp), a.in[0], a.out[0]);
 }
 void run(const ops::RouterScoresGrad& op, const OpArguments& a) {
-  ref::router_scores_grad(scaled(router_shape(op, a.tp_rank), &ref::RouterShape::z_loss, a), a.in[0], a.in[1],
+  ref::router_scores_grad(scaled(router_shape(op, a.at.tp), &ref::RouterShape::z_loss, a), a.in[0], a.in[1],
                           a.in[2], a.out[0]);
 }
 void run(const ops::Route& op, const OpArguments& a) {
-  const std::int64_t beyond = ref::route(route_shape(op, a.tp_rank), a.in[0], a.in[1], a.out[0],
+  const std::int64_t beyond = ref::route(route_shape(op, a.at.tp), a.in[0], a.in[1], a.out[0],
                                          ids(a.out[1]), ids(a.out[2]), a.out[3]);
   if (beyond == 0) return;
   throw Error(
@@ -256,11 +275,11 @@ void run(const ops::ChoiceBiasGrad& op, const OpArguments& a) {
   ref::choice_bias_grad(op.samples, op.experts, a.in[0], a.out[0], a.op.accumulate);
 }
 void run(const ops::RouteGrad& op, const OpArguments& a) {
-  ref::route_grad(route_shape(op, a.tp_rank), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);
+  ref::route_grad(route_shape(op, a.at.tp), a.in[0], ids(a.in[1]), a.in[2], a.out[0]);
 }
 void run(const ops::Balance&, const OpArguments&) {}
 void run(const ops::BalanceGrad& op, const OpArguments& a) {
-  ref::balance_grad(scaled(balance_shape(op, a.tp_rank), &ref::BalanceShape::factor, a), a.in[0], a.in[1],
+  ref::balance_grad(scaled(balance_shape(op, a.at.tp), &ref::BalanceShape::factor, a), a.in[0], a.in[1],
                     a.out[0]);
 }
 void run(const ops::Permute& op, const OpArguments& a) {
@@ -321,8 +340,8 @@ void run(const ops::Residual& op, const OpArguments& a) {
   }
   if (a.dropout.probability == 0)
     return kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0]);
-  kernels::dropout_residual(a.dropout, {op.rows, op.width, op.sequence, first_row(op, a.tp_rank)}, a.in[0],
-                            a.in[1], a.in[2], a.out[0], mask(a.out[1]));
+  kernels::dropout_residual(a.dropout, dropped_rows(op, a.at), a.in[0], a.in[1], a.in[2], a.out[0],
+                            mask(a.out[1]));
 }
 void run(const ops::Sum& op, const OpArguments& a) {
   kernels::pointwise().residual(1, op.elements, a.in[0], a.in[1], nullptr, a.out[0]);
@@ -344,17 +363,17 @@ void run(const ops::BiasGrad& op, const OpArguments& a) {
 }
 
 void run(const ops::LossMax& op, const OpArguments& a) {
-  kernels::pointwise().loss_max(loss_shape(op, a.tp_rank), a.in[0], a.out[0]);
+  kernels::pointwise().loss_max(loss_shape(op, a.at.tp), a.in[0], a.out[0]);
 }
 void run(const ops::LossSum& op, const OpArguments& a) {
-  kernels::pointwise().loss_sum(loss_shape(op, a.tp_rank), a.in[0], a.in[1], ids(a.in[2]), a.out[0],
+  kernels::pointwise().loss_sum(loss_shape(op, a.at.tp), a.in[0], a.in[1], ids(a.in[2]), a.out[0],
                                 a.out[1]);
 }
 void run(const ops::Loss& op, const OpArguments& a) {
-  *doubles(a.out[1]) += kernels::pointwise().loss(loss_shape(op, a.tp_rank), a.in[1], a.out[0]);
+  *doubles(a.out[1]) += kernels::pointwise().loss(loss_shape(op, a.at.tp), a.in[1], a.out[0]);
 }
 void run(const ops::LossGrad& op, const OpArguments& a) {
-  kernels::pointwise().loss_grad(loss_shape(op, a.tp_rank), a.in[0], ids(a.in[1]),
+  kernels::pointwise().loss_grad(loss_shape(op, a.at.tp), a.in[0], ids(a.in[1]),
                                  static_cast<float>(a.token_weight * a.loss_scale), a.out[0]);
 }
 

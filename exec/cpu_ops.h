@@ -20,7 +20,7 @@ static_assert(kernels::reference::kSquareBins == program::kNormBins);
 struct OpArguments {
   const program::Op& op;
   const Model& model;
-  std::int64_t tp_rank = 0;
+  Coordinates at{};  // of the rank
   std::array<const float*, 6> in{};
   std::array<float*, 4> out{};
   DType type = DType::kFloat32;  // of what it writes first, where the kernel moves elements as they are

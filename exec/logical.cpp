@@ -32,7 +32,11 @@ float InitialValues::at(std::int64_t logical_index) const {
 WeightShare weight_share(const program::Program& program, std::int64_t rank, bool of_experts) {
   const Mesh& mesh = program.mesh;
   const auto at = [&](const char* name) { return mesh.coordinate(rank, name); };
-  if (!of_experts) return {1, 0, program.plan.tp, at("tp"), at("shard"), at("replica")};
+  // Without ZeRO all ranks have whole copies, those that share a sequence too.
+  const bool sharded = program.plan.zero > 0;
+  if (!of_experts)
+    return {1,        0, program.plan.tp, at("tp"), sharded ? at("shard") : 0,
+            sharded ? at("replica") : at("copies")};
   return {program.plan.ep, at("ep"), program.plan.expert_tp(), at("etp"), at("eshard"), at("ereplica")};
 }
 

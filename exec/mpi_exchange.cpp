@@ -83,6 +83,12 @@ void Exchanged::at_once() {
       copy(from(self_), part * size_, place(self_));
       return exchange(from, place, part);
     }
+    case kShift: {
+      Requests r;
+      r.receive(output(), call_.elements * size_, static_cast<int>((self_ + n_ - 1) % n_), 0, comm_);
+      r.send(input(), call_.elements * size_, static_cast<int>((self_ + 1) % n_), 0, comm_);
+      return wait_(r);
+    }
     case kBroadcast:
     case kScatter:
       return from_root();

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/rotary.h"
+#include "exec/placement.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/reference.h"
 #include "program/program.h"
 
@@ -23,8 +25,9 @@ template <class T>
 kernels::reference::HeadNormShape head_norm_shape(const T& op, const Model& model) {
   return {op.rows, op.width, op.heads, op.kv_heads, op.head, static_cast<float>(model.norm_epsilon)};
 }
-inline kernels::reference::RopeShape rope_shape(const program::ops::RopeShape& op, bool back) {
-  return {op.rows, op.width, op.heads, op.head, op.sequence, op.turned, back};
+inline kernels::reference::RopeShape rope_shape(const program::ops::RopeShape& op, const Coordinates& at,
+                                                bool back) {
+  return {op.rows, op.width, op.heads, op.head, op.sequence, op.turned, back, at.token_share(op.sequence)};
 }
 // Among the tokens, where an op's rows may be a tensor rank's share of them.
 template <class T>
@@ -60,6 +63,37 @@ inline kernels::reference::AttentionShape attention_shape(const program::ops::At
           .cap = static_cast<float>(op.soft_cap),
           .explicit_scale = static_cast<float>(op.scale),
           .value = op.value};
+}
+inline kernels::HeadsShape heads_shape(const program::ops::HeadsShape& op) {
+  return {op.tokens, op.heads, op.kv_heads, op.head, op.value, op.parts};
+}
+inline kernels::ContextShape context_shape(const program::ops::ContextShape& op, const Coordinates& at,
+                                           const kernels::Dropout& dropout) {
+  return {.batch = op.batch,
+          .tokens = op.tokens,
+          .heads = op.heads,
+          .kv = op.kv_heads,
+          .head = op.head,
+          .value = op.value,
+          .ring = op.ring,
+          .ulysses = op.ulysses,
+          .rank = at.ring,
+          .source = (at.ring - op.step + op.ring) % op.ring,
+          .gathered = !op.in_steps(),
+          .window = op.window,
+          .sees_all = op.sees_all,
+          .cap = static_cast<float>(op.soft_cap),
+          .explicit_scale = static_cast<float>(op.scale),
+          .first_head = (at.tp * op.ulysses + at.ulysses) * op.heads,
+          .dropout = dropout,
+          .more = !op.first()};
+}
+inline kernels::reference::PositionsShape positions_shape(const program::ops::PositionsShape& op,
+                                                          const Coordinates& at) {
+  return {op.rows, op.width, op.sequence, first_row(op, at.tp), at.token_share(op.sequence)};
+}
+inline kernels::DroppedRows dropped_rows(const program::ops::Residual& op, const Coordinates& at) {
+  return {op.rows, op.width, op.sequence, first_row(op, at.tp), at.token_share(op.sequence)};
 }
 inline kernels::reference::LatentShape latent_shape(const program::ops::LatentShape& op) {
   return {op.rows, op.heads, op.turned, op.plain, op.value};

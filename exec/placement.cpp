@@ -8,8 +8,9 @@ namespace orrery::exec {
 Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
     : program(program_in),
       rank(rank_in),
-      at{program_in.mesh.coordinate(rank_in, "tp"), program_in.mesh.coordinate(rank_in, "dp"),
-         program_in.stage_of(rank_in)},
+      at{program_in.mesh.coordinate(rank_in, "tp"), program_in.mesh.coordinate(rank_in, "ulysses"),
+         program_in.mesh.coordinate(rank_in, "ring"), program_in.mesh.coordinate(rank_in, "dp"),
+         program_in.stage_of(rank_in), program_in.plan.ulysses, program_in.plan.ring()},
       rank_class(program_in.classes[static_cast<std::size_t>(at.stage)]),
       shares_{weight_share(program_in, rank_in, false), weight_share(program_in, rank_in, true)},
       counted_(rank_class.units.size()),

@@ -13,6 +13,7 @@
 
 #include "exec/logical.h"
 #include "kernels/cpu/rounding.h"
+#include "kernels/cpu/token_share.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -30,6 +31,15 @@ struct UpdateRange {
   double sign_rate;
 };
 
+struct Coordinates {
+  std::int64_t tp = 0, ulysses = 0, ring = 0, dp = 0, stage = 0;
+  std::int64_t ulysses_ranks = 1, ring_ranks = 1;
+  // Of the samples' tokens, those that the rank has: so many of each.
+  kernels::TokenShare token_share(std::int64_t tokens) const {
+    return kernels::token_share(tokens, ring_ranks, ulysses_ranks, ring, ulysses);
+  }
+};
+
 class Placement {
  public:
   // `program` must outlive it.
@@ -37,9 +47,6 @@ class Placement {
 
   const program::Program& program;
   const std::int64_t rank;
-  struct Coordinates {
-    std::int64_t tp, dp, stage;
-  };
   const Coordinates at;
   const program::RankClass& rank_class;
   const WeightShare& share(bool of_experts) const { return shares_[of_experts ? 1 : 0]; }

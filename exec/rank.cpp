@@ -158,10 +158,20 @@ void Rank::load(Loader* loader, std::int64_t number) {
     }
     const std::span<const std::int32_t> from =
         f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)].tokens;
-    const auto each = static_cast<std::size_t>(program_.plan.micro_batch * f.elements);
+    const std::int64_t tokens = f.local_elements(program_.plan);
+    const kernels::TokenShare share = place_.at.token_share(tokens);
+    std::vector<std::int32_t> own;
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
-      executor_->write(place_.offset({f.buffer}, m),
-                       std::as_bytes(from.subspan(static_cast<std::size_t>(m) * each, each)));
+      own.clear();
+      for (std::int64_t s = 0; s < program_.plan.micro_batch; ++s) {
+        const std::int32_t* const sample = from.data() + (m * program_.plan.micro_batch + s) * f.elements;
+        const auto copy = [&](std::int64_t row, std::int64_t count) {
+          own.insert(own.end(), sample + share.position(row), sample + share.position(row) + count);
+        };
+        copy(0, share.half);
+        copy(share.half, tokens - share.half);
+      }
+      executor_->write(place_.offset({f.buffer}, m), std::as_bytes(std::span(own)));
     }
   }
 }
@@ -169,7 +179,7 @@ void Rank::load(Loader* loader, std::int64_t number) {
 // This tensor rank's columns, in the feed's type.
 void Rank::load_values(const program::Feed& f, const std::vector<float>& values) {
   const std::int64_t tp = program_.plan.tp, columns = f.columns / tp;
-  const std::int64_t each = program_.plan.micro_batch * f.local_elements(tp);
+  const std::int64_t each = program_.plan.micro_batch * f.local_elements(program_.plan);
   std::vector<float> own(static_cast<std::size_t>(each));
   std::vector<std::uint16_t> narrow(is_half(f.type) ? own.size() : 0);
   for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {

@@ -27,6 +27,7 @@ Theme make_light() {
   t.optimizer = QColor(0x26, 0xa6, 0x7e);
   t.tensor = QColor(0xeb, 0xa8, 0x1f);
   t.data = QColor(0xcf, 0x82, 0xb0);
+  t.context = QColor(0x4f, 0xa8, 0xb8);
   t.expert = QColor(0x8e, 0x7c, 0xc3);
   t.pipeline = QColor(0xe0, 0x6c, 0x2a);
   t.other = QColor(0x9a, 0xa3, 0xad);
@@ -62,6 +63,7 @@ QColor of_kind(const Theme& t, const std::string& stream, const std::string& seg
   if (stream == "tp") return t.tensor;
   if (stream == "dp") return t.data;
   if (stream == "ep") return t.expert;
+  if (stream == "cp") return t.context;
   if (stream.starts_with("pp")) return t.pipeline;
   if (segment == "forward") return t.forward;
   if (segment.starts_with("backward")) return t.backward;
@@ -166,10 +168,13 @@ std::vector<Meaning> legend(const Theme& t, const Timeline& timeline, Colouring 
   if (colouring == Colouring::kKind && has_kinds(timeline)) {
     out = {{t.forward, "forward"},        {t.backward, "backward"},  {t.optimizer, "optimizer"},
            {t.tensor, "tensor parallel"}, {t.data, "data parallel"}, {t.pipeline, "pipeline"}};
-    const bool exchanges = std::any_of(timeline.slices.begin(), timeline.slices.end(), [&](const auto& s) {
-      return timeline.streams[static_cast<std::size_t>(s.stream)] == "ep";
-    });
-    if (exchanges) out.push_back({t.expert, "expert parallel"});
+    const auto has = [&](const char* stream) {
+      return std::any_of(timeline.slices.begin(), timeline.slices.end(), [&](const auto& s) {
+        return timeline.streams[static_cast<std::size_t>(s.stream)] == stream;
+      });
+    };
+    if (has("cp")) out.push_back({t.context, "context parallel"});
+    if (has("ep")) out.push_back({t.expert, "expert parallel"});
     return out;
   }
   if (colouring == Colouring::kBound && !timeline.bounds.empty()) {

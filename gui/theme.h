@@ -20,7 +20,7 @@ enum class Colouring { kKind, kMicroBatch, kOp, kBound };
 struct Theme {
   bool dark = false;
   QColor background, row, row_alternate, grid, text, faint_text, selection, cursor, path;
-  QColor forward, backward, optimizer, tensor, data, expert, pipeline, other;
+  QColor forward, backward, optimizer, tensor, data, context, expert, pipeline, other;
 
   static Theme of(const QPalette& palette);
   QPalette palette() const;  // for widgets

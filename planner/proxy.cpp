@@ -10,10 +10,15 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   Plan p = plan;
   p.pp = std::min<std::int64_t>(plan.pp, 2);
   p.dp = std::min<std::int64_t>(plan.dp, 2);
-  if (p.tp * p.dp % p.expert_ranks() != 0) {
-    p.ep = std::gcd(p.ep, p.tp * p.dp);
-    if (p.tp * p.dp % p.expert_ranks() != 0) p.etp.reset();
-    if (p.tp * p.dp % p.expert_ranks() != 0) p.ep = std::gcd(p.ep, p.dp);
+  // Two ranks of each way to share sequences.
+  p.ulysses = std::gcd<std::int64_t>(plan.ulysses, 2);
+  p.cp = p.ulysses * std::gcd<std::int64_t>(plan.ring(), 2);
+  if (p.ring() == 1) p.cp_keys.reset();
+  const std::int64_t stage = p.tp * p.copies();
+  if (stage % p.expert_ranks() != 0) {
+    p.ep = std::gcd(p.ep, stage);
+    if (stage % p.expert_ranks() != 0) p.etp.reset();
+    if (stage % p.expert_ranks() != 0) p.ep = std::gcd(p.ep, p.copies());
   }
   p.shard_group = 0;
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);

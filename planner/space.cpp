@@ -46,6 +46,18 @@ bool fills(std::int64_t layers, std::int64_t stages) {
          (stages == 1 || largest(stages) < largest(stages - 1) || layers % stages == 0);
 }
 
+// Powers of two that leave each rank of a long sequence at least this many tokens: below, attention is a small
+// part of the work and larger micro-batches are not wanted less.
+constexpr std::int64_t kLeastTokens = 8192;
+std::vector<std::int64_t> context_degrees(const Problem& problem) {
+  std::vector<std::int64_t> out{1};
+  const Training& t = problem.scenario.training;
+  for (std::int64_t cp = 2; cp * kLeastTokens <= t.sequence && cp <= problem.cluster.devices(); cp *= 2) {
+    if (program::context_problem(problem.scenario.model, t, {.cp = cp}).empty()) out.push_back(cp);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
@@ -68,6 +80,9 @@ Canonical canonical(const Plan& p) {
           p.pp,
           p.vpp,
           p.dp,
+          p.cp,
+          p.ulysses,
+          p.rings(),
           p.ep,
           p.expert_tp(),
           p.micro_batch,
@@ -85,6 +100,7 @@ Canonical canonical(const Plan& p) {
 Space::Space(const Problem& problem)
     : problem_(problem),
       shared_(shared_count(problem.scenario.model)),
+      heads_(depth_of(problem.scenario.model).shared(Degree::kHeads)),
       columns_(depth_of(problem.scenario.model).shared(Degree::kExpertTensor)),
       experts_(depth_of(problem.scenario.model).shared(Degree::kExpert)) {
   const Model& m = problem.scenario.model;
@@ -104,6 +120,8 @@ Space::Space(const Problem& problem)
   }
   Search all = s;
   all.tp = listed_or(s.tp, std::move(tp));
+  all.cp = listed_or(s.cp, context_degrees(problem));
+  all.cp_keys = listed_or(s.cp_keys, {ContextKeys::kRing, ContextKeys::kAllGather});
   all.ep = listed_or(s.ep, experts_ > 0 ? divisors(experts_) : std::vector<std::int64_t>{1});
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
@@ -143,9 +161,12 @@ Space::Space(const Problem& problem)
     for (const bool sp : t == 1 ? std::vector<bool>{false} : all.sequence_parallel) {
       for (const RankOrder order : all.rank_order) {
         if (t == 1 && order == RankOrder::kDpTpPp && s.rank_order.empty()) continue;  // the same placement
-        for (const auto& [ep, etp] : over_experts(t, sp)) {
-          for (const std::int64_t b : listed_or(s.micro_batch, mb))
-            outer_.push_back({t, b, ep, etp, order, sp});
+        for (const Context& context : contexts(all)) {
+          if (context.cp * t > devices) continue;
+          for (const auto& [ep, etp] : over_experts(t, sp)) {
+            for (const std::int64_t b : listed_or(s.micro_batch, mb))
+              outer_.push_back({t, b, context, ep, etp, order, sp});
+          }
         }
       }
     }
@@ -158,8 +179,32 @@ Space::Space(const Problem& problem)
   schedules_ = std::move(all.schedule);
 }
 
+// Those that the stack runs.
+std::vector<Space::Context> Space::contexts(const Search& all) const {
+  std::vector<Context> out;
+  for (const std::int64_t cp : all.cp) {
+    std::vector<std::int64_t> heads{1};
+    if (cp > 1) heads.push_back(cp);
+    for (const std::int64_t ulysses : listed_or(problem_.scenario.search.ulysses, std::move(heads))) {
+      if (cp % ulysses != 0) continue;
+      std::vector<std::optional<ContextKeys>> keys{std::nullopt};
+      if (ulysses < cp) keys.assign(all.cp_keys.begin(), all.cp_keys.end());
+      for (const std::optional<ContextKeys> k : keys) {
+        const Plan p{.cp = cp, .ulysses = ulysses, .cp_keys = k};
+        if (cp == 1 || runs_context(problem_.stack, p)) out.push_back({cp, ulysses, k});
+      }
+    }
+  }
+  return out;
+}
+
 Plan Space::Outer::plan() const {
-  Plan p{.tp = tp, .ep = ep, .sequence_parallel = sequence_parallel};
+  Plan p{.tp = tp,
+         .cp = context.cp,
+         .ulysses = context.ulysses,
+         .cp_keys = context.keys,
+         .ep = ep,
+         .sequence_parallel = sequence_parallel};
   if (etp != tp) p.etp = etp;
   p.micro_batch = micro_batch;
   p.rank_order = rank_order;
@@ -171,16 +216,19 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const Model& m = problem_.scenario.model;
   const Search& s = problem_.scenario.search;
   const Training& t = problem_.scenario.training;
-  const auto rows_divide = [&](std::int64_t tokens) { return tokens * o.micro_batch % o.tp == 0; };
+  const auto rows_divide = [&](std::int64_t tokens) {
+    return tokens / o.context.cp * o.micro_batch % o.tp == 0;
+  };
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   const bool divides =
-      shared_ % o.tp == 0 && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
+      shared_ % o.tp == 0 && heads_ % (o.tp * o.context.ulysses) == 0 &&
+      program::context_problem(m, t, o.plan()).empty() && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
   Plan p = o.plan();
   for (const std::int64_t pp : pp_) {
     p.pp = pp;
-    const std::int64_t most = problem_.cluster.devices() / (o.tp * pp);
+    const std::int64_t most = problem_.cluster.devices() / (o.tp * o.context.cp * pp);
     std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(t.global_batch, o.micro_batch, most));
     std::sort(dps.begin(), dps.end(), std::greater<>());
     std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
@@ -243,7 +291,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
                   if (!runs_plan(problem_.stack, m, p, t)) continue;
                   ++counts.considered;
                   const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
-                                   (zero > 0 && dp == 1) || (grouped && dp % shard != 0) ||
+                                   (zero > 0 && p.copies() == 1) || (grouped && dp % shard != 0) ||
                                    !program::shards_fit_experts(p) ||
                                    (zero >= 2 && program::splits_backward(p.schedule));
                   if (bad || hopeless[at]) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -17,9 +18,15 @@ class Space {
  public:
   explicit Space(const Problem& problem);
 
+  // How ranks share sequences.
+  struct Context {
+    std::int64_t cp = 1, ulysses = 1;
+    std::optional<ContextKeys> keys;
+  };
   // The slow axes: what chunk costs depend on. One task of the search.
   struct Outer {
     std::int64_t tp = 1, micro_batch = 1;
+    Context context;
     std::int64_t ep = 1, etp = 1;
     RankOrder rank_order = RankOrder::kTpDpPp;
     bool sequence_parallel = false;
@@ -50,7 +57,10 @@ class Space {
     std::int64_t every;
   };
   const Problem& problem_;
-  const std::int64_t shared_, columns_, experts_;  // by tensor ranks, by etp ranks and by ep ranks
+  // By tensor ranks; with them by ulysses ranks; by etp ranks and by ep ranks.
+  const std::int64_t shared_, heads_, columns_, experts_;
+  std::vector<Context> contexts(const Search& all) const;
+
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_;
   std::vector<std::pair<std::int64_t, bool>> shards_;  // their group, and whether ZeRO-3 reshards
@@ -66,6 +76,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 using Canonical = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                             std::int64_t, std::int64_t, bool,
                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, int,
                              std::int64_t, int, bool, std::vector<std::int64_t>>;
 Canonical canonical(const Plan& p);

@@ -20,13 +20,14 @@ Builder::Builder(const Model& m, const Plan& p, const Training& t, const Stack& 
       rotary_(rotary),
       tower_tokens_(tower_tokens(m, t)) {
   in_tower(0);
-  graph_.ranks_along = {p.tp, p.ep, p.expert_tp()};
+  graph_.ranks_along = {p.tp, p.ulysses, p.ring(), p.ep, p.expert_tp()};
   graph_.in_layer = part == Part::kLayer;
 }
 
 void Builder::in_tower(TowerIndex t) {
-  sequence = tower_tokens_[static_cast<std::size_t>(t)];
+  sequence = tower_tokens_[static_cast<std::size_t>(t)] / plan.cp;
   tokens = micro_batch * sequence;
+  all_tokens = tokens * plan.cp;
   rows = sequence_parallel ? tokens / ranks : tokens;
 }
 
@@ -166,7 +167,7 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
 ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
   const bool shares_rows = w.split == Parameter::Split::kNone && is_sharded(stream()[GraphAxis::kTp]);
   ops::Gemm shape{
-      .m = rows_of(x) / (shares_rows ? ranks : 1), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
+      .m = rows_of(x) / plan.cp / (shares_rows ? ranks : 1), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
   if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
   return shape;
 }
@@ -241,7 +242,7 @@ ValueId Builder::residual(const std::string& base, ValueId x, const Branch& bran
   const ValueId y = value(out, model.hidden, placement(x));
   std::vector<ValueId> writes{y};
   if (training.drops())
-    writes.push_back(value(base + "/dropout-mask", tokens, model.hidden, placement(x), DType::kByte));
+    writes.push_back(value(base + "/dropout-mask", all_tokens, model.hidden, placement(x), DType::kByte));
   node(base + "/residual",
        ops::Residual{.rows = rows,
                      .width = model.hidden,

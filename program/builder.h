@@ -37,8 +37,9 @@ class Builder {
   const std::int64_t micro_batch;
   const std::int64_t ranks;  // tensor ranks
   const bool sequence_parallel;
-  // Of the tower that is being written; rows: a tensor rank's, under sequence parallelism.
-  std::int64_t sequence = 0, tokens = 0, rows = 0;
+  // Of the tower that is being written. A rank's tokens of a sample and of the micro-batch; a tensor rank's of
+  // these, under sequence parallelism; and those of all ranks that share the sequences.
+  std::int64_t sequence = 0, tokens = 0, rows = 0, all_tokens = 0;
   // From here on nodes are the tower's, which is the first to begin with.
   void in_tower(TowerIndex t);
 
@@ -51,7 +52,7 @@ class Builder {
   Placements stream() const { return placed(sequence_parallel ? Placement::kRows : Placement::kReplicated); }
   ValueId value(std::string name, std::int64_t rows, std::int64_t columns, Placements placement, DType type);
   ValueId value(std::string name, std::int64_t columns, Placements placement) {
-    return value(std::move(name), tokens, columns, placement, training.activation_type());
+    return value(std::move(name), all_tokens, columns, placement, training.activation_type());
   }
   // A value whose buffer the block is given.
   ValueId port(std::string name, Port::Is is, std::int32_t number, std::int64_t rows, std::int64_t columns,

@@ -15,6 +15,8 @@ std::int64_t degree_of(const Plan& p, Degree degree) {
   switch (degree) {
     case Degree::kTensor:
       return p.tp;
+    case Degree::kHeads:
+      return p.tp * p.ulysses;
     case Degree::kExpertTensor:
       return p.expert_tp();
     case Degree::kExpert:
@@ -26,6 +28,8 @@ const char* field_of(const Plan& p, Degree degree) {
   switch (degree) {
     case Degree::kTensor:
       return "tp";
+    case Degree::kHeads:
+      return "ulysses";
     case Degree::kExpertTensor:
       return p.etp ? "etp" : "tp";
     case Degree::kExpert:
@@ -44,6 +48,15 @@ void check_experts(const Depth& depth, const Plan& p, const Training& t, const C
   if (const auto problem = experts_problem(p)) at.child(problem->field).fail(problem->why, problem->allowed);
   if (p.splits_experts() && t.lamb)
     at.child("ep").fail("LAMB's ratios are not taken over experts on ranks of their own", "allowed: 1");
+}
+
+// Ranks that share sequences.
+void check_context(const Model& m, const Training& t, const Plan& p, const Cursor& at) {
+  if (p.cp % p.ulysses != 0)
+    at.child("ulysses").fail(fmt::format("{} does not divide cp {}", p.ulysses, p.cp));
+  if (p.cp_keys && p.ring() == 1)
+    at.child("cp_keys").fail("no two ranks pass keys to each other", "allowed: no such field");
+  if (const std::string problem = context_problem(m, t, p); !problem.empty()) at.child("cp").fail(problem);
 }
 
 // What of the products in 8 bits has a size that tensor cores do not take.
@@ -72,12 +85,12 @@ bool shards_fit_experts(const Plan& p) {
 
 std::optional<PlanProblem> experts_problem(const Plan& p) {
   if (!p.splits_experts()) return std::nullopt;
-  const std::int64_t stage = p.tp * p.dp, etp = p.expert_tp(), experts = p.expert_ranks();
+  const std::int64_t stage = p.tp * p.copies(), etp = p.expert_tp(), experts = p.expert_ranks();
   const char* const field = p.ep > 1 ? "ep" : "etp";
   if (stage % experts != 0) {
     return PlanProblem{field,
                        fmt::format("{} ranks that share all experts (etp {} x ep {}) do not divide the "
-                                   "{} of a stage (tp x dp)",
+                                   "{} of a stage (tp x cp x dp)",
                                    experts, etp, p.ep, stage)};
   }
   if (p.tp > 1 && !p.sequence_parallel && etp != p.tp) {
@@ -89,6 +102,13 @@ std::optional<PlanProblem> experts_problem(const Plan& p) {
     return PlanProblem{
         field, fmt::format("neither divides the other of tp {} and {} ranks that share {}", p.tp,
                            fits(etp, p.tp) ? experts : etp, fits(etp, p.tp) ? "all experts" : "an expert")};
+  }
+  for (const std::int64_t ranks : {p.tp * p.ulysses, p.tp * p.cp}) {
+    if (fits(etp, ranks) && fits(experts, ranks)) continue;
+    return PlanProblem{field, fmt::format("neither divides the other of {} ranks that share sequences (tp x cp) "
+                                          "and {} that share {}",
+                                          ranks, fits(etp, ranks) ? experts : etp,
+                                          fits(etp, ranks) ? "all experts" : "an expert")};
   }
   if (!shards_fit_experts(p)) {
     return PlanProblem{field,
@@ -107,11 +127,24 @@ std::optional<PlanProblem> experts_problem(const Plan& p) {
   return std::nullopt;
 }
 
+std::string context_problem(const Model& m, const Training& t, const Plan& p) {
+  if (p.cp == 1) return {};
+  if (!m.has_tokens() || m.inputs.size() > 1 || m.classes() != nullptr)
+    return "only sequences of tokens of one tower are shared";
+  for (const std::int64_t tokens : tower_tokens(m, t)) {
+    if (tokens % (2 * p.cp) != 0)
+      return fmt::format("{} ranks do not share sequences of {} tokens in 2 parts each", p.cp, tokens);
+  }
+  return {};
+}
+
 bool takes_fp8(const Model& m, const Training& t, const Plan& p) {
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   return std::none_of(tokens.begin(), tokens.end(),
-                      [&](std::int64_t n) { return fp8_misfit(m, depth, p, n * p.micro_batch).has_value(); });
+                      [&](std::int64_t n) {
+                        return fp8_misfit(m, depth, p, n / p.cp * p.micro_batch).has_value();
+                      });
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {
@@ -120,11 +153,15 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   };
   const Depth depth = depth_of(m);
   depth.for_each_layer([&](const auto& layer, std::int64_t) {
-    for (const SharedCount& of : layer.shared())
+    for (const SharedCount& of : layer.shared()) {
+      if (of.degree == Degree::kHeads && p.ulysses == 1) continue;
       divides(field_of(p, of.degree), degree_of(p, of.degree), of.count, of.what);
+    }
   });
+  check_context(m, t, p, at);
   check_experts(depth, p, t, at);
-  for (const std::int64_t tokens : tower_tokens(m, t)) {
+  for (const std::int64_t of_sample : tower_tokens(m, t)) {
+    const std::int64_t tokens = of_sample / p.cp;
     if (p.sequence_parallel && p.tp > 1)
       divides("tp", p.tp, tokens * p.micro_batch, "tokens of a micro-batch");
     if (t.math != Math::kFp8) continue;
@@ -181,8 +218,8 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
     at.child("reshard_after_forward")
         .fail(fmt::format("ZeRO stage {} gathers nothing before the forward pass", p.zero), "allowed: true");
   }
-  if (p.dp % p.shards() != 0)
-    at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shards(), p.dp));
+  if (p.copies() % p.shards() != 0)
+    at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shard_group, p.dp));
   if (p.zero >= 2 && splits_backward(p.schedule)) {
     at.child("zero").fail(
         "ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",

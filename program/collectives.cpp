@@ -209,7 +209,7 @@ std::int32_t heap_depth(std::int32_t node) {
 
 Algorithm used_algorithm(Algorithm a, CollectiveKind kind, std::int32_t n, std::int32_t node) {
   using enum CollectiveKind;
-  if (kind == kGather || kind == kScatter || kind == kAllToAll) return Algorithm::kDirect;
+  if (kind == kGather || kind == kScatter || kind == kAllToAll || kind == kShift) return Algorithm::kDirect;
   const bool rooted = kind == kBroadcast || kind == kReduce;
   if (rooted) return a == Algorithm::kHalvingDoubling || a == Algorithm::kHierarchical ? Algorithm::kTree : a;
   const bool parts = kind == kReduceScatter || kind == kAllGather;

@@ -52,9 +52,9 @@ Communication communication_of(const Mesh& mesh) {
   };
   transfers("pp-send", "pp-recv");
   transfers("pp-grad-send", "pp-grad-recv");
-  const StreamIndex ep = collectives("ep");
+  const StreamIndex ep = collectives("ep"), cp = collectives("cp");
   c.groups = {{"tp", mesh["tp"], tp},
-              {"dp", mesh["dp"], dp},
+              {"dp", mesh["copies"], dp},
               {"shard", mesh["shard"], dp},
               {"replica", mesh["replica"], dp},
               {"pp", mesh["pp"], kCompute},
@@ -62,7 +62,9 @@ Communication communication_of(const Mesh& mesh) {
               {"etp", mesh["etp"], tp, true},
               {"edp", mesh["edp"], dp, true},
               {"eshard", mesh["eshard"], dp, true},
-              {"ereplica", mesh["ereplica"], dp, true}};
+              {"ereplica", mesh["ereplica"], dp, true},
+              {"ulysses", mesh["ulysses"], cp},
+              {"ring", mesh["ring"], cp}};
   return c;
 }
 

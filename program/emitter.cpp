@@ -10,12 +10,16 @@
 namespace orrery::program {
 namespace {
 
-// Whether rows pass between the ranks of experts from the one to the other.
-bool moves_rows(const Placements& from, const Placements& to) {
-  return from[GraphAxis::kEp] != to[GraphAxis::kEp] || from[GraphAxis::kEtp] != to[GraphAxis::kEtp];
-}
+// Along these, rows are exchanged, or gathered with those that were.
+constexpr std::array kMovingAxes{GraphAxis::kUlysses, GraphAxis::kEp, GraphAxis::kEtp};
 
 }  // namespace
+
+Placements exchanged(const Placements& from, const Placements& wanted) {
+  Placements out = from;
+  for (const GraphAxis axis : kMovingAxes) out[axis] = wanted[axis];
+  return out;
+}
 
 Emitter::Emitter(const Plan& p, const Training& t, const Stack& s, const Communication& over, RankClass& c,
                  bool named)
@@ -154,23 +158,23 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     }
     const Value& v = graph.values[static_cast<std::size_t>(o.value)];
     const std::int32_t buffer = t.of[static_cast<std::size_t>(o.value)];
-    if (v.placement == o.wanted) {
-      reads.push_back({buffer});
-      continue;
-    }
-    const auto known = std::find_if(placed.begin(), placed.end(),
-                                    [&](const Placed& p) { return p.value == o.value && p.as == o.wanted; });
-    if (known != placed.end()) {
-      reads.push_back({known->buffer});
-      continue;
-    }
     const std::string_view producer =
         v.producer < 0 ? std::string_view() : graph.nodes[static_cast<std::size_t>(v.producer)].name;
-    const bool moves = moves_rows(v.placement, o.wanted);
-    reads.push_back(
-        {converted(b, v, buffer, v.placement, o.wanted, moves ? v.name : n.name + "/input", producer)});
-    placed.push_back({o.value, o.wanted, reads.back().buffer});
-    if (is_partial(v.placement) || moves) t.kept.push_back(placed.back());
+    const auto place = [&](Placed is, const Placements& as, std::string_view reader, bool keep) -> Placed {
+      if (is.as == as) return is;
+      for (const std::vector<Placed>* all : {&placed, &t.kept}) {
+        for (const Placed& p : *all) {
+          if (p.value == o.value && p.as == as) return p;
+        }
+      }
+      placed.push_back({o.value, as, converted(b, v, is.buffer, is.as, as, reader, producer)});
+      if (keep) t.kept.push_back(placed.back());
+      return placed.back();
+    };
+    Placed is{o.value, v.placement, buffer};
+    const bool partial = is_partial(v.placement);
+    if (!partial) is = place(is, exchanged(v.placement, o.wanted), v.name, true);
+    reads.push_back({place(is, o.wanted, n.name + "/input", partial).buffer});
   }
   for (const ValueId id : n.writes) {
     const Value& v = graph.values[static_cast<std::size_t>(id)];
@@ -181,7 +185,10 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
       buffer = activation(name(b, v.name), graph.elements(v), v.type);
     writes.push_back({buffer});
   }
-  add(kind_of(n.op), name(b, n.name), std::move(reads), std::move(writes));
+  if (const auto* op = std::get_if<ops::ContextAttention>(&n.op); op != nullptr && op->in_steps())
+    ring_attention(name(b, n.name), *op, reads[0], reads[1], writes[0], writes[1]);
+  else
+    add(kind_of(n.op), name(b, n.name), std::move(reads), std::move(writes));
 }
 
 void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {

@@ -28,12 +28,15 @@ struct Placed {
   std::int32_t buffer;
 };
 
+// Of two placements, the second but for shares that are gathered: what exchanges of rows make of the first.
+Placements exchanged(const Placements& from, const Placements& wanted);
+
 // Where a block's values are.
 struct Tensors {
   std::vector<std::int32_t> of;       // buffer by value
   std::vector<std::int32_t> outputs;  // buffers, as the graph has them
-  // Of partial values the sums, and rows that came to their experts: gradients read these, where they gather
-  // others anew.
+  // Of partial values the sums, and rows that ranks exchanged: gradients read these, where they gather others
+  // anew.
   std::vector<Placed> kept;
 };
 
@@ -85,6 +88,12 @@ class Emitter {
   Tensors forward(const Block& b, std::span<const std::int32_t> ports, bool repeated = false);
   // Repeats what selective recomputation repeats; the tensors are those that backward reads then.
   void repeat_selectively(const Block& b, Tensors& tensors);
+  // Attention to keys and values that go around a ring of ranks: the op in as many steps, with what passes
+  // between them. Of the gradient, `reads` as of the op.
+  void ring_attention(const std::string& name, const ops::ContextAttention& op, Ref q, Ref kv, Ref out,
+                      Ref lse);
+  void ring_attention_grad(const std::string& name, const ops::ContextAttentionGrad& op,
+                           const std::vector<Ref>& reads, Ref dq, Ref dkv);
   // The buffer of a value that was placed in one way, placed in another: the same buffer, or what collectives
   // make of it, in `into` where it is another one and `into` is one. They are named after the value's reader
   // where they gather shares or exchange parts, and after its producer where they add summands. Throws
@@ -96,6 +105,9 @@ class Emitter {
  private:
   // `placed`: operands that all readers share.
   void run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>& placed);
+  std::string step_name(const std::string& of, std::int64_t step, const char* suffix) const;
+  // What the rank before in the ring has.
+  Ref shifted(const std::string& name, Ref from, std::int64_t elements);
   void transfer(Op& o, StreamIndex stream, std::int64_t peer, std::int64_t bytes) const;
 
   const Communication& over_;

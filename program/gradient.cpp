@@ -106,13 +106,13 @@ void Reverse::select(std::size_t node) {
 Ref Reverse::in(std::size_t i) const {
   const Operand& o = node_->reads[i];
   if (o.parameter >= 0) return e_.weight(block_, o.parameter);
-  if (const auto kept = kept_of(o)) return *kept;
+  if (const auto kept = kept_of(o, o.wanted)) return *kept;
   return {tensors_.of[static_cast<std::size_t>(o.value)]};
 }
 
-std::optional<Ref> Reverse::kept_of(const Operand& o) const {
+std::optional<Ref> Reverse::kept_of(const Operand& o, const Placements& as) const {
   for (const Placed& p : tensors_.kept) {
-    if (p.value == o.value && p.as == o.wanted) return Ref{p.buffer};
+    if (p.value == o.value && p.as == as) return Ref{p.buffer};
   }
   return std::nullopt;
 }
@@ -120,10 +120,12 @@ std::optional<Ref> Reverse::kept_of(const Operand& o) const {
 Ref Reverse::again(std::size_t i) {
   if (gathered_ && gathered_->first == i) return gathered_->second;
   const Operand& o = node_->reads[i];
-  if (const auto kept = kept_of(o)) return *kept;
+  if (const auto kept = kept_of(o, o.wanted)) return *kept;
   const Value& v = value(o.value);
-  const Ref gathered{
-      e_.converted(block_, v, in(i).buffer, v.placement, o.wanted, node_->name + "/input/again", "")};
+  const Placements moved = exchanged(v.placement, o.wanted);
+  const auto came = kept_of(o, moved);
+  const Ref gathered{e_.converted(block_, v, came ? came->buffer : in(i).buffer, came ? moved : v.placement,
+                                  o.wanted, node_->name + "/input/again", "")};
   gathered_ = {i, gathered};
   return gathered;
 }
@@ -172,6 +174,16 @@ Op& Reverse::emit_for(std::size_t i, const char* suffix, const OpKind& kind, std
   const Value& v = value(node_->reads[i].value);
   last_ = graph_.nodes[static_cast<std::size_t>(v.producer)].name + suffix;
   return e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
+}
+
+void Reverse::emit_context(const char* suffix, const ops::ContextAttentionGrad& op, std::vector<Ref> reads,
+                           std::vector<Ref> writes) {
+  if (!op.in_steps()) {
+    emit(suffix, op, std::move(reads), std::move(writes));
+    return;
+  }
+  last_ = node_->name + suffix;
+  e_.ring_attention_grad(e_.name(block_, last_), op, reads, writes[0], writes[1]);
 }
 
 // An op that reads all of a value and makes a share of its result, or a summand, gives a summand of the

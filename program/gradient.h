@@ -48,6 +48,10 @@ class Reverse {
   Op& emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,
                std::vector<Ref> writes);
 
+  // Of attention of ranks that share sequences, in as many steps as it has. `reads` and `writes` as of the op.
+  void emit_context(const char* suffix, const ops::ContextAttentionGrad& op, std::vector<Ref> reads,
+                    std::vector<Ref> writes);
+
   // Whether anything wants the gradient of operand i: data has none.
   bool wants(std::size_t i) const;
   bool has(std::size_t i) const { return i < node_->reads.size(); }
@@ -80,8 +84,8 @@ class Reverse {
     bool of_others = false;  // other blocks gave it: sums are written over it
   };
   void select(std::size_t node);
-  // The operand as the op read it, where that is kept.
-  std::optional<Ref> kept_of(const Operand& o) const;
+  // The value of an operand placed so, where that is kept.
+  std::optional<Ref> kept_of(const Operand& o, const Placements& as) const;
   bool gives_later(ValueId v) const;
   void settle(const std::string& op);
   void add(const Value& v, const Gradient& other, const Gradient& sum);

@@ -16,7 +16,9 @@ bool is_partial(const Placements& p) {
 
 std::int64_t Graph::elements(const Value& v, const Placements& placed) const {
   std::int64_t n = v.rows * v.columns;
-  if (is_sharded(placed[GraphAxis::kTp])) n /= ranks(GraphAxis::kTp);
+  for (const GraphAxis axis : {GraphAxis::kTp, GraphAxis::kUlysses, GraphAxis::kRing}) {
+    if (is_sharded(placed[axis])) n /= ranks(axis);
+  }
   // All rows of the ranks that share an expert, or columns of them.
   if (!is_sharded(placed[GraphAxis::kEtp])) n *= ranks(GraphAxis::kEtp);
   return n;

@@ -6,7 +6,7 @@
 // repeated follow from the ops (program/gradient.h).
 //
 // Sizes. A value is a matrix with a row for each token of the micro-batch; `rows` and `columns` are of all
-// tensor ranks together. The fields of an op are one rank's.
+// tensor ranks, and of all that share its sequences, together. The fields of an op are one rank's.
 //
 // A graph is of one kind of block under one plan; all blocks of that kind share it. program/blocks.h has the
 // kinds.
@@ -23,11 +23,12 @@
 namespace orrery::program {
 
 // The groups of ranks that tensors of a block lie over. Those of experts part the same ranks otherwise.
-enum class GraphAxis : std::uint8_t { kTp, kEp, kEtp };
-inline constexpr std::size_t kGraphAxes = 3;
+enum class GraphAxis : std::uint8_t { kTp, kUlysses, kRing, kEp, kEtp };
+inline constexpr std::size_t kGraphAxes = 5;
 constexpr auto enum_names(GraphAxis) {
-  return std::array{std::pair{GraphAxis::kTp, "tp"}, std::pair{GraphAxis::kEp, "ep"},
-                    std::pair{GraphAxis::kEtp, "etp"}};
+  using enum GraphAxis;
+  return std::array{std::pair{kTp, "tp"}, std::pair{kUlysses, "ulysses"}, std::pair{kRing, "ring"},
+                    std::pair{kEp, "ep"}, std::pair{kEtp, "etp"}};
 }
 
 // How a tensor lies over the ranks of one axis, in the terms of GSPMD and PyTorch's DTensor.
@@ -59,9 +60,10 @@ constexpr Placement dual(Placement p) {
   return is_sharded(p) ? p : Placement::kReplicated;
 }
 
-// Ranks of experts begin with tokens of their own.
+// Ranks begin with tokens of their own, but for tensor ranks.
 struct Placements {
-  std::array<Placement, kGraphAxes> along{Placement::kReplicated, Placement::kRows, Placement::kRows};
+  std::array<Placement, kGraphAxes> along{Placement::kReplicated, Placement::kRows, Placement::kRows,
+                                          Placement::kRows, Placement::kRows};
   Placement& operator[](GraphAxis axis) { return along[static_cast<std::size_t>(axis)]; }
   Placement operator[](GraphAxis axis) const { return along[static_cast<std::size_t>(axis)]; }
   friend bool operator==(const Placements&, const Placements&) = default;
@@ -117,7 +119,7 @@ struct Output {
 };
 
 struct Graph {
-  std::array<std::int64_t, kGraphAxes> ranks_along{1, 1, 1};
+  std::array<std::int64_t, kGraphAxes> ranks_along{1, 1, 1, 1, 1};
   std::vector<Value> values;
   std::vector<Node> nodes;  // in issue order
   // Without unit and offset; piece by piece. Parameters of a piece are gathered, reduced and updated as one.

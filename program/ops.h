@@ -14,6 +14,7 @@
 #include "program/ops/attention.h"
 #include "program/ops/bags.h"
 #include "program/ops/communication.h"
+#include "program/ops/context.h"
 #include "program/ops/embedding.h"
 #include "program/ops/experts.h"
 #include "program/ops/loss.h"
@@ -32,8 +33,9 @@ using OpKind =
                  ops::PairLossGrad, ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad,
                  ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad,
                  ops::Rope, ops::RopeGrad, ops::LatentPack, ops::LatentPackGrad, ops::Attention,
-                 ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::Activation,
-                 ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad,
+                 ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad, ops::HeadsPack,
+                 ops::HeadsPackGrad, ops::HeadsUnpack, ops::HeadsUnpackGrad, ops::ContextAttention,
+                 ops::ContextAttentionGrad, ops::Activation, ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad,
                  ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute, ops::PermuteGrad,
                  ops::GroupedGemm, ops::ExpertActivation, ops::ExpertActivationGrad, ops::Unpermute,
                  ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::Sum, ops::Scale,
@@ -45,7 +47,7 @@ using OpKind =
 using ForwardOp =
     std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
                  ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack, ops::Attention, ops::CrossAttention,
-                 ops::Activation, ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm,
+                 ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation, ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm,
                  ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::Sum, ops::Scale,
                  ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {

@@ -128,6 +128,7 @@ Pattern pattern_of(CollectiveKind kind) {
     case kReduceScatter:
     case kBroadcast:
     case kReduce:
+    case kShift:
       break;
   }
   return Pattern::kRing;
@@ -149,6 +150,10 @@ Phases phases_of(Algorithm algorithm, CollectiveKind kind, std::int32_t n, std::
   if (kind == kAllToAll) {
     const bool in_nodes = algorithm == Algorithm::kHierarchical && node > 1 && node < n && n % node == 0;
     return exchange_of(std::vector<std::int64_t>(static_cast<std::size_t>(n), 1), in_nodes ? node : 1);
+  }
+  if (kind == kShift) {
+    append(out, ring(n, 0, 1, 1), 1);
+    return out;
   }
   const bool rooted = kind == kBroadcast || kind == kReduce;
   const std::int64_t passes = in_halves(kind) ? 2 : 1;

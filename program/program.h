@@ -45,7 +45,7 @@ constexpr bool is_transfer(StreamRole role) {
 
 // Ops of a stream run one after the other.
 using StreamIndex = std::uint8_t;  // in Communication::streams
-inline constexpr std::size_t kMostStreams = 8;
+inline constexpr std::size_t kMostStreams = 9;
 inline constexpr StreamIndex kCompute = 0;
 struct Stream {
   std::string name;
@@ -236,8 +236,8 @@ struct Feed {
   std::int64_t elements = 0;  // of a sample
   std::int64_t columns = 1;   // of a row of them; tensor ranks share the columns where there are several
   DType type = DType::kInt32;
-  // What one of so many tensor ranks gets of a sample.
-  std::int64_t local_elements(std::int64_t tp) const { return columns > 1 ? elements / tp : elements; }
+  // What a rank gets of a sample.
+  std::int64_t local_elements(const Plan& p) const { return elements / p.cp / (columns > 1 ? p.tp : 1); }
   std::int32_t buffer = -1;  // of the stage, with a copy for each micro-batch
 };
 // Of a model, its inputs first; without buffers.
@@ -301,6 +301,8 @@ struct PlanProblem {
 };
 // Of the ranks that share experts.
 std::optional<PlanProblem> experts_problem(const Plan& plan);
+// Why ranks cannot share the model's sequences as the plan says; nothing when they can.
+std::string context_problem(const Model& model, const Training& training, const Plan& plan);
 // As far as the problem depends on ZeRO's shards.
 bool shards_fit_experts(const Plan& plan);
 

@@ -87,7 +87,7 @@ class Pieces {
 };
 
 // The last op of each stream, counted from 1. Of a width that compilers make vectors of.
-using Uses = std::array<std::int32_t, 8>;
+using Uses = std::array<std::int32_t, 16>;
 static_assert(std::tuple_size_v<Uses> >= kMostStreams);
 
 class Finder {

@@ -49,8 +49,11 @@ struct AttentionLayer {
   // Whether tokens of such a sequence miss some of those before them.
   bool windowed(std::int64_t sequence) const { return sliding_window > 0 && sliding_window < sequence; }
   // What tensor ranks share evenly.
-  std::array<SharedCount, 2> shared() const {
-    return {{{heads, "attention heads"}, {kv_heads, "key/value heads"}}};
+  std::array<SharedCount, 4> shared() const {
+    return {{{heads, "attention heads"},
+             {kv_heads, "key/value heads"},
+             {heads, "attention heads", Degree::kHeads},
+             {kv_heads, "key/value heads", Degree::kHeads}}};
   }
   // Columns of products that they share.
   std::array<SharedCount, 2> columns() const {

@@ -38,7 +38,9 @@ struct LatentAttentionLayer {
   std::int64_t query_width() const { return heads * head(); }
   std::int64_t key_width() const { return heads * (plain + value); }
   std::int64_t context_width() const { return heads * value; }
-  std::array<SharedCount, 1> shared() const { return {{{heads, "attention heads"}}}; }
+  std::array<SharedCount, 2> shared() const {
+    return {{{heads, "attention heads"}, {heads, "attention heads", Degree::kHeads}}};
+  }
   std::array<SharedCount, 3> columns() const {
     return {{{query_width(), "columns of a rank's queries"},
              {key_width(), "columns of a rank's keys and values"},

@@ -129,12 +129,11 @@ void run(const ops::EmbeddingGrad& op, const CudaOp& a) {
                          op.rows, ids(a.in[0]), a.in[1], a.out[0], a.op.accumulate);
 }
 void run(const ops::Positions& op, const CudaOp& a) {
-  device::positions(a.stream, a.out_type[0], op.rows, op.width, op.sequence, first_row(op, a.tp_rank()),
-                    a.in[1], a.out[0]);
+  device::positions(a.stream, a.out_type[0], positions_shape(op, a.place.at), a.in[1], a.out[0]);
 }
 void run(const ops::PositionsGrad& op, const CudaOp& a) {
-  device::positions_grad(a.stream, a.in_type[0], a.out_type[0], op.rows, op.width, op.sequence,
-                         first_row(op, a.tp_rank()), op.table, a.in[0], a.out[0], a.op.accumulate);
+  device::positions_grad(a.stream, a.in_type[0], a.out_type[0], positions_shape(op, a.place.at), op.table,
+                         a.in[0], a.out[0], a.op.accumulate);
 }
 void run(const ops::Bags& op, const CudaOp& a) {
   device::bags(a.stream, a.out_type[0], bags_shape(op, a.tp_rank()), ids(a.in[0]), a.in[1], a.out[0]);
@@ -187,10 +186,10 @@ void turn(const kernels::reference::RopeShape& shape, std::int64_t table, const 
   device::rope(a.stream, a.out_type[0], shape, of.cosine, of.sine, a.out[0]);
 }
 void run(const ops::Rope& op, const CudaOp& a) {
-  turn(rope_shape(op, false), op.table, a);
+  turn(rope_shape(op, a.place.at, false), op.table, a);
 }
 void run(const ops::RopeGrad& op, const CudaOp& a) {
-  turn(rope_shape(op, true), op.table, a);
+  turn(rope_shape(op, a.place.at, true), op.table, a);
 }
 void run(const ops::LatentPack& op, const CudaOp& a) {
   device::latent_pack(a.stream, a.in_type[0], latent_shape(op), a.in[0], a.in[1], a.in[2], a.out[0]);
@@ -214,6 +213,28 @@ void run(const ops::CrossAttentionGrad& op, const CudaOp& a) {
   device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
                          {a.in[0], a.in[1]}, a.in[2], a.in[3], mask(a.in[5]), a.in[4], {a.out[0], a.out[1]},
                          a.workspace);
+}
+void run(const ops::HeadsPack& op, const CudaOp& a) {
+  device::heads_pack(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.out[0], a.out[1]);
+}
+void run(const ops::HeadsPackGrad& op, const CudaOp& a) {
+  device::heads_pack_grad(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.in[1], a.out[0]);
+}
+void run(const ops::HeadsUnpack& op, const CudaOp& a) {
+  device::heads_unpack(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.out[0]);
+}
+void run(const ops::HeadsUnpackGrad& op, const CudaOp& a) {
+  device::heads_unpack_grad(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.out[0]);
+}
+void run(const ops::ContextAttention& op, const CudaOp& a) {
+  device::context_attention(a.stream, a.in_type[0], a.out_type[0], context_shape(op, a.place.at, a.dropout),
+                            first_sample(a), a.in[0], a.in[1], static_cast<const float*>(a.in[2]), a.out[0],
+                            static_cast<float*>(a.out[1]));
+}
+void run(const ops::ContextAttentionGrad& op, const CudaOp& a) {
+  device::context_attention_grad(a.stream, a.in_type[0], context_shape(op, a.place.at, a.dropout),
+                                 first_sample(a), a.in[0], a.in[1], a.in[2],
+                                 static_cast<const float*>(a.in[3]), a.in[4], a.out[0], a.out[1]);
 }
 void run(const ops::Activation& op, const CudaOp& a) {
   device::activation(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.out[0]);
@@ -300,7 +321,7 @@ void run(const ops::Residual& op, const CudaOp& a) {
     return device::residual(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1],
                             {a.in[2], op.biases == 2 ? a.in[3] : nullptr}, a.out[0]);
   device::dropout_residual(a.stream, a.in_type[0], a.dropout, first_sample(a),
-                           {op.rows, op.width, op.sequence, first_row(op, a.tp_rank())}, a.in[0], a.in[1],
+                           dropped_rows(op, a.place.at), a.in[0], a.in[1],
                            a.in[2], a.out[0], mask(a.out[1]));
 }
 void run(const ops::Sum& op, const CudaOp& a) {

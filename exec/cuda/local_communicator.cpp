@@ -150,7 +150,13 @@ void LocalCommunicator::collective(GroupId id, const CollectiveCall& call, kerne
     case kAllToAll:
       for (std::size_t m = 0; m < n; ++m) copy(input(m, self * part), part, output(self, m * part));
       break;
-    default:
+    case kShift:
+      copy(input((self + n - 1) % n, 0), call.elements, output(self, 0));
+      break;
+    case kBroadcast:
+    case kReduce:
+    case kGather:
+    case kScatter:
       throw Error(fmt::format("\"{}\" is no collective of programs", call.name));
   }
   // Nobody writes over what others still read, nor reads what others still write.

@@ -123,7 +123,10 @@ ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
 
 GroupId NcclCommunicator::open(std::span<const std::int64_t> members, int number) {
   const auto [at, added] = opened_.try_emplace({{members.begin(), members.end()}, number}, groups_.size());
-  if (added) groups_.push_back({make(members), members.size(), {}});
+  if (added) {
+    const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+    groups_.push_back({make(members), members.size(), static_cast<std::size_t>(self), {}});
+  }
   return at->second;
 }
 
@@ -179,7 +182,21 @@ void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernel
       }
       return settled(nccl().group_end());
     }
-    default:
+    case kShift: {
+      const std::size_t bytes = call.elements * bytes_of(call.type);
+      const auto queued = [&](ncclResult_t r) { settled(r == ncclInProgress ? ncclSuccess : r); };
+      queued(nccl().group_start());
+      queued(nccl().send(call.input, bytes, ncclUint8, static_cast<int>((group.self + 1) % group.members),
+                         group.comm, stream));
+      queued(nccl().recv(call.output, bytes, ncclUint8,
+                         static_cast<int>((group.self + group.members - 1) % group.members), group.comm,
+                         stream));
+      return settled(nccl().group_end());
+    }
+    case kBroadcast:
+    case kReduce:
+    case kGather:
+    case kScatter:
       throw Error(fmt::format("\"{}\" is no collective of programs", call.name));
   }
 }

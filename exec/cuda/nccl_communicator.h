@@ -38,7 +38,7 @@ class NcclCommunicator : public DeviceCommunicator {
  private:
   struct Group {
     ncclComm_t comm = nullptr;
-    std::size_t members = 1;
+    std::size_t members = 1, self = 0;
     kernels::cuda::DeviceMemory scratch;  // of sums that begin with something
   };
   ncclComm_t make(std::span<const std::int64_t> members);

@@ -36,7 +36,7 @@ struct Part {
   double seconds;
 };
 std::vector<Part> parts_of(const Theme& t, const Breakdown& b) {
-  const std::array waited{t.tensor, t.data, t.expert, t.pipeline};
+  const std::array waited{t.tensor, t.data, t.context, t.expert, t.pipeline};
   static_assert(waited.size() == kWaitedAxes.size());
   std::vector<Part> out{{"forward", t.forward, b.forward_s},
                         {"backward", t.backward, b.backward_s},

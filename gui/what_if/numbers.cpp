@@ -41,7 +41,7 @@ Numbers numbers_of(const Problem& base, const Plan& plan, const Change& change) 
     t.global_batch =
         std::max<std::int64_t>(1, std::llround(static_cast<double>(t.global_batch) * change.batch));
     out.devices = p.cluster.devices();
-    const std::int64_t in_replica = plan.tp * plan.pp;
+    const std::int64_t in_replica = plan.tp * plan.cp * plan.pp;
     out.plan.dp = std::max<std::int64_t>(
         1, plan.dp * p.cluster.devices() / std::max<std::int64_t>(1, base.cluster.devices()));
     if (in_replica * out.plan.dp > p.cluster.devices()) out.plan.dp = p.cluster.devices() / in_replica;

@@ -36,7 +36,7 @@ void dropout_residual(const Dropout& d, const DroppedRows& s, const float* x, co
   const float scale = d.scale();
   for (Index r = 0; r < s.rows; ++r, x += s.width, branch += s.width, y += s.width, mask += s.width) {
     const Index token = s.first_row + r;
-    keep(d, token / s.seq, token % s.seq, s.width, mask);
+    keep(d, token / s.seq, s.share.position(token % s.seq), s.width, mask);
     for (Index j = 0; j < s.width; ++j) {
       const float whole = bias != nullptr ? branch[j] + bias[j] : branch[j];
       y[j] = x[j] + whole * (mask[j] != 0 ? scale : 0.0F);

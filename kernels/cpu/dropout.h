@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/cpu/token_share.h"
+
 namespace orrery::kernels {
 
 using Index = std::int64_t;
@@ -27,9 +29,10 @@ struct Dropout {
 void keep(const Dropout& d, Index sample, Index row, Index columns, std::uint8_t* mask);
 
 // y = x + drop(branch (+ bias)) over rows of `width`, the first of which is row `first_row` of samples of
-// `seq` rows; `mask` gets what was kept.
+// `seq` rows, whose tokens `share` says; `mask` gets what was kept.
 struct DroppedRows {
   Index rows, width, seq, first_row;
+  TokenShare share{};
 };
 void dropout_residual(const Dropout& d, const DroppedRows& s, const float* x, const float* branch,
                       const float* bias, float* y, std::uint8_t* mask);

@@ -258,15 +258,16 @@ void embedding_grad(Index tokens, Index width, Index first, Index rows, const st
   }
 }
 
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
-                    float* d_table, bool accumulate) {
+void positions_grad(const reference::PositionsShape& s, Index table_rows, const float* dy, float* d_table,
+                    bool accumulate) {
   const Pointwise& p = pointwise();
+  const Index width = s.width;
   if (!accumulate) std::fill_n(d_table, table_rows * width, 0.0F);
   float* sum = sums_of(static_cast<std::size_t>(width));
-  for (Index r = 0; r < std::min(rows, seq); ++r) {  // the first row of each position, then its others
+  for (Index r = 0; r < std::min(s.rows, s.seq); ++r) {  // the first row of each position, then its others
     std::copy_n(dy + r * width, width, sum);
-    for (Index same = r + seq; same < rows; same += seq) p.add(width, dy + same * width, sum);
-    p.add(width, sum, d_table + (first_token + r) % seq * width);
+    for (Index same = r + s.seq; same < s.rows; same += s.seq) p.add(width, dy + same * width, sum);
+    p.add(width, sum, d_table + s.position(r) * width);
   }
 }
 

@@ -49,7 +49,7 @@ void head_norm_grad(const reference::HeadNormShape& s, const float* x, const flo
 void bias_grad(Index rows, Index width, const float* dy, float* db, bool accumulate);
 void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
                     const float* dy, float* d_table, bool accumulate);
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
-                    float* d_table, bool accumulate);
+void positions_grad(const reference::PositionsShape& s, Index table_rows, const float* dy, float* d_table,
+                    bool accumulate);
 
 }  // namespace orrery::kernels

@@ -132,8 +132,9 @@ void rope(const RopeShape& s, const float* __restrict cosine, const float* __res
   const Index half = s.turned / 2;
   const float sign = s.inverse ? -1.0F : 1.0F;
   for (Index r = 0; r < s.rows; ++r) {
-    const float* c = cosine + r % s.seq * half;
-    const float* sn = sine + r % s.seq * half;
+    const Index angles = s.share.position(r % s.seq) * half;
+    const float* c = cosine + angles;
+    const float* sn = sine + angles;
     for (Index i = 0; i < s.heads; ++i) {
       float* v = x + r * s.width + i * s.head;
       for (Index j = 0; j < half; ++j) {

@@ -41,11 +41,12 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
                     float* dw, bool accumulate);
 
 // Rotary positions on the first `turned` elements of the first `heads` heads of each row: elements j and
-// j + turned/2 turn together (Llama's order) by the angle of (row mod seq, j), whose cosine and sine stand at
-// [row mod seq, j] (core/rotary.h). `inverse` is the transpose, for gradients.
+// j + turned/2 turn together (Llama's order) by the angle of (token, j), whose cosine and sine stand at
+// [token, j] (core/rotary.h); row r is of token r mod seq of the share of a sample. `inverse` is the transpose, for gradients.
 struct RopeShape {
   Index rows, width, heads, head, seq, turned;
   bool inverse = false;
+  TokenShare share{};
 };
 void rope(const RopeShape& s, const float* cosine, const float* sine, float* x);
 
@@ -129,10 +130,15 @@ void embedding(Index tokens, Index width, Index first, Index rows, const std::in
                const float* table, float* y);
 void embedding_grad(Index tokens, Index width, Index first, Index rows, const std::int32_t* ids,
                     const float* dy, float* d_table, bool accumulate);
-// Row r of x is token first_token + r of a [batch, seq] grid.
-void positions(Index rows, Index width, Index seq, Index first_token, const float* table, float* x);
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
-                    float* d_table, bool accumulate);
+// Row r of x is token first_token + r of a [batch, seq] grid of shares of samples.
+struct PositionsShape {
+  Index rows, width, seq, first_token;
+  TokenShare share{};
+  Index position(Index row) const { return share.position((first_token + row) % seq); }
+};
+void positions(const PositionsShape& s, const float* table, float* x);
+void positions_grad(const PositionsShape& s, Index table_rows, const float* dy, float* d_table,
+                    bool accumulate);
 
 // Of each sample the sum of the rows that its ids name, `ids` of them in each of `all_tables` tables. This
 // rank holds [first, first + n) of the tables, of each table's rows and of the columns: weight [tables, rows,

@@ -68,19 +68,19 @@ void embedding_grad(Index tokens, Index width, Index first, Index rows, const st
   }
 }
 
-void positions(Index rows, Index width, Index seq, Index first_token, const float* table, float* x) {
-  for (Index r = 0; r < rows; ++r) {
-    const Index position = (first_token + r) % seq;
-    for (Index j = 0; j < width; ++j) x[r * width + j] += table[position * width + j];
+void positions(const PositionsShape& s, const float* table, float* x) {
+  for (Index r = 0; r < s.rows; ++r) {
+    const float* const of = table + s.position(r) * s.width;
+    for (Index j = 0; j < s.width; ++j) x[r * s.width + j] += of[j];
   }
 }
 
-void positions_grad(Index rows, Index width, Index seq, Index first_token, Index table_rows, const float* dy,
-                    float* d_table, bool accumulate) {
-  if (!accumulate) std::fill_n(d_table, table_rows * width, 0.0F);
-  for (Index r = 0; r < rows; ++r) {
-    const Index position = (first_token + r) % seq;
-    for (Index j = 0; j < width; ++j) d_table[position * width + j] += dy[r * width + j];
+void positions_grad(const PositionsShape& s, Index table_rows, const float* dy, float* d_table,
+                    bool accumulate) {
+  if (!accumulate) std::fill_n(d_table, table_rows * s.width, 0.0F);
+  for (Index r = 0; r < s.rows; ++r) {
+    float* const of = d_table + s.position(r) * s.width;
+    for (Index j = 0; j < s.width; ++j) of[j] += dy[r * s.width + j];
   }
 }
 

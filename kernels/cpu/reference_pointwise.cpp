@@ -98,7 +98,7 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
 void rope(const RopeShape& s, const float* cosine, const float* sine, float* x) {
   const Index half = s.turned / 2;
   for (Index r = 0; r < s.rows; ++r) {
-    const Index angles = r % s.seq * half;
+    const Index angles = s.share.position(r % s.seq) * half;
     for (Index i = 0; i < s.heads; ++i) {
       float* v = x + r * s.width + i * s.head;
       for (Index j = 0; j < half; ++j) {

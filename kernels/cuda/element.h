@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "kernels/cpu/token_share.h"
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,6 +20,11 @@
 #endif
 
 namespace orrery::kernels::cuda {
+
+// TokenShare::position on the device.
+__device__ inline std::int64_t position_of(const TokenShare& s, std::int64_t row) {
+  return row < s.half ? s.first + row : s.second + row - s.half;
+}
 
 struct BFloat16 {
   std::uint16_t bits;

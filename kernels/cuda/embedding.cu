@@ -77,23 +77,21 @@ __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64
 }
 
 template <class T>
-__global__ void positions_kernel(std::int64_t rows, std::int64_t width, std::int64_t seq,
-                                 std::int64_t first_token, const T* table, T* x) {
-  for (std::int64_t i = thread_of_grid(); i < rows * width; i += threads_of_grid()) {
-    const std::int64_t position = (first_token + i / width) % seq;
-    narrow(widen(x[i]) + widen(table[position * width + i % width]), x[i]);
+__global__ void positions_kernel(reference::PositionsShape s, const T* table, T* x) {
+  for (std::int64_t i = thread_of_grid(); i < s.rows * s.width; i += threads_of_grid()) {
+    const std::int64_t position = position_of(s.share, (s.first_token + i / s.width) % s.seq);
+    narrow(widen(x[i]) + widen(table[position * s.width + i % s.width]), x[i]);
   }
 }
 
 // A thread for each position that the rows have, and column.
 template <class T, class G>
-__global__ void positions_grad_kernel(std::int64_t rows, std::int64_t width, std::int64_t seq,
-                                      std::int64_t first_token, const T* dy, G* d_table, bool accumulate) {
-  const std::int64_t positions = rows < seq ? rows : seq;
+__global__ void positions_grad_kernel(reference::PositionsShape s, const T* dy, G* d_table, bool accumulate) {
+  const std::int64_t width = s.width, positions = s.rows < s.seq ? s.rows : s.seq;
   for (std::int64_t i = thread_of_grid(); i < positions * width; i += threads_of_grid()) {
     float sum = 0;
-    for (std::int64_t at = i; at < rows * width; at += seq * width) sum += widen(dy[at]);
-    G& to = d_table[(first_token + i / width) % seq * width + i % width];
+    for (std::int64_t at = i; at < s.rows * width; at += s.seq * width) sum += widen(dy[at]);
+    G& to = d_table[position_of(s.share, (s.first_token + i / width) % s.seq) * width + i % width];
     narrow(accumulate ? widen(to) + sum : sum, to);
   }
 }
@@ -134,24 +132,22 @@ void bags_grad(Stream stream, DType type, DType gradient, const reference::BagsS
   });
 }
 
-void positions(Stream stream, DType type, Index rows, Index width, Index seq, Index first_token,
-               const void* table, void* x) {
+void positions(Stream stream, DType type, const reference::PositionsShape& s, const void* table, void* x) {
   with_type(type, [&]<class T>(T) {
-    launch(stream, "positions", {.blocks = strided_blocks(rows * width, 256)}, positions_kernel<T>, rows,
-           width, seq, first_token, static_cast<const T*>(table), static_cast<T*>(x));
+    launch(stream, "positions", {.blocks = strided_blocks(s.rows * s.width, 256)}, positions_kernel<T>, s,
+           static_cast<const T*>(table), static_cast<T*>(x));
   });
 }
 
-void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
-                    Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate) {
+void positions_grad(Stream stream, DType type, DType gradient, const reference::PositionsShape& s,
+                    Index table_rows, const void* dy, void* d_table, bool accumulate) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
     if (!accumulate) {
-      check(cudaMemsetAsync(d_table, 0, static_cast<std::size_t>(table_rows * width) * sizeof(G), stream),
+      check(cudaMemsetAsync(d_table, 0, static_cast<std::size_t>(table_rows * s.width) * sizeof(G), stream),
             "positions_grad");
     }
-    launch(stream, "positions_grad", {.blocks = strided_blocks(std::min(rows, seq) * width, 256)},
-           positions_grad_kernel<T, G>, rows, width, seq, first_token, static_cast<const T*>(dy),
-           static_cast<G*>(d_table), accumulate);
+    launch(stream, "positions_grad", {.blocks = strided_blocks(std::min(s.rows, s.seq) * s.width, 256)},
+           positions_grad_kernel<T, G>, s, static_cast<const T*>(dy), static_cast<G*>(d_table), accumulate);
   });
 }
 

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/rounding.h"
 
@@ -88,10 +89,24 @@ void embedding(Stream stream, DType type, Index tokens, Index width, Index first
                const std::int32_t* ids, const void* table, void* y);
 void embedding_grad(Stream stream, DType type, DType gradient, Index tokens, Index width, Index first,
                     Index rows, const std::int32_t* ids, const void* dy, void* d_table, bool accumulate);
-void positions(Stream stream, DType type, Index rows, Index width, Index seq, Index first_token,
-               const void* table, void* x);
-void positions_grad(Stream stream, DType type, DType gradient, Index rows, Index width, Index seq,
-                    Index first_token, Index table_rows, const void* dy, void* d_table, bool accumulate);
+void positions(Stream stream, DType type, const reference::PositionsShape& s, const void* table, void* x);
+void positions_grad(Stream stream, DType type, DType gradient, const reference::PositionsShape& s,
+                    Index table_rows, const void* dy, void* d_table, bool accumulate);
+
+// --- context.cu ------------------------------------------------------------------------------------
+// As in kernels/cpu/context.h, but that sums are fp32 and out is of the type.
+void heads_pack(Stream stream, DType type, const HeadsShape& s, const void* qkv, void* q, void* kv);
+void heads_pack_grad(Stream stream, DType type, const HeadsShape& s, const void* dq, const void* dkv,
+                     void* d_qkv);
+void heads_unpack(Stream stream, DType type, const HeadsShape& s, const void* parts, void* whole);
+void heads_unpack_grad(Stream stream, DType type, const HeadsShape& s, const void* d_whole, void* d_parts);
+// `out` is of `out_type`, the type, or fp32 where more is to be added.
+void context_attention(Stream stream, DType type, DType out_type, const ContextShape& s,
+                       const Index* first_sample, const void* q, const void* kv, const float* sums, void* out,
+                       float* lse);
+void context_attention_grad(Stream stream, DType type, const ContextShape& s, const Index* first_sample,
+                            const void* q, const void* kv, const void* out, const float* lse,
+                            const void* d_out, void* dq, void* dkv);
 
 // --- bags.cu, embedding.cu -------------------------------------------------------------------------
 void bags(Stream stream, DType type, const reference::BagsShape& s, const std::int32_t* ids,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rotary positions, in place on the first `turned` elements of the first `heads` heads of rows [rows, width]:
-// elements j and j + turned/2 turn by the angle of (row mod seq, j). Floor: 2 rows heads turned elements. A
+// elements j and j + turned/2 turn by the angle of (token, j). Floor: 2 rows heads turned elements. A
 // thread turns V pairs.
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
@@ -15,7 +15,7 @@ __global__ void rope_kernel(reference::RopeShape s, const float* cosine, const f
   for (std::int64_t i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
     const std::int64_t row = i / of_row, pair = i % of_row * V, j = pair % half;
     T* const head = x + row * s.width + pair / half * s.head;
-    const std::int64_t angle = row % s.seq * half + j;
+    const std::int64_t angle = position_of(s.share, row % s.seq) * half + j;
     float a[V], b[V], turned_a[V], turned_b[V];
     load(head + j, a);
     load(head + j + half, b);

@@ -21,12 +21,12 @@ Json optimizer(const Training& t, const Recipe& r) {
 }
 
 Json zero(const Problem& problem, const Plan& p) {
-  Json out = {{"stage", p.dp > 1 ? p.zero : 0}};
-  if (p.dp == 1 || p.zero == 0) return out;
+  Json out = {{"stage", p.copies() > 1 ? p.zero : 0}};
+  if (p.copies() == 1 || p.zero == 0) return out;
   out["overlap_comm"] = problem.stack.overlap_grad_reduce;
   out["contiguous_gradients"] = true;
   out["reduce_scatter"] = true;
-  if (p.shards() < p.dp) out["mics_shard_size"] = p.shards();
+  if (p.shards() < p.copies()) out["mics_shard_size"] = p.shards();
   return out;
 }
 
@@ -57,7 +57,13 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
                     "mpu: DeepSpeed's own has no pipeline and no sequence parallelism",
                     p.tp));
   }
-  if (p.shards() < p.dp && p.zero == 3)
+  if (p.cp > 1) {
+    out.push_back(
+        fmt::format("wrap attention in deepspeed.sequence.layer.DistributedAttention over groups of {} ranks, "
+                    "which share sequences",
+                    p.cp));
+  }
+  if (p.shards() < p.copies() && p.zero == 3)
     out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");
   return out;
 }

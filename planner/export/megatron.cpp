@@ -149,7 +149,7 @@ std::string chunks(const std::vector<std::int64_t>& layers) {
 }
 
 bool sharded_parameters(const Plan& p) {
-  return p.dp > 1 && p.zero >= 2;
+  return p.copies() > 1 && p.zero >= 2;
 }
 
 void add_pipeline(Arguments& x, const Plan& p, std::int64_t layers) {
@@ -164,13 +164,34 @@ void add_pipeline(Arguments& x, const Plan& p, std::int64_t layers) {
   x.add_if(placement(p, p.rank_order) != placement(p, RankOrder::kTpDpPp), "use-tp-pp-dp-mapping");
 }
 
+void add_context(Arguments& x, const Plan& p) {
+  if (p.cp == 1) return;
+  x.add("context-parallel-size", p.cp);
+  switch (p.context_way()) {
+    case ContextWay::kRing:
+      x.add("cp-comm-type", "p2p");
+      return;
+    case ContextWay::kAllGather:
+      x.add("cp-comm-type", "all_gather");
+      return;
+    case ContextWay::kUlysses:
+      x.add("cp-comm-type", "a2a");
+      return;
+    case ContextWay::kRingUlysses:
+    case ContextWay::kAllGatherUlysses:  // the stack has no such way (profiles/stacks/megatron-core.json)
+      x.add("cp-comm-type", "a2a+p2p");
+      x.add("hierarchical-context-parallel-sizes", fmt::format("{} {}", p.ulysses, p.ring()));
+      return;
+  }
+}
+
 void add_replicas(Arguments& x, const Plan& p, bool overlap) {
-  if (p.dp == 1) return;
+  if (p.copies() == 1) return;
   x.add_if(overlap, "overlap-grad-reduce");
   if (p.zero == 0) return;
   x.add("use-distributed-optimizer");
   x.add_if(overlap, "overlap-param-gather");
-  if (p.shards() < p.dp) x.add("num-distributed-optimizer-instances", p.dp / p.shards());
+  if (p.shards() < p.copies()) x.add("num-distributed-optimizer-instances", p.copies() / p.shards());
   if (!sharded_parameters(p)) return;
   x.add("use-megatron-fsdp");
   x.add("data-parallel-sharding-strategy", p.zero == 2 ? "optim_grads" : "optim_grads_params");
@@ -180,6 +201,7 @@ void add_replicas(Arguments& x, const Plan& p, bool overlap) {
 void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   x.add("tensor-model-parallel-size", p.tp);
   x.add_if(p.sequence_parallel && p.tp > 1, "sequence-parallel");
+  add_context(x, p);
   add_pipeline(x, p, problem.scenario.model.layers);
   add_replicas(x, p, problem.stack.overlap_grad_reduce);
   x.add("micro-batch-size", p.micro_batch);

@@ -6,6 +6,9 @@
 //   qkv = x Wqkv' + b              ctx = attention(rope(norm(qkv)))     o = sum over ranks of ctx Wout'
 //   q = x Wq' + b, kv = y Wkv' + b   ctx = attention(q, kv)               likewise
 //   q = norm(x Wdq') Wuq', kv = norm(x Wdkv') Wukv', r = x Wkr'   ctx = attention(pack(rope(q), kv, rope(r)))
+//
+// Ranks that share sequences exchange what passes between their tokens in attention alone: heads of queries,
+// keys and values by all-to-alls, keys and values by an all-gather or around a ring (core/plan.h).
 #include "program/blocks.h"
 
 namespace orrery::program {
@@ -35,6 +38,56 @@ ValueId core_of(Builder& g, const std::string& base, const Core& core, std::int6
   }
   g.node(base + "/core", core, std::move(reads), std::move(writes)).repeated_selectively = true;
   return ctx;
+}
+
+// Of ranks that share sequences: no scores are in memory.
+ValueId context_core(Builder& g, const std::string& base, const ops::Attention& core, std::int64_t heads,
+                     std::int64_t kv_heads, ValueId qkv) {
+  const Plan& p = g.plan;
+  const std::int64_t parts = p.ulysses, value = core.value_head();
+  const auto by_heads = [&](std::int64_t columns, const char* name, DType type) {
+    return g.value(base + name, g.all_tokens * parts, columns / parts, g.placed(Placement::kColumns), type);
+  };
+  const ops::HeadsShape shape{g.tokens, core.heads, core.kv_heads, core.head, value, parts};
+  const DType type = g.training.activation_type();
+  const ValueId q = by_heads(heads * core.head, "/core/q", type);
+  const ValueId kv = by_heads(kv_heads * (core.head + value), "/core/kv", type);
+  g.node(base + "/core/pack", ops::HeadsPack{shape}, {g.use(qkv)}, {q, kv});
+
+  Placements at_heads = g.placed(Placement::kColumns);
+  if (parts > 1) at_heads[GraphAxis::kUlysses] = Placement::kParts;
+  Placements of_keys = at_heads;
+  if (p.ring() > 1 && !p.rings()) of_keys[GraphAxis::kRing] = Placement::kReplicated;
+  const ValueId ctx = by_heads(heads * value, "/core/out", type);
+  const ValueId lse = by_heads(heads, "/core/lse", DType::kFloat32);
+  g.of(ctx).placement = g.of(lse).placement = at_heads;
+  g.node(base + "/core",
+         ops::ContextAttention{{.batch = g.micro_batch,
+                                .tokens = g.sequence,
+                                .heads = core.heads / parts,
+                                .kv_heads = core.kv_heads / parts,
+                                .head = core.head,
+                                .value = value,
+                                .ring = p.ring(),
+                                .ulysses = parts,
+                                .steps = p.rings() ? p.ring() : 1,
+                                .window = core.window,
+                                .sees_all = core.sees_all,
+                                .soft_cap = core.soft_cap,
+                                .scale = core.scale}},
+         {g.use(q, at_heads), g.use(kv, of_keys)}, {ctx, lse})
+      .repeated_selectively = true;
+  if (parts == 1) return ctx;
+  const ValueId whole = g.value(base + "/core/unpacked", heads * value, g.placed(Placement::kColumns));
+  g.node(base + "/core/unpack", ops::HeadsUnpack{shape}, {g.use(ctx, g.placed(Placement::kColumns))}, {whole});
+  return whole;
+}
+
+// Of the layer's own tower. `heads` as of core_of.
+ValueId own_core(Builder& g, const std::string& base, const ops::Attention& core, std::int64_t heads,
+                 std::int64_t kv_heads, ValueId qkv) {
+  if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv);
+  return core_of(g, base, core, heads, g.sequence, {g.use(qkv)}, heads * core.value_head());
 }
 
 }  // namespace
@@ -75,11 +128,11 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
                              .kv_heads = kv_heads,
                              .head = head,
                              .kept = kept_scores(g),
-                             .window = a.windowed(g.sequence) ? a.sliding_window : 0,
+                             .window = a.windowed(g.sequence * g.plan.cp) ? a.sliding_window : 0,
                              .sees_all = !a.causal,
                              .soft_cap = a.soft_cap,
                              .scale = a.query_scale}};
-  return core_of(g, base, core, a.heads, g.sequence, {g.use(qkv)}, q);
+  return own_core(g, base, core, a.heads, a.kv_heads, qkv);
 }
 
 Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context) {
@@ -159,7 +212,7 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
                              .kept = kept_scores(g),
                              .scale = a.query_scale,
                              .value = a.value == a.head() ? 0 : a.value}};
-  const ValueId ctx = core_of(g, base, core, a.heads, g.sequence, {g.use(qkv)}, a.context_width());
+  const ValueId ctx = own_core(g, base, core, a.heads, a.heads, qkv);
   return project(g, base, a.context_width(), false, ctx);
 }
 

@@ -48,7 +48,7 @@ class Inputs {
   ValueId rows_of(const TokenInput&) {
     const std::int64_t hidden = g_.model.hidden;
     const ValueId tokens =
-        g_.port(named("tokens"), Port::Is::kInput, tower_, g_.tokens, 1, {}, DType::kInt32);
+        g_.port(named("tokens"), Port::Is::kInput, tower_, g_.all_tokens, 1, {}, DType::kInt32);
     const ValueId x = g_.value(named("embedding/out"), hidden, g_.placed(Placement::kSum));
     g_.node(named("embedding"),
             ops::Embedding{{g_.tokens, hidden, g_.parameter(embedding_).local_rows, g_.model.vocab}},
@@ -154,8 +154,8 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   g.in_tower(tower);
   const ValueId x = g.input(tower);
   const ClassOutput* const classes = m.classes();
-  const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens;
-  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, rows, 1, {}, DType::kInt32);
+  const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens, all_rows = rows * p.cp;
+  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, all_rows, 1, {}, DType::kInt32);
   const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
   ValueId n = g.norm("head/norm", x);
   if (classes != nullptr) n = pooled(g, *classes, n);
@@ -173,9 +173,9 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   const ops::LogitsShape shape{rows, g.parameter(w).local_rows, m.head_rows()};
   const DType kept = s.fp32_logits ? DType::kFloat32 : t.activation_type();
   const ValueId exponentials =
-      g.value("head/probabilities", rows, g.parameter(w).rows, g.placed(Placement::kColumns), kept);
-  const ValueId largest = g.value("head/max", rows, 1, g.placed(Placement::kMax), DType::kFloat32);
-  const ValueId sums = g.value("head/sums", rows, 2, g.placed(Placement::kSum), DType::kFloat32);
+      g.value("head/probabilities", all_rows, g.parameter(w).rows, g.placed(Placement::kColumns), kept);
+  const ValueId largest = g.value("head/max", all_rows, 1, g.placed(Placement::kMax), DType::kFloat32);
+  const ValueId sums = g.value("head/sums", all_rows, 2, g.placed(Placement::kSum), DType::kFloat32);
   const Placements whole = g.placed(Placement::kReplicated);
   g.node("loss/max", ops::LossMax{shape}, {g.use(logits)}, {largest});
   g.node("loss/sum", ops::LossSum{shape}, {g.use(logits), g.use(largest, whole), g.use(targets)},

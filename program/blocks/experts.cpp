@@ -66,15 +66,24 @@ class Experts {
   DType type() const { return g_.training.activation_type(); }
   // Of a token's share in the mean over all tokens of a step.
   double of_each(double factor) const {
-    return factor / (static_cast<double>(g_.training.global_batch) * static_cast<double>(g_.sequence));
+    return factor / (static_cast<double>(g_.training.global_batch) * static_cast<double>(g_.sequence * g_.plan.cp));
   }
   // Whether all tensor ranks have the same tokens.
   bool alike() const { return g_.ranks > 1 && !apart_; }
   bool sharded() const { return g_.ranks > 1 && apart_; }
+  // Ranks that have shares of the same micro-batch's tokens.
+  std::int64_t sharing_ranks() const { return g_.plan.cp * (sharded() ? g_.ranks : 1); }
   std::int64_t parts() const { return ep_ * sharing_; }
   // Rows where the experts are.
   std::int64_t rows() const { return room_ * ep_ * sharing_; }
   ops::PermuteShape permuted() const { return {tokens_, g_.model.hidden, l_.top_k, room_ * ep_, even_}; }
+
+  // Of a value with a row for each sample.
+  Placements placed_for_samples(Placement along_tp, Placement along_cp) const {
+    Placements p = g_.placed(along_tp);
+    p[GraphAxis::kUlysses] = p[GraphAxis::kRing] = along_cp;
+    return p;
+  }
 
   // Where the experts are; of an expert's columns so.
   Placements at_experts(Placement columns) const {
@@ -89,7 +98,7 @@ class Experts {
 
   // A value with a row for each of the tokens' experts.
   ValueId routed(const std::string& name, std::int64_t columns, const Placements& placed, DType type_of) {
-    const std::int64_t ranks = sharded() ? g_.ranks : 1;
+    const std::int64_t ranks = sharing_ranks();
     const ValueId v = g_.value(base_ + name, room_ * ep_ * ranks, columns, placed, type_of);
     g_.of(v).filled = static_cast<double>(even_) / static_cast<double>(room_ * ep_);
     return v;
@@ -99,16 +108,18 @@ class Experts {
   void route(ValueId x) {
     const std::int64_t experts = l_.experts, k = l_.top_k;
     const ValueId logits = unsplit_linear(g_, base_ + "/router", x, experts, own_, tokens_);
-    const ValueId scores = g_.value(base_ + "/router/scores", g_.tokens, experts, own_, DType::kFloat32);
+    const ValueId scores = g_.value(base_ + "/router/scores", g_.all_tokens, experts, own_, DType::kFloat32);
     g_.node(base_ + "/router/scores",
             ops::RouterScores{{tokens_, experts, l_.score, of_each(l_.z_loss), alike()}}, {g_.use(logits)},
             {scores});
-    weights_ = g_.value(base_ + "/router/weights", g_.tokens, k, own_, DType::kFloat32);
-    choice_ = g_.value(base_ + "/router/choice", g_.tokens, 2 * k, own_, DType::kInt32);
-    counts_ = g_.value(base_ + "/router/counts", sharded() ? g_.ranks : 1, experts, own_, DType::kInt32);
+    weights_ = g_.value(base_ + "/router/weights", g_.all_tokens, k, own_, DType::kFloat32);
+    choice_ = g_.value(base_ + "/router/choice", g_.all_tokens, 2 * k, own_, DType::kInt32);
+    counts_ = g_.value(base_ + "/router/counts", sharing_ranks(), experts, own_, DType::kInt32);
     // Of a rank's tokens alone.
-    const ValueId load = g_.value(base_ + "/router/load", g_.micro_batch, experts,
-                                  sharded() ? g_.placed(Placement::kSum) : own_, DType::kFloat32);
+    const Placements of_sample = placed_for_samples(sharded() ? Placement::kSum : own_[GraphAxis::kTp],
+                                                    g_.plan.cp > 1 ? Placement::kSum : Placement::kRows);
+    const ValueId load =
+        g_.value(base_ + "/router/load", g_.micro_batch, experts, of_sample, DType::kFloat32);
     const ops::RouteShape shape{.tokens = tokens_,
                                 .sequence = g_.sequence,
                                 .samples = g_.micro_batch,
@@ -135,18 +146,23 @@ class Experts {
     // Counted from a rank's tokens, and not from gradients that tensor ranks have summands of.
     if (biases >= 0) g_.parameter(biases).partial_over_tp = sharded();
     if (l_.balance_loss == 0) return;
+    // The load is of the tokens of all ranks that share the sequences, which are as many times a rank's.
+    const double factor = of_each(l_.balance_loss) / static_cast<double>(g_.plan.cp);
     const ops::BalanceShape balance{.tokens = tokens_,
                                     .sequence = g_.sequence,
                                     .samples = g_.micro_batch,
                                     .experts = experts,
                                     .top_k = k,
                                     .normalises = l_.score == RouterScore::kSigmoid,
-                                    .factor = of_each(l_.balance_loss),
+                                    .factor = factor,
                                     .first = alike(),
                                     .sharded = sharded()};
     weights_ =
         g_.in_place(base_ + "/balance", ops::Balance{balance},
-                    {g_.use(weights_), g_.use(scores), g_.use(load, g_.placed(Placement::kReplicated))});
+                    {g_.use(weights_), g_.use(scores),
+                     g_.use(load, placed_for_samples(Placement::kReplicated,
+                                                     g_.plan.cp > 1 ? Placement::kReplicated
+                                                                    : Placement::kRows))});
   }
 
   ValueId permute(ValueId x) {

@@ -119,7 +119,7 @@ UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_g
   const UnitShare u(p, elements, of_experts);
   const StateGroups& groups = all_groups.of(of_experts);
   const std::int64_t shards = of_experts ? p.expert_shards() : p.shards();
-  const std::int64_t copies = of_experts ? p.expert_dp() : p.dp;
+  const std::int64_t copies = of_experts ? p.expert_dp() : p.copies();
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   using enum CollectiveKind;
   if (p.zero == 0 && copies > 1)

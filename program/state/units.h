@@ -153,7 +153,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   for (const Feed& f : sample.feeds) {
     if (!(f.input >= 0 ? ends.first : ends.last)) continue;
     use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, 0), kWorkspace,
-                   p.micro_batch * f.local_elements(p.tp), f.type, p.micro_batches});
+                   p.micro_batch * f.local_elements(p), f.type, p.micro_batches});
   }
   if (ends.last) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
@@ -202,7 +202,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
 
 // Elements that one rank has of a tower with so many tokens, as they pass from stage to stage.
 inline std::int64_t boundary_elements(const Model& m, const Plan& p, std::int64_t tokens) {
-  return p.micro_batch * tokens / (p.sequence_parallel ? p.tp : 1) * m.hidden;
+  return p.micro_batch * tokens / p.cp / (p.sequence_parallel ? p.tp : 1) * m.hidden;
 }
 // Tokens in the copies that a chunk has beyond those in flight: one of each buffer that arrives from other
 // chunks or leaves for them. `blocks`: kinds. What arrives of a tower that the chunk has no blocks of

@@ -237,7 +237,8 @@ class Fitter {
     for (const bool backward : {false, true}) {
       std::vector<double> ratios;
       for (const Shape* s : parts_[Nature::kAttention]) {
-        const bool grad = s->op.is<ops::AttentionGrad>() || s->op.is<ops::CrossAttentionGrad>();
+        const bool grad = s->op.is<ops::AttentionGrad>() || s->op.is<ops::CrossAttentionGrad>() ||
+                          s->op.is<ops::ContextAttentionGrad>();
         if (grad == backward) ratios.push_back(model(*s) / s->time());
       }
       if (ratios.empty()) continue;

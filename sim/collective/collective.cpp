@@ -74,7 +74,8 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     if (latency + transfer < best.latency + best.transfer) best = {latency, transfer, a, low_latency};
   };
   const auto chosen = [&]() -> CollectiveCost {
-    const double rate = std::min(ring_bandwidth, rounds * (n - 1) / n * bytes / best.transfer);
+    const double sent = kind == kShift ? 1 : rounds * (n - 1) / n;  // of the tensor, by each member
+    const double rate = std::min(ring_bandwidth, sent * bytes / best.transfer);
     return {from_seconds(best.latency + best.transfer),
             {from_seconds(best.latency), Bandwidth{saturating_cast(rate)}},
             best.algorithm,
@@ -93,6 +94,13 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
       const double outside = bytes * (n - g) / n / (own_port ? ring_bandwidth / g : ring_bandwidth);
       offer(start + hop + (group.local() ? 0 : net), std::max(inside, outside) / p.bandwidth,
             CollectiveAlgorithm::kExchange, p.low_latency);
+      continue;
+    }
+    if (kind == kShift) {
+      // The members at the ends of a domain send through their own ports.
+      const double to_next = group.local() ? intra_bandwidth : ring_bandwidth / g;
+      offer(start + hop + (group.local() ? 0 : net), bytes / (to_next * p.bandwidth),
+            CollectiveAlgorithm::kRing, p.low_latency);
       continue;
     }
     const double ring_hops = rounds * ((n - 1) - (domains - 1)) * hop + rounds * (domains - 1) * net;
@@ -137,7 +145,9 @@ CollectiveModel::CollectiveModel(const Cluster& cluster) : cluster_(&cluster) {
 CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
   CollectiveCost out = collective_formula(kind, whole, group, *cluster_);
   if (!group.local() || group.ranks <= 1) return out;
-  const double correction = (*measured_)[group.node_type].correction(kind, group.ranks, whole);
+  // A shift is one round of an all-gather of as many such tensors.
+  const Bytes like = kind == CollectiveKind::kShift ? whole * group.ranks : whole;
+  const double correction = (*measured_)[group.node_type].correction(kind, group.ranks, like);
   out.time = from_seconds(seconds(out.time) * correction);
   out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
   out.wire.rate =
@@ -160,7 +170,7 @@ double bus_bandwidth(CollectiveKind kind, Bytes whole, std::int64_t ranks, Time 
   using enum CollectiveKind;
   const auto n = static_cast<double>(ranks);
   const double algorithm = static_cast<double>(whole.value) / seconds(time);
-  if (kind == kBroadcast || kind == kReduce) return algorithm;
+  if (kind == kBroadcast || kind == kReduce || kind == kShift) return algorithm;
   return algorithm * (kind == kAllReduce || kind == kAllReduceMax ? 2 : 1) * (n - 1) / n;
 }
 

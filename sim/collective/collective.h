@@ -10,6 +10,8 @@
 //   exchange       base + L_i or L_e + the part that stays in the domain over B_i or the part that leaves it
 //                  over a member's share of the ports, whichever takes longer             all-to-all
 //
+//   shift          base + L_i or L_e + S over B, between domains over a member's share of the ports      shift
+//
 // with f = 2(n-1)/n for all-reduce and (n-1)/n for all-gather and reduce-scatter; S bytes of the whole
 // tensor, n ranks in K domains of g, B the ring bandwidth of sim/topology, c the cluster's ring_copy (a
 // member also copies its own part from input to output; inside a domain only). Each in the protocols Simple

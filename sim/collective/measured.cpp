@@ -26,6 +26,7 @@ Corrected corrected(CollectiveKind kind) {
       return kExchange;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kShift:
       break;
   }
   return kGatherAll;

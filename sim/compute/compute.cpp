@@ -154,6 +154,8 @@ struct KernelTime {
   Time operator()(const ops::AttentionGrad& a) const { return attention(a, work_of(a, true)); }
   Time operator()(const ops::CrossAttention& a) const { return attention(a, work_of(a, false)); }
   Time operator()(const ops::CrossAttentionGrad& a) const { return attention(a, work_of(a, true)); }
+  Time operator()(const ops::ContextAttention& a) const { return attention(a, work_of(a, false)); }
+  Time operator()(const ops::ContextAttentionGrad& a) const { return attention(a, work_of(a, true)); }
   template <program::PointwiseOp T>
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
@@ -169,6 +171,9 @@ struct KernelTime {
   }
   static AttentionWork work_of(const ops::CrossAttentionShape& a, bool backward) {
     return {a.batch, a.sequence, a.heads, a.kv_heads, a.head, backward, 1, a.keys};
+  }
+  static AttentionWork work_of(const ops::ContextShape& a, bool backward) {
+    return {a.batch, a.own(), a.heads, a.kv_heads, (a.head + a.value) / 2, backward, a.seen(), a.seen_by()};
   }
   template <class Shape>
   Time attention(const Shape& a, const AttentionWork& work) const {
@@ -199,7 +204,8 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
     case ops::Nature::kAttention: {
       const auto fused = [](const auto* attention) { return attention != nullptr && attention->fused(); };
       if (fused(op.as<ops::Attention>()) || fused(op.as<ops::AttentionGrad>()) ||
-          fused(op.as<ops::CrossAttention>()) || fused(op.as<ops::CrossAttentionGrad>()))
+          fused(op.as<ops::CrossAttention>()) || fused(op.as<ops::CrossAttentionGrad>()) ||
+          fused(op.as<ops::ContextAttention>()) || fused(op.as<ops::ContextAttentionGrad>()))
         efficiency = d.attention.efficiency;
       break;
     }

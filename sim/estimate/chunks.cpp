@@ -55,13 +55,15 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.recompute),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
-        k.experts.ep, k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
+        static_cast<std::int64_t>(k.cp), k.ulysses * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
+        k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
     mix(v);
   }
   mix(k.hardware.nodes);
   for (std::size_t g = 0; g < program::kMostGroups; ++g)
     mix(k.hardware.of.of[g] * 4 + k.hardware.meets_tp.of[g] * 2 + k.hardware.meets_ep.of[g]);
+  for (const bool meets : k.hardware.meets_cp.of) mix(meets);
   return h;
 }
 
@@ -90,6 +92,8 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
       groups_(groups),
       tp_(over.group("tp")),
       ep_(over.group("ep")),
+      ulysses_(over.group("ulysses")),
+      ring_(over.group("ring")),
       replica_(over.group("replica")),
       expert_replica_(over.group("ereplica")),
       collectives_(problem.cluster),
@@ -103,6 +107,9 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.expert_room = p.expert_room.value_or(1);
   k.tp = static_cast<std::int32_t>(p.tp);
   k.micro_batch = static_cast<std::int32_t>(p.micro_batch);
+  k.cp = static_cast<std::int32_t>(p.cp);
+  k.ulysses = static_cast<std::int32_t>(p.ulysses);
+  k.rings = p.rings();
   k.recompute = p.recompute;
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
@@ -112,7 +119,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
     k.reshards = p.reshards();
     if (p.pp * p.vpp == 1) k.rounds = static_cast<std::int32_t>(std::min(p.micro_batches, kSettledRounds));
     k.shards = static_cast<std::int32_t>(p.shards());
-    k.replicas = p.shards() < p.dp;
+    k.replicas = p.shards() < p.copies();
     k.expert_shards = static_cast<std::int32_t>(p.expert_shards());
     k.expert_replicas = p.splits_experts() && p.expert_shards() < p.expert_dp();
     k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
@@ -147,11 +154,14 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
   const NodeTypes nodes = l.key.hardware.nodes;
   const Pace pace = cost.pace(nodes);
   // Which ops use links that data-parallel ops and others both use.
-  const program::ByGroup<bool>&tp_meets = l.key.hardware.meets_tp, &ep_meets = l.key.hardware.meets_ep;
-  const Sharing sharing{tp_meets != program::ByGroup<bool>{}, ep_meets != program::ByGroup<bool>{}};
+  const StageHardware& on = l.key.hardware;
+  const program::ByGroup<bool> none;
+  const Sharing sharing{on.meets_tp != none, on.meets_ep != none, on.meets_cp != none};
   const auto shares = [&](program::GroupIndex group) {
     if (group == tp_) return sharing.tp;
-    return group == ep_ ? sharing.ep : tp_meets[group] || ep_meets[group];
+    if (group == ep_) return sharing.ep;
+    if (group == ulysses_ || group == ring_) return sharing.cp;
+    return on.meets_tp[group] || on.meets_ep[group] || on.meets_cp[group];
   };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
   const Sample& sample = [&]() -> const Sample& {
@@ -395,13 +405,13 @@ const program::ModelPieces& ChunkCosts::pieces(const program::WeightRanks& ranks
 }
 
 std::int64_t ChunkCosts::activation_bytes_of(const ChunkKey& k) const {
-  return k.micro_batch * *std::max_element(sample_.tokens.begin(), sample_.tokens.end()) * model_.hidden *
+  return k.micro_batch * *std::max_element(sample_.tokens.begin(), sample_.tokens.end()) / k.cp * model_.hidden *
          activation_bytes(training_.precision);
 }
 
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {
   std::int64_t tokens = 0;
-  for (const std::int64_t n : sample_.tokens) tokens += k.micro_batch * n / (k.sequence_parallel ? k.tp : 1);
+  for (const std::int64_t n : sample_.tokens) tokens += k.micro_batch * n / k.cp / (k.sequence_parallel ? k.tp : 1);
   return tokens * model_.hidden * activation_bytes(training_.precision);
 }
 

@@ -70,6 +70,8 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 // What a chunk's cost depends on, besides the problem.
 struct ChunkKey {
   std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1;
+  std::int32_t cp = 1, ulysses = 1;
+  bool rings = false;  // Plan::rings
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
   // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
   std::int32_t rounds = 0;
@@ -107,7 +109,8 @@ class ChunkCosts {
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
   const program::SampleSizes& sample_sizes() const { return sample_; }
-  // Bytes of a micro-batch's longest tower on all tensor ranks, which they gather or add.
+  // Bytes of a micro-batch's longest tower on all tensor ranks, which they gather or add; a rank's share of
+  // the sequences.
   std::int64_t activation_bytes_of(const ChunkKey& key) const;
   // Bytes sent between stages for one micro-batch, of all towers.
   std::int64_t boundary_bytes(const ChunkKey& key) const;
@@ -136,7 +139,7 @@ class ChunkCosts {
   const Stack& stack_;
   const Cluster& cluster_;
   const GroupTable& groups_;
-  const program::GroupIndex tp_, ep_, replica_, expert_replica_;
+  const program::GroupIndex tp_, ep_, ulysses_, ring_, replica_, expert_replica_;
   CollectiveModel collectives_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;

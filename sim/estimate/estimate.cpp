@@ -25,7 +25,8 @@ bool same_stages(const Plan& a, const Plan& b) {
 }
 
 bool same_ranks(const Plan& a, const Plan& b) {
-  return a.tp == b.tp && a.dp == b.dp && a.ep == b.ep && a.expert_tp() == b.expert_tp() &&
+  return a.tp == b.tp && a.cp == b.cp && a.ulysses == b.ulysses && a.rings() == b.rings() && a.dp == b.dp &&
+         a.ep == b.ep && a.expert_tp() == b.expert_tp() &&
          a.expert_room == b.expert_room && a.micro_batch == b.micro_batch &&
          a.micro_batches == b.micro_batches && a.sequence_parallel == b.sequence_parallel &&
          a.rank_order == b.rank_order;
@@ -48,6 +49,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       tp_(over_.group("tp")),
       ep_(over_.group("ep")),
       etp_(over_.group("etp")),
+      ulysses_(over_.group("ulysses")),
+      ring_(over_.group("ring")),
       stages_(over_.group("pp")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       measured_ops_(std::any_of(problem.devices.begin(), problem.devices.end(),
@@ -58,7 +61,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
 
 const Mesh& Estimator::mesh(const Plan& p) {
   const std::array key{
-      p.tp, p.pp, p.dp, p.shards(), p.ep, p.expert_tp(), static_cast<std::int64_t>(p.rank_order)};
+      p.tp, p.pp, p.cp, p.ulysses, p.dp, p.shards(), p.ep, p.expert_tp(),
+      static_cast<std::int64_t>(p.rank_order)};
   if (mesh_key_ != key) {
     mesh_key_ = key;
     mesh_ = mesh_of(p);
@@ -99,7 +103,7 @@ const Estimator::HardwareByStage& Estimator::hardware_by_stage(const Plan& plan)
   };
   // Beside activations, state is what ranks communicate.
   const auto is_state = [&](program::GroupIndex group) {
-    return group != tp_ && group != ep_ && group != etp_;
+    return group != tp_ && group != ep_ && group != etp_ && group != ulysses_ && group != ring_;
   };
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i].nodes = types_of(nodes, static_cast<std::int64_t>(i));
@@ -109,6 +113,8 @@ const Estimator::HardwareByStage& Estimator::hardware_by_stage(const Plan& plan)
       if (!is_state(axis.group)) continue;
       out[i].meets_tp[axis.group] = meets(out[i], tp_, axis);
       out[i].meets_ep[axis.group] = plan.ep > 1 && meets(out[i], ep_, axis);
+      out[i].meets_cp[axis.group] =
+          plan.cp > 1 && (meets(out[i], ulysses_, axis) || meets(out[i], ring_, axis));
     }
   }
   return out;
@@ -191,9 +197,12 @@ void Estimator::set_hardware(const Plan& plan, const StageHardware& hardware) {
     key_.hardware.of[group] = in_chunks ? hardware[group] : 0;
     key_.hardware.meets_tp[group] = in_chunks && hardware.meets_tp[group];
     key_.hardware.meets_ep[group] = in_chunks && hardware.meets_ep[group];
+    key_.hardware.meets_cp[group] = in_chunks && hardware.meets_cp[group];
   };
   key_.hardware.nodes = hardware.nodes;
   communicates(tp_, true);
+  communicates(ulysses_, plan.ulysses > 1);
+  communicates(ring_, plan.ring() > 1);
   communicates(dense_.shard, plan.zero >= 2);
   communicates(dense_.replica, key_.replicas);
   const program::StateGroups& experts = state_.of(true);
@@ -216,7 +225,7 @@ void Estimator::select(const Plan& plan) {
   if (ranks && runs && same_chunks(*selected_, plan)) return;
   if (!runs) split_stages(plan);
   if (!ranks || !runs) pieces_in_use_ = 0;
-  const bool outer = selected_ && selected_->tp == plan.tp && selected_->micro_batch == plan.micro_batch &&
+  const bool outer = selected_ && selected_->tp == plan.tp && selected_->cp == plan.cp && selected_->micro_batch == plan.micro_batch &&
                      selected_->sequence_parallel == plan.sequence_parallel &&
                      selected_->rank_order == plan.rank_order;
   if (!outer) chunk_costs_.forget_sizes();

@@ -155,7 +155,7 @@ class Estimator {
   const program::Communication over_;
   const program::AllStateGroups state_;
   const program::StateGroups& dense_;  // of what all ranks of a stage share as tp and dp say
-  const program::GroupIndex tp_, ep_, etp_, stages_;
+  const program::GroupIndex tp_, ep_, etp_, ulysses_, ring_, stages_;
   BytesPerParameter bytes_;
   const bool measured_ops_;  // some device has times of ops of some shape
   std::deque<std::pair<NodeTypes, Pace>> paces_;
@@ -166,7 +166,7 @@ class Estimator {
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
   // tp, pp, dp, shards, ep, etp and order of the mesh last asked for.
-  std::array<std::int64_t, 7> mesh_key_{};
+  std::array<std::int64_t, 9> mesh_key_{};
   Mesh mesh_;
 
   // Of the plan last looked at, from what changes least often to what changes most.

@@ -15,7 +15,7 @@
 namespace orrery::sim {
 
 // The streams that work inside a segment; transfers between stages are the pipeline's business.
-enum LaneIndex : std::uint8_t { kComputeLane, kTpLane, kDpLane, kEpLane, kLanes };
+enum LaneIndex : std::uint8_t { kComputeLane, kTpLane, kDpLane, kEpLane, kCpLane, kLanes };
 
 // What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
 // above zero: of earlier segments.
@@ -46,9 +46,9 @@ struct Lanes {
   std::array<double, kMostSegments> ends{};
   double drained = 0;  // when all has ended
 };
-// `tp`, `ep`: ops of this lane use the links of data-parallel ones.
+// Ops of this lane use the links of data-parallel ones.
 struct Sharing {
-  bool tp = false, ep = false;
+  bool tp = false, ep = false, cp = false;
 };
 Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
                    const Sharing& sharing = {});

@@ -61,6 +61,7 @@ LaneOfStream lanes_of(const program::Communication& over) {
   out[over.stream("tp")] = kTpLane;
   out[over.stream("dp")] = kDpLane;
   out[over.stream("ep")] = kEpLane;
+  out[over.stream("cp")] = kCpLane;
   for (std::size_t s = 0; s < over.streams.size(); ++s) {
     if ((out[s] == kLanes) != is_transfer(over.streams[s].role))
       throw std::logic_error("the estimate has no lane for stream " + over.streams[s].name);
@@ -101,7 +102,7 @@ std::int64_t least_shared(const ChunkKey& key, const Model& model, const Trainin
   std::int64_t least = 1;
   if (!key.sequence_parallel) return least;
   for (const std::int64_t tokens : tower_tokens(model, training))
-    least = std::lcm(least, key.tp / std::gcd<std::int64_t>(key.tp, tokens));
+    least = std::lcm(least, key.tp / std::gcd<std::int64_t>(key.tp, tokens / key.cp));
   return least;
 }
 
@@ -120,24 +121,41 @@ Structure::Structure(const ChunkKey& key, const Model& model, const Depth& depth
                      const Stack& stack)
     : least_micro_batch(least_shared(key, model, training)),
       key_(key),
+      plan_(plan_of(key)),
       model_(model),
       depth_(depth),
       training_(training),
       stack_(stack) {}
 
-// Replicas that have all experts at least once.
-std::int64_t Structure::least_dp() const {
-  const auto& [tp, ep, etp, apart] = key_.experts;
-  return apart ? std::max<std::int64_t>(1, ep * etp / tp) : 1;
-}
-
-std::int64_t Structure::shards() const {
-  return key_.replicas && !key_.expert_replicas ? std::max<std::int64_t>(1, least_dp() / 2) : least_dp();
-}
-
-std::int64_t Structure::expert_shards() const {
-  const auto& [tp, ep, etp, apart] = key_.experts;
-  return apart ? std::max<std::int64_t>(1, tp / (ep * etp)) : 1;
+Plan Structure::plan_of(const ChunkKey& key) {
+  Plan p;
+  p.tp = key.tp;
+  p.cp = key.cp;
+  p.ulysses = key.ulysses;
+  if (p.ring() > 1) p.cp_keys = key.rings ? ContextKeys::kRing : ContextKeys::kAllGather;
+  p.zero = key.zero;
+  p.reshard_after_forward = key.reshards;
+  p.dp = key.replicas ? 2 : 1;
+  p.shard_group = key.replicas ? 1 : 0;
+  if (key.experts.apart) {
+    p.ep = key.experts.ep;
+    p.etp = key.experts.etp;
+    p.expert_room = key.expert_room;
+    // Replicas that have all experts at least once.
+    const std::int64_t least = std::max<std::int64_t>(1, p.expert_ranks() / (p.tp * p.cp));
+    if (key.zero >= 2) {
+      p.dp = least * (key.expert_replicas ? 2 : 1);
+      p.shard_group = key.replicas ? p.dp / 2 : p.dp;
+    }
+  }
+  p.micro_batches = key.zero >= 2 ? 3 : 2;
+  p.sequence_parallel = key.sequence_parallel;
+  p.recompute = key.recompute;
+  p.recompute_layers = key.recompute_layers;
+  p.schedule = key.split                             ? Schedule::kZeroBubbleH1
+               : key.order == ChunkKey::Order::kRows ? Schedule::kGPipe
+                                                     : Schedule::k1F1B;
+  return p;
 }
 
 std::int32_t Structure::intern(const Op& one, const Op& two) {
@@ -196,33 +214,13 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   for (const Sample& s : samples_) {
     if (s.alone == alone && s.content == content) return s;
   }
-  Plan p;
-  p.tp = key_.tp;
+  Plan p = plan_;
   p.pp = alone ? 1 : 3;
-  p.zero = key_.zero;
-  p.reshard_after_forward = key_.reshards;
-  p.dp = key_.replicas ? 2 : 1;
-  p.shard_group = key_.replicas ? 1 : 0;
-  if (key_.experts.apart) {
-    p.ep = key_.experts.ep;
-    p.etp = key_.experts.etp;
-    p.expert_room = key_.expert_room;
-    if (key_.zero >= 2) {
-      p.dp = least_dp() * (key_.expert_replicas ? 2 : 1);
-      p.shard_group = key_.replicas ? p.dp / 2 : p.dp;
-    }
-  }
   // What is reduced once a step is the end's.
   Stack stack = stack_;
   stack.overlap_grad_reduce &= key_.zero >= 2;
   p.micro_batch = least_micro_batch;
-  p.micro_batches = key_.zero >= 2 ? 3 * p.pp : 2;  // enough that a step in the steady state is among them
-  p.sequence_parallel = key_.sequence_parallel;
-  p.recompute = key_.recompute;
-  p.recompute_layers = key_.recompute_layers;
-  p.schedule = key_.split                             ? Schedule::kZeroBubbleH1
-               : key_.order == ChunkKey::Order::kRows ? Schedule::kGPipe
-                                                      : Schedule::k1F1B;
+  if (key_.zero >= 2) p.micro_batches *= p.pp;  // enough that a step in the steady state is among them
   BlockRun chunk;
   std::size_t last_kind = 0;
   for (const BlockRange& part : content) {

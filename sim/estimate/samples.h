@@ -65,8 +65,8 @@ class Structure {
 
   const std::int64_t least_micro_batch;  // of which others are multiples
   // Ranks that share ZeRO's shards in samples, as few as may be.
-  std::int64_t shards() const;
-  std::int64_t expert_shards() const;
+  std::int64_t shards() const { return plan_.shards(); }
+  std::int64_t expert_shards() const { return plan_.expert_shards(); }
 
   // Hold it while asking for samples and shapes; samples stay valid and unchanged without it.
   std::mutex mutex;
@@ -76,10 +76,12 @@ class Structure {
  private:
   SmallSegment shrink(const program::Segment& one, const program::Segment& two, const LaneOfStream& lane_of,
                       const std::vector<Waits>& earlier, std::vector<Line> peaks);
-  std::int64_t least_dp() const;
+  // With the axes of the key; as few replicas as may be.
+  static Plan plan_of(const ChunkKey& key);
   std::int32_t intern(const program::Op& one, const program::Op& two);
 
   const ChunkKey key_;
+  const Plan plan_;
   const Model& model_;
   const Depth& depth_;
   const Training& training_;

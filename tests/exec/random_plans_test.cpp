@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 700 random plans over one to eight ranks against the serial run of the same batches, ten steps each.
+// 1,100 random plans over one to eight ranks against the serial run of the same batches, ten steps each.
 //
 // Bit for bit where parallelism only moves data: every pipeline schedule, recomputation, bucket sizes,
 // overlap, every ZeRO stage and shard group. The serial run sums micro-batches in the tree of the plan (Tree,
@@ -68,7 +68,7 @@ struct Setting {
 using Chain = std::vector<std::int32_t>;
 using Tree = std::vector<std::vector<Chain>>;
 Tree tree_of(const Plan& p) {
-  const std::int64_t shards = p.zero == 0 ? p.dp : p.shards();
+  const std::int64_t shards = p.zero == 0 ? p.dp : p.shards() / p.cp;
   Tree tree;
   for (std::int64_t first = 0; first < p.dp; first += shards) {
     auto& group = tree.emplace_back();
@@ -172,6 +172,30 @@ const std::vector<std::string>& expert_kinds() {
   return all;
 }
 
+// Kinds of blocks whose sequences ranks may share.
+const std::vector<std::string>& context_kinds() {
+  static const std::vector<std::string> all{"tiny-gpt", "tiny-llama", "neox",  "mixed",  "gemma",
+                                            "encoder",  "sandwich",   "experts", "latent"};
+  return all;
+}
+
+// Ranks that share sequences; false where the plan cannot have what was drawn.
+bool draw_context(std::mt19937& random, const Setting& s, Plan& p) {
+  p.cp = pick<std::int64_t>(random, {2, 2, 4});
+  p.ulysses = pick<std::int64_t>(random, {1, 1, 2, 4});
+  if (p.cp % p.ulysses != 0 || p.ranks() > 8) return false;
+  if (p.ring() > 1) p.cp_keys = pick(random, {ContextKeys::kRing, ContextKeys::kAllGather});
+  // Heads of keys and values.
+  std::int64_t heads = 8;
+  depth_of(s.model()).for_each_layer([&](const auto& layer, std::int64_t) {
+    for (const SharedCount& of : layer.shared()) {
+      if (of.degree == Degree::kHeads) heads = std::gcd(heads, of.count);
+    }
+  });
+  const std::int64_t rows = p.micro_batch * 8 / p.cp;
+  return heads % (p.tp * p.ulysses) == 0 && (!p.sequence_parallel || rows % p.tp == 0);
+}
+
 // Ranks for the experts of a plan that has all else; false where it cannot have what was drawn.
 bool draw_experts(std::mt19937& random, Plan& p) {
   p.ep = pick<std::int64_t>(random, {1, 2, 2, 4});
@@ -207,11 +231,16 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     p.vpp = p.schedule == Schedule::kInterleaved ? 2 : p.schedule == Schedule::kZeroBubbleV ? 2 : 1;
     if (!program::schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty()) continue;
     if (p.pp * p.vpp > 8) continue;
-    p.zero = p.dp == 1 ? 0 : static_cast<std::int64_t>(random() % 4);
+    p.sequence_parallel = &models == &context_kinds() && p.tp > 1 && random() % 2 == 0;
+    if (&models == &context_kinds()) {
+      s.flash = true;
+      if (!draw_context(random, s, p)) continue;
+    }
+    p.zero = p.copies() == 1 ? 0 : static_cast<std::int64_t>(random() % 4);
     if (p.zero >= 2 && program::splits_backward(p.schedule)) p.zero -= 2;
     if (p.zero > 0 && p.dp % 2 == 0 && p.dp > 2 && random() % 3 == 0) p.shard_group = 2;
     if (&models != &presets() && p.zero == 3 && random() % 2 == 0) p.reshard_after_forward = false;
-    p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
+    if (&models != &context_kinds()) p.sequence_parallel = p.tp > 1 && random() % 2 == 0;
     if (s.preset == "bags") {
       p.sequence_parallel = false;
       p.table_split = pick(random, {TableSplit::kRows, TableSplit::kColumns, TableSplit::kTables});
@@ -222,6 +251,10 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     if (&models == &expert_kinds()) {
       s.lamb = false;
       if (!draw_experts(random, p)) continue;
+    }
+    if (&models == &context_kinds() && (s.preset == "experts" || s.preset == "latent")) {
+      s.lamb = false;
+      if (random() % 2 == 0 && !draw_experts(random, p)) continue;
     }
     if (p.pp > 1 && p.vpp == 1 && p.pp < 5 && random() % 4 == 0) {
       p.chunk_layers = layers_by_chunk(p, 8);
@@ -236,7 +269,7 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
-    c.exact = p.tp == 1 && !p.splits_experts() && !(s.tied && (p.pp > 1 || p.zero >= 2)) &&
+    c.exact = p.tp == 1 && p.cp == 1 && !p.splits_experts() && !(s.tied && (p.pp > 1 || p.zero >= 2)) &&
               !(towers && p.zero >= 2);
     return c;
   }
@@ -305,8 +338,9 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
   // rounding counts so much more.
   const bool norm_behind =
       c.setting.model().form == BlockForm::kPostNorm || c.setting.model().form == BlockForm::kSandwichNorm;
-  // Experts on ranks of their own sum the tokens of several ranks at once.
-  const double ends = norm_behind ? 24 : c.plan.splits_experts() ? 16 : 8;
+  // Experts on ranks of their own sum the tokens of several ranks at once, and ranks that share sequences sum
+  // attention's parts.
+  const double ends = norm_behind ? 24 : c.plan.splits_experts() || c.plan.cp > 1 ? 16 : 8;
   const double bound = c.exact ? 0.0 : ends * std::pow(1.03, layers) * kEps;
   std::string where;
   const double gradients = most_different(actual.gradients, expected.gradients, where);
@@ -389,14 +423,15 @@ void note_digest(const Case& c, const exec::RunResult& r) {
 }
 
 // The first ten batches of fifty draw from GPT and Llama, the next four from the kinds of blocks and, of
-// ZeRO-3, with and without reshard_after_forward; the last four from plans whose experts lie over ranks of
-// their own.
+// ZeRO-3, with and without reshard_after_forward; the next four from plans whose experts lie over ranks of
+// their own, and the last four from plans whose ranks share sequences.
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);
   const std::vector<std::string>& models = GetParam() < 10   ? presets()
                                            : GetParam() < 14 ? block_kinds()
-                                                             : expert_kinds();
+                                           : GetParam() < 18 ? expert_kinds()
+                                                             : context_kinds();
   int exact = 0;
   for (int i = 0; i < 50; ++i) {
     const Case c = random_case(random, models);
@@ -419,7 +454,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   }
   std::printf("  %d of 50 to the bit\n", exact);
 }
-INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 18));
+INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 22));
 
 // The tree matters: the sum of two replicas is not, to the bit, that of one replica that takes their
 // micro-batches in turn.

@@ -4,6 +4,7 @@
 // that do and do not fill tiles. On a GPU and on the emulated device, as cuda_test.cpp.
 #include "kernels/cuda/kernels.h"
 #include "tests/kernels/closeness.h"
+#include "tests/kernels/context_cases.h"
 
 namespace orrery::kernels {
 namespace {
@@ -151,6 +152,79 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
     EXPECT_EQ(device.get<std::uint8_t>(mask, mask_here.size()), mask_here);
   }
   close(device.get(type, d_qkv, d_here.size()), d_here, naive.d_qkv, "d_qkv");
+}
+
+// Of ranks that share sequences.
+ContextKernels on_device(DType type) {
+  const auto put = [](TestDevice& device, DType as, const Floats& v) { return device.put(as, v); };
+  const auto floats = [](void* p) { return static_cast<float*>(p); };
+  return {[=](const ContextShape& shape, const Floats& q, const Floats& kv, const Floats& sums, Floats& out,
+              Floats& lse) {
+            TestDevice device;
+            ContextShape s = shape;
+            s.dropout.first_sample -= 1;  // counted from the step's first
+            const Index* const step = device.put(std::vector<Index>{1});
+            void* const to = put(device, DType::kFloat32, sums);
+            void* const of_lse = put(device, DType::kFloat32, lse);
+            cuda::context_attention(device.stream, type, DType::kFloat32, s, step, put(device, type, q),
+                                    put(device, type, kv), floats(to), to, floats(of_lse));
+            out = device.get(DType::kFloat32, to, out.size());
+            lse = device.get(DType::kFloat32, of_lse, lse.size());
+          },
+          [=](const ContextShape& shape, const Floats& q, const Floats& kv, const Floats& out,
+              const Floats& lse, const Floats& d_out, Floats& dq, Floats& dkv) {
+            TestDevice device;
+            ContextShape s = shape;
+            s.dropout.first_sample -= 1;
+            const Index* const step = device.put(std::vector<Index>{1});
+            void *const to_q = put(device, type, dq), *const to_kv = put(device, type, dkv);
+            cuda::context_attention_grad(device.stream, type, s, step, put(device, type, q),
+                                         put(device, type, kv), put(device, type, out),
+                                         floats(put(device, DType::kFloat32, lse)), put(device, type, d_out),
+                                         to_q, to_kv);
+            dq = device.get(type, to_q, dq.size());
+            dkv = device.get(type, to_kv, dkv.size());
+          }};
+}
+
+class ContextAttention : public testing::TestWithParam<ContextCase> {};
+
+TEST_P(ContextAttention, IsTheWholes) {
+  const ContextErrors e = context_errors(GetParam(), on_device(DType::kFloat32));
+  EXPECT_LT(e.out, 2e-6);
+  EXPECT_LT(e.dq, 4e-6);
+  EXPECT_LT(e.dkv, 4e-6);
+  // Numbers and gradients of 8 bits, rounded at each step.
+  const ContextErrors half = context_errors(GetParam(), on_device(DType::kBfloat16));
+  EXPECT_LT(std::max({half.out, half.dq, half.dkv}), 0.03);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, ContextAttention, testing::ValuesIn(kContextCases),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+TEST(Heads, PackAndUnpackOnTheDevice) {
+  TestDevice device;
+  const HeadsShape s{.tokens = 5, .heads = 8, .kv = 4, .head = 6, .value = 4, .parts = 2};
+  const Index queries = 5 * 8 * 6, keys = 5 * 4 * 10, context = 5 * 8 * 4;
+  const Tensor qkv(device, DType::kBfloat16, queries + keys, 1), ctx(device, DType::kBfloat16, context, 2);
+  const auto room = [&](Index n) { return device.allocate(static_cast<std::size_t>(2 * n)); };
+  const auto get = [&](void* p, Index n) {
+    return device.get(DType::kBfloat16, p, static_cast<std::size_t>(n));
+  };
+  void *const q = room(queries), *const kv = room(keys), *const back = room(queries + keys);
+  cuda::heads_pack(device.stream, DType::kBfloat16, s, qkv.at, q, kv);
+  cuda::heads_pack_grad(device.stream, DType::kBfloat16, s, q, kv, back);
+  Vector q_here(static_cast<std::size_t>(queries)), kv_here(static_cast<std::size_t>(keys));
+  heads_pack(s, qkv.data(), q_here.data(), kv_here.data());
+  EXPECT_EQ(get(q, queries), q_here);
+  EXPECT_EQ(get(kv, keys), kv_here);
+  EXPECT_EQ(get(back, queries + keys), qkv.values);
+  void *const whole = room(context), *const parts = room(context);
+  cuda::heads_unpack(device.stream, DType::kBfloat16, s, ctx.at, whole);
+  cuda::heads_unpack_grad(device.stream, DType::kBfloat16, s, whole, parts);
+  Vector whole_here(static_cast<std::size_t>(context));
+  heads_unpack(s, ctx.data(), whole_here.data());
+  EXPECT_EQ(get(whole, context), whole_here);
+  EXPECT_EQ(get(parts, context), ctx.values);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Attention, testing::ValuesIn(kAttentions),

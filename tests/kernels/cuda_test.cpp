@@ -190,15 +190,15 @@ TEST_P(Kernels, LearnedPositions) {
     const Tensor table(device, c.type, kTable * c.width, 1), x(device, c.type, n, 2),
         dy(device, c.type, n, 3);
     Vector here(x.values);
-    cuda::positions(device.stream, c.type, rows, c.width, kSeq, first, table.at, x.at);
-    reference::positions(rows, c.width, kSeq, first, table.data(), here.data());
+    const reference::PositionsShape s{rows, c.width, kSeq, first, {.half = 4, .first = 1, .second = 7}};
+    cuda::positions(device.stream, c.type, s, table.at, x.at);
+    reference::positions(s, table.data(), here.data());
     expect_close(c.type, result(c.type, x.at, here.size()), here, "positions");
     for (const bool accumulate : {false, true}) {
       const Tensor d_table(device, c.gradient, kTable * c.width, 4);
       Vector grad(d_table.values);
-      cuda::positions_grad(device.stream, c.type, c.gradient, rows, c.width, kSeq, first, kTable, dy.at,
-                           d_table.at, accumulate);
-      reference::positions_grad(rows, c.width, kSeq, first, kTable, dy.data(), grad.data(), accumulate);
+      cuda::positions_grad(device.stream, c.type, c.gradient, s, kTable, dy.at, d_table.at, accumulate);
+      reference::positions_grad(s, kTable, dy.data(), grad.data(), accumulate);
       expect_close(c.gradient, result(c.gradient, d_table.at, grad.size()), grad, "positions gradient");
     }
   }

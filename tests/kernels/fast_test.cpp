@@ -331,9 +331,9 @@ TEST(Fast, TableGradientsAddOneNumberACall) {
           reference::embedding_grad(tokens, width, 2, rows, ids.data(), dy, d, false);
         });
   check([&](const float* dy, float* d,
-            bool add) { kernels::positions_grad(tokens - 1, width, rows, 3, rows, dy, d, add); },
+            bool add) { kernels::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, add); },
         [&](const float* dy, float* d) {
-          reference::positions_grad(tokens - 1, width, rows, 3, rows, dy, d, false);
+          reference::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, false);
         });
 }
 
