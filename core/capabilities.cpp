@@ -114,10 +114,14 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
     return report(
         p.ep > 1 ? "/plan/ep" : "/plan/etp", [&] { return lacks(s, "expert parallelism"); },
         [&] { return p.ep > 1 ? std::string("allowed: 1") : fmt::format("allowed: {}", p.tp); });
+  if (p.ep > 1 && !has(c.expert_exchange, p.expert_exchange.value_or(ExpertExchange::kFlat))) {
+    return report(
+        "/plan/expert_exchange", [&] { return lacks(s, "such an exchange between experts"); },
+        [&] { return allowed(c.expert_exchange); });
+  }
   if (p.cp > 1 && !has(c.context_parallel, p.context_way())) {
     return report(
-        "/plan/cp",
-        [&] { return lacks(s, fmt::format("{} context parallelism", name_of(p.context_way()))); },
+        "/plan/cp", [&] { return lacks(s, fmt::format("{} context parallelism", name_of(p.context_way()))); },
         [&] { return c.context_parallel.empty() ? one() : allowed(c.context_parallel); });
   }
   if (p.pp > 1 && c.schedule.empty())

@@ -117,8 +117,8 @@ Mesh::Range Mesh::range(AxisSet axes) const {
 bool operator==(const Mesh& a, const Mesh& b) {
   return std::equal(a.axes().begin(), a.axes().end(), b.axes().begin(), b.axes().end(),
                     [](const MeshAxis& x, const MeshAxis& y) {
-                      return x.name == y.name && x.weights == y.weights && x.experts == y.experts && x.size == y.size &&
-                             x.stride == y.stride;
+                      return x.name == y.name && x.weights == y.weights && x.experts == y.experts &&
+                             x.size == y.size && x.stride == y.stride;
                     });
 }
 
@@ -165,7 +165,8 @@ Mesh mesh_of(const Plan& p) {
   for (const Part& a : of_all) {
     for (const Part& e : of_experts) {
       const std::int64_t size = std::min(a.end, e.end) / std::max(a.begin, e.begin);
-      mesh.add({a.name, a.whole, a.weights, a.weights_whole, e.name, e.whole, std::max<std::int64_t>(1, size)});
+      mesh.add(
+          {a.name, a.whole, a.weights, a.weights_whole, e.name, e.whole, std::max<std::int64_t>(1, size)});
     }
   }
   mesh.add({.name = "pp", .size = p.pp});

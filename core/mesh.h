@@ -33,9 +33,9 @@
 namespace orrery {
 
 struct MeshAxis {
-  std::string_view name, whole;              // of static storage; without a whole, the axis is its own
-  std::string_view weights, weights_whole;   // by what it has of weights, where that is named otherwise
-  std::string_view experts, experts_whole;   // and of experts
+  std::string_view name, whole;             // of static storage; without a whole, the axis is its own
+  std::string_view weights, weights_whole;  // by what it has of weights, where that is named otherwise
+  std::string_view experts, experts_whole;  // and of experts
   std::int64_t size = 1, stride = 1;
   constexpr bool is(std::string_view n) const {
     return name == n || whole == n || weights == n || weights_whole == n || experts == n ||
@@ -110,9 +110,10 @@ class Mesh {
   std::int64_t ranks_ = 1;
 };
 
-// Axes of a plan, in its rank order: "tp", "cp" made of "ulysses" and "ring", "dp" and "pp". The ranks of "cp"
-// and "dp" by their copies of weights: "copies", made of "shard", with all of "cp", and "replica". And all but "pp" by their part
-// in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica". Each is slower than the ones before it.
+// Axes of a plan, in its rank order: "tp", "cp" made of "ulysses" and "ring", "dp" and "pp". The ranks of
+// "cp" and "dp" by their copies of weights: "copies", made of "shard", with all of "cp", and "replica". And
+// all but "pp" by their part in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica". Each is
+// slower than the ones before it.
 Mesh mesh_of(const Plan& plan);
 
 // Wholes and axes that are no part of one, fastest first; "cp" only where ranks share sequences. Of axes of

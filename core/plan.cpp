@@ -10,6 +10,7 @@ std::string short_name(const Plan& p) {
   if (p.ulysses > 1 && p.ulysses < p.cp) text += fmt::format("/{}", p.ulysses);
   if (p.ep > 1) text += fmt::format(" EP{}", p.ep);
   if (p.expert_tp() != p.tp) text += fmt::format(" ETP{}", p.expert_tp());
+  if (p.exchanges_by_node()) text += " by-node";
   if (p.vpp > 1) text += fmt::format(" VPP{}", p.vpp);
   text += fmt::format(" mb{}x{}", p.micro_batch, p.micro_batches);
   if (p.pp > 1) text += fmt::format(" {}", name_of(p.schedule));
@@ -27,8 +28,8 @@ std::string short_name(const Plan& p) {
 }
 
 std::int64_t communicators(const Plan& p) {
-  std::int64_t groups =
-      (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (p.ulysses > 1 && p.ulysses < p.cp) + (p.cp > 1 && p.dp > 1);
+  std::int64_t groups = (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (p.ulysses > 1 && p.ulysses < p.cp) +
+                        (p.cp > 1 && p.dp > 1);
   if (p.splits_experts()) groups += (p.ep > 1) + (p.expert_tp() > 1) + (p.expert_dp() > 1);
   return groups;
 }

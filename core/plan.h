@@ -10,8 +10,8 @@
 // `cp_keys` says: around a ring (Liu et al. 2023, arXiv:2310.01889), or gathered before (Llama 3, Grattafiori
 // et al. 2024, arXiv:2407.21783). Both at once: Fang and Zhao 2024, arXiv:2405.07719.
 //
-// Experts lie over the tp * cp * dp ranks of a stage on their own: etp ranks have columns of each expert, ep ranks
-// have some of the experts each, and etp * ep ranks together are one of the copies of all experts
+// Experts lie over the tp * cp * dp ranks of a stage on their own: etp ranks have columns of each expert, ep
+// ranks have some of the experts each, and etp * ep ranks together are one of the copies of all experts
 // ("parallel folding", Liu et al. 2025, arXiv:2504.14960).
 #pragma once
 
@@ -31,6 +31,9 @@ enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroB
 enum class Recompute { kNone, kSelective, kFull };
 // Fastest-varying axis first, as in Megatron's "tp-dp-pp"; "dp" stands for cp and then dp.
 enum class ContextKeys { kRing, kAllGather };
+// How rows of tokens go to their experts: each by itself, or once to each node that has some of a token's
+// experts, and inside it to them (DeepEP, HybridEP).
+enum class ExpertExchange { kFlat, kByNode };
 enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
 
 constexpr auto enum_names(Schedule) {
@@ -45,6 +48,9 @@ constexpr auto enum_names(Recompute) {
 }
 constexpr auto enum_names(ContextKeys) {
   return std::array{std::pair{ContextKeys::kRing, "ring"}, std::pair{ContextKeys::kAllGather, "all-gather"}};
+}
+constexpr auto enum_names(ExpertExchange) {
+  return std::array{std::pair{ExpertExchange::kFlat, "flat"}, std::pair{ExpertExchange::kByNode, "by-node"}};
 }
 // What passes between the ranks that share a sequence, where tokens meet: keys and values, heads, or both.
 enum class ContextWay { kRing, kAllGather, kUlysses, kRingUlysses, kAllGatherUlysses };
@@ -69,14 +75,15 @@ constexpr auto enum_names(TableSplit) {
 
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
-  std::int64_t cp = 1;              // ranks that share a sequence
-  std::int64_t ulysses = 1;         // of them, ranks that exchange heads for tokens
+  std::int64_t cp = 1;                 // ranks that share a sequence
+  std::int64_t ulysses = 1;            // of them, ranks that exchange heads for tokens
   std::optional<ContextKeys> cp_keys;  // none: a ring
-  std::int64_t ep = 1;              // ranks that share the experts
-  std::optional<std::int64_t> etp;  // ranks that share an expert's columns; none: tp
+  std::int64_t ep = 1;                 // ranks that share the experts
+  std::optional<std::int64_t> etp;     // ranks that share an expert's columns; none: tp
   // Rows of tokens that a rank has room for from each of the ep ranks, in even shares of what they send.
   // None: one, where experts have no capacity of their own; a run takes the most that can come.
   std::optional<double> expert_room;
+  std::optional<ExpertExchange> expert_exchange;  // none: flat
   bool sequence_parallel = false;
   std::int64_t zero = 0;         // ZeRO stage
   std::int64_t shard_group = 0;  // replicas that share ZeRO's shards, with all their cp ranks; 0: all of dp
@@ -112,6 +119,7 @@ struct Plan {
   std::int64_t expert_ranks() const { return ep * expert_tp(); }
   // Whether experts lie over the ranks otherwise than other weights do.
   bool splits_experts() const { return ep > 1 || expert_tp() != tp; }
+  bool exchanges_by_node() const { return expert_exchange == ExpertExchange::kByNode; }
   // Copies of experts, each on the ranks of a stage that share them.
   std::int64_t expert_dp() const { return tp * copies() / expert_ranks(); }
   // Ranks that share ZeRO's shards of experts: those that share shards of other weights and have the same
@@ -153,6 +161,8 @@ void describe(V& v, Plan& p) {
           .min = 1,
           .max = 1 << 16},
     p.expert_room);
+  v(Field{.name = "expert_exchange", .help = "how rows of tokens go to their experts; absent means flat"},
+    p.expert_exchange);
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
   v(Field{.name = "shard_group",

@@ -30,12 +30,14 @@ constexpr auto enum_names(Goal) {
 
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
-  std::vector<std::int64_t> tp, pp, vpp, dp, cp, ulysses, ep, etp, micro_batch, zero, shard_group, recompute_layers;
+  std::vector<std::int64_t> tp, pp, vpp, dp, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
+      recompute_layers;
   std::vector<bool> sequence_parallel, reshard_after_forward;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
   std::vector<RankOrder> rank_order;
   std::vector<ContextKeys> cp_keys;
+  std::vector<ExpertExchange> expert_exchange;
   std::vector<std::int64_t> nodes;  // cluster sizes; empty: the cluster's own
   double memory_margin = 0.06;      // share of device memory kept free
 };
@@ -81,6 +83,9 @@ void describe(V& v, Search& s) {
   v(choices("etp", "numbers of ranks that share an expert's columns to try; none means tp and 1", 1,
             limits::kMostTensorRanks),
     s.etp);
+  v(choices("expert_exchange",
+            "how rows of tokens go to their experts to try; none means by node where the stack does that"),
+    s.expert_exchange);
   v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
   v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
   v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);

@@ -40,6 +40,10 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
   });
   visit("ep", s.ep, [](Plan& p, std::int64_t v) { p.ep = v; });
   visit("etp", s.etp, [](Plan& p, std::int64_t v) { p.etp = v; });
+  visit("expert_exchange", s.expert_exchange, [](Plan& p, ExpertExchange v) {
+    p.ep = 2;
+    p.expert_exchange = v;
+  });
   visit("pp", s.pp, [](Plan& p, std::int64_t v) { p.pp = v; });
   visit("vpp", s.vpp, [](Plan& p, std::int64_t v) {
     if (v == 1) return;

@@ -32,7 +32,8 @@ struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::string_view name;
   const void* input = nullptr;
-  void* output = nullptr;    // may be the input (a part: its place in the whole), but not for kAllToAll and kShift
+  void* output =
+      nullptr;  // may be the input (a part: its place in the whole), but not for kAllToAll and kShift
   std::size_t elements = 0;  // of the whole; kinds with parts need a multiple of the group's size
   DType type = DType::kFloat32;
   bool accumulate = false;  // kReduceScatter: the sum begins with the output

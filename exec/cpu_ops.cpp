@@ -263,8 +263,8 @@ void run(const ops::RouterScoresGrad& op, const OpArguments& a) {
                           a.in[2], a.out[0]);
 }
 void run(const ops::Route& op, const OpArguments& a) {
-  const std::int64_t beyond = ref::route(route_shape(op, a.at.tp), a.in[0], a.in[1], a.out[0],
-                                         ids(a.out[1]), ids(a.out[2]), a.out[3]);
+  const std::int64_t beyond = ref::route(route_shape(op, a.at.tp), a.in[0], a.in[1], a.out[0], ids(a.out[1]),
+                                         ids(a.out[2]), a.out[3]);
   if (beyond == 0) return;
   throw Error(
       fmt::format("\"{}\": {} of {} rows are more than the {} that each of {} ranks has room for "
@@ -366,8 +366,7 @@ void run(const ops::LossMax& op, const OpArguments& a) {
   kernels::pointwise().loss_max(loss_shape(op, a.at.tp), a.in[0], a.out[0]);
 }
 void run(const ops::LossSum& op, const OpArguments& a) {
-  kernels::pointwise().loss_sum(loss_shape(op, a.at.tp), a.in[0], a.in[1], ids(a.in[2]), a.out[0],
-                                a.out[1]);
+  kernels::pointwise().loss_sum(loss_shape(op, a.at.tp), a.in[0], a.in[1], ids(a.in[2]), a.out[0], a.out[1]);
 }
 void run(const ops::Loss& op, const OpArguments& a) {
   *doubles(a.out[1]) += kernels::pointwise().loss(loss_shape(op, a.at.tp), a.in[1], a.out[0]);

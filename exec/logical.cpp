@@ -35,8 +35,8 @@ WeightShare weight_share(const program::Program& program, std::int64_t rank, boo
   // Without ZeRO all ranks have whole copies, those that share a sequence too.
   const bool sharded = program.plan.zero > 0;
   if (!of_experts)
-    return {1,        0, program.plan.tp, at("tp"), sharded ? at("shard") : 0,
-            sharded ? at("replica") : at("copies")};
+    return {
+        1, 0, program.plan.tp, at("tp"), sharded ? at("shard") : 0, sharded ? at("replica") : at("copies")};
   return {program.plan.ep, at("ep"), program.plan.expert_tp(), at("etp"), at("eshard"), at("ereplica")};
 }
 

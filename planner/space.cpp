@@ -46,8 +46,8 @@ bool fills(std::int64_t layers, std::int64_t stages) {
          (stages == 1 || largest(stages) < largest(stages - 1) || layers % stages == 0);
 }
 
-// Powers of two that leave each rank of a long sequence at least this many tokens: below, attention is a small
-// part of the work and larger micro-batches are not wanted less.
+// Powers of two that leave each rank of a long sequence at least this many tokens: below, attention is a
+// small part of the work and larger micro-batches are not wanted less.
 constexpr std::int64_t kLeastTokens = 8192;
 std::vector<std::int64_t> context_degrees(const Problem& problem) {
   std::vector<std::int64_t> out{1};
@@ -76,24 +76,11 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 }
 
 Canonical canonical(const Plan& p) {
-  return {p.tp,
-          p.pp,
-          p.vpp,
-          p.dp,
-          p.cp,
-          p.ulysses,
-          p.rings(),
-          p.ep,
-          p.expert_tp(),
-          p.micro_batch,
-          p.zero,
-          p.shard_group,
-          p.reshards(),
-          static_cast<int>(p.schedule),
-          static_cast<int>(p.recompute),
-          p.recompute_layers,
-          static_cast<int>(p.rank_order),
-          p.sequence_parallel,
+  const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
+  return {{p.tp, p.pp, p.vpp, p.dp, p.cp, p.ulysses, number(p.rings()), p.ep, p.expert_tp(),
+           number(p.exchanges_by_node()), p.micro_batch, p.zero, p.shard_group, number(p.reshards()),
+           number(p.schedule), number(p.recompute), p.recompute_layers, number(p.rank_order),
+           number(p.sequence_parallel)},
           p.chunk_layers};
 }
 
@@ -123,6 +110,7 @@ Space::Space(const Problem& problem)
   all.cp = listed_or(s.cp, context_degrees(problem));
   all.cp_keys = listed_or(s.cp_keys, {ContextKeys::kRing, ContextKeys::kAllGather});
   all.ep = listed_or(s.ep, experts_ > 0 ? divisors(experts_) : std::vector<std::int64_t>{1});
+  all.expert_exchange = listed_or(s.expert_exchange, {ExpertExchange::kByNode, ExpertExchange::kFlat});
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
@@ -164,8 +152,10 @@ Space::Space(const Problem& problem)
         for (const Context& context : contexts(all)) {
           if (context.cp * t > devices) continue;
           for (const auto& [ep, etp] : over_experts(t, sp)) {
-            for (const std::int64_t b : listed_or(s.micro_batch, mb))
-              outer_.push_back({t, b, context, ep, etp, order, sp});
+            for (const ExpertExchange exchange : exchanges(all, ep)) {
+              for (const std::int64_t b : listed_or(s.micro_batch, mb))
+                outer_.push_back({t, b, context, ep, etp, exchange, order, sp});
+            }
           }
         }
       }
@@ -198,6 +188,14 @@ std::vector<Space::Context> Space::contexts(const Search& all) const {
   return out;
 }
 
+// By node takes no longer: where nothing is listed it is the only one of a stack that has it.
+std::vector<ExpertExchange> Space::exchanges(const Search& all, std::int64_t ep) const {
+  if (ep == 1) return {ExpertExchange::kFlat};
+  if (!problem_.scenario.search.expert_exchange.empty() || all.expert_exchange.empty())
+    return all.expert_exchange;
+  return {all.expert_exchange.front()};
+}
+
 Plan Space::Outer::plan() const {
   Plan p{.tp = tp,
          .cp = context.cp,
@@ -206,6 +204,7 @@ Plan Space::Outer::plan() const {
          .ep = ep,
          .sequence_parallel = sequence_parallel};
   if (etp != tp) p.etp = etp;
+  if (exchange == ExpertExchange::kByNode) p.expert_exchange = exchange;
   p.micro_batch = micro_batch;
   p.rank_order = rank_order;
   return p;

@@ -5,9 +5,10 @@
 // Plans may leave devices idle, so the space of a cluster holds that of each smaller one.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <functional>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "core/scenario.h"
@@ -28,6 +29,7 @@ class Space {
     std::int64_t tp = 1, micro_batch = 1;
     Context context;
     std::int64_t ep = 1, etp = 1;
+    ExpertExchange exchange = ExpertExchange::kFlat;
     RankOrder rank_order = RankOrder::kTpDpPp;
     bool sequence_parallel = false;
     // A plan with nothing else set.
@@ -60,6 +62,7 @@ class Space {
   // By tensor ranks; with them by ulysses ranks; by etp ranks and by ep ranks.
   const std::int64_t shared_, heads_, columns_, experts_;
   std::vector<Context> contexts(const Search& all) const;
+  std::vector<ExpertExchange> exchanges(const Search& all, std::int64_t ep) const;
 
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_;
@@ -75,10 +78,11 @@ std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_
 std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t most);
 
 // A sort key that tells any two plans apart.
-using Canonical = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                             std::int64_t, std::int64_t, bool,
-                             std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, int,
-                             std::int64_t, int, bool, std::vector<std::int64_t>>;
+struct Canonical {
+  std::array<std::int64_t, 19> fields{};
+  std::vector<std::int64_t> chunk_layers;
+  friend auto operator<=>(const Canonical&, const Canonical&) = default;
+};
 Canonical canonical(const Plan& p);
 
 }  // namespace orrery::planner

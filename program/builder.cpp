@@ -166,8 +166,10 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
 
 ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
   const bool shares_rows = w.split == Parameter::Split::kNone && is_sharded(stream()[GraphAxis::kTp]);
-  ops::Gemm shape{
-      .m = rows_of(x) / plan.cp / (shares_rows ? ranks : 1), .n = w.local_rows, .k = w.local_cols, .transpose_b = true};
+  ops::Gemm shape{.m = rows_of(x) / plan.cp / (shares_rows ? ranks : 1),
+                  .n = w.local_rows,
+                  .k = w.local_cols,
+                  .transpose_b = true};
   if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
   return shape;
 }

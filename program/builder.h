@@ -37,8 +37,8 @@ class Builder {
   const std::int64_t micro_batch;
   const std::int64_t ranks;  // tensor ranks
   const bool sequence_parallel;
-  // Of the tower that is being written. A rank's tokens of a sample and of the micro-batch; a tensor rank's of
-  // these, under sequence parallelism; and those of all ranks that share the sequences.
+  // Of the tower that is being written. A rank's tokens of a sample and of the micro-batch; a tensor rank's
+  // of these, under sequence parallelism; and those of all ranks that share the sequences.
   std::int64_t sequence = 0, tokens = 0, rows = 0, all_tokens = 0;
   // From here on nodes are the tower's, which is the first to begin with.
   void in_tower(TowerIndex t);

@@ -45,6 +45,8 @@ void check_experts(const Depth& depth, const Plan& p, const Training& t, const C
     if (p.etp) at.child("etp").fail("the model has no experts", "allowed: no such field");
     if (p.expert_room) at.child("expert_room").fail("the model has no experts", "allowed: no such field");
   }
+  if (p.expert_exchange && p.ep == 1)
+    at.child("expert_exchange").fail("no ranks share the experts", "allowed: no such field");
   if (const auto problem = experts_problem(p)) at.child(problem->field).fail(problem->why, problem->allowed);
   if (p.splits_experts() && t.lamb)
     at.child("ep").fail("LAMB's ratios are not taken over experts on ranks of their own", "allowed: 1");
@@ -105,10 +107,11 @@ std::optional<PlanProblem> experts_problem(const Plan& p) {
   }
   for (const std::int64_t ranks : {p.tp * p.ulysses, p.tp * p.cp}) {
     if (fits(etp, ranks) && fits(experts, ranks)) continue;
-    return PlanProblem{field, fmt::format("neither divides the other of {} ranks that share sequences (tp x cp) "
-                                          "and {} that share {}",
-                                          ranks, fits(etp, ranks) ? experts : etp,
-                                          fits(etp, ranks) ? "all experts" : "an expert")};
+    return PlanProblem{
+        field,
+        fmt::format("neither divides the other of {} ranks that share sequences (tp x cp) "
+                    "and {} that share {}",
+                    ranks, fits(etp, ranks) ? experts : etp, fits(etp, ranks) ? "all experts" : "an expert")};
   }
   if (!shards_fit_experts(p)) {
     return PlanProblem{field,
@@ -141,10 +144,9 @@ std::string context_problem(const Model& m, const Training& t, const Plan& p) {
 bool takes_fp8(const Model& m, const Training& t, const Plan& p) {
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
-  return std::none_of(tokens.begin(), tokens.end(),
-                      [&](std::int64_t n) {
-                        return fp8_misfit(m, depth, p, n / p.cp * p.micro_batch).has_value();
-                      });
+  return std::none_of(tokens.begin(), tokens.end(), [&](std::int64_t n) {
+    return fp8_misfit(m, depth, p, n / p.cp * p.micro_batch).has_value();
+  });
 }
 
 void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& at) {

@@ -229,7 +229,13 @@ std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buf
     const std::int64_t whole = graph.elements(v, from);
     from.along[axis] = wanted;
     const auto emit = [&](CollectiveKind kind, std::int64_t elements, std::string name, std::int32_t made) {
-      Op& op = collective({kind, elements}, std::move(name), groups_[axis], bytes, {{buffer}}, {{made}});
+      ops::Collective shape{kind, elements};
+      if (kind == CollectiveKind::kAllToAll && plan.exchanges_by_node()) {
+        shape.copies = v.copies;
+        shape.groups = v.groups;
+        shape.top_groups = v.top_groups;
+      }
+      Op& op = collective(shape, std::move(name), groups_[axis], bytes, {{buffer}}, {{made}});
       if (v.filled < 1) op.payload = Bytes{std::llround(v.filled * static_cast<double>(op.payload.value))};
       buffer = made;
     };

@@ -48,7 +48,8 @@ class Reverse {
   Op& emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,
                std::vector<Ref> writes);
 
-  // Of attention of ranks that share sequences, in as many steps as it has. `reads` and `writes` as of the op.
+  // Of attention of ranks that share sequences, in as many steps as it has. `reads` and `writes` as of the
+  // op.
   void emit_context(const char* suffix, const ops::ContextAttentionGrad& op, std::vector<Ref> reads,
                     std::vector<Ref> writes);
 

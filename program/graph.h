@@ -82,7 +82,10 @@ struct Value {
   std::int32_t producer = -1;     // node; -1: the block is given its buffer
   std::int32_t in_place_of = -1;  // operand of the producer whose buffer it takes over
   double filled = 1;              // of its rows, how many hold something in the mean: others have room alone
-  bool keeps_summands = false;    // of a partial one: others than the reader of its sum read them
+  // Of its rows, those that are of one token; and the groups of experts, and how many of them, that they are
+  // for.
+  std::int64_t copies = 1, groups = 1, top_groups = 1;
+  bool keeps_summands = false;  // of a partial one: others than the reader of its sum read them
 };
 
 // What a node reads: a value, placed as the op wants it, or a parameter.

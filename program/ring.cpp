@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ring attention (Liu et al. 2023, arXiv:2310.01889): keys and values go around a ring of ranks, and each rank
-// attends to those that it has at the time. The next ones arrive while it does. In the backward pass their
-// gradients go around with them, a step behind, and come home after as many steps as there are ranks.
+// Ring attention (Liu et al. 2023, arXiv:2310.01889): keys and values go around a ring of ranks, and each
+// rank attends to those that it has at the time. The next ones arrive while it does. In the backward pass
+// their gradients go around with them, a step behind, and come home after as many steps as there are ranks.
 #include <fmt/format.h>
 
 #include "program/emitter.h"
@@ -44,7 +44,8 @@ void Emitter::ring_attention(const std::string& name, const ops::ContextAttentio
 
 void Emitter::ring_attention_grad(const std::string& name, const ops::ContextAttentionGrad& op,
                                   const std::vector<Ref>& reads, Ref dq, Ref dkv) {
-  const std::int64_t elements = op.keys(), bytes = static_cast<std::int64_t>(bytes_of(training.activation_type()));
+  const std::int64_t elements = op.keys(),
+                     bytes = static_cast<std::int64_t>(bytes_of(training.activation_type()));
   Ref kv = reads[1], travels{};
   for (std::int64_t i = 0; i < op.steps; ++i) {
     const ops::ContextAttentionGrad step{step_of(op, i)};

@@ -65,8 +65,8 @@ Bound CostModel::bound(const program::Op& op, NodeTypes types) const {
 
 namespace {
 
-CollectiveKind collective_of(const program::Op& op) {
-  return std::get<program::ops::Collective>(op.kind).collective;
+const program::ops::Collective& collective_of(const program::Op& op) {
+  return std::get<program::ops::Collective>(op.kind);
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace orrery {
 // Where a field of the layer stands, in the file that it was read from.
 using FieldPlace = std::function<Cursor(std::string_view field)>;
 
-// Which ranks share something of a layer: all tensor ranks; with them those that exchange heads for tokens; or
-// those of experts (core/plan.h).
+// Which ranks share something of a layer: all tensor ranks; with them those that exchange heads for tokens;
+// or those of experts (core/plan.h).
 enum class Degree : std::uint8_t { kTensor, kHeads, kExpertTensor, kExpert };
 
 // A number that these ranks share evenly, and of what.

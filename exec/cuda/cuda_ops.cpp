@@ -320,9 +320,8 @@ void run(const ops::Residual& op, const CudaOp& a) {
   if (a.dropout.probability == 0)
     return device::residual(a.stream, a.in_type[0], op.rows, op.width, a.in[0], a.in[1],
                             {a.in[2], op.biases == 2 ? a.in[3] : nullptr}, a.out[0]);
-  device::dropout_residual(a.stream, a.in_type[0], a.dropout, first_sample(a),
-                           dropped_rows(op, a.place.at), a.in[0], a.in[1],
-                           a.in[2], a.out[0], mask(a.out[1]));
+  device::dropout_residual(a.stream, a.in_type[0], a.dropout, first_sample(a), dropped_rows(op, a.place.at),
+                           a.in[0], a.in[1], a.in[2], a.out[0], mask(a.out[1]));
 }
 void run(const ops::Sum& op, const CudaOp& a) {
   device::residual(a.stream, a.in_type[0], 1, op.elements, a.in[0], a.in[1], {}, a.out[0]);

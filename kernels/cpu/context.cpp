@@ -153,8 +153,8 @@ void drop(const ContextShape& s, const Block& b, float* x) {
 float* workspace(const ContextShape& s, std::size_t blocks) {
   thread_local std::vector<float> space;
   const Index keys = s.places() * s.ulysses * s.tokens;
-  const std::size_t need = static_cast<std::size_t>(kQueries) * (blocks * static_cast<std::size_t>(keys) +
-                                                                 static_cast<std::size_t>(s.value));
+  const std::size_t need = static_cast<std::size_t>(kQueries) *
+                           (blocks * static_cast<std::size_t>(keys) + static_cast<std::size_t>(s.value));
   if (space.size() < need) space.resize(need);
   return space.data();
 }

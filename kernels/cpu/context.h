@@ -15,8 +15,8 @@ struct ContextShape {
   Index batch, tokens;  // samples; of each, tokens that a rank has before the exchange of heads
   Index heads, kv, head, value;
   Index ring, ulysses;
-  Index rank;        // along the ring
-  Index source = 0;  // whose keys they are, along the ring, where they are of one place
+  Index rank;            // along the ring
+  Index source = 0;      // whose keys they are, along the ring, where they are of one place
   bool gathered = true;  // keys are of all places, in order
   Index window = 0;
   bool sees_all = false;
@@ -34,15 +34,16 @@ struct ContextShape {
 };
 
 // `out` [rows, heads, value] and the log-sum-exp of scores, in the order of (row, head): of these keys, or,
-// with `more`, of these and those that gave `sums` and what stands in `lse`. `sums` and `out` may be the same.
+// with `more`, of these and those that gave `sums` and what stands in `lse`. `sums` and `out` may be the
+// same.
 void context_attention(const ContextShape& s, const float* q, const float* kv, const float* sums, float* out,
                        float* lse);
 // `out` and `lse` are of all keys. With `more` dq is added to; dkv is of these keys.
 void context_attention_grad(const ContextShape& s, const float* q, const float* kv, const float* out,
                             const float* lse, const float* d_out, float* dq, float* dkv);
 
-// Rows [q heads | k heads | v heads] of tokens become rows of q and of kv in `parts`, each with all tokens and
-// its share of the heads; and rows of what heads made in such parts become whole ones.
+// Rows [q heads | k heads | v heads] of tokens become rows of q and of kv in `parts`, each with all tokens
+// and its share of the heads; and rows of what heads made in such parts become whole ones.
 struct HeadsShape {
   Index tokens, heads, kv, head, value, parts;
 };

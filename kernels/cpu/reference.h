@@ -42,7 +42,8 @@ void head_norm_grad(const HeadNormShape& s, const float* x, const float* w, cons
 
 // Rotary positions on the first `turned` elements of the first `heads` heads of each row: elements j and
 // j + turned/2 turn together (Llama's order) by the angle of (token, j), whose cosine and sine stand at
-// [token, j] (core/rotary.h); row r is of token r mod seq of the share of a sample. `inverse` is the transpose, for gradients.
+// [token, j] (core/rotary.h); row r is of token r mod seq of the share of a sample. `inverse` is the
+// transpose, for gradients.
 struct RopeShape {
   Index rows, width, heads, head, seq, turned;
   bool inverse = false;

@@ -310,8 +310,8 @@ void context_attention_grad(Stream stream, DType type, const ContextShape& s, co
     const auto* const queries = static_cast<const T*>(q);
     const auto* const keys = static_cast<const T*>(kv);
     launch(stream, "context_attention_grad", grid(s.rows() * s.heads, s.key_rows() / s.batch),
-           query_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out), lse,
-           static_cast<const T*>(d_out), static_cast<T*>(dq));
+           query_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out),
+           lse, static_cast<const T*>(d_out), static_cast<T*>(dq));
     launch(stream, "context_attention_grad", grid(s.key_rows() * s.kv, 2 * s.ulysses * s.tokens),
            key_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out), lse,
            static_cast<const T*>(d_out), static_cast<T*>(dkv));

@@ -58,10 +58,10 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
                     p.tp));
   }
   if (p.cp > 1) {
-    out.push_back(
-        fmt::format("wrap attention in deepspeed.sequence.layer.DistributedAttention over groups of {} ranks, "
-                    "which share sequences",
-                    p.cp));
+    out.push_back(fmt::format(
+        "wrap attention in deepspeed.sequence.layer.DistributedAttention over groups of {} ranks, "
+        "which share sequences",
+        p.cp));
   }
   if (p.shards() < p.copies() && p.zero == 3)
     out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");

@@ -79,7 +79,8 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
       .repeated_selectively = true;
   if (parts == 1) return ctx;
   const ValueId whole = g.value(base + "/core/unpacked", heads * value, g.placed(Placement::kColumns));
-  g.node(base + "/core/unpack", ops::HeadsUnpack{shape}, {g.use(ctx, g.placed(Placement::kColumns))}, {whole});
+  g.node(base + "/core/unpack", ops::HeadsUnpack{shape}, {g.use(ctx, g.placed(Placement::kColumns))},
+         {whole});
   return whole;
 }
 

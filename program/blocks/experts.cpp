@@ -66,7 +66,8 @@ class Experts {
   DType type() const { return g_.training.activation_type(); }
   // Of a token's share in the mean over all tokens of a step.
   double of_each(double factor) const {
-    return factor / (static_cast<double>(g_.training.global_batch) * static_cast<double>(g_.sequence * g_.plan.cp));
+    return factor /
+           (static_cast<double>(g_.training.global_batch) * static_cast<double>(g_.sequence * g_.plan.cp));
   }
   // Whether all tensor ranks have the same tokens.
   bool alike() const { return g_.ranks > 1 && !apart_; }
@@ -100,7 +101,11 @@ class Experts {
   ValueId routed(const std::string& name, std::int64_t columns, const Placements& placed, DType type_of) {
     const std::int64_t ranks = sharing_ranks();
     const ValueId v = g_.value(base_ + name, room_ * ep_ * ranks, columns, placed, type_of);
-    g_.of(v).filled = static_cast<double>(even_) / static_cast<double>(room_ * ep_);
+    Value& of = g_.of(v);
+    of.filled = static_cast<double>(even_) / static_cast<double>(room_ * ep_);
+    of.copies = l_.top_k;
+    of.groups = l_.groups;
+    of.top_groups = l_.top_groups;
     return v;
   }
 
@@ -157,12 +162,11 @@ class Experts {
                                     .factor = factor,
                                     .first = alike(),
                                     .sharded = sharded()};
-    weights_ =
-        g_.in_place(base_ + "/balance", ops::Balance{balance},
-                    {g_.use(weights_), g_.use(scores),
-                     g_.use(load, placed_for_samples(Placement::kReplicated,
-                                                     g_.plan.cp > 1 ? Placement::kReplicated
-                                                                    : Placement::kRows))});
+    weights_ = g_.in_place(
+        base_ + "/balance", ops::Balance{balance},
+        {g_.use(weights_), g_.use(scores),
+         g_.use(load, placed_for_samples(Placement::kReplicated,
+                                         g_.plan.cp > 1 ? Placement::kReplicated : Placement::kRows))});
   }
 
   ValueId permute(ValueId x) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks exchange. `elements`: of the whole tensor.
+// What ranks exchange. `elements`: of the whole tensor. `copies`: in an all-to-all that goes by node, of the
+// rows, those that are of the same token, of which a node gets one: they are for experts in `top_groups` of
+// `groups` groups, which stand on different nodes; 1: each row goes by itself.
 //   Collective   reads {input}  writes {output}    an all-gather reads a shard and writes the whole, a
 //                                                  reduce-scatter the other way round
 //   Send         reads {tensor}
@@ -16,7 +18,11 @@ struct Collective {
   static constexpr Nature kNature = Nature::kCollective;
   CollectiveKind collective{};
   std::int64_t elements = 0;
-  static constexpr auto fields() { return std::tuple(&Collective::collective, &Collective::elements); }
+  std::int64_t copies = 1, groups = 1, top_groups = 1;
+  static constexpr auto fields() {
+    using S = Collective;
+    return std::tuple(&S::collective, &S::elements, &S::copies, &S::groups, &S::top_groups);
+  }
   std::string_view name() const { return name_of(collective); }
 };
 

@@ -11,8 +11,8 @@
 //   ContextAttention    reads {q, kv, sums?, lse?}                writes {ctx or sums, lse}
 //   ContextAttentionGrad   reads {q, kv, ctx, lse, dctx}          writes {dq, dkv}
 //
-// By heads, rows stand in `parts`, one for each of the ranks that exchange heads: all tokens, with that rank's
-// share of the heads; after the exchange, all of its heads, with each rank's tokens.
+// By heads, rows stand in `parts`, one for each of the ranks that exchange heads: all tokens, with that
+// rank's share of the heads; after the exchange, all of its heads, with each rank's tokens.
 //
 // ContextAttention is of keys of all `ring` ranks at once, one rank's behind the other's (`steps` 1); or of
 // keys of one rank in each of `ring` steps, of which step i has those of the rank i before. Steps before the
@@ -26,7 +26,8 @@ namespace orrery::program::ops {
 
 struct HeadsShape {
   static constexpr Nature kNature = Nature::kPointwise;
-  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head = 0, value = 0, parts = 1;  // heads before the exchange
+  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head = 0, value = 0,
+               parts = 1;  // heads before the exchange
   static constexpr auto fields() {
     using S = HeadsShape;
     return std::tuple(&S::tokens, &S::heads, &S::kv_heads, &S::head, &S::value, &S::parts);
@@ -39,7 +40,9 @@ struct HeadsShape {
 struct HeadsPack : HeadsShape {
   static constexpr std::string_view kName = "heads-pack";
   constexpr Operands operands() const { return {{queries() + keys()}, {queries(), keys()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * (queries() + keys()) * e.activation; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return 2 * (queries() + keys()) * e.activation;
+  }
   template <class Reverse>
   void gradient(Reverse& r) const;
 };
@@ -47,7 +50,9 @@ struct HeadsPack : HeadsShape {
 struct HeadsPackGrad : HeadsShape {
   static constexpr std::string_view kName = "heads-pack-grad";
   constexpr Operands operands() const { return {{queries(), keys()}, {queries() + keys()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * (queries() + keys()) * e.activation; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return 2 * (queries() + keys()) * e.activation;
+  }
 };
 
 struct HeadsUnpack : HeadsShape {
@@ -66,9 +71,9 @@ struct HeadsUnpackGrad : HeadsShape {
 
 struct ContextShape {
   static constexpr Nature kNature = Nature::kAttention;
-  std::int64_t batch = 0, tokens = 0;                // samples; tokens that a rank has of one, before the exchange
+  std::int64_t batch = 0, tokens = 0;  // samples; tokens that a rank has of one, before the exchange
   std::int64_t heads = 0, kv_heads = 0, head = 0, value = 0;  // after it
-  std::int64_t ring = 1, ulysses = 1;                // ranks
+  std::int64_t ring = 1, ulysses = 1;                         // ranks
   std::int64_t steps = 1, step = 0;
   std::int64_t window = 0;  // 0: none
   bool sees_all = false;
@@ -83,7 +88,7 @@ struct ContextShape {
   constexpr bool in_steps() const { return steps > 1; }
   constexpr bool first() const { return step == 0; }
   constexpr bool last() const { return step + 1 == steps; }
-  constexpr std::int64_t own() const { return tokens * ulysses; }              // tokens of a sample with queries
+  constexpr std::int64_t own() const { return tokens * ulysses; }  // tokens of a sample with queries
   constexpr std::int64_t sequence() const { return own() * ring; }
   constexpr std::int64_t seen_by() const { return in_steps() ? own() : sequence(); }  // with keys
   // Pairs of tokens that see each other, of those in the whole square of the sequence: in the mean over

@@ -55,12 +55,26 @@ void set_nodes(Problem& p, const GpuRule& rule, std::int64_t gpus, std::int64_t 
                const Cursor& at, const DataFolders& data) {
   p.cluster = load_cluster(rule.topology, {}, at, data);
   if (gpus == 0 || gpus % per_node != 0) throw Skip{"GPUs do not fill whole nodes"};
-  if (p.cluster.scale_up_nodes > 1) p.cluster.scale_up_nodes = std::max<std::int64_t>(1, 72 / per_node);
+  // Of the 72 GPUs of a rack a job gets 64: what schedulers place together is a power of two.
+  if (p.cluster.scale_up_nodes > 1)
+    p.cluster.scale_up_nodes = std::max<std::int64_t>(1, (gpus > 72 ? 64 : 72) / per_node);
   p.cluster.devices_per_node = per_node;
   p.cluster.nodes = gpus / per_node;
   p.cluster.nics = per_node;
   if (gbit == 0) gbit = rule.nic_gbit_per_gpu * static_cast<double>(per_node);
   p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
+}
+
+void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed) {
+  if (cp == 1) return;
+  if (!stack.runs || stack.runs->context_parallel.empty()) throw Skip{"context parallel in " + stack.name};
+  plan.cp = cp;
+  assumed.push_back("how ranks share sequences");
+  const ContextWay way = stack.runs->context_parallel.front();
+  if (way == ContextWay::kUlysses)
+    plan.ulysses = cp;
+  else
+    plan.cp_keys = way == ContextWay::kAllGather ? ContextKeys::kAllGather : ContextKeys::kRing;
 }
 
 void score(const Published& published, const Problem& problem, const Plan& plan,

@@ -28,6 +28,9 @@ const GpuRule& rule_of(std::string_view gpu);
 
 // Nodes of `per_node` GPUs; more of them are one domain of NVLink where the rule's cluster has such.
 // Throws Skip.
+// Where the row does not say how, as the stack does by default: the first way that it has.
+void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed);
+
 void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::int64_t per_node,
                double gbit_per_node, const Cursor& at, const DataFolders& data);
 

@@ -24,17 +24,23 @@ inline bool read_custom(const Json& json, const Cursor&, Said& out) {
   return true;
 }
 
+struct RowExperts {
+  static constexpr bool kForeign = true;
+  std::int64_t experts = 0, topk = 0, shared = 0, expert_ffn = 0, dense_layers = 0, interleave = 1;
+};
 struct RowModel {
   static constexpr bool kForeign = true;
   std::string name;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn_hidden = 0, vocab = 50257, seq_len = 0;
   bool gated_mlp = false;
   std::optional<bool> tied_embeddings;
-  Said moe, arch, attention;
+  RowExperts moe;
+  std::string attention;
+  Said arch;
 };
 struct RowParallel {
   static constexpr bool kForeign = true;
-  std::int64_t tp = 0, pp = 0, dp = 0, cp = 1, vpp = 1;
+  std::int64_t tp = 0, pp = 0, dp = 0, cp = 1, ep = 0, vpp = 1;
   std::optional<std::int64_t> zero_stage;
   bool sp = false;
 };
@@ -66,6 +72,24 @@ Field as_in(const char* ours, const char* name, const char* help) {
 }
 
 template <class V>
+void describe(V& v, RowExperts& m) {
+  v(as_in<ExpertsLayer>("experts", "experts", "experts of a layer"), m.experts);
+  v(as_in<ExpertsLayer>("top_k", "topk", "experts of a token"), m.topk);
+  v(Field{.name = "shared", .help = "experts that all tokens have", .min = 0, .max = 1024}, m.shared);
+  v(as_in<ExpertsLayer>("ffn_hidden", "expert_ffn", "width of an expert"), m.expert_ffn);
+  v(Field{.name = "dense_layers",
+          .help = "first layers without experts",
+          .min = 0,
+          .max = limits::kMostLayers},
+    m.dense_layers);
+  v(Field{.name = "interleave",
+          .help = "every so manyth layer has experts",
+          .min = 1,
+          .max = limits::kMostLayers},
+    m.interleave);
+}
+
+template <class V>
 void describe(V& v, RowModel& m) {
   v(Field{.name = "name", .help = "as published"}, m.name);
   v(as_in<Model>("layers", "layers", "transformer blocks"), m.layers);
@@ -79,7 +103,7 @@ void describe(V& v, RowModel& m) {
   v(Field{.name = "tied_embeddings", .help = "the head shares the embedding's weight"}, m.tied_embeddings);
   v(Field{.name = "moe", .help = "mixture of experts"}, m.moe);
   v(Field{.name = "arch", .help = "what is no plain transformer"}, m.arch);
-  v(Field{.name = "attention", .help = "latent attention"}, m.attention);
+  v(Field{.name = "attention", .help = "\"MLA\": latent attention"}, m.attention);
 }
 
 template <class V>
@@ -87,7 +111,8 @@ void describe(V& v, RowParallel& p) {
   v(as_in<Plan>("tp", "tp", "tensor-parallel degree"), p.tp);
   v(as_in<Plan>("pp", "pp", "pipeline stages"), p.pp);
   v(as_in<Plan>("dp", "dp", "data-parallel replicas"), p.dp);
-  v(Field{.name = "cp", .help = "context-parallel degree", .min = 1, .max = limits::kMostReplicas}, p.cp);
+  v(as_in<Plan>("cp", "cp", "context-parallel degree"), p.cp);
+  v(as_in<Plan>("ep", "ep", "ranks that share the experts"), p.ep);
   v(as_in<Plan>("vpp", "vpp", "model chunks per stage"), p.vpp);
   v(Field{.name = "zero_stage", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero_stage);
   v(Field{.name = "sp", .help = "sequence parallelism"}, p.sp);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Published runs of sparse models whose rows name the model and say how it was mapped: tp, pp, ep, etp, cp,
-// dp. Dimensions are those of public model cards.
+// Published runs, of sparse models and of long sequences, whose rows name the model and say how it was
+// mapped: tp, pp, ep, etp, cp, dp. Dimensions are those of public model cards.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -15,9 +15,9 @@ namespace {
 // Null and absent alike: the row does not say.
 struct MappedRow {
   static constexpr bool kForeign = true;
-  std::string id, source, model, outcome, gpu, precision, recompute, routing, notes;
+  std::string id, source, model, outcome, gpu, precision, recompute, routing, notes, ways, dispatcher;
   std::int64_t gpus = 0, tp = 0, pp = 0, vpp = 0, ep = 1, cp = 1, dp = 0, mbs = 0, gbs = 0, seq = 0;
-  std::optional<std::int64_t> etp;
+  std::optional<std::int64_t> etp, zero;
   double step_time_s = 0, tokens_per_s_per_gpu = 0, tflops_per_gpu = 0, peak_mem_gib = 0;
 };
 
@@ -42,6 +42,9 @@ void describe(V& v, MappedRow& r) {
   v(count("vpp", "model chunks per stage"), r.vpp);
   v(count("ep", "ranks that share the experts"), r.ep);
   v(count("cp", "context-parallel degree"), r.cp);
+  v(Field{.name = "dispatcher", .help = "how tokens go to their experts"}, r.dispatcher);
+  v(Field{.name = "cp_kind", .help = "how ranks share sequences"}, r.ways);
+  v(Field{.name = "zero_stage", .help = "ZeRO stage", .min = 0, .max = 3}, r.zero);
   v(count("dp", "data-parallel replicas"), r.dp);
   v(count("mbs", "sequences of a micro-batch"), r.mbs);
   v(count("gbs", "sequences of a step"), r.gbs);
@@ -88,6 +91,17 @@ Model moonlight() {
   return m;
 }
 
+// config.json of 01-ai/Yi-34B-200K.
+Model yi() {
+  Model m = preset_model("llama-2-70b");
+  m.layers = 60;
+  m.hidden = 7168;
+  m.heads = 56;
+  m.ffn_hidden = 20480;
+  m.vocab = 64000;
+  return m;
+}
+
 struct ModelRule {
   const char* pattern;
   Model (*model)();
@@ -104,7 +118,10 @@ const std::array kModels{
     ModelRule{"Qwen3-235B-A22B", [] { return preset_model("qwen3-235b-a22b"); }},
     ModelRule{"Qwen3-30B-A3B", [] { return preset_model("qwen3-30b-a3b"); }},
     ModelRule{"DeepSeek-V3", [] { return preset_model("deepseek-v3-671b"); }},
-    ModelRule{"Moonlight-16B-A3B", moonlight}};
+    ModelRule{"Moonlight-16B-A3B", moonlight},
+    ModelRule{"Llama2-7B", [] { return preset_model("llama-2-7b"); }},
+    ModelRule{"Llama2-70B", [] { return preset_model("llama-2-70b"); }},
+    ModelRule{"Yi-34B", yi}};
 
 Model model_of(const std::string& name) {
   for (const ModelRule& rule : kModels) {
@@ -119,7 +136,7 @@ class MappedReader {
       : row_(row), at_(at), data_(data) {}
 
   void score_into(Validation& out) {
-    if (row_.cp > 1) throw Skip{"context parallel"};
+    if (says(row_.source, "attention only") || says(row_.source, "Table 9")) throw Skip{"attention alone"};
     Scenario& s = problem_.scenario;
     s.model = model_of(row_.model);
     read_hardware();
@@ -145,15 +162,20 @@ class MappedReader {
     // 400 GB/s of NVLink are half of them each way.
     if (row_.gpu.starts_with("H800") || row_.gpu.starts_with("A800"))
       problem_.cluster.intra_bandwidth = *parse_bandwidth("200 GB/s");
-    problem_.stack = load_stack("megatron-core", at_, data_);
+    problem_.stack = load_stack(says(row_.source, "XTuner") ? "deepspeed" : "megatron-core", at_, data_);
   }
 
   void read_training() {
     Training& t = problem_.scenario.training;
-    if (row_.seq == 0 || row_.gbs == 0) throw Skip{"batch not published"};
+    if (row_.seq == 0 || (row_.gbs == 0 && row_.step_time_s > 0)) throw Skip{"batch not published"};
     t.sequence = problem_.scenario.model.max_positions = row_.seq;
     t.global_batch = row_.gbs;
-    t.precision = Precision::kMegatron;
+    // Of rates alone: a step in which a pipeline has eight micro-batches a stage.
+    if (row_.gbs == 0) {
+      t.global_batch = std::max<std::int64_t>(1, row_.mbs) * row_.dp * (row_.pp > 1 ? 8 * row_.pp : 1);
+      assumed_.push_back("global_batch");
+    }
+    t.precision = problem_.stack.name == "deepspeed" ? Precision::kMixed : Precision::kMegatron;
     const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16";
     t.math = bf16 ? Math::kBf16 : Math::kFp8;
     if (!bf16 && !says(row_.precision, "fp8") && !says(row_.precision, "FP8"))
@@ -165,21 +187,27 @@ class MappedReader {
     plan_.tp = row_.tp;
     plan_.pp = row_.pp;
     plan_.dp = row_.dp;
+    share_sequences(plan_, row_.cp, problem_.stack, assumed_);
     plan_.ep = row_.ep;
     plan_.etp = row_.etp;
+    if (plan_.ep > 1 && (says(row_.dispatcher, "deepep") || says(row_.dispatcher, "hybridep")))
+      plan_.expert_exchange = ExpertExchange::kByNode;
     plan_.sequence_parallel = row_.tp > 1;
     if (plan_.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
-    plan_.zero = plan_.dp == 1 ? 0 : says(row_.notes, "FSDP") ? 3 : 1;
-    assumed_.push_back("zero_stage");
+    plan_.zero = plan_.copies() == 1 ? 0 : row_.zero ? *row_.zero : says(row_.notes, "FSDP") ? 3 : 1;
+    if (!row_.zero) assumed_.push_back("zero_stage");
     plan_.micro_batch = row_.mbs;
     if (row_.mbs == 0) {
       assumed_.push_back("micro_batch");
-      plan_.micro_batch = row_.pp == 1 ? std::clamp<std::int64_t>(row_.gbs / row_.dp, 1, 4) : 1;
+      plan_.micro_batch =
+          row_.pp == 1 ? std::clamp<std::int64_t>(problem_.scenario.training.global_batch / row_.dp, 1, 4)
+                       : 1;
     }
-    if (row_.gbs % (plan_.micro_batch * plan_.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
-    plan_.micro_batches = row_.gbs / (plan_.micro_batch * plan_.dp);
+    const std::int64_t batch = problem_.scenario.training.global_batch;
+    if (batch % (plan_.micro_batch * plan_.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
+    plan_.micro_batches = batch / (plan_.micro_batch * plan_.dp);
     read_chunks();
-    if (row_.recompute == "full")
+    if (row_.recompute.starts_with("full"))
       plan_.recompute = Recompute::kFull;
     else if (row_.recompute == "core_attn")
       plan_.recompute = Recompute::kSelective;
@@ -216,7 +244,8 @@ class MappedReader {
     }
   }
 
-  // Megatron's FLOPs of a model count full attention.
+  // Megatron's FLOPs of a model count full attention, and Megatron-Bridge's and the technical report's what a
+  // causal mask leaves of it.
   double step_seconds() const {
     if (row_.step_time_s > 0) return row_.step_time_s;
     const Scenario& s = problem_.scenario;
@@ -224,7 +253,10 @@ class MappedReader {
     if (row_.tokens_per_s_per_gpu > 0)
       return s.training.tokens_per_step() / (row_.tokens_per_s_per_gpu * gpus);
     if (row_.tflops_per_gpu == 0) throw Skip{"no measured time"};
-    const double flops = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
+    const bool causal = says(row_.source, "Megatron-Bridge") || says(row_.source, "technical report");
+    const double flops = model_flops_per_sequence(s.model, s.training,
+                                                  causal ? AttentionFlops::kCausal : AttentionFlops::kFull)
+                             .value *
                          static_cast<double>(s.training.global_batch);
     return flops / (row_.tflops_per_gpu * 1e12 * gpus);
   }

@@ -12,6 +12,15 @@
 namespace orrery::sim {
 namespace {
 
+// Heads that are not as wide as the model's width over their number says: model cards.
+struct HeadRule {
+  const char* model;
+  std::int64_t head_dim;
+  bool qk_norm;
+};
+constexpr HeadRule kHeads[] = {
+    {"Qwen3-30B-A3B", 128, true}, {"Qwen3-235B-A22B", 128, true}, {"GPT-OSS", 64, false}};
+
 struct StackRule {
   const char* source;
   const char* stack;
@@ -90,12 +99,19 @@ class RowReader {
  private:
   void read_model(Model& m, Training& t) const {
     const RowModel& r = row_.model;
-    if (r.moe.something) throw Skip{"mixture of experts"};
     if (r.arch.something) throw Skip{"not a plain transformer"};
-    if (r.attention.something) throw Skip{"latent attention"};
+    const bool latent = r.attention == "MLA";
+    if (!r.attention.empty() && !latent) throw Skip{"attention " + r.attention};
     if (r.layers == 0 || r.hidden == 0 || r.heads == 0 || r.seq_len == 0)
       throw Skip{"model dimensions not published"};
-    if (r.hidden % r.heads != 0) throw Skip{"heads do not divide the width"};
+    const auto* rule = std::find_if(std::begin(kHeads), std::end(kHeads),
+                                    [&](const HeadRule& h) { return r.name.starts_with(h.model); });
+    if (rule != std::end(kHeads)) {
+      m.head_dim = rule->head_dim;
+      m.qk_norm = rule->qk_norm;
+    } else if (r.hidden % r.heads != 0 && !latent) {
+      throw Skip{"heads do not divide the width"};
+    }
     m.name = r.name;
     m.layers = r.layers;
     m.hidden = r.hidden;
@@ -109,6 +125,36 @@ class RowReader {
     m.positions = r.gated_mlp ? Positions::kRotary : Positions::kLearned;
     m.bias = !r.gated_mlp;
     m.tied_embeddings = r.tied_embeddings.value_or(!r.gated_mlp);
+    if (r.moe.experts > 0) add_experts(m, latent);
+    if (latent && r.moe.experts == 0) throw Skip{"latent attention without experts"};
+  }
+
+  // Some first blocks, and then others, have an MLP; all others experts. Latent attention has the widths that
+  // DeepSeek's models share, and Kimi K2.
+  void add_experts(Model& m, bool latent) const {
+    const RowExperts& r = row_.model.moe;
+    if (r.topk == 0 || r.expert_ffn == 0) throw Skip{"experts' dimensions not published"};
+    ModelBlock dense = standard_block(m);
+    if (latent) {
+      dense.layers.front() = {LatentAttentionLayer{
+          .heads = m.heads, .q_rank = 1536, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128}};
+    }
+    ModelBlock sparse = dense;
+    sparse.layers.back() = {ExpertsLayer{.experts = r.experts,
+                                         .top_k = r.topk,
+                                         .ffn_hidden = r.expert_ffn,
+                                         .shared_ffn_hidden = r.shared * r.expert_ffn,
+                                         .score = latent ? RouterScore::kSigmoid : RouterScore::kSoftmax}};
+    if (r.dense_layers > 0) m.blocks.push_back({r.dense_layers, {dense}});
+    if (r.interleave == 1) {
+      m.blocks.push_back({m.layers - r.dense_layers, {sparse}});
+    } else {
+      std::vector<ModelBlock> pattern(static_cast<std::size_t>(r.interleave), dense);
+      pattern.back() = sparse;
+      if ((m.layers - r.dense_layers) % r.interleave != 0) throw Skip{"layers are no whole patterns"};
+      m.blocks.push_back({(m.layers - r.dense_layers) / r.interleave, pattern});
+    }
+    if (m.layers <= r.dense_layers) throw Skip{"no layer has experts"};
   }
 
   // "RTX-3090+Titan-RTX" are nodes of the one and then of the other, as many of each.
@@ -161,14 +207,21 @@ class RowReader {
     const RowParallel& r = row_.parallel;
     Training& t = problem.scenario.training;
     if (r.tp == 0 || r.pp == 0 || r.dp == 0) throw Skip{"parallel degrees not published"};
-    if (r.cp > 1) throw Skip{"context parallel"};
     plan.tp = r.tp;
     plan.pp = r.pp;
     plan.dp = r.dp;
+    share_sequences(plan, r.cp, problem.stack, assumed);
+    if (row_.model.moe.experts > 0) {
+      if (r.ep == 0) throw Skip{"ranks of experts not published"};
+      plan.ep = r.ep;
+      // Megatron-Bridge's recipes leave experts whole.
+      if (row_.source_key == "mbridge") plan.etp = 1;
+      assumed.push_back("etp");
+    }
     if (plan.ranks() != row_.num_gpus) throw Skip{"degrees do not multiply to the GPUs"};
     plan.vpp = r.vpp;
     plan.sequence_parallel = r.sp;
-    if (plan.dp > 1) plan.zero = r.zero_stage.value_or(1);
+    if (plan.copies() > 1) plan.zero = r.zero_stage.value_or(1);
     if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
     t.global_batch = row_.global_batch;
     if (t.global_batch == 0) throw Skip{"batch not published"};
@@ -210,7 +263,8 @@ class RowReader {
       t.math = Math::kFp16;
     else if (text.empty() || text == "bf16" || text == "BF16" || text == "amp_bf16")
       t.math = Math::kBf16;
-    else if (text == "FP8" || text == "FP8-CS" || text == "amp_fp8" || text == "fp8 (TE) / bf16" ||
+    else if (text == "FP8" || text == "FP8-CS" || text == "FP8-MX" || text == "MXFP8" ||
+             text == "FP8 fine-grained" || text == "amp_fp8" || text == "fp8 (TE) / bf16" ||
              text == "fp8 (linear) / bf16" || text == "fp8 tensorwise" || text == "fp8 e4m3 matmul / bf16")
       t.math = Math::kFp8;
     else

@@ -32,6 +32,14 @@ double log2_ceil(std::int64_t n) {
   return n <= 1 ? 0 : static_cast<double>(std::bit_width(static_cast<std::uint64_t>(n - 1)));
 }
 
+// Of the rows that leave a node one by one, those that leave it where each node gets one of a token's.
+double share_of_nodes(const program::ops::Collective& op, double nodes) {
+  const auto k = static_cast<double>(op.copies);
+  const double of =
+      std::max(1.0, nodes * static_cast<double>(op.top_groups) / static_cast<double>(op.groups));
+  return of * (1 - std::pow(1 - 1 / of, k)) / k;
+}
+
 }  // namespace
 
 std::string_view name_of(CollectiveAlgorithm a) {
@@ -40,9 +48,10 @@ std::string_view name_of(CollectiveAlgorithm a) {
   return kNames[static_cast<std::size_t>(a)];
 }
 
-CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
+CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whole, const GroupLinks& group,
                                   const Cluster& cluster) {
   using enum CollectiveKind;
+  const CollectiveKind kind = op.collective;
   if (group.ranks <= 1) return {};
   const auto n = static_cast<double>(group.ranks), domains = static_cast<double>(group.domains);
   const auto g = static_cast<double>(group.per_domain);
@@ -64,6 +73,9 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
                                                  : inside_node.ring_copy;
   const double passed = rooted ? 1 : (rounds * (n - 1) + copies) / n;  // of the tensor, by each member
 
+  const bool by_node = op.copies > 1 && !group.local();
+  const double of_nodes = by_node ? share_of_nodes(op, domains) : 1;
+
   struct Offer {
     double latency, transfer;
     CollectiveAlgorithm algorithm;
@@ -74,7 +86,8 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
     if (latency + transfer < best.latency + best.transfer) best = {latency, transfer, a, low_latency};
   };
   const auto chosen = [&]() -> CollectiveCost {
-    const double sent = kind == kShift ? 1 : rounds * (n - 1) / n;  // of the tensor, by each member
+    // Of the tensor, by each member.
+    const double sent = kind == kShift ? 1 : by_node ? of_nodes * (n - g) / n : rounds * (n - 1) / n;
     const double rate = std::min(ring_bandwidth, sent * bytes / best.transfer);
     return {from_seconds(best.latency + best.transfer),
             {from_seconds(best.latency), Bandwidth{saturating_cast(rate)}},
@@ -88,10 +101,12 @@ CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupL
                            : simple_net * p.net;
     const double start = base * p.base;
     if (direct) {
-      const double inside = bytes * (g - 1 + copies) / n / intra_bandwidth;
+      const double inside =
+          by_node ? bytes * (g - 1) / g / intra_bandwidth : bytes * (g - 1 + copies) / n / intra_bandwidth;
       // Every member sends through its own port; a root through all of its domain's, where PXN lets it.
       const bool own_port = kind == kAllToAll || !cluster.fabric.pxn;
-      const double outside = bytes * (n - g) / n / (own_port ? ring_bandwidth / g : ring_bandwidth);
+      const double outside =
+          of_nodes * bytes * (n - g) / n / (own_port ? ring_bandwidth / g : ring_bandwidth);
       offer(start + hop + (group.local() ? 0 : net), std::max(inside, outside) / p.bandwidth,
             CollectiveAlgorithm::kExchange, p.low_latency);
       continue;
@@ -142,8 +157,10 @@ CollectiveModel::CollectiveModel(const Cluster& cluster) : cluster_(&cluster) {
   measured_ = std::move(measured);
 }
 
-CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
-  CollectiveCost out = collective_formula(kind, whole, group, *cluster_);
+CollectiveCost CollectiveModel::cost(const program::ops::Collective& op, Bytes whole,
+                                     const GroupLinks& group) const {
+  const CollectiveKind kind = op.collective;
+  CollectiveCost out = collective_formula(op, whole, group, *cluster_);
   if (!group.local() || group.ranks <= 1) return out;
   // A shift is one round of an all-gather of as many such tensors.
   const Bytes like = kind == CollectiveKind::kShift ? whole * group.ranks : whole;

@@ -10,7 +10,10 @@
 //   exchange       base + L_i or L_e + the part that stays in the domain over B_i or the part that leaves it
 //                  over a member's share of the ports, whichever takes longer             all-to-all
 //
-//   shift          base + L_i or L_e + S over B, between domains over a member's share of the ports      shift
+//                  by node, of k rows of a token each of D nodes gets one, D = m (1 - (1 - 1/m)^k) of the m
+//                  nodes that its experts may be on: D/k of the part that leaves the domain, and all rows
+//                  pass inside one
+//   shift          base + L_i or L_e + S over B, between domains over a member's share of the ports shift
 //
 // with f = 2(n-1)/n for all-reduce and (n-1)/n for all-gather and reduce-scatter; S bytes of the whole
 // tensor, n ranks in K domains of g, B the ring bandwidth of sim/topology, c the cluster's ring_copy (a
@@ -23,7 +26,7 @@
 
 #include <memory>
 
-#include "program/collectives.h"
+#include "program/ops/communication.h"
 #include "sim/collective/measured.h"
 #include "sim/topology/topology.h"
 
@@ -55,14 +58,22 @@ struct CollectiveCost {
 };
 
 // By formula alone.
-CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
+CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whole, const GroupLinks& group,
                                   const Cluster& cluster);
+inline CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const GroupLinks& group,
+                                         const Cluster& cluster) {
+  return collective_formula(program::ops::Collective{kind}, whole, group, cluster);
+}
 
 // Cheap to copy; the cluster outlives it.
 class CollectiveModel {
  public:
   explicit CollectiveModel(const Cluster& cluster);
-  CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const;
+  // `whole`: bytes, whatever elements the op has.
+  CollectiveCost cost(const program::ops::Collective& op, Bytes whole, const GroupLinks& group) const;
+  CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
+    return cost(program::ops::Collective{kind}, whole, group);
+  }
 
  private:
   const Cluster* cluster_;

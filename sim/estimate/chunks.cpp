@@ -55,8 +55,8 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.recompute),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
-        static_cast<std::int64_t>(k.cp), k.ulysses * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
-        k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
+        static_cast<std::int64_t>(k.cp), k.ulysses * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings),
+        k.experts.ep, k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
     mix(v);
   }
@@ -105,6 +105,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   ChunkKey k;
   k.experts = program::WeightRanks(p);
   k.expert_room = p.expert_room.value_or(1);
+  k.by_node = p.exchanges_by_node();
   k.tp = static_cast<std::int32_t>(p.tp);
   k.micro_batch = static_cast<std::int32_t>(p.micro_batch);
   k.cp = static_cast<std::int32_t>(p.cp);
@@ -405,13 +406,14 @@ const program::ModelPieces& ChunkCosts::pieces(const program::WeightRanks& ranks
 }
 
 std::int64_t ChunkCosts::activation_bytes_of(const ChunkKey& k) const {
-  return k.micro_batch * *std::max_element(sample_.tokens.begin(), sample_.tokens.end()) / k.cp * model_.hidden *
-         activation_bytes(training_.precision);
+  return k.micro_batch * *std::max_element(sample_.tokens.begin(), sample_.tokens.end()) / k.cp *
+         model_.hidden * activation_bytes(training_.precision);
 }
 
 std::int64_t ChunkCosts::boundary_bytes(const ChunkKey& k) const {
   std::int64_t tokens = 0;
-  for (const std::int64_t n : sample_.tokens) tokens += k.micro_batch * n / k.cp / (k.sequence_parallel ? k.tp : 1);
+  for (const std::int64_t n : sample_.tokens)
+    tokens += k.micro_batch * n / k.cp / (k.sequence_parallel ? k.tp : 1);
   return tokens * model_.hidden * activation_bytes(training_.precision);
 }
 

@@ -71,7 +71,7 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 struct ChunkKey {
   std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1;
   std::int32_t cp = 1, ulysses = 1;
-  bool rings = false;  // Plan::rings
+  bool rings = false;     // Plan::rings
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1
   // Of a stage alone that communicates in every micro-batch: how many it has, up to kSettledRounds; else 0.
   std::int32_t rounds = 0;
@@ -79,6 +79,7 @@ struct ChunkKey {
   bool replicas = false, expert_replicas = false;  // of the shards
   program::WeightRanks experts;
   double expert_room = 1;
+  bool by_node = false;    // Plan::exchanges_by_node
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false, split = false;

@@ -143,6 +143,11 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                     price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
   }
   out.static_bytes = program::static_bytes(m, sample, plan, training, unit_sizes_, ends, transferred);
+  out.end_bytes = 0;
+  if (ends.tied_across(m)) {
+    const program::UnitShare tied(plan, model_pieces.embedding.front().elements, false);
+    out.end_bytes = tied.shard * bytes_.gradient;
+  }
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {

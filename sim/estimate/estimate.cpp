@@ -26,8 +26,8 @@ bool same_stages(const Plan& a, const Plan& b) {
 
 bool same_ranks(const Plan& a, const Plan& b) {
   return a.tp == b.tp && a.cp == b.cp && a.ulysses == b.ulysses && a.rings() == b.rings() && a.dp == b.dp &&
-         a.ep == b.ep && a.expert_tp() == b.expert_tp() &&
-         a.expert_room == b.expert_room && a.micro_batch == b.micro_batch &&
+         a.ep == b.ep && a.expert_tp() == b.expert_tp() && a.expert_room == b.expert_room &&
+         a.expert_exchange == b.expert_exchange && a.micro_batch == b.micro_batch &&
          a.micro_batches == b.micro_batches && a.sequence_parallel == b.sequence_parallel &&
          a.rank_order == b.rank_order;
 }
@@ -60,9 +60,9 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       chunk_costs_(problem, over_, groups_, std::move(samples)) {}
 
 const Mesh& Estimator::mesh(const Plan& p) {
-  const std::array key{
-      p.tp, p.pp, p.cp, p.ulysses, p.dp, p.shards(), p.ep, p.expert_tp(),
-      static_cast<std::int64_t>(p.rank_order)};
+  const std::array key{p.tp,      p.pp,          p.cp,
+                       p.ulysses, p.dp,          p.shards(),
+                       p.ep,      p.expert_tp(), static_cast<std::int64_t>(p.rank_order)};
   if (mesh_key_ != key) {
     mesh_key_ = key;
     mesh_ = mesh_of(p);
@@ -225,7 +225,8 @@ void Estimator::select(const Plan& plan) {
   if (ranks && runs && same_chunks(*selected_, plan)) return;
   if (!runs) split_stages(plan);
   if (!ranks || !runs) pieces_in_use_ = 0;
-  const bool outer = selected_ && selected_->tp == plan.tp && selected_->cp == plan.cp && selected_->micro_batch == plan.micro_batch &&
+  const bool outer = selected_ && selected_->tp == plan.tp && selected_->cp == plan.cp &&
+                     selected_->micro_batch == plan.micro_batch &&
                      selected_->sequence_parallel == plan.sequence_parallel &&
                      selected_->rank_order == plan.rank_order;
   if (!outer) chunk_costs_.forget_sizes();
@@ -488,6 +489,10 @@ const Pace& Estimator::pace(NodeTypes types) {
   return paces_.emplace_back(types, pace_of(problem_.devices, types, problem_.stack)).second;
 }
 
+Bytes Estimator::logical_peak(const StagePieces& stage, const PipelinePlace& place) {
+  return Bytes{stage.static_bytes + std::max(place.peak, stage.end_bytes)};
+}
+
 // Keeps the stage that fills its devices most.
 void Estimator::see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const {
   const Bytes memory =
@@ -510,7 +515,7 @@ Estimate Estimator::peak(const Plan& plan) {
   Estimate out;
   for (const PipelinePlace& place :
        pipeline_.peaks({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_).places)
-    see_peak(plan, place, Bytes{p.runs[static_cast<std::size_t>(place.run)].static_bytes + place.peak}, out);
+    see_peak(plan, place, logical_peak(p.runs[static_cast<std::size_t>(place.run)], place), out);
   return out;
 }
 
@@ -531,7 +536,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];
     const StagePieces& s = p.runs[static_cast<std::size_t>(place.run)];
-    see_peak(plan, place, Bytes{s.static_bytes + place.peak}, out);
+    see_peak(plan, place, logical_peak(s, place), out);
     const bool holds_tied = place.run == 0 || place.run == last_run_;
     if (dominated_[static_cast<std::size_t>(place.run)]) continue;
     std::int64_t begin = std::max(place.end, holds_tied ? tie : 0) + longer_up_to(place);

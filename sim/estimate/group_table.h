@@ -27,8 +27,8 @@ inline bool same_links(const GroupLinks& a, const GroupLinks& b) {
 struct StageHardware {
   NodeTypes nodes = 0;
   program::ByGroup<std::int32_t> of;  // index in the table of groups
-  // Whether tensor-parallel ops, exchanges between experts, and those of ranks that share sequences use some of
-  // these links.
+  // Whether tensor-parallel ops, exchanges between experts, and those of ranks that share sequences use some
+  // of these links.
   program::ByGroup<bool> meets_tp, meets_ep, meets_cp;
   std::int32_t operator[](program::GroupIndex group) const { return of[group]; }
   friend bool operator==(const StageHardware&, const StageHardware&) = default;

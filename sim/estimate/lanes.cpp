@@ -71,7 +71,7 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
       out.ends[finished++] = now;
     const bool compute = lanes[kComputeLane].running,
                communication = std::any_of(lanes.begin() + kTpLane, lanes.end(),
-                                           [](const auto& lane) { return lane.running; });
+                                           [](const auto&lane) { return lane.running; });
     double next_issue = std::numeric_limits<double>::infinity();
     for (const Lane& lane : lanes) {
       if (!lane.running && lane.next != nullptr && lane.next->issued > now)
@@ -81,13 +81,15 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
       out.drained = now;
       return out;
     }
-    if ((compute || lanes[kTpLane].running || lanes[kEpLane].running || lanes[kCpLane].running) && out.begin < 0) out.begin = now;
+    if ((compute || lanes[kTpLane].running || lanes[kEpLane].running || lanes[kCpLane].running) &&
+        out.begin < 0)
+      out.begin = now;
     std::array<double, kLanes> slow;
     slow.fill(compute ? pace.communication_slowdown : 1.0);
     slow[kComputeLane] = communication ? pace.compute_slowdown : 1.0;
     double step = next_issue - now;
-    for (const auto& [shares, other] : {std::pair{sharing.tp, kTpLane}, std::pair{sharing.ep, kEpLane},
-                                      std::pair{sharing.cp, kCpLane}}) {
+    for (const auto& [shares, other] :
+         {std::pair{sharing.tp, kTpLane}, std::pair{sharing.ep, kEpLane}, std::pair{sharing.cp, kCpLane}}) {
       if (!shares || !lanes[other].running || !lanes[kDpLane].running) continue;
       std::array<double, kLanes> share{};
       for (const std::size_t l : {std::size_t{other}, std::size_t{kDpLane}}) {

@@ -141,6 +141,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
     p.ep = key.experts.ep;
     p.etp = key.experts.etp;
     p.expert_room = key.expert_room;
+    if (key.by_node) p.expert_exchange = ExpertExchange::kByNode;
     // Replicas that have all experts at least once.
     const std::int64_t least = std::max<std::int64_t>(1, p.expert_ranks() / (p.tp * p.cp));
     if (key.zero >= 2) {

@@ -174,7 +174,7 @@ const std::vector<std::string>& expert_kinds() {
 
 // Kinds of blocks whose sequences ranks may share.
 const std::vector<std::string>& context_kinds() {
-  static const std::vector<std::string> all{"tiny-gpt", "tiny-llama", "neox",  "mixed",  "gemma",
+  static const std::vector<std::string> all{"tiny-gpt", "tiny-llama", "neox",    "mixed", "gemma",
                                             "encoder",  "sandwich",   "experts", "latent"};
   return all;
 }

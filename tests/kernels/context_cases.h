@@ -112,8 +112,7 @@ inline ContextErrors context_errors(const ContextCase& c, const ContextKernels& 
   // Copies `n` columns of the whole from `column` on, or adds to them.
   const auto take = [&](const Floats& from, Index columns, Index column, Index n, Index place, Floats& to) {
     for_each_row(place, [&](Index, Index row) {
-      for (Index j = 0; j < n; ++j)
-        to.push_back(from[static_cast<std::size_t>(row * columns + column + j)]);
+      for (Index j = 0; j < n; ++j) to.push_back(from[static_cast<std::size_t>(row * columns + column + j)]);
     });
   };
   const auto keys_of = [&](const Floats& from, Index place, Index heads_of) {

@@ -330,11 +330,13 @@ TEST(Fast, TableGradientsAddOneNumberACall) {
         [&](const float* dy, float* d) {
           reference::embedding_grad(tokens, width, 2, rows, ids.data(), dy, d, false);
         });
-  check([&](const float* dy, float* d,
-            bool add) { kernels::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, add); },
-        [&](const float* dy, float* d) {
-          reference::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, false);
-        });
+  check(
+      [&](const float* dy, float* d, bool add) {
+        kernels::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, add);
+      },
+      [&](const float* dy, float* d) {
+        reference::positions_grad({tokens - 1, width, rows, 3}, rows, dy, d, false);
+      });
 }
 
 // The sum of squares does not depend on order, on blocks or on shards; a plain sum does.

@@ -186,6 +186,42 @@ TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
   EXPECT_LT(percentile(errors.sharing, 95), 0.05);
 }
 
+// Ranks that share sequences, in all ways; every third model has experts, which lie over these ranks too.
+TEST(Estimate, EqualsTheEngineOfSharedSequences) {
+  std::mt19937 random(20261127);
+  Errors errors;
+  errors.most = 0.07;  // as above: keys that go around beside reductions of every micro-batch
+  for (int i = 0; errors.alone.size() + errors.sharing.size() < 150; ++i) {
+    Problem p = problem(random, false);
+    Model& m = p.scenario.model;
+    if (i % 3 == 0) {
+      ModelBlock sparse = standard_block(m);
+      sparse.layers[1] = {ExpertsLayer{.experts = 8, .top_k = 2, .ffn_hidden = m.hidden / 2}};
+      m.blocks = {{m.layers / 2, {standard_block(m), sparse}}};
+    }
+    Plan plan = stratified(i, random, m);
+    plan.cp = 2 << random() % 3;
+    plan.ulysses = 1 << random() % 4;
+    if (plan.cp % plan.ulysses != 0) continue;
+    if (plan.ring() > 1) plan.cp_keys = random() % 2 == 0 ? ContextKeys::kRing : ContextKeys::kAllGather;
+    if (i % 3 == 0) plan.ep = 1 << random() % 4;
+    plan.dp = std::max<std::int64_t>(1, plan.dp / plan.cp);
+    if (plan.shard_group > 0 && plan.dp % plan.shard_group != 0) plan.shard_group = 0;
+    if (plan.ranks() > p.cluster.devices()) continue;
+    p.scenario.training.global_batch = plan.global_batch();
+    try {
+      program::check_plan(m, plan, p.scenario.training, Cursor{});
+    } catch (const InputError&) {
+      continue;
+    }
+    errors.add(p, plan, fmt::format("of {}, plan {}", m.name, i));
+  }
+  ASSERT_GT(errors.alone.size(), 50U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.001);
+  EXPECT_LT(percentile(errors.alone, 95), 0.01);
+  EXPECT_LT(percentile(errors.sharing, 95), 0.05);
+}
+
 TEST(Estimate, EqualsTheEngineAtTheEndOfAStep) {
   struct Case {
     const char* about;
