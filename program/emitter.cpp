@@ -173,8 +173,10 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     };
     Placed is{o.value, v.placement, buffer};
     const bool partial = is_partial(v.placement);
-    if (!partial) is = place(is, exchanged(v.placement, o.wanted), v.name, true);
-    reads.push_back({place(is, o.wanted, n.name + "/input", partial).buffer});
+    const Placements moved = exchanged(v.placement, o.wanted);
+    if (!partial) is = place(is, moved, v.name, true);
+    const std::string reader = partial && moved != v.placement ? v.name : n.name + "/input";
+    reads.push_back({place(is, o.wanted, reader, partial).buffer});
   }
   for (const ValueId id : n.writes) {
     const Value& v = graph.values[static_cast<std::size_t>(id)];

@@ -3,6 +3,8 @@
 // A script that starts Megatron-LM's pretrain_gpt.py, alone or as a Slurm job. Its arguments are checked by
 // Megatron-LM's own parser in tests/planner/launchers.py.
 #include <cmath>
+#include <optional>
+#include <type_traits>
 
 #include "core/text.h"
 #include "planner/export/recipe.h"
@@ -28,6 +30,62 @@ class Arguments {
   std::string text_;
 };
 
+// --- what its options can describe ------------------------------------------------------------------
+
+// One kind of attention, and of what follows it one MLP, one mixture of experts, or both in turn.
+struct Layers {
+  std::optional<AttentionLayer> attention;
+  std::optional<LatentAttentionLayer> latent;
+  std::optional<MlpLayer> mlp;
+  std::optional<ExpertsLayer> experts;
+  std::vector<bool> sparse;  // by layer
+
+  const Rotary& rotary() const { return latent ? latent->rotary : attention->rotary; }
+  bool rotates() const { return latent || attention->positions == Positions::kRotary; }
+  Activation activation() const { return experts ? experts->activation : mlp->activation; }
+};
+
+// Nothing where blocks are of other layers, or of more kinds of them.
+std::optional<Layers> layers_of(const Model& m) {
+  if (!m.inputs.empty() || m.classes() != nullptr) return {};
+  const Depth depth = depth_of(m);
+  Layers out;
+  bool fits = true;
+  const auto take = [&]<class T>(std::optional<T>& known, const T& layer) {
+    if (!known) known = layer;
+    fits &= *known == layer;
+  };
+  const auto first = [&](const auto& layer) {
+    using T = std::decay_t<decltype(layer)>;
+    if constexpr (std::is_same_v<T, AttentionLayer>)
+      take(out.attention, layer);
+    else if constexpr (std::is_same_v<T, LatentAttentionLayer>)
+      take(out.latent, layer);
+    else
+      fits = false;
+  };
+  const auto second = [&](const auto& layer) {
+    using T = std::decay_t<decltype(layer)>;
+    if constexpr (std::is_same_v<T, MlpLayer>)
+      take(out.mlp, layer);
+    else if constexpr (std::is_same_v<T, ExpertsLayer>)
+      take(out.experts, layer);
+    else
+      fits = false;
+  };
+  for (const ModelBlock& block : depth.kinds) {
+    if (block.form != BlockForm::kPreNorm || block.layers.size() != 2) return {};
+    std::visit(first, block.layers[0].is);
+    std::visit(second, block.layers[1].is);
+  }
+  fits &= out.attention.has_value() != out.latent.has_value();
+  if (out.mlp && out.experts) fits &= out.mlp->activation == out.experts->activation && !out.mlp->bias;
+  if (!fits) return {};
+  for (std::int64_t l = 0; l < depth.blocks(); ++l)
+    out.sparse.push_back(std::holds_alternative<ExpertsLayer>(depth.kind(l).layers[1].is));
+  return out;
+}
+
 // --- what Megatron-LM would silently do in another way ------------------------------------------------
 
 void check_fits(const Training& t, const Cursor& at) {
@@ -38,11 +96,35 @@ void check_fits(const Training& t, const Cursor& at) {
   }
 }
 
+void check_fits(const ExpertsLayer& l, const Cursor& at) {
+  const auto fail = [&](const char* what, const char* allowed) {
+    at.fail(what, fmt::format("allowed: {}", allowed));
+  };
+  const bool sigmoid = l.score == RouterScore::kSigmoid;
+  if (l.bias_rate > 0 && !sigmoid)
+    fail("Megatron-LM's biases of experts go with sigmoid scores", "bias_rate 0, or score \"sigmoid\"");
+  if (sigmoid && !l.normalised && l.top_k > 1)
+    fail("Megatron-LM's sigmoid scores of a token's experts sum to 1", "normalised true");
+  if (l.capacity_factor != 0) fail("Megatron-LM drops other tokens than this model", "capacity_factor 0");
+  // Megatron-LM's groups count by so many of their best experts as each chosen group gives on the mean.
+  if (l.groups > 1 && l.top_k / l.top_groups != (l.bias_rate > 0 ? 2 : 1))
+    fail("Megatron-LM's groups count by other experts than this model's", "groups 1");
+}
+
 void check_fits(const Model& m, const Cursor& at) {
-  if (!plain_layers(m)) {
+  const std::optional<Layers> layers = layers_of(m);
+  if (!layers) {
     at.child(m.blocks.empty() ? "form" : "blocks")
-        .fail("Megatron-LM's options describe one block of attention and MLP with norms before them",
-              "allowed: form \"pre-norm\", and no blocks");
+        .fail(
+            "Megatron-LM's options describe blocks of one attention, and of one MLP or mixture of experts, "
+            "with norms before them",
+            "allowed: such blocks of form \"pre-norm\"");
+  }
+  if (layers->experts) check_fits(*layers->experts, at.child("blocks"));
+  if (layers->latent && layers->latent->rotary.scaling != RotaryScaling::kNone) {
+    at.child("blocks").fail(
+        "Megatron-LM scales positions of latent attention by factors that this model has not",
+        "allowed: rotary scaling \"none\"");
   }
   if (m.norm == Norm::kLayerNorm && !m.has_norm_bias()) {
     at.child("norm").fail("Megatron-LM's LayerNorm has biases, and the model's has none",
@@ -51,18 +133,19 @@ void check_fits(const Model& m, const Cursor& at) {
   const auto none = [&](const char* field, bool has, const char* allowed) {
     if (has) m.place(at, field).fail("Megatron-LM has no option for it", fmt::format("allowed: {}", allowed));
   };
-  none("soft_cap", m.soft_cap != 0, "0");
-  none("query_scale", m.query_scale != 0, "0");
-  none("causal", !m.causal, "true");
-  none("activation", m.activation == Activation::kGeglu, "gelu, swiglu, squared-relu");
+  const auto& attention = layers->attention;
+  none("soft_cap", attention && attention->soft_cap != 0, "0");
+  none("query_scale", (attention ? attention->query_scale : layers->latent->query_scale) != 0, "0");
+  none("causal", attention && !attention->causal, "true");
+  none("activation", layers->activation() == Activation::kGeglu, "gelu, swiglu, squared-relu");
   none("embedding_scale", m.embedding_scale != 1, "1");
   none("logit_soft_cap", m.logit_soft_cap != 0, "0");
-  if (m.qk_norm && m.norm != Norm::kRmsNorm) {
+  if (attention && attention->qk_norm && m.norm != Norm::kRmsNorm) {
     at.child("qk_norm").fail("Megatron-LM normalises queries and keys as layers, and this model does not",
                              "allowed: norm rmsnorm with it");
   }
-  if (m.positions != Positions::kRotary) return;
-  const Rotary& r = m.rotary;
+  if (!layers->rotates()) return;
+  const Rotary& r = layers->rotary();
   if (r.base != std::floor(r.base))
     m.place(at, "rotary/base")
         .fail(fmt::format("Megatron-LM's rotary base is a whole number, not {}", r.base));
@@ -85,10 +168,12 @@ void check_fits(const Model& m, const Cursor& at) {
 
 // --- the model --------------------------------------------------------------------------------------
 
-void add_positions(Arguments& x, const Model& m) {
-  if (m.positions == Positions::kLearned) return x.add("position-embedding-type", "learned_absolute");
-  if (m.positions == Positions::kNone) return x.add("position-embedding-type", "none");
-  const Rotary& r = m.rotary;
+void add_positions(Arguments& x, const Layers& layers) {
+  if (!layers.rotates()) {
+    const bool learned = layers.attention->positions == Positions::kLearned;
+    return x.add("position-embedding-type", learned ? "learned_absolute" : "none");
+  }
+  const Rotary& r = layers.rotary();
   const bool yarn = r.scaling == RotaryScaling::kYarn;
   x.add("position-embedding-type", yarn ? "yarn" : "rope");
   x.add("rotary-base", static_cast<std::int64_t>(r.base));
@@ -107,29 +192,92 @@ void add_positions(Arguments& x, const Model& m) {
   }
 }
 
+void add_attention(Arguments& x, const AttentionLayer& a) {
+  x.add("num-attention-heads", a.heads);
+  x.add("kv-channels", a.head_dim);
+  if (a.kv_heads == a.heads) return;
+  x.add("group-query-attention");
+  x.add("num-query-groups", a.kv_heads);
+}
+
+void add_attention(Arguments& x, const LatentAttentionLayer& a) {
+  x.add("num-attention-heads", a.heads);
+  x.add("multi-latent-attention");
+  if (a.q_rank > 0) x.add("q-lora-rank", a.q_rank);
+  x.add("kv-lora-rank", a.kv_rank);
+  x.add("qk-head-dim", a.plain);
+  x.add("qk-pos-emb-head-dim", a.turned);
+  x.add("v-head-dim", a.value);
+  x.add("rope-type", "rope");
+  x.add("qk-layernorm");  // of latents
+}
+
+// "([0]*3+[1]*58)": layers without experts and with them, as they follow each other.
+std::string pattern(const std::vector<bool>& sparse) {
+  std::string out;
+  for (std::size_t i = 0; i < sparse.size();) {
+    const auto end = static_cast<std::size_t>(
+        std::find(sparse.begin() + static_cast<std::ptrdiff_t>(i), sparse.end(), !sparse[i]) -
+        sparse.begin());
+    out += fmt::format("{}[{}]*{}", out.empty() ? "" : "+", sparse[i] ? 1 : 0, end - i);
+    i = end;
+  }
+  return "\"(" + out + ")\"";
+}
+
+void add_experts(Arguments& x, const Layers& layers) {
+  if (!layers.experts) return;
+  const ExpertsLayer& l = *layers.experts;
+  x.add("num-experts", l.experts);
+  if (layers.mlp) x.add("moe-layer-freq", pattern(layers.sparse));
+  x.add("moe-ffn-hidden-size", l.ffn_hidden);
+  x.add("moe-router-topk", l.top_k);
+  const bool sigmoid = l.score == RouterScore::kSigmoid;
+  x.add("moe-router-score-function", sigmoid ? "sigmoid" : "softmax");
+  x.add_if(!sigmoid && !l.normalised, "moe-router-pre-softmax");
+  x.add("moe-router-dtype", "fp32");
+  if (l.weight_scale != 1) x.add("moe-router-topk-scaling-factor", l.weight_scale);
+  if (l.groups > 1) {
+    x.add("moe-router-num-groups", l.groups);
+    x.add("moe-router-group-topk", l.top_groups);
+  }
+  if (l.bias_rate > 0) {
+    x.add("moe-router-enable-expert-bias");
+    x.add("moe-router-bias-update-rate", l.bias_rate);
+  }
+  x.add("moe-router-load-balancing-type", l.balance_loss > 0 ? "seq_aux_loss" : "none");
+  if (l.balance_loss > 0) x.add("moe-aux-loss-coeff", l.balance_loss);
+  if (l.z_loss > 0) x.add("moe-z-loss-coeff", l.z_loss);
+  if (l.shared_ffn_hidden > 0) {
+    x.add("moe-shared-expert-intermediate-size", l.shared_ffn_hidden);
+    x.add_if(l.shared_gate, "moe-shared-expert-gate");
+  }
+  x.add("moe-grouped-gemm");
+}
+
 void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   x.add("num-layers", m.layers);
   x.add("hidden-size", m.hidden);
-  const auto [attention, mlp] = plain_layers(m).value();
-  x.add("ffn-hidden-size", mlp.ffn_hidden);
-  x.add("num-attention-heads", attention.heads);
-  x.add("kv-channels", attention.head_dim);
-  if (attention.kv_heads != attention.heads) {
-    x.add("group-query-attention");
-    x.add("num-query-groups", attention.kv_heads);
-  }
+  const Layers layers = layers_of(m).value();
+  x.add("ffn-hidden-size", layers.mlp ? layers.mlp->ffn_hidden : layers.experts->ffn_hidden);
+  if (layers.latent)
+    add_attention(x, *layers.latent);
+  else
+    add_attention(x, *layers.attention);
   x.add("seq-length", t.sequence);
   x.add("max-position-embeddings",
         m.positions == Positions::kLearned ? m.max_positions : std::max(t.sequence, m.max_positions));
-  add_positions(x, m);
-  if (attention.windowed(t.sequence)) x.add("window-size", fmt::format("{},0", attention.sliding_window - 1));
+  add_positions(x, layers);
+  if (layers.attention && layers.attention->windowed(t.sequence))
+    x.add("window-size", fmt::format("{},0", layers.attention->sliding_window - 1));
   x.add("normalization", m.norm == Norm::kRmsNorm ? "RMSNorm" : "LayerNorm");
   x.add("norm-epsilon", m.norm_epsilon);
-  x.add_if(m.activation == Activation::kSwiglu, "swiglu");
-  x.add_if(m.activation == Activation::kSquaredRelu, "squared-relu");
+  x.add_if(layers.activation() == Activation::kSwiglu, "swiglu");
+  x.add_if(layers.activation() == Activation::kSquaredRelu, "squared-relu");
   x.add_if(!m.bias, "disable-bias-linear");
-  x.add_if(m.qkv_bias && !m.bias, "add-qkv-bias");
-  x.add_if(m.qk_norm, "qk-layernorm");
+  x.add_if(layers.attention && layers.attention->qkv_bias && !m.bias, "add-qkv-bias");
+  x.add_if(layers.attention && layers.attention->qk_norm, "qk-layernorm");
+  add_experts(x, layers);
   x.add_if(!m.tied_embeddings, "untie-embeddings-and-output-weights");
   // Rows that only fill the tensor ranks' shares up, and no others.
   x.add("make-vocab-size-divisible-by", 1);
@@ -185,6 +333,14 @@ void add_context(Arguments& x, const Plan& p) {
   }
 }
 
+void add_expert_ranks(Arguments& x, const Plan& p) {
+  if (!p.splits_experts()) return;
+  x.add("expert-model-parallel-size", p.ep);
+  x.add("expert-tensor-parallel-size", p.expert_tp());
+  x.add("moe-token-dispatcher-type", p.exchanges_by_node() ? "flex" : "alltoall");
+  if (p.exchanges_by_node()) x.add("moe-flex-dispatcher-backend", "deepep");
+}
+
 void add_replicas(Arguments& x, const Plan& p, bool overlap) {
   if (p.copies() == 1) return;
   x.add_if(overlap, "overlap-grad-reduce");
@@ -202,6 +358,7 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   x.add("tensor-model-parallel-size", p.tp);
   x.add_if(p.sequence_parallel && p.tp > 1, "sequence-parallel");
   add_context(x, p);
+  add_expert_ranks(x, p);
   add_pipeline(x, p, problem.scenario.model.layers);
   add_replicas(x, p, problem.stack.overlap_grad_reduce);
   x.add("micro-batch-size", p.micro_batch);

@@ -26,11 +26,11 @@ struct GpuRule {
 // Throws Skip.
 const GpuRule& rule_of(std::string_view gpu);
 
-// Nodes of `per_node` GPUs; more of them are one domain of NVLink where the rule's cluster has such.
-// Throws Skip.
 // Where the row does not say how, as the stack does by default: the first way that it has.
 void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed);
 
+// Nodes of `per_node` GPUs; more of them are one domain of NVLink where the rule's cluster has such.
+// Throws Skip.
 void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::int64_t per_node,
                double gbit_per_node, const Cursor& at, const DataFolders& data);
 
@@ -43,5 +43,9 @@ struct Published {
 // Predicts the run. Throws Skip where the plan is none for the model or the stack.
 void score(const Published& published, const Problem& problem, const Plan& plan,
            const std::vector<std::string>& assumed, Validation& out);
+
+// Of the problem's model, one layer: how long attention takes, exchanges between ranks included, forward and,
+// if wanted, backward.
+Time attention_alone(const Problem& problem, const Plan& plan, bool backward);
 
 }  // namespace orrery::sim

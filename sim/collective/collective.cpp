@@ -76,6 +76,13 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
   const bool by_node = op.copies > 1 && !group.local();
   const double of_nodes = by_node ? share_of_nodes(op, domains) : 1;
 
+  // What a member sends out of its domain by itself: its share of the ring's bandwidth, or, where links
+  // inside bound the ring, of the node's ports.
+  const double port = static_cast<double>(cluster.nic_bandwidth.value) * cluster.nic_efficiency /
+                      static_cast<double>(cluster.devices_per_node);
+  const double own_port =
+      ring_bandwidth < intra_bandwidth ? ring_bandwidth / g : std::max(ring_bandwidth / g, port);
+
   struct Offer {
     double latency, transfer;
     CollectiveAlgorithm algorithm;
@@ -104,16 +111,15 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
       const double inside =
           by_node ? bytes * (g - 1) / g / intra_bandwidth : bytes * (g - 1 + copies) / n / intra_bandwidth;
       // Every member sends through its own port; a root through all of its domain's, where PXN lets it.
-      const bool own_port = kind == kAllToAll || !cluster.fabric.pxn;
-      const double outside =
-          of_nodes * bytes * (n - g) / n / (own_port ? ring_bandwidth / g : ring_bandwidth);
+      const bool alone = kind == kAllToAll || !cluster.fabric.pxn;
+      const double outside = of_nodes * bytes * (n - g) / n / (alone ? own_port : ring_bandwidth);
       offer(start + hop + (group.local() ? 0 : net), std::max(inside, outside) / p.bandwidth,
             CollectiveAlgorithm::kExchange, p.low_latency);
       continue;
     }
     if (kind == kShift) {
       // The members at the ends of a domain send through their own ports.
-      const double to_next = group.local() ? intra_bandwidth : ring_bandwidth / g;
+      const double to_next = group.local() ? intra_bandwidth : own_port;
       offer(start + hop + (group.local() ? 0 : net), bytes / (to_next * p.bandwidth),
             CollectiveAlgorithm::kRing, p.low_latency);
       continue;

@@ -171,10 +171,12 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     const std::vector<OpShape>& shapes = l.structure->shapes();
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
-      // Samples have as few shards as may be.
-      if (op.group == replica_) op.payload = op.payload / (l.key.shards / l.structure->shards());
-      if (op.group == expert_replica_)
-        op.payload = op.payload / (l.key.expert_shards / l.structure->expert_shards());
+      // Samples have other numbers of shards.
+      const auto in_shards = [&](std::int64_t of_sample, std::int64_t shards) {
+        op.payload = Bytes{mul_div(op.payload.value, of_sample, shards)};
+      };
+      if (op.group == replica_) in_shards(l.structure->shards(), l.key.shards);
+      if (op.group == expert_replica_) in_shards(l.structure->expert_shards(), l.key.expert_shards);
       OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
         const GroupLinks& links = cost.links(op.group);

@@ -67,6 +67,8 @@ TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
   };
   for (int i = 0; i < 50; ++i) {
     Plan p{.tp = pick(4), .pp = pick(4)};
+    p.ulysses = pick(2);
+    p.cp = p.ulysses * pick(3);
     const std::int64_t shards = pick(3);
     p.dp = shards * pick(3);
     p.zero = pick(4) - 1;
@@ -74,12 +76,14 @@ TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
     p.rank_order = static_cast<RankOrder>(pick(4) - 1);
     // Experts on ranks that part tp and dp further, or join all of both.
     if (p.tp % 2 == 0 && pick(2) == 1) p.etp = p.tp / 2;
-    if (pick(2) == 1) p.ep = p.tp * p.dp / p.expert_tp();
+    if (pick(2) == 1) p.ep = p.tp * p.copies() / p.expert_tp();
     const Mesh m = mesh_of(p);
     ASSERT_EQ(m.ranks(), p.ranks()) << short_name(p);
-    EXPECT_EQ(m.size("etp") * m.size("ep") * m.size("edp"), p.tp * p.dp) << short_name(p);
-    for (const char* name :
-         {"tp", "dp", "shard", "replica", "pp", "etp", "ep", "edp", "eshard", "ereplica"}) {
+    EXPECT_EQ(m.size("etp") * m.size("ep") * m.size("edp"), p.tp * p.copies()) << short_name(p);
+    EXPECT_EQ(m.size("cp") * m.size("dp"), m.size("copies")) << short_name(p);
+    EXPECT_EQ(m.size("shard") * m.size("replica"), m.size("copies")) << short_name(p);
+    for (const char* name : {"tp", "cp", "ulysses", "ring", "dp", "copies", "shard", "replica", "pp", "etp",
+                             "ep", "edp", "eshard", "ereplica"}) {
       const AxisSet axes = m[name], others = m.others(axes);
       std::vector<int> covered(static_cast<std::size_t>(m.ranks()));
       for (std::int64_t r = 0; r < m.ranks(); ++r) {
@@ -94,10 +98,11 @@ TEST(Mesh, GroupsOfRandomPlansPartTheRanks) {
       EXPECT_EQ(covered, std::vector<int>(covered.size(), 1)) << name << " of " << short_name(p);
     }
     for (std::int64_t r = 0; r < m.ranks(); ++r) {
-      EXPECT_EQ(
-          m.rank(
-              {{"tp", m.coordinate(r, "tp")}, {"dp", m.coordinate(r, "dp")}, {"pp", m.coordinate(r, "pp")}}),
-          r);
+      EXPECT_EQ(m.rank({{"tp", m.coordinate(r, "tp")},
+                        {"cp", m.coordinate(r, "cp")},
+                        {"dp", m.coordinate(r, "dp")},
+                        {"pp", m.coordinate(r, "pp")}}),
+                r);
     }
   }
 }
@@ -122,6 +127,19 @@ TEST(Mesh, ExpertsLieOverTheSameRanksOnTheirOwn) {
       mesh_of({.tp = 4, .dp = 4, .ep = 2, .etp = 1, .sequence_parallel = true, .zero = 1, .shard_group = 2});
   EXPECT_EQ(few.members(few["eshard"], 5), (Ranks{1, 3, 5, 7}));
   EXPECT_EQ(few.members(few["ereplica"], 5), (Ranks{5, 13}));
+}
+
+// 2 replicas of 2 x 2 ranks that share sequences, on 2 tensor ranks each: rank = tp + 2 ulysses + 4 ring + 8
+// dp.
+TEST(Mesh, RanksThatShareSequencesStandBeforeReplicas) {
+  const Mesh m = mesh_of({.tp = 2, .dp = 2, .cp = 4, .ulysses = 2, .zero = 1, .shard_group = 1});
+  EXPECT_EQ(m.members(m["ulysses"], 1), (Ranks{1, 3}));
+  EXPECT_EQ(m.members(m["ring"], 1), (Ranks{1, 5}));
+  EXPECT_EQ(m.members(m["cp"], 9), (Ranks{9, 11, 13, 15}));
+  EXPECT_EQ(m.members(m["dp"], 3), (Ranks{3, 11}));
+  EXPECT_EQ(m.members(m["shard"], 1), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(m.members(m["replica"], 1), (Ranks{1, 9}));
+  EXPECT_EQ(coordinates_text(m, 13), "tp 1, cp 2, dp 1, pp 0");
 }
 
 // A set of axes of one plan names the same axes in another of any order.

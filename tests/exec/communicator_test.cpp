@@ -108,6 +108,9 @@ TEST_P(Collectives, AreExact) {
         call(kAllToAll, x, turned);
         for (std::size_t i = 0; i < whole; ++i)
           ASSERT_EQ(turned[i], value(static_cast<std::int64_t>(i / part), self * part + i % part));
+        call(kShift, x, turned);
+        const auto before = (static_cast<std::int64_t>(self) + n - 1) % n;
+        for (std::size_t i = 0; i < whole; ++i) ASSERT_EQ(turned[i], value(before, i));
       });
       for (const auto& e : errors) EXPECT_EQ(e, "");
     }

@@ -92,6 +92,8 @@ TEST(Tcp, CollectivesGiveTheSumsOfRanksInTheirOrder) {
     EXPECT_EQ(part[0], v(2, 2 * self));
     call(kAllToAll, x.data(), out.data());
     EXPECT_EQ(out[4], v(2, 2 * self));
+    call(kShift, x.data(), out.data());
+    EXPECT_EQ(out[4], v((rank + 2) % 3, 4));
 
     // Messages of a channel come in their order, whoever asks first.
     if (rank == 0) {

@@ -186,6 +186,25 @@ TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
   EXPECT_LT(percentile(errors.sharing, 95), 0.05);
 }
 
+// ZeRO's shards on 4 of 16 ranks, experts on all 16, or on 8 of them: replicas of shards sum quarters.
+TEST(Estimate, EqualsTheEngineOfFewerShardsThanExpertsHaveRanks) {
+  std::mt19937 random(20261128);
+  Errors errors;
+  for (const std::int64_t ep : {8, 16}) {
+    for (const std::int64_t zero : {1, 2, 3}) {
+      Problem p = problem(random, false);
+      p.cluster.nodes = std::max<std::int64_t>(p.cluster.nodes, 16);
+      Model& m = p.scenario.model;
+      ModelBlock sparse = standard_block(m);
+      sparse.layers[1] = {ExpertsLayer{.experts = 16, .top_k = 2, .ffn_hidden = m.hidden / 2}};
+      m.blocks = {{m.layers, {sparse}}};
+      const Plan plan{.dp = 16, .ep = ep, .zero = zero, .shard_group = 4, .micro_batches = 4};
+      p.scenario.training.global_batch = plan.global_batch();
+      errors.add(p, plan, m.name);
+    }
+  }
+}
+
 // Ranks that share sequences, in all ways; every third model has experts, which lie over these ranks too.
 TEST(Estimate, EqualsTheEngineOfSharedSequences) {
   std::mt19937 random(20261127);

@@ -301,6 +301,81 @@ Plan plan_of(const Arguments& a, const Model& m, std::int64_t ranks) {
   return p;
 }
 
+// A scenario's own plan, as Megatron-LM's arguments, all of which are known.
+Arguments exported(const Json& scenario) {
+  const Json facts = megatron_facts();
+  const Cursor at{"scenario.json", ""};
+  const Problem p = resolve(read_fields<Scenario>(scenario, at), at, DataFolders{});
+  const Arguments a = arguments_of(export_plan(Target::kMegatron, p, *p.scenario.plan, at).text);
+  for (const auto& [flag, values] : a) {
+    EXPECT_TRUE(facts["flags"].contains(flag) && takes(facts["flags"][flag], values))
+        << flag << " " << fmt::format("{}", fmt::join(values, " "));
+  }
+  return a;
+}
+
+// DeepSeek-V3: three layers without experts, of 58 with them; groups by node, biases in place of a loss.
+TEST(MegatronExport, SparseModelsHaveTheirExperts) {
+  const Arguments a = exported({{"model", "deepseek-v3-671b"},
+                                {"cluster", {{"topology", "dgx-h100"}, {"nodes", 128}}},
+                                {"training", {{"global_batch", 128}, {"sequence", 4096}}},
+                                {"stack", "megatron-core"},
+                                {"plan",
+                                 {{"tp", 2},
+                                  {"pp", 8},
+                                  {"dp", 64},
+                                  {"ep", 64},
+                                  {"etp", 1},
+                                  {"expert_exchange", "by-node"},
+                                  {"sequence_parallel", true},
+                                  {"micro_batches", 2},
+                                  {"zero", 1}}}});
+  EXPECT_EQ(text(a, "--moe-layer-freq"), "([0]*3+[1]*58)");
+  const std::pair<const char*, std::int64_t> sizes[] = {{"--num-experts", 256},
+                                                        {"--moe-router-topk", 8},
+                                                        {"--moe-ffn-hidden-size", 2048},
+                                                        {"--ffn-hidden-size", 18432},
+                                                        {"--moe-shared-expert-intermediate-size", 2048},
+                                                        {"--moe-router-num-groups", 8},
+                                                        {"--moe-router-group-topk", 4},
+                                                        {"--q-lora-rank", 1536},
+                                                        {"--kv-lora-rank", 512},
+                                                        {"--qk-head-dim", 128},
+                                                        {"--qk-pos-emb-head-dim", 64},
+                                                        {"--v-head-dim", 128},
+                                                        {"--expert-model-parallel-size", 64},
+                                                        {"--expert-tensor-parallel-size", 1}};
+  for (const auto& [flag, size] : sizes) EXPECT_EQ(whole(a, flag), size) << flag;
+  EXPECT_EQ(text(a, "--moe-router-score-function"), "sigmoid");
+  EXPECT_EQ(number(a, "--moe-router-topk-scaling-factor"), 2.5);
+  EXPECT_TRUE(a.contains("--moe-router-enable-expert-bias"));
+  EXPECT_EQ(text(a, "--moe-token-dispatcher-type"), "flex");
+  EXPECT_FALSE(a.contains("--group-query-attention"));
+}
+
+TEST(MegatronExport, RanksShareSequences) {
+  const auto script = [](const Json& context) {
+    Json plan = {{"tp", 2},   {"dp", 2},          {"micro_batches", 2},
+                 {"zero", 1}, {"shard_group", 1}, {"sequence_parallel", true}};
+    plan.update(context);
+    return exported({{"model", "llama-3-8b"},
+                     {"cluster", {{"topology", "dgx-h100"}, {"nodes", 2}}},
+                     {"training", {{"global_batch", 4}, {"sequence", 32768}}},
+                     {"stack", "megatron-core"},
+                     {"plan", plan}});
+  };
+  const Arguments ring = script({{"cp", 4}});
+  EXPECT_EQ(whole(ring, "--context-parallel-size"), 4);
+  EXPECT_EQ(text(ring, "--cp-comm-type"), "p2p");
+  // 8 ranks have copies of the weights, in two groups of shards.
+  EXPECT_EQ(whole(ring, "--num-distributed-optimizer-instances"), 2);
+  EXPECT_EQ(text(script({{"cp", 4}, {"cp_keys", "all-gather"}}), "--cp-comm-type"), "all_gather");
+  EXPECT_EQ(text(script({{"cp", 4}, {"ulysses", 4}}), "--cp-comm-type"), "a2a");
+  const Arguments both = script({{"cp", 4}, {"ulysses", 2}});
+  EXPECT_EQ(text(both, "--cp-comm-type"), "a2a+p2p");
+  EXPECT_EQ(both.at("--hierarchical-context-parallel-sizes"), (std::vector<std::string>{"2", "2"}));
+}
+
 TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
   RecordProperty("seed", kExportSeed);
   RandomCases random(Target::kMegatron);

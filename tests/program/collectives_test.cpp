@@ -211,6 +211,14 @@ TEST(Phases, DirectSendsEveryPartWhereItIsNeeded) {
   EXPECT_EQ(sum.phases[0].repeat, 2);
 }
 
+TEST(Phases, AShiftIsOneRoundOfARing) {
+  const Phases p = phases_of(Algorithm::kRing, CollectiveKind::kShift, 4, 1);
+  ASSERT_EQ(p.phases.size(), 1u);
+  EXPECT_EQ(p.phases[0].repeat, 1);
+  EXPECT_EQ(p.phases[0].sends, (std::vector<Sends>{{0, 1, 1}, {1, 2, 1}, {2, 3, 1}, {3, 0, 1}}));
+  EXPECT_EQ(p.parts, 1);
+}
+
 // Three nodes of two; member 4 is popular. Every member sends 1, 1, 1, 1, 5, 1 parts of ten.
 TEST(Phases, AnExchangeInNodesBringsEveryPartToItsMember) {
   const std::vector<std::int64_t> weights{1, 1, 1, 1, 5, 1};

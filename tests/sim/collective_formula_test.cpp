@@ -159,6 +159,42 @@ TEST(CollectiveFormula, AnExchangePaysForWhatLeavesOrWhatStays) {
               (8.4 + 3.4) * kUs + 0.8e9 / 10e9, kRounding);
 }
 
+// 16 devices in two nodes, eight rows of each token for experts anywhere: the other node gets one of them for
+// 2 (1 - 1/2^8) / 8 = 0.249 of the 800 MB that would leave one by one, and all of 1.6 GB pass inside but for
+// the eighth that is there. Where its experts are on 4 of 8 nodes, 4 (1 - (3/4)^8) = 3.6 nodes get one.
+TEST(CollectiveFormula, AnExchangeByNodeSendsATokenToANodeOnce) {
+  const Cluster c = cluster();
+  program::ops::Collective op{CollectiveKind::kAllToAll};
+  op.copies = 8;
+  const auto time = [&](const GroupLinks& g) {
+    return seconds(collective_formula(op, Bytes{1'600'000'000}, g, c).time) - (8.4 + 3.4 + 14) * kUs;
+  };
+  GroupLinks g = group(2, 8, 200);
+  g.intra = Bandwidth{1'000'000'000'000};
+  EXPECT_NEAR(time(g), 2 * (1 - std::pow(0.5, 8)) / 8 * 0.8e9 / 25e9, kRounding);
+  g.intra = Bandwidth{10'000'000'000};
+  EXPECT_NEAR(time(g), 1.6e9 * 7 / 8 / 10e9, kRounding);
+  op.groups = 8;
+  op.top_groups = 4;
+  GroupLinks wide = group(8, 8, 200);
+  wide.intra = Bandwidth{1'000'000'000'000};
+  EXPECT_NEAR(time(wide), 4 * (1 - std::pow(0.75, 8)) / 8 * 1.4e9 / 25e9, kRounding);
+  // Inside a node it is an exchange like others.
+  EXPECT_EQ(collective_formula(op, Bytes{800'000'000}, group(1, 8, 200), c).time,
+            collective_formula(CollectiveKind::kAllToAll, Bytes{800'000'000}, group(1, 8, 200), c).time);
+}
+
+// Each device passes its tensor to the next one, between nodes through its own port.
+TEST(CollectiveFormula, AShiftPassesTheTensorOnce) {
+  Cluster c = cluster();
+  EXPECT_NEAR(time_of(CollectiveKind::kShift, 800'000'000, group(2, 8, 200), c),
+              (8.4 + 3.4 + 14) * kUs + 0.8e9 / 25e9, kRounding);
+  GroupLinks inside = group(1, 8, 200);
+  inside.intra = Bandwidth{300'000'000'000};
+  EXPECT_NEAR(time_of(CollectiveKind::kShift, 800'000'000, inside, c), (8.4 + 3.4) * kUs + 0.8e9 / 300e9,
+              kRounding);
+}
+
 // A chain from the root: the tensor passes each link once.
 TEST(CollectiveFormula, ABroadcastPassesTheTensorOnce) {
   EXPECT_NEAR(time_of(CollectiveKind::kBroadcast, 8'000'000'000, group(1, 8, 200)),
