@@ -27,8 +27,8 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, proxy, trace, data, metrics, tensorboard, checkpoints, rendezvous, secret_file, link,
-      link_latency = "0 us";
+  std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, rendezvous,
+      secret_file, link, link_latency = "0 us";
   std::vector<std::string> slow;
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
@@ -302,6 +302,8 @@ void report(App& app, const Options& o, const Scenario& s, const Plan& plan, boo
     return;
   }
   if (!o.trace.empty()) save_timeline(o.trace, r.timeline);
+  if (!o.expert_load.empty())
+    save_json(o.expert_load, write_fields(ExpertLoad{RecordedLoad{r.expert_tokens}}));
 
   // The first step pays for warming up.
   double total = 0, warm = 0;
@@ -429,7 +431,8 @@ void require_memory(const Options& o, const program::Program& program,
 
 // What the run will write is tried before it begins: a run of hours does not fail at its end.
 void require_outputs(const Options& o) {
-  for (const auto& [option, path] : {std::pair{"/trace", o.trace}, {"/metrics-file", o.metrics}})
+  for (const auto& [option, path] :
+       {std::pair{"/trace", o.trace}, {"/expert-load", o.expert_load}, {"/metrics-file", o.metrics}})
     require_writable(option, path);
   for (const auto& [option, path] :
        {std::pair{"/checkpoints", o.checkpoints}, {"/tensorboard", o.tensorboard}})
@@ -443,6 +446,15 @@ void require_checkpoint(const Options& o) {
   throw InputError("command line", "/resume",
                    fmt::format("\"{}\" {}", o.checkpoints, there ? "holds no checkpoint" : "is no folder"),
                    "allowed: a folder with a checkpoint, or --force to start from the beginning");
+}
+
+void count_experts(const Options& o, const Model& model, exec::RunOptions& options) {
+  options.expert_load = !o.expert_load.empty();
+  if (!options.expert_load) return;
+  const Cursor at{"command line", "/expert-load"};
+  if (experts_of(model).empty()) at.fail("the model has no experts", "allowed: no such option");
+  if (o.backend != exec::Backend::kCpu)
+    at.fail(fmt::format("{} counts no tokens of experts", name_of(o.backend)), "allowed: --backend cpu");
 }
 
 void execute(App& app, const Options& o) {
@@ -476,6 +488,7 @@ void execute(App& app, const Options& o) {
   options.resume = o.resume;
   options.force = o.force;
   emulate(o, program.mesh.ranks(), options);
+  count_experts(o, s.model, options);
   require_device(o.backend);
   const std::optional<exec::Launch> launch = launched(chosen.plan, at);
   require_memory(o, program, launch, at);
@@ -552,6 +565,9 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--held-out", o->held_out, "share of the data held out, from its end")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  command->add_option(
+      "--expert-load", o->expert_load,
+      "write how many tokens each expert got: an expert_load for `orrery simulate`; on the CPU");
   command->add_option("--metrics-file", o->metrics, "replace this file after each step (Prometheus text)");
   command->add_option("--tensorboard", o->tensorboard, "write scalars into this folder");
   CLI::Option* folder = command->add_option("--checkpoints", o->checkpoints, "folder of checkpoints");

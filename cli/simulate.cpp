@@ -13,7 +13,7 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, trace, window;
+  std::string plan, trace, window, expert_load;
   std::vector<std::string> slow;
   std::optional<sim::Fold> fold;
 };
@@ -114,14 +114,25 @@ void print_places(const planner::Evaluation& e) {
   }
 }
 
+// In place of the scenario's own.
+void bind_expert_load(const std::string& file, Problem& problem) {
+  const Cursor at{file};
+  Scenario bound = problem.scenario;
+  bound.training.expert_load = read_fields<ExpertLoad>(load_json(file), at);
+  check_expert_load(bound.model, *bound.training.expert_load, at);
+  problem.scenario = std::move(bound);
+}
+
 void execute(App& app, const Options& o) {
   const Cursor at{"command line", "/window"};
   const Window window = o.window.empty() ? Window{} : read_window(o.window, at);
-  const Chosen chosen = load_plan_or_scenario(o.plan, app);
+  Chosen chosen = load_plan_or_scenario(o.plan, app);
+  if (!o.expert_load.empty()) bind_expert_load(o.expert_load, chosen.problem);
   require_writable("/trace", o.trace);
   const sim::Topology topology(chosen.problem.cluster);
   planner::EvaluateOptions options;
   options.record = !o.trace.empty();
+  options.draws = planner::kLoadDraws;
   options.place.slow = slow_ranks(o.slow, chosen.plan.ranks());
   if (o.fold) options.place = {.fold = *o.fold, .slow = std::move(options.place.slow)};
   const planner::Evaluation e = [&] {
@@ -158,6 +169,7 @@ void execute(App& app, const Options& o) {
              short_name(chosen.plan), format(from_seconds(p.step_time_s)),
              format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)),
              p.tokens_per_s, 100 * p.mfu, format(Bytes{p.peak_memory_bytes}));
+  if (p.imbalance) fmt::print("{}\n", planner::text_of(*p.imbalance));
   fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.mesh.ranks(),
              e.simulation.places.size(), how(e.fold), e.simulation.ops,
              format(Bytes{e.program.footprint_bytes()}));
@@ -183,6 +195,9 @@ void add_simulate(CLI::App& parent, App& app) {
       "--trace", o->trace, "write the timeline: Chrome JSON, or compact where FILE ends in .timeline");
   command->add_option("--window", o->window, "only what happens between two times of the step, as 0s:500ms")
       ->needs(trace);
+  command->add_option(
+      "--expert-load", o->expert_load,
+      "file with an expert_load, as `orrery run --expert-load` writes it, for the scenario's own");
   command->add_option("--slow", o->slow, "slow ranks: RANK:FACTOR on the time of their compute");
   add_choice<sim::Fold>(
       *command, "--fold", o->fold,

@@ -56,11 +56,26 @@ bool grouped(const Plan& p) {
   return p.zero > 0 && p.shards() != p.copies();
 }
 
-bool refuses(const Refusal& r, const Plan& p, const Training& t) {
+bool has_window(const Model& m, const Training& t) {
+  const auto in_block = [&](const ModelBlock& b) {
+    return std::any_of(b.layers.begin(), b.layers.end(), [&](const Layer& l) {
+      const auto* attention = std::get_if<AttentionLayer>(&l.is);
+      return attention != nullptr && attention->windowed(t.sequence);
+    });
+  };
+  if (m.blocks.empty()) return in_block(standard_block(m));
+  return std::any_of(m.blocks.begin(), m.blocks.end(), [&](const BlockRun& run) {
+    return std::any_of(run.blocks.begin(), run.blocks.end(), in_block);
+  });
+}
+
+bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t) {
   const auto differs = [](const std::optional<bool>& wanted, bool is) { return wanted && *wanted != is; };
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.precision.empty() && !has(r.precision, t.precision)) return false;
+  if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
+  if (r.sliding_window && *r.sliding_window != has_window(m, t)) return false;
   return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
          !differs(r.shard_group, grouped(p)) && !differs(r.lamb, t.lamb);
 }
@@ -69,6 +84,7 @@ bool refuses(const Refusal& r, const Plan& p, const Training& t) {
 const char* pointer_of(const Refusal& r) {
   if (r.lamb) return "/training/lamb";
   if (!r.precision.empty()) return "/training/precision";
+  if (!r.context_parallel.empty()) return "/plan/cp";
   if (!r.rank_order.empty()) return "/plan/rank_order";
   if (r.shard_group) return "/plan/shard_group";
   if (!r.zero.empty()) return "/plan/zero";
@@ -277,7 +293,7 @@ bool report_plan(const Stack& s, const Model& m, const Plan& p, const Training& 
   const Capabilities& c = *s.runs;
   if (report_axis(s, c, p, m.layers, report)) return true;
   for (const Refusal& r : c.refused) {
-    if (!refuses(r, p, t)) continue;
+    if (!refuses(r, m, p, t)) continue;
     return report(
         pointer_of(r), [&] { return fmt::format("{}: {} ({})", s.name, r.why, source(s)); },
         [] { return std::string(); });

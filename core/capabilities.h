@@ -41,7 +41,8 @@ struct Refusal {
   std::vector<std::int64_t> zero;
   std::vector<RankOrder> rank_order;
   std::vector<Precision> precision;
-  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, lamb;
+  std::vector<ContextWay> context_parallel;
+  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, lamb, sliding_window;
   std::string why, origin;
 };
 
@@ -94,10 +95,13 @@ void describe(V& v, Refusal& r) {
   v(Field{.name = "zero", .help = "ZeRO stage is one of these", .min = 0, .max = 3}, r.zero);
   v(Field{.name = "rank_order", .help = "placement is one of these"}, r.rank_order);
   v(Field{.name = "precision", .help = "recipe is one of these"}, r.precision);
+  v(Field{.name = "context_parallel", .help = "ranks share sequences in one of these ways"},
+    r.context_parallel);
   v(Field{.name = "tensor_parallel", .help = "whether tp is more than 1"}, r.tensor_parallel);
   v(Field{.name = "pipeline_parallel", .help = "whether pp is more than 1"}, r.pipeline_parallel);
   v(Field{.name = "shard_group", .help = "whether shards are shared by fewer ranks than dp"}, r.shard_group);
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
+  v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);
   v(Field{.name = "why", .help = "the reason, as a message states it", .required = true}, r.why);
   v(Field{.name = "origin", .help = "where the software says so", .required = true}, r.origin);
 }

@@ -561,6 +561,17 @@ std::int64_t count_parameters(const Model& m) {
   return total;
 }
 
+std::vector<ExpertsAt> experts_of(const Model& m) {
+  std::vector<ExpertsAt> out;
+  const Depth depth = depth_of(m);
+  for (std::int64_t block = 0; block < depth.blocks(); ++block) {
+    depth.kind(block).for_each_layer([&]<class T>(const T& layer) {
+      if constexpr (std::is_same_v<T, ExpertsLayer>) out.push_back({block, layer});
+    });
+  }
+  return out;
+}
+
 double most_expert_shares(const Model& m, std::int64_t parts) {
   double most = 1;
   depth_of(m).for_each_layer([&](const auto& l, std::int64_t) {

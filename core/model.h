@@ -151,6 +151,12 @@ struct PlainLayers {
   MlpLayer mlp;
 };
 std::optional<PlainLayers> plain_layers(const Model& m);
+// All layers with experts in order, resolved, with the number of their block.
+struct ExpertsAt {
+  std::int64_t block = 0;
+  ExpertsLayer layer;
+};
+std::vector<ExpertsAt> experts_of(const Model& m);
 
 // All parameters, embeddings counted once when tied.
 std::int64_t count_parameters(const Model& m);

@@ -28,8 +28,8 @@ std::string short_name(const Plan& p) {
 }
 
 std::int64_t communicators(const Plan& p) {
-  std::int64_t groups = (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (p.ulysses > 1 && p.ulysses < p.cp) +
-                        (p.cp > 1 && p.dp > 1);
+  const bool mixed = p.ulysses > 1 && p.ulysses < p.cp;
+  std::int64_t groups = (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (mixed ? 2 : p.cp > 1 && p.dp > 1);
   if (p.splits_experts()) groups += (p.ep > 1) + (p.expert_tp() > 1) + (p.expert_dp() > 1);
   return groups;
 }

@@ -29,11 +29,12 @@ namespace orrery {
 
 enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV };
 enum class Recompute { kNone, kSelective, kFull };
-// Fastest-varying axis first, as in Megatron's "tp-dp-pp"; "dp" stands for cp and then dp.
+// How keys and values pass between ranks that share sequences.
 enum class ContextKeys { kRing, kAllGather };
 // How rows of tokens go to their experts: each by itself, or once to each node that has some of a token's
 // experts, and inside it to them (DeepEP, HybridEP).
 enum class ExpertExchange { kFlat, kByNode };
+// Fastest-varying axis first, as in Megatron's "tp-dp-pp"; "dp" stands for cp and then dp.
 enum class RankOrder { kTpDpPp, kTpPpDp, kDpTpPp, kPpTpDp };
 
 constexpr auto enum_names(Schedule) {

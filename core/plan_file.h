@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,15 @@ struct Breakdown {
   double host_s = 0;
 };
 
+// What tokens that fall unevenly on experts do to a step (Training::expert_load).
+struct Imbalance {
+  double even_s = 0;                         // the step, were they even
+  double mean_s = 0, low_s = 0, high_s = 0;  // of steps whose loads were drawn; 80 % lie between
+  double load = 1;     // rows of a layer's fullest rank over the mean of all, in the mean
+  double fullest = 1;  // in the draws, of any layer
+  double room = 1;     // that the plan has
+};
+
 struct Predicted {
   double step_time_s = 0;
   double step_time_low_s = 0, step_time_high_s = 0;  // 80 % of measured runs would lie between
@@ -57,6 +67,7 @@ struct Predicted {
   double days = 0;      // zero when the scenario has no token budget
   double cost_usd = 0;  // of the run; zero when days or the price is unknown
   double cost_per_step_usd = 0;
+  std::optional<Imbalance> imbalance;  // where experts lie over ranks and tokens fall on them unevenly
 };
 
 struct PlanFile {
@@ -95,6 +106,17 @@ void describe(V& v, Breakdown& b) {
   v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
 }
 template <class V>
+void describe(V& v, Imbalance& i) {
+  v(Field{.name = "even_s", .help = "seconds of the step, had all experts as many rows"}, i.even_s);
+  v(Field{.name = "mean_s", .help = "seconds, of steps whose loads were drawn"}, i.mean_s);
+  v(Field{.name = "low_s", .help = "seconds: 80 % of these steps take longer than this and"}, i.low_s);
+  v(Field{.name = "high_s", .help = "no longer than this"}, i.high_s);
+  v(Field{.name = "load", .help = "rows of a layer's fullest rank over the mean of all ranks, in the mean"},
+    i.load);
+  v(Field{.name = "fullest", .help = "the same of the fullest layer of all draws"}, i.fullest);
+  v(Field{.name = "room", .help = "that the plan has (expert_room)"}, i.room);
+}
+template <class V>
 void describe(V& v, Predicted& p) {
   v(Field{.name = "step_time_s", .help = "seconds"}, p.step_time_s);
   v(Field{.name = "step_time_low_s", .help = "80 % of measured runs would take longer than this and"},
@@ -112,6 +134,7 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "days", .help = "of the whole run"}, p.days);
   v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);
   v(Field{.name = "cost_per_step_usd", .help = "of one step"}, p.cost_per_step_usd);
+  v(Field{.name = "imbalance", .help = "what tokens do that fall unevenly on experts"}, p.imbalance);
 }
 template <class V>
 void describe(V& v, PlanFile& f) {

@@ -286,11 +286,61 @@ void check_step(const Problem& p, const Cursor& at) {
 
 namespace {
 
-void check_experts(const Scenario& scenario, const Cursor& search) {
-  if (depth_of(scenario.model).shared(Degree::kExpert) > 0) return;
-  for (const auto& [name, list] : {std::pair{"ep", &scenario.search.ep}, {"etp", &scenario.search.etp}}) {
-    if (!list->empty()) search.child(name).fail("the model has no experts", "allowed: no such field");
+void check_recorded(const RecordedLoad& load, const std::vector<ExpertsAt>& experts, const Cursor& at) {
+  if (load.tokens.size() != 1 && load.tokens.size() != experts.size()) {
+    at.fail(fmt::format("{} lists are not of the model's {} layers with experts", load.tokens.size(),
+                        experts.size()),
+            fmt::format("allowed: 1 list, or {}", experts.size()));
   }
+  for (std::size_t layer = 0; layer < experts.size(); ++layer) {
+    const std::size_t i = load.tokens.size() == 1 ? 0 : layer;
+    const std::vector<std::int64_t>& tokens = load.tokens[i];
+    if (static_cast<std::int64_t>(tokens.size()) != experts[layer].layer.experts) {
+      at.child(i).fail(
+          fmt::format("{} numbers are not of {} experts", tokens.size(), experts[layer].layer.experts),
+          fmt::format("allowed: {} numbers", experts[layer].layer.experts));
+    }
+    if (std::all_of(tokens.begin(), tokens.end(), [](std::int64_t n) { return n == 0; }))
+      at.child(i).fail("no expert has a token", "allowed: a list with a number above 0");
+  }
+}
+
+}  // namespace
+
+void check_expert_load(const Model& model, const ExpertLoad& load, const Cursor& at) {
+  const std::vector<ExpertsAt> experts = experts_of(model);
+  if (experts.empty()) at.fail("the model has no experts", "allowed: no such field");
+  if (const auto* recorded = std::get_if<RecordedLoad>(&load.is))
+    check_recorded(*recorded, experts, at.child(RecordedLoad::kName).child("tokens"));
+  const auto* hot = std::get_if<HotLoad>(&load.is);
+  if (hot == nullptr) return;
+  for (const auto& [block, layer] : experts) {
+    const double most = layer.most_shares(layer.experts);
+    if (hot->shares <= most) continue;
+    at.child(HotLoad::kName)
+        .child("shares")
+        .fail(fmt::format("a token chooses {} of {} experts, and none of them twice: {} even shares are more "
+                          "than all tokens",
+                          layer.top_k, layer.experts, hot->shares),
+              fmt::format("allowed: at most {}", most));
+  }
+}
+
+namespace {
+
+void check_experts(const Scenario& scenario, const Cursor& at) {
+  if (scenario.training.expert_load) {
+    check_expert_load(scenario.model, *scenario.training.expert_load,
+                      at.child("training").child("expert_load"));
+  }
+  if (!experts_of(scenario.model).empty()) return;
+  const auto none = [&](const char* name, const auto& list) {
+    if (!list.empty())
+      at.child("search").child(name).fail("the model has no experts", "allowed: no such field");
+  };
+  none("ep", scenario.search.ep);
+  none("etp", scenario.search.etp);
+  none("expert_exchange", scenario.search.expert_exchange);
 }
 
 }  // namespace
@@ -309,7 +359,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   check_search(problem.stack, scenario.search, at.child("search"));
-  check_experts(scenario, at.child("search"));
+  check_experts(scenario, at);
   problem.scenario = std::move(scenario);
   check_stack(problem, problem.scenario.plan, at, at.child("plan"));
   check_training(problem, at.child("training"));

@@ -175,6 +175,8 @@ Scenario read_scenario(const Json& json, const Cursor& at);
 Problem load_problem(const std::filesystem::path& file, const DataFolders& data);
 // Loads what the scenario at `at` names. Throws InputError where the parts do not fit each other.
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data);
+// Fails where the load is none of the model's layers.
+void check_expert_load(const Model& model, const ExpertLoad& load, const Cursor& at);
 // Fails where the tensors of a step have more bytes than are counted.
 void check_step(const Problem& problem, const Cursor& at);
 // Fails where the goal needs a field that is missing or zero.

@@ -17,9 +17,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/expert_load.h"
 #include "core/fields.h"
 
 namespace orrery {
@@ -103,6 +105,7 @@ struct Training {
   bool lamb = false;                 // Adam's update of each tensor is scaled to the tensor's norm
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
+  std::optional<ExpertLoad> expert_load;
 
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
@@ -168,6 +171,9 @@ void describe(V& v, Training& t) {
           .max = 1e30},
     t.clip);
   v(Field{.name = "optimizer", .help = "constants of AdamW and LAMB"}, t.optimizer);
+  v(Field{.name = "expert_load",
+          .help = "how tokens fall on experts: dirichlet, hot or recorded; absent means evenly"},
+    t.expert_load);
 }
 
 }  // namespace orrery

@@ -269,6 +269,10 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   staging_.widen(a);
   run_cpu_op(a);
   staging_.narrow();
+  if (const auto* route = op.as<ops::Route>(); route != nullptr && pass_->routed && !op.recomputed) {
+    pass_->routed(
+        op, {reinterpret_cast<const std::int32_t*>(a.out[2]), static_cast<std::size_t>(route->experts)});
+  }
   if (op.is<ops::Loss>())
     require_finite(*reinterpret_cast<const double*>(pointer(op.writes[1], micro_batch)), op, micro_batch);
   if (op.is<ops::NormSquare>() && !training.scales_loss()) {
@@ -280,9 +284,9 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
 // Where a run that diverges is stopped: at the loss, or at the first gradient of this rank.
 void CpuExecutor::require_finite(double value, const Op& op, std::int32_t micro_batch) const {
   if (std::isfinite(value)) return;
-  throw Error(fmt::format("\"{}\" of step {}, micro-batch {} (tp {}, dp {}, pp {}) is not a finite number",
-                          op.name, pass_->number + 1, micro_batch, place_.at.tp, place_.at.dp,
-                          place_.at.stage));
+  throw Error(fmt::format("\"{}\" of step {}, micro-batch {} ({}) is not a finite number", op.name,
+                          pass_->number + 1, micro_batch,
+                          coordinates_text(place_.program.mesh, place_.rank)));
 }
 
 Clock::time_point CpuExecutor::communicate(const Op& op, std::int32_t micro_batch) {

@@ -40,6 +40,8 @@ struct Pass {
   // Unless empty, called where an optimizer op may start, and where it is done: memory is as it finds it, and
   // as it leaves it.
   std::function<void(const program::Op&)> before_update, after_update;
+  // Unless empty, called by the CPU's executor with the tokens that each expert got of this rank's.
+  std::function<void(const program::Op& route, std::span<const std::int32_t> tokens)> routed;
 };
 
 // Seconds of a pass.

@@ -281,6 +281,23 @@ Timeline Job::measured() {
   return exchange_.rank() == 0 ? make_timeline(program_, options_.backend, all_measured) : Timeline{};
 }
 
+// The sum over all ranks, on rank 0.
+void Job::count_experts(RunResult& result) {
+  Json mine = Json::object();
+  for (const auto& [block, tokens] : rank_.expert_tokens) mine[std::to_string(block)] = tokens;
+  const std::vector<std::string> all = exchange_.gather("tokens of experts", mine.dump());
+  std::map<std::int64_t, std::vector<std::int64_t>> sums;
+  for (const std::string& text : all) {
+    const Json of_rank = Json::parse(text);
+    for (const auto& [block, tokens] : of_rank.items()) {
+      std::vector<std::int64_t>& sum = sums[std::stoll(block)];
+      sum.resize(tokens.size());
+      for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += tokens[e].get<std::int64_t>();
+    }
+  }
+  for (auto& [block, sum] : sums) result.expert_tokens.push_back(std::move(sum));
+}
+
 // Memory of all ranks, the last timeline, and what was odd.
 void Job::collect(RunResult& result) {
   std::vector<double> waited;
@@ -288,6 +305,7 @@ void Job::collect(RunResult& result) {
   result.waited_for_data_s = *std::max_element(waited.begin(), waited.end());
   exchange_.all_gather("memory", rank_.executor().scratch_bytes(), result.scratch_bytes);
   result.timeline = measured();
+  if (options_.expert_load) count_experts(result);
   if (exchange_.rank() != 0) return;
   result.alerts = std::move(alerts_);
   for (std::string& alert : watch_->alerts()) result.alerts.push_back(std::move(alert));

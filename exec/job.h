@@ -35,6 +35,7 @@ class Job {
   std::string save(std::int64_t done);
   Timeline measured();
   void collect(RunResult& result);
+  void count_experts(RunResult& result);
 
   // What a rank says of a step.
   struct Record {

@@ -160,18 +160,18 @@ void Rank::load(Loader* loader, std::int64_t number) {
         f.input < 0 ? batch.targets : batch.inputs[static_cast<std::size_t>(f.input)].tokens;
     const std::int64_t tokens = f.local_elements(program_.plan);
     const kernels::TokenShare share = place_.at.token_share(tokens);
-    std::vector<std::int32_t> own;
     for (std::int64_t m = 0; m < program_.plan.micro_batches; ++m) {
-      own.clear();
+      own_tokens_.clear();
       for (std::int64_t s = 0; s < program_.plan.micro_batch; ++s) {
         const std::int32_t* const sample = from.data() + (m * program_.plan.micro_batch + s) * f.elements;
         const auto copy = [&](std::int64_t row, std::int64_t count) {
-          own.insert(own.end(), sample + share.position(row), sample + share.position(row) + count);
+          own_tokens_.insert(own_tokens_.end(), sample + share.position(row),
+                             sample + share.position(row) + count);
         };
         copy(0, share.half);
         copy(share.half, tokens - share.half);
       }
-      executor_->write(place_.offset({f.buffer}, m), std::as_bytes(std::span(own)));
+      executor_->write(place_.offset({f.buffer}, m), std::as_bytes(std::span(own_tokens_)));
     }
   }
 }
@@ -191,6 +191,14 @@ void Rank::load_values(const program::Feed& f, const std::vector<float>& values)
     executor_->write(place_.offset({f.buffer}, m),
                      is_half(f.type) ? std::as_bytes(std::span(narrow)) : std::as_bytes(std::span(own)));
   }
+}
+
+// Tensor ranks that do not share the tokens route all of them alike.
+void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
+  if (!std::get<program::ops::Route>(route.kind).sharded && place_.at.tp != 0) return;
+  std::vector<std::int64_t>& sum = expert_tokens[route.layer];
+  sum.resize(tokens.size());
+  for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
 }
 
 void Rank::capture(const Op& op, const Ref& from, double scale, UnitShard& into) {
@@ -225,6 +233,9 @@ Rank::StepResult Rank::step(std::int64_t number) {
     pass.before_update = [this](const Op& op) { capture(op, op.reads[0], loss_scale_.scale(), gradients); };
   if (options_.capture && number + 1 == options_.steps)
     pass.after_update = [this](const Op& op) { capture(op, op.writes[0], 1, parameters); };
+  if (options_.expert_load) {
+    pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
+  }
   StepResult out = run(pass);
   out.waited_for_data_s = waited_for_data_s() - waited;
   out.batch = batch_;
@@ -250,8 +261,8 @@ Rank::StepResult Rank::run(const Pass& pass) {
   // An executor that checks while it goes on has said so already, and where.
   const auto require_finite = [&](double value, const char* what) {
     if (std::isfinite(value)) return;
-    throw Error(fmt::format("the {} of step {} (tp {}, dp {}, pp {}) is not a finite number", what,
-                            pass.number + 1, place_.at.tp, place_.at.dp, place_.at.stage));
+    throw Error(fmt::format("the {} of step {} ({}) is not a finite number", what, pass.number + 1,
+                            coordinates_text(program_.mesh, place_.rank)));
   };
   require_finite(out.loss, "loss");
   if (!program_.training.scales_loss()) require_finite(norm.norm, "gradient norm");

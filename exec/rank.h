@@ -4,6 +4,7 @@
 // numbers of each step, and what is read back. Internal to exec/.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Rank {
   Executor& executor() { return *executor_; }
 
   UnitShard gradients, parameters;  // captured
+  // By block and expert: tokens of all steps that this rank counts, so that the sum over ranks has each once.
+  std::map<std::int32_t, std::vector<std::int64_t>> expert_tokens;
 
  private:
   template <class Value>
@@ -58,6 +61,7 @@ class Rank {
   void load(Loader* loader, std::int64_t number);
   void load_values(const program::Feed& f, const std::vector<float>& values);
   StepResult run(const Pass& pass);
+  void count(const program::Op& route, std::span<const std::int32_t> tokens);
   void capture(const program::Op& op, const program::Ref& from, double scale, UnitShard& into);
 
   const program::Program& program_;
@@ -69,6 +73,7 @@ class Rank {
   LossScale loss_scale_;
   bool stepped_ = false;
   std::uint32_t batch_ = 0;
+  std::vector<std::int32_t> own_tokens_;        // of a micro-batch
   std::vector<std::vector<std::byte>> copies_;  // of what memory() tells of, where it is not the arena
 };
 

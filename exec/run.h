@@ -79,9 +79,10 @@ struct RunOptions {
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
   std::function<double(const program::Op&)> device;
-  bool timeline = true;    // measure when ops run; off, to see what measuring costs
-  bool timelines = false;  // keep those of all steps but the first, which pays for warming up
-  bool capture = false;    // keep gradients and final parameters as logical tensors
+  bool timeline = true;      // measure when ops run; off, to see what measuring costs
+  bool timelines = false;    // keep those of all steps but the first, which pays for warming up
+  bool capture = false;      // keep gradients and final parameters as logical tensors
+  bool expert_load = false;  // count the tokens of experts; on the CPU
   std::chrono::milliseconds deadline{60000};
 };
 
@@ -103,8 +104,10 @@ struct RunResult {
   std::vector<std::string> alerts;
   Timeline timeline;                // of the last step
   std::vector<Timeline> timelines;  // by step, the first that was run left out; only where asked for
-  LogicalTensors gradients;         // of the first step, as the optimizer saw them
-  LogicalTensors parameters;        // after the last step; none where a signal came before it
+  // Tokens of all steps by block with experts, in order, and expert; only where asked for.
+  std::vector<std::vector<std::int64_t>> expert_tokens;
+  LogicalTensors gradients;   // of the first step, as the optimizer saw them
+  LogicalTensors parameters;  // after the last step; none where a signal came before it
 };
 
 // Why this program cannot run on a backend; empty when it can.

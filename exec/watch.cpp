@@ -51,7 +51,7 @@ void Watch::end_step(double seconds) {
     const AxisSet dp = mesh_["dp"];
     for (std::int64_t i = 0; i < mesh_.coordinate(r, dp); ++i) shared |= batch(dp, i) == now_[at];
     shared_[at] += shared;
-    differs_[at] += batch(mesh_["tp"], 0) != now_[at];
+    differs_[at] += batch(mesh_["tp"], 0) != now_[at] || batch(mesh_["cp"], 0) != now_[at];
   }
 }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "program/check.h"
+#include "program/loads.h"
 #include "sim/estimate/estimate.h"
+#include "sim/expert_loads.h"
 
 namespace orrery::planner {
 namespace {
@@ -89,6 +91,33 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   return 1;
 }
 
+namespace {
+
+Imbalance imbalance(const Problem& problem, const Plan& plan, sim::ExpertLoads& loads,
+                    const program::Program& evenly, std::int64_t draws,
+                    const std::function<double(const program::Program&)>& step_of) {
+  const sim::SharedExperts experts = sim::shared_experts(plan, problem.scenario.training);
+  Imbalance out;
+  out.even_s = step_of(evenly);
+  out.load = loads.mean(experts);
+  out.room = plan.expert_room.value_or(1);
+  std::vector<double> steps;
+  for (std::int64_t draw = 0; draw < draws; ++draw) {
+    const std::vector<double> shares = loads.drawn(experts, static_cast<std::uint64_t>(draw));
+    out.fullest = std::max(out.fullest, *std::max_element(shares.begin(), shares.end()));
+    program::Program drawn = evenly;
+    program::load_experts(drawn, problem.stack, shares);
+    steps.push_back(step_of(drawn));
+    out.mean_s += steps.back() / static_cast<double>(draws);
+  }
+  std::sort(steps.begin(), steps.end());
+  out.low_s = steps[steps.size() / 10];
+  out.high_s = steps[steps.size() - 1 - steps.size() / 10];
+  return out;
+}
+
+}  // namespace
+
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                     const EvaluateOptions& options) {
   const Scenario& s = problem.scenario;
@@ -102,6 +131,14 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   out.program = program::compile(s.model, plan, s.training, problem.stack);
   if (const auto problems = program::check(out.program, 20, during("checking")); !problems.empty()) {
     throw Error(fmt::format("the compiled program is not sound: {}", fmt::join(problems, "; ")));
+  }
+  const sim::SharedExperts experts = sim::shared_experts(plan, s.training);
+  sim::ExpertLoads loads(s.model, s.training);
+  const bool even = loads.even(experts);
+  std::optional<program::Program> evenly;  // for draws
+  if (!even) {
+    if (options.draws > 0) evenly = out.program;
+    program::load_experts(out.program, problem.stack, loads.means(experts));
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
   const sim::CostModel cost(problem.devices, problem.stack, problem.cluster, links, s.training);
@@ -119,6 +156,16 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   }
 
   Predicted& p = out.predicted;
+  if (evenly) {
+    during("drawing loads of experts");
+    const auto step_of = [&](const program::Program& program) {
+      sim::EngineOptions quiet;
+      quiet.record = false;
+      quiet.scenario = problem.at;
+      return seconds(sim::simulate(program, sim::place(topology, program, cost, options.place), quiet).step);
+    };
+    p.imbalance = imbalance(problem, plan, loads, *evenly, options.draws, step_of);
+  }
   p.step_time_s = seconds(out.simulation.step);
   p.step_time_low_s = p.step_time_s * problem.stack.measured_low;
   p.step_time_high_s = p.step_time_s * problem.stack.measured_high;
@@ -136,6 +183,18 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.days = run_s / 86400;
     p.cost_usd = per_second * run_s;
   }
+  return out;
+}
+
+std::string text_of(const Imbalance& i) {
+  std::string out = fmt::format(
+      "uneven experts: the fullest rank of a layer gets {:.2f} times the mean (up to {:.2f} in {} draws), "
+      "and the "
+      "step takes {:.1f} % longer than with even ones ({}); 80 % of draws take {} to {}",
+      i.load, i.fullest, kLoadDraws, 100 * (i.mean_s / i.even_s - 1), format(from_seconds(i.even_s)),
+      format(from_seconds(i.low_s)), format(from_seconds(i.high_s)));
+  if (i.fullest > i.room)
+    out += fmt::format("; the plan has room for {:.2f} (expert_room), and its memory is that", i.room);
   return out;
 }
 

@@ -20,6 +20,7 @@ struct Evaluation {
 
 struct EvaluateOptions {
   bool record = false;          // keep the timeline
+  std::int64_t draws = 0;       // of loads of experts, for Predicted::imbalance
   std::int64_t paid_nodes = 0;  // nodes that are paid for; 0: all of the cluster, used or not
   sim::PlaceOptions place{.most_places = 8};
   // Told what is being done, and how much of it is.
@@ -29,6 +30,11 @@ struct EvaluateOptions {
 // Throws Error if the compiled program is not sound.
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                     const EvaluateOptions& options = {});
+
+// Draws of loads of experts that are enough for an interval.
+inline constexpr std::int64_t kLoadDraws = 20;
+// "the fullest rank of a layer gets 1.34 times the mean .."
+std::string text_of(const Imbalance& i);
 
 // Model FLOPs (full attention) of a step over what the first `ranks` devices could do in `step_s` seconds.
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s);

@@ -46,9 +46,10 @@ void explain(Answer& a) {
   const Breakdown& b = best.predicted.breakdown;
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
+  if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
-    if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp &&
-        other.plan.recompute == best.plan.recompute)
+    if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&
+        other.plan.ep == best.plan.ep && other.plan.recompute == best.plan.recompute)
       continue;
     const Breakdown& o = other.predicted.breakdown;
     std::string waits;
@@ -125,6 +126,15 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   larger.scenario.search.recompute = {kept.front().plan.recompute};
   larger.scenario.search.recompute_layers = {kept.front().plan.recompute_layers};
   larger.scenario.search.rank_order = {kept.front().plan.rank_order};
+  const Plan& best = kept.front().plan;
+  larger.scenario.search.cp = {best.cp};
+  larger.scenario.search.ulysses = {best.ulysses};
+  if (best.cp_keys) larger.scenario.search.cp_keys = {*best.cp_keys};
+  if (best.splits_experts()) {
+    larger.scenario.search.ep = {best.ep};
+    larger.scenario.search.etp = {best.expert_tp()};
+    if (best.expert_exchange) larger.scenario.search.expert_exchange = {*best.expert_exchange};
+  }
   larger.scenario.search.vpp = {};
   larger.scenario.search.dp = {};
   try {
@@ -182,6 +192,10 @@ std::string left_out(const Search& s, const Plan& p) {
   check(s.tp, p.tp, "tp");
   check(s.pp, p.pp, "pp");
   check(s.dp, p.dp, "dp");
+  check(s.cp, p.cp, "cp");
+  if (p.cp > 1) check(s.ulysses, p.ulysses, "ulysses");
+  check(s.ep, p.ep, "ep");
+  if (p.splits_experts()) check(s.etp, p.expert_tp(), "etp");
   check(s.micro_batch, p.micro_batch, "micro_batch");
   check(s.zero, p.zero, "zero");
   if (p.vpp > 1) check(s.vpp, p.vpp, "vpp");
@@ -195,6 +209,11 @@ std::string left_out(const Search& s, const Plan& p) {
   if (p.pp > 1) check_name(s.schedule, p.schedule, "schedule");
   check_name(s.recompute, p.recompute, "recompute");
   check_name(s.rank_order, p.rank_order, "rank_order");
+  if (p.ring() > 1)
+    check_name(s.cp_keys, p.rings() ? ContextKeys::kRing : ContextKeys::kAllGather, "cp_keys");
+  if (p.ep > 1)
+    check_name(s.expert_exchange, p.exchanges_by_node() ? ExpertExchange::kByNode : ExpertExchange::kFlat,
+               "expert_exchange");
   if (p.recompute == Recompute::kFull) check(s.recompute_layers, p.recompute_layers, "recompute_layers");
   return out;
 }
@@ -294,6 +313,11 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
                                    [&](const Ranked& r) { return !acceptable(scenario, r.predicted); });
   if (misses != a.plans.begin()) a.plans.erase(misses, a.plans.end());
   if (a.plans.size() > options.top) a.plans.resize(options.top);
+  if (!a.plans.empty() && scenario.training.expert_load) {
+    Ranked& best = a.plans.front();
+    best.predicted.imbalance =
+        evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted.imbalance;
+  }
   if (!a.search.best.empty()) measure_sensitivity(problem, a);
   explain(a);
   return a;

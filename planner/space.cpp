@@ -7,6 +7,7 @@
 #include "core/search_axes.h"
 #include "program/program.h"
 #include "program/schedule.h"
+#include "sim/expert_loads.h"
 
 namespace orrery::planner {
 namespace {
@@ -133,6 +134,7 @@ Space::Space(const Problem& problem)
     }
     for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, k});
   }
+  sim::ExpertLoads loads(m, problem.scenario.training);
   // Numbers of ranks that share experts, and their columns.
   const auto over_experts = [&](std::int64_t t, bool sp) {
     std::vector<std::pair<std::int64_t, std::int64_t>> out;
@@ -153,8 +155,11 @@ Space::Space(const Problem& problem)
           if (context.cp * t > devices) continue;
           for (const auto& [ep, etp] : over_experts(t, sp)) {
             for (const ExpertExchange exchange : exchanges(all, ep)) {
-              for (const std::int64_t b : listed_or(s.micro_batch, mb))
-                outer_.push_back({t, b, context, ep, etp, exchange, order, sp});
+              for (const std::int64_t b : listed_or(s.micro_batch, mb)) {
+                Outer& o = outer_.emplace_back(Outer{t, b, context, ep, etp, exchange, order, sp});
+                const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
+                if (room > 1) o.expert_room = room;
+              }
             }
           }
         }
@@ -175,7 +180,9 @@ std::vector<Space::Context> Space::contexts(const Search& all) const {
   for (const std::int64_t cp : all.cp) {
     std::vector<std::int64_t> heads{1};
     if (cp > 1) heads.push_back(cp);
-    for (const std::int64_t ulysses : listed_or(problem_.scenario.search.ulysses, std::move(heads))) {
+    const std::vector<std::int64_t>& listed = problem_.scenario.search.ulysses;
+    if (cp > 1 && !listed.empty()) heads = listed;
+    for (const std::int64_t ulysses : heads) {
       if (cp % ulysses != 0) continue;
       std::vector<std::optional<ContextKeys>> keys{std::nullopt};
       if (ulysses < cp) keys.assign(all.cp_keys.begin(), all.cp_keys.end());
@@ -188,11 +195,20 @@ std::vector<Space::Context> Space::contexts(const Search& all) const {
   return out;
 }
 
-// By node takes no longer: where nothing is listed it is the only one of a stack that has it.
+// By node, rows go round inside a node beside what they cross the network with: where links inside are as
+// fast as that takes, it is the only one tried of a stack that has it.
 std::vector<ExpertExchange> Space::exchanges(const Search& all, std::int64_t ep) const {
   if (ep == 1) return {ExpertExchange::kFlat};
   if (!problem_.scenario.search.expert_exchange.empty() || all.expert_exchange.empty())
     return all.expert_exchange;
+  const Cluster& c = problem_.cluster;
+  for (std::size_t i = 0; i < c.types(); ++i) {
+    const NodeType& node = c.type(i);
+    const double inside = static_cast<double>(node.intra_bandwidth.value) * node.intra_efficiency;
+    const double port = static_cast<double>(node.nic_bandwidth.value) * node.nic_efficiency /
+                        static_cast<double>(c.devices_per_node);
+    if (inside < 2 * port) return all.expert_exchange;
+  }
   return {all.expert_exchange.front()};
 }
 
@@ -205,6 +221,7 @@ Plan Space::Outer::plan() const {
          .sequence_parallel = sequence_parallel};
   if (etp != tp) p.etp = etp;
   if (exchange == ExpertExchange::kByNode) p.expert_exchange = exchange;
+  p.expert_room = expert_room;
   p.micro_batch = micro_batch;
   p.rank_order = rank_order;
   return p;

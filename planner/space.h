@@ -32,6 +32,7 @@ class Space {
     ExpertExchange exchange = ExpertExchange::kFlat;
     RankOrder rank_order = RankOrder::kTpDpPp;
     bool sequence_parallel = false;
+    std::optional<double> expert_room;  // Plan::expert_room
     // A plan with nothing else set.
     Plan plan() const;
   };

@@ -108,10 +108,10 @@ std::optional<PlanProblem> experts_problem(const Plan& p) {
   for (const std::int64_t ranks : {p.tp * p.ulysses, p.tp * p.cp}) {
     if (fits(etp, ranks) && fits(experts, ranks)) continue;
     return PlanProblem{
-        field,
-        fmt::format("neither divides the other of {} ranks that share sequences (tp x cp) "
-                    "and {} that share {}",
-                    ranks, fits(etp, ranks) ? experts : etp, fits(etp, ranks) ? "all experts" : "an expert")};
+        field, fmt::format("neither divides the other of {} ranks that share sequences (tp x {}) "
+                           "and {} that share {}",
+                           ranks, ranks == p.tp * p.cp ? "cp" : "ulysses", fits(etp, ranks) ? experts : etp,
+                           fits(etp, ranks) ? "all experts" : "an expert")};
   }
   if (!shards_fit_experts(p)) {
     return PlanProblem{field,

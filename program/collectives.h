@@ -62,7 +62,7 @@ std::int32_t heap_depth(std::int32_t node);
 //   reduce-scatter, all-gather   tree, and halving-doubling of no power of two: ring
 //   broadcast, reduce            halving-doubling and hierarchical: tree
 //   hierarchical                 of members that do not fill whole nodes: ring
-//   gather, scatter, all-to-all  direct: every part goes where it belongs at once; no rounds
+//   gather, scatter, all-to-all, shift    direct: every part goes where it belongs at once; no rounds
 Algorithm used_algorithm(Algorithm algorithm, CollectiveKind kind, std::int32_t members,
                          std::int32_t node = 1);
 Rounds rounds_of(Algorithm algorithm, CollectiveKind kind, std::int32_t members, std::int32_t root = 0,

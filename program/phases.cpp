@@ -128,13 +128,15 @@ Pattern pattern_of(CollectiveKind kind) {
     case kReduceScatter:
     case kBroadcast:
     case kReduce:
-    case kShift:
       break;
+    case kShift:
+      return Pattern::kNext;
   }
   return Pattern::kRing;
 }
 
 std::vector<Sends> direct_sends(Pattern pattern, std::int32_t n) {
+  if (pattern == Pattern::kNext) return ring(n, 0, 1, 1);
   std::vector<Sends> out = exchange(n, pattern == Pattern::kEachToEach ? -1 : 0);
   if (pattern == Pattern::kToRoot) {
     for (Sends& s : out) std::swap(s.from, s.to);

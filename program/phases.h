@@ -12,7 +12,8 @@ namespace orrery::program {
 
 // Who sends to whom in a collective, all of its rounds together: what an algorithm's choice leaves the same.
 enum class Pattern : std::uint8_t {
-  kRing,        // each to the next: all-reduce, all-gather, reduce-scatter, broadcast, reduce, shift
+  kRing,        // parts around: all-reduce, all-gather, reduce-scatter, broadcast, reduce
+  kNext,        // the whole to the next: shift
   kEachToEach,  // all-to-all
   kToRoot,      // gather
   kFromRoot     // scatter

@@ -7,20 +7,27 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define ORRERY_ON_DEVICES __host__ __device__
+#else
+#define ORRERY_ON_DEVICES
+#endif
+
 namespace orrery::kernels {
 
 // Of a rank's rows of a sample, the first `half` are the tokens from `first` on and the others those from
 // `second` on. By default a rank has all.
 struct TokenShare {
   std::int64_t half = 0, first = 0, second = 0;
-  constexpr std::int64_t position(std::int64_t row) const {
+  ORRERY_ON_DEVICES constexpr std::int64_t position(std::int64_t row) const {
     return row < half ? first + row : second + row - half;
   }
 };
 
 // `tokens`: that each rank has of a sample, an even number.
-constexpr TokenShare token_share(std::int64_t tokens, std::int64_t ring, std::int64_t ulysses,
-                                 std::int64_t ring_rank, std::int64_t ulysses_rank) {
+ORRERY_ON_DEVICES constexpr TokenShare token_share(std::int64_t tokens, std::int64_t ring,
+                                                   std::int64_t ulysses, std::int64_t ring_rank,
+                                                   std::int64_t ulysses_rank) {
   if (ring * ulysses == 1) return {};
   const std::int64_t half = tokens / 2;
   return {half, (ring_rank * ulysses + ulysses_rank) * half,

@@ -20,11 +20,9 @@ __device__ Index row_of(const ContextShape& s, Index sample, Index i) {
 }
 // The position of a sample's row, the first of whose parts are of this place in the ring.
 __device__ Index place_of(const ContextShape& s, Index ring_rank, Index i) {
-  const Index part = i / s.tokens, place = ring_rank + part / s.ulysses, half = s.tokens / 2;
-  const Index of_ulysses = part % s.ulysses, row = i % s.tokens;
-  if (s.ring * s.ulysses == 1) return row;
-  return row < half ? (place * s.ulysses + of_ulysses) * half + row
-                    : ((2 * s.ring - 1 - place) * s.ulysses + of_ulysses) * half + row - half;
+  const Index part = i / s.tokens;
+  return token_share(s.tokens, s.ring, s.ulysses, ring_rank + part / s.ulysses, part % s.ulysses)
+      .position(i % s.tokens);
 }
 __device__ Index first_place(const ContextShape& s) {
   return s.gathered ? 0 : s.source;

@@ -21,11 +21,6 @@
 
 namespace orrery::kernels::cuda {
 
-// TokenShare::position on the device.
-__device__ inline std::int64_t position_of(const TokenShare& s, std::int64_t row) {
-  return row < s.half ? s.first + row : s.second + row - s.half;
-}
-
 struct BFloat16 {
   std::uint16_t bits;
 };

@@ -79,7 +79,7 @@ __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64
 template <class T>
 __global__ void positions_kernel(reference::PositionsShape s, const T* table, T* x) {
   for (std::int64_t i = thread_of_grid(); i < s.rows * s.width; i += threads_of_grid()) {
-    const std::int64_t position = position_of(s.share, (s.first_token + i / s.width) % s.seq);
+    const std::int64_t position = s.share.position((s.first_token + i / s.width) % s.seq);
     narrow(widen(x[i]) + widen(table[position * s.width + i % s.width]), x[i]);
   }
 }
@@ -91,7 +91,7 @@ __global__ void positions_grad_kernel(reference::PositionsShape s, const T* dy, 
   for (std::int64_t i = thread_of_grid(); i < positions * width; i += threads_of_grid()) {
     float sum = 0;
     for (std::int64_t at = i; at < s.rows * width; at += s.seq * width) sum += widen(dy[at]);
-    G& to = d_table[position_of(s.share, (s.first_token + i / width) % s.seq) * width + i % width];
+    G& to = d_table[s.share.position((s.first_token + i / width) % s.seq) * width + i % width];
     narrow(accumulate ? widen(to) + sum : sum, to);
   }
 }

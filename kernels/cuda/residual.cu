@@ -32,7 +32,7 @@ __global__ void dropout_residual_kernel(DropoutKey d, const Index* first_sample,
   for (std::int64_t i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
     const std::int64_t row = i / of_row, column = i % of_row * 4, token = s.first_row + row;
     const Kept kept =
-        keep4(d, d.first_sample + *first_sample + token / s.seq, position_of(s.share, token % s.seq), column);
+        keep4(d, d.first_sample + *first_sample + token / s.seq, s.share.position(token % s.seq), column);
     for (int k = 0; k < 4 && column + k < s.width; ++k) {
       const std::int64_t at = row * s.width + column + k;
       const float whole = widen(branch[at]) + (bias != nullptr ? widen(bias[column + k]) : 0.0F);

@@ -15,7 +15,7 @@ __global__ void rope_kernel(reference::RopeShape s, const float* cosine, const f
   for (std::int64_t i = thread_of_grid(); i < s.rows * of_row; i += threads_of_grid()) {
     const std::int64_t row = i / of_row, pair = i % of_row * V, j = pair % half;
     T* const head = x + row * s.width + pair / half * s.head;
-    const std::int64_t angle = position_of(s.share, row % s.seq) * half + j;
+    const std::int64_t angle = s.share.position(row % s.seq) * half + j;
     float a[V], b[V], turned_a[V], turned_b[V];
     load(head + j, a);
     load(head + j + half, b);

@@ -63,6 +63,12 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
         "which share sequences",
         p.cp));
   }
+  if (p.splits_experts()) {
+    out.push_back(fmt::format(
+        "build layers with experts as deepspeed.moe.layer.MoE(ep_size={}), whose experts are {}", p.ep,
+        p.expert_tp() == p.tp ? "split as other layers are"
+                              : fmt::format("split over {} tensor ranks", p.expert_tp())));
+  }
   if (p.shards() < p.copies() && p.zero == 3)
     out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");
   return out;
@@ -78,6 +84,11 @@ Exported deepspeed_config(const Problem& problem, const Plan& p) {
   Json j;
   // DeepSpeed compares the batch with all ranks, those of its own tensor parallelism among them.
   if (!own_tensor_parallelism) j["train_batch_size"] = t.global_batch;
+  // Ranks that share sequences are one of the replicas that it compares the batch with.
+  if (p.cp > 1) {
+    j["sequence_parallel_size"] = p.cp;
+    j["data_parallel_size"] = p.dp;
+  }
   j["train_micro_batch_size_per_gpu"] = p.micro_batch;
   j["gradient_accumulation_steps"] = p.micro_batches;
   j["optimizer"] = optimizer(t, r);

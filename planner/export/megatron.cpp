@@ -325,8 +325,9 @@ void add_context(Arguments& x, const Plan& p) {
     case ContextWay::kUlysses:
       x.add("cp-comm-type", "a2a");
       return;
+    case ContextWay::kAllGatherUlysses:
+      throw Error("Megatron-LM has no context parallelism that exchanges heads and gathers keys");
     case ContextWay::kRingUlysses:
-    case ContextWay::kAllGatherUlysses:  // the stack has no such way (profiles/stacks/megatron-core.json)
       x.add("cp-comm-type", "a2a+p2p");
       x.add("hierarchical-context-parallel-sizes", fmt::format("{} {}", p.ulysses, p.ring()));
       return;

@@ -11,10 +11,11 @@ Meetings::Meetings(const Lanes& lanes)
   const Timeline& t = lanes.timeline();
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
-    const auto axis = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) {
-      return a.name == stream.substr(0, stream.find('-'));
-    });
-    axis_of_.push_back(axis == axes_.end() ? -1 : static_cast<int>(axis - axes_.begin()));
+    const std::string own = stream.substr(0, stream.find('-'));
+    std::vector<std::size_t>& along = axes_of_.emplace_back();
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      if (axes_[i].name == own || (own == "dp" && axes_[i].name == "cp")) along.push_back(i);
+    }
   }
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     if (slices_[i].stream != 0) by_end_.push_back(static_cast<std::uint32_t>(i));
@@ -25,12 +26,13 @@ Meetings::Meetings(const Lanes& lanes)
 }
 
 bool Meetings::can_meet(const Slice& a, const Slice& b) const {
-  const int axis = axis_of_[static_cast<std::size_t>(a.stream)];
-  if (a.rank == b.rank || axis != axis_of_[static_cast<std::size_t>(b.stream)]) return false;
-  if (axis < 0) return true;
+  const std::vector<std::size_t>& along = axes_of_[static_cast<std::size_t>(a.stream)];
+  if (a.rank == b.rank || along != axes_of_[static_cast<std::size_t>(b.stream)]) return false;
+  if (along.empty()) return true;
   std::int64_t x = a.rank, y = b.rank;
   for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (static_cast<int>(i) != axis && x % axes_[i].size != y % axes_[i].size) return false;
+    const bool differs = std::find(along.begin(), along.end(), i) != along.end();
+    if (!differs && x % axes_[i].size != y % axes_[i].size) return false;
     x /= axes_[i].size;
     y /= axes_[i].size;
   }

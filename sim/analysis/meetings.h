@@ -2,7 +2,8 @@
 //
 // Who communicated with whom, found from times: ops of other processes that end when an op ends took part in
 // the same collective or transfer. Where the timeline says the axes of its ranks, only ranks that differ on
-// the stream's axis alone ("pp-send": pp) meet; folded processes stand for many ranks, so times alone decide.
+// the stream's axis alone ("pp-send": pp; "dp": also cp, as ranks that share sequences have the same weights)
+// meet; folded processes stand for many ranks, so times alone decide.
 #pragma once
 
 #include <optional>
@@ -27,8 +28,9 @@ class Meetings {
   bool can_meet(const Slice& a, const Slice& b) const;
 
   const std::vector<Slice>& slices_;
-  std::vector<Axis> axes_;             // of the ranks, where each is a process
-  std::vector<int> axis_of_;           // by stream: in axes_; -1 where none has its name
+  std::vector<Axis> axes_;  // of the ranks, where each is a process
+  // By stream: those of axes_ that its groups lie along; none where no axis has its name.
+  std::vector<std::vector<std::size_t>> axes_of_;
   std::vector<std::uint32_t> by_end_;  // slices that communicate
   Time tolerance_;                     // measured members of a collective do not end at the very same time
 };

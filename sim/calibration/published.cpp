@@ -94,7 +94,9 @@ void score(const Published& published, const Problem& problem, const Plan& plan,
   const Topology topology(problem.cluster);
   Estimator estimator(problem, topology);
   const Estimate estimate = estimator.estimate(plan);
-  const std::string source = published.source + (s.training.math == Math::kFp8 ? " fp8" : "");
+  const bool sparse = depth_of(s.model).shared(Degree::kExpert) > 0;
+  const std::string source = published.source + (sparse ? " sparse" : "") + (plan.cp > 1 ? " cp" : "") +
+                             (s.training.math == Math::kFp8 ? " fp8" : "");
   out.rows.push_back({published.id, source, "step_time", seconds(estimate.step), published.step_s, assumed});
   if (published.memory_gib == 0) return;
   const double memory = comparable_memory(published.memory_kind, problem, plan, estimator, estimate.peak);

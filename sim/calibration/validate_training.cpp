@@ -17,9 +17,11 @@ struct HeadRule {
   const char* model;
   std::int64_t head_dim;
   bool qk_norm;
+  const char* left_out = nullptr;  // of the model, without which it is predicted
 };
-constexpr HeadRule kHeads[] = {
-    {"Qwen3-30B-A3B", 128, true}, {"Qwen3-235B-A22B", 128, true}, {"GPT-OSS", 64, false}};
+constexpr HeadRule kHeads[] = {{"Qwen3-30B-A3B", 128, true},
+                               {"Qwen3-235B-A22B", 128, true},
+                               {"GPT-OSS", 64, false, "no windows, which every second block has"}};
 
 struct StackRule {
   const char* source;
@@ -71,7 +73,7 @@ class RowReader {
   // Throws Skip.
   void read(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
     assumed = row_.unverified_fields;
-    read_model(problem.scenario.model, problem.scenario.training);
+    read_model(problem.scenario.model, problem.scenario.training, assumed);
     read_hardware(problem, assumed);
     read_plan(problem, plan, assumed);
   }
@@ -97,7 +99,7 @@ class RowReader {
   }
 
  private:
-  void read_model(Model& m, Training& t) const {
+  void read_model(Model& m, Training& t, std::vector<std::string>& assumed) const {
     const RowModel& r = row_.model;
     if (r.arch.something) throw Skip{"not a plain transformer"};
     const bool latent = r.attention == "MLA";
@@ -109,6 +111,7 @@ class RowReader {
     if (rule != std::end(kHeads)) {
       m.head_dim = rule->head_dim;
       m.qk_norm = rule->qk_norm;
+      if (rule->left_out != nullptr) assumed.emplace_back(rule->left_out);
     } else if (r.hidden % r.heads != 0 && !latent) {
       throw Skip{"heads do not divide the width"};
     }

@@ -32,11 +32,19 @@ double log2_ceil(std::int64_t n) {
   return n <= 1 ? 0 : static_cast<double>(std::bit_width(static_cast<std::uint64_t>(n - 1)));
 }
 
+// Of a token's groups of experts, how many nodes there are that have one of them: top_groups of as many nodes
+// as groups, or of more; of fewer nodes those that not all groups of which are left out.
+double nodes_of_groups(const program::ops::Collective& op, double nodes) {
+  const auto groups = static_cast<double>(op.groups), top = static_cast<double>(op.top_groups);
+  if (nodes >= groups) return nodes * top / groups;
+  double none = 1;  // of a node's groups is chosen: C(groups - here, top) / C(groups, top)
+  for (double i = 0; i < top; ++i) none *= std::max(0.0, groups - groups / nodes - i) / (groups - i);
+  return nodes * (1 - none);
+}
 // Of the rows that leave a node one by one, those that leave it where each node gets one of a token's.
 double share_of_nodes(const program::ops::Collective& op, double nodes) {
   const auto k = static_cast<double>(op.copies);
-  const double of =
-      std::max(1.0, nodes * static_cast<double>(op.top_groups) / static_cast<double>(op.groups));
+  const double of = std::max(1.0, nodes_of_groups(op, nodes));
   return of * (1 - std::pow(1 - 1 / of, k)) / k;
 }
 
@@ -76,10 +84,11 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
   const bool by_node = op.copies > 1 && !group.local();
   const double of_nodes = by_node ? share_of_nodes(op, domains) : 1;
 
-  // What a member sends out of its domain by itself: its share of the ring's bandwidth, or, where links
-  // inside bound the ring, of the node's ports.
-  const double port = static_cast<double>(cluster.nic_bandwidth.value) * cluster.nic_efficiency /
-                      static_cast<double>(cluster.devices_per_node);
+  // What a member sends out of its domain while all members do: its share of the ring's bandwidth, or, where
+  // links inside bound the ring, of the node's ports.
+  const NodeType& node = cluster.type(group.node_type);
+  const double ports = static_cast<double>(node.nic_bandwidth.value) * node.nic_efficiency;
+  const double port = ports / static_cast<double>(cluster.devices_per_node);
   const double own_port =
       ring_bandwidth < intra_bandwidth ? ring_bandwidth / g : std::max(ring_bandwidth / g, port);
 
@@ -94,7 +103,7 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
   };
   const auto chosen = [&]() -> CollectiveCost {
     // Of the tensor, by each member.
-    const double sent = kind == kShift ? 1 : by_node ? of_nodes * (n - g) / n : rounds * (n - 1) / n;
+    const double sent = kind == kShift ? 1 : by_node ? of_nodes * (n - 1) / n : rounds * (n - 1) / n;
     const double rate = std::min(ring_bandwidth, sent * bytes / best.transfer);
     return {from_seconds(best.latency + best.transfer),
             {from_seconds(best.latency), Bandwidth{saturating_cast(rate)}},
@@ -118,8 +127,10 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
       continue;
     }
     if (kind == kShift) {
-      // The members at the ends of a domain send through their own ports.
-      const double to_next = group.local() ? intra_bandwidth : own_port;
+      // The one member of a domain that sends to another has a whole adapter.
+      const auto adapters = static_cast<double>(std::min(cluster.nics, cluster.devices_per_node));
+      const double to_next =
+          group.local() ? intra_bandwidth : std::min(intra_bandwidth, std::max(own_port, ports / adapters));
       offer(start + hop + (group.local() ? 0 : net), bytes / (to_next * p.bandwidth),
             CollectiveAlgorithm::kRing, p.low_latency);
       continue;

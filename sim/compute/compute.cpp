@@ -142,7 +142,7 @@ struct KernelTime {
   // Experts have equal shares of the rows.
   Time operator()(const ops::GroupedGemm& p) const {
     using enum ops::GroupedGemm::Of;
-    const std::int64_t rows = (p.rows + p.experts - 1) / p.experts;
+    const std::int64_t rows = (p.even + p.experts - 1) / p.experts;
     const auto groups = static_cast<double>(p.experts);
     const double warm = p.of == kResult  ? gemm_seconds(device, math, rows, p.n, p.k, element_bytes, groups)
                         : p.of == kInput ? gemm_seconds(device, math, rows, p.k, p.n, element_bytes, groups)

@@ -81,6 +81,19 @@ struct ChunkCosts::Layout {
   std::deque<Known> costs;
 };
 
+namespace {
+
+SharedExperts experts_shared(const ChunkKey& k, const Training& training) {
+  Plan p{.tp = k.tp, .cp = k.cp, .micro_batch = k.micro_batch};
+  if (k.experts.apart) {
+    p.ep = k.experts.ep;
+    p.etp = k.experts.etp;
+  }
+  return shared_experts(p, training);
+}
+
+}  // namespace
+
 ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& over, const GroupTable& groups,
                        std::shared_ptr<Samples> samples)
     : model_(problem.scenario.model),
@@ -96,7 +109,9 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
       ring_(over.group("ring")),
       replica_(over.group("replica")),
       expert_replica_(over.group("ereplica")),
+      loaded_(over, training_, stack_),
       collectives_(problem.cluster),
+      loads_(model_, training_),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 
 ChunkCosts::~ChunkCosts() = default;
@@ -165,12 +180,14 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     return on.meets_tp[group] || on.meets_ep[group] || on.meets_cp[group];
   };
   const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
+  const double load = loads_.mean(experts_shared(l.key, training_));
   const Sample& sample = [&]() -> const Sample& {
     const std::lock_guard lock(l.structure->mutex);
     const Sample& found = l.structure->sample(alone, content);
     const std::vector<OpShape>& shapes = l.structure->shapes();
     for (std::size_t i = l.durations.size(); i < shapes.size(); ++i) {
       program::Op op = at_size(shapes[i], n);
+      loaded_.load(op, load);
       // Samples have other numbers of shards.
       const auto in_shards = [&](std::int64_t of_sample, std::int64_t shards) {
         op.payload = Bytes{mul_div(op.payload.value, of_sample, shards)};

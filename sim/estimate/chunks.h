@@ -16,9 +16,11 @@
 #include <unordered_map>
 
 #include "core/scenario.h"
+#include "program/loads.h"
 #include "program/state/units.h"
 #include "sim/cost.h"
 #include "sim/estimate/group_table.h"
+#include "sim/expert_loads.h"
 
 namespace orrery::sim {
 
@@ -141,7 +143,9 @@ class ChunkCosts {
   const Cluster& cluster_;
   const GroupTable& groups_;
   const program::GroupIndex tp_, ep_, ulysses_, ring_, replica_, expert_replica_;
+  const program::LoadedOps loaded_;
   CollectiveModel collectives_;
+  ExpertLoads loads_;
   std::shared_ptr<Samples> samples_;
   std::unordered_map<ChunkKey, std::unique_ptr<Layout>, ChunkKey::Hash> layouts_;
   Layout* recent_ = nullptr;

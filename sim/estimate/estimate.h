@@ -167,7 +167,7 @@ class Estimator {
   Pipeline pipeline_;
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
-  // tp, pp, dp, shards, ep, etp and order of the mesh last asked for.
+  // tp, pp, dp, cp, ulysses, shards, ep, etp and order of the mesh last asked for.
   std::array<std::int64_t, 9> mesh_key_{};
   Mesh mesh_;
 

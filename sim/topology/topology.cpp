@@ -86,7 +86,8 @@ void LinkLoads::add_flow(std::int64_t from, std::int64_t to, Added* added) {
 
 void LinkLoads::add_direct(program::Pattern pattern, std::span<const std::int64_t> members, Added* added) {
   if (added != nullptr) added->clear();
-  const auto partners = static_cast<std::int64_t>(members.size()) - 1;
+  const bool one = pattern == program::Pattern::kNext;
+  const auto partners = one ? 1 : static_cast<std::int64_t>(members.size()) - 1;
   for (const program::Sends& s : program::direct_sends(pattern, static_cast<std::int32_t>(members.size())))
     add(members[static_cast<std::size_t>(s.from)], members[static_cast<std::size_t>(s.to)], kWhole / partners,
         added);

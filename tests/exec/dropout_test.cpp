@@ -51,7 +51,9 @@ TEST(DropoutRuns, EveryPlanDropsTheSame) {
       // Near it where sums are split.
       for (const Plan& p :
            {plan(1, 1, 1, 0, 4), plan(2, 1, 1, 0), sp(plan(4, 1, 1, 0, 2)), plan(1, 1, 4, 1, 2),
-            sp(plan(2, 2, 2, 1)), with(sp(plan(2, 1, 2, 3)), Recompute::kFull)}) {
+            sp(plan(2, 2, 2, 1)), with(sp(plan(2, 1, 2, 3)), Recompute::kFull),
+            context(plan(1, 1, 2, 1), 4, 1), context(sp(plan(2, 1, 1, 0)), 4, 2),
+            context(plan(1, 2, 1, 0), 2, 1, ContextKeys::kAllGather), context(plan(1, 1, 1, 0), 2, 2)}) {
         const auto actual = train(m, p, training(0.2), s);
         EXPECT_LT(worst(actual.gradients, expected.gradients), 2e-5) << preset << " " << short_name(p);
         EXPECT_NEAR(actual.steps[1].loss, expected.steps[1].loss, 1e-5 * expected.steps[1].loss);

@@ -163,6 +163,14 @@ inline double norm_of(const std::vector<float>& x) {
   return std::sqrt(sum);
 }
 
+// The plan with cp ranks in place of each, which share sequences.
+inline Plan context(Plan p, std::int64_t cp, std::int64_t ulysses, ContextKeys keys = ContextKeys::kRing) {
+  p.cp = cp;
+  p.ulysses = ulysses;
+  if (p.ring() > 1) p.cp_keys = keys;
+  return p;
+}
+
 inline Plan plan(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,
                  std::int64_t micro_batch = 1) {
   Plan p;

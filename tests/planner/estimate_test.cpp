@@ -209,7 +209,9 @@ TEST(Estimate, EqualsTheEngineOfFewerShardsThanExpertsHaveRanks) {
 TEST(Estimate, EqualsTheEngineOfSharedSequences) {
   std::mt19937 random(20261127);
   Errors errors;
-  errors.most = 0.07;  // as above: keys that go around beside reductions of every micro-batch
+  // As above: keys that go around beside reductions of every micro-batch. A ring over nodes takes one adapter
+  // whole, which transfers between stages use too.
+  errors.most = 0.09;
   for (int i = 0; errors.alone.size() + errors.sharing.size() < 150; ++i) {
     Problem p = problem(random, false);
     Model& m = p.scenario.model;
@@ -238,7 +240,7 @@ TEST(Estimate, EqualsTheEngineOfSharedSequences) {
   ASSERT_GT(errors.alone.size(), 50U);
   EXPECT_LT(percentile(errors.alone, 50), 0.001);
   EXPECT_LT(percentile(errors.alone, 95), 0.01);
-  EXPECT_LT(percentile(errors.sharing, 95), 0.05);
+  EXPECT_LT(percentile(errors.sharing, 95), 0.06);
 }
 
 TEST(Estimate, EqualsTheEngineAtTheEndOfAStep) {

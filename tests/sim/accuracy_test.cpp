@@ -148,7 +148,17 @@ TEST(Accuracy, OfEachSourceIsWhatTheTableSays) {
                         {"DGX Cloud, fp8", "dgxc fp8"},
                         {"torchtitan, fp8", "torchtitan fp8"},
                         {"LLM Foundry (FSDP), fp8, H100", "llm_foundry fp8"},
-                        {"Megatron Bridge, fp8, H100 to GB300", "mbridge fp8"}};
+                        {"Megatron Bridge, fp8, H100 to GB300", "mbridge fp8"},
+                        {"DGX Cloud, context-parallel", "dgxc cp"},
+                        {"DGX Cloud, context-parallel, fp8", "dgxc cp fp8"},
+                        {"DGX Cloud, sparse", "dgxc sparse"},
+                        {"DGX Cloud, sparse, fp8", "dgxc sparse fp8"},
+                        {"DGX Cloud, sparse and context-parallel", "dgxc sparse cp"},
+                        {"DGX Cloud, sparse and context-parallel, fp8", "dgxc sparse cp fp8"},
+                        {"Megatron Bridge, sparse, fp8", "mbridge sparse fp8"},
+                        {"Megatron Bridge, context-parallel, fp8", "mbridge cp fp8"},
+                        {"SimuMax, B200", "simumax"},
+                        {"SimuMax, sparse", "simumax sparse"}};
   for (const Line& line : lines) {
     const ErrorSummary s = summarise(runs().rows, {"step_time", line.source});
     expect_says("docs/validation.md",

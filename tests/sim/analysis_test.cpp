@@ -221,6 +221,13 @@ TEST(Meetings, AreOfOneGroupWhereAxesAreKnown) {
   t.axes = {{"dp", 2}, {"tp", 2}};  // neighbours are replicas now
   const Lanes other(t);
   EXPECT_EQ(Meetings(other).partners(0, 9), std::vector<std::size_t>{2});
+  t.axes = {{"tp", 1}, {"cp", 2}, {"dp", 2}};  // ranks that share sequences reduce the same weights
+  t.streams[1] = "dp";
+  EXPECT_EQ(Meetings(Lanes(t)).partners(0, 9).size(), 3U);
+  t.streams[1] = "cp";
+  EXPECT_EQ(Meetings(Lanes(t)).partners(0, 9), std::vector<std::size_t>{1});
+  t.streams[1] = "tp";
+  t.axes = {{"dp", 2}, {"tp", 2}};
   t.process_of = {0, 1, 2, 3};  // folded: what a process stands for has many coordinates
   const Lanes folded(t);
   EXPECT_EQ(Meetings(folded).partners(0, 9).size(), 3U);

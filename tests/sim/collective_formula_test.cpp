@@ -179,6 +179,10 @@ TEST(CollectiveFormula, AnExchangeByNodeSendsATokenToANodeOnce) {
   GroupLinks wide = group(8, 8, 200);
   wide.intra = Bandwidth{1'000'000'000'000};
   EXPECT_NEAR(time(wide), 4 * (1 - std::pow(0.75, 8)) / 8 * 1.4e9 / 25e9, kRounding);
+  // Four of eight groups, four of which are on each of two nodes: a node has none of them for 1 of 70 tokens.
+  g.intra = Bandwidth{1'000'000'000'000};
+  const double of = 2 * (1 - 1.0 / 70);
+  EXPECT_NEAR(time(g), of * (1 - std::pow(1 - 1 / of, 8)) / 8 * 0.8e9 / 25e9, kRounding);
   // Inside a node it is an exchange like others.
   EXPECT_EQ(collective_formula(op, Bytes{800'000'000}, group(1, 8, 200), c).time,
             collective_formula(CollectiveKind::kAllToAll, Bytes{800'000'000}, group(1, 8, 200), c).time);
@@ -189,6 +193,12 @@ TEST(CollectiveFormula, AShiftPassesTheTensorOnce) {
   Cluster c = cluster();
   EXPECT_NEAR(time_of(CollectiveKind::kShift, 800'000'000, group(2, 8, 200), c),
               (8.4 + 3.4 + 14) * kUs + 0.8e9 / 25e9, kRounding);
+  // Of four adapters of 50 GB/s for eight devices, the one that sends has a whole one.
+  c.nics = 4;
+  c.nic_bandwidth = Bandwidth{200'000'000'000};
+  c.nic_efficiency = 1;
+  EXPECT_NEAR(time_of(CollectiveKind::kShift, 800'000'000, group(2, 8, 200), c),
+              (8.4 + 3.4 + 14) * kUs + 0.8e9 / 50e9, kRounding);
   GroupLinks inside = group(1, 8, 200);
   inside.intra = Bandwidth{300'000'000'000};
   EXPECT_NEAR(time_of(CollectiveKind::kShift, 800'000'000, inside, c), (8.4 + 3.4) * kUs + 0.8e9 / 300e9,
