@@ -49,6 +49,17 @@ void print_line(const std::string& name, const sim::ErrorSummary& s) {
                100 * s.bias, 100 * s.median, s.low, s.high);
 }
 
+void print_interventions(const std::vector<sim::ValidationRow>& rows) {
+  const auto by_knob = sim::interventions(rows);
+  if (by_knob.empty()) return;
+  fmt::print("\n{:<58} {:>6} {:>8} {:>17}   {}\n",
+             "two runs that differ in one knob, errors of the change in %", "pairs", "mean", "median",
+             "right way, of changes of 3 % or more");
+  for (const auto& [knob, k] : by_knob)
+    fmt::print("  {:<56} {:>6} {:>8.1f} {:>17.1f}   {} of {}\n", knob, k.pairs, 100 * k.mape, 100 * k.median,
+               k.right_way, k.clear);
+}
+
 sim::Validation read(const App& app, const std::vector<std::string>& files) {
   Progress progress("predicting");
   sim::Validation all;
@@ -75,6 +86,14 @@ void execute(App& app, const Options& o) {
     out["summary"]["skipped"] = all.skipped;
     out["summary"]["without_assumptions"] = summary_json(all.rows, {}, true);
     for (const std::string& s : all.sources()) out["by_source"][s] = summary_json(all.rows, s, false);
+    out["interventions"] = Json::object();
+    for (const auto& [knob, k] : sim::interventions(all.rows)) {
+      out["interventions"][knob] = {{"pairs", k.pairs},
+                                    {"mape", k.mape},
+                                    {"median", k.median},
+                                    {"clear", k.clear},
+                                    {"right_way", k.right_way}};
+    }
     out["rows"] = out["conflicting"] = Json::array();
     for (const auto& r : all.rows) out["rows"].push_back(row_json(r));
     for (const auto& r : all.conflicting) out["conflicting"].push_back(row_json(r));
@@ -97,6 +116,7 @@ void execute(App& app, const Options& o) {
     print_line("all rows that leave nothing open", sim::summarise(all.rows, {q, {}, true}));
     print_line("all messages of 64 MiB or more", sim::summarise(all.rows, {q, {}, false, kLarge}));
   }
+  print_interventions(all.rows);
   if (!all.conflicting.empty()) fmt::print("\nnot scored: published runs of the group disagree\n");
   std::for_each(all.conflicting.begin(), all.conflicting.end(), print_row);
   if (!all.skipped.empty()) fmt::print("\nnot scored\n");

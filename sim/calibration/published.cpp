@@ -44,6 +44,31 @@ double comparable_memory(const std::string& kind, const Problem& problem, const 
   return static_cast<double>(e.device_bytes(plan, logical).value);
 }
 
+// What follows from the others and the number of GPUs (dp, micro-batches) is not among them.
+std::map<std::string, std::string> knobs_of(const Problem& problem, const Plan& p) {
+  const Scenario& s = problem.scenario;
+  const auto text = [](auto value) { return fmt::format("{}", value); };
+  return {{"model", fmt::format("{} of {} layers, {} wide", s.model.name, s.model.layers, s.model.hidden)},
+          {"gpu", problem.device_names()},
+          {"network", fmt::format("{} {}", problem.cluster.name, problem.cluster.nic_bandwidth.value)},
+          {"gpus", text(p.ranks())},
+          {"global batch", text(s.training.global_batch)},
+          {"sequence", text(s.training.sequence)},
+          {"number format", fmt::format("{} {}", name_of(s.training.math), name_of(s.training.precision))},
+          {"tp", text(p.tp)},
+          {"pp", text(p.pp)},
+          {"vpp", fmt::format("{} {}", p.vpp, p.pp > 1 ? name_of(p.schedule) : "")},
+          {"cp", text(p.cp)},
+          {"way of cp", p.cp > 1 ? std::string(name_of(p.context_way())) : std::string()},
+          {"ep", text(p.ep)},
+          {"etp", text(p.splits_experts() ? p.expert_tp() : 0)},
+          {"exchange of experts", p.ep > 1 && p.exchanges_by_node() ? "by node" : ""},
+          {"micro-batch", text(p.micro_batch)},
+          {"zero", text(p.zero)},
+          {"recompute", fmt::format("{}/{}", name_of(p.recompute), p.recompute_layers)},
+          {"sequence parallel", p.tp == 1 || p.sequence_parallel ? "" : "none"}};
+}
+
 }  // namespace
 
 const GpuRule& rule_of(std::string_view gpu) {
@@ -97,7 +122,8 @@ void score(const Published& published, const Problem& problem, const Plan& plan,
   const bool sparse = depth_of(s.model).shared(Degree::kExpert) > 0;
   const std::string source = published.source + (sparse ? " sparse" : "") + (plan.cp > 1 ? " cp" : "") +
                              (s.training.math == Math::kFp8 ? " fp8" : "");
-  out.rows.push_back({published.id, source, "step_time", seconds(estimate.step), published.step_s, assumed});
+  out.rows.push_back({published.id, source, "step_time", seconds(estimate.step), published.step_s, assumed, 0,
+                      knobs_of(problem, plan)});
   if (published.memory_gib == 0) return;
   const double memory = comparable_memory(published.memory_kind, problem, plan, estimator, estimate.peak);
   out.rows.push_back({published.id, source, "memory", memory, published.memory_gib * kGiB, assumed});

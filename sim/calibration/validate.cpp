@@ -33,6 +33,46 @@ ErrorSummary summarise(const std::vector<ValidationRow>& rows, const RowFilter& 
   return s;
 }
 
+std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow>& rows) {
+  constexpr double kClear = 0.03;
+  // The one knob that two runs differ in; null where they differ in none or more.
+  const auto knob = [](const ValidationRow& a, const ValidationRow& b) -> const std::string* {
+    const std::string* out = nullptr;
+    for (auto i = a.knobs.begin(), j = b.knobs.begin(); i != a.knobs.end(); ++i, ++j) {
+      if (i->second == j->second) continue;
+      if (out != nullptr) return nullptr;
+      out = &i->first;
+    }
+    return out;
+  };
+  std::map<std::string, KnobSummary> out;
+  std::map<std::string, std::vector<double>> errors;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ValidationRow& a = rows[i];
+    if (a.quantity != "step_time" || a.knobs.empty()) continue;
+    for (std::size_t j = i + 1; j < rows.size(); ++j) {
+      const ValidationRow& b = rows[j];
+      if (b.quantity != a.quantity || b.source != a.source || b.knobs.size() != a.knobs.size()) continue;
+      const std::string* changed = knob(a, b);
+      if (changed == nullptr) continue;
+      const double predicted = b.predicted / a.predicted, published = b.published / a.published;
+      KnobSummary& k = out[*changed];
+      ++k.pairs;
+      errors[*changed].push_back(std::abs(predicted / published - 1));
+      if (std::abs(published - 1) < kClear) continue;
+      ++k.clear;
+      k.right_way += (predicted > 1) == (published > 1);
+    }
+  }
+  for (auto& [name, k] : out) {
+    std::vector<double>& e = errors[name];
+    for (const double x : e) k.mape += x / static_cast<double>(k.pairs);
+    std::sort(e.begin(), e.end());
+    k.median = e[e.size() / 2];
+  }
+  return out;
+}
+
 std::vector<std::string> Validation::sources() const {
   std::vector<std::string> out;
   for (const ValidationRow& r : rows) out.push_back(r.source);

@@ -18,6 +18,9 @@ struct ValidationRow {
   double predicted = 0, published = 0;  // seconds or bytes
   std::vector<std::string> assumed;     // configuration that the row does not state
   std::int64_t bytes = 0;               // of a collective
+  // Of a training run: what may differ between two of a source, by name. Two runs that differ in one of these
+  // alone are an intervention.
+  std::map<std::string, std::string> knobs;
   double error() const { return predicted / published - 1; }
 };
 
@@ -33,6 +36,17 @@ struct RowFilter {
   std::int64_t least_bytes = 0;  // of a collective
 };
 ErrorSummary summarise(const std::vector<ValidationRow>& rows, const RowFilter& filter);
+
+// Pairs of runs of one source that differ in one knob:
+// predicted against published change, (predicted b / predicted a) / (published b / published a) - 1.
+struct KnobSummary {
+  std::int64_t pairs = 0;
+  double mape = 0, median = 0;  // of |error of the change|
+  // Pairs whose published step changes by 3 % or more, and of them those that are predicted to change the
+  // same way.
+  std::int64_t clear = 0, right_way = 0;
+};
+std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow>& rows);
 
 struct Validation {
   std::int64_t read = 0;

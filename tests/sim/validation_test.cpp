@@ -51,6 +51,30 @@ TEST(Validation, IntervalsHoldTheShareTheyClaim) {
   EXPECT_LT(inside, n);
 }
 
+// Of four runs, a and b differ in tp alone: 100 s to 80 s published, 100 s to 90 s predicted, 12.5 % off and
+// the right way. a and c differ in two knobs, d is of another source, and e changes too little to have a way.
+TEST(Interventions, ArePairsThatDifferInOneKnob) {
+  const auto row = [](const char* source, double predicted, double published, const char* tp,
+                      const char* pp) {
+    ValidationRow r{"r", source, "step_time", predicted, published, {}, 0, {}};
+    r.knobs = {{"tp", tp}, {"pp", pp}};
+    return r;
+  };
+  const auto by_knob =
+      interventions({row("s", 100, 100, "1", "1"), row("s", 90, 80, "2", "1"), row("s", 50, 70, "4", "2"),
+                     row("other", 70, 90, "8", "1"), row("s", 98, 101, "1", "8")});
+  ASSERT_EQ(by_knob.size(), 2U);
+  const KnobSummary& tp = by_knob.at("tp");
+  EXPECT_EQ(tp.pairs, 1);
+  EXPECT_NEAR(tp.mape, 0.9 / 0.8 - 1, 1e-12);
+  EXPECT_EQ(tp.clear, 1);
+  EXPECT_EQ(tp.right_way, 1);
+  const KnobSummary& pp = by_knob.at("pp");
+  EXPECT_EQ(pp.pairs, 1);
+  EXPECT_NEAR(pp.median, 1 - 0.98 / 1.01, 1e-12);
+  EXPECT_EQ(pp.clear, 0);
+}
+
 // Ten rows of 100 s, predicted as 100 over 1.0, 1.1, .. 1.9: published over predicted is that. The tenth
 // percentile has one below it, the ninetieth is the largest.
 TEST(Summary, OfTenRowsByHand) {
