@@ -38,7 +38,7 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   out["search"] = {{"considered", c.considered}, {"invalid", c.invalid}, {"too_large", c.too_large},
                    {"bounded", c.bounded},       {"costed", c.costed},   {"simulated", a.simulated.size()},
                    {"feasible", c.feasible},     {"seconds", c.seconds}, {"largest_gap", a.largest_gap}};
-  out["not_run_by_stack"] = stack_limits(problem.stack);
+  out["not_run_by_stack"] = stack_limits(problem.stack, problem.scenario.model, problem.scenario.training);
   out["capacity_bytes"] = a.search.capacity.value;
   out["nodes"] = a.nodes;
   out["unmet"] = a.unmet;
@@ -137,7 +137,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              printable(s.name.empty() ? s.model.name : s.name), printable(s.model.name),
              problem.cluster.nodes, printable(problem.cluster.name), printable(problem.counted_devices()),
              s.training.global_batch, s.training.sequence, printable(problem.stack.name));
-  if (const auto limits = stack_limits(problem.stack); !limits.empty())
+  if (const auto limits = stack_limits(problem.stack, problem.scenario.model, problem.scenario.training);
+      !limits.empty())
     fmt::print("not searched: {} has {}\n", printable(problem.stack.name), fmt::join(limits, "; "));
   fmt::print(
       "{} combinations: {} no plans, {} proved slower or too large, {} costed; of those {} too large, {} "

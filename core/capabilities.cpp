@@ -69,15 +69,23 @@ bool has_window(const Model& m, const Training& t) {
   });
 }
 
+bool differs(const std::optional<bool>& wanted, bool is) {
+  return wanted && *wanted != is;
+}
+
+// Whether some plan of the model could meet the refusal.
+bool concerns(const Refusal& r, const Model& m, const Training& t) {
+  return (r.precision.empty() || has(r.precision, t.precision)) && !differs(r.lamb, t.lamb) &&
+         (!r.sliding_window || *r.sliding_window == has_window(m, t));
+}
+
 bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t) {
-  const auto differs = [](const std::optional<bool>& wanted, bool is) { return wanted && *wanted != is; };
+  if (!concerns(r, m, t)) return false;
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
-  if (!r.precision.empty() && !has(r.precision, t.precision)) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
-  if (r.sliding_window && *r.sliding_window != has_window(m, t)) return false;
   return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
-         !differs(r.shard_group, grouped(p)) && !differs(r.lamb, t.lamb);
+         !differs(r.shard_group, grouped(p));
 }
 
 // The field of a scenario that a message about a refused combination points to.
@@ -375,7 +383,7 @@ bool runs_context(const Stack& s, const Plan& p) {
   return !s.runs || has(s.runs->context_parallel, p.context_way());
 }
 
-std::vector<std::string> stack_limits(const Stack& s) {
+std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Training& t) {
   std::vector<std::string> out;
   if (!s.runs) return out;
   const Capabilities& c = *s.runs;
@@ -406,7 +414,9 @@ std::vector<std::string> stack_limits(const Stack& s) {
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));
-  for (const Refusal& r : c.refused) out.push_back(r.why);
+  for (const Refusal& r : c.refused) {
+    if (concerns(r, m, t)) out.push_back(r.why);
+  }
   return out;
 }
 

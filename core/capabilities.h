@@ -170,7 +170,7 @@ bool runs_plan(const Stack& stack, const Model& model, const Plan& plan, const T
 // Whether its ranks share sequences as the plan says.
 bool runs_context(const Stack& stack, const Plan& plan);
 
-// What plans of the stack never have, a phrase each: "no pipeline parallelism".
-std::vector<std::string> stack_limits(const Stack& stack);
+// What plans of the model never have on the stack, a phrase each: "no pipeline parallelism".
+std::vector<std::string> stack_limits(const Stack& stack, const Model& model, const Training& training);
 
 }  // namespace orrery

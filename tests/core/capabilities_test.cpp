@@ -163,14 +163,26 @@ TEST(Capabilities, AStackThatDoesNotSayTakesEveryPlan) {
   stack.runs.reset();
   const Plan plan{.tp = 4, .pp = 2, .vpp = 8, .schedule = Schedule::kInterleaved};
   EXPECT_FALSE(stack_problem(stack, preset_model("bloom-176b"), plan, {.lamb = true}));
-  EXPECT_TRUE(stack_limits(stack).empty());
+  EXPECT_TRUE(stack_limits(stack, preset_model("bloom-176b"), {}).empty());
 }
 
 TEST(Capabilities, LimitsAreSaid) {
-  const auto limits = stack_limits(shipped("fsdp"));
+  const Model llama = preset_model("llama-2-7b");
+  const auto limits = stack_limits(shipped("fsdp"), llama, {});
   EXPECT_NE(std::find(limits.begin(), limits.end(), "no pipeline parallelism"), limits.end());
   EXPECT_NE(std::find(limits.begin(), limits.end(), "no ZeRO stage 1"), limits.end());
-  EXPECT_EQ(stack_limits(shipped("orrery")), std::vector<std::string>{"no more than 256 ranks"});
+  EXPECT_EQ(stack_limits(shipped("orrery"), llama, {}), std::vector<std::string>{"no more than 256 ranks"});
+  // A refusal that no plan of the model meets is not said.
+  Model windowed = llama;
+  windowed.sliding_window = 1024;
+  const Stack megatron = shipped("megatron-core");
+  const auto of_window = [&](const Model& m) {
+    const auto all = stack_limits(megatron, m, {.sequence = 4096});
+    return std::count_if(all.begin(), all.end(),
+                         [](const std::string& s) { return s.find("window") != std::string::npos; });
+  };
+  EXPECT_EQ(of_window(llama), 0);
+  EXPECT_EQ(of_window(windowed), 1);
 }
 
 // The quick answer that a search asks for is the other's.
