@@ -5,6 +5,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "core/parallel.h"
+
 namespace orrery::planner {
 namespace {
 
@@ -92,7 +94,7 @@ Sensitivity on_changed(const Problem& problem, const std::vector<Candidate>& kep
   return s;
 }
 
-void measure_sensitivity(const Problem& problem, Answer& a) {
+void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   const auto& kept = a.search.best;
   const double base = seconds(kept.front().estimate.step);
   const auto twice = [](Bandwidth& b) { b = b * 2; };
@@ -139,7 +141,7 @@ void measure_sensitivity(const Problem& problem, Answer& a) {
   larger.scenario.search.dp = {};
   try {
     const sim::Topology topology(larger.cluster);
-    const SearchResult more = search(larger, topology, {.keep = 1});
+    const SearchResult more = search(larger, topology, {.keep = 1, .threads = threads});
     if (more.best.empty()) return;
     const double t = seconds(more.best.front().estimate.step);
     a.sensitivity.push_back({"2x nodes", t, base / t, more.best.front().plan});
@@ -218,6 +220,11 @@ std::string left_out(const Search& s, const Plan& p) {
   return out;
 }
 
+// A rule of thumb that is so much slower than the best plan by the estimate, and has so many chunks of
+// micro-batches, is not simulated.
+constexpr double kOutOfTheRace = 2;
+constexpr std::int64_t kQuicklySimulated = 1 << 16;
+
 // The scenario's plan and the rules of thumb: shown with what they cost on their own nodes, and ranked with
 // the others, where all nodes are paid, if they fit.
 void compare_others(const Problem& problem, const sim::Topology& topology, Answer& a) {
@@ -241,12 +248,21 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
     else
       reject(own, "the scenario's plan", why_not);
   }
+  const auto too_slow = [&](const Plan& p) -> std::string {
+    if (a.search.best.empty() || p.pp * p.vpp * p.micro_batches <= kQuicklySimulated) return {};
+    const double step = seconds(estimator.estimate(p).step);
+    const double times = step / seconds(a.search.best.front().estimate.step);
+    if (times < kOutOfTheRace) return {};
+    return fmt::format("takes {:.3g} s by the estimate, {:.1f} times as long as the best plan", step, times);
+  };
   for (const Heuristic& h : heuristics(problem)) {
     const std::string without = left_out(problem.scenario.search, h.plan);
     if (!h.problem.empty())
       reject(h.plan, h.name, h.problem);
     else if (!without.empty())
       reject(h.plan, h.name, "the scenario's search leaves out " + without);
+    else if (const std::string slow = too_slow(h.plan); !slow.empty())
+      reject(h.plan, h.name, slow);
     else
       beside(h.plan, h.name);
   }
@@ -254,7 +270,8 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
 
 // The fastest plans, and those of each kind that could win if their estimate were too slow: by the largest
 // gap seen of their kind, or by kUnseenGap before one was seen.
-void simulate_best(const Problem& problem, const sim::Topology& topology, std::size_t top, Answer& a) {
+void simulate_best(const Problem& problem, const sim::Topology& topology, const PlanOptions& options,
+                   Answer& a) {
   // The estimate is within it for 999 of 1000 plans (tests/planner/scenarios_test.cpp).
   constexpr double kUnseenGap = 0.1;
   std::vector<Candidate> candidates = a.search.best;
@@ -264,6 +281,12 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, std::s
     if (!known) candidates.push_back(c);
   }
   candidates = without_twins(candidates);
+  // The first ones are simulated whatever the others are, side by side.
+  const std::size_t top = std::min(options.top, candidates.size());
+  std::vector<Ranked> first(top);
+  on_threads(static_cast<std::size_t>(std::max(1, options.threads)), 0, top, [&](std::size_t, std::size_t i) {
+    first[i] = simulate(problem, topology, candidates[i].plan, candidates[i].estimate);
+  });
   double best = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& c = candidates[i];
@@ -271,7 +294,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, std::s
     const auto seen = a.gaps.find(kind_of(c.plan));
     const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
     if (i >= top && estimate * (1 - gap) > best) continue;
-    Ranked r = simulate(problem, topology, c.plan, c.estimate);
+    Ranked r = i < top ? std::move(first[i]) : simulate(problem, topology, c.plan, c.estimate);
     a.simulated.push_back(c.plan);
     const double step = r.predicted.step_time_s, error = std::abs(estimate / step - 1);
     a.largest_gap = std::max(a.largest_gap, error);
@@ -291,7 +314,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   so.progress = options.progress;
   a.search = search(problem, topology, so);
 
-  simulate_best(problem, topology, options.top, a);
+  simulate_best(problem, topology, options, a);
 
   for (const Candidate& c : without_twins(a.search.too_big)) {
     if (a.rejected.size() >= options.top) break;
@@ -318,7 +341,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
     best.predicted.imbalance =
         evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted.imbalance;
   }
-  if (!a.search.best.empty()) measure_sensitivity(problem, a);
+  if (!a.search.best.empty()) measure_sensitivity(problem, options.threads, a);
   explain(a);
   return a;
 }

@@ -5,12 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <limits>
-#include <mutex>
-#include <thread>
+#include <numeric>
 
+#include "core/parallel.h"
 #include "planner/balance.h"
 #include "planner/space.h"
 #include "program/program.h"
@@ -19,10 +18,13 @@
 namespace orrery::planner {
 namespace {
 
+// Plans that need up to so many times the memory there is are named, with what they would gain.
+constexpr std::int64_t kNamed = 2;
 // The front of smaller plans reaches to plans this much slower than the fastest.
 constexpr double kFrontWindow = 1.25;
-// One in so many outer combinations is searched first; their best bounds the others.
-constexpr std::size_t kScouts = 8;
+// Outer combinations are searched in batches, each as large as all before it together: the best of those
+// bound it. The first one has so many.
+constexpr std::size_t kFirstBatch = 4;
 constexpr Time kNoLimit{std::numeric_limits<std::int64_t>::max()};
 
 // A total order, so that merging does not depend on which thread found what.
@@ -108,6 +110,20 @@ class Sizes {
   std::map<std::int64_t, Candidate> all_;
 };
 
+// 0 to n - 1, any first few of them far apart.
+std::vector<std::size_t> spread(std::size_t n) {
+  const auto reversed = [](std::size_t i) {
+    std::size_t out = 0;
+    for (int bit = 0; bit < std::numeric_limits<std::size_t>::digits; ++bit, i >>= 1)
+      out = out << 1 | (i & 1);
+    return out;
+  };
+  std::vector<std::size_t> out(n);
+  std::iota(out.begin(), out.end(), std::size_t{0});
+  std::sort(out.begin(), out.end(), [&](std::size_t a, std::size_t b) { return reversed(a) < reversed(b); });
+  return out;
+}
+
 void keep_faster(std::map<PlanKind, Candidate>& fastest, const Candidate& c) {
   const auto [known, added] = fastest.try_emplace(kind_of(c.plan), c);
   if (!added && faster(c, known->second)) known->second = c;
@@ -116,6 +132,8 @@ void keep_faster(std::map<PlanKind, Candidate>& fastest, const Candidate& c) {
 // Of the fastest known: nothing slower is wanted.
 struct Limits {
   Time best = kNoLimit, too_big = kNoLimit;
+  bool fits = false;  // some plan does; otherwise the smallest is wanted
+  Bytes smallest{std::numeric_limits<std::int64_t>::max()};
   const Sizes* sizes = nullptr;  // where each number of nodes has its own
 };
 
@@ -156,8 +174,10 @@ class Worker {
     const bool bound = options_.bound && !mixed_ && whole.ranks() <= cluster_.devices();
     const Time work = bound ? estimator_.least_work(whole) : Time{0};
     const auto wanted = [&](const Plan& p) { return work * p.micro_batches / p.pp <= limit(p, into); };
-    const Space::Counts c = space_.visit(
-        outer, {.plan = [&](const Plan& plan) { return consider(plan, into); }, .wanted = wanted});
+    const Space::Counts c =
+        space_.visit(outer, {.plan = [&](const Plan& plan) { return consider(plan, into); },
+                             .wanted = wanted,
+                             .may_hold = [&](const Plan& plan) { return may_hold(plan, into); }});
     into.counts.considered += c.considered;
     into.counts.invalid += c.invalid;
     into.counts.bounded += c.unwanted + c.hopeless;
@@ -170,10 +190,22 @@ class Worker {
     return std::min(limits_.sizes->limit(nodes), into.sizes.limit(nodes));
   }
 
-  // False: it does not fit, nor with fewer replicas, whose shards are no smaller. They may be on other nodes.
-  bool consider(const Plan& plan, Partial& into) {
-    const bool hopeful = consider_one(plan, into);
-    if (!mixed_) return hopeful;
+  // Of plans that do not fit.
+  Time too_big_limit(const Partial& into) const { return std::min(limits_.too_big, into.too_big.slowest()); }
+
+  // False: what it holds all through a step is so much too large that no answer names such a plan.
+  bool may_hold(const Plan& plan, const Partial& into) {
+    if (!options_.bound || mixed_) return true;
+    const Bytes device = estimator_.device_bytes(plan, estimator_.least_peak(plan));
+    if (device <= usable(problem_, problem_.devices[0].memory) * kNamed) return true;
+    return !limits_.fits && into.counts.feasible == 0 &&
+           device < std::min(limits_.smallest, into.smallest ? into.smallest->device : limits_.smallest);
+  }
+
+  // Shards of fewer replicas are no smaller, but may be on other nodes.
+  Space::Verdict consider(const Plan& plan, Partial& into) {
+    const Space::Verdict verdict = consider_one(plan, into);
+    if (!mixed_) return verdict;
     if (plan.chunk_layers.empty()) {
       const auto usable = [&](Bytes memory) { return planner::usable(problem_, memory); };
       if (auto layers = balanced_layers(estimator_, plan, usable)) {
@@ -186,14 +218,14 @@ class Worker {
         }
       }
     }
-    return true;
+    return Space::Verdict::kSeen;
   }
 
-  bool consider_one(const Plan& plan, Partial& into) {
+  Space::Verdict consider_one(const Plan& plan, Partial& into) {
     const Time least = options_.bound ? estimator_.lower_bound(plan) : Time{0};
     if (least > limit(plan, into)) {
       ++into.counts.bounded;
-      return true;
+      return Space::Verdict::kTooSlow;
     }
     ++into.counts.costed;
     const sim::Estimate peak = estimator_.peak(plan);
@@ -210,13 +242,13 @@ class Worker {
       into.pareto.add(c);
       keep_faster(into.by_kind, c);
       if (options_.by_nodes) into.sizes.add(nodes_of(plan, cluster_), c);
-      return true;
+      return Space::Verdict::kSeen;
     }
     ++into.counts.too_large;
     keep_smaller(into.smallest, c);
-    if (c.device <= c.capacity * 2 && least <= std::min(limits_.too_big, into.too_big.slowest()))
-      take(into.too_big);
-    return !options_.bound || c.device <= c.capacity + spared_;
+    if (c.device <= c.capacity * kNamed && least <= too_big_limit(into)) take(into.too_big);
+    const bool hopeful = !options_.bound || c.device <= c.capacity + spared_;
+    return hopeful ? Space::Verdict::kSeen : Space::Verdict::kTooLarge;
   }
 
   const Problem& problem_;
@@ -277,7 +309,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (std::size_t i = 0; i < problem.cluster.types(); ++i)
     result.capacity = std::max(result.capacity, usable(problem, problem.devices[i].memory));
 
-  // One partial result per outer combination, and a limit that only the scouts set: what is pruned never
+  // One partial result per outer combination, and limits that only earlier batches set: what is pruned never
   // depends on the threads.
   const auto& outer = space.outer();
   std::vector<Partial> parts(outer.size(), Partial(options.keep));
@@ -290,38 +322,20 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   std::deque<Worker> workers;
   for (int t = 0; t < std::max(1, options.threads); ++t)
     workers.emplace_back(problem, topology, space, options, samples);
-  for (const bool scouts : {true, false}) {
+  const std::vector<std::size_t> order = spread(outer.size());
+  for (std::size_t first = 0, end = 0; first < order.size(); first = end) {
+    end = std::min(order.size(), std::max(kFirstBatch, 2 * first));
     const Sizes known = sizes;
-    const Limits limits{.best = best.limit(), .too_big = too_big.slowest(), .sizes = &known};
-    std::atomic<std::size_t> next = 0;
-    std::exception_ptr failure;
-    std::mutex failing;
-    const auto try_work = [&](Worker& worker) {
-      for (std::size_t i = next++; i < outer.size(); i = next++) {
-        if ((i % kScouts == 0) != scouts) continue;
-        worker.run(outer[i], limits, parts[i]);
-        if (options.progress)
-          options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
-      }
-    };
-    // What one thread finds wrong ends the search.
-    const auto work = [&](Worker& worker) {
-      try {
-        try_work(worker);
-      } catch (...) {
-        const std::lock_guard lock(failing);
-        failure = std::current_exception();
-        next = outer.size();
-      }
-    };
-    {
-      std::vector<std::jthread> threads;
-      for (std::size_t t = 1; t < workers.size(); ++t) threads.emplace_back(work, std::ref(workers[t]));
-      work(workers.front());
-    }
-    if (failure) std::rethrow_exception(failure);
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if ((i % kScouts == 0) != scouts) continue;
+    Limits limits{.best = best.limit(),
+                  .too_big = too_big.slowest(),
+                  .fits = result.counts.feasible > 0,
+                  .sizes = &known};
+    if (result.smallest_too_big) limits.smallest = result.smallest_too_big->device;
+    on_threads(workers.size(), first, end, [&](std::size_t thread, std::size_t i) {
+      workers[thread].run(outer[order[i]], limits, parts[i]);
+      if (options.progress) options.progress(static_cast<double>(++done) / static_cast<double>(outer.size()));
+    });
+    for (std::size_t i = first; i < end; ++i) {
       Partial& p = parts[i];
       result.counts += p.counts;
       for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
@@ -336,6 +350,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
     if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
   std::erase_if(result.by_kind, [&](const auto& k) { return k.second.estimate.step > best.limit(); });
+  if (result.counts.feasible > 0) result.smallest_too_big.reset();
   if (result.smallest_too_big)
     result.smallest_too_big->estimate =
         sim::Estimator(problem, topology, samples).estimate(result.smallest_too_big->plan);

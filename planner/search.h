@@ -66,7 +66,7 @@ struct SearchResult {
   // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
   std::vector<Candidate> pareto;
   std::vector<Candidate> too_big;             // the fastest that need up to twice the memory there is
-  std::optional<Candidate> smallest_too_big;  // of those that do not fit
+  std::optional<Candidate> smallest_too_big;  // where none fits
   // With by_nodes: the fastest plan that takes so many nodes, where no plan on fewer is as fast.
   std::map<std::int64_t, Candidate> by_nodes;
   Bytes capacity;  // of the largest device, less the margin

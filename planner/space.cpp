@@ -2,7 +2,9 @@
 #include "planner/space.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <optional>
 
 #include "core/search_axes.h"
 #include "program/program.h"
@@ -241,89 +243,127 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
       program::context_problem(m, t, o.plan()).empty() && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
-  Plan p = o.plan();
-  for (const std::int64_t pp : pp_) {
-    p.pp = pp;
-    const std::int64_t most = problem_.cluster.devices() / (o.tp * o.context.cp * pp);
-    std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(t.global_batch, o.micro_batch, most));
-    std::sort(dps.begin(), dps.end(), std::greater<>());
-    std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
-    for (const std::int64_t dp : dps) {
-      p.dp = dp;
-      if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0 ||
-          program::experts_problem(p)) {
-        ++counts.considered;
-        ++counts.invalid;
-        continue;
-      }
-      p.micro_batches = t.global_batch / (dp * o.micro_batch);
-      if (visitor.wanted && !visitor.wanted(p)) {
-        ++counts.considered;
-        ++counts.unwanted;
-        continue;
-      }
-      std::size_t shape = 0;
-      for (const Schedule schedule : schedules_) {
-        if (pp == 1 && schedule != schedules_.front()) continue;  // no pipeline: all are the same
-        p.schedule = pp == 1 ? Schedule::k1F1B : schedule;
-        std::vector<std::int64_t> vpps{1};
-        if (p.schedule == Schedule::kZeroBubbleV) vpps = {2};
-        if (p.schedule == Schedule::kInterleaved) {
-          vpps = s.vpp;
-          if (vpps.empty()) {
-            for (std::int64_t v = 2; v * pp <= m.layers; ++v) {
-              if (m.layers % (v * pp) == 0 || (m.layers + 2) % (v * pp) == 0) vpps.push_back(v);
-            }
-          }
+  // ZeRO-2 and 3 communicate in chunks, which is dear to price: the others come first and bound them.
+  std::array<std::vector<std::int64_t>, 2> passes;
+  for (const std::int64_t zero : zero_) passes[zero < 2 ? 0 : 1].push_back(zero);
+  std::vector<bool> closed;  // by pp and dp: counted as one combination
+  for (const std::vector<std::int64_t>& zeros : passes) {
+    if (zeros.empty()) continue;
+    const bool first = &zeros == &passes[0] || passes[0].empty();
+    std::size_t group = 0;
+    Plan p = o.plan();
+    for (const std::int64_t pp : pp_) {
+      p.pp = pp;
+      const std::int64_t most = problem_.cluster.devices() / (o.tp * o.context.cp * pp);
+      std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(t.global_batch, o.micro_batch, most));
+      std::sort(dps.begin(), dps.end(), std::greater<>());
+      std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
+      for (const std::int64_t dp : dps) {
+        p.dp = dp;
+        if (first) closed.push_back(false);
+        const std::size_t at = group++;
+        if (closed[at]) continue;
+        const auto close = [&](std::int64_t& why) {
+          closed[at] = true;
+          ++counts.considered;
+          ++why;
+        };
+        if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0 ||
+            program::experts_problem(p)) {
+          close(counts.invalid);
+          continue;
         }
-        for (const std::int64_t v : vpps) {
-          p.vpp = v;
-          const std::int64_t chunks = pp * v;
-          const bool possible = chunks <= m.layers && m.layers * p.micro_batches <= program::kMostLayerRuns &&
-                                program::schedule_problem(p.schedule, pp, v, p.micro_batches).empty();
-          for (const bool light : {false, true}) {
-            if (light && (pp == 1 || m.layers + 2 < 2 * chunks)) continue;
-            // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.
-            if (p.schedule == Schedule::kInterleaved && (m.layers + (light ? 2 : 0)) % chunks != 0) continue;
-            p.chunk_layers.clear();
-            if (light) {
-              const auto even = layers_by_chunk(p, m.layers);
-              p.chunk_layers = lighter_ends(m.layers, chunks);
-              if (p.chunk_layers == even) continue;  // the same plan
-            }
-            for (const Remat& r : remat_) {
-              p.recompute = r.mode;
-              p.recompute_layers = r.every;
-              for (const std::int64_t zero : zero_) {
-                for (const auto& [shard, reshards] : shards_) {
-                  const std::size_t at = shape++;
-                  if (at == hopeless.size()) hopeless.push_back(false);
-                  const bool grouped = shard > 0 && shard < dp;
-                  if (shard > 0 && (zero == 0 || !grouped)) continue;
-                  if (!reshards && zero != 3) continue;
-                  p.zero = zero;
-                  p.shard_group = grouped ? shard : 0;
-                  p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
-                  if (!runs_plan(problem_.stack, m, p, t)) continue;
-                  ++counts.considered;
-                  const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
-                                   (zero > 0 && p.copies() == 1) || (grouped && dp % shard != 0) ||
-                                   !program::shards_fit_experts(p) ||
-                                   (zero >= 2 && program::splits_backward(p.schedule));
-                  if (bad || hopeless[at]) {
-                    ++(bad ? counts.invalid : counts.hopeless);
-                    continue;
-                  }
-                  hopeless[at] = !visitor.plan(p);
-                }
+        p.micro_batches = t.global_batch / (dp * o.micro_batch);
+        if (visitor.wanted && !visitor.wanted(p)) {
+          close(counts.unwanted);
+          continue;
+        }
+        visit_shapes(p, zeros, visitor, hopeless, counts);
+      }
+    }
+  }
+  return counts;
+}
+
+// The plans of a tp, pp and dp. `hopeless`: by what else they differ in, those that did not fit with more
+// replicas.
+void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
+                         std::vector<bool>& hopeless, Counts& counts) const {
+  const Model& m = problem_.scenario.model;
+  const Search& s = problem_.scenario.search;
+  const Training& t = problem_.scenario.training;
+  std::size_t shape = 0;
+  for (const Schedule schedule : schedules_) {
+    if (p.pp == 1 && schedule != schedules_.front()) continue;  // no pipeline: all are the same
+    p.schedule = p.pp == 1 ? Schedule::k1F1B : schedule;
+    std::vector<std::int64_t> vpps{1};
+    if (p.schedule == Schedule::kZeroBubbleV) vpps = {2};
+    if (p.schedule == Schedule::kInterleaved) {
+      vpps = s.vpp;
+      if (vpps.empty()) {
+        for (std::int64_t v = 2; v * p.pp <= m.layers; ++v) {
+          if (m.layers % (v * p.pp) == 0 || (m.layers + 2) % (v * p.pp) == 0) vpps.push_back(v);
+        }
+      }
+    }
+    for (const std::int64_t v : vpps) {
+      p.vpp = v;
+      const std::int64_t chunks = p.pp * v;
+      const bool possible = chunks <= m.layers && m.layers * p.micro_batches <= program::kMostLayerRuns &&
+                            program::schedule_problem(p.schedule, p.pp, v, p.micro_batches).empty();
+      for (const bool light : {false, true}) {
+        if (light && (p.pp == 1 || m.layers + 2 < 2 * chunks)) continue;
+        // Interleaved chunks are equal, as Megatron wants them: unequal ones stall each other.
+        if (p.schedule == Schedule::kInterleaved && (m.layers + (light ? 2 : 0)) % chunks != 0) continue;
+        p.chunk_layers.clear();
+        if (light) {
+          const auto even = layers_by_chunk(p, m.layers);
+          p.chunk_layers = lighter_ends(m.layers, chunks);
+          if (p.chunk_layers == even) continue;  // the same plan
+        }
+        // By zero and shards, whatever is recomputed: whether it may fit, and whether it is too slow even if
+        // nothing is.
+        std::vector<std::optional<bool>> holds(zeros.size() * shards_.size());
+        std::vector<bool> slow(holds.size());
+        for (const Remat& r : remat_) {
+          p.recompute = r.mode;
+          p.recompute_layers = r.every;
+          for (const std::int64_t zero : zeros) {
+            for (const auto& [shard, reshards] : shards_) {
+              const std::size_t at = shape++;
+              if (at == hopeless.size()) hopeless.push_back(false);
+              const bool grouped = shard > 0 && shard < p.dp;
+              if (shard > 0 && (zero == 0 || !grouped)) continue;
+              if (!reshards && zero != 3) continue;
+              p.zero = zero;
+              p.shard_group = grouped ? shard : 0;
+              p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
+              if (!runs_plan(problem_.stack, m, p, t)) continue;
+              ++counts.considered;
+              const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
+                               (zero > 0 && p.copies() == 1) || (grouped && p.dp % shard != 0) ||
+                               !program::shards_fit_experts(p) ||
+                               (zero >= 2 && program::splits_backward(p.schedule));
+              if (bad || hopeless[at]) {
+                ++(bad ? counts.invalid : counts.hopeless);
+                continue;
               }
+              std::optional<bool>& held = holds[at % holds.size()];
+              if (!held) held = !visitor.may_hold || visitor.may_hold(p);
+              if (!*held || slow[at % slow.size()]) {
+                hopeless[at] = !*held;
+                ++counts.hopeless;
+                continue;
+              }
+              const Verdict verdict = visitor.plan(p);
+              hopeless[at] = verdict == Verdict::kTooLarge;
+              slow[at % slow.size()] = verdict == Verdict::kTooSlow && r.mode == Recompute::kNone;
             }
           }
         }
       }
     }
   }
-  return counts;
 }
 
 }  // namespace orrery::planner

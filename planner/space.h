@@ -42,15 +42,20 @@ class Space {
     std::int64_t considered = 0;  // combinations
     std::int64_t invalid = 0;     // of them, no plans
     std::int64_t unwanted = 0;    // of them, all plans of a pp and dp, which count as one
-    std::int64_t hopeless =
-        0;  // of them, plans that were not visited since they did not fit with more replicas
+    std::int64_t hopeless = 0;    // of them, plans that others show not to fit or to be too slow
+  };
+  enum class Verdict : std::uint8_t {
+    kSeen,
+    kTooLarge,  // it does not fit, nor with fewer replicas
+    kTooSlow    // nor is it wanted if it recomputes more
   };
   struct Visitor {
-    // For each valid plan, those with more replicas first. False: the plan does not fit, nor with fewer
-    // replicas.
-    std::function<bool(const Plan&)> plan;
+    // For each valid plan, those with more replicas first.
+    std::function<Verdict(const Plan&)> plan;
     // Whether to visit plans of a pp and dp at all; the plan has nothing else set. Empty: yes.
     std::function<bool(const Plan&)> wanted;
+    // Whether a valid plan may fit, or one with fewer replicas, whatever they recompute. Empty: yes.
+    std::function<bool(const Plan&)> may_hold;
   };
   Counts visit(const Outer& outer, const Visitor& visitor) const;
 
@@ -59,6 +64,9 @@ class Space {
     Recompute mode;
     std::int64_t every;
   };
+  void visit_shapes(Plan plan, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
+                    std::vector<bool>& hopeless, Counts& counts) const;
+
   const Problem& problem_;
   // By tensor ranks; with them by ulysses ranks; by etp ranks and by ep ranks.
   const std::int64_t shared_, heads_, columns_, experts_;

@@ -5,6 +5,7 @@
 // that had its memory before. On its own stream that holds by order; on another stream it becomes a wait
 // "stream s has completed n ops". Waits already implied by an earlier op of the stream are left out.
 #include <algorithm>
+#include <boost/container/static_vector.hpp>
 
 #include "program/passes.h"
 
@@ -44,7 +45,7 @@ class Hazards {
 
   std::vector<Place> places_;  // by buffer
   std::vector<Access> accesses_;
-  std::vector<Tenant> tenants_;  // who stood where last
+  std::vector<Tenant> tenants_;  // who stood where last: ranges that do not overlap, in order
   std::int64_t step_ = 0;
 };
 
@@ -82,18 +83,33 @@ Hazards::Access* Hazards::access(const Ref& r, std::int32_t micro_batch) {
 // The buffer takes its place: what stood there must be done with.
 void Hazards::move_in(std::int32_t buffer, Counts& need) {
   const Place& mine = places_[static_cast<std::size_t>(buffer)];
-  std::erase_if(tenants_, [&](const Tenant& other) {
-    if (other.buffer == buffer) return true;
-    if (other.end <= mine.begin || other.begin >= mine.end) return false;
-    const Access& a = accesses_[static_cast<std::size_t>(other.access)];
-    if (a.write_stream >= 0) {
-      auto& n = need[static_cast<std::size_t>(a.write_stream)];
-      n = std::max(n, a.write);
+  const auto first = std::partition_point(tenants_.begin(), tenants_.end(),
+                                          [&](const Tenant& t) { return t.end <= mine.begin; });
+  auto last = first;
+  boost::container::static_vector<Tenant, 3> now;  // in place of them: what is left on both sides, and it
+  for (; last != tenants_.end() && last->begin < mine.end; ++last) {
+    if (last->buffer != buffer) {
+      const Access& a = accesses_[static_cast<std::size_t>(last->access)];
+      if (a.write_stream >= 0) {
+        auto& n = need[static_cast<std::size_t>(a.write_stream)];
+        n = std::max(n, a.write);
+      }
+      for (std::size_t s = 0; s < kMostStreams; ++s) need[s] = std::max(need[s], a.reads[s]);
     }
-    for (std::size_t s = 0; s < kMostStreams; ++s) need[s] = std::max(need[s], a.reads[s]);
-    return mine.begin <= other.begin && other.end <= mine.end;
-  });
-  tenants_.push_back({buffer, mine.first, mine.begin, mine.end});
+    if (last->begin < mine.begin) now.push_back({last->buffer, last->access, last->begin, mine.begin});
+  }
+  now.push_back({buffer, mine.first, mine.begin, mine.end});
+  if (last != first && std::prev(last)->end > mine.end) {
+    now.push_back(*std::prev(last));
+    now.back().begin = mine.end;
+  }
+  const auto fresh = static_cast<std::ptrdiff_t>(now.size());
+  const auto room = std::min(fresh, last - first);
+  const auto at = std::copy(now.begin(), now.begin() + room, first);
+  if (room == fresh)
+    tenants_.erase(at, last);
+  else
+    tenants_.insert(at, now.begin() + room, now.end());
 }
 
 Counts Hazards::requirements(const Op& op, std::int32_t micro_batch) {

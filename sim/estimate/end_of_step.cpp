@@ -4,6 +4,7 @@
 // the optimizer and the parameter gathers.
 #include <algorithm>
 
+#include "program/schedule.h"
 #include "sim/estimate/estimate.h"
 #include "sim/estimate/lanes.h"
 
@@ -58,24 +59,108 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   return unit_costs_.emplace_back(KnownUnit{size.elements, unit, size.of_experts, on, u}).cost;
 }
 
+// The chunks of a stage, where the plan's hold these blocks.
+void Estimator::look_at_stage(const Plan& plan, std::int64_t stage, std::span<const BlockRange> held) {
+  const std::int64_t last = plan.pp * plan.vpp - 1;
+  on_stage_.chunks.clear();
+  on_stage_.ends = {.last_stage = stage + 1 == plan.pp};
+  for (std::int64_t c = 0; c < plan.vpp; ++c) {
+    const std::int64_t g = program::global_chunk(plan, stage, c);
+    const BlockRange& range = held[static_cast<std::size_t>(g)];
+    on_stage_.chunks.push_back({.embedding = g == 0,
+                                .layers = std::span(chunk_costs_.depth().kind_of)
+                                              .subspan(static_cast<std::size_t>(range.first),
+                                                       static_cast<std::size_t>(range.blocks)),
+                                .head = g == last});
+    on_stage_.ends.first |= g == 0;
+    on_stage_.ends.last |= g == last;
+  }
+  for (program::ChunkBlocks& c : on_stage_.chunks)
+    c.tied_here = on_stage_.ends.tied_here(problem_.scenario.model);
+}
+
+// The units of the stage looked at, last chunk first as backwards end.
+void Estimator::hold_units(const Plan& plan) {
+  const program::ModelPieces& pieces = chunk_costs_.pieces(program::WeightRanks(plan));
+  const std::int64_t bucket = program::bucket_elements(problem_.scenario.training, problem_.stack);
+  on_stage_.units.clear();
+  on_stage_.chunk_end.clear();
+  for (std::size_t c = on_stage_.chunks.size(); c-- > 0;) {
+    program::append_units(pieces, on_stage_.chunks[c], plan.zero, bucket, on_stage_.units);
+    on_stage_.chunk_end.push_back(on_stage_.units.size());
+  }
+}
+
+// What a device of the stage looked at holds all through a step.
+std::int64_t Estimator::static_bytes(const Plan& plan) const {
+  const program::SampleSizes& sample = chunk_costs_.sample_sizes();
+  std::int64_t transferred = 0;
+  for (const program::ChunkBlocks& c : on_stage_.chunks)
+    transferred +=
+        program::transferred_tokens(chunk_costs_.depth(), c.layers, sample.tokens, c.embedding, c.head);
+  return program::static_bytes(problem_.scenario.model, sample, plan, problem_.scenario.training,
+                               on_stage_.units, on_stage_.ends, transferred);
+}
+
+Bytes Estimator::least_peak(const Plan& plan) {
+  ranges_of_chunks(plan, held_by_other_);
+  std::int64_t most = 0;
+  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
+    const auto like_last = [&](std::int64_t c) {
+      const auto at = [&](std::int64_t s) {
+        return static_cast<std::size_t>(program::global_chunk(plan, s, c));
+      };
+      const std::size_t g = at(stage), before = at(stage - 1);
+      return before > 0 && g + 1 < held_by_other_.size() && held_by_other_[g] == held_by_other_[before];
+    };
+    bool same = stage > 0 && stage + 1 < plan.pp;
+    for (std::int64_t c = 0; c < plan.vpp && same; ++c) same = like_last(c);
+    if (same) continue;
+    look_at_stage(plan, stage, held_by_other_);
+    hold_units(plan);
+    most = std::max(most, static_bytes(plan));
+  }
+  return Bytes{most};
+}
+
+// What the slowest stage exchanges with other replicas for a micro-batch.
+Time Estimator::least_exchanged(const Plan& plan) {
+  const HardwareByStage& hardware = hardware_by_stage(plan);
+  const std::int64_t gathers = plan.zero < 3 ? 0 : plan.reshards() ? 2 : 1;
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    const StageHardware& on =
+        hardware[hardware.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[r].first)];
+    look_at_stage(plan, costs_.runs[r].last(), held_);
+    hold_units(plan);
+    std::int64_t sum = 0, each = 0;
+    for (std::size_t i = 0; i < on_stage_.units.size(); ++i) {
+      const program::UnitSize& u = on_stage_.units[i];
+      const bool like_last = i > 0 && u.elements == on_stage_.units[i - 1].elements &&
+                             u.of_experts == on_stage_.units[i - 1].of_experts;
+      if (!like_last) {
+        const std::int64_t elements = program::UnitShare(plan, u.elements, u.of_experts).padded;
+        const std::int32_t links = on[state_.of(u.of_experts).shard];
+        const std::int64_t shards = u.of_experts ? plan.expert_shards() : plan.shards();
+        each = 0;
+        if (shards > 1) {
+          each = collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links) +
+                 gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
+        }
+      }
+      sum += each;
+    }
+    most = std::max(most, sum);
+  }
+  return Time{most};
+}
+
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
   const Model& m = problem_.scenario.model;
   const Training& training = problem_.scenario.training;
-  const program::ModelPieces& model_pieces = chunk_costs_.pieces(program::WeightRanks(plan));
-  const std::int64_t bucket = program::bucket_elements(training, problem_.stack);
   const StageHardware& on = hardware_of_run(run);
-  const std::size_t base = run * static_cast<std::size_t>(plan.vpp);
-  const auto kind_of = [&](std::int64_t c) -> const ChunkKind& {
-    return kinds_[places_[base + static_cast<std::size_t>(c)]];
-  };
-  program::StageEnds ends;
-  std::int64_t transferred = 0;  // tokens
-  ends.last_stage = costs_.runs[run].last() + 1 == plan.pp;
-  for (std::int64_t c = 0; c < plan.vpp; ++c) {
-    const Role role = kind_of(c).role;
-    ends.first = ends.first || role == Role::kFirst || role == Role::kOnly;
-    ends.last = ends.last || role == Role::kLast || role == Role::kOnly;
-  }
+  look_at_stage(plan, costs_.runs[run].last(), held_);
+  hold_units(plan);
   out.pace = pace(on.nodes);
   out.units.clear();
   out.chunk_end.clear();
@@ -83,31 +168,19 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.update = 0;
   out.trust_sum = 0;
   double slowest = 0;
-  unit_sizes_.clear();
-  const program::SampleSizes& sample = chunk_costs_.sample_sizes();
-  for (std::int64_t c = plan.vpp - 1; c >= 0; --c) {
-    const Role role = kind_of(c).role;
-    const BlockRange& blocks = kind_of(c).blocks;
-    const program::ChunkBlocks chunk{.embedding = role == Role::kFirst || role == Role::kOnly,
-                                     .layers = std::span(chunk_costs_.depth().kind_of)
-                                                   .subspan(static_cast<std::size_t>(blocks.first),
-                                                            static_cast<std::size_t>(blocks.blocks)),
-                                     .head = role == Role::kLast || role == Role::kOnly,
-                                     .tied_here = ends.tied_here(m)};
-    transferred += program::transferred_tokens(chunk_costs_.depth(), chunk.layers, sample.tokens,
-                                               chunk.embedding, chunk.head);
-    const std::size_t begin = unit_sizes_.size();
-    program::append_units(model_pieces, chunk, plan.zero, bucket, unit_sizes_);
-    for (std::size_t i = begin; i < unit_sizes_.size(); ++i) {
-      UnitCost u = unit_cost(plan, unit_sizes_[i], i, on);
-      out.reductions[static_cast<std::size_t>(c)] += u.reduce;
+  for (std::size_t k = 0, i = 0; k < on_stage_.chunk_end.size(); ++k) {
+    const std::size_t c = on_stage_.chunks.size() - 1 - k;
+    const program::ChunkBlocks& chunk = on_stage_.chunks[c];
+    for (const std::size_t begin = i; i < on_stage_.chunk_end[k]; ++i) {
+      UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
+      out.reductions[c] += u.reduce;
       if (dominated_[run]) continue;
-      u.share = i + 1 == unit_sizes_.size()
+      u.share = i + 1 == on_stage_.chunk_end[k]
                     ? 2.0
-                    : static_cast<double>(unit_sizes_[i].layers_done) /
-                          static_cast<double>(std::max<std::int64_t>(1, blocks.blocks));
+                    : static_cast<double>(on_stage_.units[i].layers_done) /
+                          static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
       // A tied weight that two stages hold counts once in the norm.
-      if (i == begin && chunk.head && m.tied_embeddings && !ends.first) u.norm = 0;
+      if (i == begin && chunk.head && m.tied_embeddings && !on_stage_.ends.first) u.norm = 0;
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
@@ -117,7 +190,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   }
   if (training.lamb && !dominated_[run]) {
     std::int64_t tensors = 0;
-    for (const program::UnitSize& u : unit_sizes_) tensors += u.tensors;
+    for (const program::UnitSize& u : on_stage_.units) tensors += u.tensors;
     const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8}, on.nodes);
     out.units.front().trust += clear;
     out.trust_sum = sum_over_parts(plan, tensors * program::kTrustBins * 8, false, on) +
@@ -128,23 +201,24 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const double slowdown = std::max(out.pace.compute_slowdown, out.pace.communication_slowdown);
   out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
-  const program::UnitWork work(plan, training, state_, unit_sizes_.front().elements, false, 0);
+  const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
   out.host = out.pace.host_segment.value +
-             out.pace.host_op.value * each * static_cast<std::int64_t>(unit_sizes_.size());
+             out.pace.host_op.value * each * static_cast<std::int64_t>(on_stage_.units.size());
   std::int64_t largest = 0;
-  for (const program::UnitSize& u : unit_sizes_) largest = std::max(largest, u.elements);
+  for (const program::UnitSize& u : on_stage_.units) largest = std::max(largest, u.elements);
   share_reductions(plan, largest, on, out);
   out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, false, on);
-  if (std::any_of(unit_sizes_.begin(), unit_sizes_.end(),
+  if (std::any_of(on_stage_.units.begin(), on_stage_.units.end(),
                   [](const program::UnitSize& u) { return u.of_experts; })) {
     out.norm_sum += sum_over_parts(plan, program::kNormBinBytes, true, on) +
                     price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
   }
-  out.static_bytes = program::static_bytes(m, sample, plan, training, unit_sizes_, ends, transferred);
+  out.static_bytes = static_bytes(plan);
   out.end_bytes = 0;
-  if (ends.tied_across(m)) {
+  if (on_stage_.ends.tied_across(m)) {
+    const program::ModelPieces& model_pieces = chunk_costs_.pieces(program::WeightRanks(plan));
     const program::UnitShare tied(plan, model_pieces.embedding.front().elements, false);
     out.end_bytes = tied.shard * bytes_.gradient;
   }
@@ -270,7 +344,7 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
     longer += more;
     const double end = longer + static_cast<double>(times_->last_end[place * v + chunk]);
     // Blocks finish evenly over the chunk's last gradient work, the head before the layers.
-    const double layers = static_cast<double>(kinds_[places_[run * v + chunk]].layers_only) + more;
+    const double layers = static_cast<double>(layers_only(kinds_[places_[run * v + chunk]])) + more;
     const double head = std::max(0.0, end - start - layers);
     // Of a reduction's time beside the gradients' work: done, and added. Compute and a reduction slow each
     // other down while compute runs, which a tensor-parallel op beside it has slowed down before. While

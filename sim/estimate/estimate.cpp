@@ -13,11 +13,6 @@ namespace {
 // Of a step: what closed forms may leave out.
 constexpr double kNegligible = 5e-3;
 
-std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
-  return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
-                                                                : chunk * p.pp + stage;
-}
-
 bool same_stages(const Plan& a, const Plan& b) {
   const auto kind = [](Schedule s) { return s == Schedule::kZeroBubbleV ? 2 : program::splits_backward(s); };
   return a.pp == b.pp && a.vpp == b.vpp && kind(a.schedule) == kind(b.schedule) &&
@@ -135,14 +130,18 @@ const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64
 // --- what the plan is made of ----------------------------------------------------------------------
 
 // Neighbouring stages that hold alike chunks on alike hardware are a run.
-void Estimator::split_stages(const Plan& plan) {
+void Estimator::ranges_of_chunks(const Plan& plan, std::vector<BlockRange>& out) const {
   const Depth& depth = chunk_costs_.depth();
-  std::vector<BlockRange>& blocks = held_;
-  blocks.clear();
+  out.clear();
   for (std::int64_t first = 0; const std::int64_t n : layers_by_chunk(plan, depth.blocks())) {
-    blocks.push_back({depth.canonical(first, n), n});
+    out.push_back({depth.canonical(first, n), n});
     first += n;
   }
+}
+
+void Estimator::split_stages(const Plan& plan) {
+  ranges_of_chunks(plan, held_);
+  const std::vector<BlockRange>& blocks = held_;
   const std::int64_t chunks = plan.pp * plan.vpp;
   const auto v = static_cast<std::size_t>(plan.vpp);
   costs_.runs.clear();
@@ -150,7 +149,7 @@ void Estimator::split_stages(const Plan& plan) {
   kinds_.clear();
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
     for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      const std::int64_t g = global_chunk(plan, stage, c);
+      const std::int64_t g = program::global_chunk(plan, stage, c);
       const Role role = chunks == 1       ? Role::kOnly
                         : g == 0          ? Role::kFirst
                         : g == chunks - 1 ? Role::kLast
@@ -234,14 +233,11 @@ void Estimator::select(const Plan& plan) {
   times_ = nullptr;
   least_end_.reset();
   key_ = ChunkCosts::key(plan);
-  const ChunkWork last_work = key_.split ? kChunkWeight : kChunkBackward;
   for (ChunkKind& kind : kinds_) {
     set_hardware(plan, hardware_[kind.hardware]);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
     kind.active = 0;
-    const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
-    kind.layers_only =
-        (head ? chunk_costs_.cost(key_, Role::kMiddle, kind.blocks) : *kind.cost)[last_work].time;
+    kind.layers_only.reset();
   }
   if (!hops || too_long_) find_hops(plan);
   limit_work(plan);
@@ -251,13 +247,23 @@ void Estimator::select(const Plan& plan) {
   choose_path(plan);
 }
 
+// The time of a chunk's last gradient work without the head.
+std::int64_t Estimator::layers_only(ChunkKind& kind) {
+  if (!kind.layers_only) {
+    const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
+    set_hardware(*selected_, hardware_[kind.hardware]);
+    const ChunkCost& cost = chunk_costs_.cost(key_, head ? Role::kMiddle : kind.role, kind.blocks);
+    kind.layers_only = cost[key_.split ? kChunkWeight : kChunkBackward].time;
+  }
+  return *kind.layers_only;
+}
+
 // All work of a replica, one after the other, takes at least as long as any path through it. A plan whose
 // step could not be counted keeps costs that are cut, so that no sum wraps.
 void Estimator::limit_work(const Plan& plan) {
   std::int64_t longest = 0;
   const auto see = [&](std::int64_t time) { longest = std::max(longest, time); };
   for (const ChunkKind& kind : kinds_) {
-    see(kind.layers_only);
     for (const WorkCost& w : *kind.cost) {
       for (const WorkCost::Field time : WorkCost::times()) see(w.*time);
     }
@@ -275,7 +281,6 @@ void Estimator::limit_work(const Plan& plan) {
       for (const WorkCost::Field time : WorkCost::times()) w.*time = std::min(w.*time, cap);
     }
     kind.cost = &cost;
-    kind.layers_only = std::min(kind.layers_only, cap);
   }
   for (Hop& h : hops_)
     h = {.latency = std::min(h.latency, cap), .flow = std::min(h.flow, cap), .local = h.local};
@@ -391,19 +396,21 @@ std::int64_t Estimator::host_of_chunks(std::size_t run) const {
 
 // --- time and memory -------------------------------------------------------------------------------
 
+// The plan, or where ZeRO-2 or 3 communicates in chunks the one that does not.
+void Estimator::select_unsharded(const Plan& plan) {
+  if (plan.zero < 2) return select(plan);
+  Plan without = plan;
+  without.zero = 0;
+  without.reshard_after_forward.reset();
+  without.shard_group = 0;
+  select(without);
+}
+
 // What the host takes, or a stage's own work for all micro-batches, after the first micro-batch has come down
 // to it and before the last one has gone up (weight gradients may come after that). ZeRO-2 and 3 only add
-// communication to a chunk, and pricing it is what costs: the bound leaves it out.
+// communication to a chunk, and pricing both together is what costs: the bound takes the longer of them.
 Time Estimator::lower_bound(const Plan& plan) {
-  if (plan.zero >= 2) {
-    Plan without = plan;
-    without.zero = 0;
-    without.reshard_after_forward.reset();
-    without.shard_group = 0;
-    select(without);
-  } else {
-    select(plan);
-  }
+  select_unsharded(plan);
   const auto v = static_cast<std::size_t>(plan.vpp);
   std::int64_t most = 0, down = 0, up = 0, host = 0;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
@@ -427,6 +434,7 @@ Time Estimator::lower_bound(const Plan& plan) {
     }
     most = std::max(most, *least_end_);
   }
+  if (plan.zero >= 2) most = std::max(most, (least_exchanged(plan) * plan.micro_batches).value);
   return Time{std::max(most, host)};
 }
 

@@ -51,6 +51,10 @@ class Estimator {
   // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
 
+  // Nor has it fewer bytes than this: what a device of the fullest stage holds all through a step, whatever
+  // is recomputed. Nothing is priced for it.
+  Bytes least_peak(const Plan& plan);
+
   // Of a plan whose pp and dp are 1: the compute of one micro-batch through all layers, nothing recomputed.
   // Plans of the same tp, micro-batch, rank order and sequence parallelism take no less time than this times
   // their micro-batches over their pp.
@@ -110,7 +114,7 @@ class Estimator {
     std::size_t hardware = 0;  // in hardware_
     const ChunkCost* cost = nullptr;
     double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
-    std::int64_t layers_only = 0;  // time of the last gradient work without the head
+    std::optional<std::int64_t> layers_only;  // once asked for
   };
 
   void select(const Plan& plan);
@@ -119,11 +123,18 @@ class Estimator {
   static Bytes logical_peak(const StagePieces& stage, const PipelinePlace& place);
   void see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const;
   void split_stages(const Plan& plan);
+  std::int64_t layers_only(ChunkKind& kind);
   void limit_work(const Plan& plan);
   std::int64_t limited(Time t) const;
   const Pieces& pieces(const Plan& plan);
   const Pieces& pieces_with_reductions(const Plan& plan);
   void fill_pieces(const Plan& plan, std::size_t run, StagePieces& out);
+  void ranges_of_chunks(const Plan& plan, std::vector<BlockRange>& out) const;
+  void look_at_stage(const Plan& plan, std::int64_t stage, std::span<const BlockRange> held);
+  void hold_units(const Plan& plan);
+  std::int64_t static_bytes(const Plan& plan) const;
+  Time least_exchanged(const Plan& plan);
+  void select_unsharded(const Plan& plan);
   const UnitCost& unit_cost(const Plan& plan, const program::UnitSize& size, std::size_t number,
                             const StageHardware& on);
   const HardwareByStage& hardware_by_stage(const Plan& plan);
@@ -192,7 +203,13 @@ class Estimator {
   const PipelineTimes* times_ = nullptr;   // null until asked for
   std::int64_t least_transfer_ = 0;        // of all crossings
   std::optional<std::int64_t> least_end_;  // of the pipeline, if no crossing took longer
-  std::vector<program::UnitSize> unit_sizes_;
+  struct {
+    std::vector<program::ChunkBlocks> chunks;
+    program::StageEnds ends;
+    std::vector<program::UnitSize> units;
+    std::vector<std::size_t> chunk_end;    // index past the last unit of each chunk, last chunk first
+  } on_stage_;                             // last looked at
+  std::vector<BlockRange> held_by_other_;  // by chunk of the model, of a plan that is not the selected one
   struct KnownUnit {
     std::int64_t elements, unit;
     bool of_experts;

@@ -275,6 +275,7 @@ Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = kind.expert_shards = 1;
+  kind.rounds = 0;
   kind.hardware = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];

@@ -379,14 +379,21 @@ TEST(Estimate, TheHostIssuesEveryOpOfAStep) {
 
 TEST(Estimate, TheLowerBoundsAreBounds) {
   std::mt19937 random(5);
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 300; ++i) {
     Problem p = problem(random, true);
     const Plan plan = stratified(i, random, p.scenario.model);
     p.scenario.training.global_batch = plan.global_batch();
     const sim::Topology topology(p.cluster);
     sim::Estimator estimator(p, topology);
     const sim::Estimate e = estimator.estimate(plan);
-    EXPECT_LE(estimator.lower_bound(plan), e.step) << short_name(plan);
+    const Time least = estimator.lower_bound(plan);
+    EXPECT_LE(least, e.step) << short_name(plan);
+    EXPECT_LE(estimator.least_peak(plan), e.peak) << short_name(plan);
+    EXPECT_GT(estimator.least_peak(plan) * 50, e.peak) << short_name(plan);
+    Plan keeps_all = plan;
+    keeps_all.recompute = Recompute::kNone;
+    keeps_all.recompute_layers = 1;
+    EXPECT_LE(estimator.lower_bound(keeps_all), e.step) << short_name(plan);
   }
 }
 

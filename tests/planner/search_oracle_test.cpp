@@ -43,6 +43,30 @@ TEST(LowerBound, IsTheWorkOfTheBusiestStage) {
   }
 }
 
+// On a network a hundred times too slow, a sharded plan takes little more than what it exchanges with others:
+// for each micro-batch ZeRO-3 gathers parameters twice and scatters gradients, ZeRO-2 only does the latter.
+TEST(LowerBound, IsWhatASlowNetworkExchanges) {
+  Problem p = problem(4);
+  p.cluster.nic_bandwidth = Bandwidth{p.cluster.nic_bandwidth.value / 100};
+  const sim::Topology topology(p.cluster);
+  const auto bound = [&](const Plan& plan) {
+    p.scenario.training.global_batch = plan.global_batch();
+    sim::Estimator estimator(p, topology);
+    const double share = ratio(estimator.lower_bound(plan), estimator.estimate(plan).step);
+    EXPECT_LE(share, 1) << short_name(plan);
+    EXPECT_GT(share, 0.9) << short_name(plan);
+    return seconds(estimator.lower_bound(plan));
+  };
+  const double zero2 = bound({.dp = 32, .zero = 2, .micro_batches = 16});
+  const double zero3 = bound({.dp = 32, .zero = 3, .micro_batches = 16});
+  const double kept = bound({.dp = 32, .zero = 3, .reshard_after_forward = false, .micro_batches = 16});
+  // Gradients have as many bytes as parameters, or twice as many.
+  const double bytes = static_cast<double>(bytes_per_parameter(p.scenario.training.precision).gradient) /
+                       bytes_per_parameter(p.scenario.training.precision).parameter;
+  EXPECT_NEAR(zero3 / zero2, (bytes + 2) / bytes, 0.05);
+  EXPECT_NEAR(kept / zero2, (bytes + 1) / bytes, 0.05);
+}
+
 struct Point {
   std::int64_t step, bytes;
   friend bool operator==(const Point&, const Point&) = default;
@@ -66,7 +90,7 @@ TEST(Search, TheFrontIsThatOfAllPlansWithinAQuarter) {
                   const sim::Estimate e = estimator.estimate(plan);
                   const Bytes bytes = estimator.device_bytes(plan, e.peak);
                   if (bytes <= result.capacity) all.push_back({e.step.value, bytes.value});
-                  return true;
+                  return Space::Verdict::kSeen;
                 }});
   }
   // 80 GB less a margin of 6 %.
@@ -106,7 +130,7 @@ TEST(Search, TheFastestOfEachKindIsKept) {
                     Time& t = fastest.try_emplace({plan.schedule, plan.zero >= 2}, e.step).first->second;
                     t = std::min(t, e.step);
                   }
-                  return true;
+                  return Space::Verdict::kSeen;
                 }});
   }
   std::erase_if(fastest,

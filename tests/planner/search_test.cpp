@@ -53,6 +53,29 @@ TEST(Search, PruningDoesNotChangeTheBestOfFiftyThousand) {
     EXPECT_EQ(pruned.pareto[i].plan, brute.pareto[i].plan) << i;
 }
 
+TEST(Search, PruningLosesNoPlanOfAModelWithExperts) {
+  for (const char* device_memory : {"80 GB", "24 GB"}) {  // with much room, and with little
+    Problem p = small_problem();
+    p.stack.runs.reset();
+    p.scenario.model = preset_model("qwen3-30b-a3b");
+    p.scenario.model.blocks[0].times = p.scenario.model.layers = 8;
+    p.devices[0].memory = *parse_bytes(device_memory);
+    p.scenario.search.tp = {1, 2};
+    p.scenario.search.pp = {1, 2, 4};
+    p.scenario.search.ep = {1, 4, 8};
+    p.scenario.search.micro_batch = {1, 2};
+    const sim::Topology topology(p.cluster);
+    const SearchResult pruned = search(p, topology, {.keep = 5, .threads = 2});
+    const SearchResult brute = search(p, topology, {.keep = 5, .threads = 2, .bound = false});
+    EXPECT_LT(pruned.counts.costed * 4, brute.counts.costed);
+    ASSERT_EQ(pruned.best.size(), brute.best.size());
+    ASSERT_EQ(pruned.too_big.size(), brute.too_big.size());
+    for (std::size_t i = 0; i < brute.best.size(); ++i) EXPECT_EQ(pruned.best[i].plan, brute.best[i].plan);
+    for (std::size_t i = 0; i < brute.too_big.size(); ++i)
+      EXPECT_EQ(pruned.too_big[i].plan, brute.too_big[i].plan) << i;
+  }
+}
+
 TEST(Search, CountsAddUp) {
   const Problem p = small_problem();
   const SearchCounts c = search(p, sim::Topology(p.cluster), {.keep = 5}).counts;
@@ -85,11 +108,11 @@ TEST(Search, MemoisedCostsEqualSingleEvaluationsBitForBit) {
   for (const Space::Outer& o : space.outer()) {
     space.visit(o, {.plan = [&](const Plan& plan) {
                   const sim::Estimate e = shared.estimate(plan);
-                  if (++seen % 7 != 0 || compared >= 1000) return true;
+                  if (++seen % 7 != 0 || compared >= 1000) return Space::Verdict::kSeen;
                   sim::Estimator alone(p, topology);
                   EXPECT_EQ(e, alone.estimate(plan)) << short_name(plan);
                   ++compared;
-                  return true;
+                  return Space::Verdict::kSeen;
                 }});
   }
   EXPECT_GE(compared, 1000);
@@ -133,7 +156,7 @@ TEST(Space, HoldsTheLargestOfEachAxis) {
     space.visit(o, {.plan = [&](const Plan& plan) {
                   micro_batches.insert(plan.micro_batch);
                   if (plan.pp == 4) chunks.insert(plan.vpp);
-                  return true;
+                  return Space::Verdict::kSeen;
                 }});
   EXPECT_EQ(micro_batches, (std::set<std::int64_t>{1, 2, 3, 4, 6, 8, 12, 16}));
   EXPECT_EQ(*chunks.rbegin(), 8);
@@ -159,7 +182,7 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
                     EXPECT_TRUE(out.insert(canonical(plan)).second) << short_name(plan);
                     EXPECT_FALSE(stack_problem(of.stack, of.scenario.model, plan, of.scenario.training))
                         << short_name(plan);
-                    return true;
+                    return Space::Verdict::kSeen;
                   }});
     return out;
   };
@@ -176,7 +199,7 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
       space.visit(o, {.plan = [&](const Plan& plan) {
                     if (!stack_problem(p.stack, p.scenario.model, plan, p.scenario.training))
                       expected.insert(canonical(plan));
-                    return true;
+                    return Space::Verdict::kSeen;
                   }});
     }
     EXPECT_EQ(plans(p), expected) << name;
@@ -203,7 +226,7 @@ TEST(Space, SharesExpertsAsTheyDivide) {
                    .visit(outer, {.plan =
                                       [&](const Plan& plan) {
                                         seen.emplace(plan.ep, plan.expert_tp());
-                                        return true;
+                                        return Space::Verdict::kSeen;
                                       }})
                    .invalid;
   }
