@@ -35,8 +35,11 @@ inline std::vector<ExportCase> shipped_cases(Target target) {
       c.plan = *s.plan;
     } else {
       const auto rules = heuristics(c.problem);
-      const auto rule =
-          std::find_if(rules.begin(), rules.end(), [](const Heuristic& h) { return h.problem.empty(); });
+      // Exported plans fill their nodes.
+      const std::int64_t devices = c.problem.cluster.devices_per_node;
+      const auto rule = std::find_if(rules.begin(), rules.end(), [&](const Heuristic& h) {
+        return h.problem.empty() && (h.plan.ranks() < devices || h.plan.ranks() % devices == 0);
+      });
       if (rule == rules.end()) throw Error(c.name + ": no rule of thumb gives a plan");
       c.plan = rule->plan;
     }
