@@ -137,8 +137,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              printable(s.name.empty() ? s.model.name : s.name), printable(s.model.name),
              problem.cluster.nodes, printable(problem.cluster.name), printable(problem.counted_devices()),
              s.training.global_batch, s.training.sequence, printable(problem.stack.name));
-  if (const auto limits = stack_limits(problem.stack, problem.scenario.model, problem.scenario.training);
-      !limits.empty())
+  if (const auto limits = stack_limits(problem.stack, s.model, s.training); !limits.empty())
     fmt::print("not searched: {} has {}\n", printable(problem.stack.name), fmt::join(limits, "; "));
   fmt::print(
       "{} combinations: {} no plans, {} proved slower or too large, {} costed; of those {} too large, {} "

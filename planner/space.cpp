@@ -323,8 +323,9 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
         }
         // By zero and shards, whatever is recomputed: whether it may fit, and whether it is too slow even if
         // nothing is.
-        std::vector<std::optional<bool>> holds(zeros.size() * shards_.size());
-        std::vector<bool> slow(holds.size());
+        const std::size_t kinds = zeros.size() * shards_.size();
+        std::vector<std::optional<bool>> holds(kinds);
+        std::vector<bool> slow(kinds);
         for (const Remat& r : remat_) {
           p.recompute = r.mode;
           p.recompute_layers = r.every;
@@ -348,16 +349,17 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
                 ++(bad ? counts.invalid : counts.hopeless);
                 continue;
               }
-              std::optional<bool>& held = holds[at % holds.size()];
+              const std::size_t kind = at % kinds;
+              std::optional<bool>& held = holds[kind];
               if (!held) held = !visitor.may_hold || visitor.may_hold(p);
-              if (!*held || slow[at % slow.size()]) {
+              if (!*held || slow[kind]) {
                 hopeless[at] = !*held;
                 ++counts.hopeless;
                 continue;
               }
               const Verdict verdict = visitor.plan(p);
               hopeless[at] = verdict == Verdict::kTooLarge;
-              slow[at % slow.size()] = verdict == Verdict::kTooSlow && r.mode == Recompute::kNone;
+              slow[kind] = verdict == Verdict::kTooSlow && r.mode == Recompute::kNone;
             }
           }
         }

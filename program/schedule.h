@@ -42,10 +42,11 @@ constexpr bool splits_backward(Schedule s) {
   return s == Schedule::kZeroBubbleH1 || s == Schedule::kZeroBubbleV;
 }
 
-// The model's chunk that is a stage's local one: dealt out in turns, in a V for zb-v.
-constexpr std::int64_t global_chunk(const Plan& p, std::int64_t stage, std::int64_t chunk) {
-  return p.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p.pp - 1 - stage
-                                                                : chunk * p.pp + stage;
+// The model's chunk that is a stage's local one: dealt out in turns over p stages, in a V for zb-v.
+constexpr std::int64_t global_chunk(Schedule schedule, std::int64_t p, std::int64_t stage,
+                                    std::int64_t chunk) {
+  return schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p - 1 - stage
+                                                              : chunk * p + stage;
 }
 
 // Each stage's work in order. O(p v m).

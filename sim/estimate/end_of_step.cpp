@@ -65,7 +65,7 @@ void Estimator::look_at_stage(const Plan& plan, std::int64_t stage, std::span<co
   on_stage_.chunks.clear();
   on_stage_.ends = {.last_stage = stage + 1 == plan.pp};
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
-    const std::int64_t g = program::global_chunk(plan, stage, c);
+    const std::int64_t g = program::global_chunk(plan.schedule, plan.pp, stage, c);
     const BlockRange& range = held[static_cast<std::size_t>(g)];
     on_stage_.chunks.push_back({.embedding = g == 0,
                                 .layers = std::span(chunk_costs_.depth().kind_of)
@@ -100,59 +100,6 @@ std::int64_t Estimator::static_bytes(const Plan& plan) const {
         program::transferred_tokens(chunk_costs_.depth(), c.layers, sample.tokens, c.embedding, c.head);
   return program::static_bytes(problem_.scenario.model, sample, plan, problem_.scenario.training,
                                on_stage_.units, on_stage_.ends, transferred);
-}
-
-Bytes Estimator::least_peak(const Plan& plan) {
-  ranges_of_chunks(plan, held_by_other_);
-  std::int64_t most = 0;
-  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
-    const auto like_last = [&](std::int64_t c) {
-      const auto at = [&](std::int64_t s) {
-        return static_cast<std::size_t>(program::global_chunk(plan, s, c));
-      };
-      const std::size_t g = at(stage), before = at(stage - 1);
-      return before > 0 && g + 1 < held_by_other_.size() && held_by_other_[g] == held_by_other_[before];
-    };
-    bool same = stage > 0 && stage + 1 < plan.pp;
-    for (std::int64_t c = 0; c < plan.vpp && same; ++c) same = like_last(c);
-    if (same) continue;
-    look_at_stage(plan, stage, held_by_other_);
-    hold_units(plan);
-    most = std::max(most, static_bytes(plan));
-  }
-  return Bytes{most};
-}
-
-// What the slowest stage exchanges with other replicas for a micro-batch.
-Time Estimator::least_exchanged(const Plan& plan) {
-  const HardwareByStage& hardware = hardware_by_stage(plan);
-  const std::int64_t gathers = plan.zero < 3 ? 0 : plan.reshards() ? 2 : 1;
-  std::int64_t most = 0;
-  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
-    const StageHardware& on =
-        hardware[hardware.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[r].first)];
-    look_at_stage(plan, costs_.runs[r].last(), held_);
-    hold_units(plan);
-    std::int64_t sum = 0, each = 0;
-    for (std::size_t i = 0; i < on_stage_.units.size(); ++i) {
-      const program::UnitSize& u = on_stage_.units[i];
-      const bool like_last = i > 0 && u.elements == on_stage_.units[i - 1].elements &&
-                             u.of_experts == on_stage_.units[i - 1].of_experts;
-      if (!like_last) {
-        const std::int64_t elements = program::UnitShare(plan, u.elements, u.of_experts).padded;
-        const std::int32_t links = on[state_.of(u.of_experts).shard];
-        const std::int64_t shards = u.of_experts ? plan.expert_shards() : plan.shards();
-        each = 0;
-        if (shards > 1) {
-          each = collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links) +
-                 gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
-        }
-      }
-      sum += each;
-    }
-    most = std::max(most, sum);
-  }
-  return Time{most};
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {

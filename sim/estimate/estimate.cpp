@@ -129,7 +129,6 @@ const std::vector<GroupLinks>& Estimator::transfers(const Plan& plan, std::int64
 
 // --- what the plan is made of ----------------------------------------------------------------------
 
-// Neighbouring stages that hold alike chunks on alike hardware are a run.
 void Estimator::ranges_of_chunks(const Plan& plan, std::vector<BlockRange>& out) const {
   const Depth& depth = chunk_costs_.depth();
   out.clear();
@@ -139,6 +138,7 @@ void Estimator::ranges_of_chunks(const Plan& plan, std::vector<BlockRange>& out)
   }
 }
 
+// Neighbouring stages that hold alike chunks on alike hardware are a run.
 void Estimator::split_stages(const Plan& plan) {
   ranges_of_chunks(plan, held_);
   const std::vector<BlockRange>& blocks = held_;
@@ -149,7 +149,7 @@ void Estimator::split_stages(const Plan& plan) {
   kinds_.clear();
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
     for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      const std::int64_t g = program::global_chunk(plan, stage, c);
+      const std::int64_t g = program::global_chunk(plan.schedule, plan.pp, stage, c);
       const Role role = chunks == 1       ? Role::kOnly
                         : g == 0          ? Role::kFirst
                         : g == chunks - 1 ? Role::kLast
@@ -395,55 +395,6 @@ std::int64_t Estimator::host_of_chunks(std::size_t run) const {
 }
 
 // --- time and memory -------------------------------------------------------------------------------
-
-// The plan, or where ZeRO-2 or 3 communicates in chunks the one that does not.
-void Estimator::select_unsharded(const Plan& plan) {
-  if (plan.zero < 2) return select(plan);
-  Plan without = plan;
-  without.zero = 0;
-  without.reshard_after_forward.reset();
-  without.shard_group = 0;
-  select(without);
-}
-
-// What the host takes, or a stage's own work for all micro-batches, after the first micro-batch has come down
-// to it and before the last one has gone up (weight gradients may come after that). ZeRO-2 and 3 only add
-// communication to a chunk, and pricing both together is what costs: the bound takes the longer of them.
-Time Estimator::lower_bound(const Plan& plan) {
-  select_unsharded(plan);
-  const auto v = static_cast<std::size_t>(plan.vpp);
-  std::int64_t most = 0, down = 0, up = 0, host = 0;
-  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
-    const ChunkCost& first = *costs_.chunks[r * v];
-    const auto least = [&](ChunkWork work) { return std::min(first[work].time, first[work].latency); };
-    const auto advance = [&](std::int64_t stages) {
-      down += stages * least(kChunkForward);
-      if (!key_.split) up += stages * least(kChunkBackward);
-    };
-    advance(costs_.runs[r].count - 1);
-    most = std::max(most, down + time_of_chunks(r) * plan.micro_batches + up);
-    host = std::max(host, host_of_chunks(r) * plan.micro_batches);
-    advance(1);
-  }
-  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV) {
-    if (!least_end_) {
-      const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
-      costs_.reductions.clear();
-      least_end_ = pipeline_.least_end({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
-      costs_.transfer = transfer;
-    }
-    most = std::max(most, *least_end_);
-  }
-  if (plan.zero >= 2) most = std::max(most, (least_exchanged(plan) * plan.micro_batches).value);
-  return Time{std::max(most, host)};
-}
-
-Time Estimator::least_work(const Plan& whole) {
-  select(whole);
-  std::int64_t work = 0;
-  for (const WorkCost& w : *costs_.chunks.front()) work += w.time - w.waiting;
-  return Time{work};
-}
 
 bool Estimator::stages_differ(const Plan& plan) {
   return node_types_by_stage(problem_.cluster, mesh(plan)).size() > 1;

@@ -9,11 +9,6 @@ namespace {
 using program::Slot;
 using program::Work;
 
-std::int64_t global_chunk(const PipelineShape& s, std::int64_t stage, std::int64_t chunk) {
-  return s.schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * s.p - 1 - stage
-                                                                : chunk * s.p + stage;
-}
-
 std::int64_t home(const PipelineShape& s, std::int64_t chunk) {
   const std::int64_t lap = chunk / s.p, place = chunk % s.p;
   return s.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? s.p - 1 - place : place;
@@ -92,7 +87,8 @@ std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
     std::size_t& next = progress[i].next;
     for (; next < slots.size(); ++next) {
       const Slot& slot = slots[next];
-      const std::int64_t chunk = global_chunk(s, static_cast<std::int64_t>(i), slot.chunk);
+      const std::int64_t chunk =
+          program::global_chunk(s.schedule, s.p, static_cast<std::int64_t>(i), slot.chunk);
       const bool forward = slot.work == Work::kForward;
       const bool weight = slot.work == Work::kBackwardWeight;
       const std::int64_t from = forward ? chunk - 1 : chunk + 1;
@@ -147,7 +143,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
   seats.reserve(stages * width);
   for (std::int64_t i = 0; i < s.p; ++i) {
     for (std::int64_t c = 0; c < s.v; ++c) {
-      const std::int64_t g = global_chunk(s, i, c);
+      const std::int64_t g = program::global_chunk(s.schedule, s.p, i, c);
       const auto alike = static_cast<std::size_t>(out.places[static_cast<std::size_t>(i)].run * s.v + c);
       seats.push_back({.cost = costs.chunks[alike],
                        .input = g > 0 ? row(forward_there_, g - 1) : nullptr,

@@ -276,6 +276,18 @@ TEST(Plan, TheAnswerExplainsItself) {
 }
 
 // GPT-3's smallest model: 125M parameters, 6e-4 at half a million tokens.
+// 47 stages of 2,048 micro-batches are dear to simulate and far behind.
+TEST(Plan, ARuleOfThumbFarBehindIsRejectedWithItsTime) {
+  const Problem p = load_problem(ORRERY_ROOT "/scenarios/qwen3-235b-256-h800.json", DataFolders{});
+  const Answer a = plan(p, {.top = 1, .threads = 2});
+  const auto deep = [](const auto& x) { return x.plan.pp == 47; };
+  EXPECT_EQ(std::count_if(a.alongside.begin(), a.alongside.end(), deep), 0);
+  const auto rejected = std::find_if(a.rejected.begin(), a.rejected.end(), deep);
+  ASSERT_NE(rejected, a.rejected.end());
+  EXPECT_NE(rejected->reason.find("times as long as the best plan"), std::string::npos) << rejected->reason;
+  EXPECT_FALSE(a.alongside.empty());  // the others are
+}
+
 TEST(Plan, LearningRatesAreAdvisedForAdamAlone) {
   Problem p = small_problem();
   p.scenario.model = preset_model("gpt2-124m");

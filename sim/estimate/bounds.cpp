@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a plan takes at least, and holds at least: cheaper than its estimate, so that a search prices few
+// plans.
+#include <algorithm>
+#include <utility>
+
+#include "program/schedule.h"
+#include "sim/estimate/estimate.h"
+
+namespace orrery::sim {
+
+// The plan, or where ZeRO-2 or 3 communicates in chunks the one that does not.
+void Estimator::select_unsharded(const Plan& plan) {
+  if (plan.zero < 2) return select(plan);
+  Plan without = plan;
+  without.zero = 0;
+  without.reshard_after_forward.reset();
+  without.shard_group = 0;
+  select(without);
+}
+
+// What the slowest stage exchanges with other replicas for a micro-batch.
+Time Estimator::least_exchanged(const Plan& plan) {
+  const HardwareByStage& hardware = hardware_by_stage(plan);
+  const std::int64_t gathers = plan.zero < 3 ? 0 : plan.reshards() ? 2 : 1;
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    const StageHardware& on =
+        hardware[hardware.size() == 1 ? 0 : static_cast<std::size_t>(costs_.runs[r].first)];
+    look_at_stage(plan, costs_.runs[r].last(), held_);
+    hold_units(plan);
+    std::int64_t sum = 0, each = 0;
+    for (std::size_t i = 0; i < on_stage_.units.size(); ++i) {
+      const program::UnitSize& u = on_stage_.units[i];
+      const bool like_last = i > 0 && u.elements == on_stage_.units[i - 1].elements &&
+                             u.of_experts == on_stage_.units[i - 1].of_experts;
+      if (!like_last) {
+        const std::int64_t elements = program::UnitShare(plan, u.elements, u.of_experts).padded;
+        const std::int32_t links = on[state_.of(u.of_experts).shard];
+        const std::int64_t shards = u.of_experts ? plan.expert_shards() : plan.shards();
+        each = 0;
+        if (shards > 1) {
+          each = collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links) +
+                 gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
+        }
+      }
+      sum += each;
+    }
+    most = std::max(most, sum);
+  }
+  return Time{most};
+}
+
+// What the host takes, or a stage's own work for all micro-batches, after the first micro-batch has come down
+// to it and before the last one has gone up (weight gradients may come after that). ZeRO-2 and 3 only add
+// communication to a chunk, and pricing both together is what costs: the bound takes the longer of them.
+Time Estimator::lower_bound(const Plan& plan) {
+  select_unsharded(plan);
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  std::int64_t most = 0, down = 0, up = 0, host = 0;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    const ChunkCost& first = *costs_.chunks[r * v];
+    const auto least = [&](ChunkWork work) { return std::min(first[work].time, first[work].latency); };
+    const auto advance = [&](std::int64_t stages) {
+      down += stages * least(kChunkForward);
+      if (!key_.split) up += stages * least(kChunkBackward);
+    };
+    advance(costs_.runs[r].count - 1);
+    most = std::max(most, down + time_of_chunks(r) * plan.micro_batches + up);
+    host = std::max(host, host_of_chunks(r) * plan.micro_batches);
+    advance(1);
+  }
+  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV) {
+    if (!least_end_) {
+      const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
+      costs_.reductions.clear();
+      least_end_ = pipeline_.least_end({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
+      costs_.transfer = transfer;
+    }
+    most = std::max(most, *least_end_);
+  }
+  if (plan.zero >= 2) most = std::max(most, (least_exchanged(plan) * plan.micro_batches).value);
+  return Time{std::max(most, host)};
+}
+
+Time Estimator::least_work(const Plan& whole) {
+  select(whole);
+  std::int64_t work = 0;
+  for (const WorkCost& w : *costs_.chunks.front()) work += w.time - w.waiting;
+  return Time{work};
+}
+
+Bytes Estimator::least_peak(const Plan& plan) {
+  ranges_of_chunks(plan, held_by_other_);
+  std::int64_t most = 0;
+  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
+    const auto like_last = [&](std::int64_t c) {
+      const auto at = [&](std::int64_t s) {
+        return static_cast<std::size_t>(program::global_chunk(plan.schedule, plan.pp, s, c));
+      };
+      const std::size_t g = at(stage), before = at(stage - 1);
+      return before > 0 && g + 1 < held_by_other_.size() && held_by_other_[g] == held_by_other_[before];
+    };
+    bool same = stage > 0 && stage + 1 < plan.pp;
+    for (std::int64_t c = 0; c < plan.vpp && same; ++c) same = like_last(c);
+    if (same) continue;
+    look_at_stage(plan, stage, held_by_other_);
+    hold_units(plan);
+    most = std::max(most, static_bytes(plan));
+  }
+  return Bytes{most};
+}
+
+}  // namespace orrery::sim
