@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/blocks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <string_view>
 
 namespace orrery {
 namespace {
@@ -144,6 +147,28 @@ std::int64_t Depth::shared(Degree degree) const {
 
 const Stretch& Depth::stretch(std::int64_t block) const {
   return *std::find_if(stretches.begin(), stretches.end(), [&](const Stretch& s) { return block < s.end(); });
+}
+
+RecomputeParts Depth::parts(bool norms_in_products) const {
+  RecomputeParts out;
+  for (const ModelBlock& b : kinds) {
+    b.for_each_layer([&](const auto& layer) {
+      out = out | layer.parts();
+      if (b.norms_first() && !(norms_in_products && layer.kBeginsInProducts)) out.add(RecomputePart::kNorms);
+    });
+  }
+  return out;
+}
+
+void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at) {
+  const RecomputeParts has = depth.parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (has.has(parts[i])) continue;
+    std::vector<std::string_view> names;
+    for (const RecomputePart part : has.list()) names.push_back(name_of(part));
+    at.child(i).fail(fmt::format("no layer of the model has a part \"{}\"", name_of(parts[i])),
+                     fmt::format("allowed: {}", fmt::join(names, ", ")));
+  }
 }
 
 std::int64_t Depth::canonical(std::int64_t first, std::int64_t blocks) const {

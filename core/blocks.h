@@ -71,7 +71,8 @@ struct ModelBlock {
   BlockForm form = BlockForm::kPreNorm;
   bool final_norm = false;  // a norm behind it, as behind an encoder
   std::vector<Layer> layers;
-  std::int64_t norms() const;  // of the model's width
+  std::int64_t norms() const;                                        // of the model's width
+  bool norms_first() const { return form != BlockForm::kPostNorm; }  // before its layers
   // Calls use(layer) for each.
   template <class Use>
   void for_each_layer(Use use) const {
@@ -158,11 +159,16 @@ struct Depth {
     for (std::size_t k = 0; k < kinds.size(); ++k)
       kinds[k].for_each_layer([&](const auto& layer) { use(layer, times[k]); });
   }
+  // That selective recomputation may repeat of some block. `norms_in_products`: of the stack.
+  RecomputeParts parts(bool norms_in_products = false) const;
   // The first place in its stretch where as many blocks are the same as these; blocks of several stretches
   // keep theirs.
   std::int64_t canonical(std::int64_t first, std::int64_t blocks) const;
   // Appends runs of blocks.
   void add(const std::vector<BlockRun>& runs);
 };
+
+// Fails where no layer has one of the parts of a plan or a search.
+void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at);
 
 }  // namespace orrery

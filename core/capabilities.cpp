@@ -180,6 +180,12 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/recompute", [&] { return lacks(s, fmt::format("{} recomputation", name_of(p.recompute))); },
         [&] { return allowed(c.recompute); });
   }
+  for (const RecomputePart part : p.recompute_parts) {
+    if (has(c.recompute_parts, part)) continue;
+    return report(
+        "/plan/recompute_parts", [&] { return lacks(s, fmt::format("recomputation of {}", name_of(part))); },
+        [&] { return allowed(c.recompute_parts); });
+  }
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1 && !c.recompute_layers)
     return report(
         "/plan/recompute_layers", [&] { return lacks(s, "recomputation of several layers at once"); }, one);
@@ -411,6 +417,8 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   missing(c.zero, {0, 1, 2, 3}, "no ZeRO stage {}");
   if (!c.shard_group) out.emplace_back("no shard groups");
   missing(c.recompute, every<Recompute>(), "no {} recomputation");
+  if (has(c.recompute, Recompute::kSelective))
+    missing(c.recompute_parts, depth_of(m).parts().list(), "no recomputation of {} alone");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));

@@ -56,7 +56,8 @@ struct Capabilities {
   bool keep_gathered = true;       // ZeRO-3 without reshard_after_forward
   bool shard_group = true;         // shards may be shared by fewer ranks than all replicas
   std::vector<Recompute> recompute;
-  bool recompute_layers = true;  // full recomputation may keep every k-th layer's input
+  std::vector<RecomputePart> recompute_parts;  // of selective recomputation
+  bool recompute_layers = true;                // full recomputation may keep every k-th layer's input
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
   bool lamb = true;
@@ -120,6 +121,7 @@ void describe(V& v, Capabilities& c) {
   v(field("keep_gathered", "whether ZeRO-3 runs without reshard_after_forward"), c.keep_gathered);
   v(field("shard_group", "whether ZeRO's shards may be shared by fewer ranks than dp"), c.shard_group);
   v(field("recompute", "recomputation modes"), c.recompute);
+  v(field("recompute_parts", "parts of layers that selective recomputation can repeat"), c.recompute_parts);
   v(field("recompute_layers", "whether recompute_layers may be more than 1"), c.recompute_layers);
   v(field("rank_order", "placements of ranks"), c.rank_order);
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);

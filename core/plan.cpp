@@ -19,6 +19,10 @@ std::string short_name(const Plan& p) {
   if (p.zero > 0 && p.shards() != p.copies()) text += fmt::format("/{}", p.shards());
   if (!p.reshards()) text += " keep";
   if (p.recompute != Recompute::kNone) text += fmt::format(" {}", name_of(p.recompute));
+  for (const RecomputePart part : p.recompute_parts) {
+    text += part == p.recompute_parts.front() ? ' ' : '+';
+    text += name_of(part);
+  }
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);
   if (p.rank_order != RankOrder::kTpDpPp) text += fmt::format(" {}", name_of(p.rank_order));

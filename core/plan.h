@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "core/recompute.h"
 
 namespace orrery {
 
 enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV };
-enum class Recompute { kNone, kSelective, kFull };
 // How keys and values pass between ranks that share sequences.
 enum class ContextKeys { kRing, kAllGather };
 // How rows of tokens go to their experts: each by itself, or once to each node that has some of a token's
@@ -42,10 +42,6 @@ constexpr auto enum_names(Schedule) {
       std::pair{Schedule::kNaive, "naive"},        std::pair{Schedule::kGPipe, "gpipe"},
       std::pair{Schedule::k1F1B, "1f1b"},          std::pair{Schedule::kInterleaved, "interleaved"},
       std::pair{Schedule::kZeroBubbleH1, "zb-h1"}, std::pair{Schedule::kZeroBubbleV, "zb-v"}};
-}
-constexpr auto enum_names(Recompute) {
-  return std::array{std::pair{Recompute::kNone, "none"}, std::pair{Recompute::kSelective, "selective"},
-                    std::pair{Recompute::kFull, "full"}};
 }
 constexpr auto enum_names(ContextKeys) {
   return std::array{std::pair{ContextKeys::kRing, "ring"}, std::pair{ContextKeys::kAllGather, "all-gather"}};
@@ -96,7 +92,8 @@ struct Plan {
   std::int64_t micro_batches = 1;         // per replica and step
   Schedule schedule = Schedule::k1F1B;
   Recompute recompute = Recompute::kNone;
-  std::int64_t recompute_layers = 1;  // full recomputation keeps every k-th layer's input
+  std::vector<RecomputePart> recompute_parts;  // of selective recomputation; empty: core-attn
+  std::int64_t recompute_layers = 1;           // full recomputation keeps every k-th layer's input
   RankOrder rank_order = RankOrder::kTpDpPp;
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
   std::vector<std::int64_t> chunk_layers;
@@ -104,6 +101,11 @@ struct Plan {
   std::int64_t ranks() const { return tp * pp * copies(); }
   std::int64_t copies() const { return cp * dp; }  // ranks that have the same weights, or shards of them
   std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
+  // Parts of layers that selective recomputation repeats.
+  RecomputeParts repeated() const {
+    if (recompute != Recompute::kSelective) return {};
+    return recompute_parts.empty() ? RecomputePart::kCoreAttention : RecomputeParts(recompute_parts);
+  }
   bool reshards() const { return reshard_after_forward.value_or(true); }
   // Ranks that share ZeRO's shards.
   std::int64_t shards() const { return zero == 0 ? 1 : (shard_group > 0 ? shard_group : dp) * cp; }
@@ -185,6 +187,10 @@ void describe(V& v, Plan& p) {
     p.micro_batches);
   v(Field{.name = "schedule", .help = "pipeline schedule"}, p.schedule);
   v(Field{.name = "recompute", .help = "activation recomputation"}, p.recompute);
+  v(Field{.name = "recompute_parts",
+          .help = "parts of layers that selective recomputation repeats; empty means core-attn",
+          .distinct = true},
+    p.recompute_parts);
   v(Field{.name = "recompute_layers",
           .help = "full recomputation keeps every k-th layer's input",
           .min = 1,

@@ -35,6 +35,7 @@ struct Search {
   std::vector<bool> sequence_parallel, reshard_after_forward;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
+  std::vector<RecomputePart> recompute_parts;
   std::vector<RankOrder> rank_order;
   std::vector<ContextKeys> cp_keys;
   std::vector<ExpertExchange> expert_exchange;
@@ -98,6 +99,7 @@ void describe(V& v, Search& s) {
     s.sequence_parallel);
   v(choices("schedule", "pipeline schedules to try"), s.schedule);
   v(choices("recompute", "recomputation modes to try"), s.recompute);
+  v(choices("recompute_parts", "parts of layers that selective recomputation may repeat"), s.recompute_parts);
   v(choices("rank_order", "placements to try"), s.rank_order);
   v(choices("nodes", "cluster sizes to try", 1, limits::kMostNodes), s.nodes);
   v(Field{.name = "memory_margin", .help = "share of device memory kept free", .min = 0, .max = 0.9},

@@ -71,6 +71,10 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
     p.reshard_after_forward = false;
   });
   visit("recompute", s.recompute, [](Plan& p, Recompute v) { p.recompute = v; });
+  visit("recompute_parts", s.recompute_parts, [](Plan& p, RecomputePart v) {
+    p.recompute = Recompute::kSelective;
+    p.recompute_parts = {v};
+  });
   visit("recompute_layers", s.recompute_layers, [](Plan& p, std::int64_t v) {
     p.recompute_layers = v;
     if (v > 1) p.recompute = Recompute::kFull;

@@ -32,6 +32,7 @@ struct Stack {
   Bytes bucket{25 << 20};           // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
   bool fused_gelu = false;           // matrix products compute GELU and its gradient
+  bool norms_in_products = false;    // the product behind a norm does it, and keeps what it makes
   double elementwise_passes = 1.0;   // memory passes of element-wise work over a fully fused stack
   double fp8_rounding = 1.0;         // of the traffic of rounding both operands of every fp8 product
   double host_cost_factor = 1.0;     // host time per op over the device profile's
@@ -64,6 +65,9 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "launch", .help = "how work reaches a device: op by op (eager), or as graphs"}, s.launch);
   v(Field{.name = "fused_gelu", .help = "matrix products compute GELU and its gradient as they write"},
     s.fused_gelu);
+  v(Field{.name = "norms_in_products",
+          .help = "norms belong to the products behind them, so that these keep what norms make"},
+    s.norms_in_products);
   v(Field{.name = "elementwise_passes",
           .help = "memory traffic of element-wise ops relative to a fully fused stack",
           .min = 0.1,

@@ -80,13 +80,13 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   const double total = model_flops_per_sequence(m, t, AttentionFlops::kFull).value;
-  double core = 0;
+  double repeated = 0;  // selectively
   for_each_layer_tokens(m, depth, tokens, [&](const auto& layer, std::int64_t times, const LayerTokens& of) {
-    core += static_cast<double>(times) * layer.core_flops(of);
+    repeated += static_cast<double>(times) * layer.flops_of(plan.repeated(), of, m.hidden);
   });
   const double head =
       2.0 * static_cast<double>(loss_rows(m, t)) * static_cast<double>(m.hidden * m.head_rows());
-  if (plan.recompute == Recompute::kSelective) return 1 + core / total;
+  if (plan.recompute == Recompute::kSelective) return 1 + repeated / total;
   if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;
   return 1;
 }

@@ -51,7 +51,8 @@ void explain(Answer& a) {
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
     if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&
-        other.plan.ep == best.plan.ep && other.plan.recompute == best.plan.recompute)
+        other.plan.ep == best.plan.ep && other.plan.recompute == best.plan.recompute &&
+        other.plan.repeated() == best.plan.repeated())
       continue;
     const Breakdown& o = other.predicted.breakdown;
     std::string waits;
@@ -126,6 +127,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   larger.scenario.search.sequence_parallel = {kept.front().plan.sequence_parallel};
   larger.scenario.search.schedule = {kept.front().plan.schedule};
   larger.scenario.search.recompute = {kept.front().plan.recompute};
+  larger.scenario.search.recompute_parts = kept.front().plan.recompute_parts;
   larger.scenario.search.recompute_layers = {kept.front().plan.recompute_layers};
   larger.scenario.search.rank_order = {kept.front().plan.rank_order};
   const Plan& best = kept.front().plan;
@@ -210,6 +212,7 @@ std::string left_out(const Search& s, const Plan& p) {
   };
   if (p.pp > 1) check_name(s.schedule, p.schedule, "schedule");
   check_name(s.recompute, p.recompute, "recompute");
+  for (const RecomputePart part : p.recompute_parts) check_name(s.recompute_parts, part, "recompute_parts");
   check_name(s.rank_order, p.rank_order, "rank_order");
   if (p.ring() > 1)
     check_name(s.cp_keys, p.rings() ? ContextKeys::kRing : ContextKeys::kAllGather, "cp_keys");
@@ -268,6 +271,18 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
   }
 }
 
+// Whether a plan is another one, with more work that is done again.
+bool repeats_more(Plan p, const Plan& than) {
+  if (p.recompute == than.recompute && p.repeated() == than.repeated()) return false;
+  const bool more = than.recompute == Recompute::kNone ||
+                    (than.recompute == Recompute::kSelective &&
+                     (p.recompute == Recompute::kFull || than.repeated().without(p.repeated()).empty()));
+  p.recompute = than.recompute;
+  p.recompute_parts = than.recompute_parts;
+  p.recompute_layers = than.recompute_layers;
+  return more && p == than;
+}
+
 // The fastest plans, and those of each kind that could win if their estimate were too slow: by the largest
 // gap seen of their kind, or by kUnseenGap before one was seen.
 void simulate_best(const Problem& problem, const sim::Topology& topology, const PlanOptions& options,
@@ -281,27 +296,37 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
     if (!known) candidates.push_back(c);
   }
   candidates = without_twins(candidates);
-  // The first ones are simulated whatever the others are, side by side.
-  const std::size_t top = std::min(options.top, candidates.size());
-  std::vector<Ranked> first(top);
-  on_threads(static_cast<std::size_t>(std::max(1, options.threads)), 0, top, [&](std::size_t, std::size_t i) {
-    first[i] = simulate(problem, topology, candidates[i].plan, candidates[i].estimate);
-  });
+  // Some at a time, side by side, the first ones whatever they are. How many does not depend on the threads,
+  // and so the answer does not.
+  constexpr std::size_t kAtATime = 4;
+  const auto threads = static_cast<std::size_t>(std::max(1, options.threads));
   double best = 0;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const Candidate& c = candidates[i];
-    const double estimate = seconds(c.estimate.step);
-    const auto seen = a.gaps.find(kind_of(c.plan));
-    const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
-    if (i >= top && estimate * (1 - gap) > best) continue;
-    Ranked r = i < top ? std::move(first[i]) : simulate(problem, topology, c.plan, c.estimate);
-    a.simulated.push_back(c.plan);
-    const double step = r.predicted.step_time_s, error = std::abs(estimate / step - 1);
-    a.largest_gap = std::max(a.largest_gap, error);
-    double& of_kind = a.gaps[kind_of(c.plan)];
-    of_kind = std::max(of_kind, error);
-    if (best == 0 || step < best) best = step;
-    a.plans.push_back(std::move(r));
+  for (std::size_t next = 0; next < candidates.size();) {
+    std::vector<const Candidate*> batch;
+    const bool first = next == 0;
+    for (; next < candidates.size() && batch.size() < (first ? options.top : kAtATime); ++next) {
+      const Candidate& c = candidates[next];
+      const auto seen = a.gaps.find(kind_of(c.plan));
+      const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
+      const bool wins = seconds(c.estimate.step) * (1 - gap) <= best &&
+                        std::none_of(a.simulated.begin(), a.simulated.end(),
+                                     [&](const Plan& p) { return repeats_more(c.plan, p); });
+      if (first || wins) batch.push_back(&c);
+    }
+    std::vector<Ranked> done(batch.size());
+    on_threads(threads, 0, batch.size(), [&](std::size_t, std::size_t i) {
+      done[i] = simulate(problem, topology, batch[i]->plan, batch[i]->estimate);
+    });
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      a.simulated.push_back(batch[i]->plan);
+      const double step = done[i].predicted.step_time_s;
+      const double error = std::abs(seconds(batch[i]->estimate.step) / step - 1);
+      a.largest_gap = std::max(a.largest_gap, error);
+      double& of_kind = a.gaps[kind_of(batch[i]->plan)];
+      of_kind = std::max(of_kind, error);
+      if (best == 0 || step < best) best = step;
+      a.plans.push_back(std::move(done[i]));
+    }
   }
 }
 

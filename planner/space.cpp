@@ -61,6 +61,34 @@ std::vector<std::int64_t> context_degrees(const Problem& problem) {
   return out;
 }
 
+// Sets of parts that selective recomputation may repeat, each with those before it: what costs least time for
+// the memory that it saves comes first, and attention with scores in memory before all. An empty set:
+// attention.
+std::vector<std::vector<RecomputePart>> repeated_parts(const Problem& problem) {
+  using enum RecomputePart;
+  const Search& s = problem.scenario.search;
+  RecomputeParts has = depth_of(problem.scenario.model).parts(problem.stack.norms_in_products);
+  if (!s.recompute_parts.empty()) has = has & RecomputeParts(s.recompute_parts);
+  if (problem.stack.runs) has = has & RecomputeParts(problem.stack.runs->recompute_parts);
+  std::vector<std::vector<RecomputePart>> out;
+  RecomputeParts repeated;
+  const auto repeat_too = [&](RecomputeParts parts) {
+    if ((parts & has).without(repeated).empty()) return;
+    repeated = repeated | (parts & has);
+    out.push_back(repeated.list());
+  };
+  const bool listed = !s.recompute_parts.empty();
+  if (listed || !problem.stack.flash_attention) repeat_too(kCoreAttention);
+  repeat_too(RecomputeParts(kNorms) | kExpertActivation);
+  repeat_too(kLatentProjection);
+  repeat_too(RecomputeParts(kMlp) | kSharedExperts);
+  // Attention that keeps no scores is repeated where the search asks for it.
+  const bool asked =
+      std::find(s.recompute.begin(), s.recompute.end(), Recompute::kSelective) != s.recompute.end();
+  if (out.empty() && asked && !listed) out.emplace_back();
+  return out;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> replicas_up_to(std::int64_t batch, std::int64_t micro_batch, std::int64_t most) {
@@ -80,9 +108,25 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 Canonical canonical(const Plan& p) {
   const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
-  return {{p.tp, p.pp, p.vpp, p.dp, p.cp, p.ulysses, number(p.rings()), p.ep, p.expert_tp(),
-           number(p.exchanges_by_node()), p.micro_batch, p.zero, p.shard_group, number(p.reshards()),
-           number(p.schedule), number(p.recompute), p.recompute_layers, number(p.rank_order),
+  return {{p.tp,
+           p.pp,
+           p.vpp,
+           p.dp,
+           p.cp,
+           p.ulysses,
+           number(p.rings()),
+           p.ep,
+           p.expert_tp(),
+           number(p.exchanges_by_node()),
+           p.micro_batch,
+           p.zero,
+           p.shard_group,
+           number(p.reshards()),
+           number(p.schedule),
+           number(p.recompute),
+           p.repeated().bits(),
+           p.recompute_layers,
+           number(p.rank_order),
            number(p.sequence_parallel)},
           p.chunk_layers};
 }
@@ -130,11 +174,17 @@ Space::Space(const Problem& problem)
   if (all.tp == one && all.pp == one && !all.rank_order.empty())  // all the same
     all.rank_order = {all.rank_order.front()};
   for (const Recompute r : all.recompute) {
-    if (r != Recompute::kFull) {
-      remat_.push_back({r, 1});
-      continue;
+    switch (r) {
+      case Recompute::kNone:
+        remat_.push_back({r, {}, 1});
+        break;
+      case Recompute::kSelective:
+        for (std::vector<RecomputePart>& parts : repeated_parts(problem))
+          remat_.push_back({r, std::move(parts), 1});
+        break;
+      case Recompute::kFull:
+        for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, {}, k});
     }
-    for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, k});
   }
   sim::ExpertLoads loads(m, problem.scenario.training);
   // Numbers of ranks that share experts, and their columns.
@@ -328,6 +378,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
         std::vector<bool> slow(kinds);
         for (const Remat& r : remat_) {
           p.recompute = r.mode;
+          p.recompute_parts = r.parts;
           p.recompute_layers = r.every;
           for (const std::int64_t zero : zeros) {
             for (const auto& [shard, reshards] : shards_) {
@@ -359,7 +410,8 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               }
               const Verdict verdict = visitor.plan(p);
               hopeless[at] = verdict == Verdict::kTooLarge;
-              slow[kind] = verdict == Verdict::kTooSlow && r.mode == Recompute::kNone;
+              // Those that come later repeat all that it repeats.
+              slow[kind] = verdict == Verdict::kTooSlow && r.mode != Recompute::kFull;
             }
           }
         }

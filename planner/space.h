@@ -62,6 +62,7 @@ class Space {
  private:
   struct Remat {
     Recompute mode;
+    std::vector<RecomputePart> parts;
     std::int64_t every;
   };
   void visit_shapes(Plan plan, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
@@ -88,7 +89,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 19> fields{};
+  std::array<std::int64_t, 20> fields{};
   std::vector<std::int64_t> chunk_layers;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

@@ -135,7 +135,7 @@ Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, 
     if (written.producer < 0) written.producer = index;
   }
   return graph_.nodes.emplace_back(
-      Node{std::move(name), op, std::move(reads), std::move(writes), {}, passes_sums_, false});
+      Node{std::move(name), op, std::move(reads), std::move(writes), {}, passes_sums_, parts_});
 }
 
 ValueId Builder::taken_over(ValueId v, std::int32_t operand) {

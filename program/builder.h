@@ -94,6 +94,23 @@ class Builder {
   static Operand weight(std::int32_t parameter) { return {.parameter = parameter}; }
   // Nodes from here on pass partial sums of gradients on (Node::passes_sums).
   void pass_sums(bool on) { passes_sums_ = on; }
+  // Nodes that are written while it lives are of the part.
+  class InPart {
+   public:
+    InPart(Builder& g, RecomputeParts parts) : g_(g), before_(g.parts_) { g.parts_ = before_ | parts; }
+    ~InPart() { g_.parts_ = before_; }
+    InPart(const InPart&) = delete;
+    InPart& operator=(const InPart&) = delete;
+
+   private:
+    Builder& g_;
+    const RecomputeParts before_;
+  };
+  // Parts that the node which makes a value is of.
+  RecomputeParts parts_of(ValueId v) const {
+    const std::int32_t producer = graph_.values[static_cast<std::size_t>(v)].producer;
+    return producer < 0 ? RecomputeParts() : graph_.nodes[static_cast<std::size_t>(producer)].parts;
+  }
   Node& node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes);
 
   // An op that writes over the value it reads first.
@@ -140,6 +157,7 @@ class Builder {
   std::vector<std::int64_t> tower_tokens_;  // of a sample
   std::int32_t piece_ = 0;
   bool passes_sums_ = false;
+  RecomputeParts parts_;
 };
 
 }  // namespace orrery::program

@@ -61,6 +61,19 @@ void check_context(const Model& m, const Training& t, const Plan& p, const Curso
   if (const std::string problem = context_problem(m, t, p); !problem.empty()) at.child("cp").fail(problem);
 }
 
+// Parts that selective recomputation repeats.
+void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
+  if (p.recompute_parts.empty()) return;
+  const Cursor field = at.child("recompute_parts");
+  if (p.recompute != Recompute::kSelective) {
+    field.fail(
+        fmt::format("parts of layers are repeated by selective recomputation, not with recompute \"{}\"",
+                    name_of(p.recompute)),
+        "allowed: no such field");
+  }
+  check_parts(depth, p.recompute_parts, field);
+}
+
 // What of the products in 8 bits has a size that tensor cores do not take.
 struct Misfit {
   const char* what;
@@ -162,6 +175,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   });
   check_context(m, t, p, at);
   check_experts(depth, p, t, at);
+  check_recompute(depth, p, at);
   for (const std::int64_t of_sample : tower_tokens(m, t)) {
     const std::int64_t tokens = of_sample / p.cp;
     if (p.sequence_parallel && p.tp > 1)

@@ -299,8 +299,8 @@ class ClassCompiler {
       const std::size_t first = (end - 1) / group_size() * group_size();
       const std::size_t next = e_.emitted();
       recompute_group(c, kept, first, end, tensors);
-      // Recomputation starts when the gradient is there, as autograd engines do it. Blocks without attention
-      // have nothing to repeat selectively.
+      // Recomputation starts when the gradient is there, as autograd engines do it. Some blocks have nothing
+      // to repeat selectively.
       if (next < e_.emitted()) {
         const TowerIndex own = depth_.towers_of(c.layers[end - 1].block.layer).own;
         e_.first_compute_op(next).wait_for({d[static_cast<std::size_t>(own)]});
@@ -324,8 +324,10 @@ class ClassCompiler {
   void recompute_group(Chunk& c, const Kept& kept, std::size_t first, std::size_t end,
                        std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
-    if (plan_.recompute == Recompute::kSelective)
+    if (plan_.recompute == Recompute::kSelective) {
+      state_->need(c.layers[first]);
       return e_.repeat_selectively(c.layers[first].block, tensors[first]);
+    }
     Towers towers = kept.inputs[first];
     for (std::size_t l = first; l < end; ++l) tensors[l] = forward(c.layers[l], towers, true);
   }

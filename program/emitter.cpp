@@ -195,24 +195,60 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
 
 void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
   const Graph& graph = *b.graph;
+  const auto repeats = [&](const Node& n) { return !(n.parts & plan.repeated()).empty(); };
+  const auto made_again = [&](ValueId v) {
+    const std::int32_t producer = graph.values[static_cast<std::size_t>(v)].producer;
+    return producer >= 0 && repeats(graph.nodes[static_cast<std::size_t>(producer)]);
+  };
+  // How a node that is not repeated reads the value, if there is one.
+  const auto read_outside = [&](ValueId v) -> const Operand* {
+    for (const Node& n : graph.nodes) {
+      if (repeats(n)) continue;
+      for (const Operand& o : n.reads) {
+        if (o.value == v) return &o;
+      }
+    }
+    return nullptr;
+  };
   enter(b);
   recomputing_ = true;
+  Tensors again = tensors;
+  std::erase_if(again.kept, [&](const Placed& p) { return made_again(p.value); });
+  for (std::size_t v = 0; v < graph.values.size(); ++v) {
+    if (made_again(static_cast<ValueId>(v))) again.of[v] = -1;
+  }
+  std::vector<Placed> placed;
   for (const Node& n : graph.nodes) {
-    if (!n.repeated_selectively) continue;
-    // What other nodes read is kept, and so the repeated op writes it to scratch.
-    const auto is_kept = [&](ValueId v) {
-      return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& other) {
-        return std::any_of(other.reads.begin(), other.reads.end(),
-                           [&](const Operand& o) { return o.value == v; });
-      });
-    };
-    Tensors again = tensors;
-    std::vector<Placed> placed;
-    for (const ValueId v : n.writes) again.of[static_cast<std::size_t>(v)] = -1;
-    run(b, n, again, placed);
+    if (!repeats(n)) continue;
     for (const ValueId v : n.writes) {
-      if (!is_kept(v)) tensors.of[static_cast<std::size_t>(v)] = again.of[static_cast<std::size_t>(v)];
+      const std::int32_t over = graph.values[static_cast<std::size_t>(v)].in_place_of;
+      if (over >= 0 && !made_again(n.reads[static_cast<std::size_t>(over)].value))
+        throw std::logic_error(n.name + " would be done twice to what is not made again");
     }
+    run(b, n, again, placed);
+    const bool drops = drops_results(n.parts & plan.repeated());
+    for (const ValueId id : n.writes) {
+      const Value& v = graph.values[static_cast<std::size_t>(id)];
+      const Operand* const outside = read_outside(id);
+      if (outside == nullptr || drops) {
+        tensors.of[static_cast<std::size_t>(id)] = again.of[static_cast<std::size_t>(id)];
+        continue;
+      }
+      // It was kept, and what the part ends in is scratch; a module that is run again sums over ranks again.
+      std::erase_if(again.kept, [&](const Placed& p) { return p.value == id; });
+      if (is_partial(v.placement))
+        converted(b, v, again.of[static_cast<std::size_t>(id)], v.placement, outside->wanted, "", n.name);
+    }
+  }
+  // Rows that ranks exchanged again take the places of those that they exchanged before.
+  for (const Placed& p : again.kept) {
+    if (!made_again(p.value)) continue;
+    const auto same = std::find_if(tensors.kept.begin(), tensors.kept.end(),
+                                   [&](const Placed& k) { return k.value == p.value && k.as == p.as; });
+    if (same != tensors.kept.end())
+      *same = p;
+    else
+      tensors.kept.push_back(p);
   }
   recomputing_ = false;
 }

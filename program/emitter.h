@@ -86,7 +86,8 @@ class Emitter {
   std::string name(const Block& b, std::string_view of, std::string_view suffix = {}) const;
   // The forward computation, from the buffers of the ports. `repeated`: forward work that was done before.
   Tensors forward(const Block& b, std::span<const std::int32_t> ports, bool repeated = false);
-  // Repeats what selective recomputation repeats; the tensors are those that backward reads then.
+  // Repeats the parts of the block that selective recomputation repeats; the tensors are those that backward
+  // reads then.
   void repeat_selectively(const Block& b, Tensors& tensors);
   // Attention to keys and values that go around a ring of ranks: the op in as many steps, with what passes
   // between them. Of the gradient, `reads` as of the op.

@@ -104,8 +104,7 @@ struct Node {
   // Tensor ranks agree on what it reads: gradients of its results may stay partial sums, and so may what it
   // makes of them.
   bool passes_sums = false;
-  // Selective recomputation repeats it (Korthikanti et al. 2022) for what no other node reads.
-  bool repeated_selectively = false;
+  RecomputeParts parts;  // that it is of
 };
 
 // A value whose buffer the block is given: what a tower has come to (of that number), what an input of the

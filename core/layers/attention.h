@@ -24,6 +24,7 @@ constexpr auto enum_names(Positions) {
 
 struct AttentionLayer {
   static constexpr const char* kName = "attention";
+  static constexpr bool kBeginsInProducts = true;
   static constexpr const char* kTensors = "attn";  // begins their names
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;  // 0: as many as heads
@@ -67,6 +68,10 @@ struct AttentionLayer {
     return 4.0 * static_cast<double>(t.own) * static_cast<double>(t.own) * static_cast<double>(query_width());
   }
   std::int64_t score_rows() const { return heads; }  // of a token
+  RecomputeParts parts() const { return RecomputePart::kCoreAttention; }
+  double flops_of(RecomputeParts parts, const LayerTokens& t, std::int64_t) const {
+    return parts.has(RecomputePart::kCoreAttention) ? core_flops(t) : 0;
+  }
   friend bool operator==(const AttentionLayer&, const AttentionLayer&) = default;
 };
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/fields.h"
+#include "core/recompute.h"
 
 namespace orrery {
 
@@ -46,7 +47,16 @@ concept LayerKind = requires(T l, const T& c, std::int64_t h, const FieldPlace& 
   { c.parameters(h) } -> std::same_as<std::int64_t>;
   { c.core_flops(tokens) } -> std::same_as<double>;  // forward, of a sample, beside its matrices
   { c.score_rows() } -> std::same_as<std::int64_t>;  // of attention scores for a token; 0: it has none
+  bool(T::kBeginsInProducts);                        // all that reads x are products that tensor ranks share
+  { c.parts() } -> std::same_as<RecomputeParts>;     // that selective recomputation may repeat
+  // FLOPs of these in the forward pass of a sample, when every token sees all.
+  { c.flops_of(RecomputeParts(), tokens, h) } -> std::same_as<double>;
 };
+
+// FLOPs of products of so many tokens with so many elements of matrices.
+constexpr double product_flops(std::int64_t tokens, std::int64_t elements) {
+  return 2.0 * static_cast<double>(tokens) * static_cast<double>(elements);
+}
 
 // Of attention, in a model of that width. Before resolve().
 template <class Layer>

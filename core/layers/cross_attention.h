@@ -18,6 +18,7 @@ namespace orrery {
 
 struct CrossAttentionLayer {
   static constexpr const char *kName = "cross-attention", *kTensors = "cross";
+  static constexpr bool kBeginsInProducts = false;
   std::string reads;  // the tower with keys and values
   // As of AttentionLayer.
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -45,6 +46,10 @@ struct CrossAttentionLayer {
            static_cast<double>(query_width());
   }
   std::int64_t score_rows() const { return heads; }
+  RecomputeParts parts() const { return RecomputePart::kCoreAttention; }
+  double flops_of(RecomputeParts parts, const LayerTokens& t, std::int64_t) const {
+    return parts.has(RecomputePart::kCoreAttention) ? core_flops(t) : 0;
+  }
   friend bool operator==(const CrossAttentionLayer&, const CrossAttentionLayer&) = default;
 };
 

@@ -28,6 +28,7 @@ constexpr auto enum_names(RouterScore) {
 
 struct ExpertsLayer {
   static constexpr const char *kName = "experts", *kTensors = "experts";
+  static constexpr bool kBeginsInProducts = false;
   static constexpr bool bias = false;
   std::int64_t experts = 0, top_k = 0;
   std::int64_t ffn_hidden = 0;         // of an expert; 0: 4 * hidden
@@ -85,6 +86,15 @@ struct ExpertsLayer {
   }
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
+  RecomputeParts parts() const {
+    const RecomputeParts own = RecomputeParts(RecomputePart::kExpertActivation) | RecomputePart::kExperts;
+    return shared_ffn_hidden > 0 ? own | RecomputePart::kSharedExperts : own;
+  }
+  double flops_of(RecomputeParts parts, const LayerTokens& t, std::int64_t hidden) const {
+    if (parts.has(RecomputePart::kExperts)) return product_flops(t.own, matrix_elements(hidden));
+    if (shared_ffn_hidden == 0 || !parts.has(RecomputePart::kSharedExperts)) return 0;
+    return product_flops(t.own, shared_experts().matrix_elements(hidden));
+  }
   friend bool operator==(const ExpertsLayer&, const ExpertsLayer&) = default;
 
  private:

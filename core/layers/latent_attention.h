@@ -22,6 +22,7 @@ namespace orrery {
 
 struct LatentAttentionLayer {
   static constexpr const char *kName = "latent-attention", *kTensors = "latent";
+  static constexpr bool kBeginsInProducts = false;
   static constexpr bool bias = false;
   std::int64_t heads = 0;
   std::int64_t q_rank = 0, kv_rank = 0;  // widths of latents; q_rank 0: queries have none
@@ -53,6 +54,17 @@ struct LatentAttentionLayer {
            static_cast<double>(query_width() + context_width());
   }
   std::int64_t score_rows() const { return heads; }
+  // From latents, or of queries without one from x, to all heads.
+  std::int64_t up_elements(std::int64_t hidden) const {
+    return (q_rank == 0 ? hidden : q_rank) * query_width() + kv_rank * key_width();
+  }
+  RecomputeParts parts() const {
+    return RecomputeParts(RecomputePart::kCoreAttention) | RecomputePart::kLatentProjection;
+  }
+  double flops_of(RecomputeParts parts, const LayerTokens& t, std::int64_t hidden) const {
+    return (parts.has(RecomputePart::kCoreAttention) ? core_flops(t) : 0) +
+           (parts.has(RecomputePart::kLatentProjection) ? product_flops(t.own, up_elements(hidden)) : 0);
+  }
   friend bool operator==(const LatentAttentionLayer&, const LatentAttentionLayer&) = default;
 };
 

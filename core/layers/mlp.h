@@ -28,6 +28,7 @@ constexpr bool is_gated(Activation a) {
 
 struct MlpLayer {
   static constexpr const char *kName = "mlp", *kTensors = "mlp";
+  static constexpr bool kBeginsInProducts = true;
   std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   Activation activation = Activation::kGelu;
   bool bias = true;  // on both products
@@ -45,6 +46,10 @@ struct MlpLayer {
   std::int64_t parameters(std::int64_t hidden) const;
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
+  RecomputeParts parts() const { return RecomputePart::kMlp; }
+  double flops_of(RecomputeParts parts, const LayerTokens& t, std::int64_t hidden) const {
+    return parts.has(RecomputePart::kMlp) ? product_flops(t.own, matrix_elements(hidden)) : 0;
+  }
   friend bool operator==(const MlpLayer&, const MlpLayer&) = default;
 };
 

@@ -366,7 +366,11 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   x.add("global-batch-size", problem.scenario.training.global_batch);
   if (p.recompute == Recompute::kSelective) {
     x.add("recompute-granularity", "selective");
-    x.add("recompute-modules", "core_attn");
+    std::string modules;  // their names are ours, with underscores
+    for (const RecomputePart part : p.repeated().list())
+      modules.append(modules.empty() ? "" : " ").append(name_of(part));
+    std::replace(modules.begin(), modules.end(), '-', '_');
+    x.add("recompute-modules", modules);
   }
   if (p.recompute == Recompute::kFull) {
     x.add("recompute-granularity", "full");

@@ -36,7 +36,8 @@ ValueId core_of(Builder& g, const std::string& base, const Core& core, std::int6
     if (g.training.drops())
       writes.push_back(g.value(base + "/core/scores-mask", g.tokens, scores, columns, DType::kByte));
   }
-  g.node(base + "/core", core, std::move(reads), std::move(writes)).repeated_selectively = true;
+  const Builder::InPart part(g, RecomputePart::kCoreAttention);
+  g.node(base + "/core", core, std::move(reads), std::move(writes));
   return ctx;
 }
 
@@ -52,7 +53,10 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
   const DType type = g.training.activation_type();
   const ValueId q = by_heads(heads * core.head, "/core/q", type);
   const ValueId kv = by_heads(kv_heads * (core.head + value), "/core/kv", type);
-  g.node(base + "/core/pack", ops::HeadsPack{shape}, {g.use(qkv)}, {q, kv});
+  {
+    const Builder::InPart part(g, g.parts_of(qkv));
+    g.node(base + "/core/pack", ops::HeadsPack{shape}, {g.use(qkv)}, {q, kv});
+  }
 
   Placements at_heads = g.placed(Placement::kColumns);
   if (parts > 1) at_heads[GraphAxis::kUlysses] = Placement::kParts;
@@ -61,22 +65,24 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
   const ValueId ctx = by_heads(heads * value, "/core/out", type);
   const ValueId lse = by_heads(heads, "/core/lse", DType::kFloat32);
   g.of(ctx).placement = g.of(lse).placement = at_heads;
-  g.node(base + "/core",
-         ops::ContextAttention{{.batch = g.micro_batch,
-                                .tokens = g.sequence,
-                                .heads = core.heads / parts,
-                                .kv_heads = core.kv_heads / parts,
-                                .head = core.head,
-                                .value = value,
-                                .ring = p.ring(),
-                                .ulysses = parts,
-                                .steps = p.rings() ? p.ring() : 1,
-                                .window = core.window,
-                                .sees_all = core.sees_all,
-                                .soft_cap = core.soft_cap,
-                                .scale = core.scale}},
-         {g.use(q, at_heads), g.use(kv, of_keys)}, {ctx, lse})
-      .repeated_selectively = true;
+  {
+    const Builder::InPart part(g, RecomputePart::kCoreAttention);
+    g.node(base + "/core",
+           ops::ContextAttention{{.batch = g.micro_batch,
+                                  .tokens = g.sequence,
+                                  .heads = core.heads / parts,
+                                  .kv_heads = core.kv_heads / parts,
+                                  .head = core.head,
+                                  .value = value,
+                                  .ring = p.ring(),
+                                  .ulysses = parts,
+                                  .steps = p.rings() ? p.ring() : 1,
+                                  .window = core.window,
+                                  .sees_all = core.sees_all,
+                                  .soft_cap = core.soft_cap,
+                                  .scale = core.scale}},
+           {g.use(q, at_heads), g.use(kv, of_keys)}, {ctx, lse});
+  }
   if (parts == 1) return ctx;
   const ValueId whole = g.value(base + "/core/unpacked", heads * value, g.placed(Placement::kColumns));
   g.node(base + "/core/unpack", ops::HeadsUnpack{shape}, {g.use(ctx, g.placed(Placement::kColumns))},
@@ -178,6 +184,10 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
     const std::int32_t w = g.matrix(base + name + "/weight", rows, g.columns_of(of), split);
     return g.linear(base + name, of, w);
   };
+  const auto projected = [&](const auto& make) -> ValueId {
+    const Builder::InPart part(g, RecomputePart::kLatentProjection);
+    return make();
+  };
   const std::int64_t heads = a.heads / g.ranks;
   ops::RopeShape turn{.rows = g.tokens,
                       .width = heads * a.head(),
@@ -187,12 +197,15 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
                       .turned = a.rotary.turned(a.turned),
                       .table = g.rotary_table({a.rotary, a.turned})};
 
-  const ValueId of_q =
-      a.q_rank == 0 ? x : g.norm(base + "/q_norm", product("/q_down", x, a.q_rank, Split::kNone));
-  ValueId q = product("/q", of_q, a.query_width(), Split::kRows);
-  q = g.in_place(base + "/rope", ops::Rope{turn}, {g.use(q)});
-  const ValueId latent = g.norm(base + "/kv_norm", product("/kv_down", x, a.kv_rank, Split::kNone));
-  const ValueId kv = product("/kv", latent, a.key_width(), Split::kRows);
+  const ValueId q_latent = a.q_rank == 0 ? x : product("/q_down", x, a.q_rank, Split::kNone);
+  const ValueId q = projected([&] {
+    const ValueId of_q = a.q_rank == 0 ? x : g.norm(base + "/q_norm", q_latent);
+    const ValueId of_heads = product("/q", of_q, a.query_width(), Split::kRows);
+    return g.in_place(base + "/rope", ops::Rope{turn}, {g.use(of_heads)});
+  });
+  const ValueId kv_latent = product("/kv_down", x, a.kv_rank, Split::kNone);
+  const ValueId kv = projected(
+      [&] { return product("/kv", g.norm(base + "/kv_norm", kv_latent), a.key_width(), Split::kRows); });
   ValueId turned = product("/turned", x, a.turned, Split::kNone);
   turn.width = turn.head = a.turned;
   turn.heads = 1;
@@ -203,8 +216,11 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
 
   const Placements columns = g.placed(Placement::kColumns);
   const ValueId qkv = g.value(base + "/qkv", 2 * a.query_width() + a.context_width(), columns);
-  g.node(base + "/pack", ops::LatentPack{{g.tokens, heads, a.turned, a.plain, a.value}},
-         {g.use(q), g.use(kv), g.use(turned)}, {qkv});
+  projected([&] {
+    g.node(base + "/pack", ops::LatentPack{{g.tokens, heads, a.turned, a.plain, a.value}},
+           {g.use(q), g.use(kv), g.use(turned)}, {qkv});
+    return qkv;
+  });
   const ops::Attention core{{.batch = g.micro_batch,
                              .sequence = g.sequence,
                              .heads = heads,

@@ -12,6 +12,23 @@
 namespace orrery::program {
 namespace {
 
+// The part that a whole layer is.
+RecomputeParts part_of(const AttentionLayer&) {
+  return {};
+}
+RecomputeParts part_of(const LatentAttentionLayer&) {
+  return {};
+}
+RecomputeParts part_of(const CrossAttentionLayer&) {
+  return {};
+}
+RecomputeParts part_of(const MlpLayer&) {
+  return RecomputePart::kMlp;
+}
+RecomputeParts part_of(const ExpertsLayer&) {
+  return RecomputePart::kExperts;
+}
+
 class BlockGraph {
  public:
   BlockGraph(Builder& g, const ModelBlock& b) : g_(g), block_(b) {
@@ -40,7 +57,19 @@ class BlockGraph {
  private:
   std::size_t layers() const { return bases_.size(); }
   Branch layer(std::size_t i, ValueId x) {
-    return std::visit([&](const auto& l) { return branch(g_, bases_[i], l, x); }, block_.layers[i].is);
+    return std::visit(
+        [&](const auto& l) {
+          const Builder::InPart part(g_, part_of(l));
+          return branch(g_, bases_[i], l, x);
+        },
+        block_.layers[i].is);
+  }
+  ValueId norm_before(const std::string& name, std::size_t i, ValueId x) {
+    const bool in_product =
+        g_.stack.norms_in_products &&
+        std::visit([](const auto& l) { return l.kBeginsInProducts; }, block_.layers[i].is);
+    const Builder::InPart part(g_, in_product ? RecomputeParts() : RecomputePart::kNorms);
+    return g_.norm(name, x);
   }
   // x + a branch, after so many of the layers.
   ValueId join(std::size_t done, ValueId x, const Branch& b) {
@@ -52,7 +81,7 @@ class BlockGraph {
   ValueId in_turn(ValueId x) {
     const bool before = block_.form != BlockForm::kPostNorm, after = block_.form != BlockForm::kPreNorm;
     for (std::size_t i = 0; i < layers(); ++i) {
-      Branch b = layer(i, before ? g_.norm(bases_[i] + "/norm", x) : x);
+      Branch b = layer(i, before ? norm_before(bases_[i] + "/norm", i, x) : x);
       if (after) b = {g_.norm(bases_[i] + "/post_norm", b.value), {}};
       x = join(i + 1, x, b);
     }
@@ -66,7 +95,7 @@ class BlockGraph {
     std::vector<Branch> branches;
     ValueId n = kNoValue;
     for (std::size_t i = 0; i < layers(); ++i) {
-      if (i == 0 || !one) n = g_.norm(one ? "norm" : bases_[i] + "/norm", x);
+      if (i == 0 || !one) n = norm_before(one ? "norm" : bases_[i] + "/norm", i, x);
       branches.push_back(layer(i, n));
     }
     std::size_t biases = 0;

@@ -47,13 +47,7 @@ class Experts {
     const std::int64_t hidden = g_.model.hidden;
     std::vector<std::int64_t> blocks(l_.gated() ? 2 : 1, l_.ffn_hidden);
     const ValueId u = product("/fc1", y, std::move(blocks), hidden, Parameter::Split::kRows);
-    const ValueId v = routed("/act/out", l_.ffn_hidden, at_experts(Placement::kColumns), type());
-    const Placements whole = at_experts(Placement::kReplicated);
-    g_.node(base_ + "/act",
-            ops::ExpertActivation{{rows(), even_ * sharing_, l_.ffn_hidden / g_.plan.expert_tp(),
-                                   l_.experts / ep_, parts(), l_.activation}},
-            {g_.use(u), g_.use(row_weights_, whole), g_.use(counts_, whole)}, {v});
-    const ValueId z = product("/fc2", v, {hidden}, l_.ffn_hidden, Parameter::Split::kCols);
+    const ValueId z = product("/fc2", activation(u), {hidden}, l_.ffn_hidden, Parameter::Split::kCols);
     const ValueId o =
         g_.value(base_ + (apart_ ? "/out" : "/partial"), hidden, apart_ ? own_ : g_.placed(Placement::kSum));
     Placements back = g_.placement(z);
@@ -177,6 +171,17 @@ class Experts {
     return y;
   }
 
+  ValueId activation(ValueId u) {
+    const Builder::InPart part(g_, RecomputePart::kExpertActivation);
+    const ValueId v = routed("/act/out", l_.ffn_hidden, at_experts(Placement::kColumns), type());
+    const Placements whole = at_experts(Placement::kReplicated);
+    g_.node(base_ + "/act",
+            ops::ExpertActivation{{rows(), even_ * sharing_, l_.ffn_hidden / g_.plan.expert_tp(),
+                                   l_.experts / ep_, parts(), l_.activation}},
+            {g_.use(u), g_.use(row_weights_, whole), g_.use(counts_, whole)}, {v});
+    return v;
+  }
+
   // Of each expert's rows with its weight, `blocks` of rows one after the other.
   ValueId product(const char* name, ValueId x, std::vector<std::int64_t> blocks, std::int64_t columns,
                   Parameter::Split split) {
@@ -210,23 +215,25 @@ class Experts {
   ValueId weights_ = kNoValue, choice_ = kNoValue, counts_ = kNoValue, row_weights_ = kNoValue;
 };
 
+// A partial sum over tensor ranks.
+ValueId shared(Builder& g, const std::string& base, const ExpertsLayer& l, ValueId x) {
+  const Builder::InPart part(g, RecomputePart::kSharedExperts);
+  const ValueId y = branch(g, base, l.shared_experts(), x).value;
+  if (!l.shared_gate) return y;
+  g.pass_sums(true);
+  const ValueId logit = unsplit_linear(g, base + "/gate", x, 1, g.placed(Placement::kReplicated), g.tokens);
+  g.pass_sums(false);
+  const ValueId gated = g.value(base + "/gated/partial", g.model.hidden, g.placed(Placement::kSum));
+  g.node(base + "/gated", ops::Gate{{g.tokens, g.model.hidden}}, {g.use(y), g.use(logit)}, {gated});
+  return gated;
+}
+
 }  // namespace
 
 Branch branch(Builder& g, const std::string& base, const ExpertsLayer& l, ValueId x) {
   const ValueId routed = Experts(g, base, l).run(x);
   if (l.shared_ffn_hidden == 0) return {routed, {}};
-  const std::string shared = base + "/shared";
-  ValueId y = branch(g, shared, l.shared_experts(), x).value;
-  if (l.shared_gate) {
-    g.pass_sums(true);
-    const ValueId logit =
-        unsplit_linear(g, shared + "/gate", x, 1, g.placed(Placement::kReplicated), g.tokens);
-    g.pass_sums(false);
-    const ValueId gated = g.value(shared + "/gated/partial", g.model.hidden, g.placed(Placement::kSum));
-    g.node(shared + "/gated", ops::Gate{{g.tokens, g.model.hidden}}, {g.use(y), g.use(logit)}, {gated});
-    y = gated;
-  }
-  return {g.sum(base + "/sum", routed, y), {}};
+  return {g.sum(base + "/sum", routed, shared(g, base + "/shared", l, x)), {}};
 }
 
 }  // namespace orrery::program

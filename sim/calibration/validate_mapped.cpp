@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 
 #include "program/program.h"
 #include "sim/calibration/published.h"
@@ -55,6 +56,32 @@ void describe(V& v, MappedRow& r) {
     r.tokens_per_s_per_gpu);
   v(Field{.name = "tflops_per_gpu", .help = "TFLOP/s of a GPU", .max = kMost}, r.tflops_per_gpu);
   v(Field{.name = "peak_mem_gib", .help = "peak memory of a GPU, GiB", .max = kMost}, r.peak_mem_gib);
+}
+
+// "moe_act, layernorm" or "RMSNorm, MLA up-proj, SwiGLU".
+RecomputeParts parts_named(std::string text) {
+  for (char& c : text) {
+    if (c == '_' || c == ' ')
+      c = '-';
+    else if (c == '+')
+      c = ',';
+    else if (c >= 'A' && c <= 'Z')
+      c = static_cast<char>(c - 'A' + 'a');
+  }
+  RecomputeParts out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::size_t first = std::min(text.find_first_not_of('-', begin), end);
+    const std::string_view word(text.data() + first, end - first);
+    if (word == "rmsnorm")
+      out.add(RecomputePart::kNorms);
+    else if (word == "swiglu")
+      out.add(RecomputePart::kExpertActivation);
+    else if (const auto part = enum_from<RecomputePart>(word))
+      out.add(*part);
+    begin = end + 1;
+  }
+  return out;
 }
 
 // All blocks of a dense model with experts in place of their MLPs.
@@ -243,12 +270,23 @@ class MappedReader {
     if (batch % (plan_.micro_batch * plan_.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
     plan_.micro_batches = batch / (plan_.micro_batch * plan_.dp);
     read_chunks();
-    if (row_.recompute.starts_with("full"))
+    read_recompute();
+  }
+
+  // Parts that the model lacks are not repeated.
+  void read_recompute() {
+    if (row_.recompute.starts_with("full")) {
       plan_.recompute = Recompute::kFull;
-    else if (row_.recompute == "core_attn")
-      plan_.recompute = Recompute::kSelective;
-    else if (!row_.recompute.starts_with("none"))
+      return;
+    }
+    if (row_.recompute.starts_with("none")) return;
+    const RecomputeParts named = parts_named(row_.recompute);
+    if (named.empty()) {
       assumed_.push_back("recompute");
+      return;
+    }
+    plan_.recompute_parts = (named & depth_of(problem_.scenario.model).parts()).list();
+    if (!plan_.recompute_parts.empty()) plan_.recompute = Recompute::kSelective;
   }
 
   // Without a number, two layers a chunk, or one, as these stacks are run.

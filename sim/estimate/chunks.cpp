@@ -52,7 +52,7 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
        {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
         static_cast<std::int64_t>(k.recompute_layers), static_cast<std::int64_t>(k.zero),
         static_cast<std::int64_t>(k.rounds), static_cast<std::int64_t>(k.shards),
-        static_cast<std::int64_t>(k.recompute),
+        static_cast<std::int64_t>(k.recompute) * 256 + k.repeated.bits(),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp), k.ulysses * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings),
@@ -127,6 +127,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.ulysses = static_cast<std::int32_t>(p.ulysses);
   k.rings = p.rings();
   k.recompute = p.recompute;
+  k.repeated = p.repeated();
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);

@@ -84,6 +84,7 @@ struct ChunkKey {
   bool by_node = false;    // Plan::exchanges_by_node
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
+  RecomputeParts repeated;  // Plan::repeated
   bool sequence_parallel = false, split = false;
   bool reshards = true;  // of ZeRO-3
   // How segments follow each other; told apart only where they communicate.

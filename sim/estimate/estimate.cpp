@@ -28,7 +28,8 @@ bool same_ranks(const Plan& a, const Plan& b) {
 }
 
 bool same_chunks(const Plan& a, const Plan& b) {
-  return a.schedule == b.schedule && a.recompute == b.recompute && a.recompute_layers == b.recompute_layers &&
+  return a.schedule == b.schedule && a.recompute == b.recompute && a.repeated() == b.repeated() &&
+         a.recompute_layers == b.recompute_layers &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
 }

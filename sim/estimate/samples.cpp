@@ -152,6 +152,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
   p.micro_batches = key.zero >= 2 ? 3 : 2;
   p.sequence_parallel = key.sequence_parallel;
   p.recompute = key.recompute;
+  p.recompute_parts = key.repeated.list();
   p.recompute_layers = key.recompute_layers;
   p.schedule = key.split                             ? Schedule::kZeroBubbleH1
                : key.order == ChunkKey::Order::kRows ? Schedule::kGPipe

@@ -246,6 +246,11 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
       p.table_split = pick(random, {TableSplit::kRows, TableSplit::kColumns, TableSplit::kTables});
     }
     p.recompute = pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+    if (p.recompute == Recompute::kSelective && random() % 4 != 0) {
+      for (const RecomputePart part : depth_of(s.model()).parts().list()) {
+        if (random() % 2 == 0) p.recompute_parts.push_back(part);
+      }
+    }
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
     p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (&models == &expert_kinds()) {
@@ -353,20 +358,28 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
   const bool adam = c.setting.precision != Precision::kSgd && !c.setting.lamb;
   const bool small_at_first = adam && c.setting.model().inputs.size() > 1;
   const bool compares_last = c.exact || !(norm_behind || small_at_first);
+  // After steps from different roundings a token may choose the other of two experts that score alike, which
+  // is no small difference: two of 800 plans with experts lost 5e-4 or had a norm that was 2 % off.
+  bool chooses = false;
+  depth_of(c.setting.model()).for_each_layer([&](const auto& layer, std::int64_t) {
+    chooses |= std::is_same_v<std::decay_t<decltype(layer)>, ExpertsLayer>;
+  });
   for (const std::size_t s : {std::size_t{0}, last}) {
     if (s == last && !compares_last) continue;
-    const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : 1e-4;
+    const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : chooses ? 2e-3 : 1e-4;
     if (differs(actual.steps[s].loss, expected.steps[s].loss, tolerance))
       return fmt::format("loss of step {} is {}, and not {}", s, actual.steps[s].loss,
                          expected.steps[s].loss);
-    const double norm_tolerance = c.exact ? 0 : s == 0 ? bound : 1e-2;
+    const double norm_tolerance = c.exact ? 0 : s == 0 ? bound : chooses ? 1e-1 : 1e-2;
     if (differs(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm, norm_tolerance))
-      return "gradient norm of step " + std::to_string(s) + " differs";
+      return fmt::format("gradient norm of step {} is {}, and not {}", s, actual.steps[s].gradient_norm,
+                         expected.steps[s].gradient_norm);
   }
   // AdamW turns rounding of small gradients into steps of the full size: there losses are what is comparable.
   if (c.exact || (c.setting.precision == Precision::kSgd && compares_last)) {
     const double parameters = most_different(actual.parameters, expected.parameters, where);
-    if (!(parameters <= (c.exact ? 0 : 1e-4))) return "parameter " + where + " differs after the last step";
+    if (!(parameters <= (c.exact ? 0 : chooses ? 1e-2 : 1e-4)))
+      return "parameter " + where + " differs after the last step";
   }
   return {};
 }

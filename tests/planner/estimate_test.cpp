@@ -53,6 +53,12 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   if (p.dp == 1) p.zero = 0;
   p.micro_batch = 1 + static_cast<std::int64_t>(random() % 2);
   p.micro_batches = p.pp * (1 + static_cast<std::int64_t>(random() % 8));
+  std::mt19937 of_parts(static_cast<unsigned>(i));
+  if (p.recompute == Recompute::kSelective && i % 2 == 0) {
+    for (const RecomputePart part : depth_of(m).parts().list()) {
+      if (of_parts() % 2 == 0) p.recompute_parts.push_back(part);
+    }
+  }
   if (i % 3 == 0 && p.pp > 1) {
     p.chunk_layers = layers_by_chunk(p, m.layers);
     ++p.chunk_layers[0];

@@ -296,6 +296,13 @@ Plan plan_of(const Arguments& a, const Model& m, std::int64_t ranks) {
   p.micro_batches = whole(a, "--global-batch-size") / (p.micro_batch * p.dp);
   const std::string recompute = text(a, "--recompute-granularity");
   p.recompute = recompute.empty() ? Recompute::kNone : *enum_from<Recompute>(recompute);
+  if (const auto modules = a.find("--recompute-modules"); modules != a.end()) {
+    for (std::string name : modules->second) {
+      std::replace(name.begin(), name.end(), '_', '-');
+      p.recompute_parts.push_back(*enum_from<RecomputePart>(name));
+    }
+    if (p.recompute_parts == std::vector{RecomputePart::kCoreAttention}) p.recompute_parts.clear();
+  }
   p.recompute_layers = whole(a, "--recompute-num-layers", 1);
   if (a.contains("--use-tp-pp-dp-mapping")) p.rank_order = RankOrder::kTpPpDp;
   return p;

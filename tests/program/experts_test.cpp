@@ -296,5 +296,135 @@ TEST(LatentAttention, CountsItsProducts) {
   EXPECT_DOUBLE_EQ(core, kLatent.core_flops({.own = kTokens}));
 }
 
+// --- selective recomputation -------------------------------------------------------------------------
+
+Plan repeating(std::vector<RecomputePart> parts, Plan p = {.dp = 4}) {
+  p.recompute = Recompute::kSelective;
+  p.recompute_parts = std::move(parts);
+  return p;
+}
+Names repeated(const Program& p, const char* prefix) {
+  Names out = ops_of(p, SegmentKind::kBackward, prefix);
+  std::erase_if(out, [](const std::string& name) { return !name.ends_with("/recompute"); });
+  for (std::string& name : out) name.erase(name.rfind('/'));
+  return out;
+}
+std::int64_t kept(const Program& p, std::string_view prefix) {
+  std::int64_t out = 0;
+  for (const Buffer& b : p.classes[0].buffers) {
+    if (b.life == Life::kSaved && b.name.starts_with(prefix) && !b.name.ends_with("/residual/out"))
+      out += b.bytes.value;
+  }
+  return out;
+}
+
+// The norm's output is 16 x 64 elements, and what leaves the activation is 32 rows of 32. Both take 16 bits,
+// and neither is kept.
+TEST(SelectiveRecomputation, KeepsNeitherNormsNorActivations) {
+  const Program all = compile(small_mixtral(), {.dp = 4}, kTraining, Stack{});
+  const auto saved = [&](std::vector<RecomputePart> parts) {
+    const Program p = compile(small_mixtral(), repeating(std::move(parts)), kTraining, Stack{});
+    return kept(all, "layer0/experts/") - kept(p, "layer0/experts/");
+  };
+  EXPECT_EQ(saved({RecomputePart::kNorms}), 2 * kTokens * kHidden);
+  EXPECT_EQ(saved({RecomputePart::kExpertActivation}), 2 * kRows * kWidth);
+  EXPECT_EQ(saved({RecomputePart::kNorms, RecomputePart::kExpertActivation}),
+            2 * kTokens * kHidden + 2 * kRows * kWidth);
+  EXPECT_EQ(saved({RecomputePart::kCoreAttention}), 0);
+  const Program p = compile(small_mixtral(),
+                            repeating({RecomputePart::kNorms, RecomputePart::kExpertActivation},
+                                      {.tp = 2, .dp = 2, .sequence_parallel = true}),
+                            kTraining, Stack{});
+  EXPECT_EQ(repeated(p, "layer0/"), (Names{"attn/norm", "experts/norm", "experts/act"}));
+}
+
+// A product that does the norm before it keeps what the norm made; experts have a norm of their own.
+TEST(SelectiveRecomputation, LeavesNormsInProducts) {
+  Stack s;
+  s.norms_in_products = true;
+  const Program p = compile(small_mixtral(), repeating({RecomputePart::kNorms}), kTraining, s);
+  EXPECT_EQ(repeated(p, "layer0/"), (Names{"experts/norm"}));
+  EXPECT_TRUE(depth_of(small_mixtral()).parts(true).has(RecomputePart::kNorms));
+  EXPECT_FALSE(depth_of(preset_model("llama-2-7b")).parts(true).has(RecomputePart::kNorms));
+  EXPECT_TRUE(depth_of(preset_model("llama-2-7b")).parts(false).has(RecomputePart::kNorms));
+}
+
+// A layer of experts that is repeated keeps its input alone: the exchange of tokens is repeated too. What it
+// ends in goes to its own ranks again, though no gradient reads it, as software that runs a module again
+// does.
+TEST(SelectiveRecomputation, ExchangesTokensAgain) {
+  const Plan plan = repeating({RecomputePart::kExperts}, {.dp = 4, .ep = 4});
+  const Program p = compile(small_mixtral(), plan, kTraining, Stack{});
+  EXPECT_EQ(kept(p, "layer0/experts/"), 2 * kTokens * kHidden);  // the norm's output
+  const Names again = repeated(p, "layer0/experts/");
+  EXPECT_EQ(std::count(again.begin(), again.end(), "permuted/all-to-all"), 1);
+  EXPECT_EQ(std::count(again.begin(), again.end(), "fc2/partial/all-to-all"), 1);
+  EXPECT_EQ(std::count(again.begin(), again.end(), "norm"), 0);
+}
+
+// Between latents and heads nothing is kept: the norm's output and both latents before their norms are, the
+// keys' turned elements, the context, and the log-sums of the softmax. The backward pass gathers latents
+// again and repeats 24 x 96 + 16 x 112 elements' products of each token.
+TEST(SelectiveRecomputation, MakesHeadsOfLatentsAgain) {
+  const Program p =
+      compile(small_deepseek(), repeating({RecomputePart::kLatentProjection}), kTraining, Stack{});
+  EXPECT_EQ(kept(p, "layer0/latent/"), 2 * kTokens * (kHidden + 24 + 16 + 8 + 4 * 12) + 4 * kTokens * 4);
+  double again = 0;
+  for (const Segment& s : p.classes[0].segments) {
+    for (const Op& op : s.ops) {
+      if (s.last_micro_batch && op.recomputed && op.layer == 0) again += op.flops;
+    }
+  }
+  EXPECT_DOUBLE_EQ(again, 2.0 * kTokens * (24 * 96 + 16 * 112));
+  EXPECT_DOUBLE_EQ(again, kLatent.flops_of(RecomputePart::kLatentProjection, {.own = kTokens}, kHidden));
+  const Program shared =
+      compile(small_deepseek(),
+              repeating({RecomputePart::kLatentProjection}, {.tp = 2, .dp = 2, .sequence_parallel = true}),
+              kTraining, Stack{});
+  EXPECT_EQ(repeated(shared, "layer0/latent/"), (Names{"q_norm", "q/input/all-gather", "q", "rope", "kv_norm",
+                                                       "kv/input/all-gather", "kv", "pack"}));
+}
+
+// An MLP that is repeated keeps its input. 3 x 64 x 4096 elements of it are multiplied again, and its result
+// is summed over tensor ranks again.
+TEST(SelectiveRecomputation, RepeatsMlps) {
+  Model m = small_mixtral();
+  m.blocks.clear();
+  m.ffn_hidden = 4096;
+  const MlpLayer mlp{.ffn_hidden = 4096, .activation = Activation::kSwiglu, .bias = false};
+  const Program p = compile(m, repeating({RecomputePart::kMlp}), kTraining, Stack{});
+  EXPECT_EQ(kept(p, "layer0/mlp/"), 2 * kTokens * kHidden);
+  double again = 0;
+  for (const Segment& s : p.classes[0].segments) {
+    for (const Op& op : s.ops) {
+      if (s.last_micro_batch && op.recomputed && op.layer == 0) again += op.flops;
+    }
+  }
+  EXPECT_DOUBLE_EQ(again, 2.0 * kTokens * 3 * kHidden * 4096);
+  EXPECT_DOUBLE_EQ(again, mlp.flops_of(RecomputePart::kMlp, {.own = kTokens}, kHidden));
+  const Program shared = compile(
+      m, repeating({RecomputePart::kMlp}, {.tp = 2, .dp = 2, .sequence_parallel = true}), kTraining, Stack{});
+  EXPECT_EQ(repeated(shared, "layer0/mlp/"),
+            (Names{"fc1/input/all-gather", "fc1", "act", "fc2", "fc2/reduce-scatter"}));
+}
+
+TEST(SelectiveRecomputation, RefusesPartsThatAreNotThere) {
+  const auto expect = [](const Model& m, const Plan& p, const std::string& pointer, const std::string& text) {
+    try {
+      check_plan(m, p, kTraining, Cursor{"plan", ""});
+      ADD_FAILURE() << text;
+    } catch (const InputError& e) {
+      EXPECT_EQ(e.where(), pointer);
+      EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+    }
+  };
+  expect(small_mixtral(), repeating({RecomputePart::kNorms, RecomputePart::kLatentProjection}),
+         "/recompute_parts/1", "no layer of the model has a part \"mla-up-proj\"");
+  expect(small_mixtral(), repeating({RecomputePart::kSharedExperts}), "/recompute_parts/0", "shared-experts");
+  Plan full = repeating({RecomputePart::kNorms});
+  full.recompute = Recompute::kFull;
+  expect(small_mixtral(), full, "/recompute_parts", "not with recompute \"full\"");
+}
+
 }  // namespace
 }  // namespace orrery::program
