@@ -125,9 +125,9 @@ std::vector<UnitMemory> Rank::memory() {
   copies_.resize(2 * class_.units.size());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
-    const Ref own = bytes.master > 0
-                        ? Ref{unit.optimizer_buffer}
-                        : Ref{unit.parameter_buffer, 0, unit.gathered_buffer < 0 ? unit.shard : 0};
+    const Ref own = bytes.master > 0 ? Ref{unit.optimizer_buffer}
+                                     : Ref{unit.parameter_buffer, 0,
+                                           unit.gathered_buffer < 0 ? unit.shard : 0, unit.of_experts};
     const DType type = bytes.master > 0 ? DType::kFloat32 : place_.buffer(own).type;
     const auto n = static_cast<std::size_t>(unit.shard);
     const std::byte* const parameter =

@@ -134,10 +134,11 @@ TEST_F(Checkpoints, ExpertsOnOtherRanksGoOn) {
   apart.expert_room = folded.expert_room = 2;
   folded.ep = 4;
   const auto a = sparse(apart), b = sparse(folded), alone = sparse(plan(1, 1, 1, 0));
-  run(a, options(2));
+  const RunResult written = run(a, options(2));
   std::vector<std::string> passed_over;
   const auto first = restore_newest(folder_, a, passed_over);
   ASSERT_TRUE(first);
+  EXPECT_TRUE(first->states.front() == written.parameters);
   for (const auto* other : {&b, &alone}) {
     const auto states = restore_newest(folder_, *other, passed_over);
     ASSERT_TRUE(states);
