@@ -160,8 +160,25 @@ RecomputeParts Depth::parts(bool norms_in_products) const {
   return out;
 }
 
-void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at) {
-  const RecomputeParts has = depth.parts();
+bool Depth::sinks() const {
+  bool out = false;
+  for_each_layer([&](const auto& layer, std::int64_t) {
+    if constexpr (requires { layer.sinks; }) out |= layer.sinks;
+  });
+  return out;
+}
+
+bool Depth::expert_biases() const {
+  bool out = false;
+  for_each_layer([&](const auto& layer, std::int64_t) {
+    if constexpr (requires { layer.biases; }) out |= layer.biases;
+  });
+  return out;
+}
+
+void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at,
+                 bool norms_in_products) {
+  const RecomputeParts has = depth.parts(norms_in_products);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (has.has(parts[i])) continue;
     std::vector<std::string_view> names;

@@ -161,6 +161,8 @@ struct Depth {
   }
   // That selective recomputation may repeat of some block. `norms_in_products`: of the stack.
   RecomputeParts parts(bool norms_in_products = false) const;
+  bool sinks() const;          // heads have learned scores beside those of the tokens, in some block
+  bool expert_biases() const;  // routers and experts have biases, in some block
   // The first place in its stretch where as many blocks are the same as these; blocks of several stretches
   // keep theirs.
   std::int64_t canonical(std::int64_t first, std::int64_t blocks) const;
@@ -168,7 +170,8 @@ struct Depth {
   void add(const std::vector<BlockRun>& runs);
 };
 
-// Fails where no layer has one of the parts of a plan or a search.
-void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at);
+// Fails where no layer has one of the parts of a plan, or of a search on a stack that does norms in products.
+void check_parts(const Depth& depth, const std::vector<RecomputePart>& parts, const Cursor& at,
+                 bool norms_in_products = false);
 
 }  // namespace orrery

@@ -76,7 +76,8 @@ bool differs(const std::optional<bool>& wanted, bool is) {
 // Whether some plan of the model could meet the refusal.
 bool concerns(const Refusal& r, const Model& m, const Training& t) {
   return (r.precision.empty() || has(r.precision, t.precision)) && !differs(r.lamb, t.lamb) &&
-         (!r.sliding_window || *r.sliding_window == has_window(m, t));
+         (!r.sliding_window || *r.sliding_window == has_window(m, t)) &&
+         (!r.expert_biases || *r.expert_biases == depth_of(m).expert_biases());
 }
 
 bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t) {
@@ -85,7 +86,7 @@ bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t)
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
   return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
-         !differs(r.shard_group, grouped(p));
+         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1);
 }
 
 // The field of a scenario that a message about a refused combination points to.
@@ -95,6 +96,7 @@ const char* pointer_of(const Refusal& r) {
   if (!r.context_parallel.empty()) return "/plan/cp";
   if (!r.rank_order.empty()) return "/plan/rank_order";
   if (r.shard_group) return "/plan/shard_group";
+  if (r.expert_tensor_parallel) return "/plan/etp";
   if (!r.zero.empty()) return "/plan/zero";
   return r.pipeline_parallel ? "/plan/pp" : "/plan/tp";
 }
@@ -180,10 +182,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/recompute", [&] { return lacks(s, fmt::format("{} recomputation", name_of(p.recompute))); },
         [&] { return allowed(c.recompute); });
   }
-  for (const RecomputePart part : p.recompute_parts) {
+  for (const RecomputePart part : p.repeated().list()) {
     if (has(c.recompute_parts, part)) continue;
     return report(
-        "/plan/recompute_parts", [&] { return lacks(s, fmt::format("recomputation of {}", name_of(part))); },
+        p.recompute_parts.empty() ? "/plan/recompute" : "/plan/recompute_parts",
+        [&] { return lacks(s, fmt::format("recomputation of {}", name_of(part))); },
         [&] { return allowed(c.recompute_parts); });
   }
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1 && !c.recompute_layers)
@@ -223,6 +226,9 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
     return StackProblem{in + "/soft_cap", lacks(s, "caps of scores"), "allowed: 0"};
   if (a.query_scale != 0 && !c.scales)
     return StackProblem{in + "/query_scale", lacks(s, "factor of scores"), "allowed: 0"};
+  if (a.sinks && !c.sinks)
+    return StackProblem{in + "/sinks", lacks(s, "learned scores beside those of the tokens"),
+                        "allowed: false"};
   if (!a.causal && !c.sees_all)
     return StackProblem{in + "/causal", lacks(s, "attention that is not causal"), "allowed: true"};
   if (a.windowed(t.sequence) && !c.sliding_window)
@@ -259,6 +265,8 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
 std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in, const ExpertsLayer& l,
                                           const Training& t) {
   if (!s.runs->experts) return StackProblem{in, lacks(s, "experts"), "allowed: layers without experts"};
+  if (l.biases && !s.runs->expert_biases)
+    return StackProblem{in + "/biases", lacks(s, "biases on routers and experts"), "allowed: false"};
   if (t.math == Math::kFp8 && !s.runs->fp8_experts)
     return StackProblem{"/training/math", lacks(s, "experts in \"fp8\""), "allowed: bf16, fp16, tf32, fp32"};
   return activation_problem(s, in, l.activation);
@@ -279,14 +287,14 @@ std::optional<StackProblem> block_problem(const Stack& s, const Model& m, const 
 }
 
 // Whether blocks differ at most in having one MLP, or one mixture of experts in its place.
-bool differ_in_experts_alone(const Depth& depth) {
+bool differ_in_experts_alone(const std::vector<ModelBlock>& kinds) {
   std::optional<MlpLayer> mlp;
   std::optional<ExpertsLayer> experts;
   const auto same = [](auto& known, const auto& layer) {
     if (!known) known = layer;
     return *known == layer;
   };
-  std::vector<ModelBlock> without = depth.kinds;
+  std::vector<ModelBlock> without = kinds;
   for (ModelBlock& block : without) {
     for (Layer& l : block.layers) {
       const auto* own_mlp = std::get_if<MlpLayer>(&l.is);
@@ -299,6 +307,23 @@ bool differ_in_experts_alone(const Depth& depth) {
   }
   return std::all_of(without.begin(), without.end(),
                      [&](const ModelBlock& b) { return b == without.front(); });
+}
+
+// Windows that some blocks have and others have not are of the first kind's width.
+std::vector<ModelBlock> without_windows(std::vector<ModelBlock> kinds) {
+  std::int64_t window = 0;
+  const auto each = [&](const auto& use) {
+    for (ModelBlock& block : kinds) {
+      for (Layer& l : block.layers) {
+        if (auto* a = std::get_if<AttentionLayer>(&l.is); a != nullptr && a->sliding_window > 0) use(*a);
+      }
+    }
+  };
+  each([&](AttentionLayer& a) { window = window == 0 ? a.sliding_window : window; });
+  each([&](AttentionLayer& a) {
+    if (a.sliding_window == window) a.sliding_window = 0;
+  });
+  return kinds;
 }
 
 // As report_axis, of the plan's axes and then of their combinations.
@@ -326,6 +351,14 @@ auto keep_in(std::optional<StackProblem>& out) {
 }  // namespace
 
 std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const Training& t) {
+  if (!s.flash_attention && depth_of(m).sinks()) {
+    return StackProblem{
+        "/model/blocks",
+        fmt::format("{} keeps attention's scores (flash_attention), and heads with learned scores "
+                    "of their own are of attention that keeps none",
+                    s.name),
+        "allowed: sinks false"};
+  }
   if (!s.runs) return {};
   const Capabilities& c = *s.runs;
   const NumberFormats* formats = formats_of(c, t.precision);
@@ -357,7 +390,10 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   if (m.inputs.size() > 1 && !c.towers)
     return StackProblem{"/model/inputs", lacks(s, "models with several towers"), "allowed: one input"};
   const Depth depth = depth_of(m);
-  if (!depth.uniform() && !c.mixed_blocks && !(c.experts && differ_in_experts_alone(depth))) {
+  const std::vector<ModelBlock> kinds = c.mixed_windows ? without_windows(depth.kinds) : depth.kinds;
+  const bool alike =
+      std::all_of(kinds.begin(), kinds.end(), [&](const ModelBlock& b) { return b == kinds.front(); });
+  if (!alike && !c.mixed_blocks && !(c.experts && differ_in_experts_alone(kinds))) {
     return StackProblem{"/model/blocks", lacks(s, "blocks that differ along the depth"),
                         "allowed: blocks that are all alike"};
   }
@@ -368,8 +404,8 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
 }
 
 std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const Plan& p, const Training& t) {
-  if (!s.runs) return {};
   if (auto problem = stack_problem(s, m, t)) return problem;
+  if (!s.runs) return {};
   std::optional<StackProblem> out;
   report_plan(s, m, p, t, keep_in(out));
   return out;

@@ -42,7 +42,8 @@ struct Refusal {
   std::vector<RankOrder> rank_order;
   std::vector<Precision> precision;
   std::vector<ContextWay> context_parallel;
-  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, lamb, sliding_window;
+  std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
+  std::optional<bool> lamb, sliding_window, expert_biases;
   std::string why, origin;
 };
 
@@ -68,6 +69,8 @@ struct Capabilities {
   bool sliding_window = true;
   std::vector<BlockForm> block_forms;
   bool mixed_blocks = true;      // blocks may differ along the depth
+  bool mixed_windows = true;     // or at least in their windows
+  bool sinks = true;             // heads may have learned scores beside those of the tokens
   bool soft_cap = true;          // of attention scores and logits
   bool scales = true;            // of scores and embeddings
   bool sees_all = true;          // attention need not be causal
@@ -76,6 +79,7 @@ struct Capabilities {
   bool latent_attention = true;  // multi-head latent attention
   bool experts = true;           // layers may be mixtures of experts
   bool fp8_experts = true;       // in 8 bits too
+  bool expert_biases = true;     // with biases on routers and experts
   bool expert_parallel = true;   // they may lie over ranks of their own (core/plan.h)
   std::vector<ExpertExchange> expert_exchange;  // of ranks that share them
   std::vector<ContextWay> context_parallel;     // ways of ranks to share sequences; empty: none
@@ -101,8 +105,11 @@ void describe(V& v, Refusal& r) {
   v(Field{.name = "tensor_parallel", .help = "whether tp is more than 1"}, r.tensor_parallel);
   v(Field{.name = "pipeline_parallel", .help = "whether pp is more than 1"}, r.pipeline_parallel);
   v(Field{.name = "shard_group", .help = "whether shards are shared by fewer ranks than dp"}, r.shard_group);
+  v(Field{.name = "expert_tensor_parallel", .help = "whether ranks share the columns of experts"},
+    r.expert_tensor_parallel);
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
   v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);
+  v(Field{.name = "expert_biases", .help = "whether routers and experts have biases"}, r.expert_biases);
   v(Field{.name = "why", .help = "the reason, as a message states it", .required = true}, r.why);
   v(Field{.name = "origin", .help = "where the software says so", .required = true}, r.origin);
 }
@@ -134,6 +141,9 @@ void describe(V& v, Capabilities& c) {
   v(field("sliding_window", "whether attention can be limited to a window"), c.sliding_window);
   v(field("block_forms", "how layers of a block join the residual stream"), c.block_forms);
   v(field("mixed_blocks", "whether blocks may differ along the depth"), c.mixed_blocks);
+  v(field("mixed_windows", "whether windows may differ along the depth where other things may not"),
+    c.mixed_windows);
+  v(field("sinks", "whether heads may have learned scores beside those of the tokens"), c.sinks);
   v(field("soft_cap", "whether attention scores and logits may be capped"), c.soft_cap);
   v(field("scales", "whether scores and embeddings may have factors of their own"), c.scales);
   v(field("sees_all", "whether attention may see tokens behind"), c.sees_all);
@@ -142,6 +152,7 @@ void describe(V& v, Capabilities& c) {
   v(field("latent_attention", "whether attention may be multi-head latent attention"), c.latent_attention);
   v(field("experts", "whether layers may be mixtures of experts"), c.experts);
   v(field("fp8_experts", "whether products of experts take math \"fp8\""), c.fp8_experts);
+  v(field("expert_biases", "whether routers and experts may have biases"), c.expert_biases);
   v(field("expert_parallel", "whether experts may lie over ranks otherwise than other weights"),
     c.expert_parallel);
   v(field("expert_exchange", "how rows of tokens go to experts on other ranks"), c.expert_exchange);

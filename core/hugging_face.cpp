@@ -233,7 +233,9 @@ Model import_sparse(const HuggingFaceReader& read, const Json& config, const Cur
   read.whole("num_experts_per_tok", e.top_k, 1, 64);
   places["experts"] = at.child(count);
   places["top_k"] = at.child("num_experts_per_tok");
-  if (config.value("output_router_logits", false)) {  // without them there is no auxiliary loss
+  bool router_loss = false;
+  read.boolean("output_router_logits", router_loss);
+  if (router_loss) {
     e.balance_loss = 0.001;
     read.number("router_aux_loss_coef", e.balance_loss, 0, 1e3);
   }
@@ -290,7 +292,7 @@ Model import_deepseek(const HuggingFaceReader& read, const Json& config, const C
   double scores = 0;
   for (const char* const name : {"rope_scaling", "rope_parameters"}) {
     if (const auto found = config.find(name); found != config.end() && found->is_object())
-      scores = found->value("mscale_all_dim", 0.0);
+      HuggingFaceReader(*found, at.child(name), places).number("mscale_all_dim", scores, 0, 1e3);
   }
   if (a.rotary.scaling == RotaryScaling::kYarn && scores > 0) {
     const double size = 0.1 * scores * std::log(a.rotary.factor) + 1;
@@ -314,7 +316,8 @@ Model import_deepseek(const HuggingFaceReader& read, const Json& config, const C
   read.whole("n_shared_experts", shared, 0, 1024);
   read.whole("first_k_dense_replace", dense, 0, 1 << 20);
   read.whole("moe_layer_freq", step, 1, 1 << 20);
-  const bool grouped = !second || config.value("topk_method", "greedy") == "group_limited_greedy";
+  const auto method = config.find("topk_method");
+  const bool grouped = !second || (method != config.end() && *method == "group_limited_greedy");
   if (grouped) {
     read.whole("n_group", e.groups, 1, 64);
     read.whole("topk_group", e.top_groups, 1, 64);
@@ -362,6 +365,51 @@ Model import_glm(const HuggingFaceReader& read, const Json& config, const Cursor
   std::vector<bool> sparse;
   for (std::int64_t i = 0; i < m.layers; ++i) sparse.push_back(i >= dense);
   set_experts(m, e, sparse);
+  return m;
+}
+
+// GPT-OSS: attention with a learned score for each head and windows in every second layer, and experts with
+// biases. The weights of a token's experts are a softmax over these, which is the softmax over all made to
+// sum to 1.
+Model import_gpt_oss(const HuggingFaceReader& read, const Json& config, const Cursor& at,
+                     ImportedFields& places) {
+  Model m = llama_like("gpt_oss", read);
+  read.text("activation", "hidden_act", {"silu", "swish"});
+  bool biases = true;
+  read.boolean("attention_bias", biases);
+  if (!biases) at.child("attention_bias").fail("false cannot be imported", "allowed: true");
+  m.qkv_bias = false;
+  if (m.head_dim == 0) m.head_dim = 64;
+  m.rotary = import_rotary(config, at, m.max_positions, places);
+  double limit = 7;
+  read.number("swiglu_limit", limit, 0, 1e6);
+  if (limit != 7) at.child("swiglu_limit").fail(fmt::format("{} cannot be imported", limit), "allowed: 7");
+  ExpertsLayer e{.experts = 128,
+                 .top_k = 4,
+                 .ffn_hidden = m.ffn_hidden,
+                 .biases = true,
+                 .activation = Activation::kClampedSwiglu};
+  read.whole("num_local_experts", e.experts, 1, 1 << 16);
+  read.whole(config.contains("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", e.top_k, 1,
+             64);
+  places["experts"] = at.child("num_local_experts");
+  places["top_k"] = at.child("num_experts_per_tok");
+  bool router_loss = false;
+  read.boolean("output_router_logits", router_loss);
+  if (router_loss) {
+    e.balance_loss = 0.9;
+    read.number("router_aux_loss_coef", e.balance_loss, 0, 1e3);
+  }
+  std::int64_t window = 128;
+  read.integer("sliding_window", {"sliding_window"}, window, false);
+  ModelBlock all = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(all.layers.front().is);
+  attention.bias = attention.sinks = true;
+  all.layers.back() = {e};
+  ModelBlock near = all;
+  std::get<AttentionLayer>(near.layers.front().is).sliding_window = window;
+  m.blocks =
+      in_turn(windowed_layers(config, at, m.layers, [](std::int64_t i) { return i % 2 == 0; }), near, all);
   return m;
 }
 
@@ -506,9 +554,9 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
     return import_hugging_face(config["text_config"], at.child("text_config"));
   }
   static const std::vector<std::string> kKnown = {
-      "deepseek_v2", "deepseek_v3", "falcon", "gemma",     "gemma2", "gemma3_text", "glm4_moe",
-      "gpt2",        "gpt_neox",    "ijepa",  "kimi_k2",   "llama",  "mistral",     "mixtral",
-      "qwen2",       "qwen2_moe",   "qwen3",  "qwen3_moe", "vit"};
+      "deepseek_v2", "deepseek_v3", "falcon",    "gemma", "gemma2",    "gemma3_text", "glm4_moe",
+      "gpt2",        "gpt_neox",    "gpt_oss",   "ijepa", "kimi_k2",   "llama",       "mistral",
+      "mixtral",     "qwen2",       "qwen2_moe", "qwen3", "qwen3_moe", "vit"};
   std::string type;
   const auto found = config.find("model_type");
   if (found == config.end()) at.fail("the field \"model_type\" is missing", allowed_names("", kKnown));
@@ -531,6 +579,7 @@ Model import_hugging_face(const Json& config, const Cursor& at) {
             : type == "gpt_neox"        ? import_neox(read, config, at, places)
             : type == "falcon"          ? import_falcon(read, config, at, places)
             : type.starts_with("gemma") ? import_gemma(read, config, at, type, places)
+            : type == "gpt_oss"         ? import_gpt_oss(read, config, at, places)
             : type == "glm4_moe"        ? import_glm(read, config, at, type, places)
             : type.starts_with("deepseek") || type == "kimi_k2"
                 ? import_deepseek(read, config, at, type, places)

@@ -114,6 +114,43 @@ Model sparse(Model m, const ExpertsLayer& experts, std::int64_t dense = 0) {
   return m;
 }
 
+// config.json of openai/gpt-oss-20b and openai/gpt-oss-120b.
+Model gpt_oss(std::string name, std::int64_t layers, std::int64_t experts) {
+  Model m{.name = std::move(name),
+          .layers = layers,
+          .hidden = 2880,
+          .heads = 64,
+          .kv_heads = 8,
+          .head_dim = 64,
+          .ffn_hidden = 2880,
+          .vocab = 201088,
+          .max_positions = 131072,
+          .norm = Norm::kRmsNorm,
+          .norm_epsilon = 1e-5,
+          .positions = Positions::kRotary,
+          .activation = Activation::kSwiglu,
+          .bias = false,
+          .tied_embeddings = false};
+  m.rotary = {.base = 150000,
+              .scaling = RotaryScaling::kYarn,
+              .factor = 32,
+              .original_positions = 4096,
+              .rounded_ramp = false};
+  ModelBlock all = standard_block(m);
+  auto& attention = std::get<AttentionLayer>(all.layers.front().is);
+  attention.bias = attention.sinks = true;
+  all.layers.back() = {ExpertsLayer{.experts = experts,
+                                    .top_k = 4,
+                                    .ffn_hidden = 2880,
+                                    .biases = true,
+                                    .activation = Activation::kClampedSwiglu,
+                                    .balance_loss = 0.9}};
+  ModelBlock near = all;
+  std::get<AttentionLayer>(near.layers.front().is).sliding_window = 128;
+  m.blocks = {{layers / 2, {near, all}}};
+  return m;
+}
+
 // DeepSeek-V3 without its head for the token after the next (arXiv:2412.19437, section 4.2).
 Model deepseek_v3() {
   Model m =
@@ -200,6 +237,8 @@ const std::vector<Model>& presets() {
                                                                                 .normalised = false,
                                                                                 .balance_loss = 0.001}),
       deepseek_v3(),
+      gpt_oss("gpt-oss-20b", 24, 32),
+      gpt_oss("gpt-oss-120b", 36, 128),
       sparse(mixtral("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
              {.experts = 8, .top_k = 2, .ffn_hidden = 14336, .balance_loss = 0.02}),
       sparse(mixtral("mixtral-8x22b", {56, 6144, 48, 8, 16384, 32768, 65536}),

@@ -30,8 +30,9 @@ double pair_of_turns(const Rotary& r, double width, double turns) {
 
 void scale_yarn(const Rotary& r, std::vector<double>& frequencies) {
   const double width = 2 * static_cast<double>(frequencies.size());
-  const double first = std::max(0.0, std::floor(pair_of_turns(r, width, r.beta_fast)));
-  const double last = std::min(width - 1, std::ceil(pair_of_turns(r, width, r.beta_slow)));
+  const double begin = pair_of_turns(r, width, r.beta_fast), end = pair_of_turns(r, width, r.beta_slow);
+  const double first = std::max(0.0, r.rounded_ramp ? std::floor(begin) : begin);
+  const double last = std::min(width - 1, r.rounded_ramp ? std::ceil(end) : end);
   for (std::size_t j = 0; j < frequencies.size(); ++j) {
     // 0 where a frequency stays, 1 where it is scaled whole; the guard is for a ramp of no length.
     const double scaled =
@@ -47,6 +48,7 @@ struct HuggingFaceRope {
   std::optional<double> rope_theta, partial_rotary_factor, factor, low_freq_factor, high_freq_factor,
       beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim;
   std::optional<std::int64_t> original_max_position_embeddings;
+  std::optional<bool> truncate;
 };
 template <class V>
 void describe(V& v, HuggingFaceRope& r) {
@@ -65,6 +67,7 @@ void describe(V& v, HuggingFaceRope& r) {
   v(Field{.name = "mscale_all_dim", .help = "yarn", .min = 0, .max = 1e3}, r.mscale_all_dim);
   v(Field{.name = "original_max_position_embeddings", .help = "llama3, yarn", .min = 1, .max = 1 << 30},
     r.original_max_position_embeddings);
+  v(Field{.name = "truncate", .help = "yarn"}, r.truncate);
 }
 
 const char* name_of_type(const HuggingFaceRope& r) {
@@ -147,6 +150,7 @@ Rotary import_rotary(const Json& config, const Cursor& at, std::int64_t longest,
     out.high_frequency_factor = r.high_freq_factor.value_or(out.high_frequency_factor);
     out.beta_fast = r.beta_fast.value_or(out.beta_fast);
     out.beta_slow = r.beta_slow.value_or(out.beta_slow);
+    out.rounded_ramp = r.truncate.value_or(true);
     out.amplitude = r.attention_factor.value_or(0);
     // DeepSeek's: of cosines and sines the one over the other; scores have the square of the other.
     const auto size = [&](double m) { return 0.1 * m * std::log(out.factor) + 1; };

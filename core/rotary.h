@@ -38,8 +38,9 @@ struct Rotary {
   std::int64_t original_positions = 8192;                      // llama3, yarn: before the extension
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3: where the ramp ends and begins
   double beta_fast = 32,
-         beta_slow = 1;  // yarn: turns over the original context where the ramp begins and ends
-  double amplitude = 0;  // yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+         beta_slow = 1;      // yarn: turns over the original context where the ramp begins and ends
+  bool rounded_ramp = true;  // yarn: the ramp begins and ends at whole pairs of elements
+  double amplitude = 0;      // yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
   // Elements of a head that turn.
   std::int64_t turned(std::int64_t head) const {
     return static_cast<std::int64_t>(fraction * static_cast<double>(head));
@@ -79,6 +80,9 @@ void describe(V& v, Rotary& r) {
           .min = 1e-3,
           .max = 1e6},
     r.beta_slow);
+  v(Field{.name = "rounded_ramp",
+          .help = "yarn: whether the ramp begins and ends at whole pairs of elements"},
+    r.rounded_ramp);
   v(Field{.name = "amplitude",
           .help = "yarn: factor on cosines and sines; 0 means 0.1 ln(factor) + 1",
           .min = 0,

@@ -361,7 +361,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,
-              at.child("search").child("recompute_parts"));
+              at.child("search").child("recompute_parts"), problem.stack.norms_in_products);
   problem.scenario = std::move(scenario);
   check_stack(problem, problem.scenario.plan, at, at.child("plan"));
   check_training(problem, at.child("training"));

@@ -223,6 +223,12 @@ void run(const ops::CrossAttentionGrad& op, const OpArguments& a) {
   kernels::attention_grad(attention_shape(op, a.at.tp, a.dropout), {a.in[0], a.in[1]}, a.in[2], a.in[3],
                           mask(a.in[5]), a.in[4], {a.out[0], a.out[1]});
 }
+void run(const ops::AttentionSink& op, const OpArguments& a) {
+  ref::attention_sink(sink_shape(op), a.in[2], a.out[0], a.out[1]);
+}
+void run(const ops::AttentionSinkGrad& op, const OpArguments& a) {
+  ref::attention_sink_grad(sink_shape(op), a.in[2], a.in[0], a.in[1], a.in[3], a.out[0], a.op.accumulate);
+}
 void run(const ops::HeadsPack& op, const OpArguments& a) {
   kernels::heads_pack(heads_shape(op), a.in[0], a.out[0], a.out[1]);
 }
@@ -304,6 +310,14 @@ void run(const ops::GroupedGemm& op, const OpArguments& a) {
     case ops::GroupedGemm::Of::kWeight:
       return kernels::grouped_gemm_dw(shape, a.in[0], a.in[1], ids(a.in[2]), a.out[0]);
   }
+}
+void run(const ops::ExpertBias& op, const OpArguments& a) {
+  ref::expert_bias(expert_bias_shape(op, a.at), a.in[1], ids(a.in[2]), op.weighted ? a.in[3] : nullptr,
+                   a.out[0]);
+}
+void run(const ops::ExpertBiasGrad& op, const OpArguments& a) {
+  ref::expert_bias_grad(expert_bias_shape(op, a.at), a.in[0], a.in[1], ids(a.in[2]),
+                        op.weighted ? a.in[3] : nullptr, a.out[0], a.out[1], a.op.accumulate);
 }
 // Calls use(first, rows) for the rows of each part that experts have of a token; the others are room.
 template <class Use>

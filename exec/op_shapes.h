@@ -194,8 +194,18 @@ inline kernels::reference::Act act_of(Activation a) {
       return kSquaredRelu;
     case Activation::kGeglu:
       return kGeglu;
+    case Activation::kClampedSwiglu:
+      return kClampedSwiglu;
   }
   throw std::logic_error("an activation has no kernel");
+}
+inline kernels::reference::SinkShape sink_shape(const program::ops::SinkShape& op) {
+  return {op.batch, op.sequence, op.heads, op.value, op.rows_first};
+}
+inline kernels::reference::ExpertBiasShape expert_bias_shape(const program::ops::ExpertBiasShape& op,
+                                                             const Coordinates& at) {
+  const std::int64_t first = op.width < op.columns ? at.etp * op.width : 0;
+  return {op.columns, first, op.width, op.experts, op.parts, op.rows / op.parts};
 }
 inline kernels::reference::LossShape loss_shape(const program::ops::LogitsShape& op, std::int64_t tp_rank) {
   return {op.tokens, op.columns, tp_rank * op.columns, op.vocabulary};

@@ -13,6 +13,7 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
          program_in.mesh.coordinate(rank_in, "ring"),
          program_in.mesh.coordinate(rank_in, "dp"),
          program_in.stage_of(rank_in),
+         weight_share(program_in, rank_in, true).rank,
          program_in.plan.ulysses,
          program_in.plan.ring()},
       rank_class(program_in.classes[static_cast<std::size_t>(at.stage)]),

@@ -33,6 +33,7 @@ struct UpdateRange {
 
 struct Coordinates {
   std::int64_t tp = 0, ulysses = 0, ring = 0, dp = 0, stage = 0;
+  std::int64_t etp = 0;  // among the ranks that share experts' columns
   std::int64_t ulysses_ranks = 1, ring_ranks = 1;
   // Of the samples' tokens, those that the rank has: so many of each.
   kernels::TokenShare token_share(std::int64_t tokens) const {

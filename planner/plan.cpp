@@ -304,7 +304,9 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
   for (std::size_t next = 0; next < candidates.size();) {
     std::vector<const Candidate*> batch;
     const bool first = next == 0;
-    for (; next < candidates.size() && batch.size() < (first ? options.top : kAtATime); ++next) {
+    for (; next < candidates.size() &&
+           batch.size() < (first ? std::max<std::size_t>(1, options.top) : kAtATime);
+         ++next) {
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;

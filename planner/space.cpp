@@ -82,6 +82,7 @@ std::vector<std::vector<RecomputePart>> repeated_parts(const Problem& problem) {
   repeat_too(RecomputeParts(kNorms) | kExpertActivation);
   repeat_too(kLatentProjection);
   repeat_too(RecomputeParts(kMlp) | kSharedExperts);
+  if (listed) repeat_too(kExperts);
   // Attention that keeps no scores is repeated where the search asks for it.
   const bool asked =
       std::find(s.recompute.begin(), s.recompute.end(), Recompute::kSelective) != s.recompute.end();
@@ -136,7 +137,8 @@ Space::Space(const Problem& problem)
       shared_(shared_count(problem.scenario.model)),
       heads_(depth_of(problem.scenario.model).shared(Degree::kHeads)),
       columns_(depth_of(problem.scenario.model).shared(Degree::kExpertTensor)),
-      experts_(depth_of(problem.scenario.model).shared(Degree::kExpert)) {
+      experts_(depth_of(problem.scenario.model).shared(Degree::kExpert)),
+      expert_biases_(depth_of(problem.scenario.model).expert_biases()) {
   const Model& m = problem.scenario.model;
   const Search& s = problem.scenario.search;
   const std::int64_t devices = problem.cluster.devices();
@@ -173,6 +175,7 @@ Space::Space(const Problem& problem)
   const std::vector<std::int64_t> one{1};
   if (all.tp == one && all.pp == one && !all.rank_order.empty())  // all the same
     all.rank_order = {all.rank_order.front()};
+  std::sort(all.recompute.begin(), all.recompute.end());  // what repeats more comes later
   for (const Recompute r : all.recompute) {
     switch (r) {
       case Recompute::kNone:
@@ -291,6 +294,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   const bool divides =
       shared_ % o.tp == 0 && heads_ % (o.tp * o.context.ulysses) == 0 &&
       program::context_problem(m, t, o.plan()).empty() && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
+      (!expert_biases_ || m.hidden % o.etp == 0) &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
       (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
   // ZeRO-2 and 3 communicate in chunks, which is dear to price: the others come first and bound them.

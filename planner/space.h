@@ -71,6 +71,7 @@ class Space {
   const Problem& problem_;
   // By tensor ranks; with them by ulysses ranks; by etp ranks and by ep ranks.
   const std::int64_t shared_, heads_, columns_, experts_;
+  const bool expert_biases_;
   std::vector<Context> contexts(const Search& all) const;
   std::vector<ExpertExchange> exchanges(const Search& all, std::int64_t ep) const;
 

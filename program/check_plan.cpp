@@ -39,7 +39,8 @@ const char* field_of(const Plan& p, Degree degree) {
 }
 
 // Experts over ranks of their own.
-void check_experts(const Depth& depth, const Plan& p, const Training& t, const Cursor& at) {
+void check_experts(const Depth& depth, std::int64_t hidden, const Plan& p, const Training& t,
+                   const Cursor& at) {
   if (depth.shared(Degree::kExpert) == 0) {
     if (p.ep > 1) at.child("ep").fail("the model has no experts", "allowed: 1");
     if (p.etp) at.child("etp").fail("the model has no experts", "allowed: no such field");
@@ -48,6 +49,10 @@ void check_experts(const Depth& depth, const Plan& p, const Training& t, const C
   if (p.expert_exchange && p.ep == 1)
     at.child("expert_exchange").fail("no ranks share the experts", "allowed: no such field");
   if (const auto problem = experts_problem(p)) at.child(problem->field).fail(problem->why, problem->allowed);
+  if (depth.expert_biases() && hidden % p.expert_tp() != 0) {
+    at.child(p.etp ? "etp" : "tp")
+        .fail(fmt::format("{} ranks do not share the {} columns of experts' biases", p.expert_tp(), hidden));
+  }
   if (p.splits_experts() && t.lamb)
     at.child("ep").fail("LAMB's ratios are not taken over experts on ranks of their own", "allowed: 1");
 }
@@ -147,6 +152,8 @@ std::string context_problem(const Model& m, const Training& t, const Plan& p) {
   if (p.cp == 1) return {};
   if (!m.has_tokens() || m.inputs.size() > 1 || m.classes() != nullptr)
     return "only sequences of tokens of one tower are shared";
+  if (p.ulysses > 1 && depth_of(m).sinks())
+    return "heads with learned scores of their own are not exchanged (ulysses)";
   for (const std::int64_t tokens : tower_tokens(m, t)) {
     if (tokens % (2 * p.cp) != 0)
       return fmt::format("{} ranks do not share sequences of {} tokens in 2 parts each", p.cp, tokens);
@@ -174,7 +181,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
     }
   });
   check_context(m, t, p, at);
-  check_experts(depth, p, t, at);
+  check_experts(depth, m.hidden, p, t, at);
   check_recompute(depth, p, at);
   for (const std::int64_t of_sample : tower_tokens(m, t)) {
     const std::int64_t tokens = of_sample / p.cp;

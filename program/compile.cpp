@@ -325,6 +325,7 @@ class ClassCompiler {
                        std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
     if (plan_.recompute == Recompute::kSelective) {
+      if (!e_.repeats_selectively(c.layers[first].block)) return;
       state_->need(c.layers[first]);
       return e_.repeat_selectively(c.layers[first].block, tensors[first]);
     }

@@ -73,7 +73,7 @@ void Emitter::begin(SegmentKind kind, std::int32_t chunk, bool last) {
 }
 
 Op& Emitter::first_compute_op(std::size_t index) {
-  while (segment_->ops[index].stream != kCompute) ++index;
+  while (segment_->ops.at(index).stream != kCompute) ++index;
   return segment_->ops[index];
 }
 
@@ -191,6 +191,11 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     ring_attention(name(b, n.name), *op, reads[0], reads[1], writes[0], writes[1]);
   else
     add(kind_of(n.op), name(b, n.name), std::move(reads), std::move(writes));
+}
+
+bool Emitter::repeats_selectively(const Block& b) const {
+  return std::any_of(b.graph->nodes.begin(), b.graph->nodes.end(),
+                     [&](const Node& n) { return !(n.parts & plan.repeated()).empty(); });
 }
 
 void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {

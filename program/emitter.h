@@ -86,6 +86,7 @@ class Emitter {
   std::string name(const Block& b, std::string_view of, std::string_view suffix = {}) const;
   // The forward computation, from the buffers of the ports. `repeated`: forward work that was done before.
   Tensors forward(const Block& b, std::span<const std::int32_t> ports, bool repeated = false);
+  bool repeats_selectively(const Block& b) const;  // any part of the block
   // Repeats the parts of the block that selective recomputation repeats; the tensors are those that backward
   // reads then.
   void repeat_selectively(const Block& b, Tensors& tensors);

@@ -26,8 +26,9 @@ void LoadedOps::load(Op& op, double shares) const {
   const std::int64_t before = is_communication(op.kind) ? 0 : bytes_of(op.kind, bytes_, passes_);
   const bool loaded = std::visit(
       [&]<class T>(T& kind) {
-        constexpr bool kOfExperts =
-            std::is_same_v<T, ops::GroupedGemm> || std::is_base_of_v<ops::ExpertActivationShape, T>;
+        constexpr bool kOfExperts = std::is_same_v<T, ops::GroupedGemm> ||
+                                    std::is_base_of_v<ops::ExpertActivationShape, T> ||
+                                    std::is_base_of_v<ops::ExpertBiasShape, T>;
         if constexpr (kOfExperts) kind.even = times(kind.even, shares);
         return kOfExperts;
       },

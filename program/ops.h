@@ -33,10 +33,11 @@ using OpKind = std::variant<
     ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad, ops::Pool, ops::PoolGrad, ops::Norm,
     ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::LatentPack,
     ops::LatentPackGrad, ops::Attention, ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad,
-    ops::HeadsPack, ops::HeadsPackGrad, ops::HeadsUnpack, ops::HeadsUnpackGrad, ops::ContextAttention,
-    ops::ContextAttentionGrad, ops::Activation, ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad,
-    ops::Route, ops::RouteGrad, ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute,
-    ops::PermuteGrad, ops::GroupedGemm, ops::ExpertActivation, ops::ExpertActivationGrad, ops::Unpermute,
+    ops::AttentionSink, ops::AttentionSinkGrad, ops::HeadsPack, ops::HeadsPackGrad, ops::HeadsUnpack,
+    ops::HeadsUnpackGrad, ops::ContextAttention, ops::ContextAttentionGrad, ops::Activation,
+    ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad,
+    ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute, ops::PermuteGrad, ops::GroupedGemm,
+    ops::ExpertBias, ops::ExpertBiasGrad, ops::ExpertActivation, ops::ExpertActivationGrad, ops::Unpermute,
     ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap,
     ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
     ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio,
@@ -46,10 +47,10 @@ using OpKind = std::variant<
 using ForwardOp =
     std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
                  ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack, ops::Attention, ops::CrossAttention,
-                 ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation, ops::RouterScores,
-                 ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm, ops::ExpertActivation,
-                 ops::Unpermute, ops::Gate, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap, ops::LossMax,
-                 ops::LossSum, ops::Loss>;
+                 ops::AttentionSink, ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation,
+                 ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm, ops::ExpertBias,
+                 ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::Sum, ops::Scale,
+                 ops::SoftCap, ops::LossMax, ops::LossSum, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

@@ -31,6 +31,7 @@ std::int64_t AttentionLayer::parameters(std::int64_t hidden) const {
   if (bias || qkv_bias) total += qkv_width();
   if (bias) total += hidden;
   if (qk_norm) total += 2 * head_dim;
+  if (sinks) total += heads;
   return total;
 }
 

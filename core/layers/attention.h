@@ -38,6 +38,9 @@ struct AttentionLayer {
   bool bias = true;                 // on both products
   bool qkv_bias = false;            // on the first one alone (Qwen2)
   bool qk_norm = false;             // RMSNorm per head on Q and K (Qwen3)
+  // Of each head a learned score that takes its share of the softmax and gives no value (GPT-OSS; attention
+  // sinks, Xiao et al. 2023, arXiv:2309.17453).
+  bool sinks = false;
 
   // Zeros take their meaning, in a model of that width.
   void resolve(std::int64_t hidden);
@@ -100,6 +103,8 @@ void describe(V& v, AttentionLayer& a) {
   v(Field{.name = "bias", .help = "biases on linear layers and norms"}, a.bias);
   v(Field{.name = "qkv_bias", .help = "bias on the QKV projection only"}, a.qkv_bias);
   v(Field{.name = "qk_norm", .help = "RMSNorm per head on queries and keys"}, a.qk_norm);
+  v(Field{.name = "sinks", .help = "whether each head has a learned score beside those of the tokens"},
+    a.sinks);
 }
 
 }  // namespace orrery

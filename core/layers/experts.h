@@ -34,6 +34,7 @@ struct ExpertsLayer {
   std::int64_t ffn_hidden = 0;         // of an expert; 0: 4 * hidden
   std::int64_t shared_ffn_hidden = 0;  // of all shared experts together; 0: there are none
   bool shared_gate = false;            // what shared experts give counts sigmoid(x wg') (Qwen2-MoE)
+  bool biases = false;                 // on the router and on both products of each expert (GPT-OSS)
   Activation activation = Activation::kSwiglu;
   RouterScore score = RouterScore::kSoftmax;
   bool normalised = true;   // the weights of a token's experts sum to 1
@@ -82,7 +83,8 @@ struct ExpertsLayer {
     return resident_elements(hidden) + top_k * expert_elements(hidden);
   }
   std::int64_t parameters(std::int64_t hidden) const {
-    return resident_elements(hidden) + experts * expert_elements(hidden) + (bias_rate > 0 ? experts : 0);
+    return resident_elements(hidden) + experts * expert_elements(hidden) + (bias_rate > 0 ? experts : 0) +
+           (biases ? experts * (1 + fc1_width() + hidden) : 0);
   }
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
@@ -122,7 +124,9 @@ void describe(V& v, ExpertsLayer& l) {
           .max = 1 << 24},
     l.shared_ffn_hidden);
   v(Field{.name = "shared_gate", .help = "whether a gate weighs what shared experts give"}, l.shared_gate);
-  v(Field{.name = "activation", .help = "activation of experts; swiglu and geglu have a gate matrix"},
+  v(Field{.name = "biases", .help = "whether the router and both products of each expert have biases"},
+    l.biases);
+  v(Field{.name = "activation", .help = "activation of experts; those named glu have a gate matrix"},
     l.activation);
   v(Field{.name = "score", .help = "what makes scores of the router's logits"}, l.score);
   v(Field{.name = "normalised", .help = "whether the weights of a token's experts sum to 1"}, l.normalised);

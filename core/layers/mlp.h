@@ -16,14 +16,17 @@
 
 namespace orrery {
 
-enum class Activation { kGelu, kSwiglu, kSquaredRelu, kGeglu };
+// The clamped one is GPT-OSS's, of g = min(gate, 7) and u = min(max(up, -7), 7):
+//   g sigmoid(1.702 g) (u + 1)
+enum class Activation { kGelu, kSwiglu, kSquaredRelu, kGeglu, kClampedSwiglu };
 constexpr auto enum_names(Activation) {
   return std::array{std::pair{Activation::kGelu, "gelu"}, std::pair{Activation::kSwiglu, "swiglu"},
                     std::pair{Activation::kSquaredRelu, "squared-relu"},
-                    std::pair{Activation::kGeglu, "geglu"}};
+                    std::pair{Activation::kGeglu, "geglu"},
+                    std::pair{Activation::kClampedSwiglu, "clamped-swiglu"}};
 }
 constexpr bool is_gated(Activation a) {
-  return a == Activation::kSwiglu || a == Activation::kGeglu;
+  return a == Activation::kSwiglu || a == Activation::kGeglu || a == Activation::kClampedSwiglu;
 }
 
 struct MlpLayer {
@@ -57,7 +60,7 @@ template <class V>
 void describe(V& v, MlpLayer& l) {
   v(Field{.name = "ffn_hidden", .help = "feed-forward width; 0 means 4*hidden", .min = 0, .max = 1 << 24},
     l.ffn_hidden);
-  v(Field{.name = "activation", .help = "MLP activation; swiglu and geglu have a gate matrix"}, l.activation);
+  v(Field{.name = "activation", .help = "MLP activation; those named glu have a gate matrix"}, l.activation);
   v(Field{.name = "bias", .help = "biases on linear layers and norms"}, l.bias);
 }
 

@@ -29,6 +29,13 @@ std::int32_t* ids(void* p) {
   return static_cast<std::int32_t*>(p);
 }
 
+const float* floats(const void* p) {
+  return static_cast<const float*>(p);
+}
+float* floats(void* p) {
+  return static_cast<float*>(p);
+}
+
 // State of an optimizer: {velocity}, {m, v}, or {master copy, m, v}.
 struct AdamState {
   AdamState(const CudaOp& a, std::int64_t elements, float* state)
@@ -214,6 +221,13 @@ void run(const ops::CrossAttentionGrad& op, const CudaOp& a) {
                          {a.in[0], a.in[1]}, a.in[2], a.in[3], mask(a.in[5]), a.in[4], {a.out[0], a.out[1]},
                          a.workspace);
 }
+void run(const ops::AttentionSink& op, const CudaOp& a) {
+  device::attention_sink(a.stream, a.in_type[0], sink_shape(op), a.in[2], a.out[0], floats(a.out[1]));
+}
+void run(const ops::AttentionSinkGrad& op, const CudaOp& a) {
+  device::attention_sink_grad(a.stream, a.in_type[0], a.out_type[0], sink_shape(op), a.in[2], a.in[0],
+                              floats(a.in[1]), a.in[3], a.out[0], a.op.accumulate);
+}
 void run(const ops::HeadsPack& op, const CudaOp& a) {
   device::heads_pack(a.stream, a.in_type[0], heads_shape(op), a.in[0], a.out[0], a.out[1]);
 }
@@ -242,12 +256,6 @@ void run(const ops::Activation& op, const CudaOp& a) {
 void run(const ops::ActivationGrad& op, const CudaOp& a) {
   device::activation_grad(a.stream, a.in_type[0], op.rows, op.width, act_of(op.type), a.in[0], a.in[1],
                           a.out[0]);
-}
-const float* floats(const void* p) {
-  return static_cast<const float*>(p);
-}
-float* floats(void* p) {
-  return static_cast<float*>(p);
 }
 void run(const ops::RouterScores& op, const CudaOp& a) {
   device::router_scores(a.stream, a.in_type[0], router_shape(op, a.tp_rank()), a.in[0], floats(a.out[0]));
@@ -298,6 +306,15 @@ void run(const ops::GroupedGemm& op, const CudaOp& a) {
       return device::grouped_gemm_dw(a.stream, a.in_type[0], a.out_type[0], shape, a.in[0], a.in[1],
                                      ids(a.in[2]), a.out[0]);
   }
+}
+void run(const ops::ExpertBias& op, const CudaOp& a) {
+  device::expert_bias(a.stream, a.in_type[0], expert_bias_shape(op, a.place.at), a.in[1], ids(a.in[2]),
+                      op.weighted ? floats(a.in[3]) : nullptr, a.out[0]);
+}
+void run(const ops::ExpertBiasGrad& op, const CudaOp& a) {
+  device::expert_bias_grad(a.stream, a.in_type[0], a.out_type[0], expert_bias_shape(op, a.place.at), a.in[0],
+                           a.in[1], ids(a.in[2]), op.weighted ? floats(a.in[3]) : nullptr, a.out[0],
+                           op.weighted ? floats(a.out[1]) : nullptr, a.op.accumulate);
 }
 device::ExpertRows expert_rows(const ops::ExpertActivationShape& op, const CudaOp& a) {
   return {op.experts, op.parts, op.rows / op.parts, ids(a.in[2])};

@@ -148,8 +148,13 @@ void rope(const RopeShape& s, const float* __restrict cosine, const float* __res
 
 constexpr float kRoot = 0.7978845608028654F, kCubic = 0.044715F;  // sqrt(2 / pi)
 
+// What a gate multiplies, and d times its slope.
+struct PlainUp {
+  static float up(float x) { return x; }
+  static float up_grad(float d, float) { return d; }
+};
 // value(x), d times it, and d times its slope.
-struct Gelu {
+struct Gelu : PlainUp {
   static float tanh_of(float x) { return hyperbolic_tangent(kRoot * (x + kCubic * x * x * x)); }
   static float value(float x) { return 0.5F * x * (1.0F + tanh_of(x)); }
   static float times(float d, float x) { return d * value(x); }
@@ -158,13 +163,27 @@ struct Gelu {
     return d * (0.5F * (1.0F + t) + 0.5F * x * dt);
   }
 };
-struct Silu {
+struct Silu : PlainUp {
   static float sigmoid(float x) { return 1.0F / (1.0F + exponential(-x)); }
   static float value(float x) { return x / (1.0F + exponential(-x)); }
   static float times(float d, float x) { return d * x * sigmoid(x); }
   static float grad(float d, float x) {
     const float s = sigmoid(x);
     return d * s * (1.0F + x * (1.0F - s));
+  }
+};
+struct ClampedSilu {
+  static float sigmoid(float g) { return 1.0F / (1.0F + exponential(-reference::kActSteepness * g)); }
+  static float held(float x) { return x > reference::kActClamp ? reference::kActClamp : x; }
+  static float value(float x) { return held(x) * sigmoid(held(x)); }
+  static float times(float d, float x) { return d * value(x); }
+  static float grad(float d, float x) {
+    const float g = held(x), s = sigmoid(g);
+    return x <= reference::kActClamp ? d * s * (1.0F + reference::kActSteepness * g * (1.0F - s)) : 0.0F;
+  }
+  static float up(float x) { return 1.0F + (x < -reference::kActClamp ? -reference::kActClamp : held(x)); }
+  static float up_grad(float d, float x) {
+    return x <= reference::kActClamp && x >= -reference::kActClamp ? d : 0.0F;
   }
 };
 struct SquaredRelu {
@@ -179,7 +198,7 @@ void alone(Index n, const float* __restrict u, float* __restrict v) {
 template <class F>
 void gated(Index rows, Index width, const float* __restrict u, float* __restrict v) {
   for (Index r = 0; r < rows; ++r, u += 2 * width, v += width) {
-    for (Index j = 0; j < width; ++j) v[j] = F::value(u[j]) * u[width + j];
+    for (Index j = 0; j < width; ++j) v[j] = F::value(u[j]) * F::up(u[width + j]);
   }
 }
 template <class F>
@@ -191,8 +210,8 @@ void gated_grad(Index rows, Index width, const float* __restrict u, const float*
                 float* __restrict du) {
   for (Index r = 0; r < rows; ++r, u += 2 * width, du += 2 * width, dv += width) {
     for (Index j = 0; j < width; ++j) {
-      du[j] = F::grad(dv[j] * u[width + j], u[j]);
-      du[width + j] = F::times(dv[j], u[j]);
+      du[j] = F::grad(dv[j] * F::up(u[width + j]), u[j]);
+      du[width + j] = F::up_grad(F::times(dv[j], u[j]), u[width + j]);
     }
   }
 }
@@ -208,6 +227,8 @@ void activation(Index rows, Index width, reference::Act act, const float* u, flo
       return alone<SquaredRelu>(rows * width, u, v);
     case kGeglu:
       return gated<Gelu>(rows, width, u, v);
+    case kClampedSwiglu:
+      return gated<ClampedSilu>(rows, width, u, v);
   }
 }
 
@@ -223,6 +244,8 @@ void activation_grad(Index rows, Index width, reference::Act act, const float* u
       return alone_grad<SquaredRelu>(rows * width, u, dv, du);
     case kGeglu:
       return gated_grad<Gelu>(rows, width, u, dv, du);
+    case kClampedSwiglu:
+      return gated_grad<ClampedSilu>(rows, width, u, dv, du);
   }
 }
 

@@ -102,6 +102,22 @@ void attention_grad(const AttentionShape& s, AttentionRows<const float*> rows, c
                     const float* softmax, const std::uint8_t* mask, const float* d_out,
                     AttentionRows<float*> d_rows);
 
+// A learned score of each head beside those of its keys (GPT-OSS): given attention without it, `out` [batch,
+// seq, heads, value] shrinks to the keys' share, and the log-sum-exp of scores takes it in. `lse` is [batch,
+// heads, seq], or with `rows_first` [batch, seq, heads]. d_sinks (+)= - sum of exp(sink - lse) d_out . out.
+struct SinkShape {
+  Index batch, seq, heads, value;
+  bool rows_first = false;
+  constexpr Index rows() const { return batch * seq; }
+  // Of a row of out and a head.
+  constexpr Index lse(Index row, Index head) const {
+    return rows_first ? row * heads + head : (row / seq * heads + head) * seq + row % seq;
+  }
+};
+void attention_sink(const SinkShape& s, const float* sinks, float* out, float* lse);
+void attention_sink_grad(const SinkShape& s, const float* sinks, const float* out, const float* lse,
+                         const float* d_out, float* d_sinks, bool accumulate);
+
 // Latent attention: rows of q [heads, turned | plain], of kv [heads, plain | value] and of r [turned] become
 // rows [q heads | k heads | v heads], keys having r before their own elements.
 struct LatentShape {
@@ -111,10 +127,12 @@ void latent_pack(const LatentShape& s, const float* q, const float* kv, const fl
 void latent_pack_grad(const LatentShape& s, const float* d_qkv, float* dq, float* dkv, float* dr);
 
 // act(u), or gated act(gate) * up with rows [gate | up]. GELU is the tanh form, as of GPT-2.
-enum class Act : std::uint8_t { kGelu, kSwiglu, kSquaredRelu, kGeglu };
+// Clamped: act(g) = g sigmoid(1.702 g) of g = min(gate, 7), times 1 + up held within [-7, 7].
+enum class Act : std::uint8_t { kGelu, kSwiglu, kSquaredRelu, kGeglu, kClampedSwiglu };
 constexpr bool is_gated(Act a) {
-  return a == Act::kSwiglu || a == Act::kGeglu;
+  return a == Act::kSwiglu || a == Act::kGeglu || a == Act::kClampedSwiglu;
 }
+inline constexpr float kActClamp = 7.0F, kActSteepness = 1.702F;
 void activation(Index rows, Index width, Act act, const float* u, float* v);
 void activation_grad(Index rows, Index width, Act act, const float* u, const float* dv, float* du);
 
@@ -256,6 +274,18 @@ void grouped_gemm_dw(const GroupedGemm& g, const float* du, const float* x, cons
 void expert_activation(Index rows, Index width, Act act, const float* u, const float* row_weights, float* v);
 void expert_activation_grad(Index rows, Index width, Act act, const float* u, const float* row_weights,
                             const float* dv, float* du, float* d_row_weights);
+
+// y += row weight * bias of the row's expert, in columns [first, first + width) of `columns`; without row
+// weights they are 1. Rows stand as of GroupedGemm. The gradients: d_bias (+)= sums of row weight * dy, and
+// d_row_weights = dy . bias.
+struct ExpertBiasShape {
+  Index columns, first, width, experts, parts, room;
+};
+void expert_bias(const ExpertBiasShape& s, const float* bias, const std::int32_t* counts,
+                 const float* row_weights, float* y);
+void expert_bias_grad(const ExpertBiasShape& s, const float* dy, const float* bias,
+                      const std::int32_t* counts, const float* row_weights, float* d_bias,
+                      float* d_row_weights, bool accumulate);
 
 void gate(Index rows, Index width, const float* y, const float* logits, float* o);
 void gate_grad(Index rows, Index width, const float* y, const float* logits, const float* d_o, float* dy,

@@ -157,4 +157,31 @@ void latent_pack_grad(const LatentShape& s, const float* d_qkv, float* dq, float
   }
 }
 
+void attention_sink(const SinkShape& s, const float* sinks, float* out, float* lse) {
+  for (Index row = 0; row < s.rows(); ++row) {
+    for (Index h = 0; h < s.heads; ++h) {
+      float& sum = lse[s.lse(row, h)];
+      const float most = std::max(sum, sinks[h]);
+      const float all = most + std::log(std::exp(sum - most) + std::exp(sinks[h] - most));
+      float* const o = out + (row * s.heads + h) * s.value;
+      const float share = std::exp(sum - all);
+      for (Index j = 0; j < s.value; ++j) o[j] *= share;
+      sum = all;
+    }
+  }
+}
+
+void attention_sink_grad(const SinkShape& s, const float* sinks, const float* out, const float* lse,
+                         const float* d_out, float* d_sinks, bool accumulate) {
+  for (Index h = 0; h < s.heads; ++h) {
+    double sum = 0;
+    for (Index row = 0; row < s.rows(); ++row) {
+      const Index at = (row * s.heads + h) * s.value;
+      sum -=
+          static_cast<double>(std::exp(sinks[h] - lse[s.lse(row, h)])) * dot(d_out + at, out + at, s.value);
+    }
+    d_sinks[h] = (accumulate ? d_sinks[h] : 0.0F) + static_cast<float>(sum);
+  }
+}
+
 }  // namespace orrery::kernels::reference

@@ -255,6 +255,40 @@ void expert_activation_grad(Index rows, Index width, Act act, const float* u, co
   }
 }
 
+void expert_bias(const ExpertBiasShape& s, const float* bias, const std::int32_t* counts,
+                 const float* row_weights, float* y) {
+  const GroupedGemm rows{.n = s.width, .k = 1, .experts = s.experts, .parts = s.parts, .room = s.room};
+  for_each_expert(rows, counts, [&](Index e, Index first, Index n, Index) {
+    for (Index r = first; r < first + n; ++r) {
+      const float weight = row_weights == nullptr ? 1.0F : row_weights[r];
+      float* const to = y + r * s.columns + s.first;
+      for (Index j = 0; j < s.width; ++j) to[j] += weight * bias[e * s.width + j];
+    }
+  });
+}
+
+void expert_bias_grad(const ExpertBiasShape& s, const float* dy, const float* bias,
+                      const std::int32_t* counts, const float* row_weights, float* d_bias,
+                      float* d_row_weights, bool accumulate) {
+  const GroupedGemm rows{.n = s.width, .k = 1, .experts = s.experts, .parts = s.parts, .room = s.room};
+  std::vector<double> sums(static_cast<std::size_t>(s.experts * s.width));
+  for_each_expert(rows, counts, [&](Index e, Index first, Index n, Index) {
+    double* const to = sums.data() + e * s.width;
+    for (Index r = first; r < first + n; ++r) {
+      const float* const d = dy + r * s.columns + s.first;
+      const double weight = row_weights == nullptr ? 1.0 : row_weights[r];
+      double product = 0;
+      for (Index j = 0; j < s.width; ++j) {
+        to[j] += weight * d[j];
+        product += static_cast<double>(d[j]) * bias[e * s.width + j];
+      }
+      if (row_weights != nullptr) d_row_weights[r] = static_cast<float>(product);
+    }
+  });
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    d_bias[i] = (accumulate ? d_bias[i] : 0.0F) + static_cast<float>(sums[i]);
+}
+
 void gate(Index rows, Index width, const float* y, const float* logits, float* o) {
   for (Index r = 0; r < rows; ++r) {
     const float g = sigmoid(logits[r]);

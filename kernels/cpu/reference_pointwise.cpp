@@ -117,11 +117,20 @@ namespace {
 struct Point {
   float value, slope;
 };
+// What a gate multiplies.
+Point up_of(Act act, float x) {
+  if (act != Act::kClampedSwiglu) return {x, 1};
+  return {1 + std::clamp(x, -kActClamp, kActClamp), std::abs(x) <= kActClamp ? 1.0F : 0.0F};
+}
 Point point_of(Act act, float x) {
   if (act == Act::kSquaredRelu) return x > 0 ? Point{x * x, 2 * x} : Point{0, 0};
   if (act == Act::kSwiglu) {
     const float sigmoid = 1.0F / (1.0F + std::exp(-x));
     return {x * sigmoid, sigmoid * (1.0F + x * (1.0F - sigmoid))};
+  }
+  if (act == Act::kClampedSwiglu) {
+    const float g = x > kActClamp ? kActClamp : x, sigmoid = 1.0F / (1.0F + std::exp(-kActSteepness * g));
+    return {g * sigmoid, x <= kActClamp ? sigmoid * (1.0F + kActSteepness * g * (1.0F - sigmoid)) : 0.0F};
   }
   constexpr float kRoot = 0.7978845608028654F;  // sqrt(2 / pi)
   const float t = std::tanh(kRoot * (x + 0.044715F * x * x * x));
@@ -136,7 +145,7 @@ void activation(Index rows, Index width, Act act, const float* u, float* v) {
   for (Index r = 0; r < rows; ++r) {
     for (Index j = 0; j < width; ++j) {
       const float x = point_of(act, u[r * of_u + j]).value;
-      v[r * width + j] = is_gated(act) ? x * u[r * of_u + width + j] : x;
+      v[r * width + j] = is_gated(act) ? x * up_of(act, u[r * of_u + width + j]).value : x;
     }
   }
 }
@@ -148,8 +157,9 @@ void activation_grad(Index rows, Index width, Act act, const float* u, const flo
       const Index at = r * of_u + j;
       const Point x = point_of(act, u[at]);
       const float d = dv[r * width + j];
-      du[at] = is_gated(act) ? d * u[at + width] * x.slope : d * x.slope;
-      if (is_gated(act)) du[at + width] = d * x.value;
+      const Point up = is_gated(act) ? up_of(act, u[at + width]) : Point{1, 0};
+      du[at] = d * up.value * x.slope;
+      if (is_gated(act)) du[at + width] = d * x.value * up.slope;
     }
   }
 }

@@ -14,8 +14,13 @@ namespace {
 constexpr float kRoot = 0.7978845608028654F;  // sqrt(2 / pi)
 constexpr float kCube = 0.044715F;
 
+// What a gate multiplies, and its slope.
+struct PlainUp {
+  static __device__ float up(float x) { return x; }
+  static __device__ float up_slope(float) { return 1.0F; }
+};
 // value(x), and its slope.
-struct Gelu {
+struct Gelu : PlainUp {
   static __device__ float value(float x) {
     return 0.5F * x * (1.0F + tanhf(kRoot * (x + kCube * x * x * x)));
   }
@@ -24,7 +29,7 @@ struct Gelu {
     return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * kRoot * (1.0F + 3.0F * kCube * x * x);
   }
 };
-struct Silu {
+struct Silu : PlainUp {
   static __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
   static __device__ float value(float x) { return x * sigmoid(x); }
   static __device__ float slope(float x) {
@@ -32,7 +37,20 @@ struct Silu {
     return s * (1.0F + x * (1.0F - s));
   }
 };
-struct SquaredRelu {
+struct ClampedSilu {
+  static constexpr float kClamp = reference::kActClamp, kSteepness = reference::kActSteepness;
+  static __device__ float sigmoid(float g) { return 1.0F / (1.0F + expf(-kSteepness * g)); }
+  static __device__ float held(float x) { return x > kClamp ? kClamp : x; }
+  static __device__ float value(float x) { return held(x) * sigmoid(held(x)); }
+  static __device__ float slope(float x) {
+    if (x > kClamp) return 0.0F;
+    const float s = sigmoid(x);
+    return s * (1.0F + kSteepness * x * (1.0F - s));
+  }
+  static __device__ float up(float x) { return 1.0F + (x < -kClamp ? -kClamp : held(x)); }
+  static __device__ float up_slope(float x) { return fabsf(x) <= kClamp ? 1.0F : 0.0F; }
+};
+struct SquaredRelu : PlainUp {
   static __device__ float value(float x) { return x > 0 ? x * x : 0.0F; }
   static __device__ float slope(float x) { return x > 0 ? 2 * x : 0.0F; }
 };
@@ -50,6 +68,8 @@ void with_act(reference::Act act, F f) {
       return f(SquaredRelu{}, std::false_type{});
     case kGeglu:
       return f(Gelu{}, std::true_type{});
+    case kClampedSwiglu:
+      return f(ClampedSilu{}, std::true_type{});
   }
 }
 
@@ -71,7 +91,7 @@ __global__ void activation_kernel(std::int64_t items, std::int64_t width, const 
     load(u + (GATED ? at.gate : at.one), x);
     if (GATED) load(u + at.gate + width, up);
 #pragma unroll
-    for (int k = 0; k < V; ++k) x[k] = GATED ? A::value(x[k]) * up[k] : A::value(x[k]);
+    for (int k = 0; k < V; ++k) x[k] = GATED ? A::value(x[k]) * A::up(up[k]) : A::value(x[k]);
     store(x, v + at.one);
   }
 }
@@ -94,8 +114,8 @@ __global__ void activation_grad_kernel(std::int64_t items, std::int64_t width, c
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const float gate = x[k];
-      x[k] = d[k] * up[k] * A::slope(gate);
-      up[k] = d[k] * A::value(gate);
+      x[k] = d[k] * A::up(up[k]) * A::slope(gate);
+      up[k] = d[k] * A::value(gate) * A::up_slope(up[k]);
     }
     store(x, du + at.gate);
     store(up, du + at.gate + width);
@@ -150,7 +170,7 @@ __device__ void for_each_row(const ExpertRows& rows, Use use) {
 template <class A, bool GATED, class T>
 __device__ float activated(const T* u, std::int64_t width, std::int64_t column) {
   const float x = A::value(widen(u[column]));
-  return GATED ? x * widen(u[width + column]) : x;
+  return GATED ? x * A::up(widen(u[width + column])) : x;
 }
 
 template <class T, class A, bool GATED>
@@ -174,9 +194,9 @@ __global__ void expert_activation_grad_kernel(ExpertRows rows, std::int64_t widt
     for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
       sum += widen(d[c]) * activated<A, GATED>(of, width, c);
       const float x = widen(of[c]), weighted = widen(d[c]) * row_weights[row];
-      const float up = GATED ? widen(of[width + c]) : 1.0F;
-      narrow(weighted * up * A::slope(x), to[c]);
-      if (GATED) narrow(weighted * A::value(x), to[width + c]);
+      const float up = GATED ? widen(of[width + c]) : 0.0F;
+      narrow(weighted * (GATED ? A::up(up) : 1.0F) * A::slope(x), to[c]);
+      if (GATED) narrow(weighted * A::value(x) * A::up_slope(up), to[width + c]);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) d_row_weights[row] = sum;

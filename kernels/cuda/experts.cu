@@ -414,6 +414,64 @@ Grid blocks_of_rows(Index rows, Index width) {
   return {.blocks = rows < 8192 ? rows : 8192, .threads = threads_for(width, 256)};
 }
 
+// Calls use(row, expert) for the rows of this block that experts have of a token.
+template <class Use>
+__device__ void for_each_row(const reference::ExpertBiasShape& s, const std::int32_t* counts, Use use) {
+  for (Index part = 0; part < s.parts; ++part) {
+    Index begin = 0;
+    for (Index e = 0; e < s.experts; ++e) {
+      const Index end = begin + counts[part * s.experts + e];
+      const Index skipped = (begin + gridDim.x - 1 - blockIdx.x) / gridDim.x;
+      for (Index row = blockIdx.x + skipped * gridDim.x; row < end; row += gridDim.x)
+        use(part * s.room + row, e);
+      begin = end;
+    }
+  }
+}
+
+template <class T>
+__global__ void expert_bias_kernel(reference::ExpertBiasShape s, const T* bias, const std::int32_t* counts,
+                                   const float* row_weights, T* y) {
+  for_each_row(s, counts, [=](Index row, Index expert) {
+    const float weight = row_weights == nullptr ? 1.0F : row_weights[row];
+    T* const to = y + row * s.columns + s.first;
+    for (Index j = threadIdx.x; j < s.width; j += blockDim.x)
+      narrow(widen(to[j]) + weight * widen(bias[expert * s.width + j]), to[j]);
+  });
+}
+
+template <class T>
+__global__ void expert_bias_row_grad_kernel(reference::ExpertBiasShape s, const T* dy, const T* bias,
+                                            const std::int32_t* counts, float* d_row_weights) {
+  for_each_row(s, counts, [=](Index row, Index expert) {
+    const T* const d = dy + row * s.columns + s.first;
+    float sum = 0;
+    for (Index j = threadIdx.x; j < s.width; j += blockDim.x)
+      sum += widen(d[j]) * widen(bias[expert * s.width + j]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) d_row_weights[row] = sum;
+  });
+}
+
+// A block for each expert and some of its columns.
+template <class T, class G>
+__global__ void expert_bias_grad_kernel(reference::ExpertBiasShape s, const T* dy, const std::int32_t* counts,
+                                        const float* row_weights, bool accumulate, G* d_bias) {
+  const Index expert = blockIdx.x, column = static_cast<Index>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (column >= s.width) return;
+  float sum = 0;
+  for (Index part = 0; part < s.parts; ++part) {
+    Index first = part * s.room;
+    for (Index e = 0; e < expert; ++e) first += counts[part * s.experts + e];
+    for (Index row = first; row < first + counts[part * s.experts + expert]; ++row) {
+      const float weight = row_weights == nullptr ? 1.0F : row_weights[row];
+      sum += weight * widen(dy[row * s.columns + s.first + column]);
+    }
+  }
+  G& to = d_bias[expert * s.width + column];
+  narrow((accumulate ? widen(to) : 0.0F) + sum, to);
+}
+
 }  // namespace
 
 void router_scores(Stream stream, DType type, const reference::RouterShape& s, const void* logits,
@@ -526,6 +584,32 @@ void grouped_gemm_dw(Stream stream, DType type, DType gradient, const reference:
             .threads_y = kTileRows},
            grouped_gemm_dw_kernel<T, G>, g, static_cast<const T*>(du), static_cast<const T*>(x), counts,
            static_cast<G*>(dw));
+  });
+}
+
+void expert_bias(Stream stream, DType type, const reference::ExpertBiasShape& s, const void* bias,
+                 const std::int32_t* counts, const float* row_weights, void* y) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "expert_bias",
+           {.blocks = std::min<std::int64_t>(s.parts * s.room, 8192), .threads = threads_for(s.width, 256)},
+           expert_bias_kernel<T>, s, static_cast<const T*>(bias), counts, row_weights, static_cast<T*>(y));
+  });
+}
+
+void expert_bias_grad(Stream stream, DType type, DType gradient, const reference::ExpertBiasShape& s,
+                      const void* dy, const void* bias, const std::int32_t* counts, const float* row_weights,
+                      void* d_bias, float* d_row_weights, bool accumulate) {
+  const int threads = threads_for(s.width, 256);
+  with_types(type, gradient, [&]<class T, class G>(T, G) {
+    launch(stream, "expert_bias_grad",
+           {.blocks = s.experts, .blocks_y = cover(s.width, threads), .threads = threads},
+           expert_bias_grad_kernel<T, G>, s, static_cast<const T*>(dy), counts, row_weights, accumulate,
+           static_cast<G*>(d_bias));
+    if (row_weights == nullptr) return;
+    launch(stream, "expert_bias_row_grad",
+           {.blocks = std::min<std::int64_t>(s.parts * s.room, 8192), .threads = threads},
+           expert_bias_row_grad_kernel<T>, s, static_cast<const T*>(dy), static_cast<const T*>(bias), counts,
+           d_row_weights);
   });
 }
 

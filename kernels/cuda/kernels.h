@@ -45,6 +45,13 @@ void head_norm_grad(Stream stream, DType type, DType gradient, const reference::
                     const void* x, const void* w, const void* dy, void* dx, void* dw, bool accumulate,
                     Workspace workspace);
 
+// --- sink.cu ---------------------------------------------------------------------------------------
+void attention_sink(Stream stream, DType type, const reference::SinkShape& s, const void* sinks, void* out,
+                    float* lse);
+void attention_sink_grad(Stream stream, DType type, DType gradient, const reference::SinkShape& s,
+                         const void* sinks, const void* out, const float* lse, const void* d_out,
+                         void* d_sinks, bool accumulate);
+
 // --- rope.cu ---------------------------------------------------------------------------------------
 // `cosine` and `sine` are fp32 [seq, turned / 2].
 void rope(Stream stream, DType type, const reference::RopeShape& s, const float* cosine, const float* sine,
@@ -158,6 +165,11 @@ void grouped_gemm_dx(Stream stream, DType type, const reference::GroupedGemm& g,
                      const void* w, const std::int32_t* counts, void* dx);
 void grouped_gemm_dw(Stream stream, DType type, DType gradient, const reference::GroupedGemm& g,
                      const void* du, const void* x, const std::int32_t* counts, void* dw);
+void expert_bias(Stream stream, DType type, const reference::ExpertBiasShape& s, const void* bias,
+                 const std::int32_t* counts, const float* row_weights, void* y);
+void expert_bias_grad(Stream stream, DType type, DType gradient, const reference::ExpertBiasShape& s,
+                      const void* dy, const void* bias, const std::int32_t* counts, const float* row_weights,
+                      void* d_bias, float* d_row_weights, bool accumulate);
 void gate(Stream stream, DType type, Index rows, Index width, const void* y, const void* logits, void* o);
 void gate_grad(Stream stream, DType type, Index rows, Index width, const void* y, const void* logits,
                const void* d_o, void* dy, void* d_logits);

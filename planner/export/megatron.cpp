@@ -38,10 +38,11 @@ struct Layers {
   std::optional<LatentAttentionLayer> latent;
   std::optional<MlpLayer> mlp;
   std::optional<ExpertsLayer> experts;
-  std::vector<bool> sparse;  // by layer
+  std::vector<bool> sparse, windowed;  // by layer
 
   const Rotary& rotary() const { return latent ? latent->rotary : attention->rotary; }
   bool rotates() const { return latent || attention->positions == Positions::kRotary; }
+  bool biased() const { return attention && attention->bias; }
   Activation activation() const { return experts ? experts->activation : mlp->activation; }
 };
 
@@ -55,11 +56,17 @@ std::optional<Layers> layers_of(const Model& m) {
     if (!known) known = layer;
     fits &= *known == layer;
   };
+  std::optional<AttentionLayer> attention;
+  std::optional<std::int64_t> window_of;
   const auto first = [&](const auto& layer) {
     using T = std::decay_t<decltype(layer)>;
-    if constexpr (std::is_same_v<T, AttentionLayer>)
-      take(out.attention, layer);
-    else if constexpr (std::is_same_v<T, LatentAttentionLayer>)
+    if constexpr (std::is_same_v<T, AttentionLayer>) {
+      // Some may have a window, all of them the same one.
+      AttentionLayer like = layer;
+      const std::int64_t window = std::exchange(like.sliding_window, 0);
+      take(attention, like);
+      if (window > 0) take(window_of, window);
+    } else if constexpr (std::is_same_v<T, LatentAttentionLayer>)
       take(out.latent, layer);
     else
       fits = false;
@@ -78,11 +85,17 @@ std::optional<Layers> layers_of(const Model& m) {
     std::visit(first, block.layers[0].is);
     std::visit(second, block.layers[1].is);
   }
-  fits &= out.attention.has_value() != out.latent.has_value();
+  fits &= attention.has_value() != out.latent.has_value();
+  out.attention = attention;
+  if (attention) out.attention->sliding_window = window_of.value_or(0);
   if (out.mlp && out.experts) fits &= out.mlp->activation == out.experts->activation && !out.mlp->bias;
   if (!fits) return {};
-  for (std::int64_t l = 0; l < depth.blocks(); ++l)
-    out.sparse.push_back(std::holds_alternative<ExpertsLayer>(depth.kind(l).layers[1].is));
+  for (std::int64_t l = 0; l < depth.blocks(); ++l) {
+    const std::vector<Layer>& layers = depth.kind(l).layers;
+    const auto* own = std::get_if<AttentionLayer>(&layers[0].is);
+    out.windowed.push_back(own != nullptr && own->sliding_window > 0);
+    out.sparse.push_back(std::holds_alternative<ExpertsLayer>(layers[1].is));
+  }
   return out;
 }
 
@@ -105,6 +118,9 @@ void check_fits(const ExpertsLayer& l, const Cursor& at) {
     fail("Megatron-LM's biases of experts go with sigmoid scores", "bias_rate 0, or score \"sigmoid\"");
   if (sigmoid && !l.normalised && l.top_k > 1)
     fail("Megatron-LM's sigmoid scores of a token's experts sum to 1", "normalised true");
+  if (l.biases && l.shared_ffn_hidden > 0)
+    fail("Megatron-LM's shared experts have biases where experts have them",
+         "shared_ffn_hidden 0, or biases false");
   if (l.capacity_factor != 0) fail("Megatron-LM drops other tokens than this model", "capacity_factor 0");
   // Megatron-LM's groups count by so many of their best experts as each chosen group gives on the mean.
   if (l.groups > 1 && l.top_k / l.top_groups != (l.bias_rate > 0 ? 2 : 1))
@@ -137,7 +153,14 @@ void check_fits(const Model& m, const Cursor& at) {
   none("soft_cap", attention && attention->soft_cap != 0, "0");
   none("query_scale", (attention ? attention->query_scale : layers->latent->query_scale) != 0, "0");
   none("causal", attention && !attention->causal, "true");
-  none("activation", layers->activation() == Activation::kGeglu, "gelu, swiglu, squared-relu");
+  const bool biased = layers->biased();
+  if ((layers->experts && layers->experts->biases != biased) ||
+      (layers->mlp && layers->mlp->bias != biased)) {
+    at.child("blocks").fail("Megatron-LM's products have biases in all layers or in none",
+                            "allowed: biases of attention, MLPs and experts, or none");
+  }
+  none("activation", layers->activation() == Activation::kGeglu,
+       "gelu, swiglu, squared-relu, clamped-swiglu");
   none("embedding_scale", m.embedding_scale != 1, "1");
   none("logit_soft_cap", m.logit_soft_cap != 0, "0");
   if (attention && attention->qk_norm && m.norm != Norm::kRmsNorm) {
@@ -189,6 +212,7 @@ void add_positions(Arguments& x, const Layers& layers) {
     x.add("yarn-original-max-position-embeddings", r.original_positions);
     x.add("yarn-beta-fast", r.beta_fast);
     x.add("yarn-beta-slow", r.beta_slow);
+    x.add_if(!r.rounded_ramp, "no-yarn-correction-range-round-to-int");
   }
 }
 
@@ -212,7 +236,7 @@ void add_attention(Arguments& x, const LatentAttentionLayer& a) {
   x.add("qk-layernorm");  // of latents
 }
 
-// "([0]*3+[1]*58)": layers without experts and with them, as they follow each other.
+// "([0]*3+[1]*58)": layers without something and with it, as they follow each other.
 std::string pattern(const std::vector<bool>& sparse) {
   std::string out;
   for (std::size_t i = 0; i < sparse.size();) {
@@ -255,6 +279,23 @@ void add_experts(Arguments& x, const Layers& layers) {
   x.add("moe-grouped-gemm");
 }
 
+// Every N-th layer without a window, or which layers have one.
+void add_windows(Arguments& x, const Layers& layers, std::int64_t sequence) {
+  if (!layers.attention || !layers.attention->windowed(sequence)) return;
+  x.add("window-size", fmt::format("{},0", layers.attention->sliding_window - 1));
+  const std::vector<bool>& windowed = layers.windowed;
+  const auto whole = std::find(windowed.begin(), windowed.end(), false);
+  if (whole == windowed.end()) return;
+  const std::ptrdiff_t every = whole - windowed.begin() + 1;
+  bool in_turn = every > 1;
+  for (std::ptrdiff_t l = 0; l < std::ssize(windowed); ++l)
+    in_turn &= windowed[static_cast<std::size_t>(l)] == ((l + 1) % every != 0);
+  if (in_turn)
+    x.add("window-attn-skip-freq", every);
+  else
+    x.add("window-attn-skip-freq", pattern(windowed));
+}
+
 void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   x.add("num-layers", m.layers);
   x.add("hidden-size", m.hidden);
@@ -268,14 +309,19 @@ void add_model(Arguments& x, const Model& m, const Training& t, const Plan& p) {
   x.add("max-position-embeddings",
         m.positions == Positions::kLearned ? m.max_positions : std::max(t.sequence, m.max_positions));
   add_positions(x, layers);
-  if (layers.attention && layers.attention->windowed(t.sequence))
-    x.add("window-size", fmt::format("{},0", layers.attention->sliding_window - 1));
+  add_windows(x, layers, t.sequence);
   x.add("normalization", m.norm == Norm::kRmsNorm ? "RMSNorm" : "LayerNorm");
   x.add("norm-epsilon", m.norm_epsilon);
   x.add_if(layers.activation() == Activation::kSwiglu, "swiglu");
   x.add_if(layers.activation() == Activation::kSquaredRelu, "squared-relu");
-  x.add_if(!m.bias, "disable-bias-linear");
-  x.add_if(layers.attention && layers.attention->qkv_bias && !m.bias, "add-qkv-bias");
+  if (layers.activation() == Activation::kClampedSwiglu) {
+    x.add("quick-geglu");
+    x.add("glu-linear-offset", 1);
+    x.add("activation-func-clamp-value", 7);
+  }
+  if (layers.attention && layers.attention->sinks) x.add("softmax-type", "learnable");
+  x.add_if(!layers.biased(), "disable-bias-linear");
+  x.add_if(layers.attention && layers.attention->qkv_bias && !layers.biased(), "add-qkv-bias");
   x.add_if(layers.attention && layers.attention->qk_norm, "qk-layernorm");
   add_experts(x, layers);
   x.add_if(!m.tied_embeddings, "untie-embeddings-and-output-weights");

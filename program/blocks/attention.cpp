@@ -9,6 +9,8 @@
 //
 // Ranks that share sequences exchange what passes between their tokens in attention alone: heads of queries,
 // keys and values by all-to-alls, keys and values by an all-gather or around a ring (core/plan.h).
+#include <stdexcept>
+
 #include "program/blocks.h"
 
 namespace orrery::program {
@@ -19,11 +21,22 @@ ops::Scores kept_scores(const Builder& g) {
   return g.stack.flash_attention ? kNone : g.training.drops() ? kSoftmaxAndDropped : kSoftmax;
 }
 
+// Where each head has a learned score of its own, what attention comes to with it.
+ValueId with_sinks(Builder& g, const std::string& base, ops::SinkShape shape, ValueId ctx, ValueId lse,
+                   std::int32_t sinks) {
+  if (sinks < 0) return ctx;
+  if (!g.stack.flash_attention) throw std::logic_error("sinks are of attention that keeps no scores");
+  const ValueId after = g.taken_over(ctx, 0);
+  g.node(base + "/core/sinks", ops::AttentionSink{shape}, {g.use(ctx), g.use(lse), g.weight(sinks)},
+         {after, g.taken_over(lse, 1)});
+  return after;
+}
+
 // What heads make of the values that they see, of that width in all. `heads` are all ranks'; `keys`: tokens
 // that a head looks at.
 template <class Core>
 ValueId core_of(Builder& g, const std::string& base, const Core& core, std::int64_t heads, std::int64_t keys,
-                std::vector<Operand> reads, std::int64_t width) {
+                std::vector<Operand> reads, std::int64_t width, std::int32_t sinks = -1) {
   const Placements columns = g.placed(Placement::kColumns);
   const ValueId ctx = g.value(base + "/core/out", width, columns);
   std::vector<ValueId> writes{ctx};
@@ -37,13 +50,14 @@ ValueId core_of(Builder& g, const std::string& base, const Core& core, std::int6
       writes.push_back(g.value(base + "/core/scores-mask", g.tokens, scores, columns, DType::kByte));
   }
   const Builder::InPart part(g, RecomputePart::kCoreAttention);
+  const ValueId lse = writes.back();
   g.node(base + "/core", core, std::move(reads), std::move(writes));
-  return ctx;
+  return with_sinks(g, base, {core.batch, core.sequence, core.heads, width / heads}, ctx, lse, sinks);
 }
 
 // Of ranks that share sequences: no scores are in memory.
 ValueId context_core(Builder& g, const std::string& base, const ops::Attention& core, std::int64_t heads,
-                     std::int64_t kv_heads, ValueId qkv) {
+                     std::int64_t kv_heads, ValueId qkv, std::int32_t sinks) {
   const Plan& p = g.plan;
   const std::int64_t parts = p.ulysses, value = core.value_head();
   const auto by_heads = [&](std::int64_t columns, const char* name, DType type) {
@@ -62,7 +76,7 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
   if (parts > 1) at_heads[GraphAxis::kUlysses] = Placement::kParts;
   Placements of_keys = at_heads;
   if (p.ring() > 1 && !p.rings()) of_keys[GraphAxis::kRing] = Placement::kReplicated;
-  const ValueId ctx = by_heads(heads * value, "/core/out", type);
+  ValueId ctx = by_heads(heads * value, "/core/out", type);
   const ValueId lse = by_heads(heads, "/core/lse", DType::kFloat32);
   g.of(ctx).placement = g.of(lse).placement = at_heads;
   {
@@ -82,6 +96,7 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
                                   .soft_cap = core.soft_cap,
                                   .scale = core.scale}},
            {g.use(q, at_heads), g.use(kv, of_keys)}, {ctx, lse});
+    ctx = with_sinks(g, base, {g.micro_batch, g.sequence, core.heads, value, true}, ctx, lse, sinks);
   }
   if (parts == 1) return ctx;
   const ValueId whole = g.value(base + "/core/unpacked", heads * value, g.placed(Placement::kColumns));
@@ -92,9 +107,9 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
 
 // Of the layer's own tower. `heads` as of core_of.
 ValueId own_core(Builder& g, const std::string& base, const ops::Attention& core, std::int64_t heads,
-                 std::int64_t kv_heads, ValueId qkv) {
-  if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv);
-  return core_of(g, base, core, heads, g.sequence, {g.use(qkv)}, heads * core.value_head());
+                 std::int64_t kv_heads, ValueId qkv, std::int32_t sinks = -1) {
+  if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv, sinks);
+  return core_of(g, base, core, heads, g.sequence, {g.use(qkv)}, heads * core.value_head(), sinks);
 }
 
 }  // namespace
@@ -139,7 +154,8 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
                              .sees_all = !a.causal,
                              .soft_cap = a.soft_cap,
                              .scale = a.query_scale}};
-  return own_core(g, base, core, a.heads, a.kv_heads, qkv);
+  const std::int32_t sinks = a.sinks ? g.split_vector(base + "/sinks", a.heads, {a.heads}) : -1;
+  return own_core(g, base, core, a.heads, a.kv_heads, qkv, sinks);
 }
 
 Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context) {

@@ -17,11 +17,13 @@ namespace {
 
 // A product that all tensor ranks do alike, or each of its own tokens, never in 8 bits.
 ValueId unsplit_linear(Builder& g, const std::string& name, ValueId x, std::int64_t columns,
-                       const Placements& placed, std::int64_t rows) {
+                       const Placements& placed, std::int64_t rows, bool bias = false) {
   const std::int32_t w = g.matrix(name + "/weight", columns, g.model.hidden, Parameter::Split::kNone);
   const ValueId u = g.value(name + "/out", columns, placed);
-  g.node(name, ops::Gemm{.m = rows, .n = columns, .k = g.model.hidden, .transpose_b = true},
-         {g.use(x, placed), g.weight(w)}, {u});
+  std::vector<Operand> reads{g.use(x, placed), g.weight(w)};
+  if (bias) reads.push_back(g.weight(g.vector(name + "/bias", columns, Parameter::Init::kZeros)));
+  g.node(name, ops::Gemm{.m = rows, .n = columns, .k = g.model.hidden, .transpose_b = true}, std::move(reads),
+         {u});
   return u;
 }
 
@@ -106,7 +108,7 @@ class Experts {
   // The weights of each token's experts, and which they are.
   void route(ValueId x) {
     const std::int64_t experts = l_.experts, k = l_.top_k;
-    const ValueId logits = unsplit_linear(g_, base_ + "/router", x, experts, own_, tokens_);
+    const ValueId logits = unsplit_linear(g_, base_ + "/router", x, experts, own_, tokens_, l_.biases);
     const ValueId scores = g_.value(base_ + "/router/scores", g_.all_tokens, experts, own_, DType::kFloat32);
     g_.node(base_ + "/router/scores",
             ops::RouterScores{{tokens_, experts, l_.score, of_each(l_.z_loss), alike()}}, {g_.use(logits)},
@@ -201,7 +203,29 @@ class Experts {
     const ValueId u = routed(std::string(name) + (by_rows ? "/out" : "/partial"), n, writes, type());
     g_.node(base_ + name, shape,
             {g_.use(x, reads), g_.weight(w), g_.use(counts_, at_experts(Placement::kReplicated))}, {u});
-    return u;
+    return l_.biases ? biased(base_ + name, u, n, split) : u;
+  }
+
+  // Of the experts' results, which ranks share by columns, or as summands: then each adds a share of the
+  // bias's columns, times the weight that the token gives the expert.
+  ValueId biased(const std::string& name, ValueId u, std::int64_t n, Parameter::Split split) {
+    const bool summands = split == Parameter::Split::kCols;
+    std::vector<std::int64_t> blocks(!summands && l_.gated() ? 2 : 1, !summands ? l_.ffn_hidden : n);
+    const std::int32_t b =
+        g_.expert_matrix(name + "/bias", l_.experts, std::move(blocks), 1, Parameter::Split::kRows);
+    g_.parameter(b).init = Parameter::Init::kZeros;
+    const std::int64_t width = n / g_.plan.expert_tp();
+    const ops::ExpertBias shape{{.rows = rows(),
+                                 .even = even_ * sharing_,
+                                 .columns = summands ? n : width,
+                                 .width = width,
+                                 .experts = l_.experts / ep_,
+                                 .parts = parts(),
+                                 .weighted = summands}};
+    const Placements whole = at_experts(Placement::kReplicated);
+    std::vector<Operand> reads{g_.use(u), g_.weight(b), g_.use(counts_, whole)};
+    if (summands) reads.push_back(g_.use(row_weights_, whole));
+    return g_.in_place(name + "/add_bias", shape, std::move(reads));
   }
 
   Builder& g_;

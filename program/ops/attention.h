@@ -11,6 +11,9 @@
 // key has the turned elements of all heads.
 //   LatentPack       reads {q, kv, turned}   writes {qkv}
 //   LatentPackGrad   reads {dqkv}            writes {dq, dkv, dturned}
+// A learned score of each head beside those of the keys, of which it takes its share, in place.
+//   AttentionSink       reads {ctx, softmax, sinks}         writes {ctx, softmax}
+//   AttentionSinkGrad   reads {ctx, softmax, sinks, dctx}   writes {dsinks}
 // softmax: the scores after it, or with no copy in memory (FlashAttention) their log-sum-exp.
 #pragma once
 
@@ -77,6 +80,33 @@ struct AttentionGrad : AttentionShape {
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     return (2 * qkv() + 2 * context() + (fused() ? 0 : 7 * scores())) * e.activation;
   }
+};
+
+// Of attention that keeps log-sums, for each row and head; by row and then head, or by sample and head.
+struct SinkShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t batch = 0, sequence = 0, heads = 0, value = 0;
+  bool rows_first = false;
+  static constexpr auto fields() {
+    using S = SinkShape;
+    return std::tuple(&S::batch, &S::sequence, &S::heads, &S::value, &S::rows_first);
+  }
+  constexpr std::int64_t context() const { return batch * sequence * heads * value; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return 2 * context() * e.activation + 8 * batch * sequence * heads;
+  }
+};
+
+struct AttentionSink : SinkShape {
+  static constexpr std::string_view kName = "attention-sink";
+  constexpr Operands operands() const { return {{context(), 0, heads}, {context()}}; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+};
+
+struct AttentionSinkGrad : SinkShape {
+  static constexpr std::string_view kName = "attention-sink-grad";
+  constexpr Operands operands() const { return {{context(), 0, heads, context()}, {heads}}; }
 };
 
 struct CrossAttentionShape {
@@ -173,6 +203,15 @@ void CrossAttention::gradient(Reverse& r) const {
   if (kept == Scores::kSoftmaxAndDropped) reads.push_back(r.out(2));
   const auto d_queries = r.d_in(0);
   r.emit("/grad", CrossAttentionGrad{*this}, std::move(reads), refs(d_queries, r.d_in(1)));
+}
+
+// The gradient of attention follows from what it has become: p = exp(score - log-sum), sum p dp = out . dout.
+template <class Reverse>
+void AttentionSink::gradient(Reverse& r) const {
+  r.emit("/grad", AttentionSinkGrad{*this}, refs(r.out(0), r.out(1), r.in(2), r.d_out(0)),
+         refs(r.d_weight(2)))
+      .accumulate = r.accumulates(2);
+  r.pass(0, r.d_out(0));
 }
 
 }  // namespace orrery::program::ops

@@ -17,6 +17,8 @@
 //   PermuteGrad            reads {dy, d row weights, choice}    writes {dx, dweights}
 //   GroupedGemm            reads {x, w, counts}                 writes {u}          of each expert u = x w'
 //                          (its gradients:) {du, w, counts} -> {dx}, {du, x, counts} -> {dw}
+//   ExpertBias             reads {y, bias, counts, row weights?}       writes {y}   y += row weight bias
+//   ExpertBiasGrad         reads {dy, bias, counts, row weights?}      writes {dbias, d row weights?}
 //   ExpertActivation       reads {u, row weights, counts}       writes {v}          v = row weight act(u)
 //   ExpertActivationGrad   reads {u, row weights, counts, dv}   writes {du, d row weights}
 //   Unpermute              reads {y, choice}                    writes {o}          sums of a token's rows
@@ -238,6 +240,36 @@ struct GroupedGemm {
   }
 };
 
+// Of a bias whose columns begin at a rank's share of a row's.
+struct ExpertBiasShape {
+  static constexpr Nature kNature = Nature::kPointwise;
+  std::int64_t rows = 0, even = 0, columns = 0, width = 0, experts = 0, parts = 1;
+  bool weighted = false;
+  static constexpr auto fields() {
+    using S = ExpertBiasShape;
+    return std::tuple(&S::rows, &S::even, &S::columns, &S::width, &S::experts, &S::parts, &S::weighted);
+  }
+  constexpr std::int64_t weights() const { return weighted ? rows : 0; }
+};
+
+struct ExpertBias : ExpertBiasShape {
+  static constexpr std::string_view kName = "expert-bias";
+  constexpr Operands operands() const {
+    return {{rows * columns, experts * width, 0, weights()}, {rows * columns}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * even * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+};
+
+struct ExpertBiasGrad : ExpertBiasShape {
+  static constexpr std::string_view kName = "expert-bias-grad";
+  constexpr Operands operands() const {
+    return {{rows * columns, experts * width, 0, weights()}, {experts * width, weights()}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return even * width * e.activation; }
+};
+
 struct ExpertActivationShape {
   static constexpr Nature kNature = Nature::kPointwise;
   std::int64_t rows = 0, even = 0, width = 0, experts = 0, parts = 1;
@@ -329,6 +361,18 @@ void GroupedGemm::weight_gradient(Reverse& r) const {
   const auto x = r.again(0);
   r.emit("/wgrad", gradient_of(Of::kWeight), refs(r.d_out(0), x, r.in(2)), refs(r.d_weight(1))).accumulate =
       r.accumulates(1);
+}
+
+template <class Reverse>
+void ExpertBias::gradient(Reverse& r) const {
+  auto reads = refs(r.d_out(0), r.in(1), r.in(2));
+  auto writes = refs(r.d_weight(1));
+  if (weighted) {
+    reads.push_back(r.in(3));
+    writes.push_back(r.d_in(3));
+  }
+  r.emit("/grad", ExpertBiasGrad{*this}, std::move(reads), std::move(writes)).accumulate = r.accumulates(1);
+  r.pass(0, r.d_out(0));
 }
 
 template <class Reverse>

@@ -118,26 +118,6 @@ Model moonlight() {
   return m;
 }
 
-// config.json of openai/gpt-oss-20b, without sinks, biases and the clamp of its activation, which cost next
-// to nothing.
-Model gpt_oss() {
-  Model m = preset_model("llama-3-8b");
-  m.layers = 24;
-  m.hidden = 2880;
-  m.heads = 64;
-  m.kv_heads = 8;
-  m.head_dim = 64;
-  m.ffn_hidden = 2880;
-  m.vocab = 201088;
-  m.blocks.clear();
-  ModelBlock windowed = standard_block(m);
-  windowed.layers.back() = {ExpertsLayer{.experts = 32, .top_k = 4, .ffn_hidden = 2880}};
-  ModelBlock whole = windowed;
-  std::get<AttentionLayer>(windowed.layers.front().is).sliding_window = 128;
-  m.blocks = {{12, {windowed, whole}}};
-  return m;
-}
-
 // config.json of 01-ai/Yi-34B-200K.
 Model yi() {
   Model m = preset_model("llama-2-70b");
@@ -169,8 +149,8 @@ const std::array kModels{
     ModelRule{"Llama2-7B", [] { return preset_model("llama-2-7b"); }},
     ModelRule{"Llama2-70B", [] { return preset_model("llama-2-70b"); }},
     ModelRule{"Yi-34B", yi},
-    ModelRule{"GPT-OSS 20B", gpt_oss},
-    ModelRule{"gpt-oss-20b", gpt_oss}};
+    ModelRule{"GPT-OSS 20B", [] { return preset_model("gpt-oss-20b"); }},
+    ModelRule{"gpt-oss-20b", [] { return preset_model("gpt-oss-20b"); }}};
 
 Model model_of(const std::string& name) {
   for (const ModelRule& rule : kModels) {

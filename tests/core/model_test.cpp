@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/training.h"
@@ -148,6 +149,26 @@ TEST(HuggingFace, BlocksOfOtherForms) {
   const Model ijepa = import(R"({"model_type": "ijepa", "hidden_size": 768, "num_hidden_layers": 12,
       "num_attention_heads": 12, "intermediate_size": 3072})");
   EXPECT_EQ(count_parameters(ijepa), 86'567'656 - 2 * 768 - 998 * 769);
+
+  // openai/gpt-oss-20b and -120b: 20.9 G and 116.8 G parameters; windows of 128 tokens in every second layer.
+  const auto gpt_oss = [&](int layers, int experts) {
+    return import(
+        fmt::format(
+            R"({{"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": {}, "vocab_size": 201088,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "hidden_act": "silu",
+        "num_local_experts": {}, "num_experts_per_tok": 4, "experts_per_token": 4, "sliding_window": 128, "swiglu_limit": 7.0,
+        "rope_theta": 150000, "rms_norm_eps": 1e-05, "attention_bias": true, "max_position_embeddings": 131072,
+        "tie_word_embeddings": false, "output_router_logits": false, "rope_scaling": {{"rope_type": "yarn", "factor": 32.0,
+        "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}}})",
+            layers, experts)
+            .c_str());
+  };
+  EXPECT_EQ(count_parameters(gpt_oss(24, 32)), 20'914'757'184);
+  EXPECT_EQ(count_parameters(gpt_oss(36, 128)), 116'829'156'672);
+  EXPECT_EQ(count_parameters(preset_model("gpt-oss-20b")), 20'914'757'184);
+  EXPECT_EQ(count_parameters(preset_model("gpt-oss-120b")), 116'829'156'672);
+  EXPECT_EQ(depth_of(gpt_oss(24, 32)).kinds.size(), 2U);
+  EXPECT_FALSE(std::get<AttentionLayer>(depth_of(gpt_oss(24, 32)).kinds[0].layers[0].is).rotary.rounded_ramp);
 
   // mistralai/Mixtral-8x7B-v0.1: 46.7 G parameters, 12.9 G of them for a token.
   const Model mixtral = import(R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
@@ -355,12 +376,13 @@ TEST(HuggingFace, AnUnknownTypeIsAClearError) {
     import_hugging_face(parse_json(R"({"model_type": "lama"})", "config.json"), Cursor{"config.json", ""});
     FAIL();
   } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(),
-                 "config.json: /model_type: \"lama\" cannot be imported; allowed: deepseek_v2, deepseek_v3, "
-                 "falcon, gemma, gemma2, "
-                 "gemma3_text, glm4_moe, gpt2, gpt_neox, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, "
-                 "qwen2_moe, qwen3, "
-                 "qwen3_moe, vit (did you mean \"llama\"?)");
+    EXPECT_STREQ(
+        e.what(),
+        "config.json: /model_type: \"lama\" cannot be imported; allowed: deepseek_v2, deepseek_v3, "
+        "falcon, gemma, gemma2, "
+        "gemma3_text, glm4_moe, gpt2, gpt_neox, gpt_oss, ijepa, kimi_k2, llama, mistral, mixtral, qwen2, "
+        "qwen2_moe, qwen3, "
+        "qwen3_moe, vit (did you mean \"llama\"?)");
   }
 }
 

@@ -35,11 +35,11 @@ inline Model tiny(const char* preset) {
 // attention; "gemma" has windows in every second one, caps and factors; "encoder" sees all tokens;
 // "decoder" is four blocks behind an encoder of four; "vit" begins with patches of images; "bags" has
 // two towers of four blocks with an MLP each; "experts" has an MLP and a mixture of experts in turn; "latent"
-// has latent attention.
+// has latent attention; "sinks" is of GPT-OSS's kind.
 inline const std::vector<std::string>& block_kinds() {
-  static const std::vector<std::string> all{"neox",  "falcon", "post-norm", "sandwich",
-                                            "mixed", "gemma",  "encoder",   "decoder",
-                                            "vit",   "bags",   "experts",   "latent"};
+  static const std::vector<std::string> all{"neox",    "falcon",  "post-norm", "sandwich", "mixed",
+                                            "gemma",   "encoder", "decoder",   "vit",      "bags",
+                                            "experts", "latent",  "sinks"};
   return all;
 }
 inline Model tiny_of(const std::string& kind) {
@@ -61,6 +61,19 @@ inline Model tiny_of(const std::string& kind) {
                                          .balance_loss = 0.1,
                                          .z_loss = 0.01}};
     m.blocks = {{4, {standard_block(m), sparse}}};
+  } else if (kind == "sinks") {
+    ModelBlock all = standard_block(m);
+    auto& attention = std::get<AttentionLayer>(all.layers.front().is);
+    attention.bias = attention.sinks = true;
+    all.layers.back() = {ExpertsLayer{.experts = 4,
+                                      .top_k = 2,
+                                      .ffn_hidden = 16,
+                                      .biases = true,
+                                      .activation = Activation::kClampedSwiglu,
+                                      .balance_loss = 0.1}};
+    ModelBlock near = all;
+    std::get<AttentionLayer>(near.layers.front().is).sliding_window = 3;
+    m.blocks = {{4, {near, all}}};
   } else if (kind == "latent") {
     ModelBlock block = standard_block(m), direct = block;
     LatentAttentionLayer latent{.heads = 8, .q_rank = 12, .kv_rank = 10, .turned = 4, .plain = 6, .value = 8};

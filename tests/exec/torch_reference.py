@@ -71,7 +71,8 @@ def frequencies(rotary, head):
     if kind == "yarn":
         # The pair that makes so many turns over the original context.
         of = lambda turns: width * math.log(context / (2 * math.pi * turns)) / (2 * math.log(rotary["base"]))
-        first, last = max(0, math.floor(of(32))), min(width - 1, math.ceil(of(1)))
+        whole = rotary.get("rounded_ramp", True)
+        first, last = max(0, math.floor(of(32)) if whole else of(32)), min(width - 1, math.ceil(of(1)) if whole else of(1))
         scaled = ((torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
         return plain * (1 - scaled) + plain / factor * scaled, 0.1 * math.log(factor) + 1
     assert kind == "none", kind
@@ -145,7 +146,10 @@ class Net:
             unseen |= torch.ones(tokens, tokens, dtype=torch.bool).tril(-f["sliding_window"])
         if not f.get("causal", True):
             unseen = torch.zeros_like(unseen)
-        out = scores.masked_fill(unseen, -torch.inf).softmax(-1) @ v
+        scores = scores.masked_fill(unseen, -torch.inf)
+        if f.get("sinks"):
+            scores = torch.cat([scores, self.p[name + "/sinks"].view(1, -1, 1, 1).expand(BATCH, -1, tokens, 1)], -1)
+        out = scores.softmax(-1)[..., :tokens] @ v
         return self.linear(out.transpose(1, 2).reshape(BATCH, tokens, heads * head), name + "/out")
 
     def cross_attention(self, x, name, f):
@@ -209,9 +213,15 @@ class Net:
         self.auxiliary += f.get("z_loss", 0) * (logits.logsumexp(-1) ** 2).mean()
         w1, w2 = (self.p[f"{name}/{fc}/weight"].chunk(count) for fc in ("fc1", "fc2"))
         out = 0
+        b1, b2 = (self.p[f"{name}/{fc}/bias"].chunk(count) if f.get("biases") else [None] * count for fc in ("fc1", "fc2"))
         for e in range(count):
-            gate, up = F.linear(x, w1[e]).chunk(2, -1)
-            out = out + weights[..., e:e + 1] * F.linear(F.silu(gate) * up, w2[e])
+            gate, up = F.linear(x, w1[e], b1[e]).chunk(2, -1)
+            if f.get("activation") == "clamped-swiglu":
+                gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+                v = gate * (1.702 * gate).sigmoid() * (up + 1)
+            else:
+                v = F.silu(gate) * up
+            out = out + weights[..., e:e + 1] * F.linear(v, w2[e], b2[e])
         if f.get("shared_ffn_hidden"):
             shared = self.mlp(x, name + "/shared", {"activation": "swiglu"})
             if f.get("shared_gate"):

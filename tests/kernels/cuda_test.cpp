@@ -104,7 +104,7 @@ TEST_P(Kernels, RotaryPositionsAndTheirInverse) {
 TEST_P(Kernels, ActivationsAndTheirGradients) {
   constexpr Index kRows = 23;
   using reference::Act;
-  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu, Act::kClampedSwiglu}) {
     const Index of_u = (is_gated(act) ? 2 : 1) * kRows * c.width, of_v = kRows * c.width;
     const Tensor u(device, c.type, of_u, 1, 4), dv(device, c.type, of_v, 2);
     Vector v(static_cast<std::size_t>(of_v)), du(static_cast<std::size_t>(of_u));
@@ -630,6 +630,65 @@ TEST_P(Kernels, ExpertsAndTheirGradients) {
   reference::gate_grad(rows, width, dy.data(), logits.data(), d_out.data(), d_gated.data(), d_logits.data());
   expect_close(c.type, result(c.type, gated_there, d_gated.size()), d_gated, "gate dy");
   expect_close(c.type, result(c.type, d_logits_there, d_logits.size()), d_logits, "gate dlogits");
+}
+
+TEST_P(Kernels, BiasesOfExperts) {
+  const std::vector<std::int32_t> counts{3, 0, 2, 1, 4, 0};
+  for (const bool weighted : {false, true}) {
+    const Index columns = weighted ? 75 : 37, width = 37;
+    const reference::ExpertBiasShape s{columns, weighted ? width + 1 : 0, width, 3, 2, 6};
+    const Tensor y(device, c.type, 12 * columns, 1), bias(device, c.type, 3 * width, 2),
+        dy(device, c.type, 12 * columns, 3);
+    const Vector weights = random_vector(12, 4);
+    const auto* const counts_there = device.put(counts);
+    const auto* const weights_there = weighted ? device.put(weights) : nullptr;
+    const float* const weights_here = weighted ? weights.data() : nullptr;
+    Vector here(y.values);
+    cuda::expert_bias(device.stream, c.type, s, bias.at, counts_there, weights_there,
+                      const_cast<void*>(y.at));
+    reference::expert_bias(s, bias.data(), counts.data(), weights_here, here.data());
+    expect_close(c.type, result(c.type, y.at, here.size()), here, "y");
+    for (const bool accumulate : {false, true}) {
+      const Tensor d_bias(device, c.gradient, 3 * width, 5);
+      Vector d_bias_here(d_bias.values), rows_here(12);
+      auto* const rows_there = static_cast<float*>(fresh(12 * 2));
+      cuda::expert_bias_grad(device.stream, c.type, c.gradient, s, dy.at, bias.at, counts_there,
+                             weights_there, const_cast<void*>(d_bias.at), rows_there, accumulate);
+      reference::expert_bias_grad(s, dy.data(), bias.data(), counts.data(), weights_here, d_bias_here.data(),
+                                  rows_here.data(), accumulate);
+      expect_close(c.gradient, result(c.gradient, d_bias.at, d_bias_here.size()), d_bias_here, "dbias");
+      if (!weighted) continue;
+      const Vector rows = device.get<float>(rows_there, 12);
+      for (const Index row : {0, 1, 2, 3, 4, 6, 7, 8, 9, 10}) {
+        const auto r = static_cast<std::size_t>(row);
+        EXPECT_NEAR(rows[r], rows_here[r], 1e-4 * (1 + std::abs(rows_here[r]))) << row;
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, SinksOfAttention) {
+  for (const bool rows_first : {false, true}) {
+    const reference::SinkShape s{2, 21, 3, 40, rows_first};
+    const Tensor sinks(device, c.type, 3, 1), out(device, c.type, 2 * 21 * 3 * 40, 2),
+        d_out(device, c.type, 2 * 21 * 3 * 40, 3);
+    Vector lse = random_vector(2 * 21 * 3, 4), out_here(out.values);
+    auto* const lse_there = const_cast<float*>(device.put(lse));
+    cuda::attention_sink(device.stream, c.type, s, sinks.at, const_cast<void*>(out.at), lse_there);
+    reference::attention_sink(s, sinks.data(), out_here.data(), lse.data());
+    expect_close(c.type, result(c.type, out.at, out_here.size()), out_here, "out");
+    expect_close(DType::kFloat32, device.get<float>(lse_there, lse.size()), lse, "log-sums");
+    const Vector after = result(c.type, out.at, out_here.size());
+    for (const bool accumulate : {false, true}) {
+      const Tensor d_sinks(device, c.gradient, 3, 5);
+      Vector here(d_sinks.values);
+      cuda::attention_sink_grad(device.stream, c.type, c.gradient, s, sinks.at, out.at, lse_there, d_out.at,
+                                const_cast<void*>(d_sinks.at), accumulate);
+      reference::attention_sink_grad(s, sinks.data(), after.data(), lse.data(), d_out.data(), here.data(),
+                                     accumulate);
+      expect_close(c.gradient, result(c.gradient, d_sinks.at, here.size()), here, "dsinks");
+    }
+  }
 }
 
 TEST_P(Kernels, PackOfLatentAttention) {

@@ -233,7 +233,7 @@ TEST(Fast, CrossAttention) {
 
 TEST(Fast, ActivationsAndRotation) {
   using reference::Act;
-  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu, Act::kClampedSwiglu}) {
     const Index rows = 3, width = 37, in = is_gated(act) ? 2 * width : width;
     const Vector u = random_vector(rows * in, 1, 12), dv = random_vector(rows * width, 2);
     Vector v(dv.size()), v2(dv.size()), du(u.size()), du2(u.size());

@@ -323,9 +323,13 @@ TEST(Gradient, FlashEqualsMaterialisedAttention) {
 }
 
 TEST(Gradient, Activations) {
-  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu}) {
+  for (const Act act : {Act::kGelu, Act::kSwiglu, Act::kSquaredRelu, Act::kGeglu, Act::kClampedSwiglu}) {
     const std::size_t n = is_gated(act) ? 24 : 12;
-    const Vector u = random_vector(n, 1), r = random_vector(12, 2);
+    Vector u = random_vector(n, 1);
+    const Vector r = random_vector(12, 2);
+    if (act == Act::kClampedSwiglu) {
+      for (float& x : u) x *= 10;  // beyond the clamps
+    }
     Vector du(n);
     activation_grad(3, 4, act, u.data(), r.data(), du.data());
     expect_gradient(u, du, [&](const Vector& v) {
@@ -554,6 +558,63 @@ TEST(Gradient, WeightedActivationsOfExperts) {
     expect_gradient(u, du, [&](const Vector& v) { return loss(v, weights); });
     expect_gradient(weights, dw, [&](const Vector& v) { return loss(u, v); });
   }
+}
+
+// Rows of three experts in two parts, one of which has room to spare: with a weight for each row the bias is
+// a share of a row's columns.
+TEST(Gradient, BiasesOfExperts) {
+  const std::vector<std::int32_t> counts{2, 0, 1, 1, 2, 0};
+  for (const bool weighted : {false, true}) {
+    const ExpertBiasShape s{.columns = weighted ? 6 : 4,
+                            .first = weighted ? 2 : 0,
+                            .width = 4,
+                            .experts = 3,
+                            .parts = 2,
+                            .room = 4};
+    const Vector y = random_vector(static_cast<std::size_t>(8 * s.columns), 1), bias = random_vector(12, 2),
+                 weights = random_vector(8, 3), r = random_vector(y.size(), 4);
+    const auto loss = [&](const Vector& of_bias, const Vector& of_rows) {
+      Vector out = y;
+      expert_bias(s, of_bias.data(), counts.data(), weighted ? of_rows.data() : nullptr, out.data());
+      return dot(out, r);
+    };
+    Vector d_bias(12, 5.0F), d_weights(8);
+    expert_bias_grad(s, r.data(), bias.data(), counts.data(), weighted ? weights.data() : nullptr,
+                     d_bias.data(), d_weights.data(), false);
+    expect_gradient(bias, d_bias, [&](const Vector& v) { return loss(v, weights); });
+    if (weighted) expect_gradient(weights, d_weights, [&](const Vector& v) { return loss(bias, v); });
+  }
+}
+
+// Attention, and then the share that each head's learned score takes: the gradient of attention follows from
+// what it has become.
+TEST(Gradient, AttentionWithSinks) {
+  for (const Index window : {0, 3}) {
+    const AttentionShape s{.batch = 2, .seq = 5, .heads = 4, .kv = 2, .head = 4, .window = window};
+    const SinkShape sink{2, 5, 4, 4};
+    const Vector qkv = random_vector(static_cast<std::size_t>(2 * 5 * s.width()), 1),
+                 sinks = random_vector(4, 2), r = random_vector(2 * 5 * 16, 3);
+    Vector out(r.size()), lse(2 * 4 * 5);
+    const auto run = [&](const Vector& x, const Vector& of_sinks) {
+      attention(s, x.data(), out.data(), lse.data(), nullptr);
+      attention_sink(sink, of_sinks.data(), out.data(), lse.data());
+      return dot(out, r);
+    };
+    run(qkv, sinks);
+    Vector d_qkv(qkv.size()), d_sinks(4, 3.0F);
+    attention_grad(s, qkv.data(), out.data(), lse.data(), nullptr, r.data(), d_qkv.data());
+    attention_sink_grad(sink, sinks.data(), out.data(), lse.data(), r.data(), d_sinks.data(), false);
+    expect_gradient(qkv, d_qkv, [&](const Vector& v) { return run(v, sinks); });
+    expect_gradient(sinks, d_sinks, [&](const Vector& v) { return run(qkv, v); });
+  }
+  // A token that sees itself alone, whose score is 0, beside a score of ln 3: a quarter of its value is left.
+  const SinkShape one{1, 1, 1, 2};
+  const float sink = std::log(3.0F);
+  Vector out{8, 4}, lse{0};
+  attention_sink(one, &sink, out.data(), lse.data());
+  EXPECT_NEAR(out[0], 2, 1e-6);
+  EXPECT_NEAR(out[1], 1, 1e-6);
+  EXPECT_NEAR(lse[0], std::log(4.0F), 1e-6);
 }
 
 TEST(Gradient, GateOfRows) {

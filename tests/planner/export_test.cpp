@@ -360,6 +360,43 @@ TEST(MegatronExport, SparseModelsHaveTheirExperts) {
   EXPECT_FALSE(a.contains("--group-query-attention"));
 }
 
+// GPT-OSS-20B: a window of 128 tokens in every second layer, learned scores of heads, biases everywhere;
+// experts with biases are not split over tensor ranks.
+TEST(MegatronExport, GptOssHasItsOptions) {
+  Json scenario = {{"model", "gpt-oss-20b"},
+                   {"cluster", {{"topology", "dgx-h100"}, {"nodes", 1}}},
+                   {"training", {{"global_batch", 16}, {"sequence", 4096}}},
+                   {"stack", "megatron-core"},
+                   {"plan",
+                    {{"tp", 2},
+                     {"dp", 4},
+                     {"ep", 4},
+                     {"etp", 1},
+                     {"sequence_parallel", true},
+                     {"micro_batches", 4},
+                     {"recompute", "selective"},
+                     {"recompute_parts", {"layernorm", "moe-act"}},
+                     {"zero", 1}}}};
+  const Arguments a = exported(scenario);
+  EXPECT_EQ(text(a, "--window-size"), "127,0");
+  EXPECT_EQ(whole(a, "--window-attn-skip-freq"), 2);
+  EXPECT_EQ(text(a, "--softmax-type"), "learnable");
+  EXPECT_TRUE(a.contains("--quick-geglu"));
+  EXPECT_FALSE(a.contains("--swiglu"));
+  EXPECT_EQ(number(a, "--activation-func-clamp-value"), 7);
+  EXPECT_EQ(number(a, "--glu-linear-offset"), 1);
+  EXPECT_FALSE(a.contains("--disable-bias-linear"));
+  EXPECT_TRUE(a.contains("--no-yarn-correction-range-round-to-int"));
+  EXPECT_EQ(a.at("--recompute-modules"), (std::vector<std::string>{"layernorm", "moe_act"}));
+  scenario["plan"].erase("etp");
+  try {
+    exported(scenario);
+    ADD_FAILURE() << "experts with biases on two tensor ranks";
+  } catch (const InputError& e) {
+    EXPECT_EQ(e.where(), "/plan/etp") << e.what();
+  }
+}
+
 TEST(MegatronExport, RanksShareSequences) {
   const auto script = [](const Json& context) {
     Json plan = {{"tp", 2},   {"dp", 2},          {"micro_batches", 2},

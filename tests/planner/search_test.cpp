@@ -207,6 +207,38 @@ TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
   }
 }
 
+// What repeats less comes first, however the modes are listed: it bounds what repeats more. Listed parts are
+// tried, whole layers of experts too, and no others.
+TEST(Space, RecomputesInOrder) {
+  Problem p = small_problem();
+  Model& m = p.scenario.model;
+  ModelBlock sparse = standard_block(m);
+  sparse.layers.back() = {ExpertsLayer{.experts = 8, .top_k = 2, .ffn_hidden = 24}};
+  m.blocks = {{m.layers, {sparse}}};
+  p.stack.runs.reset();
+  p.stack.flash_attention = true;
+  p.scenario.search.pp = p.scenario.search.tp = p.scenario.search.ep = {1};
+  p.scenario.search.recompute_layers = {1};
+  const auto seen = [&] {
+    std::vector<std::string> out;
+    const Space space(p);
+    space.visit(space.outer().front(), {.plan = [&](const Plan& plan) {
+                  std::string name(name_of(plan.recompute));
+                  for (const RecomputePart part : plan.recompute_parts)
+                    name += fmt::format(" {}", name_of(part));
+                  if (out.empty() || std::find(out.begin(), out.end(), name) == out.end())
+                    out.push_back(name);
+                  return Space::Verdict::kSeen;
+                }});
+    return out;
+  };
+  p.scenario.search.recompute = {Recompute::kFull, Recompute::kSelective, Recompute::kNone};
+  EXPECT_EQ(seen(), (std::vector<std::string>{"none", "selective layernorm moe-act", "full"}));
+  p.scenario.search.recompute_parts = {RecomputePart::kExperts, RecomputePart::kNorms};
+  EXPECT_EQ(seen(),
+            (std::vector<std::string>{"none", "selective layernorm", "selective layernorm moe", "full"}));
+}
+
 // Eight experts of 24 columns: what is listed and does not divide them is no plan.
 TEST(Space, SharesExpertsAsTheyDivide) {
   Problem p = small_problem();

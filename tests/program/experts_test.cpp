@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "program/check.h"
 #include "program/program.h"
 
 namespace orrery::program {
@@ -296,6 +298,62 @@ TEST(LatentAttention, CountsItsProducts) {
   EXPECT_DOUBLE_EQ(core, kLatent.core_flops({.own = kTokens}));
 }
 
+// --- of GPT-OSS's kind -------------------------------------------------------------------------------
+
+Model small_gpt_oss() {
+  Model m = small_mixtral({.experts = kExperts,
+                           .top_k = kTop,
+                           .ffn_hidden = kWidth,
+                           .biases = true,
+                           .activation = Activation::kClampedSwiglu});
+  auto& attention = std::get<AttentionLayer>(m.blocks[0].blocks[0].layers.front().is);
+  attention.bias = attention.sinks = true;
+  return m;
+}
+
+// On four ranks that share experts in pairs, each with half of an expert's columns: a rank's fc1 has a bias
+// for its 2 x 16 columns of two experts, and of the results' 64 columns each of the pair adds half. Tensor
+// ranks have the scores of their own heads.
+TEST(Biases, AreSharedAsColumnsAre) {
+  const Plan plan{.tp = 2, .dp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
+  const Program p = compile(small_gpt_oss(), plan, kTraining, Stack{});
+  const Names forward = ops_of(p, SegmentKind::kForward, "layer0/experts/");
+  EXPECT_EQ(std::count(forward.begin(), forward.end(), "fc1/add_bias"), 1);
+  EXPECT_EQ(std::count(forward.begin(), forward.end(), "fc2/add_bias"), 1);
+  std::map<std::string, std::int64_t> elements;
+  for (const Parameter& of : p.classes[0].parameters) elements[of.name] = of.local_elements();
+  EXPECT_EQ(elements.at("layer0/experts/fc1/bias"), 4 * 2 * kWidth / 2);
+  EXPECT_EQ(elements.at("layer0/experts/fc2/bias"), 4 * kHidden / 2);
+  EXPECT_EQ(elements.at("layer0/experts/router/bias"), kExperts);
+  EXPECT_EQ(elements.at("layer0/attn/sinks"), 2);
+  std::int64_t all = 0;
+  const Program serial = compile(small_gpt_oss(), {.micro_batches = 4}, kTraining, Stack{});
+  for (const Parameter& of : serial.classes[0].parameters) all += of.local_elements();
+  EXPECT_EQ(all, count_parameters(small_gpt_oss()));
+}
+
+// Attention with sinks that is repeated takes its share again: what is kept of it is its result.
+TEST(Biases, SinksAreRepeatedWithAttention) {
+  Plan plan{.dp = 4};
+  plan.recompute = Recompute::kSelective;
+  const Program p = compile(small_gpt_oss(), plan, kTraining, Stack{});
+  Names again;
+  for (const std::string& name : ops_of(p, SegmentKind::kBackward, "layer0/attn/")) {
+    if (name.ends_with("/recompute")) again.push_back(name);
+  }
+  EXPECT_EQ(again, (Names{"core/recompute", "core/sinks/recompute"}));
+}
+
+TEST(Biases, SinksOfExchangedHeadsAreRefused) {
+  const Model m = small_gpt_oss();
+  try {
+    check_plan(m, {.dp = 2, .cp = 2, .ulysses = 2, .micro_batches = 2}, kTraining, Cursor{"plan", ""});
+    ADD_FAILURE();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("ulysses"), std::string::npos) << e.what();
+  }
+}
+
 // --- selective recomputation -------------------------------------------------------------------------
 
 Plan repeating(std::vector<RecomputePart> parts, Plan p = {.dp = 4}) {
@@ -406,6 +464,19 @@ TEST(SelectiveRecomputation, RepeatsMlps) {
       m, repeating({RecomputePart::kMlp}, {.tp = 2, .dp = 2, .sequence_parallel = true}), kTraining, Stack{});
   EXPECT_EQ(repeated(shared, "layer0/mlp/"),
             (Names{"fc1/input/all-gather", "fc1", "act", "fc2", "fc2/reduce-scatter"}));
+}
+
+// A block that has nothing to repeat gathers nothing for it, and the last one's backward pass ends in gathers
+// and reductions of ZeRO-3.
+TEST(SelectiveRecomputation, PassesOverBlocksWithoutTheParts) {
+  Model m = small_mixtral();
+  m.blocks = {{2, {m.blocks[0].blocks[0], standard_block(m)}}};
+  m.layers = 4;
+  Plan plan = repeating({RecomputePart::kExpertActivation}, {.dp = 4, .zero = 3});
+  const Program p = compile(m, plan, kTraining, Stack{});
+  EXPECT_TRUE(check(p).empty());
+  EXPECT_EQ(repeated(p, "layer0/"), (Names{"experts/act"}));
+  EXPECT_EQ(repeated(p, "layer1/"), Names{});
 }
 
 TEST(SelectiveRecomputation, RefusesPartsThatAreNotThere) {
