@@ -622,8 +622,10 @@ double most_expert_shares(const Model& m, std::int64_t parts) {
 std::int64_t count_active_parameters(const Model& m) {
   std::int64_t idle = 0;
   depth_of(m).for_each_layer([&](const auto& l, std::int64_t times) {
-    if constexpr (requires { l.expert_elements(m.hidden); })
-      idle += times * (l.experts - l.top_k) * l.expert_elements(m.hidden);
+    if constexpr (requires { l.expert_elements(m.hidden); }) {
+      const std::int64_t biases = l.biases ? l.fc1_width() + m.hidden : 0;
+      idle += times * (l.experts - l.top_k) * (l.expert_elements(m.hidden) + biases);
+    }
   });
   return count_parameters(m) - idle;
 }

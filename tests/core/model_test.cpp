@@ -167,6 +167,9 @@ TEST(HuggingFace, BlocksOfOtherForms) {
   EXPECT_EQ(count_parameters(gpt_oss(36, 128)), 116'829'156'672);
   EXPECT_EQ(count_parameters(preset_model("gpt-oss-20b")), 20'914'757'184);
   EXPECT_EQ(count_parameters(preset_model("gpt-oss-120b")), 116'829'156'672);
+  // The model card counts 3.61 G and 5.13 G active, without the embedding.
+  EXPECT_NEAR(static_cast<double>(count_active_parameters(gpt_oss(24, 32)) - 201088 * 2880), 3.61e9, 5e6);
+  EXPECT_NEAR(static_cast<double>(count_active_parameters(gpt_oss(36, 128)) - 201088 * 2880), 5.13e9, 5e6);
   EXPECT_EQ(depth_of(gpt_oss(24, 32)).kinds.size(), 2U);
   EXPECT_FALSE(std::get<AttentionLayer>(depth_of(gpt_oss(24, 32)).kinds[0].layers[0].is).rotary.rounded_ramp);
 
