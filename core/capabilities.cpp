@@ -56,16 +56,28 @@ bool grouped(const Plan& p) {
   return p.zero > 0 && p.shards() != p.copies();
 }
 
-bool has_window(const Model& m, const Training& t) {
+// Asked of every plan of a search: the depth of a model is dear to make.
+template <class Test>
+bool any_layer(const Model& m, Test test) {
   const auto in_block = [&](const ModelBlock& b) {
-    return std::any_of(b.layers.begin(), b.layers.end(), [&](const Layer& l) {
-      const auto* attention = std::get_if<AttentionLayer>(&l.is);
-      return attention != nullptr && attention->windowed(t.sequence);
-    });
+    return std::any_of(b.layers.begin(), b.layers.end(),
+                       [&](const Layer& l) { return std::visit(test, l.is); });
   };
   if (m.blocks.empty()) return in_block(standard_block(m));
   return std::any_of(m.blocks.begin(), m.blocks.end(), [&](const BlockRun& run) {
     return std::any_of(run.blocks.begin(), run.blocks.end(), in_block);
+  });
+}
+bool has_window(const Model& m, const Training& t) {
+  return any_layer(m, [&]<class L>(const L& layer) {
+    if constexpr (std::is_same_v<L, AttentionLayer>) return layer.windowed(t.sequence);
+    return false;
+  });
+}
+bool has_expert_biases(const Model& m) {
+  return any_layer(m, []<class L>(const L& layer) {
+    if constexpr (std::is_same_v<L, ExpertsLayer>) return layer.biases;
+    return false;
   });
 }
 
@@ -77,16 +89,16 @@ bool differs(const std::optional<bool>& wanted, bool is) {
 bool concerns(const Refusal& r, const Model& m, const Training& t) {
   return (r.precision.empty() || has(r.precision, t.precision)) && !differs(r.lamb, t.lamb) &&
          (!r.sliding_window || *r.sliding_window == has_window(m, t)) &&
-         (!r.expert_biases || *r.expert_biases == depth_of(m).expert_biases());
+         (!r.expert_biases || *r.expert_biases == has_expert_biases(m));
 }
 
 bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t) {
-  if (!concerns(r, m, t)) return false;
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
   return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
-         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1);
+         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1) &&
+         concerns(r, m, t);
 }
 
 // The field of a scenario that a message about a refused combination points to.

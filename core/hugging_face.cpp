@@ -208,6 +208,15 @@ std::vector<bool> listed_layers(const Json& config, const Cursor& at, const char
   return out;
 }
 
+// The factor of the auxiliary loss, which transformers adds where it is asked for the router's logits.
+double router_loss(const HuggingFaceReader& read, double otherwise) {
+  bool asked = false;
+  read.boolean("output_router_logits", asked);
+  double factor = otherwise;
+  read.number("router_aux_loss_coef", factor, 0, 1e3);
+  return asked ? factor : 0;
+}
+
 // Mixtral, Qwen2-MoE and Qwen3-MoE.
 Model import_sparse(const HuggingFaceReader& read, const Json& config, const Cursor& at,
                     const std::string& type, ImportedFields& places) {
@@ -233,12 +242,7 @@ Model import_sparse(const HuggingFaceReader& read, const Json& config, const Cur
   read.whole("num_experts_per_tok", e.top_k, 1, 64);
   places["experts"] = at.child(count);
   places["top_k"] = at.child("num_experts_per_tok");
-  bool router_loss = false;
-  read.boolean("output_router_logits", router_loss);
-  if (router_loss) {
-    e.balance_loss = 0.001;
-    read.number("router_aux_loss_coef", e.balance_loss, 0, 1e3);
-  }
+  e.balance_loss = router_loss(read, 0.001);
   std::vector<bool> sparse(static_cast<std::size_t>(m.layers), true);
   if (!mixtral) {
     e.ffn_hidden = type == "qwen2_moe" ? 1408 : 768;
@@ -394,12 +398,7 @@ Model import_gpt_oss(const HuggingFaceReader& read, const Json& config, const Cu
              64);
   places["experts"] = at.child("num_local_experts");
   places["top_k"] = at.child("num_experts_per_tok");
-  bool router_loss = false;
-  read.boolean("output_router_logits", router_loss);
-  if (router_loss) {
-    e.balance_loss = 0.9;
-    read.number("router_aux_loss_coef", e.balance_loss, 0, 1e3);
-  }
+  e.balance_loss = router_loss(read, 0.9);
   std::int64_t window = 128;
   read.integer("sliding_window", {"sliding_window"}, window, false);
   ModelBlock all = standard_block(m);
