@@ -157,6 +157,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/expert_exchange", [&] { return lacks(s, "such an exchange between experts"); },
         [&] { return allowed(c.expert_exchange); });
   }
+  if (p.overlap_exchanges && !c.overlap_exchanges) {
+    return report(
+        "/plan/overlap_exchanges", [&] { return lacks(s, "forwards and backwards side by side"); },
+        [] { return std::string("allowed: false"); });
+  }
   if (p.cp > 1 && !has(c.context_parallel, p.context_way())) {
     return report(
         "/plan/cp", [&] { return lacks(s, fmt::format("{} context parallelism", name_of(p.context_way()))); },

@@ -82,9 +82,10 @@ struct Capabilities {
   bool expert_biases = true;     // with biases on routers and experts
   bool expert_parallel = true;   // they may lie over ranks of their own (core/plan.h)
   std::vector<ExpertExchange> expert_exchange;  // of ranks that share them
-  std::vector<ContextWay> context_parallel;     // ways of ranks to share sequences; empty: none
-  bool towers = true;                           // a model may have several, as an encoder and a decoder
-  std::int64_t most_ranks = 0;                  // 0: no limit
+  bool overlap_exchanges = true;  // a forward and a backward may run side by side, beside exchanges
+  std::vector<ContextWay> context_parallel;  // ways of ranks to share sequences; empty: none
+  bool towers = true;                        // a model may have several, as an encoder and a decoder
+  std::int64_t most_ranks = 0;               // 0: no limit
   std::vector<Refusal> refused;
   std::map<std::string, std::string> origin;  // by field, or by several, separated by ", "
 };
@@ -156,6 +157,8 @@ void describe(V& v, Capabilities& c) {
   v(field("expert_parallel", "whether experts may lie over ranks otherwise than other weights"),
     c.expert_parallel);
   v(field("expert_exchange", "how rows of tokens go to experts on other ranks"), c.expert_exchange);
+  v(field("overlap_exchanges", "whether a forward and a backward may run side by side to hide exchanges"),
+    c.overlap_exchanges);
   v(field("context_parallel", "what passes between ranks that share sequences; none means cp is 1"),
     c.context_parallel);
   v(field("towers", "whether a model may have several towers, as an encoder and its decoder"), c.towers);

@@ -11,6 +11,7 @@ std::string short_name(const Plan& p) {
   if (p.ep > 1) text += fmt::format(" EP{}", p.ep);
   if (p.expert_tp() != p.tp) text += fmt::format(" ETP{}", p.expert_tp());
   if (p.exchanges_by_node()) text += " by-node";
+  if (p.overlap_exchanges) text += " overlapped";
   if (p.vpp > 1) text += fmt::format(" VPP{}", p.vpp);
   text += fmt::format(" mb{}x{}", p.micro_batch, p.micro_batches);
   if (p.pp > 1) text += fmt::format(" {}", name_of(p.schedule));

@@ -81,6 +81,9 @@ struct Plan {
   // None: one, where experts have no capacity of their own; a run takes the most that can come.
   std::optional<double> expert_room;
   std::optional<ExpertExchange> expert_exchange;  // none: flat
+  // Exchanges between the ranks of experts run beside compute of another micro-batch: a forward and the
+  // backward behind it in the schedule run side by side.
+  bool overlap_exchanges = false;
   bool sequence_parallel = false;
   std::int64_t zero = 0;         // ZeRO stage
   std::int64_t shard_group = 0;  // replicas that share ZeRO's shards, with all their cp ranks; 0: all of dp
@@ -166,6 +169,9 @@ void describe(V& v, Plan& p) {
     p.expert_room);
   v(Field{.name = "expert_exchange", .help = "how rows of tokens go to their experts; absent means flat"},
     p.expert_exchange);
+  v(Field{.name = "overlap_exchanges",
+          .help = "run a forward and a backward side by side, so that exchanges of experts hide"},
+    p.overlap_exchanges);
   v(Field{.name = "sequence_parallel", .help = "shard norms and residuals over tp"}, p.sequence_parallel);
   v(Field{.name = "zero", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero);
   v(Field{.name = "shard_group",

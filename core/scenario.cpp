@@ -341,6 +341,7 @@ void check_experts(const Scenario& scenario, const Cursor& at) {
   none("ep", scenario.search.ep);
   none("etp", scenario.search.etp);
   none("expert_exchange", scenario.search.expert_exchange);
+  none("overlap_exchanges", scenario.search.overlap_exchanges);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr auto enum_names(Goal) {
 struct Search {
   std::vector<std::int64_t> tp, pp, vpp, dp, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
       recompute_layers;
-  std::vector<bool> sequence_parallel, reshard_after_forward;
+  std::vector<bool> sequence_parallel, reshard_after_forward, overlap_exchanges;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
   std::vector<RecomputePart> recompute_parts;
@@ -87,6 +87,9 @@ void describe(V& v, Search& s) {
   v(choices("expert_exchange",
             "how rows of tokens go to their experts to try; none means by node where the stack does that"),
     s.expert_exchange);
+  v(choices("overlap_exchanges",
+            "whether to try with and without exchanges beside the compute of another micro-batch"),
+    s.overlap_exchanges);
   v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
   v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
   v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);

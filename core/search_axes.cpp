@@ -44,6 +44,10 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
     p.ep = 2;
     p.expert_exchange = v;
   });
+  visit("overlap_exchanges", s.overlap_exchanges, [](Plan& p, bool v) {
+    p.ep = 2;
+    p.overlap_exchanges = v;
+  });
   visit("pp", s.pp, [](Plan& p, std::int64_t v) { p.pp = v; });
   visit("vpp", s.vpp, [](Plan& p, std::int64_t v) {
     if (v == 1) return;

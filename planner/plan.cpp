@@ -138,6 +138,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
     larger.scenario.search.ep = {best.ep};
     larger.scenario.search.etp = {best.expert_tp()};
     if (best.expert_exchange) larger.scenario.search.expert_exchange = {*best.expert_exchange};
+    larger.scenario.search.overlap_exchanges = {best.overlap_exchanges};
   }
   larger.scenario.search.vpp = {};
   larger.scenario.search.dp = {};
@@ -219,6 +220,7 @@ std::string left_out(const Search& s, const Plan& p) {
   if (p.ep > 1)
     check_name(s.expert_exchange, p.exchanges_by_node() ? ExpertExchange::kByNode : ExpertExchange::kFlat,
                "expert_exchange");
+  if (p.ep > 1) check(s.overlap_exchanges, p.overlap_exchanges, "overlap_exchanges");
   if (p.recompute == Recompute::kFull) check(s.recompute_layers, p.recompute_layers, "recompute_layers");
   return out;
 }

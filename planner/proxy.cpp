@@ -21,6 +21,7 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
     if (stage % p.expert_ranks() != 0) p.ep = std::gcd(p.ep, p.copies());
   }
   p.expert_exchange.reset();  // the engine has the flat one
+  p.overlap_exchanges = p.overlap_exchanges && p.ep > 1;
   p.shard_group = 0;
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);
   p.chunk_layers.clear();

@@ -119,6 +119,7 @@ Canonical canonical(const Plan& p) {
            p.ep,
            p.expert_tp(),
            number(p.exchanges_by_node()),
+           number(p.overlap_exchanges),
            p.micro_batch,
            p.zero,
            p.shard_group,
@@ -160,6 +161,7 @@ Space::Space(const Problem& problem)
   all.cp_keys = listed_or(s.cp_keys, {ContextKeys::kRing, ContextKeys::kAllGather});
   all.ep = listed_or(s.ep, experts_ > 0 ? divisors(experts_) : std::vector<std::int64_t>{1});
   all.expert_exchange = listed_or(s.expert_exchange, {ExpertExchange::kByNode, ExpertExchange::kFlat});
+  all.overlap_exchanges = listed_or(s.overlap_exchanges, {true, false});
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
@@ -227,6 +229,7 @@ Space::Space(const Problem& problem)
     for (const bool reshards : all.reshard_after_forward) shards_.push_back({shard, reshards});
   }
   schedules_ = std::move(all.schedule);
+  overlaps_ = std::move(all.overlap_exchanges);
 }
 
 // Those that the stack runs.
@@ -339,6 +342,19 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
   return counts;
 }
 
+// Whether exchanges of a plan may run beside another micro-batch's compute, as far as its ranks and its
+// schedule say.
+std::vector<bool> Space::overlaps(const Plan& p) const {
+  if (p.ep == 1) return {false};
+  Plan side_by_side{.pp = p.pp, .ep = p.ep, .overlap_exchanges = true, .schedule = p.schedule};
+  const bool possible = program::overlap_problem(side_by_side).empty();
+  std::vector<bool> out;
+  for (const bool overlapped : overlaps_) {
+    if (!overlapped || possible) out.push_back(overlapped);
+  }
+  return out;
+}
+
 // The plans of a tp, pp and dp. `hopeless`: by what else they differ in, those that did not fit with more
 // replicas.
 void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
@@ -360,8 +376,13 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
         }
       }
     }
+    std::vector<std::pair<std::int64_t, bool>> chunks_and_overlaps;
     for (const std::int64_t v : vpps) {
+      for (const bool overlapped : overlaps(p)) chunks_and_overlaps.emplace_back(v, overlapped);
+    }
+    for (const auto& [v, overlapped] : chunks_and_overlaps) {
       p.vpp = v;
+      p.overlap_exchanges = overlapped;
       const std::int64_t chunks = p.pp * v;
       const bool possible = chunks <= m.layers && m.layers * p.micro_batches <= program::kMostLayerRuns &&
                             program::schedule_problem(p.schedule, p.pp, v, p.micro_batches).empty();
@@ -398,7 +419,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
                                (zero > 0 && p.copies() == 1) || (grouped && p.dp % shard != 0) ||
-                               !program::shards_fit_experts(p) ||
+                               !program::shards_fit_experts(p) || !program::overlap_problem(p).empty() ||
                                (zero >= 2 && program::splits_backward(p.schedule));
               if (bad || hopeless[at]) {
                 ++(bad ? counts.invalid : counts.hopeless);

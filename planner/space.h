@@ -74,11 +74,13 @@ class Space {
   const bool expert_biases_;
   std::vector<Context> contexts(const Search& all) const;
   std::vector<ExpertExchange> exchanges(const Search& all, std::int64_t ep) const;
+  std::vector<bool> overlaps(const Plan& plan) const;
 
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_;
   std::vector<std::pair<std::int64_t, bool>> shards_;  // their group, and whether ZeRO-3 reshards
   std::vector<Schedule> schedules_;
+  std::vector<bool> overlaps_;
   std::vector<Remat> remat_;
 };
 
@@ -90,7 +92,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 20> fields{};
+  std::array<std::int64_t, 21> fields{};
   std::vector<std::int64_t> chunk_layers;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

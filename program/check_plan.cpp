@@ -48,6 +48,8 @@ void check_experts(const Depth& depth, std::int64_t hidden, const Plan& p, const
   }
   if (p.expert_exchange && p.ep == 1)
     at.child("expert_exchange").fail("no ranks share the experts", "allowed: no such field");
+  if (const std::string problem = overlap_problem(p); !problem.empty())
+    at.child("overlap_exchanges").fail(problem, "allowed: false");
   if (const auto problem = experts_problem(p)) at.child(problem->field).fail(problem->why, problem->allowed);
   if (depth.expert_biases() && hidden % p.expert_tp() != 0) {
     at.child(p.etp ? "etp" : "tp")
@@ -96,6 +98,21 @@ std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, const Plan&
 }
 
 }  // namespace
+
+std::string overlap_problem(const Plan& p) {
+  if (!p.overlap_exchanges) return {};
+  if (p.ep == 1) return "no ranks share the experts: there are no exchanges to hide";
+  if (!pairs_up(p.schedule) || (p.pp > 1 && p.schedule == Schedule::k1F1B)) {
+    return fmt::format(
+        "forwards and backwards of {} on {} stages do not run side by side: allowed are one stage, and "
+        "interleaved",
+        name_of(p.schedule), p.pp);
+  }
+  if (p.zero >= 2)
+    return fmt::format("ZeRO-{} has one place for a gathered layer, and a pair needs two", p.zero);
+  if (p.recompute == Recompute::kFull) return "full recomputation exchanges tokens again before a backward";
+  return {};
+}
 
 bool shards_fit_experts(const Plan& p) {
   const auto fits = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };

@@ -9,6 +9,7 @@
 #include "program/blocks.h"
 #include "program/gradient.h"
 #include "program/passes.h"
+#include "program/pieces.h"
 #include "program/schedule.h"
 #include "program/state/optimizer.h"
 
@@ -334,23 +335,40 @@ class ClassCompiler {
   }
 
   void make_steps(const std::vector<Slot>& slots) {
+    std::vector<Cut> cuts;
+    const auto whole = rank_.segments.size();
     const auto find = [&](SegmentKind kind, std::int32_t chunk, bool last) {
-      std::int32_t fallback = -1;
-      for (std::size_t i = 0; i < rank_.segments.size(); ++i) {
-        const Segment& s = rank_.segments[i];
+      std::optional<std::size_t> found;
+      for (std::size_t i = 0; i < whole; ++i) {
+        const Segment& s = rank_.segments[static_cast<std::size_t>(cuts[i].first)];
         if (s.kind != kind || (s.chunk != chunk && kind != SegmentKind::kOptimizer)) continue;
-        if (s.last_micro_batch == last) return static_cast<std::int32_t>(i);
-        fallback = static_cast<std::int32_t>(i);
+        if (!found || s.last_micro_batch == last) found = i;
       }
-      return fallback;
+      return cuts[found.value()];
     };
+    if (plan_.overlap_exchanges && pairs_up(plan_.schedule)) {
+      cuts = cut_segments(rank_, over_.stream("ep"));
+    } else {
+      for (std::size_t i = 0; i < whole; ++i) cuts.push_back({static_cast<std::int32_t>(i), 1});
+    }
     constexpr SegmentKind kKinds[] = {SegmentKind::kForward, SegmentKind::kBackward,
                                       SegmentKind::kBackwardInput, SegmentKind::kBackwardWeight};
-    for (const Slot& s : slots) {
-      const bool last = s.micro_batch == plan_.micro_batches - 1;
-      rank_.steps.push_back({find(kKinds[static_cast<std::size_t>(s.work)], s.chunk, last), s.micro_batch});
+    const auto pieces_of = [&](const Slot& s) {
+      return find(kKinds[static_cast<std::size_t>(s.work)], s.chunk,
+                  s.micro_batch == plan_.micro_batches - 1);
+    };
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const Slot& s = slots[i];
+      const Cut mine = pieces_of(s);
+      if (i + 1 == slots.size() || !slots[i + 1].beside) {
+        for (std::int32_t k = 0; k < mine.pieces; ++k) rank_.steps.push_back({mine.first + k, s.micro_batch});
+        continue;
+      }
+      const Slot& backward = slots[++i];
+      for (const Turn& turn : side_by_side(mine, pieces_of(backward)))
+        rank_.steps.push_back({turn.piece, turn.of_forward ? s.micro_batch : backward.micro_batch});
     }
-    rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true), 0});
+    rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
   }
 
   Emitter e_;
@@ -386,14 +404,15 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
     graphs.blocks.push_back(
         model_block(model, depth.kinds[k], depth.towers[k], plan, training, stack, program.rotary));
   }
-  const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches);
+  const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches,
+                                       plan.overlap_exchanges && pairs_up(plan.schedule));
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];
     ClassCompiler(model, plan, training, stack, depth, graphs, program.communication, rank,
                   static_cast<std::int32_t>(i), detail == Detail::kFull)
         .run(slots[static_cast<std::size_t>(i)]);
-    place_buffers(rank);
+    place_buffers(rank, plan.overlap_exchanges);
     if (detail != Detail::kSizes) link_waits(rank);
   }
   return program;

@@ -150,12 +150,9 @@ Tensors Emitter::forward(const Block& b, std::span<const std::int32_t> ports, bo
 // Emits a node; results that have no buffer get one.
 void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>& placed) {
   const Graph& graph = *b.graph;
-  std::vector<Ref> reads, writes;
-  for (const Operand& o : n.reads) {
-    if (o.parameter >= 0) {
-      reads.push_back(weight(b, o.parameter));
-      continue;
-    }
+  // Where an operand's value is as it is wanted.
+  const auto operand = [&](const Operand& o) -> Ref {
+    if (o.parameter >= 0) return weight(b, o.parameter);
     const Value& v = graph.values[static_cast<std::size_t>(o.value)];
     const std::int32_t buffer = t.of[static_cast<std::size_t>(o.value)];
     const std::string_view producer =
@@ -176,8 +173,11 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
     const Placements moved = exchanged(v.placement, o.wanted);
     if (!partial) is = place(is, moved, v.name, true);
     const std::string reader = partial && moved != v.placement ? v.name : n.name + "/input";
-    reads.push_back({place(is, o.wanted, reader, partial).buffer});
-  }
+    return {place(is, o.wanted, reader, partial).buffer};
+  };
+  std::vector<Ref> reads, writes;
+  for (const Operand& o : n.reads) reads.push_back(operand(o));
+  for (const Operand& o : n.brings) operand(o);
   for (const ValueId id : n.writes) {
     const Value& v = graph.values[static_cast<std::size_t>(id)];
     std::int32_t& buffer = t.of[static_cast<std::size_t>(id)];

@@ -105,6 +105,9 @@ struct Node {
   // makes of them.
   bool passes_sums = false;
   RecomputeParts parts;  // that it is of
+  // What later nodes read: where it comes from other ranks, it comes behind what this one reads, and before
+  // its op.
+  std::vector<Operand> brings{};
 };
 
 // A value whose buffer the block is given: what a tower has come to (of that number), what an input of the

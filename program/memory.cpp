@@ -50,26 +50,54 @@ Touches find_touches(const RankClass& rank) {
   return out;
 }
 
-void decide_lives(RankClass& rank, const Touches& touches) {
-  std::vector<std::uint32_t> kinds(rank.buffers.size());
-  std::vector<bool> transferred(rank.buffers.size());
+// Work of a chunk in the order in which it comes: by kind, then by piece.
+using Phase = std::pair<SegmentKind, std::int32_t>;
+constexpr Phase kBeforeAll{SegmentKind::kForward, -1}, kAfterAll{SegmentKind::kOptimizer, 1 << 30};
+Phase phase_of(const Segment& s) {
+  return {s.kind, s.piece};
+}
+struct Phases {
+  std::vector<Phase> first, last;  // in which a buffer is touched
+};
+
+Phases find_phases(const RankClass& rank, const Touches& touches) {
+  Phases out{std::vector<Phase>(rank.buffers.size(), kAfterAll),
+             std::vector<Phase>(rank.buffers.size(), kBeforeAll)};
   for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Touch& t : touches[s]) {
-      kinds[static_cast<std::size_t>(t.buffer)] |= 1U << static_cast<unsigned>(rank.segments[s].kind);
+      const auto b = static_cast<std::size_t>(t.buffer);
+      const Phase phase = phase_of(rank.segments[s]);
+      out.first[b] = std::min(out.first[b], phase);
+      out.last[b] = std::max(out.last[b], phase);
     }
+  }
+  return out;
+}
+
+void decide_lives(RankClass& rank, const Touches& touches, const Phases& phases, bool side_by_side) {
+  std::vector<bool> transferred(rank.buffers.size()), in_use_after(rank.buffers.size());
+  for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Op& op : rank.segments[s].ops) {
-      const bool pipeline = rank.segments[s].kind != SegmentKind::kOptimizer;
-      if (!pipeline || !op.is_transfer()) continue;
+      if (rank.segments[s].kind == SegmentKind::kOptimizer) continue;
+      // The piece that comes next does not wait for a collective of this one.
+      if (side_by_side && op.stream != kCompute) {
+        for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {
+          for (const Ref& r : *refs) in_use_after[static_cast<std::size_t>(r.buffer)] = true;
+        }
+      }
+      if (!op.is_transfer()) continue;
       transferred[static_cast<std::size_t>((op.is<ops::Recv>() ? op.writes : op.reads)[0].buffer)] = true;
     }
   }
   for (std::size_t b = 0; b < rank.buffers.size(); ++b) {
     Buffer& buffer = rank.buffers[b];
-    if (buffer.life == Life::kStatic) continue;
-    if ((kinds[b] & (kinds[b] - 1)) != 0) {
+    if (buffer.life == Life::kStatic || phases.last[b] < phases.first[b]) continue;
+    if (phases.first[b].first != phases.last[b].first) {
       buffer.life = Life::kSaved;
       buffer.cls = BufferClass::kActivation;
       buffer.instances = rank.in_flight[static_cast<std::size_t>(buffer.chunk)];
+    } else if (phases.first[b] != phases.last[b] || in_use_after[b]) {
+      buffer.life = Life::kHandedOn;
     }
     if (transferred[b]) {
       buffer.cls = BufferClass::kCommunication;
@@ -79,23 +107,14 @@ void decide_lives(RankClass& rank, const Touches& touches) {
 }
 
 // Allocation before the first touch and freeing after the last, in the right segments.
-void place_events(RankClass& rank, const Touches& touches) {
-  std::vector<int> first_kind(rank.buffers.size(), 99), last_kind(rank.buffers.size(), -1);
-  for (std::size_t s = 0; s < touches.size(); ++s) {
-    for (const Touch& t : touches[s]) {
-      const auto b = static_cast<std::size_t>(t.buffer);
-      const int kind = static_cast<int>(rank.segments[s].kind);
-      first_kind[b] = std::min(first_kind[b], kind);
-      last_kind[b] = std::max(last_kind[b], kind);
-    }
-  }
+void place_events(RankClass& rank, const Touches& touches, const Phases& phases) {
   for (std::size_t s = 0; s < touches.size(); ++s) {
     Segment& segment = rank.segments[s];
-    const int kind = static_cast<int>(segment.kind);
+    const Phase phase = phase_of(segment);
     for (const Touch& t : touches[s]) {
       const auto b = static_cast<std::size_t>(t.buffer);
-      if (first_kind[b] == kind) segment.memory.push_back({t.first, t.buffer, true});
-      if (last_kind[b] == kind) segment.memory.push_back({t.last, t.buffer, false});
+      if (phases.first[b] == phase) segment.memory.push_back({t.first, t.buffer, true});
+      if (phases.last[b] == phase) segment.memory.push_back({t.last, t.buffer, false});
     }
     // At one op: allocations come before it, frees after it.
     std::stable_sort(segment.memory.begin(), segment.memory.end(),
@@ -195,16 +214,18 @@ std::int64_t copies_always_live(const RankClass& rank, const Buffer& b) {
       return b.instances;
     case Life::kSaved:
       return b.instances - rank.in_flight[static_cast<std::size_t>(b.chunk)];
+    case Life::kHandedOn:
     case Life::kLocal:
       return b.instances - 1;
   }
   return 0;
 }
 
-void place_buffers(RankClass& rank) {
+void place_buffers(RankClass& rank, bool side_by_side) {
   const Touches touches = find_touches(rank);
-  decide_lives(rank, touches);
-  place_events(rank, touches);
+  const Phases phases = find_phases(rank, touches);
+  decide_lives(rank, touches, phases, side_by_side);
+  place_events(rank, touches, phases);
   set_peak(rank);
   lay_out_arena(rank);
 }

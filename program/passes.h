@@ -9,7 +9,8 @@ namespace orrery::program {
 
 // Decides each buffer's life from what the ops touch, when it is allocated and freed, how many
 // instances it has, where it stands in the arena, and the peak of it all.
-void place_buffers(RankClass& rank);
+// `side_by_side`: as Plan::overlap_exchanges.
+void place_buffers(RankClass& rank, bool side_by_side);
 // Copies of a buffer that are there whatever is in flight: static ones, and the extra copies of what is sent
 // and received.
 std::int64_t copies_always_live(const RankClass& rank, const Buffer& buffer);

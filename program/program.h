@@ -106,9 +106,10 @@ constexpr std::array<const char*, kBufferClasses> kBufferClassNames{
     "parameter", "gradient", "optimizer", "activation", "workspace", "communication"};
 
 // Static: allocated for the whole run. Saved: from its first write in the forward segment (or the
-// input-gradient segment) to its last use in a later segment of the same micro-batch. Local: inside one
-// segment.
-enum class Life : std::uint8_t { kStatic, kSaved, kLocal };
+// input-gradient segment) to its last use in a later segment of the same micro-batch. Handed on: from one
+// piece of a segment to a later one, or to a collective that runs on beside the next piece. Local: inside one
+// segment, or piece.
+enum class Life : std::uint8_t { kStatic, kSaved, kHandedOn, kLocal };
 
 struct Buffer {
   std::string name;
@@ -180,6 +181,9 @@ struct Segment {
   SegmentKind kind = SegmentKind::kForward;
   std::int32_t chunk = 0;         // local chunk index
   bool last_micro_batch = false;  // carries the gradient reduction
+  // Where forwards and backwards run side by side, their segments are cut where ops wait for exchanges of
+  // experts, and pieces of both take turns.
+  std::int32_t piece = 0;
   std::vector<Op> ops;
   std::vector<MemoryEvent> memory;
   std::array<std::int32_t, kMostStreams> stream_ops{};  // ops per stream
@@ -301,6 +305,8 @@ struct PlanProblem {
 };
 // Of the ranks that share experts.
 std::optional<PlanProblem> experts_problem(const Plan& plan);
+// Why forwards and backwards cannot run side by side as the plan says; nothing when they can, or need not.
+std::string overlap_problem(const Plan& plan);
 // Why ranks cannot share the model's sequences as the plan says; nothing when they can.
 std::string context_problem(const Model& model, const Training& training, const Plan& plan);
 // As far as the problem depends on ZeRO's shards.

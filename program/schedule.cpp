@@ -9,40 +9,45 @@ namespace orrery::program {
 namespace {
 
 Slot slot(Work work, std::int64_t chunk, std::int64_t micro_batch) {
-  return {work, static_cast<std::int32_t>(chunk), static_cast<std::int32_t>(micro_batch)};
+  return {.work = work,
+          .chunk = static_cast<std::int32_t>(chunk),
+          .micro_batch = static_cast<std::int32_t>(micro_batch)};
 }
 
 // Warm-up forwards, then forward and backward in turn, then the remaining backwards, over a numbering
 // k = 0 .. total-1 of forward and of backward work.
 template <class ForwardOf, class BackwardOf>
-std::vector<Slot> warm_up_then_alternate(std::int64_t total, std::int64_t warm_up, ForwardOf forward,
-                                         BackwardOf backward) {
+std::vector<Slot> warm_up_then_alternate(std::int64_t total, std::int64_t warm_up, bool in_pairs,
+                                         ForwardOf forward, BackwardOf backward) {
   std::vector<Slot> out;
   out.reserve(static_cast<std::size_t>(2 * total));
   for (std::int64_t k = 0; k < warm_up; ++k) out.push_back(forward(k));
   for (std::int64_t k = 0; k < total; ++k) {
-    if (warm_up + k < total) out.push_back(forward(warm_up + k));
+    const bool both = warm_up + k < total;
+    if (both) out.push_back(forward(warm_up + k));
     out.push_back(backward(k));
+    out.back().beside = in_pairs && both;
   }
   return out;
 }
 
-std::vector<Slot> one_chunk(std::int64_t m, std::int64_t warm_up) {
+std::vector<Slot> one_chunk(std::int64_t m, std::int64_t warm_up, bool in_pairs = false) {
   const auto forward = [](std::int64_t k) { return slot(Work::kForward, 0, k); };
   const auto backward = [](std::int64_t k) { return slot(Work::kBackward, 0, k); };
-  return warm_up_then_alternate(m, std::min(m, warm_up), forward, backward);
+  return warm_up_then_alternate(m, std::min(m, warm_up), in_pairs, forward, backward);
 }
 
 // Narayanan et al. 2021: micro-batches go through the chunks in groups of p.
-std::vector<Slot> interleaved(std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t stage) {
+std::vector<Slot> interleaved(std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t stage,
+                              bool in_pairs) {
   const auto at = [&](std::int64_t k, bool forward) {
     const std::int64_t chunk = k % (p * v) / p;
     const std::int64_t micro_batch = k / (p * v) * p + k % p;
     return slot(forward ? Work::kForward : Work::kBackward, forward ? chunk : v - 1 - chunk, micro_batch);
   };
-  const std::int64_t warm_up = std::min(m * v, (p - stage - 1) * 2 + (v - 1) * p);
+  const std::int64_t warm_up = std::min(m * v, (p - stage - 1) * 2 + (v - 1) * p + in_pairs);
   return warm_up_then_alternate(
-      m * v, warm_up, [&](std::int64_t k) { return at(k, true); },
+      m * v, warm_up, in_pairs, [&](std::int64_t k) { return at(k, true); },
       [&](std::int64_t k) { return at(k, false); });
 }
 
@@ -204,7 +209,7 @@ std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, 
 }
 
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
-                                                 std::int64_t m) {
+                                                 std::int64_t m, bool in_pairs) {
   if (schedule == Schedule::kZeroBubbleV) return ZeroBubbleV(p, m).run();
   std::vector<std::vector<Slot>> out;
   for (std::int64_t i = 0; i < p; ++i) {
@@ -213,11 +218,11 @@ std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t
     else if (schedule == Schedule::kGPipe)
       out.push_back(one_chunk(m, m));
     else if (schedule == Schedule::k1F1B)
-      out.push_back(one_chunk(m, p - 1 - i));
+      out.push_back(in_pairs ? one_chunk(m, 2 * (p - 1 - i) + 1, true) : one_chunk(m, p - 1 - i));
     else if (schedule == Schedule::kZeroBubbleH1)
       out.push_back(zero_bubble_h1(p, m, i));
     else
-      out.push_back(interleaved(p, v, m, i));
+      out.push_back(interleaved(p, v, m, i, in_pairs));
   }
   return out;
 }

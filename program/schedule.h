@@ -11,6 +11,11 @@
 //   zb-h1        1f1b whose B is split; W fills the bubbles (Qi et al. 2023); memory as 1f1b
 //   zb-v         two chunks in a V, W fills the bubbles (Qi et al. 2024)
 //
+// Side by side, a forward of 1f1b or interleaved runs beside the backward that comes after it, so that each
+// has compute while the other exchanges tokens (Megatron-core's --overlap-moe-expert-parallel-comm). Neither
+// may need the other: there is one more warm-up F, and in 1f1b twice as many, since a pair takes its stage
+// until both are done: 2(p-1-i)+1 in place of p-1-i, min(m, 2(p-i)) in flight.
+//
 // Bubble, as idle over ideal time with equal stages: (p-1)/m for gpipe and 1f1b, (p-1)/(v m)
 // interleaved, (p-1)(T_F+T_B-T_W)/(m (T_F+T_B+T_W)) for zb-h1.
 #pragma once
@@ -29,6 +34,7 @@ struct Slot {
   Work work = Work::kForward;
   std::int32_t chunk = 0;  // local: 0 .. v-1
   std::int32_t micro_batch = 0;
+  bool beside = false;  // a backward that runs side by side with the forward before it
   friend bool operator==(const Slot&, const Slot&) = default;
 };
 
@@ -49,9 +55,14 @@ constexpr std::int64_t global_chunk(Schedule schedule, std::int64_t p, std::int6
                                                               : chunk * p + stage;
 }
 
-// Each stage's work in order. O(p v m).
+// Whether forwards and backwards of the schedule can run side by side.
+constexpr bool pairs_up(Schedule s) {
+  return s == Schedule::k1F1B || s == Schedule::kInterleaved;
+}
+
+// Each stage's work in order; in pairs where asked for, of schedules that have them. O(p v m).
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
-                                                 std::int64_t m);
+                                                 std::int64_t m, bool in_pairs = false);
 
 // Most micro-batches of each local chunk between their forward and the end of their backward.
 std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v);

@@ -386,6 +386,7 @@ void add_expert_ranks(Arguments& x, const Plan& p) {
   x.add("expert-tensor-parallel-size", p.expert_tp());
   x.add("moe-token-dispatcher-type", p.exchanges_by_node() ? "flex" : "alltoall");
   if (p.exchanges_by_node()) x.add("moe-flex-dispatcher-backend", "deepep");
+  x.add_if(p.overlap_exchanges, "overlap-moe-expert-parallel-comm");
 }
 
 void add_replicas(Arguments& x, const Plan& p, bool overlap) {

@@ -201,8 +201,11 @@ class Experts {
     const Placements reads = at_experts(by_rows ? Placement::kReplicated : Placement::kColumns),
                      writes = at_experts(by_rows ? Placement::kColumns : Placement::kSum);
     const ValueId u = routed(std::string(name) + (by_rows ? "/out" : "/partial"), n, writes, type());
-    g_.node(base_ + name, shape,
-            {g_.use(x, reads), g_.weight(w), g_.use(counts_, at_experts(Placement::kReplicated))}, {u});
+    Node& node =
+        g_.node(base_ + name, shape,
+                {g_.use(x, reads), g_.weight(w), g_.use(counts_, at_experts(Placement::kReplicated))}, {u});
+    // Rows come with their weights, which the activation reads.
+    if (by_rows) node.brings = {g_.use(row_weights_, at_experts(Placement::kReplicated))};
     return l_.biases ? biased(base_ + name, u, n, split) : u;
   }
 

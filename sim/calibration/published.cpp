@@ -63,6 +63,7 @@ std::map<std::string, std::string> knobs_of(const Problem& problem, const Plan& 
           {"ep", text(p.ep)},
           {"etp", text(p.splits_experts() ? p.expert_tp() : 0)},
           {"exchange of experts", p.ep > 1 && p.exchanges_by_node() ? "by node" : ""},
+          {"overlap of exchanges", p.overlap_exchanges ? "in pairs" : ""},
           {"micro-batch", text(p.micro_batch)},
           {"zero", text(p.zero)},
           {"recompute", fmt::format("{}/{}", name_of(p.recompute), p.recompute_layers)},

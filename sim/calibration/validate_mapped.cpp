@@ -13,12 +13,30 @@
 namespace orrery::sim {
 namespace {
 
+// Whether exchanges of experts ran beside compute: yes, no, or how else.
+struct PublishedOverlap {
+  bool in_pairs = false;
+  std::string otherwise;
+};
+template <class V>
+void describe(V&, PublishedOverlap&) {}
+bool read_custom(const Json& json, const Cursor& at, PublishedOverlap& out) {
+  if (json.is_boolean())
+    out.in_pairs = json.get<bool>();
+  else if (json.is_string())
+    out.otherwise = json.get<std::string>();
+  else
+    at.fail(shown(json) + " is neither a boolean nor a name", "allowed: true, false, \"DualPipe\"");
+  return true;
+}
+
 // Null and absent alike: the row does not say.
 struct MappedRow {
   static constexpr bool kForeign = true;
   std::string id, source, model, outcome, gpu, precision, recompute, routing, notes, ways, dispatcher;
   std::int64_t gpus = 0, tp = 0, pp = 0, vpp = 0, ep = 1, cp = 1, dp = 0, mbs = 0, gbs = 0, seq = 0;
   std::optional<std::int64_t> etp, zero;
+  PublishedOverlap overlap;
   double step_time_s = 0, tokens_per_s_per_gpu = 0, tflops_per_gpu = 0, peak_mem_gib = 0;
 };
 
@@ -44,6 +62,7 @@ void describe(V& v, MappedRow& r) {
   v(count("ep", "ranks that share the experts"), r.ep);
   v(count("cp", "context-parallel degree"), r.cp);
   v(Field{.name = "dispatcher", .help = "how tokens go to their experts"}, r.dispatcher);
+  v(Field{.name = "overlap", .help = "whether exchanges of experts ran beside compute"}, r.overlap);
   v(Field{.name = "cp_kind", .help = "how ranks share sequences"}, r.ways);
   v(Field{.name = "zero_stage", .help = "ZeRO stage", .min = 0, .max = 3}, r.zero);
   v(count("dp", "data-parallel replicas"), r.dp);
@@ -251,6 +270,8 @@ class MappedReader {
     plan_.micro_batches = batch / (plan_.micro_batch * plan_.dp);
     read_chunks();
     read_recompute();
+    plan_.overlap_exchanges = row_.overlap.in_pairs;
+    if (const std::string problem = program::overlap_problem(plan_); !problem.empty()) throw Skip{problem};
   }
 
   // Parts that the model lacks are not repeated.

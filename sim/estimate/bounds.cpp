@@ -71,11 +71,11 @@ Time Estimator::lower_bound(const Plan& plan) {
     host = std::max(host, host_of_chunks(r) * plan.micro_batches);
     advance(1);
   }
-  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV) {
+  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV && !plan.overlap_exchanges) {
     if (!least_end_) {
       const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
       costs_.reductions.clear();
-      least_end_ = pipeline_.least_end({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
+      least_end_ = pipeline_.least_end(shape_of(plan), costs_);
       costs_.transfer = transfer;
     }
     most = std::max(most, *least_end_);

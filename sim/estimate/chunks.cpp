@@ -7,6 +7,7 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "program/pieces.h"
 #include "program/schedule.h"
 #include "program/state/units.h"
 #include "sim/estimate/samples.h"
@@ -55,8 +56,9 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.recompute) * 256 + k.repeated.bits(),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
-        static_cast<std::int64_t>(k.cp), k.ulysses * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings),
-        k.experts.ep, k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
+        static_cast<std::int64_t>(k.cp),
+        k.ulysses * 8 + k.overlaps * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
+        k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
     mix(v);
   }
@@ -79,6 +81,12 @@ struct ChunkCosts::Layout {
     ChunkCost cost;
   };
   std::deque<Known> costs;
+  struct KnownPair {
+    Role role;
+    BlockRange blocks;
+    PairCost pair;
+  };
+  std::deque<KnownPair> pairs;
 };
 
 namespace {
@@ -121,6 +129,7 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.experts = program::WeightRanks(p);
   k.expert_room = p.expert_room.value_or(1);
   k.by_node = p.exchanges_by_node();
+  k.overlaps = p.overlap_exchanges;
   k.tp = static_cast<std::int32_t>(p.tp);
   k.micro_batch = static_cast<std::int32_t>(p.micro_batch);
   k.cp = static_cast<std::int32_t>(p.cp);
@@ -163,8 +172,118 @@ const Depth& ChunkCosts::depth() const {
   return samples_->depth;
 }
 
-const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkContent& content) {
-  for (const Priced& p : l.samples) {
+namespace {
+
+TimedSegment timed(const SmallSegment& s, const std::vector<OpTime>& durations) {
+  TimedSegment out;
+  for (std::size_t q = 0; q < kLanes; ++q) {
+    out[q].reserve(s.lanes[q].size());
+    for (const SmallOp& op : s.lanes[q])
+      out[q].push_back({op.waits, durations[static_cast<std::size_t>(op.shape)]});
+  }
+  return out;
+}
+
+std::int64_t rounded(double time) {
+  return saturating_cast(time + 0.5);
+}
+
+// A forward and a backward whose pieces take turns. What their ops wait for counts the ops of both.
+TimedSegment in_turns(const SmallSegment& forward, const SmallSegment& backward,
+                      const std::vector<OpTime>& durations) {
+  struct Side {
+    const SmallSegment& small;
+    TimedSegment timed;
+    std::array<std::vector<std::int32_t>, kLanes> after;  // by op: ops of both on the lane, up to it
+  };
+  std::array<Side, 2> sides{Side{forward, timed(forward, durations), {}},
+                            Side{backward, timed(backward, durations), {}}};
+  TimedSegment out;
+  std::array<std::vector<std::uint8_t>, kLanes> side_of;
+  const auto pieces = [](const SmallSegment& s) {
+    return program::Cut{0, static_cast<std::int32_t>(s.pieces.size())};
+  };
+  for (const program::Turn& turn : program::side_by_side(pieces(forward), pieces(backward))) {
+    const std::uint8_t which = turn.of_forward ? 0 : 1;
+    Side& side = sides[which];
+    const auto piece = static_cast<std::size_t>(turn.piece);
+    const std::int64_t end = piece < side.small.cuts.size() ? side.small.cuts[piece] : side.small.issued;
+    for (std::size_t q = 0; q < kLanes; ++q) {
+      for (std::size_t i = side.after[q].size();
+           i < side.timed[q].size() && side.small.lanes[q][i].issued <= end; ++i) {
+        out[q].push_back(side.timed[q][i]);
+        side_of[q].push_back(which);
+        side.after[q].push_back(static_cast<std::int32_t>(out[q].size()));
+      }
+    }
+  }
+  for (std::size_t q = 0; q < kLanes; ++q) {
+    for (std::size_t i = 0; i < out[q].size(); ++i) {
+      const Side& side = sides[side_of[q][i]];
+      for (std::size_t r = 0; r < kLanes; ++r) {
+        std::int32_t& n = out[q][i].waits[r];
+        if (n > 0) n = side.after[r][static_cast<std::size_t>(n) - 1];
+      }
+    }
+  }
+  return out;
+}
+
+// The pieces of a sample, and those of one that is a period longer.
+struct Longer {
+  const std::vector<PieceBytes>* pieces;
+  std::int64_t more;  // periods in all
+};
+
+// A sample's pieces, with periods of some of its ranges put in. A range without exchanges makes a piece
+// longer.
+std::vector<PieceBytes> lengthened(const std::vector<PieceBytes>& small, const std::vector<Longer>& by) {
+  std::vector<PieceBytes> out = small;
+  struct Insertion {
+    std::size_t at;
+    const Longer* by;
+  };
+  std::vector<Insertion> insertions;
+  for (const Longer& l : by) {
+    const std::vector<PieceBytes>& longer = *l.pieces;
+    if (longer.size() == small.size()) {
+      for (std::size_t i = 0; i < small.size(); ++i) {
+        out[i].peak += l.more * (longer[i].peak - small[i].peak);
+        out[i].net += l.more * (longer[i].net - small[i].net);
+      }
+      continue;
+    }
+    const auto differs = std::mismatch(small.begin(), small.end(), longer.begin()).first;
+    insertions.push_back({static_cast<std::size_t>(differs - small.begin()), &l});
+  }
+  std::sort(insertions.begin(), insertions.end(),
+            [](const Insertion& a, const Insertion& b) { return a.at > b.at; });
+  for (const Insertion& insertion : insertions) {
+    const auto& [at, l] = insertion;
+    const std::vector<PieceBytes>& longer = *l->pieces;
+    const std::size_t count = longer.size() - small.size();
+    const std::int64_t before = at > 0 ? out[at - 1].net - small[at - 1].net : 0;
+    const std::int64_t each = longer.back().net - small.back().net;
+    std::vector<PieceBytes> inserted;
+    for (std::int64_t period = 0; period < l->more; ++period) {
+      for (std::size_t i = at; i < at + count; ++i) {
+        const std::int64_t above = before + period * each;
+        inserted.push_back({longer[i].peak + above, longer[i].net + above});
+      }
+    }
+    for (std::size_t i = at; i < out.size(); ++i) {
+      out[i].peak += l->more * each;
+      out[i].net += l->more * each;
+    }
+    out.insert(out.begin() + static_cast<std::ptrdiff_t>(at), inserted.begin(), inserted.end());
+  }
+  return out;
+}
+
+}  // namespace
+
+ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkContent& content) {
+  for (Priced& p : l.samples) {
     if (p.alone == alone && p.content == content) return p;
   }
   const CostModel cost(devices_, stack_, cluster_, l.links, training_, collectives_);
@@ -209,15 +328,6 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
   Priced& priced = l.samples.emplace_back();
   priced.alone = alone;
   priced.content = content;
-  const auto timed = [&](const SmallSegment& s) {
-    TimedSegment out;
-    for (std::size_t q = 0; q < kLanes; ++q) {
-      out[q].reserve(s.lanes[q].size());
-      for (const SmallOp& op : s.lanes[q])
-        out[q].push_back({op.waits, l.durations[static_cast<std::size_t>(op.shape)]});
-    }
-    return out;
-  };
   // Of a segment, and when its ops come from the host.
   const auto issue = [&](const SmallSegment& s, TimedSegment segment) {
     for (std::size_t q = 0; q < kLanes; ++q) {
@@ -227,28 +337,27 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     }
     return segment;
   };
-  const auto round = [](double time) { return saturating_cast(time + 0.5); };
   const auto busy = [&](const TimedSegment& segment, LaneIndex lane) {
     double sum = 0;
     for (const TimedOp& op : segment[lane]) sum += op.time.duration;
-    return round(sum);
+    return rounded(sum);
   };
   for (std::size_t c = 0; c < sample.segments.size(); ++c) {
     std::array<TimedSegment, 3> segments;
     for (std::size_t work = 0; work < 3; ++work) {
       const SmallSegment& s = sample.segments[c][work];
       if (s.issued == 0) continue;
-      segments[work] = timed(s);
+      segments[work] = timed(s, l.durations);
       WorkCost& w = priced.costs[c][work];
       w.host = (pace.host_segment + pace.host_op * s.issued).value;
       w.peak = s.peak.at(n);
       for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
       w.net = s.net.at(n);
       const Lanes alone_on_rank = run_segments({&segments[work]}, pace);
-      w.time = w.latency = round(alone_on_rank.ends[0] - alone_on_rank.begin);
+      w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
       if (w.host > 0) {
         const TimedSegment issued = issue(s, segments[work]);
-        w.hosted = round(run_segments({&issued}, pace).ends[0]);
+        w.hosted = rounded(run_segments({&issued}, pace).ends[0]);
       }
       w.tp = busy(segments[work], kTpLane);
       w.dp = busy(segments[work], kDpLane);
@@ -259,14 +368,16 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
     if (l.key.zero < 2) {
       const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
       if (closing.issued == sample.segments[c][work].issued) continue;
-      const TimedSegment last = timed(closing);
+      const TimedSegment last = timed(closing, l.durations);
       const Lanes by_itself = run_segments({&last}, pace);
-      priced.costs[c][work].longer = round(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
-      priced.costs[c][work].trailing = round(by_itself.drained - by_itself.ends[0]);
+      priced.costs[c][work].longer =
+          rounded(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
+      priced.costs[c][work].trailing = rounded(by_itself.drained - by_itself.ends[0]);
       continue;
     }
     WorkCost &forward = priced.costs[c][kChunkForward], &backward = priced.costs[c][kChunkBackward];
-    const TimedSegment last = timed(closing), *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
+    const TimedSegment last = timed(closing, l.durations), *f = &segments[kChunkForward],
+                       *b = &segments[kChunkBackward];
     backward.dp_last = busy(last, kDpLane);
     if (l.key.rounds > 0) {
       // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
@@ -276,12 +387,12 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
                         : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
                                     : run_segments({f, b, f, b, f, &last}, pace, sharing);
       const auto at = static_cast<std::size_t>(2 * more);  // the last forward
-      forward.time = round(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
-      backward.time = round(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
+      forward.time = rounded(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
+      backward.time = rounded(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
       const Time rounds =
           Time{forward.latency} + Time{backward.time} + (Time{forward.time} + Time{backward.time}) * more;
-      backward.longer = (Time{round(all.ends[at + 1])} - rounds).value;
-      backward.trailing = round(all.drained - all.ends[at + 1]);
+      backward.longer = (Time{rounded(all.ends[at + 1])} - rounds).value;
+      backward.trailing = rounded(all.drained - all.ends[at + 1]);
       continue;
     }
     // What communicates with other replicas costs what another round adds in a steady state: its last
@@ -292,12 +403,38 @@ const ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const 
                    : run_segments({f, f, f, b, b, z}, pace, sharing);
     };
     const Lanes steady = run(b), end = run(&last);
-    forward.time = round(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
-    backward.time = round(steady.ends[5] - steady.ends[4]);
-    backward.longer = round(end.ends[5] - steady.ends[5]);
-    backward.trailing = round(end.drained - end.ends[5]);
+    forward.time = rounded(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
+    backward.time = rounded(steady.ends[5] - steady.ends[4]);
+    backward.longer = rounded(end.ends[5] - steady.ends[5]);
+    backward.trailing = rounded(end.drained - end.ends[5]);
   }
   return priced;
+}
+
+const PairCost& ChunkCosts::price_pair(Layout& l, bool alone, const ChunkContent& content,
+                                       std::size_t index) {
+  Priced& priced = price_sample(l, alone, content);
+  std::optional<PairCost>& pair = priced.pairs[index];
+  if (pair) return *pair;
+  const Sample& sample = [&]() -> const Sample& {
+    const std::lock_guard lock(l.structure->mutex);
+    return l.structure->sample(alone, content);
+  }();
+  const SmallSegment &forward = sample.segments[index][kChunkForward],
+                     &backward = sample.segments[index][kChunkBackward];
+  const TimedSegment both = in_turns(forward, backward, l.durations);
+  const Pace pace = pace_of(devices_, l.key.hardware.nodes, stack_);
+  const Lanes steady = run_segments({&both, &both}, pace);
+  const ChunkCost& cost = priced.costs[index];
+  pair.emplace();
+  pair->saved =
+      cost[kChunkForward].time + cost[kChunkBackward].time - rounded(steady.ends[1] - steady.ends[0]);
+  const auto pieces = static_cast<std::int64_t>(forward.pieces.size() + backward.pieces.size());
+  pair->host = pace.host_segment.value * (pieces - 2);
+  const std::int64_t n = l.key.micro_batch / l.structure->least_micro_batch;
+  for (const SmallPiece& p : forward.pieces) pair->forward.push_back({p.peak.at(n), p.net.at(n)});
+  for (const SmallPiece& p : backward.pieces) pair->backward.push_back({p.peak.at(n), p.net.at(n)});
+  return *pair;
 }
 
 std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
@@ -322,15 +459,11 @@ std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
   return out;
 }
 
-// The chunk's ranges, each as short as its work repeats, extended to their lengths.
-ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content) {
+// The chunk's ranges, each as short as its work repeats.
+ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkContent& content) {
   const ChunkKey& k = l.key;
   const bool alone = role == Role::kOnly;
   const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
-  struct Extension {
-    std::size_t range;
-    std::int64_t period, more;
-  };
   std::vector<Extension> extensions;
   ChunkContent small = content;
   std::int64_t offset = 0;  // of the range in its chunk
@@ -357,6 +490,14 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
     small[i].blocks -= extensions.back().more * per;
     small[i].repeats = repeats;
   }
+  return {std::move(small), std::move(extensions)};
+}
+
+// The chunk's ranges, as they are in samples, extended to their lengths.
+ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content) {
+  const bool alone = role == Role::kOnly;
+  const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
+  const auto [small, extensions] = shortened(l, role, content);
   const Priced& a = price_sample(l, alone, small);
   ChunkCost out = a.costs[index];
   std::array<std::vector<std::int64_t>, 3> kept;  // bytes that each extension leaves
@@ -390,18 +531,22 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   return out;
 }
 
+ChunkContent ChunkCosts::content_of(const BlockRange& blocks) const {
+  ChunkContent out;
+  for (std::int64_t at = blocks.first, end = blocks.first + blocks.blocks; at < end;) {
+    const std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
+    out.push_back({depth().canonical(at, n), n});
+    at += n;
+  }
+  return out;
+}
+
 const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, const BlockRange& blocks) {
   Layout& l = layout(k);
   for (const Layout::Known& known : l.costs) {
     if (known.role == role && known.blocks == blocks) return known.cost;
   }
-  ChunkContent content;
-  for (std::int64_t at = blocks.first, end = blocks.first + blocks.blocks; at < end;) {
-    const std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
-    content.push_back({depth().canonical(at, n), n});
-    at += n;
-  }
-  ChunkCost out = extended(l, role, content);
+  ChunkCost out = extended(l, role, content_of(blocks));
   for (WorkCost& w : out) w.row = w.time;
   if (k.order == ChunkKey::Order::kTurnsAndRows) {
     ChunkKey rows = k;
@@ -411,6 +556,32 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, const BlockRange
   }
   l.costs.push_back({role, blocks, out});
   return l.costs.back().cost;
+}
+
+const PairCost& ChunkCosts::pair(const ChunkKey& k, Role role, const BlockRange& blocks) {
+  Layout& l = layout(k);
+  for (const Layout::KnownPair& known : l.pairs) {
+    if (known.role == role && known.blocks == blocks) return known.pair;
+  }
+  const bool alone = role == Role::kOnly;
+  const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
+  const auto [small, extensions] = shortened(l, role, content_of(blocks));
+  const PairCost& a = price_pair(l, alone, small, index);
+  PairCost out = a;
+  std::vector<Longer> forward, backward;
+  for (const Extension& e : extensions) {
+    ChunkContent longer = small;
+    longer[e.range].blocks += e.period;
+    const PairCost& b = price_pair(l, alone, longer, index);
+    out.saved = (Time{out.saved} + (Time{b.saved} - Time{a.saved}) * e.more).value;
+    out.host = (Time{out.host} + (Time{b.host} - Time{a.host}) * e.more).value;
+    forward.push_back({&b.forward, e.more});
+    backward.push_back({&b.backward, e.more});
+  }
+  out.forward = lengthened(a.forward, forward);
+  out.backward = lengthened(a.backward, backward);
+  l.pairs.push_back({role, blocks, std::move(out)});
+  return l.pairs.back().pair;
 }
 
 void ChunkCosts::forget_sizes() {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "core/scenario.h"
@@ -53,6 +54,22 @@ enum ChunkWork : std::uint8_t {
 };  // backward: input part when split
 using ChunkCost = std::array<WorkCost, 3>;
 
+// Bytes above the start of a piece's work (program/pieces.h): most while the piece runs, and at its end.
+struct PieceBytes {
+  std::int64_t peak = 0, net = 0;
+  friend bool operator==(const PieceBytes&, const PieceBytes&) = default;
+};
+// A forward and a backward side by side, of chunks that are alike.
+struct PairCost {
+  std::int64_t saved = 0;  // ps that both take less than one after the other, in a steady state
+  std::int64_t host = 0;   // ps to begin with more pieces
+  std::vector<PieceBytes> forward, backward;
+};
+// Of any two chunks: half of what each saves with one like itself.
+inline std::int64_t saved_by(const PairCost& forward, const PairCost& backward) {
+  return (forward.saved + backward.saved) / 2;
+}
+
 // Blocks of a model from `first` on, in places of its depth.
 struct BlockRange {
   std::int64_t first = 0, blocks = 0;
@@ -82,6 +99,7 @@ struct ChunkKey {
   program::WeightRanks experts;
   double expert_room = 1;
   bool by_node = false;    // Plan::exchanges_by_node
+  bool overlaps = false;   // Plan::overlap_exchanges
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   RecomputeParts repeated;  // Plan::repeated
@@ -110,6 +128,8 @@ class ChunkCosts {
   // The role's cost with these blocks, `first` being canonical (Depth::canonical). References stay valid
   // until sizes are forgotten.
   const ChunkCost& cost(const ChunkKey& key, Role role, const BlockRange& blocks);
+  // Of that chunk, where its ranks exchange tokens for their experts.
+  const PairCost& pair(const ChunkKey& key, Role role, const BlockRange& blocks);
   // Forgets what belongs to a micro-batch size and a placement, and keeps what all of them share.
   void forget_sizes();
   const program::SampleSizes& sample_sizes() const { return sample_; }
@@ -130,10 +150,23 @@ class ChunkCosts {
     ChunkContent content;
     std::array<ChunkCost, 3> costs;
     std::array<std::array<std::vector<std::int64_t>, 3>, 3> peaks;
+    std::array<std::optional<PairCost>, 3> pairs;  // by class, once asked for
   };
-  const Priced& price_sample(Layout& l, bool alone, const ChunkContent& content);
+  Priced& price_sample(Layout& l, bool alone, const ChunkContent& content);
+  const PairCost& price_pair(Layout& l, bool alone, const ChunkContent& content, std::size_t index);
   // Of a stretch: blocks after which the pattern of work repeats.
   std::int64_t period(const ChunkKey& key, const Stretch& stretch);
+  // A range of a chunk that is so many periods longer than in a sample.
+  struct Extension {
+    std::size_t range;
+    std::int64_t period, more;
+  };
+  struct Shortened {
+    ChunkContent content;
+    std::vector<Extension> extensions;
+  };
+  Shortened shortened(Layout& l, Role role, const ChunkContent& content);
+  ChunkContent content_of(const BlockRange& blocks) const;
   ChunkCost extended(Layout& l, Role role, const ChunkContent& content);
 
   const Model& model_;

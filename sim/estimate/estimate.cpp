@@ -28,7 +28,8 @@ bool same_ranks(const Plan& a, const Plan& b) {
 }
 
 bool same_chunks(const Plan& a, const Plan& b) {
-  return a.schedule == b.schedule && a.recompute == b.recompute && a.repeated() == b.repeated() &&
+  return a.schedule == b.schedule && a.overlap_exchanges == b.overlap_exchanges &&
+         a.recompute == b.recompute && a.repeated() == b.repeated() &&
          a.recompute_layers == b.recompute_layers &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
@@ -237,6 +238,7 @@ void Estimator::select(const Plan& plan) {
   for (ChunkKind& kind : kinds_) {
     set_hardware(plan, hardware_[kind.hardware]);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
+    kind.pair = plan.overlap_exchanges ? &chunk_costs_.pair(key_, kind.role, kind.blocks) : nullptr;
     kind.active = 0;
     kind.layers_only.reset();
   }
@@ -244,7 +246,11 @@ void Estimator::select(const Plan& plan) {
   limit_work(plan);
   share_links(plan);
   costs_.chunks.clear();
-  for (const std::size_t kind : places_) costs_.chunks.push_back(kinds_[kind].cost);
+  costs_.pairs.clear();
+  for (const std::size_t kind : places_) {
+    costs_.chunks.push_back(kinds_[kind].cost);
+    if (plan.overlap_exchanges) costs_.pairs.push_back(kinds_[kind].pair);
+  }
   choose_path(plan);
 }
 
@@ -276,7 +282,13 @@ void Estimator::limit_work(const Plan& plan) {
   if (!too_long_) return;
   cut_.clear();
   cut_.reserve(kinds_.size());
+  cut_pairs_.clear();
+  cut_pairs_.reserve(kinds_.size());
   for (ChunkKind& kind : kinds_) {
+    if (kind.pair != nullptr) {
+      kind.pair = &cut_pairs_.emplace_back(*kind.pair);
+      cut_pairs_.back().saved = cut_pairs_.back().host = 0;
+    }
     ChunkCost& cost = cut_.emplace_back(*kind.cost);
     for (WorkCost& w : cost) {
       for (const WorkCost::Field time : WorkCost::times()) w.*time = std::min(w.*time, cap);
@@ -361,7 +373,7 @@ void Estimator::choose_path(const Plan& plan) {
     return h.nodes != hardware_.front().nodes;
   });
   const bool uneven = (uneven_ || speeds_differ) && plan.schedule == Schedule::kInterleaved;
-  costs_.walk = host_bound || uneven || plan.schedule == Schedule::kZeroBubbleV;
+  costs_.walk = host_bound || uneven || plan.overlap_exchanges || plan.schedule == Schedule::kZeroBubbleV;
   if (costs_.hops.empty()) return;
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
   costs_.transfer = most->time();
@@ -376,12 +388,18 @@ void Estimator::choose_path(const Plan& plan) {
                  kNegligible * static_cast<double>(work * plan.micro_batches);
 }
 
-// Of all chunks of a run's stage, for a micro-batch.
+PipelineShape Estimator::shape_of(const Plan& p) {
+  return {
+      .schedule = p.schedule, .p = p.pp, .v = p.vpp, .m = p.micro_batches, .in_pairs = p.overlap_exchanges};
+}
+
+// Of all chunks of a run's stage, for a micro-batch; in pairs, what they take at least.
 std::int64_t Estimator::time_of_chunks(std::size_t run) const {
   const std::size_t v = costs_.chunks.size() / costs_.runs.size();
   std::int64_t time = 0;
   for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
     for (const WorkCost& w : *costs_.chunks[c]) time += w.time;
+    if (!costs_.pairs.empty()) time -= std::max<std::int64_t>(0, costs_.pairs[c]->saved);
   }
   return time;
 }
@@ -391,6 +409,7 @@ std::int64_t Estimator::host_of_chunks(std::size_t run) const {
   std::int64_t time = 0;
   for (std::size_t c = run * v; c < (run + 1) * v; ++c) {
     for (const WorkCost& w : *costs_.chunks[c]) time += w.host;
+    if (!costs_.pairs.empty()) time += costs_.pairs[c]->host;
   }
   return time;
 }
@@ -473,8 +492,7 @@ Estimate Estimator::peak(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces_with_reductions(plan);
   Estimate out;
-  for (const PipelinePlace& place :
-       pipeline_.peaks({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_).places)
+  for (const PipelinePlace& place : pipeline_.peaks(shape_of(plan), costs_).places)
     see_peak(plan, place, logical_peak(p.runs[static_cast<std::size_t>(place.run)], place), out);
   return out;
 }
@@ -483,7 +501,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   select(plan);
   const Pieces& p = pieces_with_reductions(plan);
   if (times_ == nullptr) {
-    times_ = &pipeline_.run({plan.schedule, plan.pp, plan.vpp, plan.micro_batches}, costs_);
+    times_ = &pipeline_.run(shape_of(plan), costs_);
   }
   Estimate out;
   std::int64_t tie = 0;

@@ -113,6 +113,7 @@ class Estimator {
     BlockRange blocks;         // canonical
     std::size_t hardware = 0;  // in hardware_
     const ChunkCost* cost = nullptr;
+    const PairCost* pair = nullptr;  // where forwards and backwards run side by side
     double active = 0;  // share of the step that its tensor-parallel ops are on the links of transfers
     std::optional<std::int64_t> layers_only;  // once asked for
   };
@@ -144,6 +145,7 @@ class Estimator {
   void find_hops(const Plan& plan);
   void share_links(const Plan& plan);
   void choose_path(const Plan& plan);
+  static PipelineShape shape_of(const Plan& plan);
   std::int64_t time_of_chunks(std::size_t run) const;
   std::int64_t host_of_chunks(std::size_t run) const;
   std::int64_t collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const;
@@ -200,6 +202,7 @@ class Estimator {
   PipelineCosts costs_;
   bool too_long_ = false;       // the plan's step is not counted; its costs are cut, so that no sum wraps
   std::vector<ChunkCost> cut_;  // then
+  std::vector<PairCost> cut_pairs_;
   const PipelineTimes* times_ = nullptr;   // null until asked for
   std::int64_t least_transfer_ = 0;        // of all crossings
   std::optional<std::int64_t> least_end_;  // of the pipeline, if no crossing took longer

@@ -30,7 +30,7 @@ void add_places(const PipelineShape& s, const PipelineCosts& costs, PipelineTime
 
 void find_peaks(const PipelineShape& s, const PipelineCosts& costs, PipelineTimes& out) {
   for (PipelinePlace& place : out.places)
-    place.peak = stage_peak(s, &costs.chunks[static_cast<std::size_t>(place.run * s.v)], place.stage);
+    place.peak = stage_peak(s, costs, static_cast<std::size_t>(place.run), place.stage);
 }
 
 }  // namespace

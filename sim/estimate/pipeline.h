@@ -38,6 +38,7 @@ namespace orrery::sim {
 struct PipelineShape {
   Schedule schedule = Schedule::k1F1B;
   std::int64_t p = 1, v = 1, m = 1;
+  bool in_pairs = false;  // forwards and backwards run side by side
   friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
 
@@ -63,6 +64,7 @@ inline bool shorter(const Hop& a, const Hop& b) {
 struct PipelineCosts {
   std::vector<StageRun> runs;            // in stage order
   std::vector<const ChunkCost*> chunks;  // by run * v + local chunk
+  std::vector<const PairCost*> pairs;    // as chunks, where the shape is in pairs
   std::int64_t transfer = 0;             // ps per crossing between stages, in closed forms
   // Where crossings differ or share links: of each stage to the next one, and of the last to the first. Both
   // ways alike.
@@ -70,7 +72,8 @@ struct PipelineCosts {
   // With hops: of a chunk's gradients after its last micro-batch, beside what comes next; as chunks. Empty
   // where they are left out.
   std::vector<std::int64_t> reductions;
-  bool walk = false;  // closed forms miss something: crossings that differ, or work that waits for the host
+  // Closed forms miss something: crossings that differ, work that waits for the host, or pairs.
+  bool walk = false;
   friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;
 };
 
@@ -99,6 +102,7 @@ class PipelineWalk {
   struct Turn {
     program::Work work = program::Work::kForward;
     bool in_row = false;  // after the same kind of work
+    bool paired = false;  // a forward that runs side by side with the backward after it, or this
     std::int32_t stage = 0, chunk = 0, micro_batch = 0;
   };
   static std::vector<Turn> in_turn(const PipelineShape& shape);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "program/pieces.h"
 #include "sim/estimate/pipeline_parts.h"
 
 namespace orrery::sim {
@@ -14,6 +15,22 @@ struct Held {
     peak = std::max({peak, live + w.peak, live + (n - 1) * w.net + w.peak});
     live += n * w.net;
   }
+  // n times a forward and a backward side by side.
+  void side_by_side(const PairCost& forward, const PairCost& backward, std::int64_t n) {
+    if (n <= 0) return;
+    std::int64_t f = 0, b = 0, most = 0;  // bytes that each has left so far
+    const auto cut = [](const auto& pieces) {
+      return program::Cut{0, static_cast<std::int32_t>(pieces.size())};
+    };
+    for (const program::Turn& turn : program::side_by_side(cut(forward.forward), cut(backward.backward))) {
+      const PieceBytes& piece =
+          (turn.of_forward ? forward.forward : backward.backward)[static_cast<std::size_t>(turn.piece)];
+      most = std::max(most, piece.peak + (turn.of_forward ? b : f));
+      (turn.of_forward ? f : b) = piece.net;
+    }
+    peak = std::max({peak, live + most, live + (n - 1) * (f + b) + most});
+    live += n * (f + b);
+  }
   // n times `a` and then `b`.
   void pairs(const WorkCost& a, const WorkCost& b, std::int64_t n) {
     if (n <= 0) return;
@@ -23,15 +40,20 @@ struct Held {
   }
 };
 
-std::int64_t one_chunk_peak(const PipelineShape& s, const ChunkCost& cost, std::int64_t stage) {
+std::int64_t one_chunk_peak(const PipelineShape& s, const ChunkCost& cost, const PairCost* pair,
+                            std::int64_t stage) {
   const WorkCost &f = cost[kChunkForward], &b = cost[kChunkBackward], &w = cost[kChunkWeight];
   Held held;
   const std::int64_t warm_up = s.schedule == Schedule::kGPipe   ? s.m
                                : s.schedule == Schedule::kNaive ? 0
+                               : s.in_pairs                     ? std::min(s.m, 2 * (s.p - 1 - stage) + 1)
                                                                 : std::min(s.m, s.p - 1 - stage);
   held.run(f, warm_up);
   if (!program::splits_backward(s.schedule)) {
-    held.pairs(f, b, s.m - warm_up);
+    if (s.in_pairs)
+      held.side_by_side(*pair, *pair, s.m - warm_up);
+    else
+      held.pairs(f, b, s.m - warm_up);
     held.run(b);
     return held.peak;
   }
@@ -60,10 +82,11 @@ struct Round {
   }
 };
 
-std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* chunks, std::int64_t stage) {
-  // Rounds repeat; two of them have every state.
-  const std::int64_t all = std::min(s.m, 2 * s.p) * s.v;
-  const std::int64_t warm_up = std::min(all, 2 * (s.p - 1 - stage) + (s.v - 1) * s.p);
+std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* chunks,
+                              const PairCost* const* pairs, std::int64_t stage) {
+  // Rounds repeat; two of them have every state, and in pairs, which begin a forward later, three.
+  const std::int64_t all = std::min(s.m, (s.in_pairs ? 3 : 2) * s.p) * s.v;
+  const std::int64_t warm_up = std::min(all, 2 * (s.p - 1 - stage) + (s.v - 1) * s.p + s.in_pairs);
   Round down{s.p, s.v}, up{s.p, s.v};
   const auto forward = [&]() -> const WorkCost& { return (*chunks[down.chunk])[kChunkForward]; };
   const auto backward = [&]() -> const WorkCost& { return (*chunks[s.v - 1 - up.chunk])[kChunkBackward]; };
@@ -76,7 +99,10 @@ std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* ch
   }
   for (std::int64_t left = all - warm_up; left > 0;) {
     const std::int64_t n = std::min({left, down.left, up.left});
-    held.pairs(forward(), backward(), n);
+    if (s.in_pairs)
+      held.side_by_side(*pairs[down.chunk], *pairs[s.v - 1 - up.chunk], n);
+    else
+      held.pairs(forward(), backward(), n);
     down.advance(n);
     up.advance(n);
     left -= n;
@@ -92,9 +118,13 @@ std::int64_t interleaved_peak(const PipelineShape& s, const ChunkCost* const* ch
 
 }  // namespace
 
-std::int64_t stage_peak(const PipelineShape& shape, const ChunkCost* const* chunks, std::int64_t stage) {
-  return shape.schedule == Schedule::kInterleaved ? interleaved_peak(shape, chunks, stage)
-                                                  : one_chunk_peak(shape, *chunks[0], stage);
+std::int64_t stage_peak(const PipelineShape& shape, const PipelineCosts& costs, std::size_t run,
+                        std::int64_t stage) {
+  const std::size_t first = run * static_cast<std::size_t>(shape.v);
+  const PairCost* const* pairs = shape.in_pairs ? &costs.pairs[first] : nullptr;
+  return shape.schedule == Schedule::kInterleaved
+             ? interleaved_peak(shape, &costs.chunks[first], pairs, stage)
+             : one_chunk_peak(shape, *costs.chunks[first], pairs == nullptr ? nullptr : *pairs, stage);
 }
 
 }  // namespace orrery::sim

@@ -16,7 +16,8 @@ inline const WorkCost& cost_of(const PipelineCosts& costs, std::size_t run, std:
 void one_chunk_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
 void interleaved_times(const PipelineShape& shape, const PipelineCosts& costs, PipelineTimes& out);
 
-// Most bytes a stage holds above its static ones; `chunks` are its v chunks. Not for zero-bubble V.
-std::int64_t stage_peak(const PipelineShape& shape, const ChunkCost* const* chunks, std::int64_t stage);
+// Most bytes a stage of a run holds above its static ones. Not for zero-bubble V.
+std::int64_t stage_peak(const PipelineShape& shape, const PipelineCosts& costs, std::size_t run,
+                        std::int64_t stage);
 
 }  // namespace orrery::sim

@@ -24,6 +24,7 @@ struct Way {
 // A chunk on its stage.
 struct Seat {
   const ChunkCost* cost = nullptr;
+  const PairCost* pair = nullptr;          // of turns in pairs
   const std::int64_t* input = nullptr;     // by micro-batch; null for the first chunk
   const std::int64_t* gradient = nullptr;  // null for the last
   Way down, up;
@@ -54,7 +55,8 @@ ChunkWork cost_kind(Work work) {
 
 // A stage runs until it needs something another stage has not produced; producers put it back.
 std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
-  const std::vector<std::vector<Slot>> order = program::pipeline_schedule(s.schedule, s.p, s.v, s.m);
+  const std::vector<std::vector<Slot>> order =
+      program::pipeline_schedule(s.schedule, s.p, s.v, s.m, s.in_pairs);
   const std::int64_t chunks = s.p * s.v;
   struct Progress {
     std::size_t next = 0;  // of its slots
@@ -85,22 +87,29 @@ std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
     work_list.pop_back();
     const std::vector<Slot>& slots = order[i];
     std::size_t& next = progress[i].next;
-    for (; next < slots.size(); ++next) {
-      const Slot& slot = slots[next];
+    // Whether what a slot takes from another stage is there.
+    const auto ready = [&](const Slot& slot) {
       const std::int64_t chunk =
           program::global_chunk(s.schedule, s.p, static_cast<std::int64_t>(i), slot.chunk);
       const bool forward = slot.work == Work::kForward;
-      const bool weight = slot.work == Work::kBackwardWeight;
       const std::int64_t from = forward ? chunk - 1 : chunk + 1;
-      if (!weight && from >= 0 && from < chunks &&
-          !(forward ? forward_done : backward_done)[at(from, slot.micro_batch)])
-        break;
+      return slot.work == Work::kBackwardWeight || from < 0 || from >= chunks ||
+             (forward ? forward_done : backward_done)[at(from, slot.micro_batch)];
+    };
+    for (; next < slots.size(); ++next) {
+      const Slot& slot = slots[next];
+      const bool begins_pair = next + 1 < slots.size() && slots[next + 1].beside;
+      if (!ready(slot) || (begins_pair && !ready(slots[next + 1]))) break;
       turns.push_back({.work = slot.work,
                        .in_row = next > 0 && slots[next - 1].work == slot.work,
+                       .paired = begins_pair || slot.beside,
                        .stage = static_cast<std::int32_t>(i),
                        .chunk = slot.chunk,
                        .micro_batch = slot.micro_batch});
-      if (weight) continue;
+      if (slot.work == Work::kBackwardWeight) continue;
+      const std::int64_t chunk =
+          program::global_chunk(s.schedule, s.p, static_cast<std::int64_t>(i), slot.chunk);
+      const bool forward = slot.work == Work::kForward;
       (forward ? forward_done : backward_done)[at(chunk, slot.micro_batch)] = true;
       release(forward ? chunk + 1 : chunk - 1);
     }
@@ -146,6 +155,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
       const std::int64_t g = program::global_chunk(s.schedule, s.p, i, c);
       const auto alike = static_cast<std::size_t>(out.places[static_cast<std::size_t>(i)].run * s.v + c);
       seats.push_back({.cost = costs.chunks[alike],
+                       .pair = s.in_pairs ? costs.pairs[alike] : nullptr,
                        .input = g > 0 ? row(forward_there_, g - 1) : nullptr,
                        .gradient = g + 1 < chunks ? row(backward_there_, g + 1) : nullptr,
                        .down = way(i, g + 1, row(forward_there_, g)),
@@ -164,7 +174,39 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     (from.reduced > there ? from.reduced : there) += slowed;
     return lane += slowed;
   };
-  for (const Turn& turn : turns->second) {
+  // Side by side both begin when both can, and end together. The forward's output is sent then.
+  const auto run_pair = [&](const Turn& forward, const Turn& backward) {
+    const auto i = static_cast<std::size_t>(forward.stage);
+    const auto seat_of = [&](const Turn& t) -> const Seat& {
+      return seats[i * width + static_cast<std::size_t>(t.chunk)];
+    };
+    const auto there = [](const std::int64_t* from, const Turn& t) {
+      return from == nullptr ? 0 : from[t.micro_batch];
+    };
+    const Seat &down = seat_of(forward), &up = seat_of(backward);
+    Stage& stage = state[i];
+    PipelinePlace& place = out.places[i];
+    const WorkCost &f = (*down.cost)[kChunkForward], &b = (*up.cost)[kChunkBackward];
+    const std::int64_t start =
+        std::max({place.end, there(down.input, forward), there(up.gradient, backward)});
+    const std::int64_t device = start + f.time + b.time - saved_by(*down.pair, *up.pair);
+    stage.hosted += f.host + b.host + (down.pair->host + up.pair->host) / 2;
+    place.end = std::max(device, stage.hosted);
+    down.down.there[forward.micro_batch] = send(stage, stage.sent, place.end, down.down);
+    if (backward.micro_batch + 1 == s.m) {
+      if (!costs.reductions.empty()) stage.reduced = std::max(stage.reduced, start) + up.reduction;
+      const auto chunk = i * width + static_cast<std::size_t>(backward.chunk);
+      out.last_start[chunk] = start;
+      out.last_end[chunk] = place.end;
+    }
+    up.up.there[backward.micro_batch] = send(stage, stage.grad_sent, place.end, up.up);
+  };
+  for (auto t = turns->second.begin(); t != turns->second.end(); ++t) {
+    const Turn& turn = *t;
+    if (turn.paired) {
+      run_pair(turn, *++t);
+      continue;
+    }
     const auto i = static_cast<std::size_t>(turn.stage);
     const auto chunk = i * width + static_cast<std::size_t>(turn.chunk);
     const auto micro_batch = static_cast<std::size_t>(turn.micro_batch);

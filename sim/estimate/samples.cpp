@@ -5,6 +5,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "program/pieces.h"
+
 namespace orrery::sim {
 
 using program::Op;
@@ -51,6 +53,24 @@ std::vector<std::int64_t> peaks_of(const program::RankClass& rank, const Segment
     out.back() = std::max(out.back(), live);
   }
   out.resize(cuts.size() + 1, live);
+  return out;
+}
+
+std::vector<PieceBytes> bytes_of_pieces(const program::RankClass& rank, const Segment& s,
+                                        const std::vector<std::int32_t>& cuts) {
+  std::vector<PieceBytes> out(1);
+  const auto begin_piece = [&] {
+    const std::int64_t live = out.back().net;
+    out.push_back({live, live});
+  };
+  for (const program::MemoryEvent& e : s.memory) {
+    while (out.size() <= cuts.size() && e.op >= cuts[out.size() - 1]) begin_piece();
+    PieceBytes& piece = out.back();
+    const std::int64_t bytes = rank.buffers[static_cast<std::size_t>(e.buffer)].bytes.value;
+    piece.net += e.allocate ? bytes : -bytes;
+    piece.peak = std::max(piece.peak, piece.net);
+  }
+  while (out.size() <= cuts.size()) begin_piece();
   return out;
 }
 
@@ -142,6 +162,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
     p.etp = key.experts.etp;
     p.expert_room = key.expert_room;
     if (key.by_node) p.expert_exchange = ExpertExchange::kByNode;
+    p.overlap_exchanges = key.overlaps;
     // Replicas that have all experts at least once.
     const std::int64_t least = std::max<std::int64_t>(1, p.expert_ranks() / (p.tp * p.cp));
     if (key.zero >= 2) {
@@ -154,9 +175,10 @@ Plan Structure::plan_of(const ChunkKey& key) {
   p.recompute = key.recompute;
   p.recompute_parts = key.repeated.list();
   p.recompute_layers = key.recompute_layers;
-  p.schedule = key.split                             ? Schedule::kZeroBubbleH1
-               : key.order == ChunkKey::Order::kRows ? Schedule::kGPipe
-                                                     : Schedule::k1F1B;
+  p.schedule = key.split ? Schedule::kZeroBubbleH1
+               // Whole segments, with memory as in pieces.
+               : key.order == ChunkKey::Order::kRows || key.overlaps ? Schedule::kGPipe
+                                                                     : Schedule::k1F1B;
   return p;
 }
 
@@ -245,6 +267,7 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   p.micro_batch *= 2;
   const program::Program two = program::compile(m, p, training_, stack, program::Detail::kSizes);
   const LaneOfStream lane_of = lanes_of(one.communication);
+  const program::StreamIndex exchanges = one.communication.stream("ep");
   Sample& sample = samples_.emplace_back();
   sample.alone = alone;
   sample.content = content;
@@ -264,9 +287,20 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
       std::vector<Line> peaks;
       const auto at_one = peaks_in(one), at_two = peaks_in(two);
       for (std::size_t k = 0; k < at_one.size(); ++k) peaks.push_back({at_one[k], at_two[k] - at_one[k]});
-      (closes ? sample.closing[c] : sample.segments[c][work]) =
-          shrink(s, two.classes[c].segments[i], lane_of,
-                 earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of), std::move(peaks));
+      SmallSegment& small = closes ? sample.closing[c] : sample.segments[c][work];
+      small = shrink(s, two.classes[c].segments[i], lane_of,
+                     earlier_waits(one.classes[c], static_cast<std::int32_t>(i), lane_of), std::move(peaks));
+      if (!key_.overlaps) continue;
+      small.cuts = program::cuts_of(s, exchanges);
+      const auto bytes_in = [&](const program::Program& program) {
+        const program::RankClass& rank = program.classes[c];
+        return bytes_of_pieces(rank, rank.segments[i], small.cuts);
+      };
+      const auto of_one = bytes_in(one), of_two = bytes_in(two);
+      for (std::size_t k = 0; k < of_one.size(); ++k) {
+        const PieceBytes &at = of_one[k], &twice = of_two[k];
+        small.pieces.push_back({{at.peak, twice.peak - at.peak}, {at.net, twice.net - at.net}});
+      }
     }
   }
   return sample;

@@ -34,6 +34,11 @@ struct Line {
   std::int64_t at(std::int64_t n) const { return at_one + (n - 1) * more; }
 };
 
+// Bytes above the start of a piece's work (program/pieces.h): most while the piece runs, and at its end.
+struct SmallPiece {
+  Line peak, net;
+};
+
 struct SmallSegment {
   std::array<std::vector<SmallOp>, kLanes> lanes;
   std::int64_t issued = 0;  // ops, transfers included
@@ -41,6 +46,10 @@ struct SmallSegment {
   // Peaks while the segment runs, in the order of its ops: up to the blocks that its first range repeats
   // (BlockRange::repeats), while these run, from there up to the next range's, and so on to the end.
   std::vector<Line> peaks;
+  // Side by side with another segment it runs in pieces, of which the second and later ones begin with these
+  // ops.
+  std::vector<std::int32_t> cuts;
+  std::vector<SmallPiece> pieces;
 };
 
 // One of three stages (first, middle, last), or the one that is everything, by class and work.

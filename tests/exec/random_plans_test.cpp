@@ -268,6 +268,8 @@ Case random_case(std::mt19937& random, const std::vector<std::string>& models = 
       --p.chunk_layers.back();
     }
     if (p.recompute == Recompute::kFull && p.recompute_layers > 8 / (p.pp * p.vpp)) p.recompute_layers = 1;
+    p.overlap_exchanges = p.ep > 1 && random() % 4 != 0;
+    if (!program::overlap_problem(p).empty()) p.overlap_exchanges = false;
     c.stack.flash_attention = s.flash;
     c.stack.bucket = Bytes{pick<std::int64_t>(random, {1, 20000, 60000, 1 << 30})};
     c.stack.overlap_grad_reduce = random() % 4 != 0;
@@ -445,10 +447,11 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
                                            : GetParam() < 14 ? block_kinds()
                                            : GetParam() < 18 ? expert_kinds()
                                                              : context_kinds();
-  int exact = 0;
+  int exact = 0, side_by_side = 0;
   for (int i = 0; i < 50; ++i) {
     const Case c = random_case(random, models);
     exact += c.exact;
+    side_by_side += c.plan.overlap_exchanges;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
              (c.setting.lamb ? " lamb" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
@@ -465,7 +468,10 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   if (GetParam() < 14) {
     EXPECT_GE(exact, 20);
   }
-  std::printf("  %d of 50 to the bit\n", exact);
+  if (&models == &expert_kinds()) {
+    EXPECT_GE(side_by_side, 3);
+  }
+  std::printf("  %d of 50 to the bit, %d with forwards and backwards side by side\n", exact, side_by_side);
 }
 INSTANTIATE_TEST_SUITE_P(Fifty, RandomPlans, testing::Range(0, 22));
 
@@ -590,6 +596,29 @@ Case experts_case() {
   c.plan.ep = 2;
   c.plan.expert_room = 2;
   return c;
+}
+
+// Side by side, only the order changes in which the work of two micro-batches is done.
+TEST(RandomPlans, SideBySideIsTheSameToTheBit) {
+  Case alone = experts_case();
+  alone.setting.total = 16;
+  for (const std::int64_t pp : {1, 2}) {
+    alone.plan.pp = pp;
+    alone.plan.vpp = pp;
+    alone.plan.dp = 4 / pp;
+    alone.plan.micro_batches = alone.setting.total / alone.plan.dp;
+    alone.plan.schedule = pp == 1 ? Schedule::k1F1B : Schedule::kInterleaved;
+    Case pairs = alone;
+    pairs.plan.overlap_exchanges = true;
+    const exec::RunResult a = run(compile(alone)), b = run(compile(pairs));
+    ASSERT_EQ(a.steps.size(), b.steps.size());
+    for (std::size_t i = 0; i < a.steps.size(); ++i) {
+      EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << short_name(pairs.plan) << " step " << i;
+      EXPECT_EQ(a.steps[i].gradient_norm, b.steps[i].gradient_norm)
+          << short_name(pairs.plan) << " step " << i;
+    }
+    EXPECT_EQ(a.parameters, b.parameters) << short_name(pairs.plan);
+  }
 }
 
 class Controls : public testing::TestWithParam<Control> {};

@@ -192,6 +192,50 @@ TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
   EXPECT_LT(percentile(errors.sharing, 95), 0.05);
 }
 
+// Forwards and backwards side by side, on one stage and in interleaved chunks; blocks without experts make
+// pieces longer.
+TEST(Estimate, EqualsTheEngineOfPairs) {
+  std::mt19937 random(20261130);
+  Errors errors;
+  errors.most = 0.06;
+  std::vector<double> gains;
+  for (int i = 0; errors.alone.size() + errors.sharing.size() < 120; ++i) {
+    Problem p = problem(random, false);
+    Model& m = p.scenario.model;
+    ModelBlock sparse = standard_block(m);
+    sparse.layers[1] = {ExpertsLayer{.experts = 8,
+                                     .top_k = 2,
+                                     .ffn_hidden = m.hidden / 2,
+                                     .shared_ffn_hidden = i % 2 == 0 ? 0 : m.hidden}};
+    if (i % 3 == 0)
+      m.blocks = {{m.layers, {sparse}}};
+    else if (i % 3 == 1)
+      m.blocks = {{3, {standard_block(m)}}, {m.layers - 3, {sparse}}};
+    else
+      m.blocks = {{m.layers / 2, {standard_block(m), sparse}}};
+    Plan plan = stratified(i, random, m);
+    plan.chunk_layers.clear();
+    plan.zero %= 2;
+    plan.ep = 2 << random() % 3;
+    if (random() % 2 == 0) plan.etp = 1;
+    plan.overlap_exchanges = true;
+    if (!program::overlap_problem(plan).empty() || program::experts_problem(plan)) continue;
+    p.scenario.training.global_batch = plan.global_batch();
+    errors.add(p, plan, fmt::format("of {}, plan {}", m.name, i));
+    const sim::Topology topology(p.cluster);
+    sim::Estimator estimator(p, topology);
+    const Time step = estimator.estimate(plan).step;
+    EXPECT_LE(estimator.lower_bound(plan), step) << short_name(plan);
+    plan.overlap_exchanges = false;
+    gains.push_back(ratio(estimator.estimate(plan).step, step));
+  }
+  ASSERT_GT(errors.alone.size(), 30U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.003);
+  EXPECT_LT(percentile(errors.alone, 95), 0.02);
+  EXPECT_LT(percentile(errors.sharing, 95), 0.05);
+  EXPECT_GT(percentile(gains, 75), 1.03);
+}
+
 // ZeRO's shards on 4 of 16 ranks, experts on all 16, or on 8 of them: replicas of shards sum quarters.
 TEST(Estimate, EqualsTheEngineOfFewerShardsThanExpertsHaveRanks) {
   std::mt19937 random(20261128);

@@ -119,7 +119,7 @@ TEST(Experts, OnTheirOwnRanksExchangeRows) {
   const Program p = compile(small_mixtral(), kApart, kTraining, Stack{});
   EXPECT_EQ(ops_of(p, SegmentKind::kForward, "layer0/experts/"),
             (Names{"norm", "router", "router/scores", "route", "permute", "permuted/all-to-all",
-                   "router/counts/all-to-all", "fc1", "row_weights/all-to-all", "act", "fc2",
+                   "router/counts/all-to-all", "row_weights/all-to-all", "fc1", "act", "fc2",
                    "fc2/partial/all-to-all", "unpermute", "residual"}));
   EXPECT_EQ(ops_of(p, SegmentKind::kBackward, "layer0/experts/"),
             (Names{"unpermute/grad", "fc2/grad/all-to-all", "fc2/dgrad", "fc2/wgrad", "act/grad",
