@@ -104,12 +104,12 @@ std::string overlap_problem(const Plan& p) {
   if (p.ep == 1) return "no ranks share the experts: there are no exchanges to hide";
   if (!pairs_up(p.schedule) || (p.pp > 1 && p.schedule == Schedule::k1F1B)) {
     return fmt::format(
-        "forwards and backwards of {} on {} stages do not run side by side: allowed are one stage, and "
-        "interleaved",
+        "forwards and backwards of {} on {} stages do not run side by side; those of one stage do, and "
+        "interleaved ones",
         name_of(p.schedule), p.pp);
   }
   if (p.zero >= 2)
-    return fmt::format("ZeRO-{} has one place for a gathered layer, and a pair needs two", p.zero);
+    return fmt::format("ZeRO-{} keeps one layer whole at a time, and a pair needs two", p.zero);
   if (p.recompute == Recompute::kFull) return "full recomputation exchanges tokens again before a backward";
   return {};
 }
