@@ -365,8 +365,14 @@ class ClassCompiler {
         continue;
       }
       const Slot& backward = slots[++i];
-      for (const Turn& turn : side_by_side(mine, pieces_of(backward)))
-        rank_.steps.push_back({turn.piece, turn.of_forward ? s.micro_batch : backward.micro_batch});
+      const Cut other = pieces_of(backward);
+      for (const Turn& turn :
+           side_by_side(static_cast<std::size_t>(mine.pieces), static_cast<std::size_t>(other.pieces))) {
+        if (turn.of_forward)
+          rank_.steps.push_back({mine.first + turn.piece, s.micro_batch});
+        else
+          rank_.steps.push_back({other.first + turn.piece, backward.micro_batch});
+      }
     }
     rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
   }

@@ -49,17 +49,15 @@ std::vector<Cut> cut_segments(RankClass& rank, StreamIndex exchanges) {
   return out;
 }
 
-std::vector<Turn> side_by_side(const Cut& forward, const Cut& backward) {
+std::vector<Turn> side_by_side(std::size_t forward, std::size_t backward) {
   std::vector<Turn> out;
-  std::int32_t f = 0, b = 0;
-  while (f < forward.pieces || b < backward.pieces) {
-    // f / forward.pieces against b / backward.pieces
-    const bool behind =
-        static_cast<std::int64_t>(b) * forward.pieces <= static_cast<std::int64_t>(f) * backward.pieces;
-    if (b < backward.pieces && (behind || f == forward.pieces))
-      out.push_back({backward.first + b++, false});
+  std::size_t f = 0, b = 0;
+  while (f < forward || b < backward) {
+    // b / backward against f / forward
+    if (b < backward && (b * forward <= f * backward || f == forward))
+      out.push_back({static_cast<std::int32_t>(b++), false});
     else
-      out.push_back({forward.first + f++, true});
+      out.push_back({static_cast<std::int32_t>(f++), true});
   }
   return out;
 }

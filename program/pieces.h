@@ -21,12 +21,12 @@ std::vector<std::int32_t> cuts_of(const Segment& segment, StreamIndex exchanges)
 // Cuts a rank's segments. By segment as they were.
 std::vector<Cut> cut_segments(RankClass& rank, StreamIndex exchanges);
 
-// The order in which a forward and a backward take turns. The backward begins; as far as one is, so far is
-// the other.
+// The order in which the pieces of a forward and of a backward take turns, each counted from 0. The backward
+// begins; as far as one is, so far is the other.
 struct Turn {
   std::int32_t piece = 0;
   bool of_forward = false;
 };
-std::vector<Turn> side_by_side(const Cut& forward, const Cut& backward);
+std::vector<Turn> side_by_side(std::size_t forward, std::size_t backward);
 
 }  // namespace orrery::program

@@ -271,6 +271,7 @@ class MappedReader {
     read_chunks();
     read_recompute();
     plan_.overlap_exchanges = row_.overlap.in_pairs;
+    if (!row_.overlap.otherwise.empty()) assumed_.push_back("overlap");  // none
     if (const std::string problem = program::overlap_problem(plan_); !problem.empty()) throw Skip{problem};
   }
 

@@ -200,10 +200,7 @@ TimedSegment in_turns(const SmallSegment& forward, const SmallSegment& backward,
                             Side{backward, timed(backward, durations), {}}};
   TimedSegment out;
   std::array<std::vector<std::uint8_t>, kLanes> side_of;
-  const auto pieces = [](const SmallSegment& s) {
-    return program::Cut{0, static_cast<std::int32_t>(s.pieces.size())};
-  };
-  for (const program::Turn& turn : program::side_by_side(pieces(forward), pieces(backward))) {
+  for (const program::Turn& turn : program::side_by_side(forward.pieces.size(), backward.pieces.size())) {
     const std::uint8_t which = turn.of_forward ? 0 : 1;
     Side& side = sides[which];
     const auto piece = static_cast<std::size_t>(turn.piece);

@@ -19,10 +19,8 @@ struct Held {
   void side_by_side(const PairCost& forward, const PairCost& backward, std::int64_t n) {
     if (n <= 0) return;
     std::int64_t f = 0, b = 0, most = 0;  // bytes that each has left so far
-    const auto cut = [](const auto& pieces) {
-      return program::Cut{0, static_cast<std::int32_t>(pieces.size())};
-    };
-    for (const program::Turn& turn : program::side_by_side(cut(forward.forward), cut(backward.backward))) {
+    for (const program::Turn& turn :
+         program::side_by_side(forward.forward.size(), backward.backward.size())) {
       const PieceBytes& piece =
           (turn.of_forward ? forward.forward : backward.backward)[static_cast<std::size_t>(turn.piece)];
       most = std::max(most, piece.peak + (turn.of_forward ? b : f));

@@ -163,6 +163,17 @@ TEST(Estimate, EqualsTheEngineOfBlocksThatDiffer) {
   EXPECT_LT(percentile(errors.alone, 95), 0.01);
 }
 
+// Eight experts, of which a token has two, beside columns that all tokens share.
+ModelBlock sparse_block(const Model& m, std::int64_t shared_columns, double balance_loss) {
+  ModelBlock out = standard_block(m);
+  out.layers[1] = {ExpertsLayer{.experts = 8,
+                                .top_k = 2,
+                                .ffn_hidden = m.hidden / 2,
+                                .shared_ffn_hidden = shared_columns,
+                                .balance_loss = balance_loss}};
+  return out;
+}
+
 // Experts over ranks of their own: every second block has eight, of which a token has two; tensor ranks split
 // them, or have some each, and so have replicas.
 TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
@@ -172,12 +183,7 @@ TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
   for (int i = 0; errors.alone.size() + errors.sharing.size() < 150; ++i) {
     Problem p = problem(random, false);
     Model& m = p.scenario.model;
-    ModelBlock sparse = standard_block(m);
-    sparse.layers[1] = {ExpertsLayer{.experts = 8,
-                                     .top_k = 2,
-                                     .ffn_hidden = m.hidden / 2,
-                                     .shared_ffn_hidden = i % 2 == 0 ? 0 : m.hidden,
-                                     .balance_loss = 0.01}};
+    const ModelBlock sparse = sparse_block(m, i % 2 == 0 ? 0 : m.hidden, 0.01);
     m.blocks = {{m.layers / 2, {standard_block(m), sparse}}};
     Plan plan = stratified(i, random, m);
     plan.ep = 1 << random() % 4;
@@ -202,11 +208,7 @@ TEST(Estimate, EqualsTheEngineOfPairs) {
   for (int i = 0; errors.alone.size() + errors.sharing.size() < 120; ++i) {
     Problem p = problem(random, false);
     Model& m = p.scenario.model;
-    ModelBlock sparse = standard_block(m);
-    sparse.layers[1] = {ExpertsLayer{.experts = 8,
-                                     .top_k = 2,
-                                     .ffn_hidden = m.hidden / 2,
-                                     .shared_ffn_hidden = i % 2 == 0 ? 0 : m.hidden}};
+    const ModelBlock sparse = sparse_block(m, i % 2 == 0 ? 0 : m.hidden, 0);
     if (i % 3 == 0)
       m.blocks = {{m.layers, {sparse}}};
     else if (i % 3 == 1)

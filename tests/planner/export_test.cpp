@@ -360,6 +360,17 @@ TEST(MegatronExport, SparseModelsHaveTheirExperts) {
   EXPECT_FALSE(a.contains("--group-query-attention"));
 }
 
+TEST(MegatronExport, ForwardsBesideBackwardsAreAskedForByTheirFlag) {
+  Json scenario = {{"model", "qwen3-30b-a3b"},
+                   {"cluster", {{"topology", "dgx-h100"}, {"nodes", 2}}},
+                   {"training", {{"global_batch", 32}, {"sequence", 4096}}},
+                   {"stack", "megatron-core"},
+                   {"plan", {{"dp", 16}, {"ep", 16}, {"micro_batches", 2}, {"zero", 1}}}};
+  EXPECT_FALSE(exported(scenario).contains("--overlap-moe-expert-parallel-comm"));
+  scenario["plan"]["overlap_exchanges"] = true;
+  EXPECT_TRUE(exported(scenario).contains("--overlap-moe-expert-parallel-comm"));
+}
+
 // GPT-OSS-20B: a window of 128 tokens in every second layer, learned scores of heads, biases everywhere;
 // experts with biases are not split over tensor ranks.
 TEST(MegatronExport, GptOssHasItsOptions) {
