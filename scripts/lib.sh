@@ -5,9 +5,6 @@ packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nloh
 packages_gui="qt6-base-dev libqt6opengl6-dev qt6-svg-dev qt6-charts-dev libgl-dev fonts-dejavu-core"
 packages_test="$packages_build libgtest-dev libboost-context-dev libvalijson-dev python3-numpy python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev iproute2 procps $packages_gui xvfb xauth"
 
-# What packages_build and the GPU tests and benchmarks compile and link against, with what that needs.
-packages_gpu="libfmt-dev libfmt9 nlohmann-json3-dev libcli11-dev libboost1.74-dev libboost-context1.74-dev libboost-context1.74.0 nettle-dev libnettle8 libopenblas0-pthread libgfortran5 libquadmath0 libgtest-dev libbenchmark-dev libbenchmark1debian"
-
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
 }

@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "kernels/cuda/kernels.h"
 #ifdef ORRERY_HAVE_NCCL
 #include <nccl.h>
 #endif
@@ -137,8 +138,10 @@ Json measure_gemms(cudaStream_t stream, double sustained_s) {
     most = std::max(
         most, static_cast<std::size_t>(2 * std::max({s.tokens * s.out, s.tokens * s.in, s.out * s.in})));
   const DeviceBuffer a(most), b(most), c(most), workspace(kWorkspace);
-  check(cudaMemset(a.data(), 0x3c, most), "memset");  // small non-zero numbers: zeros draw less power
-  check(cudaMemset(b.data(), 0x3c, most), "memset");
+  // Random numbers: equal ones draw less power.
+  for (const DeviceBuffer* of : {&a, &b})
+    orrery::kernels::cuda::uniform(stream, orrery::DType::kBfloat16, static_cast<std::int64_t>(most / 2), 1,
+                                   of->data());
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle), "cublasLtCreate");
   Json out = Json::array();

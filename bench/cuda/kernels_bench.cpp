@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "core/error.h"
@@ -37,18 +38,35 @@ class Device {
  public:
   Device() : stream(make_stream()) {}
 
-  // Small numbers that are not zero; token ids and what must be zero are filled so.
-  void* fill(std::size_t bytes, int value = 0x3a) {
-    memory_.push_back(allocate(bytes, "memory of a benchmark"));
-    check(cudaMemsetAsync(memory_.back().get(), value, bytes, stream.get()), "cudaMemsetAsync");
-    return memory_.back().get();
+  // Random elements: equal ones draw less power, and what multiplies them runs faster.
+  void* matrix(Index rows, Index width) {
+    void* const to = hold(static_cast<std::size_t>(rows * width) * 2);
+    uniform(stream.get(), kType, rows * width, memory_.size(), to);
+    return to;
   }
-  void* matrix(Index rows, Index width) { return fill(static_cast<std::size_t>(rows * width) * 2); }
   template <class T>
   T* zeros(Index n) {
-    return static_cast<T*>(fill(static_cast<std::size_t>(n) * sizeof(T), 0));
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    void* const to = hold(bytes);
+    check(cudaMemsetAsync(to, 0, bytes, stream.get()), "cudaMemsetAsync");
+    return static_cast<T*>(to);
   }
-  Workspace workspace(std::size_t bytes) { return {fill(bytes), bytes}; }
+  // Token ids below `below`.
+  std::int32_t* ids(Index n, Index below) {
+    std::vector<std::int32_t> made(static_cast<std::size_t>(n));
+    std::minstd_rand random(1);
+    for (std::int32_t& id : made)
+      id = std::uniform_int_distribution<std::int32_t>(0, static_cast<std::int32_t>(below) - 1)(random);
+    void* const to = hold(made.size() * sizeof(std::int32_t));
+    check(cudaMemcpy(to, made.data(), made.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+    return static_cast<std::int32_t*>(to);
+  }
+  Workspace workspace(std::size_t bytes) { return {hold(bytes), bytes}; }
+  void* hold(std::size_t bytes) {
+    memory_.push_back(allocate(bytes, "memory of a benchmark"));
+    return memory_.back().get();
+  }
 
   const OwnedStream stream;
 
@@ -86,7 +104,7 @@ double copy_rate() {
   static const double rate = [] {
     constexpr std::size_t kBytes = std::size_t{1} << 30;
     Device d;
-    void *const a = d.fill(kBytes), *const b = d.fill(kBytes);
+    void *const a = d.matrix(1, kBytes / 2), *const b = d.matrix(1, kBytes / 2);
     const auto copy = [&] {
       check(cudaMemcpyAsync(b, a, kBytes, cudaMemcpyDeviceToDevice, d.stream.get()), "cudaMemcpyAsync");
     };
@@ -112,20 +130,22 @@ void Norm(benchmark::State& state) {
   void* const y = d.matrix(kTokens, kWidth);
   moves(state, d, 2 * kMatrix, [&] { norm(d.stream.get(), kType, s, x, w, b, y); });
 }
+// As many elements in rows of a width: GPT-2's are 768 to 1,600.
 void NormGrad(benchmark::State& state) {
   Device d;
-  const reference::NormShape s{kTokens, kWidth, state.range(0) != 0};
-  const void *x = d.matrix(kTokens, kWidth), *w = d.matrix(1, kWidth), *dy = d.matrix(kTokens, kWidth),
-             *residual = d.matrix(kTokens, kWidth);
-  void *const dx = d.matrix(kTokens, kWidth), *const dw = d.zeros<float>(kWidth),
-              *const db = d.zeros<float>(kWidth);
+  const Index width = state.range(1), rows = kTokens * kWidth / width;
+  const reference::NormShape s{rows, width, state.range(0) != 0};
+  const void *x = d.matrix(rows, width), *w = d.matrix(1, width), *dy = d.matrix(rows, width),
+             *residual = d.matrix(rows, width);
+  void *const dx = d.matrix(rows, width), *const dw = d.zeros<float>(width),
+              *const db = d.zeros<float>(width);
   const Workspace workspace = d.workspace(norm_grad_workspace(s));
-  moves(state, d, 4 * kMatrix, [&] {
+  moves(state, d, 8.0 * static_cast<double>(rows * width), [&] {
     norm_grad(d.stream.get(), kType, DType::kFloat32, s, x, w, dy, residual, dx, dw, db, false, workspace);
   });
 }
 ORRERY_KERNEL(Norm)->ArgName("rms")->Arg(0)->Arg(1);
-ORRERY_KERNEL(NormGrad)->ArgName("rms")->Arg(0)->Arg(1);
+ORRERY_KERNEL(NormGrad)->ArgNames({"rms", "width"})->ArgsProduct({{0, 1}, {768, 1600, 4096, 8192}});
 
 void HeadNorm(benchmark::State& state) {
   Device d;
@@ -173,7 +193,9 @@ void Residual(benchmark::State& state) {
   Device d;
   const void *x = d.matrix(kTokens, kWidth), *branch = d.matrix(kTokens, kWidth), *bias = d.matrix(1, kWidth);
   void* const y = d.matrix(kTokens, kWidth);
-  moves(state, d, 3 * kMatrix, [&] { residual(d.stream.get(), kType, kTokens, kWidth, x, branch, bias, y); });
+  moves(state, d, 3 * kMatrix, [&] {
+    residual(d.stream.get(), kType, kTokens, kWidth, x, branch, {bias, nullptr}, y);
+  });
 }
 void DropoutResidual(benchmark::State& state) {
   Device d;
@@ -189,16 +211,49 @@ void DropoutResidual(benchmark::State& state) {
 }
 void BiasGrad(benchmark::State& state) {
   Device d;
-  const void* const dy = d.matrix(kTokens, kWidth);
-  void* const db = d.zeros<float>(kWidth);
-  const Workspace workspace = d.workspace(bias_grad_workspace(kTokens, kWidth));
-  moves(state, d, kMatrix, [&] {
-    bias_grad(d.stream.get(), kType, DType::kFloat32, kTokens, kWidth, dy, db, false, workspace);
-  });
+  const Index width = state.range(0), rows = kTokens * kWidth / width;
+  const void* const dy = d.matrix(rows, width);
+  void* const db = d.zeros<float>(width);
+  const Workspace workspace = d.workspace(bias_grad_workspace(rows, width));
+  moves(state, d, 2.0 * static_cast<double>(rows * width),
+        [&] { bias_grad(d.stream.get(), kType, DType::kFloat32, rows, width, dy, db, false, workspace); });
 }
 ORRERY_KERNEL(Residual);
 ORRERY_KERNEL(DropoutResidual);
-ORRERY_KERNEL(BiasGrad);
+ORRERY_KERNEL(BiasGrad)->ArgName("width")->Arg(768)->Arg(3072)->Arg(4096);
+
+// GPT-2's: tokens of width 768.
+void Embedding(benchmark::State& state) {
+  Device d;
+  constexpr Index kTable = 768, kIds = 65536;
+  const auto* const ids = d.ids(kIds, kVocabulary);
+  const void* const table = d.matrix(kVocabulary, kTable);
+  void* const y = d.matrix(kIds, kTable);
+  moves(state, d, 4.0 * kIds * kTable,
+        [&] { embedding(d.stream.get(), kType, kIds, kTable, 0, kVocabulary, ids, table, y); });
+}
+// Reads the tokens' gradient, writes the table's in fp32.
+void EmbeddingGrad(benchmark::State& state) {
+  Device d;
+  constexpr Index kTable = 768, kIds = 65536;
+  const auto* const ids = d.ids(kIds, kVocabulary);
+  const void* const dy = d.matrix(kIds, kTable);
+  auto* const d_table = d.zeros<float>(kVocabulary * kTable);
+  moves(state, d, 2.0 * kIds * kTable + 4.0 * kVocabulary * kTable, [&] {
+    embedding_grad(d.stream.get(), kType, DType::kFloat32, kIds, kTable, 0, kVocabulary, ids, dy, d_table,
+                   false);
+  });
+}
+void Positions(benchmark::State& state) {
+  Device d;
+  const reference::PositionsShape s{.rows = kTokens, .width = kWidth, .seq = 1024};
+  const void* const table = d.matrix(1024, kWidth);
+  void* const x = d.matrix(kTokens, kWidth);
+  moves(state, d, 2 * kMatrix, [&] { positions(d.stream.get(), kType, s, table, x); });
+}
+ORRERY_KERNEL(Embedding);
+ORRERY_KERNEL(EmbeddingGrad);
+ORRERY_KERNEL(Positions);
 
 constexpr double kLogits = 2.0 * kRows * kVocabulary;  // bytes
 
@@ -215,7 +270,7 @@ void LossSum(benchmark::State& state) {
   const void* const logits = d.matrix(kRows, kVocabulary);
   void* const kept = d.matrix(kRows, kVocabulary);
   const auto* const largest = d.zeros<float>(kRows);
-  const auto* const targets = d.zeros<std::int32_t>(kRows);
+  const auto* const targets = d.ids(kRows, kVocabulary);
   auto* const sums = d.zeros<float>(2 * kRows);
   moves(state, d, 2 * kLogits, [&] {
     loss_sum(d.stream.get(), kType, kType, {kRows, kVocabulary, 0, kVocabulary}, logits, largest, targets,
@@ -226,7 +281,7 @@ void LossGrad(benchmark::State& state) {
   Device d;
   const void* const kept = d.matrix(kRows, kVocabulary);
   void* const d_logits = d.matrix(kRows, kVocabulary);
-  const auto* const targets = d.zeros<std::int32_t>(kRows);
+  const auto* const targets = d.ids(kRows, kVocabulary);
   const auto* const scale = d.zeros<double>(1);
   moves(state, d, 2 * kLogits, [&] {
     loss_grad(d.stream.get(), kType, kType, {kRows, kVocabulary, 0, kVocabulary}, kept, targets, 1.0F, scale,
@@ -289,8 +344,9 @@ void Attention(benchmark::State& state) {
   const auto s = attention_of(state);
   const void* const qkv = d.matrix(kTokens, s.width());
   void *const out = d.matrix(kTokens, s.heads * s.head), *const lse = d.zeros<float>(kTokens * s.heads);
-  const double t =
-      measure(state, d, [&] { attention(d.stream.get(), kType, s, nullptr, qkv, out, lse, nullptr); });
+  const Workspace workspace = d.workspace(attention_workspace(kType, s));
+  const double t = measure(
+      state, d, [&] { attention(d.stream.get(), kType, s, nullptr, qkv, out, lse, nullptr, workspace); });
   state.counters["TFLOP/s"] = flops_of(s) / t * 1e-12;
 }
 void AttentionGrad(benchmark::State& state) {
@@ -300,7 +356,7 @@ void AttentionGrad(benchmark::State& state) {
              *d_out = d.matrix(kTokens, s.heads * s.head);
   const void* const lse = d.zeros<float>(kTokens * s.heads);
   void* const d_qkv = d.matrix(kTokens, s.width());
-  const Workspace workspace = d.workspace(attention_grad_workspace(s));
+  const Workspace workspace = d.workspace(attention_grad_workspace(kType, s));
   const double t = measure(state, d, [&] {
     attention_grad(d.stream.get(), kType, s, nullptr, qkv, out, lse, nullptr, d_out, d_qkv, workspace);
   });
@@ -343,7 +399,7 @@ void Fp8Rounding(benchmark::State& state) {
   Device d;
   const void* const x = d.matrix(kTokens, kWidth);
   auto* const numbers = d.zeros<std::uint32_t>(2);
-  auto* const codes = static_cast<std::uint8_t*>(d.fill(kTokens * kWidth));
+  auto* const codes = static_cast<std::uint8_t*>(d.hold(kTokens * kWidth));
   moves(state, d, 2.5 * kMatrix, [&] {
     fp8_largest(d.stream.get(), kType, kTokens * kWidth, x, numbers);
     fp8_round(d.stream.get(), kType, Fp8::kE4M3, kTokens, kWidth, state.range(0) != 0, x, numbers, codes,

@@ -25,10 +25,10 @@ namespace {
 
 constexpr std::size_t kGemmWorkspace = 32 << 20;  // what cuBLAS' authors advise for Hopper
 
-std::size_t largest_workspace(const program::RankClass& rank, const Model& model) {
+std::size_t largest_workspace(const Placement& place) {
   std::size_t most = 0;
-  for (const program::Segment& segment : rank.segments) {
-    for (const Op& op : segment.ops) most = std::max(most, workspace_of(op, model));
+  for (const program::Segment& segment : place.rank_class.segments) {
+    for (const Op& op : segment.ops) most = std::max(most, workspace_of(op, place));
   }
   return most;
 }
@@ -47,7 +47,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
-  workspace_ = allocate(largest_workspace(class_, place.program.model), "scratch memory");
+  workspace_ = allocate(largest_workspace(place), "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
   for (std::size_t s = 0; s < place.program.communication.streams.size(); ++s) {
     streams_.push_back(kernels::cuda::make_stream());
@@ -172,6 +172,9 @@ PassTimes CudaExecutor::run(const Pass& pass) {
     return walk(pass);
   } catch (const std::exception& e) {
     const std::string reason = abort_.raise(fmt::format("rank {}: {}", place_.rank, e.what()));
+    // NCCL waits for graphs that hold ops of its communicators.
+    graph_ = {};
+    measured_graph_ = {};
     communicator_->abort();
     throw Error(reason);
   }

@@ -206,7 +206,7 @@ void run(const ops::LatentPackGrad& op, const CudaOp& a) {
 }
 void run(const ops::Attention& op, const CudaOp& a) {
   device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
-                    a.in[0], a.out[0], a.out[1], mask(a.out[2]));
+                    a.in[0], a.out[0], a.out[1], mask(a.out[2]), a.workspace);
 }
 void run(const ops::AttentionGrad& op, const CudaOp& a) {
   device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
@@ -214,7 +214,7 @@ void run(const ops::AttentionGrad& op, const CudaOp& a) {
 }
 void run(const ops::CrossAttention& op, const CudaOp& a) {
   device::attention(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
-                    {a.in[0], a.in[1]}, a.out[0], a.out[1], mask(a.out[2]));
+                    {a.in[0], a.in[1]}, a.out[0], a.out[1], mask(a.out[2]), a.workspace);
 }
 void run(const ops::CrossAttentionGrad& op, const CudaOp& a) {
   device::attention_grad(a.stream, a.in_type[0], attention_shape(op, a.tp_rank(), a.dropout), first_sample(a),
@@ -436,6 +436,8 @@ device::Fp8Product fp8_of(ops::Gemm::Format f) {
 // Scratch memory of an op; most need none.
 struct WorkspaceOf {
   const Model& model;
+  DType type = DType::kFloat32;  // of the first operand
+  kernels::Dropout dropout{};    // of a step; passes without it run forward ops alone
   std::size_t operator()(const ops::NormGrad& op) const {
     return device::norm_grad_workspace(norm_shape(op, model));
   }
@@ -445,11 +447,17 @@ struct WorkspaceOf {
   std::size_t operator()(const ops::BiasGrad& op) const {
     return device::bias_grad_workspace(op.rows, op.width);
   }
+  std::size_t operator()(const ops::Attention& op) const {
+    return device::attention_workspace(type, attention_shape(op, 0, {}));
+  }
   std::size_t operator()(const ops::AttentionGrad& op) const {
-    return device::attention_grad_workspace(attention_shape(op, 0, {}));
+    return device::attention_grad_workspace(type, attention_shape(op, 0, dropout));
+  }
+  std::size_t operator()(const ops::CrossAttention& op) const {
+    return device::attention_workspace(type, attention_shape(op, 0, {}));
   }
   std::size_t operator()(const ops::CrossAttentionGrad& op) const {
-    return device::attention_grad_workspace(attention_shape(op, 0, {}));
+    return device::attention_grad_workspace(type, attention_shape(op, 0, dropout));
   }
   std::size_t operator()(const ops::PairLoss& op) const { return device::pair_loss_workspace(op.batch); }
   std::size_t operator()(const ops::Loss& op) const { return device::loss_workspace(loss_shape(op, 0)); }
@@ -461,8 +469,10 @@ struct WorkspaceOf {
 
 }  // namespace
 
-std::size_t workspace_of(const Op& op, const Model& model) {
-  return std::visit(WorkspaceOf{model}, op.kind);
+std::size_t workspace_of(const Op& op, const Placement& place) {
+  WorkspaceOf of{.model = place.program.model, .dropout = place.dropout(op, 0, 0, 0)};
+  if (!op.reads.empty()) of.type = place.buffer(op.reads[0]).type;
+  return std::visit(of, op.kind);
 }
 
 std::optional<device::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank,

@@ -41,7 +41,7 @@ struct CudaOp {
 void run_cuda_op(const CudaOp& a);
 
 // Scratch memory that the op needs.
-std::size_t workspace_of(const program::Op& op, const Model& model);
+std::size_t workspace_of(const program::Op& op, const Placement& place);
 // Its matrix product; nothing when it is none.
 std::optional<kernels::cuda::GemmShape> gemm_shape(const program::Op& op, const program::RankClass& rank,
                                                    const Training& training);

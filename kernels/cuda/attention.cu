@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/element.h"
+#include "kernels/cuda/fused_attention.h"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -83,12 +84,20 @@ void latent_pack_grad(Stream stream, DType type, const reference::LatentShape& s
   });
 }
 
-std::size_t attention_grad_workspace(const reference::AttentionShape& s) {
-  return static_cast<std::size_t>(s.batch * s.heads * s.seq) * sizeof(float);
+std::size_t attention_workspace(DType type, const reference::AttentionShape& s) {
+  return fused_attention_workspace(AttentionPass::kForward, type, s).value_or(0);
+}
+
+std::size_t attention_grad_workspace(DType type, const reference::AttentionShape& s) {
+  return fused_attention_workspace(AttentionPass::kBackward, type, s)
+      .value_or(static_cast<std::size_t>(s.batch * s.heads * s.seq) * sizeof(float));
 }
 
 void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask) {
+               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask,
+               Workspace workspace) {
+  if (fused_attention_workspace(AttentionPass::kForward, type, s))
+    return fused_attention(stream, type, s, rows, out, static_cast<float*>(softmax), workspace);
   if (has_flash(type, s)) return flash_attention(stream, type, s, rows.q, out, static_cast<float*>(softmax));
   plain_attention(stream, type, s, first_sample, rows, out, softmax, mask);
 }
@@ -97,6 +106,10 @@ void attention_grad(Stream stream, DType type, const reference::AttentionShape& 
                     reference::AttentionRows<const void*> rows, const void* out, const void* softmax,
                     const std::uint8_t* mask, const void* d_out, reference::AttentionRows<void*> d_rows,
                     Workspace workspace) {
+  if (fused_attention_workspace(AttentionPass::kBackward, type, s)) {
+    return fused_attention_grad(stream, type, s, rows, out, static_cast<const float*>(softmax), d_out, d_rows,
+                                workspace);
+  }
   auto* const d = static_cast<float*>(workspace.memory);
   with_type(type, [&]<class T>(T) {
     constexpr int kWarps = 8;

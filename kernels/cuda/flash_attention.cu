@@ -199,14 +199,14 @@ __global__ void __launch_bounds__(kThreads)
         for (int n = 0; n < kColumns / 8; ++n)
           largest = fmaxf(largest, fmaxf(p[r][n].at[2 * half], p[r][n].at[2 * half + 1]));
         largest = row_max(largest);
-        const float shrink = exp2f((most[r][half] - largest) * scale);
+        const float shrink = power_of_two((most[r][half] - largest) * scale);
         most[r][half] = largest;
         float added = 0;
 #pragma unroll
         for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            p[r][n].at[i] = exp2f(p[r][n].at[i] * scale - largest * scale);
+            p[r][n].at[i] = power_of_two(p[r][n].at[i] * scale - largest * scale);
             added += p[r][n].at[i];
           }
         }
@@ -248,16 +248,25 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kGradRows = 16 * kWarps;
 
 // From products of a tile (scores, and d_out v) to p and d_score. `stats` tells lse and d of an element's
-// query.
+// query; only where `masks` some of the tile's keys are not `seen`.
 template <class Stats, class Seen>
-__device__ void score_grads(float scale, Tile (&p)[1][kColumns / 8], Tile (&d_score)[1][kColumns / 8],
-                            Stats stats, Seen seen) {
+__device__ void score_grads(float scale, bool masks, Tile (&p)[1][kColumns / 8],
+                            Tile (&d_score)[1][kColumns / 8], Stats stats, Seen seen) {
+  if (masks) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!seen(n, i)) p[0][n].at[i] = -INFINITY;
+      }
+    }
+  }
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 of_query = stats(n, i);
-      const float x = seen(n, i) ? exp2f(p[0][n].at[i] * scale * kLog2E - of_query.x * kLog2E) : 0.0F;
+      const float x = power_of_two(p[0][n].at[i] * (scale * kLog2E) - of_query.x * kLog2E);
       d_score[0][n].at[i] = x * (d_score[0][n].at[i] - of_query.y) * scale;
       p[0][n].at[i] = x;
     }
@@ -309,10 +318,12 @@ __global__ void __launch_bounds__(kThreads)
     Tile p[1][kColumns / 8], d_score[1][kColumns / 8];
     multiply_tiles<1, HEAD>(p, q, mine, k + tile % 2 * kTile);
     multiply_tiles<1, HEAD>(d_score, d_o, mine, v + tile % 2 * kTile);
+    const int query0 = at.first + mine;
+    const bool masks = tile * kColumns + kColumns > query0 + 1 || query0 + 16 > s.seq;
     score_grads(
-        scale, p, d_score, [&](int, int i) { return of_row[i / 2]; },
+        scale, masks, p, d_score, [&](int, int i) { return of_row[i / 2]; },
         [&](int n, int i) {
-          const int query = at.first + mine + row_of(i);
+          const int query = query0 + row_of(i);
           return tile * kColumns + column_of(n, i) <= query && query < s.seq;
         });
     add_product<1, HEAD>(dq, d_score, k + tile % 2 * kTile);
@@ -370,8 +381,9 @@ __global__ void __launch_bounds__(kThreads)
     Tile p[1][kColumns / 8], d_score[1][kColumns / 8];
     multiply_tiles<1, HEAD>(p, k, mine, q + tile % 2 * kTile);
     multiply_tiles<1, HEAD>(d_score, v, mine, d_o + tile % 2 * kTile);
+    const bool masks = at.first + mine + 15 > first || first + kColumns > s.seq;
     score_grads(
-        scale, p, d_score, [&](int n, int i) { return of_queries[tile % 2][column_of(n, i)]; },
+        scale, masks, p, d_score, [&](int n, int i) { return of_queries[tile % 2][column_of(n, i)]; },
         [&](int n, int i) {
           const int query = first + column_of(n, i);
           return at.first + mine + row_of(i) <= query && query < s.seq;

@@ -146,15 +146,14 @@ Fp8Operands::Fp8Operands(std::span<const GemmShape> shapes) {
 }
 
 void Fp8Operands::round(Stream stream, const GemmShape& s, const void* a, const void* b) {
-  auto* const numbers = static_cast<Numbers*>(numbers_.get());
-  check(cudaMemsetAsync(numbers->largest, 0, sizeof numbers->largest, stream), "cudaMemsetAsync");
-  fp8_largest(stream, s.operands, s.m * s.k, a, &numbers->largest[0]);
-  fp8_largest(stream, s.operands, s.k * s.n, b, &numbers->largest[1]);
+  auto& [of_a, of_b] = static_cast<Numbers*>(numbers_.get())->of;
+  check(cudaMemsetAsync(numbers_.get(), 0, sizeof(Numbers), stream), "cudaMemsetAsync");
+  fp8_largest(stream, s.operands, s.m * s.k, a, &of_a.largest);
+  fp8_largest(stream, s.operands, s.k * s.n, b, &of_b.largest);
   fp8_round(stream, s.operands, format_of_a(s), s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k,
-            s.transpose_a, a, &numbers->largest[0], static_cast<std::uint8_t*>(a_.get()), &numbers->scale[0]);
+            s.transpose_a, a, &of_a.largest, static_cast<std::uint8_t*>(a_.get()), &of_a.scale);
   fp8_round(stream, s.operands, Fp8::kE4M3, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n,
-            !s.transpose_b, b, &numbers->largest[1], static_cast<std::uint8_t*>(b_.get()),
-            &numbers->scale[1]);
+            !s.transpose_b, b, &of_b.largest, static_cast<std::uint8_t*>(b_.get()), &of_b.scale);
 }
 
 }  // namespace orrery::kernels::cuda

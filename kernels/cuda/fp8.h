@@ -28,14 +28,18 @@ class Fp8Operands {
 
   const std::uint8_t* a() const { return static_cast<const std::uint8_t*>(a_.get()); }
   const std::uint8_t* b() const { return static_cast<const std::uint8_t*>(b_.get()); }
-  const float* scale_of_a() const { return static_cast<const Numbers*>(numbers_.get())->scale; }
-  const float* scale_of_b() const { return scale_of_a() + 1; }
+  const float* scale_of_a() const { return &static_cast<const Numbers*>(numbers_.get())->of[0].scale; }
+  const float* scale_of_b() const { return &static_cast<const Numbers*>(numbers_.get())->of[1].scale; }
   std::size_t bytes() const { return a_.bytes() + b_.bytes() + numbers_.bytes(); }
 
  private:
+  // cuBLASLt takes scales at multiples of 16 bytes.
+  struct alignas(16) OfOperand {
+    float scale;
+    std::uint32_t largest;
+  };
   struct Numbers {
-    std::uint32_t largest[2];
-    float scale[2];
+    OfOperand of[2];
   };
   DeviceMemory a_, b_, numbers_;
 };

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -143,8 +144,25 @@ struct Plan {
   bool fused;  // its epilogue is cuBLASLt's; else a kernel comes after it
 };
 
-std::size_t bytes_of_matrix(DType type, Index rows, Index columns) {
-  return static_cast<std::size_t>(rows * columns) * bytes_of(type);
+// What was chosen for a shape on a device: for the rest of the process, so that runs in it compute the same
+// bits.
+struct Choice {
+  bool fused = false;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+struct Question {
+  int device = 0, tried = 0;
+  std::size_t workspace = 0;
+  GemmShape shape;
+  auto operator<=>(const Question&) const = default;
+};
+struct Choices {
+  std::mutex lock;  // held while algorithms are measured: one measurement at a time
+  std::map<Question, Choice> of;
+};
+Choices& choices() {
+  static Choices all;
+  return all;
 }
 
 }  // namespace
@@ -195,7 +213,8 @@ struct Gemms::State {
     return status;
   }
 
-  // Leaves the fastest algorithm in the plan; its milliseconds, or infinity when there is none.
+  // Leaves the fastest algorithm in the plan; its milliseconds, or infinity when there is none: cuBLASLt says
+  // in several ways that it does not have an epilogue.
   float measure(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o, int tried) {
     const Preference preferred = preference(s.alignment);
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(tried));
@@ -203,8 +222,8 @@ struct Gemms::State {
     const cublasStatus_t asked = lt().matmul_algo_get_heuristic(
         handle.get(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
         preferred.get(), tried, found.data(), &count);
-    if (asked == CUBLAS_STATUS_NOT_SUPPORTED) return std::numeric_limits<float>::infinity();
-    check(asked, "cublasLtMatmulAlgoGetHeuristic");
+    refusal = asked;
+    if (asked != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<float>::infinity();
     const Event begin = make_event(Timed::kYes), end = make_event(Timed::kYes);
     float best = std::numeric_limits<float>::infinity();
     cublasLtMatmulAlgo_t fastest{};
@@ -212,7 +231,9 @@ struct Gemms::State {
       constexpr int kRepetitions = 5;
       plan.algorithm = found[static_cast<std::size_t>(i)].algo;
       // Some of what is proposed is refused when it is tried.
-      if (multiply(stream, s, plan, o) != CUBLAS_STATUS_SUCCESS) continue;
+      const cublasStatus_t status = multiply(stream, s, plan, o);
+      if (status != CUBLAS_STATUS_SUCCESS) refusal = status;
+      if (status != CUBLAS_STATUS_SUCCESS) continue;
       check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");
       for (int r = 0; r < kRepetitions; ++r) check(multiply(stream, s, plan, o), "cublasLtMatmul");
       check(cudaEventRecord(end.get(), stream), "cudaEventRecord");
@@ -227,7 +248,56 @@ struct Gemms::State {
     return best;
   }
 
+  // Measures algorithms of the shapes with operands of the largest.
+  void choose(Stream stream, int device, std::span<const GemmShape> shapes, int tried) {
+    struct Need {
+      DType type;
+      Index elements;
+    };
+    std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
+    const auto needs = [](const GemmShape& s) {
+      return std::array<Need, 5>{{{s.operands, s.m * s.k},
+                                  {s.operands, s.k * s.n},
+                                  {s.result, s.m * s.n},
+                                  {s.result, s.bias ? s.n : 0},
+                                  {s.result, s.epilogue != Epilogue::kNone ? s.m * s.n : 0}}};
+    };
+    for (const GemmShape& s : shapes) {
+      const auto of_shape = needs(s);
+      for (std::size_t i = 0; i < most.size(); ++i) {
+        most[i] =
+            std::max(most[i], static_cast<std::size_t>(of_shape[i].elements) * bytes_of(of_shape[i].type));
+      }
+    }
+    std::array<DeviceMemory, 5> memory;
+    for (std::size_t i = 0; i < memory.size(); ++i)
+      memory[i] = allocate(most[i], "memory for matrix products");
+    const GemmOperands operands{memory[0].get(), memory[1].get(), memory[3].get(), memory[2].get(),
+                                memory[4].get()};
+    for (const GemmShape& s : shapes) {
+      const Question question{device, tried, workspace.bytes(), s};
+      if (choices().of.contains(question)) continue;
+      // Random operands: equal ones draw less power, and products of them run faster than real ones.
+      const auto of_shape = needs(s);
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        uniform(stream, of_shape[i].type, of_shape[i].elements, i, memory[i].get());
+      Plan apart(s, false, rounded), fused(s, true, rounded);
+      const float ms = measure(stream, s, apart, operands, tried);
+      const float ms_fused = fused.fused ? measure(stream, s, fused, operands, tried) : ms;
+      if (std::isinf(ms) && std::isinf(ms_fused)) {
+        throw Error(
+            "cuBLASLt has no algorithm for the product [" + std::to_string(s.m) + ", " + std::to_string(s.k) +
+            "] x [" + std::to_string(s.k) + ", " + std::to_string(s.n) + "]" +
+            (s.fp8 == Fp8Product::kNo ? "" : " in 8 bits, which GPUs of compute capability 8.9 and up have"));
+      }
+      const Plan& best = ms_fused < ms ? fused : apart;
+      choices().of.emplace(question, Choice{best.fused, best.algorithm});
+    }
+    check(cudaStreamSynchronize(stream), "matrix products");
+  }
+
   Handle handle;
+  cublasStatus_t refusal = CUBLAS_STATUS_SUCCESS;  // the last, while algorithms are measured
   DeviceMemory workspace;
   Fp8Operands rounded;
   std::map<GemmShape, Plan> plans;
@@ -235,38 +305,22 @@ struct Gemms::State {
 
 Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried)
     : state_(std::make_unique<State>(shapes, workspace)) {
-  std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const auto question = [&](const GemmShape& s) { return Question{device, tried, workspace, s}; };
+  const std::scoped_lock alone(choices().lock);
+  std::vector<GemmShape> unknown;
   for (const GemmShape& s : shapes) {
-    const auto need = [&](std::size_t of, std::size_t bytes) { most[of] = std::max(most[of], bytes); };
-    need(0, bytes_of_matrix(s.operands, s.m, s.k));
-    need(1, bytes_of_matrix(s.operands, s.k, s.n));
-    need(2, bytes_of_matrix(s.result, s.m, s.n));
-    if (s.bias) need(3, bytes_of_matrix(s.result, 1, s.n));
-    if (s.epilogue != Epilogue::kNone) need(4, bytes_of_matrix(s.result, s.m, s.n));
+    if (!choices().of.contains(question(s))) unknown.push_back(s);
   }
-  std::array<DeviceMemory, 5> memory;
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    memory[i] = allocate(most[i], "memory for matrix products");
-    // Small numbers that are not zero: products of zeros run faster than others.
-    if (most[i] > 0) check(cudaMemsetAsync(memory[i].get(), 0x3a, most[i], stream), "cudaMemsetAsync");
+  if (!unknown.empty()) state_->choose(stream, device, unknown, tried);
+  for (const GemmShape& s : shapes) {
+    if (state_->plans.contains(s)) continue;
+    const Choice& chosen = choices().of.at(question(s));
+    Plan plan(s, chosen.fused, state_->rounded);
+    plan.algorithm = chosen.algorithm;
+    state_->plans.emplace(s, std::move(plan));
   }
-  const GemmOperands operands{memory[0].get(), memory[1].get(), memory[3].get(), memory[2].get(),
-                              memory[4].get()};
-  for (const GemmShape& shape : shapes) {
-    if (state_->plans.contains(shape)) continue;
-    Plan apart(shape, false, state_->rounded), fused(shape, true, state_->rounded);
-    const float ms = state_->measure(stream, shape, apart, operands, tried);
-    const float ms_fused = fused.fused ? state_->measure(stream, shape, fused, operands, tried) : ms;
-    if (std::isinf(ms) && std::isinf(ms_fused)) {
-      throw Error(
-          "cuBLASLt has no algorithm for the product [" + std::to_string(shape.m) + ", " +
-          std::to_string(shape.k) + "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) + "]" +
-          (shape.fp8 == Fp8Product::kNo ? ""
-                                        : " in 8 bits, which GPUs of compute capability 8.9 and up have"));
-    }
-    state_->plans.emplace(shape, std::move(ms_fused < ms ? fused : apart));
-  }
-  check(cudaStreamSynchronize(stream), "matrix products");
 }
 
 Gemms::~Gemms() = default;

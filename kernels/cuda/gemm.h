@@ -3,8 +3,8 @@
 // Matrix products on the device: C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of 16
 // bits or fp32, multiplied as they are or in 8 bits, sums in fp32, the result of the operands' type or fp32;
 // GELU (tanh form) of the result, or the result times GELU's derivative. cuBLASLt's algorithms for a shape
-// are measured once, on this device, and the fastest is kept: of an epilogue also those without it, a kernel
-// coming after them.
+// are measured once in a process, on this device, and the fastest is kept: of an epilogue also those without
+// it, a kernel coming after them.
 #pragma once
 
 #include <compare>
@@ -46,8 +46,9 @@ struct GemmOperands {
 
 class Gemms {
  public:
-  // Measures algorithms of all `shapes`, some more than once among them, with scratch memory of the largest:
-  // the `tried` that cuBLASLt holds for the best. `workspace` bytes are kept for them.
+  // Measures algorithms of those `shapes` that this process did not measure yet, with operands of the
+  // largest: the `tried` that cuBLASLt holds for the best. `workspace` bytes, the same in all a process, are
+  // kept for them.
   Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried = 16);
   ~Gemms();
   // A shape that was measured. Throws Error for another.

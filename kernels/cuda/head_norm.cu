@@ -62,7 +62,8 @@ template <class T>
 __global__ void head_norm_grad_kernel(Heads s, const T* x, const T* w, const T* dy, T* dx, float* dw_parts) {
   auto* const dw = dynamic_shared<float>();  // [warps, 2, head]
   float* const mine = dw + static_cast<int>(threadIdx.y) * 2 * s.head;
-  for (int j = lane_of_warp(); j < 2 * s.head; j += kWarp) mine[j] = 0;
+  // Each lane has elements of its own: no barrier is needed.
+  for (int j = lane_of_warp(); j < s.head; j += kWarp) mine[j] = mine[s.head + j] = 0;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kWarps;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
        item < s.rows * s.slots(); item += warps) {

@@ -225,6 +225,10 @@ void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormRe
 // sum += x; of doubles too.
 void add(Stream stream, DType type, Index n, const void* x, void* sum);
 
+// --- random.cu -------------------------------------------------------------------------------------
+// Elements in [-1, 1), the same for a seed.
+void uniform(Stream stream, DType type, Index n, std::uint64_t seed, void* to);
+
 // --- squares.cu ------------------------------------------------------------------------------------
 // Adds to the bins of an exact sum (reference.h), whatever the order.
 void add_squares(Stream stream, DType type, Index n, const void* x, double* bins);
@@ -237,11 +241,15 @@ void latent_pack(Stream stream, DType type, const reference::LatentShape& s, con
                  const void* r, void* qkv);
 void latent_pack_grad(Stream stream, DType type, const reference::LatentShape& s, const void* d_qkv, void* dq,
                       void* dkv, void* dr);
-// The sample's number for dropout as in dropout_residual. 16-bit floats with heads of 64 or 128 run on tensor
-// cores, unless dropout acts on scores or they are kept; everything else in plain_attention.cu.
-std::size_t attention_grad_workspace(const reference::AttentionShape& s);
+// The sample's number for dropout as in dropout_residual. 16-bit floats run in cuDNN's fused kernels where it
+// has them for the shape, and with heads of 64 or 128 on tensor cores, unless dropout acts on scores or they
+// are kept; everything else in plain_attention.cu. How much scratch memory is needed is asked before the
+// first of a shape is enqueued.
+std::size_t attention_workspace(DType type, const reference::AttentionShape& s);
+std::size_t attention_grad_workspace(DType type, const reference::AttentionShape& s);
 void attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
-               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask);
+               reference::AttentionRows<const void*> rows, void* out, void* softmax, std::uint8_t* mask,
+               Workspace workspace);
 void attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
                     reference::AttentionRows<const void*> rows, const void* out, const void* softmax,
                     const std::uint8_t* mask, const void* d_out, reference::AttentionRows<void*> d_rows,

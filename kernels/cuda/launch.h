@@ -45,7 +45,8 @@ void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...)
   const dim3 grid{static_cast<unsigned>(g.blocks), static_cast<unsigned>(g.blocks_y), 1};
   const dim3 block{static_cast<unsigned>(g.threads), static_cast<unsigned>(g.threads_y), 1};
 #ifdef __CUDACC__
-  constexpr std::size_t kWithoutAsking = 48 << 10;
+  // A block gets 48 KiB without asking, what its kernel declares itself among them: never more than half.
+  constexpr std::size_t kWithoutAsking = 24 << 10;
   if (g.shared > kWithoutAsking) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(g.shared)),

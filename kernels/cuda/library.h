@@ -22,6 +22,8 @@ class Library {
     if (handle_ == nullptr) throw Error(std::string("cannot load ") + dlerror());
   }
 
+  void* handle() const { return handle_; }  // for dlsym
+
   // dlsym gives an object pointer; POSIX says that it converts.
   template <class F>
   F* find(const char* function) const {

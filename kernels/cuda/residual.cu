@@ -52,21 +52,28 @@ __global__ void dropout_grad_kernel(float scale, std::int64_t n, const T* dy, co
 constexpr int kRowThreads = 8;  // of a block that share its columns
 
 // Block (tile of columns, part): columns of rows part, + parts, ...
-template <class T>
+template <class T, int V>
 __global__ void bias_parts_kernel(std::int64_t rows, int width, const T* dy, float* parts) {
-  __shared__ float of_threads[kRowThreads][kWarp];
-  const int column = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
-  float sum = 0;
-  if (column < width) {
+  __shared__ float of_threads[kRowThreads][kWarp * V];
+  const int first = static_cast<int>(blockIdx.x) * kWarp * V, mine = static_cast<int>(threadIdx.x) * V;
+  float sum[V] = {};
+  if (first + mine < width) {
+#pragma unroll 4
     for (std::int64_t r = static_cast<std::int64_t>(blockIdx.y) * kRowThreads + threadIdx.y; r < rows;
-         r += static_cast<std::int64_t>(gridDim.y) * kRowThreads)
-      sum += widen(dy[r * width + column]);
+         r += static_cast<std::int64_t>(gridDim.y) * kRowThreads) {
+      float x[V];
+      load(dy + r * width + first + mine, x);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum[i] += x[i];
+    }
   }
-  of_threads[threadIdx.y][threadIdx.x] = sum;
+  for (int i = 0; i < V; ++i) of_threads[threadIdx.y][mine + i] = sum[i];
   __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  for (int i = 1; i < kRowThreads; ++i) sum += of_threads[i][threadIdx.x];
-  parts[static_cast<std::int64_t>(blockIdx.y) * width + column] = sum;
+  for (int j = thread_of_block(); j < kWarp * V && first + j < width; j += kWarp * kRowThreads) {
+    float all = 0;
+    for (const auto& of_thread : of_threads) all += of_thread[j];
+    parts[static_cast<std::int64_t>(blockIdx.y) * width + first + j] = all;
+  }
 }
 
 std::int64_t bias_parts(std::int64_t rows, std::int64_t width) {
@@ -116,9 +123,11 @@ void bias_grad(Stream stream, DType type, DType gradient, Index rows, Index widt
   auto* const parts = static_cast<float*>(workspace.memory);
   const std::int64_t n = bias_parts(rows, width);
   with_types(type, gradient, [&]<class T, class G>(T, G) {
-    launch(stream, "bias_grad",
-           {.blocks = cover(width, kWarp), .blocks_y = n, .threads = kWarp, .threads_y = kRowThreads},
-           bias_parts_kernel<T>, rows, static_cast<int>(width), static_cast<const T*>(dy), parts);
+    with_vectors<T>(takes_vectors<T>(width, {dy}), [&]<int V>(std::integral_constant<int, V>) {
+      launch(stream, "bias_grad",
+             {.blocks = cover(width, kWarp * V), .blocks_y = n, .threads = kWarp, .threads_y = kRowThreads},
+             bias_parts_kernel<T, V>, rows, static_cast<int>(width), static_cast<const T*>(dy), parts);
+    });
     add_columns(stream, n, width, parts, static_cast<G*>(db), accumulate);
   });
 }

