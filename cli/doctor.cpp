@@ -26,11 +26,8 @@ Json json_of(const exec::Gpus& gpus) {
                        {"memory_clock_mhz", g.memory_clock_mhz},
                        {"memory_bus_bits", g.memory_bus_bits},
                        {"peers", g.peers}});
-  return {{"problem", gpus.problem},
-          {"cuda_runtime", gpus.runtime},
-          {"cuda_driver", gpus.driver},
-          {"nccl", gpus.nccl},
-          {"devices", devices}};
+  return {{"problem", gpus.problem}, {"cuda_runtime", gpus.runtime}, {"cuda_driver", gpus.driver},
+          {"nccl", gpus.nccl},       {"cudnn", gpus.cudnn},          {"devices", devices}};
 }
 
 void print(const exec::Gpus& gpus) {
@@ -38,9 +35,12 @@ void print(const exec::Gpus& gpus) {
   if (gpus.runtime.empty())
     fmt::print("GPUs: none, {}\n", gpus.problem);
   else
-    fmt::print("GPUs: {}{} (CUDA runtime {}, driver {}, NCCL {})\n",
+    fmt::print("GPUs: {}{} (CUDA runtime {}, driver {}, NCCL {}, cuDNN {})\n",
                gpus.problem.empty() ? std::to_string(gpus.devices.size()) : "none, ", gpus.problem,
-               gpus.runtime, known(gpus.driver), known(gpus.nccl));
+               gpus.runtime, known(gpus.driver), known(gpus.nccl), known(gpus.cudnn));
+  if (!gpus.devices.empty() && gpus.cudnn.empty())
+    fmt::print(
+        "  attention runs in our own kernels: built without cuDNN's frontend, or cuDNN is not found\n");
   for (std::size_t i = 0; i < gpus.devices.size(); ++i) {
     const exec::Gpu& g = gpus.devices[i];
     fmt::print("  {}: {} ({}, sm_{}{}), {}, {} units up to {:.0f} MHz{}\n", i, g.name, g.bus, g.major,

@@ -10,7 +10,8 @@ namespace orrery::exec {
 // For ranks that are threads of this process and share its first GPU: they compute what ranks on GPUs of
 // their own do, one after the other. Throws Error where there is no GPU, or none was built for.
 ExecutorFactory on_shared_gpu();
-// For a rank that is this process, on GPU number `gpu` of those that it sees: ranks exchange data by NCCL.
-ExecutorFactory on_own_gpu(int gpu);
+// For a rank that is this process, the host's number `local_rank`, on a GPU of its own (exec/launch.h): ranks
+// exchange data by NCCL.
+ExecutorFactory on_own_gpu(int local_rank);
 
 }  // namespace orrery::exec

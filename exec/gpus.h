@@ -29,6 +29,7 @@ struct Gpus {
   std::string problem;          // why there are none; empty when there are some
   std::string runtime, driver;  // "13.0"; empty: built without CUDA, or no driver
   std::string nccl;             // "2.28.3"; empty: not found
+  std::string cudnn;            // "9.19.0"; empty: not found, or built without: attention is our own kernels'
   std::vector<Gpu> devices;
 };
 

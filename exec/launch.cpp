@@ -130,4 +130,11 @@ std::string host_name() {
   return name.data();
 }
 
+int gpu_of(int local_rank, int visible) {
+  if (visible == 1) return 0;
+  if (local_rank < visible) return local_rank;
+  throw Error(fmt::format(
+      "this host has {} GPUs, and more processes of the job: every rank needs one of its own", visible));
+}
+
 }  // namespace orrery::exec

@@ -28,4 +28,9 @@ std::optional<Launch> read_launch();
 
 std::string host_name();
 
+// The GPU, of `visible` ones, of the process with this number on its host. A launcher that masks all GPUs but
+// a process's own (srun --gpus-per-task=1, CUDA_VISIBLE_DEVICES) leaves it number 0; where processes share
+// one by mistake, NCCL says so. Throws Error where there are fewer GPUs than processes.
+int gpu_of(int local_rank, int visible);
+
 }  // namespace orrery::exec

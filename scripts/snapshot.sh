@@ -37,5 +37,5 @@ done
 "$orrery" validate --rows --json tests/data/training_runs.json tests/data/collectives.json >"$out/validate.json" 2>/dev/null
 sed -i "s|$PWD/||g" "$out"/*.json
 rm -f "$out/random-plans.txt"
-ORRERY_DIGEST="$out/random-plans.txt" "$tests" --gtest_filter='Fifty/RandomPlans.*/?' >/dev/null
+ORRERY_PLANS=50 ORRERY_DIGEST="$out/random-plans.txt" "$tests" --gtest_filter='Batches/RandomPlans.*/?' >/dev/null
 [ "$(wc -l <"$out/random-plans.txt")" -eq 500 ] || { echo "there are not 500 random plans" >&2; exit 1; }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/fused_attention.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::exec {
@@ -71,6 +72,7 @@ Gpus find_gpus() {
   out.runtime = version(runtime);
   out.driver = version(driver);
   out.nccl = nccl_version();
+  out.cudnn = kernels::cuda::fused_attention_version();
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (driver == 0)
     out.problem = "no NVIDIA driver";

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "exec/cuda/cuda_executor.h"
 #include "exec/cuda/nccl_communicator.h"
 #include "exec/cuda_backend.h"
+#include "exec/launch.h"
 
 namespace orrery::exec {
 
-ExecutorFactory on_own_gpu(int gpu) {
-  int there = 0;
-  kernels::cuda::check(cudaGetDeviceCount(&there), "the GPUs of this host");
-  if (gpu >= there) {
-    throw Error(fmt::format(
-        "this host has {} GPUs, and more processes of the job: every rank needs one of its own", there));
-  }
+ExecutorFactory on_own_gpu(int local_rank) {
+  int visible = 0;
+  kernels::cuda::check(cudaGetDeviceCount(&visible), "the GPUs of this host");
+  const int gpu = gpu_of(local_rank, visible);
   return [gpu](const Placement& place, const RunOptions& options, Communicator& communicator, Abort& abort) {
     kernels::cuda::check(cudaSetDevice(gpu), "the rank's GPU");
     return std::make_unique<cuda::CudaExecutor>(

@@ -182,6 +182,12 @@ Pointer moved(Pointer rows, Index elements) {
 
 }  // namespace
 
+std::string fused_attention_version() {
+  if (!is_there()) return {};
+  const std::size_t v = fe::detail::get_backend_version();
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
 std::optional<std::size_t> fused_attention_workspace(AttentionPass pass, DType type,
                                                      const AttentionShape& s) {
   if (!is_half(type) || s.materialised || s.drops() || s.cap > 0 || !is_there()) return std::nullopt;

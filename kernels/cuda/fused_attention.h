@@ -7,10 +7,14 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "kernels/cuda/kernels.h"
 
 namespace orrery::kernels::cuda {
+
+// Of the library that serves attention: "9.19.0"; empty where it is not there.
+std::string fused_attention_version();
 
 enum class AttentionPass : std::uint8_t { kForward, kBackward };
 

@@ -4,6 +4,9 @@
 
 namespace orrery::kernels::cuda {
 
+std::string fused_attention_version() {
+  return {};
+}
 std::optional<std::size_t> fused_attention_workspace(AttentionPass, DType, const reference::AttentionShape&) {
   return std::nullopt;
 }

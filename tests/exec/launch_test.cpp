@@ -104,5 +104,13 @@ TEST(Launch, ContradictionsAreInputErrors) {
                InputError);
 }
 
+TEST(Launch, AProcessHasTheGpuOfItsNumberOrTheOnlyOneItSees) {
+  EXPECT_EQ(gpu_of(0, 8), 0);
+  EXPECT_EQ(gpu_of(7, 8), 7);
+  EXPECT_EQ(gpu_of(5, 1), 0);  // srun --gpus-per-task=1
+  EXPECT_THROW(gpu_of(8, 8), Error);
+  EXPECT_THROW(gpu_of(0, 0), Error);
+}
+
 }  // namespace
 }  // namespace orrery::exec
