@@ -20,7 +20,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-[ $# -ge 1 ] || { sed -n '4,20p' "$0" | cut -c3-; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,20p' "$0" | cut -c3-; exit 2; }
 out="$(realpath -m "$1")"
 shift
 stages=("$@")

@@ -26,7 +26,7 @@ for program in orrery gpu_kernels_test gpu_equivalence_test gpu_nccl_test orrery
   [ -f build/gpu/bin/$program ] || continue
   strip -o $pack/bin/$program build/gpu/bin/$program
 done
-# What the C library and the compiler's runtime are is the other machine's; CUDA is looked for there.
+# The other machine has a C library, the compiler's runtime and CUDA of its own.
 ldd $pack/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux.*|libcublas.*|libcudart|libnccl|libcudnn.*)\.so' |
   xargs -r cp -Lt $pack/lib

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Registers and spilled bytes of every kernel, as ptxas reports them for each architecture; needs nvcc, no GPU.
-# Prints a table in Markdown of each kernel's most over its types and sizes: docs/gpu.md has it.
+# Prints a table in Markdown of the most of each kernel over its types and sizes; docs/gpu.md has the table.
 # Usage: scripts/gpu-registers.sh [ARCHITECTURE...]   (80 90 100 by default)
 set -euo pipefail
 cd "$(dirname "$0")/.."

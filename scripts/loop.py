@@ -37,6 +37,16 @@ def scenario(model, micro_batch, micro_batches, recompute, small, cluster, stack
     }
 
 
+def one_device(folder, device):
+    """Writes a cluster of one device, whose links no plan here uses, and returns its file."""
+    path = folder / "one.json"
+    path.write_text(json.dumps({
+        "schema": "orrery.cluster/1", "name": "one", "device": device, "nodes": 1, "devices_per_node": 1,
+        "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
+        "nic_latency": "5 us"}, indent=2))
+    return path
+
+
 def gaps(trace):
     """The share of the step in which the compute stream did nothing."""
     slices = sorted((e["ts"], e["ts"] + e["dur"]) for e in json.loads(trace.read_text())["traceEvents"]
@@ -65,19 +75,14 @@ def main():
         path.write_text(json.dumps(value, indent=2))
         return path
 
-    # One device, whose links no plan here uses.
-    cluster = save(o.out / "one.json", {
-        "schema": "orrery.cluster/1", "name": "one", "device": o.device, "nodes": 1, "devices_per_node": 1,
-        "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
-        "nic_latency": "5 us"})
+    cluster = one_device(o.out, o.device)
 
-    def write(case, stack="orrery"):
-        return save(o.out / f"{'-'.join(map(str, case))}.json",
-                    scenario(*case, o.small, {"topology": cluster.name}, stack))
+    def write(case):
+        return save(o.out / f"{'-'.join(map(str, case))}.json", scenario(*case, o.small, {"topology": cluster.name}))
 
-    def measure(case, stack="orrery"):
+    def measure(case):
         trace = o.out / "step.json"
-        run = json.loads(orrery("run", write(case, stack), "--backend", o.backend, "--steps", o.steps, "--json",
+        run = json.loads(orrery("run", write(case), "--backend", o.backend, "--steps", o.steps, "--json",
                                 "--trace", trace))
         # The first step warms up, the last is measured op by op.
         seconds = sorted(s["seconds"] for s in run["steps"][1:-1])

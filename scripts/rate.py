@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from loop import gaps, scenario
+from loop import gaps, one_device, scenario
 
 STEPS = 12
 WARM_UP = 3  # steps: the first is issued op by op, the second captures a graph
@@ -31,14 +31,11 @@ def main():
     orrery, out, *cases = sys.argv[1:]
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "one.json").write_text(json.dumps({
-        "schema": "orrery.cluster/1", "name": "one", "device": "h100-sxm", "nodes": 1, "devices_per_node": 1,
-        "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
-        "nic_latency": "5 us"}))
+    cluster = one_device(out, "h100-sxm")
     rows = []
     for case in cases:
         model, micro_batch, micro_batches, recompute, stack = case.split(",")
-        plan = scenario(model, int(micro_batch), int(micro_batches), recompute, False, {"topology": "one.json"}, stack)
+        plan = scenario(model, int(micro_batch), int(micro_batches), recompute, False, {"topology": cluster.name}, stack)
         (out / "plan.json").write_text(json.dumps(plan))
         trace = out / "step.trace.json"
         done = subprocess.run([orrery, "run", out / "plan.json", "--backend", "cuda", "--steps", str(STEPS), "--json",

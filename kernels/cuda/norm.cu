@@ -190,8 +190,8 @@ void with_sharing(std::int64_t width, F f) {
   };
   if (vectors <= 2 * kBlockThreads) return of_block(std::integral_constant<int, 2>{});
   if (vectors <= 4 * kBlockThreads) return of_block(std::integral_constant<int, 4>{});
-  constexpr int kMost = V == 1 ? 32 : 8;  // in local memory in part
-  if (vectors > kMost * kBlockThreads) throw Error("rows to be normalised are too wide");
+  constexpr int kMost = 64 / V;  // rows of 32,768 elements, in local memory in part
+  if (vectors > kMost * kBlockThreads) throw Error("rows of more than 32,768 elements are not normalised");
   of_block(std::integral_constant<int, kMost>{});
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/error.h"
 #include "core/rotary.h"
 #include "tests/kernels/closeness.h"
 
@@ -33,9 +34,11 @@ class Kernels : public testing::TestWithParam<Case> {
   Vector result(DType type, const void* from, std::size_t n) { return device.get(type, from, n); }
 };
 
+// Rows in the registers of a warp, with one to four vectors of a lane, and of a block, with two or more:
+// whole vectors and single elements.
 TEST_P(Kernels, NormAndItsGradient) {
-  for (const bool rms : {false, true}) {
-    const reference::NormShape s{300, c.width, rms, 1e-2F};
+  const auto compare = [&](const reference::NormShape& s) {
+    const bool rms = s.rms;
     const Index n = s.rows * s.width;
     const Tensor x(device, c.type, n, 1), w(device, c.type, s.width, 2), b(device, c.type, s.width, 3);
     Vector y(x.values.size());
@@ -57,7 +60,37 @@ TEST_P(Kernels, NormAndItsGradient) {
       expect_close(c.gradient, result(c.gradient, dw.at, dw_here.size()), dw_here, "norm dw");
       if (!rms) expect_close(c.gradient, result(c.gradient, db.at, db_here.size()), db_here, "norm db");
     }
+  };
+  for (const bool rms : {false, true}) compare({300, c.width, rms, 1e-2F});
+  const bool whole = c.width % 8 == 0;
+  for (const Index width : whole ? std::vector<Index>{512, 768, 1024, 1600, 4104, 8200, 16392}
+                                 : std::vector<Index>{65, 97, 129, 1025, 2049})
+    compare({11, width, false, 1e-2F});
+  const Index wide = 32769;
+  void* const row = fresh(2 * wide);
+  EXPECT_THROW(cuda::norm(device.stream, c.type, {1, wide, true, 1e-2F}, row, row, nullptr, row), Error);
+}
+
+// As many of each half, and all of them written.
+TEST_P(Kernels, RandomElementsAreUniform) {
+  constexpr std::size_t kElements = 4093;
+  const auto drawn = [&](std::uint64_t seed) {
+    void* const to = fresh(kElements);
+    cuda::uniform(device.stream, c.type, kElements, seed, to);
+    return result(c.type, to, kElements);
+  };
+  const Vector x = drawn(1);
+  double sum = 0, squares = 0;
+  for (const float v : x) {
+    ASSERT_TRUE(v >= -1 && v <= 1) << v;  // a 16-bit float may be rounded up to 1
+    sum += static_cast<double>(v);
+    squares += static_cast<double>(v) * static_cast<double>(v);
   }
+  // Variance 1/3: the mean of 4,093 deviates by 0.009, that of squares (variance 4/45) by 0.005.
+  EXPECT_NEAR(sum / kElements, 0, 0.04);
+  EXPECT_NEAR(squares / kElements, 1.0 / 3, 0.02);
+  EXPECT_EQ(drawn(1), x);
+  EXPECT_NE(drawn(2), x);
 }
 
 TEST_P(Kernels, HeadNormAndItsGradient) {
