@@ -6,9 +6,11 @@
 // Peaks are dense. Bandwidths are per direction. `origin` says of every field where it comes from.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/fields.h"
@@ -24,6 +26,15 @@ struct GemmCurve {
   Time latency{4'000'000};
 };
 
+// Generations of fused attention kernels: the fastest that the device's curve was measured with,
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691) and FlashAttention (Dao et al. 2022, arXiv:2205.14135).
+enum class AttentionKernels { kNewest, kFlash2, kFlash1 };
+constexpr auto enum_names(AttentionKernels) {
+  using enum AttentionKernels;
+  return std::array{std::pair{kNewest, "newest"}, std::pair{kFlash2, "flash-2"},
+                    std::pair{kFlash1, "flash-1"}};
+}
+
 // Fused causal attention; formula in sim/compute/compute.h.
 struct AttentionCurve {
   double efficiency = 0.6;         // forward, of peak, for long sequences and heads of 128 or more
@@ -31,6 +42,11 @@ struct AttentionCurve {
   double sequence_overhead = 500;  // sequence length at which half of it is reached
   double wave_smoothing = 0.5;
   double small_head = 0.8;  // factor for heads below 128
+  // Rates of older kernels over this curve.
+  double flash_2 = 1, flash_1 = 1;
+  // Rate of attention that is not fused, with heads that are no multiple of 8 elements, over the rate with
+  // heads that are: products of 16-bit operands that are not aligned to 16 bytes miss the tensor cores.
+  double odd_head = 0.1;
   Time latency{17'000'000};
 };
 
@@ -107,6 +123,15 @@ void describe(V& v, AttentionCurve& a) {
           .max = 1},
     a.wave_smoothing);
   v(Field{.name = "small_head", .help = "factor for heads below 128", .min = 0.01, .max = 2}, a.small_head);
+  v(Field{.name = "flash_2", .help = "rate of FlashAttention-2 over this curve", .min = 0.05, .max = 1},
+    a.flash_2);
+  v(Field{.name = "flash_1", .help = "rate of FlashAttention over this curve", .min = 0.05, .max = 1},
+    a.flash_1);
+  v(Field{.name = "odd_head",
+          .help = "rate of attention that is not fused with heads that are no multiple of 8, over others",
+          .min = 0.01,
+          .max = 1},
+    a.odd_head);
   v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0, .max = limits::kLongestLatency},
     a.latency);
 }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/capabilities.h"
+#include "core/device.h"
 #include "core/fields.h"
 
 namespace orrery {
@@ -24,18 +25,23 @@ constexpr auto enum_names(Launch) {
 
 struct Stack {
   std::string name = "orrery";
-  bool executable = false;          // our engine runs it
-  bool flash_attention = true;      // no s*s scores in memory
+  bool executable = false;                                         // our engine runs it
+  bool flash_attention = true;                                     // no s*s scores in memory
+  AttentionKernels attention_kernels = AttentionKernels::kNewest;  // where scores are not in memory
   bool overlap_grad_reduce = true;  // buckets are reduced while the backward pass goes on
   bool overlap_tp = true;           // the backward all-reduce runs beside the weight gradient
   bool fp32_logits = true;          // the loss keeps logits in fp32
   Bytes bucket{25 << 20};           // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
-  bool fused_gelu = false;           // matrix products compute GELU and its gradient
-  bool norms_in_products = false;    // the product behind a norm does it, and keeps what it makes
-  double elementwise_passes = 1.0;   // memory passes of element-wise work over a fully fused stack
-  double fp8_rounding = 1.0;         // of the traffic of rounding both operands of every fp8 product
-  double host_cost_factor = 1.0;     // host time per op over the device profile's
+  bool fused_gelu = false;          // matrix products compute GELU and its gradient
+  bool norms_in_products = false;   // the product behind a norm does it, and keeps what it makes
+  double elementwise_passes = 1.0;  // memory passes of element-wise work over a fully fused stack
+  double routing_passes = 1.0;      // likewise of routers, permutations and activations of experts
+  double fp8_rounding = 1.0;        // of the traffic of rounding both operands of every fp8 product
+  double host_cost_factor = 1.0;    // host time per op over the device profile's
+  // What each member of a group adds to the time of its collectives beside what passes: software that waits
+  // for its device before or after them, or that issues a call for each member.
+  Time collective_sync{0};
   Bytes context{600 << 20};          // CUDA context and libraries
   Bytes communicator{256 << 20};     // per communicator group a rank belongs to
   double allocator_overhead = 1.04;  // reserved over live bytes
@@ -51,6 +57,8 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "name", .help = "name of the stack", .required = true}, s.name);
   v(Field{.name = "executable", .help = "whether orrery run accepts plans compiled for it"}, s.executable);
   v(Field{.name = "flash_attention", .help = "fused attention: no s*s scores in memory"}, s.flash_attention);
+  v(Field{.name = "attention_kernels", .help = "generation of the fused attention kernels"},
+    s.attention_kernels);
   v(Field{.name = "overlap_grad_reduce", .help = "reduce gradient buckets during the backward pass"},
     s.overlap_grad_reduce);
   v(Field{.name = "overlap_tp",
@@ -73,6 +81,11 @@ void describe(V& v, Stack& s) {
           .min = 0.1,
           .max = 20},
     s.elementwise_passes);
+  v(Field{.name = "routing_passes",
+          .help = "memory traffic of what routes tokens to experts relative to a fully fused stack",
+          .min = 0.1,
+          .max = 20},
+    s.routing_passes);
   v(Field{.name = "fp8_rounding",
           .help = "traffic of rounding to 8 bits relative to rounding both operands of every product anew",
           .min = 0,
@@ -83,6 +96,11 @@ void describe(V& v, Stack& s) {
           .min = 0,
           .max = 1000},
     s.host_cost_factor);
+  v(Field{.name = "collective_sync",
+          .help = "what each member of a group adds to the time of a collective",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    s.collective_sync);
   v(Field{.name = "context",
           .help = "memory of context and libraries",
           .min = 0,

@@ -210,7 +210,8 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       misfit->what, misfit->size));
     }
   }
-  if (p.pp * p.vpp > m.layers) {
+  // Chunks without layers hold an end of the model alone; a plan has to name them.
+  if (p.chunk_layers.empty() && p.pp * p.vpp > m.layers) {
     at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
   }
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {

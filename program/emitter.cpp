@@ -85,7 +85,7 @@ Op& Emitter::add(const OpKind& kind, std::string name, std::vector<Ref> reads, s
   o.recomputed = recomputing_;
   o.layer = layer_;
   o.flops = flops_of(kind);
-  o.traffic = Bytes{bytes_of(kind, bytes_, stack.elementwise_passes)};
+  o.traffic = Bytes{bytes_of(kind, bytes_, ops::passes_of(stack))};
   o.reads = std::move(reads);
   o.writes = std::move(writes);
   segment_->ops.push_back(std::move(o));

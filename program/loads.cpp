@@ -18,7 +18,7 @@ LoadedOps::LoadedOps(const Communication& over, const Training& training, const 
     : ep_(over.group("ep")),
       etp_(over.group("etp")),
       bytes_(ops::element_bytes(training, stack)),
-      passes_(stack.elementwise_passes) {}
+      passes_(ops::passes_of(stack)) {}
 
 void LoadedOps::load(Op& op, double shares) const {
   if (shares == 1) return;

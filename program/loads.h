@@ -21,7 +21,7 @@ struct LoadedOps {
  private:
   GroupIndex ep_, etp_;
   ops::ElementBytes bytes_;
-  double passes_;
+  ops::Passes passes_;
 };
 
 // `shares`: by block of the model. Precondition: the program was compiled for even shares.

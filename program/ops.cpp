@@ -60,13 +60,35 @@ double flops_of(const OpKind& kind) {
       kind);
 }
 
-std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double passes) {
+namespace {
+
+template <PointwiseOp T>
+double times_moved(const ops::Passes& passes) {
+  switch (T::kNature) {
+    case ops::Nature::kPointwise:
+      return passes.pointwise;
+    case ops::Nature::kRouting:
+      return passes.routing;
+    case ops::Nature::kState:
+      return 1;
+    case ops::Nature::kProduct:
+    case ops::Nature::kAttention:
+    case ops::Nature::kCollective:
+    case ops::Nature::kTransfer:
+      break;
+  }
+  throw std::logic_error("moves more than bytes");
+}
+
+}  // namespace
+
+std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, const ops::Passes& passes) {
   return std::visit(
       [&]<class T>(const T& op) -> std::int64_t {
         if constexpr (CommunicationOp<T>)
           return 0;
         else if constexpr (PointwiseOp<T>)
-          return static_cast<std::int64_t>(static_cast<double>(op.bytes(e)) * passes);
+          return static_cast<std::int64_t>(static_cast<double>(op.bytes(e)) * times_moved<T>(passes));
         else
           return op.bytes(e);
       },

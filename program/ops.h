@@ -58,7 +58,7 @@ inline OpKind kind_of(const ForwardOp& op) {
 template <class T>
 concept CommunicationOp = ops::communicates(T::kNature);
 template <class T>
-concept PointwiseOp = T::kNature == ops::Nature::kPointwise;
+concept PointwiseOp = ops::moves_bytes(T::kNature);
 
 inline ops::Nature nature_of(const OpKind& kind) {
   return std::visit([](const auto& op) { return op.kNature; }, kind);
@@ -71,8 +71,8 @@ std::string_view name_of(const OpKind& kind);
 // Of a product's operands; other ops take theirs as stored.
 ops::Gemm::Format format_of(const OpKind& kind);
 double flops_of(const OpKind& kind);
-// Bytes that a compute op moves; a stack that fuses less moves the operands of pointwise ops `passes` times.
-std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, double passes);
+// Bytes that a compute op moves.
+std::int64_t bytes_of(const OpKind& kind, const ops::ElementBytes& e, const ops::Passes& passes);
 // Elements of the whole tensor that is exchanged. Of communication alone.
 std::int64_t elements_of(const OpKind& kind);
 ops::Operands operands_of(const OpKind& kind);

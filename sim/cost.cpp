@@ -44,11 +44,12 @@ Pace pace_of(Devices devices, NodeTypes types, const Stack& stack) {
   return p;
 }
 
-Time compute_time(Devices devices, NodeTypes types, Math training, std::int64_t element_bytes,
-                  const program::Op& op) {
+Time compute_time(Devices devices, NodeTypes types, const Stack& stack, Math training,
+                  std::int64_t element_bytes, const program::Op& op) {
   Time longest{0};
   for_each_node_type(types, [&](std::size_t i) {
-    longest = std::max(longest, compute_time(devices[i], training, element_bytes, op));
+    longest =
+        std::max(longest, compute_time(devices[i], training, element_bytes, op, stack.attention_kernels));
   });
   return longest;
 }
@@ -73,7 +74,7 @@ const program::ops::Collective& collective_of(const program::Op& op) {
 
 Time CostModel::op(const program::Op& op, NodeTypes types) const {
   if (program::is_communication(op.kind)) return this->op(op, links(op.group));
-  return compute_time(devices_, types, math_, element_bytes_, op);
+  return compute_time(devices_, types, stack_, math_, element_bytes_, op);
 }
 
 Time CostModel::op(const program::Op& op, const GroupLinks& links) const {

@@ -44,8 +44,8 @@ using Devices = std::span<const Device>;
 // How software issues work to the slowest of these types.
 Pace pace_of(Devices devices, NodeTypes types, const Stack& stack);
 // An op that computes, on the slowest of these types.
-Time compute_time(Devices devices, NodeTypes types, Math training, std::int64_t element_bytes,
-                  const program::Op& op);
+Time compute_time(Devices devices, NodeTypes types, const Stack& stack, Math training,
+                  std::int64_t element_bytes, const program::Op& op);
 // What the smallest of them holds.
 Bytes memory_of(Devices devices, NodeTypes types);
 
@@ -53,7 +53,8 @@ class CostModel {
  public:
   CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
             const Training& training)
-      : CostModel(devices, stack, cluster, links, training, CollectiveModel(cluster)) {}
+      : CostModel(devices, stack, cluster, links, training, CollectiveModel(cluster, stack.collective_sync)) {
+  }
   // With a model that was made before.
   CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
             const Training& training, CollectiveModel collectives)

@@ -38,7 +38,7 @@
 namespace orrery::program::ops {
 
 struct RouterShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t tokens = 0, experts = 0;
   RouterScore score{};
   double z_loss = 0;   // of a token in the mean over all of a step
@@ -65,7 +65,7 @@ struct RouterScoresGrad : RouterShape {
 };
 
 struct RouteShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t tokens = 0, sequence = 0, samples = 0, experts = 0, top_k = 0, groups = 1, top_groups = 1;
   std::int64_t capacity = 0;         // tokens that an expert takes
   std::int64_t parts = 1, room = 0;  // parts that the experts stand in, and rows of each
@@ -101,7 +101,7 @@ struct RouteGrad : RouteShape {
 
 struct ChoiceBiasGrad {
   static constexpr std::string_view kName = "choice-bias-grad";
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t samples = 0, experts = 0;
   static constexpr auto fields() { return std::tuple(&ChoiceBiasGrad::samples, &ChoiceBiasGrad::experts); }
   constexpr Operands operands() const { return {{samples * experts}, {experts}}; }
@@ -109,7 +109,7 @@ struct ChoiceBiasGrad {
 };
 
 struct BalanceShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t tokens = 0, sequence = 0, samples = 0, experts = 0, top_k = 0;
   bool normalises = false;  // scores that do not sum to 1
   double factor = 0;        // of a token's share of the loss, in the mean over all of a step
@@ -139,7 +139,7 @@ struct BalanceGrad : BalanceShape {
 };
 
 struct PermuteShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t tokens = 0, width = 0, top_k = 0, rows = 0, even = 0;
   static constexpr auto fields() {
     using S = PermuteShape;
@@ -242,7 +242,7 @@ struct GroupedGemm {
 
 // Of a bias whose columns begin at a rank's share of a row's.
 struct ExpertBiasShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t rows = 0, even = 0, columns = 0, width = 0, experts = 0, parts = 1;
   bool weighted = false;
   static constexpr auto fields() {
@@ -271,7 +271,7 @@ struct ExpertBiasGrad : ExpertBiasShape {
 };
 
 struct ExpertActivationShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t rows = 0, even = 0, width = 0, experts = 0, parts = 1;
   orrery::Activation type{};
   static constexpr auto fields() {
@@ -301,7 +301,7 @@ struct ExpertActivationGrad : ExpertActivationShape {
 };
 
 struct GateShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kRouting;
   std::int64_t rows = 0, width = 0;
   static constexpr auto fields() { return std::tuple(&GateShape::rows, &GateShape::width); }
 };

@@ -25,7 +25,7 @@ inline constexpr std::int64_t kTrustBins = 2 * kNormBins, kTrustBytes = 8 * kTru
 namespace ops {
 
 struct SumShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kState;
   std::int64_t elements = 0, element_bytes = 0;
   static constexpr auto fields() { return std::tuple(&SumShape::elements, &SumShape::element_bytes); }
 };
@@ -43,7 +43,7 @@ struct Accumulate : SumShape {
 };
 
 struct ShardShape {
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kState;
   std::int64_t elements = 0, unit = 0;
   static constexpr auto fields() { return std::tuple(&ShardShape::elements, &ShardShape::unit); }
 };
@@ -74,7 +74,7 @@ struct Optimizer : ShardShape {
 
 struct NormFinish {
   static constexpr std::string_view kName = "norm-finish";
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kState;
   static constexpr auto fields() { return std::tuple(); }
   constexpr Operands operands() const { return {}; }
   constexpr std::int64_t bytes(const ElementBytes&) const { return kNormBinBytes; }
@@ -82,7 +82,7 @@ struct NormFinish {
 
 struct TrustRatio {
   static constexpr std::string_view kName = "trust-ratio";
-  static constexpr Nature kNature = Nature::kPointwise;
+  static constexpr Nature kNature = Nature::kState;
   std::int64_t tensors = 0;
   static constexpr auto fields() { return std::tuple(&TrustRatio::tensors); }
   constexpr Operands operands() const { return {}; }

@@ -249,9 +249,12 @@ class Fitter {
 
   void fit_others() {
     std::map<std::string_view, std::vector<double>> ratios;
-    for (const Shape* s : parts_[Nature::kPointwise]) {
-      const double gap = seconds(device_.kernel_gap), formula = model(*s) - gap;
-      if (formula > 0) ratios[program::name_of(s->op.kind)].push_back(s->time() / formula);
+    for (const auto& [part, shapes] : parts_) {
+      if (!program::ops::moves_bytes(part)) continue;
+      for (const Shape* s : shapes) {
+        const double gap = seconds(device_.kernel_gap), formula = model(*s) - gap;
+        if (formula > 0) ratios[program::name_of(s->op.kind)].push_back(s->time() / formula);
+      }
     }
     for (const auto& [kind, of_kind] : ratios) {
       device_.factors.push_back({std::string(kind), std::clamp(median(of_kind), 0.001, 1000.0)});

@@ -105,6 +105,20 @@ void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vecto
     plan.cp_keys = way == ContextWay::kAllGather ? ContextKeys::kAllGather : ContextKeys::kRing;
 }
 
+bool fits(const Problem& problem, const Plan& plan, double room) {
+  try {
+    check_model(problem.scenario.model, Cursor{});
+    check_step(problem, Cursor{});
+    program::check_plan(problem.scenario.model, plan, problem.scenario.training, Cursor{});
+  } catch (const InputError&) {
+    return true;
+  }
+  const Topology topology(problem.cluster);
+  Estimator estimator(problem, topology);
+  return static_cast<double>(estimator.device_bytes(plan, estimator.estimate(plan).peak).value) <=
+         room * static_cast<double>(problem.devices.front().memory.value);
+}
+
 void score(const Published& published, const Problem& problem, const Plan& plan,
            const std::vector<std::string>& assumed, Validation& out) {
   const Scenario& s = problem.scenario;

@@ -34,6 +34,9 @@ void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vecto
 void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::int64_t per_node,
                double gbit_per_node, const Cursor& at, const DataFolders& data);
 
+// Whether the plan is predicted to fit into so many times its devices' memory; plans that cannot be said fit.
+bool fits(const Problem& problem, const Plan& plan, double room);
+
 struct Published {
   std::string id, source;
   double step_s = 0;

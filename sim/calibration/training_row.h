@@ -40,9 +40,10 @@ struct RowModel {
 };
 struct RowParallel {
   static constexpr bool kForeign = true;
-  std::int64_t tp = 0, pp = 0, dp = 0, cp = 1, ep = 0, vpp = 1;
+  std::int64_t tp = 0, pp = 0, dp = 0, cp = 1, ep = 0, vpp = 0;
   std::optional<std::int64_t> zero_stage;
-  bool sp = false;
+  std::optional<bool> sp;
+  std::string fsdp;
 };
 struct RowMeasured {
   static constexpr bool kForeign = true;
@@ -51,7 +52,7 @@ struct RowMeasured {
 };
 struct TrainingRow {
   static constexpr bool kForeign = true;
-  std::string id, source_key, outcome, gpu, interconnect, precision, schedule, recompute;
+  std::string id, source, source_key, outcome, gpu, interconnect, precision, schedule, recompute;
   RowModel model;
   RowParallel parallel;
   RowMeasured measured;
@@ -116,6 +117,7 @@ void describe(V& v, RowParallel& p) {
   v(as_in<Plan>("vpp", "vpp", "model chunks per stage"), p.vpp);
   v(Field{.name = "zero_stage", .help = "ZeRO stage", .min = 0, .max = 3}, p.zero_stage);
   v(Field{.name = "sp", .help = "sequence parallelism"}, p.sp);
+  v(Field{.name = "fsdp", .help = "ranks that share shards, in words"}, p.fsdp);
 }
 
 template <class V>
@@ -134,6 +136,7 @@ void describe(V& v, RowMeasured& m) {
 template <class V>
 void describe(V& v, TrainingRow& r) {
   v(Field{.name = "id", .help = "of the row", .required = true}, r.id);
+  v(Field{.name = "source", .help = "where it was published, in words"}, r.source);
   v(Field{.name = "source_key", .help = "where it was published", .required = true}, r.source_key);
   v(Field{.name = "outcome", .help = "\"ok\", or why there is no measurement"}, r.outcome);
   v(Field{.name = "gpu", .help = "GPU", .required = true}, r.gpu);

@@ -4,6 +4,8 @@
 // express it; what it leaves open is assumed and listed with it.
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <regex>
 
 #include "program/program.h"
 #include "sim/calibration/published.h"
@@ -23,44 +25,73 @@ constexpr HeadRule kHeads[] = {{"Qwen3-30B-A3B", 128, true},
                                {"Qwen3-235B-A22B", 128, true},
                                {"GPT-OSS", 64, false, "no windows, which every second block has"}};
 
+// The software of a source, of all its rows or of those whose source has a word. Dates matter: what was new
+// in one release is the default of the next.
 struct StackRule {
   const char* source;
+  const char* word;
   const char* stack;
 };
-constexpr StackRule kStacks[] = {{"megatron_sc21", "megatron-2021"},
-                                 {"megatron_2020", "megatron-2021"},
-                                 {"bigscience", "megatron-2021"},
-                                 {"bigscience_v100", "megatron-2021"},
-                                 {"korthikanti", "megatron-2021"},
-                                 {"vtrain_single", "megatron-2021"},
-                                 {"zero_bubble", "megatron-zero-bubble"},
-                                 {"sailor", "megatron-2021"},
-                                 {"meg_deepspeed", "deepspeed"},
-                                 {"colossalai", "deepspeed"},
-                                 {"llm_foundry", "fsdp"},
-                                 {"torchtitan", "torchtitan"},
-                                 {"llmq", "orrery"},
-                                 {"automodel", "fsdp"}};
+constexpr StackRule kStacks[] = {{"megatron_sc21", "", "megatron-2021"},
+                                 {"megatron_2020", "", "megatron-2021"},
+                                 {"korthikanti", "", "megatron-2021"},
+                                 {"sailor", "", "megatron-2021"},
+                                 {"bigscience", "", "megatron-deepspeed"},
+                                 {"bigscience_v100", "", "megatron-deepspeed"},
+                                 {"meg_deepspeed", "", "megatron-deepspeed"},
+                                 {"zero_bubble", "", "megatron-zero-bubble"},
+                                 {"internevo", "", "internevo"},
+                                 {"llm_foundry", "", "fsdp-2023"},
+                                 {"automodel", "", "fsdp"},
+                                 {"torchtitan", "", "torchtitan-2024"},
+                                 {"colossalai", "", "deepspeed"},
+                                 {"llmq", "", "orrery"},
+                                 {"dgxc", "maxtext/", "maxtext"},
+                                 {"dgxc", "paxml/", "maxtext"},
+                                 {"dgxc", "", "megatron-core-2024"},
+                                 {"mbridge", "\"25.", "megatron-core-2024"},
+                                 {"mbridge", "\"26.02", "megatron-core-2024"},
+                                 {"mbridge", "\"26.04", "megatron-core-2024"},
+                                 {"mbridge", "", "megatron-core"},
+                                 {"megatron_ci", "", "megatron-core"},
+                                 {"megatron_h100", "", "megatron-core-2024"},
+                                 {"nemo_launcher", "", "megatron-core-2024"},
+                                 {"simumax", "", "megatron-core-2024"}};
 
-// Gb/s of a whole node from the words of the row; zero when it does not say.
+// NVIDIA's stacks interleave, and split sequences among tensor ranks, where a row does not say.
+bool interleaves(std::string_view stack) {
+  return stack.starts_with("megatron-core");
+}
+
+// Gb/s of a whole node from the words of the row; zero when it does not say. "8x HDR", "4x 100 Gb/s" and
+// "1600 Gb/s" are of a node, "400 Gb/s CX-7 per GPU" of a GPU.
 double node_network(const std::string& words, std::int64_t gpus_per_node) {
   struct Words {
     const char* pattern;
     double gbit, per_gpu;
   };
-  constexpr std::array kWords = {Words{"8x HDR", 1600, 0},
-                                 Words{"800 Gb/s HDR", 800, 0},
-                                 Words{"1600 Gb/s", 1600, 0},
-                                 Words{"4x 100 Gb/s", 400, 0},
-                                 Words{"8x 400 Gb/s", 3200, 0},
-                                 Words{"100 Gb/s Omni-Path", 100, 0},
-                                 Words{"400 Gb/s RDMA per GPU", 0, 400},
-                                 Words{"400 Gb/s per GPU", 0, 400},
-                                 Words{"400 Gb/s CX-7 per GPU", 0, 400},
-                                 Words{"Slingshot", 0, 200}};
+  constexpr std::array kWords = {Words{"8x HDR", 1600, 0}, Words{"Slingshot", 0, 200}};
   for (const Words& w : kWords) {
     if (words.find(w.pattern) != std::string::npos)
       return w.gbit > 0 ? w.gbit : w.per_gpu * static_cast<double>(gpus_per_node);
+  }
+  static const std::regex kRate(R"((?:(\d{1,2}) ?x )?(\d{1,5}(?:\.\d{1,3})?) ?Gb(?:/s|ps)([^;,)]{0,40}))");
+  std::smatch found;
+  if (!std::regex_search(words, found, kRate)) return 0;
+  const double ports = found[1].matched ? std::stod(found[1]) : 1;
+  const bool per_gpu = found[3].str().find("per GPU") != std::string::npos;
+  return std::stod(found[2]) * ports * (per_gpu ? static_cast<double>(gpus_per_node) : 1);
+}
+
+// "optimizer shard over 8 ranks", "FSDP=128 x DP=4", "FSDP2 shard 32": the ranks that share shards; zero
+// where all replicas do.
+std::int64_t shard_ranks(const std::string& words) {
+  for (const std::string_view before : {"shard over ", "FSDP=", "shard "}) {
+    const std::size_t at = words.find(before);
+    if (at == std::string::npos) continue;
+    std::int64_t n = 0;
+    const char* first = words.data() + at + before.size();
+    if (std::from_chars(first, words.data() + words.size(), n).ec == std::errc()) return n;
   }
   return 0;
 }
@@ -175,7 +206,9 @@ class RowReader {
       p.cluster.in_network_gain = 0;
       p.cluster.measured = {};
     }
-    p.stack = load_stack(stack_name(), at_, data_);
+    p.stack = load_stack(stack_name(assumed), at_, data_);
+    // Its runs had nothing beside compute.
+    if (row_.source_key == "simumax") p.stack.overlap_grad_reduce = p.stack.overlap_tp = false;
     p.stack.flash_attention = row_.flash_attention.value_or(p.stack.flash_attention);
   }
 
@@ -198,12 +231,19 @@ class RowReader {
     assumed.push_back("interconnect");
   }
 
-  std::string stack_name() const {
+  std::string stack_name(std::vector<std::string>& assumed) const {
     // The paper compares its own plans with ZeRO-3, which DeepSpeed ran.
-    if (row_.source_key == "megatron_sc21" && row_.parallel.zero_stage == 3) return "deepspeed";
-    const auto* rule = std::find_if(std::begin(kStacks), std::end(kStacks),
-                                    [&](const StackRule& s) { return row_.source_key == s.source; });
-    return rule == std::end(kStacks) ? "megatron-core" : rule->stack;
+    if (row_.source_key == "megatron_sc21" && row_.parallel.zero_stage == 3) return "megatron-deepspeed";
+    const auto* rule = std::find_if(std::begin(kStacks), std::end(kStacks), [&](const StackRule& s) {
+      return row_.source_key == s.source && row_.source.find(s.word) != std::string::npos;
+    });
+    if (rule != std::end(kStacks)) return rule->stack;
+    assumed.emplace_back("software");
+    if (row_.gpu.starts_with("V100") || row_.precision == "fp16") return "megatron-2021";
+    if (row_.parallel.tp * row_.parallel.pp == 1 && !row_.parallel.fsdp.empty()) return "fsdp";
+    const bool blackwell =
+        row_.gpu.find("B200") != std::string::npos || row_.gpu.find("B300") != std::string::npos;
+    return blackwell ? "megatron-core" : "megatron-core-2024";
   }
 
   void read_plan(Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
@@ -222,38 +262,80 @@ class RowReader {
       assumed.push_back("etp");
     }
     if (plan.ranks() != row_.num_gpus) throw Skip{"degrees do not multiply to the GPUs"};
-    plan.vpp = r.vpp;
-    plan.sequence_parallel = r.sp;
+    plan.sequence_parallel = r.sp.value_or(r.tp > 1 && interleaves(problem.stack.name));
     if (plan.copies() > 1) plan.zero = r.zero_stage.value_or(1);
     if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
+    const std::int64_t shards = plan.zero > 0 ? shard_ranks(r.fsdp) : 0;
+    if (shards > 0 && shards < plan.dp && plan.dp % shards == 0) plan.shard_group = shards;
     t.global_batch = row_.global_batch;
     if (t.global_batch == 0) throw Skip{"batch not published"};
-    plan.micro_batch = std::max<std::int64_t>(1, row_.micro_batch);
+    plan.micro_batch = row_.micro_batch > 0 ? row_.micro_batch : usual_micro_batch(plan, t.global_batch);
     if (row_.micro_batch == 0) assumed.push_back("micro_batch");
     if (t.global_batch % (plan.micro_batch * plan.dp) != 0)
       throw Skip{"micro-batch does not divide the batch"};
     plan.micro_batches = t.global_batch / (plan.micro_batch * plan.dp);
-    plan.schedule = plan.vpp > 1 && plan.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-    if (plan.pp == 1) plan.vpp = 1;
-    if (row_.schedule == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
-    if (row_.schedule == "zb-2p") throw Skip{"schedule zb-2p"};
-    read_recompute(plan, assumed);
+    read_schedule(problem, plan, assumed);
     read_precision(t, problem.stack.name);
+    read_recompute(problem, plan, assumed);
   }
 
-  void read_recompute(Plan& plan, std::vector<std::string>& assumed) const {
-    const std::string& text = row_.recompute;
-    if (text.empty())
-      assumed.push_back("recompute");
-    else if (text == "none")
-      plan.recompute = Recompute::kNone;
-    else if (text == "full")
-      plan.recompute = Recompute::kFull;
-    else if (text == "selective" || text == "selective(op)")
-      plan.recompute = Recompute::kSelective;
-    else
-      throw Skip{"recomputation " + text};
+  // Without pipeline ranks: up to 4 sequences.
+  static std::int64_t usual_micro_batch(const Plan& plan, std::int64_t batch) {
+    if (plan.pp > 1 || batch % plan.dp != 0) return 1;
+    for (const std::int64_t n : {4, 2}) {
+      if (batch / plan.dp % n == 0) return n;
+    }
+    return 1;
   }
+
+  void read_schedule(const Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
+    const std::int64_t layers = problem.scenario.model.layers;
+    plan.vpp = plan.pp == 1 ? 1 : std::max<std::int64_t>(1, row_.parallel.vpp);
+    if (plan.pp > 1 && row_.parallel.vpp == 0) {
+      assumed.emplace_back("parallel.vpp");
+      if (interleaves(problem.stack.name) && layers % plan.pp == 0)
+        plan.vpp = layers % (2 * plan.pp) == 0 ? layers / (2 * plan.pp) : layers / plan.pp;
+    }
+    if (row_.source_key == "zero_bubble" && row_.schedule == "1f1b-i") plan.vpp = (layers + 2) / plan.pp;
+    // Both ends count as a layer, where that fills the chunks.
+    const std::int64_t chunks = plan.pp * plan.vpp;
+    if (plan.pp > 1 && layers % chunks != 0 && (layers + 2) % chunks == 0) {
+      plan.chunk_layers.assign(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
+      --plan.chunk_layers.front();
+      --plan.chunk_layers.back();
+    }
+    plan.schedule = plan.vpp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+    if (row_.schedule == "zb-1p") plan.schedule = Schedule::kZeroBubbleH1;
+    if (row_.schedule == "zb-2p") throw Skip{"schedule zb-2p"};
+  }
+
+  // Where the row does not say, nothing, unless without it the plan needs far more memory than there is: what
+  // a row leaves open may save some, and predictions of memory err.
+  static constexpr double kImpossible = 1.5;
+  void read_recompute(const Problem& problem, Plan& plan, std::vector<std::string>& assumed) const {
+    const std::string& text = row_.recompute;
+    if (text.empty()) {
+      assumed.emplace_back("recompute");
+      // Grace's memory, at the other end of NVLink, takes activations at no cost.
+      const bool grace = problem.devices.front().architecture.starts_with("Grace");
+      if (!grace && !fits(problem, plan, kImpossible)) plan.recompute = Recompute::kFull;
+    } else if (text == "none") {
+      plan.recompute = Recompute::kNone;
+    } else if (text == "full") {
+      plan.recompute = Recompute::kFull;
+    } else if (text == "selective") {
+      plan.recompute = Recompute::kSelective;
+    } else if (text == "selective(op)") {
+      // Attention and every second product are kept: of the others MLPs have nearly all the FLOPs.
+      plan.recompute = Recompute::kSelective;
+      plan.recompute_parts = {RecomputePart::kNorms, RecomputePart::kMlp};
+    } else {
+      throw Skip{"recomputation " + text};
+    }
+  }
+
+  // Dropout of GPT as Megatron trained it until 2022.
+  static constexpr double kDropout = 0.1;
 
   void read_precision(Training& t, const std::string& stack) const {
     const std::string& text = row_.precision;
@@ -273,6 +355,7 @@ class RowReader {
     else
       throw Skip{"precision " + text};
     t.precision = stack.starts_with("megatron") ? Precision::kMegatron : Precision::kMixed;
+    if (stack == "megatron-2021" || stack == "megatron-deepspeed") t.dropout = kDropout;
   }
 
   const TrainingRow& row_;

@@ -168,7 +168,7 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
   return chosen();
 }
 
-CollectiveModel::CollectiveModel(const Cluster& cluster) : cluster_(&cluster) {
+CollectiveModel::CollectiveModel(const Cluster& cluster, Time sync) : cluster_(&cluster), sync_(sync) {
   auto measured = std::make_shared<std::vector<MeasuredCollectives>>();
   for (std::size_t i = 0; i < cluster.types(); ++i) measured->emplace_back(cluster, cluster.type(i));
   measured_ = std::move(measured);
@@ -178,12 +178,18 @@ CollectiveCost CollectiveModel::cost(const program::ops::Collective& op, Bytes w
                                      const GroupLinks& group) const {
   const CollectiveKind kind = op.collective;
   CollectiveCost out = collective_formula(op, whole, group, *cluster_);
-  if (!group.local() || group.ranks <= 1) return out;
+  if (group.ranks <= 1) return out;
+  const Time sync{sync_.value * group.ranks};
+  if (!group.local()) {
+    out.time += sync;
+    out.wire.latency += sync;
+    return out;
+  }
   // A shift is one round of an all-gather of as many such tensors.
   const Bytes like = kind == CollectiveKind::kShift ? whole * group.ranks : whole;
   const double correction = (*measured_)[group.node_type].correction(kind, group.ranks, like);
-  out.time = from_seconds(seconds(out.time) * correction);
-  out.wire.latency = from_seconds(seconds(out.wire.latency) * correction);
+  out.time = from_seconds(seconds(out.time) * correction) + sync;
+  out.wire.latency = from_seconds(seconds(out.wire.latency) * correction) + sync;
   out.wire.rate =
       std::min(group.ring, Bandwidth{saturating_cast(static_cast<double>(out.wire.rate.value) / correction)});
   return out;

@@ -65,10 +65,11 @@ inline CollectiveCost collective_formula(CollectiveKind kind, Bytes whole, const
   return collective_formula(program::ops::Collective{kind}, whole, group, cluster);
 }
 
-// Cheap to copy; the cluster outlives it.
+// Cheap to copy; the cluster outlives it. `sync`: what software adds for each member
+// (Stack::collective_sync).
 class CollectiveModel {
  public:
-  explicit CollectiveModel(const Cluster& cluster);
+  explicit CollectiveModel(const Cluster& cluster, Time sync = Time{0});
   // `whole`: bytes, whatever elements the op has.
   CollectiveCost cost(const program::ops::Collective& op, Bytes whole, const GroupLinks& group) const;
   CollectiveCost cost(CollectiveKind kind, Bytes whole, const GroupLinks& group) const {
@@ -77,6 +78,7 @@ class CollectiveModel {
 
  private:
   const Cluster* cluster_;
+  Time sync_;
   std::shared_ptr<const std::vector<MeasuredCollectives>> measured_;  // by type of node
 };
 

@@ -18,8 +18,20 @@ struct Tile {
 // Relative efficiencies fitted together with the curves of A100, H100 and GB200.
 constexpr Tile kTiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.99},
                            {128, 64, 0.94}, {64, 128, 0.94}, {64, 64, 0.89}};
-constexpr double kQueryBlock = 128;
+constexpr double kQueryBlock = 128, kHeadBlock = 32;
 constexpr double kAttentionMemoryEfficiency = 0.8;
+
+double rate_of(const AttentionCurve& a, AttentionKernels kernels) {
+  switch (kernels) {
+    case AttentionKernels::kNewest:
+      return 1;
+    case AttentionKernels::kFlash2:
+      return a.flash_2;
+    case AttentionKernels::kFlash1:
+      return a.flash_1;
+  }
+  throw std::logic_error("unknown attention kernels");
+}
 
 double waves(double x, double smoothing) {
   return x < 1 ? 1.0 : (1 - smoothing) * std::ceil(x) + smoothing * x;
@@ -62,14 +74,15 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
   return seconds(d.gemm.latency) + std::max(best, memory);
 }
 
-double attention_seconds(const Device& d, Math math, const AttentionWork& w) {
+double attention_seconds(const Device& d, Math math, const AttentionWork& w, AttentionKernels kernels) {
   const double b = static_cast<double>(w.batch), s = static_cast<double>(w.seq),
                a = static_cast<double>(w.heads);
   const double keys = w.keys > 0 ? static_cast<double>(w.keys) : s;
-  const double head = static_cast<double>(w.head);
+  const double head = static_cast<double>(w.head), padded = std::ceil(head / kHeadBlock) * kHeadBlock;
   const double x = b * a * std::ceil(s / kQueryBlock) / static_cast<double>(d.units);
-  const double work = 4.0 * w.seen * b * a * s * keys * head * (w.backward ? 2.5 : 1.0);
-  double efficiency = d.attention.efficiency * (w.head < 128 ? d.attention.small_head : 1.0);
+  const double work = 4.0 * w.seen * b * a * s * keys * padded * (w.backward ? 2.5 : 1.0);
+  double efficiency =
+      d.attention.efficiency * (w.head < 128 ? d.attention.small_head : 1.0) * rate_of(d.attention, kernels);
   if (w.backward) efficiency *= d.attention.backward;
   const double compute = work / (peak(d, math).value * efficiency) * (1 + d.attention.sequence_overhead / s) *
                          waves(x, d.attention.wave_smoothing) / x;
@@ -129,6 +142,7 @@ struct KernelTime {
   Math math;
   std::int64_t element_bytes;
   const program::Op& op;
+  AttentionKernels attention_kernels;
 
   Time operator()(const ops::Gemm& p) const {
     double warm = gemm_seconds(device, math, p.m, p.n, p.k, element_bytes), rounding = 0;
@@ -179,10 +193,11 @@ struct KernelTime {
   Time attention(const Shape& a, const AttentionWork& work) const {
     double warm = 0;
     if (a.fused()) {
-      warm = attention_seconds(device, math, work);
+      warm = attention_seconds(device, math, work, attention_kernels);
     } else {
       // Batched products of each head, and the passes over the scores.
-      const double rate = peak(device, math).value * device.gemm.efficiency;
+      const double rate = peak(device, math).value * device.gemm.efficiency *
+                          (a.head % 8 == 0 ? 1.0 : device.attention.odd_head);
       warm = 3 * seconds(device.gemm.latency) +
              op.flops / rate * (1 + device.gemm.k_overhead / static_cast<double>(a.head)) +
              memory_seconds(device, op.traffic);
@@ -200,6 +215,8 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
     case ops::Nature::kTransfer:
       return Bound::kCommunication;
     case ops::Nature::kPointwise:
+    case ops::Nature::kRouting:
+    case ops::Nature::kState:
       return Bound::kMemory;
     case ops::Nature::kAttention: {
       const auto fused = [](const auto* attention) { return attention != nullptr && attention->fused(); };
@@ -216,9 +233,10 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
   return arithmetic >= memory_seconds(d, op.traffic) ? Bound::kCompute : Bound::kMemory;
 }
 
-Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op) {
+Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op,
+                  AttentionKernels kernels) {
   if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;
-  return std::visit(KernelTime{d, math_of(training, op), element_bytes, op}, op.kind) + d.kernel_gap;
+  return std::visit(KernelTime{d, math_of(training, op), element_bytes, op, kernels}, op.kind) + d.kernel_gap;
 }
 
 }  // namespace orrery::sim

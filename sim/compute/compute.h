@@ -20,6 +20,10 @@
 //
 //   t = latency + F / (P e) (1 + s0/s) w/x          backward: 2.5 F at e * backward
 //
+// where F has heads of whole 32s, as kernels do, and e is that of the stack's generation of kernels.
+// Attention with its scores in memory is products of each head, and the passes over the scores; with heads
+// that are no multiple of 8 the products have `odd_head` of their rate.
+//
 // Everything else moves bytes: t = kernel_gap + bytes / (B memory_efficiency). Curves were fitted to the
 // measured kernel times described in docs/models.md; `orrery validate` prints the residuals.
 #pragma once
@@ -44,13 +48,15 @@ struct AttentionWork {
   double seen = 0.5;      // of all pairs of tokens
   std::int64_t keys = 0;  // of another sequence; 0: as many as queries
 };
-double attention_seconds(const Device& d, Math math, const AttentionWork& w);
+double attention_seconds(const Device& d, Math math, const AttentionWork& w,
+                         AttentionKernels kernels = AttentionKernels::kNewest);
 
 // What limits an op: the longer of its arithmetic at the rate that such ops reach, and its traffic at
 // memory's.
 Bound bound_of(const Device& d, Math training, const program::Op& op);
 
 // An op inside a training step: `sustained` and the gap to the next kernel included.
-Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op);
+Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op,
+                  AttentionKernels kernels = AttentionKernels::kNewest);
 
 }  // namespace orrery::sim

@@ -118,7 +118,7 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
       replica_(over.group("replica")),
       expert_replica_(over.group("ereplica")),
       loaded_(over, training_, stack_),
-      collectives_(problem.cluster),
+      collectives_(problem.cluster, problem.stack.collective_sync),
       loads_(model_, training_),
       samples_(samples ? std::move(samples) : std::make_shared<Samples>(model_, training_, stack_)) {}
 

@@ -25,9 +25,9 @@ std::int64_t Estimator::price(const program::OpKind& kind, NodeTypes nodes) cons
   const Training& training = problem_.scenario.training;
   program::Op op;
   op.kind = kind;
-  op.traffic = Bytes{program::bytes_of(kind, ops::element_bytes(training, problem_.stack),
-                                       problem_.stack.elementwise_passes)};
-  return limited(compute_time(problem_.devices, nodes, training.math, 2, op));
+  op.traffic = Bytes{
+      program::bytes_of(kind, ops::element_bytes(training, problem_.stack), ops::passes_of(problem_.stack))};
+  return limited(compute_time(problem_.devices, nodes, problem_.stack, training.math, 2, op));
 }
 
 const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program::UnitSize& size,

@@ -52,7 +52,7 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       measured_ops_(std::any_of(problem.devices.begin(), problem.devices.end(),
                                 [](const Device& d) { return !d.measured.empty(); })),
-      collectives_(problem.cluster),
+      collectives_(problem.cluster, problem.stack.collective_sync),
       groups_(topology),
       chunk_costs_(problem, over_, groups_, std::move(samples)) {}
 

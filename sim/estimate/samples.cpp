@@ -262,6 +262,8 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
     m.blocks.push_back({1, {depth_.kinds[depth_.kind_index(depth_.blocks() - 1)]}});
     ++p.chunk_layers.back();
   }
+  // Chunks of no blocks: the model has one that is in no chunk.
+  if (blocks == 0 && p.chunk_layers.back() == 0) m.blocks = {{1, {depth_.kind(0)}}};
   m.layers = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
   const program::Program one = program::compile(m, p, training_, stack, program::Detail::kUnnamed);
   p.micro_batch *= 2;

@@ -296,7 +296,9 @@ void WindowTest::selects_a_slice_and_a_part() {
   const Slice& s = t.slices[*view.selected()];
   QCOMPARE(s.stream, 0);
   const Time at = window_->session().time().axis().time_at(700 - view.label_width());
-  QVERIFY(std::abs((s.start - at).value) < window_->session().time().axis().span().value / 50);
+  const Time near{window_->session().time().axis().span().value / 50};
+  QVERIFY(s.start < at + near);
+  QVERIFY(at < s.end + near);
   QVERIFY(window_->timeline().slice_text().contains(
       QString::fromStdString(t.names[static_cast<std::size_t>(s.name)])));
   const std::size_t before = *view.selected();
@@ -564,11 +566,12 @@ void WindowTest::shows_costs() {
   QCOMPARE(table.item(0, 3)->text(), QString("%L1").arg(best.cost_usd, 0, 'f', 0));
   QVERIFY(table.item(0, 2)->text().remove(',').toDouble() < best.cost_usd);
   QVERIFY(table.item(0, 4)->text().remove(',').toDouble() > best.cost_usd);
-  // Dollars go with the step: megatron-core's runs took 0.98 to 1.25 of what was predicted.
+  // Dollars go with the step.
+  const Stack& stack = window_->session().problem()->stack;
   const QString dollars = QString("<b>$%L1</b> ($%L2 to $%L3)")
                               .arg(best.cost_usd, 0, 'f', 0)
-                              .arg(0.98 * best.cost_usd, 0, 'f', 0)
-                              .arg(1.25 * best.cost_usd, 0, 'f', 0);
+                              .arg(stack.measured_low * best.cost_usd, 0, 'f', 0)
+                              .arg(stack.measured_high * best.cost_usd, 0, 'f', 0);
   const auto labels = window_->cost().findChildren<QLabel*>();
   QVERIFY(std::any_of(labels.begin(), labels.end(),
                       [&](const QLabel* l) { return l->text().contains(dollars); }));

@@ -141,7 +141,7 @@ TEST(MixedNodes, LayersAreDealtBySpeed) {
   }
   plan.chunk_layers = *balanced;
   EXPECT_LE(step_of(p, plan), 1.005 * best);
-  EXPECT_LT(step_of(p, plan), 0.8 * even);
+  EXPECT_LT(step_of(p, plan), 0.82 * even);
   // Where stages are of one type there is nothing to deal.
   Problem same = only(p, 0);
   same.scenario.training.global_batch = plan.global_batch();

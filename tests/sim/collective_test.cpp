@@ -75,6 +75,22 @@ TEST(Collective, LargeMessagesMoveTheRingVolume) {
               25e9, 1e3);
 }
 
+// Software that waits 150 us for each of four members adds 600 us, and no bytes.
+TEST(Collective, SoftwareThatWaitsAddsItsTimeForEachMember) {
+  const Cluster c = plain();
+  const Time sync{150'000'000};
+  const Topology t(c);
+  for (const GroupLinks& g : {t.group(4, 1), t.group(4, 8)}) {
+    const CollectiveCost without = CollectiveModel(c).cost(CollectiveKind::kAllReduce, Bytes{1 << 28}, g);
+    const CollectiveCost with = CollectiveModel(c, sync).cost(CollectiveKind::kAllReduce, Bytes{1 << 28}, g);
+    EXPECT_EQ((with.time - without.time).value, 600'000'000);
+    EXPECT_EQ((with.wire.latency - without.wire.latency).value, 600'000'000);
+    EXPECT_EQ(with.wire.rate, without.wire.rate);
+  }
+  const GroupLinks alone = t.group(1, 1);
+  EXPECT_EQ(CollectiveModel(c, sync).cost(CollectiveKind::kAllReduce, Bytes{1 << 28}, alone).time.value, 0);
+}
+
 TEST(Collective, SmallMessagesCostLatencyThatGrowsWithTheRing) {
   Cluster c = plain();
   c.nic_latency = Time{14'000'000};

@@ -90,6 +90,52 @@ TEST(Attention, ThatIsShortIsBoundByMemoryForwardAndTwiceThatBackward) {
   EXPECT_NEAR(attention_seconds(d, Math::kBf16, backward) - latency, 2 * bytes / 0.8e12, 1e-15);
 }
 
+// 64 sequences of 2,048 tokens, 16 heads of 128: the arithmetic of causal attention is 4 b a s^2 d / 2, at an
+// efficiency of 1 of 100 TFLOP/s. FlashAttention-2 at half the rate takes twice as long, the first
+// FlashAttention at a quarter four times.
+TEST(Attention, OfOlderKernelsHasTheirRate) {
+  Device d = ideal();
+  d.attention = {.efficiency = 1,
+                 .backward = 1,
+                 .sequence_overhead = 0,
+                 .wave_smoothing = 1,
+                 .small_head = 1,
+                 .flash_2 = 0.5,
+                 .flash_1 = 0.25,
+                 .latency = Time{0}};
+  const AttentionWork work{64, 2048, 16, 16, 128, false};
+  const double newest = 4.0 * 64 * 16 * 2048 * 2048 * 128 / 2 / 100e12;
+  EXPECT_NEAR(attention_seconds(d, Math::kBf16, work), newest, 1e-9 * newest);
+  EXPECT_NEAR(attention_seconds(d, Math::kBf16, work, AttentionKernels::kFlash2), 2 * newest, 1e-9 * newest);
+  EXPECT_NEAR(attention_seconds(d, Math::kBf16, work, AttentionKernels::kFlash1), 4 * newest, 1e-9 * newest);
+}
+
+// Kernels compute whole 32s of a head: heads of 72 cost what heads of 96 do.
+TEST(Attention, ComputesWhole32sOfAHead) {
+  const Device d = load_device("h100-sxm", {}, DataFolders());
+  const auto time = [&](std::int64_t head) {
+    return attention_seconds(d, Math::kBf16, {8, 4096, 16, 16, head, false});
+  };
+  EXPECT_EQ(time(72), time(96));
+  EXPECT_LT(time(64), time(72));
+}
+
+// Where scores are in memory, products of heads that are no multiple of 8 have a tenth of the rate: two
+// products of [2048, 225] and [225, 2048], and back, are 4 * 2048^2 * 225 FLOPs.
+TEST(Attention, OfOddHeadsThatIsNotFusedMissesTheTensorCores) {
+  Device d = ideal();
+  d.attention.odd_head = 0.1;
+  d.memory_bandwidth = Bandwidth{1'000'000'000'000'000};
+  program::Op op;
+  const auto time = [&](std::int64_t head) {
+    op.kind = program::ops::Attention{{1, 2048, 1, 1, head, program::ops::Scores::kSoftmax}};
+    op.flops = program::flops_of(op.kind);
+    return seconds(compute_time(d, Math::kBf16, 2, op) - d.kernel_gap);
+  };
+  EXPECT_NEAR(time(224), 4.0 * 2048 * 2048 * 224 / 100e12, 1e-9);
+  EXPECT_NEAR(time(225), 4.0 * 2048 * 2048 * 225 / 10e12, 1e-9);
+}
+
 // H100: 8192^3 at 0.8593 of 1,979 TFLOP/s, and before it four kernels of 2.84 us that move 2 * 8192^2 * 5
 // bytes at 0.85 of 3.35 TB/s, 236 us. Other ops of the step compute in bf16.
 TEST(Gemm, InEightBitsIsTwiceAsFastAfterItsRounding) {
