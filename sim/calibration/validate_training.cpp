@@ -263,6 +263,7 @@ class RowReader {
     }
     if (plan.ranks() != row_.num_gpus) throw Skip{"degrees do not multiply to the GPUs"};
     plan.sequence_parallel = r.sp.value_or(r.tp > 1 && interleaves(problem.stack.name));
+    if (plan.sequence_parallel && !r.sp) assumed.emplace_back("parallel.sp");
     if (plan.copies() > 1) plan.zero = r.zero_stage.value_or(1);
     if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
     const std::int64_t shards = plan.zero > 0 ? shard_ranks(r.fsdp) : 0;

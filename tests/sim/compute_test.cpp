@@ -90,6 +90,27 @@ TEST(Attention, ThatIsShortIsBoundByMemoryForwardAndTwiceThatBackward) {
   EXPECT_NEAR(attention_seconds(d, Math::kBf16, backward) - latency, 2 * bytes / 0.8e12, 1e-15);
 }
 
+// A stack that moves layers' operands twice and those of routing three times moves an optimizer's once, and
+// the operands of a product once.
+TEST(Passes, AreOfLayersAndOfRoutingApart) {
+  namespace ops = program::ops;
+  const ops::ElementBytes bytes = ops::element_bytes(Training{}, Stack{});
+  const auto times = [&](const program::OpKind& kind) {
+    return static_cast<double>(program::bytes_of(kind, bytes, {.pointwise = 2, .routing = 3})) /
+           static_cast<double>(program::bytes_of(kind, bytes, {}));
+  };
+  ops::Residual residual{};
+  residual.rows = 1024, residual.width = 1024;
+  ops::Permute permute{};
+  permute.tokens = 4096, permute.width = 1024, permute.top_k = 2, permute.rows = permute.even = 8192;
+  ops::ZeroGrad clear{};
+  clear.elements = 1 << 20, clear.element_bytes = 4;
+  EXPECT_EQ(times(residual), 2);
+  EXPECT_EQ(times(permute), 3);
+  EXPECT_EQ(times(clear), 1);
+  EXPECT_EQ(times(ops::Gemm{128, 128, 128}), 1);
+}
+
 // 64 sequences of 2,048 tokens, 16 heads of 128: the arithmetic of causal attention is 4 b a s^2 d / 2, at an
 // efficiency of 1 of 100 TFLOP/s. FlashAttention-2 at half the rate takes twice as long, the first
 // FlashAttention at a quarter four times.

@@ -96,21 +96,23 @@ TEST(TrainingRows, NvidiasStackInterleavesAndSplitsSequencesWhereARowDoesNotSay)
   EXPECT_EQ(row.knobs.at("vpp"), "4 interleaved");
   EXPECT_EQ(row.knobs.at("sequence parallel"), "");
   EXPECT_TRUE(assumes(row, "parallel.vpp"));
+  EXPECT_TRUE(assumes(row, "parallel.sp"));
   const ValidationRow said = read_row({{"parallel", {{"vpp", 1}, {"sp", false}}}});
   EXPECT_EQ(said.knobs.at("vpp"), "1 1f1b");
   EXPECT_EQ(said.knobs.at("sequence parallel"), "none");
   EXPECT_FALSE(assumes(said, "parallel.vpp"));
+  EXPECT_FALSE(assumes(said, "parallel.sp"));
   EXPECT_EQ(read_row({{"source_key", "megatron_sc21"}, {"gpu", "A100-SXM4-80GB"}}).knobs.at("vpp"), "1 1f1b");
 }
 
-// 30 layers and two ends fill 8 chunks of four; the ends have three.
+// Six layers and two ends fill 8 chunks of one, so the ends have none; five layers fill no 8 chunks.
 TEST(TrainingRows, EndsCountAsLayersWhereThatFillsTheChunks) {
-  const Json layers = {{"model", {{"layers", 30}}}};
-  Json even = layers;
-  even["parallel"] = {{"vpp", 2}};
-  const double with_ends = read_row(even).predicted;
-  even["model"]["layers"] = 32;
-  EXPECT_LT(with_ends, read_row(even).predicted);
+  Json row = training_row({{"model", {{"layers", 6}}}, {"parallel", {{"vpp", 2}}}});
+  const auto read = [&] { return validate_training(Json::array({row}), "rows.json", DataFolders()); };
+  ASSERT_EQ(read().rows.size(), 1U);
+  EXPECT_EQ(read().rows[0].knobs.at("vpp"), "2 interleaved");
+  row["model"]["layers"] = 5;
+  EXPECT_TRUE(read().rows.empty());
 }
 
 TEST(TrainingRows, WithoutAPipelineAMicroBatchIsFourSequencesWhereTheBatchAllows) {
