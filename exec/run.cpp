@@ -125,17 +125,22 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   SharedWorld world(program.mesh.ranks(), options.deadline);
   RunResult result;
   UnitShards gradients(n), parameters(n);
+  // Jobs outlive all threads: on a shared GPU ranks copy from each other's memory, and one that fails first
+  // must not free its own under the others.
+  std::vector<std::unique_ptr<Communicator>> communicators(n);
+  std::vector<std::unique_ptr<Job>> jobs(n);
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < n; ++r) {
       threads.emplace_back([&, r] {
         try {
           const auto rank = static_cast<std::int64_t>(r);
-          const auto communicator = world.communicator(rank);
-          Job job(program, options, data, rank, make, *communicator, world.abort());
-          RunResult of_rank = job.run(restored);
-          gradients[r] = std::move(job.gradients());
-          parameters[r] = std::move(job.parameters());
+          communicators[r] = world.communicator(rank);
+          jobs[r] =
+              std::make_unique<Job>(program, options, data, rank, make, *communicators[r], world.abort());
+          RunResult of_rank = jobs[r]->run(restored);
+          gradients[r] = std::move(jobs[r]->gradients());
+          parameters[r] = std::move(jobs[r]->parameters());
           if (r == 0) result = std::move(of_rank);
         } catch (const std::exception& e) {
           world.abort().raise(fmt::format("rank {}: {}", r, e.what()));
