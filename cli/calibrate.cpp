@@ -20,6 +20,8 @@ struct Options {
   std::optional<exec::Backend> backend;
   std::int64_t steps = 5;
   std::string name, device, cluster;
+  std::vector<std::string> published;
+  std::string profiles;
 };
 
 struct Run {
@@ -106,7 +108,22 @@ std::string residuals(const sim::Calibration& c) {
   return out;
 }
 
+void require_given(const char* option, const std::string& value) {
+  if (value.empty()) throw InputError("command line", option, "is missing (allowed: a text)");
+}
+
 void execute(App& app, const Options& o) {
+  if (!o.published.empty()) {
+    if (!o.runs.empty())
+      throw InputError("command line", "/runs",
+                       "are not fitted together with --published (allowed: one of the two)");
+    return calibrate_published(app, o.published, o.profiles);
+  }
+  if (o.runs.empty())
+    throw InputError("command line", "/runs",
+                     "are missing (allowed: plans and their traces, plans with --backend, or --published)");
+  require_given("/name", o.name);
+  require_given("/device", o.device);
   require_writable("/device", o.device);
   require_writable("/cluster", o.cluster);
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
@@ -192,20 +209,22 @@ void add_calibrate(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "calibrate", "fit a device profile and a cluster to measured runs");
   auto o = std::make_shared<Options>();
-  command
-      ->add_option(
-          "runs", o->runs,
-          "pairs: the plan or scenario, and the trace of orrery run --trace; with --backend, plans alone")
-      ->required();
+  command->add_option(
+      "runs", o->runs,
+      "pairs: the plan or scenario, and the trace of orrery run --trace; with --backend, plans alone");
   CLI::Option* const backend =
       add_choice<exec::Backend>(*command, "--backend", o->backend, "run the plans here, ranks as threads");
   command->add_option("--steps", o->steps, "of each run; the last is measured")
       ->check(CLI::Range(2, 1000000))
       ->capture_default_str()
       ->needs(backend);
-  command->add_option("--name", o->name, "of the profile and the cluster")->required();
-  command->add_option("--device", o->device, "write the device profile here")->required();
+  command->add_option("--name", o->name, "of the profile and the cluster");
+  command->add_option("--device", o->device, "write the device profile here");
   command->add_option("--cluster", o->cluster, "write the cluster here");
+  CLI::Option* const published = command->add_option(
+      "--published", o->published, "fit constants of the shipped profiles to these published training runs");
+  command->add_option("--profiles", o->profiles, "write them into the profiles of this data folder")
+      ->needs(published);
   command->callback([&app, o] { execute(app, *o); });
 }
 

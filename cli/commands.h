@@ -68,6 +68,10 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Value& value
       ->type_name(fmt::format("{{{}}}", fmt::join(all_names(Enum{}), ",")));
 }
 
+// `orrery calibrate --published`: fits constants of profiles to published runs, and writes them into the
+// profiles of a data folder, where one is given.
+void calibrate_published(const App& app, const std::vector<std::string>& files, const std::string& folder);
+
 void print_json(const Json& json);
 
 // Tries to write where an option ("/trace") says, before the work whose result goes there. An empty path is

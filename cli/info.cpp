@@ -85,13 +85,14 @@ void add_model(CLI::App& parent, App& app) {
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
   auto name = std::make_shared<std::string>();
-  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack or model")->required();
+  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack, model or fit")
+      ->required();
   command->callback([name] {
     static const std::map<std::string, Json (*)()> kFormats = {
         {"scenario", schema_fields<Scenario>}, {"plan", schema_fields<PlanFile>},
         {"cluster", schema_fields<Cluster>},   {"device", schema_fields<Device>},
         {"links", schema_fields<LinkProfile>}, {"stack", schema_fields<Stack>},
-        {"model", schema_fields<Model>}};
+        {"model", schema_fields<Model>},       {"fit", schema_fields<PublishedFitFile>}};
     const auto format = kFormats.find(*name);
     if (format == kFormats.end()) {
       std::vector<std::string> names;

@@ -153,11 +153,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i]);
   if (!a.plans.empty()) {
     const Predicted& best = a.plans[0].predicted;
-    fmt::print(
-        "      how sure: 80 % of published runs with this stack took {:.2f} to {:.2f} of the prediction: "
-        "{:.3g} to "
-        "{:.3g} s\n",
-        problem.stack.measured_low, problem.stack.measured_high, best.step_time_low_s, best.step_time_high_s);
+    fmt::print("      how sure: {}: {:.3g} to {:.3g} s\n", words_of(problem.measured), best.step_time_low_s,
+               best.step_time_high_s);
   }
   for (const auto& r : a.alongside) {
     print_row("", r);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 #include "cli/commands.h"
@@ -60,6 +61,18 @@ void print_interventions(const std::vector<sim::ValidationRow>& rows) {
                k.right_way, k.clear);
 }
 
+void print_fits(const sim::Validation& all) {
+  const auto f = sim::summarise_fits(all);
+  if (!f) return;
+  fmt::print(
+      "\nwhich plans fit: {} of {} runs that ran out of memory have a probability of fitting below 0.5, {} "
+      "of {} "
+      "that ran one above it\n  (memory is {:.2f} times what is predicted, standard deviation of the "
+      "logarithm "
+      "{:.2f}); Brier score {:.3f}\n",
+      f->told, f->out_of_memory, f->fitted_told, f->fitted, std::exp(f->mean), f->deviation, f->brier);
+}
+
 sim::Validation read(const App& app, const std::vector<std::string>& files) {
   Progress progress("predicting");
   sim::Validation all;
@@ -68,6 +81,7 @@ sim::Validation read(const App& app, const std::vector<std::string>& files) {
     all.read += v.read;
     all.rows.insert(all.rows.end(), v.rows.begin(), v.rows.end());
     all.conflicting.insert(all.conflicting.end(), v.conflicting.begin(), v.conflicting.end());
+    all.fits.insert(all.fits.end(), v.fits.begin(), v.fits.end());
     for (const auto& [reason, n] : v.skipped) all.skipped[reason] += n;
     progress(static_cast<double>(&file - files.data() + 1) / static_cast<double>(files.size()));
   }
@@ -94,6 +108,15 @@ void execute(App& app, const Options& o) {
                                     {"clear", k.clear},
                                     {"right_way", k.right_way}};
     }
+    if (const auto f = sim::summarise_fits(all)) {
+      out["fits"] = {{"out_of_memory", f->out_of_memory},
+                     {"told", f->told},
+                     {"fitted", f->fitted},
+                     {"fitted_told", f->fitted_told},
+                     {"mean", f->mean},
+                     {"deviation", f->deviation},
+                     {"brier", f->brier}};
+    }
     out["rows"] = out["conflicting"] = Json::array();
     for (const auto& r : all.rows) out["rows"].push_back(row_json(r));
     for (const auto& r : all.conflicting) out["conflicting"].push_back(row_json(r));
@@ -116,6 +139,7 @@ void execute(App& app, const Options& o) {
     print_line("all rows that leave nothing open", sim::summarise(all.rows, {q, {}, true}));
     print_line("all messages of 64 MiB or more", sim::summarise(all.rows, {q, {}, false, kLarge}));
   }
+  print_fits(all);
   print_interventions(all.rows);
   if (!all.conflicting.empty()) fmt::print("\nnot scored: published runs of the group disagree\n");
   std::for_each(all.conflicting.begin(), all.conflicting.end(), print_row);

@@ -239,8 +239,66 @@ std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
   return text;
 }
 
+namespace {
+
+constexpr std::size_t kIndent = 2, kColumns = 100;
+
+std::string plain(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// [1, 2], {"a": 1}
+void write_line(const Json& json, std::string& out) {
+  if (!json.is_structured()) {
+    out += plain(json);
+    return;
+  }
+  out += json.is_array() ? '[' : '{';
+  bool first = true;
+  for (const auto& [key, value] : json.items()) {
+    if (!first) out += ", ";
+    first = false;
+    if (json.is_object()) out += plain(Json(key)) + ": ";
+    write_line(value, out);
+  }
+  out += json.is_array() ? ']' : '}';
+}
+
+void write_lines(const Json& json, std::size_t indent, std::string& out) {
+  const bool nested =
+      std::any_of(json.begin(), json.end(), [](const Json& value) { return value.is_structured(); });
+  if (!json.is_structured() || json.empty() || (json.is_array() && !nested)) return write_line(json, out);
+  const std::size_t inner = indent + kIndent;
+  out += json.is_array() ? '[' : '{';
+  bool first = true;
+  for (const auto& [key, value] : json.items()) {
+    out += (first ? "\n" : ",\n") + std::string(inner, ' ');
+    first = false;
+    if (json.is_object()) {
+      out += plain(Json(key)) + ": ";
+      write_lines(value, inner, out);
+      continue;
+    }
+    std::string line;
+    write_line(value, line);
+    if (inner + line.size() <= kColumns)
+      out += line;
+    else
+      write_lines(value, inner, out);
+  }
+  out += "\n" + std::string(indent, ' ') + (json.is_array() ? ']' : '}');
+}
+
+}  // namespace
+
+std::string laid_out(const Json& json) {
+  std::string out;
+  write_lines(json, 0, out);
+  return out + "\n";
+}
+
 void save_json(const std::filesystem::path& path, const Json& json) {
-  save_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  save_text(path, laid_out(json));
 }
 
 void save_text(const std::filesystem::path& path, std::string_view text) {

@@ -40,7 +40,10 @@ std::string load_text(const std::filesystem::path& path, std::int64_t largest = 
 // untouched then.
 void save_text(const std::filesystem::path& path, std::string_view text);
 
-// The same of an indented value. Text that is not UTF-8 is replaced.
+// A value on lines of at most 100 columns where its elements allow it: arrays of plain values, and elements
+// of arrays that fit, are each on one. Text that is not UTF-8 is replaced.
+std::string laid_out(const Json& json);
+// The same into a file, as save_text.
 void save_json(const std::filesystem::path& path, const Json& json);
 
 }  // namespace orrery

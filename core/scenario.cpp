@@ -177,12 +177,41 @@ Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& d
   const fs::path path = data.find("profiles/stacks", name, fs::path(at.file).parent_path(), at);
   const Cursor file{path.string(), ""};
   auto out = read_fields<Stack>(load_json(path), file);
-  if (out.measured_low > out.measured_high)
+  if (out.executable && !out.loss_in_place)
+    file.child("loss_in_place")
+        .fail("false is for stacks that our engine does not run", "allowed: true, or \"executable\": false");
+  if (out.measured_low.has_value() != out.measured_high.has_value())
+    file.child(out.measured_low ? "measured_high" : "measured_low")
+        .fail("is missing", "allowed: both, or neither");
+  if (out.measured_low && *out.measured_low > *out.measured_high)
     file.child("measured_low")
-        .fail(fmt::format("{} is more than measured_high", out.measured_low),
-              fmt::format("allowed: at most {}", out.measured_high));
+        .fail(fmt::format("{} is more than measured_high", *out.measured_low),
+              fmt::format("allowed: at most {}", *out.measured_high));
   out.file = file.file;
   return out;
+}
+
+MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices,
+                             const DataFolders& data) {
+  if (stack.measured_low)
+    return {.knowledge = Knowledge::kBoth, .low = *stack.measured_low, .high = *stack.measured_high};
+  const fs::path path = data.find("profiles/fits", "published", {}, Cursor{});
+  const Cursor file{path.string(), ""};
+  const auto fit = read_fields<PublishedFitFile>(load_json(path), file);
+  const auto has = [](const std::vector<std::string>& all, const std::string& name) {
+    return std::find(all.begin(), all.end(), name) != all.end();
+  };
+  const bool knows_stack = has(fit.stacks, stack.name);
+  const bool knows_devices =
+      std::all_of(devices.begin(), devices.end(), [&](const Device& d) { return has(fit.devices, d.name); });
+  const Knowledge knowledge = knows_stack && knows_devices   ? Knowledge::kBoth
+                              : knows_stack || knows_devices ? Knowledge::kOne
+                                                             : Knowledge::kNeither;
+  const auto found = std::find_if(fit.ranges.begin(), fit.ranges.end(),
+                                  [&](const MeasuredRange& r) { return r.knowledge == knowledge; });
+  if (found == fit.ranges.end())
+    file.child("ranges").fail(fmt::format("has none of knowledge \"{}\"", name_of(knowledge)));
+  return *found;
 }
 
 void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
@@ -359,6 +388,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   if (scenario.node_hour) for_each_type(c, [&](NodeType& t) { t.node_hour = *scenario.node_hour; });
   problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
+  problem.measured = measured_range(problem.stack, problem.devices, data);
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,

@@ -16,6 +16,7 @@
 #include "core/fields.h"
 #include "core/model.h"
 #include "core/plan.h"
+#include "core/published_fit.h"
 #include "core/stack.h"
 #include "core/training.h"
 
@@ -151,7 +152,8 @@ struct Problem {
   Cluster cluster;
   std::vector<Device> devices;  // by type of node (Cluster::type)
   Stack stack;
-  Cursor at;  // where the scenario stands
+  MeasuredRange measured;  // how far published runs like these were from their prediction
+  Cursor at;               // where the scenario stands
 
   // "h100-sxm", or "h100-sxm + a100-80gb": of the nodes that there are.
   std::string device_names() const;
@@ -203,6 +205,9 @@ LinkProfile load_links(const std::string& name, const Cursor& at, const DataFold
                        const std::filesystem::path& base = {});
 // Fails where the problem's stack cannot run its model and training, or a plan with them: at a field of the
 // scenario, or of the plan.
+// Of runs with the stack and the devices: what the stack says, or published runs. Throws InputError.
+MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices, const DataFolders& data);
+
 void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
                  const Cursor& plan_at);
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);

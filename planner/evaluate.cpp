@@ -167,8 +167,8 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.imbalance = imbalance(problem, plan, loads, *evenly, options.draws, step_of);
   }
   p.step_time_s = seconds(out.simulation.step);
-  p.step_time_low_s = p.step_time_s * problem.stack.measured_low;
-  p.step_time_high_s = p.step_time_s * problem.stack.measured_high;
+  p.step_time_low_s = p.step_time_s * problem.measured.low;
+  p.step_time_high_s = p.step_time_s * problem.measured.high;
   p.tokens_per_s = s.training.tokens_per_step() / p.step_time_s;
   p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
   p.hfu = p.mfu * recompute_factor(problem, plan);

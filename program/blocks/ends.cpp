@@ -180,7 +180,10 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   g.node("loss/max", ops::LossMax{shape}, {g.use(logits)}, {largest});
   g.node("loss/sum", ops::LossSum{shape}, {g.use(logits), g.use(largest, whole), g.use(targets)},
          {exponentials, sums});
-  const ValueId probabilities = g.taken_over(exponentials, 0);
+  const ValueId probabilities = s.loss_in_place
+                                    ? g.taken_over(exponentials, 0)
+                                    : g.value("head/log_probabilities", all_rows, g.parameter(w).rows,
+                                              g.placed(Placement::kColumns), kept);
   g.node("loss", ops::Loss{shape}, {g.use(exponentials), g.use(sums, whole)}, {probabilities, loss}).also = {
       logits, targets};
   return g.finish();

@@ -34,14 +34,13 @@ constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
                              {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5}};
 
 // Tools print memory at different levels; compare like with like.
-double comparable_memory(const std::string& kind, const Problem& problem, const Plan& plan,
-                         const Estimator& e, Bytes logical) {
+double comparable_memory(const PublishedRun& run, const Estimator& estimator, Bytes logical) {
+  const std::string& kind = run.memory_kind;
   if (kind.starts_with("max allocated") || kind.starts_with("peak"))
     return static_cast<double>(logical.value);
-  if (kind.starts_with("reserved") || kind.starts_with("max over stages")) {
-    return static_cast<double>(logical.value) * problem.stack.allocator_overhead;
-  }
-  return static_cast<double>(e.device_bytes(plan, logical).value);
+  if (kind.starts_with("reserved") || kind.starts_with("max over stages"))
+    return static_cast<double>(logical.value) * run.problem.stack.allocator_overhead;
+  return static_cast<double>(estimator.device_bytes(run.plan, logical).value);
 }
 
 // What follows from the others and the number of GPUs (dp, micro-batches) is not among them.
@@ -119,29 +118,57 @@ bool fits(const Problem& problem, const Plan& plan, double room) {
          room * static_cast<double>(problem.devices.front().memory.value);
 }
 
-void score(const Published& published, const Problem& problem, const Plan& plan,
-           const std::vector<std::string>& assumed, Validation& out) {
-  const Scenario& s = problem.scenario;
-  try {
-    check_model(s.model, Cursor{});
-    check_step(problem, Cursor{});
-    program::check_plan(s.model, plan, s.training, Cursor{});
-  } catch (const InputError& e) {
-    throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
+void add(PublishedRun run, PublishedRuns& to) {
+  const Scenario& s = run.problem.scenario;
+  if (run.timed == Timed::kStep) {
+    try {
+      check_model(s.model, Cursor{});
+      check_step(run.problem, Cursor{});
+      program::check_plan(s.model, run.plan, s.training, Cursor{});
+    } catch (const InputError& e) {
+      throw Skip{"plan outside our model: " + std::string(e.what()).substr(0, 24)};
+    }
+    if (const auto wrong = stack_problem(run.problem.stack, s.model, run.plan, s.training))
+      throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
+    const bool sparse = depth_of(s.model).shared(Degree::kExpert) > 0;
+    run.source += std::string(sparse ? " sparse" : "") + (run.plan.cp > 1 ? " cp" : "") +
+                  (s.training.math == Math::kFp8 ? " fp8" : "");
   }
-  if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
-    throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
+  to.runs.push_back(std::move(run));
+}
+
+double predict_seconds(const PublishedRun& run, const Problem& problem) {
+  if (run.timed != Timed::kStep)
+    return seconds(attention_alone(problem, run.plan, run.timed == Timed::kAttentionWithBackward));
   const Topology topology(problem.cluster);
-  Estimator estimator(problem, topology);
-  const Estimate estimate = estimator.estimate(plan);
-  const bool sparse = depth_of(s.model).shared(Degree::kExpert) > 0;
-  const std::string source = published.source + (sparse ? " sparse" : "") + (plan.cp > 1 ? " cp" : "") +
-                             (s.training.math == Math::kFp8 ? " fp8" : "");
-  out.rows.push_back({published.id, source, "step_time", seconds(estimate.step), published.step_s, assumed, 0,
-                      knobs_of(problem, plan)});
-  if (published.memory_gib == 0) return;
-  const double memory = comparable_memory(published.memory_kind, problem, plan, estimator, estimate.peak);
-  out.rows.push_back({published.id, source, "memory", memory, published.memory_gib * kGiB, assumed});
+  return seconds(Estimator(problem, topology).estimate(run.plan).step);
+}
+
+Validation validate(const PublishedRuns& runs) {
+  Validation out{.read = runs.read, .skipped = runs.skipped};
+  for (const PublishedRun& run : runs.runs) {
+    if (run.timed != Timed::kStep) {
+      out.rows.push_back(
+          {run.id, run.source, "step_time", predict_seconds(run, run.problem), run.step_s, {}});
+      continue;
+    }
+    const Topology topology(run.problem.cluster);
+    Estimator estimator(run.problem, topology);
+    const Estimate estimate = estimator.estimate(run.plan);
+    // A run that fitted says little where what it kept is a guess.
+    if (run.problem.devices.size() == 1 && (!run.ran() || run.assumed.empty())) {
+      out.fits.push_back({run.id, run.source,
+                          static_cast<double>(estimator.device_bytes(run.plan, estimate.peak).value),
+                          static_cast<double>(run.problem.devices.front().memory.value), run.ran()});
+    }
+    if (!run.ran()) continue;
+    out.rows.push_back({run.id, run.source, "step_time", seconds(estimate.step), run.step_s, run.assumed, 0,
+                        knobs_of(run.problem, run.plan)});
+    if (run.memory_gib == 0) continue;
+    const double memory = comparable_memory(run, estimator, estimate.peak);
+    out.rows.push_back({run.id, run.source, "memory", memory, run.memory_gib * kGiB, run.assumed});
+  }
+  return out;
 }
 
 }  // namespace orrery::sim

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What readers of published training runs share. Internal to sim/calibration/.
+// Published training runs, read as problems and plans: what readers share, and what the fit needs.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,15 +38,41 @@ void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::in
 // Whether the plan is predicted to fit into so many times its devices' memory; plans that cannot be said fit.
 bool fits(const Problem& problem, const Plan& plan, double room);
 
-struct Published {
+// What of a run was timed: a step, or attention alone of one layer, exchanges between ranks included.
+enum class Timed { kStep, kAttention, kAttentionWithBackward };
+
+// A published run as what is predicted.
+struct PublishedRun {
   std::string id, source;
-  double step_s = 0;
+  std::string study;        // who measured it: runs of one are left out together
+  double step_s = 0;        // 0: it ran out of memory
   double memory_gib = 0;    // 0: none
   std::string memory_kind;  // what of the memory was measured
+  Timed timed = Timed::kStep;
+  Problem problem;
+  Plan plan;
+  std::vector<std::string> assumed;  // that the row does not state
+  bool ran() const { return step_s > 0; }
 };
-// Predicts the run. Throws Skip where the plan is none for the model or the stack.
-void score(const Published& published, const Problem& problem, const Plan& plan,
-           const std::vector<std::string>& assumed, Validation& out);
+struct PublishedRuns {
+  std::int64_t read = 0;
+  std::vector<PublishedRun> runs;
+  std::map<std::string, std::int64_t> skipped;  // reason -> rows
+};
+// Adds the run; its source gets the kind of its model and its number format. Throws Skip where the plan is
+// none for the model or the stack.
+void add(PublishedRun run, PublishedRuns& to);
+
+// Readers: see validate_training and validate_mapped.
+PublishedRuns read_training(const Json& rows, const std::string& file, const DataFolders& data);
+PublishedRuns read_mapped(const Json& rows, const std::string& file, const DataFolders& data);
+
+// Either, by content. Throws InputError for other data.
+PublishedRuns read_published(const std::string& file, const DataFolders& data);
+
+// What is predicted of a run with a device and a stack of other constants.
+double predict_seconds(const PublishedRun& run, const Problem& problem);
+Validation validate(const PublishedRuns& runs);
 
 // Of the problem's model, one layer: how long attention takes, exchanges between ranks included, forward and,
 // if wanted, backward.

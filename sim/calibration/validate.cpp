@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numbers>
 
+#include "sim/calibration/published.h"
 #include "sim/compute/compute.h"
 
 namespace orrery::sim {
@@ -71,6 +73,31 @@ std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow
     k.median = e[e.size() / 2];
   }
   return out;
+}
+
+double probability_of_fitting(const FitRow& row, double mean, double deviation) {
+  const double z = (std::log(row.has / row.needs) - mean) / deviation;
+  return std::erfc(-z / std::numbers::sqrt2) / 2;
+}
+
+std::optional<FitSummary> summarise_fits(const Validation& all) {
+  FitSummary out;
+  std::vector<double> logs;
+  for (const ValidationRow& r : all.rows) {
+    if (r.quantity == "memory") logs.push_back(std::log(r.published / r.predicted));
+  }
+  const auto n = static_cast<double>(logs.size());
+  for (const double x : logs) out.mean += x / n;
+  for (const double x : logs) out.deviation += (x - out.mean) * (x - out.mean) / n;
+  out.deviation = std::sqrt(out.deviation);
+  if (!(out.deviation > 0)) return std::nullopt;
+  for (const FitRow& row : all.fits) {
+    const double p = probability_of_fitting(row, out.mean, out.deviation);
+    out.brier += std::pow(p - (row.fitted ? 1 : 0), 2) / static_cast<double>(all.fits.size());
+    ++(row.fitted ? out.fitted : out.out_of_memory);
+    if (row.fitted ? p > 0.5 : p < 0.5) ++(row.fitted ? out.fitted_told : out.told);
+  }
+  return out.out_of_memory > 0 ? std::optional(out) : std::nullopt;
 }
 
 std::vector<std::string> Validation::sources() const {
@@ -172,17 +199,38 @@ Validation validate_kernels(const std::string& csv, const std::string& file, con
   return out;
 }
 
-Validation validate_file(const std::string& file, const DataFolders& data) {
-  const std::string text = load_text(file);
-  if (file.ends_with(".csv")) return validate_kernels(text, file, data);
-  const Json rows = parse_json(text, file);
-  const Cursor at{file, ""};
+namespace {
+
+Json load_rows(const std::string& file) {
+  Json rows = parse_json(load_text(file), file);
   if (!rows.is_array() || rows.empty() || !rows[0].is_object())
-    at.fail("is not a data set", "allowed: an array of rows");
-  if (rows[0].contains("parallel")) return validate_training(rows, file, data);
-  if (rows[0].contains("gpu_type") && rows[0].contains("ep")) return validate_mapped(rows, file, data);
+    Cursor{file, ""}.fail("is not a data set", "allowed: an array of rows");
+  return rows;
+}
+
+bool are_training_runs(const Json& rows) {
+  return rows[0].contains("parallel");
+}
+bool are_mapped_runs(const Json& rows) {
+  return rows[0].contains("gpu_type") && rows[0].contains("ep");
+}
+
+}  // namespace
+
+PublishedRuns read_published(const std::string& file, const DataFolders& data) {
+  const Json rows = load_rows(file);
+  if (are_training_runs(rows)) return read_training(rows, file, data);
+  if (are_mapped_runs(rows)) return read_mapped(rows, file, data);
+  Cursor{file, ""}.child(std::size_t{0}).fail("is not a training run");
+}
+
+Validation validate_file(const std::string& file, const DataFolders& data) {
+  if (file.ends_with(".csv")) return validate_kernels(load_text(file), file, data);
+  const Json rows = load_rows(file);
+  if (are_training_runs(rows)) return validate_training(rows, file, data);
+  if (are_mapped_runs(rows)) return validate_mapped(rows, file, data);
   if (rows[0].contains("collective")) return validate_collectives(rows, file, data);
-  at.child(std::size_t{0}).fail("is neither a training run nor a collective");
+  Cursor{file, ""}.child(std::size_t{0}).fail("is neither a training run nor a collective");
 }
 
 }  // namespace orrery::sim

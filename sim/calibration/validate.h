@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,13 +49,32 @@ struct KnobSummary {
 };
 std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow>& rows);
 
+// Of a run that fitted, or one that ran out of memory.
+struct FitRow {
+  std::string id, source;
+  double needs = 0, has = 0;  // bytes of a device: predicted, and there
+  bool fitted = true;
+};
+// How well it is told which plans fit, where ln(needed / predicted) is normal with the mean and the standard
+// deviation that the memory rows have.
+struct FitSummary {
+  std::int64_t out_of_memory = 0, told = 0;   // and of them, with a probability of fitting below a half
+  std::int64_t fitted = 0, fitted_told = 0;   // and of them, with one above it
+  double mean = 0, deviation = 0, brier = 0;  // Brier: mean squared error of the probability
+};
+double probability_of_fitting(const FitRow& row, double mean, double deviation);
+
 struct Validation {
   std::int64_t read = 0;
   std::vector<ValidationRow> rows;
   std::vector<ValidationRow> conflicting;       // predicted, not scored: published runs of the group disagree
   std::map<std::string, std::int64_t> skipped;  // reason -> rows
+  std::vector<FitRow> fits;                     // of runs that leave nothing open, or ran out of memory
   std::vector<std::string> sources() const;
 };
+
+// None where no row has its memory measured, or none ran out of it.
+std::optional<FitSummary> summarise_fits(const Validation& all);
 
 // Published training runs: a JSON array of rows with model, gpu, parallel and measured.
 Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data);

@@ -183,36 +183,61 @@ class MappedReader {
   MappedReader(const MappedRow& row, const Cursor& at, const DataFolders& data)
       : row_(row), at_(at), data_(data) {}
 
-  void score_into(Validation& out) {
-    if (says(row_.source, "attention only")) return score_attention(out);
+  PublishedRun read() {
+    run_.id = row_.id;
+    run_.source = row_.source;
+    run_.study = study();
+    if (says(row_.source, "attention only")) {
+      read_attention();
+      return std::move(run_);
+    }
     if (says(row_.source, "Table 9")) throw Skip{"attention on one GPU"};
-    Scenario& s = problem_.scenario;
-    s.model = model_of(row_.model);
+    run_.problem.scenario.model = model_of(row_.model);
     read_hardware();
     read_training();
     read_plan();
-    if (row_.model.find("MTP") != std::string::npos) assumed_.push_back("no multi-token prediction");
+    if (row_.model.find("MTP") != std::string::npos) run_.assumed.push_back("no multi-token prediction");
     read_routing();
-    const bool memory = row_.peak_mem_gib > 0;
-    score({row_.id, row_.source, step_seconds(), memory ? row_.peak_mem_gib : 0, memory ? "peak" : ""},
-          problem_, plan_, assumed_, out);
+    if (row_.outcome != "ok") return std::move(run_);
+    run_.step_s = step_seconds();
+    if (row_.peak_mem_gib > 0) {
+      run_.memory_gib = row_.peak_mem_gib;
+      run_.memory_kind = "peak";
+    }
+    return std::move(run_);
   }
 
  private:
+  // Tables of one report are one study, and Megatron-Bridge's pages too, with its runs among the training
+  // runs.
+  std::string study() const {
+    struct Rule {
+      const char* word;
+      const char* study;
+    };
+    constexpr std::array kStudies = {Rule{"Megatron-Bridge", "mbridge"}, Rule{"Parallel Folding", "folding"},
+                                     Rule{"Megatron-Core MoE", "moe_report"}, Rule{"AMD Primus", "primus"}};
+    for (const Rule& r : kStudies) {
+      if (says(row_.source, r.word)) return r.study;
+    }
+    return row_.source;
+  }
+
   // Of a layer with Llama-3.1-8B's heads, in the orders of a sequence that we have.
-  void score_attention(Validation& out) {
+  void read_attention() {
     if (!says(row_.model, "Llama-3.1-8B")) throw Skip{"model " + row_.model};
     const bool ring = row_.ways == "zigzag ring", gathers = says(row_.ways, "all-gather");
     if (!ring && !gathers) throw Skip{"attention of " + row_.ways};
-    problem_.scenario.model = preset_model("llama-3-8b");
-    problem_.scenario.model.layers = 1;
-    problem_.scenario.model.max_positions = row_.seq;
-    problem_.scenario.training = {.global_batch = 1, .sequence = row_.seq};
+    run_.timed = says(row_.notes, "fwd+bwd") ? Timed::kAttentionWithBackward : Timed::kAttention;
+    Scenario& s = run_.problem.scenario;
+    s.model = preset_model("llama-3-8b");
+    s.model.layers = 1;
+    s.model.max_positions = row_.seq;
+    s.training = {.global_batch = 1, .sequence = row_.seq};
     read_hardware();
-    plan_.cp = row_.cp;
-    plan_.cp_keys = ring ? ContextKeys::kRing : ContextKeys::kAllGather;
-    const Time time = attention_alone(problem_, plan_, says(row_.notes, "fwd+bwd"));
-    out.rows.push_back({row_.id, row_.source, "step_time", seconds(time), row_.step_time_s, {}});
+    run_.plan.cp = row_.cp;
+    run_.plan.cp_keys = ring ? ContextKeys::kRing : ContextKeys::kAllGather;
+    run_.step_s = row_.step_time_s;
   }
 
   bool says(const std::string& in, const char* what) const { return in.find(what) != std::string::npos; }
@@ -231,23 +256,23 @@ class MappedReader {
     if (row_.gpus == 0) throw Skip{"GPUs not published"};
     const GpuRule& rule = rule_of(row_.gpu);
     const bool nvl72 = says(row_.gpu, "NVL72");
-    set_nodes(problem_, rule, row_.gpus, std::min<std::int64_t>(nvl72 ? 4 : 8, row_.gpus), 0, at_, data_);
-    problem_.cluster.sized = at_.child("gpus");
-    problem_.devices = {load_device(rule.device, at_, data_)};
-    problem_.stack = load_stack(stack_name(), at_, data_);
+    set_nodes(run_.problem, rule, row_.gpus, std::min<std::int64_t>(nvl72 ? 4 : 8, row_.gpus), 0, at_, data_);
+    run_.problem.cluster.sized = at_.child("gpus");
+    run_.problem.devices = {load_device(rule.device, at_, data_)};
+    run_.problem.stack = load_stack(stack_name(), at_, data_);
   }
 
   void read_training() {
-    Training& t = problem_.scenario.training;
+    Training& t = run_.problem.scenario.training;
     if (row_.seq == 0 || (row_.gbs == 0 && row_.step_time_s > 0)) throw Skip{"batch not published"};
-    t.sequence = problem_.scenario.model.max_positions = row_.seq;
+    t.sequence = run_.problem.scenario.model.max_positions = row_.seq;
     t.global_batch = row_.gbs;
     // Of rates alone: a step in which a pipeline has eight micro-batches a stage.
     if (row_.gbs == 0) {
       t.global_batch = std::max<std::int64_t>(1, row_.mbs) * row_.dp * (row_.pp > 1 ? 8 * row_.pp : 1);
-      assumed_.push_back("global_batch");
+      run_.assumed.push_back("global_batch");
     }
-    t.precision = problem_.stack.name == "deepspeed" ? Precision::kMixed : Precision::kMegatron;
+    t.precision = run_.problem.stack.name == "deepspeed" ? Precision::kMixed : Precision::kMegatron;
     const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16";
     t.math = bf16 ? Math::kBf16 : Math::kFp8;
     if (!bf16 && !says(row_.precision, "fp8") && !says(row_.precision, "FP8"))
@@ -256,72 +281,75 @@ class MappedReader {
 
   void read_plan() {
     if (row_.tp == 0 || row_.pp == 0 || row_.dp == 0) throw Skip{"parallel degrees not published"};
-    plan_.tp = row_.tp;
-    plan_.pp = row_.pp;
-    plan_.dp = row_.dp;
-    share_sequences(plan_, row_.cp, problem_.stack, assumed_);
-    plan_.ep = row_.ep;
-    plan_.etp = row_.etp;
-    if (plan_.ep > 1 && (says(row_.dispatcher, "deepep") || says(row_.dispatcher, "hybridep")))
-      plan_.expert_exchange = ExpertExchange::kByNode;
-    plan_.sequence_parallel = row_.tp > 1;
-    if (plan_.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
-    plan_.zero = plan_.copies() == 1 ? 0 : row_.zero ? *row_.zero : says(row_.notes, "FSDP") ? 3 : 1;
-    if (!row_.zero) assumed_.push_back("zero_stage");
-    plan_.micro_batch = row_.mbs;
+    run_.plan.tp = row_.tp;
+    run_.plan.pp = row_.pp;
+    run_.plan.dp = row_.dp;
+    share_sequences(run_.plan, row_.cp, run_.problem.stack, run_.assumed);
+    run_.plan.ep = row_.ep;
+    run_.plan.etp = row_.etp;
+    if (run_.plan.ep > 1 && (says(row_.dispatcher, "deepep") || says(row_.dispatcher, "hybridep")))
+      run_.plan.expert_exchange = ExpertExchange::kByNode;
+    run_.plan.sequence_parallel = row_.tp > 1;
+    if (run_.plan.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
+    run_.plan.zero = run_.plan.copies() == 1 ? 0 : row_.zero ? *row_.zero : says(row_.notes, "FSDP") ? 3 : 1;
+    if (!row_.zero) run_.assumed.push_back("zero_stage");
+    run_.plan.micro_batch = row_.mbs;
     if (row_.mbs == 0) {
-      assumed_.push_back("micro_batch");
-      plan_.micro_batch =
-          row_.pp == 1 ? std::clamp<std::int64_t>(problem_.scenario.training.global_batch / row_.dp, 1, 4)
-                       : 1;
+      run_.assumed.push_back("micro_batch");
+      // Sparse models have a sequence at a time, and others without a pipeline up to four.
+      const bool several = row_.pp == 1 && depth_of(run_.problem.scenario.model).shared(Degree::kExpert) == 0;
+      run_.plan.micro_batch =
+          several ? std::clamp<std::int64_t>(run_.problem.scenario.training.global_batch / row_.dp, 1, 4) : 1;
     }
-    const std::int64_t batch = problem_.scenario.training.global_batch;
-    if (batch % (plan_.micro_batch * plan_.dp) != 0) throw Skip{"micro-batch does not divide the batch"};
-    plan_.micro_batches = batch / (plan_.micro_batch * plan_.dp);
+    const std::int64_t batch = run_.problem.scenario.training.global_batch;
+    if (batch % (run_.plan.micro_batch * run_.plan.dp) != 0)
+      throw Skip{"micro-batch does not divide the batch"};
+    run_.plan.micro_batches = batch / (run_.plan.micro_batch * run_.plan.dp);
     read_chunks();
     read_recompute();
-    plan_.overlap_exchanges = row_.overlap.in_pairs;
-    if (!row_.overlap.otherwise.empty()) assumed_.push_back("overlap");  // none
-    if (const std::string problem = program::overlap_problem(plan_); !problem.empty()) throw Skip{problem};
+    run_.plan.overlap_exchanges = row_.overlap.in_pairs;
+    if (!row_.overlap.otherwise.empty()) run_.assumed.push_back("overlap");  // none
+    if (const std::string problem = program::overlap_problem(run_.plan); !problem.empty())
+      throw Skip{problem};
   }
 
   // Parts that the model lacks are not repeated.
   void read_recompute() {
     if (row_.recompute.starts_with("full")) {
-      plan_.recompute = Recompute::kFull;
+      run_.plan.recompute = Recompute::kFull;
       return;
     }
     if (row_.recompute.starts_with("none")) return;
     const RecomputeParts named = parts_named(row_.recompute);
     if (named.empty()) {
-      assumed_.push_back("recompute");
+      run_.assumed.push_back("recompute");
       return;
     }
-    plan_.recompute_parts = (named & depth_of(problem_.scenario.model).parts()).list();
-    if (!plan_.recompute_parts.empty()) plan_.recompute = Recompute::kSelective;
+    run_.plan.recompute_parts = (named & depth_of(run_.problem.scenario.model).parts()).list();
+    if (!run_.plan.recompute_parts.empty()) run_.plan.recompute = Recompute::kSelective;
   }
 
   // Without a number, two layers a chunk, or one, as these stacks are run.
   void read_chunks() {
-    plan_.vpp = std::max<std::int64_t>(1, row_.vpp);
-    if (plan_.pp > 1 && row_.vpp == 0) {
-      assumed_.push_back("vpp");
-      const std::int64_t layers = problem_.scenario.model.layers;
+    run_.plan.vpp = std::max<std::int64_t>(1, row_.vpp);
+    if (run_.plan.pp > 1 && row_.vpp == 0) {
+      run_.assumed.push_back("vpp");
+      const std::int64_t layers = run_.problem.scenario.model.layers;
       for (const std::int64_t of_chunk : {2, 1}) {
-        const std::int64_t chunks = plan_.pp * of_chunk;
-        if (plan_.vpp == 1 && layers % chunks == 0 && plan_.micro_batches % plan_.pp == 0)
-          plan_.vpp = layers / chunks;
+        const std::int64_t chunks = run_.plan.pp * of_chunk;
+        if (run_.plan.vpp == 1 && layers % chunks == 0 && run_.plan.micro_batches % run_.plan.pp == 0)
+          run_.plan.vpp = layers / chunks;
       }
     }
-    plan_.schedule = plan_.vpp > 1 && plan_.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-    if (plan_.pp == 1) plan_.vpp = 1;
+    run_.plan.schedule = run_.plan.vpp > 1 && run_.plan.pp > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+    if (run_.plan.pp == 1) run_.plan.vpp = 1;
     if (says(row_.notes, "schedule ") && !says(row_.notes, "schedule 1f1b")) throw Skip{"another schedule"};
   }
 
   // Tokens beyond an expert's even share were dropped.
   void read_routing() {
     if (!says(row_.routing, "CF=1")) return;
-    for (BlockRun& run : problem_.scenario.model.blocks) {
+    for (BlockRun& run : run_.problem.scenario.model.blocks) {
       for (ModelBlock& block : run.blocks) {
         for (Layer& layer : block.layers) {
           if (auto* experts = std::get_if<ExpertsLayer>(&layer.is)) experts->capacity_factor = 1;
@@ -334,7 +362,7 @@ class MappedReader {
   // causal mask leaves of it.
   double step_seconds() const {
     if (row_.step_time_s > 0) return row_.step_time_s;
-    const Scenario& s = problem_.scenario;
+    const Scenario& s = run_.problem.scenario;
     const auto gpus = static_cast<double>(row_.gpus);
     if (row_.tokens_per_s_per_gpu > 0)
       return s.training.tokens_per_step() / (row_.tokens_per_s_per_gpu * gpus);
@@ -350,27 +378,28 @@ class MappedReader {
   const MappedRow& row_;
   const Cursor& at_;
   const DataFolders& data_;
-  Problem problem_;
-  Plan plan_;
-  std::vector<std::string> assumed_;
+  PublishedRun run_;
 };
 
 }  // namespace
 
-Validation validate_mapped(const Json& rows, const std::string& file, const DataFolders& data) {
-  Validation out;
+PublishedRuns read_mapped(const Json& rows, const std::string& file, const DataFolders& data) {
+  PublishedRuns out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ++out.read;
     const Cursor at = Cursor{file, ""}.child(i);
     const auto row = read_fields<MappedRow>(rows[i], at);
     try {
-      if (row.outcome != "ok") throw Skip{"out of memory"};
-      MappedReader(row, at, data).score_into(out);
+      add(MappedReader(row, at, data).read(), out);
     } catch (const Skip& s) {
       ++out.skipped[s.reason];
     }
   }
   return out;
+}
+
+Validation validate_mapped(const Json& rows, const std::string& file, const DataFolders& data) {
+  return validate(read_mapped(rows, file, data));
 }
 
 }  // namespace orrery::sim

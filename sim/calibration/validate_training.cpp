@@ -265,12 +265,18 @@ class RowReader {
     plan.sequence_parallel = r.sp.value_or(r.tp > 1 && interleaves(problem.stack.name));
     if (plan.sequence_parallel && !r.sp) assumed.emplace_back("parallel.sp");
     if (plan.copies() > 1) plan.zero = r.zero_stage.value_or(1);
+    // torchtitan gathers parameters once a step where there is a pipeline (fsdp_reshard_after_forward:
+    // default).
+    if (row_.source_key == "torchtitan" && r.pp > 1 && plan.zero == 3) plan.zero = 2;
     if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
     const std::int64_t shards = plan.zero > 0 ? shard_ranks(r.fsdp) : 0;
     if (shards > 0 && shards < plan.dp && plan.dp % shards == 0) plan.shard_group = shards;
     t.global_batch = row_.global_batch;
     if (t.global_batch == 0) throw Skip{"batch not published"};
     plan.micro_batch = row_.micro_batch > 0 ? row_.micro_batch : usual_micro_batch(plan, t.global_batch);
+    // Its pipelines have as many micro-batches as stages.
+    if (row_.source_key == "torchtitan" && row_.micro_batch == 0 && r.pp > 1)
+      plan.micro_batch = std::max<std::int64_t>(1, t.global_batch / (plan.dp * plan.pp));
     if (row_.micro_batch == 0) assumed.push_back("micro_batch");
     if (t.global_batch % (plan.micro_batch * plan.dp) != 0)
       throw Skip{"micro-batch does not divide the batch"};
@@ -364,39 +370,40 @@ class RowReader {
   const DataFolders& data_;
 };
 
-void predict(const TrainingRow& row, const Cursor& at, const DataFolders& data, Validation& out) {
-  Problem problem;
-  Plan plan;
-  std::vector<std::string> assumed;
+PublishedRun read_run(const TrainingRow& row, const Cursor& at, const DataFolders& data) {
+  PublishedRun run{.id = row.id, .source = row.source_key, .study = row.source_key};
   const RowReader reader(row, at, data);
-  reader.read(problem, plan, assumed);
-  const double published = reader.published_step(problem, plan);
+  reader.read(run.problem, run.plan, run.assumed);
+  if (row.outcome != "ok") return run;
+  run.step_s = reader.published_step(run.problem, run.plan);
   const RowMeasured& m = row.measured;
-  Published run{row.id, row.source_key, published};
   if (!m.peak_mem_kind.empty() && m.peak_mem_kind != "analytic") {
     run.memory_gib = m.peak_mem_gib;
     run.memory_kind = m.peak_mem_kind;
   }
-  score(run, problem, plan, assumed, out);
+  return run;
 }
 
 }  // namespace
 
-Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data) {
-  Validation out;
+PublishedRuns read_training(const Json& rows, const std::string& file, const DataFolders& data) {
+  PublishedRuns out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ++out.read;
     const Cursor at = Cursor{file, ""}.child(i);
     const auto row = read_fields<TrainingRow>(rows[i], at);
     try {
-      if (row.outcome != "ok") throw Skip{"out of memory"};
       if (row.consistency_issues.something) throw Skip{"the row's own numbers disagree"};
-      predict(row, at, data, out);
+      add(read_run(row, at, data), out);
     } catch (const Skip& s) {
       ++out.skipped[s.reason];
     }
   }
   return out;
+}
+
+Validation validate_training(const Json& rows, const std::string& file, const DataFolders& data) {
+  return validate(read_training(rows, file, data));
 }
 
 }  // namespace orrery::sim

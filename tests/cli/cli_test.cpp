@@ -40,6 +40,42 @@ TEST(Cli, PlanSimulateRunAndCompareShareOneProgram) {
   EXPECT_NEAR(bounds, ops, 1e-9 * ops);
 }
 
+// Six published runs; the constants that they do not concern are what is expected of them. Nothing is written
+// where the folder is none of data, and other files are no training runs.
+TEST(Cli, CalibrateFitsPublishedRuns) {
+  const TemporaryFolder folder;
+  Json rows = Json::array();
+  for (const Json& row : load_json(ORRERY_ROOT "/tests/data/training_runs.json")) {
+    if (row["source_key"] == "internevo" && rows.size() < 6) rows.push_back(row);
+  }
+  ASSERT_EQ(rows.size(), 6U);
+  save_json(folder.file("rows.json"), rows);
+  const Output fit = orrery("calibrate --json --published " + folder.file("rows.json"));
+  ASSERT_EQ(fit.code, 0) << fit.out;
+  const Json json = Json::parse(fit.out);
+  ASSERT_EQ(json["studies"].size(), 1U);
+  EXPECT_EQ(json["studies"][0]["study"], "internevo");
+  EXPECT_EQ(json["studies"][0]["runs"], 6);
+  EXPECT_EQ(json["runs"].size(), 6U);
+  for (const Json& c : json["constants"]) {
+    if (c["name"] == "B200.sustained") {
+      EXPECT_NEAR(c["value"].get<double>(), 0.85, 1e-9);
+    }
+  }
+  const std::string published = "calibrate --published " + folder.file("rows.json");
+  EXPECT_NE(orrery(published).out.find("internevo.collective_sync"), std::string::npos);
+  const Output nowhere = orrery(published + " --profiles " + folder.file("."));
+  EXPECT_EQ(nowhere.code, 3);
+  EXPECT_FALSE(fs::exists(folder.file("profiles")));
+  const Output both =
+      orrery("calibrate " + scenario("tiny-cpu") + " --published " + folder.file("rows.json"));
+  EXPECT_EQ(both.code, 3) << both.out;
+  const Output other = orrery("calibrate --published " ORRERY_ROOT "/tests/data/collectives.json");
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.out.find("is not a training run"), std::string::npos);
+  EXPECT_EQ(orrery("calibrate").code, 3);
+}
+
 TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("t.json"), device = folder.file("device.json"),

@@ -198,6 +198,11 @@ TEST_F(Files, TheFileThatAsksForTooMuchIsNamed) {
           ": /fabric/routing: a fabric of kind \"torus\" has no routing \"spray\", the default; allowed: ");
   expect(with("stack.json", [](Json& j) { j["measured_low"] = 5; }),
          file("stack.json") + ": /measured_low: 5 is more than measured_high; allowed: at most 3");
+  expect(with("stack.json", [](Json& j) { j["loss_in_place"] = false; }),
+         file("stack.json") +
+             ": /loss_in_place: false is for stacks that our engine does not run; allowed: true");
+  expect(with("stack.json", [](Json& j) { j.erase("measured_high"); }),
+         file("stack.json") + ": /measured_high: is missing; allowed: both, or neither");
   json("device.json")["fp32"] = "1 GFLOP/s";
   json("device.json")["memory_bandwidth"] = "1 MB/s";
   expect(with(kScenario,
@@ -302,8 +307,7 @@ TEST_F(Files, WrongNamesGetTheNearest) {
          "llama-3-70b");
   const Output key = with(kScenario, [](Json& j) { j["model"] = {{"presett", "tiny-llama"}}; });
   EXPECT_EQ(key.code, 3);
-  EXPECT_NE(key.out.find("/model/presett: there is no such field; allowed: preset, "),
-            std::string::npos)
+  EXPECT_NE(key.out.find("/model/presett: there is no such field; allowed: preset, "), std::string::npos)
       << key.out;
   EXPECT_NE(key.out.find("(did you mean \"preset\"?)"), std::string::npos) << key.out;
 }

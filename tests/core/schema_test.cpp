@@ -60,6 +60,15 @@ TEST(Schema, Stacks) {
   check_folder("profiles/stacks", schema_fields<Stack>());
 }
 
+TEST(Schema, Fits) {
+  const Json schema = schema_fields<PublishedFitFile>();
+  Json file = load_json(ORRERY_ROOT "/profiles/fits/published.json");
+  file.erase("schema");
+  EXPECT_TRUE(satisfies(file, schema));
+  file["covariance"][0] = 1;
+  EXPECT_FALSE(satisfies(file, schema));
+}
+
 TEST(Schema, PlanFiles) {
   PlanFile f;
   f.scenario = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4d.json", DataFolders()).scenario;

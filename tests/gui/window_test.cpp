@@ -567,11 +567,11 @@ void WindowTest::shows_costs() {
   QVERIFY(table.item(0, 2)->text().remove(',').toDouble() < best.cost_usd);
   QVERIFY(table.item(0, 4)->text().remove(',').toDouble() > best.cost_usd);
   // Dollars go with the step.
-  const Stack& stack = window_->session().problem()->stack;
+  const MeasuredRange& measured = window_->session().problem()->measured;
   const QString dollars = QString("<b>$%L1</b> ($%L2 to $%L3)")
                               .arg(best.cost_usd, 0, 'f', 0)
-                              .arg(stack.measured_low * best.cost_usd, 0, 'f', 0)
-                              .arg(stack.measured_high * best.cost_usd, 0, 'f', 0);
+                              .arg(measured.low * best.cost_usd, 0, 'f', 0)
+                              .arg(measured.high * best.cost_usd, 0, 'f', 0);
   const auto labels = window_->cost().findChildren<QLabel*>();
   QVERIFY(std::any_of(labels.begin(), labels.end(),
                       [&](const QLabel* l) { return l->text().contains(dollars); }));

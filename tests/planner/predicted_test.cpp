@@ -58,14 +58,16 @@ TEST(Prices, NodesThatAreIdleArePaid) {
   }
 }
 
-// Megatron-core: 80 % of the published runs took 0.84 to 1.16 of what was predicted (docs/validation.md).
-TEST(Prices, TheIntervalIsTheStacks) {
+// Megatron-core on A100: runs of other studies had both.
+TEST(Prices, TheIntervalIsThatOfWhatIsKnown) {
   const Problem p = on_p4d();
   const Predicted x = evaluate(p, sim::Topology(p.cluster), *p.scenario.plan).predicted;
-  EXPECT_EQ(p.stack.measured_low, 0.84);
-  EXPECT_EQ(p.stack.measured_high, 1.16);
-  EXPECT_DOUBLE_EQ(x.step_time_low_s, 0.84 * x.step_time_s);
-  EXPECT_DOUBLE_EQ(x.step_time_high_s, 1.16 * x.step_time_s);
+  EXPECT_EQ(p.measured.knowledge, Knowledge::kBoth);
+  EXPECT_GT(p.measured.runs, 100);
+  EXPECT_DOUBLE_EQ(x.step_time_low_s, p.measured.low * x.step_time_s);
+  EXPECT_DOUBLE_EQ(x.step_time_high_s, p.measured.high * x.step_time_s);
+  EXPECT_LT(x.step_time_low_s, x.step_time_s);
+  EXPECT_LT(x.step_time_s, x.step_time_high_s);
 }
 
 // Llama-2-7B: h 4096, 32 layers, feed-forward 11008, 32,000 words. A layer has 4 h^2 + 3 h f = 202,375,168

@@ -201,5 +201,19 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
   }
 }
 
+// 64 tokens of 1 layer beside a vocabulary of 2^16 (V elements of logits). In place, V (2 + 4) bytes are
+// alive at once: logits and exponentials; and each token's maximum, 4 bytes. With probabilities of their own,
+// V (4 + 4): exponentials and probabilities, when the maxima are gone.
+TEST(Loss, ProbabilitiesTakeTheirMemoryOrTheirOwn) {
+  Model m = preset_model("tiny-gpt");
+  m.layers = 1;
+  m.vocab = 1 << 16;
+  const Training t{.global_batch = 1, .sequence = 64, .precision = Precision::kMixed, .math = Math::kBf16};
+  Stack own;
+  own.loss_in_place = false;
+  const auto peak = [&](const Stack& s) { return compile(m, Plan{}, t, s).classes[0].logical_peak.value; };
+  EXPECT_EQ(peak(own) - peak(Stack{}), 64 * (std::int64_t{1} << 16) * 2 - 64 * 4);
+}
+
 }  // namespace
 }  // namespace orrery::program

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <regex>
 
+#include "core/published_fit.h"
 #include "sim/calibration/validate.h"
 
 namespace orrery::sim {
@@ -178,6 +179,37 @@ TEST(Accuracy, OfEachSourceIsWhatTheTableSays) {
                 fmt::format("| {} | {} | {} | {} |", firm ? "rows that leave nothing open" : "all", m.n,
                             percent(m.mape), signed_percent(m.bias)));
   }
+}
+
+// Constants and studies of profiles/fits/published.json, a line each.
+TEST(Accuracy, OfTheFitIsWhatTheTablesSay) {
+  const auto fit =
+      read_fields<PublishedFitFile>(load_json(kRoot + "/profiles/fits/published.json"), Cursor{});
+  for (const FittedValue& c : fit.constants) {
+    const std::string unit = c.unit == "1" ? "" : " " + c.unit;
+    const std::string error = c.standard_error == 0 ? "−" : fmt::format("{:.2g}", c.standard_error);
+    expect_says("docs/validation.md",
+                fmt::format("| {} | {:.3g}{} | {} | {:.3g} to {:.3g}{} | {:.3g} |", c.name, c.value, unit,
+                            error, c.low, c.high, unit, c.expected));
+  }
+  for (const StudyErrors& s : fit.studies)
+    expect_says("docs/validation.md",
+                fmt::format("| {} | {} | {} | {} | {} |", s.study, s.runs, percent(s.in_sample),
+                            percent(s.left_out), signed_percent(s.bias_left_out)));
+  for (const MeasuredRange& r : fit.ranges)
+    expect_says("docs/validation.md",
+                fmt::format("| {} | {} | {:.2f} to {:.2f} | {:.0f} % |", name_of(r.knowledge), r.runs, r.low,
+                            r.high, 100 * r.covered));
+}
+
+TEST(Accuracy, OfWhichPlansFitIsWhatTheDocumentSays) {
+  const auto f = summarise_fits(runs());
+  ASSERT_TRUE(f);
+  expect_says(
+      "docs/validation.md",
+      fmt::format("{} of {} runs that ran out of memory have a probability of fitting below 0.5, {} of {} "
+                  "that ran have one above it; the Brier score is {:.3f}.",
+                  f->told, f->out_of_memory, f->fitted_told, f->fitted, f->brier));
 }
 
 }  // namespace

@@ -18,7 +18,10 @@ const Validation& published() {
 
 TEST(Validation, EveryShippedRowIsPredicted) {
   EXPECT_TRUE(published().skipped.empty());
-  EXPECT_EQ(summarise(published().rows, {"step_time"}).n, published().read);
+  const auto out_of_memory = std::count_if(published().fits.begin(), published().fits.end(),
+                                           [](const FitRow& row) { return !row.fitted; });
+  EXPECT_EQ(out_of_memory, 17);
+  EXPECT_EQ(summarise(published().rows, {"step_time"}).n + out_of_memory, published().read);
   EXPECT_GT(published().read, 100);
 }
 
@@ -39,20 +42,23 @@ TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
   EXPECT_LT(mape("torchtitan fp8"), 0.13);
 }
 
-// The interval printed beside a prediction is one: about 80 % of the runs fall into their stack's.
+// The interval printed beside a prediction is one: about 80 % of the runs fall into it. It is that of
+// predictions without their study, so that more of these fall into it, which were fitted to.
 TEST(Validation, IntervalsHoldTheShareTheyClaim) {
   const DataFolders data;
-  const Stack core = load_stack("megatron-core", {}, data);
+  const MeasuredRange range =
+      measured_range(load_stack("megatron-core-2024", {}, data), {load_device("h100-sxm", {}, data)}, data);
+  ASSERT_EQ(range.knowledge, Knowledge::kBoth);
   std::int64_t n = 0, inside = 0;
   for (const ValidationRow& r : published().rows) {
-    if (r.quantity != "step_time" || (r.source != "dgxc" && r.source != "internevo")) continue;
+    if (r.quantity != "step_time" || r.source.starts_with("sailor")) continue;
     const double ratio = r.published / r.predicted;
     ++n;
-    inside += ratio >= core.measured_low && ratio <= core.measured_high;
+    inside += ratio >= range.low && ratio <= range.high;
   }
-  EXPECT_GT(n, 70);
-  EXPECT_GT(static_cast<double>(inside), 0.7 * static_cast<double>(n));
-  EXPECT_LT(inside, n);
+  EXPECT_GT(n, 700);
+  EXPECT_GT(static_cast<double>(inside), 0.76 * static_cast<double>(n));
+  EXPECT_LT(static_cast<double>(inside), 0.95 * static_cast<double>(n));
 }
 
 // --- how rows are read ----------------------------------------------------------------------------
