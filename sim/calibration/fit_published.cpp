@@ -111,8 +111,8 @@ struct Minimum {
   Matrix slopes;
 };
 Minimum minimise(const Residuals& residuals, Vector x) {
-  constexpr int kMostSteps = 60;
-  constexpr double kEnough = 1e-6;  // of the cost
+  constexpr int kMostSteps = 20;
+  constexpr double kEnough = 1e-4;  // of the cost
   const Bounds b = bounds();
   Vector r = residuals.at(x);
   Matrix slopes = residuals.slopes(x, r);
