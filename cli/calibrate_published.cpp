@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "core/text.h"
-#include "sim/calibration/fit_published.h"
+#include "sim/calibration/fit_file.h"
 
 namespace orrery::cli {
 namespace {

@@ -65,11 +65,10 @@ void print_fits(const sim::Validation& all) {
   const auto f = sim::summarise_fits(all);
   if (!f) return;
   fmt::print(
-      "\nwhich plans fit: {} of {} runs that ran out of memory have a probability of fitting below 0.5, {} "
-      "of {} "
-      "that ran one above it\n  (memory is {:.2f} times what is predicted, standard deviation of the "
-      "logarithm "
-      "{:.2f}); Brier score {:.3f}\n",
+      "\nwhich plans fit: {} of {} runs that ran out of memory have a probability of fitting below 0.5, "
+      "{} of {} that ran one above it\n"
+      "  (memory is {:.2f} times what is predicted, standard deviation of the logarithm {:.2f}); Brier score "
+      "{:.3f}\n",
       f->told, f->out_of_memory, f->fitted_told, f->fitted, std::exp(f->mean), f->deviation, f->brier);
 }
 

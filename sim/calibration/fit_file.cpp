@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sim/calibration/fit_file.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
-
-#include "sim/calibration/fit_published.h"
 
 namespace orrery::sim {
 namespace {

@@ -16,7 +16,13 @@ namespace {
 using Vector = Eigen::VectorXd;
 using Matrix = Eigen::MatrixXd;
 
-// ln(predicted / published) of some runs, and how it changes with the constants.
+// ln(predicted / published) with these constants.
+double residual(const PublishedRun& run, const Vector& x) {
+  const Problem problem = with_constants(run.problem, {x.data(), static_cast<std::size_t>(x.size())});
+  return std::log(predict_seconds(run, problem) / run.step_s);
+}
+
+// Residuals of some runs, and how they change with the constants.
 class Residuals {
  public:
   Residuals(const std::vector<const PublishedRun*>& runs, std::size_t threads)
@@ -54,11 +60,6 @@ class Residuals {
 
  private:
   static constexpr double kStep = 0.02;  // of the distance of the bounds
-
-  static double residual(const PublishedRun& run, const Vector& x) {
-    const Problem problem = with_constants(run.problem, {x.data(), static_cast<std::size_t>(x.size())});
-    return std::log(predict_seconds(run, problem) / run.step_s);
-  }
 
   std::vector<const PublishedRun*> runs_;
   std::size_t threads_;
@@ -195,8 +196,7 @@ PublishedFit fit_published(const PublishedRuns& runs, std::size_t threads,
     on_threads(threads, 0, runs.runs.size(), [&](std::size_t, std::size_t i) {
       const PublishedRun& run = runs.runs[i];
       if (!run.ran() || (!study.empty() && run.study != study)) return;
-      const Problem problem = with_constants(run.problem, {x.data(), static_cast<std::size_t>(x.size())});
-      to[i] = std::log(predict_seconds(run, problem) / run.step_s);
+      to[i] = residual(run, x);
     });
   };
   out.residuals.resize(runs.runs.size());
