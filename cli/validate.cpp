@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "core/text.h"
-#include "sim/calibration/validate.h"
+#include "sim/calibration/score.h"
 
 namespace orrery::cli {
 namespace {
@@ -61,6 +61,18 @@ void print_interventions(const std::vector<sim::ValidationRow>& rows) {
                k.right_way, k.clear);
 }
 
+constexpr std::int64_t kLeastPlans = 2;  // of a question, whose plans are then ranked
+
+void print_rankings(const std::vector<sim::ValidationRow>& rows) {
+  const auto of_sources = sim::by_source(sim::rank_plans(rows, kLeastPlans));
+  if (of_sources.empty()) return;
+  fmt::print("\n{:<58} {:>9} {:>6} {:>9} {:>13} {:>8}\n", "plans that one source measured for one question",
+             "questions", "plans", "Spearman", "regret in %", "worst");
+  for (const auto& [source, s] : of_sources)
+    fmt::print("  {:<56} {:>9} {:>6} {:>9.2f} {:>13.1f} {:>8.1f}\n", printable(source), s.questions, s.plans,
+               s.spearman, 100 * s.regret, 100 * s.worst_regret);
+}
+
 void print_fits(const sim::Validation& all) {
   const auto f = sim::summarise_fits(all);
   if (!f) return;
@@ -107,6 +119,13 @@ void execute(App& app, const Options& o) {
                                     {"clear", k.clear},
                                     {"right_way", k.right_way}};
     }
+    out["rankings"] = Json::array();
+    for (const sim::PlanRanking& r : sim::rank_plans(all.rows, kLeastPlans))
+      out["rankings"].push_back({{"source", r.source},
+                                 {"asked", r.asked},
+                                 {"plans", r.plans},
+                                 {"spearman", r.spearman},
+                                 {"regret", r.regret}});
     if (const auto f = sim::summarise_fits(all)) {
       out["fits"] = {{"out_of_memory", f->out_of_memory},
                      {"told", f->told},
@@ -140,6 +159,7 @@ void execute(App& app, const Options& o) {
   }
   print_fits(all);
   print_interventions(all.rows);
+  print_rankings(all.rows);
   if (!all.conflicting.empty()) fmt::print("\nnot scored: published runs of the group disagree\n");
   std::for_each(all.conflicting.begin(), all.conflicting.end(), print_row);
   if (!all.skipped.empty()) fmt::print("\nnot scored\n");

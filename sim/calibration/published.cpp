@@ -43,18 +43,31 @@ double comparable_memory(const PublishedRun& run, const Estimator& estimator, By
   return static_cast<double>(estimator.device_bytes(run.plan, logical).value);
 }
 
-// What follows from the others and the number of GPUs (dp, micro-batches) is not among them.
-std::map<std::string, std::string> knobs_of(const Problem& problem, const Plan& p) {
+std::string text(auto value) {
+  return fmt::format("{}", value);
+}
+
+// A step of one micro-batch has the batch that its plan has.
+std::map<std::string, std::string> asked_of(const Problem& problem, const Plan& p) {
   const Scenario& s = problem.scenario;
-  const auto text = [](auto value) { return fmt::format("{}", value); };
-  return {{"model", fmt::format("{} of {} layers, {} wide", s.model.name, s.model.layers, s.model.hidden)},
+  const Model& m = s.model;
+  return {{"model", fmt::format("{} of {} layers, {} wide, {}/{} heads, MLPs {}, vocabulary {}", m.name,
+                                m.layers, m.hidden, m.heads, m.kv_heads, m.ffn_hidden, m.vocab)},
           {"gpu", problem.device_names()},
+          {"software", problem.stack.name},
           {"network", fmt::format("{} {}", problem.cluster.name, problem.cluster.nic_bandwidth.value)},
           {"gpus", text(p.ranks())},
-          {"global batch", text(s.training.global_batch)},
+          {"global batch", p.pp == 1 && p.micro_batches == 1 ? "a micro-batch of each replica"
+                                                             : text(s.training.global_batch)},
           {"sequence", text(s.training.sequence)},
-          {"number format", fmt::format("{} {}", name_of(s.training.math), name_of(s.training.precision))},
-          {"tp", text(p.tp)},
+          {"number format", fmt::format("{} {}", name_of(s.training.math), name_of(s.training.precision))}};
+}
+
+// What follows from others and the number of GPUs (dp, micro-batches) is not among them.
+std::map<std::string, std::string> knobs_of(const Plan& p) {
+  std::string parts;
+  for (const RecomputePart part : p.recompute_parts) parts += fmt::format(" {}", name_of(part));
+  return {{"tp", text(p.tp)},
           {"pp", text(p.pp)},
           {"vpp", fmt::format("{} {}", p.vpp, p.pp > 1 ? name_of(p.schedule) : "")},
           {"cp", text(p.cp)},
@@ -65,7 +78,8 @@ std::map<std::string, std::string> knobs_of(const Problem& problem, const Plan& 
           {"overlap of exchanges", p.overlap_exchanges ? "in pairs" : ""},
           {"micro-batch", text(p.micro_batch)},
           {"zero", text(p.zero)},
-          {"recompute", fmt::format("{}/{}", name_of(p.recompute), p.recompute_layers)},
+          {"shard group", text(p.shard_group)},
+          {"recompute", fmt::format("{}/{}{}", name_of(p.recompute), p.recompute_layers, parts)},
           {"sequence parallel", p.tp == 1 || p.sequence_parallel ? "" : "none"}};
 }
 
@@ -163,7 +177,8 @@ Validation validate(const PublishedRuns& runs) {
     }
     if (!run.ran()) continue;
     out.rows.push_back({run.id, run.source, "step_time", seconds(estimate.step), run.step_s, run.assumed, 0,
-                        knobs_of(run.problem, run.plan)});
+                        asked_of(run.problem, run.plan), knobs_of(run.plan),
+                        run.problem.scenario.training.global_batch, run.suspect});
     if (run.memory_gib == 0) continue;
     const double memory = comparable_memory(run, estimator, estimate.peak);
     out.rows.push_back({run.id, run.source, "memory", memory, run.memory_gib * kGiB, run.assumed});

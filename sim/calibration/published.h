@@ -52,6 +52,7 @@ struct PublishedRun {
   Problem problem;
   Plan plan;
   std::vector<std::string> assumed;  // that the row does not state
+  bool suspect = false;              // its study doubts the measurement
   bool ran() const { return step_s > 0; }
 };
 struct PublishedRuns {

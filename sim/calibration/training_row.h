@@ -58,7 +58,7 @@ struct TrainingRow {
   RowMeasured measured;
   std::int64_t gpus_per_node = 8, num_gpus = 0, global_batch = 0, micro_batch = 0;
   std::optional<bool> flash_attention;
-  Said heterogeneous, consistency_issues;
+  Said heterogeneous, consistency_issues, suspect;
   std::vector<std::string> unverified_fields;
 };
 // A field of ours under the name of the row, where it may not be zero.
@@ -156,6 +156,7 @@ void describe(V& v, TrainingRow& r) {
   v(Field{.name = "heterogeneous", .help = "mixed GPU types"}, r.heterogeneous);
   v(Field{.name = "consistency_issues", .help = "where the row's own numbers disagree"},
     r.consistency_issues);
+  v(Field{.name = "suspect", .help = "why the measurement is doubted"}, r.suspect);
   v(Field{.name = "unverified_fields", .help = "what the source does not state"}, r.unverified_fields);
 }
 

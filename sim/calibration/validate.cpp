@@ -4,101 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numbers>
 
 #include "sim/calibration/published.h"
 #include "sim/compute/compute.h"
 
 namespace orrery::sim {
-
-ErrorSummary summarise(const std::vector<ValidationRow>& rows, const RowFilter& filter) {
-  ErrorSummary s;
-  std::vector<double> sizes, ratios;
-  for (const ValidationRow& r : rows) {
-    if (r.quantity != filter.quantity || (!filter.source.empty() && r.source != filter.source) ||
-        (filter.firm && !r.assumed.empty()) || r.bytes < filter.least_bytes)
-      continue;
-    s.mape += std::abs(r.error());
-    s.bias += r.error();
-    sizes.push_back(std::abs(r.error()));
-    ratios.push_back(r.published / r.predicted);
-  }
-  s.n = static_cast<std::int64_t>(sizes.size());
-  if (s.n == 0) return s;
-  s.mape /= static_cast<double>(s.n);
-  s.bias /= static_cast<double>(s.n);
-  std::sort(sizes.begin(), sizes.end());
-  s.median = sizes[sizes.size() / 2];
-  std::sort(ratios.begin(), ratios.end());
-  s.low = ratios[ratios.size() / 10];
-  s.high = ratios[ratios.size() * 9 / 10];
-  return s;
-}
-
-std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow>& rows) {
-  constexpr double kClear = 0.03;
-  // The one knob that two runs differ in; null where they differ in none or more.
-  const auto knob = [](const ValidationRow& a, const ValidationRow& b) -> const std::string* {
-    const std::string* out = nullptr;
-    for (auto i = a.knobs.begin(), j = b.knobs.begin(); i != a.knobs.end(); ++i, ++j) {
-      if (i->second == j->second) continue;
-      if (out != nullptr) return nullptr;
-      out = &i->first;
-    }
-    return out;
-  };
-  std::map<std::string, KnobSummary> out;
-  std::map<std::string, std::vector<double>> errors;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const ValidationRow& a = rows[i];
-    if (a.quantity != "step_time" || a.knobs.empty()) continue;
-    for (std::size_t j = i + 1; j < rows.size(); ++j) {
-      const ValidationRow& b = rows[j];
-      if (b.quantity != a.quantity || b.source != a.source || b.knobs.size() != a.knobs.size()) continue;
-      const std::string* changed = knob(a, b);
-      if (changed == nullptr) continue;
-      const double predicted = b.predicted / a.predicted, published = b.published / a.published;
-      KnobSummary& k = out[*changed];
-      ++k.pairs;
-      errors[*changed].push_back(std::abs(predicted / published - 1));
-      if (std::abs(published - 1) < kClear) continue;
-      ++k.clear;
-      k.right_way += (predicted > 1) == (published > 1);
-    }
-  }
-  for (auto& [name, k] : out) {
-    std::vector<double>& e = errors[name];
-    for (const double x : e) k.mape += x / static_cast<double>(k.pairs);
-    std::sort(e.begin(), e.end());
-    k.median = e[e.size() / 2];
-  }
-  return out;
-}
-
-double probability_of_fitting(const FitRow& row, double mean, double deviation) {
-  const double z = (std::log(row.has / row.needs) - mean) / deviation;
-  return std::erfc(-z / std::numbers::sqrt2) / 2;
-}
-
-std::optional<FitSummary> summarise_fits(const Validation& all) {
-  FitSummary out;
-  std::vector<double> logs;
-  for (const ValidationRow& r : all.rows) {
-    if (r.quantity == "memory") logs.push_back(std::log(r.published / r.predicted));
-  }
-  const auto n = static_cast<double>(logs.size());
-  for (const double x : logs) out.mean += x / n;
-  for (const double x : logs) out.deviation += (x - out.mean) * (x - out.mean) / n;
-  out.deviation = std::sqrt(out.deviation);
-  if (!(out.deviation > 0)) return std::nullopt;
-  for (const FitRow& row : all.fits) {
-    const double p = probability_of_fitting(row, out.mean, out.deviation);
-    out.brier += std::pow(p - (row.fitted ? 1 : 0), 2) / static_cast<double>(all.fits.size());
-    ++(row.fitted ? out.fitted : out.out_of_memory);
-    if (row.fitted ? p > 0.5 : p < 0.5) ++(row.fitted ? out.fitted_told : out.told);
-  }
-  return out.out_of_memory > 0 ? std::optional(out) : std::nullopt;
-}
 
 std::vector<std::string> Validation::sources() const {
   std::vector<std::string> out;

@@ -371,7 +371,8 @@ class RowReader {
 };
 
 PublishedRun read_run(const TrainingRow& row, const Cursor& at, const DataFolders& data) {
-  PublishedRun run{.id = row.id, .source = row.source_key, .study = row.source_key};
+  PublishedRun run{
+      .id = row.id, .source = row.source_key, .study = row.source_key, .suspect = row.suspect.something};
   const RowReader reader(row, at, data);
   reader.read(run.problem, run.plan, run.assumed);
   if (row.outcome != "ok") return run;

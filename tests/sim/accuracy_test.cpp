@@ -13,7 +13,7 @@
 #include <regex>
 
 #include "core/published_fit.h"
-#include "sim/calibration/validate.h"
+#include "sim/calibration/score.h"
 
 namespace orrery::sim {
 namespace {

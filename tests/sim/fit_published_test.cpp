@@ -3,6 +3,7 @@
 // The fit to published runs: it finds constants that made the runs, leaving a study out is fitting the
 // others, ranges hold what they say, and the shipped profiles have what profiles/fits/published.json says.
 #include "sim/calibration/fit_file.h"
+#include "sim/calibration/score.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

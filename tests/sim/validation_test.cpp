@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Published training runs (tests/data/README.md): how wrong we are stays known.
-#include "sim/calibration/validate.h"
+#include "sim/calibration/score.h"
 
 #include <gtest/gtest.h>
 
@@ -158,7 +158,7 @@ TEST(TrainingRows, RecomputeWhatCannotBeKept) {
 // "4 x 100 Gb/s" are of a node, "400 Gb/s per GPU" of each of eight GPUs.
 TEST(TrainingRows, NetworksAreReadFromTheirWords) {
   const auto network = [](const char* words) {
-    return read_row({{"interconnect", words}}).knobs.at("network");
+    return read_row({{"interconnect", words}}).asked.at("network");
   };
   EXPECT_EQ(network("NVLink; 4x 100 Gb/s RoCE per node"), "dgx-h100 50000000000");
   EXPECT_EQ(network("NVLink; 400 Gb/s per GPU"), "dgx-h100 400000000000");
@@ -176,13 +176,15 @@ TEST(TrainingRows, SoftwareOfAnUnknownSourceIsAssumed) {
 TEST(Interventions, ArePairsThatDifferInOneKnob) {
   const auto row = [](const char* source, double predicted, double published, const char* tp,
                       const char* pp) {
-    ValidationRow r{"r", source, "step_time", predicted, published, {}, 0, {}};
+    ValidationRow r{"r", source, "step_time", predicted, published, {}, 0, {{"gpus", "8"}}};
     r.knobs = {{"tp", tp}, {"pp", pp}};
     return r;
   };
+  ValidationRow doubted = row("s", 90, 10, "8", "1");
+  doubted.suspect = true;
   const auto by_knob =
       interventions({row("s", 100, 100, "1", "1"), row("s", 90, 80, "2", "1"), row("s", 50, 70, "4", "2"),
-                     row("other", 70, 90, "8", "1"), row("s", 98, 101, "1", "8")});
+                     row("other", 70, 90, "8", "1"), row("s", 98, 101, "1", "8"), doubted});
   ASSERT_EQ(by_knob.size(), 2U);
   const KnobSummary& tp = by_knob.at("tp");
   EXPECT_EQ(tp.pairs, 1);
@@ -193,6 +195,84 @@ TEST(Interventions, ArePairsThatDifferInOneKnob) {
   EXPECT_EQ(pp.pairs, 1);
   EXPECT_NEAR(pp.median, 1 - 0.98 / 1.01, 1e-12);
   EXPECT_EQ(pp.clear, 0);
+}
+
+// Twice the batch in twice the time is no change; what is asked for is a knob too.
+TEST(Interventions, CompareTimesOfASequence) {
+  ValidationRow a{"a", "s", "step_time", 10, 10, {}, 0, {{"batch", "8"}}, {{"tp", "1"}}, 8};
+  ValidationRow b{"b", "s", "step_time", 22, 20, {}, 0, {{"batch", "16"}}, {{"tp", "1"}}, 16};
+  const KnobSummary batch = interventions({a, b}).at("batch");
+  EXPECT_NEAR(batch.mape, 0.1, 1e-12);
+  EXPECT_EQ(batch.clear, 0);
+}
+
+// Four plans of one question, published 10, 12, 11 (mean of 10.5 and 11.5) and 20 s, ranks 1 3 2 4; predicted
+// 11, 10, 30 and 40 s, ranks 2 1 3 4. Of ranks less their mean of 2.5 the products are
+// 0.75 - 0.75 - 0.25 + 2.25 = 2 and the squares 5: 0.4. The plan predicted fastest took 12 s: 20 % more.
+TEST(Rankings, OfFourPlansByHand) {
+  const auto row = [](const char* asked, const char* tp, double predicted, double published) {
+    return ValidationRow{"r", "s", "step_time", predicted, published, {}, 0, {{"gpus", asked}}, {{"tp", tp}}};
+  };
+  ValidationRow doubted = row("8", "16", 1, 100);
+  doubted.suspect = true;
+  const std::vector<ValidationRow> rows = {row("8", "1", 11, 10),
+                                           row("8", "2", 10, 12),
+                                           row("8", "4", 30, 10.5),
+                                           row("8", "4", 30, 11.5),
+                                           row("8", "8", 40, 20),
+                                           row("16", "1", 1, 1),
+                                           doubted};
+  const auto rankings = rank_plans(rows, 2);
+  ASSERT_EQ(rankings.size(), 1U);
+  EXPECT_EQ(rankings[0].plans, 4);
+  EXPECT_NEAR(rankings[0].spearman, 0.4, 1e-12);
+  EXPECT_NEAR(rankings[0].regret, 0.2, 1e-12);
+  EXPECT_EQ(rank_plans(rows, 5).size(), 0U);
+}
+
+// Two plans predicted alike have rank 1.5 each, beside published ranks of 1 and 2: of three plans the
+// products are 0.5 + 0 + 1 = 1.5 and the squares 1.5 and 2. Either may be taken: 15 s in the mean, of 10 s.
+TEST(Rankings, TiesHaveTheirMean) {
+  const auto row = [](const char* tp, double predicted, double published) {
+    return ValidationRow{"r", "s", "step_time", predicted, published, {}, 0, {{"gpus", "8"}}, {{"tp", tp}}};
+  };
+  const auto r = rank_plans({row("1", 5, 10), row("2", 5, 20), row("4", 7, 30)}, 2);
+  ASSERT_EQ(r.size(), 1U);
+  EXPECT_NEAR(r[0].spearman, 1.5 / std::sqrt(1.5 * 2), 1e-12);
+  EXPECT_NEAR(r[0].regret, 0.5, 1e-12);
+}
+
+TEST(Rankings, SourcesHaveTheirMeanAndWorst) {
+  const auto of = by_source({{"a", "x", 2, 1, 0}, {"a", "y", 4, 0.5, 0.2}, {"b", "x", 2, -1, 0.1}});
+  ASSERT_EQ(of.size(), 2U);
+  EXPECT_EQ(of.at("a").questions, 2);
+  EXPECT_EQ(of.at("a").plans, 6);
+  EXPECT_NEAR(of.at("a").spearman, 0.75, 1e-12);
+  EXPECT_NEAR(of.at("a").regret, 0.1, 1e-12);
+  EXPECT_NEAR(of.at("a").worst_regret, 0.2, 1e-12);
+}
+
+// The plan that a study found fastest is predicted fastest, or nearly so.
+TEST(Rankings, OfPublishedPlansAreWhatTheDocumentsSay) {
+  const auto of = by_source(rank_plans(published().rows, 2));
+  EXPECT_LT(of.at("bigscience").regret, 0.005);
+  EXPECT_LT(of.at("internevo").regret, 0.005);
+  EXPECT_LT(of.at("torchtitan").regret, 0.01);
+  EXPECT_LT(of.at("simumax").regret, 0.005);
+  EXPECT_LT(of.at("zero_bubble").regret, 0.01);
+  for (const char* source : {"bigscience", "internevo", "simumax", "zero_bubble"})
+    EXPECT_GT(of.at(source).spearman, 0.8) << source;
+  EXPECT_GT(of.at("bigscience").questions, 10);
+}
+
+// A step of one micro-batch a replica has the batch that its plan has, so the batch is not asked for.
+TEST(TrainingRows, TheBatchIsAskedForWhereMicroBatchesMakeIt) {
+  EXPECT_EQ(read_row({}).asked.at("global batch"), "64");
+  const ValidationRow one = read_row({{"parallel", {{"pp", 1}, {"dp", 8}}}, {"micro_batch", 8}});
+  EXPECT_EQ(one.asked.at("global batch"), "a micro-batch of each replica");
+  EXPECT_EQ(one.sequences, 64);
+  EXPECT_FALSE(one.suspect);
+  EXPECT_TRUE(read_row({{"suspect", "twice as slow as its neighbours"}}).suspect);
 }
 
 // Ten rows of 100 s, predicted as 100 over 1.0, 1.1, .. 1.9: published over predicted is that. The tenth
