@@ -134,6 +134,12 @@ void execute(App& app, const Options& o) {
                      {"mean", f->mean},
                      {"deviation", f->deviation},
                      {"brier", f->brier}};
+      for (const sim::FitRow& r : all.fits)
+        out["fits"]["rows"].push_back({{"id", r.id},
+                                       {"needs_bytes", r.needs},
+                                       {"has_bytes", r.has},
+                                       {"fitted", r.fitted},
+                                       {"probability", sim::probability_of_fitting(r, f->mean, f->deviation)}});
     }
     out["rows"] = out["conflicting"] = Json::array();
     for (const auto& r : all.rows) out["rows"].push_back(row_json(r));

@@ -9,6 +9,10 @@
 //   megatron        2          4        4       8       18   Megatron-LM: fp32 main gradients
 //   no-master       2          2        0       8       12
 //   fp32            4          4        0       8       16
+//   deepspeed-fp16  2          2        4       8       22   and 6 beside the master: gradients of the shard,
+//                                                            averaged in fp16 and as the fp32 that Adam reads
+//   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: bf16 gradients, and as
+//                                                            much again, which BigScience's runs show
 //   adam-8bit       2          2        4       2       10   8-bit moments
 //   sgd             4          4        0       4       12   fp32, momentum
 //
@@ -26,15 +30,20 @@
 
 namespace orrery {
 
-enum class Precision { kMixed, kMegatron, kNoMaster, kFp32, kAdam8bit, kSgd };
+enum class Precision { kMixed, kMegatron, kDeepspeedFp16, kDeepspeedBf16, kNoMaster, kFp32, kAdam8bit, kSgd };
 enum class Math { kBf16, kFp16, kTf32, kFp32, kFp8 };
 // What weight decay shrinks: tensors of two dimensions, or norms and biases too.
 enum class Decay { kMatrices, kAll };
 
 constexpr auto enum_names(Precision) {
-  return std::array{std::pair{Precision::kMixed, "mixed"},        std::pair{Precision::kMegatron, "megatron"},
-                    std::pair{Precision::kNoMaster, "no-master"}, std::pair{Precision::kFp32, "fp32"},
-                    std::pair{Precision::kAdam8bit, "adam-8bit"}, std::pair{Precision::kSgd, "sgd"}};
+  return std::array{std::pair{Precision::kMixed, "mixed"},
+                    std::pair{Precision::kMegatron, "megatron"},
+                    std::pair{Precision::kDeepspeedFp16, "deepspeed-fp16"},
+                    std::pair{Precision::kDeepspeedBf16, "deepspeed-bf16"},
+                    std::pair{Precision::kNoMaster, "no-master"},
+                    std::pair{Precision::kFp32, "fp32"},
+                    std::pair{Precision::kAdam8bit, "adam-8bit"},
+                    std::pair{Precision::kSgd, "sgd"}};
 }
 constexpr auto enum_names(Math) {
   return std::array{std::pair{Math::kBf16, "bf16"}, std::pair{Math::kFp16, "fp16"},
@@ -48,8 +57,12 @@ constexpr auto enum_names(Decay) {
 
 struct BytesPerParameter {
   std::int64_t parameter, gradient, master, moments;
+  // What software keeps beside these: as long as gradients are, and of the elements that a rank updates.
+  std::int64_t beside_gradient = 0, beside_master = 0;
   constexpr std::int64_t optimizer() const { return master + moments; }
-  constexpr std::int64_t total() const { return parameter + gradient + master + moments; }
+  constexpr std::int64_t total() const {
+    return parameter + gradient + master + moments + beside_gradient + beside_master;
+  }
   // Bytes that an update reads and writes, and what LAMB reads before for the norm of Adam's update.
   constexpr std::int64_t update_traffic() const { return gradient + 2 * optimizer() + parameter; }
   constexpr std::int64_t trust_traffic() const {
@@ -63,6 +76,10 @@ constexpr BytesPerParameter bytes_per_parameter(Precision p) {
       return {2, 2, 4, 8};
     case Precision::kMegatron:
       return {2, 4, 4, 8};
+    case Precision::kDeepspeedFp16:
+      return {.parameter = 2, .gradient = 2, .master = 4, .moments = 8, .beside_master = 6};
+    case Precision::kDeepspeedBf16:
+      return {.parameter = 2, .gradient = 4, .master = 4, .moments = 8, .beside_gradient = 4};
     case Precision::kNoMaster:
       return {2, 2, 0, 8};
     case Precision::kFp32:

@@ -53,6 +53,7 @@ class Reverse {
   void emit_context(const char* suffix, const ops::ContextAttentionGrad& op, std::vector<Ref> reads,
                     std::vector<Ref> writes);
 
+  const Stack& stack() const { return e_.stack; }
   // Whether anything wants the gradient of operand i: data has none.
   bool wants(std::size_t i) const;
   bool has(std::size_t i) const { return i < node_->reads.size(); }

@@ -54,10 +54,13 @@ struct LossGrad : LogitsShape {
   constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.logits + e.activation); }
 };
 
-// Of the logits, which a graph names beside the operands, and the targets.
+// Of the logits, which a graph names beside the operands, and the targets. Where probabilities have memory of
+// their own, their gradient does too.
 template <class Reverse>
 void Loss::gradient(Reverse& r) const {
-  r.emit("/grad", LossGrad{*this}, refs(r.out(0), r.also(1)), refs(r.d_also(0)));
+  auto writes = refs(r.d_also(0));
+  if (!r.stack().loss_in_place) writes.push_back(r.scratch(0, "/of-probabilities"));
+  r.emit("/grad", LossGrad{*this}, refs(r.out(0), r.also(1)), writes);
 }
 
 }  // namespace orrery::program::ops

@@ -107,7 +107,9 @@ enum class Held : std::uint8_t {
   kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind
   kParameter,  // of a unit
   kGradient,
-  kOptimizer,     // master copy and moments one after the other, as the recipe has them
+  kBesideGradient,  // copies that the recipe's software keeps
+  kOptimizer,       // master copy and moments one after the other, as the recipe has them
+  kBesideMaster,
   kTiedGathered,  // a tied weight is in use together with the head's own unit, so it may not share their
                   // places
   kTiedWhole,
@@ -118,7 +120,7 @@ enum class Held : std::uint8_t {
   kTrustRatios,
   kTrustRatioBins
 };
-inline constexpr std::size_t kHeldKinds = 16;
+inline constexpr std::size_t kHeldKinds = 18;
 
 struct HeldBuffer {
   Held what;
@@ -172,14 +174,19 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, most, parameter});
     if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
-  const std::int64_t optimizer = bytes_per_parameter(t.precision).optimizer();
+  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
-    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * optimizer, DType::kByte});
+    if (bytes.beside_gradient > 0)
+      use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
+                     DType::kByte});
+    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte});
+    if (bytes.beside_master > 0)
+      use(HeldBuffer{Held::kBesideMaster, number, kOptimizer, u.shard * bytes.beside_master, DType::kByte});
   }
   if (ends.tied_here(m)) {
     const std::int64_t tied = UnitShare(p, units.back()).padded;

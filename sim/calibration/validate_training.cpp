@@ -265,9 +265,9 @@ class RowReader {
     plan.sequence_parallel = r.sp.value_or(r.tp > 1 && interleaves(problem.stack.name));
     if (plan.sequence_parallel && !r.sp) assumed.emplace_back("parallel.sp");
     if (plan.copies() > 1) plan.zero = r.zero_stage.value_or(1);
-    // torchtitan gathers parameters once a step where there is a pipeline (fsdp_reshard_after_forward:
-    // default).
-    if (row_.source_key == "torchtitan" && r.pp > 1 && plan.zero == 3) plan.zero = 2;
+    // Where there is a pipeline, torchtitan gathers parameters once a step (fsdp_reshard_after_forward:
+    // default), and torch.distributed.pipelining reduces gradients once, after the last micro-batch.
+    if (row_.source_key == "torchtitan" && r.pp > 1 && plan.zero == 3) plan.zero = 1;
     if (!r.zero_stage) assumed.push_back("parallel.zero_stage");
     const std::int64_t shards = plan.zero > 0 ? shard_ranks(r.fsdp) : 0;
     if (shards > 0 && shards < plan.dp && plan.dp % shards == 0) plan.shard_group = shards;
@@ -341,7 +341,7 @@ class RowReader {
     }
   }
 
-  // Dropout of GPT as Megatron trained it until 2022.
+  // Dropout of GPT by default of Megatron, and of its forks.
   static constexpr double kDropout = 0.1;
 
   void read_precision(Training& t, const std::string& stack) const {
@@ -361,8 +361,13 @@ class RowReader {
       t.math = Math::kFp8;
     else
       throw Skip{"precision " + text};
-    t.precision = stack.starts_with("megatron") ? Precision::kMegatron : Precision::kMixed;
-    if (stack == "megatron-2021" || stack == "megatron-deepspeed") t.dropout = kDropout;
+    // Megatron and torchtitan sum gradients in fp32.
+    const bool sums_in_fp32 = stack.starts_with("megatron") || stack.starts_with("torchtitan");
+    t.precision = sums_in_fp32 ? Precision::kMegatron : Precision::kMixed;
+    if (stack == "megatron-deepspeed" && row_.parallel.zero_stage != 3)
+      t.precision = t.math == Math::kFp16 ? Precision::kDeepspeedFp16 : Precision::kDeepspeedBf16;
+    constexpr std::array kOfThen = {"megatron-2021", "megatron-deepspeed", "megatron-zero-bubble"};
+    if (std::find(kOfThen.begin(), kOfThen.end(), stack) != kOfThen.end()) t.dropout = kDropout;
   }
 
   const TrainingRow& row_;
