@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iostream>
 #include <thread>
 
@@ -15,6 +16,7 @@ namespace {
 struct Options {
   std::string scenario, output;
   std::optional<Goal> goal;
+  std::optional<double> risk;
   std::size_t top = 5;
   int threads = 0;
 };
@@ -26,6 +28,7 @@ Json ranked_json(const planner::Ranked& r) {
   j["global_batch"] = r.plan.global_batch();
   j["estimate"] = {{"step_time_s", seconds(r.estimate.step)}, {"peak_bytes", r.estimate.peak.value}};
   j["predicted"] = write_fields(r.predicted);
+  j["pessimistic_s"] = std::isinf(r.pessimistic_s) ? Json() : Json(r.pessimistic_s);
   return j;
 }
 
@@ -78,14 +81,14 @@ void print_row(const std::string& mark, const planner::Ranked& r) {
   const Predicted& p = r.predicted;
   const std::string days = p.days > 0 ? fmt::format("{:.2f}", p.days) : "-";
   const std::string cost = p.cost_usd > 0 ? fmt::format("{:.0f}", p.cost_usd) : "-";
-  fmt::print("{:>3} {:<52} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>8} {:>10}\n", mark,
+  fmt::print("{:>3} {:<52} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>5.0f} {:>8} {:>10}\n", mark,
              short_name(r.plan), p.step_time_s, p.tokens_per_s, 100 * p.mfu, 100 * p.hfu,
-             gib(p.peak_memory_bytes), days, cost);
+             gib(p.peak_memory_bytes), 100 * p.fits_probability, days, cost);
 }
 
 void print_header() {
-  fmt::print("{:>3} {:<52} {:>9} {:>10} {:>5} {:>5} {:>8} {:>8} {:>10}\n", "", "plan", "step s", "tokens/s",
-             "MFU%", "HFU%", "GiB", "days", "USD");
+  fmt::print("{:>3} {:<52} {:>9} {:>10} {:>5} {:>5} {:>8} {:>5} {:>8} {:>10}\n", "", "plan", "step s",
+             "tokens/s", "MFU%", "HFU%", "GiB", "fits%", "days", "USD");
 }
 
 void print_memory(const Predicted& p) {
@@ -203,6 +206,7 @@ void execute(App& app, const Options& o) {
     problem.scenario.goal = *o.goal;
     check_goal(problem, problem.at);
   }
+  problem.scenario.search.risk = o.risk.value_or(problem.scenario.search.risk);
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
   require_writable("/output", o.output);
   const planner::Answer a = [&] {
@@ -238,6 +242,11 @@ void add_plan(CLI::App& parent, App& app) {
   command->add_option("scenario", o->scenario, "scenario file")->required();
   command->add_option("--top", o->top, "plans shown")->check(CLI::Range(1, 1000))->capture_default_str();
   add_choice<Goal>(*command, "--goal", o->goal, "in place of the scenario's");
+  command
+      ->add_option("--risk", o->risk,
+                   "probability that the plan takes longer than the time it is ranked by, or does not fit; "
+                   "1: rank by the predicted time; in place of the scenario's")
+      ->check(CLI::Range(0.01, 1.0));
   command->add_option("--threads", o->threads, "search threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

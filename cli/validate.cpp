@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "core/text.h"
+#include "sim/calibration/report.h"
 #include "sim/calibration/score.h"
 
 namespace orrery::cli {
@@ -15,6 +16,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> files;
+  std::string report;
   bool rows = false;
 };
 
@@ -81,19 +83,15 @@ void print_fits(const sim::Validation& all) {
       "{} of {} that ran one above it\n"
       "  (memory is {:.2f} times what is predicted, standard deviation of the logarithm {:.2f}); Brier score "
       "{:.3f}\n",
-      f->told, f->out_of_memory, f->fitted_told, f->fitted, std::exp(f->mean), f->deviation, f->brier);
+      f->told, f->out_of_memory, f->fitted_told, f->fitted, std::exp(f->spread.mean), f->spread.deviation,
+      f->brier);
 }
 
 sim::Validation read(const App& app, const std::vector<std::string>& files) {
   Progress progress("predicting");
   sim::Validation all;
   for (const std::string& file : files) {
-    sim::Validation v = sim::validate_file(file, app.data);
-    all.read += v.read;
-    all.rows.insert(all.rows.end(), v.rows.begin(), v.rows.end());
-    all.conflicting.insert(all.conflicting.end(), v.conflicting.begin(), v.conflicting.end());
-    all.fits.insert(all.fits.end(), v.fits.begin(), v.fits.end());
-    for (const auto& [reason, n] : v.skipped) all.skipped[reason] += n;
+    all.add(sim::validate_file(file, app.data));
     progress(static_cast<double>(&file - files.data() + 1) / static_cast<double>(files.size()));
   }
   return all;
@@ -101,6 +99,7 @@ sim::Validation read(const App& app, const std::vector<std::string>& files) {
 
 void execute(App& app, const Options& o) {
   const sim::Validation all = read(app, o.files);
+  if (!o.report.empty()) sim::write_report(all, load_published_fit(app.data), o.report);
   std::int64_t skipped = 0;
   for (const auto& [reason, n] : all.skipped) skipped += n;
   if (app.json) {
@@ -131,15 +130,14 @@ void execute(App& app, const Options& o) {
                      {"told", f->told},
                      {"fitted", f->fitted},
                      {"fitted_told", f->fitted_told},
-                     {"mean", f->mean},
-                     {"deviation", f->deviation},
+                     {"spread", write_fields(f->spread)},
                      {"brier", f->brier}};
       for (const sim::FitRow& r : all.fits)
         out["fits"]["rows"].push_back({{"id", r.id},
                                        {"needs_bytes", r.needs},
                                        {"has_bytes", r.has},
                                        {"fitted", r.fitted},
-                                       {"probability", sim::probability_of_fitting(r, f->mean, f->deviation)}});
+                                       {"probability", f->spread.fits(r.needs, r.has)}});
     }
     out["rows"] = out["conflicting"] = Json::array();
     for (const auto& r : all.rows) out["rows"].push_back(row_json(r));
@@ -178,6 +176,7 @@ void add_validate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "validate", "predicted against published measurements");
   auto o = std::make_shared<Options>();
   command->add_option("files", o->files, "data sets: training runs, collectives, kernel tables")->required();
+  command->add_option("--report", o->report, "write report.md and its plots into this folder");
   command->add_flag("--rows", o->rows, "print every row");
   command->callback([&app, o] { execute(app, *o); });
 }

@@ -62,6 +62,7 @@ struct Predicted {
   double tokens_per_s = 0;
   double mfu = 0, hfu = 0;  // full attention counted; of the dense peak of the math format
   std::int64_t peak_memory_bytes = 0;
+  double fits_probability = 1;  // that the plan fits, as published memory spreads about its prediction
   std::vector<StageMemory> memory;
   Breakdown breakdown;
   double days = 0;      // zero when the scenario has no token budget
@@ -128,6 +129,8 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "hfu", .help = "executed FLOPs over peak"}, p.hfu);
   v(Field{.name = "peak_memory_bytes", .help = "of the fullest rank", .min = 0, .max = 1LL << 60},
     p.peak_memory_bytes);
+  v(Field{.name = "fits_probability", .help = "that the plan fits into memory", .min = 0, .max = 1},
+    p.fits_probability);
   v(Field{.name = "memory", .help = "by stage", .most = static_cast<std::size_t>(limits::kMostLayers)},
     p.memory);
   v(Field{.name = "breakdown", .help = "of the slowest stage's step"}, p.breakdown);

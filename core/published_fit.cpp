@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <numbers>
 #include <stdexcept>
 
 namespace orrery {
@@ -26,6 +28,11 @@ std::string words_of(const MeasuredRange& r) {
   if (r.runs == 0) return fmt::format("its stack says {:.2f} to {:.2f} of the prediction", r.low, r.high);
   return fmt::format("80 % of {} published runs took {:.2f} to {:.2f} of the prediction where {}", r.runs,
                      r.low, r.high, what_is_known(r.knowledge));
+}
+
+double MemorySpread::fits(double needs, double has) const {
+  if (deviation == 0) return needs <= has ? 1 : 0;
+  return std::erfc((std::log(needs / has) + mean) / deviation / std::numbers::sqrt2) / 2;
 }
 
 }  // namespace orrery

@@ -50,6 +50,46 @@ void describe(V& v, MeasuredRange& r) {
 // others"
 std::string words_of(const MeasuredRange& range);
 
+// Of the memory that runs took, whose configuration leaves nothing open: ln(measured / predicted) is normal.
+struct MemorySpread {
+  std::int64_t runs = 0;
+  double mean = 0, deviation = 0;
+  // Probability that what is predicted to need so many bytes fits into so many. Without a deviation the
+  // prediction holds.
+  double fits(double needs, double has) const;
+};
+template <class V>
+void describe(V& v, MemorySpread& s) {
+  constexpr double kMost = 10;
+  v(Field{.name = "runs", .help = "published runs that it comes from", .min = 0, .max = 1e9}, s.runs);
+  v(Field{.name = "mean", .help = "of ln(measured / predicted)", .min = -kMost, .max = kMost}, s.mean);
+  v(Field{.name = "deviation", .help = "its standard deviation", .min = 0, .max = kMost}, s.deviation);
+}
+
+// How predictions of plans for one question (model, GPUs, batch) err against each other.
+struct PlanSpread {
+  std::int64_t questions = 0, plans = 0;
+  // Of ln(published / predicted) step time about its mean of the question: 80 % lie within 1.28 deviations.
+  double deviation = 0;
+};
+template <class V>
+void describe(V& v, PlanSpread& s) {
+  v(Field{.name = "questions", .help = "that published plans were measured for", .min = 0, .max = 1e9},
+    s.questions);
+  v(Field{.name = "plans", .help = "that were measured for them", .min = 0, .max = 1e9}, s.plans);
+  v(Field{.name = "deviation",
+          .help = "standard deviation of ln(published / predicted) about its mean of the question",
+          .min = 0,
+          .max = 10},
+    s.deviation);
+}
+
+// What a choice among plans risks.
+struct PredictionSpread {
+  MemorySpread memory;
+  PlanSpread plans;
+};
+
 struct FittedValue {
   std::string name, unit;
   double value = 0, standard_error = 0, low = 0, high = 0, expected = 0, spread = 0;
@@ -90,6 +130,8 @@ struct PublishedFitFile {
   std::vector<std::string> data;             // files that were read
   std::vector<std::string> stacks, devices;  // of the runs that were fitted to, and the devices' siblings
   std::vector<MeasuredRange> ranges;         // by knowledge
+  MemorySpread memory;
+  PlanSpread plans;
   std::vector<StudyErrors> studies;
   std::vector<FittedValue> constants;
   std::vector<std::vector<double>> covariance;  // of the constants' values
@@ -100,6 +142,8 @@ void describe(V& v, PublishedFitFile& f) {
   v(Field{.name = "stacks", .help = "stacks that some fitted run has"}, f.stacks);
   v(Field{.name = "devices", .help = "devices of the GPU types that some fitted run has"}, f.devices);
   v(Field{.name = "ranges", .help = "80 % of published over predicted, by what is known"}, f.ranges);
+  v(Field{.name = "memory", .help = "how memory spreads about its prediction"}, f.memory);
+  v(Field{.name = "plans", .help = "how plans for one question err against each other"}, f.plans);
   v(Field{.name = "studies", .help = "errors by study"}, f.studies);
   v(Field{.name = "constants", .help = "what was fitted"}, f.constants);
   v(Field{.name = "covariance", .help = "of the constants"}, f.covariance);

@@ -191,13 +191,21 @@ Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& d
   return out;
 }
 
+PublishedFitFile load_published_fit(const DataFolders& data) {
+  const fs::path path = data.find("profiles/fits", "published", {}, Cursor{});
+  return read_fields<PublishedFitFile>(load_json(path), Cursor{path.string(), ""});
+}
+
+PredictionSpread prediction_spread(const Stack& stack, const DataFolders& data) {
+  const PublishedFitFile fit = load_published_fit(data);
+  return {.memory = stack.executable ? MemorySpread{} : fit.memory, .plans = fit.plans};
+}
+
 MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices,
                              const DataFolders& data) {
   if (stack.measured_low)
     return {.knowledge = Knowledge::kBoth, .low = *stack.measured_low, .high = *stack.measured_high};
-  const fs::path path = data.find("profiles/fits", "published", {}, Cursor{});
-  const Cursor file{path.string(), ""};
-  const auto fit = read_fields<PublishedFitFile>(load_json(path), file);
+  const PublishedFitFile fit = load_published_fit(data);
   const auto has = [](const std::vector<std::string>& all, const std::string& name) {
     return std::find(all.begin(), all.end(), name) != all.end();
   };
@@ -210,7 +218,8 @@ MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devi
   const auto found = std::find_if(fit.ranges.begin(), fit.ranges.end(),
                                   [&](const MeasuredRange& r) { return r.knowledge == knowledge; });
   if (found == fit.ranges.end())
-    file.child("ranges").fail(fmt::format("has none of knowledge \"{}\"", name_of(knowledge)));
+    throw Error(
+        fmt::format("profiles/fits/published.json has no range for knowledge \"{}\"", name_of(knowledge)));
   return *found;
 }
 
@@ -389,6 +398,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
   problem.measured = measured_range(problem.stack, problem.devices, data);
+  problem.spread = prediction_spread(problem.stack, data);
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,

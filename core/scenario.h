@@ -42,6 +42,9 @@ struct Search {
   std::vector<ExpertExchange> expert_exchange;
   std::vector<std::int64_t> nodes;  // cluster sizes; empty: the cluster's own
   double memory_margin = 0.06;      // share of device memory kept free
+  // Plans are ranked by the step time that they exceed with this probability, where one that does not fit
+  // takes forever. 1: by the predicted time.
+  double risk = 0.2;
 };
 
 struct ClusterChoice {
@@ -108,6 +111,12 @@ void describe(V& v, Search& s) {
   v(choices("nodes", "cluster sizes to try", 1, limits::kMostNodes), s.nodes);
   v(Field{.name = "memory_margin", .help = "share of device memory kept free", .min = 0, .max = 0.9},
     s.memory_margin);
+  v(Field{.name = "risk",
+          .help = "probability that the chosen plan takes longer than the time it is ranked by, or does not "
+                  "fit; 1: ranked by the predicted time",
+          .min = 0.01,
+          .max = 1},
+    s.risk);
 }
 
 template <class V>
@@ -152,8 +161,9 @@ struct Problem {
   Cluster cluster;
   std::vector<Device> devices;  // by type of node (Cluster::type)
   Stack stack;
-  MeasuredRange measured;  // how far published runs like these were from their prediction
-  Cursor at;               // where the scenario stands
+  MeasuredRange measured;   // how far published runs like these were from their prediction
+  PredictionSpread spread;  // and what a choice among plans risks
+  Cursor at;                // where the scenario stands
 
   // "h100-sxm", or "h100-sxm + a100-80gb": of the nodes that there are.
   std::string device_names() const;
@@ -203,11 +213,15 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 LinkProfile read_links(const Json& json, const Cursor& at);
 LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
                        const std::filesystem::path& base = {});
-// Fails where the problem's stack cannot run its model and training, or a plan with them: at a field of the
-// scenario, or of the plan.
 // Of runs with the stack and the devices: what the stack says, or published runs. Throws InputError.
 MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices, const DataFolders& data);
+// profiles/fits/published.json. Throws InputError.
+PublishedFitFile load_published_fit(const DataFolders& data);
+// Of plans of the stack. Our engine's memory is known to the byte.
+PredictionSpread prediction_spread(const Stack& stack, const DataFolders& data);
 
+// Fails where the problem's stack cannot run its model and training, or a plan with them: at a field of the
+// scenario, or of the plan.
 void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
                  const Cursor& plan_at);
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);

@@ -25,11 +25,28 @@ namespace orrery::exec {
 std::string run_problem(const program::Program& program, Backend backend, orrery::Launch launch) {
   const Training& t = program.training;
   const char* const engine = backend == Backend::kCpu ? "CPU" : "CUDA";
-  if (t.precision == Precision::kAdam8bit) {
+  const char* lacks = nullptr;  // what the recipe has and the engine does not
+  switch (t.precision) {
+    case Precision::kAdam8bit:
+      lacks = "8-bit moments";
+      break;
+    case Precision::kDeepspeedFp16:
+    case Precision::kDeepspeedBf16:
+      lacks = "copies of gradients beside its own";
+      break;
+    case Precision::kMixed:
+    case Precision::kMegatron:
+    case Precision::kNoMaster:
+    case Precision::kFp32:
+    case Precision::kSgd:
+      break;
+  }
+  if (lacks != nullptr) {
     return fmt::format(
-        "the {} engine has no 8-bit moments: precision \"adam-8bit\" can be planned and simulated "
-        "only (allowed: mixed, megatron, no-master, fp32, sgd)",
-        engine);
+        "the {} engine has no {}: precision \"{}\" can be planned and simulated only (allowed: mixed, "
+        "megatron, "
+        "no-master, fp32, sgd)",
+        engine, lacks, name_of(t.precision));
   }
   const bool half = is_half(t.parameter_type());
   const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;

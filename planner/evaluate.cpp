@@ -173,7 +173,10 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
   p.hfu = p.mfu * recompute_factor(problem, plan);
   for (const program::RankClass& c : out.program.classes) p.memory.push_back(stage_memory(problem, plan, c));
-  p.peak_memory_bytes = fit(problem, plan, p).needed;
+  const Fit fullest = fit(problem, plan, p);
+  p.peak_memory_bytes = fullest.needed;
+  p.fits_probability =
+      problem.spread.memory.fits(static_cast<double>(fullest.needed), static_cast<double>(fullest.available));
   p.breakdown = breakdown(out.simulation, out.program.communication);
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
   const double per_second = problem.cluster.dollars_per_hour(paid) / 3600.0;

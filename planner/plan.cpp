@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 #include "core/parallel.h"
+#include "planner/risk.h"
 
 namespace orrery::planner {
 namespace {
@@ -42,12 +44,40 @@ std::string axis_words(const Breakdown& b, double step) {
                      100 * worst->second / step);
 }
 
-void explain(Answer& a) {
+// Against each other, 80 % of two plans' predictions err by less than this ratio.
+double told_apart(const Problem& problem) {
+  constexpr double kOf80Percent = 1.2816;
+  return std::exp(kOf80Percent * std::sqrt(2.0) * problem.spread.plans.deviation);
+}
+
+// What is known of the choice: what it risks, and which plans predictions cannot tell from it.
+void explain_risk(const Problem& problem, Answer& a) {
+  const Ranked& best = a.plans.front();
+  if (std::isinf(best.pessimistic_s))
+    a.why.push_back(
+        fmt::format("no plan fits with a probability of {:.0f} % (risk {}): this one does with {:.0f} %",
+                    100 * (1 - problem.scenario.search.risk), problem.scenario.search.risk,
+                    100 * best.predicted.fits_probability));
+  const double ratio = told_apart(problem);
+  std::vector<std::string> alike;
+  for (std::size_t i = 1; i < a.plans.size(); ++i) {
+    if (a.plans[i].predicted.step_time_s < ratio * best.predicted.step_time_s)
+      alike.push_back(std::to_string(i + 1));
+  }
+  if (!alike.empty())
+    a.why.push_back(
+        fmt::format("plan{} {} may be as fast: against each other, predictions of two plans err by up "
+                    "to {:.0f} % (80 % of published ones)",
+                    alike.size() > 1 ? "s" : "", fmt::join(alike, ", "), 100 * (ratio - 1)));
+}
+
+void explain(const Problem& problem, Answer& a) {
   if (a.plans.empty()) return;
   const Ranked& best = a.plans.front();
   const Breakdown& b = best.predicted.breakdown;
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
+  explain_risk(problem, a);
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
     if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&
@@ -109,11 +139,12 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) {
     for (Device& d : p.devices) twice(d.memory_bandwidth);
   }));
-  // Twice the memory lets in the fastest of those that did not fit.
+  // Twice the memory lets in the fastest of those that did not fit, or not for sure.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
-  for (const Candidate& c : a.search.too_big) {
-    const double t = seconds(c.estimate.step);
-    if (c.device <= c.capacity * 2 && t < memory.step_time_s) {
+  for (const auto* list : {&a.search.best, &a.search.too_big}) {
+    for (const Candidate& c : *list) {
+      const double t = seconds(c.estimate.step);
+      if (c.device > c.capacity * 2 || t >= memory.step_time_s) continue;
       memory.step_time_s = t;
       memory.plan = c.plan;
     }
@@ -159,7 +190,8 @@ bool acceptable(const Scenario& s, double days, double cost_usd) {
 }
 
 // What is less is better. What misses a deadline comes after all that meets it, fastest first; what misses a
-// budget, cheapest first.
+// budget, cheapest first. Time and cost of a step are pessimistic, and what may not fit comes by how probably
+// it does not.
 std::tuple<bool, double, double> rank(const Scenario& s, double step, double step_usd, double days,
                                       double usd) {
   const bool misses = !acceptable(s, days, usd);
@@ -167,8 +199,11 @@ std::tuple<bool, double, double> rank(const Scenario& s, double step, double ste
                        (s.goal == Goal::kTimeInBudget && misses);
   return by_cost ? std::tuple{misses, step_usd, step} : std::tuple{misses, step, step_usd};
 }
-auto rank(const Scenario& s, const Predicted& p) {
-  return rank(s, p.step_time_s, p.cost_per_step_usd, p.days, p.cost_usd);
+auto rank(const Scenario& s, const Ranked& r) {
+  const Predicted& p = r.predicted;
+  const double times = r.pessimistic_s / p.step_time_s;
+  return std::pair{rank(s, r.pessimistic_s, p.cost_per_step_usd * times, p.days, p.cost_usd),
+                   std::isinf(r.pessimistic_s) ? -p.fits_probability : 0};
 }
 auto rank(const Scenario& s, const Size& z) {
   return rank(s, z.step_time_s, z.cost_per_step_usd, z.days, z.cost_usd);
@@ -184,7 +219,51 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   r.estimate = estimate;
   r.capacity = usable(problem, estimate.memory);
   r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
+  r.pessimistic_s = outlook(r.predicted.step_time_s, r.predicted.fits_probability, problem.spread,
+                            problem.scenario.search.risk);
   return r;
+}
+
+double fits_probability(const Problem& problem, const Candidate& c) {
+  return problem.spread.memory.fits(static_cast<double>(c.device.value),
+                                    static_cast<double>(c.estimate.memory.value));
+}
+double pessimistic(const Problem& problem, const Candidate& c) {
+  return outlook(seconds(c.estimate.step), fits_probability(problem, c), problem.spread,
+                 problem.scenario.search.risk);
+}
+
+// The fastest plans, and those that are smaller though not as fast, by the estimate's pessimistic time.
+void sort_by_risk(const Problem& problem, SearchResult& r) {
+  for (const Candidate& c : r.pareto) {
+    if (std::none_of(r.best.begin(), r.best.end(), [&](const Candidate& b) { return b.plan == c.plan; }))
+      r.best.push_back(c);
+  }
+  const auto key = [&](const Candidate& c) {
+    return std::pair{pessimistic(problem, c), -fits_probability(problem, c)};
+  };
+  std::stable_sort(r.best.begin(), r.best.end(),
+                   [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
+}
+
+// Plans that may well not fit: named where they would be faster, unless none is better.
+void set_risky_aside(const Problem& problem, Answer& a) {
+  const auto risky = std::find_if(a.plans.begin(), a.plans.end(),
+                                  [](const Ranked& r) { return std::isinf(r.pessimistic_s); });
+  if (risky == a.plans.begin()) return;
+  std::vector<Rejected> aside;
+  for (auto r = risky; r != a.plans.end(); ++r) {
+    if (r->predicted.step_time_s >= a.plans.front().predicted.step_time_s) continue;
+    aside.push_back({r->plan,
+                     fmt::format("fits with a probability of {:.0f} %, and {:.0f} % are wanted (risk {})",
+                                 100 * r->predicted.fits_probability,
+                                 100 * (1 - problem.scenario.search.risk), problem.scenario.search.risk),
+                     r->predicted.step_time_s});
+  }
+  std::stable_sort(aside.begin(), aside.end(),
+                   [](const Rejected& x, const Rejected& y) { return x.step_time_s < y.step_time_s; });
+  a.rejected.insert(a.rejected.begin(), aside.begin(), aside.end());
+  a.plans.erase(risky, a.plans.end());
 }
 
 // Which list of the scenario's search leaves a plan out; empty, or "tp 8".
@@ -302,7 +381,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
   // and so the answer does not.
   constexpr std::size_t kAtATime = 4;
   const auto threads = static_cast<std::size_t>(std::max(1, options.threads));
-  double best = 0;
+  double best = std::numeric_limits<double>::infinity();
   for (std::size_t next = 0; next < candidates.size();) {
     std::vector<const Candidate*> batch;
     const bool first = next == 0;
@@ -312,7 +391,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
-      const bool wins = seconds(c.estimate.step) * (1 - gap) <= best &&
+      const bool wins = pessimistic(problem, c) * (1 - gap) <= best &&
                         std::none_of(a.simulated.begin(), a.simulated.end(),
                                      [&](const Plan& p) { return repeats_more(c.plan, p); });
       if (first || wins) batch.push_back(&c);
@@ -328,7 +407,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       a.largest_gap = std::max(a.largest_gap, error);
       double& of_kind = a.gaps[kind_of(batch[i]->plan)];
       of_kind = std::max(of_kind, error);
-      if (best == 0 || step < best) best = step;
+      best = std::min(best, done[i].pessimistic_s);
       a.plans.push_back(std::move(done[i]));
     }
   }
@@ -342,6 +421,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   so.threads = options.threads;
   so.progress = options.progress;
   a.search = search(problem, topology, so);
+  sort_by_risk(problem, a.search);
 
   simulate_best(problem, topology, options, a);
 
@@ -358,12 +438,12 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
 
   compare_others(problem, topology, a);
   const Scenario& scenario = problem.scenario;
-  std::stable_sort(a.plans.begin(), a.plans.end(), [&](const Ranked& x, const Ranked& y) {
-    return rank(scenario, x.predicted) < rank(scenario, y.predicted);
-  });
+  std::stable_sort(a.plans.begin(), a.plans.end(),
+                   [&](const Ranked& x, const Ranked& y) { return rank(scenario, x) < rank(scenario, y); });
   const auto misses = std::find_if(a.plans.begin(), a.plans.end(),
                                    [&](const Ranked& r) { return !acceptable(scenario, r.predicted); });
   if (misses != a.plans.begin()) a.plans.erase(misses, a.plans.end());
+  set_risky_aside(problem, a);
   if (a.plans.size() > options.top) a.plans.resize(options.top);
   if (!a.plans.empty() && scenario.training.expert_load) {
     Ranked& best = a.plans.front();
@@ -371,7 +451,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
         evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted.imbalance;
   }
   if (!a.search.best.empty()) measure_sensitivity(problem, options.threads, a);
-  explain(a);
+  explain(problem, a);
   return a;
 }
 
@@ -462,9 +542,8 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
     Answer a = plan_on(sized, options);
     a.nodes = nodes;
     const bool fits = !a.plans.empty();
-    const bool better =
-        best.plans.empty() || (fits && rank(problem.scenario, a.plans.front().predicted) <
-                                           rank(problem.scenario, best.plans.front().predicted));
+    const bool better = best.plans.empty() || (fits && rank(problem.scenario, a.plans.front()) <
+                                                           rank(problem.scenario, best.plans.front()));
     if (better) best = std::move(a);
     if (problem.scenario.goal == Goal::kSmallest && fits) break;
   }

@@ -16,6 +16,9 @@ struct Ranked {
   Plan plan;
   sim::Estimate estimate;
   Predicted predicted;
+  // The step time that is exceeded with the probability that the scenario allows (planner/risk.h), by which
+  // plans are ranked.
+  double pessimistic_s = 0;
   std::string note;  // "the scenario's plan", a heuristic's name, or empty
   Bytes capacity;    // of a device on the stage that fills its devices most, less the margin
   bool fits() const { return predicted.peak_memory_bytes <= capacity.value; }
@@ -23,7 +26,7 @@ struct Ranked {
 
 struct Rejected {
   Plan plan;
-  std::string reason;      // "needs 93.1 GiB on stage 0, has 75.2 GiB"
+  std::string reason;      // "needs 93.1 GiB on stage 0, has 75.2 GiB", "fits with a probability of 64 %"
   double step_time_s = 0;  // it would take, did it fit; 0 for what is not searched or is no plan at all
 };
 

@@ -7,13 +7,11 @@
 
 namespace orrery::planner {
 
-Outlook outlook(double step_s, double needs, double has, const PredictionSpread& spread, double risk) {
-  Outlook out{.fits = spread.memory.fits(needs, has), .pessimistic_s = step_s};
-  if (risk >= 1) return out;
-  const double share = (1 - risk) / out.fits;  // of its step times, where it fits
-  out.pessimistic_s = share < 1 ? step_s * std::exp(spread.plans * Eigen::numext::ndtri(share))
-                                : std::numeric_limits<double>::infinity();
-  return out;
+double outlook(double step_s, double fits_probability, const PredictionSpread& spread, double risk) {
+  if (risk >= 1) return step_s;
+  if (fits_probability <= 1 - risk) return std::numeric_limits<double>::infinity();
+  const double share = (1 - risk) / fits_probability;  // of the step times where it fits
+  return step_s * std::exp(spread.plans.deviation * Eigen::numext::ndtri(share));
 }
 
 }  // namespace orrery::planner

@@ -8,22 +8,26 @@
 namespace orrery::program {
 namespace {
 
-constexpr std::array<const char*, kHeldKinds> kHeldNames{"tokens{}",
-                                                         "targets",
-                                                         "loss",
-                                                         "gathered{}",
-                                                         "full-gradient{}",
-                                                         "unit{}/parameter",
-                                                         "unit{}/gradient",
-                                                         "unit{}/optimizer",
-                                                         "gathered-tied",
-                                                         "full-gradient-tied",
-                                                         "gradient-norm",
-                                                         "gradient-norm/bins",
-                                                         "gradient-norm/expert-bins",
-                                                         "gradient-norm/received",
-                                                         "trust-ratio",
-                                                         "trust-ratio/bins"};
+// In the order of Held.
+constexpr std::array kHeldNames = {"tokens{}",
+                                   "targets",
+                                   "loss",
+                                   "gathered{}",
+                                   "full-gradient{}",
+                                   "unit{}/parameter",
+                                   "unit{}/gradient",
+                                   "unit{}/beside-gradient",
+                                   "unit{}/optimizer",
+                                   "unit{}/beside-optimizer",
+                                   "gathered-tied",
+                                   "full-gradient-tied",
+                                   "gradient-norm",
+                                   "gradient-norm/bins",
+                                   "gradient-norm/expert-bins",
+                                   "gradient-norm/received",
+                                   "trust-ratio",
+                                   "trust-ratio/bins"};
+static_assert(kHeldNames.size() == kHeldKinds);
 
 }  // namespace
 

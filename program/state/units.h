@@ -120,7 +120,7 @@ enum class Held : std::uint8_t {
   kTrustRatios,
   kTrustRatioBins
 };
-inline constexpr std::size_t kHeldKinds = 18;
+inline constexpr std::size_t kHeldKinds = static_cast<std::size_t>(Held::kTrustRatioBins) + 1;
 
 struct HeldBuffer {
   Held what;

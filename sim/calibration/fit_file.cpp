@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "sim/calibration/score.h"
+
 namespace orrery::sim {
 namespace {
 
@@ -103,9 +105,30 @@ std::vector<StudyErrors> errors_by_study(const PublishedRuns& runs, const Publis
   return out;
 }
 
+namespace {
+
+// Step times with the constants of a fit without the run's study; runs that were not fitted to have no say.
+void predict_left_out(const PublishedRuns& runs, const PublishedFit& fit, std::vector<ValidationRow>& rows) {
+  std::map<std::string, double> predicted;
+  for (std::size_t i = 0; i < runs.runs.size(); ++i) {
+    const PublishedRun& run = runs.runs[i];
+    if (not_fitted(run).empty()) predicted[run.id] = run.step_s * std::exp(fit.left_out[i]);
+  }
+  std::erase_if(rows, [&](const ValidationRow& r) { return !predicted.contains(r.id); });
+  for (ValidationRow& r : rows) {
+    if (r.quantity == "step_time") r.predicted = predicted.at(r.id);
+  }
+}
+
+}  // namespace
+
 PublishedFitFile fit_file(const PublishedRuns& runs, const PublishedFit& fit,
                           const std::vector<std::string>& data) {
+  Validation left_out = validate(runs);
+  predict_left_out(runs, fit, left_out.rows);
   PublishedFitFile out{.ranges = measured_ranges(runs, fit),
+                       .memory = memory_spread(left_out.rows),
+                       .plans = plan_spread(left_out.rows),
                        .studies = errors_by_study(runs, fit),
                        .covariance = fit.covariance};
   for (const std::string& file : data) out.data.push_back(std::filesystem::path(file).filename().string());

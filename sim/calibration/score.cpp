@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 namespace orrery::sim {
 
@@ -128,21 +127,33 @@ double regret(const std::vector<double>& predicted, const std::vector<double>& p
 
 }  // namespace
 
-std::vector<PlanRanking> rank_plans(const std::vector<ValidationRow>& rows, std::int64_t least) {
-  struct Runs {
-    double predicted = 0, published = 0, n = 0;
-  };
-  using Key = std::pair<std::string, std::map<std::string, std::string>>;
-  std::map<Key, std::map<std::map<std::string, std::string>, Runs>> questions;
+namespace {
+
+// Of one plan: sums, and how many.
+struct Runs {
+  double predicted = 0, published = 0, n = 0;
+};
+using Knobs = std::map<std::string, std::string>;
+
+// By source and what was asked for; of each plan, a sequence's time.
+std::map<std::pair<std::string, Knobs>, std::map<Knobs, Runs>> questions(
+    const std::vector<ValidationRow>& rows) {
+  std::map<std::pair<std::string, Knobs>, std::map<Knobs, Runs>> out;
   for (const ValidationRow& r : rows) {
     if (!compares(r)) continue;
-    Runs& runs = questions[{r.source, r.asked}][r.knobs];
+    Runs& runs = out[{r.source, r.asked}][r.knobs];
     runs.predicted += r.predicted / static_cast<double>(r.sequences);
     runs.published += r.published / static_cast<double>(r.sequences);
     ++runs.n;
   }
+  return out;
+}
+
+}  // namespace
+
+std::vector<PlanRanking> rank_plans(const std::vector<ValidationRow>& rows, std::int64_t least) {
   std::vector<PlanRanking> out;
-  for (const auto& [key, plans] : questions) {
+  for (const auto& [key, plans] : questions(rows)) {
     const auto n = static_cast<std::int64_t>(plans.size());
     if (n < least) continue;
     std::vector<double> predicted, published;
@@ -174,24 +185,47 @@ std::map<std::string, RankingSummary> by_source(const std::vector<PlanRanking>& 
   return out;
 }
 
-double probability_of_fitting(const FitRow& row, double mean, double deviation) {
-  const double z = (std::log(row.has / row.needs) - mean) / deviation;
-  return std::erfc(-z / std::numbers::sqrt2) / 2;
-}
-
-std::optional<FitSummary> summarise_fits(const Validation& all) {
-  FitSummary out;
+MemorySpread memory_spread(const std::vector<ValidationRow>& rows) {
   std::vector<double> logs;
-  for (const ValidationRow& r : all.rows) {
-    if (r.quantity == "memory") logs.push_back(std::log(r.published / r.predicted));
+  for (const ValidationRow& r : rows) {
+    if (r.quantity == "memory" && r.assumed.empty()) logs.push_back(std::log(r.published / r.predicted));
   }
+  MemorySpread out{.runs = static_cast<std::int64_t>(logs.size())};
   const auto n = static_cast<double>(logs.size());
   for (const double x : logs) out.mean += x / n;
   for (const double x : logs) out.deviation += (x - out.mean) * (x - out.mean) / n;
   out.deviation = std::sqrt(out.deviation);
-  if (!(out.deviation > 0)) return std::nullopt;
+  return out;
+}
+
+// That of a normal distribution of which as many lie within 80 %: a few plans are far off. Of each question
+// the variance has one degree of freedom less than it has plans.
+PlanSpread plan_spread(const std::vector<ValidationRow>& rows) {
+  constexpr double kShare = 0.8, kItsDeviations = 1.2816;
+  PlanSpread out;
+  std::vector<double> off;
+  for (const auto& [key, plans] : questions(rows)) {
+    if (plans.size() < 2) continue;
+    const auto n = static_cast<double>(plans.size());
+    double mean = 0;
+    for (const auto& [knobs, runs] : plans) mean += std::log(runs.published / runs.predicted) / n;
+    for (const auto& [knobs, runs] : plans)
+      off.push_back(std::abs(std::log(runs.published / runs.predicted) - mean) * std::sqrt(n / (n - 1)));
+    ++out.questions;
+    out.plans += static_cast<std::int64_t>(plans.size());
+  }
+  if (off.empty()) return out;
+  std::sort(off.begin(), off.end());
+  const auto at = static_cast<std::size_t>(std::ceil(kShare * static_cast<double>(off.size()))) - 1;
+  out.deviation = off[at] / kItsDeviations;
+  return out;
+}
+
+std::optional<FitSummary> summarise_fits(const Validation& all) {
+  FitSummary out{.spread = memory_spread(all.rows)};
+  if (!(out.spread.deviation > 0)) return std::nullopt;
   for (const FitRow& row : all.fits) {
-    const double p = probability_of_fitting(row, out.mean, out.deviation);
+    const double p = out.spread.fits(row.needs, row.has);
     out.brier += std::pow(p - (row.fitted ? 1 : 0), 2) / static_cast<double>(all.fits.size());
     ++(row.fitted ? out.fitted : out.out_of_memory);
     if (row.fitted ? p > 0.5 : p < 0.5) ++(row.fitted ? out.fitted_told : out.told);

@@ -4,6 +4,7 @@
 // is fastest, which plans fit.
 #pragma once
 
+#include "core/published_fit.h"
 #include "sim/calibration/validate.h"
 
 namespace orrery::sim {
@@ -43,6 +44,9 @@ struct PlanRanking {
 // Of each question with at least `least` plans.
 std::vector<PlanRanking> rank_plans(const std::vector<ValidationRow>& rows, std::int64_t least);
 
+// How the plans of each question err against each other.
+PlanSpread plan_spread(const std::vector<ValidationRow>& rows);
+
 struct RankingSummary {
   std::int64_t questions = 0, plans = 0;
   double spearman = 0, regret = 0, worst_regret = 0;  // means over questions, and the worst
@@ -52,11 +56,13 @@ std::map<std::string, RankingSummary> by_source(const std::vector<PlanRanking>& 
 // How well it is told which plans fit, where ln(needed / predicted) is normal with the mean and the standard
 // deviation that the memory rows have.
 struct FitSummary {
-  std::int64_t out_of_memory = 0, told = 0;   // and of them, with a probability of fitting below a half
-  std::int64_t fitted = 0, fitted_told = 0;   // and of them, with one above it
-  double mean = 0, deviation = 0, brier = 0;  // Brier: mean squared error of the probability
+  std::int64_t out_of_memory = 0, told = 0;  // and of them, with a probability of fitting below a half
+  std::int64_t fitted = 0, fitted_told = 0;  // and of them, with one above it
+  MemorySpread spread;
+  double brier = 0;  // mean squared error of the probability
 };
-double probability_of_fitting(const FitRow& row, double mean, double deviation);
+// Of rows that leave nothing open.
+MemorySpread memory_spread(const std::vector<ValidationRow>& rows);
 
 // None where no row has its memory measured, or none ran out of it.
 std::optional<FitSummary> summarise_fits(const Validation& all);

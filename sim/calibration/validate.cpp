@@ -10,6 +10,14 @@
 
 namespace orrery::sim {
 
+void Validation::add(const Validation& other) {
+  read += other.read;
+  rows.insert(rows.end(), other.rows.begin(), other.rows.end());
+  conflicting.insert(conflicting.end(), other.conflicting.begin(), other.conflicting.end());
+  fits.insert(fits.end(), other.fits.begin(), other.fits.end());
+  for (const auto& [reason, n] : other.skipped) skipped[reason] += n;
+}
+
 std::vector<std::string> Validation::sources() const {
   std::vector<std::string> out;
   for (const ValidationRow& r : rows) out.push_back(r.source);

@@ -40,6 +40,7 @@ struct Validation {
   std::map<std::string, std::int64_t> skipped;  // reason -> rows
   std::vector<FitRow> fits;                     // of runs that leave nothing open, or ran out of memory
   std::vector<std::string> sources() const;
+  void add(const Validation& other);
 };
 
 // Published training runs: a JSON array of rows with model, gpu, parallel and measured.

@@ -201,9 +201,33 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
   }
 }
 
+// DeepSpeed keeps 6 bytes beside the 12 of each element that a rank updates in fp16, and in bf16 4 bytes
+// beside each gradient that it holds, which are all of its weights in stage 1. Two ranks update half each.
+TEST(Memory, DeepSpeedsRecipesHoldMore) {
+  const Model m = preset_model("tiny-gpt");
+  const auto held = [&](Precision precision, Math math) {
+    Plan p;
+    p.dp = 2;
+    p.zero = 1;
+    const Training t{.global_batch = 2, .sequence = 64, .precision = precision, .math = math};
+    std::int64_t bytes = 0, parameters = 0;
+    const Program program = compile(m, p, t, Stack{});
+    for (const Buffer& b : program.classes[0].buffers) {
+      if (b.cls != BufferClass::kGradient && b.cls != BufferClass::kOptimizer) continue;
+      bytes += b.bytes.value;
+    }
+    for (const Unit& u : program.classes[0].units) parameters += u.padded;
+    return std::pair{bytes, parameters};
+  };
+  const auto [mixed, n] = held(Precision::kMixed, Math::kFp16);
+  EXPECT_EQ(held(Precision::kDeepspeedFp16, Math::kFp16).first - mixed, 6 * n / 2);
+  const std::int64_t megatron = held(Precision::kMegatron, Math::kBf16).first;
+  EXPECT_EQ(held(Precision::kDeepspeedBf16, Math::kBf16).first - megatron, 4 * n);
+}
+
 // 64 tokens of 1 layer beside a vocabulary of 2^16 (V elements of logits). In place, V (2 + 4) bytes are
-// alive at once: logits and exponentials; and each token's maximum, 4 bytes. With probabilities of their own,
-// V (4 + 4): exponentials and probabilities, when the maxima are gone.
+// alive at once: logits and exponentials; and each token's maximum and two sums, 12 bytes. With probabilities
+// of their own, V (4 + 4 + 2) in the backward pass: probabilities, their gradient and that of the logits.
 TEST(Loss, ProbabilitiesTakeTheirMemoryOrTheirOwn) {
   Model m = preset_model("tiny-gpt");
   m.layers = 1;
@@ -212,7 +236,7 @@ TEST(Loss, ProbabilitiesTakeTheirMemoryOrTheirOwn) {
   Stack own;
   own.loss_in_place = false;
   const auto peak = [&](const Stack& s) { return compile(m, Plan{}, t, s).classes[0].logical_peak.value; };
-  EXPECT_EQ(peak(own) - peak(Stack{}), 64 * (std::int64_t{1} << 16) * 2 - 64 * 4);
+  EXPECT_EQ(peak(own) - peak(Stack{}), 64 * (std::int64_t{1} << 16) * 4 - 64 * 12);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <regex>
 
 #include "core/published_fit.h"
+#include "sim/calibration/report.h"
 #include "sim/calibration/score.h"
 
 namespace orrery::sim {
@@ -133,83 +134,52 @@ TEST(Accuracy, WithoutTheChosenConstantIsWhatReadmeSays) {
                   all, firm));
 }
 
-// The table of docs/validation.md, a line a source.
-TEST(Accuracy, OfEachSourceIsWhatTheTableSays) {
-  struct Line {
-    const char *name, *source;
+// A document with its numbers taken out, and the numbers.
+std::pair<std::string, std::vector<double>> without_numbers(const std::string& text) {
+  static const std::regex kNumber(R"(\d+(\.\d+)?(e[+-]\d+)?)");
+  std::vector<double> numbers;
+  for (std::sregex_iterator i(text.begin(), text.end(), kNumber), end; i != end; ++i)
+    numbers.push_back(std::stod(i->str()));
+  return {std::regex_replace(text, kNumber, "#"), numbers};
+}
+
+// docs/validation is what `orrery validate --report` writes, to the last digit or one beside it.
+TEST(Accuracy, OfTheReportIsWhatValidateWrites) {
+  namespace fs = std::filesystem;
+  Validation all = runs();
+  for (const char* file : {"moe_runs", "long_context_runs"})
+    all.add(validate_file(fmt::format("{}/tests/data/{}.json", kRoot, file), DataFolders()));
+  const fs::path folder = fs::temp_directory_path() / fmt::format("orrery-report-{}", getpid());
+  write_report(all, load_published_fit(DataFolders(kRoot)), folder);
+  const auto [text, numbers] = without_numbers(load_text((folder / "report.md").string()));
+  const auto [kept_text, kept_numbers] = without_numbers(load_text(kRoot + "/docs/validation/report.md"));
+  EXPECT_EQ(text, kept_text);
+  ASSERT_EQ(numbers.size(), kept_numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    EXPECT_NEAR(numbers[i], kept_numbers[i], 0.11 + 2e-3 * numbers[i]) << "number " << i;
+  const auto points = [](const std::string& svg) {
+    std::size_t n = 0;
+    for (std::size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++n;
+    return n;
   };
-  const Line lines[] = {{"Megatron, Korthikanti et al.", "korthikanti"},
-                        {"Megatron SC21", "megatron_sc21"},
-                        {"DGX Cloud (NeMo, PaxML, MaxText)", "dgxc"},
-                        {"InternEvo", "internevo"},
-                        {"LLM Foundry (FSDP)", "llm_foundry"},
-                        {"zero-bubble paper", "zero_bubble"},
-                        {"BigScience A100", "bigscience"},
-                        {"BigScience V100", "bigscience_v100"},
-                        {"Sailor (GH200, and mixed RTX GPUs)", "sailor"},
-                        {"torchtitan", "torchtitan"},
-                        {"DGX Cloud, fp8", "dgxc fp8"},
-                        {"torchtitan, fp8", "torchtitan fp8"},
-                        {"LLM Foundry (FSDP), fp8, H100", "llm_foundry fp8"},
-                        {"Megatron Bridge, fp8, H100 to GB300", "mbridge fp8"},
-                        {"DGX Cloud, context-parallel", "dgxc cp"},
-                        {"DGX Cloud, context-parallel, fp8", "dgxc cp fp8"},
-                        {"DGX Cloud, sparse", "dgxc sparse"},
-                        {"DGX Cloud, sparse, fp8", "dgxc sparse fp8"},
-                        {"DGX Cloud, sparse and context-parallel", "dgxc sparse cp"},
-                        {"DGX Cloud, sparse and context-parallel, fp8", "dgxc sparse cp fp8"},
-                        {"Megatron Bridge, sparse, fp8", "mbridge sparse fp8"},
-                        {"Megatron Bridge, context-parallel, fp8", "mbridge cp fp8"},
-                        {"SimuMax, B200", "simumax"},
-                        {"SimuMax, sparse", "simumax sparse"}};
-  for (const Line& line : lines) {
-    const ErrorSummary s = summarise(runs().rows, {"step_time", line.source});
-    expect_says("docs/validation.md",
-                fmt::format("| {} | {} | {} | {} | {} |", line.name, s.n, percent(s.mape),
-                            signed_percent(s.bias), percent(s.median)));
-  }
-  for (const bool firm : {false, true}) {
-    const ErrorSummary s = summarise(runs().rows, {"step_time", {}, firm});
-    const ErrorSummary m = summarise(runs().rows, {"memory", {}, firm});
-    expect_says("docs/validation.md",
-                fmt::format("| **{}** | **{}** | **{}** | **{}** | **{}** |",
-                            firm ? "rows that leave nothing open" : "all", s.n, percent(s.mape),
-                            signed_percent(s.bias), percent(s.median)));
-    expect_says("docs/validation.md",
-                fmt::format("| {} | {} | {} | {} |", firm ? "rows that leave nothing open" : "all", m.n,
-                            percent(m.mape), signed_percent(m.bias)));
-  }
+  for (const char* plot : {"step_time.svg", "memory.svg"})
+    EXPECT_EQ(points(load_text((folder / plot).string())),
+              points(load_text(kRoot + "/docs/validation/" + plot)));
+  fs::remove_all(folder);
 }
 
-// Constants and studies of profiles/fits/published.json, a line each.
-TEST(Accuracy, OfTheFitIsWhatTheTablesSay) {
-  const auto fit =
-      read_fields<PublishedFitFile>(load_json(kRoot + "/profiles/fits/published.json"), Cursor{});
-  for (const FittedValue& c : fit.constants) {
-    const std::string unit = c.unit == "1" ? "" : " " + c.unit;
-    const std::string error = c.standard_error == 0 ? "−" : fmt::format("{:.2g}", c.standard_error);
-    expect_says("docs/validation.md",
-                fmt::format("| {} | {:.3g}{} | {} | {:.3g} to {:.3g}{} | {:.3g} |", c.name, c.value, unit,
-                            error, c.low, c.high, unit, c.expected));
-  }
-  for (const StudyErrors& s : fit.studies)
-    expect_says("docs/validation.md",
-                fmt::format("| {} | {} | {} | {} | {} |", s.study, s.runs, percent(s.in_sample),
-                            percent(s.left_out), signed_percent(s.bias_left_out)));
-  for (const MeasuredRange& r : fit.ranges)
-    expect_says("docs/validation.md",
-                fmt::format("| {} | {} | {:.2f} to {:.2f} | {:.0f} % |", name_of(r.knowledge), r.runs, r.low,
-                            r.high, 100 * r.covered));
-}
-
-TEST(Accuracy, OfWhichPlansFitIsWhatTheDocumentSays) {
-  const auto f = summarise_fits(runs());
-  ASSERT_TRUE(f);
-  expect_says(
-      "docs/validation.md",
-      fmt::format("{} of {} runs that ran out of memory have a probability of fitting below 0.5, {} of {} "
-                  "that ran have one above it; the Brier score is {:.3f}.",
-                  f->told, f->out_of_memory, f->fitted_told, f->fitted, f->brier));
+// A point at the published and the predicted value, and one for its colour; what is 20 % off lies on a line.
+TEST(ScatterPlots, HaveAPointForEachRow) {
+  const std::vector<ValidationRow> rows = {{"a", "s", "step_time", 1, 10, {}, 0, {{"gpu", "x<y"}}},
+                                           {"b", "s", "step_time", 10, 1, {}, 0, {{"gpu", "z"}}},
+                                           {"c", "s", "memory", 5, 5}};
+  const std::string svg = scatter_plot(rows, "step_time");
+  // One decade of 640 from (70, 20): 10 lies at the right and 1 at the bottom.
+  EXPECT_NE(svg.find("<circle cx=\"710.0\" cy=\"660.0\" r=\"2.5\" fill=\"#4e79a7\""), std::string::npos)
+      << svg;
+  EXPECT_NE(svg.find("<circle cx=\"70.0\" cy=\"20.0\" r=\"2.5\" fill=\"#f28e2b\""), std::string::npos);
+  EXPECT_NE(svg.find(">x&lt;y</text>"), std::string::npos);
+  EXPECT_EQ(scatter_plot(rows, "time"), "");
 }
 
 }  // namespace

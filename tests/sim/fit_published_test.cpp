@@ -225,6 +225,20 @@ TEST(PublishedFits, AreWhatProfilesHave) {
   }
 }
 
+// Two questions. Of the first, predictions of two plans err by e^0.1 and e^-0.1 beside their mean, whatever
+// both err by; of the second by nothing. With one degree of freedom of two the errors are 0, 0, and
+// 0.1 sqrt(2) twice; 80 % of four plans are all of them.
+TEST(PublishedFits, PlansOfOneQuestionErrAgainstEachOther) {
+  const auto row = [](const char* asked, const char* tp, double predicted, double published) {
+    return ValidationRow{"r", "s", "step_time", predicted, published, {}, 0, {{"gpus", asked}}, {{"tp", tp}}};
+  };
+  const PlanSpread s = plan_spread({row("8", "1", 1, 3 * std::exp(0.1)), row("8", "2", 1, 3 * std::exp(-0.1)),
+                                    row("16", "1", 1, 2), row("16", "2", 2, 4), row("32", "1", 1, 9)});
+  EXPECT_EQ(s.questions, 2);
+  EXPECT_EQ(s.plans, 4);
+  EXPECT_NEAR(s.deviation, 0.1 * std::sqrt(2.0) / 1.2816, 1e-12);
+}
+
 // A run of a known stack on a known GPU type has their range, and others wider ones.
 TEST(PublishedFits, RangesFollowWhatIsKnown) {
   const DataFolders data(kRoot);
@@ -242,20 +256,26 @@ TEST(PublishedFits, RangesFollowWhatIsKnown) {
 // fits in 0.8413 of cases.
 TEST(WhichPlansFit, IsANormalDistributionOfLogarithms) {
   const double sigma = 0.2;
-  EXPECT_NEAR(probability_of_fitting({"r", "s", 80, 80, true}, 0, sigma), 0.5, 1e-12);
-  EXPECT_NEAR(probability_of_fitting({"r", "s", 80 * std::exp(-sigma), 80, true}, 0, sigma), 0.841345, 1e-6);
-  EXPECT_NEAR(probability_of_fitting({"r", "s", 80, 80, true}, sigma, sigma), 0.158655, 1e-6);
+  const MemorySpread even{.mean = 0, .deviation = sigma}, low{.mean = sigma, .deviation = sigma};
+  EXPECT_NEAR(even.fits(80, 80), 0.5, 1e-12);
+  EXPECT_NEAR(even.fits(80 * std::exp(-sigma), 80), 0.841345, 1e-6);
+  EXPECT_NEAR(low.fits(80, 80), 0.158655, 1e-6);
+  EXPECT_EQ(MemorySpread{}.fits(80, 80), 1);  // without a deviation the prediction holds
+  EXPECT_EQ(MemorySpread{}.fits(80.1, 80), 0);
 }
 
-// Two memory rows of ratios e^0.1 and e^-0.1: mean 0, deviation 0.1. A plan that needs half of what there is
-// fits for sure; one that needs as much as there is, in half of all cases, and ran out: (0.5 - 0)^2 / 2.
+// Two memory rows of ratios e^0.1 and e^-0.1: mean 0, deviation 0.1; one that leaves something open has no
+// say. A plan that needs half of what there is fits for sure; one that needs as much as there is, in half of
+// all cases, and ran out: (0.5 - 0)^2 / 2.
 TEST(WhichPlansFit, IsScored) {
   Validation v;
-  v.rows = {{"a", "s", "memory", 1, std::exp(0.1), {}}, {"b", "s", "memory", 1, std::exp(-0.1), {}}};
+  v.rows = {{"a", "s", "memory", 1, std::exp(0.1), {}},
+            {"b", "s", "memory", 1, std::exp(-0.1), {}},
+            {"c", "s", "memory", 1, 9, {"recompute"}}};
   v.fits = {{"a", "s", 40, 80, true}, {"c", "s", 80, 80, false}};
   const auto f = summarise_fits(v);
   ASSERT_TRUE(f);
-  EXPECT_NEAR(f->deviation, 0.1, 1e-12);
+  EXPECT_NEAR(f->spread.deviation, 0.1, 1e-12);
   EXPECT_NEAR(f->brier, 0.125, 1e-9);
   EXPECT_EQ(f->fitted_told, 1);
   EXPECT_EQ(f->out_of_memory, 1);
