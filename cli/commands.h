@@ -40,7 +40,7 @@ void add_doctor(CLI::App& parent, App& app);
 // A subcommand with --json.
 CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* help);
 
-// A plan file, or a scenario: its own plan if it has one, else the planner's best.
+// A plan file, or a scenario: its own plan if it has one, else the planner's best by the estimate.
 struct Chosen {
   Problem problem;
   Plan plan;

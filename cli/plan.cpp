@@ -28,7 +28,7 @@ Json ranked_json(const planner::Ranked& r) {
   j["global_batch"] = r.plan.global_batch();
   j["estimate"] = {{"step_time_s", seconds(r.estimate.step)}, {"peak_bytes", r.estimate.peak.value}};
   j["predicted"] = write_fields(r.predicted);
-  j["pessimistic_s"] = std::isinf(r.pessimistic_s) ? Json() : Json(r.pessimistic_s);
+  j["pessimistic_s"] = r.risky() ? Json() : Json(r.pessimistic_s);
   return j;
 }
 

@@ -63,10 +63,8 @@ void print_interventions(const std::vector<sim::ValidationRow>& rows) {
                k.right_way, k.clear);
 }
 
-constexpr std::int64_t kLeastPlans = 2;  // of a question, whose plans are then ranked
-
 void print_rankings(const std::vector<sim::ValidationRow>& rows) {
-  const auto of_sources = sim::by_source(sim::rank_plans(rows, kLeastPlans));
+  const auto of_sources = sim::by_source(sim::rank_plans(rows));
   if (of_sources.empty()) return;
   fmt::print("\n{:<58} {:>9} {:>6} {:>9} {:>13} {:>8}\n", "plans that one source measured for one question",
              "questions", "plans", "Spearman", "regret in %", "worst");
@@ -119,7 +117,7 @@ void execute(App& app, const Options& o) {
                                     {"right_way", k.right_way}};
     }
     out["rankings"] = Json::array();
-    for (const sim::PlanRanking& r : sim::rank_plans(all.rows, kLeastPlans))
+    for (const sim::PlanRanking& r : sim::rank_plans(all.rows))
       out["rankings"].push_back({{"source", r.source},
                                  {"asked", r.asked},
                                  {"plans", r.plans},

@@ -66,6 +66,9 @@ void describe(V& v, MemorySpread& s) {
   v(Field{.name = "deviation", .help = "its standard deviation", .min = 0, .max = kMost}, s.deviation);
 }
 
+// Of a normal distribution, 80 % lie within so many deviations of its mean.
+inline constexpr double kDeviationsOf80Percent = 1.2816;
+
 // How predictions of plans for one question (model, GPUs, batch) err against each other.
 struct PlanSpread {
   std::int64_t questions = 0, plans = 0;

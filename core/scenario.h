@@ -213,7 +213,7 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 LinkProfile read_links(const Json& json, const Cursor& at);
 LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
                        const std::filesystem::path& base = {});
-// Of runs with the stack and the devices: what the stack says, or published runs. Throws InputError.
+// Of runs with the stack and the devices: what the stack says, or published runs. Throws Error.
 MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices, const DataFolders& data);
 // profiles/fits/published.json. Throws InputError.
 PublishedFitFile load_published_fit(const DataFolders& data);

@@ -46,16 +46,15 @@ std::string axis_words(const Breakdown& b, double step) {
 
 // Against each other, 80 % of two plans' predictions err by less than this ratio.
 double told_apart(const Problem& problem) {
-  constexpr double kOf80Percent = 1.2816;
-  return std::exp(kOf80Percent * std::sqrt(2.0) * problem.spread.plans.deviation);
+  return std::exp(kDeviationsOf80Percent * std::sqrt(2.0) * problem.spread.plans.deviation);
 }
 
 // What is known of the choice: what it risks, and which plans predictions cannot tell from it.
 void explain_risk(const Problem& problem, Answer& a) {
   const Ranked& best = a.plans.front();
-  if (std::isinf(best.pessimistic_s))
+  if (best.risky())
     a.why.push_back(
-        fmt::format("no plan fits with a probability of {:.0f} % (risk {}): this one does with {:.0f} %",
+        fmt::format("no plan fits with a probability above {:.0f} % (risk {}): this one does with {:.1f} %",
                     100 * (1 - problem.scenario.search.risk), problem.scenario.search.risk,
                     100 * best.predicted.fits_probability));
   const double ratio = told_apart(problem);
@@ -91,8 +90,9 @@ void explain(const Problem& problem, Answer& a) {
       waits +=
           fmt::format(", {} {:+.1f}", kWaitedAxes[i].shorter, 100 * (o.exposed_s[i] - b.exposed_s[i]) / step);
     }
-    a.why.push_back(fmt::format("{} is {:.1f} % slower: recomputation {:+.1f}{} % of the step",
-                                short_name(other.plan), 100 * (other.predicted.step_time_s / step - 1),
+    const double more = other.predicted.step_time_s / step - 1;
+    a.why.push_back(fmt::format("{} is {:.1f} % {}: recomputation {:+.1f}{} % of the step",
+                                short_name(other.plan), 100 * std::abs(more), more < 0 ? "faster" : "slower",
                                 100 * (o.recompute_s - b.recompute_s) / step, waits));
     break;
   }
@@ -114,12 +114,14 @@ Sensitivity on_changed(const Problem& problem, const std::vector<Candidate>& kep
   sim::Estimator estimator(changed, topology);
   Sensitivity s;
   s.change = change;
+  double best = std::numeric_limits<double>::infinity();
   for (const Candidate& c : kept) {
     const double t = seconds(estimator.estimate(c.plan).step);
-    if (s.step_time_s == 0 || t < s.step_time_s) {
-      s.step_time_s = t;
-      s.plan = c.plan;
-    }
+    const double ranked = t * seconds(c.ranked) / seconds(c.estimate.step);
+    if (ranked >= best) continue;
+    best = ranked;
+    s.step_time_s = t;
+    s.plan = c.plan;
   }
   s.speedup = base_s / s.step_time_s;
   return s;
@@ -141,7 +143,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   }));
   // Twice the memory lets in the fastest of those that did not fit, or not for sure.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
-  for (const auto* list : {&a.search.best, &a.search.too_big}) {
+  for (const auto* list : {&a.search.risky, &a.search.too_big}) {
     for (const Candidate& c : *list) {
       const double t = seconds(c.estimate.step);
       if (c.device > c.capacity * 2 || t >= memory.step_time_s) continue;
@@ -190,8 +192,7 @@ bool acceptable(const Scenario& s, double days, double cost_usd) {
 }
 
 // What is less is better. What misses a deadline comes after all that meets it, fastest first; what misses a
-// budget, cheapest first. Time and cost of a step are pessimistic, and what may not fit comes by how probably
-// it does not.
+// budget, cheapest first. Time and cost of a step are pessimistic.
 std::tuple<bool, double, double> rank(const Scenario& s, double step, double step_usd, double days,
                                       double usd) {
   const bool misses = !acceptable(s, days, usd);
@@ -199,14 +200,16 @@ std::tuple<bool, double, double> rank(const Scenario& s, double step, double ste
                        (s.goal == Goal::kTimeInBudget && misses);
   return by_cost ? std::tuple{misses, step_usd, step} : std::tuple{misses, step, step_usd};
 }
+// What may well not fit comes after all that fits, by how probably it does not.
 auto rank(const Scenario& s, const Ranked& r) {
   const Predicted& p = r.predicted;
-  const double times = r.pessimistic_s / p.step_time_s;
-  return std::pair{rank(s, r.pessimistic_s, p.cost_per_step_usd * times, p.days, p.cost_usd),
-                   std::isinf(r.pessimistic_s) ? -p.fits_probability : 0};
+  const double times = r.risky() ? 1 : r.pessimistic_s / p.step_time_s;
+  return std::tuple{r.risky(), r.risky() ? -p.fits_probability : 0,
+                    rank(s, p.step_time_s * times, p.cost_per_step_usd * times, p.days, p.cost_usd)};
 }
 auto rank(const Scenario& s, const Size& z) {
-  return rank(s, z.step_time_s, z.cost_per_step_usd, z.days, z.cost_usd);
+  const double times = z.risk_factor;
+  return std::pair{z.risky, rank(s, z.step_time_s * times, z.cost_per_step_usd * times, z.days, z.cost_usd)};
 }
 bool acceptable(const Scenario& s, const Predicted& p) {
   return acceptable(s, p.days, p.cost_usd);
@@ -219,51 +222,25 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   r.estimate = estimate;
   r.capacity = usable(problem, estimate.memory);
   r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
-  r.pessimistic_s = outlook(r.predicted.step_time_s, r.predicted.fits_probability, problem.spread,
-                            problem.scenario.search.risk);
+  r.pessimistic_s = pessimistic_time(r.predicted.step_time_s, r.predicted.fits_probability, problem.spread,
+                                     problem.scenario.search.risk);
   return r;
 }
 
-double fits_probability(const Problem& problem, const Candidate& c) {
-  return problem.spread.memory.fits(static_cast<double>(c.device.value),
-                                    static_cast<double>(c.estimate.memory.value));
-}
-double pessimistic(const Problem& problem, const Candidate& c) {
-  return outlook(seconds(c.estimate.step), fits_probability(problem, c), problem.spread,
-                 problem.scenario.search.risk);
-}
-
-// The fastest plans, and those that are smaller though not as fast, by the estimate's pessimistic time.
-void sort_by_risk(const Problem& problem, SearchResult& r) {
-  for (const Candidate& c : r.pareto) {
-    if (std::none_of(r.best.begin(), r.best.end(), [&](const Candidate& b) { return b.plan == c.plan; }))
-      r.best.push_back(c);
+// Candidates that would be faster than the first plan and may well not fit, fastest first.
+void name_risky(const Problem& problem, std::size_t most, Answer& a) {
+  std::vector<Rejected> out;
+  for (const Candidate& c : without_twins(a.search.risky)) {
+    const double step = seconds(c.estimate.step);
+    if (out.size() == most || step >= a.plans.front().predicted.step_time_s) break;
+    out.push_back(
+        {c.plan,
+         fmt::format("fits with a probability of {:.0f} %, and more than {:.0f} % is wanted (risk {})",
+                     100 * fits_probability(problem, c), 100 * (1 - problem.scenario.search.risk),
+                     problem.scenario.search.risk),
+         step});
   }
-  const auto key = [&](const Candidate& c) {
-    return std::pair{pessimistic(problem, c), -fits_probability(problem, c)};
-  };
-  std::stable_sort(r.best.begin(), r.best.end(),
-                   [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
-}
-
-// Plans that may well not fit: named where they would be faster, unless none is better.
-void set_risky_aside(const Problem& problem, Answer& a) {
-  const auto risky = std::find_if(a.plans.begin(), a.plans.end(),
-                                  [](const Ranked& r) { return std::isinf(r.pessimistic_s); });
-  if (risky == a.plans.begin()) return;
-  std::vector<Rejected> aside;
-  for (auto r = risky; r != a.plans.end(); ++r) {
-    if (r->predicted.step_time_s >= a.plans.front().predicted.step_time_s) continue;
-    aside.push_back({r->plan,
-                     fmt::format("fits with a probability of {:.0f} %, and {:.0f} % are wanted (risk {})",
-                                 100 * r->predicted.fits_probability,
-                                 100 * (1 - problem.scenario.search.risk), problem.scenario.search.risk),
-                     r->predicted.step_time_s});
-  }
-  std::stable_sort(aside.begin(), aside.end(),
-                   [](const Rejected& x, const Rejected& y) { return x.step_time_s < y.step_time_s; });
-  a.rejected.insert(a.rejected.begin(), aside.begin(), aside.end());
-  a.plans.erase(risky, a.plans.end());
+  a.rejected.insert(a.rejected.begin(), out.begin(), out.end());
 }
 
 // Which list of the scenario's search leaves a plan out; empty, or "tp 8".
@@ -364,7 +341,7 @@ bool repeats_more(Plan p, const Plan& than) {
   return more && p == than;
 }
 
-// The fastest plans, and those of each kind that could win if their estimate were too slow: by the largest
+// The first candidates, and those of each kind that could win if their estimate were too slow: by the largest
 // gap seen of their kind, or by kUnseenGap before one was seen.
 void simulate_best(const Problem& problem, const sim::Topology& topology, const PlanOptions& options,
                    Answer& a) {
@@ -391,7 +368,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
-      const bool wins = pessimistic(problem, c) * (1 - gap) <= best &&
+      const bool wins = (c.ranked == kNever || seconds(c.ranked) * (1 - gap) <= best) &&
                         std::none_of(a.simulated.begin(), a.simulated.end(),
                                      [&](const Plan& p) { return repeats_more(c.plan, p); });
       if (first || wins) batch.push_back(&c);
@@ -407,7 +384,9 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       a.largest_gap = std::max(a.largest_gap, error);
       double& of_kind = a.gaps[kind_of(batch[i]->plan)];
       of_kind = std::max(of_kind, error);
-      best = std::min(best, done[i].pessimistic_s);
+      if (!done[i].risky())
+        best = std::min(best, step * risk_factor(done[i].predicted.fits_probability, problem.spread,
+                                                 problem.scenario.search.risk));
       a.plans.push_back(std::move(done[i]));
     }
   }
@@ -421,7 +400,6 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   so.threads = options.threads;
   so.progress = options.progress;
   a.search = search(problem, topology, so);
-  sort_by_risk(problem, a.search);
 
   simulate_best(problem, topology, options, a);
 
@@ -443,7 +421,11 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   const auto misses = std::find_if(a.plans.begin(), a.plans.end(),
                                    [&](const Ranked& r) { return !acceptable(scenario, r.predicted); });
   if (misses != a.plans.begin()) a.plans.erase(misses, a.plans.end());
-  set_risky_aside(problem, a);
+  const auto risky = std::find_if(a.plans.begin(), a.plans.end(), [](const Ranked& r) { return r.risky(); });
+  if (risky != a.plans.begin()) {
+    a.plans.erase(risky, a.plans.end());
+    name_risky(problem, options.top, a);
+  }
   if (a.plans.size() > options.top) a.plans.resize(options.top);
   if (!a.plans.empty() && scenario.training.expert_load) {
     Ranked& best = a.plans.front();
@@ -457,7 +439,9 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
 
 Size size_of(const Problem& problem, std::int64_t nodes, const Candidate& c) {
   const Training& t = problem.scenario.training;
-  Size z{.nodes = nodes, .plan = c.plan, .step_time_s = seconds(c.estimate.step)};
+  Size z{
+      .nodes = nodes, .plan = c.plan, .step_time_s = seconds(c.estimate.step), .risky = c.ranked == kNever};
+  if (!z.risky) z.risk_factor = seconds(c.ranked) / z.step_time_s;
   z.cost_per_step_usd = problem.cluster.dollars_per_hour(nodes) / 3600 * z.step_time_s;
   const double steps = t.tokens > 0 ? t.tokens / t.tokens_per_step() : 0;
   z.days = steps * z.step_time_s / 86400;
@@ -500,7 +484,7 @@ std::string unmet(const Problem& problem, const Answer& a, int threads) {
                        format(s.budget), best.cost_usd, a.nodes, days(best.days));
   }
   const std::string late =
-      fmt::format("no plan on up to {} nodes meets the deadline of {}: the fastest takes {}",
+      fmt::format("no plan on up to {} nodes meets the deadline of {}: the first takes {}",
                   problem.cluster.nodes, format(s.deadline), days(best.days));
   const auto z = size_that_meets(problem, threads);
   if (!z) return late + ", and no larger number of nodes was found that does";
@@ -541,9 +525,10 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
     }
     Answer a = plan_on(sized, options);
     a.nodes = nodes;
-    const bool fits = !a.plans.empty();
-    const bool better = best.plans.empty() || (fits && rank(problem.scenario, a.plans.front()) <
-                                                           rank(problem.scenario, best.plans.front()));
+    const bool fits = !a.plans.empty() && !a.plans.front().risky();
+    const bool better =
+        best.plans.empty() || (!a.plans.empty() && rank(problem.scenario, a.plans.front()) <
+                                                       rank(problem.scenario, best.plans.front()));
     if (better) best = std::move(a);
     if (problem.scenario.goal == Goal::kSmallest && fits) break;
   }

@@ -4,6 +4,7 @@
 // best, widening until no plan it has not run could win at the gap seen between the two for its kind.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -17,8 +18,9 @@ struct Ranked {
   sim::Estimate estimate;
   Predicted predicted;
   // The step time that is exceeded with the probability that the scenario allows (planner/risk.h), by which
-  // plans are ranked.
+  // plans are ranked; infinite where the plan may well not fit.
   double pessimistic_s = 0;
+  bool risky() const { return std::isinf(pessimistic_s); }
   std::string note;  // "the scenario's plan", a heuristic's name, or empty
   Bytes capacity;    // of a device on the stage that fills its devices most, less the margin
   bool fits() const { return predicted.peak_memory_bytes <= capacity.value; }
@@ -44,6 +46,8 @@ struct Size {
   double step_time_s = 0;
   double days = 0, cost_usd = 0;  // of the run; zero as in Predicted
   double cost_per_step_usd = 0;
+  double risk_factor = 1;  // by which its time is ranked (planner/risk.h)
+  bool risky = false;      // it may well not fit
 };
 
 struct Answer {

@@ -7,11 +7,15 @@
 
 namespace orrery::planner {
 
-double outlook(double step_s, double fits_probability, const PredictionSpread& spread, double risk) {
+double pessimistic_time(double step_s, double fits_probability, const PredictionSpread& spread, double risk) {
   if (risk >= 1) return step_s;
-  if (fits_probability <= 1 - risk) return std::numeric_limits<double>::infinity();
   const double share = (1 - risk) / fits_probability;  // of the step times where it fits
+  if (!(share < 1)) return std::numeric_limits<double>::infinity();
   return step_s * std::exp(spread.plans.deviation * Eigen::numext::ndtri(share));
+}
+
+double risk_factor(double fits_probability, const PredictionSpread& spread, double risk) {
+  return pessimistic_time(1, fits_probability, spread, risk) / pessimistic_time(1, 1, spread, risk);
 }
 
 }  // namespace orrery::planner

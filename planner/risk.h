@@ -14,6 +14,9 @@ namespace orrery::planner {
 // (lognormal, as plans for one question spread), it is the time t with
 //   P F(t) = 1 - risk
 // and infinite where P is no more than 1 - risk. A risk of 1 leaves the prediction as it is.
-double outlook(double step_s, double fits_probability, const PredictionSpread& spread, double risk);
+double pessimistic_time(double step_s, double fits_probability, const PredictionSpread& spread, double risk);
+
+// That time over the one of a plan that is predicted alike and fits for sure: 1 or more.
+double risk_factor(double fits_probability, const PredictionSpread& spread, double risk);
 
 }  // namespace orrery::planner

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <limits>
@@ -11,6 +12,7 @@
 
 #include "core/parallel.h"
 #include "planner/balance.h"
+#include "planner/risk.h"
 #include "planner/space.h"
 #include "program/program.h"
 #include "sim/estimate/samples.h"
@@ -25,11 +27,16 @@ constexpr double kFrontWindow = 1.25;
 // Outer combinations are searched in batches, each as large as all before it together: the best of those
 // bound it. The first one has so many.
 constexpr std::size_t kFirstBatch = 4;
-constexpr Time kNoLimit{std::numeric_limits<std::int64_t>::max()};
 
 // A total order, so that merging does not depend on which thread found what.
 std::tuple<std::int64_t, std::int64_t> rank_of(const Candidate& c) {
-  return {c.estimate.step.value, c.device.value};
+  return {c.ranked.value, c.device.value};
+}
+
+// What the scenario's risk makes of a candidate's time.
+Time ranked(const Problem& p, const Candidate& c) {
+  const double factor = risk_factor(fits_probability(p, c), p.spread, p.scenario.search.risk);
+  return std::isinf(factor) ? kNever : from_seconds(seconds(c.estimate.step) * factor);
 }
 
 bool faster(const Candidate& a, const Candidate& b) {
@@ -42,15 +49,15 @@ class Fastest {
  public:
   explicit Fastest(std::size_t keep) : keep_(keep) {}
   // Nothing slower is wanted here.
-  Time slowest() const { return heap_.size() < keep_ ? kNoLimit : heap_.front().estimate.step; }
+  Time slowest() const { return heap_.size() < keep_ ? kNever : heap_.front().ranked; }
   // Nor for the front.
   Time limit() const {
-    if (heap_.size() < keep_) return kNoLimit;
+    if (heap_.size() < keep_) return kNever;
     const auto window = static_cast<std::int64_t>(static_cast<double>(fastest_.value) * kFrontWindow);
     return std::max(slowest(), Time{window});
   }
   void add(const Candidate& c) {
-    fastest_ = std::min(fastest_, c.estimate.step);
+    fastest_ = std::min(fastest_, c.ranked);
     if (heap_.size() == keep_ && !faster(c, heap_.front())) return;
     if (heap_.size() == keep_) {
       std::pop_heap(heap_.begin(), heap_.end(), faster);
@@ -66,14 +73,15 @@ class Fastest {
 
  private:
   std::size_t keep_;
-  Time fastest_ = kNoLimit;
+  Time fastest_ = kNever;
   std::vector<Candidate> heap_;
 };
 
-// Plans with no other both faster and smaller, sorted by time.
+// Plans with no other both faster and smaller, sorted by time, whatever their risk.
 class Pareto {
  public:
-  void add(const Candidate& c) {
+  void add(Candidate c) {
+    c.ranked = c.estimate.step;
     const auto at = std::lower_bound(front_.begin(), front_.end(), c, faster);
     if (at != front_.begin() && std::prev(at)->device <= c.device) return;
     auto end = at;
@@ -92,17 +100,16 @@ class Sizes {
   // On so many nodes nothing slower is wanted.
   Time limit(std::int64_t nodes) const {
     const auto after = all_.upper_bound(nodes);
-    return after == all_.begin() ? kNoLimit : std::prev(after)->second.estimate.step;
+    return after == all_.begin() ? kNever : std::prev(after)->second.ranked;
   }
   void add(std::int64_t nodes, const Candidate& c) {
     const auto after = all_.upper_bound(nodes);
     if (after != all_.begin()) {
       const auto& [n, known] = *std::prev(after);
-      if (n < nodes ? known.estimate.step <= c.estimate.step : !faster(c, known)) return;
+      if (n < nodes ? known.ranked <= c.ranked : !faster(c, known)) return;
     }
     auto slower = all_.insert_or_assign(nodes, c).first;
-    for (++slower; slower != all_.end() && slower->second.estimate.step >= c.estimate.step;)
-      slower = all_.erase(slower);
+    for (++slower; slower != all_.end() && slower->second.ranked >= c.ranked;) slower = all_.erase(slower);
   }
   const std::map<std::int64_t, Candidate>& all() const { return all_; }
 
@@ -131,16 +138,16 @@ void keep_faster(std::map<PlanKind, Candidate>& fastest, const Candidate& c) {
 
 // Of the fastest known: nothing slower is wanted.
 struct Limits {
-  Time best = kNoLimit, too_big = kNoLimit;
+  Time best = kNever, too_big = kNever;
   bool fits = false;  // some plan does; otherwise the smallest is wanted
   Bytes smallest{std::numeric_limits<std::int64_t>::max()};
   const Sizes* sizes = nullptr;  // where each number of nodes has its own
 };
 
 struct Partial {
-  explicit Partial(std::size_t keep) : best(keep), too_big(keep) {}
+  explicit Partial(std::size_t keep) : best(keep), risky(keep), too_big(keep) {}
   SearchCounts counts;
-  Fastest best, too_big;
+  Fastest best, risky, too_big;
   Pareto pareto;
   std::map<PlanKind, Candidate> by_kind;
   Sizes sizes;
@@ -232,21 +239,28 @@ class Worker {
     Candidate c{.plan = plan,
                 .device = estimator_.device_bytes(plan, peak.peak),
                 .capacity = usable(problem_, peak.memory)};
-    const auto take = [&](Fastest& among) {
-      c.estimate = estimator_.estimate(plan);
-      among.add(c);
-    };
     if (c.fits()) {
       ++into.counts.feasible;
-      take(into.best);
+      c.estimate = estimator_.estimate(plan);
+      c.ranked = ranked(problem_, c);
       into.pareto.add(c);
-      keep_faster(into.by_kind, c);
       if (options_.by_nodes) into.sizes.add(nodes_of(plan, cluster_), c);
+      if (c.ranked == kNever) {
+        c.ranked = c.estimate.step;
+        into.risky.add(c);
+      } else {
+        into.best.add(c);
+        keep_faster(into.by_kind, c);
+      }
       return Space::Verdict::kSeen;
     }
     ++into.counts.too_large;
     keep_smaller(into.smallest, c);
-    if (c.device <= c.capacity * kNamed && least <= too_big_limit(into)) take(into.too_big);
+    if (c.device <= c.capacity * kNamed && least <= too_big_limit(into)) {
+      c.estimate = estimator_.estimate(plan);
+      c.ranked = c.estimate.step;
+      into.too_big.add(c);
+    }
     const bool hopeful = !options_.bound || c.device <= c.capacity + spared_;
     return hopeful ? Space::Verdict::kSeen : Space::Verdict::kTooLarge;
   }
@@ -261,7 +275,26 @@ class Worker {
   sim::Estimator estimator_;
 };
 
+// Of plans that may all well not fit.
+std::vector<Candidate> most_probable(const Problem& problem, const SearchResult& r) {
+  std::vector<Candidate> out = r.risky;
+  for (const Candidate& c : r.pareto) {
+    if (std::none_of(out.begin(), out.end(), [&](const Candidate& o) { return o.plan == c.plan; }))
+      out.push_back(c);
+  }
+  for (Candidate& c : out) c.ranked = kNever;
+  std::stable_sort(out.begin(), out.end(), [&](const Candidate& a, const Candidate& b) {
+    return fits_probability(problem, a) > fits_probability(problem, b);
+  });
+  return out;
+}
+
 }  // namespace
+
+double fits_probability(const Problem& problem, const Candidate& c) {
+  return problem.spread.memory.fits(static_cast<double>(c.device.value),
+                                    static_cast<double>(c.estimate.memory.value));
+}
 
 SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
   considered += o.considered;
@@ -314,7 +347,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   const auto& outer = space.outer();
   std::vector<Partial> parts(outer.size(), Partial(options.keep));
   std::atomic<std::size_t> done = 0;
-  Fastest best(options.keep), too_big(options.keep);
+  Fastest best(options.keep), risky(options.keep), too_big(options.keep);
   Pareto pareto;
   Sizes sizes;
   const auto samples =
@@ -339,6 +372,7 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
       Partial& p = parts[i];
       result.counts += p.counts;
       for (const Candidate& c : std::move(p.best).sorted()) best.add(c);
+      for (const Candidate& c : std::move(p.risky).sorted()) risky.add(c);
       for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
       for (const Candidate& c : p.pareto.front()) pareto.add(c);
       for (const auto& [kind, c] : p.by_kind) keep_faster(result.by_kind, c);
@@ -349,13 +383,15 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (const Candidate& c : pareto.front()) {
     if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
-  std::erase_if(result.by_kind, [&](const auto& k) { return k.second.estimate.step > best.limit(); });
+  std::erase_if(result.by_kind, [&](const auto& k) { return k.second.ranked > best.limit(); });
   if (result.counts.feasible > 0) result.smallest_too_big.reset();
   if (result.smallest_too_big)
     result.smallest_too_big->estimate =
         sim::Estimator(problem, topology, samples).estimate(result.smallest_too_big->plan);
   result.by_nodes = sizes.all();
   result.best = std::move(best).sorted();
+  result.risky = std::move(risky).sorted();
+  if (result.best.empty()) result.best = most_probable(problem, result);
   result.too_big = std::move(too_big).sorted();
   result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Exhaustive search over plans, exact under the estimate: every combination of the space is considered
-// and either costed or proved, by a lower bound on its time, not to be among the best.
+// and either costed or proved, by a lower bound on its time, not to be among the best. Plans that fit are
+// ranked by their time, longer the less probably they fit (planner/risk.h).
 //
 //   SearchResult r = search(problem, {.keep = 16, .threads = 2});
 //   r.best[0].plan; r.counts.costed; r.too_big[0].device;
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,13 +34,19 @@ struct SearchCounts {
   SearchCounts& operator+=(const SearchCounts& o);
 };
 
+inline constexpr Time kNever{std::numeric_limits<std::int64_t>::max()};
+
 struct Candidate {
   Plan plan;
   sim::Estimate estimate;
   Bytes device;    // memory with overheads, on the stage that fills its devices most
   Bytes capacity;  // of a device there, less the margin
+  Time ranked{
+      0};  // the estimate's step, times what the scenario's risk makes of it; kNever: it may well not fit
   bool fits() const { return device <= capacity; }
 };
+// The probability that a candidate fits.
+double fits_probability(const Problem& problem, const Candidate& c);
 // Of a device's memory, what the scenario's margin leaves.
 Bytes usable(const Problem& problem, Bytes memory);
 
@@ -60,11 +68,13 @@ struct SearchOptions {
 
 struct SearchResult {
   SearchCounts counts;
-  std::vector<Candidate> best;  // fastest first
+  // By their ranked time. Where all plans may well not fit, those, the most probable first.
+  std::vector<Candidate> best;
   // The fastest of each kind, of plans at most a quarter slower than the fastest of all.
   std::map<PlanKind, Candidate> by_kind;
   // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
   std::vector<Candidate> pareto;
+  std::vector<Candidate> risky;               // the fastest that are predicted to fit, and may well not
   std::vector<Candidate> too_big;             // the fastest that need up to twice the memory there is
   std::optional<Candidate> smallest_too_big;  // where none fits
   // With by_nodes: the fastest plan that takes so many nodes, where no plan on fewer is as fast.

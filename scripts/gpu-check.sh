@@ -64,7 +64,7 @@ peers() {
   python3 bench/cuda/peers.py "$out/peers.json"
 }
 loop() {
-  python3 scripts/loop.py "$bin/orrery" "$out/loop" --backend cuda --device "${ORRERY_GPU_PROFILE:-h100-sxm}"
+  python3 scripts/loop.py "$bin/orrery" "$out/loop" --plans gpu --device "${ORRERY_GPU_PROFILE:-h100-sxm}"
 }
 sanitizer() {  # of our kernels: in cuDNN's the tools report what asynchronous barriers order
   compute-sanitizer --kernel-name-exclude kernel_substring=cudnn --tool "$1" --error-exitcode 1 "$bin/gpu_kernels_test" --gtest_brief=1 \

@@ -1,56 +1,93 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Predicts what it then measures: runs plans on one device, fits a profile on some of them, and compares the
-predicted step of the others with the measured one.
+"""Predicts what it then measures: runs plans on the machine it stands on, fits a profile on some of them, and
+compares the predicted step of the others with the measured one.
 
-Usage: loop.py ORRERY OUTPUT_FOLDER [--backend cuda] [--device PROFILE] [--small]
-Leaves profile.json and loop.json in the folder; prints a table: beside times, how long the device computed nothing
-in the measured step (gaps).
+Usage: loop.py ORRERY OUTPUT_FOLDER [--plans gpu|processor|small] [--device PROFILE] [--repeats N] [--bound SHARE]
+Plans of "gpu" need a GPU, those of "processor" have one rank or two and take minutes, "small" takes seconds.
+Leaves profile.json and loop.json in the folder; prints a table. The measured time is the median over repeats,
+which pass over all plans one after the other; noise is half of what the repeats spread over, as a share of it.
+An error is within bounds where it is at most the larger of --bound and twice the noise; exit code 1 where one is
+not and a bound was given. Gaps: how long the device computed nothing in the measured step.
 """
 import argparse
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
-# model, micro-batch, micro-batches, recompute
-FIT = [("gpt2-124m", 8, 1, "none"), ("gpt2-350m", 4, 2, "none"), ("gpt2-124m", 32, 1, "full")]
-HELD_OUT = [("gpt2-124m", 16, 1, "none"), ("gpt2-124m", 4, 4, "none"), ("gpt2-124m", 16, 2, "full"),
-            ("gpt2-350m", 8, 1, "none"), ("gpt2-350m", 8, 2, "full"), ("gpt2-774m", 4, 1, "none"), ("gpt2-350m", 16, 1, "none"),
-            ("gpt2-774m", 8, 1, "full")]
-# The same with models that a processor trains in seconds.
-SMALL_FIT = [("tiny-gpt", 4, 2, "none"), ("tiny-llama", 8, 1, "full")]
-SMALL_HELD_OUT = [("tiny-gpt", 8, 1, "none"), ("tiny-llama", 4, 4, "none")]
+MIXTURE = {"preset": "tiny-llama", "blocks": [{"times": 4, "blocks": [
+    {"layers": ["attention", {"experts": {"experts": 8, "top_k": 2, "ffn_hidden": 96}}]}]}]}
+MODELS = {"tiny-mixture": MIXTURE}
 
 
-def scenario(model, micro_batch, micro_batches, recompute, small, cluster, stack="orrery"):
+def case(model, sequence, micro_batch, micro_batches=1, **plan):
+    return {"model": model, "sequence": sequence,
+            "plan": {"micro_batch": micro_batch, "micro_batches": micro_batches, **plan}}
+
+
+FULL = {"recompute": "full"}
+PLANS = {
+    "gpu": {
+        "fit": [case("gpt2-124m", 1024, 8), case("gpt2-350m", 1024, 4, 2), case("gpt2-124m", 1024, 32, **FULL)],
+        "held_out": [case("gpt2-124m", 1024, 16), case("gpt2-124m", 1024, 4, 4), case("gpt2-124m", 1024, 16, 2, **FULL),
+                     case("gpt2-350m", 1024, 8), case("gpt2-350m", 1024, 8, 2, **FULL), case("gpt2-774m", 1024, 4),
+                     case("gpt2-350m", 1024, 16), case("gpt2-774m", 1024, 8, **FULL)]},
+    "processor": {
+        "fit": [case("gpt2-124m", 128, 1), case("tiny-llama", 64, 4, 2, tp=2, sequence_parallel=True),
+                case("gpt2-124m", 128, 1, 2, pp=2), case("gpt2-124m", 128, 1, dp=2, zero=1),
+                case("tiny-mixture", 64, 4, 2)],
+        "held_out": [case("gpt2-124m", 128, 2), case("gpt2-124m", 128, 1, 2, **FULL), case("gpt2-124m", 256, 1),
+                     case("gpt2-124m", 128, 1, tp=2, sequence_parallel=True), case("gpt2-124m", 128, 1, dp=2, zero=2),
+                     case("gpt2-124m", 128, 1, 4, pp=2), case("tiny-llama", 64, 8, 2),
+                     case("tiny-llama", 64, 4, 2, dp=2, zero=3), case("tiny-mixture", 64, 8, 2),
+                     case("tiny-mixture", 64, 4, 2, dp=2, ep=2)]},
+    "small": {"fit": [case("tiny-gpt", 64, 4, 2), case("tiny-llama", 64, 8, **FULL)],
+              "held_out": [case("tiny-gpt", 64, 8), case("tiny-llama", 64, 4, 4)]}}
+
+
+def scenario(of, gpu, cluster, stack="orrery"):
+    plan = of["plan"]
+    # A vocabulary of whole vectors, as llm.c pads it.
+    model = MODELS.get(of["model"], {"preset": of["model"], "vocab": 50304} if gpu else of["model"])
     return {
         "schema": "orrery.scenario/1",
-        "name": f"{model}, {micro_batches} micro-batches of {micro_batch}, recompute {recompute}",
-        # A vocabulary of whole vectors, as llm.c pads it.
-        "model": model if small else {"preset": model, "vocab": 50304},
+        "name": name_of(of),
+        "model": model,
         "cluster": cluster,
-        "training": {"global_batch": micro_batch * micro_batches, "sequence": 64 if small else 1024,
-                     "precision": "fp32" if small else "mixed", "math": "fp32" if small else "bf16"},
+        "training": {"global_batch": plan["micro_batch"] * plan["micro_batches"] * plan.get("dp", 1),
+                     "sequence": of["sequence"], "precision": "mixed" if gpu else "fp32",
+                     "math": "bf16" if gpu else "fp32"},
         "stack": stack,
-        "plan": {"micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute},
+        "plan": plan,
     }
 
 
-def one_device(folder, device):
-    """Writes a cluster of one device, whose links no plan here uses, and returns its file."""
+def name_of(of):
+    plan = of["plan"]
+    words = [f"{key}{plan[key]}" for key in ("tp", "pp", "dp", "ep", "zero") if key in plan]
+    words.append(f"{plan['micro_batch']}x{plan['micro_batches']}")
+    if plan.get("recompute", "none") != "none":
+        words.append(plan["recompute"])
+    return f"{of['model']} {of['sequence']} {' '.join(words)}"
+
+
+def one_device(folder, device, devices=1):
+    """Writes a node of so many devices, and returns the cluster's file."""
     path = folder / "one.json"
     path.write_text(json.dumps({
-        "schema": "orrery.cluster/1", "name": "one", "device": device, "nodes": 1, "devices_per_node": 1,
+        "schema": "orrery.cluster/1", "name": "one", "device": device, "nodes": 1, "devices_per_node": devices,
         "intra_bandwidth": "100 GB/s", "intra_latency": "5 us", "nics": 1, "nic_bandwidth": "50 GB/s",
         "nic_latency": "5 us"}, indent=2))
     return path
 
 
 def gaps(trace):
-    """The share of the step in which the compute stream did nothing."""
-    slices = sorted((e["ts"], e["ts"] + e["dur"]) for e in json.loads(trace.read_text())["traceEvents"]
-                    if e["ph"] == "X" and e["tid"] == 0)
+    """The share of the step in which the compute stream of rank 0 did nothing."""
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    first = min(e["pid"] for e in events)
+    slices = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["pid"] == first and e["tid"] == 0)
     return 1 - sum(end - begin for begin, end in slices) / (slices[-1][1] - slices[0][0])
 
 
@@ -58,12 +95,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("orrery")
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--device", default="h100-sxm")
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--plans", choices=PLANS, default="gpu")
+    parser.add_argument("--device")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--bound", type=float)
     o = parser.parse_args()
     o.out.mkdir(parents=True, exist_ok=True)
+    gpu = o.plans == "gpu"
+    backend = "cuda" if gpu else "cpu"
 
     def orrery(*arguments):
         done = subprocess.run([o.orrery, *map(str, arguments)], capture_output=True, text=True)
@@ -75,39 +115,46 @@ def main():
         path.write_text(json.dumps(value, indent=2))
         return path
 
-    cluster = one_device(o.out, o.device)
+    cluster = one_device(o.out, o.device or ("h100-sxm" if gpu else "cpu-reference"), 1 if gpu else 2)
 
-    def write(case):
-        return save(o.out / f"{'-'.join(map(str, case))}.json", scenario(*case, o.small, {"topology": cluster.name}))
+    def write(of, on=cluster.name):
+        return save(o.out / f"{name_of(of).replace(' ', '-')}.json", scenario(of, gpu, {"topology": on}))
 
-    def measure(case):
+    def measure(of):
         trace = o.out / "step.json"
-        run = json.loads(orrery("run", write(case), "--backend", o.backend, "--steps", o.steps, "--json",
-                                "--trace", trace))
+        run = json.loads(orrery("run", write(of), "--backend", backend, "--steps", o.steps, "--json", "--trace", trace))
         # The first step warms up, the last is measured op by op.
-        seconds = sorted(s["seconds"] for s in run["steps"][1:-1])
-        return {"seconds": seconds[len(seconds) // 2], "tokens_per_s": run["tokens_per_s"],
-                "last_s": run["steps"][-1]["seconds"], "gaps": gaps(trace)}
+        return {"seconds": statistics.median(s["seconds"] for s in run["steps"][1:-1]),
+                "tokens_per_s": run["tokens_per_s"], "last_s": run["steps"][-1]["seconds"], "gaps": gaps(trace)}
 
-    fitted = json.loads(orrery("calibrate", *map(write, SMALL_FIT if o.small else FIT), "--backend", o.backend,
-                               "--steps", o.steps, "--name", "measured", "--device", o.out / "profile.json",
+    plans = PLANS[o.plans]
+    fitted = json.loads(orrery("calibrate", *map(write, plans["fit"]), "--backend", backend, "--steps", o.steps,
+                               "--name", "measured", "--device", o.out / "profile.json",
                                "--cluster", o.out / "fitted.json", "--json"))
+    measured = [[] for _ in plans["held_out"]]
+    for _ in range(o.repeats):
+        for i, of in enumerate(plans["held_out"]):
+            measured[i].append(measure(of))
     rows = []
-    for case in SMALL_HELD_OUT if o.small else HELD_OUT:
-        m = measure(case)
-        predicted_file = save(o.out / "predicted.json", scenario(*case, o.small, {"topology": "fitted.json"}))
-        predicted = json.loads(orrery("simulate", predicted_file, "--json"))["predicted"]["step_time_s"]
-        rows.append({"model": case[0], "micro_batch": case[1], "micro_batches": case[2], "recompute": case[3],
-                     "predicted_s": predicted, "measured_s": m["seconds"], "measured_with_events_s": m["last_s"],
-                     "tokens_per_s": m["tokens_per_s"], "gaps": m["gaps"], "error": predicted / m["seconds"] - 1})
-    save(o.out / "loop.json", {"backend": o.backend, "rows": rows, "ops": fitted["ops"]})
-    print(f"{'model':<12} {'micro-batch':>12} {'recompute':>9} {'predicted':>10} {'measured':>10} {'error':>7} {'gaps':>6} {'tokens/s':>9}")
+    for of, repeats in zip(plans["held_out"], measured):
+        predicted = json.loads(orrery("simulate", write(of, "fitted.json"), "--json"))["predicted"]["step_time_s"]
+        seconds = [m["seconds"] for m in repeats]
+        median = statistics.median(seconds)
+        last = repeats[-1]
+        rows.append({"plan": name_of(of), "predicted_s": predicted, "measured_s": median,
+                     "noise": (max(seconds) - min(seconds)) / 2 / median, "measured_with_events_s": last["last_s"],
+                     "tokens_per_s": last["tokens_per_s"], "gaps": last["gaps"], "error": predicted / median - 1})
+    save(o.out / "loop.json", {"backend": backend, "rows": rows, "ops": fitted["ops"]})
+    print(f"{'plan':<42} {'predicted':>11} {'measured':>11} {'error':>8} {'noise':>7} {'gaps':>7} {'tokens/s':>9}")
     for r in rows:
-        print(f"{r['model']:<12} {r['micro_batch']:>5} x {r['micro_batches']:<4} {r['recompute']:>9} "
-              f"{1e3 * r['predicted_s']:>7.1f} ms {1e3 * r['measured_s']:>7.1f} ms {100 * r['error']:>+5.1f} % {100 * r['gaps']:>4.1f} % "
-              f"{r['tokens_per_s']:>9.0f}")
+        print(f"{r['plan']:<42} {1e3 * r['predicted_s']:>8.1f} ms {1e3 * r['measured_s']:>8.1f} ms "
+              f"{100 * r['error']:>+6.1f} % {100 * r['noise']:>5.1f} % {100 * r['gaps']:>5.1f} % {r['tokens_per_s']:>9.0f}")
     worst = max(abs(r["error"]) for r in rows)
     print(f"worst error of plans that were not fitted: {100 * worst:.1f} %")
+    if o.bound is not None:
+        beyond = [r for r in rows if abs(r["error"]) > max(o.bound, 2 * r["noise"])]
+        print(f"{len(rows) - len(beyond)} of {len(rows)} are within the larger of {100 * o.bound:.0f} % and twice the noise")
+        sys.exit(1 if beyond else 0)
 
 
 if __name__ == "__main__":

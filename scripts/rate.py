@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from loop import gaps, one_device, scenario
+from loop import case as plan_case, gaps, one_device, scenario
 
 STEPS = 12
 WARM_UP = 3  # steps: the first is issued op by op, the second captures a graph
@@ -35,7 +35,8 @@ def main():
     rows = []
     for case in cases:
         model, micro_batch, micro_batches, recompute, stack = case.split(",")
-        plan = scenario(model, int(micro_batch), int(micro_batches), recompute, False, {"topology": cluster.name}, stack)
+        of = plan_case(model, 1024, int(micro_batch), int(micro_batches), recompute=recompute)
+        plan = scenario(of, True, {"topology": cluster.name}, stack)
         (out / "plan.json").write_text(json.dumps(plan))
         trace = out / "step.trace.json"
         done = subprocess.run([orrery, "run", out / "plan.json", "--backend", "cuda", "--steps", str(STEPS), "--json",

@@ -16,6 +16,7 @@ Found simulated(const planner::Ranked& r) {
           p.tokens_per_s,
           p.mfu,
           static_cast<double>(p.peak_memory_bytes) / kGiB,
+          p.fits_probability,
           p.days,
           p.cost_usd,
           p};
@@ -29,6 +30,7 @@ Found estimated(const Problem& problem, const planner::Candidate& c, Found::How 
   f.tokens_per_s = problem.scenario.training.tokens_per_step() / f.step_s;
   f.mfu = planner::model_flops_utilisation(problem, c.plan.ranks(), f.step_s);
   f.gib = static_cast<double>(c.device.value) / kGiB;
+  f.fits = planner::fits_probability(problem, c);
   if (problem.scenario.training.tokens > 0) {
     f.days = problem.scenario.training.tokens / f.tokens_per_s / 86400;
     f.dollars = problem.cluster.dollars_per_hour(problem.cluster.nodes) * 24 * f.days;

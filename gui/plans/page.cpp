@@ -25,6 +25,7 @@ struct Measure {
 constexpr std::array kMeasures{
     Measure{"step time, s", [](const Found& f) { return f.step_s; }},
     Measure{"memory, GiB", [](const Found& f) { return f.gib; }},
+    Measure{"fits, %", [](const Found& f) { return 100 * f.fits; }},
     Measure{"cost of the run, USD", [](const Found& f) { return f.dollars; }},
     Measure{"MFU, %", [](const Found& f) { return 100 * f.mfu; }},
 };
@@ -120,7 +121,7 @@ void PlansPage::build_table(QWidget* into) {
   bar->addWidget(beside_);
   column->addLayout(bar);
   table_ = new Table(tr("Plans"), {tr("plan"), tr("how"), tr("step, s"), tr("tokens/s"), tr("MFU, %"),
-                                   tr("GiB"), tr("days"), tr("USD"), tr("note")});
+                                   tr("GiB"), tr("fits, %"), tr("days"), tr("USD"), tr("note")});
   column->addWidget(table_, 1);
   connect(filter_, &QLineEdit::textChanged, this, &PlansPage::apply_filter);
   connect(table_, &QTableWidget::itemSelectionChanged, this, &PlansPage::selection_changed);
@@ -202,6 +203,7 @@ void PlansPage::fill_table() {
                     {number(f.tokens_per_s, 0), f.tokens_per_s},
                     {number(100 * f.mfu, 1), 100 * f.mfu},
                     {number(f.gib, 1), f.gib},
+                    {number(100 * f.fits, 0), f.fits},
                     {f.days > 0 ? number(f.days, 2) : "-", f.days},
                     {f.dollars > 0 ? number(f.dollars, 0) : "-", f.dollars},
                     QString::fromStdString(f.note)});

@@ -24,7 +24,7 @@ struct Found {
   Plan plan;
   How how = How::kEstimated;
   std::string note;
-  double step_s = 0, tokens_per_s = 0, mfu = 0, gib = 0, days = 0, dollars = 0;
+  double step_s = 0, tokens_per_s = 0, mfu = 0, gib = 0, fits = 0, days = 0, dollars = 0;
   std::optional<Predicted> predicted;  // of a simulated one
 };
 // Of an answer: simulated plans first, best first; each plan once.

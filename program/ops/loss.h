@@ -7,7 +7,7 @@
 //   target's
 //                                                                               logit
 //   Loss       reads {exponentials, sums}         writes {probabilities, loss}
-//   LossGrad   reads {probabilities, targets}     writes {dlogits}
+//   LossGrad   reads {probabilities, targets}     writes {dlogits}, or {dlogits, dprobabilities}
 #pragma once
 
 #include "program/ops/common.h"

@@ -181,7 +181,8 @@ Validation validate(const PublishedRuns& runs) {
                         run.problem.scenario.training.global_batch, run.suspect});
     if (run.memory_gib == 0) continue;
     const double memory = comparable_memory(run, estimator, estimate.peak);
-    out.rows.push_back({run.id, run.source, "memory", memory, run.memory_gib * kGiB, run.assumed});
+    out.rows.push_back({run.id, run.source, "memory", memory, run.memory_gib * kGiB, run.assumed, 0,
+                        asked_of(run.problem, run.plan), knobs_of(run.plan)});
   }
   return out;
 }

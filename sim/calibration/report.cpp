@@ -16,7 +16,6 @@
 namespace orrery::sim {
 namespace {
 
-constexpr std::int64_t kLeastPlans = 2;    // of a question that is ranked
 constexpr std::size_t kWorst = 20;         // rows that are named
 constexpr std::int64_t kLarge = 64 << 20;  // of a message
 
@@ -27,7 +26,7 @@ std::string signed_percent(double fraction) {
   return (fraction < 0 ? "−" : "+") + percent(std::abs(fraction));
 }
 
-// Text of a data set in a cell of a table.
+// A cell of a table shows a text of a data set as it is.
 std::string cell(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
@@ -37,7 +36,7 @@ std::string cell(const std::string& text) {
   return out;
 }
 
-// In a text of SVG.
+// SVG reads & and < as markup.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
@@ -153,10 +152,11 @@ void changes(std::string& out, const Validation& all) {
 }
 
 void rankings(std::string& out, const Validation& all) {
-  const auto of_sources = by_source(rank_plans(all.rows, kLeastPlans));
+  const auto of_sources = by_source(rank_plans(all.rows));
   if (of_sources.empty()) return;
   out +=
-      "## Which plan is fastest\n\nPlans that one source measured for one question (model, GPUs, software, "
+      "## Which plan is fastest\n\nPlans that one source measured for one question (model, GPUs, network, "
+      "software, "
       "batch, "
       "sequence, number format). Regret: how much slower the plan predicted fastest was than the fastest.\n\n"
       "| source | questions | plans | Spearman | mean regret | worst |\n|---|--:|--:|--:|--:|--:|\n";
@@ -247,8 +247,9 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 std::string scatter_plot(const std::vector<ValidationRow>& rows, const std::string& quantity) {
   constexpr double kSide = 640, kLeft = 70, kTop = 20, kOff = 1.2;
-  constexpr std::array kColours = {"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1",
-                                   "#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#79706e"};
+  constexpr std::array kColours = {"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2",
+                                   "#edc948", "#9c755f", "#ff9da7", "#79706e", "#1f3b5c", "#8c4a00",
+                                   "#9ecae1", "#d4a6c8", "#b6d7a8", "#000000"};
   double least = std::numeric_limits<double>::infinity(), most = 0;
   std::map<std::string, std::size_t> groups;  // and their colours
   std::vector<const ValidationRow*> shown;
@@ -273,7 +274,7 @@ std::string scatter_plot(const std::vector<ValidationRow>& rows, const std::stri
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      kLeft + kSide + 240, kTop + kSide + 50);
+      kLeft + kSide + 300, kTop + kSide + 50);
   const auto line = [&](double x1, double y1, double x2, double y2, const char* style) {
     out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2,
                        style);
@@ -333,7 +334,9 @@ void write_report(const Validation& all, const PublishedFitFile& fit, const std:
   worst(out, all);
   constants(out, fit);
   left_unscored(out, all);
-  std::filesystem::create_directories(folder);
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) throw Error(fmt::format("{} cannot be made: {}", folder.string(), failed.message()));
   for (const Quantity& q : kQuantities) {
     if (const std::string plot = scatter_plot(all.rows, q.name); !plot.empty())
       write(folder / fmt::format("{}.svg", q.name), plot);

@@ -10,8 +10,8 @@
 
 namespace orrery::sim {
 
-// Points of rows on logarithmic axes, with the diagonal and lines 20 % off; one colour for each `colour` of a
-// row. Rows of other quantities are left out.
+// Points of rows on logarithmic axes, with the diagonal and lines 20 % off. GPUs have a colour each, or
+// sources where rows name no GPU. Rows of other quantities are left out.
 std::string scatter_plot(const std::vector<ValidationRow>& rows, const std::string& quantity);
 
 // report.md and its plots, into a folder that is made where it is missing. Throws Error when one cannot be

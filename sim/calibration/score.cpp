@@ -125,11 +125,7 @@ double regret(const std::vector<double>& predicted, const std::vector<double>& p
   return taken / n / *std::min_element(published.begin(), published.end()) - 1;
 }
 
-}  // namespace
-
-namespace {
-
-// Of one plan: sums, and how many.
+// What one plan's runs sum to, and how many there are.
 struct Runs {
   double predicted = 0, published = 0, n = 0;
 };
@@ -201,7 +197,7 @@ MemorySpread memory_spread(const std::vector<ValidationRow>& rows) {
 // That of a normal distribution of which as many lie within 80 %: a few plans are far off. Of each question
 // the variance has one degree of freedom less than it has plans.
 PlanSpread plan_spread(const std::vector<ValidationRow>& rows) {
-  constexpr double kShare = 0.8, kItsDeviations = 1.2816;
+  constexpr double kShare = 0.8;
   PlanSpread out;
   std::vector<double> off;
   for (const auto& [key, plans] : questions(rows)) {
@@ -217,7 +213,7 @@ PlanSpread plan_spread(const std::vector<ValidationRow>& rows) {
   if (off.empty()) return out;
   std::sort(off.begin(), off.end());
   const auto at = static_cast<std::size_t>(std::ceil(kShare * static_cast<double>(off.size()))) - 1;
-  out.deviation = off[at] / kItsDeviations;
+  out.deviation = off[at] / kDeviationsOf80Percent;
   return out;
 }
 

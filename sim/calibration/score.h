@@ -33,16 +33,16 @@ struct KnobSummary {
 };
 std::map<std::string, KnobSummary> interventions(const std::vector<ValidationRow>& rows);
 
-// Plans that one source measured for one question (model, GPUs, batch, sequence, number format). Runs of one
-// plan are averaged; suspect ones are left out. Times are of a sequence.
+// Plans that one source measured for one question (model, GPUs, network, software, batch, sequence, number
+// format). Runs of one plan are averaged; suspect ones are left out. Times are of a sequence.
 struct PlanRanking {
   std::string source, asked;
   std::int64_t plans = 0;
   double spearman = 0;  // of predicted and published times; ties have their mean rank
   double regret = 0;    // published time of the plan predicted fastest over the fastest's, less one
 };
-// Of each question with at least `least` plans.
-std::vector<PlanRanking> rank_plans(const std::vector<ValidationRow>& rows, std::int64_t least);
+// One for each question that has at least so many plans.
+std::vector<PlanRanking> rank_plans(const std::vector<ValidationRow>& rows, std::int64_t least = 2);
 
 // How the plans of each question err against each other.
 PlanSpread plan_spread(const std::vector<ValidationRow>& rows);
@@ -61,7 +61,7 @@ struct FitSummary {
   MemorySpread spread;
   double brier = 0;  // mean squared error of the probability
 };
-// Of rows that leave nothing open.
+// Rows that leave something open have no say.
 MemorySpread memory_spread(const std::vector<ValidationRow>& rows);
 
 // None where no row has its memory measured, or none ran out of it.
