@@ -165,10 +165,13 @@ void execute(App& app, const Options& o) {
                                      {"lost_s", seconds(l.lost)}});
     return print_json(out);
   }
-  fmt::print("{}: step {} (80 % of measured runs: {} to {}), {:.0f} tokens/s, MFU {:.1f} %, peak memory {}\n",
-             short_name(chosen.plan), format(from_seconds(p.step_time_s)),
-             format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)),
-             p.tokens_per_s, 100 * p.mfu, format(Bytes{p.peak_memory_bytes}));
+  fmt::print(
+      "{}: step {}, {:.0f} tokens/s, MFU {:.1f} %, peak memory {}, which fits with a probability of {:.0f} "
+      "%\n",
+      short_name(chosen.plan), format(from_seconds(p.step_time_s)), p.tokens_per_s, 100 * p.mfu,
+      format(Bytes{p.peak_memory_bytes}), 100 * p.fits_probability);
+  fmt::print("how sure: {}: {} to {}\n", words_of(chosen.problem.measured),
+             format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)));
   if (p.imbalance) fmt::print("{}\n", planner::text_of(*p.imbalance));
   fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.mesh.ranks(),
              e.simulation.places.size(), how(e.fold), e.simulation.ops,

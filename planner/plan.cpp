@@ -484,7 +484,7 @@ std::string unmet(const Problem& problem, const Answer& a, int threads) {
                        format(s.budget), best.cost_usd, a.nodes, days(best.days));
   }
   const std::string late =
-      fmt::format("no plan on up to {} nodes meets the deadline of {}: the first takes {}",
+      fmt::format("no plan on up to {} nodes meets the deadline of {}: the best takes {}",
                   problem.cluster.nodes, format(s.deadline), days(best.days));
   const auto z = size_that_meets(problem, threads);
   if (!z) return late + ", and no larger number of nodes was found that does";

@@ -166,7 +166,7 @@ TEST_F(Files, ALateAnswerIsInTheUnitsOfItsDeadline) {
       },
       "plan --threads 1");
   EXPECT_EQ(o.code, 4) << o.out;
-  EXPECT_NE(o.out.find("meets the deadline of 1 s: the fastest takes "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("meets the deadline of 1 s: the best takes "), std::string::npos) << o.out;
   EXPECT_NE(o.out.find(" h, and no larger number of nodes"), std::string::npos) << o.out;
 }
 

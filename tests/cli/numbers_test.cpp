@@ -143,17 +143,18 @@ TEST(PlanNumbers, RowsAreTheJsonInTheUnitsOfTheHeader) {
   const std::string row = line_with(text.out, "  1 TP4");
   std::vector<double> of_row = numbers(row.substr(55));
   const double step = p["step_time_s"];
-  ASSERT_EQ(of_row.size(), 7U) << row;
+  ASSERT_EQ(of_row.size(), 8U) << row;
   EXPECT_NEAR(of_row[0], step, 0.0005);
   EXPECT_NEAR(of_row[1], 64 * 2048 / step, 0.5);
   EXPECT_NEAR(of_row[2], 100 * p["mfu"].get<double>(), 0.05);
   EXPECT_NEAR(of_row[3], 100 * p["hfu"].get<double>(), 0.05);
   EXPECT_GT(of_row[3], 1.3 * of_row[2]);  // full recomputation
   EXPECT_NEAR(of_row[4], p["peak_memory_bytes"].get<double>() / (1LL << 30), 0.05);
+  EXPECT_NEAR(of_row[5], 100 * p["fits_probability"].get<double>(), 0.5);
   // 1e9 tokens, at 2 x $20 an hour.
   const double run_s = 1e9 / (64 * 2048) * step;
-  EXPECT_NEAR(of_row[5], run_s / 86400, 0.005);
-  EXPECT_NEAR(of_row[6], 2 * 20 * run_s / 3600, 0.5);
+  EXPECT_NEAR(of_row[6], run_s / 86400, 0.005);
+  EXPECT_NEAR(of_row[7], 2 * 20 * run_s / 3600, 0.5);
   EXPECT_EQ(numbers(line_with(text.out, "a checkpoint that can restart")), (std::vector<double>{94, 13.21}));
   // The breakdown's percentages are of the step.
   const Json& b = p["breakdown"];
