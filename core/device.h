@@ -55,6 +55,9 @@ struct OpFactor {
   std::string op;  // kind: "norm", "optimizer"
   double factor = 1;
 };
+inline constexpr std::size_t kMostOpDims = 16;
+inline constexpr double kAnyBits = 9.22e18;  // of a finite double
+
 struct MeasuredOp {
   std::string op;
   std::vector<std::int64_t> dims;  // fields of the op in order (program/ops/), without zeros at the end
@@ -150,7 +153,11 @@ void describe(V& v, OpFactor& f) {
 template <class V>
 void describe(V& v, MeasuredOp& m) {
   v(Field{.name = "op", .help = "kind of op", .required = true}, m.op);
-  v(Field{.name = "dims", .help = "its shape, without zeros at the end", .min = 0, .max = 1e15, .most = 8},
+  v(Field{.name = "dims",
+          .help = "its shape, without zeros at the end; of a fraction, the bits",
+          .min = -kAnyBits,
+          .max = kAnyBits,
+          .most = kMostOpDims},
     m.dims);
   v(Field{.name = "time", .help = "median", .min = 0, .max = limits::kLongestOp, .required = true}, m.time);
 }

@@ -184,6 +184,8 @@ class Fitter {
       for (const Shape* s : shapes) {
         if (program::is_communication(s->op.kind)) continue;
         const program::OpKey key = program::key_of(s->op.kind);
+        static_assert(std::tuple_size_v<decltype(key.fields)> <= kMostOpDims,
+                      "profiles hold every op's shape");
         std::vector<std::int64_t> dims(key.fields.begin(), key.fields.end());
         while (!dims.empty() && dims.back() == 0) dims.pop_back();
         device_.measured.push_back(

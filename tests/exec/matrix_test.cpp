@@ -239,7 +239,10 @@ class Matrix : public testing::Test {
     std::vector<std::int64_t> whole;
     for (const std::string& name :
          fs::exists(checkpoints_) ? files_of(checkpoints_) : std::set<std::string>()) {
-      if (name != "lock" && !name.ends_with(".partial")) whole.push_back(std::stoll(name.substr(5)));
+      if (name == "lock" || name.ends_with(".partial")) continue;
+      std::smatch number;
+      ASSERT_TRUE(std::regex_match(name, number, std::regex("step-(\\d{1,18})"))) << name;
+      whole.push_back(std::stoll(number[1]));
     }
     EXPECT_EQ(whole.empty(), t.beginning && whole.empty());
     // From the newest to the oldest of the last few: each is the newest once.

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -61,6 +62,21 @@ TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
       EXPECT_LT(row.after, 0.05) << row.before;
     }
   }
+}
+
+// Every op of a mixture of experts, whose shapes have the most numbers, stands in the profile that is
+// written, and it can be read.
+TEST(Calibrate, AProfileOfASparseModelCanBeRead) {
+  const Problem p = load_problem(std::string(ORRERY_ROOT) + "/tests/data/torch-mixtral.json", DataFolders());
+  planner::Evaluation measured = run(p, Plan{.micro_batch = 2, .micro_batches = 2});
+  measured.simulation.timeline.program_hash = measured.program.hash();
+  const sim::Calibration c =
+      sim::calibrate(p.devices[0], p.cluster, {{&measured.program, &measured.simulation.timeline}});
+  std::size_t longest = 0;
+  for (const MeasuredOp& m : c.device.measured) longest = std::max(longest, m.dims.size());
+  EXPECT_GT(longest, 8U);
+  const auto read = read_fields<Device>(write_fields(c.device), Cursor{});
+  EXPECT_EQ(read.measured.size(), c.device.measured.size());
 }
 
 // Tensor-parallel collectives and those of ZeRO-3 take a rank's links from each other: the bandwidth is that
