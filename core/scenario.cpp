@@ -196,16 +196,14 @@ PublishedFitFile load_published_fit(const DataFolders& data) {
   return read_fields<PublishedFitFile>(load_json(path), Cursor{path.string(), ""});
 }
 
-PredictionSpread prediction_spread(const Stack& stack, const DataFolders& data) {
-  const PublishedFitFile fit = load_published_fit(data);
+PredictionSpread prediction_spread(const Stack& stack, const PublishedFitFile& fit) {
   return {.memory = stack.executable ? MemorySpread{} : fit.memory, .plans = fit.plans};
 }
 
 MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices,
-                             const DataFolders& data) {
+                             const PublishedFitFile& fit) {
   if (stack.measured_low)
     return {.knowledge = Knowledge::kBoth, .low = *stack.measured_low, .high = *stack.measured_high};
-  const PublishedFitFile fit = load_published_fit(data);
   const auto has = [](const std::vector<std::string>& all, const std::string& name) {
     return std::find(all.begin(), all.end(), name) != all.end();
   };
@@ -397,8 +395,9 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   if (scenario.node_hour) for_each_type(c, [&](NodeType& t) { t.node_hour = *scenario.node_hour; });
   problem.devices = load_devices(c, data);
   problem.stack = load_stack(scenario.stack, at.child("stack"), data);
-  problem.measured = measured_range(problem.stack, problem.devices, data);
-  problem.spread = prediction_spread(problem.stack, data);
+  const PublishedFitFile fit = load_published_fit(data);
+  problem.measured = measured_range(problem.stack, problem.devices, fit);
+  problem.spread = prediction_spread(problem.stack, fit);
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,

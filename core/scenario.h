@@ -213,12 +213,13 @@ Device load_device(const std::string& name, const Cursor& at, const DataFolders&
 LinkProfile read_links(const Json& json, const Cursor& at);
 LinkProfile load_links(const std::string& name, const Cursor& at, const DataFolders& data,
                        const std::filesystem::path& base = {});
-// Of runs with the stack and the devices: what the stack says, or published runs. Throws Error.
-MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices, const DataFolders& data);
 // profiles/fits/published.json. Throws InputError.
 PublishedFitFile load_published_fit(const DataFolders& data);
+// Of runs with the stack and the devices: what the stack says, or published runs. Throws Error.
+MeasuredRange measured_range(const Stack& stack, const std::vector<Device>& devices,
+                             const PublishedFitFile& fit);
 // Of plans of the stack. Our engine's memory is known to the byte.
-PredictionSpread prediction_spread(const Stack& stack, const DataFolders& data);
+PredictionSpread prediction_spread(const Stack& stack, const PublishedFitFile& fit);
 
 // Fails where the problem's stack cannot run its model and training, or a plan with them: at a field of the
 // scenario, or of the plan.

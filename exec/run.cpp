@@ -44,8 +44,7 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   if (lacks != nullptr) {
     return fmt::format(
         "the {} engine has no {}: precision \"{}\" can be planned and simulated only (allowed: mixed, "
-        "megatron, "
-        "no-master, fp32, sgd)",
+        "megatron, no-master, fp32, sgd)",
         engine, lacks, name_of(t.precision));
   }
   const bool half = is_half(t.parameter_type());

@@ -368,7 +368,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
-      const bool wins = (c.ranked == kNever || seconds(c.ranked) * (1 - gap) <= best) &&
+      const bool wins = c.ranked != kNever && seconds(c.ranked) * (1 - gap) <= best &&
                         std::none_of(a.simulated.begin(), a.simulated.end(),
                                      [&](const Plan& p) { return repeats_more(c.plan, p); });
       if (first || wins) batch.push_back(&c);

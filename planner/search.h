@@ -41,8 +41,8 @@ struct Candidate {
   sim::Estimate estimate;
   Bytes device;    // memory with overheads, on the stage that fills its devices most
   Bytes capacity;  // of a device there, less the margin
-  Time ranked{
-      0};  // the estimate's step, times what the scenario's risk makes of it; kNever: it may well not fit
+  // The estimate's step, times what the scenario's risk makes of it; kNever: it may well not fit.
+  Time ranked{0};
   bool fits() const { return device <= capacity; }
 };
 // The probability that a candidate fits.

@@ -73,7 +73,7 @@ def name_of(of):
     return f"{of['model']} {of['sequence']} {' '.join(words)}"
 
 
-def one_device(folder, device, devices=1):
+def one_node(folder, device, devices=1):
     """Writes a node of so many devices, and returns the cluster's file."""
     path = folder / "one.json"
     path.write_text(json.dumps({
@@ -115,7 +115,7 @@ def main():
         path.write_text(json.dumps(value, indent=2))
         return path
 
-    cluster = one_device(o.out, o.device or ("h100-sxm" if gpu else "cpu-reference"), 1 if gpu else 2)
+    cluster = one_node(o.out, o.device or ("h100-sxm" if gpu else "cpu-reference"), 1 if gpu else 2)
 
     def write(of, on=cluster.name):
         return save(o.out / f"{name_of(of).replace(' ', '-')}.json", scenario(of, gpu, {"topology": on}))

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from loop import case as plan_case, gaps, one_device, scenario
+from loop import case as plan_case, gaps, one_node, scenario
 
 STEPS = 12
 WARM_UP = 3  # steps: the first is issued op by op, the second captures a graph
@@ -31,7 +31,7 @@ def main():
     orrery, out, *cases = sys.argv[1:]
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    cluster = one_device(out, "h100-sxm")
+    cluster = one_node(out, "h100-sxm")
     rows = []
     for case in cases:
         model, micro_batch, micro_batches, recompute, stack = case.split(",")

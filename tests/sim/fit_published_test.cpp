@@ -243,7 +243,8 @@ TEST(PublishedFits, PlansOfOneQuestionErrAgainstEachOther) {
 TEST(PublishedFits, RangesFollowWhatIsKnown) {
   const DataFolders data(kRoot);
   const auto range = [&](const char* stack, const char* device) {
-    return measured_range(load_stack(stack, {}, data), {load_device(device, {}, data)}, data);
+    return measured_range(load_stack(stack, {}, data), {load_device(device, {}, data)},
+                          load_published_fit(data));
   };
   EXPECT_EQ(range("megatron-core-2024", "h800").knowledge, Knowledge::kBoth);
   EXPECT_EQ(range("megatron-core-2024", "mi300x").knowledge, Knowledge::kOne);

@@ -46,8 +46,8 @@ TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
 // predictions without their study, so that more of these fall into it, which were fitted to.
 TEST(Validation, IntervalsHoldTheShareTheyClaim) {
   const DataFolders data;
-  const MeasuredRange range =
-      measured_range(load_stack("megatron-core-2024", {}, data), {load_device("h100-sxm", {}, data)}, data);
+  const MeasuredRange range = measured_range(load_stack("megatron-core-2024", {}, data),
+                                             {load_device("h100-sxm", {}, data)}, load_published_fit(data));
   ASSERT_EQ(range.knowledge, Knowledge::kBoth);
   std::int64_t n = 0, inside = 0;
   for (const ValidationRow& r : published().rows) {
