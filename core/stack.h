@@ -43,6 +43,9 @@ struct Stack {
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
   Time collective_sync{0};
+  // From the arrival of what another stage sent to the first kernel that works on it: software that waits for
+  // its host, or for its peers, at each forward and backward of a pipeline.
+  Time handover{0};
   Bytes context{600 << 20};          // CUDA context and libraries
   Bytes communicator{256 << 20};     // per communicator group a rank belongs to
   double allocator_overhead = 1.04;  // reserved over live bytes
@@ -106,6 +109,11 @@ void describe(V& v, Stack& s) {
           .min = 0,
           .max = limits::kLongestLatency},
     s.collective_sync);
+  v(Field{.name = "handover",
+          .help = "what the software takes before each forward and backward of a pipeline's stage",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    s.handover);
   v(Field{.name = "context",
           .help = "memory of context and libraries",
           .min = 0,

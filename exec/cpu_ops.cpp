@@ -397,6 +397,7 @@ void run(const ops::Accumulate& op, const OpArguments& a) {
   if (a.type != DType::kFloat64) return kernels::pointwise().add(op.elements, a.in[0], a.out[0]);
   for (std::int64_t i = 0; i < op.elements; ++i) doubles(a.out[0])[i] += doubles(a.in[0])[i];
 }
+void run(const ops::Handover&, const OpArguments&) {}
 void run(const ops::NormSquare&, const OpArguments& a) {
   if (!a.op.accumulate) std::fill_n(doubles(a.out[0]), program::kNormBins, 0.0);
   for (const auto& [first, count] : a.counted)

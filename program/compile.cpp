@@ -219,16 +219,25 @@ class ClassCompiler {
       e_.send(name, stream, to, {towers[t]}, boundary_[t], activation_bytes(e_.training.precision));
   }
 
+  // What the software takes before work on what arrived.
+  void hand_over(const char* name, const Towers& arrived) {
+    if (e_.stack.handover == Time{0} || plan_.pp * plan_.vpp == 1) return;
+    Op& op = e_.add(ops::Handover{e_.stack.handover.value}, name, {}, {});
+    for (const std::int32_t buffer : arrived) {
+      if (buffer >= 0) op.wait_for({buffer});
+    }
+  }
+
   Kept emit_forward(Chunk& c, std::int32_t index) {
     begin(SegmentKind::kForward, index, false);
     Kept kept;
     Towers towers(boundary_.size(), -1);
-    if (c.embedding) {
-      kept.embedding = forward(*c.embedding, towers);
-    } else {
+    if (!c.embedding) {
       receive(recv_, "pipeline/recv", c.global - 1, towers,
               [&](std::size_t t) { return boundary(c, "input", t); });
     }
+    hand_over("pipeline/handover", towers);
+    if (c.embedding) kept.embedding = forward(*c.embedding, towers);
     for (const ChunkBlock& layer : c.layers) {
       kept.inputs.push_back(towers);
       kept.layers.push_back(forward(layer, towers));
@@ -284,6 +293,11 @@ class ClassCompiler {
     std::vector<Tensors> tensors = kept.layers;
     Towers d(boundary_.size(), -1);
     const Towers anywhere = d;
+    if (!c.head) {
+      receive(grad_recv_, "pipeline/grad-recv", c.global + 1, d,
+              [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
+    }
+    hand_over("pipeline/grad-handover", d);
     if (c.head) {
       state_->need(*c.head);
       out.push_back(backward(*c.head, kept.head, d, anywhere));
@@ -292,9 +306,6 @@ class ClassCompiler {
           state_->reduce_to_shard(state_->tied_here(), "-head");
         state_->synchronise(c, *c.head, last);
       }
-    } else {
-      receive(grad_recv_, "pipeline/grad-recv", c.global + 1, d,
-              [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
     }
     for (std::size_t end = c.layers.size(); end > 0;) {
       const std::size_t first = (end - 1) / group_size() * group_size();

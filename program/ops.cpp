@@ -75,9 +75,10 @@ double times_moved(const ops::Passes& passes) {
     case ops::Nature::kAttention:
     case ops::Nature::kCollective:
     case ops::Nature::kTransfer:
+    case ops::Nature::kSoftware:
       break;
   }
-  throw std::logic_error("moves more than bytes");
+  throw std::logic_error("moves no bytes, or more than bytes");
 }
 
 }  // namespace

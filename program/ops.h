@@ -41,7 +41,7 @@ using OpKind = std::variant<
     ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap,
     ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossMax, ops::LossSum, ops::Loss, ops::LossGrad,
     ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio,
-    ops::Optimizer, ops::Collective, ops::Send, ops::Recv>;
+    ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp =

@@ -405,6 +405,7 @@ void run(const ops::TrustRatio& op, const CudaOp& a) {
   device::trust_ratios(a.stream, op.tensors, static_cast<const double*>(a.in[0]),
                        static_cast<float*>(a.out[0]));
 }
+void run(const ops::Handover&, const CudaOp&) {}
 template <program::CommunicationOp T>
 void run(const T&, const CudaOp& a) {
   throw std::logic_error(a.op.name + " is communication, not a kernel");

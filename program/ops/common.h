@@ -36,6 +36,7 @@ enum class Nature : std::uint8_t {
   kState,       // moves parameters, gradients and moments, which every stack fuses
   kCollective,  // among the ranks of a group
   kTransfer,    // between two ranks
+  kSoftware,    // takes the time that software takes, on any device
 };
 constexpr bool communicates(Nature n) {
   return n == Nature::kCollective || n == Nature::kTransfer;

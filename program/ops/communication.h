@@ -7,6 +7,8 @@
 //                                                  reduce-scatter the other way round
 //   Send         reads {tensor}
 //   Recv         writes {tensor}
+//   Handover     reads {tensors that arrived}     what the software takes from there to the work on them
+//                                                  (Stack::handover), on the stream of kernels
 #pragma once
 
 #include "core/links.h"
@@ -36,6 +38,15 @@ struct Send : TransferShape {
 };
 struct Recv : TransferShape {
   static constexpr std::string_view kName = "recv";
+};
+
+struct Handover {
+  static constexpr std::string_view kName = "handover";
+  static constexpr Nature kNature = Nature::kSoftware;
+  std::int64_t picoseconds = 0;
+  static constexpr auto fields() { return std::tuple(&Handover::picoseconds); }
+  constexpr Operands operands() const { return {}; }
+  constexpr std::int64_t bytes(const ElementBytes&) const { return 0; }
 };
 
 }  // namespace orrery::program::ops

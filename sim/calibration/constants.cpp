@@ -28,7 +28,8 @@ struct StackField {
 constexpr std::array kStackFields{
     StackField{"/elementwise_passes", [](Stack& s, double v) { s.elementwise_passes = v; }},
     StackField{"/routing_passes", [](Stack& s, double v) { s.routing_passes = v; }},
-    StackField{"/collective_sync", [](Stack& s, double v) { s.collective_sync = from_seconds(v * 1e-6); }}};
+    StackField{"/collective_sync", [](Stack& s, double v) { s.collective_sync = from_seconds(v * 1e-6); }},
+    StackField{"/handover", [](Stack& s, double v) { s.handover = from_seconds(v * 1e-6); }}};
 
 template <class Fields>
 const auto& field_of(const Fields& fields, const Constant& c) {
@@ -116,6 +117,10 @@ std::vector<Constant> make_constants() {
   // wait are tens of microseconds.
   of_stack("megatron-deepspeed", "/collective_sync", 0, 200, 100, 100, "us");
   of_stack("internevo", "/collective_sync", 0, 200, 40, 100, "us");
+  // Between a transfer of the pipeline and the first kernel behind it: the host returns from the exchange, and
+  // launches. Megatron's schedules share their exchanges (p2p_communication.py).
+  of_stack("megatron", "/handover", 0, 1000, 200, 400, "us");
+  all.back().stacks = {"megatron-core", "megatron-core-2024", "megatron-2021", "megatron-zero-bubble"};
   return all;
 }
 

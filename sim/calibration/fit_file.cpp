@@ -19,18 +19,50 @@ struct Ratio {
   double ratio;
 };
 
-// The value below which `share` of the studies' weight lies; each study weighs alike, in equal parts by its
-// runs.
+struct Study {
+  double runs = 0, sum = 0;  // of logarithms of ratios
+  double mean() const { return sum / runs; }
+};
+
+// How much alike runs of one study err: the share of the variance of log ratios that lies between studies, by
+// analysis of variance with groups of unequal size (Donner, "A review of inference procedures for the
+// intraclass correlation coefficient", 1986). Between 0 and 1.
+double correlation_in_studies(const std::vector<Ratio>& ratios, const std::map<std::string, Study>& studies) {
+  const auto runs = static_cast<double>(ratios.size()), groups = static_cast<double>(studies.size());
+  if (groups < 2 || runs <= groups) return 1;
+  Study all{.runs = runs};
+  double squares = 0, between = 0, within = 0;
+  for (const auto& [name, s] : studies) {
+    all.sum += s.sum;
+    squares += s.runs * s.runs;
+  }
+  for (const auto& [name, s] : studies) between += s.runs * std::pow(s.mean() - all.mean(), 2);
+  for (const Ratio& r : ratios) within += std::pow(std::log(r.ratio) - studies.at(r.study).mean(), 2);
+  between /= groups - 1;
+  within /= runs - groups;
+  const double usual_runs = (runs - squares / runs) / (groups - 1);
+  const double both = between + (usual_runs - 1) * within;
+  return both > 0 ? std::clamp((between - within) / both, 0.0, 1.0) : 1;
+}
+
+// The value below which `share` of the weight lies. n runs of a study weigh what they tell, as n / (1 + (n -
+// 1) r) runs that err by themselves, r being the correlation in studies (Kish, "Survey Sampling", 1965).
 double quantile(std::vector<Ratio> ratios, double share) {
-  std::map<std::string, double> runs;
-  for (const Ratio& r : ratios) ++runs[r.study];
-  std::sort(ratios.begin(), ratios.end(), [](const Ratio& a, const Ratio& b) { return a.ratio < b.ratio; });
-  const auto studies = static_cast<double>(runs.size());
-  constexpr double kRounding = 1e-9;
-  double below = 0;
+  std::map<std::string, Study> studies;
   for (const Ratio& r : ratios) {
-    below += 1 / (runs[r.study] * studies);
-    if (below >= share - kRounding) return r.ratio;
+    Study& s = studies[r.study];
+    ++s.runs;
+    s.sum += std::log(r.ratio);
+  }
+  const double correlation = correlation_in_studies(ratios, studies);
+  const auto weight = [&](const Ratio& r) { return 1 / (1 + (studies.at(r.study).runs - 1) * correlation); };
+  std::sort(ratios.begin(), ratios.end(), [](const Ratio& a, const Ratio& b) { return a.ratio < b.ratio; });
+  double total = 0, below = 0;
+  for (const Ratio& r : ratios) total += weight(r);
+  constexpr double kRounding = 1e-9;
+  for (const Ratio& r : ratios) {
+    below += weight(r);
+    if (below >= (share - kRounding) * total) return r.ratio;
   }
   return ratios.back().ratio;
 }

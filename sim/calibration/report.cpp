@@ -215,9 +215,8 @@ void constants(std::string& out, const PublishedFitFile& fit) {
       fmt::format("| **all** | **{:.0f}** | | **{}** | |\n\n", runs, percent(left_out / std::max(1.0, runs)));
   out +=
       "## How sure\n\n80 % of runs took between these multiples of the prediction, each predicted with "
-      "constants "
-      "fitted without its study, by what other studies had of its stack and GPU type. Each study weighs "
-      "alike; the "
+      "constants fitted without its study, by what other studies had of its stack and GPU type. Runs of a "
+      "study that err alike count as fewer; the "
       "last column is the share of runs that lie in the range of the other studies alone.\n\n"
       "| known | runs | range | in the range of the others |\n|---|--:|---|--:|\n";
   for (const MeasuredRange& r : fit.ranges)

@@ -174,6 +174,8 @@ struct KernelTime {
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
   }
+  // No kernel, so no gap before one.
+  Time operator()(const ops::Handover& h) const { return Time{h.picoseconds} - device.kernel_gap; }
   template <program::CommunicationOp T>
   Time operator()(const T&) const {
     throw std::logic_error("communication has no kernel time");
@@ -213,6 +215,7 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
   switch (program::nature_of(op.kind)) {
     case ops::Nature::kCollective:
     case ops::Nature::kTransfer:
+    case ops::Nature::kSoftware:
       return Bound::kCommunication;
     case ops::Nature::kPointwise:
     case ops::Nature::kRouting:

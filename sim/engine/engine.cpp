@@ -435,7 +435,9 @@ class Engine {
     p.report.busy[static_cast<std::size_t>(stream)] += spent;
     if (stream == kCompute) {
       const SegmentKind kind = p.walk->rank->segments[segment_of(p, lane)].kind;
-      if (lane.op->recomputed)
+      if (lane.op->is<program::ops::Handover>())
+        p.report.host += spent;
+      else if (lane.op->recomputed)
         p.report.recompute += spent;
       else if (kind == SegmentKind::kForward)
         p.report.forward += spent;

@@ -42,7 +42,7 @@ struct PlaceReport {
     }
     return sum;
   }
-  Time host;  // compute waited to be issued
+  Time host;  // compute waited to be issued, and for the software to hand work over
   std::array<Time, program::kMostStreams> busy{};
   Time compute() const { return forward + backward + recompute + optimizer; }
 };

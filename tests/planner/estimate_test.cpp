@@ -462,6 +462,39 @@ TEST(Estimate, TheHostIssuesEveryOpOfAStep) {
   EXPECT_NEAR(seconds(estimator.estimate(plan).step), static_cast<double>(program.ops_per_step()), 0.5);
 }
 
+// What the software takes before work on what arrived passes once for each forward and backward on the way of
+// a micro-batch: 2 pp vpp times. m micro-batches hold up the last stage of two, which has more layers, by 2 m
+// of it, and the first by one before and one after. A stage alone hands nothing over.
+TEST(Estimate, AHandoverPassesBeforeEachForwardAndBackward) {
+  std::mt19937 random(1);
+  Problem p = problem(random, false);
+  p.scenario.model = preset_model("megatron-1.7b");
+  p.cluster.intra_latency = p.cluster.nic_latency = Time{0};
+  const Time handover{300'000'000};
+  const auto more = [&](const Plan& plan) {
+    std::array<Time, 2> engine_takes, estimated;
+    for (const std::size_t with : {0U, 1U}) {
+      p.stack.handover = with == 1 ? handover : Time{0};
+      const sim::Topology topology(p.cluster);
+      const auto program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
+      engine_takes[with] = engine(p, topology, program, plan, true);
+      estimated[with] = sim::Estimator(p, topology).estimate(plan).step;
+    }
+    const auto in_handovers = [&](const std::array<Time, 2>& takes) {
+      return ratio(takes[1] - takes[0], handover);
+    };
+    EXPECT_NEAR(in_handovers(estimated), in_handovers(engine_takes), 1e-6) << short_name(plan);
+    return in_handovers(engine_takes);
+  };
+  EXPECT_EQ(more({.micro_batches = 4}), 0);
+  EXPECT_NEAR(more({.pp = 2, .micro_batches = 1}), 4, 1e-6);
+  EXPECT_NEAR(more({.pp = 4, .micro_batches = 1}), 8, 1e-6);
+  EXPECT_NEAR(more({.pp = 2, .vpp = 3, .micro_batches = 2, .schedule = Schedule::kInterleaved}), 14, 1e-6);
+  const std::int64_t layers = p.scenario.model.layers;
+  EXPECT_NEAR(more({.pp = 2, .micro_batches = 5, .chunk_layers = {layers / 2 - 2, layers / 2 + 2}}),
+              2 * 5 + 2, 1e-6);
+}
+
 TEST(Estimate, TheLowerBoundsAreBounds) {
   std::mt19937 random(5);
   for (int i = 0; i < 300; ++i) {

@@ -108,12 +108,11 @@ TEST(PublishedFits, LeaveAStudyOut) {
   EXPECT_GT(left_out, 10U);
 }
 
-// Two studies on the A100 with stacks of their own: the GPU is known from the other, the stack is not. Ratios
-// 1.00, 1.01, ... of 20 runs and 2.00, 2.05, ... of 40: half the weight is of each study, so that 10 % of the
-// whole is 20 % of the first study's, and 90 % of the whole 80 % of the second's.
-TEST(PublishedFits, RangesWeighStudiesAlike) {
+// Two studies on the A100 with stacks of their own: the GPU is known from the other, the stack is not.
+PublishedRuns two_studies(int first, int second) {
   PublishedRuns runs;
-  for (const auto& [study, stack, n] : {std::tuple{"a", "internevo", 20}, std::tuple{"b", "fsdp-2023", 40}}) {
+  for (const auto& [study, stack, n] :
+       {std::tuple{"a", "internevo", first}, std::tuple{"b", "fsdp-2023", second}}) {
     for (int i = 0; i < n; ++i) {
       PublishedRun run = some_runs({"internevo"}, 100).runs.front();
       run.study = study;
@@ -121,6 +120,15 @@ TEST(PublishedFits, RangesWeighStudiesAlike) {
       runs.runs.push_back(std::move(run));
     }
   }
+  return runs;
+}
+
+// Ratios 1.00, 1.01, ... of 20 runs and 2.00, 2.05, ... of 40. By analysis of variance of their logarithms
+// 0.944 of the variance is between the studies: a run of the first weighs 1 / (1 + 19 x 0.944) = 0.0528, of
+// the second 1 / (1 + 39 x 0.944) = 0.0264, all 2.1135. A tenth of it is 4.003 runs of the first study, so
+// the fifth is the percentile; nine tenths are all of the first and 32.006 of the second.
+TEST(PublishedFits, RangesWeighStudiesWhoseRunsErrAlike) {
+  const PublishedRuns runs = two_studies(20, 40);
   PublishedFit fit;
   for (int i = 0; i < 20; ++i) fit.left_out.push_back(-std::log(1.00 + 0.01 * i));
   for (int i = 0; i < 40; ++i) fit.left_out.push_back(-std::log(2.00 + 0.05 * i));
@@ -133,8 +141,8 @@ TEST(PublishedFits, RangesWeighStudiesAlike) {
   EXPECT_NEAR(ranges[1].covered, 1, 1e-9);
   EXPECT_EQ(ranges[0].knowledge, Knowledge::kOne);
   EXPECT_EQ(ranges[0].runs, 60);
-  EXPECT_NEAR(ranges[0].low, 1.03, 1e-9);
-  EXPECT_NEAR(ranges[0].high, 2.00 + 0.05 * 31, 1e-9);
+  EXPECT_NEAR(ranges[0].low, 1.04, 1e-9);
+  EXPECT_NEAR(ranges[0].high, 2.00 + 0.05 * 32, 1e-9);
   // Neither study is in the range of the other.
   EXPECT_NEAR(ranges[0].covered, 0, 1e-9);
   // Of the first study's 20 runs, the errors are those of the ratios: the largest is 1 - 1/1.19.
@@ -145,6 +153,19 @@ TEST(PublishedFits, RangesWeighStudiesAlike) {
   for (int i = 0; i < 20; ++i) mean += (1 - 1 / (1.00 + 0.01 * i)) / 20;
   EXPECT_NEAR(studies[0].left_out, mean, 1e-12);
   EXPECT_NEAR(studies[0].bias_left_out, -mean, 1e-12);
+}
+
+// 20 runs from 1.00 to 1.19 and 40 from 1.000 to 1.195: the studies have nothing of their own, and runs weigh
+// alike. The sixth of 60 is 1.015 (1.000 and 1.010 are there twice), the 54th, the seventh from above, 1.175.
+TEST(PublishedFits, RangesWeighRunsThatErrByThemselves) {
+  PublishedFit fit;
+  for (int i = 0; i < 20; ++i) fit.left_out.push_back(-std::log(1.00 + 0.01 * i));
+  for (int i = 0; i < 40; ++i) fit.left_out.push_back(-std::log(1.00 + 0.005 * i));
+  fit.residuals = fit.unfitted = fit.left_out;
+  const auto ranges = measured_ranges(two_studies(20, 40), fit);
+  ASSERT_EQ(ranges.size(), 2U);
+  EXPECT_NEAR(ranges[0].low, 1.015, 1e-9);
+  EXPECT_NEAR(ranges[0].high, 1.175, 1e-9);
 }
 
 PublishedFitFile shipped_fit() {

@@ -30,16 +30,16 @@ TEST(Validation, ErrorsAreWhatTheDocumentsSay) {
     return summarise(published().rows, {"step_time", source}).mape;
   };
   EXPECT_LT(mape("korthikanti"), 0.05);
-  EXPECT_LT(mape("dgxc"), 0.085);
+  EXPECT_LT(mape("dgxc"), 0.065);
   EXPECT_LT(mape("internevo"), 0.055);
   EXPECT_LT(mape("zero_bubble"), 0.06);
   EXPECT_LT(mape("megatron_sc21"), 0.1);
   EXPECT_LT(mape("bigscience"), 0.055);
   EXPECT_LT(mape("llm_foundry"), 0.04);
   EXPECT_LT(mape("simumax"), 0.06);
-  EXPECT_LT(mape("torchtitan"), 0.07);
-  EXPECT_LT(mape("dgxc fp8"), 0.12);
-  EXPECT_LT(mape("torchtitan fp8"), 0.125);
+  EXPECT_LT(mape("torchtitan"), 0.075);
+  EXPECT_LT(mape("dgxc fp8"), 0.1);
+  EXPECT_LT(mape("torchtitan fp8"), 0.105);
 }
 
 // The interval printed beside a prediction is one: about 80 % of the runs fall into it. It is that of
