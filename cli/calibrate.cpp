@@ -19,7 +19,7 @@ struct Options {
   std::vector<std::string> runs;
   std::optional<exec::Backend> backend;
   std::int64_t steps = 5;
-  std::string name, device, cluster;
+  std::string name, device, cluster, links;
   std::vector<std::string> published;
   std::string profiles;
 };
@@ -42,6 +42,12 @@ void save(const std::string& file, const char* schema, const T& value) {
   save_json(file, json);
 }
 
+Chosen load_run(const std::string& file, const App& app) {
+  Chosen out = load_plan_or_scenario(file, app);
+  out.plan = with_room(std::move(out.plan), out.problem.scenario.model);
+  return out;
+}
+
 std::deque<Run> read_runs(const App& app, const Options& o) {
   if (o.runs.size() % 2 != 0)
     throw InputError("command line", "/runs",
@@ -50,7 +56,7 @@ std::deque<Run> read_runs(const App& app, const Options& o) {
   std::deque<Run> runs;
   for (std::size_t i = 0; i < o.runs.size(); i += 2) {
     Run& r = runs.emplace_back();
-    r.chosen = load_plan_or_scenario(o.runs[i], app);
+    r.chosen = load_run(o.runs[i], app);
     const Problem& p = r.chosen.problem;
     r.program = program::compile(p.scenario.model, r.chosen.plan, p.scenario.training, p.stack);
     r.file = o.runs[i + 1];
@@ -70,7 +76,7 @@ std::deque<Run> make_runs(const App& app, const Options& o) {
   std::deque<Run> runs;
   for (const std::string& file : o.runs) {
     Run& r = runs.emplace_back();
-    r.chosen = load_plan_or_scenario(file, app);
+    r.chosen = load_run(file, app);
     r.program = runnable_program(r.chosen, *o.backend);
     r.file = file;
   }
@@ -126,6 +132,7 @@ void execute(App& app, const Options& o) {
   require_given("/device", o.device);
   require_writable("/device", o.device);
   require_writable("/cluster", o.cluster);
+  require_writable("/links", o.links);
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
   for (const Run& r : runs) {
@@ -144,10 +151,20 @@ void execute(App& app, const Options& o) {
       {"residuals", fmt::format("of the formulas, median over shapes, by time: {}", residuals(c))}};
   save(o.device, "orrery.device/1", c.device);
   if (!o.cluster.empty()) {
+    const auto from_cluster = [&](const std::filesystem::path& file) {
+      return std::filesystem::proximate(std::filesystem::absolute(file),
+                                        std::filesystem::absolute(o.cluster).parent_path())
+          .string();
+    };
+    if (!o.links.empty()) {
+      c.links.name = o.name;
+      c.links.origin = {{"all", "orrery calibrate"}};
+      save(o.links, "orrery.links/1", c.links);
+      c.cluster.links = from_cluster(o.links);
+      c.cluster.measured = c.links;
+    }
     c.cluster.name = o.name;
-    c.cluster.device = std::filesystem::proximate(std::filesystem::absolute(o.device),
-                                                  std::filesystem::absolute(o.cluster).parent_path())
-                           .string();
+    c.cluster.device = from_cluster(o.device);
     c.cluster.origin = {
         {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
     save(o.cluster, "orrery.cluster/1", c.cluster);
@@ -201,6 +218,7 @@ void execute(App& app, const Options& o) {
   }
   fmt::print("device profile: {}\n", printable(o.device));
   if (!o.cluster.empty()) fmt::print("cluster: {}\n", printable(o.cluster));
+  if (!o.links.empty()) fmt::print("link profile: {}\n", printable(o.links));
 }
 
 }  // namespace
@@ -220,7 +238,9 @@ void add_calibrate(CLI::App& parent, App& app) {
       ->needs(backend);
   command->add_option("--name", o->name, "of the profile and the cluster");
   command->add_option("--device", o->device, "write the device profile here");
-  command->add_option("--cluster", o->cluster, "write the cluster here");
+  CLI::Option* const cluster = command->add_option("--cluster", o->cluster, "write the cluster here");
+  command->add_option("--links", o->links, "write here what collectives took by size, for the cluster to use")
+      ->needs(cluster);
   CLI::Option* const published = command->add_option(
       "--published", o->published, "fit constants of the shipped profiles to these published training runs");
   command->add_option("--profiles", o->profiles, "write them into the profiles of this data folder")

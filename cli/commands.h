@@ -48,6 +48,8 @@ struct Chosen {
 };
 Chosen load_plan_or_scenario(const std::string& file, const App& app);
 
+// The plan as it runs: with room for whatever its routers choose, unless it says for how much.
+Plan with_room(Plan plan, const Model& model);
 // Its program, which `backend` runs on this machine. Throws InputError when the plan is not for it.
 program::Program runnable_program(const Chosen& chosen, exec::Backend backend);
 // Throws Error when `backend` has no device here.

@@ -254,12 +254,6 @@ std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
   return launch;
 }
 
-// A run has room for whatever its routers choose, unless the plan says for how much.
-Plan with_room(Plan plan, const Model& model) {
-  if (plan.ep > 1 && !plan.expert_room) plan.expert_room = most_expert_shares(model, plan.ep);
-  return plan;
-}
-
 // The best plan on so many of the cluster's devices.
 Plan replan(const Problem& problem, std::int64_t devices) {
   Problem smaller = problem;

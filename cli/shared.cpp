@@ -20,6 +20,11 @@ CLI::App* subcommand(CLI::App& parent, App& app, const char* name, const char* h
   return command;
 }
 
+Plan with_room(Plan plan, const Model& model) {
+  if (plan.ep > 1 && !plan.expert_room) plan.expert_room = most_expert_shares(model, plan.ep);
+  return plan;
+}
+
 program::Program runnable_program(const Chosen& chosen, exec::Backend backend) {
   const Problem& p = chosen.problem;
   if (!p.stack.executable) {

@@ -23,6 +23,7 @@ struct GemmCurve {
   double k_overhead = 100;      // prologue and epilogue of a tile, as extra columns of k
   double wave_smoothing = 0.8;  // 0: whole waves only, 1: no quantisation beyond the first wave
   double memory_efficiency = 0.75;
+  double exposed_memory = 0;  // of the shorter of arithmetic and memory time: 0 beside the longer, 1 after it
   Time latency{4'000'000};
 };
 
@@ -103,6 +104,11 @@ void describe(V& v, GemmCurve& g) {
           .min = 0.01,
           .max = 1.2},
     g.memory_efficiency);
+  v(Field{.name = "exposed_memory",
+          .help = "share of the shorter of arithmetic and memory time that adds to the longer",
+          .min = 0,
+          .max = 1},
+    g.exposed_memory);
   v(Field{.name = "latency", .help = "fixed time of a kernel", .min = 0, .max = limits::kLongestLatency},
     g.latency);
 }

@@ -5,8 +5,10 @@ compares the predicted step of the others with the measured one.
 
 Usage: loop.py ORRERY OUTPUT_FOLDER [--plans gpu|processor|small] [--device PROFILE] [--repeats N] [--bound SHARE]
 Plans of "gpu" need a GPU, those of "processor" have one rank or two and take minutes, "small" takes seconds.
-Leaves profile.json and loop.json in the folder; prints a table. The measured time is the median over repeats,
-which pass over all plans one after the other; noise is half of what the repeats spread over, as a share of it.
+Two ranks that share a processor's memory are slower than one alone, so plans of as many ranks have a profile of their
+own. Leaves profile.json (profile-2.json of two ranks) and loop.json in the folder; prints a table. Repeats pass over all plans, those that are
+fitted and those that are not, one after the other, so that a machine that grows slower is slower for both. The
+measured time is the median over repeats; noise is half of what the repeats spread over, as a share of it.
 An error is within bounds where it is at most the larger of --bound and twice the noise; exit code 1 where one is
 not and a bound was given. Gaps: how long the device computed nothing in the measured step.
 """
@@ -35,9 +37,11 @@ PLANS = {
                      case("gpt2-350m", 1024, 8), case("gpt2-350m", 1024, 8, 2, **FULL), case("gpt2-774m", 1024, 4),
                      case("gpt2-350m", 1024, 16), case("gpt2-774m", 1024, 8, **FULL)]},
     "processor": {
-        "fit": [case("gpt2-124m", 128, 1), case("tiny-llama", 64, 4, 2, tp=2, sequence_parallel=True),
+        "fit": [case("gpt2-124m", 128, 1), case("tiny-llama", 64, 4, 2), case("tiny-mixture", 64, 4, 2),
                 case("gpt2-124m", 128, 1, 2, pp=2), case("gpt2-124m", 128, 1, dp=2, zero=1),
-                case("tiny-mixture", 64, 4, 2)],
+                case("gpt2-124m", 64, 1, tp=2, sequence_parallel=True),
+                case("tiny-llama", 64, 4, 2, tp=2, sequence_parallel=True), case("tiny-llama", 64, 8, dp=2, zero=3),
+                case("tiny-mixture", 64, 8, dp=2, ep=2)],
         "held_out": [case("gpt2-124m", 128, 2), case("gpt2-124m", 128, 1, 2, **FULL), case("gpt2-124m", 256, 1),
                      case("gpt2-124m", 128, 1, tp=2, sequence_parallel=True), case("gpt2-124m", 128, 1, dp=2, zero=2),
                      case("gpt2-124m", 128, 1, 4, pp=2), case("tiny-llama", 64, 8, 2),
@@ -71,6 +75,10 @@ def name_of(of):
     if plan.get("recompute", "none") != "none":
         words.append(plan["recompute"])
     return f"{of['model']} {of['sequence']} {' '.join(words)}"
+
+
+def ranks(of):
+    return of["plan"].get("tp", 1) * of["plan"].get("pp", 1) * of["plan"].get("dp", 1)
 
 
 def one_node(folder, device, devices=1):
@@ -120,31 +128,39 @@ def main():
     def write(of, on=cluster.name):
         return save(o.out / f"{name_of(of).replace(' ', '-')}.json", scenario(of, gpu, {"topology": on}))
 
-    def measure(of):
-        trace = o.out / "step.json"
+    def measure(of, trace=o.out / "step.json"):
         run = json.loads(orrery("run", write(of), "--backend", backend, "--steps", o.steps, "--json", "--trace", trace))
         # The first step warms up, the last is measured op by op.
         return {"seconds": statistics.median(s["seconds"] for s in run["steps"][1:-1]),
                 "tokens_per_s": run["tokens_per_s"], "last_s": run["steps"][-1]["seconds"], "gaps": gaps(trace)}
 
     plans = PLANS[o.plans]
-    fitted = json.loads(orrery("calibrate", *map(write, plans["fit"]), "--backend", backend, "--steps", o.steps,
-                               "--name", "measured", "--device", o.out / "profile.json",
-                               "--cluster", o.out / "fitted.json", "--json"))
+    traces = {}  # plans and traces, by number of ranks
     measured = [[] for _ in plans["held_out"]]
-    for _ in range(o.repeats):
+    for repeat in range(o.repeats):
+        for i, of in enumerate(plans["fit"]):
+            trace = o.out / f"fit-{i}-{repeat}.json"
+            measure(of, trace)
+            traces.setdefault(ranks(of), []).extend([write(of), trace])
         for i, of in enumerate(plans["held_out"]):
             measured[i].append(measure(of))
+    fitted = {}
+    for n, pairs in traces.items():
+        suffix = "" if n == 1 else f"-{n}"
+        found = json.loads(orrery("calibrate", *pairs, "--name", "measured", "--device", o.out / f"profile{suffix}.json",
+                                  "--cluster", o.out / f"fitted{suffix}.json", "--links", o.out / f"links{suffix}.json",
+                                  "--json"))
+        fitted[n] = {"cluster": f"fitted{suffix}.json", "ops": found["ops"]}
     rows = []
     for of, repeats in zip(plans["held_out"], measured):
-        predicted = json.loads(orrery("simulate", write(of, "fitted.json"), "--json"))["predicted"]["step_time_s"]
+        predicted = json.loads(orrery("simulate", write(of, fitted[ranks(of)]["cluster"]), "--json"))["predicted"]["step_time_s"]
         seconds = [m["seconds"] for m in repeats]
         median = statistics.median(seconds)
         last = repeats[-1]
         rows.append({"plan": name_of(of), "predicted_s": predicted, "measured_s": median,
                      "noise": (max(seconds) - min(seconds)) / 2 / median, "measured_with_events_s": last["last_s"],
                      "tokens_per_s": last["tokens_per_s"], "gaps": last["gaps"], "error": predicted / median - 1})
-    save(o.out / "loop.json", {"backend": backend, "rows": rows, "ops": fitted["ops"]})
+    save(o.out / "loop.json", {"backend": backend, "rows": rows, "ops": {n: f["ops"] for n, f in fitted.items()}})
     print(f"{'plan':<42} {'predicted':>11} {'measured':>11} {'error':>8} {'noise':>7} {'gaps':>7} {'tokens/s':>9}")
     for r in rows:
         print(f"{r['plan']:<42} {1e3 * r['predicted_s']:>8.1f} ms {1e3 * r['measured_s']:>8.1f} ms "

@@ -28,13 +28,24 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
+// A step adds all instances up, the slow ones too, so the mean counts and not the median; but the twentieth
+// that took longest may be what else the machine did.
+double usual_mean(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  v.resize(v.size() - v.size() / 20);
+  double sum = 0;
+  for (const double x : v) sum += x;
+  return sum / static_cast<double>(v.size());
+}
+
 // All instances of one shape, under one placement where it communicates.
 struct Shape {
   Op op;
   const Program* program = nullptr;
   // Seconds: without, and with communication of the same rank beside it.
   std::vector<double> alone, beside;
-  double time() const { return median(alone.empty() ? beside : alone); }
+  double time() const { return usual_mean(alone.empty() ? beside : alone); }
   double weight() const {
     double total = 0;
     for (const auto* v : {&alone, &beside}) {
@@ -194,6 +205,7 @@ class Fitter {
     }
     out.device = device_;
     out.cluster = cluster_;
+    out.links = measured_links();
     return out;
   }
 
@@ -222,6 +234,7 @@ class Fitter {
 
   void fit_gemm() {
     double latency = std::max(1e-7, seconds(device_.gemm.latency));
+    device_.gemm.exposed_memory = 0.1;
     const auto with_latency = [&] {
       device_.gemm.latency = from_seconds(latency);
       return error(Nature::kProduct);
@@ -229,6 +242,7 @@ class Fitter {
     minimise({{&device_.gemm.efficiency, 0.01, 1.2},
               {&device_.gemm.k_overhead, 0.1, 2000},
               {&device_.gemm.memory_efficiency, 0.01, 1.2},
+              {&device_.gemm.exposed_memory, 1e-3, 1},
               {&latency, 1e-7, 1e-4}},
              with_latency);
     with_latency();
@@ -278,6 +292,28 @@ class Fitter {
     for (const Nature part : {Nature::kCollective, Nature::kTransfer}) parts_[part];
     minimise({{&bandwidth, 1e6, 1e12}, {&hop, 1e-8, 1e-2}, {&start, 1e-8, 1e-2}}, with);
     with();
+  }
+
+  LinkProfile measured_links() const {
+    std::map<std::tuple<CollectiveKind, std::int64_t, std::int64_t>, std::vector<double>> times;
+    for (const auto& [key, s] : samples_.shapes) {
+      const auto* const collective = s.op.as<ops::Collective>();
+      const auto& [op, members, bytes] = key;
+      if (collective != nullptr && members > 1 && s.time() > 0)
+        times[{collective->collective, members, bytes}].push_back(s.time());
+    }
+    LinkProfile out;
+    static_cast<ScaleUp&>(out) = cluster_;
+    for (const auto& [at, seconds_of_shapes] : times) {
+      const auto& [kind, members, bytes] = at;
+      if (out.measured.empty() || out.measured.back().collective != kind ||
+          out.measured.back().ranks != members)
+        out.measured.push_back({.system = cluster_.name, .collective = kind, .ranks = members});
+      CollectiveCurve& curve = out.measured.back();
+      curve.bytes.push_back(Bytes{bytes});
+      curve.times.push_back(from_seconds(median(seconds_of_shapes)));
+    }
+    return out;
   }
 
   void fit_overlap(Calibration& out) {

@@ -2,12 +2,13 @@
 //
 // Fits a device profile and a cluster to measured timelines of programs that ran on them.
 //
-// Ops are told apart by kind and shape; a shape counts with the median of its instances that ran without a
-// collective beside them. Matrix products and collectives: the parameters of their formulas that minimise the
-// squared logarithms of model over measurement, by one-dimensional searches in turn (Brent). Attention: its
-// efficiency, in closed form. Other ops: a factor on the memory model for each kind. What shapes took is kept
-// beside the formulas, which then serve shapes that were not measured. Slow-downs under overlap: instances
-// that ran beside a collective over instances of the same shape that did not.
+// Ops are told apart by kind and shape; a shape counts with the mean of its instances that ran without a
+// collective beside them, but for the twentieth that took longest. Matrix products and collectives: the
+// parameters of their formulas that minimise the squared logarithms of model over measurement, by
+// one-dimensional searches in turn (Brent). Attention: its efficiency, in closed form. Other ops: a factor on
+// the memory model for each kind. What shapes took, collectives among them, is kept beside the formulas,
+// which then serve shapes that were not measured. Slow-downs under overlap: instances that ran beside a
+// collective over instances of the same shape that did not.
 #pragma once
 
 #include <string>
@@ -36,6 +37,7 @@ struct CalibrationRow {
 struct Calibration {
   Device device;
   Cluster cluster;
+  LinkProfile links;                 // the cluster's, with what collectives took by kind, members and size
   std::vector<CalibrationRow> rows;  // by measured time, largest first
   double overlapped_s = 0;           // compute time beside collectives, which the slow-downs come from
 };

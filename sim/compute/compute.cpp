@@ -71,7 +71,7 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
   const auto written = static_cast<double>(element_bytes), read = math == Math::kFp8 ? 1.0 : written;
   const double bytes = groups * (read * (dm * dk + dk * dn) + written * dm * dn);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
-  return seconds(d.gemm.latency) + std::max(best, memory);
+  return seconds(d.gemm.latency) + std::max(best, memory) + d.gemm.exposed_memory * std::min(best, memory);
 }
 
 double attention_seconds(const Device& d, Math math, const AttentionWork& w, AttentionKernels kernels) {

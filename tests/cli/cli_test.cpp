@@ -121,6 +121,25 @@ TEST(Cli, CalibrateMakesAProfileThatScenariosUse) {
   EXPECT_EQ(predicted.code, 0) << predicted.out;
 }
 
+// Routers choose unevenly, and what calibrate runs, or reads, has room for it as what run runs.
+TEST(Cli, CalibrateHasRoomForWhateverRoutersChoose) {
+  const TemporaryFolder folder;
+  Json s = load_json(scenario("tiny-cpu-pair"));
+  s["model"] = Json::parse(R"({"preset": "tiny-llama", "name": "mixture", "blocks": [{"times": 2, "blocks": [
+      {"layers": ["attention", {"experts": {"experts": 8, "top_k": 2, "ffn_hidden": 96}}]}]}]})");
+  s["training"]["global_batch"] = 16;
+  s["plan"] = {{"dp", 2}, {"ep", 2}, {"micro_batch", 8}, {"micro_batches", 1}};
+  save_json(folder.file("s.json"), s);
+  const std::string file = folder.file("s.json"), trace = folder.file("t.json");
+  ASSERT_EQ(orrery("run " + file + " --steps 2 --trace " + trace).code, 0);
+  const Output read =
+      orrery("calibrate --json --name here --device " + folder.file("d.json") + " " + file + " " + trace);
+  EXPECT_EQ(read.code, 0) << read.out;
+  const Output run = orrery("calibrate --json --name here --device " + folder.file("d.json") +
+                            " --backend cpu --steps 2 " + file);
+  EXPECT_EQ(run.code, 0) << run.out;
+}
+
 TEST(Cli, EmulationIsCheckedBeforeAnythingRuns) {
   for (const char* wrong : {"--slow 2:1.3", "--slow 0:0.5", "--slow x", "--slow 0:nan", "--link fast",
                             "--link \"1 GB/s\" --link-latency soon", "--backend cuda --slow 0:2",
