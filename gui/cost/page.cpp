@@ -50,7 +50,7 @@ CostPage::CostPage(Session& session, QWidget* parent) : QWidget(parent), session
   for (const char* m : {"cost of the run, USD", "days", "step time, s"}) measure_->addItem(tr(m));
   bar->addWidget(new QLabel(tr("Best plans by")));
   bar->addWidget(measure_);
-  bar->addWidget(new QLabel(tr("(box: 80 % of published runs of this stack; line: predicted)")));
+  bar->addWidget(new QLabel(tr("(box: 80 % of published runs; line: predicted)")));
   bar->addStretch(1);
   column->addLayout(bar);
   auto* split = new QSplitter(Qt::Horizontal);

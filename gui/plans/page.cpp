@@ -94,7 +94,7 @@ PlansPage::PlansPage(Session& session, QWidget* parent) : QWidget(parent), sessi
   charts->addWidget(breakdown_, 2);
   columns->addWidget(left);
   columns->addWidget(right);
-  columns->setSizes({760, 560});
+  columns->setSizes({900, 480});
   layout->addWidget(columns, 1);
   connect(&session_, &Session::answer_changed, this, &PlansPage::answer_changed);
   connect(x_, &QComboBox::currentIndexChanged, this, &PlansPage::show_trade_off);
