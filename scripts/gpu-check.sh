@@ -16,7 +16,8 @@
 #
 # Usage: scripts/gpu-check.sh OUTPUT_FOLDER [STAGE...]
 # Runs what scripts/gpu-pack.sh left in build/gpu-pack, or builds it here. ORRERY_GPU_PROFILE names the device
-# profile that the loop's fit begins with (h100-sxm).
+# profile that the loop's fit begins with (h100-sxm). For a dry run ORRERY_GPU_BIN names another folder of
+# programs, and ORRERY_GPU_MODELS=small has tiny models trained.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -26,8 +27,9 @@ shift
 stages=("$@")
 [ $# -gt 0 ] || stages=(smoke headline tests kernels peers large loop memcheck racecheck synccheck bench)
 mkdir -p "$out"
-[ -d build/gpu-pack/bin ] || scripts/gpu-pack.sh native || exit 1
-bin="$PWD/build/gpu-pack/bin"
+bin="${ORRERY_GPU_BIN:-$PWD/build/gpu-pack/bin}"
+[ -d "$bin" ] || scripts/gpu-pack.sh native || exit 1
+models="${ORRERY_GPU_MODELS:-full}"
 export ORRERY_DATA="$PWD"
 # cuBLAS and NCCL may be there as Python wheels alone, as PyTorch installs them.
 for wheel in $(python3 -c 'import nvidia; print(*(f"{p}/{w}/lib" for p in nvidia.__path__ for w in ("nccl", "cu13", "cudnn")))' 2>/dev/null); do
@@ -38,12 +40,14 @@ smoke() {
   nvidia-smi && "$bin/orrery" doctor && ls -l "$bin"
 }
 headline() {
-  python3 scripts/rate.py "$bin/orrery" "$out/headline" gpt2-124m,64,1,none,orrery gpt2-124m,64,1,none,orrery-graph \
-    gpt2-124m,64,8,none,orrery-graph
+  local cases=(gpt2-124m,64,1,none,orrery gpt2-124m,64,1,none,orrery-graph gpt2-124m,64,8,none,orrery-graph)
+  [ "$models" = full ] || cases=(tiny-gpt@16,1,1,none,orrery tiny-gpt@16,1,2,none,orrery-graph)
+  python3 scripts/rate.py "$bin/orrery" "$out/headline" "${cases[@]}"
 }
 large() {
-  python3 scripts/rate.py "$bin/orrery" "$out/large" gpt2-1558m,8,2,none,orrery-graph \
-    gpt2-1558m,16,4,none,orrery-graph
+  local cases=(gpt2-1558m,8,2,none,orrery-graph gpt2-1558m,16,4,none,orrery-graph)
+  [ "$models" = full ] || cases=(tiny-llama@16,1,1,full,orrery-graph)
+  python3 scripts/rate.py "$bin/orrery" "$out/large" "${cases[@]}"
 }
 gpu_test() {  # here a test that is skipped for want of a GPU has failed
   "$bin/$1" --gtest_brief=1 2>&1 | tee "$out/$1.log"
@@ -64,7 +68,9 @@ peers() {
   python3 bench/cuda/peers.py "$out/peers.json"
 }
 loop() {
-  python3 scripts/loop.py "$bin/orrery" "$out/loop" --plans gpu --device "${ORRERY_GPU_PROFILE:-h100-sxm}"
+  local plans=(--plans gpu)
+  [ "$models" = full ] || plans=(--plans small --steps 3)
+  python3 scripts/loop.py "$bin/orrery" "$out/loop" "${plans[@]}" --backend cuda --device "${ORRERY_GPU_PROFILE:-h100-sxm}"
 }
 sanitizer() {  # of our kernels: in cuDNN's the tools report what asynchronous barriers order
   compute-sanitizer --kernel-name-exclude kernel_substring=cudnn --tool "$1" --error-exitcode 1 "$bin/gpu_kernels_test" --gtest_brief=1 \
@@ -85,7 +91,7 @@ for stage in "${stages[@]}"; do
   begin=$SECONDS code=0
   # In a process group of its own, so that all of a stage ends at its limit.
   export -f "$stage" gpu_test sanitizer
-  export out bin
+  export out bin models
   timeout "${ORRERY_GPU_STAGE_SECONDS:-480}" bash -c "set -uo pipefail; $stage" >"$out/$stage.log" 2>&1 || code=$?
   summary+="$(printf '%-10s %5d s  exit %d' "$stage" $((SECONDS - begin)) "$code")"$'\n'
   [ "$code" -eq 0 ] || worst=1

@@ -3,14 +3,16 @@
 """Predicts what it then measures: runs plans on the machine it stands on, fits a profile on some of them, and
 compares the predicted step of the others with the measured one.
 
-Usage: loop.py ORRERY OUTPUT_FOLDER [--plans gpu|processor|small] [--device PROFILE] [--repeats N] [--bound SHARE]
-Plans of "gpu" need a GPU, those of "processor" have one rank or two and take minutes, "small" takes seconds.
-Two ranks that share a processor's memory are slower than one alone, so plans of as many ranks have a profile of their
-own. Leaves profile.json (profile-2.json of two ranks) and loop.json in the folder; prints a table. Repeats pass over all plans, those that are
-fitted and those that are not, one after the other, so that a machine that grows slower is slower for both. The
-measured time is the median over repeats; noise is half of what the repeats spread over, as a share of it.
-An error is within bounds where it is at most the larger of --bound and twice the noise; exit code 1 where one is
-not and a bound was given. Gaps: how long the device computed nothing in the measured step.
+Usage: loop.py ORRERY OUTPUT_FOLDER [--plans gpu|processor|small] [--backend cpu|cuda] [--device PROFILE]
+               [--repeats N] [--bound SHARE]
+Plans of "gpu" need a GPU, those of "processor" have one rank or two and take minutes, those of "small" one and
+seconds. Two ranks that share a processor's memory are slower than one alone, so plans of as many ranks have a
+profile of their own. Leaves profile.json (profile-2.json of two ranks) and loop.json in the folder; prints a table.
+Repeats pass over all plans, those that are fitted and those that are not, one after the other, so that a machine
+that grows slower is slower for both. The measured time is the median over repeats; noise is half of what the
+repeats spread over, as a share of it. An error is within bounds where it is at most the larger of --bound and twice
+the noise; exit code 1 where one is not and a bound was given. Gaps: how long the device computed nothing in the
+measured step.
 """
 import argparse
 import json
@@ -53,8 +55,9 @@ PLANS = {
 
 def scenario(of, gpu, cluster, stack="orrery"):
     plan = of["plan"]
-    # A vocabulary of whole vectors, as llm.c pads it.
-    model = MODELS.get(of["model"], {"preset": of["model"], "vocab": 50304} if gpu else of["model"])
+    model = MODELS.get(of["model"], of["model"])
+    if gpu and of["model"].startswith("gpt2"):
+        model = {"preset": of["model"], "vocab": 50304}  # whole vectors, as llm.c pads it
     return {
         "schema": "orrery.scenario/1",
         "name": name_of(of),
@@ -104,14 +107,15 @@ def main():
     parser.add_argument("orrery")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--plans", choices=PLANS, default="gpu")
+    parser.add_argument("--backend", choices=("cpu", "cuda"))
     parser.add_argument("--device")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--bound", type=float)
     o = parser.parse_args()
     o.out.mkdir(parents=True, exist_ok=True)
-    gpu = o.plans == "gpu"
-    backend = "cuda" if gpu else "cpu"
+    backend = o.backend or ("cuda" if o.plans == "gpu" else "cpu")
+    gpu = backend == "cuda"
 
     def orrery(*arguments):
         done = subprocess.run([o.orrery, *map(str, arguments)], capture_output=True, text=True)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of plans on one device, and the ops that take the time of a measured step.
 
-Usage: rate.py ORRERY OUTPUT_FOLDER CASE...   (a case: model,micro-batch,micro-batches,recompute,stack)
+Usage: rate.py ORRERY OUTPUT_FOLDER CASE...   (a case: model[@sequence],micro-batch,micro-batches,recompute,stack)
 Leaves rate.json in the folder. The median step counts, of those that neither warm up nor are measured op by op.
 """
 import collections
@@ -35,7 +35,8 @@ def main():
     rows = []
     for case in cases:
         model, micro_batch, micro_batches, recompute, stack = case.split(",")
-        of = plan_case(model, 1024, int(micro_batch), int(micro_batches), recompute=recompute)
+        model, _, sequence = model.partition("@")
+        of = plan_case(model, int(sequence or 1024), int(micro_batch), int(micro_batches), recompute=recompute)
         plan = scenario(of, True, {"topology": cluster.name}, stack)
         (out / "plan.json").write_text(json.dumps(plan))
         trace = out / "step.trace.json"
