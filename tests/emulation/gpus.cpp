@@ -6,12 +6,13 @@
 namespace orrery::exec {
 
 Gpus find_gpus() {
-  return {.problem = {},
-          .runtime = "emulated",
-          .driver = "emulated",
-          .nccl = {},
-          .cudnn = {},
-          .devices = {{.name = "emulated GPU", .bus = {}, .major = 9, .units = 1, .memory = Bytes{1LL << 30}}}};
+  return {
+      .problem = {},
+      .runtime = "emulated",
+      .driver = "emulated",
+      .nccl = {},
+      .cudnn = {},
+      .devices = {{.name = "emulated GPU", .bus = {}, .major = 9, .units = 1, .memory = Bytes{1LL << 30}}}};
 }
 
 }  // namespace orrery::exec

@@ -3,6 +3,7 @@
 // Graphs of the emulated GPU: they hold what was captured, and refuse what CUDA refuses.
 #include <gtest/gtest.h>
 
+#include "core/scenario.h"
 #include "cuda_runtime.h"
 #include "kernels/cuda/device.h"
 #include "tests/exec/small_model.h"
@@ -56,6 +57,45 @@ TEST(EmulatedGraphs, AreWhatStepsAfterTheFirstAre) {
   train(tiny("tiny-gpt"), plan(1, 1, 1, 0, 16), t, stack(),
         {.backend = exec::Backend::kCuda, .launch = orrery::Launch::kGraph, .steps = 3});
   EXPECT_EQ(emulation::graphs_launched() - before, 2);
+}
+
+// docs/gpu.md has these numbers beside llm.c's. GPT-2's blocks, narrow: how many launches a step has depends
+// on the number of layers alone, and what a step enqueues is what a run of one step more does.
+TEST(EmulatedGraphs, LaunchesOfAStepOfGpt2AreWhatTheDocumentSays) {
+  const auto launches = [](std::int64_t layers) {
+    Model m = preset_model("gpt2-124m");
+    m.hidden = 64, m.heads = 1, m.ffn_hidden = 256, m.vocab = 128, m.max_positions = 16, m.layers = layers;
+    const Training t{.global_batch = 1, .sequence = 16, .precision = Precision::kMixed, .math = Math::kBf16};
+    std::array<std::int64_t, 2> of{};
+    for (const std::int64_t steps : {2, 3}) {
+      const std::int64_t before = emulation::work_enqueued();
+      train(m, Plan{}, t, load_stack("orrery", {}, DataFolders{}),
+            {.backend = exec::Backend::kCuda, .steps = steps});
+      of[static_cast<std::size_t>(steps - 2)] = emulation::work_enqueued() - before;
+    }
+    return of[1] - of[0];
+  };
+  const std::int64_t two = launches(2), each = launches(3) - two;
+  EXPECT_EQ(each, 43);
+  EXPECT_EQ(two - 2 * each, 23);
+}
+
+// Likewise: of 64 sequences of 1,024 tokens. A matrix of a token's width has 64 x 1024 x 768 x 2 = 100.7 MB,
+// and logits 65.4 times as much. The loss alone moves 11 of them in 16 or 32 bits: max 1, sum 1 + 2, loss 2 +
+// 2, gradient 2 + 1.
+TEST(EmulatedGraphs, BytesOfAStepOfGpt2AreWhatTheDocumentSays) {
+  const Training t{.global_batch = 64, .sequence = 1024, .precision = Precision::kMixed, .math = Math::kBf16};
+  const auto program = program::compile(preset_model("gpt2-124m"), Plan{.micro_batch = 64}, t,
+                                        load_stack("orrery", {}, DataFolders{}));
+  double bytes = 0, of_loss = 0;
+  for (const program::Step& step : program.classes[0].steps) {
+    for (const program::Op& op : program.classes[0].segments[static_cast<std::size_t>(step.segment)].ops) {
+      bytes += static_cast<double>(op.traffic.value);
+      if (op.name.starts_with("loss")) of_loss += static_cast<double>(op.traffic.value);
+    }
+  }
+  EXPECT_NEAR(bytes, 228.0e9, 0.1e9);
+  EXPECT_NEAR(of_loss, 11 * 65.44 * 100.66e6, 0.3e9);
 }
 
 }  // namespace

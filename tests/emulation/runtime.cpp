@@ -43,7 +43,7 @@ std::map<void*, std::size_t> blocks;
 std::minstd_rand order(1);
 thread_local std::string failure;
 thread_local int captures = 0;  // that this thread has begun
-std::atomic<std::int64_t> launched = 0;
+std::atomic<std::int64_t> launched = 0, works = 0;
 
 }  // namespace
 
@@ -134,11 +134,15 @@ void set_seed(unsigned seed) {
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  ++works;
   push(stream, {std::move(work), nullptr});
 }
 
 std::int64_t graphs_launched() {
   return launched;
+}
+std::int64_t work_enqueued() {
+  return works;
 }
 
 }  // namespace emulation

@@ -100,6 +100,8 @@ struct Shape {
 void enqueue(cudaStream_t stream, std::function<void()> work);
 // By all streams so far.
 std::int64_t graphs_launched();
+// To all streams so far: kernels, products, copies and clears, not events.
+std::int64_t work_enqueued();
 // Calls `thread` in every thread of every block. Throws when the threads of a block wait for each other in
 // vain.
 void run(const Shape& shape, const std::function<void()>& thread);
