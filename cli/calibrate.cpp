@@ -133,6 +133,16 @@ void execute(App& app, const Options& o) {
   require_writable("/device", o.device);
   require_writable("/cluster", o.cluster);
   require_writable("/links", o.links);
+  const std::array files{std::pair{"/device", o.device}, std::pair{"/cluster", o.cluster},
+                         std::pair{"/links", o.links}};
+  for (const auto& [option, file] : files) {
+    for (const auto& [other, same] : files) {
+      if (option < other && !file.empty() &&
+          std::filesystem::weakly_canonical(file) == std::filesystem::weakly_canonical(same))
+        throw InputError("command line", other, fmt::format("\"{}\" is the file of {} too", same, option),
+                         "allowed: a file of its own");
+    }
+  }
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
   for (const Run& r : runs) {

@@ -36,7 +36,7 @@ std::string axis_words(const Breakdown& b, double step) {
   for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
     parts.emplace_back(kWaitedAxes[i].words, b.exposed_s[i]);
   parts.emplace_back("recomputation", b.recompute_s);
-  parts.emplace_back("launching ops from the host", b.host_s);
+  parts.emplace_back("the host, which launches ops and hands work over", b.host_s);
   const auto worst = std::max_element(parts.begin(), parts.end(),
                                       [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";

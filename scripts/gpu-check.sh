@@ -10,7 +10,7 @@
 #   kernels    micro-benchmarks of our kernels, as ratios to the device's copies and best products
 #   peers      PyTorch's attention and products on the same shapes (where PyTorch is)
 #   large      tokens per second of GPT-2 1558M
-#   loop       fits a profile on some plans, predicts others, then measures them
+#   loop       measures plans, fits a profile to some and compares its predictions of the others
 #   memcheck   compute-sanitizer over the tests of kernels; racecheck and synccheck likewise
 #   bench      what the device gives: products of many shapes, copies, launches
 #
@@ -28,6 +28,7 @@ stages=("$@")
 [ $# -gt 0 ] || stages=(smoke headline tests kernels peers large loop memcheck racecheck synccheck bench)
 mkdir -p "$out"
 bin="${ORRERY_GPU_BIN:-$PWD/build/gpu-pack/bin}"
+[ -d "$bin" ] || [ -z "${ORRERY_GPU_BIN:-}" ] || { echo "ORRERY_GPU_BIN: no folder $bin" && exit 2; }
 [ -d "$bin" ] || scripts/gpu-pack.sh native || exit 1
 models="${ORRERY_GPU_MODELS:-full}"
 export ORRERY_DATA="$PWD"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Predicts what it then measures: runs plans on the machine it stands on, fits a profile on some of them, and
-compares the predicted step of the others with the measured one.
+"""Predicts what it measures: runs plans on the machine it stands on, fits a profile on some of them, and compares
+the predicted step of the others, which the fit has not seen, with the measured one.
 
 Usage: loop.py ORRERY OUTPUT_FOLDER [--plans gpu|processor|small] [--backend cpu|cuda] [--device PROFILE]
                [--repeats N] [--bound SHARE]
@@ -32,6 +32,7 @@ def case(model, sequence, micro_batch, micro_batches=1, **plan):
 
 
 FULL = {"recompute": "full"}
+FIT_PASSES = 3  # at least: a run leaves the trace of one step, and one instance may be an outlier
 PLANS = {
     "gpu": {
         "fit": [case("gpt2-124m", 1024, 8), case("gpt2-350m", 1024, 4, 2), case("gpt2-124m", 1024, 32, **FULL)],
@@ -141,12 +142,12 @@ def main():
     plans = PLANS[o.plans]
     traces = {}  # plans and traces, by number of ranks
     measured = [[] for _ in plans["held_out"]]
-    for repeat in range(o.repeats):
+    for repeat in range(max(o.repeats, FIT_PASSES)):
         for i, of in enumerate(plans["fit"]):
             trace = o.out / f"fit-{i}-{repeat}.json"
             measure(of, trace)
             traces.setdefault(ranks(of), []).extend([write(of), trace])
-        for i, of in enumerate(plans["held_out"]):
+        for i, of in enumerate(plans["held_out"] if repeat < o.repeats else []):
             measured[i].append(measure(of))
     fitted = {}
     for n, pairs in traces.items():

@@ -215,8 +215,9 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
   switch (program::nature_of(op.kind)) {
     case ops::Nature::kCollective:
     case ops::Nature::kTransfer:
-    case ops::Nature::kSoftware:
       return Bound::kCommunication;
+    case ops::Nature::kSoftware:
+      return Bound::kUnknown;
     case ops::Nature::kPointwise:
     case ops::Nature::kRouting:
     case ops::Nature::kState:

@@ -135,6 +135,21 @@ TEST(Cli, CalibrateHasRoomForWhateverRoutersChoose) {
   const Output read =
       orrery("calibrate --json --name here --device " + folder.file("d.json") + " " + file + " " + trace);
   EXPECT_EQ(read.code, 0) << read.out;
+  const std::string links = " --links " + folder.file("links.json");
+  const std::string all = "calibrate --name here --device " + folder.file("d.json") + " --cluster ";
+  EXPECT_EQ(
+      orrery("calibrate --name here --device " + folder.file("d.json") + links + " " + file + " " + trace)
+          .code,
+      2);
+  EXPECT_EQ(orrery(all + folder.file("links.json") + links + " " + file + " " + trace).code, 3);
+  EXPECT_FALSE(fs::exists(folder.file("links.json")));
+  const Output kept = orrery(all + folder.file("c.json") + links + " " + file + " " + trace);
+  EXPECT_EQ(kept.code, 0) << kept.out;
+  EXPECT_FALSE(load_json(folder.file("links.json"))["measured"].empty());
+  s["cluster"] = {{"topology", "c.json"}};
+  save_json(folder.file("with.json"), s);
+  const Output predicted = orrery("simulate --json " + folder.file("with.json"));
+  EXPECT_EQ(predicted.code, 0) << predicted.out;
   const Output run = orrery("calibrate --json --name here --device " + folder.file("d.json") +
                             " --backend cpu --steps 2 " + file);
   EXPECT_EQ(run.code, 0) << run.out;

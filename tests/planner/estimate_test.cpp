@@ -463,8 +463,9 @@ TEST(Estimate, TheHostIssuesEveryOpOfAStep) {
 }
 
 // What the software takes before work on what arrived passes once for each forward and backward on the way of
-// a micro-batch: 2 pp vpp times. m micro-batches hold up the last stage of two, which has more layers, by 2 m
-// of it, and the first by one before and one after. A stage alone hands nothing over.
+// a micro-batch: 2 pp vpp times (a second micro-batch that follows it adds 2). m micro-batches hold up the
+// last stage of two, which has more layers, by 2 m of it, and the first by one before and one after. A stage
+// alone hands nothing over.
 TEST(Estimate, AHandoverPassesBeforeEachForwardAndBackward) {
   std::mt19937 random(1);
   Problem p = problem(random, false);

@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/error.h"
 #include "planner/evaluate.h"
+#include "sim/collective/collective.h"
 
 namespace orrery {
 namespace {
@@ -93,6 +95,41 @@ TEST(Calibrate, SharedLinksDoNotLookSlower) {
     return static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   };
   EXPECT_NEAR(bandwidth(c.cluster) / bandwidth(real.cluster), 1, 0.12);
+}
+
+// All-gathers and reduce-scatters of ZeRO-3 and tensor ranks, all-reduces of a loss and the all-reduces of
+// its maximum: the profile keeps curves of the first three kinds, can be read, and says for each size that
+// was measured what it took. A curve of maxima, of kilobytes alone, would have been averaged with the sums'.
+TEST(Calibrate, KeepsWhatCollectivesTook) {
+  const Problem real = truth();
+  const Plan plan{.tp = 2, .dp = 2, .zero = 3, .micro_batches = 4};
+  planner::Evaluation measured = run(real, plan);
+  measured.simulation.timeline.program_hash = measured.program.hash();
+  const sim::Calibration c =
+      sim::calibrate(pair().devices[0], pair().cluster, {{&measured.program, &measured.simulation.timeline}});
+  ASSERT_GE(c.links.measured.size(), 3U);
+  Cluster cluster = c.cluster;
+  cluster.measured = read_fields<LinkProfile>(write_fields(c.links), Cursor{});
+  const sim::Topology topology(cluster);
+  const sim::CollectiveModel model(cluster);
+  int compared = 0;
+  for (const CollectiveCurve& curve : cluster.measured.measured) {
+    EXPECT_NE(curve.collective, CollectiveKind::kAllReduceMax);
+    EXPECT_TRUE(std::is_sorted(curve.bytes.begin(), curve.bytes.end()));
+    const auto links = topology.group(curve.ranks, 1, 4);
+    for (std::size_t i = 0; i < curve.bytes.size(); ++i) {
+      // Tabulated at powers of two from 512 bytes.
+      if (curve.bytes[i] < Bytes{512} ||
+          !std::has_single_bit(static_cast<std::uint64_t>(curve.bytes[i].value)))
+        continue;
+      program::ops::Collective op{};
+      op.collective = curve.collective;
+      ++compared;
+      EXPECT_NEAR(ratio(model.cost(op, curve.bytes[i], links).time, curve.times[i]), 1, 0.01)
+          << name_of(curve.collective) << " of " << curve.bytes[i].value;
+    }
+  }
+  EXPECT_GT(compared, 3);
 }
 
 TEST(Calibrate, RefusesTimelinesOfOtherPrograms) {
