@@ -142,7 +142,7 @@ def main():
     plans = PLANS[o.plans]
     traces = {}  # plans and traces, by number of ranks
     measured = [[] for _ in plans["held_out"]]
-    for repeat in range(max(o.repeats, FIT_PASSES)):
+    for repeat in range(max(o.repeats, 1 if o.plans == "small" else FIT_PASSES)):
         for i, of in enumerate(plans["fit"]):
             trace = o.out / f"fit-{i}-{repeat}.json"
             measure(of, trace)
