@@ -42,6 +42,7 @@ void save(const std::string& file, const char* schema, const T& value) {
   save_json(file, json);
 }
 
+// A plan as `orrery run` runs it.
 Chosen load_run(const std::string& file, const App& app) {
   Chosen out = load_plan_or_scenario(file, app);
   out.plan = with_room(std::move(out.plan), out.problem.scenario.model);
@@ -118,6 +119,13 @@ void require_given(const char* option, const std::string& value) {
   if (value.empty()) throw InputError("command line", option, "is missing (allowed: a text)");
 }
 
+void require_apart(const char* option, const std::string& file, const char* other, const std::string& same) {
+  namespace fs = std::filesystem;
+  if (!file.empty() && !same.empty() && fs::weakly_canonical(file) == fs::weakly_canonical(same))
+    throw InputError("command line", other, fmt::format("\"{}\" is the file of {} too", same, option),
+                     "allowed: a file of its own");
+}
+
 void execute(App& app, const Options& o) {
   if (!o.published.empty()) {
     if (!o.runs.empty())
@@ -133,16 +141,9 @@ void execute(App& app, const Options& o) {
   require_writable("/device", o.device);
   require_writable("/cluster", o.cluster);
   require_writable("/links", o.links);
-  const std::array files{std::pair{"/device", o.device}, std::pair{"/cluster", o.cluster},
-                         std::pair{"/links", o.links}};
-  for (const auto& [option, file] : files) {
-    for (const auto& [other, same] : files) {
-      if (option < other && !file.empty() &&
-          std::filesystem::weakly_canonical(file) == std::filesystem::weakly_canonical(same))
-        throw InputError("command line", other, fmt::format("\"{}\" is the file of {} too", same, option),
-                         "allowed: a file of its own");
-    }
-  }
+  require_apart("/device", o.device, "/cluster", o.cluster);
+  require_apart("/device", o.device, "/links", o.links);
+  require_apart("/cluster", o.cluster, "/links", o.links);
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
   for (const Run& r : runs) {

@@ -43,8 +43,8 @@ struct Stack {
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
   Time collective_sync{0};
-  // From the arrival of what another stage sent to the first kernel that works on it: software that waits for
-  // its host, or for its peers, at each forward and backward of a pipeline.
+  // Before each forward and backward of a pipeline's stage, once what it needs has arrived: software that
+  // waits for its host, or for its peers.
   Time handover{0};
   Bytes context{600 << 20};          // CUDA context and libraries
   Bytes communicator{256 << 20};     // per communicator group a rank belongs to

@@ -28,8 +28,8 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
-// A step adds all instances up, the slow ones too, so the mean counts and not the median; but the twentieth
-// that took longest, or of three or more the longest, may be what else the machine did.
+// A step adds all instances up, the slow ones too, so the mean counts and not the median. What took longest,
+// a twentieth and of three or more at least one, may be what else the machine did.
 double usual_mean(std::vector<double> v) {
   if (v.empty()) return 0;
   std::sort(v.begin(), v.end());
@@ -234,7 +234,7 @@ class Fitter {
 
   void fit_gemm() {
     double latency = std::max(1e-7, seconds(device_.gemm.latency));
-    device_.gemm.exposed_memory = 0.1;
+    device_.gemm.exposed_memory = 0.1;  // where the search begins
     const auto with_latency = [&] {
       device_.gemm.latency = from_seconds(latency);
       return error(Nature::kProduct);
@@ -294,17 +294,16 @@ class Fitter {
     with();
   }
 
-  // Of collectives that stay in the scale-up domain, and of the kinds that others are corrected as
-  // (sim/collective/measured.cpp): a curve of one of the others would be taken for one of these.
-  static constexpr std::array kCurves{CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
-                                      CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+  // Of collectives that stay in the scale-up domain, of the kinds that have curves of their own: another's
+  // would be taken for one of these.
   LinkProfile measured_links() const {
     std::map<std::tuple<CollectiveKind, std::int64_t, std::int64_t>, std::vector<double>> times;
     const Topology topology(cluster_);
     for (const auto& [key, s] : samples_.shapes) {
       const auto* const collective = s.op.as<ops::Collective>();
+      constexpr auto& kinds = MeasuredCollectives::kTabulated;
       if (collective == nullptr ||
-          std::find(kCurves.begin(), kCurves.end(), collective->collective) == kCurves.end())
+          std::find(kinds.begin(), kinds.end(), collective->collective) == kinds.end())
         continue;
       const auto& [op, members, bytes] = key;
       const PlanLinks links = plan_links(topology, s.program->plan);

@@ -3,12 +3,12 @@
 // Fits a device profile and a cluster to measured timelines of programs that ran on them.
 //
 // Ops are told apart by kind and shape; a shape counts with the mean of its instances that ran without a
-// collective beside them, but for the twentieth that took longest. Matrix products and collectives: the
-// parameters of their formulas that minimise the squared logarithms of model over measurement, by
-// one-dimensional searches in turn (Brent). Attention: its efficiency, in closed form. Other ops: a factor on
-// the memory model for each kind. What shapes took, collectives among them, is kept beside the formulas,
-// which then serve shapes that were not measured. Slow-downs under overlap: instances that ran beside a
-// collective over instances of the same shape that did not.
+// collective beside them, without the twentieth that took longest, and at least the longest of three. Matrix
+// products and collectives: the parameters of their formulas that minimise the squared logarithms of model
+// over measurement, by one-dimensional searches in turn (Brent). Attention: its efficiency, in closed form.
+// Other ops: a factor on the memory model for each kind. What shapes took, collectives among them, is kept
+// beside the formulas, which then serve shapes that were not measured. Slow-downs under overlap: instances
+// that ran beside a collective over instances of the same shape that did not.
 #pragma once
 
 #include <string>

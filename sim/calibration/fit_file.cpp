@@ -103,13 +103,16 @@ std::vector<MeasuredRange> measured_ranges(const PublishedRuns& runs, const Publ
   for (const auto& [known, ratios] : by_knowledge) {
     MeasuredRange range{known, static_cast<std::int64_t>(ratios.size()), quantile(ratios, kLow),
                         quantile(ratios, kHigh)};
-    for (const Ratio& r : ratios) {
-      std::vector<Ratio> others;
-      std::copy_if(ratios.begin(), ratios.end(), std::back_inserter(others),
-                   [&](const Ratio& o) { return o.study != r.study; });
+    std::set<std::string> studies;
+    for (const Ratio& r : ratios) studies.insert(r.study);
+    for (const std::string& study : studies) {
+      std::vector<Ratio> own, others;
+      for (const Ratio& r : ratios) (r.study == study ? own : others).push_back(r);
       if (others.empty()) continue;
-      const bool inside = r.ratio >= quantile(others, kLow) && r.ratio <= quantile(others, kHigh);
-      range.covered += inside ? 1 / static_cast<double>(ratios.size()) : 0;
+      const double low = quantile(others, kLow), high = quantile(others, kHigh);
+      const auto inside = std::count_if(own.begin(), own.end(),
+                                        [&](const Ratio& r) { return r.ratio >= low && r.ratio <= high; });
+      range.covered += static_cast<double>(inside) / static_cast<double>(ratios.size());
     }
     out.push_back(range);
   }

@@ -14,9 +14,8 @@
 namespace orrery::sim {
 
 // How far runs were from predictions by the other studies' constants, by what these knew of the run's stack
-// and GPU type: the 10th and the 90th percentile, in which runs of a study that err alike
-// count as fewer (fit_file.cpp). Where neither is known,
-// from predictions with what is expected of every constant.
+// and GPU type: the 10th and the 90th percentile, in which runs of a study that err alike count as fewer
+// (fit_file.cpp). Where neither is known, from predictions with what is expected of every constant.
 std::vector<MeasuredRange> measured_ranges(const PublishedRuns& runs, const PublishedFit& fit);
 std::vector<StudyErrors> errors_by_study(const PublishedRuns& runs, const PublishedFit& fit);
 

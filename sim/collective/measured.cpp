@@ -31,8 +31,6 @@ Corrected corrected(CollectiveKind kind) {
   }
   return kGatherAll;
 }
-constexpr std::array kTabulated{CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
-                                CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
 
 double distance(Corrected a, Corrected b) {
   if (a == b) return 0;

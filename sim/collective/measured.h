@@ -20,13 +20,16 @@ namespace orrery::sim {
 
 class MeasuredCollectives {
  public:
+  // The kinds that are corrected each by curves of its own; others are corrected as what they are like.
+  static constexpr std::array kTabulated{CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                         CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
   MeasuredCollectives(const Cluster& cluster, const NodeType& type);
   // Of a group of so many devices inside one domain; 1 where nothing is known.
   double correction(CollectiveKind kind, std::int64_t ranks, Bytes whole) const;
 
  private:
   static constexpr int kFirst = 9, kLast = 35;  // powers of two that are tabulated
-  static constexpr std::size_t kKinds = 4;
+  static constexpr std::size_t kKinds = kTabulated.size();
   using Curve = std::array<float, kLast - kFirst + 1>;  // logarithms
   std::vector<std::array<Curve, kKinds>> by_ranks_;
 };

@@ -174,8 +174,7 @@ struct KernelTime {
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
   }
-  // No kernel, so no gap before one.
-  Time operator()(const ops::Handover& h) const { return Time{h.picoseconds} - device.kernel_gap; }
+  Time operator()(const ops::Handover& h) const { return Time{h.picoseconds}; }
   template <program::CommunicationOp T>
   Time operator()(const T&) const {
     throw std::logic_error("communication has no kernel time");
@@ -239,8 +238,10 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
 
 Time compute_time(const Device& d, Math training, std::int64_t element_bytes, const program::Op& op,
                   AttentionKernels kernels) {
-  if (const MeasuredOp* m = measured(d, op)) return m->time + d.kernel_gap;
-  return std::visit(KernelTime{d, math_of(training, op), element_bytes, op, kernels}, op.kind) + d.kernel_gap;
+  const bool kernel = program::nature_of(op.kind) != ops::Nature::kSoftware;
+  const Time gap = kernel ? d.kernel_gap : Time{0};
+  if (const MeasuredOp* m = measured(d, op)) return m->time + gap;
+  return std::visit(KernelTime{d, math_of(training, op), element_bytes, op, kernels}, op.kind) + gap;
 }
 
 }  // namespace orrery::sim

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin" "$work/tools"
 ln -s "$bin/emulated_orrery" "$work/bin/orrery"
 printf '#!/bin/sh\necho "emulated GPU"\n' >"$work/tools/nvidia-smi"
-# The kernels' tests stand for all: a run of those of one kind, as the filter of the stage's environment says.
+# Of the tests, those of norms stand for all.
 ln -s "$bin/emulated_gpu_test" "$work/bin/gpu_kernels_test"
 chmod +x "$work/tools/nvidia-smi"
 PATH="$work/tools:$PATH" ORRERY_GPU_BIN="$work/bin" ORRERY_GPU_MODELS=small GTEST_FILTER='*Norm*' \

@@ -39,14 +39,19 @@ planner::Evaluation run(const Problem& p, const Plan& plan) {
   return planner::evaluate(p, sim::Topology(p.cluster), plan, {.record = true});
 }
 
+// What a run of the plan on that machine teaches of the reference one.
+sim::Calibration calibrated(const Problem& real, const Plan& plan) {
+  planner::Evaluation measured = run(real, plan);
+  measured.simulation.timeline.program_hash = measured.program.hash();
+  return sim::calibrate(pair().devices[0], pair().cluster,
+                        {{&measured.program, &measured.simulation.timeline}});
+}
+
 TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
   const Problem real = truth();
   const Plan plan = *real.scenario.plan;
-  planner::Evaluation measured = run(real, plan);
-  measured.simulation.timeline.program_hash = measured.program.hash();
   const Problem base = pair();
-  const sim::Calibration c =
-      sim::calibrate(base.devices[0], base.cluster, {{&measured.program, &measured.simulation.timeline}});
+  const sim::Calibration c = calibrated(real, plan);
   Problem fitted = base;
   fitted.devices = {c.device};
   fitted.cluster = c.cluster;
@@ -87,10 +92,7 @@ TEST(Calibrate, AProfileOfASparseModelCanBeRead) {
 TEST(Calibrate, SharedLinksDoNotLookSlower) {
   const Problem real = truth();
   const Plan plan{.tp = 2, .dp = 2, .zero = 3, .micro_batches = 4};
-  planner::Evaluation measured = run(real, plan);
-  measured.simulation.timeline.program_hash = measured.program.hash();
-  const sim::Calibration c =
-      sim::calibrate(pair().devices[0], pair().cluster, {{&measured.program, &measured.simulation.timeline}});
+  const sim::Calibration c = calibrated(real, plan);
   const auto bandwidth = [](const Cluster& cluster) {
     return static_cast<double>(cluster.intra_bandwidth.value) * cluster.intra_efficiency;
   };
@@ -103,10 +105,7 @@ TEST(Calibrate, SharedLinksDoNotLookSlower) {
 TEST(Calibrate, KeepsWhatCollectivesTook) {
   const Problem real = truth();
   const Plan plan{.tp = 2, .dp = 2, .zero = 3, .micro_batches = 4};
-  planner::Evaluation measured = run(real, plan);
-  measured.simulation.timeline.program_hash = measured.program.hash();
-  const sim::Calibration c =
-      sim::calibrate(pair().devices[0], pair().cluster, {{&measured.program, &measured.simulation.timeline}});
+  const sim::Calibration c = calibrated(real, plan);
   ASSERT_GE(c.links.measured.size(), 3U);
   Cluster cluster = c.cluster;
   cluster.measured = read_fields<LinkProfile>(write_fields(c.links), Cursor{});
