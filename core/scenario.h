@@ -17,6 +17,7 @@
 #include "core/model.h"
 #include "core/plan.h"
 #include "core/published_fit.h"
+#include "core/reliability.h"
 #include "core/stack.h"
 #include "core/training.h"
 
@@ -65,6 +66,7 @@ struct Scenario {
   Dollars storage_per_gb_month{0};
   std::string stack = "megatron-core";
   std::optional<Plan> plan;  // a plan to evaluate and show beside the search's answer
+  std::optional<Reliability> reliability;
 };
 
 template <class V>
@@ -153,6 +155,8 @@ void describe(V& v, Scenario& s) {
     s.storage_per_gb_month);
   v(Field{.name = "stack", .help = "software that will run the plan"}, s.stack);
   v(Field{.name = "plan", .help = "a plan to evaluate beside the search's answer"}, s.plan);
+  v(Field{.name = "reliability", .help = "failures, checkpoints, restarts and prices of the run"},
+    s.reliability);
 }
 
 // A scenario with everything it names loaded.
