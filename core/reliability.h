@@ -78,6 +78,7 @@ struct Checkpoints {
 };
 struct Spares {
   std::optional<std::int64_t> nodes, fewest_replicas;
+  std::optional<std::vector<double>> shrunk;
 };
 struct Stragglers {
   std::optional<double> slow_per_node_day, slow_low, slow_high;
@@ -199,9 +200,7 @@ void describe(V& v, Checkpoints& c) {
     c.device_bandwidth);
   v(Field{.name = "writers", .help = "ranks that write: all, or those of one replica"}, c.writers);
   v(number("replicas", "of kind memory: nodes that hold each part, its own among them", 1, 16), c.replicas);
-  v(number("kept", "newest checkpoints that storage keeps; a corruption that is older costs the whole run", 1,
-           1e6),
-    c.kept);
+  v(number("kept", "newest checkpoints that storage keeps, beside one of each day of work", 1, 1e6), c.kept);
 }
 template <class V>
 void describe(V& v, Spares& s) {
@@ -213,6 +212,12 @@ void describe(V& v, Spares& s) {
            "the job goes on with fewer replicas, down to so many, when no spare is left; absent: it waits", 1,
            limits::kMostReplicas),
     s.fewest_replicas);
+  v(Field{.name = "shrunk",
+          .help = "how many times longer the step is without 1, 2, .. replicas; absent: by the planner",
+          .min = 1,
+          .max = 1e6,
+          .most = 4096},
+    s.shrunk);
 }
 template <class V>
 void describe(V& v, Stragglers& s) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random numbers of simulated runs. A stream is a function of (seed, run, process) alone, so runs may be
+// computed in any order on any thread, and a change of one process leaves the draws of the others as they
+// were: two variants of a run differ by what was changed and not by chance.
+//
+//   RandomStream failures(seed, run, 3);
+//   double hours = mean_hours * failures.exponential();
+//
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). The logarithm is our own, because those of C libraries
+// differ in the last bit.
+#pragma once
+
+#include <cstdint>
+
+namespace orrery::sim {
+
+// ln x of a finite x > 0, to 2e-16 of its size or of 1.
+double natural_log(double x);
+
+class RandomStream {
+ public:
+  RandomStream(std::uint64_t seed, std::uint64_t run, std::uint64_t process)
+      : state_(mixed(mixed(mixed(seed + kStep) + run * kStep + kStep) + process * kStep + kStep)) {}
+
+  // In (0, 1): multiples of 2^-53, plus half of one.
+  double uniform() {
+    state_ += kStep;
+    return (static_cast<double>(mixed(state_) >> 11) + 0.5) * 0x1p-53;
+  }
+  // With mean 1.
+  double exponential() { return -natural_log(uniform()); }
+
+ private:
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;
+  static constexpr std::uint64_t mixed(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_;
+};
+
+}  // namespace orrery::sim
