@@ -35,6 +35,7 @@ void add_topology(CLI::App& parent, App& app);
 void add_collective(CLI::App& parent, App& app);
 void add_links(CLI::App& parent, App& app);
 void add_schema(CLI::App& parent, App& app);
+void add_reliability(CLI::App& parent, App& app);
 void add_doctor(CLI::App& parent, App& app);
 
 // A subcommand with --json.

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "core/plan_file.h"
+#include "core/reliability_profile.h"
 #include "core/text.h"
 
 namespace orrery::cli {
@@ -85,14 +86,21 @@ void add_model(CLI::App& parent, App& app) {
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");
   auto name = std::make_shared<std::string>();
-  command->add_option("format", *name, "scenario, plan, cluster, device, links, stack, model or fit")
+  command
+      ->add_option("format", *name,
+                   "scenario, plan, cluster, device, links, stack, model, reliability or fit")
       ->required();
   command->callback([name] {
     static const std::map<std::string, Json (*)()> kFormats = {
-        {"scenario", schema_fields<Scenario>}, {"plan", schema_fields<PlanFile>},
-        {"cluster", schema_fields<Cluster>},   {"device", schema_fields<Device>},
-        {"links", schema_fields<LinkProfile>}, {"stack", schema_fields<Stack>},
-        {"model", schema_fields<Model>},       {"fit", schema_fields<PublishedFitFile>}};
+        {"scenario", schema_fields<Scenario>},
+        {"plan", schema_fields<PlanFile>},
+        {"cluster", schema_fields<Cluster>},
+        {"device", schema_fields<Device>},
+        {"links", schema_fields<LinkProfile>},
+        {"stack", schema_fields<Stack>},
+        {"model", schema_fields<Model>},
+        {"fit", schema_fields<PublishedFitFile>},
+        {"reliability", schema_fields<ReliabilityProfile>}};
     const auto format = kFormats.find(*name);
     if (format == kFormats.end()) {
       std::vector<std::string> names;

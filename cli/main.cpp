@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_collective(cli, app);
   orrery::cli::add_links(cli, app);
   orrery::cli::add_topology(cli, app);
+  orrery::cli::add_reliability(cli, app);
   orrery::cli::add_schema(cli, app);
   orrery::cli::add_doctor(cli, app);
   check_values(cli);

@@ -200,19 +200,17 @@ std::vector<Sensitivity> sensitivities(const Operation& o, const RunOptions& opt
   std::vector<Sensitivity> out;
   for (std::size_t i = 0; i < numbers; ++i) {
     Sensitivity s;
-    bool matters = false;
     const auto of = [&](double factor, std::string& text) -> Change {
       Scaled variant = scaled(o.assumed, i, factor);
       s.field = variant.field;
       text = variant.value;
       const Operation changed{std::move(variant.assumed), o.job, o.prices, o.step};
-      if (is_same(base, changed)) return {};
-      matters = true;
-      return change_of(base, if_it_ends(changed, options));
+      return is_same(base, changed) ? Change{} : change_of(base, if_it_ends(changed, options));
     };
     s.half = of(0.5, s.halved);
     s.twice = of(2, s.doubled);
-    if (matters) out.push_back(std::move(s));
+    const auto changes = [](const Change& c) { return c.days != 0 || c.dollars != 0; };
+    if (changes(s.half) || changes(s.twice)) out.push_back(std::move(s));
   }
   const auto size = [](const Sensitivity& s) {
     return std::max(std::abs(s.half.days), std::abs(s.twice.days));

@@ -12,6 +12,7 @@
 
 #include "core/json.h"
 #include "core/plan_file.h"
+#include "core/reliability_profile.h"
 #include "core/scenario.h"
 
 namespace orrery {
@@ -55,6 +56,9 @@ TEST(Schema, Devices) {
 }
 TEST(Schema, Links) {
   check_folder("profiles/links", schema_fields<LinkProfile>());
+}
+TEST(Schema, Reliability) {
+  check_folder("profiles/reliability", schema_fields<ReliabilityProfile>());
 }
 TEST(Schema, Stacks) {
   check_folder("profiles/stacks", schema_fields<Stack>());

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `orrery reliability`: what its parts share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "core/reliability_profile.h"
+#include "sim/reliability/advice.h"
+
+namespace orrery::cli {
+
+// A scenario or plan file as a question of operations.
+struct Operated {
+  Problem problem;
+  std::optional<Plan> plan;
+  Assumed assumed;
+  sim::Operation operation;
+  std::string step_source;  // "predicted by the engine"
+  Cursor at;                // where the scenario stands
+};
+
+// One way to run and pay it.
+struct Way {
+  std::size_t question = 0;
+  Payment payment = Payment::kOnDemand;
+  sim::Answered answered;
+};
+
+struct Advised {
+  sim::IntervalAdvice interval;
+  std::vector<sim::SpareNodes> spares;
+  sim::Change hour;
+  std::vector<sim::Sensitivity> sensitivities;
+};
+
+struct ReliabilityReport {
+  std::vector<Operated> questions;
+  std::vector<Way> ways;     // those of a question side by side; its own payment first
+  double deadline_days = 0;  // 0: none
+  double confidence = 0.9;
+  std::int64_t seed = 1;
+  std::optional<Advised> advised;  // of the first way
+};
+
+// Indices of ways: least mean days, least mean dollars, and the least mean dollars of those that end by the
+// deadline with the confidence. Nothing where dollars are unknown, or none ends in time.
+struct Choices {
+  std::size_t fastest = 0;
+  std::optional<std::size_t> cheapest, cheapest_in_time;
+};
+Choices choices(const ReliabilityReport& r);
+
+Json reliability_json(const ReliabilityReport& r);
+void print_reliability(const ReliabilityReport& r);
+
+}  // namespace orrery::cli

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// orrery reliability, as a shell sees it.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/json.h"
+#include "tests/cli/command.h"
+
+namespace orrery {
+namespace {
+
+// A scenario that says its step time, so that nothing is planned: 800 devices, 100 nodes.
+class ReliabilityCommand : public testing::Test {
+ protected:
+  ReliabilityCommand() {
+    scenario_ = load_json(scenario("llama2-70b-800-gpus"));
+    scenario_.erase("plan");
+    scenario_["training"]["tokens"] = 1e12;
+    scenario_["node_hour"] = "$20";
+    scenario_["reliability"] = {{"step_time", "20 s"}, {"rates", "rsc-1"}};
+  }
+  std::string written(const Json& json) const {
+    save_json(folder_.file("s.json"), json);
+    return folder_.file("s.json");
+  }
+  Output run(const Json& json, const std::string& options = "--runs 200 --no-advice --json") const {
+    return orrery("reliability " + written(json) + " " + options);
+  }
+  // The answer to a change that is wrong: exit code 3, the file, the pointer, and each of the words.
+  void refused(const std::function<void(Json&)>& change, const std::string& pointer,
+               const std::vector<std::string>& words) const {
+    Json wrong = scenario_;
+    change(wrong);
+    const Output o = run(wrong);
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_EQ(o.out.find("orrery: " + folder_.file("s.json") + ": " + pointer + ": "), 0U) << o.out;
+    for (const std::string& w : words) EXPECT_NE(o.out.find(w), std::string::npos) << w << "\n" << o.out;
+    EXPECT_EQ(o.out.find("{\n"), std::string::npos) << "nothing is printed beside the message";
+  }
+  Json scenario_;
+  TemporaryFolder folder_;
+};
+
+TEST_F(ReliabilityCommand, AnswersInJson) {
+  const Output o = run(scenario_);
+  ASSERT_EQ(o.code, 0) << o.out;
+  const Json j = parse_json(o.out, "output");
+  EXPECT_EQ(j["schema"], "orrery.reliability-report/1");
+  const Json& way = j["ways"][0];
+  EXPECT_EQ(way["nodes"], 100);
+  EXPECT_EQ(way["rates"], "rsc-1");
+  // 100 nodes, 0.0065 + 0.01446 a day: a stop every 11.45 h.
+  EXPECT_NEAR(way["formula"]["mtbf_s"].get<double>(), 86400 / (100 * 0.02096), 1);
+  double share = 0;
+  for (const auto& [name, value] : way["share_of_time"].items()) share += value.get<double>();
+  EXPECT_NEAR(share, 1, 1e-9);
+  const double days = way["days"]["mean"], work = way["work_days"];
+  EXPECT_GT(days, work);
+  EXPECT_NEAR(way["formula"]["days_exact"].get<double>(), days, 0.02 * days);
+  EXPECT_LE(way["days"]["p5"].get<double>(), way["days"]["p95"].get<double>());
+  // 100 nodes at $20 an hour: dollars are days * 24 * 2000.
+  EXPECT_NEAR(way["usd"]["mean"].get<double>(), days * 48'000, 1);
+  EXPECT_NEAR(way["usd_per_trillion_tokens"].get<double>() * 1.0, way["usd"]["mean"].get<double>(),
+              1e-4 * way["usd"]["mean"].get<double>());
+  // Every assumption has a source.
+  ASSERT_GT(j["assumptions"][0].size(), 20U);
+  bool named = false;
+  for (const Json& a : j["assumptions"][0]) {
+    EXPECT_FALSE(a["source"].get<std::string>().empty()) << a;
+    named |= a["field"] == "failures/hardware_per_node_day" && a["value"] == "0.0065";
+  }
+  EXPECT_TRUE(named);
+}
+
+TEST_F(ReliabilityCommand, IsTheSameForASeedAndAnyThreads) {
+  const std::string file = written(scenario_), options = " --runs 300 --advice-runs 50 --json --threads ";
+  const Output one = orrery("reliability " + file + options + "1"),
+               three = orrery("reliability " + file + options + "3");
+  ASSERT_EQ(one.code, 0) << one.out;
+  EXPECT_EQ(one.out, three.out);
+  EXPECT_NE(one.out, orrery("reliability " + file + options + "1 --seed 2").out);
+}
+
+TEST_F(ReliabilityCommand, ScenarioGoesBeforeProfileBeforeDefault) {
+  scenario_["reliability"]["failures"] = {{"hardware_per_node_day", 0.001}};
+  const Json j = parse_json(run(scenario_).out, "output");
+  std::map<std::string, std::string> source;
+  for (const Json& a : j["assumptions"][0]) source[a["field"]] = a["source"];
+  EXPECT_EQ(source["failures/hardware_per_node_day"], "the scenario");
+  EXPECT_NE(source["failures/software_per_node_day"].find("47.7 days"), std::string::npos);
+  EXPECT_NE(source["restart/requeue"].find("table 7"), std::string::npos);
+  const Output other = run(scenario_, "--rates opt-175b --runs 50 --no-advice --json");
+  EXPECT_EQ(parse_json(other.out, "output")["ways"][0]["rates"], "opt-175b");
+}
+
+TEST_F(ReliabilityCommand, ReportsForPeople) {
+  scenario_["deadline"] = "40 days";
+  const Output o = run(scenario_, "--runs 200 --advice-runs 50");
+  ASSERT_EQ(o.code, 0) << o.out;
+  for (const char* words :
+       {"by formula", "simulated runs, seed 1", "ETTR", "where the time goes", "work done again",
+        "ends within 40 days", "a trillion tokens", "one more hour between stops", "spare nodes",
+        "halved and doubled", "assumed, rates of rsc-1", "Kokolis"})
+    EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
+}
+
+TEST_F(ReliabilityCommand, ComparesWaysToPay) {
+  scenario_["reliability"]["prices"] = {{"spot_node_hour", "$6"}, {"reserved_node_hour", "$12"}};
+  scenario_["reliability"]["preemption"] = {{"per_node_day", 0.05}};
+  const std::string file = written(scenario_);
+  const auto ways = [&](const std::string& deadline) {
+    return parse_json(orrery("reliability " + file + " --runs 200 --no-advice --json " + deadline).out,
+                      "output");
+  };
+  const Json free = ways("");
+  ASSERT_EQ(free["ways"].size(), 3U);
+  std::map<std::string, std::pair<double, double>> by_payment;  // days, dollars
+  for (const Json& w : free["ways"])
+    by_payment[w["payment"]] = {w["days"]["mean"].get<double>(), w["usd"]["mean"].get<double>()};
+  EXPECT_GT(by_payment["spot"].first, 1.05 * by_payment["on-demand"].first);  // five interruptions a day
+  EXPECT_LT(by_payment["spot"].second, 0.6 * by_payment["on-demand"].second);
+  EXPECT_NEAR(by_payment["reserved"].second, 0.6 * by_payment["on-demand"].second, 1);
+  EXPECT_EQ(free["ways"][free["cheapest"].get<std::size_t>()]["payment"], "spot");
+  EXPECT_TRUE(free["cheapest_in_time"].is_null());
+  // A deadline between the two: spot is late.
+  const double middle = (by_payment["spot"].first + by_payment["on-demand"].first) / 2;
+  const Json bound = ways(fmt::format("--deadline \"{:.2f} days\"", middle));
+  EXPECT_EQ(bound["ways"][bound["cheapest_in_time"].get<std::size_t>()]["payment"], "reserved");
+  const Json hopeless = ways("--deadline \"1 h\"");
+  EXPECT_TRUE(hopeless["cheapest_in_time"].is_null());
+}
+
+TEST_F(ReliabilityCommand, RefusesWhatIsWrong) {
+  const auto set = [](const std::string& pointer, const Json& value) {
+    return [pointer, value](Json& j) { j[Json::json_pointer("/reliability" + pointer)] = value; };
+  };
+  refused(set("/rates", "rsc1"), "/reliability/rates",
+          {"\"rsc1\" is not in profiles/reliability", "did you mean rsc-1?"});
+  refused(set("/restrat", Json::object()), "/reliability/restrat", {"restart"});
+  refused(set("/failures", {{"hardware_per_node_day", -1}}), "/reliability/failures/hardware_per_node_day",
+          {"-1 is out of range", "allowed: at least 0"});
+  refused(set("/failures", {{"detection", 60}}), "/reliability/failures/detection",
+          {"60 is not a quantity", "20 days"});
+  refused(set("/restart", {{"hardware", "hotspare"}}), "/reliability/restart/hardware",
+          {"\"hotspare\" is not known", "did you mean hot-spare?"});
+  refused(set("/prices", {{"payment", "spot"}}), "/reliability/prices/spot_node_hour", {"needs it"});
+  refused(set("/prices", {{"payment", "spot"}, {"spot_node_hour", "$6"}}),
+          "/reliability/preemption/per_node_day", {"needs it"});
+  refused(set("/stragglers", {{"slow_low", 2}}), "/reliability/stragglers/slow_low",
+          {"2 is more than slow_high"});
+  refused(set("/checkpoint", {{"kind", "memory"}, {"replicas", 17}}), "/reliability/checkpoint/replicas",
+          {"at most 16"});
+  refused(set("/spares", {{"fewest_replicas", 3}}), "/reliability/spares/fewest_replicas", {"spares/nodes"});
+  refused(set("/steps", 0), "/reliability/steps", {"out of range"});
+  refused([](Json& j) { j["training"].erase("tokens"); }, "/training/tokens", {"reliability/steps"});
+}
+
+TEST_F(ReliabilityCommand, EndsWhereRunsDoNot) {
+  // 100 nodes that each fail a hundred times a day: a stop every 8.6 s, and a restart takes 450.
+  const auto rate = [](double per_node_day) {
+    return [per_node_day](Json& j) {
+      j["reliability"]["failures"] = {{"hardware_per_node_day", per_node_day}};
+    };
+  };
+  refused(rate(100), "/reliability", {"no end", "restart"});
+  refused(rate(1e5), "/reliability", {"no end"});
+  refused([](Json& j) { j["reliability"]["step_time"] = "9999 days"; }, "/reliability", {"days of work"});
+  refused([](Json& j) { j["reliability"]["steps"] = 1'000'000'000'000; }, "/reliability", {"days of work"});
+  // A repair of 27 years, and no spare: found while simulating.
+  refused(
+      [](Json& j) {
+        j["reliability"]["failures"] = {{"repair", "9999 days"}};
+        j["reliability"]["spares"] = {{"nodes", 0}};
+      },
+      "/reliability", {"does not end within"});
+}
+
+TEST_F(ReliabilityCommand, ChecksItsOptions) {
+  const std::string file = written(scenario_);
+  EXPECT_EQ(orrery("reliability").code, 2);
+  EXPECT_EQ(orrery("reliability " + file + " --runs 1").code, 2);
+  EXPECT_EQ(orrery("reliability " + file + " --confidence 1.5").code, 2);
+  EXPECT_EQ(orrery("reliability " + file + " --rate rsc-1").code, 2);
+  const Output rates = orrery("reliability " + file + " --rates rsc-3");
+  EXPECT_EQ(rates.code, 3);
+  EXPECT_EQ(rates.out.find("orrery: command line: /rates: \"rsc-3\""), 0U) << rates.out;
+  EXPECT_EQ(orrery("reliability " + file + " --deadline soon").code, 3);
+  EXPECT_EQ(orrery("schema reliability").code, 0);
+}
+
+// A plan's own step, ranks and replicas; lost replicas by the planner.
+TEST(Reliability, TakesThePlanOfAScenario) {
+  TemporaryFolder folder;
+  Json s = load_json(scenario("llama3-70b-p4de"));
+  s["reliability"] = {{"rates", "opt-175b"},
+                      {"steps", 20000},
+                      {"spares", {{"nodes", 0}, {"fewest_replicas", 2}}},
+                      {"failures", {{"repair", "6 h"}, {"hardware_per_node_day", 0.2}}}};
+  save_json(folder.file("s.json"), s);
+  const Output o = orrery("reliability " + folder.file("s.json") + " --runs 100 --no-advice --json");
+  ASSERT_EQ(o.code, 0) << o.out;
+  const Json way = parse_json(o.out, "output")["ways"][0];
+  EXPECT_EQ(way["step_source"], "predicted by the engine");
+  EXPECT_FALSE(way["plan"].is_null());
+  EXPECT_GT(way["share_of_time"]["slow"].get<double>(), 0);
+  // The step itself is uncertain: the percentiles are further apart.
+  const auto width = [&](const char* of) {
+    return way[of]["p95"].get<double>() - way[of]["p5"].get<double>();
+  };
+  EXPECT_GT(width("days_with_step_range"), width("days"));
+}
+
+}  // namespace
+}  // namespace orrery
