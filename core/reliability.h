@@ -200,7 +200,11 @@ void describe(V& v, Checkpoints& c) {
     c.device_bandwidth);
   v(Field{.name = "writers", .help = "ranks that write: all, or those of one replica"}, c.writers);
   v(number("replicas", "of kind memory: nodes that hold each part, its own among them", 1, 16), c.replicas);
-  v(number("kept", "newest checkpoints that storage keeps, beside one of each day of work", 1, 1e6), c.kept);
+  v(number(
+        "kept",
+        "newest checkpoints that storage keeps, beside one of each hour of the last day and one of each day",
+        1, 1e6),
+    c.kept);
 }
 template <class V>
 void describe(V& v, Spares& s) {

@@ -110,10 +110,7 @@ class Run {
     on += time;
     now_ += time;
     if (now_ > kLongestSimulatedRun)
-      throw Error(
-          fmt::format("a run does not end within {:.0f} years: it loses its work faster than it "
-                      "gets on",
-                      days(kLongestSimulatedRun) / 365));
+      throw Error(fmt::format("a run does not end within {:.0f} years", days(kLongestSimulatedRun) / 365));
   }
   Ticks position() const { return start_.position + (phase_ == Phase::kWork ? length_ - left_ : length_); }
   bool last_cycle() const { return start_.position + length_ == m_.work; }
@@ -382,6 +379,16 @@ class Run {
     return false;
   }
 
+  // The newest checkpoint that storage still has of those up to a position.
+  Ticks kept_before(Ticks clean) {
+    const Ticks behind = stored_.position - clean;
+    if (behind.value / m_.interval.value < m_.kept) return clean;
+    ++out_.old_rollbacks;
+    const std::int64_t day = ticks(kSecondsPerDay).value;
+    const std::int64_t period = behind.value < day ? day / 24 : day;
+    return {clean.value / period * period};
+  }
+
   void roll_back(Stop stop) {
     settle(now_);
     if (pending_ && corrupted_ && clean_.position == pending_->position) clean_ = stored_;
@@ -393,10 +400,7 @@ class Run {
         return;  // behind a checkpoint
       case Stop::kSilent: {
         corrupted_ = false;
-        const bool kept = (stored_.position - clean_.position).value / m_.interval.value < m_.kept;
-        if (!kept) ++out_.old_rollbacks;
-        const std::int64_t day = ticks(kSecondsPerDay).value;
-        stored_ = memory_ = {kept ? clean_.position : Ticks{clean_.position.value / day * day}, 0};
+        stored_ = memory_ = {kept_before(clean_.position), 0};
         return go_back_to(stored_);
       }
       case Stop::kHardware:

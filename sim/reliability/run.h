@@ -14,7 +14,8 @@
 //             gets a node in place of a failed one (a spare, fewer replicas, or it waits), restarts, loads.
 //             A failure in the meantime begins this anew. A job that waits does not fail.
 //   silent    nothing stops. When it is noticed the job goes back to the last checkpoint in storage from
-//             before. Beside the newest, one of each day of work is kept.
+//             before. Beside the newest, storage keeps one of
+//             each hour of the last day of work, and one of each day.
 //   planned   stops, evictions of slow nodes, announced preemptions and growth begin with a checkpoint and
 //             lose nothing.
 #pragma once
@@ -42,7 +43,7 @@ struct RunOutcome {
   std::array<std::int64_t, kProcesses> events{};  // by Process
   std::int64_t checkpoints = 0;                   // in storage
   std::int64_t planned = 0, evictions = 0;
-  std::int64_t old_rollbacks = 0;  // to a day's checkpoint, because newer ones were spoiled
+  std::int64_t old_rollbacks = 0;  // to an hour's or a day's checkpoint, newer ones being spoiled
 
   std::int64_t of(Process p) const { return events[static_cast<std::size_t>(p)]; }
   // Failures that stopped the job.

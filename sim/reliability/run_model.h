@@ -43,7 +43,7 @@ struct RunModel {
   // Of checkpoints in memory: `interval` is a multiple of `memory_interval`. Zero: there are none.
   Ticks memory_interval{0}, memory_stall{0};
   std::int64_t replicas = 1;  // nodes that hold each part in memory, its own among them
-  std::int64_t kept = 1;      // newest checkpoints in storage, beside one of each day of work
+  std::int64_t kept = 1;      // newest checkpoints in storage, beside older ones (run.h)
 
   Ticks detection{0};  // of failures of hardware and software, before the restart
   // Restarts: on the same nodes, with a spare that is there at once, and with a node that was waited for.

@@ -12,24 +12,37 @@ double quantile_of_largest(double p, std::int64_t n) {
   return boost::math::quantile(boost::math::complement(boost::math::normal(), above));
 }
 
-double mean_of_largest(std::int64_t n) {
-  // The integral of 1 - F^n over positive numbers less that of F^n over negative ones, by trapezoids: both
-  // are smooth and end in zeros.
-  constexpr double kStep = 1.0 / 64, kFarthest = 12;
+namespace {
+
+// The mean of value(x) for the largest x of n: by the probabilities of short pieces of the axis.
+template <class Value>
+double mean_over_largest(std::int64_t n, Value value) {
+  constexpr double kPiece = 1.0 / 256, kFarthest = 12;
   const boost::math::normal normal;
-  double sum = 0;
-  for (double x = -kFarthest; x <= kFarthest; x += kStep) {
+  const auto all_below = [&](double x) {
     const double above = boost::math::cdf(boost::math::complement(normal, x));
-    const double all_below = std::exp(static_cast<double>(n) * std::log1p(-above));
-    sum += kStep * ((x > 0 ? 1 : x < 0 ? 0 : 0.5) - all_below);
+    return std::exp(static_cast<double>(n) * std::log1p(-above));
+  };
+  double sum = 0, before = 0;
+  for (double x = -kFarthest; x <= kFarthest; x += kPiece) {
+    const double below = all_below(x);
+    sum += (below - before) * value(x - kPiece / 2);
+    before = below;
   }
   return sum;
 }
 
+}  // namespace
+
+double mean_of_largest(std::int64_t n) {
+  return mean_over_largest(n, [](double x) { return x; });
+}
+
 StepSpread step_spread(double rank_noise, std::int64_t ranks) {
   if (rank_noise <= 0) return {};
-  const auto at = [&](double p) { return 1 + rank_noise * quantile_of_largest(p, ranks); };
-  return {1 + rank_noise * mean_of_largest(ranks), at(0.05), at(0.5), at(0.95)};
+  const auto at = [&](double p) { return std::exp(rank_noise * quantile_of_largest(p, ranks)); };
+  const double mean = mean_over_largest(ranks, [&](double x) { return std::exp(rank_noise * x); });
+  return {mean, at(0.05), at(0.5), at(0.95)};
 }
 
 }  // namespace orrery::sim

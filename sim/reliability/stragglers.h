@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that meet in every step take as long as the slowest of them. Where a rank's step varies with a
-// standard deviation s, as a share of the step, the step of n ranks is 1 + s max(z_1 .. z_n) times the step
-// without variation, z standard normal. A value x is the largest of n with probability F(x)^n, so the
-// quantile p of the largest is the quantile p^(1/n) of one.
+// Ranks that meet in every step take as long as the slowest of them. Where ln of a rank's step varies with a
+// standard deviation s, the step of n ranks is e^(s max(z_1 .. z_n)) times the step without variation, z
+// standard normal. A value x is the largest of n with probability F(x)^n, so the quantile p of the largest is
+// the quantile p^(1/n) of one.
 //
 //   mean_of_largest(65'536);                    // 4.28
-//   step_spread(0.04, 65'536).p95;              // 1.192
+//   step_spread(0.04, 65'536).p95;              // 1.212
 #pragma once
 
 #include <cstdint>
