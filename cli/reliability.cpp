@@ -97,10 +97,10 @@ void check_together(const Operated& q) {
     fewest.fail(
         fmt::format("{} replicas are more than the job's {}", *a.spares.fewest_replicas, job.replicas),
         fmt::format("allowed: 1 to {}", job.replicas));
-  if (job.nodes % job.replicas != 0)
-    fewest.fail(
-        fmt::format("{} replicas on {} nodes share nodes, and are lost together", job.replicas, job.nodes),
-        "allowed: plans whose replicas have whole nodes");
+  if (job.nodes % job.replicas != 0 && job.replicas % job.nodes != 0)
+    fewest.fail(fmt::format("{} replicas lie across {} nodes, so that one node has parts of several",
+                            job.replicas, job.nodes),
+                "allowed: plans whose replicas have whole nodes, or whose nodes have whole replicas");
 }
 
 // By how much steps are longer without replicas: as stated, or as planned.
@@ -110,18 +110,22 @@ void set_shrunk(Operated& q, const sim::Topology& topology) {
   if (!spares.fewest_replicas) return;
   const std::int64_t most = job.replicas - *spares.fewest_replicas;
   const Cursor at = q.at.child("reliability").child("spares").child("shrunk");
+  std::vector<double> by_replica{1};
   if (spares.shrunk) {
     if (static_cast<std::int64_t>(spares.shrunk->size()) != most)
       at.fail(fmt::format("{} factors for {} replicas that may be lost", spares.shrunk->size(), most),
               fmt::format("allowed: {}", most));
-    job.shrunk = {1};
-    job.shrunk.insert(job.shrunk.end(), spares.shrunk->begin(), spares.shrunk->end());
-    return;
+    by_replica.insert(by_replica.end(), spares.shrunk->begin(), spares.shrunk->end());
+  } else {
+    if (!q.plan)
+      at.fail("is missing, and without a plan the planner has no answer",
+              fmt::format("allowed: {} factors", most));
+    by_replica = planner::shrunk_steps(q.problem, topology, *q.plan, most);
   }
-  if (!q.plan)
-    at.fail("is missing, and without a plan the planner has no answer",
-            fmt::format("allowed: {} factors", most));
-  job.shrunk = planner::shrunk_steps(q.problem, topology, *q.plan, most);
+  job.shrunk.clear();
+  for (std::size_t lost = 0; lost < by_replica.size();
+       lost += static_cast<std::size_t>(job.replicas_of_a_node()))
+    job.shrunk.push_back(by_replica[lost]);
 }
 
 Operated load(const std::string& file, const Asked& o, const App& app, Progress& progress) {

@@ -200,7 +200,7 @@ void print_runs(const ReliabilityReport& r, const Way& w) {
       {"preemptions", &s.preempted},  {"evicted slow nodes", &s.evictions}, {"planned stops", &s.planned},
       {"checkpoints", &s.checkpoints}};
   for (const auto& [name, count] : counts) {
-    if (count->mean > 0) print_spread(name, *count, 0);
+    if (count->mean > 0) print_spread(name, *count, count->mean < 10 ? 2 : 0);
   }
   if (!q.operation.step.certain()) fmt::print("  the step is uncertain: {}\n", words_of(q.problem.measured));
   if (priced) {
@@ -242,9 +242,11 @@ void print_advice(const Advised& a, bool priced) {
   fmt::print("\nadvice\n");
   if (!i.tried.empty())
     fmt::print(
-        "  interval: {} by Young and Daly, {} exactly, {} as simulated; from {} to {} nothing differs\n",
+        "  interval: {} by Young and Daly, {} exactly, {} as simulated; from {} to {} the run takes at most "
+        "{:.1f} % longer\n",
         std::isfinite(i.young_daly_s) ? format(RunTime{i.young_daly_s}) : "none", format(RunTime{i.exact_s}),
-        format(RunTime{i.simulated_s}), format(RunTime{i.shortest_s}), format(RunTime{i.longest_s}));
+        format(RunTime{i.simulated_s}), format(RunTime{i.shortest_s}), format(RunTime{i.longest_s}),
+        100 * sim::kAsGood);
   fmt::print("  one more hour between stops: {}\n", change_text(a.hour, priced));
   if (!a.spares.empty()) {
     fmt::print("  {:>12} {:>10} {:>10} {:>10} {:>14}\n", "spare nodes", "days", "p95", "waiting %",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/reliability_profile.h"
@@ -120,35 +121,32 @@ IntervalAdvice best_interval(const Operation& o, const RunOptions& options) {
   out.young_daly_s = std::min(young_daly_interval(base.stall_s, base.mtbf_s), work);
   out.exact_s = best_interval_s(work, base.stall_s, least, base.kinds());
   // Around the exact one, a factor of 1.4 apart, in steps of the run.
-  std::vector<Simulated> tried;
   for (int i = -5; i <= 5; ++i) {
     const double wanted = std::clamp(out.exact_s * std::pow(2.0, i / 2.0), least, work);
     Operation variant = o;
-    RunTime& interval = base.run.in_memory() ? variant.assumed.checkpoint.memory_interval.emplace()
-                                             : variant.assumed.checkpoint.interval.emplace();
-    interval.value = wanted;
-    if (base.run.in_memory())
-      variant.assumed.checkpoint.interval = RunTime{std::max(base.interval_s, wanted)};
-    std::optional<Simulated> s = if_it_ends(variant, options);
+    Checkpoints& c = variant.assumed.checkpoint;
+    if (base.run.in_memory()) {
+      c.memory_interval = RunTime{wanted};
+      c.interval = RunTime{std::max(base.interval_s, wanted)};
+    } else {
+      c.interval = RunTime{wanted};
+    }
+    const std::optional<Simulated> s = if_it_ends(variant, options);
     if (!s) continue;
     const double interval_s = base.run.in_memory() ? s->model.memory_interval_s : s->model.interval_s;
     if (!out.tried.empty() && interval_s <= out.tried.back().first) continue;
     double mean = 0;
     for (const RunOutcome& r : s->runs) mean += days(r.total) / static_cast<double>(s->runs.size());
     out.tried.emplace_back(interval_s, mean);
-    tried.push_back(std::move(*s));
   }
-  if (tried.empty()) return out;
-  const auto best = std::min_element(out.tried.begin(), out.tried.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto best_index = static_cast<std::size_t>(best - out.tried.begin());
-  std::tie(out.simulated_s, out.days) = *best;
+  if (out.tried.empty()) return out;
+  std::tie(out.simulated_s, out.days) = *std::min_element(
+      out.tried.begin(), out.tried.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   out.shortest_s = out.longest_s = out.simulated_s;
-  for (std::size_t i = 0; i < tried.size(); ++i) {
-    const Change c = change_of(tried[best_index], tried[i]);
-    if (c.days > 2 * c.days_error) continue;
-    out.shortest_s = std::min(out.shortest_s, out.tried[i].first);
-    out.longest_s = std::max(out.longest_s, out.tried[i].first);
+  for (const auto& [interval_s, mean] : out.tried) {
+    if (mean > (1 + kAsGood) * out.days) continue;
+    out.shortest_s = std::min(out.shortest_s, interval_s);
+    out.longest_s = std::max(out.longest_s, interval_s);
   }
   return out;
 }

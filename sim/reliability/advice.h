@@ -30,12 +30,13 @@ struct Change {
   double days = 0, days_error = 0, dollars = 0;
 };
 
+inline constexpr double kAsGood = 0.002;  // share of the time
 struct IntervalAdvice {
   double young_daly_s = 0;  // by formula, not rounded to steps
   double exact_s = 0;       // best_interval_s
   double simulated_s = 0;   // of those tried, the one with the least mean time
   double days = 0;          // that it takes, in the mean
-  // Of those tried, the shortest and the longest that chance cannot tell from the best (two standard errors).
+  // Of those tried, the shortest and the longest with which the run takes at most kAsGood longer.
   double shortest_s = 0, longest_s = 0;
   std::vector<std::pair<double, double>> tried;  // interval in seconds, mean days
 };

@@ -34,9 +34,11 @@ struct Job {
   double tokens_per_step = 0;     // 0: unknown
   double checkpoint_bytes = 0;    // by the precision recipe
   double node_bandwidth = 1;      // bytes per second of a node's NICs
-  std::vector<double> shrunk{1};  // RunModel::shrunk, of as many replicas as may be lost
+  std::vector<double> shrunk{1};  // RunModel::shrunk, of as many as may be lost
 
   std::int64_t devices() const { return nodes * devices_per_node; }
+  // That are lost with one node, where nodes have whole replicas or replicas whole nodes.
+  std::int64_t replicas_of_a_node() const { return replicas > nodes ? replicas / nodes : 1; }
 };
 
 double write_time_s(const Checkpoints& c, double bytes, const Job& job);

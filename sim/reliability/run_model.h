@@ -61,8 +61,9 @@ struct RunModel {
   Ticks maintenance_lasts{0};
   Ticks notice{0}, refill{0};  // of preemption; refill: mean
 
-  // The job may lose replicas of `replica_nodes` each. shrunk[k] is how many times longer the step is
-  // without k replicas; shrunk[0] is 1, and no more than the last may be lost.
+  // The job may lose replicas of `replica_nodes` each, or all of a node's replicas, which are one here.
+  // shrunk[k] is how many times longer the step is without k of them; shrunk[0] is 1, and no more than the
+  // last may be lost.
   std::int64_t replica_nodes = 1;
   std::vector<double> shrunk{1.0};
 

@@ -108,6 +108,8 @@ ARGUMENTS = [
      "--collectives", "ring", "--deadline", "20"],
     ["compare", "chrome.json", "chrome.json", "--top", "3"],
     ["export", "plan.json", "--to", "megatron"],
+    ["reliability", "scenario.json", "--rates", "llama-3", "--runs", "20", "--seed", "3", "--deadline", "1 h", "--confidence",
+     "0.8", "--advice-runs", "20", "--threads", "1"],
     ["model", "show", "llama-3-8b"],
     ["schema", "plan"]]
 
@@ -178,6 +180,22 @@ def formats(orrery, root, folder):
     add("scenario", "json", beside["scenario.json"], "scenario.json",
         simulate + [["plan", "scenario.json", "--threads", "1", "--top", "1", "-o", "written"],
                     ["export", "scenario.json", "--to", "slurm"]], others("scenario.json"), weight=8)
+    operated = dict(whole, training=dict(whole["training"], tokens=1e9), node_hour="$3", reliability={
+        "rates": "rates.json", "step_time": "2 s", "steps": 20000,
+        "failures": {"hardware_per_node_day": 0.5, "software_per_job_day": 0.1, "detection": "60 s", "repair": "6 h"},
+        "silent": {"per_node_day": 0.05}, "restart": {"hardware": "hot-spare", "software": "in-place"},
+        "checkpoint": {"kind": "memory", "interval": "30 min", "memory_interval": "1 min", "bytes": "20 GB", "replicas": 2},
+        "spares": {"nodes": 1}, "stragglers": {"slow_per_node_day": 0.3, "rank_noise": 0.02, "imbalance": 1.1},
+        "maintenance": {"every": "3 days", "lasts": "1 h"}, "preemption": {"per_node_day": 0.5, "notice": "2 min"},
+        "prices": {"payment": "spot", "spot_node_hour": "$1", "reserved_node_hour": "$2", "reserved_term": "10 days"},
+        "energy": {"device_watts": 300, "kwh": "$0.1", "carbon_g_per_kwh": 400}})
+    rates = read_json(root / "profiles/reliability/byterobust-moe.json")
+    reliability = [["reliability", "scenario.json", "--runs", "20", "--no-advice", "--threads", "1"],
+                   ["reliability", "scenario.json", "--runs", "20", "--advice-runs", "20", "--json"]]
+    aside = dict(others("scenario.json"), **{"rates.json": encoded(rates)})
+    add("reliability of a scenario", "json", encoded(operated), "scenario.json", reliability, aside, weight=6)
+    add("reliability profile", "json", encoded(rates), "rates.json", reliability,
+        dict(others("scenario.json"), **{"scenario.json": encoded(operated)}))
     plain = json.loads(plan.read_text())
     add("plan", "json", encoded(plain), "plan.json",
         [["simulate", "plan.json"], ["export", "plan.json", "--to", "megatron"]], weight=8)
