@@ -180,7 +180,8 @@ auto blaming(const Operated& q, const Work& work) {
   } catch (const InputError&) {
     throw;
   } catch (const Error& e) {
-    q.at.child("reliability").fail(e.what(), "allowed: rarer failures, shorter restarts and fewer steps");
+    q.at.child("reliability")
+        .fail(e.what(), "allowed: rarer failures, shorter restarts, fewer steps or fewer runs");
   }
 }
 
@@ -188,11 +189,12 @@ void require_end(const Operated& q) {
   const sim::JobModel model = sim::model_of(q.operation.assumed, q.operation.job);
   const double expected = model.expected_run_s();
   if (!(expected < limits::kLongestRun))
-    throw Error(fmt::format(
-        "a stop every {} and a restart of {} leave a run of {} no end: {}", format(RunTime{model.mtbf_s}),
-        format(RunTime{model.restart_hardware_s}), format(RunTime{seconds(model.run.work)}),
-        std::isfinite(expected) ? format(RunTime{expected}) + " are expected"
-                                : std::string("it loses its work faster than it gets on")));
+    throw Error(
+        fmt::format("a stop every {}, a restart of {} and a checkpoint every {} leave a run of {} no end: {}",
+                    format(RunTime{model.mtbf_s}), format(RunTime{model.restart_hardware_s}),
+                    format(RunTime{model.interval_s}), format(RunTime{seconds(model.run.work)}),
+                    std::isfinite(expected) ? format(RunTime{expected}) + " are expected"
+                                            : std::string("it loses its work faster than it gets on")));
 }
 
 // The scenario's own payment, and the others whose prices it gives.

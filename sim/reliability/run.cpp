@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
+#include <set>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -29,6 +30,7 @@ struct Saved {
 struct SlowNode {
   Ticks until;
   double factor;
+  friend bool operator>(const SlowNode& a, const SlowNode& b) { return a.until > b.until; }
 };
 
 Ticks scaled(Ticks t, double factor) {
@@ -48,11 +50,10 @@ class Run {
   }
 
   RunOutcome outcome() {
-    for (std::int64_t events = 0;; ++events) {
-      if (events > most_events_)
-        throw Error(fmt::format("a run has more than {} failures, stops and slow nodes", most_events_));
+    for (;;) {
       advance(next_event());
       if (finished_) break;
+      count_event();
       handle();
     }
     for (; !absent_.empty(); absent_.pop()) {  // they come after the end
@@ -68,6 +69,11 @@ class Run {
     bool preempted;
     friend bool operator>(const Absent& a, const Absent& b) { return a.back > b.back; }
   };
+
+  void count_event() {
+    if (++events_ > most_events_)
+      throw Error(fmt::format("a run has more than {} failures, stops and slow nodes", most_events_));
+  }
 
   // --- random times ---------------------------------------------------------------------------------
   RandomStream& stream(Draw d) { return streams_[static_cast<std::size_t>(d)]; }
@@ -98,9 +104,7 @@ class Run {
   }
   void set_pace() {
     pace_ = m_.shrunk[static_cast<std::size_t>(lost_replicas_)];
-    double slowest = 1;
-    for (const SlowNode& s : slow_) slowest = std::max(slowest, s.factor);
-    pace_ *= slowest;
+    if (!slow_factors_.empty()) pace_ *= *slow_factors_.rbegin();
   }
 
   // --- work -----------------------------------------------------------------------------------------
@@ -224,11 +228,7 @@ class Run {
   }
 
   // --- events ---------------------------------------------------------------------------------------
-  Ticks next_slow_end() const {
-    Ticks out = kNoTick;
-    for (const SlowNode& s : slow_) out = std::min(out, s.until);
-    return out;
-  }
+  Ticks next_slow_end() const { return slow_.empty() ? kNoTick : slow_.top().until; }
   Ticks next_event() {
     Ticks out = std::min(maintenance_at_, next_slow_end());
     for (const Ticks t : next_) out = std::min(out, t);
@@ -284,15 +284,16 @@ class Run {
     count(Process::kSlow);
     const double share = stream(Draw::kSlowFactor).uniform();
     const Ticks lasts = m_.slow_lasts ? exponential(stream(Draw::kSlowLasts), *m_.slow_lasts) : kNoTick;
-    slow_.push_back({now_ + lasts, m_.slow_low + (m_.slow_high - m_.slow_low) * share});
+    const double factor = m_.slow_low + (m_.slow_high - m_.slow_low) * share;
+    slow_.push({now_ + lasts, factor});
+    slow_factors_.insert(factor);
     set_pace();
   }
 
   void end_slow() {
     if (m_.evicts_slow && !drain()) return;
-    const auto ended =
-        std::find_if(slow_.begin(), slow_.end(), [&](const SlowNode& s) { return s.until <= now_; });
-    slow_.erase(ended);
+    slow_factors_.erase(slow_factors_.find(slow_.top().factor));
+    slow_.pop();
     set_pace();
     if (!m_.evicts_slow) return;
     ++out_.evictions;
@@ -329,6 +330,7 @@ class Run {
       absent_.push({now_ + away, preempted});
       if (preempted) out_.away += away;
     }
+    if (!m_.in_memory() || memory_lost_) return;
     const auto node =
         static_cast<std::int64_t>(stream(Draw::kPlace).uniform() * static_cast<double>(active_nodes()));
     if (std::find(gone_.begin(), gone_.end(), node) == gone_.end()) gone_.push_back(node);
@@ -450,10 +452,7 @@ class Run {
   void outage(Stop stop) {
     gone_.clear();
     memory_lost_ = false;
-    for (std::int64_t restarts = 0;; ++restarts) {
-      if (restarts > most_events_)
-        throw Error(
-            fmt::format("a job does not come back: {} restarts failed one after the other", most_events_));
+    for (;; count_event()) {
       if (takes_a_node(stop)) leave(stop);
       roll_back(stop);
       if (stop == Stop::kHardware || stop == Stop::kSoftware) {
@@ -480,6 +479,7 @@ class Run {
 
   const RunModel& m_;
   const std::int64_t most_events_;
+  std::int64_t events_ = 0;
   std::vector<RandomStream> streams_;
   RunOutcome out_;
   Ticks now_{0};
@@ -502,7 +502,8 @@ class Run {
 
   std::array<Ticks, kProcesses> next_{};
   Ticks maintenance_at_ = kNoTick;
-  std::vector<SlowNode> slow_;
+  std::priority_queue<SlowNode, std::vector<SlowNode>, std::greater<>> slow_;
+  std::multiset<double> slow_factors_;
   std::int64_t spares_ = 0, lost_replicas_ = 0;
   std::priority_queue<Absent, std::vector<Absent>, std::greater<>> absent_;
   std::vector<std::int64_t> gone_;  // nodes of this outage
@@ -528,7 +529,7 @@ RunOutcome simulate_run(const RunModel& model, std::uint64_t seed, std::uint64_t
 
 std::vector<RunOutcome> simulate_runs(const RunModel& model, const RunOptions& options) {
   std::vector<RunOutcome> out(static_cast<std::size_t>(options.runs));
-  const std::int64_t most_events = std::max<std::int64_t>(1000, kMostRunEvents / options.runs);
+  const std::int64_t most_events = std::max<std::int64_t>(100, kMostRunEvents / options.runs);
   constexpr std::size_t kBatch = 64;  // runs that a thread takes at once
   on_threads(static_cast<std::size_t>(options.threads), 0, (out.size() + kBatch - 1) / kBatch,
              [&](std::size_t, std::size_t batch) {

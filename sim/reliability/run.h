@@ -62,7 +62,7 @@ RunOutcome simulate_run(const RunModel& model, std::uint64_t seed, std::uint64_t
                         std::int64_t most_events);
 
 inline constexpr std::int64_t kMostRuns = 1'000'000;
-inline constexpr std::int64_t kMostRunEvents = 400'000'000;  // of all runs together: some 20 s on one core
+inline constexpr std::int64_t kMostRunEvents = 100'000'000;  // of all runs together: some 10 s on one core
 struct RunOptions {
   std::uint64_t seed = 1;
   std::int64_t runs = 10'000;
