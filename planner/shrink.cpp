@@ -17,18 +17,16 @@ double shrunk_step(const Problem& problem, const sim::Topology& topology, const 
                    double own_s) {
   Plan fewer = plan;
   fewer.dp = plan.dp - lost;
-  const std::int64_t all = plan.micro_batches * plan.dp;
-  fewer.micro_batches = (all + fewer.dp - 1) / fewer.dp;
   if (fewer.shard_group > 0 && fewer.dp % fewer.shard_group != 0) fewer.shard_group = 0;
   Problem smaller = problem;
   smaller.scenario.training.global_batch = fewer.global_batch();
-  const double needed = static_cast<double>(plan.global_batch()) / static_cast<double>(fewer.global_batch());
+  const double more_steps = static_cast<double>(plan.dp) / static_cast<double>(fewer.dp);
   try {
     program::check_plan(smaller.scenario.model, fewer, smaller.scenario.training, problem.at);
   } catch (const InputError&) {
-    return static_cast<double>(plan.dp) / static_cast<double>(fewer.dp);
+    return more_steps;
   }
-  return std::max(1.0, needed * step_s(smaller, topology, fewer) / own_s);
+  return std::max(1.0, more_steps * step_s(smaller, topology, fewer) / own_s);
 }
 
 }  // namespace

@@ -11,11 +11,11 @@
 
 namespace orrery::planner {
 
-// How many times longer than the plan's own step a step of as many sequences is without 0, 1, .. `most`
-// replicas. A replica then runs so many micro-batches more that none of the step's is left out; where these
-// are more than the step's, the time is of the share that the step needs. Where ranks share ZeRO's shards or
-// experts in a way that fewer replicas cannot, the time is in inverse proportion to the replicas. Beyond
-// eight lost replicas, times between some are interpolated. `most` is below plan.dp.
+// How many times longer as many sequences take without 0, 1, .. `most` replicas. Each replica that is left
+// runs as many micro-batches in a step as before, so there are dp / (dp - lost) times as many steps, and a
+// step takes what the estimate says of fewer replicas. Where ranks share ZeRO's shards or experts in a way
+// that fewer replicas cannot, a step takes as long as before. Beyond eight lost replicas, times between some
+// are interpolated. `most` is below plan.dp.
 std::vector<double> shrunk_steps(const Problem& problem, const sim::Topology& topology, const Plan& plan,
                                  std::int64_t most);
 

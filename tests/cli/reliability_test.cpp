@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // orrery reliability, as a shell sees it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 
 #include "core/json.h"
 #include "tests/cli/command.h"
@@ -137,14 +139,14 @@ TEST_F(ReliabilityCommand, RefusesWhatIsWrong) {
     return [pointer, value](Json& j) { j[Json::json_pointer("/reliability" + pointer)] = value; };
   };
   refused(set("/rates", "rsc1"), "/reliability/rates",
-          {"\"rsc1\" is not in profiles/reliability", "did you mean rsc-1?"});
+          {"\"rsc1\" is not in profiles/reliability", "did you mean \"rsc-1\"?"});
   refused(set("/restrat", Json::object()), "/reliability/restrat", {"restart"});
   refused(set("/failures", {{"hardware_per_node_day", -1}}), "/reliability/failures/hardware_per_node_day",
           {"-1 is out of range", "allowed: at least 0"});
   refused(set("/failures", {{"detection", 60}}), "/reliability/failures/detection",
           {"60 is not a quantity", "20 days"});
   refused(set("/restart", {{"hardware", "hotspare"}}), "/reliability/restart/hardware",
-          {"\"hotspare\" is not known", "did you mean hot-spare?"});
+          {"\"hotspare\" is not known", "did you mean \"hot-spare\"?"});
   refused(set("/prices", {{"payment", "spot"}}), "/reliability/prices/spot_node_hour", {"needs it"});
   refused(set("/prices", {{"payment", "spot"}, {"spot_node_hour", "$6"}}),
           "/reliability/preemption/per_node_day", {"needs it"});
