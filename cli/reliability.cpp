@@ -91,8 +91,9 @@ void check_together(const Operated& q) {
               fmt::format("allowed: 1 to {}", job.nodes));
   if (!a.spares.fewest_replicas) return;
   const Cursor fewest = at.child("spares").child("fewest_replicas");
-  if (!a.spares.nodes)
-    fewest.fail("the cluster always has a free node, so the job never shrinks", "allowed: with spares/nodes");
+  if (!a.spares.nodes && a.prices.payment != Payment::kSpot && !a.preemption.per_node_day)
+    fewest.fail("the cluster always has a free node, so the job never shrinks",
+                "allowed: with spares/nodes or preemption/per_node_day");
   if (*a.spares.fewest_replicas > job.replicas)
     fewest.fail(
         fmt::format("{} replicas are more than the job's {}", *a.spares.fewest_replicas, job.replicas),

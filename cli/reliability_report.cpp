@@ -188,13 +188,13 @@ void print_runs(const ReliabilityReport& r, const Way& w) {
   }
   if (s.storage_dollars.mean > 0) print_spread("USD of storage", s.storage_dollars, 0);
   if (s.energy_dollars.mean > 0) print_spread("USD of energy", s.energy_dollars, 0);
-  if (s.kwh.mean > 0)
-    print_spread("MWh", {s.kwh.mean / 1000, s.kwh.p5 / 1000, s.kwh.p50 / 1000, s.kwh.p95 / 1000, 0}, 0);
-  if (s.carbon_kg.mean > 0)
-    print_spread(
-        "t of CO2",
-        {s.carbon_kg.mean / 1000, s.carbon_kg.p5 / 1000, s.carbon_kg.p50 / 1000, s.carbon_kg.p95 / 1000, 0},
-        0);
+  const auto thousands = [](const char* name, const Spread& of) {
+    if (of.mean > 0)
+      print_spread(name, {of.mean / 1000, of.p5 / 1000, of.p50 / 1000, of.p95 / 1000, 0},
+                   of.mean < 1e4 ? 2 : 0);
+  };
+  thousands("MWh", s.kwh);
+  thousands("t of CO2", s.carbon_kg);
   const std::pair<const char*, const Spread*> counts[] = {
       {"failed nodes", &s.hardware},  {"software failures", &s.software},   {"silent failures", &s.silent},
       {"preemptions", &s.preempted},  {"evicted slow nodes", &s.evictions}, {"planned stops", &s.planned},

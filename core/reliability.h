@@ -209,15 +209,17 @@ void describe(V& v, Checkpoints& c) {
 template <class V>
 void describe(V& v, Spares& s) {
   using namespace reliability_fields;
-  v(number("nodes", "spare nodes that are paid for; absent: the cluster always has a free node, unpaid", 0,
-           limits::kMostNodes),
+  v(number("nodes",
+           "spare nodes that are paid for; absent: there is always a free node, unpaid, but for spot nodes",
+           0, limits::kMostNodes),
     s.nodes);
   v(number("fewest_replicas",
            "the job goes on with fewer replicas, down to so many, when no spare is left; absent: it waits", 1,
            limits::kMostReplicas),
     s.fewest_replicas);
   v(Field{.name = "shrunk",
-          .help = "how many times longer the step is without 1, 2, .. replicas; absent: by the planner",
+          .help =
+              "how many times longer the same tokens take without 1, 2, .. replicas; absent: by the planner",
           .min = 1,
           .max = 1e6,
           .most = 4096},

@@ -324,7 +324,7 @@ class Run {
   // A node is gone; with it goes the job's memory where no other node holds its part.
   void leave(Stop stop) {
     const bool preempted = stop == Stop::kPreempt;
-    if (m_.spares) {
+    if (m_.spares || preempted) {
       const Ticks away = preempted ? exponential(stream(Draw::kRefill), m_.refill)
                                    : exponential(stream(Draw::kRepair), m_.repair);
       absent_.push({now_ + away, preempted});
@@ -345,8 +345,8 @@ class Run {
   }
 
   // A node in place of one that has left. Whether it was there at once.
-  bool take_node() {
-    if (!m_.spares) return true;
+  bool take_node(Stop stop) {
+    if (!m_.spares && stop != Stop::kPreempt) return true;
     collect();
     if (spares_ > 0) {
       --spares_;
@@ -461,7 +461,7 @@ class Run {
           continue;
         }
       }
-      const bool at_once = takes_a_node(stop) ? take_node() : true;
+      const bool at_once = takes_a_node(stop) ? take_node(stop) : true;
       if (stop == Stop::kResize) grow();
       const bool from_memory = m_.in_memory() && !memory_lost_ && stop != Stop::kSilent;
       const Ticks load = from_memory ? m_.load_memory : m_.load_storage;

@@ -51,7 +51,7 @@ struct RunModel {
   Ticks restart_planned{0};                // after a planned stop, or a change of size
   Ticks load_storage{0}, load_memory{0};   // then the checkpoint is loaded
   bool hardware_keeps_node = false;        // a failed node is restarted in place
-  std::optional<std::int64_t> spares;      // none: there is always a free node
+  std::optional<std::int64_t> spares;      // none: always a free node, but for preempted ones
   Ticks repair{0};                         // mean
   Ticks silent_detection{0};               // mean
   double slow_low = 1, slow_high = 1;      // how many times longer a slow node makes the step

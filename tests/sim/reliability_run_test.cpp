@@ -282,6 +282,18 @@ TEST(Run, AnnouncedPreemptionsLoseNothing) {
               3);  // and in a checkpoint, all
 }
 
+TEST(Run, SpotCapacityComesBackLater) {
+  RunModel m = quiet();  // on demand there is always a free node
+  m.work = ticks(1e6);
+  m.rate(Process::kPreempt).per_node_s = 1e-6;
+  m.refill = ticks(1800.0);
+  const Means got = means(m, Process::kPreempt);
+  EXPECT_NEAR(got.wait / got.events, 1800, 60);
+  m.rate(Process::kHardware) = m.rate(Process::kPreempt);
+  m.rate(Process::kPreempt) = {};
+  EXPECT_EQ(means(m, Process::kHardware).wait, 0);
+}
+
 TEST(Run, SlowNodesSlowTheStep) {
   RunModel m = quiet();
   m.work = ticks(1e6);
