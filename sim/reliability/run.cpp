@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "sim/reliability/random.h"
+#include "sim/reliability/work.h"
 
 namespace orrery::sim {
 namespace {
@@ -22,44 +23,32 @@ constexpr std::size_t kStreams = kProcesses + 6;
 // What a job stops for.
 enum class Stop { kHardware, kSoftware, kSilent, kPreempt, kPlanned, kEvict, kResize };
 
-struct Saved {
-  Ticks position{0};
-  std::int64_t memory_cycles = 0;  // since the last checkpoint in storage
-};
-
 struct SlowNode {
   Ticks until;
   double factor;
   friend bool operator>(const SlowNode& a, const SlowNode& b) { return a.until > b.until; }
 };
 
-Ticks scaled(Ticks t, double factor) {
-  return factor == 1 ? t : ticks(seconds(t) * factor);
-}
-
 class Run {
  public:
   Run(const RunModel& model, std::uint64_t seed, std::uint64_t run, std::int64_t most_events)
       : m_(model), most_events_(most_events), spares_(model.spares.value_or(0)) {
     for (std::size_t i = 0; i < kStreams; ++i) streams_.emplace_back(seed, run, i);
-    cycle_ = m_.in_memory() ? m_.memory_interval : m_.interval;
-    cycles_ = m_.interval.value / cycle_.value;
     for (std::size_t i = 0; i < kProcesses; ++i) next_[i] = drawn(static_cast<Process>(i));
     maintenance_at_ = m_.maintenance_every.value_or(kNoTick);
-    begin_cycle({});
   }
 
   RunOutcome outcome() {
     for (;;) {
-      advance(next_event());
-      if (finished_) break;
+      work_.advance(next_event());
+      if (work_.finished()) break;
       count_event();
       handle();
     }
     for (; !absent_.empty(); absent_.pop()) {  // they come after the end
-      if (absent_.top().preempted && absent_.top().back > now_) out_.away -= absent_.top().back - now_;
+      if (absent_.top().preempted && absent_.top().back > now()) out_.away -= absent_.top().back - now();
     }
-    out_.total = now_;
+    out_.total = work_.now();
     return out_;
   }
 
@@ -75,6 +64,8 @@ class Run {
       throw Error(fmt::format("a run has more than {} failures, stops and slow nodes", most_events_));
   }
 
+  Ticks now() const { return work_.now(); }
+
   // --- random times ---------------------------------------------------------------------------------
   RandomStream& stream(Draw d) { return streams_[static_cast<std::size_t>(d)]; }
   Ticks exponential(RandomStream& from, Ticks mean) { return ticks(seconds(mean) * from.exponential()); }
@@ -83,9 +74,9 @@ class Run {
   Ticks drawn(Process p) {
     const double rate = m_.rate(p).of(active_nodes());
     if (rate <= 0) return kNoTick;
-    return now_ + std::max(Ticks{1}, ticks(streams_[static_cast<std::size_t>(p)].exponential() / rate));
+    return now() + std::max(Ticks{1}, ticks(streams_[static_cast<std::size_t>(p)].exponential() / rate));
   }
-  bool due(Process p) { return next(p) <= now_; }
+  bool due(Process p) { return next(p) <= now(); }
   // Nothing happens to a job that is not there.
   void pause(Ticks time) {
     for (Ticks& t : next_) t = t == kNoTick ? t : t + time;
@@ -97,134 +88,14 @@ class Run {
     for (std::size_t i = 0; i < kProcesses; ++i) {
       const EventRate& rate = m_.rates[i];
       if (next_[i] == kNoTick || rate.of(active_nodes()) <= 0) continue;
-      const double left = seconds(std::max(Ticks{0}, next_[i] - now_));
-      next_[i] = now_ + ticks(left * rate.of(before) / rate.of(active_nodes()));
+      const double left = seconds(std::max(Ticks{0}, next_[i] - now()));
+      next_[i] = now() + ticks(left * rate.of(before) / rate.of(active_nodes()));
     }
     set_pace();
   }
   void set_pace() {
-    pace_ = m_.shrunk[static_cast<std::size_t>(lost_replicas_)];
-    if (!slow_factors_.empty()) pace_ *= *slow_factors_.rbegin();
-  }
-
-  // --- work -----------------------------------------------------------------------------------------
-  enum class Phase { kWork, kMemory, kStorage };
-
-  void spend(Ticks& on, Ticks time) {
-    on += time;
-    now_ += time;
-    if (now_ > kLongestSimulatedRun)
-      throw Error(fmt::format("a run does not end within {:.0f} years", days(kLongestSimulatedRun) / 365));
-  }
-  Ticks position() const { return start_.position + (phase_ == Phase::kWork ? length_ - left_ : length_); }
-  bool last_cycle() const { return start_.position + length_ == m_.work; }
-  bool saves_to_storage() const { return start_.memory_cycles + 1 == cycles_ || last_cycle(); }
-
-  void begin_cycle(Saved start) {
-    start_ = start;
-    length_ = left_ = std::min(cycle_, m_.work - start.position);
-    phase_ = Phase::kWork;
-  }
-
-  void store(Saved saved, Ticks when) {
-    if (pending_) stored_ = *pending_;  // a whole interval ago
-    pending_ = saved;
-    readable_at_ = when + m_.settle;
-    ++out_.checkpoints;
-  }
-  // A checkpoint that is readable by now counts.
-  void settle(Ticks when) {
-    if (pending_ && readable_at_ <= when) {
-      stored_ = *pending_;
-      pending_.reset();
-    }
-  }
-
-  // Whole cycles that end before `until` and are not the run's last.
-  void jump(Ticks until) {
-    if (phase_ != Phase::kWork || left_ != length_ || last_cycle()) return;
-    const Ticks work = scaled(cycle_, pace_);
-    const Ticks memory = m_.in_memory() ? m_.memory_stall : Ticks{0};
-    const std::int64_t before_last = (m_.work - start_.position - Ticks{1}).value / cycle_.value;
-    const auto take = [&](std::int64_t cycles, std::int64_t storage) {
-      out_.work += cycle_ * cycles;
-      out_.slow += (work - cycle_) * cycles;
-      out_.checkpoint += memory * cycles + m_.stall * storage;
-      now_ += (work + memory) * cycles + m_.stall * storage;
-      start_.position += cycle_ * cycles;
-    };
-    if (start_.memory_cycles == 0) {
-      const Ticks whole = (work + memory) * cycles_ + m_.stall;
-      const std::int64_t n = std::min((until - now_).value / whole.value, before_last / cycles_);
-      if (n > 0) {
-        take(n * cycles_, n);
-        out_.checkpoints += n - 1;
-        if (n > 1) pending_ = {start_.position - m_.interval, 0};  // readable by now
-        store({start_.position, 0}, now_);
-        memory_ = start_;
-      }
-    }
-    const std::int64_t left = (m_.work - start_.position - Ticks{1}).value / cycle_.value;
-    const std::int64_t n =
-        std::min({(until - now_).value / (work + memory).value, cycles_ - 1 - start_.memory_cycles, left});
-    if (n > 0) {
-      take(n, 0);
-      start_.memory_cycles += n;
-      memory_ = start_;
-    }
-    begin_cycle(start_);
-  }
-
-  // Runs until `until`, or to the end of the run.
-  void advance(Ticks until) {
-    while (!finished_ && now_ < until) {
-      jump(until);
-      const Ticks room = until - now_;
-      if (phase_ == Phase::kWork) {
-        const Ticks whole = scaled(left_, pace_);
-        if (whole > room) {
-          const Ticks done = std::min({left_, room, scaled(room, 1 / pace_)});
-          left_ -= done;
-          out_.work += done;
-          spend(out_.slow, room - done);
-          now_ += done;
-          return;
-        }
-        out_.work += left_;
-        spend(out_.slow, whole - left_);
-        now_ += left_;
-        left_ = m_.in_memory() ? m_.memory_stall : Ticks{0};
-        phase_ = Phase::kMemory;
-        continue;
-      }
-      const Ticks spent = std::min(left_, room);
-      spend(out_.checkpoint, spent);
-      left_ -= spent;
-      if (left_.value > 0) return;
-      end_phase();
-    }
-  }
-
-  void end_phase() {
-    const Ticks reached = start_.position + length_;
-    if (phase_ == Phase::kMemory) {
-      memory_ = {reached, start_.memory_cycles + 1};
-      if (saves_to_storage()) {
-        phase_ = Phase::kStorage;
-        left_ = m_.stall + (last_cycle() ? m_.settle : Ticks{0});
-        if (left_.value > 0) return;
-      } else {
-        return begin_cycle(memory_);
-      }
-    }
-    memory_ = {reached, 0};
-    if (last_cycle()) {
-      finished_ = true;
-      ++out_.checkpoints;
-      return;
-    }
-    store(memory_, now_);
-    begin_cycle(memory_);
+    const double slowest = slow_factors_.empty() ? 1 : *slow_factors_.rbegin();
+    work_.set_pace(slowest * m_.shrunk[static_cast<std::size_t>(lost_replicas_)]);
   }
 
   // --- events ---------------------------------------------------------------------------------------
@@ -234,7 +105,7 @@ class Run {
     for (const Ticks t : next_) out = std::min(out, t);
     if (corrupted_) out = std::min(out, noticed_at_);
     if (lost_replicas_ > 0 && !absent_.empty()) out = std::min(out, absent_.top().back);
-    return std::max(out, now_);
+    return std::max(out, now());
   }
 
   void handle() {
@@ -244,7 +115,7 @@ class Run {
       count(process);
       return outage(stop);
     }
-    if (corrupted_ && noticed_at_ <= now_) return outage(Stop::kSilent);
+    if (corrupted_ && noticed_at_ <= now()) return outage(Stop::kSilent);
     if (due(Process::kSilent)) return corrupt();
     if (due(Process::kSlow)) return become_slow();
     if (due(Process::kPreempt)) {
@@ -252,15 +123,15 @@ class Run {
       if (m_.notice >= m_.drain()) drain();
       return outage(Stop::kPreempt);
     }
-    if (maintenance_at_ <= now_) {
+    if (maintenance_at_ <= now()) {
       if (!drain()) return;
       ++out_.planned;
       pause(m_.maintenance_lasts);
-      spend(out_.maintenance, m_.maintenance_lasts);
-      maintenance_at_ = now_ + *m_.maintenance_every;
+      work_.spend(out_.maintenance, m_.maintenance_lasts);
+      maintenance_at_ = now() + *m_.maintenance_every;
       return outage(Stop::kPlanned);
     }
-    if (next_slow_end() <= now_) return end_slow();
+    if (next_slow_end() <= now()) return end_slow();
     collect();
     if (lost_replicas_ > 0 && spares_ >= m_.replica_nodes && drain()) outage(Stop::kResize);
   }
@@ -275,9 +146,9 @@ class Run {
     if (corrupted_) return;
     ++out_.events[static_cast<std::size_t>(Process::kSilent)];
     corrupted_ = true;
-    settle(now_);
-    clean_ = pending_ ? *pending_ : stored_;
-    noticed_at_ = now_ + exponential(stream(Draw::kSilentDetection), m_.silent_detection);
+    work_.settle();
+    clean_ = work_.pending() ? *work_.pending() : work_.stored();
+    noticed_at_ = now() + exponential(stream(Draw::kSilentDetection), m_.silent_detection);
   }
 
   void become_slow() {
@@ -285,7 +156,7 @@ class Run {
     const double share = stream(Draw::kSlowFactor).uniform();
     const Ticks lasts = m_.slow_lasts ? exponential(stream(Draw::kSlowLasts), *m_.slow_lasts) : kNoTick;
     const double factor = m_.slow_low + (m_.slow_high - m_.slow_low) * share;
-    slow_.push({now_ + lasts, factor});
+    slow_.push({now() + lasts, factor});
     slow_factors_.insert(factor);
     set_pace();
   }
@@ -306,19 +177,14 @@ class Run {
       outage(*failure);
       return false;
     }
-    stored_ = memory_ = {position(), 0};
-    pending_.reset();
-    ++out_.checkpoints;
-    begin_cycle(stored_);
+    work_.save();
     return true;
   }
 
   // --- outages --------------------------------------------------------------------------------------
   void go_back_to(const Saved& saved) {
-    out_.lost += position() - saved.position;
-    if (saved.position < memory_.position) memory_ = saved;
     if (corrupted_ && saved.position <= clean_.position) corrupted_ = false;
-    begin_cycle(saved);
+    work_.go_back_to(saved);
   }
 
   // A node is gone; with it goes the job's memory where no other node holds its part.
@@ -327,7 +193,7 @@ class Run {
     if (m_.spares || preempted) {
       const Ticks away = preempted ? exponential(stream(Draw::kRefill), m_.refill)
                                    : exponential(stream(Draw::kRepair), m_.repair);
-      absent_.push({now_ + away, preempted});
+      absent_.push({now() + away, preempted});
       if (preempted) out_.away += away;
     }
     if (!m_.in_memory() || memory_lost_) return;
@@ -341,7 +207,7 @@ class Run {
   }
 
   void collect() {
-    for (; !absent_.empty() && absent_.top().back <= now_; absent_.pop()) ++spares_;
+    for (; !absent_.empty() && absent_.top().back <= now(); absent_.pop()) ++spares_;
   }
 
   // A node in place of one that has left. Whether it was there at once.
@@ -357,9 +223,9 @@ class Run {
       resize(lost_replicas_ + 1);
       return true;
     }
-    const Ticks wait = std::max(Ticks{0}, absent_.top().back - now_);
+    const Ticks wait = std::max(Ticks{0}, absent_.top().back - now());
     pause(wait);
-    spend(out_.wait, wait);
+    work_.spend(out_.wait, wait);
     collect();
     --spares_;
     return false;
@@ -383,7 +249,7 @@ class Run {
 
   // The newest checkpoint that storage still has of those up to a position.
   Ticks kept_before(Ticks clean) {
-    const Ticks behind = stored_.position - clean;
+    const Ticks behind = work_.stored().position - clean;
     if (behind.value / m_.interval.value < m_.kept) return clean;
     ++out_.old_rollbacks;
     const std::int64_t day = ticks(kSecondsPerDay).value;
@@ -392,9 +258,10 @@ class Run {
   }
 
   void roll_back(Stop stop) {
-    settle(now_);
-    if (pending_ && corrupted_ && clean_.position == pending_->position) clean_ = stored_;
-    pending_.reset();
+    work_.settle();
+    if (const auto& write = work_.pending(); write && corrupted_ && clean_.position == write->position)
+      clean_ = work_.stored();
+    work_.abort_write();
     switch (stop) {
       case Stop::kPlanned:
       case Stop::kEvict:
@@ -402,13 +269,14 @@ class Run {
         return;  // behind a checkpoint
       case Stop::kSilent: {
         corrupted_ = false;
-        stored_ = memory_ = {kept_before(clean_.position), 0};
-        return go_back_to(stored_);
+        const Saved kept{kept_before(clean_.position), 0};
+        work_.forget_after(kept);
+        return go_back_to(kept);
       }
       case Stop::kHardware:
       case Stop::kSoftware:
       case Stop::kPreempt:
-        return go_back_to(m_.in_memory() && !memory_lost_ ? memory_ : stored_);
+        return go_back_to(m_.in_memory() && !memory_lost_ ? work_.memory() : work_.stored());
     }
   }
 
@@ -439,11 +307,11 @@ class Run {
     for (const auto& f : kFailures) {
       if (next(f.first) < next(first->first)) first = &f;
     }
-    if (next(first->first) >= now_ + time) {
-      spend(on, time);
+    if (next(first->first) >= now() + time) {
+      work_.spend(on, time);
       return std::nullopt;
     }
-    spend(on, std::max(Ticks{0}, next(first->first) - now_));
+    work_.spend(on, std::max(Ticks{0}, next(first->first) - now()));
     count(first->first);
     return first->second;
   }
@@ -463,7 +331,8 @@ class Run {
       }
       const bool at_once = takes_a_node(stop) ? take_node(stop) : true;
       if (stop == Stop::kResize) grow();
-      const bool from_memory = m_.in_memory() && !memory_lost_ && stop != Stop::kSilent;
+      const bool in_memory = stop != Stop::kSilent && stop != Stop::kPlanned;  // right, and still there
+      const bool from_memory = m_.in_memory() && !memory_lost_ && in_memory;
       const Ticks load = from_memory ? m_.load_memory : m_.load_storage;
       const auto failure = interrupted(out_.restart, restart_time(stop, at_once) + load);
       if (!failure) return;
@@ -482,20 +351,7 @@ class Run {
   std::int64_t events_ = 0;
   std::vector<RandomStream> streams_;
   RunOutcome out_;
-  Ticks now_{0};
-  bool finished_ = false;
-
-  Ticks cycle_{0};           // work between checkpoints in memory, or in storage
-  std::int64_t cycles_ = 1;  // of these, between two in storage
-  Saved start_;              // of the cycle
-  Ticks length_{0};          // of its work
-  Ticks left_{0};            // of the phase: work, or time
-  Phase phase_ = Phase::kWork;
-  double pace_ = 1;  // time over work
-
-  Saved stored_, memory_;  // the last checkpoints
-  std::optional<Saved> pending_;
-  Ticks readable_at_{0};
+  Work work_{m_, out_};
   bool corrupted_ = false;
   Saved clean_;
   Ticks noticed_at_{0};

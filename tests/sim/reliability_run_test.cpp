@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "sim/reliability/advice.h"
+#include "sim/reliability/closed_forms.h"
 #include "sim/reliability/random.h"
+#include "sim/reliability/stragglers.h"
+#include "sim/reliability/summary.h"
 
 namespace orrery::sim {
 namespace {
@@ -364,141 +366,6 @@ TEST(Stragglers, LargestOfNormals) {
   EXPECT_NEAR(quantile_of_largest(0.25, 2), 0, 1e-12);             // both below the median
   EXPECT_NEAR(quantile_of_largest(0.5, 1'000'000), 4.827, 0.001);  // 1 - F = 6.93e-7
   EXPECT_EQ(step_spread(0, 1000).mean, 1);
-}
-
-// --- dollars ----------------------------------------------------------------------------------------
-TEST(Money, AddsUp) {
-  RunModel m = quiet();
-  m.work = ticks(8 * kDay);
-  RunOutcome r;
-  r.total = ticks(10 * kDay);
-  r.work = ticks(8 * kDay);
-  r.restart = ticks(2 * kDay);
-  Tariff t{
-      .payment = Payment::kOnDemand, .node_hour = 30, .storage_gb_month = 0.1, .stored_gb = 1000, .kept = 2};
-  t.busy_watts = 10'000, t.idle_watts = 4'000, t.spares = 2;
-  RunCost c = cost_of(r, m, t);
-  EXPECT_NEAR(c.nodes, 12 * 240 * 30, 1e-6);                            // ten nodes and two spares, 240 h
-  EXPECT_NEAR(c.storage, 0.1 * 1000 * (2 + 24 + 4) * 10 / 30.0, 1e-9);  // of eight days, four in the mean
-  EXPECT_NEAR(c.kwh, 10 * (8 * 24 * 10 + 2 * 24 * 4) + 2 * 240 * 4, 1e-6);
-  EXPECT_EQ(c.energy, 0);  // part of the price
-  t.kwh = 0.08, t.carbon_g_per_kwh = 400;
-  c = cost_of(r, m, t);
-  EXPECT_NEAR(c.energy, 0.08 * c.kwh, 1e-9);
-  EXPECT_NEAR(c.carbon_kg, 0.4 * c.kwh, 1e-9);
-  t.payment = Payment::kReserved, t.term_s = 30 * kDay;
-  EXPECT_NEAR(cost_of(r, m, t).nodes, 12 * 720 * 30, 1e-6);
-  t.payment = Payment::kSpot, t.term_s = 0, r.away = ticks(24 * 3600.0);
-  EXPECT_NEAR(cost_of(r, m, t).nodes, (12 * 240 - 24) * 30, 1e-6);
-}
-
-TEST(Summary, PercentilesAndDeadlines) {
-  std::vector<double> values;
-  for (int i = 100; i >= 1; --i) values.push_back(i);
-  const Spread s = spread_of(values);
-  EXPECT_EQ(s.p5, 5);
-  EXPECT_EQ(s.p50, 50);
-  EXPECT_EQ(s.p95, 95);
-  EXPECT_NEAR(s.mean, 50.5, 1e-9);
-  RunModel m = quiet();
-  std::vector<RunOutcome> runs(4);
-  for (int i = 0; i < 4; ++i) runs[static_cast<std::size_t>(i)].total = ticks((i + 1) * kDay);
-  const Summary sum = summary_of(m, {}, runs);
-  EXPECT_EQ(sum.share_within(2.0), 0.5);
-  EXPECT_EQ(sum.share_within(0.5), 0);
-  // A step between 0.9 and 1.2 of what is predicted, 80 % of the time.
-  std::vector<RunOutcome> many(4000, runs[0]);
-  const Summary wide = summary_of(m, {}, many, {0.9, 1.2, 1});
-  EXPECT_NEAR(wide.share_within(0.9), 0.1, 0.02);
-  EXPECT_NEAR(wide.share_within(1.2), 0.9, 0.02);
-}
-
-// --- advice -----------------------------------------------------------------------------------------
-Operation small_operation() {
-  Operation o;
-  ReliabilityAssumptions& a = o.assumed;
-  a.failures = {.hardware_per_node_day = 0.02,
-                .software_per_node_day = 0.01,
-                .software_per_job_day = 0,
-                .detection = RunTime{60},
-                .repair = RunTime{kDay}};
-  a.silent = {.per_node_day = 0, .detection = RunTime{3600}};
-  a.restart = {.hardware = RestartKind::kRequeue,
-               .software = RestartKind::kRequeue,
-               .requeue = RunTime{600},
-               .requeue_per_device = RunTime{0}};
-  a.checkpoint = {.kind = CheckpointKind::kSync,
-                  .writer_bandwidth = Bandwidth{100'000'000},
-                  .device_bandwidth = Bandwidth{30'000'000'000},
-                  .writers = Writers::kAll};
-  a.stragglers = {.slow_low = 1.0, .slow_high = 1.0};
-  o.job = {.nodes = 100,
-           .devices_per_node = 8,
-           .ranks = 800,
-           .replicas = 100,
-           .step_s = 10,
-           .steps = 400'000,
-           .checkpoint_bytes = 1e12,
-           .node_bandwidth = 50e9};
-  o.prices.on_demand_node_hour = 20;
-  return o;
-}
-
-TEST(Advice, IntervalOfTheFormulaIsTheSimulatedOne) {
-  // 1e12 / (800 * 1e8) = 12.5 s a checkpoint, 3 stops a day: sqrt(2 * 12.5 * 28,800) = 849 s.
-  const IntervalAdvice a = best_interval(small_operation(), {.seed = 2, .runs = 300, .threads = 2});
-  EXPECT_NEAR(a.young_daly_s, 848.5, 0.1);
-  EXPECT_NEAR(a.exact_s / a.young_daly_s, 1, 0.03);
-  EXPECT_LE(a.shortest_s, a.exact_s * 1.02);
-  EXPECT_GE(a.longest_s, a.exact_s * 0.98);
-  EXPECT_LT(a.longest_s, 4 * a.exact_s);
-  // The time of the ends is longer than that of the best.
-  EXPECT_GT(a.tried.front().second, a.days);
-  EXPECT_GT(a.tried.back().second, a.days);
-}
-
-TEST(Advice, SparesEndTheWaiting) {
-  const std::vector<SpareNodes> spares =
-      spares_to_buy(small_operation(), {.seed = 2, .runs = 200, .threads = 2});
-  // Two nodes fail a day and are away for a day: two are away in the mean, and seven suffice.
-  ASSERT_GE(spares.size(), 3U);
-  EXPECT_LE(spares.front().nodes, 1);
-  EXPECT_GT(spares.front().wait_share, 0.05);
-  EXPECT_LT(spares.back().wait_share, 0.001);
-  EXPECT_LE(spares.back().nodes, 9);
-  for (std::size_t i = 1; i < spares.size(); ++i) EXPECT_LT(spares[i].wait_share, spares[i - 1].wait_share);
-}
-
-TEST(Advice, AnHourOfMtbfIsWorthWhatTheFormulaSays) {
-  const Operation o = small_operation();
-  const Change c = worth_of_an_hour(o, {.seed = 2, .runs = 2000, .threads = 2});
-  const auto days_at = [&](double mtbf_s) {
-    const double w = 12.5, interval = 10 * std::round(std::sqrt(2 * w * mtbf_s) / 10);
-    return expected_run_s(4e6, interval, w, {{1 / mtbf_s, 60 + 600 + w}}) / kDay;
-  };
-  const double expected = days_at(28'800 + 3600) - days_at(28'800);
-  EXPECT_LT(expected, -0.1);
-  EXPECT_NEAR(c.days, expected, 5 * c.days_error + 0.01);
-  EXPECT_NEAR(c.dollars, c.days * 24 * 100 * 20, 1);
-}
-
-TEST(Advice, SensitivitiesHaveTheRightSigns) {
-  const std::vector<Sensitivity> all =
-      sensitivities(small_operation(), {.seed = 2, .runs = 100, .threads = 2});
-  const auto of = [&](const std::string& field) -> const Sensitivity* {
-    for (const Sensitivity& s : all)
-      if (s.field == field) return &s;
-    return nullptr;
-  };
-  ASSERT_NE(of("failures/hardware_per_node_day"), nullptr);
-  ASSERT_NE(of("restart/requeue"), nullptr);
-  EXPECT_GT(of("restart/requeue")->twice.days, 0);
-  EXPECT_LT(of("restart/requeue")->half.days, 0);
-  EXPECT_LT(of("checkpoint/writer_bandwidth")->twice.days, 0);
-  EXPECT_EQ(of("failures/repair"), nullptr);  // without spares to wait for it changes nothing
-  EXPECT_EQ(of("silent/detection"), nullptr);
-  // 3 * 46 stops: doubling 600 s of each is a day.
-  EXPECT_NEAR(of("restart/requeue")->twice.days, 1.0, 0.15);
 }
 
 }  // namespace

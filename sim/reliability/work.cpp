@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/reliability/work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace orrery::sim {
+namespace {
+
+Ticks scaled(Ticks t, double factor) {
+  return factor == 1 ? t : ticks(seconds(t) * factor);
+}
+// `pace` is at least 1, and so is the result over t: rounding takes nothing away.
+Ticks stretched(Ticks t, double pace) {
+  return std::max(t, scaled(t, pace));
+}
+
+}  // namespace
+
+Work::Work(const RunModel& model, RunOutcome& out)
+    : model_(model),
+      out_(out),
+      cycle_(model.in_memory() ? model.memory_interval : model.interval),
+      cycles_(model.interval.value / cycle_.value) {
+  begin_cycle({});
+}
+
+void Work::spend(Ticks& on, Ticks time) {
+  on += time;
+  now_ += time;
+  if (now_ > kLongestSimulatedRun)
+    throw Error(fmt::format("a run does not end within {:.0f} years", days(kLongestSimulatedRun) / 365));
+}
+
+void Work::begin_cycle(Saved start) {
+  start_ = start;
+  length_ = left_ = std::min(cycle_, model_.work - start.position);
+  phase_ = Phase::kWork;
+}
+
+void Work::store(Saved saved) {
+  if (pending_) stored_ = *pending_;  // a whole interval ago
+  pending_ = saved;
+  readable_at_ = now_ + model_.settle;
+  ++out_.checkpoints;
+}
+
+void Work::settle() {
+  if (!pending_ || readable_at_ > now_) return;
+  stored_ = *pending_;
+  pending_.reset();
+}
+
+void Work::save() {
+  stored_ = memory_ = {position(), 0};
+  pending_.reset();
+  ++out_.checkpoints;
+  begin_cycle(stored_);
+}
+
+void Work::go_back_to(const Saved& saved) {
+  out_.lost += position() - saved.position;
+  if (saved.position < memory_.position) memory_ = saved;
+  begin_cycle(saved);
+}
+
+void Work::forget_after(const Saved& saved) {
+  stored_ = memory_ = {saved.position, 0};
+}
+
+// Whole cycles that end before `until` and are not the run's last.
+void Work::skip_cycles(Ticks until) {
+  if (phase_ != Phase::kWork || left_ != length_ || last_cycle()) return;
+  const Ticks work = stretched(cycle_, pace_);
+  const Ticks memory = model_.in_memory() ? model_.memory_stall : Ticks{0};
+  const std::int64_t before_last = (model_.work - start_.position - Ticks{1}).value / cycle_.value;
+  const auto take = [&](std::int64_t cycles, std::int64_t storage) {
+    out_.work += cycle_ * cycles;
+    out_.slow += (work - cycle_) * cycles;
+    out_.checkpoint += memory * cycles + model_.stall * storage;
+    now_ += (work + memory) * cycles + model_.stall * storage;
+    start_.position += cycle_ * cycles;
+  };
+  if (start_.memory_cycles == 0) {
+    const Ticks whole = (work + memory) * cycles_ + model_.stall;
+    const std::int64_t n = std::min((until - now_).value / whole.value, before_last / cycles_);
+    if (n > 0) {
+      take(n * cycles_, n);
+      out_.checkpoints += n - 1;
+      if (n > 1) pending_ = {start_.position - model_.interval, 0};  // readable by now
+      store({start_.position, 0});
+      memory_ = start_;
+    }
+  }
+  const std::int64_t left = (model_.work - start_.position - Ticks{1}).value / cycle_.value;
+  const std::int64_t n =
+      std::min({(until - now_).value / (work + memory).value, cycles_ - 1 - start_.memory_cycles, left});
+  if (n > 0) {
+    take(n, 0);
+    start_.memory_cycles += n;
+    memory_ = start_;
+  }
+  begin_cycle(start_);
+}
+
+void Work::advance(Ticks until) {
+  while (!finished_ && now_ < until) {
+    skip_cycles(until);
+    const Ticks room = until - now_;
+    if (phase_ == Phase::kWork) {
+      const Ticks whole = stretched(left_, pace_);
+      if (whole > room) {
+        const Ticks done = std::min({left_, room, scaled(room, 1 / pace_)});
+        left_ -= done;
+        out_.work += done;
+        spend(out_.slow, room - done);
+        now_ += done;
+        return;
+      }
+      out_.work += left_;
+      spend(out_.slow, whole - left_);
+      now_ += left_;
+      left_ = model_.in_memory() ? model_.memory_stall : Ticks{0};
+      phase_ = Phase::kMemory;
+      continue;
+    }
+    const Ticks spent = std::min(left_, room);
+    spend(out_.checkpoint, spent);
+    left_ -= spent;
+    if (left_.value > 0) return;
+    end_phase();
+  }
+}
+
+void Work::end_phase() {
+  const Ticks reached = start_.position + length_;
+  if (phase_ == Phase::kMemory) {
+    memory_ = {reached, start_.memory_cycles + 1};
+    if (saves_to_storage()) {
+      phase_ = Phase::kStorage;
+      left_ = model_.stall + (last_cycle() ? model_.settle : Ticks{0});
+      if (left_.value > 0) return;
+    } else {
+      return begin_cycle(memory_);
+    }
+  }
+  memory_ = {reached, 0};
+  if (last_cycle()) {
+    finished_ = true;
+    ++out_.checkpoints;
+    return;
+  }
+  store(memory_);
+  begin_cycle(memory_);
+}
+
+}  // namespace orrery::sim
