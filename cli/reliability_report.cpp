@@ -132,6 +132,10 @@ std::string way_name(const ReliabilityReport& r, const Way& w) {
   return fmt::format("{}, {}", shortened(name, 48), name_of(w.payment));
 }
 
+std::string deadline_text(const ReliabilityReport& r) {
+  return format(RunTime{r.deadline_days * sim::kSecondsPerDay});
+}
+
 std::string money(double usd) {
   return fmt::format("${:.{}f}", usd, usd < 100 ? 4 : 0);
 }
@@ -163,6 +167,10 @@ void print_formula(const sim::JobModel& m) {
   if (m.run.in_memory()) fmt::print("  interval in memory      {}\n", format(RunTime{m.memory_interval_s}));
   fmt::print("  stop to work again      {:.0f} s when a node fails, {:.0f} s when software does\n",
              m.restart_hardware_s, m.restart_software_s);
+  if (const sim::StepSpread& v = m.step_spread; v.mean > 1)
+    fmt::print(
+        "  slowest rank of a step  {:.3f} times the step without noise in the mean; p5 {:.3f}, p95 {:.3f}\n",
+        v.mean, v.p5, v.p95);
   fmt::print("  ETTR                    {:.4f} exactly, {:.4f} to first order (Kokolis et al.)\n",
              seconds(m.run.work) / expected, sim::expected_ettr(t));
   fmt::print("  days                    {:.2f}\n", expected / sim::kSecondsPerDay);
@@ -211,7 +219,7 @@ void print_runs(const ReliabilityReport& r, const Way& w) {
     fmt::print("  no dollars: neither the cluster nor the scenario has a node_hour\n");
   }
   if (r.deadline_days > 0)
-    fmt::print("  ends within {:.4g} days with a probability of {:.1f} %\n", r.deadline_days,
+    fmt::print("  ends within {} with a probability of {:.1f} %\n", deadline_text(r),
                100 * s.share_within(r.deadline_days));
 
   fmt::print("\nwhere the time goes\n");
@@ -283,8 +291,7 @@ void print_ways(const ReliabilityReport& r) {
   fmt::print("fastest: {}; cheapest: {}", c.fastest + 1,
              c.cheapest ? std::to_string(*c.cheapest + 1) : std::string("unknown, without prices"));
   if (r.deadline_days > 0)
-    fmt::print("; cheapest that ends within {:.4g} days in {:.4g} % of runs: {}", r.deadline_days,
-               100 * r.confidence,
+    fmt::print("; cheapest that ends within {} in {:.4g} % of runs: {}", deadline_text(r), 100 * r.confidence,
                c.cheapest_in_time ? std::to_string(*c.cheapest_in_time + 1) : std::string("none"));
   fmt::print("\n");
 }

@@ -66,7 +66,8 @@ RunCost cost_of(const RunOutcome& run, const RunModel& model, const Tariff& t) {
   out.nodes = t.node_hour * node_s / kHour;
   const double work_days = days(model.work);
   const double older = std::min(24 * work_days, 24.0) + work_days / 2;  // hours, and days in the mean
-  out.storage = t.storage_gb_month * t.stored_gb * (t.kept + older) * total / kMonth;
+  const double newest = std::min(t.kept, static_cast<double>(run.checkpoints));
+  out.storage = t.storage_gb_month * t.stored_gb * (newest + older) * total / kMonth;
   const double busy = seconds(run.work + run.slow);
   out.kwh = (job * (busy * t.busy_watts + (total - busy) * t.idle_watts) + spares * total * t.idle_watts) /
             1000 / kHour;

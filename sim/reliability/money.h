@@ -4,8 +4,9 @@
 //
 //   nodes     on demand: (job + spares) * price * time. Reserved: the same for no less than the term.
 //             Spot: without the time of nodes that were taken away and not yet replaced
-//   storage   bytes * price * time * (newest kept + 24 + one of each day of work so far)
-//   energy    (nodes of job and spares) * PUE * time * (host + devices * watts * (busy ? 1 : idle share))
+//   storage   bytes * price * time * (newest kept + one of each hour of a day + one of each day of work so
+//   far) energy    (nodes of job and spares) * PUE * time * (host + devices * watts * (busy ? 1 : idle
+//   share))
 //
 // Energy is part of the price of a rented node: it is counted in kWh, and in dollars only where the scenario
 // gives the price of a kWh.

@@ -21,6 +21,7 @@ TEST(Money, AddsUp) {
   r.total = ticks(10 * kDay);
   r.work = ticks(8 * kDay);
   r.restart = ticks(2 * kDay);
+  r.checkpoints = 100;
   Tariff t{
       .payment = Payment::kOnDemand, .node_hour = 30, .storage_gb_month = 0.1, .stored_gb = 1000, .kept = 2};
   t.busy_watts = 10'000, t.idle_watts = 4'000, t.spares = 2;
