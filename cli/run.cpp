@@ -27,14 +27,14 @@ namespace orrery::cli {
 namespace {
 
 struct Options {
-  std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, rendezvous,
-      secret_file, link, link_latency = "0 us";
+  std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, gemm_cache,
+      rendezvous, secret_file, link, link_latency = "0 us";
   std::vector<std::string> slow;
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::string checkpoint_every = "100";
   std::int64_t keep_checkpoints = 3;
-  bool resume = false, force = false, elastic = false;
+  bool resume = false, force = false, elastic = false, async_checkpoints = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
@@ -103,7 +103,7 @@ class Observer {
 
   void operator()(std::int64_t step, const exec::StepReport& r) {
     if (!app_.json) print(step, r);
-    if (!r.unsaved.empty()) alert(fmt::format("no checkpoint of step {}: {}", step + 1, r.unsaved));
+    if (!r.unsaved.empty()) alert(fmt::format("no checkpoint of step {}: {}", r.unsaved_step, r.unsaved));
     if (o_.metrics.empty() && o_.tensorboard.empty()) return;
     std::vector<exec::Scalar> scalars{
         {"step", "optimizer steps done", static_cast<double>(step + 1)},
@@ -241,6 +241,7 @@ void set_checkpoints(const Options& o, exec::RunOptions& options) {
         "command line", "/checkpoint-every", fmt::format("\"{}\"", every),
         fmt::format("allowed: 1 to {} steps, or a duration of a second or more (\"10 min\")", kMostSteps));
   options.keep_checkpoints = o.keep_checkpoints;
+  options.async_checkpoints = o.async_checkpoints;
 }
 
 // Who this process is, when a launcher started several.
@@ -279,7 +280,8 @@ void report(App& app, const Options& o, const Scenario& s, const Plan& plan, boo
             const exec::RunResult& r) {
   app.exit = exit_of(r);
   const std::int64_t done = r.first_step + static_cast<std::int64_t>(r.steps.size());
-  const bool unsaved = !r.steps.empty() && !r.steps.back().unsaved.empty();
+  const bool unsaved =
+      !r.steps.empty() && !r.steps.back().unsaved.empty() && r.steps.back().unsaved_step == done;
   if (r.stopped_by != 0) {
     fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by), done,
                o.steps,
@@ -341,6 +343,7 @@ void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App
                   Observer& observer, const std::optional<exec::Secret>& secret) {
   const Scenario& s = chosen.problem.scenario;
   options.gpu = static_cast<int>(me.local_rank);
+  if (!o.gemm_cache.empty()) options.gemm_cache += fmt::format(".{}", me.rank);
   for (;;) {
     options.local_ranks = me.local_ranks;
     const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
@@ -414,7 +417,8 @@ void require_memory(const Options& o, const program::Program& program,
   const std::int64_t all = program.mesh.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
   const std::int64_t first =
       launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, all - count) : 0;
-  const Bytes needed = exec::needed_memory(program, first, count, o.validate_every > 0);
+  const Bytes needed = exec::needed_memory(
+      program, first, count, {.validates = o.validate_every > 0, .copies_state = o.async_checkpoints});
   const exec::AvailableMemory there = exec::available_memory();
   if (needed <= there.bytes) return;
   at.fail(fmt::format("the plan's {} ranks on this machine need {} of memory, and {} leaves {}", count,
@@ -425,8 +429,10 @@ void require_memory(const Options& o, const program::Program& program,
 
 // What the run will write is tried before it begins: a run of hours does not fail at its end.
 void require_outputs(const Options& o) {
-  for (const auto& [option, path] :
-       {std::pair{"/trace", o.trace}, {"/expert-load", o.expert_load}, {"/metrics-file", o.metrics}})
+  for (const auto& [option, path] : {std::pair{"/trace", o.trace},
+                                     {"/expert-load", o.expert_load},
+                                     {"/metrics-file", o.metrics},
+                                     {"/gemm-cache", o.gemm_cache}})
     require_writable(option, path);
   for (const auto& [option, path] :
        {std::pair{"/checkpoints", o.checkpoints}, {"/tensorboard", o.tensorboard}})
@@ -481,6 +487,12 @@ void execute(App& app, const Options& o) {
   if (!o.checkpoints.empty()) set_checkpoints(o, options);
   options.resume = o.resume;
   options.force = o.force;
+  if (!o.gemm_cache.empty() && o.backend != exec::Backend::kCuda) {
+    throw InputError("command line", "/gemm-cache",
+                     fmt::format("{} measures no algorithms of products", name_of(o.backend)),
+                     "allowed: --backend cuda");
+  }
+  options.gemm_cache = o.gemm_cache;
   emulate(o, program.mesh.ranks(), options);
   count_experts(o, s.model, options);
   require_device(o.backend);
@@ -574,6 +586,10 @@ void add_run(CLI::App& parent, App& app) {
       ->check(CLI::Range(0, 1000000))
       ->needs(folder)
       ->capture_default_str();
+  command
+      ->add_flag("--async-checkpoints", o->async_checkpoints,
+                 "write them beside the steps that follow, from a copy of the state in memory")
+      ->needs(folder);
   command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
       ->needs(folder);
   command->add_flag("--force", o->force,
@@ -583,6 +599,10 @@ void add_run(CLI::App& parent, App& app) {
       ->add_flag("--elastic", o->elastic,
                  "when processes of this host die, the others plan anew and go on from the last checkpoint")
       ->needs(folder);
+  command->add_option(
+      "--gemm-cache", o->gemm_cache,
+      "file that keeps which algorithms run matrix products on a GPU, so that runs compute the same "
+      "bits; a process of several adds its rank to the name");
   CLI::Option* rendezvous =
       command
           ->add_option(

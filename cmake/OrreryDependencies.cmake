@@ -26,7 +26,8 @@ if(ORRERY_CUDA)
     find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
     find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     if(CUDNN_INCLUDE)
-      find_path(CUDNN_FRONTEND cudnn_frontend.h)  # a Python wheel has it (scripts/gpu-pack.sh)
+      # A Python wheel has it, which scripts/gpu-pack.sh fetches.
+      find_path(CUDNN_FRONTEND cudnn_frontend.h HINTS ${CMAKE_SOURCE_DIR}/build/cudnn-frontend/include)
     endif()
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc speaks C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

@@ -19,7 +19,6 @@ namespace orrery {
 
 enum class CollectiveKind : std::uint8_t {
   kAllReduce,
-  kAllReduceMax,
   kAllGather,      // input: this member's part; output: the whole
   kReduceScatter,  // input: the whole; output: this member's part of the sum
   kBroadcast,      // from the root's input to every output
@@ -31,11 +30,15 @@ enum class CollectiveKind : std::uint8_t {
 };
 constexpr auto enum_names(CollectiveKind) {
   using enum CollectiveKind;
-  return std::array{std::pair{kAllReduce, "all-reduce"}, std::pair{kAllReduceMax, "all-reduce-max"},
-                    std::pair{kAllGather, "all-gather"}, std::pair{kReduceScatter, "reduce-scatter"},
-                    std::pair{kBroadcast, "broadcast"},  std::pair{kReduce, "reduce"},
-                    std::pair{kGather, "gather"},        std::pair{kScatter, "scatter"},
-                    std::pair{kAllToAll, "all-to-all"},  std::pair{kShift, "shift"}};
+  return std::array{std::pair{kAllReduce, "all-reduce"},
+                    std::pair{kAllGather, "all-gather"},
+                    std::pair{kReduceScatter, "reduce-scatter"},
+                    std::pair{kBroadcast, "broadcast"},
+                    std::pair{kReduce, "reduce"},
+                    std::pair{kGather, "gather"},
+                    std::pair{kScatter, "scatter"},
+                    std::pair{kAllToAll, "all-to-all"},
+                    std::pair{kShift, "shift"}};
 }
 
 // Of one device into the domain's switches, one direction.

@@ -177,9 +177,10 @@ Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& d
   const fs::path path = data.find("profiles/stacks", name, fs::path(at.file).parent_path(), at);
   const Cursor file{path.string(), ""};
   auto out = read_fields<Stack>(load_json(path), file);
-  if (out.executable && !out.loss_in_place)
-    file.child("loss_in_place")
-        .fail("false is for stacks that our engine does not run", "allowed: true, or \"executable\": false");
+  if (out.executable && out.loss_keeps != LossKeeps::kLogits)
+    file.child("loss_keeps")
+        .fail(fmt::format("\"{}\" is for stacks that our engine does not run", name_of(out.loss_keeps)),
+              "allowed: \"logits\", or \"executable\": false");
   if (out.measured_low.has_value() != out.measured_high.has_value())
     file.child(out.measured_low ? "measured_high" : "measured_low")
         .fail("is missing", "allowed: both, or neither");

@@ -23,6 +23,23 @@ constexpr auto enum_names(Launch) {
   return std::array{std::pair{Launch::kEager, "eager"}, std::pair{Launch::kGraph, "graph"}};
 }
 
+// What the loss keeps for its gradient.
+enum class LossKeeps {
+  kLogits,         // as they are, and two numbers a row; the gradient is written over them
+  kLogitsApart,    // likewise, but the gradient has memory of its own
+  kProbabilities,  // in fp32, over the exponentials that they are made from
+  kBoth            // log-probabilities in fp32, beside the fp32 logits that they are made from
+};
+constexpr auto enum_names(LossKeeps) {
+  return std::array{
+      std::pair{LossKeeps::kLogits, "logits"}, std::pair{LossKeeps::kLogitsApart, "logits-apart"},
+      std::pair{LossKeeps::kProbabilities, "probabilities"}, std::pair{LossKeeps::kBoth, "both"}};
+}
+
+constexpr bool keeps_logits(LossKeeps k) {
+  return k == LossKeeps::kLogits || k == LossKeeps::kLogitsApart;
+}
+
 struct Stack {
   std::string name = "orrery";
   bool executable = false;                                         // our engine runs it
@@ -30,9 +47,8 @@ struct Stack {
   AttentionKernels attention_kernels = AttentionKernels::kNewest;  // where scores are not in memory
   bool overlap_grad_reduce = true;  // buckets are reduced while the backward pass goes on
   bool overlap_tp = true;           // the backward all-reduce runs beside the weight gradient
-  bool fp32_logits = true;          // the loss keeps logits in fp32
-  bool loss_in_place = true;        // probabilities take the memory of what they are made from
-  Bytes bucket{25 << 20};           // gradient bytes that start a reduction
+  LossKeeps loss_keeps = LossKeeps::kLogits;
+  Bytes bucket{25 << 20};  // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
   bool fused_gelu = false;          // matrix products compute GELU and its gradient
   bool norms_in_products = false;   // the product behind a norm does it, and keeps what it makes
@@ -69,10 +85,7 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "overlap_tp",
           .help = "run the backward tensor-parallel collective beside the weight gradient"},
     s.overlap_tp);
-  v(Field{.name = "fp32_logits", .help = "the loss keeps its logits in fp32"}, s.fp32_logits);
-  v(Field{.name = "loss_in_place",
-          .help = "probabilities of the loss take the memory of the exponentials they are made from"},
-    s.loss_in_place);
+  v(Field{.name = "loss_keeps", .help = "what the loss keeps for its gradient"}, s.loss_keeps);
   v(Field{.name = "bucket",
           .help = "gradient bytes that start a reduction",
           .min = 1,

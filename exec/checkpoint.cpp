@@ -272,7 +272,11 @@ RestoredState restore(const fs::path& folder, const Program& program) {
       root.child("tensors").child(i).fail(
           fmt::format("the model has no tensor \"{}\" of {} x {}", t.name, t.rows, t.cols));
   }
-  RestoredState out{index.step, index.recipe, path, index.loss_scale,
+  RestoredState out{index.step,
+                    index.recipe,
+                    path,
+                    index.loss_scale,
+                    index.algorithms,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
   std::map<std::string, std::vector<std::vector<bool>>> covered;
   for (const auto& [name, t] : expected) {

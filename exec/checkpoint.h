@@ -52,6 +52,7 @@ struct CheckpointIndex {
   Recipe recipe;
   std::int64_t states = 0;                  // arrays kept of each tensor
   LossScale::State loss_scale{.scale = 0};  // zero: the loss was not scaled
+  std::vector<std::string> algorithms;      // Executor's, by rank, as hexadecimal digits
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointFile> files;
 };
@@ -98,6 +99,8 @@ void describe(V& v, CheckpointIndex& c) {
     c.loss_scale.good);
   v(Field{.name = "skipped_steps", .help = "whose gradients overflowed", .min = 0, .max = 1e15},
     c.loss_scale.skipped);
+  v(Field{.name = "algorithms", .help = "of each rank's products: equal ones compute equal bits"},
+    c.algorithms);
   v(Field{.name = "tensors", .help = "logical tensors"}, c.tensors);
   v(Field{.name = "files", .help = "one per rank that writes"}, c.files);
 }
@@ -141,6 +144,7 @@ struct RestoredState {
   Recipe recipe;
   std::string index;  // path of the file that says so
   LossScale::State loss_scale;
+  std::vector<std::string> algorithms;
   std::vector<LogicalTensors> states;  // by state
 };
 // The newest whole checkpoint under `folder`; what is wrong with newer ones goes to `passed_over`. Nothing

@@ -40,56 +40,52 @@ void store(const float* from, std::size_t n, Half<kType>* to) {
 }
 
 template <class T>
-void combine(const T* x, std::size_t n, bool max, T* sum) {
-  if (max) {
-    for (std::size_t i = 0; i < n; ++i) sum[i] = std::max(sum[i], x[i]);
-  } else {
-    for (std::size_t i = 0; i < n; ++i) sum[i] += x[i];
-  }
+void combine(const T* x, std::size_t n, T* sum) {
+  for (std::size_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 template <DType kType>
-void combine(const Half<kType>* x, std::size_t n, bool max, float* sum) {
+void combine(const Half<kType>* x, std::size_t n, float* sum) {
   float wide[kBlock];
   load(x, n, wide);
-  combine(wide, n, max, sum);
+  combine(wide, n, sum);
 }
 
-// Sum (or maximum) over members, in their order, of elements [begin, end) of their inputs, stored block by
+// Sum over members, in their order, of elements [begin, end) of their inputs, stored block by
 // block at each of `outputs`.
 template <class T, class Sum>
-void reduce_blocks(std::span<const void* const> inputs, bool max, std::size_t begin, std::size_t end,
-                   const void* start, std::span<void* const> outputs) {
+void reduce_blocks(std::span<const void* const> inputs, std::size_t begin, std::size_t end, const void* start,
+                   std::span<void* const> outputs) {
   Sum sum[kBlock];
   for (std::size_t at = begin; at < end; at += kBlock) {
     const std::size_t n = std::min(kBlock, end - at);
     const auto input = [&](std::size_t m) { return static_cast<const T*>(inputs[m]) + at; };
     load(start != nullptr ? static_cast<const T*>(start) + (at - begin) : input(0), n, sum);
-    for (std::size_t m = start != nullptr ? 0 : 1; m < inputs.size(); ++m) combine(input(m), n, max, sum);
+    for (std::size_t m = start != nullptr ? 0 : 1; m < inputs.size(); ++m) combine(input(m), n, sum);
     for (void* output : outputs) store(sum, n, static_cast<T*>(output) + (at - begin));
   }
 }
 
-void reduce_range(DType type, std::span<const void* const> inputs, bool max, std::size_t begin,
-                  std::size_t end, const void* start, std::span<void* const> outputs) {
+void reduce_range(DType type, std::span<const void* const> inputs, std::size_t begin, std::size_t end,
+                  const void* start, std::span<void* const> outputs) {
   switch (type) {
     case DType::kFloat64:
-      return reduce_blocks<double, double>(inputs, max, begin, end, start, outputs);
+      return reduce_blocks<double, double>(inputs, begin, end, start, outputs);
     case DType::kBfloat16:
-      return reduce_blocks<Half<DType::kBfloat16>, float>(inputs, max, begin, end, start, outputs);
+      return reduce_blocks<Half<DType::kBfloat16>, float>(inputs, begin, end, start, outputs);
     case DType::kFloat16:
-      return reduce_blocks<Half<DType::kFloat16>, float>(inputs, max, begin, end, start, outputs);
+      return reduce_blocks<Half<DType::kFloat16>, float>(inputs, begin, end, start, outputs);
     case DType::kFloat32:
     case DType::kInt32:
     case DType::kByte:  // sums are of floats (mismatch)
-      return reduce_blocks<float, float>(inputs, max, begin, end, start, outputs);
+      return reduce_blocks<float, float>(inputs, begin, end, start, outputs);
   }
 }
 
 }  // namespace
 
-void reduce(DType type, bool max, std::span<const void* const> inputs, std::size_t count, const void* start,
+void reduce(DType type, std::span<const void* const> inputs, std::size_t count, const void* start,
             void* output) {
-  reduce_range(type, inputs, max, 0, count, start, {&output, 1});
+  reduce_range(type, inputs, 0, count, start, {&output, 1});
 }
 
 void do_share(std::span<const CollectiveCall> calls, std::size_t self) {
@@ -110,13 +106,11 @@ void do_share(std::span<const CollectiveCall> calls, std::size_t self) {
   std::array<void*, kMostMembers> outputs;
   for (std::size_t m = 0; m < n; ++m) inputs[m] = calls[m].input;
   const auto sum = [&](std::size_t begin, std::size_t end, const void* start, std::size_t places) {
-    reduce_range(mine.type, {inputs.data(), n}, mine.kind == kAllReduceMax, begin, end, start,
-                 {outputs.data(), places});
+    reduce_range(mine.type, {inputs.data(), n}, begin, end, start, {outputs.data(), places});
   };
   const std::size_t begin = whole * self / n, end = whole * (self + 1) / n;
   switch (mine.kind) {
     case kAllReduce:
-    case kAllReduceMax:
       for (std::size_t m = 0; m < n; ++m) outputs[m] = output(m, begin);
       return sum(begin, end, nullptr, n);
     case kReduce:
@@ -162,7 +156,7 @@ void end_rounds(const CollectiveCall& call, std::size_t self, std::size_t member
   if (call.kind != CollectiveKind::kReduceScatter) return;
   const std::size_t part = call.elements / members;
   const void* const mine = work + self * part * bytes_of(call.type);
-  reduce(call.type, false, {&mine, 1}, part, call.accumulate ? call.output : nullptr, call.output);
+  reduce(call.type, {&mine, 1}, part, call.accumulate ? call.output : nullptr, call.output);
 }
 
 ElementRange elements_of(const program::Rounds& rounds, const program::Transfer& t, std::size_t elements) {
@@ -176,7 +170,7 @@ void receive_block(const CollectiveCall& call, bool add, const std::byte* from, 
                    std::byte* to) {
   if (add) {
     const std::array<const void*, 2> both{to, from};
-    reduce(call.type, call.kind == CollectiveKind::kAllReduceMax, both, count, nullptr, to);
+    reduce(call.type, both, count, nullptr, to);
   } else if (count > 0) {
     std::memcpy(to, from, count * bytes_of(call.type));
   }
@@ -213,8 +207,7 @@ std::string mismatch(std::span<const CollectiveCall> calls, std::span<const std:
   using enum CollectiveKind;
   const bool parts = first.kind == kAllGather || first.kind == kReduceScatter || first.kind == kGather ||
                      first.kind == kScatter || first.kind == kAllToAll;
-  const bool sums = first.kind == kAllReduce || first.kind == kAllReduceMax || first.kind == kReduce ||
-                    first.kind == kReduceScatter;
+  const bool sums = first.kind == kAllReduce || first.kind == kReduce || first.kind == kReduceScatter;
   if (sums && (first.type == DType::kInt32 || first.type == DType::kByte))
     return fmt::format("{} sums what are no floats", text(first));
   if (parts && first.elements % calls.size() != 0)

@@ -376,17 +376,14 @@ void run(const ops::BiasGrad& op, const OpArguments& a) {
   kernels::bias_grad(op.rows, op.width, a.in[0], a.out[0], a.op.accumulate);
 }
 
-void run(const ops::LossMax& op, const OpArguments& a) {
-  kernels::pointwise().loss_max(loss_shape(op, a.at.tp), a.in[0], a.out[0]);
-}
-void run(const ops::LossSum& op, const OpArguments& a) {
-  kernels::pointwise().loss_sum(loss_shape(op, a.at.tp), a.in[0], a.in[1], ids(a.in[2]), a.out[0], a.out[1]);
+void run(const ops::LossStatistics& op, const OpArguments& a) {
+  kernels::pointwise().loss_statistics(loss_shape(op, a.at.tp), a.in[0], ids(a.in[1]), a.out[0]);
 }
 void run(const ops::Loss& op, const OpArguments& a) {
-  *doubles(a.out[1]) += kernels::pointwise().loss(loss_shape(op, a.at.tp), a.in[1], a.out[0]);
+  *doubles(a.out[1]) += ref::loss(op.tokens, op.ranks, a.in[0], a.out[0]);
 }
 void run(const ops::LossGrad& op, const OpArguments& a) {
-  kernels::pointwise().loss_grad(loss_shape(op, a.at.tp), a.in[0], ids(a.in[1]),
+  kernels::pointwise().loss_grad(loss_shape(op, a.at.tp), a.in[0], a.in[2], ids(a.in[1]),
                                  static_cast<float>(a.token_weight * a.loss_scale), a.out[0]);
 }
 

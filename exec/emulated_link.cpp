@@ -96,8 +96,7 @@ class Emulated final : public Communicator {
     const Clock::time_point active = inner_.collective(group, call);
     const std::size_t n = sizes_[group];
     if (n <= 1) return active;
-    const bool both = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kAllReduceMax;
-    const auto hops = static_cast<std::int64_t>((both ? 2 : 1) * (n - 1));
+    const auto hops = static_cast<std::int64_t>((call.kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1));
     const double bytes = static_cast<double>(call.elements * bytes_of(call.type)) *
                          static_cast<double>(hops) / static_cast<double>(n);
     cross(Port::kOut | Port::kIn, call.name, bytes, hops, active);

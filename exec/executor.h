@@ -64,6 +64,10 @@ class Executor {
   // Bytes of memory beside the arena that its ops and communication work in, so far.
   virtual std::int64_t scratch_bytes() const = 0;
 
+  // Of how it computes, where the same program may be computed otherwise on the same device: equal numbers,
+  // equal bits.
+  virtual std::uint64_t algorithms() const { return 0; }
+
   // Returns when all ops are done. Throws Error when an op fails, or another rank.
   virtual PassTimes run(const Pass& pass) = 0;
 

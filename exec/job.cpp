@@ -6,6 +6,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "core/error.h"
@@ -116,6 +117,7 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
                                     d.pointer.substr(1), d.first, d.second));
   }
   meet(result.first_step);
+  compare_algorithms(restored);
   if (exchange_.rank() == 0)
     result.steps.reserve(
         static_cast<std::size_t>(std::max<std::int64_t>(0, options_.steps - result.first_step)));
@@ -132,9 +134,10 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     record_.save =
         options_.checkpoint_seconds > 0 &&
         std::chrono::duration<double>(Clock::now() - saved_).count() >= options_.checkpoint_seconds;
+    record_.written = saving_ != nullptr && saving_->done();
     StepReport report = combine(validates);
     if (done < options_.steps) result.stopped_by = stopped_by();
-    if (saves_after(done, result.stopped_by)) report.unsaved = save(done);
+    save(done, result.stopped_by, report);
     if (exchange_.rank() == 0) {
       if (options_.on_step) options_.on_step(s, report);
       result.steps.push_back(std::move(report));
@@ -171,6 +174,20 @@ void Job::meet(std::int64_t first_step) {
     throw Error(abort_.raise(fmt::format("rank 0 has {} {}, rank {} has {}: they must be equal", name,
                                          named->first, r, named->second)));
   }
+}
+
+std::string Job::algorithms() {
+  return fmt::format("{:016x}", rank_.executor().algorithms());
+}
+
+// Other ranks than the checkpoint's sum in another order anyway.
+void Job::compare_algorithms(const std::optional<RestoredState>& restored) {
+  const std::vector<std::string> now = exchange_.gather("algorithms", algorithms());
+  if (!restored || restored->algorithms.size() != now.size() || restored->algorithms == now) return;
+  alerts_.push_back(
+      "products run by other algorithms than when the checkpoint was written: what follows agrees, but not "
+      "to the "
+      "bit; --gemm-cache keeps algorithms");
 }
 
 // What any rank was asked in the step that all have just spoken of.
@@ -215,51 +232,75 @@ bool Job::saves_after(std::int64_t done, int stopped_by) const {
                               records_[0].save || stopped_by != 0);
 }
 
-// Why it was not written, on rank 0; empty when it was. No rank goes on before all have written.
-std::string Job::save(std::int64_t done) {
-  const bool first = exchange_.rank() == 0;
+namespace {
+
+std::string attempt(const std::function<void()>& what) {
+  try {
+    what();
+    return {};
+  } catch (const std::exception& e) {
+    return printable(e.what());
+  }
+}
+
+}  // namespace
+
+// Where it could not be begun, rank 0 says why.
+void Job::begin_saving(std::int64_t done, StepReport& report) {
   saved_ = Clock::now();
-  const auto attempt = [](auto&& what) -> std::string {
-    try {
-      what();
-      return {};
-    } catch (const std::exception& e) {
-      return printable(e.what());
-    }
-  };
-  std::string failure = first ? attempt([&] { begin_checkpoint(options_.checkpoints, done); }) : "";
+  std::string failure;
+  if (exchange_.rank() == 0) failure = attempt([&] { begin_checkpoint(options_.checkpoints, done); });
   std::vector<char> begun;
   exchange_.all_gather("checkpoint", static_cast<char>(failure.empty()), begun);
-  if (begun[0] == 0) return failure;
-  CheckpointFile mine;
-  failure = attempt([&] {
-    mine = write_rank(partial_checkpoint(options_.checkpoints, done), program_, exchange_.rank(),
-                      rank_.memory());
-  });
-  const Json told = {{"file", write_fields(mine)}, {"failure", failure}};
+  if (begun[0] == 0) return report.set_unsaved(done, failure);
+  index_ = {};
+  index_.step = done;
+  index_.recipe = recipe_of(program_.training, options_, data_);
+  if (program_.training.scales_loss()) index_.loss_scale = rank_.loss_scale().state();
+  saving_ =
+      std::make_unique<Saving>(partial_checkpoint(options_.checkpoints, done), program_, exchange_.rank(),
+                               rank_.snapshot(options_.async_checkpoints), options_.async_checkpoints);
+}
+
+// All ranks wait for what they write; rank 0 completes the checkpoint, or says why there is none.
+void Job::end_saving(StepReport& report) {
+  if (!saving_) return;
+  saving_->wait();
+  const Json told = {
+      {"file", write_fields(saving_->file())}, {"failure", saving_->failure()}, {"algorithms", algorithms()}};
+  saving_ = nullptr;
   const std::vector<std::string> all = exchange_.gather("checkpoint", told.dump());
-  if (!first) return {};
-  CheckpointIndex index;
-  index.step = done;
-  index.recipe = recipe_of(program_.training, options_, data_);
-  if (program_.training.scales_loss()) index.loss_scale = rank_.loss_scale().state();
+  if (exchange_.rank() != 0) return;
+  const std::int64_t done = index_.step;
+  std::string failure;
   for (std::size_t r = 0; r < all.size(); ++r) {
     const Json of = Json::parse(all[r]);
     if (const std::string why = of.at("failure"); !why.empty() && failure.empty())
       failure = fmt::format("rank {}: {}", r, why);
-    index.files.push_back(read_fields<CheckpointFile>(of.at("file"), Cursor{"checkpoint"}));
+    index_.files.push_back(read_fields<CheckpointFile>(of.at("file"), Cursor{"checkpoint"}));
+    index_.algorithms.push_back(of.at("algorithms"));
   }
   if (failure.empty())
-    failure = attempt([&] { finish_checkpoint(options_.checkpoints, program_, std::move(index)); });
+    failure = attempt([&] { finish_checkpoint(options_.checkpoints, program_, std::move(index_)); });
   if (!failure.empty()) {
     drop_partial(options_.checkpoints, done);
-    return failure;
+    return report.set_unsaved(done, failure);
   }
   if (const std::string why =
           attempt([&] { keep_newest(options_.checkpoints, done, options_.keep_checkpoints); });
       !why.empty())
     alerts_.push_back(why);
-  return {};
+}
+
+// The steps' own messages say when all ranks have written what they write beside steps.
+void Job::save(std::int64_t done, int stopped_by, StepReport& report) {
+  const bool due = saves_after(done, stopped_by), last = done == options_.steps || stopped_by != 0;
+  const bool written =
+      std::all_of(records_.begin(), records_.end(), [](const Record& r) { return r.written; });
+  if (due || last || written) end_saving(report);
+  if (!due) return;
+  begin_saving(done, report);
+  if (last || !options_.async_checkpoints) end_saving(report);
 }
 
 // What all ranks measured of the last step, on rank 0; an empty timeline elsewhere.

@@ -28,11 +28,15 @@ class Job {
 
  private:
   void meet(std::int64_t first_step);
+  std::string algorithms();
+  void compare_algorithms(const std::optional<RestoredState>& restored);
   StepReport combine(bool validated);
   int stopped_by() const;
   bool is_due(std::int64_t every, std::int64_t done) const;
   bool saves_after(std::int64_t done, int stopped_by) const;
-  std::string save(std::int64_t done);
+  void save(std::int64_t done, int stopped_by, StepReport& report);
+  void begin_saving(std::int64_t done, StepReport& report);
+  void end_saving(StepReport& report);
   Timeline measured();
   void collect(RunResult& result);
   void count_experts(RunResult& result);
@@ -41,8 +45,9 @@ class Job {
   struct Record {
     Rank::StepResult result;
     double validation_loss = 0, seconds = 0;
-    int stop = 0;       // the signal that asks it to
-    bool save = false;  // of rank 0: the time for a checkpoint has come
+    int stop = 0;          // the signal that asks it to
+    bool save = false;     // of rank 0: the time for a checkpoint has come
+    bool written = false;  // it has written what it writes beside steps
   };
 
   const program::Program& program_;
@@ -53,7 +58,9 @@ class Job {
   std::unique_ptr<Communicator> link_;  // null: not emulated
   Rank rank_;
   const Dataset& data_;
-  Clock::time_point saved_;  // the last checkpoint, or the start
+  Clock::time_point saved_;         // the last checkpoint, or the start
+  std::unique_ptr<Saving> saving_;  // the checkpoint that is being written
+  CheckpointIndex index_;           // its index, so far
   Record record_;
   std::vector<Record> records_;
   std::unique_ptr<Watch> watch_;     // on rank 0

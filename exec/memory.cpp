@@ -70,19 +70,24 @@ AvailableMemory available_memory(const fs::path& root) {
   return least;
 }
 
-Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count, bool validates) {
+Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,
+                    const MemoryUse& use) {
   const Plan& p = program.plan;
+  const BytesPerParameter per = bytes_per_parameter(program.training.precision);
   // A loader has two batches, of four bytes an element.
   std::int64_t loader = 0;
   for (const program::Feed& f : program::feeds_of(program.model, program.training))
     loader += 2 * 4 * f.elements * p.micro_batch * p.micro_batches;
   std::vector<std::int64_t> by_stage;
   for (const program::RankClass& c : program.classes) {
-    std::int64_t unit = 0;
-    for (const program::Unit& u : c.units) unit = std::max(unit, u.padded);
-    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c) +
-                       unit * static_cast<std::int64_t>(sizeof(float)) +
-                       (c.feeds.empty() ? 0 : (validates ? 2 : 1) * loader));
+    std::int64_t unit = 0, state = 0;
+    for (const program::Unit& u : c.units) {
+      unit = std::max(unit, u.padded);
+      state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
+    }
+    by_stage.push_back(
+        c.arena_peak.value + Staging::bytes_for(c) + unit * static_cast<std::int64_t>(sizeof(float)) +
+        (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) + (use.copies_state ? state : 0));
   }
   std::int64_t total = 0;
   for (std::int64_t r = first; r < first + count; ++r)

@@ -15,7 +15,12 @@ namespace orrery::exec {
 // Of ranks [first, first + count): arenas (parameters, gradients, optimizer state, activations), fp32 images
 // of 16-bit operands, batches, and what the largest unit of parameters takes while it is filled. Memory of
 // collectives and threads, and of a checkpoint that is read, comes on top.
-Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count, bool validates);
+struct MemoryUse {
+  bool validates = false;
+  bool copies_state = false;  // for checkpoints that are written beside steps
+};
+Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,
+                    const MemoryUse& use);
 
 struct AvailableMemory {
   Bytes bytes{0};

@@ -71,7 +71,6 @@ void Exchanged::at_once() {
   const auto place = [&](std::size_t m) { return output() + m * part * size_; };
   switch (call_.kind) {
     case kAllReduce:
-    case kAllReduceMax:
     case kReduce:
     case kReduceScatter:
       return sum_and_spread();
@@ -183,8 +182,7 @@ void Exchanged::sum_slices() {
   wait_(r);
   std::vector<const void*> all;
   for (std::size_t m = 0; m < n_; ++m) all.push_back(scratch_.data() + m * count * size_);
-  reduce(call_.type, call_.kind == CollectiveKind::kAllReduceMax, all, count,
-         call_.accumulate ? call_.output : nullptr, mine);
+  reduce(call_.type, all, count, call_.accumulate ? call_.output : nullptr, mine);
 }
 
 template <class From, class To>

@@ -119,10 +119,10 @@ void Rank::restore(const RestoredState& state) {
   if (program_.training.scales_loss() && state.loss_scale.scale > 0) loss_scale_.restore(state.loss_scale);
 }
 
-std::vector<UnitMemory> Rank::memory() {
+Snapshot Rank::snapshot(bool copied) {
   const BytesPerParameter bytes = bytes_per_parameter(program_.training.precision);
-  std::vector<UnitMemory> out;
-  copies_.resize(2 * class_.units.size());
+  Snapshot out;
+  out.copies.resize(2 * class_.units.size());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
     const Ref own = bytes.master > 0 ? Ref{unit.optimizer_buffer}
@@ -130,11 +130,15 @@ std::vector<UnitMemory> Rank::memory() {
                                            unit.gathered_buffer < 0 ? unit.shard : 0, unit.of_experts};
     const DType type = bytes.master > 0 ? DType::kFloat32 : place_.buffer(own).type;
     const auto n = static_cast<std::size_t>(unit.shard);
-    const std::byte* const parameter =
-        executor_->view(place_.offset(own, 0), n * bytes_of(type), copies_[2 * u]);
+    const auto see = [&](std::int64_t offset, std::size_t size, std::vector<std::byte>& space) {
+      const std::byte* const at = executor_->view(offset, size, space);
+      if (copied && at != space.data()) space.assign(at, at + size);
+      return copied ? space.data() : at;
+    };
+    const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[2 * u]);
     const std::byte* const state =
-        executor_->view(moments(u), n * static_cast<std::size_t>(bytes.moments), copies_[2 * u + 1]);
-    out.push_back({parameter, type, reinterpret_cast<const float*>(state)});
+        see(moments(u), n * static_cast<std::size_t>(bytes.moments), out.copies[2 * u + 1]);
+    out.units.push_back({parameter, type, reinterpret_cast<const float*>(state)});
   }
   return out;
 }

@@ -14,6 +14,7 @@
 #include "exec/gradient_norm.h"
 #include "exec/logical.h"
 #include "exec/loss_scale.h"
+#include "exec/saving.h"
 
 namespace orrery::exec {
 
@@ -37,8 +38,8 @@ class Rank {
   };
   // Parameters and optimizer state from a checkpoint, in place of the initial ones.
   void restore(const RestoredState& state);
-  // For a checkpoint; valid until the next step, or call.
-  std::vector<UnitMemory> memory();
+  // For a checkpoint: in copies, or as it stands where this is memory of the processor, until the next step.
+  Snapshot snapshot(bool copied);
   const LossScale& loss_scale() const { return loss_scale_; }
   // Runs a training step.
   StepResult step(std::int64_t number);
@@ -73,8 +74,7 @@ class Rank {
   LossScale loss_scale_;
   bool stepped_ = false;
   std::uint32_t batch_ = 0;
-  std::vector<std::int32_t> own_tokens_;        // of a micro-batch
-  std::vector<std::vector<std::byte>> copies_;  // of what memory() tells of, where it is not the arena
+  std::vector<std::int32_t> own_tokens_;  // of a micro-batch
 };
 
 }  // namespace orrery::exec

@@ -26,14 +26,21 @@ namespace orrery::exec {
 class Dataset;
 
 struct StepReport {
-  double loss = 0;              // mean over the tokens of the global batch
-  double gradient_norm = 0;     // before clipping; 0 when the training does not clip
-  double seconds = 0;           // without validation
-  double loss_scale = 0;        // that the step used; 0 when the loss is not scaled (only fp16 needs it)
-  bool skipped = false;         // gradients overflowed: no parameter was changed
-  std::string unsaved;          // why its checkpoint was not written; empty: it was, or none was due
+  double loss = 0;           // mean over the tokens of the global batch
+  double gradient_norm = 0;  // before clipping; 0 when the training does not clip
+  double seconds = 0;        // without validation
+  double loss_scale = 0;     // that the step used; 0 when the loss is not scaled (only fp16 needs it)
+  bool skipped = false;      // gradients overflowed: no parameter was changed
+  // Why the checkpoint of a step, this or an earlier one, was not written; empty: it was, or none was due.
+  std::string unsaved;
+  std::int64_t unsaved_step = 0;  // steps that it would have had done
   double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
   double validation_loss = -1;  // below zero: not validated after this step
+
+  void set_unsaved(std::int64_t step, std::string why) {
+    unsaved = std::move(why);
+    unsaved_step = step;
+  }
 };
 
 // What executes the ops of a rank.
@@ -44,8 +51,9 @@ constexpr auto enum_names(Backend) {
 
 struct RunOptions {
   Backend backend = Backend::kCpu;
-  int gpu = 0;                   // of a rank that is a process
-  std::int64_t local_ranks = 0;  // on this host; 0: all
+  int gpu = 0;                       // of a rank that is a process
+  std::filesystem::path gemm_cache;  // CUDA: a file of what runs products, read and written; empty: none
+  std::int64_t local_ranks = 0;      // on this host; 0: all
   orrery::Launch launch =
       orrery::Launch::kEager;  // kGraph: a step is launched at once; CUDA, where a rank has a GPU alone
   std::int64_t steps = 1;
@@ -63,8 +71,11 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;
   double checkpoint_seconds = 0;
   std::int64_t keep_checkpoints = 3;  // the newest; 0: all
-  bool resume = false;                // from the newest whole checkpoint of the folder, when there is one
-  bool force = false;                 // even where the checkpoint trained something else
+  // Ranks copy their state and write it beside the steps that follow. The next checkpoint, and the end of the
+  // run, wait for it.
+  bool async_checkpoints = false;
+  bool resume = false;  // from the newest whole checkpoint of the folder, when there is one
+  bool force = false;   // even where the checkpoint trained something else
   bool saves() const { return checkpoint_every > 0 || checkpoint_seconds > 0; }
   float weight_decay = 0.0F;
   double loss_scale = 65536;              // the first; only fp16 needs one

@@ -41,6 +41,7 @@ struct JobTerms {
   std::string checkpoints;  // folder, as an absolute path; empty: none
   std::int64_t checkpoint_every = 0;
   double checkpoint_seconds = 0;
+  bool async_checkpoints = false;
 };
 
 template <class V>
@@ -79,6 +80,7 @@ void describe(V& v, JobTerms& t) {
   v(Field{.name = "validation_batches", .help = "of a validation"}, t.validation_batches);
   v(Field{.name = "checkpoint_every", .help = "steps"}, t.checkpoint_every);
   v(Field{.name = "checkpoint_seconds", .help = "seconds"}, t.checkpoint_seconds);
+  v(Field{.name = "async_checkpoints", .help = "beside steps"}, t.async_checkpoints);
 }
 
 Recipe recipe_of(const Training& training, const RunOptions& options, const Dataset& data);

@@ -54,12 +54,10 @@ struct Ring {
 };
 
 bool reduces(CollectiveKind k) {
-  return k == CollectiveKind::kAllReduce || k == CollectiveKind::kAllReduceMax ||
-         k == CollectiveKind::kReduceScatter;
+  return k == CollectiveKind::kAllReduce || k == CollectiveKind::kReduceScatter;
 }
 bool gathers(CollectiveKind k) {
-  return k == CollectiveKind::kAllReduce || k == CollectiveKind::kAllReduceMax ||
-         k == CollectiveKind::kAllGather;
+  return k == CollectiveKind::kAllReduce || k == CollectiveKind::kAllGather;
 }
 
 Rounds ring(CollectiveKind kind, std::int32_t n) {

@@ -295,8 +295,6 @@ std::int32_t Emitter::converted(const Block& b, const Value& v, std::int32_t buf
       to_new(CollectiveKind::kAllReduce, whole, producer, "/all-reduce");
     else if (is == kSum && wanted == kReplicated)
       in_place(CollectiveKind::kAllReduce, "/all-reduce");
-    else if (is == kMax && wanted == kReplicated)
-      in_place(CollectiveKind::kAllReduceMax, "/all-reduce");
     else if (is == kSum && wanted == kRows)
       to_new(CollectiveKind::kReduceScatter, whole, producer, "/reduce-scatter");
     else if (is == kRows && wanted == kReplicated)

@@ -241,6 +241,15 @@ Ref Reverse::d_also(std::size_t i) {
   return {gradient(id)};
 }
 
+Ref Reverse::d_also_in_place(std::size_t i) {
+  const ValueId id = node_->also[i];
+  const Value& v = value(id);
+  const auto* product = std::get_if<ops::Gemm>(&graph_.nodes[static_cast<std::size_t>(v.producer)].op);
+  if (product == nullptr || product->epilogue != ops::Gemm::Epilogue::kPlain) return d_also(i);
+  known(id) = {also(i).buffer, dual(v.placement)};
+  return also(i);
+}
+
 void Reverse::pass(std::size_t i, Ref g) {
   given_.push_back({i, g.buffer, given_placement(node_->reads[i]), true});
 }

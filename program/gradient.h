@@ -66,6 +66,8 @@ class Reverse {
   // A new buffer for the gradient of operand i.
   Ref d_in(std::size_t i);
   Ref d_also(std::size_t i);
+  // Likewise, in the value's own buffer where the rule of the op that made the value does not read it.
+  Ref d_also_in_place(std::size_t i);
   // The gradient of operand i is what is in this buffer.
   void pass(std::size_t i, Ref gradient);
   // The gradient that operand i has from other ops, if it has one: the rule adds it to what it gives.

@@ -38,22 +38,18 @@ enum class Placement : std::uint8_t {
   kParts,    // sharded: each has, of every rank's share of the rows, its part (GShard, Lepikhin et al. 2021)
   kColumns,  // sharded: each has a share of the columns
   kSum,      // partial: the tensor is the sum of what the ranks have
-  kMax,      // partial: the largest
 };
 constexpr auto enum_names(Placement) {
   using enum Placement;
-  return std::array{std::pair{kReplicated, "replicated"},
-                    std::pair{kRows, "sharded by rows"},
-                    std::pair{kParts, "sharded by parts of rows"},
-                    std::pair{kColumns, "sharded by columns"},
-                    std::pair{kSum, "a partial sum"},
-                    std::pair{kMax, "a partial maximum"}};
+  return std::array{std::pair{kReplicated, "replicated"}, std::pair{kRows, "sharded by rows"},
+                    std::pair{kParts, "sharded by parts of rows"}, std::pair{kColumns, "sharded by columns"},
+                    std::pair{kSum, "a partial sum"}};
 }
 constexpr bool is_sharded(Placement p) {
   return p == Placement::kRows || p == Placement::kParts || p == Placement::kColumns;
 }
 constexpr bool is_partial(Placement p) {
-  return p == Placement::kSum || p == Placement::kMax;
+  return p == Placement::kSum;
 }
 // The placement of a value's gradient. The gradient of a partial sum is the same for all summands.
 constexpr Placement dual(Placement p) {

@@ -109,7 +109,7 @@ std::vector<Sends> exchange(std::int32_t n, std::int32_t root) {  // root -1: al
 }
 
 bool in_halves(CollectiveKind kind) {
-  return kind == kAllReduce || kind == kAllReduceMax;
+  return kind == kAllReduce;
 }
 
 }  // namespace
@@ -123,7 +123,6 @@ Pattern pattern_of(CollectiveKind kind) {
     case kScatter:
       return Pattern::kFromRoot;
     case kAllReduce:
-    case kAllReduceMax:
     case kAllGather:
     case kReduceScatter:
     case kBroadcast:

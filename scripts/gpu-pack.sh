@@ -14,7 +14,7 @@ pack=build/gpu-pack
 frontend=build/cudnn-frontend
 if [ ! -f $frontend/include/cudnn_frontend.h ]; then
   python3 -m pip download -q --no-deps -d $frontend "nvidia-cudnn-frontend==1.32.0" &&
-    python3 -m zipfile -e $frontend/*.whl $frontend || echo "cuDNN's frontend is not here: attention is our own kernels'"
+    python3 -m zipfile -e $frontend/*.whl $frontend || echo "cuDNN's frontend is not here: attention will be slow"
 fi
 cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES="${1:-90-real}" \
   -DORRERY_GUI=OFF -DORRERY_MPI=OFF -DORRERY_BENCH=ON -DORRERY_TESTS=ON -DCMAKE_BUILD_RPATH='$ORIGIN/../lib' \

@@ -257,39 +257,31 @@ ORRERY_KERNEL(Positions);
 
 constexpr double kLogits = 2.0 * kRows * kVocabulary;  // bytes
 
-void LossMax(benchmark::State& state) {
+void LossStatistics(benchmark::State& state) {
   Device d;
   const void* const logits = d.matrix(kRows, kVocabulary);
-  auto* const largest = d.zeros<float>(kRows);
-  moves(state, d, kLogits, [&] {
-    loss_max(d.stream.get(), kType, {kRows, kVocabulary, 0, kVocabulary}, logits, largest);
-  });
-}
-void LossSum(benchmark::State& state) {
-  Device d;
-  const void* const logits = d.matrix(kRows, kVocabulary);
-  void* const kept = d.matrix(kRows, kVocabulary);
-  const auto* const largest = d.zeros<float>(kRows);
   const auto* const targets = d.ids(kRows, kVocabulary);
-  auto* const sums = d.zeros<float>(2 * kRows);
-  moves(state, d, 2 * kLogits, [&] {
-    loss_sum(d.stream.get(), kType, kType, {kRows, kVocabulary, 0, kVocabulary}, logits, largest, targets,
-             kept, sums);
+  auto* const statistics = d.zeros<float>(3 * kRows);
+  moves(state, d, kLogits, [&] {
+    loss_statistics(d.stream.get(), kType, {kRows, kVocabulary, 0, kVocabulary}, logits, targets, statistics);
   });
 }
+// In place: a gradient is a logit of the next repetition.
 void LossGrad(benchmark::State& state) {
   Device d;
-  const void* const kept = d.matrix(kRows, kVocabulary);
-  void* const d_logits = d.matrix(kRows, kVocabulary);
+  void* const logits = d.matrix(kRows, kVocabulary);
   const auto* const targets = d.ids(kRows, kVocabulary);
-  const auto* const scale = d.zeros<double>(1);
+  auto* const statistics = d.zeros<float>(3 * kRows);
+  auto* const normalizers = d.zeros<float>(2 * kRows);
+  auto* const scale = d.zeros<double>(1);
+  loss_statistics(d.stream.get(), kType, {kRows, kVocabulary, 0, kVocabulary}, logits, targets, statistics);
+  loss(d.stream.get(), kRows, 1, statistics, normalizers, scale, d.workspace(loss_workspace(kRows)));
   moves(state, d, 2 * kLogits, [&] {
-    loss_grad(d.stream.get(), kType, kType, {kRows, kVocabulary, 0, kVocabulary}, kept, targets, 1.0F, scale,
-              d_logits);
+    loss_grad(d.stream.get(), kType, {kRows, kVocabulary, 0, kVocabulary}, logits, normalizers, targets, 1.0F,
+              scale, logits);
   });
 }
-ORRERY_KERNEL(LossMax);
-ORRERY_KERNEL(LossSum);
+ORRERY_KERNEL(LossStatistics);
 ORRERY_KERNEL(LossGrad);
 
 // Reads a gradient of 2 bytes; reads and writes a master copy and two moments of 4; writes 2.
@@ -386,7 +378,7 @@ void Product(benchmark::State& state) {
   Gemms ours(d.stream.get(), std::array{s}, kWorkspace);
   const double t = measure(state, d, [&] { ours.run(d.stream.get(), s, o); });
   constexpr int kMany = 200;
-  Gemms best(d.stream.get(), std::array{s}, kWorkspace, kMany);
+  Gemms best(d.stream.get(), std::array{s}, kWorkspace, {}, kMany);
   double least = t;
   for (int i = 0; i < 5; ++i)
     least = std::min(least, seconds_of(d.stream.get(), [&] { best.run(d.stream.get(), s, o); }));

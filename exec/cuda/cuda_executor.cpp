@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <nvtx3/nvToolsExt.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -33,6 +37,14 @@ std::size_t largest_workspace(const Placement& place) {
   return most;
 }
 
+// In the timeline of NVIDIA's profilers, while it lives.
+struct Range {
+  explicit Range(const char* name) { nvtxRangePushA(name); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+};
+
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
@@ -49,18 +61,54 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(largest_workspace(place), "scratch memory");
   scalars_ = allocate(sizeof(kernels::cuda::StepScalars), "numbers of a step");
+  // What other ranks wait for comes first: it is short beside products.
   for (std::size_t s = 0; s < place.program.communication.streams.size(); ++s) {
-    streams_.push_back(kernels::cuda::make_stream());
+    streams_.push_back(kernels::cuda::make_stream(s == program::kCompute ? kernels::cuda::Urgent::kNo
+                                                                         : kernels::cuda::Urgent::kYes));
     joins_.push_back(make_event(Timed::kNo));
   }
   for (std::int32_t i = 0; i < order_.events; ++i) events_.push_back(make_event(Timed::kNo));
-  for (const program::Group& g : place.program.communication.groups)
+  number_ops();
+  try {
+    open_groups();
+    plan_gemms();
+    fill_rope_tables();
+  } catch (...) {
+    communicator_->abort();  // to close what was opened would wait for partners that may never come
+    throw;
+  }
+}
+
+void CudaExecutor::open_groups() {
+  for (const program::Group& g : place_.program.communication.groups) {
     groups_.push_back(g.meets()
-                          ? communicator_->open(place.program.mesh.members(g.axes, place.rank), g.stream)
+                          ? communicator_->open(place_.program.mesh.members(g.axes, place_.rank), g.stream)
                           : GroupId{});
+  }
   communicator_->open_channels(channels());
-  plan_gemms();
-  fill_rope_tables();
+  for (const program::Segment& segment : class_.segments) {
+    for (const Op& op : segment.ops) {
+      const auto* collective = op.as<ops::Collective>();
+      if (collective == nullptr || !op.accumulate) continue;
+      communicator_->reserve_sum(
+          groups_[static_cast<std::size_t>(op.group)],
+          static_cast<std::size_t>(collective->elements) * bytes_of(place_.buffer(op.writes[0]).type));
+    }
+  }
+  communicator_->offer({static_cast<std::byte*>(arena_.get()), arena_.bytes()});
+}
+
+void CudaExecutor::number_ops() {
+  reached_ = kernels::cuda::allocate_host(streams_.size() * sizeof(std::int32_t));
+  std::fill_n(static_cast<std::int32_t*>(reached_.get()), streams_.size(), -1);
+  std::vector<std::int32_t> numbers(order_.ops.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const std::size_t bytes = numbers.size() * sizeof numbers[0];
+  numbers_ = allocate(bytes, "numbers of ops");
+  check(cudaMemcpyAsync(numbers_.get(), numbers.data(), bytes, cudaMemcpyHostToDevice,
+                        stream(program::kCompute)),
+        "cudaMemcpyAsync");
+  finish(stream(program::kCompute), "numbers of ops");
 }
 
 std::vector<ChannelKey> CudaExecutor::channels() const {
@@ -82,7 +130,8 @@ void CudaExecutor::plan_gemms() {
       if (const auto shape = gemm_shape(op, class_, place_.program.training)) shapes.push_back(*shape);
     }
   }
-  gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace);
+  gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace,
+                                                  options_.gemm_cache);
 }
 
 void CudaExecutor::fill_rope_tables() {
@@ -106,16 +155,33 @@ void CudaExecutor::fill_rope_tables() {
 // --- memory ----------------------------------------------------------------------------------------
 
 void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
-  check(cudaMemcpyAsync(at(offset), from.data(), from.size(), cudaMemcpyHostToDevice,
-                        stream(program::kCompute)),
-        "cudaMemcpyAsync");
-  finish(stream(program::kCompute), "a copy to the device");
+  for (std::size_t done = 0, part = 0; done < from.size(); part = 1 - part) {
+    const std::size_t n = std::min(Staging::kBytes, from.size() - done);
+    Staging& half = staging_[part];
+    wait([&] { return cudaEventQuery(half.copied.get()); }, "a copy to the device");
+    std::memcpy(half.memory.get(), from.data() + done, n);
+    check(cudaMemcpyAsync(at(offset) + done, half.memory.get(), n, cudaMemcpyHostToDevice,
+                          stream(program::kCompute)),
+          "cudaMemcpyAsync");
+    check(cudaEventRecord(half.copied.get(), stream(program::kCompute)), "cudaEventRecord");
+    done += n;
+  }
 }
 
 void CudaExecutor::read(std::int64_t offset, std::span<std::byte> to) {
-  check(cudaMemcpyAsync(to.data(), at(offset), to.size(), cudaMemcpyDeviceToHost, stream(program::kCompute)),
-        "cudaMemcpyAsync");
-  finish(stream(program::kCompute), "a copy from the device");
+  const auto size = [&](std::size_t begin) { return std::min(Staging::kBytes, to.size() - begin); };
+  const auto fetch = [&](Staging& half, std::size_t begin) {
+    check(cudaMemcpyAsync(half.memory.get(), at(offset) + begin, size(begin), cudaMemcpyDeviceToHost,
+                          stream(program::kCompute)),
+          "cudaMemcpyAsync");
+    check(cudaEventRecord(half.copied.get(), stream(program::kCompute)), "cudaEventRecord");
+  };
+  if (!to.empty()) fetch(staging_[0], 0);
+  for (std::size_t begin = 0, part = 0; begin < to.size(); begin += Staging::kBytes, part = 1 - part) {
+    if (begin + Staging::kBytes < to.size()) fetch(staging_[1 - part], begin + Staging::kBytes);
+    wait([&] { return cudaEventQuery(staging_[part].copied.get()); }, "a copy from the device");
+    std::memcpy(to.data() + begin, staging_[part].memory.get(), size(begin));
+  }
 }
 
 void CudaExecutor::clear() {
@@ -131,18 +197,44 @@ const std::byte* CudaExecutor::view(std::int64_t offset, std::size_t bytes, std:
   return space.data();
 }
 
+std::uint64_t CudaExecutor::algorithms() const {
+  return gemms_->hash();
+}
+
 std::int64_t CudaExecutor::scratch_bytes() const {
-  return static_cast<std::int64_t>(workspace_.bytes() + rope_.bytes() + scalars_.bytes() +
+  return static_cast<std::int64_t>(workspace_.bytes() + rope_.bytes() + scalars_.bytes() + numbers_.bytes() +
                                    gemms_->workspace_bytes() + communicator_->scratch_bytes());
 }
 
-// Until the stream is done: a rank that fails elsewhere, or a partner that does not come, ends the wait too.
 void CudaExecutor::finish(kernels::cuda::Stream s, const char* what) const {
+  wait([s] { return cudaStreamQuery(s); }, what);
+}
+
+// Where streams were in a step that was not done; nothing outside the first step.
+std::string CudaExecutor::under_way() const {
+  std::string out;
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const std::int32_t number = static_cast<const volatile std::int32_t*>(reached_.get())[s];
+    if (number < 0) continue;
+    const Issue& at = order_.ops[static_cast<std::size_t>(number)];
+    const program::Step& step = class_.steps[static_cast<std::size_t>(at.step)];
+    const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
+    out += fmt::format("{}{} at {}", out.empty() ? "; stream " : ", stream ",
+                       place_.program.communication.streams[s].name,
+                       program::describe_op(class_, step, segment.ops[static_cast<std::size_t>(at.op)]));
+  }
+  return out;
+}
+
+// A rank that fails elsewhere, or a partner that does not come, ends the wait too.
+template <class Query>
+void CudaExecutor::wait(Query query, const char* what) const {
   const auto until = Clock::now() + 2 * options_.deadline;
   for (;;) {
-    const cudaError_t e = cudaStreamQuery(s);
+    const cudaError_t e = query();
     if (e == cudaSuccess) return;
-    if (e != cudaErrorNotReady) throw Error(fmt::format("{}: {}", what, cudaGetErrorString(e)));
+    if (e != cudaErrorNotReady)
+      throw Error(fmt::format("{}: {}{}", what, cudaGetErrorString(e), under_way()));
     abort_.check();
     communicator_->require_healthy();
     if (Clock::now() > until)
@@ -198,13 +290,14 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
     check(cudaGraphLaunch(graph.get(), stream(program::kCompute)), "cudaGraphLaunch");
   } else {
     issue(pass, measures, false);
-    warm_ = warm_ || !pass.forward_only;
   }
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     const std::string what =
         fmt::format("stream {} of step {}", place_.program.communication.streams[s].name, pass.number + 1);
     finish(streams_[s].get(), what.c_str());
   }
+  if (!warm_) std::fill_n(static_cast<std::int32_t*>(reached_.get()), streams_.size(), -1);
+  warm_ = warm_ || !pass.forward_only;
   const double lasted = std::chrono::duration<double>(Clock::now() - begin).count();
   const double waited = measures ? collect(begin) : 0;
   return {waited, lasted - waited};
@@ -249,6 +342,7 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
     const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
     const Op& op = segment.ops[static_cast<std::size_t>(next.op)];
     const kernels::cuda::Stream s = stream(op.stream);
+    const Range range(op.name.c_str());
     try {
       for (std::int32_t w = next.first_wait; w < next.first_wait + next.waits; ++w) {
         const std::int32_t event = order_.waits[static_cast<std::size_t>(w)];
@@ -256,6 +350,12 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
               "cudaStreamWaitEvent");
       }
       if (measures) record_time(before_[i], s);
+      if (!warm_) {
+        check(cudaMemcpyAsync(static_cast<std::int32_t*>(reached_.get()) + op.stream,
+                              static_cast<const std::int32_t*>(numbers_.get()) + i, sizeof(std::int32_t),
+                              cudaMemcpyDeviceToHost, s),
+              "cudaMemcpyAsync");
+      }
       // Work that is left out still has its event: others wait for it.
       if (!pass.forward_only || segment.kind == program::SegmentKind::kForward) {
         const auto hook = [&](const std::function<void(const Op&)>& call) {

@@ -33,6 +33,7 @@ class CudaExecutor : public Executor {
   void clear() override;
   const std::byte* view(std::int64_t offset, std::size_t bytes, std::vector<std::byte>& space) override;
   std::int64_t scratch_bytes() const override;
+  std::uint64_t algorithms() const override;
   // Of the run's passes, measures the last step: an event before and after every op is not free.
   PassTimes run(const Pass& pass) override;
 
@@ -43,6 +44,8 @@ class CudaExecutor : public Executor {
   }
   kernels::cuda::Stream stream(program::StreamIndex s) const { return streams_[s].get(); }
   std::vector<ChannelKey> channels() const;
+  void number_ops();
+  void open_groups();
   void plan_gemms();
   void fill_rope_tables();
   void set_scalars(const Pass& pass);
@@ -53,7 +56,18 @@ class CudaExecutor : public Executor {
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
   void communicate(const program::Op& op, std::int64_t micro_batch);
   void finish(kernels::cuda::Stream s, const char* what) const;
+  template <class Query>
+  void wait(Query query, const char* what) const;
+  std::string under_way() const;
   double collect(Clock::time_point begin);
+
+  // Pinned memory that copies to and from the device pass through, in two halves: one is filled while the
+  // other is on its way.
+  struct Staging {
+    static constexpr std::size_t kBytes = 4 << 20;
+    kernels::cuda::HostMemory memory = kernels::cuda::allocate_host(kBytes);
+    kernels::cuda::Event copied = kernels::cuda::make_event(kernels::cuda::Timed::kNo);
+  };
 
   const Placement& place_;
   const program::RankClass& class_;
@@ -65,6 +79,7 @@ class CudaExecutor : public Executor {
   DeviceMemory arena_, workspace_, rope_, scalars_;
   std::vector<RotaryMemory> rotary_;  // in rope_
   HostMemory next_scalars_;
+  std::array<Staging, 2> staging_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   std::vector<Event> events_;
@@ -73,6 +88,9 @@ class CudaExecutor : public Executor {
   Event begin_;
   std::vector<Event> before_, after_;  // by issue, of a measured pass
   bool warm_ = false;                  // a training step was issued, op by op
+  // Until then each stream tells the host the number of the op that it comes to, so that an error names ops.
+  DeviceMemory numbers_;
+  HostMemory reached_;  // by stream; -1: none
   kernels::cuda::Graph graph_, measured_graph_;
 };
 

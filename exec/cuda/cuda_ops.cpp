@@ -361,22 +361,19 @@ void run(const ops::BiasGrad& op, const CudaOp& a) {
   device::bias_grad(a.stream, a.in_type[0], a.out_type[0], op.rows, op.width, a.in[0], a.out[0],
                     a.op.accumulate, a.workspace);
 }
-void run(const ops::LossMax& op, const CudaOp& a) {
-  device::loss_max(a.stream, a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0],
-                   static_cast<float*>(a.out[0]));
-}
-void run(const ops::LossSum& op, const CudaOp& a) {
-  device::loss_sum(a.stream, a.in_type[0], a.out_type[0], loss_shape(op, a.tp_rank()), a.in[0],
-                   static_cast<const float*>(a.in[1]), ids(a.in[2]), a.out[0], static_cast<float*>(a.out[1]));
+void run(const ops::LossStatistics& op, const CudaOp& a) {
+  device::loss_statistics(a.stream, a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0], ids(a.in[1]),
+                          static_cast<float*>(a.out[0]));
 }
 void run(const ops::Loss& op, const CudaOp& a) {
-  device::loss(a.stream, a.out_type[0], loss_shape(op, a.tp_rank()), static_cast<const float*>(a.in[1]),
-               a.out[0], static_cast<double*>(a.out[1]), a.workspace);
+  device::loss(a.stream, op.tokens, op.ranks, static_cast<const float*>(a.in[0]),
+               static_cast<float*>(a.out[0]), static_cast<double*>(a.out[1]), a.workspace);
 }
 void run(const ops::LossGrad& op, const CudaOp& a) {
   const auto rows = static_cast<float>(a.place.program.rows_of_loss);
-  device::loss_grad(a.stream, a.out_type[0], a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0], ids(a.in[1]),
-                    1.0F / rows, &a.scalars->loss_scale, a.out[0]);
+  device::loss_grad(a.stream, a.in_type[0], loss_shape(op, a.tp_rank()), a.in[0],
+                    static_cast<const float*>(a.in[2]), ids(a.in[1]), 1.0F / rows, &a.scalars->loss_scale,
+                    a.out[0]);
 }
 void run(const ops::ZeroGrad& op, const CudaOp& a) {
   device::check(
@@ -461,7 +458,7 @@ struct WorkspaceOf {
     return device::attention_grad_workspace(type, attention_shape(op, 0, dropout));
   }
   std::size_t operator()(const ops::PairLoss& op) const { return device::pair_loss_workspace(op.batch); }
-  std::size_t operator()(const ops::Loss& op) const { return device::loss_workspace(loss_shape(op, 0)); }
+  std::size_t operator()(const ops::Loss& op) const { return device::loss_workspace(op.tokens); }
   template <class T>
   std::size_t operator()(const T&) const {
     return 0;

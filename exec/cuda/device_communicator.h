@@ -38,6 +38,10 @@ class DeviceCommunicator {
                     kernels::cuda::Stream stream) = 0;
   virtual void receive(std::int64_t from, int channel, std::string_view name, void* data, std::size_t bytes,
                        kernels::cuda::Stream stream) = 0;
+  // Before the first step: sums of this many bytes a group that begin with something, and memory that data
+  // will be exchanged from and to.
+  virtual void reserve_sum(GroupId, std::size_t) {}
+  virtual void offer(std::span<std::byte>) {}
   // Of device memory that it holds.
   virtual std::size_t scratch_bytes() const = 0;
   // Throws Error when communication that was enqueued has failed.

@@ -130,14 +130,12 @@ void LocalCommunicator::collective(GroupId id, const CollectiveCall& call, kerne
   const auto sum = [&](std::size_t begin, std::size_t count, const void* start, std::byte* to) {
     for (std::size_t m = 0; m < n; ++m) inputs[m] = input(m, begin);
     if (count > 0) {
-      kernels::cuda::reduce(stream, call.type, call.kind == kAllReduceMax, inputs,
-                            static_cast<std::int64_t>(count), start, to);
+      kernels::cuda::reduce(stream, call.type, inputs, static_cast<std::int64_t>(count), start, to);
     }
   };
   const std::size_t begin = call.elements * self / n, count = call.elements * (self + 1) / n - begin;
   switch (call.kind) {
     case kAllReduce:
-    case kAllReduceMax:
       sum(begin, count, nullptr, output(self, begin));
       for (std::size_t m = 0; m < n; ++m) copy(output(self, begin), m == self ? 0 : count, output(m, begin));
       break;

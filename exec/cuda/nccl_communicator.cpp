@@ -34,6 +34,7 @@ struct Nccl {
   decltype(ncclRecv)* recv = library.find<decltype(ncclRecv)>("ncclRecv");
   decltype(ncclGroupStart)* group_start = library.find<decltype(ncclGroupStart)>("ncclGroupStart");
   decltype(ncclGroupEnd)* group_end = library.find<decltype(ncclGroupEnd)>("ncclGroupEnd");
+  decltype(ncclCommRegister)* register_memory = library.find<decltype(ncclCommRegister)>("ncclCommRegister");
 };
 const Nccl& nccl() {
   static const Nccl library;
@@ -59,6 +60,8 @@ ncclDataType_t nccl_type(DType t) {
 }
 
 constexpr std::size_t kMostGroup = 256;  // members of a group that find each other
+// Of a channel between stages: a receive that waits for its partner holds them.
+constexpr int kBlocksOfAChannel = 4;
 
 }  // namespace
 
@@ -96,7 +99,7 @@ void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t result, std::string_
 }
 
 // The first member makes the id, and all members tell each other theirs: the first's counts.
-ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
+ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members, int most_blocks) {
   if (members.size() > kMostGroup) {
     throw Error(fmt::format("a group of {} ranks is more than find each other for NCCL (at most {})",
                             members.size(), kMostGroup));
@@ -114,10 +117,16 @@ ncclComm_t NcclCommunicator::make(std::span<const std::int64_t> members) {
   const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (most_blocks > 0) config.maxCTAs = most_blocks;
   ncclComm_t comm = nullptr;
-  const ncclResult_t begun =
-      nccl().init(&comm, static_cast<int>(members.size()), id, static_cast<int>(self), &config);
-  settle(comm, begun, "a communicator");
+  try {
+    const ncclResult_t begun =
+        nccl().init(&comm, static_cast<int>(members.size()), id, static_cast<int>(self), &config);
+    settle(comm, begun, "a communicator");
+  } catch (const Error&) {
+    if (comm != nullptr) nccl().abort(comm);
+    throw;
+  }
   return comm;
 }
 
@@ -125,14 +134,14 @@ GroupId NcclCommunicator::open(std::span<const std::int64_t> members, int number
   const auto [at, added] = opened_.try_emplace({{members.begin(), members.end()}, number}, groups_.size());
   if (added) {
     const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
-    groups_.push_back({make(members), members.size(), static_cast<std::size_t>(self), {}});
+    groups_.push_back({make(members, 0), members.size(), static_cast<std::size_t>(self), {}});
   }
   return at->second;
 }
 
 void NcclCommunicator::open_channels(std::span<const ChannelKey> channels) {
   for (const ChannelKey& c : channels) {
-    if (!channels_.contains(c)) channels_[c] = make(std::array{c.from, c.to});
+    if (!channels_.contains(c)) channels_[c] = make(std::array{c.from, c.to}, kBlocksOfAChannel);
   }
 }
 
@@ -151,18 +160,16 @@ void NcclCommunicator::collective(GroupId id, const CollectiveCall& call, kernel
   const auto settled = [&](ncclResult_t r) { settle(group.comm, r, call.name); };
   switch (call.kind) {
     case kAllReduce:
-    case kAllReduceMax:
-      return settled(nccl().all_reduce(call.input, call.output, call.elements, type,
-                                       call.kind == kAllReduce ? ncclSum : ncclMax, group.comm, stream));
+      return settled(
+          nccl().all_reduce(call.input, call.output, call.elements, type, ncclSum, group.comm, stream));
     case kAllGather:
       return settled(nccl().all_gather(call.input, call.output, part, type, group.comm, stream));
     case kReduceScatter: {
       if (!call.accumulate)
         return settled(
             nccl().reduce_scatter(call.input, call.output, part, type, ncclSum, group.comm, stream));
-      const std::size_t bytes = part * bytes_of(call.type);
-      if (group.scratch.bytes() < bytes)
-        group.scratch = kernels::cuda::allocate(bytes, "scratch memory of a sum");
+      if (group.scratch.bytes() < part * bytes_of(call.type))
+        throw Error(fmt::format("\"{}\": no memory was reserved for its sum", call.name));
       settled(
           nccl().reduce_scatter(call.input, group.scratch.get(), part, type, ncclSum, group.comm, stream));
       return kernels::cuda::add(stream, call.type, static_cast<std::int64_t>(part), group.scratch.get(),
@@ -213,6 +220,23 @@ void NcclCommunicator::receive(std::int64_t from, int number, std::string_view n
   settle(comm, nccl().recv(data, bytes, ncclUint8, 0, comm, stream), name);
 }
 
+// A member's part of the sum.
+void NcclCommunicator::reserve_sum(GroupId id, std::size_t bytes) {
+  Group& group = groups_[id];
+  const std::size_t part = bytes / group.members;
+  if (group.scratch.bytes() < part) group.scratch = kernels::cuda::allocate(part, "scratch memory of a sum");
+}
+
+// NCCL reads and writes registered memory without copies where links and algorithms allow it; where it cannot
+// register, it copies.
+void NcclCommunicator::offer(std::span<std::byte> memory) {
+  for (const Group& g : groups_) {
+    void* handle = nullptr;
+    ncclResult_t result = nccl().register_memory(g.comm, memory.data(), memory.size(), &handle);
+    while (result == ncclInProgress && nccl().get_async_error(g.comm, &result) == ncclSuccess) abort_.check();
+  }
+}
+
 std::size_t NcclCommunicator::scratch_bytes() const {
   std::size_t all = 0;
   for (const Group& g : groups_) all += g.scratch.bytes();
@@ -229,12 +253,15 @@ void NcclCommunicator::require_healthy() const {
   for (const auto& [key, comm] : channels_) look(comm);
 }
 
+// All in one group call: one that is aborted alone waits for others of this rank.
 void NcclCommunicator::abort() {
   const auto end = [](ncclComm_t& comm) {
     if (comm != nullptr) nccl().abort(std::exchange(comm, nullptr));
   };
+  nccl().group_start();
   for (Group& g : groups_) end(g.comm);
   for (auto& [key, comm] : channels_) end(comm);
+  nccl().group_end();
 }
 
 }  // namespace orrery::exec::cuda

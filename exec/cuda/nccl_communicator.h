@@ -31,6 +31,8 @@ class NcclCommunicator : public DeviceCommunicator {
             kernels::cuda::Stream stream) override;
   void receive(std::int64_t from, int channel, std::string_view name, void* data, std::size_t bytes,
                kernels::cuda::Stream stream) override;
+  void reserve_sum(GroupId group, std::size_t bytes) override;
+  void offer(std::span<std::byte> memory) override;
   std::size_t scratch_bytes() const override;
   void require_healthy() const override;
   void abort() override;
@@ -41,7 +43,8 @@ class NcclCommunicator : public DeviceCommunicator {
     std::size_t members = 1, self = 0;
     kernels::cuda::DeviceMemory scratch;  // of sums that begin with something
   };
-  ncclComm_t make(std::span<const std::int64_t> members);
+  // `most_blocks`: of the device, that its kernels take; 0: as many as NCCL wants.
+  ncclComm_t make(std::span<const std::int64_t> members, int most_blocks);
   // The result of a call on a communicator, once NCCL has one.
   void settle(ncclComm_t comm, ncclResult_t result, std::string_view name) const;
   ncclComm_t channel(const ChannelKey& key, std::string_view name) const;

@@ -25,12 +25,11 @@ struct Pointwise {
   void (*soft_cap_grad)(Index n, float cap, const float* y, const float* dy, float* dx);
   void (*residual)(Index rows, Index width, const float* x, const float* branch, const float* bias, float* y);
   void (*bias_grad)(Index rows, Index width, const float* dy, float* db, bool accumulate);
-  void (*loss_max)(const reference::LossShape& s, const float* logits, float* largest);
-  void (*loss_sum)(const reference::LossShape& s, const float* logits, const float* largest,
-                   const std::int32_t* targets, float* probabilities, float* sums);
-  double (*loss)(const reference::LossShape& s, const float* sums, float* probabilities);
-  void (*loss_grad)(const reference::LossShape& s, const float* probabilities, const std::int32_t* targets,
-                    float scale, float* d_logits);
+  void (*loss_statistics)(const reference::LossShape& s, const float* logits, const std::int32_t* targets,
+                          float* statistics);
+  // May write over what it reads.
+  void (*loss_grad)(const reference::LossShape& s, const float* logits, const float* normalizers,
+                    const std::int32_t* targets, float scale, float* d_logits);
   void (*adam)(const reference::Adam& a, Index n, const float* gradient, float* parameter, float* m,
                float* v);
   void (*adam_update)(const reference::Adam& a, Index n, const float* gradient, const float* parameter,

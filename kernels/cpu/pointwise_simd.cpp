@@ -284,41 +284,28 @@ void bias_grad(Index rows, Index width, const float* __restrict dy, float* __res
   }
 }
 
-void loss_max(const LossShape& s, const float* logits, float* largest) {
-  for (Index r = 0; r < s.rows; ++r, logits += s.columns)
-    largest[r] = largest_of(s.valid(), [=](Index j) { return logits[j]; });
-}
-
-void loss_sum(const LossShape& s, const float* __restrict logits, const float* __restrict largest,
-              const std::int32_t* __restrict targets, float* __restrict probabilities,
-              float* __restrict sums) {
+void loss_statistics(const LossShape& s, const float* __restrict logits,
+                     const std::int32_t* __restrict targets, float* __restrict statistics) {
   const Index valid = s.valid();
-  for (Index r = 0; r < s.rows; ++r, logits += s.columns, probabilities += s.columns) {
-    const float most = largest[r];
-    for (Index j = 0; j < valid; ++j) probabilities[j] = exponential(logits[j] - most);
-    for (Index j = valid; j < s.columns; ++j) probabilities[j] = 0;
-    sums[2 * r] = sum(valid, [=](Index j) { return probabilities[j]; });
+  for (Index r = 0; r < s.rows; ++r, logits += s.columns, statistics += reference::kLossStatistics) {
+    const float most = largest_of(valid, [=](Index j) { return logits[j]; });
     const Index target = targets[r] - s.first;
-    sums[2 * r + 1] = target >= 0 && target < valid ? logits[target] - most : 0.0F;
+    statistics[0] = most;
+    statistics[1] = sum(valid, [=](Index j) { return exponential(logits[j] - most); });
+    statistics[2] = target >= 0 && target < valid ? logits[target] : 0.0F;
   }
 }
 
-double loss(const LossShape& s, const float* sums, float* probabilities) {
-  double total = 0;
-  for (Index r = 0; r < s.rows; ++r, probabilities += s.columns) {
-    total += __builtin_log(static_cast<double>(sums[2 * r])) - static_cast<double>(sums[2 * r + 1]);
-    const float one_over = 1.0F / sums[2 * r];
-    for (Index j = 0; j < s.columns; ++j) probabilities[j] *= one_over;
-  }
-  return total;
-}
-
-void loss_grad(const LossShape& s, const float* __restrict probabilities,
-               const std::int32_t* __restrict targets, float scale, float* __restrict d_logits) {
-  for (Index r = 0; r < s.rows; ++r, probabilities += s.columns, d_logits += s.columns) {
-    for (Index j = 0; j < s.columns; ++j) d_logits[j] = scale * probabilities[j];
+void loss_grad(const LossShape& s, const float* logits, const float* normalizers, const std::int32_t* targets,
+               float scale, float* d_logits) {
+  const Index valid = s.valid();
+  for (Index r = 0; r < s.rows; ++r, logits += s.columns, d_logits += s.columns) {
+    const float most = normalizers[2 * r], factor = scale / normalizers[2 * r + 1];
+#pragma GCC ivdep
+    for (Index j = 0; j < valid; ++j) d_logits[j] = factor * exponential(logits[j] - most);
+    for (Index j = valid; j < s.columns; ++j) d_logits[j] = 0;
     const Index target = targets[r] - s.first;
-    if (target >= 0 && target < s.columns) d_logits[target] = scale * (probabilities[target] - 1.0F);
+    if (target >= 0 && target < s.columns) d_logits[target] -= scale;
   }
 }
 
@@ -496,9 +483,7 @@ const Pointwise kPointwise{.isa = ORRERY_NAME(ORRERY_ISA),
                            .soft_cap_grad = soft_cap_grad,
                            .residual = residual,
                            .bias_grad = bias_grad,
-                           .loss_max = loss_max,
-                           .loss_sum = loss_sum,
-                           .loss = loss,
+                           .loss_statistics = loss_statistics,
                            .loss_grad = loss_grad,
                            .adam = adam,
                            .adam_update = adam_update,

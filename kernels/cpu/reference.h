@@ -291,8 +291,9 @@ void gate(Index rows, Index width, const float* y, const float* logits, float* o
 void gate_grad(Index rows, Index width, const float* y, const float* logits, const float* d_o, float* dy,
                float* d_logits);
 
-// Cross-entropy over columns [first, first + columns) of a vocabulary, in three passes with a reduction
-// between them: largest logit; exponentials and {sum, target's logit - largest}; loss and probabilities.
+// Cross-entropy over columns [first, first + columns) of a vocabulary. A rank finds kLossStatistics numbers a
+// row: its largest logit m, the sum of exp(logit - m), and the target's logit (0: another rank has it). Those
+// of all ranks give the two that normalise the row: the largest of all, and the sum below it.
 struct LossShape {
   Index rows, columns, first, vocab;
   Index valid() const {
@@ -300,14 +301,14 @@ struct LossShape {
     return left < 0 ? 0 : (left < columns ? left : columns);
   }
 };
-void loss_max(const LossShape& s, const float* logits, float* largest);
-void loss_sum(const LossShape& s, const float* logits, const float* largest, const std::int32_t* targets,
-              float* probabilities, float* sums);
-// Returns the sum over rows of -log p(target), and turns exponentials into probabilities.
-double loss(const LossShape& s, const float* sums, float* probabilities);
-// d_logits = scale * (p - onehot(target)).
-void loss_grad(const LossShape& s, const float* probabilities, const std::int32_t* targets, float scale,
-               float* d_logits);
+inline constexpr Index kLossStatistics = 3;
+void loss_statistics(const LossShape& s, const float* logits, const std::int32_t* targets, float* statistics);
+// Of [ranks, rows, kLossStatistics] to [rows, 2]. Returns the sum over rows of -log p(target).
+double loss(Index rows, Index ranks, const float* statistics, float* normalizers);
+// d_logits = scale * (p - onehot(target)), p = exp(logit - largest) / sum; 0 where columns are padding. May
+// write over what it reads.
+void loss_grad(const LossShape& s, const float* logits, const float* normalizers, const std::int32_t* targets,
+               float scale, float* d_logits);
 
 // AdamW without weight decay on biases is the caller's business: `decay` is used as given.
 struct Adam {

@@ -176,45 +176,49 @@ void soft_cap_grad(Index n, float cap, const float* y, const float* dy, float* d
   for (Index i = 0; i < n; ++i) dx[i] = dy[i] * (1.0F - y[i] / cap * (y[i] / cap));
 }
 
-void loss_max(const LossShape& s, const float* logits, float* largest) {
+void loss_statistics(const LossShape& s, const float* logits, const std::int32_t* targets,
+                     float* statistics) {
   for (Index r = 0; r < s.rows; ++r) {
-    float best = -std::numeric_limits<float>::max();
-    for (Index j = 0; j < s.valid(); ++j) best = std::max(best, logits[r * s.columns + j]);
-    largest[r] = best;
-  }
-}
-
-void loss_sum(const LossShape& s, const float* logits, const float* largest, const std::int32_t* targets,
-              float* probabilities, float* sums) {
-  for (Index r = 0; r < s.rows; ++r) {
+    const float* const row = logits + r * s.columns;
+    float most = -std::numeric_limits<float>::max();
+    for (Index j = 0; j < s.valid(); ++j) most = std::max(most, row[j]);
     double sum = 0;
-    for (Index j = 0; j < s.columns; ++j) {
-      const Index at = r * s.columns + j;
-      probabilities[at] = j < s.valid() ? std::exp(logits[at] - largest[r]) : 0.0F;
-      sum += probabilities[at];
-    }
+    for (Index j = 0; j < s.valid(); ++j) sum += std::exp(row[j] - most);
     const Index target = targets[r] - s.first;
-    sums[2 * r] = static_cast<float>(sum);
-    sums[2 * r + 1] = target >= 0 && target < s.valid() ? logits[r * s.columns + target] - largest[r] : 0.0F;
+    float* const to = statistics + r * kLossStatistics;
+    to[0] = most;
+    to[1] = static_cast<float>(sum);
+    to[2] = target >= 0 && target < s.valid() ? row[target] : 0.0F;
   }
 }
 
-double loss(const LossShape& s, const float* sums, float* probabilities) {
+double loss(Index rows, Index ranks, const float* statistics, float* normalizers) {
   double total = 0;
-  for (Index r = 0; r < s.rows; ++r) {
-    total += std::log(static_cast<double>(sums[2 * r])) - sums[2 * r + 1];
-    for (Index j = 0; j < s.columns; ++j) probabilities[r * s.columns + j] /= sums[2 * r];
+  for (Index r = 0; r < rows; ++r) {
+    const auto of_rank = [&](Index rank) { return statistics + (rank * rows + r) * kLossStatistics; };
+    float most = of_rank(0)[0];
+    for (Index rank = 1; rank < ranks; ++rank) most = std::max(most, of_rank(rank)[0]);
+    double sum = 0, target = 0;
+    for (Index rank = 0; rank < ranks; ++rank) {
+      sum += of_rank(rank)[1] * std::exp(of_rank(rank)[0] - most);
+      target += of_rank(rank)[2];
+    }
+    normalizers[2 * r] = most;
+    normalizers[2 * r + 1] = static_cast<float>(sum);
+    total += std::log(sum) - (target - most);
   }
   return total;
 }
 
-void loss_grad(const LossShape& s, const float* probabilities, const std::int32_t* targets, float scale,
-               float* d_logits) {
+void loss_grad(const LossShape& s, const float* logits, const float* normalizers, const std::int32_t* targets,
+               float scale, float* d_logits) {
   for (Index r = 0; r < s.rows; ++r) {
     const Index target = targets[r] - s.first;
     for (Index j = 0; j < s.columns; ++j) {
       const Index at = r * s.columns + j;
-      d_logits[at] = scale * (probabilities[at] - (j == target ? 1.0F : 0.0F));
+      const float p =
+          j < s.valid() ? std::exp(logits[at] - normalizers[2 * r]) / normalizers[2 * r + 1] : 0.0F;
+      d_logits[at] = scale * (p - (j == target ? 1.0F : 0.0F));
     }
   }
 }

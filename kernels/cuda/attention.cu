@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention: which kernel serves a shape, and what both backward passes begin with.
+// Attention: cuDNN's kernel where it serves the shape, else a plain one; and what goes before it.
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/element.h"
@@ -98,7 +98,6 @@ void attention(Stream stream, DType type, const reference::AttentionShape& s, co
                Workspace workspace) {
   if (fused_attention_workspace(AttentionPass::kForward, type, s))
     return fused_attention(stream, type, s, rows, out, static_cast<float*>(softmax), workspace);
-  if (has_flash(type, s)) return flash_attention(stream, type, s, rows.q, out, static_cast<float*>(softmax));
   plain_attention(stream, type, s, first_sample, rows, out, softmax, mask);
 }
 
@@ -117,10 +116,6 @@ void attention_grad(Stream stream, DType type, const reference::AttentionShape& 
            {.blocks = cover(s.batch * s.seq * s.heads, kWarps), .threads = kWarp, .threads_y = kWarps},
            dot_kernel<T>, places_of(s), static_cast<const T*>(out), static_cast<const T*>(d_out), d);
   });
-  if (has_flash(type, s)) {
-    return flash_attention_grad(stream, type, s, rows.q, static_cast<const float*>(softmax), d_out, d_rows.q,
-                                d);
-  }
   plain_attention_grad(stream, type, s, first_sample, rows, softmax, mask, d_out, d_rows, d);
 }
 

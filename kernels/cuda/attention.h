@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two ways of attention, and where heads stand in rows. Internal to kernels/cuda.
+// Attention without cuDNN, and where heads stand in rows. Internal to kernels/cuda.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -40,17 +40,10 @@ inline AttentionPlaces places_of(const reference::AttentionShape& s) {
           static_cast<int>(s.keys()), s.other_seq > 0};
 }
 
-// Whether tensor cores serve this shape.
-bool has_flash(DType type, const reference::AttentionShape& s);
-void flash_attention(Stream stream, DType type, const reference::AttentionShape& s, const void* qkv,
-                     void* out, float* lse);
-// `d` has the sums of d_out out: fp32 [batch, heads, seq].
-void flash_attention_grad(Stream stream, DType type, const reference::AttentionShape& s, const void* qkv,
-                          const float* lse, const void* d_out, void* d_qkv, const float* d);
-
 void plain_attention(Stream stream, DType type, const reference::AttentionShape& s, const Index* first_sample,
                      reference::AttentionRows<const void*> rows, void* out, void* softmax,
                      std::uint8_t* mask);
+// `d` has the sums of d_out out: fp32 [batch, heads, seq].
 void plain_attention_grad(Stream stream, DType type, const reference::AttentionShape& s,
                           const Index* first_sample, reference::AttentionRows<const void*> rows,
                           const void* softmax, const std::uint8_t* mask, const void* d_out,

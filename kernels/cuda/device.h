@@ -62,9 +62,14 @@ inline HostMemory allocate_host(std::size_t bytes) {
   check(cudaMallocHost(&p, bytes), "memory of the host");
   return HostMemory(p);
 }
-inline OwnedStream make_stream() {
+// Blocks of an urgent stream are started before those of others that wait.
+enum class Urgent : bool { kNo, kYes };
+inline OwnedStream make_stream(Urgent urgent = Urgent::kNo) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
   cudaStream_t s = nullptr;
-  check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
+  check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, urgent == Urgent::kYes ? greatest : least),
+        "a stream");
   return OwnedStream(s);
 }
 enum class Timed : bool { kNo, kYes };

@@ -2,10 +2,12 @@
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -15,6 +17,7 @@
 #include "core/error.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fp8.h"
+#include "kernels/cuda/gemm_choices.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::kernels::cuda {
@@ -25,6 +28,8 @@ struct CublasLt {
   Library library{"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)};
   decltype(cublasLtCreate)* create = library.find<decltype(cublasLtCreate)>("cublasLtCreate");
   decltype(cublasLtDestroy)* destroy = library.find<decltype(cublasLtDestroy)>("cublasLtDestroy");
+  decltype(cublasLtGetVersion)* get_version =
+      library.find<decltype(cublasLtGetVersion)>("cublasLtGetVersion");
   decltype(cublasLtGetStatusString)* get_status_string =
       library.find<decltype(cublasLtGetStatusString)>("cublasLtGetStatusString");
   decltype(cublasLtMatmul)* matmul = library.find<decltype(cublasLtMatmul)>("cublasLtMatmul");
@@ -144,24 +149,17 @@ struct Plan {
   bool fused;  // its epilogue is cuBLASLt's; else a kernel comes after it
 };
 
-// What was chosen for a shape on a device: for the rest of the process, so that runs in it compute the same
-// bits.
-struct Choice {
-  bool fused = false;
-  cublasLtMatmulAlgo_t algorithm{};
-};
-struct Question {
-  int device = 0, tried = 0;
-  std::size_t workspace = 0;
-  GemmShape shape;
-  auto operator<=>(const Question&) const = default;
-};
-struct Choices {
-  std::mutex lock;  // held while algorithms are measured: one measurement at a time
-  std::map<Question, Choice> of;
-};
-Choices& choices() {
-  static Choices all;
+// "cuBLASLt 13.1.0.3 for NVIDIA H100 80GB HBM3": of the device that this thread has chosen.
+std::string library() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  cudaDeviceProp p{};
+  check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
+  return fmt::format("cuBLASLt {} for {}", lt().get_version(), p.name);
+}
+// Of a process, which computes on devices of one kind.
+GemmChoices& choices() {
+  static GemmChoices all(library());
   return all;
 }
 
@@ -249,7 +247,7 @@ struct Gemms::State {
   }
 
   // Measures algorithms of the shapes with operands of the largest.
-  void choose(Stream stream, int device, std::span<const GemmShape> shapes, int tried) {
+  void choose(Stream stream, std::span<const GemmShape> shapes, int tried) {
     struct Need {
       DType type;
       Index elements;
@@ -275,8 +273,8 @@ struct Gemms::State {
     const GemmOperands operands{memory[0].get(), memory[1].get(), memory[3].get(), memory[2].get(),
                                 memory[4].get()};
     for (const GemmShape& s : shapes) {
-      const Question question{device, tried, workspace.bytes(), s};
-      if (choices().of.contains(question)) continue;
+      const std::string product = text_of(s, tried, workspace.bytes());
+      if (choices().find(product) != nullptr) continue;
       // Random operands: equal ones draw less power, and products of them run faster than real ones.
       const auto of_shape = needs(s);
       for (std::size_t i = 0; i < memory.size(); ++i)
@@ -291,7 +289,10 @@ struct Gemms::State {
             (s.fp8 == Fp8Product::kNo ? "" : " in 8 bits, which GPUs of compute capability 8.9 and up have"));
       }
       const Plan& best = ms_fused < ms ? fused : apart;
-      choices().of.emplace(question, Choice{best.fused, best.algorithm});
+      GemmChoice choice{.fused = best.fused};
+      static_assert(sizeof choice.algorithm == sizeof best.algorithm);
+      std::memcpy(choice.algorithm.data(), &best.algorithm, sizeof best.algorithm);
+      choices().add(product, choice);
     }
     check(cudaStreamSynchronize(stream), "matrix products");
   }
@@ -301,26 +302,35 @@ struct Gemms::State {
   DeviceMemory workspace;
   Fp8Operands rounded;
   std::map<GemmShape, Plan> plans;
+  std::uint64_t hash = 0;
 };
 
-Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried)
+Gemms::Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace,
+             const std::filesystem::path& cache, int tried)
     : state_(std::make_unique<State>(shapes, workspace)) {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  const auto question = [&](const GemmShape& s) { return Question{device, tried, workspace, s}; };
+  const auto product = [&](const GemmShape& s) { return text_of(s, tried, workspace); };
   const std::scoped_lock alone(choices().lock);
+  if (!cache.empty()) choices().read(cache);
   std::vector<GemmShape> unknown;
   for (const GemmShape& s : shapes) {
-    if (!choices().of.contains(question(s))) unknown.push_back(s);
+    if (choices().find(product(s)) == nullptr) unknown.push_back(s);
   }
-  if (!unknown.empty()) state_->choose(stream, device, unknown, tried);
+  if (!unknown.empty()) {
+    state_->choose(stream, unknown, tried);
+    if (!cache.empty()) choices().write(cache);
+  }
   for (const GemmShape& s : shapes) {
     if (state_->plans.contains(s)) continue;
-    const Choice& chosen = choices().of.at(question(s));
+    const GemmChoice& chosen = *choices().find(product(s));
     Plan plan(s, chosen.fused, state_->rounded);
-    plan.algorithm = chosen.algorithm;
+    std::memcpy(&plan.algorithm, chosen.algorithm.data(), sizeof plan.algorithm);
     state_->plans.emplace(s, std::move(plan));
+    state_->hash += hash_of(product(s), chosen);
   }
+}
+
+std::uint64_t Gemms::hash() const {
+  return state_->hash;
 }
 
 Gemms::~Gemms() = default;

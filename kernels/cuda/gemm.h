@@ -9,6 +9,7 @@
 
 #include <compare>
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <span>
 
@@ -46,14 +47,17 @@ struct GemmOperands {
 
 class Gemms {
  public:
-  // Measures algorithms of those `shapes` that this process did not measure yet, with operands of the
-  // largest: the `tried` that cuBLASLt holds for the best. `workspace` bytes, the same in all a process, are
-  // kept for them.
-  Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace, int tried = 16);
+  // Measures algorithms of those `shapes` that this process did not measure yet and `cache` does not have,
+  // with operands of the largest: the `tried` that cuBLASLt holds for the best. `workspace` bytes are kept
+  // for them. `cache`: a file of choices (gemm_choices.h), which gets the new ones; empty: none.
+  Gemms(Stream stream, std::span<const GemmShape> shapes, std::size_t workspace,
+        const std::filesystem::path& cache = {}, int tried = 16);
   ~Gemms();
   // A shape that was measured. Throws Error for another.
   void run(Stream stream, const GemmShape& shape, const GemmOperands& operands);
   std::size_t plans() const;
+  // Of the shapes and what runs them: equal where all of them run by the same algorithms.
+  std::uint64_t hash() const;
   std::size_t workspace_bytes() const;
 
  private:

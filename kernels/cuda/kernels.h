@@ -175,17 +175,16 @@ void gate_grad(Stream stream, DType type, Index rows, Index width, const void* y
                const void* d_o, void* dy, void* d_logits);
 
 // --- loss.cu ---------------------------------------------------------------------------------------
-// Logits are of `type`, exponentials and probabilities of `kept`: fp32, or the type of logits.
-void loss_max(Stream stream, DType type, const reference::LossShape& s, const void* logits, float* largest);
-void loss_sum(Stream stream, DType type, DType kept, const reference::LossShape& s, const void* logits,
-              const float* largest, const std::int32_t* targets, void* probabilities, float* sums);
+// As in kernels/cpu/reference.h; logits and their gradient are of `type`.
+void loss_statistics(Stream stream, DType type, const reference::LossShape& s, const void* logits,
+                     const std::int32_t* targets, float* statistics);
 // Adds the loss of all rows to `total`.
-std::size_t loss_workspace(const reference::LossShape& s);
-void loss(Stream stream, DType kept, const reference::LossShape& s, const float* sums, void* probabilities,
-          double* total, Workspace workspace);
-// The gradient of loss times what stands at `loss_scale`, times token_weight.
-void loss_grad(Stream stream, DType type, DType kept, const reference::LossShape& s,
-               const void* probabilities, const std::int32_t* targets, float token_weight,
+std::size_t loss_workspace(Index rows);
+void loss(Stream stream, Index rows, Index ranks, const float* statistics, float* normalizers, double* total,
+          Workspace workspace);
+// The gradient of loss times what stands at `loss_scale`, times token_weight; over the logits, or elsewhere.
+void loss_grad(Stream stream, DType type, const reference::LossShape& s, const void* logits,
+               const float* normalizers, const std::int32_t* targets, float token_weight,
                const double* loss_scale, void* d_logits);
 
 // --- optimizer.cu ----------------------------------------------------------------------------------
@@ -256,10 +255,10 @@ void attention_grad(Stream stream, DType type, const reference::AttentionShape& 
                     Workspace workspace);
 
 // --- reduce.cu -------------------------------------------------------------------------------------
-// Sum or maximum of `inputs` in their order, beginning with `start` unless it is null; 16-bit floats are
+// Sum of `inputs` in their order, beginning with `start` unless it is null; 16-bit floats are
 // summed in fp32 and rounded once. `output` may be one of the inputs.
 inline constexpr std::size_t kMostInputs = 16;
-void reduce(Stream stream, DType type, bool max, std::span<const void* const> inputs, Index n,
-            const void* start, void* output);
+void reduce(Stream stream, DType type, std::span<const void* const> inputs, Index n, const void* start,
+            void* output);
 
 }  // namespace orrery::kernels::cuda

@@ -42,6 +42,8 @@ constexpr std::int64_t strided_blocks(std::int64_t n, int threads) {
 template <class... P, class... A>
 void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...), A... arguments) {
   if (g.blocks == 0 || g.blocks_y == 0) return;
+  if (g.blocks > 0x7fffffff || g.blocks_y > 0xffff)
+    throw Error(std::string(name) + ": more blocks than a device takes");
   const dim3 grid{static_cast<unsigned>(g.blocks), static_cast<unsigned>(g.blocks_y), 1};
   const dim3 block{static_cast<unsigned>(g.threads), static_cast<unsigned>(g.threads_y), 1};
 #ifdef __CUDACC__
@@ -55,7 +57,7 @@ void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...)
   kernel<<<grid, block, g.shared, stream>>>(static_cast<P>(arguments)...);
   check(cudaGetLastError(), name);
 #else
-  (void)name;
+  check(emulation::refusal({grid, block, g.shared}), name);
   emulation::enqueue(stream, [=, shared = g.shared] {
     emulation::run({grid, block, shared}, [=] { kernel(static_cast<P>(arguments)...); });
   });

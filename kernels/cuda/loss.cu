@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross-entropy over this rank's columns of the vocabulary, a block for each row; between the passes sums go
-// over tensor ranks. Floor, in elements of [rows, columns]: largest 1; sum 2; loss 2; gradient 2.
+// Cross-entropy over this rank's columns of the vocabulary, a block for each row. Floor, in elements of
+// [rows, columns]: statistics 1; gradient 2.
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"
 
@@ -16,56 +16,64 @@ __device__ std::int64_t valid(const LossShape& s) {
   return left < 0 ? 0 : left < s.columns ? left : s.columns;
 }
 
+struct Exponentials {
+  float largest, sum;  // of exp(x - largest)
+};
+// Of both.
+__device__ Exponentials joined(Exponentials a, Exponentials b) {
+  const float most = fmaxf(a.largest, b.largest);
+  return {most, a.sum * expf(a.largest - most) + b.sum * expf(b.largest - most)};
+}
+__device__ Exponentials of_none() {
+  return {-3.402823466e38F, 0.0F};
+}
+
 template <class T, int V>
-__global__ void loss_max_kernel(LossShape s, const T* logits, float* largest) {
-  const T* const row = logits + static_cast<std::int64_t>(blockIdx.x) * s.columns;
-  const std::int64_t n = valid(s);
-  float most = -3.402823466e38F;
+__global__ void loss_statistics_kernel(LossShape s, const T* logits, const std::int32_t* targets,
+                                       float* statistics) {
+  const std::int64_t r = blockIdx.x, n = valid(s);
+  const T* const row = logits + r * s.columns;
+  Exponentials mine = of_none();
   for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * V; j < n; j += blockDim.x * V) {
     float x[V];
     load(row + j, x);
+    float most = mine.largest;
 #pragma unroll
     for (int i = 0; i < V; ++i) most = j + i < n ? fmaxf(most, x[i]) : most;
-  }
-  most = block_max(most);
-  if (threadIdx.x == 0) largest[blockIdx.x] = most;
-}
-
-template <class T, class K, int V>
-__global__ void loss_sum_kernel(LossShape s, const T* logits, const float* largest,
-                                const std::int32_t* targets, K* probabilities, float* sums) {
-  const std::int64_t r = blockIdx.x, at = r * s.columns, n = valid(s);
-  const float most = largest[r];
-  float sum = 0;
-  for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * V; j < s.columns; j += blockDim.x * V) {
-    float x[V];
-    load(logits + at + j, x);
+    mine.sum *= expf(mine.largest - most);
+    mine.largest = most;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      x[i] = j + i < n ? expf(x[i] - most) : 0.0F;
-      sum += x[i];
-    }
-    store(x, probabilities + at + j);
+    for (int i = 0; i < V; ++i) mine.sum += j + i < n ? expf(x[i] - most) : 0.0F;
   }
-  sum = block_sum(sum);
+  mine = over_block(mine, of_none(), [](Exponentials x) {
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2)
+      x = joined(x, {__shfl_xor_sync(kFullMask, x.largest, mask), __shfl_xor_sync(kFullMask, x.sum, mask)});
+    return x;
+  });
   if (threadIdx.x != 0) return;
   const std::int64_t target = targets[r] - s.first;
-  sums[2 * r] = sum;
-  sums[2 * r + 1] = target >= 0 && target < n ? widen(logits[at + target]) - most : 0.0F;
+  float* const to = statistics + r * reference::kLossStatistics;
+  to[0] = mine.largest;
+  to[1] = mine.sum;
+  to[2] = target >= 0 && target < n ? widen(row[target]) : 0.0F;
 }
 
-template <class K, int V>
-__global__ void loss_kernel(LossShape s, const float* sums, K* probabilities, double* of_rows) {
-  const std::int64_t r = blockIdx.x, at = r * s.columns;
-  const float sum = sums[2 * r];
-  for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * V; j < s.columns; j += blockDim.x * V) {
-    float x[V];
-    load(probabilities + at + j, x);
-#pragma unroll
-    for (int i = 0; i < V; ++i) x[i] /= sum;
-    store(x, probabilities + at + j);
+// A thread takes a row of all ranks' statistics.
+__global__ void loss_kernel(std::int64_t rows, std::int64_t ranks, const float* statistics,
+                            float* normalizers, double* of_rows) {
+  for (std::int64_t r = thread_of_grid(); r < rows; r += threads_of_grid()) {
+    Exponentials all = of_none();
+    float target = 0;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const float* const of_rank = statistics + (rank * rows + r) * reference::kLossStatistics;
+      all = joined(all, {of_rank[0], of_rank[1]});
+      target += of_rank[2];
+    }
+    normalizers[2 * r] = all.largest;
+    normalizers[2 * r + 1] = all.sum;
+    of_rows[r] = log(static_cast<double>(all.sum)) - (static_cast<double>(target) - all.largest);
   }
-  if (threadIdx.x == 0) of_rows[r] = log(static_cast<double>(sum)) - static_cast<double>(sums[2 * r + 1]);
 }
 
 __global__ void loss_total_kernel(std::int64_t rows, const double* of_rows, double* total) {
@@ -75,16 +83,20 @@ __global__ void loss_total_kernel(std::int64_t rows, const double* of_rows, doub
   if (threadIdx.x == 0) *total += sum;
 }
 
-template <class K, class T, int V>
-__global__ void loss_grad_kernel(LossShape s, const K* probabilities, const std::int32_t* targets,
-                                 float token_weight, const double* loss_scale, T* d_logits) {
-  const std::int64_t r = blockIdx.x, at = r * s.columns, target = targets[r] - s.first;
+// A thread writes where it has read, so that the gradient may stand where the logits stood.
+template <class T, int V>
+__global__ void loss_grad_kernel(LossShape s, const T* logits, const float* normalizers,
+                                 const std::int32_t* targets, float token_weight, const double* loss_scale,
+                                 T* d_logits) {
+  const std::int64_t r = blockIdx.x, at = r * s.columns, target = targets[r] - s.first, n = valid(s);
   const auto scale = static_cast<float>(token_weight * *loss_scale);
+  const float most = normalizers[2 * r], factor = scale / normalizers[2 * r + 1];
   for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * V; j < s.columns; j += blockDim.x * V) {
     float x[V];
-    load(probabilities + at + j, x);
+    load(logits + at + j, x);
 #pragma unroll
-    for (int i = 0; i < V; ++i) x[i] = scale * (x[i] - (j + i == target ? 1.0F : 0.0F));
+    for (int i = 0; i < V; ++i)
+      x[i] = (j + i < n ? factor * expf(x[i] - most) : 0.0F) - (j + i == target ? scale : 0.0F);
     store(x, d_logits + at + j);
   }
 }
@@ -97,51 +109,36 @@ Grid rows_of(const LossShape& s) {
 
 }  // namespace
 
-void loss_max(Stream stream, DType type, const LossShape& s, const void* logits, float* largest) {
+void loss_statistics(Stream stream, DType type, const LossShape& s, const void* logits,
+                     const std::int32_t* targets, float* statistics) {
   with_type(type, [&]<class T>(T) {
     with_vectors<T>(takes_vectors<T>(s.columns, {logits}), [&]<int V>(std::integral_constant<int, V>) {
-      launch(stream, "loss_max", rows_of<V>(s), loss_max_kernel<T, V>, s, static_cast<const T*>(logits),
-             largest);
+      launch(stream, "loss_statistics", rows_of<V>(s), loss_statistics_kernel<T, V>, s,
+             static_cast<const T*>(logits), targets, statistics);
     });
   });
 }
 
-void loss_sum(Stream stream, DType type, DType kept, const LossShape& s, const void* logits,
-              const float* largest, const std::int32_t* targets, void* probabilities, float* sums) {
-  with_types(type, kept, [&]<class T, class K>(T, K) {
-    with_vectors<T>(
-        takes_vectors<T>(s.columns, {logits, probabilities}), [&]<int V>(std::integral_constant<int, V>) {
-          launch(stream, "loss_sum", rows_of<V>(s), loss_sum_kernel<T, K, V>, s,
-                 static_cast<const T*>(logits), largest, targets, static_cast<K*>(probabilities), sums);
-        });
-  });
+std::size_t loss_workspace(Index rows) {
+  return static_cast<std::size_t>(rows) * sizeof(double);
 }
 
-std::size_t loss_workspace(const LossShape& s) {
-  return static_cast<std::size_t>(s.rows) * sizeof(double);
-}
-
-void loss(Stream stream, DType kept, const LossShape& s, const float* sums, void* probabilities,
-          double* total, Workspace workspace) {
+void loss(Stream stream, Index rows, Index ranks, const float* statistics, float* normalizers, double* total,
+          Workspace workspace) {
   auto* const of_rows = static_cast<double*>(workspace.memory);
-  with_type(kept, [&]<class K>(K) {
-    with_vectors<K>(takes_vectors<K>(s.columns, {probabilities}), [&]<int V>(std::integral_constant<int, V>) {
-      launch(stream, "loss", rows_of<V>(s), loss_kernel<K, V>, s, sums, static_cast<K*>(probabilities),
-             of_rows);
-    });
-  });
-  launch(stream, "loss", {.blocks = 1, .threads = 1024}, loss_total_kernel, s.rows, of_rows, total);
+  launch(stream, "loss", {.blocks = strided_blocks(rows, 256)}, loss_kernel, rows, ranks, statistics,
+         normalizers, of_rows);
+  launch(stream, "loss", {.blocks = 1, .threads = 1024}, loss_total_kernel, rows, of_rows, total);
 }
 
-void loss_grad(Stream stream, DType type, DType kept, const LossShape& s, const void* probabilities,
+void loss_grad(Stream stream, DType type, const LossShape& s, const void* logits, const float* normalizers,
                const std::int32_t* targets, float token_weight, const double* loss_scale, void* d_logits) {
-  with_types(type, kept, [&]<class T, class K>(T, K) {
-    with_vectors<T>(takes_vectors<T>(s.columns, {probabilities, d_logits}),
-                    [&]<int V>(std::integral_constant<int, V>) {
-                      launch(stream, "loss_grad", rows_of<V>(s), loss_grad_kernel<K, T, V>, s,
-                             static_cast<const K*>(probabilities), targets, token_weight, loss_scale,
-                             static_cast<T*>(d_logits));
-                    });
+  with_type(type, [&]<class T>(T) {
+    with_vectors<T>(
+        takes_vectors<T>(s.columns, {logits, d_logits}), [&]<int V>(std::integral_constant<int, V>) {
+          launch(stream, "loss_grad", rows_of<V>(s), loss_grad_kernel<T, V>, s, static_cast<const T*>(logits),
+                 normalizers, targets, token_weight, loss_scale, static_cast<T*>(d_logits));
+        });
   });
 }
 

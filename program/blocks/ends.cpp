@@ -171,21 +171,25 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   if (m.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, m.logit_soft_cap);
 
   const ops::LogitsShape shape{rows, g.parameter(w).local_rows, m.head_rows()};
-  const DType kept = s.fp32_logits ? DType::kFloat32 : t.activation_type();
-  const ValueId exponentials =
-      g.value("head/probabilities", all_rows, g.parameter(w).rows, g.placed(Placement::kColumns), kept);
-  const ValueId largest = g.value("head/max", all_rows, 1, g.placed(Placement::kMax), DType::kFloat32);
-  const ValueId sums = g.value("head/sums", all_rows, 2, g.placed(Placement::kSum), DType::kFloat32);
-  const Placements whole = g.placed(Placement::kReplicated);
-  g.node("loss/max", ops::LossMax{shape}, {g.use(logits)}, {largest});
-  g.node("loss/sum", ops::LossSum{shape}, {g.use(logits), g.use(largest, whole), g.use(targets)},
-         {exponentials, sums});
-  const ValueId probabilities = s.loss_in_place
-                                    ? g.taken_over(exponentials, 0)
-                                    : g.value("head/log_probabilities", all_rows, g.parameter(w).rows,
-                                              g.placed(Placement::kColumns), kept);
-  g.node("loss", ops::Loss{shape}, {g.use(exponentials), g.use(sums, whole)}, {probabilities, loss}).also = {
-      logits, targets};
+  const bool keeps = !keeps_logits(s.loss_keeps);
+  const auto of_logits = [&](const char* name) {
+    return g.value(name, all_rows, g.parameter(w).rows, g.placed(Placement::kColumns), DType::kFloat32);
+  };
+  // Each tensor rank's, one behind the other.
+  const ValueId statistics = g.value("head/statistics", g.ranks * all_rows, ops::kLossStatistics,
+                                     g.placed(Placement::kRows), DType::kFloat32);
+  const ValueId normalizers =
+      g.value("head/normalizers", all_rows, ops::kLossNormalizers, {}, DType::kFloat32);
+  std::vector<ValueId> found{statistics}, made{normalizers, loss};
+  std::vector<Operand> reads{g.use(statistics, g.placed(Placement::kReplicated))};
+  if (keeps) found.push_back(of_logits("head/exponentials"));
+  g.node("loss/statistics", ops::LossStatistics{shape}, {g.use(logits), g.use(targets)}, found);
+  if (keeps) {
+    reads.push_back(g.use(found[1]));
+    made.push_back(s.loss_keeps == LossKeeps::kBoth ? of_logits("head/log_probabilities")
+                                                    : g.taken_over(found[1], 1));
+  }
+  g.node("loss", ops::Loss{shape, g.ranks}, std::move(reads), std::move(made)).also = {logits, targets};
   return g.finish();
 }
 

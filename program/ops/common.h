@@ -65,13 +65,13 @@ struct Operands {
 // Bytes of an element in device memory.
 struct ElementBytes {
   std::int64_t activation = 2;
-  std::int64_t logits = 4;  // of the softmax that the loss keeps
+  std::int64_t probability = 0;  // of the loss, where the stack keeps probabilities; else 0
   BytesPerParameter parameter{};
   double fp8_rounding = 1;  // Stack::fp8_rounding
 };
 inline ElementBytes element_bytes(const Training& t, const Stack& s) {
   const std::int64_t activation = activation_bytes(t.precision);
-  return {activation, s.fp32_logits ? 4 : activation, bytes_per_parameter(t.precision), s.fp8_rounding};
+  return {activation, keeps_logits(s.loss_keeps) ? 0 : 4, bytes_per_parameter(t.precision), s.fp8_rounding};
 }
 
 // Operands of an op that a rule emits.

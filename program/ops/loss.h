@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross-entropy over a vocabulary of which a tensor rank has `columns`. Between the ops, tensor ranks take
-// the maximum and the sum of what each found.
-//   LossMax    reads {logits}                     writes {largest}
-//   LossSum    reads {logits, largest, targets}   writes {exponentials, sums}   sums: of them, and the
-//   target's
-//                                                                               logit
-//   Loss       reads {exponentials, sums}         writes {probabilities, loss}
-//   LossGrad   reads {probabilities, targets}     writes {dlogits}, or {dlogits, dprobabilities}
+// Cross-entropy over a vocabulary of which a tensor rank has `columns`. Each rank finds three numbers a row:
+// the largest logit, the sum of exponentials below it, and the target's logit if it has that (else 0); they
+// are gathered, and give the two numbers that normalise the row: the largest of all logits, and the sum.
+//   LossStatistics   reads {logits, targets}                 writes {statistics, exponentials?}
+//   Loss             reads {statistics, exponentials?}       writes {normalizers, loss, probabilities?}
+//   LossGrad         reads {logits, targets, normalizers} or {probabilities, targets}
+//                    writes {dlogits}, or {dlogits, dprobabilities}
+// The stack says what is kept for the gradient (Stack::loss_keeps): the logits, or what is behind the
+// question marks.
 #pragma once
 
 #include "program/ops/common.h"
@@ -23,27 +24,30 @@ struct LogitsShape {
   constexpr std::int64_t logits() const { return tokens * columns; }
 };
 
-struct LossMax : LogitsShape {
-  static constexpr std::string_view kName = "loss-max";
+// Numbers of a row.
+inline constexpr std::int64_t kLossStatistics = 3, kLossNormalizers = 2;
+
+struct LossStatistics : LogitsShape {
+  static constexpr std::string_view kName = "loss-statistics";
   constexpr Operands operands() const { return {{logits()}, {}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * e.activation; }
-  // Loss has the gradient of all three ops.
+  // Software that keeps exponentials reads the logits once for the largest, and again.
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return logits() * (e.probability > 0 ? 2 * e.activation + e.probability : e.activation);
+  }
+  // Loss has the gradient of both ops.
   template <class Reverse>
   void gradient(Reverse&) const {}
 };
 
-struct LossSum : LogitsShape {
-  static constexpr std::string_view kName = "loss-sum";
-  constexpr Operands operands() const { return {{logits()}, {logits()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.activation + e.logits); }
-  template <class Reverse>
-  void gradient(Reverse&) const {}
-};
-
+// `ranks`: that found statistics.
 struct Loss : LogitsShape {
   static constexpr std::string_view kName = "loss";
-  constexpr Operands operands() const { return {{logits()}, {logits()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * logits() * e.logits; }
+  std::int64_t ranks = 1;
+  static constexpr auto fields() { return std::tuple_cat(LogitsShape::fields(), std::tuple(&Loss::ranks)); }
+  constexpr Operands operands() const { return {}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return tokens * (kLossStatistics * ranks + kLossNormalizers) * 4 + 2 * logits() * e.probability;
+  }
   template <class Reverse>
   void gradient(Reverse& r) const;
 };
@@ -51,16 +55,24 @@ struct Loss : LogitsShape {
 struct LossGrad : LogitsShape {
   static constexpr std::string_view kName = "loss-grad";
   constexpr Operands operands() const { return {{logits()}, {logits()}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return logits() * (e.logits + e.activation); }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return logits() * ((e.probability > 0 ? e.probability : e.activation) + e.activation);
+  }
 };
 
-// Of the logits, which a graph names beside the operands, and the targets. Where probabilities have memory of
-// their own, their gradient does too.
+// The node names the logits and the targets beside its operands. Where probabilities have memory of their
+// own, their gradient does too.
 template <class Reverse>
 void Loss::gradient(Reverse& r) const {
-  auto writes = refs(r.d_also(0));
-  if (!r.stack().loss_in_place) writes.push_back(r.scratch(0, "/of-probabilities"));
-  r.emit("/grad", LossGrad{*this}, refs(r.out(0), r.also(1)), writes);
+  const LossGrad d{{tokens, columns, vocabulary}};
+  const LossKeeps keeps = r.stack().loss_keeps;
+  auto writes = refs(keeps == LossKeeps::kLogits ? r.d_also_in_place(0) : r.d_also(0));
+  if (keeps_logits(keeps)) {
+    r.emit("/grad", d, refs(r.also(0), r.also(1), r.out(0)), writes);
+    return;
+  }
+  if (keeps == LossKeeps::kBoth) writes.push_back(r.scratch(1, "/of-probabilities"));
+  r.emit("/grad", d, refs(r.out(2), r.also(1)), writes);
 }
 
 }  // namespace orrery::program::ops

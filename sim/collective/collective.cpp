@@ -71,7 +71,7 @@ CollectiveCost collective_formula(const program::ops::Collective& op, Bytes whol
   const auto g = static_cast<double>(group.per_domain);
   const double bytes = static_cast<double>(whole.value);
   const ScaleUp& inside_node = cluster.type(group.node_type);
-  const bool reduce_all = kind == kAllReduce || kind == kAllReduceMax;
+  const bool reduce_all = kind == kAllReduce;
   const bool rooted = kind == kBroadcast || kind == kReduce;
   const bool direct = kind == kAllToAll || kind == kGather || kind == kScatter;
   const double rounds = reduce_all ? 2 : 1;
@@ -219,7 +219,7 @@ double bus_bandwidth(CollectiveKind kind, Bytes whole, std::int64_t ranks, Time 
   const auto n = static_cast<double>(ranks);
   const double algorithm = static_cast<double>(whole.value) / seconds(time);
   if (kind == kBroadcast || kind == kReduce || kind == kShift) return algorithm;
-  return algorithm * (kind == kAllReduce || kind == kAllReduceMax ? 2 : 1) * (n - 1) / n;
+  return algorithm * (kind == kAllReduce ? 2 : 1) * (n - 1) / n;
 }
 
 }  // namespace orrery::sim

@@ -15,7 +15,6 @@ enum Corrected : std::size_t { kReduceAll, kGatherAll, kScatterSum, kExchange };
 Corrected corrected(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllReduceMax:
       return kReduceAll;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduce:

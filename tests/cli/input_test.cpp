@@ -91,6 +91,7 @@ TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {
   EXPECT_EQ(o.code, 3);
   EXPECT_EQ(o.out.find("orrery: " + file("plan.json") + ": /scenario/stack: \"no-such\""), 0U) << o.out;
   plan["scenario"]["stack"] = "megatron-core";
+  plan["plan"]["zero"] = 1;  // which that stack runs with a pipeline
   save_json(file("plan.json"), plan);
   const Output predicted = orrery("run " + file("plan.json"));
   EXPECT_EQ(predicted.code, 3);
@@ -198,9 +199,9 @@ TEST_F(Files, TheFileThatAsksForTooMuchIsNamed) {
           ": /fabric/routing: a fabric of kind \"torus\" has no routing \"spray\", the default; allowed: ");
   expect(with("stack.json", [](Json& j) { j["measured_low"] = 5; }),
          file("stack.json") + ": /measured_low: 5 is more than measured_high; allowed: at most 3");
-  expect(with("stack.json", [](Json& j) { j["loss_in_place"] = false; }),
+  expect(with("stack.json", [](Json& j) { j["loss_keeps"] = "both"; }),
          file("stack.json") +
-             ": /loss_in_place: false is for stacks that our engine does not run; allowed: true");
+             ": /loss_keeps: \"both\" is for stacks that our engine does not run; allowed: \"logits\"");
   expect(with("stack.json", [](Json& j) { j.erase("measured_high"); }),
          file("stack.json") + ": /measured_high: is missing; allowed: both, or neither");
   json("device.json")["fp32"] = "1 GFLOP/s";

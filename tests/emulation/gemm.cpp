@@ -10,6 +10,7 @@
 #include "cuda_runtime.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/cuda/fp8.h"
+#include "kernels/cuda/gemm_choices.h"
 
 namespace orrery::kernels::cuda {
 
@@ -17,10 +18,34 @@ struct Gemms::State {
   explicit State(std::span<const GemmShape> all) : shapes(all.begin(), all.end()), rounded(all) {}
   std::set<GemmShape> shapes;
   Fp8Operands rounded;
+  std::uint64_t hash = 0;
 };
 
-Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t, int)
-    : state_(std::make_unique<State>(shapes)) {}
+namespace {
+// Chosen as on a device, from one algorithm.
+GemmChoices& choices() {
+  static GemmChoices all("the reference for an emulated GPU");
+  return all;
+}
+}  // namespace
+
+Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t workspace,
+             const std::filesystem::path& cache, int tried)
+    : state_(std::make_unique<State>(shapes)) {
+  const std::scoped_lock alone(choices().lock);
+  if (!cache.empty()) choices().read(cache);
+  for (const GemmShape& s : state_->shapes) {
+    const std::string product = text_of(s, tried, workspace);
+    if (choices().find(product) == nullptr) choices().add(product, {});
+    state_->hash += hash_of(product, *choices().find(product));
+  }
+  if (!cache.empty()) choices().write(cache);
+}
+
+std::uint64_t Gemms::hash() const {
+  return state_->hash;
+}
+
 Gemms::~Gemms() = default;
 
 void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {

@@ -3,7 +3,6 @@
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <random>
 #include <stdexcept>
@@ -20,23 +19,6 @@ namespace context = boost::context;
 
 struct Barrier {
   unsigned arrived = 0, passed = 0;
-};
-
-// Sixteen bytes on their way to shared memory; from nowhere: zeros.
-struct Copy {
-  void* to;
-  const void* from;
-  void arrive() const {
-    if (from != nullptr)
-      std::memcpy(to, from, 16);
-    else
-      std::memset(to, 0, 16);
-  }
-};
-// Of one thread: those begun since the last group, and the groups before, oldest first.
-struct Copies {
-  std::vector<Copy> begun;
-  std::deque<std::vector<Copy>> groups;
 };
 
 struct Warp {
@@ -56,7 +38,6 @@ class Threads {
         count_(shape.block.x * shape.block.y),
         blocks_(std::size_t{shape.grid.x} * shape.grid.y * shape.grid.z),
         warps_((count_ + 31) / 32),
-        copies_(count_),
         random_(seed),
         shared(shape.shared) {
     warps_.back().lanes = count_ - 32 * (static_cast<unsigned>(warps_.size()) - 1);
@@ -111,23 +92,6 @@ class Threads {
 
   Warp& warp() { return warps_[self / 32]; }
 
-  // A copy arrives at once or when it is waited for; on a device, at any time between.
-  void begin(const Copy& copy) {
-    if (flip())
-      copy.arrive();
-    else
-      copies_[self].begun.push_back(copy);
-  }
-  void end_group() {
-    Copies& mine = copies_[self];
-    mine.groups.push_back(std::exchange(mine.begun, {}));
-  }
-  void wait_for_copies(std::size_t pending) {
-    for (auto& groups = copies_[self].groups; groups.size() > pending; groups.pop_front()) {
-      for (const Copy& c : groups.front()) c.arrive();
-    }
-  }
-
   unsigned self = 0;  // the thread that runs
   Barrier block;
 
@@ -166,7 +130,6 @@ class Threads {
   unsigned count_;
   std::size_t blocks_, block_ = 0;
   std::vector<Warp> warps_;
-  std::vector<Copies> copies_;
   std::minstd_rand random_;
   std::vector<context::fiber> fibers_;
   context::fiber back_;
@@ -187,6 +150,14 @@ void set_seed_of_threads(unsigned value) {
   seed = value;
 }
 
+cudaError_t refusal(const Shape& s) {
+  constexpr unsigned kMostThreads = 1024, kMostAlongY = 65535;
+  constexpr std::size_t kMostShared = 227 << 10;  // of compute capability 9.0
+  const bool fits = s.block.x * s.block.y <= kMostThreads && s.grid.x <= 0x7fffffffU &&
+                    s.grid.y <= kMostAlongY && s.shared <= kMostShared;
+  return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
 void run(const Shape& shape, const std::function<void()>& thread) {
   Threads threads(shape, thread);
   now = &threads;
@@ -205,15 +176,6 @@ void warp_barrier() {
 }
 std::byte* warp_slot(unsigned l) {
   return now->warp().slots[l];
-}
-void copy_async(void* shared, const void* global) {
-  now->begin({shared, global});
-}
-void commit_copies() {
-  now->end_group();
-}
-void wait_copies(unsigned pending) {
-  now->wait_for_copies(pending);
 }
 unsigned lane() {
   return now->self % 32;

@@ -42,8 +42,8 @@ std::atomic<std::size_t> used = 0;
 std::map<void*, std::size_t> blocks;
 std::minstd_rand order(1);
 thread_local std::string failure;
-thread_local int captures = 0;  // that this thread has begun
-std::atomic<std::int64_t> launched = 0, works = 0;
+thread_local int captures = 0;                                   // that this thread has begun
+std::atomic<std::int64_t> launched = 0, works = 0, failing = 0;  // failing: the number of the work that will
 
 }  // namespace
 
@@ -134,8 +134,11 @@ void set_seed(unsigned seed) {
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  ++works;
+  if (++works == failing) work = [] { throw std::runtime_error("an illegal memory access was encountered"); };
   push(stream, {std::move(work), nullptr});
+}
+void fail_work(std::int64_t number) {
+  failing = number == 0 ? 0 : works + number;
 }
 
 std::int64_t graphs_launched() {
@@ -159,6 +162,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "captured work that the first stream was not joined with";
     case cudaErrorStreamCaptureIsolation:
       return "captured work waits for work that is not";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
     default:
       return "an error";
   }
@@ -208,7 +213,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   return push(stream, {[=] { std::memset(memory, value, bytes); }, nullptr});
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = new CUstream_st;
   const std::lock_guard lock(mutex);
   streams.push_back(*stream);

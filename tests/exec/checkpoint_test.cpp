@@ -15,6 +15,8 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -386,6 +388,56 @@ TEST_F(Checkpoints, AFullDiskCostsNothingThatWasSaved) {
                                             : std::set<std::string>{"step-00000002", "step-00000004"}));
     EXPECT_EQ(resume(program, options(8)).first_step, full == 4 ? 6 : 4);
   }
+}
+
+std::string all_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What is written beside steps is the state at the end of its step, whatever later steps make of it: files
+// are equal, byte for byte, with and without threads of their own.
+TEST_F(Checkpoints, WrittenBesideStepsAreThoseWrittenBetweenThem) {
+  for (const Plan& p : {plan(1, 1, 1, 0), plan(2, 2, 2, 1), plan(1, 2, 2, 3)}) {
+    const auto program = compile(p);
+    std::map<std::string, std::string> files[2];
+    for (const bool beside : {false, true}) {
+      fs::remove_all(folder_);
+      RunOptions o = options(24);
+      o.checkpoint_every = 3;
+      o.keep_checkpoints = 0;
+      o.async_checkpoints = beside;
+      for (const StepReport& step : run(program, o).steps) EXPECT_EQ(step.unsaved, "");
+      EXPECT_EQ(names_in(folder_).size(), 8U) << short_name(p);
+      for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+        if (entry.is_regular_file() && entry.path().parent_path() != folder_)
+          files[beside ? 1 : 0][fs::relative(entry.path(), folder_)] = all_of(entry.path());
+      }
+    }
+    EXPECT_EQ(files[0].size(), files[1].size());
+    EXPECT_TRUE(files[0] == files[1]) << short_name(p);
+    EXPECT_EQ(resume(program, options(26)).first_step, 24);
+  }
+}
+
+// All ranks hear of a failure, in the step of a later checkpoint at the latest; the run goes on.
+TEST_F(Checkpoints, WrittenBesideStepsSayWhyTheyWereNot) {
+  const auto program = compile(plan(1, 2, 2, 1));
+  RunOptions o = options(7);
+  o.async_checkpoints = true;
+  std::set<std::int64_t> unsaved;
+  {
+    const FullDisk disk(10000);
+    for (const StepReport& step : run(program, o).steps) {
+      if (step.unsaved.empty()) continue;
+      EXPECT_NE(step.unsaved.find("File too large"), std::string::npos) << step.unsaved;
+      unsaved.insert(step.unsaved_step);
+    }
+  }
+  // That of step 6 may end with the last step, whose own failure is the one that is said.
+  unsaved.erase(6);
+  EXPECT_EQ(unsaved, (std::set<std::int64_t>{2, 4, 7}));
+  EXPECT_TRUE(names_in(folder_).empty());
 }
 
 TEST_F(Checkpoints, TheNewestStay) {

@@ -65,15 +65,22 @@ TEST(NeededMemory, IsTheSumOfRanks) {
   const Training t{
       .global_batch = kBatch, .sequence = 8, .precision = Precision::kMixed, .math = Math::kBf16};
   const auto program = program::compile(tiny("tiny-llama"), plan(2, 2, 2, 1), t, stack());
-  const std::int64_t all = needed_memory(program, 0, 8, false).value;
+  const std::int64_t all = needed_memory(program, 0, 8, {}).value;
   std::int64_t sum = 0, arenas = 0;
   for (std::int64_t r = 0; r < 8; ++r) {
-    sum += needed_memory(program, r, 1, false).value;
+    sum += needed_memory(program, r, 1, {}).value;
     arenas += program.classes[static_cast<std::size_t>(program.stage_of(r))].arena_peak.value;
   }
   EXPECT_EQ(all, sum);
   // A loader of 2 batches of tokens and targets, 8 sequences of 8 tokens, 4 bytes: 1024; each rank has one.
-  EXPECT_EQ(needed_memory(program, 0, 8, true).value, all + 8 * 1024);
+  EXPECT_EQ(needed_memory(program, 0, 8, {.validates = true}).value, all + 8 * 1024);
+  // A copy of the state has 12 bytes a parameter: the master copy and two moments. ZeRO-1 shares it, so that each
+  // pair of replicas has it once.
+  std::int64_t state = 0;
+  for (const program::RankClass& c : program.classes) {
+    for (const program::Unit& u : c.units) state += 2 * u.padded * 12;  // two tensor ranks
+  }
+  EXPECT_EQ(needed_memory(program, 0, 8, {.copies_state = true}).value, all + state);
   const exec::RunResult r = train(tiny("tiny-llama"), plan(2, 2, 2, 1), t, stack());
   std::int64_t taken = 0;
   for (std::size_t i = 0; i < 8; ++i) taken += r.arena_bytes[i];

@@ -32,7 +32,7 @@ TEST_F(OneRank, CollectivesLeaveWhatASingleMemberHas) {
   EXPECT_EQ(nccl.open(std::array<std::int64_t, 1>{0}, 0), group);
   const Vector values{1.5F, -2, 3, 48, 0.25F};
   for (const DType type : {DType::kFloat32, DType::kBfloat16, DType::kFloat16}) {
-    for (const CollectiveKind kind : {kAllReduce, kAllReduceMax, kAllGather, kReduceScatter}) {
+    for (const CollectiveKind kind : {kAllReduce, kAllGather, kReduceScatter}) {
       void* const in = device.put(type, values);
       void* const out = device.put(type, Vector(values.size(), 1));
       nccl.collective(group,

@@ -229,7 +229,7 @@ TEST(TcpAttack, CallsThatCannotBeEndTheJobAndNameTheRank) {
   EXPECT_EQ(call([](CollectiveCall& c) { c.elements = 3; }),
             gone + "\"a sum\" comes with 8 bytes and needs 12");
   EXPECT_EQ(call([](CollectiveCall& c) { c.kind = static_cast<CollectiveKind>(10); }),
-            gone + "collective 10 is not one of 10");
+            gone + "collective 10 is not one of 9");
   EXPECT_EQ(call([](CollectiveCall& c) { c.type = static_cast<DType>(6); }), gone + "type 6 is not one of 6");
   EXPECT_EQ(collective([](CollectivePart& p) {
               p.members = {0, 2};

@@ -328,31 +328,30 @@ TEST_P(Kernels, LossOverAPartOfTheVocabulary) {
     for (auto& t : targets) t = static_cast<std::int32_t>(random() % static_cast<unsigned>(s.vocab));
     const std::int32_t* const targets_there = device.put(targets);
     const Tensor logits(device, c.type, n, 1, 5);
-    const DType kept = c.gradient;  // fp32, or the type of logits
-    Vector largest(targets.size()), sums(2 * targets.size()), p(logits.values.size()), d(p.size());
-    auto* const largest_there = static_cast<float*>(fresh(s.rows));
-    auto* const sums_there = static_cast<float*>(fresh(2 * s.rows));
+    constexpr Index kRanks = 3;  // whose statistics are gathered: this one's last
+    const auto of_rank = static_cast<std::size_t>(s.rows * reference::kLossStatistics);
+    Vector all(kRanks * of_rank), normalizers(2 * targets.size()), d(logits.values.size());
+    for (std::size_t i = 0; i < all.size(); i += reference::kLossStatistics) {
+      all[i] = static_cast<float>(random() % 100) / 10;
+      all[i + 1] = 1 + static_cast<float>(random() % 100);
+    }
     auto* const total = device.put(std::vector<double>{0.5});
     const double* const scale = device.put(std::vector<double>{1024.0});
-    void *const p_there = fresh(n), *const d_there = fresh(n);
-    cuda::loss_max(device.stream, c.type, s, logits.at, largest_there);
-    cuda::loss_sum(device.stream, c.type, kept, s, logits.at, largest_there, targets_there, p_there,
-                   sums_there);
-    reference::loss_max(s, logits.data(), largest.data());
-    reference::loss_sum(s, logits.data(), largest.data(), targets.data(), p.data(), sums.data());
-    EXPECT_EQ(device.get<float>(largest_there, largest.size()), largest);
-    expect_close(DType::kFloat32, device.get<float>(sums_there, sums.size()), sums, "sums");
-    cuda::loss(device.stream, kept, s, sums_there, p_there, total, workspace(cuda::loss_workspace(s)));
-    const Vector exponentials = rounded(kept, p);
-    const double expected = 0.5 + reference::loss(s, sums.data(), p.data());
-    Vector naive(exponentials);
-    for (std::size_t i = 0; i < naive.size(); ++i)
-      naive[i] /= sums[i / static_cast<std::size_t>(s.columns) * 2];
+    auto* const normalizers_there = static_cast<float*>(fresh(2 * s.rows));
+    auto* const all_there = device.put(all);
+    cuda::loss_statistics(device.stream, c.type, s, logits.at, targets_there, all_there + 2 * of_rank);
+    reference::loss_statistics(s, logits.data(), targets.data(), all.data() + 2 * of_rank);
+    expect_close(DType::kFloat32, device.get<float>(all_there, all.size()), all, "statistics");
+    cuda::loss(device.stream, s.rows, kRanks, all_there, normalizers_there, total,
+               workspace(cuda::loss_workspace(s.rows)));
+    const double expected = 0.5 + reference::loss(s.rows, kRanks, all.data(), normalizers.data());
     EXPECT_NEAR(device.get<double>(total, 1)[0], expected, 1e-5 * std::abs(expected));
-    expect_close(result(kept, p_there, p.size()), p, rounded(kept, naive), "probabilities");
-    const Vector probabilities = result(kept, p_there, p.size());
-    cuda::loss_grad(device.stream, c.type, kept, s, p_there, targets_there, 0.25F, scale, d_there);
-    reference::loss_grad(s, probabilities.data(), targets.data(), 256.0F, d.data());
+    expect_close(DType::kFloat32, device.get<float>(normalizers_there, normalizers.size()), normalizers,
+                 "normalizers");
+    void* const d_there = const_cast<void*>(logits.at);  // in place
+    cuda::loss_grad(device.stream, c.type, s, logits.at, normalizers_there, targets_there, 0.25F, scale,
+                    d_there);
+    reference::loss_grad(s, logits.data(), normalizers.data(), targets.data(), 256.0F, d.data());
     expect_close(c.type, result(c.type, d_there, d.size()), d, "loss gradient");
   }
 }
@@ -796,17 +795,14 @@ TEST_P(Kernels, ReductionsInTheOrderOfRanks) {
   const Tensor a(device, c.type, n, 1, 1000), b(device, c.type, n, 2), d(device, c.type, n, 3, 100);
   const std::array<const void*, 3> inputs{a.at, b.at, d.at};
   void* const out = fresh(n);
-  Vector sum(a.values), started(a.values), most(a.values);
+  Vector sum(a.values), started(a.values);
   for (std::size_t i = 0; i < sum.size(); ++i) {
     sum[i] = (a.values[i] + b.values[i]) + d.values[i];
     started[i] = ((b.values[i] + a.values[i]) + b.values[i]) + d.values[i];
-    most[i] = std::max({a.values[i], b.values[i], d.values[i]});
   }
-  cuda::reduce(device.stream, c.type, false, inputs, n, nullptr, out);
+  cuda::reduce(device.stream, c.type, inputs, n, nullptr, out);
   EXPECT_EQ(result(c.type, out, sum.size()), rounded(c.type, sum));
-  cuda::reduce(device.stream, c.type, true, inputs, n, nullptr, out);
-  EXPECT_EQ(result(c.type, out, most.size()), most);
-  cuda::reduce(device.stream, c.type, false, inputs, n, b.at, const_cast<void*>(a.at));  // in place
+  cuda::reduce(device.stream, c.type, inputs, n, b.at, const_cast<void*>(a.at));  // in place
   EXPECT_EQ(result(c.type, a.at, started.size()), rounded(c.type, started));
 }
 

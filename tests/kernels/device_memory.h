@@ -26,7 +26,7 @@ inline void require(cudaError_t e) {
 // A stream, and memory that lives as long.
 class TestDevice {
  public:
-  TestDevice() { require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  TestDevice() { require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0)); }
   ~TestDevice() {
     (void)cudaStreamSynchronize(stream);
     (void)cudaStreamDestroy(stream);

@@ -347,39 +347,39 @@ TEST(Gradient, CrossEntropySplitOverTwoRanksEqualsOne) {
   Vector grad(logits.size());
   const auto whole_loss = [&](const Vector& l, Vector* d) {
     const LossShape s{rows, vocab, 0, vocab};
-    Vector largest(4), sums(8), p(l.size());
-    loss_max(s, l.data(), largest.data());
-    loss_sum(s, l.data(), largest.data(), targets, p.data(), sums.data());
-    const double out = loss(s, sums.data(), p.data());
-    if (d != nullptr) loss_grad(s, p.data(), targets, 1.0F, d->data());
+    Vector statistics(4 * kLossStatistics), normalizers(8);
+    loss_statistics(s, l.data(), targets, statistics.data());
+    const double out = loss(rows, 1, statistics.data(), normalizers.data());
+    if (d != nullptr) loss_grad(s, l.data(), normalizers.data(), targets, 1.0F, d->data());
     return out;
   };
   const double expected = whole_loss(logits, &grad);
   expect_gradient(logits, grad, [&](const Vector& v) { return whole_loss(v, nullptr); });
 
-  double actual = 0;
-  Vector largest(4, -3e38F), sums(8, 0.0F);
-  std::vector<Vector> parts(2, Vector(static_cast<std::size_t>(rows * half))), probabilities = parts;
+  const auto shape = [&](Index rank) { return LossShape{rows, half, rank * half, vocab}; };
+  std::vector<Vector> parts(2, Vector(static_cast<std::size_t>(rows * half)));
+  Vector statistics(2 * 4 * kLossStatistics), normalizers(8);
   for (Index rank = 0; rank < 2; ++rank) {
+    Vector& part = parts[static_cast<std::size_t>(rank)];
     for (Index r = 0; r < rows; ++r) {
-      for (Index j = 0; j < half && rank * half + j < vocab; ++j) {
-        parts[static_cast<std::size_t>(rank)][static_cast<std::size_t>(r * half + j)] =
+      for (Index j = 0; j < half && rank * half + j < vocab; ++j)
+        part[static_cast<std::size_t>(r * half + j)] =
             logits[static_cast<std::size_t>(r * vocab + rank * half + j)];
+    }
+    loss_statistics(shape(rank), part.data(), targets, statistics.data() + rank * rows * kLossStatistics);
+  }
+  EXPECT_NEAR(loss(rows, 2, statistics.data(), normalizers.data()), expected, 1e-5);
+  for (Index rank = 0; rank < 2; ++rank) {
+    Vector& part = parts[static_cast<std::size_t>(rank)];
+    loss_grad(shape(rank), part.data(), normalizers.data(), targets, 1.0F, part.data());
+    for (Index r = 0; r < rows; ++r) {
+      for (Index j = 0; j < half; ++j) {
+        const Index column = rank * half + j;
+        EXPECT_NEAR(part[static_cast<std::size_t>(r * half + j)],
+                    column < vocab ? grad[static_cast<std::size_t>(r * vocab + column)] : 0.0F, 1e-6);
       }
     }
-    Vector mine(4);
-    loss_max({rows, half, rank * half, vocab}, parts[static_cast<std::size_t>(rank)].data(), mine.data());
-    for (std::size_t i = 0; i < 4; ++i) largest[i] = std::max(largest[i], mine[i]);
   }
-  for (Index rank = 0; rank < 2; ++rank) {
-    Vector mine(8);
-    const auto at = static_cast<std::size_t>(rank);
-    loss_sum({rows, half, rank * half, vocab}, parts[at].data(), largest.data(), targets,
-             probabilities[at].data(), mine.data());
-    for (std::size_t i = 0; i < 8; ++i) sums[i] += mine[i];
-  }
-  actual = loss({rows, half, 0, vocab}, sums.data(), probabilities[0].data());
-  EXPECT_NEAR(actual, expected, 1e-5);
 }
 
 TEST(Gradient, RouterScoresAndTheirLoss) {

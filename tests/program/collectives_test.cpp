@@ -21,8 +21,7 @@ using enum CollectiveKind;
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kNaive, Algorithm::kRing, Algorithm::kTree,
                                      Algorithm::kHalvingDoubling, Algorithm::kHierarchical};
-constexpr CollectiveKind kKinds[] = {kAllReduce,     kAllReduceMax, kAllGather,
-                                     kReduceScatter, kBroadcast,    kReduce};
+constexpr CollectiveKind kKinds[] = {kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce};
 
 // How often each member's contribution is in a copy of a block.
 using Held = std::vector<int>;

@@ -141,8 +141,10 @@ TEST(Volume, TensorParallelAllReduces) {
   p.micro_batches = 3;
   const double one = 2.0 * 2048 * 4096;
   const Program program = compiled(m, p, true);
-  const double small = 3 * 2 * 2048 * 4 + kNormBinBytes;  // the loss's sums, the gradient norm's bins
-  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllReduce, kTpGroup) - small, 3 * one * (4 * 32 + 2));
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllReduce, kTpGroup) - kNormBinBytes,
+                   3 * one * (4 * 32 + 2));
+  // The loss gathers three numbers of a token from each rank.
+  EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllGather, kTpGroup), 3 * 8 * 2048 * 3 * 4);
 }
 
 TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
@@ -156,9 +158,9 @@ TEST(Volume, SequenceParallelMovesTheSameBytesPlusTheRegather) {
   EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kReduceScatter, kTpGroup),
                    one * (1 + 2 * 32 + 2 * 32 + 1));
   // Forward: two per layer and the head. Backward: gradients of both branches, both inputs again, head again,
-  // embedding.
+  // embedding. And the loss's three numbers of a token of each rank.
   EXPECT_DOUBLE_EQ(payload(program, CollectiveKind::kAllGather, kTpGroup),
-                   one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1));
+                   one * (2 * 32 + 1 + 2 * 32 + 2 * 32 + 1 + 1) + 8 * 2048 * 3 * 4);
 }
 
 // Data parallelism moves the model once per step; ZeRO-3 gathers it forward and backward and reduces

@@ -225,18 +225,27 @@ TEST(Memory, DeepSpeedsRecipesHoldMore) {
   EXPECT_EQ(held(Precision::kDeepspeedBf16, Math::kBf16).first - megatron, 4 * n);
 }
 
-// 64 tokens of 1 layer beside a vocabulary of 2^16 (V elements of logits). In place, V (2 + 4) bytes are
-// alive at once: logits and exponentials; and each token's maximum and two sums, 12 bytes. With probabilities
-// of their own, V (4 + 4 + 2) in the backward pass: probabilities, their gradient and that of the logits.
-TEST(Loss, ProbabilitiesTakeTheirMemoryOrTheirOwn) {
+// 64 tokens of 1 layer beside a vocabulary of 2^16 (V elements of logits, of 2 bytes). Where logits are kept,
+// their gradient takes their place, and 2 V bytes are alive with the gradient of the head's input.
+// Probabilities in place are alive with the logits that they are made from, 2 + 4, and three statistics of a
+// token, 12 bytes. With log-probabilities of their own it is 4 + 4 + 2 in the backward pass:
+// log-probabilities, their gradient and that of the logits.
+TEST(Loss, KeepsLogitsOrProbabilitiesOrBoth) {
   Model m = preset_model("tiny-gpt");
   m.layers = 1;
   m.vocab = 1 << 16;
   const Training t{.global_batch = 1, .sequence = 64, .precision = Precision::kMixed, .math = Math::kBf16};
-  Stack own;
-  own.loss_in_place = false;
-  const auto peak = [&](const Stack& s) { return compile(m, Plan{}, t, s).classes[0].logical_peak.value; };
-  EXPECT_EQ(peak(own) - peak(Stack{}), 64 * (std::int64_t{1} << 16) * 4 - 64 * 12);
+  const auto peak = [&](LossKeeps keeps) {
+    Stack s;
+    s.loss_keeps = keeps;
+    return compile(m, Plan{}, t, s).classes[0].logical_peak.value;
+  };
+  constexpr std::int64_t kLogits = 64 << 16;
+  EXPECT_EQ(peak(LossKeeps::kBoth) - peak(LossKeeps::kProbabilities), 4 * kLogits - 64 * 12);
+  EXPECT_EQ(peak(LossKeeps::kProbabilities) - peak(LossKeeps::kLogits),
+            4 * kLogits + 64 * 12 - 64 * m.hidden * 2);
+  EXPECT_EQ(peak(LossKeeps::kLogitsApart) - peak(LossKeeps::kLogits),
+            2 * kLogits + 64 * 8 - 64 * m.hidden * 2);
 }
 
 }  // namespace

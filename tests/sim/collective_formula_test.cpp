@@ -239,7 +239,6 @@ TEST(CollectiveFormula, BusBandwidth) {
   const Bytes s{8'000'000'000};
   const Time t{80'000'000'000};  // 80 ms: 100 GB/s
   EXPECT_DOUBLE_EQ(bus_bandwidth(CollectiveKind::kAllReduce, s, 8, t), 175e9);
-  EXPECT_DOUBLE_EQ(bus_bandwidth(CollectiveKind::kAllReduceMax, s, 8, t), 175e9);
   EXPECT_DOUBLE_EQ(bus_bandwidth(CollectiveKind::kReduceScatter, s, 8, t), 87.5e9);
   EXPECT_DOUBLE_EQ(bus_bandwidth(CollectiveKind::kAllToAll, s, 8, t), 87.5e9);
   EXPECT_DOUBLE_EQ(bus_bandwidth(CollectiveKind::kReduce, s, 8, t), 100e9);

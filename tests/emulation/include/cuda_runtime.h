@@ -6,7 +6,6 @@
 // So what would be a race on a device is a wrong result here, in some order:
 //   * a barrier that only some threads of a block or warp reach is an error, not a hang,
 //   * memory that was not written is filled with ones: NaN in every float type,
-//   * a copy to shared memory arrives when it is begun or when it is waited for,
 //   * work that does not wait for what it needs runs before it; in a graph, too.
 #pragma once
 
@@ -43,6 +42,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureUnjoined = 904,
@@ -73,7 +73,8 @@ cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -102,6 +103,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 std::int64_t graphs_launched();
 // To all streams so far: kernels, products, copies and clears, not events.
 std::int64_t work_enqueued();
+// What a device says of a launch that is beyond its limits.
+cudaError_t refusal(const Shape& shape);
+// The work that is enqueued as the `number`th from now fails when it runs; 0: none does.
+void fail_work(std::int64_t number);
 // Calls `thread` in every thread of every block. Throws when the threads of a block wait for each other in
 // vain.
 void run(const Shape& shape, const std::function<void()>& thread);
@@ -113,10 +118,6 @@ std::byte* dynamic_shared();
 void block_barrier();
 void warp_barrier();
 std::byte* warp_slot(unsigned lane);  // 64 bytes, seen by the warp
-// Copies of 16 bytes, or of zeros from null, that this thread's wait for all groups but `pending` completes.
-void copy_async(void* shared, const void* global);
-void commit_copies();
-void wait_copies(unsigned pending);
 unsigned lane();
 unsigned lanes();  // of this warp
 
