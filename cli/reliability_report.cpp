@@ -91,10 +91,11 @@ Json way_json(const ReliabilityReport& r, const Way& w) {
                         {"restart", s.restart},
                         {"wait_for_node", s.wait},
                         {"maintenance", s.maintenance}};
-  j["events"] = {{"hardware", json_of(s.hardware)},      {"software", json_of(s.software)},
-                 {"silent", json_of(s.silent)},          {"preempted", json_of(s.preempted)},
-                 {"evictions", json_of(s.evictions)},    {"planned", json_of(s.planned)},
-                 {"checkpoints", json_of(s.checkpoints)}};
+  j["events"] = {
+      {"hardware", json_of(s.hardware)},   {"software", json_of(s.software)},
+      {"silent", json_of(s.silent)},       {"newest_checkpoints_spoiled", json_of(s.old_rollbacks)},
+      {"preempted", json_of(s.preempted)}, {"evictions", json_of(s.evictions)},
+      {"planned", json_of(s.planned)},     {"checkpoints", json_of(s.checkpoints)}};
   if (r.deadline_days > 0)
     j["deadline"] = {{"days", r.deadline_days}, {"probability", s.share_within(r.deadline_days)}};
   return j;
@@ -204,9 +205,10 @@ void print_runs(const ReliabilityReport& r, const Way& w) {
   thousands("MWh", s.kwh);
   thousands("t of CO2", s.carbon_kg);
   const std::pair<const char*, const Spread*> counts[] = {
-      {"failed nodes", &s.hardware},  {"software failures", &s.software},   {"silent failures", &s.silent},
-      {"preemptions", &s.preempted},  {"evicted slow nodes", &s.evictions}, {"planned stops", &s.planned},
-      {"checkpoints", &s.checkpoints}};
+      {"failed nodes", &s.hardware},  {"software failures", &s.software},
+      {"silent failures", &s.silent}, {"of them, newest spoiled", &s.old_rollbacks},
+      {"preemptions", &s.preempted},  {"evicted slow nodes", &s.evictions},
+      {"planned stops", &s.planned},  {"checkpoints", &s.checkpoints}};
   for (const auto& [name, count] : counts) {
     if (count->mean > 0) print_spread(name, *count, count->mean < 10 ? 2 : 0);
   }

@@ -101,6 +101,7 @@ Summary summary_of(const RunModel& model, const Tariff& tariff, const std::vecto
   out.hardware = spread([](const RunOutcome& r) { return r.of(Process::kHardware); });
   out.software = spread([](const RunOutcome& r) { return r.of(Process::kSoftware); });
   out.silent = spread([](const RunOutcome& r) { return r.of(Process::kSilent); });
+  out.old_rollbacks = spread([](const RunOutcome& r) { return r.old_rollbacks; });
   out.preempted = spread([](const RunOutcome& r) { return r.of(Process::kPreempt); });
   out.evictions = spread([](const RunOutcome& r) { return r.evictions; });
   out.planned = spread([](const RunOutcome& r) { return r.planned; });

@@ -37,7 +37,7 @@ struct Summary {
   // Shares of the time of all runs together, which add up to 1: progress, and what takes the rest.
   double progress = 0, lost = 0, slow = 0, checkpoint = 0, detection = 0, restart = 0, wait = 0,
          maintenance = 0;
-  Spread hardware, software, silent, preempted, evictions, planned;
+  Spread hardware, software, silent, old_rollbacks, preempted, evictions, planned;
   // With the step's range.
   Spread days_of_step, dollars_of_step;
   std::vector<double> sorted_days;  // of these
