@@ -341,11 +341,10 @@ def main():
         data = torch.tensor(list(text))
         inputs = data[:-1].view(BATCH, sum(lengths)).split(lengths, 1)
         targets = data[1:].view(BATCH, sum(lengths))[:, -lengths[-1]:]
-    worst, beta = 0.0, OPTIMIZER.get("beta1", 0.9)
+    off, beta = [], OPTIMIZER.get("beta1", 0.9)
     for i, step in enumerate(expected):
         loss, norm = net.step(inputs, targets)
-        off = max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10)
-        worst = max(worst, off)
+        off.append(max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10))
         if i == 0:  # Adam's first moment is beta1 m + (1 - beta1) g
             gradients = {}
             for name, g in net.gradients.items():
@@ -355,11 +354,13 @@ def main():
             print(f"gradients of {len(gradients)} tensors; largest relative difference {gradients[name]:.2e} of {name}")
         print(f"step {i + 2:2}  loss {step['loss']:.7f} PyTorch {loss:.7f}  norm {step['grad_norm']:.6f} PyTorch {norm:.6f}")
     first, last = expected[0]["loss"], expected[-1]["loss"]
-    print(f"largest relative difference {worst:.2e} ; loss fell from {first:.3f} to {last:.3f}")
-    # Behind norms that follow layers, roundings lead elsewhere sooner; and they can choose a token another expert.
+    half = STEPS // 2
+    print(f"largest relative difference {max(off[:half]):.2e}, {max(off[half:]):.2e} ; loss fell from {first:.3f} to {last:.3f}")
+    # Behind norms that follow layers, roundings lead elsewhere sooner. They can also choose a token another of two
+    # experts that score alike, after some steps.
     sparse = any(kind == "experts" for _, layers in blocks() for _, kind, _ in layers)
-    allowed = 1e-3 if FLAT["form"] == "post-norm" or sparse else 1e-4
-    equal = worst < allowed and gradients[name] < 1e-4
+    allowed = 1e-3 if FLAT["form"] == "post-norm" else 1e-4
+    equal = max(off[:half]) < allowed and max(off[half:]) < (2e-2 if sparse else allowed) and gradients[name] < 1e-4
     sys.exit(0 if equal and len(expected) == STEPS and last < first - (0.3 if BAGS else 0.5) else 1)
 
 
