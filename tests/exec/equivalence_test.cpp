@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "core/error.h"
 #include "tests/exec/small_model.h"
 
 namespace orrery {
@@ -197,7 +198,13 @@ TEST(EquivalenceControl, ADroppedCollectiveIsNoticed) {
       }
     }
     ASSERT_GT(emptied, 0) << dropped;
-    const auto actual = exec::run(program, {.steps = 1, .seed = 7, .capture = true});
+    exec::RunResult actual;
+    try {
+      actual = exec::run(program, {.steps = 1, .seed = 7, .capture = true});
+    } catch (const Error& e) {  // of what nobody wrote
+      EXPECT_NE(std::string(e.what()).find("is not a finite number"), std::string::npos) << e.what();
+      continue;
+    }
     double worst = 0;
     for (const auto& [name, tensor] : expected.gradients) {
       double largest = 1e-12, off = 0;
