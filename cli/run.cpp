@@ -175,7 +175,10 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
       row["skipped"] = step.skipped;
     }
     if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
-    if (!step.unsaved.empty()) row["unsaved"] = step.unsaved;
+    if (!step.unsaved.empty()) {
+      row["unsaved"] = step.unsaved;
+      row["unsaved_step"] = step.unsaved_step;
+    }
   }
   for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
     Json& memory =

@@ -18,8 +18,8 @@ constexpr std::size_t kMostMembers = 256;
 // Why the members' calls do not belong together; empty when they do.
 std::string mismatch(std::span<const CollectiveCall> calls, std::span<const std::int64_t> members);
 
-// Sums `count` elements of all inputs, in their order, into `output`, which may be
-// one of them; begins with `start` unless it is null. 16-bit floats are summed in fp32 and rounded once.
+// Sums `count` elements of all inputs, in their order, into `output`, which may be one of them; begins with
+// `start` unless it is null. 16-bit floats are summed in fp32 and rounded once.
 void reduce(DType type, std::span<const void* const> inputs, std::size_t count, const void* start,
             void* output);
 

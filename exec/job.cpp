@@ -186,8 +186,7 @@ void Job::compare_algorithms(const std::optional<RestoredState>& restored) {
   if (!restored || restored->algorithms.size() != now.size() || restored->algorithms == now) return;
   alerts_.push_back(
       "products run by other algorithms than when the checkpoint was written: what follows agrees, but not "
-      "to the "
-      "bit; --gemm-cache keeps algorithms");
+      "to the bit; --gemm-cache keeps algorithms");
 }
 
 // What any rank was asked in the step that all have just spoken of.

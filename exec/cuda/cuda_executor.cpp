@@ -156,8 +156,8 @@ void CudaExecutor::fill_rope_tables() {
 
 void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
   for (std::size_t done = 0, part = 0; done < from.size(); part = 1 - part) {
-    const std::size_t n = std::min(Staging::kBytes, from.size() - done);
-    Staging& half = staging_[part];
+    const std::size_t n = std::min(PinnedHalf::kBytes, from.size() - done);
+    PinnedHalf& half = pinned_[part];
     wait([&] { return cudaEventQuery(half.copied.get()); }, "a copy to the device");
     std::memcpy(half.memory.get(), from.data() + done, n);
     check(cudaMemcpyAsync(at(offset) + done, half.memory.get(), n, cudaMemcpyHostToDevice,
@@ -169,18 +169,18 @@ void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
 }
 
 void CudaExecutor::read(std::int64_t offset, std::span<std::byte> to) {
-  const auto size = [&](std::size_t begin) { return std::min(Staging::kBytes, to.size() - begin); };
-  const auto fetch = [&](Staging& half, std::size_t begin) {
+  const auto size = [&](std::size_t begin) { return std::min(PinnedHalf::kBytes, to.size() - begin); };
+  const auto fetch = [&](PinnedHalf& half, std::size_t begin) {
     check(cudaMemcpyAsync(half.memory.get(), at(offset) + begin, size(begin), cudaMemcpyDeviceToHost,
                           stream(program::kCompute)),
           "cudaMemcpyAsync");
     check(cudaEventRecord(half.copied.get(), stream(program::kCompute)), "cudaEventRecord");
   };
-  if (!to.empty()) fetch(staging_[0], 0);
-  for (std::size_t begin = 0, part = 0; begin < to.size(); begin += Staging::kBytes, part = 1 - part) {
-    if (begin + Staging::kBytes < to.size()) fetch(staging_[1 - part], begin + Staging::kBytes);
-    wait([&] { return cudaEventQuery(staging_[part].copied.get()); }, "a copy from the device");
-    std::memcpy(to.data() + begin, staging_[part].memory.get(), size(begin));
+  if (!to.empty()) fetch(pinned_[0], 0);
+  for (std::size_t begin = 0, part = 0; begin < to.size(); begin += PinnedHalf::kBytes, part = 1 - part) {
+    if (begin + PinnedHalf::kBytes < to.size()) fetch(pinned_[1 - part], begin + PinnedHalf::kBytes);
+    wait([&] { return cudaEventQuery(pinned_[part].copied.get()); }, "a copy from the device");
+    std::memcpy(to.data() + begin, pinned_[part].memory.get(), size(begin));
   }
 }
 

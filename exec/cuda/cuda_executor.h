@@ -63,7 +63,7 @@ class CudaExecutor : public Executor {
 
   // Pinned memory that copies to and from the device pass through, in two halves: one is filled while the
   // other is on its way.
-  struct Staging {
+  struct PinnedHalf {
     static constexpr std::size_t kBytes = 4 << 20;
     kernels::cuda::HostMemory memory = kernels::cuda::allocate_host(kBytes);
     kernels::cuda::Event copied = kernels::cuda::make_event(kernels::cuda::Timed::kNo);
@@ -79,7 +79,7 @@ class CudaExecutor : public Executor {
   DeviceMemory arena_, workspace_, rope_, scalars_;
   std::vector<RotaryMemory> rotary_;  // in rope_
   HostMemory next_scalars_;
-  std::array<Staging, 2> staging_;
+  std::array<PinnedHalf, 2> pinned_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   std::vector<Event> events_;

@@ -7,11 +7,13 @@
 //   RandomStream failures(seed, run, 3);
 //   double hours = mean_hours * failures.exponential();
 //
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). The logarithm is our own, because those of C libraries
+// SplitMix64 (core/hash.h). The logarithm is our own, because those of C libraries
 // differ in the last bit.
 #pragma once
 
 #include <cstdint>
+
+#include "core/hash.h"
 
 namespace orrery::sim {
 
@@ -21,23 +23,19 @@ double natural_log(double x);
 class RandomStream {
  public:
   RandomStream(std::uint64_t seed, std::uint64_t run, std::uint64_t process)
-      : state_(mixed(mixed(mixed(seed + kStep) + run * kStep + kStep) + process * kStep + kStep)) {}
+      : state_(mix(mix(mix(seed) + run * kStep) + process * kStep)) {}
 
   // In (0, 1): multiples of 2^-53, plus half of one.
   double uniform() {
+    const std::uint64_t bits = mix(state_);
     state_ += kStep;
-    return (static_cast<double>(mixed(state_) >> 11) + 0.5) * 0x1p-53;
+    return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
   }
   // With mean 1.
   double exponential() { return -natural_log(uniform()); }
 
  private:
-  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;
-  static constexpr std::uint64_t mixed(std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;  // SplitMix64's
   std::uint64_t state_;
 };
 

@@ -363,14 +363,15 @@ std::string problem_of(const exec::RunResult& actual, const exec::RunResult& exp
   const bool compares_last = c.exact || !(norm_behind || small_at_first);
   // After steps from different roundings a token may choose the other of two experts that score alike, which
   // is no small difference: of 600 plans with experts five had another loss after ten steps, by up to 3e-3.
-  // Of the others one of a thousand was 1.7e-4 off.
   bool chooses = false;
   depth_of(c.setting.model()).for_each_layer([&](const auto& layer, std::int64_t) {
     chooses |= std::is_same_v<std::decay_t<decltype(layer)>, ExpertsLayer>;
   });
   for (const std::size_t s : {std::size_t{0}, last}) {
     if (s == last && !compares_last) continue;
-    const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : chooses ? 1e-2 : 3e-4;
+    // Of the plans with AdamW, which turns rounding of small gradients into steps, one in a thousand
+    // is 1.7e-4 off.
+    const double tolerance = c.exact ? 1e-12 : s == 0 ? bound : chooses ? 1e-2 : adam ? 3e-4 : 1e-4;
     if (differs(actual.steps[s].loss, expected.steps[s].loss, tolerance))
       return fmt::format("loss of step {} is {}, and not {}", s, actual.steps[s].loss,
                          expected.steps[s].loss);
