@@ -293,8 +293,8 @@ void AdamWithMaster(benchmark::State& state) {
   auto *const master = d.zeros<float>(kParameters), *const m = d.zeros<float>(kParameters),
               *const v = d.zeros<float>(kParameters);
   moves(state, d, 28.0 * kParameters, [&] {
-    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, {}, scalars, nullptr, nullptr, kParameters,
-         gradient, parameter, master, m, v);
+    adam(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F}, {}, scalars, nullptr, nullptr,
+         std::array{UpdateRange{0, kParameters, 0.1F}}, gradient, parameter, master, m, v);
   });
 }
 // Reads a gradient of 2 bytes, a master copy and two moments of 4.
@@ -306,8 +306,8 @@ void TrustSquares(benchmark::State& state) {
                     *const v = d.zeros<float>(kParameters);
   auto* const bins = d.zeros<double>(2 * reference::kSquareBins);
   moves(state, d, 14.0 * kParameters, [&] {
-    trust_squares(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F, 0.1F}, scalars, nullptr, kParameters,
-                  gradient, nullptr, master, m, v, bins);
+    trust_squares(d.stream.get(), kType, kType, {0.9F, 0.95F, 1e-8F}, scalars, nullptr,
+                  std::array{UpdateRange{0, kParameters, 0.1F}}, gradient, nullptr, master, m, v, bins);
   });
 }
 void Squares(benchmark::State& state) {

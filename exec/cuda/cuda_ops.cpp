@@ -3,9 +3,11 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <bit>
 #include <stdexcept>
 #include <variant>
+#include <vector>
 
 #include "exec/executor.h"
 #include "exec/gradient_norm.h"
@@ -45,66 +47,50 @@ struct AdamState {
   float *master, *m, *v;
 };
 
-device::AdamConstants adam_constants(const CudaOp& a, bool decays) {
+device::AdamConstants adam_constants(const CudaOp& a) {
   const Optimizer& o = a.place.program.training.optimizer;
-  return {static_cast<float>(o.beta1), static_cast<float>(o.beta2), static_cast<float>(o.epsilon),
-          decays ? a.weight_decay : 0};
+  return {static_cast<float>(o.beta1), static_cast<float>(o.beta2), static_cast<float>(o.epsilon)};
 }
 
-// A tensor of a shard from its element `first` on.
-template <class P>
-P* part(P* whole, DType type, std::int64_t first) {
-  using Byte = std::conditional_t<std::is_const_v<P>, const std::byte, std::byte>;
-  return static_cast<Byte*>(whole) + first * static_cast<std::int64_t>(bytes_of(type));
+// Of parts of tensors, or of ranges that may be of several, as they stand in the shard: a unit may begin with
+// the last of its layers.
+template <class Part>
+std::vector<device::UpdateRange> update_ranges(const std::vector<Part>& parts, float decay) {
+  std::vector<device::UpdateRange> out;
+  out.reserve(parts.size());
+  for (const Part& p : parts) {
+    out.push_back({p.first, p.count, p.decays ? decay : 0, static_cast<float>(p.sign_rate)});
+    if constexpr (requires { p.tensor; }) out.back().tensor = p.tensor;
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return out;
 }
 
 // With LAMB each tensor has a learning rate of its own. Padding behind the last tensor is zero, and an update
 // leaves it zero.
 void run(const ops::Optimizer& op, const CudaOp& a) {
-  const std::int64_t n = op.elements;
   const auto* norm = static_cast<const device::NormResult*>(op.lamb ? a.in[4] : a.in[3]);
   auto* const state = static_cast<float*>(a.out[1]);
-  const bool sgd = a.place.program.training.precision == Precision::kSgd;
-  const AdamState s(a, n, state);
-  const auto update = [&](const float* trust, bool decays, double sign_rate, std::int64_t first,
-                          std::int64_t count) {
-    const void* const gradient = part(a.in[0], a.in_type[0], first);
-    void* const parameter = part(a.out[0], a.out_type[0], first);
-    float* const master = s.master != nullptr ? s.master + first : nullptr;
-    if (sign_rate > 0) {
-      return device::step_by_sign(a.stream, a.out_type[0], a.in_type[0], static_cast<float>(sign_rate), norm,
-                                  count, gradient, parameter, master);
-    }
-    if (sgd) {
-      const auto momentum = static_cast<float>(a.place.program.training.optimizer.beta1);
-      return device::sgd(a.stream, momentum, a.scalars, norm, count, static_cast<const float*>(gradient),
-                         static_cast<float*>(parameter), state + first);
-    }
-    kernels::StochasticRounding rounding = a.rounding;
-    rounding.first += first;
-    device::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a, decays), rounding, a.scalars, norm,
-                 trust, count, gradient, parameter, master, s.m + first, s.v + first);
-  };
-  if (op.lamb) {
-    const auto* const ratios = static_cast<const float*>(a.in[3]);
-    for (const TensorPart& t : a.place.parts(op.unit))
-      update(ratios + t.tensor, t.decays, t.sign_rate, t.first, t.count);
-  } else {
-    for (const UpdateRange& r : a.place.update_ranges(op.unit))
-      update(nullptr, r.decays, r.sign_rate, r.first, r.count);
+  const auto ranges = op.lamb ? update_ranges(a.place.parts(op.unit), a.weight_decay)
+                              : update_ranges(a.place.update_ranges(op.unit), a.weight_decay);
+  if (a.place.program.training.precision == Precision::kSgd) {
+    return device::sgd(a.stream, static_cast<float>(a.place.program.training.optimizer.beta1), a.scalars,
+                       norm, ranges, static_cast<const float*>(a.in[0]), static_cast<float*>(a.out[0]),
+                       state);
   }
+  const AdamState s(a, op.elements, state);
+  device::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a), a.rounding, a.scalars, norm,
+               op.lamb ? static_cast<const float*>(a.in[3]) : nullptr, ranges, a.in[0], a.out[0], s.master,
+               s.m, s.v);
 }
 
 void run(const ops::TrustSquares& op, const CudaOp& a) {
   const AdamState s(a, op.elements, static_cast<float*>(const_cast<void*>(a.in[2])));
-  for (const TensorPart& t : a.place.parts(op.unit)) {
-    if (t.sign_rate > 0) continue;
-    device::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a, t.decays), a.scalars,
-                          static_cast<const device::NormResult*>(a.in[3]), t.count,
-                          part(a.in[0], a.in_type[0], t.first), part(a.in[1], a.in_type[1], t.first),
-                          s.master != nullptr ? s.master + t.first : nullptr, s.m + t.first, s.v + t.first,
-                          static_cast<double*>(a.out[0]) + t.tensor * program::kTrustBins);
-  }
+  auto ranges = update_ranges(a.place.parts(op.unit), a.weight_decay);
+  std::erase_if(ranges, [](const device::UpdateRange& r) { return r.sign_rate > 0; });
+  device::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a), a.scalars,
+                        static_cast<const device::NormResult*>(a.in[3]), ranges, a.in[0], a.in[1], s.master,
+                        s.m, s.v, static_cast<double*>(a.out[0]));
 }
 
 const kernels::Index* first_sample(const CudaOp& a) {
@@ -388,8 +374,9 @@ void run(const ops::NormSquare& op, const CudaOp& a) {
     device::check(cudaMemsetAsync(a.out[0], 0, static_cast<std::size_t>(program::kNormBinBytes), a.stream),
                   "cudaMemsetAsync");
   }
+  const auto size = static_cast<std::int64_t>(bytes_of(a.in_type[0]));
   for (const auto& [first, count] : a.place.counted(op.unit)) {
-    device::add_squares(a.stream, a.in_type[0], count, part(a.in[0], a.in_type[0], first),
+    device::add_squares(a.stream, a.in_type[0], count, static_cast<const std::byte*>(a.in[0]) + first * size,
                         static_cast<double*>(a.out[0]));
   }
 }

@@ -12,8 +12,8 @@ namespace orrery::kernels::cuda {
 
 // Elements of a thread, `kBinThreads` apart.
 inline constexpr int kBinThreads = 256, kBinElements = 16;
-__device__ inline std::int64_t bin_element(int i) {
-  return (static_cast<std::int64_t>(blockIdx.x) * kBinElements + i) * kBinThreads + threadIdx.x;
+__device__ inline std::int64_t bin_element(std::int64_t block, int i) {
+  return (block * kBinElements + i) * kBinThreads + threadIdx.x;
 }
 
 // Adds the squares of what the threads of the block have to the bins. All of them call it.

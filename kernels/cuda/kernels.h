@@ -203,24 +203,34 @@ struct NormResult {
   std::int32_t overflowed;
 };
 struct AdamConstants {
-  float beta1, beta2, epsilon, decay;
+  float beta1, beta2, epsilon;
 };
-// The new parameter, and with a master copy the parameter rounded from it: to the nearest, or bf16 as `r`
-// says. The learning rate is times what stands at `trust`. `master`, `norm` and `trust` may be null.
+// Neighbouring elements of a shard that are updated alike.
+struct UpdateRange {
+  Index first, count;
+  float decay = 0;      // of Adam
+  float sign_rate = 0;  // above zero: they go so far against their gradients' signs, and nothing else moves
+  Index tensor = 0;     // that they are of
+};
+// A launch updates so many; where there are more, they take several launches. 2 KiB of a kernel's arguments,
+// of which any device takes 4.
+inline constexpr std::size_t kMostRanges = 64;
+// Of a shard, of which `ranges`, one behind the other, are updated: the new parameter, and with a master copy
+// the parameter rounded from it, to the nearest, or bf16 as `r` says. A tensor's learning rate is times its
+// number among `trust`. `master`, `norm` and `trust` may be null.
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
-          const StepScalars* scalars, const NormResult* norm, const float* trust, Index n,
-          const void* d_parameter, void* parameter, float* master, float* m, float* v);
-// LAMB's trust ratio: adds squares of a tensor's weights to bins of an exact sum (reference.h), and those of
-// what adam() is about to update them by to the bins after them; then the ratios of all tensors.
+          const StepScalars* scalars, const NormResult* norm, const float* trust,
+          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter, float* master,
+          float* m, float* v);
+// LAMB's trust ratio: adds squares of each tensor's weights to its bins of an exact sum (reference.h), and
+// those of what adam() is about to update them by to the bins after them; then the ratios of all tensors.
 void trust_squares(Stream stream, DType type, DType gradient, const AdamConstants& a,
-                   const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
-                   const void* parameter, const float* master, const float* m, const float* v, double* bins);
+                   const StepScalars* scalars, const NormResult* norm, std::span<const UpdateRange> ranges,
+                   const void* d_parameter, const void* parameter, const float* master, const float* m,
+                   const float* v, double* bins);
 void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios);
-// Against the gradient's sign; `master` may be null.
-void step_by_sign(Stream stream, DType type, DType gradient, float rate, const NormResult* norm, Index n,
-                  const void* d_parameter, void* parameter, float* master);
-void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
-         const float* d_parameter, float* parameter, float* velocity);
+void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm,
+         std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity);
 // sum += x; of doubles too.
 void add(Stream stream, DType type, Index n, const void* x, void* sum);
 

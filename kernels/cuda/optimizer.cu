@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update of a shard of n parameters. Floor, in bytes a parameter: AdamW with a master copy and 16-bit
+// The update of a shard of parameters, one launch for all ranges of it that are updated alike. Floor, in bytes a parameter: AdamW with a master copy and 16-bit
 // gradients 2 + 2 + 24, in fp32 28; the squares that LAMB needs before 2 + 12, in fp32 16; SGD with momentum
 // 20; a sum 3 elements.
 #include "kernels/cuda/bins.h"
@@ -10,69 +10,139 @@
 namespace orrery::kernels::cuda {
 namespace {
 
+// Ranges of one launch, one behind the other.
+struct UpdateRanges {
+  int count;
+  UpdateRange at[kMostRanges];
+};
+__device__ inline std::int64_t end_of(const UpdateRange& r) {
+  return r.first + r.count;
+}
+
+// Calls update(width, range, at) for the elements of the ranges: for `width` at once where V of them that
+// stand together, from a multiple of V on, are of one range, else for single ones.
+template <int V, class F>
+__device__ void for_each_element(const UpdateRanges& ranges, F update) {
+  const std::int64_t end = end_of(ranges.at[ranges.count - 1]);
+  int r = 0;  // the first range that ends behind `at`
+  for (std::int64_t at = (ranges.at[0].first / V + thread_of_grid()) * V; at < end;
+       at += threads_of_grid() * V) {
+    while (end_of(ranges.at[r]) <= at) ++r;
+    if (ranges.at[r].first <= at && at + V <= end_of(ranges.at[r])) {
+      update(std::integral_constant<int, V>{}, ranges.at[r], at);
+    } else if constexpr (V > 1) {
+      int of = r;
+      for (std::int64_t one = at; one < at + V && one < end; ++one) {
+        while (end_of(ranges.at[of]) <= one) ++of;
+        if (ranges.at[of].first <= one) update(std::integral_constant<int, 1>{}, ranges.at[of], one);
+      }
+    }
+  }
+}
+
+// Calls f with so many ranges as a launch takes, and blocks for vectors of V elements.
+template <int V, class F>
+void by_launch(std::span<const UpdateRange> ranges, F f) {
+  while (!ranges.empty()) {
+    const auto now = ranges.first(std::min(ranges.size(), kMostRanges));
+    UpdateRanges of{.count = static_cast<int>(now.size()), .at = {}};
+    std::copy(now.begin(), now.end(), of.at);
+    const std::int64_t vectors = cover(now.back().first + now.back().count, V) - now.front().first / V;
+    f(Grid{.blocks = strided_blocks(vectors, 256)}, of);
+    ranges = ranges.subspan(now.size());
+  }
+}
+
+// Of a step, for all elements.
+struct Step {
+  float factor, rate, correct1, correct2;
+};
+__device__ inline Step step_of(const StepScalars* scalars, const NormResult* norm) {
+  return {norm != nullptr ? norm->factor : 1.0F, scalars->learning_rate, scalars->correct1,
+          scalars->correct2};
+}
+__device__ inline float step_by_sign(float gradient, float rate) {
+  return gradient > 0 ? rate : gradient < 0 ? -rate : 0.0F;
+}
+
 // Moves the moments by a gradient; returns what they update the parameter by.
-__device__ inline float adam_update(const AdamConstants& a, float correct1, float correct2, float gradient,
+__device__ inline float adam_update(const AdamConstants& a, float decay, const Step& s, float gradient,
                                     float parameter, float& m, float& v) {
   m = a.beta1 * m + (1 - a.beta1) * gradient;
   v = a.beta2 * v + (1 - a.beta2) * gradient * gradient;
-  return (m / correct1) / (sqrtf(v / correct2) + a.epsilon) + a.decay * parameter;
+  return (m / s.correct1) / (sqrtf(v / s.correct2) + a.epsilon) + decay * parameter;
 }
 
 template <class T, class G, int V>
-__global__ void adam_kernel(AdamConstants a, StochasticRounding r, const StepScalars* scalars,
-                            const NormResult* norm, const float* trust, std::int64_t items,
-                            const G* d_parameter, T* parameter, float* master, float* m, float* v) {
+__global__ void adam_kernel(AdamConstants a, StochasticRounding rounding, const StepScalars* scalars,
+                            const NormResult* norm, const float* trust,
+                            const __grid_constant__ UpdateRanges ranges, const G* d_parameter, T* parameter,
+                            float* master, float* m, float* v) {
   if (norm != nullptr && norm->overflowed != 0) return;
-  const float factor = norm != nullptr ? norm->factor : 1.0F;
-  const float rate = trust != nullptr ? scalars->learning_rate * *trust : scalars->learning_rate;
-  const float correct1 = scalars->correct1, correct2 = scalars->correct2;
-  for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
-    float g[V], p[V], first[V], second[V];
-    load(d_parameter + i * V, g);
-    load(m + i * V, first);
-    load(v + i * V, second);
+  const Step step = step_of(scalars, norm);
+  for_each_element<V>(ranges, [&](auto width, const UpdateRange& range, std::int64_t at) {
+    constexpr int W = decltype(width)::value;
+    const bool by_sign = range.sign_rate > 0;
+    float g[W], p[W];
+    load(d_parameter + at, g);
     if (master != nullptr)
-      load(master + i * V, p);
+      load(master + at, p);
     else
-      load(parameter + i * V, p);
+      load(parameter + at, p);
+    if (by_sign) {
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      p[k] -= rate * adam_update(a, correct1, correct2, g[k] * factor, p[k], first[k], second[k]);
-    store(first, m + i * V);
-    store(second, v + i * V);
-    if (master != nullptr) store(p, master + i * V);
-    if (r.on) {
+      for (int k = 0; k < W; ++k) p[k] -= step_by_sign(g[k], range.sign_rate);
+    } else {
+      const float rate = trust != nullptr ? step.rate * trust[range.tensor] : step.rate;
+      float first[W], second[W];
+      load(m + at, first);
+      load(v + at, second);
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        p[k] -= rate * adam_update(a, range.decay, step, g[k] * step.factor, p[k], first[k], second[k]);
+      store(first, m + at);
+      store(second, v + at);
+    }
+    if (master != nullptr) store(p, master + at);
+    if (rounding.on && !by_sign) {
       Words words{};
 #pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const auto at = static_cast<std::uint64_t>(r.first + i * V + k);
-        if (k == 0 || at % 8 == 0) words = rounding_words(r, scalars->updates, at / 8);
-        p[k] = rounded_to_bfloat16(p[k], words, static_cast<unsigned>(at % 8));
+      for (int k = 0; k < W; ++k) {
+        const auto number = static_cast<std::uint64_t>(rounding.first + at + k);
+        if (k == 0 || number % 8 == 0) words = rounding_words(rounding, scalars->updates, number / 8);
+        p[k] = rounded_to_bfloat16(p[k], words, static_cast<unsigned>(number % 8));
       }
     }
-    store(p, parameter + i * V);
-  }
+    store(p, parameter + at);
+  });
 }
 
+// A block has elements of one range.
 template <class P, class G>
 __global__ void trust_squares_kernel(AdamConstants a, const StepScalars* scalars, const NormResult* norm,
-                                     std::int64_t n, const G* d_parameter, const P* weights, const float* m,
-                                     const float* v, double* bins) {
+                                     const __grid_constant__ UpdateRanges ranges, const G* d_parameter,
+                                     const P* weights, const float* m, const float* v, double* bins) {
   if (norm != nullptr && norm->overflowed != 0) return;
-  const float factor = norm != nullptr ? norm->factor : 1.0F;
+  const Step step = step_of(scalars, norm);
+  constexpr std::int64_t kOfBlock = kBinThreads * kBinElements;
+  std::int64_t block = blockIdx.x;
+  int r = 0;
+  for (; block * kOfBlock >= ranges.at[r].count; ++r) block -= (ranges.at[r].count + kOfBlock - 1) / kOfBlock;
+  const UpdateRange& range = ranges.at[r];
   float weight[kBinElements], update[kBinElements];
 #pragma unroll
   for (int i = 0; i < kBinElements; ++i) {
-    const std::int64_t at = bin_element(i);
-    weight[i] = at < n ? widen(weights[at]) : 0.0F;
-    update[i] = 0;
-    if (at >= n) continue;
+    const std::int64_t of_range = bin_element(block, i), at = range.first + of_range;
+    weight[i] = update[i] = 0;
+    if (of_range >= range.count) continue;
+    weight[i] = widen(weights[at]);
     float first = m[at], second = v[at];
-    update[i] = adam_update(a, scalars->correct1, scalars->correct2, widen(d_parameter[at]) * factor,
-                            weight[i], first, second);
+    update[i] = adam_update(a, range.decay, step, widen(d_parameter[at]) * step.factor, weight[i], first,
+                            second);
   }
-  add_block_squares(weight, bins);
-  add_block_squares(update, bins + reference::kSquareBins);
+  double* const of_tensor = bins + range.tensor * 2 * reference::kSquareBins;
+  add_block_squares(weight, of_tensor);
+  add_block_squares(update, of_tensor + reference::kSquareBins);
 }
 
 __global__ void trust_ratios_kernel(std::int64_t tensors, const double* bins, float* ratios) {
@@ -83,26 +153,19 @@ __global__ void trust_ratios_kernel(std::int64_t tensors, const double* bins, fl
   }
 }
 
-template <class T, class G>
-__global__ void step_by_sign_kernel(float rate, const NormResult* norm, std::int64_t n, const G* d_parameter,
-                                    T* parameter, float* master) {
+__global__ void sgd_kernel(float momentum, const StepScalars* scalars, const NormResult* norm,
+                           const __grid_constant__ UpdateRanges ranges, const float* d_parameter,
+                           float* parameter, float* velocity) {
   if (norm != nullptr && norm->overflowed != 0) return;
-  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
-    const float d = widen(d_parameter[i]), step = d > 0 ? rate : d < 0 ? -rate : 0.0F;
-    const float x = (master != nullptr ? master[i] : widen(parameter[i])) - step;
-    if (master != nullptr) master[i] = x;
-    narrow(x, parameter[i]);
-  }
-}
-
-__global__ void sgd_kernel(float momentum, const StepScalars* scalars, const NormResult* norm, std::int64_t n,
-                           const float* d_parameter, float* parameter, float* velocity) {
-  if (norm != nullptr && norm->overflowed != 0) return;
-  const float factor = norm != nullptr ? norm->factor : 1.0F;
-  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
-    velocity[i] = momentum * velocity[i] + d_parameter[i] * factor;
-    parameter[i] -= scalars->learning_rate * velocity[i];
-  }
+  const Step step = step_of(scalars, norm);
+  for_each_element<1>(ranges, [&](auto, const UpdateRange& range, std::int64_t at) {
+    if (range.sign_rate > 0) {
+      parameter[at] -= step_by_sign(d_parameter[at], range.sign_rate);
+      return;
+    }
+    velocity[at] = momentum * velocity[at] + d_parameter[at] * step.factor;
+    parameter[at] -= step.rate * velocity[at];
+  });
 }
 
 template <class T, int V>
@@ -124,26 +187,32 @@ __global__ void add_doubles_kernel(std::int64_t n, const double* x, double* sum)
 }  // namespace
 
 void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, const StochasticRounding& r,
-          const StepScalars* scalars, const NormResult* norm, const float* trust, Index n,
-          const void* d_parameter, void* parameter, float* master, float* m, float* v) {
+          const StepScalars* scalars, const NormResult* norm, const float* trust,
+          std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter, float* master,
+          float* m, float* v) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
-    const bool vectors = takes_vectors<T>(n, {d_parameter, parameter, master, m, v});
+    const bool vectors = takes_vectors<T>(0, {d_parameter, parameter, master, m, v});
     with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
-      launch(stream, "adam", {.blocks = strided_blocks(n / V, 256)}, adam_kernel<T, G, V>, a, r, scalars,
-             norm, trust, n / V, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m,
-             v);
+      by_launch<V>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
+        launch(stream, "adam", grid, adam_kernel<T, G, V>, a, r, scalars, norm, trust, of,
+               static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master, m, v);
+      });
     });
   });
 }
 
 void trust_squares(Stream stream, DType type, DType gradient, const AdamConstants& a,
-                   const StepScalars* scalars, const NormResult* norm, Index n, const void* d_parameter,
-                   const void* parameter, const float* master, const float* m, const float* v, double* bins) {
-  const Grid grid{.blocks = cover(n, kBinThreads * kBinElements), .threads = kBinThreads};
+                   const StepScalars* scalars, const NormResult* norm, std::span<const UpdateRange> ranges,
+                   const void* d_parameter, const void* parameter, const float* master, const float* m,
+                   const float* v, double* bins) {
   with_types(type, gradient, [&]<class T, class G>(T, G) {
     const auto run = [&]<class P>(const P* weights) {
-      launch(stream, "trust_squares", grid, trust_squares_kernel<P, G>, a, scalars, norm, n,
-             static_cast<const G*>(d_parameter), weights, m, v, bins);
+      by_launch<1>(ranges, [&](Grid grid, const UpdateRanges& of) {
+        grid = {.blocks = 0, .threads = kBinThreads};
+        for (int i = 0; i < of.count; ++i) grid.blocks += cover(of.at[i].count, kBinThreads * kBinElements);
+        launch(stream, "trust_squares", grid, trust_squares_kernel<P, G>, a, scalars, norm, of,
+               static_cast<const G*>(d_parameter), weights, m, v, bins);
+      });
     };
     if (master != nullptr)
       run(master);
@@ -157,18 +226,11 @@ void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratio
          ratios);
 }
 
-void step_by_sign(Stream stream, DType type, DType gradient, float rate, const NormResult* norm, Index n,
-                  const void* d_parameter, void* parameter, float* master) {
-  with_types(type, gradient, [&]<class T, class G>(T, G) {
-    launch(stream, "step_by_sign", {.blocks = strided_blocks(n, 256)}, step_by_sign_kernel<T, G>, rate, norm,
-           n, static_cast<const G*>(d_parameter), static_cast<T*>(parameter), master);
+void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm,
+         std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity) {
+  by_launch<1>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
+    launch(stream, "sgd", grid, sgd_kernel, momentum, scalars, norm, of, d_parameter, parameter, velocity);
   });
-}
-
-void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm, Index n,
-         const float* d_parameter, float* parameter, float* velocity) {
-  launch(stream, "sgd", {.blocks = strided_blocks(n, 256)}, sgd_kernel, momentum, scalars, norm, n,
-         d_parameter, parameter, velocity);
 }
 
 void add(Stream stream, DType type, Index n, const void* x, void* sum) {

@@ -13,7 +13,7 @@ __global__ void add_squares_kernel(std::int64_t n, const T* x, double* bins) {
   float mine[kBinElements];
 #pragma unroll
   for (int i = 0; i < kBinElements; ++i) {
-    const std::int64_t at = bin_element(i);
+    const std::int64_t at = bin_element(blockIdx.x, i);
     mine[i] = at < n ? widen(x[at]) : 0.0F;
   }
   add_block_squares(mine, bins);

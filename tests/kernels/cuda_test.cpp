@@ -5,8 +5,10 @@
 #include "kernels/cuda/kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "core/error.h"
 #include "core/rotary.h"
@@ -14,6 +16,8 @@
 
 namespace orrery::kernels {
 namespace {
+
+using cuda::UpdateRange;
 
 struct Case {
   DType type, gradient;
@@ -361,7 +365,7 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
   const auto size = static_cast<std::size_t>(n);
   const reference::Adam adam{
       .lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .decay = 0.1F, .step = 3, .scale = 0.5F};
-  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon, adam.decay};
+  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon};
   const auto* const scalars =
       device.put(std::vector<cuda::StepScalars>{{.learning_rate = adam.lr,
                                                  .correct1 = 1 - std::pow(adam.beta1, 3.0F),
@@ -374,8 +378,9 @@ TEST_P(Kernels, AdamWithAndWithoutAMasterCopy) {
       float *const master_there = device.put(master), *const m_there = device.put(m),
                    *const v_there = device.put(v);
       const auto* const norm = device.put(std::vector<cuda::NormResult>{{1, adam.scale, overflowed ? 1 : 0}});
-      cuda::adam(device.stream, c.type, c.gradient, constants, {}, scalars, norm, nullptr, n, g.at, p.at,
-                 has_master ? master_there : nullptr, m_there, v_there);
+      cuda::adam(device.stream, c.type, c.gradient, constants, {}, scalars, norm, nullptr,
+                 std::array{UpdateRange{0, n, adam.decay}}, g.at, p.at, has_master ? master_there : nullptr,
+                 m_there, v_there);
       if (!overflowed) reference::adam(adam, n, g.data(), master.data(), m.data(), v.data());
       expect_close(c.type, result(c.type, p.at, size), master, "parameter");
       expect_close(DType::kFloat32, device.get<float>(m_there, size), m, "first moment");
@@ -392,7 +397,7 @@ TEST_P(Kernels, TrustRatiosOfTensors) {
   const Index n = 7 * c.width + 4099;  // several blocks
   const reference::Adam adam{
       .lr = 0.01F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .decay = 0.1F, .step = 3, .scale = 0.5F};
-  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon, adam.decay};
+  const cuda::AdamConstants constants{adam.beta1, adam.beta2, adam.epsilon};
   const auto* const scalars = device.put(std::vector<cuda::StepScalars>{
       {.correct1 = 1 - std::pow(adam.beta1, 3.0F), .correct2 = 1 - std::pow(adam.beta2, 3.0F)}});
   constexpr Index kBins = 2 * reference::kSquareBins;
@@ -410,15 +415,10 @@ TEST_P(Kernels, TrustRatiosOfTensors) {
         for (float& x : v) x = std::abs(x);
         const float *const master_there = device.put(master), *const m_there = device.put(m),
                            *const v_there = device.put(v);
-        for (const auto& [first, count] : {std::pair<Index, Index>{0, 37}, {37, n - 37}}) {
-          const auto at = [&](DType type, const void* from) {
-            return static_cast<const std::byte*>(from) + first * static_cast<Index>(bytes_of(type));
-          };
-          cuda::trust_squares(device.stream, c.type, c.gradient, constants, scalars, norm, count,
-                              at(c.gradient, g.at), at(c.type, p.at),
-                              has_master ? master_there + first : nullptr, m_there + first, v_there + first,
-                              bins + t * kBins);
-        }
+        const std::array parts{UpdateRange{0, 37, adam.decay, 0, t},
+                               UpdateRange{37, n - 37, adam.decay, 0, t}};
+        cuda::trust_squares(device.stream, c.type, c.gradient, constants, scalars, norm, parts, g.at, p.at,
+                            has_master ? master_there : nullptr, m_there, v_there, bins);
         const Vector& weights = has_master ? master : p.values;
         Vector by(weights.size());
         reference::adam_update(adam, n, g.data(), weights.data(), m.data(), v.data(), by.data());
@@ -440,7 +440,7 @@ TEST_P(Kernels, TrustRatiosOfTensors) {
 // are not the same number before they are rounded.
 TEST(StochasticRounding, OnTheDeviceAsOnTheProcessor) {
   TestDevice device;
-  const cuda::AdamConstants constants{0.9F, 0.95F, 1e-8F, 0};
+  const cuda::AdamConstants constants{0.9F, 0.95F, 1e-8F};
   for (const Index n : {96, 37}) {
     for (const Index first : {0, 5}) {
       const Tensor g(device, DType::kBfloat16, n, 1), p(device, DType::kBfloat16, n, 2);
@@ -454,7 +454,7 @@ TEST(StochasticRounding, OnTheDeviceAsOnTheProcessor) {
       Vector here(p.values), m(here.size()), v(here.size());
       float *const m_there = device.put(m), *const v_there = device.put(v);
       cuda::adam(device.stream, DType::kBfloat16, DType::kBfloat16, constants, r, scalars, nullptr, nullptr,
-                 n, g.at, p.at, nullptr, m_there, v_there);
+                 std::array{UpdateRange{0, n}}, g.at, p.at, nullptr, m_there, v_there);
       reference::adam(adam, n, g.data(), here.data(), m.data(), v.data());
       const Vector nearest = rounded(DType::kBfloat16, here);
       round_to_bfloat16(r, adam.step, n, here.data());
@@ -486,7 +486,8 @@ TEST_P(Kernels, SumsAndSgd) {
   Vector g = random_vector(n, 3), p = random_vector(n, 4), velocity = random_vector(n, 5);
   float *const p_there = device.put(p), *const velocity_there = device.put(velocity);
   const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.learning_rate = 0.1F}});
-  cuda::sgd(device.stream, 0.9F, scalars, nullptr, n, device.put(g), p_there, velocity_there);
+  cuda::sgd(device.stream, 0.9F, scalars, nullptr, std::array{UpdateRange{0, n}}, device.put(g), p_there,
+            velocity_there);
   reference::sgd({0.1F, 0.9F}, n, g.data(), p.data(), velocity.data());
   expect_close(DType::kFloat32, device.get<float>(p_there, p.size()), p, "sgd");
   expect_close(DType::kFloat32, device.get<float>(velocity_there, p.size()), velocity, "velocity");
@@ -741,6 +742,7 @@ TEST_P(Kernels, PackOfLatentAttention) {
   expect_close(c.type, result(c.type, dr_there, dr.size()), dr, "turned");
 }
 
+// By both optimizers, which leave their moments as they are: null here.
 TEST_P(Kernels, StepsAgainstASign) {
   const Index n = 333;
   Vector g = rounded(c.gradient, random_vector(n, 1)), master = random_vector(n, 2);
@@ -748,15 +750,136 @@ TEST_P(Kernels, StepsAgainstASign) {
   Vector p = rounded(c.type, master), moved = p;
   reference::step_by_sign(0.25F, n, g.data(), moved.data());
   void* const there = const_cast<void*>(device.put(c.type, p));
-  cuda::step_by_sign(device.stream, c.type, c.gradient, 0.25F, nullptr, n, device.put(c.gradient, g), there,
-                     nullptr);
-  EXPECT_EQ(result(c.type, there, moved.size()), rounded(c.type, moved));
   float* const master_there = device.put(master);
-  cuda::step_by_sign(device.stream, c.type, c.gradient, 0.25F, nullptr, n, device.put(c.gradient, g), there,
-                     master_there);
-  reference::step_by_sign(0.25F, n, g.data(), master.data());
-  EXPECT_EQ(device.get<float>(master_there, master.size()), master);
-  EXPECT_EQ(result(c.type, there, master.size()), rounded(c.type, master));
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>(1));
+  const std::array ranges{UpdateRange{.first = 0, .count = n, .sign_rate = 0.25F}};
+  const auto step = [&](float* copy) {
+    cuda::adam(device.stream, c.type, c.gradient, {}, {}, scalars, nullptr, nullptr, ranges,
+               device.put(c.gradient, g), there, copy, nullptr, nullptr);
+  };
+  step(nullptr);
+  EXPECT_EQ(result(c.type, there, moved.size()), rounded(c.type, moved));
+  step(master_there);
+  Vector of_master = master;
+  reference::step_by_sign(0.25F, n, g.data(), of_master.data());
+  EXPECT_EQ(device.get<float>(master_there, master.size()), of_master);
+  EXPECT_EQ(result(c.type, there, master.size()), rounded(c.type, of_master));
+  float* const by_sgd = device.put(master);
+  cuda::sgd(device.stream, 0.9F, scalars, nullptr, ranges, device.put(g), by_sgd, nullptr);
+  EXPECT_EQ(device.get<float>(by_sgd, master.size()), of_master);
+}
+
+// A launch of many ranges computes, to the bit, what a launch for each of them does. They begin and end
+// anywhere, with elements between some of them that nothing may touch.
+class RangesOfAShard : public Kernels {
+ protected:
+  RangesOfAShard() {
+    std::mt19937 random(kSeed);
+    Index at = 3;
+    for (std::size_t i = 0; i < 2 * cuda::kMostRanges + 5; ++i) {
+      const auto count = static_cast<Index>(1 + random() % (i % 7 == 0 ? 9000 : 60));
+      ranges.push_back({.first = at,
+                        .count = count,
+                        .decay = i % 2 == 0 ? 0.1F : 0,
+                        .sign_rate = i % 11 == 5 ? 0.25F : 0,
+                        .tensor = static_cast<Index>(i / 2)});
+      at += count + (i % 5 == 0 ? static_cast<Index>(random() % 20) : 0);
+    }
+    n = at + 8;
+    for (auto [values, seed] : {std::pair{&gradient, 1U}, {&weights, 2U}, {&first, 3U}, {&second, 4U}})
+      *values = random_vector(n, seed);
+    for (float& x : second) x = std::abs(x);
+  }
+  // What `update` leaves, called with all ranges, and with one after the other.
+  template <class Update>
+  void expect_equal(Update update) {
+    const Vector together = update([&](auto launches) { launches(std::span<const UpdateRange>(ranges)); });
+    const Vector alone = update([&](auto launches) {
+      for (const UpdateRange& r : ranges) launches(std::span<const UpdateRange>(&r, 1));
+    });
+    EXPECT_EQ(together, alone);
+    EXPECT_NE(together, update([](auto) {}));
+  }
+#ifdef ORRERY_EMULATED_GPU
+  static std::int64_t launched() { return emulation::work_enqueued(); }
+#endif
+
+  std::vector<UpdateRange> ranges;
+  Index n = 0;
+  Vector gradient, weights, first, second;
+};
+
+TEST_P(RangesOfAShard, AreUpdatedByAdamAsEachAlone) {
+  const auto* const scalars = device.put(
+      std::vector<cuda::StepScalars>{{.learning_rate = 0.01F, .correct1 = 0.3F, .correct2 = 0.2F}});
+  const auto* const ratios = device.put(random_vector(static_cast<Index>(ranges.size()), 5));
+  const auto* const g = device.put(c.gradient, gradient);
+  for (const bool has_master : {false, true}) {
+    for (const bool lamb : {false, true}) {
+      for (const bool at_random : {false, true}) {
+        const StochasticRounding r{.on = at_random && c.type == DType::kBfloat16, .seed = 9, .first = 5};
+        expect_equal([&](auto call) {
+          void* const p = device.put(c.type, weights);
+          float *const master = device.put(weights), *const m = device.put(first),
+                *const v = device.put(second);
+          call([&](std::span<const UpdateRange> of) {
+            cuda::adam(device.stream, c.type, c.gradient, {0.9F, 0.95F, 1e-8F}, r, scalars, nullptr,
+                       lamb ? ratios : nullptr, of, g, p, has_master ? master : nullptr, m, v);
+          });
+          Vector all = device.get(c.type, p, weights.size());
+          for (const float* const more : {master, m, v}) {
+            const Vector values = device.get<float>(more, weights.size());
+            all.insert(all.end(), values.begin(), values.end());
+          }
+          return all;
+        });
+      }
+    }
+  }
+#ifdef ORRERY_EMULATED_GPU
+  void* const p = device.put(c.type, weights);
+  float *const m = device.put(first), *const v = device.put(second);
+  const std::int64_t before = launched();
+  cuda::adam(device.stream, c.type, c.gradient, {0.9F, 0.95F, 1e-8F}, {}, scalars, nullptr, nullptr, ranges,
+             g, p, nullptr, m, v);
+  EXPECT_EQ(launched() - before, 3);
+#endif
+}
+
+TEST_P(RangesOfAShard, AreUpdatedBySgdAsEachAlone) {
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.learning_rate = 0.1F}});
+  const auto* const g = device.put(gradient);
+  expect_equal([&](auto call) {
+    float *const p = device.put(weights), *const velocity = device.put(first);
+    call([&](std::span<const UpdateRange> of) {
+      cuda::sgd(device.stream, 0.9F, scalars, nullptr, of, g, p, velocity);
+    });
+    Vector all = device.get<float>(p, weights.size());
+    const Vector more = device.get<float>(velocity, weights.size());
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  });
+}
+
+// The sums are exact, so that the order of launches does not matter either.
+TEST_P(RangesOfAShard, HaveTheSquaresThatEachAloneHas) {
+  const auto* const scalars =
+      device.put(std::vector<cuda::StepScalars>{{.correct1 = 0.3F, .correct2 = 0.2F}});
+  const auto *const g = device.put(c.gradient, gradient), *const p = device.put(c.type, weights);
+  const float *const m = device.put(first), *const v = device.put(second);
+  expect_equal([&](auto call) {
+    const std::size_t bins = ranges.size() * 2 * reference::kSquareBins;
+    auto* const sums = device.put(std::vector<double>(bins, 0.0));
+    call([&](std::span<const UpdateRange> of) {
+      cuda::trust_squares(device.stream, c.type, c.gradient, {0.9F, 0.95F, 1e-8F}, scalars, nullptr, of, g, p,
+                          nullptr, m, v, sums);
+    });
+    Vector all;
+    const auto values = device.get<double>(sums, bins);
+    for (std::size_t i = 0; i < bins; i += reference::kSquareBins)
+      all.push_back(static_cast<float>(reference::sum_of_bins(values.data() + i)));
+    return all;
+  });
 }
 
 // To the last bit, whatever the blocks; and nothing finite hides what is not.
@@ -806,13 +929,17 @@ TEST_P(Kernels, ReductionsInTheOrderOfRanks) {
   EXPECT_EQ(result(c.type, a.at, started.size()), rounded(c.type, started));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Kernels, testing::ValuesIn(kCases), [](const auto& of) {
+std::string name_of_case(const testing::TestParamInfo<Case>& of) {
   const auto name = [](DType type) {
     return type == DType::kFloat32 ? "fp32" : type == DType::kFloat16 ? "fp16" : "bf16";
   };
   return std::string(name(of.param.type)) + "_gradients_" + name(of.param.gradient) + "_width_" +
          std::to_string(of.param.width);
-});
+}
+INSTANTIATE_TEST_SUITE_P(Types, Kernels, testing::ValuesIn(kCases), name_of_case);
+// Their shards have no width.
+INSTANTIATE_TEST_SUITE_P(Types, RangesOfAShard,
+                         testing::Values(kCases[0], kCases[2], kCases[3], kCases[5], kCases[6]), name_of_case);
 
 }  // namespace
 }  // namespace orrery::kernels
