@@ -19,7 +19,7 @@ inline constexpr int kColumnThreads = 8;  // that share a column's parts
 template <class G>
 __global__ void add_columns_kernel(std::int64_t parts, int width, const float* partial, G* sum,
                                    bool accumulate) {
-  __shared__ float of_threads[kColumnThreads][kWarp];
+  ORRERY_SHARED(of_threads, float[kColumnThreads][kWarp]);
   const int column = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
   float x = 0;
   if (column < width) {

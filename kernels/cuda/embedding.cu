@@ -42,10 +42,10 @@ template <class T, class G, bool kOneId>
 __global__ void embedding_grad_kernel(std::int64_t tokens, int width, std::int64_t first, std::int64_t rows,
                                       IdsOfSamples ids, const T* dy, std::int64_t dy_width, G* d_table,
                                       bool accumulate) {
-  __shared__ float sums[kRows][kThreads];
-  __shared__ int found[kThreads * kIds];         // tokens of this pass, in their order: token, row
-  __shared__ int of_warps[2][kThreads / kWarp];  // of this pass and the one before
-  __shared__ unsigned seen;                      // rows that have any
+  ORRERY_SHARED(sums, float[kRows][kThreads]);
+  ORRERY_SHARED(found, int[kThreads * kIds]);         // tokens of this pass, in their order: token, row
+  ORRERY_SHARED(of_warps, int[2][kThreads / kWarp]);  // of this pass and the one before
+  ORRERY_SHARED(seen, unsigned);                      // rows that have any
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   const int column = static_cast<int>(blockIdx.y) * kThreads + thread;
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x) * kRows;

@@ -169,7 +169,7 @@ constexpr int kPlacing = 256;
 // last one, with weights that are no numbers, so that the loss is none.
 __global__ void place_kernel(reference::RouteShape s, const float* load, std::int32_t* choice,
                              std::int32_t* counts, float* weights) {
-  __shared__ Index first[kPlacing];
+  ORRERY_SHARED(first, Index[kPlacing]);
   const Index expert = blockIdx.x, each = (s.tokens + kPlacing - 1) / kPlacing;
   const Index begin = threadIdx.x * each, end = begin + each < s.tokens ? begin + each : s.tokens;
   Index own = 0;
@@ -306,7 +306,8 @@ struct TileSum {
 // sum[row, column] += sum over l < inner of a(row, l) b(column, l), of a tile.
 template <class A, class B>
 __device__ void add_tile_product(Index row0, Index column0, Index inner, A a, B b, TileSum& sum) {
-  __shared__ float of_a[kTile][kTile + 1], of_b[kTile][kTile + 1];
+  ORRERY_SHARED(of_a, float[kTile][kTile + 1]);
+  ORRERY_SHARED(of_b, float[kTile][kTile + 1]);
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   for (Index l = 0; l < inner; l += kTile) {
     for (int i = y; i < kTile; i += kTileRows) {

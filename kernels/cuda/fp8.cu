@@ -79,7 +79,7 @@ __global__ void round_transposed_kernel(Fp8 f, std::int64_t rows, std::int64_t w
                                         const std::uint32_t* largest, std::uint8_t* codes, float* scale) {
   // By column; a word more a row, so that columns begin in different banks.
   constexpr int kWords = kTile / 4;
-  __shared__ Pack<std::uint8_t, 4> tile[kTile][kWords + 1];
+  ORRERY_SHARED(tile, Pack<std::uint8_t, 4>[kTile][kWords + 1]);
   const float factor = factor_of(f, *largest);
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile,
                      first_column = static_cast<std::int64_t>(blockIdx.x) * kTile;

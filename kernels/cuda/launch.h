@@ -38,6 +38,11 @@ constexpr std::int64_t strided_blocks(std::int64_t n, int threads) {
   return std::clamp<std::int64_t>(cover(n, threads), 1, 8192);
 }
 
+// A block gets 48 KiB without asking, what its kernel declares itself among them: never more than half.
+constexpr bool asks_for_shared(std::size_t dynamic) {
+  return dynamic > 24 << 10;
+}
+
 // A grid of zero blocks is nothing to do.
 template <class... P, class... A>
 void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...), A... arguments) {
@@ -47,9 +52,7 @@ void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...)
   const dim3 grid{static_cast<unsigned>(g.blocks), static_cast<unsigned>(g.blocks_y), 1};
   const dim3 block{static_cast<unsigned>(g.threads), static_cast<unsigned>(g.threads_y), 1};
 #ifdef __CUDACC__
-  // A block gets 48 KiB without asking, what its kernel declares itself among them: never more than half.
-  constexpr std::size_t kWithoutAsking = 24 << 10;
-  if (g.shared > kWithoutAsking) {
+  if (asks_for_shared(g.shared)) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(g.shared)),
           name);
@@ -57,12 +60,20 @@ void launch(Stream stream, const char* name, const Grid& g, void (*kernel)(P...)
   kernel<<<grid, block, g.shared, stream>>>(static_cast<P>(arguments)...);
   check(cudaGetLastError(), name);
 #else
-  check(emulation::refusal({grid, block, g.shared}), name);
-  emulation::enqueue(stream, [=, shared = g.shared] {
-    emulation::run({grid, block, shared}, [=] { kernel(static_cast<P>(arguments)...); });
-  });
+  const emulation::Shape shape{grid, block, g.shared, asks_for_shared(g.shared)};
+  check(emulation::refusal(shape), name);
+  emulation::enqueue(stream, [=] { emulation::run(shape, [=] { kernel(static_cast<P>(arguments)...); }); });
 #endif
 }
+
+// Memory that a block shares: ORRERY_SHARED(sums, float[8][32]) declares an array. Nothing is in it.
+#ifdef __CUDACC__
+#define ORRERY_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
+#else
+#define ORRERY_SHARED(name, ...)                 \
+  static std::type_identity_t<__VA_ARGS__> name; \
+  emulation::declare_shared(&(name), sizeof(name))
+#endif
 
 template <class T>
 __device__ T* dynamic_shared() {
@@ -104,7 +115,7 @@ __device__ inline float warp_max(float x) {
 // a warp, where what is missing is `none`.
 template <class T, class Combine>
 __device__ T over_block(T x, T none, Combine combine) {
-  __shared__ T of_warps[kWarp];
+  ORRERY_SHARED(of_warps, T[kWarp]);
   const int thread = thread_of_block(), warps = static_cast<int>(blockDim.x * blockDim.y) / kWarp;
   x = combine(x);
   if (warps == 1) return x;

@@ -54,7 +54,7 @@ constexpr int kRowThreads = 8;  // of a block that share its columns
 // Block (tile of columns, part): columns of rows part, + parts, ...
 template <class T, int V>
 __global__ void bias_parts_kernel(std::int64_t rows, int width, const T* dy, float* parts) {
-  __shared__ float of_threads[kRowThreads][kWarp * V];
+  ORRERY_SHARED(of_threads, float[kRowThreads][kWarp * V]);
   const int first = static_cast<int>(blockIdx.x) * kWarp * V, mine = static_cast<int>(threadIdx.x) * V;
   float sum[V] = {};
   if (first + mine < width) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
@@ -63,6 +64,41 @@ TEST(EmulatedDevice, RefusesLaunchesBeyondItsLimits) {
   EXPECT_TRUE(refused({.blocks = std::int64_t{1} << 31, .threads = 32}));
   EXPECT_FALSE(refused({.threads = 32, .shared = 227 << 10}));
   EXPECT_TRUE(refused({.threads = 32, .shared = (227 << 10) + 1}));
+}
+
+// The second block reads what only the first wrote.
+void remembers(float* seen) {
+  ORRERY_SHARED(memory, float[32]);
+  if (blockIdx.x == 0) memory[threadIdx.x] = 1;
+  __syncthreads();
+  seen[32 * blockIdx.x + threadIdx.x] = memory[threadIdx.x];
+}
+
+TEST(EmulatedDevice, BlocksShareNothingWithEachOther) {
+  const OwnedStream stream = make_stream();
+  std::vector<float> seen(64, 0);
+  launch(stream.get(), "remembers", {.blocks = 2, .threads = 32}, remembers, seen.data());
+  check(cudaStreamSynchronize(stream.get()), "remembers");
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(std::isnan(seen[i]), i >= 32) << i;
+}
+
+void declares_30_kib() {
+  ORRERY_SHARED(memory, char[30 << 10]);
+  memory[threadIdx.x] = 0;
+}
+
+// What a kernel declares counts with what it is given. More than 24 KiB of that is asked for.
+TEST(EmulatedDevice, RefusesMoreSharedMemoryThanABlockGets) {
+  const auto fails = [](std::size_t dynamic) {
+    const OwnedStream stream = make_stream();
+    launch(stream.get(), "declares", {.threads = 32, .shared = dynamic}, declares_30_kib);
+    return cudaStreamSynchronize(stream.get()) != cudaSuccess;
+  };
+  EXPECT_FALSE(fails(18 << 10));
+  EXPECT_TRUE(fails((18 << 10) + 1));
+  EXPECT_FALSE(fails((24 << 10) + 1));
+  EXPECT_FALSE(fails(197 << 10));
+  EXPECT_TRUE(fails((197 << 10) + 1));
 }
 
 // Each kernel of a first step fails in turn: the message has what failed, the rank, and where its stream was.

@@ -29,6 +29,9 @@ struct Warp {
 
 unsigned seed = 1;
 
+// Of compute capability 9.0.
+constexpr std::size_t kMostShared = 227 << 10, kSharedUnasked = 48 << 10;
+
 // The threads of one block, which run all blocks of the grid one after the other.
 class Threads {
  public:
@@ -92,6 +95,20 @@ class Threads {
 
   Warp& warp() { return warps_[self / 32]; }
 
+  void declare_shared(void* memory, std::size_t bytes) {
+    if (std::find(declared_.begin(), declared_.end(), memory) != declared_.end()) return;
+    declared_.push_back(memory);
+    declared_bytes_ += bytes;
+    const std::size_t all = shared.size() + declared_bytes_,
+                      most = shape_.asks ? kMostShared : kSharedUnasked;
+    if (all > most || declared_bytes_ > kSharedUnasked) {
+      throw std::runtime_error("a block shares " + std::to_string(all) +
+                               " bytes, of which its kernel declares " + std::to_string(declared_bytes_) +
+                               ": it gets " + std::to_string(most));
+    }
+    std::memset(memory, 0xff, bytes);
+  }
+
   unsigned self = 0;  // the thread that runs
   Barrier block;
 
@@ -123,7 +140,11 @@ class Threads {
     blockIdx = {b % shape_.grid.x, b / shape_.grid.x % shape_.grid.y, b / shape_.grid.x / shape_.grid.y};
   }
   bool flip() { return (random_() >> 8 & 1) != 0; }
-  void clear_shared() { std::fill(shared.begin(), shared.end(), std::byte{0xff}); }
+  void clear_shared() {
+    std::fill(shared.begin(), shared.end(), std::byte{0xff});
+    declared_.clear();
+    declared_bytes_ = 0;
+  }
 
   const Shape shape_;
   const std::function<void()>& thread_;
@@ -134,6 +155,8 @@ class Threads {
   std::vector<context::fiber> fibers_;
   context::fiber back_;
   Barrier end_;
+  std::vector<void*> declared_;  // by the block that runs
+  std::size_t declared_bytes_ = 0;
   std::uint64_t progress_ = 0;
   std::exception_ptr failure_;
 
@@ -152,7 +175,6 @@ void set_seed_of_threads(unsigned value) {
 
 cudaError_t refusal(const Shape& s) {
   constexpr unsigned kMostThreads = 1024, kMostAlongY = 65535;
-  constexpr std::size_t kMostShared = 227 << 10;  // of compute capability 9.0
   const bool fits = s.block.x * s.block.y <= kMostThreads && s.grid.x <= 0x7fffffffU &&
                     s.grid.y <= kMostAlongY && s.shared <= kMostShared;
   return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
@@ -167,6 +189,9 @@ void run(const Shape& shape, const std::function<void()>& thread) {
 
 std::byte* dynamic_shared() {
   return now->shared.data();
+}
+void declare_shared(void* memory, std::size_t bytes) {
+  now->declare_shared(memory, bytes);
 }
 void block_barrier() {
   now->wait(now->block, now->count());

@@ -5,7 +5,8 @@
 // thread of a block; streams run what was enqueued in any order that their events allow, drawn from a seed.
 // So what would be a race on a device is a wrong result here, in some order:
 //   * a barrier that only some threads of a block or warp reach is an error, not a hang,
-//   * memory that was not written is filled with ones: NaN in every float type,
+//   * memory that was not written is filled with ones: NaN in every float type; what a block shares, anew for
+//     each block,
 //   * work that does not wait for what it needs runs before it; in a graph, too.
 #pragma once
 
@@ -26,7 +27,6 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__ static thread_local
 #define __restrict__
 
 struct dim3 {
@@ -97,7 +97,8 @@ namespace emulation {
 
 struct Shape {
   dim3 grid, block;
-  std::size_t shared = 0;
+  std::size_t shared = 0;  // bytes of dynamic_shared()
+  bool asks = false;       // for more shared memory than a block gets unasked
 };
 void enqueue(cudaStream_t stream, std::function<void()> work);
 // By all streams so far.
@@ -116,6 +117,9 @@ void set_seed(unsigned seed);
 void set_seed_of_threads(unsigned seed);
 
 std::byte* dynamic_shared();
+// Memory that a kernel declares itself. Every thread of a block declares it; the first one's block finds it
+// unwritten. One block runs at a time. Throws where a block has more shared memory than it gets.
+void declare_shared(void* memory, std::size_t bytes);
 void block_barrier();
 void warp_barrier();
 std::byte* warp_slot(unsigned lane);  // 64 bytes, seen by the warp
