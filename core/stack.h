@@ -50,12 +50,15 @@ struct Stack {
   LossKeeps loss_keeps = LossKeeps::kLogits;
   Bytes bucket{25 << 20};  // gradient bytes that start a reduction
   Launch launch = Launch::kEager;
-  bool fused_gelu = false;          // matrix products compute GELU and its gradient
-  bool norms_in_products = false;   // the product behind a norm does it, and keeps what it makes
-  double elementwise_passes = 1.0;  // memory passes of element-wise work over a fully fused stack
-  double routing_passes = 1.0;      // likewise of routers, permutations and activations of experts
-  double fp8_rounding = 1.0;        // of the traffic of rounding both operands of every fp8 product
-  double host_cost_factor = 1.0;    // host time per op over the device profile's
+  bool fused_gelu = false;  // matrix products compute GELU and its gradient
+  // The product that makes a weight's gradient sums that of the bias beside it.
+  bool fused_bias_gradients = false;
+  bool fused_residual_norms = false;  // the end of a residual branch is one kernel with the norm behind it
+  bool norms_in_products = false;     // the product behind a norm does it, and keeps what it makes
+  double elementwise_passes = 1.0;    // memory passes of element-wise work over a fully fused stack
+  double routing_passes = 1.0;        // likewise of routers, permutations and activations of experts
+  double fp8_rounding = 1.0;          // of the traffic of rounding both operands of every fp8 product
+  double host_cost_factor = 1.0;      // host time per op over the device profile's
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
   Time collective_sync{0};
@@ -94,6 +97,12 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "launch", .help = "how work reaches a device: op by op (eager), or as graphs"}, s.launch);
   v(Field{.name = "fused_gelu", .help = "matrix products compute GELU and its gradient as they write"},
     s.fused_gelu);
+  v(Field{.name = "fused_bias_gradients",
+          .help = "the product that makes a weight's gradient sums its bias's"},
+    s.fused_bias_gradients);
+  v(Field{.name = "fused_residual_norms",
+          .help = "the sum that ends a residual branch and the norm behind it are one kernel"},
+    s.fused_residual_norms);
   v(Field{.name = "norms_in_products",
           .help = "norms belong to the products behind them, so that these keep what norms make"},
     s.norms_in_products);

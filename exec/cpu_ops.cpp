@@ -123,6 +123,9 @@ void run(const ops::Gemm& op, const OpArguments& a) {
     case kGelu:
       kernels::gemm(shape, a.in[0], a.in[1], a.in[2], a.out[1]);
       return fast.activation(op.m, op.n, ref::Act::kGelu, a.out[1], a.out[0]);
+    case kBiasGrad:  // A is stored turned over
+      kernels::gemm(shape, a.in[0], a.in[1], nullptr, a.out[0]);
+      return kernels::bias_grad(op.k, op.m, a.in[0], a.out[1], a.op.accumulate);
     case kGeluGrad: {
       kernels::gemm(shape, a.in[0], a.in[1], nullptr, a.out[0]);
       // In place, over a copy of a part: the kernel's operands do not overlap.
@@ -346,14 +349,35 @@ void run(const ops::Gate& op, const OpArguments& a) {
 void run(const ops::GateGrad& op, const OpArguments& a) {
   ref::gate_grad(op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0], a.out[1]);
 }
+// Calls f with the sum of up to two biases, `first` and the operand behind it; null where there are none.
+template <class F>
+void with_bias(std::int64_t biases, std::size_t first, std::int64_t width, const OpArguments& a, F f) {
+  if (biases < 2) return f(biases == 1 ? a.in[first] : nullptr);
+  std::vector<float> sum(static_cast<std::size_t>(width));
+  kernels::pointwise().residual(1, width, a.in[first], a.in[first + 1], nullptr, sum.data());
+  f(sum.data());
+}
+// Some rows at a time, so that the norm finds what the sum wrote.
+void run(const ops::ResidualNorm& op, const OpArguments& a) {
+  const kernels::Pointwise& fast = kernels::pointwise();
+  constexpr std::int64_t kElements = 8192;
+  const std::int64_t most = std::max<std::int64_t>(1, kElements / op.width);
+  with_bias(op.biases, op.first_bias(), op.width, a, [&](const float* bias) {
+    for (std::int64_t row = 0; row < op.rows; row += most) {
+      ref::NormShape some = norm_shape(op, a.model);
+      some.rows = std::min(most, op.rows - row);
+      const std::int64_t at = row * op.width;
+      fast.residual(some.rows, op.width, a.in[0] + at, a.in[1] + at, bias, a.out[0] + at);
+      fast.norm(some, a.out[0] + at, a.in[2], op.bias ? a.in[3] : nullptr, a.out[1] + at);
+    }
+  });
+}
 void run(const ops::Residual& op, const OpArguments& a) {
-  if (op.biases == 2) {
-    std::vector<float> bias(static_cast<std::size_t>(op.width));
-    kernels::pointwise().residual(1, op.width, a.in[2], a.in[3], nullptr, bias.data());
-    return kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], bias.data(), a.out[0]);
+  if (a.dropout.probability == 0) {
+    return with_bias(op.biases, 2, op.width, a, [&](const float* bias) {
+      kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], bias, a.out[0]);
+    });
   }
-  if (a.dropout.probability == 0)
-    return kernels::pointwise().residual(op.rows, op.width, a.in[0], a.in[1], a.in[2], a.out[0]);
   kernels::dropout_residual(a.dropout, dropped_rows(op, a.at), a.in[0], a.in[1], a.in[2], a.out[0],
                             mask(a.out[1]));
 }

@@ -153,14 +153,20 @@ ValueId Builder::in_place(std::string name, ForwardOp op, std::vector<Operand> r
   return after;
 }
 
-ValueId Builder::norm(const std::string& name, ValueId x) {
+std::vector<Operand> Builder::norm_parameters(const std::string& name, ValueId x) {
   using Init = Parameter::Init;
   const std::int64_t width = columns_of(x);
-  const bool has_bias = model.has_norm_bias();
-  std::vector<Operand> reads{use(x, stream()), weight(vector(name + "/weight", width, Init::kOnes))};
-  if (has_bias) reads.push_back(weight(vector(name + "/bias", width, Init::kZeros)));
+  std::vector<Operand> out{weight(vector(name + "/weight", width, Init::kOnes))};
+  if (model.has_norm_bias()) out.push_back(weight(vector(name + "/bias", width, Init::kZeros)));
+  return out;
+}
+
+ValueId Builder::norm(const std::string& name, ValueId x) {
+  const std::int64_t width = columns_of(x);
+  std::vector<Operand> reads{use(x, stream())};
+  for (const Operand& o : norm_parameters(name, x)) reads.push_back(o);
   const ValueId y = value(name + "/out", width, stream());
-  node(name, ops::Norm{{rows, width, model.norm, has_bias}}, std::move(reads), {y});
+  node(name, ops::Norm{{rows, width, model.norm, model.has_norm_bias()}}, std::move(reads), {y});
   return y;
 }
 
@@ -233,6 +239,25 @@ ValueId Builder::scale(const std::string& name, ValueId x, double factor) {
 
 ValueId Builder::soft_cap(const std::string& name, ValueId x, double cap) {
   return of_each(name, ops::SoftCap{{local_elements(x), cap}}, x);
+}
+
+Branch Builder::last_product(const std::string& name, ValueId x, std::int32_t w, bool bias) {
+  const std::vector<std::int32_t> biases = bias_if(bias, name + "/bias");
+  const bool whole = ranks == 1 && product(x, parameter(w)).sums_bias_gradients(stack);
+  if (!bias || !whole) return {linear(name, x, w), biases};
+  return {linear(name, x, w, biases.front()), {}};
+}
+
+Builder::Normed Builder::residual_norm(const std::string& norm, ValueId x, const Branch& branch,
+                                       const std::string& out) {
+  std::vector<Operand> reads{use(x), use(branch.value, placement(x))};
+  for (const Operand& o : norm_parameters(norm, x)) reads.push_back(o);
+  for (const std::int32_t bias : branch.biases) reads.push_back(weight(bias));
+  const ops::ResidualNorm op{{rows, model.hidden, model.norm, model.has_norm_bias()},
+                             std::ssize(branch.biases)};
+  const Normed made{value(out, model.hidden, placement(x)), value(norm + "/out", model.hidden, stream())};
+  node(norm, op, std::move(reads), {made.sum, made.norm});
+  return made;
 }
 
 ValueId Builder::residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,

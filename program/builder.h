@@ -130,15 +130,25 @@ class Builder {
   // x factor, and cap tanh(x / cap).
   ValueId scale(const std::string& name, ValueId x, double factor);
   ValueId soft_cap(const std::string& name, ValueId x, double cap);
+  // The product that ends a branch, with its bias where it makes the whole sum and the stack sums bias
+  // gradients in products; else the bias is added when the sum is complete.
+  Branch last_product(const std::string& name, ValueId x, std::int32_t weight, bool bias);
   // x + drop(branch + its biases). `site` tells the random numbers of a layer's branches apart.
   ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                    std::int64_t site);
+  // Likewise without dropout, and the model's norm of that, which is named `norm`: in one kernel.
+  struct Normed {
+    ValueId sum = kNoValue, norm = kNoValue;
+  };
+  Normed residual_norm(const std::string& norm, ValueId x, const Branch& branch, const std::string& out);
 
   // What the tower comes to in this block.
   void output(TowerIndex t, ValueId v) { graph_.outputs.push_back({t, use(v, stream())}); }
   Graph finish();
 
  private:
+  // What a norm of the value reads beside it.
+  std::vector<Operand> norm_parameters(const std::string& name, ValueId x);
   ops::Gemm product(ValueId x, const Parameter& w) const;
   // Where a product reads its input, and where it leaves its result.
   struct Ends {

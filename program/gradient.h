@@ -62,6 +62,7 @@ class Reverse {
   Ref out(std::size_t i) const;    // result
   Ref also(std::size_t i) const;   // what only the gradient needs
   Ref d_out(std::size_t i) const;  // gradient of a result
+  bool given(std::size_t i) const { return d_out(i).buffer >= 0; }  // whether result i has a gradient
   Ref d_weight(std::size_t i) const;
   // A new buffer for the gradient of operand i.
   Ref d_in(std::size_t i);

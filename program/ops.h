@@ -38,10 +38,10 @@ using OpKind = std::variant<
     ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad,
     ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute, ops::PermuteGrad, ops::GroupedGemm,
     ops::ExpertBias, ops::ExpertBiasGrad, ops::ExpertActivation, ops::ExpertActivationGrad, ops::Unpermute,
-    ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::Sum, ops::Scale, ops::SoftCap,
-    ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossStatistics, ops::Loss, ops::LossGrad,
-    ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio,
-    ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover>;
+    ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::ResidualNorm, ops::Sum, ops::Scale,
+    ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossStatistics, ops::Loss,
+    ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
+    ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp =
@@ -49,8 +49,8 @@ using ForwardOp =
                  ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack, ops::Attention, ops::CrossAttention,
                  ops::AttentionSink, ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation,
                  ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm, ops::ExpertBias,
-                 ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::Sum, ops::Scale,
-                 ops::SoftCap, ops::LossStatistics, ops::Loss>;
+                 ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::ResidualNorm, ops::Sum,
+                 ops::Scale, ops::SoftCap, ops::LossStatistics, ops::Loss>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

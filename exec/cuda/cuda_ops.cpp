@@ -104,14 +104,20 @@ const std::uint8_t* mask(const void* p) {
 }
 
 void run(const ops::Gemm& op, const CudaOp& a) {
-  // The third operand is a bias, or what GELU's gradient is taken at.
+  // The third operand is a bias, or what GELU's gradient is taken at; the second result what was before GELU,
+  // or a bias gradient.
   const bool at_gelu = op.epilogue == ops::Gemm::Epilogue::kGeluGrad;
+  const bool sums = op.epilogue == ops::Gemm::Epilogue::kBiasGrad;
   a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class, a.place.program.training),
               {.a = a.in[0],
                .b = a.in[1],
                .bias = at_gelu ? nullptr : a.in[2],
                .c = a.out[0],
-               .before_gelu = at_gelu ? const_cast<void*>(a.in[2]) : a.out[1]});
+               .before_gelu = at_gelu ? const_cast<void*>(a.in[2])
+                              : sums  ? nullptr
+                                      : a.out[1],
+               .bias_gradient = sums ? a.out[1] : nullptr,
+               .workspace = a.workspace});
 }
 void run(const ops::Embedding& op, const CudaOp& a) {
   device::embedding(a.stream, a.out_type[0], op.tokens, op.width, a.tp_rank() * op.rows, op.rows,
@@ -162,6 +168,13 @@ void run(const ops::PoolGrad& op, const CudaOp& a) {
 void run(const ops::Norm& op, const CudaOp& a) {
   device::norm(a.stream, a.in_type[0], norm_shape(op, a.model()), a.in[0], a.in[1],
                op.bias ? a.in[2] : nullptr, a.out[0]);
+}
+void run(const ops::ResidualNorm& op, const CudaOp& a) {
+  const auto bias = [&](std::int64_t i) {
+    return i < op.biases ? a.in[op.first_bias() + static_cast<std::size_t>(i)] : nullptr;
+  };
+  device::residual_norm(a.stream, a.in_type[0], norm_shape(op, a.model()), a.in[0], a.in[1],
+                        {bias(0), bias(1)}, a.in[2], op.bias ? a.in[3] : nullptr, a.out[0], a.out[1]);
 }
 void run(const ops::NormGrad& op, const CudaOp& a) {
   device::norm_grad(a.stream, a.in_type[0], a.out_type[1], norm_shape(op, a.model()), a.in[0], a.in[1],
@@ -403,6 +416,8 @@ device::Epilogue epilogue_of(ops::Gemm::Epilogue e) {
       return device::Epilogue::kGelu;
     case ops::Gemm::Epilogue::kGeluGrad:
       return device::Epilogue::kGeluGrad;
+    case ops::Gemm::Epilogue::kBiasGrad:
+      return device::Epilogue::kBiasGrad;
   }
   return device::Epilogue::kNone;
 }
@@ -431,6 +446,9 @@ struct WorkspaceOf {
   }
   std::size_t operator()(const ops::BiasGrad& op) const {
     return device::bias_grad_workspace(op.rows, op.width);
+  }
+  std::size_t operator()(const ops::Gemm& op) const {
+    return op.epilogue == ops::Gemm::Epilogue::kBiasGrad ? device::bias_grad_workspace(op.k, op.m) : 0;
   }
   std::size_t operator()(const ops::Attention& op) const {
     return device::attention_workspace(type, attention_shape(op, 0, {}));

@@ -18,6 +18,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/gemm_choices.h"
+#include "kernels/cuda/gemm_epilogue.h"
 #include "kernels/cuda/library.h"
 
 namespace orrery::kernels::cuda {
@@ -93,6 +94,8 @@ cublasLtEpilogue_t epilogue_of(const GemmShape& s, bool fused) {
   if (fused && s.epilogue == Epilogue::kGelu)
     return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   if (fused && s.epilogue == Epilogue::kGeluGrad) return CUBLASLT_EPILOGUE_DGELU;
+  // Its B is our A, its "k" the rows that are summed.
+  if (fused && s.epilogue == Epilogue::kBiasGrad) return CUBLASLT_EPILOGUE_BGRADB;
   return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -111,8 +114,9 @@ struct Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s, fused));
-    if (s.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
-    if (fused) {
+    const bool sums = fused && s.epilogue == Epilogue::kBiasGrad;
+    if (s.bias || sums) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.result));
+    if (fused && !sums) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(s.n));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(s.result));
     }
@@ -146,7 +150,7 @@ struct Plan {
   Layout a, b, c;
   float beta = 0;
   cublasLtMatmulAlgo_t algorithm{};
-  bool fused;  // its epilogue is cuBLASLt's; else a kernel comes after it
+  bool fused;  // its epilogue is cuBLASLt's; else kernels come after it
 };
 
 // "cuBLASLt 13.1.0.3 for NVIDIA H100 80GB HBM3": of the device that this thread has chosen.
@@ -192,8 +196,11 @@ struct Gemms::State {
   cublasStatus_t multiply(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o) {
     const float one = 1;
     if (s.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
-    if (plan.fused) plan.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.before_gelu);
-    void* const c = s.epilogue == Epilogue::kGelu && !plan.fused ? o.before_gelu : o.c;
+    if (plan.fused && s.epilogue == Epilogue::kBiasGrad)
+      plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums_of_product(s, o));
+    else if (plan.fused)
+      plan.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.before_gelu);
+    void* const c = result_of_product(s, plan.fused, o);
     const void *a = o.a, *b = o.b;
     if (s.fp8 != Fp8Product::kNo) {
       rounded.round(stream, s, o.a, o.b);
@@ -203,16 +210,12 @@ struct Gemms::State {
     const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a,
                                               plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
                                               &plan.algorithm, workspace.get(), workspace.bytes(), stream);
-    if (status != CUBLAS_STATUS_SUCCESS || plan.fused) return status;
-    if (s.epilogue == Epilogue::kGelu)
-      activation(stream, s.result, s.m, s.n, reference::Act::kGelu, o.before_gelu, o.c);
-    if (s.epilogue == Epilogue::kGeluGrad)
-      activation_grad(stream, s.result, s.m, s.n, reference::Act::kGelu, o.before_gelu, o.c, o.c);
+    if (status == CUBLAS_STATUS_SUCCESS) finish_product(stream, s, plan.fused, o);
     return status;
   }
 
   // Leaves the fastest algorithm in the plan; its milliseconds, or infinity when there is none: cuBLASLt says
-  // in several ways that it does not have an epilogue.
+  // in several ways that it does not have an epilogue, and any of them means that it does not.
   float measure(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o, int tried) {
     const Preference preferred = preference(s.alignment);
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(tried));
@@ -252,13 +255,18 @@ struct Gemms::State {
       DType type;
       Index elements;
     };
-    std::array<std::size_t, 5> most{};  // bytes of A, B, C, bias, what was before GELU
+    constexpr std::size_t kMatrices = 6;
+    std::array<std::size_t, kMatrices>
+        most{};  // bytes of A, B, C, bias, what was before GELU, bias gradients
+    std::size_t scratch = 0;
     const auto needs = [](const GemmShape& s) {
-      return std::array<Need, 5>{{{s.operands, s.m * s.k},
-                                  {s.operands, s.k * s.n},
-                                  {s.result, s.m * s.n},
-                                  {s.result, s.bias ? s.n : 0},
-                                  {s.result, s.epilogue != Epilogue::kNone ? s.m * s.n : 0}}};
+      const bool gelu = s.epilogue == Epilogue::kGelu || s.epilogue == Epilogue::kGeluGrad;
+      return std::array<Need, kMatrices>{{{s.operands, s.m * s.k},
+                                          {s.operands, s.k * s.n},
+                                          {s.result, s.m * s.n},
+                                          {s.result, s.bias ? s.n : 0},
+                                          {s.result, gelu ? s.m * s.n : 0},
+                                          {s.result, s.epilogue == Epilogue::kBiasGrad ? s.m : 0}}};
     };
     for (const GemmShape& s : shapes) {
       const auto of_shape = needs(s);
@@ -266,12 +274,19 @@ struct Gemms::State {
         most[i] =
             std::max(most[i], static_cast<std::size_t>(of_shape[i].elements) * bytes_of(of_shape[i].type));
       }
+      if (s.epilogue == Epilogue::kBiasGrad) scratch = std::max(scratch, bias_grad_workspace(s.k, s.m));
     }
-    std::array<DeviceMemory, 5> memory;
+    std::array<DeviceMemory, kMatrices> memory;
     for (std::size_t i = 0; i < memory.size(); ++i)
       memory[i] = allocate(most[i], "memory for matrix products");
-    const GemmOperands operands{memory[0].get(), memory[1].get(), memory[3].get(), memory[2].get(),
-                                memory[4].get()};
+    const DeviceMemory sums = allocate(scratch, "memory for matrix products");
+    const GemmOperands operands{.a = memory[0].get(),
+                                .b = memory[1].get(),
+                                .bias = memory[3].get(),
+                                .c = memory[2].get(),
+                                .before_gelu = memory[4].get(),
+                                .bias_gradient = memory[5].get(),
+                                .workspace = {sums.get(), sums.bytes()}};
     for (const GemmShape& s : shapes) {
       const std::string product = text_of(s, tried, workspace.bytes());
       if (choices().find(product) != nullptr) continue;

@@ -2,9 +2,9 @@
 //
 // Matrix products on the device: C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of 16
 // bits or fp32, multiplied as they are or in 8 bits, sums in fp32, the result of the operands' type or fp32;
-// GELU (tanh form) of the result, or the result times GELU's derivative. cuBLASLt's algorithms for a shape
-// are measured once in a process, on this device, and the fastest is kept: of an epilogue also those without
-// it, a kernel coming after them.
+// GELU (tanh form) of the result, or the result times GELU's derivative, or sums over op(A)'s rows beside it.
+// cuBLASLt's algorithms for a shape are measured once in a process, on this device, and the fastest is kept:
+// of an epilogue also those without it, kernels coming after them.
 #pragma once
 
 #include <compare>
@@ -19,8 +19,9 @@ namespace orrery::kernels::cuda {
 
 enum class Epilogue : std::uint8_t {
   kNone,
-  kGelu,     // C is GELU of the product, and that is kept beside it
-  kGeluGrad  // C is the product times GELU's derivative at what was kept
+  kGelu,      // C is GELU of the product, and that is kept beside it
+  kGeluGrad,  // C is the product times GELU's derivative at what was kept
+  kBiasGrad   // beside C, the sums [m] (+=) of what is stored of A [k,m], which is transposed
 };
 
 // Operands rounded to 8 bits first (kernels/cuda/fp8.h): both as values, or A as a gradient. Then m, n and k
@@ -43,6 +44,8 @@ struct GemmShape {
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void *c = nullptr, *before_gelu = nullptr;
+  void* bias_gradient = nullptr;  // of kBiasGrad, as are bias_grad_workspace(k, m) bytes
+  Workspace workspace{};
 };
 
 class Gemms {

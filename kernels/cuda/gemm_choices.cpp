@@ -80,6 +80,8 @@ const char* name_of(Epilogue e) {
       return " gelu";
     case Epilogue::kGeluGrad:
       return " gelu-grad";
+    case Epilogue::kBiasGrad:
+      return " bias-grad";
   }
   return "";
 }

@@ -32,6 +32,10 @@ struct Workspace {
 // --- norm.cu ---------------------------------------------------------------------------------------
 void norm(Stream stream, DType type, const reference::NormShape& s, const void* x, const void* w,
           const void* b, void* y);
+// y is the norm of sum = x + (branch + biases), of which any may be null.
+void residual_norm(Stream stream, DType type, const reference::NormShape& s, const void* x,
+                   const void* branch, std::array<const void*, 2> biases, const void* w, const void* b,
+                   void* sum, void* y);
 std::size_t norm_grad_workspace(const reference::NormShape& s);
 void norm_grad(Stream stream, DType type, DType gradient, const reference::NormShape& s, const void* x,
                const void* w, const void* dy, const void* residual, void* dx, void* dw, void* db,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LayerNorm and RMSNorm over rows [rows, width]. A row is read once, into the registers of a warp, or of a
-// block where it is wide. Floor, in elements of the type: forward 2 rows width (x, y); backward 3 rows width
+// LayerNorm and RMSNorm over rows [rows, width], also of the sum that ends a residual branch. A row is read
+// once, into the registers of a warp, or of a block where it is wide. Floor, in elements of the type: forward
+// 2 rows width (x, y), of a sum 4 (x, branch, sum, y); backward 3 rows width
 // (x, dy, dx), 4 with a residual. dw and db: each block sums its rows into fp32 partials, 2 grad_parts(rows,
 // width) width.
 #include "kernels/cuda/columns.h"
@@ -74,15 +75,44 @@ __device__ Moments moments(const Part<V, K>& x, int width, bool rms, float epsil
   return {mean, rsqrtf(row_total<kWarpRow>(square) / static_cast<float>(width) + epsilon)};
 }
 
-template <class T, int V, int K, bool kWarpRow>
+// What x is the sum with, and where the sum is kept.
+template <class T>
+struct Summed {
+  const T *branch, *bias, *other_bias;
+  T* sum;
+};
+// The same bits as residual.cu: rounded as it is kept.
+template <class T, int V, int K>
+__device__ void add_branch(const Summed<T>& s, std::int64_t row, int width, Part<V, K>& value) {
+  Read<T, V, K> branch;
+  branch.from(s.branch + row * width, width);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int j = column(k, V);
+    if (j >= width) continue;
+    float b[V] = {}, other[V] = {};
+    if (s.bias != nullptr) load(s.bias + j, b);
+    if (s.other_bias != nullptr) load(s.other_bias + j, other);
+    Pack<T, V> kept;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      narrow(value.at[k][i] + (widen(branch.at[k].at[i]) + (b[i] + other[i])), kept.at[i]);
+      value.at[k][i] = widen(kept.at[i]);
+    }
+    *reinterpret_cast<Pack<T, V>*>(s.sum + row * width + j) = kept;
+  }
+}
+
+template <class T, int V, int K, bool kWarpRow, bool kSums>
 __global__ void __launch_bounds__(kWarpRow ? kWarps* kWarp : kBlockThreads)
-    norm_kernel(std::int64_t rows, int width, bool rms, float epsilon, const T* x, const T* w, const T* b,
-                T* y) {
+    norm_kernel(std::int64_t rows, int width, bool rms, float epsilon, const T* x, Summed<T> with, const T* w,
+                const T* b, T* y) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= rows) return;  // a whole warp
   Read<T, V, K> read;
   read.from(x + row * width, width);
   Part<V, K> value = read.widened();
+  if constexpr (kSums) add_branch(with, row, width, value);
   const Moments m = moments<kWarpRow>(value, width, rms, epsilon);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -202,20 +232,39 @@ std::int64_t grad_parts(std::int64_t rows, std::int64_t width) {
   return std::min(rows, width <= 8 * kWarpVectors * kWarp ? kFull : kFull * kWarps / warps);
 }
 
+template <bool kSums, class T>
+void start_norm(Stream stream, const char* name, const reference::NormShape& s, const T* x,
+                const Summed<T>& with, const T* w, const T* b, T* y) {
+  const bool vectors =
+      takes_vectors<T>(s.width, {x, with.branch, with.bias, with.other_bias, with.sum, w, b, y});
+  with_vectors<T>(vectors, [&]<int V>(std::integral_constant<int, V>) {
+    with_sharing<V>(s.width, [&]<int K, class W>(std::integral_constant<int, K>, W, int threads) {
+      const int warps = W::value ? kWarps : 1;
+      launch(stream, name, {.blocks = cover(s.rows, warps), .threads = threads, .threads_y = warps},
+             norm_kernel<T, V, K, W::value, kSums>, s.rows, static_cast<int>(s.width), s.rms, s.epsilon, x,
+             with, w, b, y);
+    });
+  });
+}
+
 }  // namespace
 
 void norm(Stream stream, DType type, const reference::NormShape& s, const void* x, const void* w,
           const void* b, void* y) {
   with_type(type, [&]<class T>(T) {
-    with_vectors<T>(takes_vectors<T>(s.width, {x, w, b, y}), [&]<int V>(std::integral_constant<int, V>) {
-      with_sharing<V>(s.width, [&]<int K, class W>(std::integral_constant<int, K>, W, int threads) {
-        const int warps = W::value ? kWarps : 1;
-        launch(stream, "norm", {.blocks = cover(s.rows, warps), .threads = threads, .threads_y = warps},
-               norm_kernel<T, V, K, W::value>, s.rows, static_cast<int>(s.width), s.rms, s.epsilon,
-               static_cast<const T*>(x), static_cast<const T*>(w), static_cast<const T*>(b),
-               static_cast<T*>(y));
-      });
-    });
+    start_norm<false, T>(stream, "norm", s, static_cast<const T*>(x), {}, static_cast<const T*>(w),
+                         static_cast<const T*>(b), static_cast<T*>(y));
+  });
+}
+
+void residual_norm(Stream stream, DType type, const reference::NormShape& s, const void* x,
+                   const void* branch, std::array<const void*, 2> biases, const void* w, const void* b,
+                   void* sum, void* y) {
+  with_type(type, [&]<class T>(T) {
+    const auto read = [](const void* p) { return static_cast<const T*>(p); };
+    start_norm<true, T>(stream, "residual_norm", s, read(x),
+                        {read(branch), read(biases[0]), read(biases[1]), static_cast<T*>(sum)}, read(w),
+                        read(b), static_cast<T*>(y));
   });
 }
 

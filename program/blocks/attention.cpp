@@ -160,7 +160,7 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
 
 Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context) {
   const std::int32_t w = g.matrix(base + "/out/weight", g.model.hidden, width, Parameter::Split::kCols);
-  return {g.linear(base + "/out", context, w), g.bias_if(bias, base + "/out/bias")};
+  return g.last_product(base + "/out", context, w, bias);
 }
 
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {

@@ -64,12 +64,22 @@ class BlockGraph {
         },
         block_.layers[i].is);
   }
-  ValueId norm_before(const std::string& name, std::size_t i, ValueId x) {
+  // Of the norm before layer i.
+  RecomputeParts norm_parts(std::size_t i) const {
     const bool in_product =
         g_.stack.norms_in_products &&
         std::visit([](const auto& l) { return l.kBeginsInProducts; }, block_.layers[i].is);
-    const Builder::InPart part(g_, in_product ? RecomputeParts() : RecomputePart::kNorms);
+    return in_product ? RecomputeParts() : RecomputePart::kNorms;
+  }
+  ValueId norm_before(const std::string& name, std::size_t i, ValueId x) {
+    const Builder::InPart part(g_, norm_parts(i));
     return g_.norm(name, x);
+  }
+  // Whether the norm before layer i is one op with the sum that it is taken of. A norm that is repeated
+  // without that sum is not.
+  bool joins_norm(std::size_t i) const {
+    return g_.stack.fused_residual_norms && !g_.training.drops() &&
+           (norm_parts(i) & g_.plan.repeated()).empty();
   }
   // x + a branch, after so many of the layers.
   ValueId join(std::size_t done, ValueId x, const Branch& b) {
@@ -80,10 +90,20 @@ class BlockGraph {
 
   ValueId in_turn(ValueId x) {
     const bool before = block_.form != BlockForm::kPostNorm, after = block_.form != BlockForm::kPreNorm;
+    ValueId n = before ? norm_before(bases_[0] + "/norm", 0, x) : x;
     for (std::size_t i = 0; i < layers(); ++i) {
-      Branch b = layer(i, before ? norm_before(bases_[i] + "/norm", i, x) : x);
+      Branch b = layer(i, n);
       if (after) b = {g_.norm(bases_[i] + "/post_norm", b.value), {}};
-      x = join(i + 1, x, b);
+      const std::size_t next = i + 1;
+      if (before && next < layers() && joins_norm(next)) {
+        const Builder::Normed both =
+            g_.residual_norm(bases_[next] + "/norm", x, b, bases_[i] + "/residual/out");
+        x = both.sum;
+        n = both.norm;
+        continue;
+      }
+      x = join(next, x, b);
+      n = before && next < layers() ? norm_before(bases_[next] + "/norm", next, x) : x;
     }
     return x;
   }

@@ -23,7 +23,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
     g.node(base + "/act", ops::Activation{{g.tokens, ffn / g.ranks, l.activation}}, {g.use(u)}, {v});
   }
   const std::int32_t w2 = g.matrix(base + "/fc2/weight", hidden, ffn, Parameter::Split::kCols);
-  return {g.linear(base + "/fc2", v, w2), g.bias_if(l.bias, base + "/fc2/bias")};
+  return g.last_product(base + "/fc2", v, w2, l.bias);
 }
 
 }  // namespace orrery::program

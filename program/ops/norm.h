@@ -4,12 +4,16 @@
 //   Norm           reads {x, weight, bias?}               writes {y}
 //   NormGrad       reads {x, weight, dy, d residual?}     writes {dx, dweight, dbias?}
 //                  dx includes the gradient that the residual path brings
+//   ResidualNorm   reads {x, o, weight, bias?, biases}    writes {s, y}     s = x + (o + biases), at most
+//   two, and
+//                  y its norm. The gradient is NormGrad's at s, which both x and o get
 //   HeadNorm       reads {x, weight}                      writes {y}
 //   HeadNormGrad   reads {x, weight, dy}                  writes {dx, dweight}
 #pragma once
 
 #include "core/model.h"
 #include "program/ops/common.h"
+#include "program/ops/residual.h"
 
 namespace orrery::program::ops {
 
@@ -55,6 +59,37 @@ void Norm::gradient(Reverse& r) const {
   if (bias) writes.push_back(r.d_weight(2));
   r.emit("/grad", NormGrad{*this, residual.has_value()}, std::move(reads), std::move(writes)).accumulate =
       r.accumulates(1);
+}
+
+struct ResidualNorm : NormShape {
+  static constexpr std::string_view kName = "residual-norm";
+  std::int64_t biases = 0;
+  static constexpr auto fields() {
+    return std::tuple_cat(NormShape::fields(), std::tuple(&ResidualNorm::biases));
+  }
+  constexpr std::size_t first_bias() const { return bias ? 4 : 3; }  // of the branch's, among what it reads
+  constexpr Operands operands() const {
+    const std::int64_t all = rows * width;
+    return {{all, all, width, width, width, width}, {all, all}};
+  }
+  constexpr std::int64_t bytes(const ElementBytes& e) const { return 4 * rows * width * e.activation; }
+  template <class Reverse>
+  void gradient(Reverse& r) const;
+};
+
+template <class Reverse>
+void ResidualNorm::gradient(Reverse& r) const {
+  auto reads = refs(r.out(0), r.in(2), r.d_out(1));
+  const bool goes_on = r.given(0);  // others than the norm read the sum
+  if (goes_on) reads.push_back(r.d_out(0));
+  const auto d = r.scratch(0, "/residual/grad");
+  auto writes = refs(d, r.d_weight(2));
+  if (bias) writes.push_back(r.d_weight(3));
+  r.emit("/grad", NormGrad{*this, goes_on}, std::move(reads), std::move(writes)).accumulate =
+      r.accumulates(2);
+  r.pass(0, d);
+  emit_branch_bias_gradients(r, rows, width, first_bias(), biases, d);
+  r.pass(1, d);
 }
 
 // Query heads and the KV heads behind them stand first in a row of `width`; what follows is copied.

@@ -4,6 +4,7 @@
 //   kPlain      reads {A, B, bias?}  writes {u}
 //   kGelu       reads {A, B, bias?}  writes {gelu(u), u}
 //   kGeluGrad   reads {A, B, x}      writes {u gelu'(x)}
+//   kBiasGrad   reads {A, B}         writes {u, the sums of op(A)'s rows}
 #pragma once
 
 #include "program/ops/common.h"
@@ -12,7 +13,7 @@
 namespace orrery::program::ops {
 
 struct Gemm {
-  enum class Epilogue : std::uint8_t { kPlain, kGelu, kGeluGrad };
+  enum class Epilogue : std::uint8_t { kPlain, kGelu, kGeluGrad, kBiasGrad };
   // The format of the operands: as stored, or rounded to 8 bits, both as values or the first one as a
   // gradient (kernels/cpu/fp8.h).
   enum class Format : std::uint8_t { kAsStored, kFp8Values, kFp8Gradient };
@@ -33,7 +34,12 @@ struct Gemm {
   constexpr std::int64_t operand_elements() const { return m * k + k * n; }
   constexpr std::int64_t result_elements() const { return m * n; }
   constexpr Operands operands() const {
-    return {{m * k, k * n, epilogue == Epilogue::kGeluGrad ? m * n : n}, {m * n, m * n}};
+    return {{m * k, k * n, epilogue == Epilogue::kGeluGrad ? m * n : n},
+            {m * n, epilogue == Epilogue::kBiasGrad ? m : m * n}};
+  }
+  // Matrices of the result's size that its kernel writes, or reads, beside u.
+  constexpr std::int64_t others() const {
+    return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluGrad ? 1 : 0;
   }
   constexpr double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -41,11 +47,15 @@ struct Gemm {
   // Of products in 8 bits, the operands' rounding too: an operand is read for its largest magnitude, read
   // again, and written in 8 bits; the product then reads a byte an element.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
-    const std::int64_t results = (epilogue == Epilogue::kPlain ? 1 : 2) * m * n * e.activation;
+    const std::int64_t sums = epilogue == Epilogue::kBiasGrad ? m : 0;
+    const std::int64_t results = ((1 + others()) * m * n + sums) * e.activation;
     if (!in_fp8()) return operand_elements() * e.activation + results;
     const auto rounding = static_cast<double>(operand_elements() * (2 * e.activation + 1)) * e.fp8_rounding;
     return operand_elements() + results + static_cast<std::int64_t>(rounding);
   }
+
+  // Whether the product of its weight's gradient sums its bias's: those in 8 bits have no epilogue.
+  constexpr bool sums_bias_gradients(const Stack& s) const { return s.fused_bias_gradients && !in_fp8(); }
 
   // Of u = x W' + b, with x and the gradient of u rows: dx = du W, dW = du' x, db = the sums of du's columns.
   template <class Reverse>
@@ -75,10 +85,16 @@ void Gemm::gradient(Reverse& r) const {
 
 template <class Reverse>
 void Gemm::weight_gradient(Reverse& r) const {
-  const Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true};
+  Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true};
   const auto x = r.again(0);
-  r.emit("/wgrad", d, refs(r.d_out(result()), x), refs(r.d_weight(1))).accumulate = r.accumulates(1);
-  if (!r.has(2)) return;
+  auto writes = refs(r.d_weight(1));
+  const bool fuses = r.has(2) && sums_bias_gradients(r.stack()) && r.accumulates(1) == r.accumulates(2);
+  if (fuses) {
+    d.epilogue = Epilogue::kBiasGrad;
+    writes.push_back(r.d_weight(2));
+  }
+  r.emit("/wgrad", d, refs(r.d_out(result()), x), std::move(writes)).accumulate = r.accumulates(1);
+  if (!r.has(2) || fuses) return;
   r.emit("/bias-grad", BiasGrad{{m, n}}, refs(r.d_out(result())), refs(r.d_weight(2))).accumulate =
       r.accumulates(2);
 }

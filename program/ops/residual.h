@@ -65,6 +65,15 @@ struct BiasGrad : RowsShape {
   constexpr std::int64_t bytes(const ElementBytes& e) const { return rows * width * e.activation; }
 };
 
+// Of biases that are added to a branch, the second operand: `first` is the operand that the first of them is.
+template <class Reverse, class Ref>
+void emit_branch_bias_gradients(Reverse& r, std::int64_t rows, std::int64_t width, std::size_t first,
+                                std::int64_t biases, Ref d) {
+  for (std::size_t i = first; i < first + static_cast<std::size_t>(biases); ++i)
+    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d), refs(r.d_weight(i))).accumulate =
+        r.accumulates(i);
+}
+
 template <class Reverse>
 void Residual::gradient(Reverse& r) const {
   r.pass(0, r.d_out(0));
@@ -73,11 +82,7 @@ void Residual::gradient(Reverse& r) const {
     d = r.scratch(1, "/dropped-grad");
     r.emit_for(1, "/dropout-grad", DropoutGrad{{rows, width}}, refs(r.d_out(0), r.out(1)), refs(d));
   }
-  for (std::int64_t i = 0; i < biases; ++i) {
-    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d),
-               refs(r.d_weight(static_cast<std::size_t>(2 + i))))
-        .accumulate = r.accumulates(static_cast<std::size_t>(2 + i));
-  }
+  emit_branch_bias_gradients(r, rows, width, 2, biases, d);
   r.pass(1, d);
 }
 

@@ -94,17 +94,28 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w, Att
 
 namespace {
 
-const MeasuredOp* measured(const Device& d, const program::Op& op) {
-  if (d.measured.empty()) return nullptr;
-  const program::OpKey key = program::key_of(op.kind);
+const MeasuredOp* measured(const Device& d, const program::OpKind& kind) {
+  const program::OpKey key = program::key_of(kind);
   for (const MeasuredOp& m : d.measured) {
-    if (m.op != program::name_of(op.kind) || m.dims.size() > key.fields.size()) continue;
+    if (m.op != program::name_of(kind) || m.dims.size() > key.fields.size()) continue;
     const auto rest = key.fields.begin() + static_cast<std::ptrdiff_t>(m.dims.size());
     if (std::equal(m.dims.begin(), m.dims.end(), key.fields.begin()) &&
         std::all_of(rest, key.fields.end(), [](std::int64_t n) { return n == 0; }))
       return &m;
   }
   return nullptr;
+}
+// A product that sums bias gradients from what it reads anyway, and was not measured with them, takes what
+// the product alone was measured at.
+const MeasuredOp* measured(const Device& d, const program::Op& op) {
+  if (d.measured.empty()) return nullptr;
+  const MeasuredOp* const found = measured(d, op.kind);
+  const auto* product = op.as<ops::Gemm>();
+  if (found != nullptr || product == nullptr || product->epilogue != ops::Gemm::Epilogue::kBiasGrad)
+    return found;
+  ops::Gemm alone = *product;
+  alone.epilogue = ops::Gemm::Epilogue::kPlain;
+  return measured(d, program::OpKind(alone));
 }
 
 // The number format that an op computes in.
@@ -146,10 +157,8 @@ struct KernelTime {
 
   Time operator()(const ops::Gemm& p) const {
     double warm = gemm_seconds(device, math, p.m, p.n, p.k, element_bytes), rounding = 0;
-    if (p.epilogue != ops::Gemm::Epilogue::kPlain) {
-      warm += static_cast<double>(p.m * p.n * element_bytes) /
-              (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
-    }
+    warm += static_cast<double>(p.others() * p.m * p.n * element_bytes) /
+            (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
     if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
     return from_seconds(warm / device.sustained + rounding);
   }

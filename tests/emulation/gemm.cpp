@@ -3,7 +3,7 @@
 // Matrix products of the emulated device, by the reference.
 #include "kernels/cuda/gemm.h"
 
-#include <set>
+#include <map>
 #include <vector>
 
 #include "core/error.h"
@@ -11,18 +11,20 @@
 #include "kernels/cpu/fast.h"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/gemm_choices.h"
+#include "kernels/cuda/gemm_epilogue.h"
 
 namespace orrery::kernels::cuda {
 
 struct Gemms::State {
-  explicit State(std::span<const GemmShape> all) : shapes(all.begin(), all.end()), rounded(all) {}
-  std::set<GemmShape> shapes;
+  explicit State(std::span<const GemmShape> all) : rounded(all) {}
+  std::map<GemmShape, bool> fused;  // by the shapes that are run: the library has their epilogues
   Fp8Operands rounded;
   std::uint64_t hash = 0;
 };
 
 namespace {
-// Chosen as on a device, from one algorithm.
+// Chosen as on a device, from one algorithm, which has every epilogue. What is read from a file may say that
+// it has none.
 GemmChoices& choices() {
   static GemmChoices all("the reference for an emulated GPU");
   return all;
@@ -34,10 +36,11 @@ Gemms::Gemms(Stream, std::span<const GemmShape> shapes, std::size_t workspace,
     : state_(std::make_unique<State>(shapes)) {
   const std::scoped_lock alone(choices().lock);
   if (!cache.empty()) choices().read(cache);
-  for (const GemmShape& s : state_->shapes) {
+  for (const GemmShape& s : shapes) {
     const std::string product = text_of(s, tried, workspace);
-    if (choices().find(product) == nullptr) choices().add(product, {});
-    state_->hash += hash_of(product, *choices().find(product));
+    if (choices().find(product) == nullptr) choices().add(product, {.fused = s.epilogue != Epilogue::kNone});
+    const GemmChoice& chosen = *choices().find(product);
+    if (state_->fused.emplace(s, chosen.fused).second) state_->hash += hash_of(product, chosen);
   }
   if (!cache.empty()) choices().write(cache);
 }
@@ -49,7 +52,9 @@ std::uint64_t Gemms::hash() const {
 Gemms::~Gemms() = default;
 
 void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
-  if (!state_->shapes.contains(s)) throw Error("a matrix product of a shape that was not measured");
+  const auto found = state_->fused.find(s);
+  if (found == state_->fused.end()) throw Error("a matrix product of a shape that was not measured");
+  const bool fused = found->second;
   const bool fp8 = s.fp8 != Fp8Product::kNo;
   if (fp8) state_->rounded.round(stream, s, o.a, o.b);
   emulation::enqueue(stream, [=, rounded = &state_->rounded] {
@@ -63,7 +68,7 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
     };
     const auto store = [&](const std::vector<float>& from, void* to) {
       if (is_half(s.result))
-        narrow(s.result, s.m * s.n, from.data(), to);
+        narrow(s.result, static_cast<Index>(from.size()), from.data(), to);
       else
         std::copy(from.begin(), from.end(), static_cast<float*>(to));
     };
@@ -80,18 +85,29 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
     auto product = wide(s.result, o.c, s.m * s.n);
     reference::gemm({s.m, s.n, s.k, !fp8 && s.transpose_a, fp8 || s.transpose_b, s.accumulate}, a.data(),
                     b.data(), s.bias ? bias.data() : nullptr, product.data());
-    if (s.epilogue == Epilogue::kNone) return store(product, o.c);
     std::vector<float> result(product.size());
-    if (s.epilogue == Epilogue::kGelu) {
-      store(product, o.before_gelu);
-      reference::activation(s.m, s.n, reference::Act::kGelu, product.data(), result.data());
-    } else {
-      const auto before = wide(s.result, o.before_gelu, s.m * s.n);
-      reference::activation_grad(s.m, s.n, reference::Act::kGelu, before.data(), product.data(),
-                                 result.data());
+    switch (fused ? s.epilogue : Epilogue::kNone) {
+      case Epilogue::kNone:
+        return store(product, result_of_product(s, fused, o));
+      case Epilogue::kGelu:
+        store(product, o.before_gelu);
+        reference::activation(s.m, s.n, reference::Act::kGelu, product.data(), result.data());
+        return store(result, o.c);
+      case Epilogue::kGeluGrad: {
+        const auto before = wide(s.result, o.before_gelu, s.m * s.n);
+        reference::activation_grad(s.m, s.n, reference::Act::kGelu, before.data(), product.data(),
+                                   result.data());
+        return store(result, o.c);
+      }
+      case Epilogue::kBiasGrad: {
+        store(product, o.c);
+        std::vector<float> sums(static_cast<std::size_t>(s.m));
+        reference::bias_grad(s.k, s.m, a.data(), sums.data(), false);
+        return store(sums, sums_of_product(s, o));
+      }
     }
-    store(result, o.c);
   });
+  finish_product(stream, s, fused, o);
 }
 
 std::size_t Gemms::workspace_bytes() const {
@@ -99,7 +115,7 @@ std::size_t Gemms::workspace_bytes() const {
 }
 
 std::size_t Gemms::plans() const {
-  return state_->shapes.size();
+  return state_->fused.size();
 }
 
 }  // namespace orrery::kernels::cuda

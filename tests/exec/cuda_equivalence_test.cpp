@@ -60,6 +60,15 @@ void drop_materialised(Training& t, Stack& s) {
 void fuse_gelu(Training&, Stack& s) {
   s.fused_gelu = true;
 }
+void fuse_bias_gradients(Training&, Stack& s) {
+  s.fused_bias_gradients = true;
+}
+void fuse_residual_norms(Training&, Stack& s) {
+  s.fused_residual_norms = true;
+}
+void fuse_all(Training&, Stack& s) {
+  s.fused_gelu = s.fused_bias_gradients = s.fused_residual_norms = true;
+}
 void round_at_random(Training& t, Stack&) {
   t.stochastic_rounding = true;
 }
@@ -91,6 +100,14 @@ const Case kCases[] = {
     {"fused_gelu", with(plan(1, 2, 1, 0, 4), Schedule::kZeroBubbleH1), Precision::kFp32, Math::kFp32,
      fuse_gelu},
     {"fused_gelu_bf16_tp2", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, fuse_gelu},
+    {"fused_bias_gradients", plan(1, 1, 2, 0, 4), Precision::kFp32, Math::kFp32, fuse_bias_gradients},
+    {"fused_bias_gradients_bf16_zero2", plan(1, 1, 2, 2, 4), Precision::kMixed, Math::kBf16,
+     fuse_bias_gradients},
+    {"fused_residual_norms", with(plan(1, 2, 1, 0, 4), Recompute::kFull), Precision::kFp32, Math::kFp32,
+     fuse_residual_norms},
+    {"fused_all_megatron_tp2_sp", with(sp(plan(2, 2, 1, 0, 4)), Schedule::kZeroBubbleH1),
+     Precision::kMegatron, Math::kBf16, fuse_all},
+    {"fused_all_fp16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kFp16, fuse_all},
     {"lamb_zero1", plan(1, 1, 2, 1, 4), Precision::kFp32, Math::kFp32, lamb},
     {"lamb_pp2_zero3", plan(1, 2, 2, 3, 4), Precision::kFp32, Math::kFp32, lamb},
     {"lamb_bf16_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, lamb},

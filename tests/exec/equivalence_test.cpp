@@ -248,6 +248,50 @@ TEST(Equivalence, FusedGeluIsBitExact) {
   }
 }
 
+// A norm in one op with the sum before it has the same arithmetic, whatever is repeated; where norms alone
+// are repeated they stay apart.
+TEST(Equivalence, FusedResidualNormsAreBitExact) {
+  Stack fused = stack();
+  fused.fused_residual_norms = true;
+  Plan norms_again = with(plan(1, 1, 1, 0), Recompute::kSelective);
+  norms_again.recompute_parts = {RecomputePart::kNorms};
+  for (const char* const kind : {"tiny-gpt", "tiny-llama", "gemma", "decoder", "experts"}) {
+    for (const Plan& p : {plan(1, 1, 1, 0), sp(with(plan(2, 2, 1, 0), Schedule::kZeroBubbleH1)),
+                          with(plan(1, 1, 2, 3), Recompute::kFull), norms_again}) {
+      if (p.pp > 1 && std::string(kind) == "decoder") continue;
+      const auto expected = train(tiny_of(kind), p, fp32(), stack());
+      const auto actual = train(tiny_of(kind), p, fp32(), fused);
+      EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << kind << short_name(p);
+      EXPECT_TRUE(actual.gradients == expected.gradients) << kind << short_name(p);
+      EXPECT_TRUE(actual.parameters == expected.parameters) << kind << short_name(p);
+    }
+  }
+}
+
+// Bias gradients that products sum are the same sums. With one tensor rank the products that end branches
+// also take the biases that were added behind them, which rounds otherwise.
+TEST(Equivalence, FusedBiasGradientsAreThoseOfTheSameBiases) {
+  Stack fused = stack();
+  fused.fused_bias_gradients = true;
+  for (const char* const kind : {"tiny-gpt", "neox"}) {
+    for (const Plan& p : {plan(1, 1, 1, 0), with(plan(1, 2, 1, 0), Schedule::kZeroBubbleH1),
+                          with(plan(1, 1, 2, 3), Recompute::kFull), sp(plan(2, 1, 1, 2)),
+                          with(plan(2, 2, 1, 0), Schedule::kZeroBubbleH1)}) {
+      const auto expected = train(tiny_of(kind), p, fp32(), stack());
+      const auto actual = train(tiny_of(kind), p, fp32(), fused);
+      EXPECT_TRUE(p.tp == 1 || actual.gradients == expected.gradients) << kind << short_name(p);
+      for (const auto& [name, values] : expected.gradients) {
+        const std::vector<float>& other = actual.gradients.at(name);
+        const double size = norm_of(values);
+        double off = 0;
+        for (std::size_t i = 0; i < values.size(); ++i)
+          off += std::pow(static_cast<double>(other[i]) - static_cast<double>(values[i]), 2);
+        EXPECT_LE(std::sqrt(off), 2e-5 * size + 1e-9) << name << " of " << kind << short_name(p);
+      }
+    }
+  }
+}
+
 // ZeRO-1 moves data too: it gives plain data parallelism's bits, the norm's too.
 TEST(Equivalence, ZeroStageOneIsBitExactAgainstDataParallelism) {
   const Model m = tiny("tiny-gpt");

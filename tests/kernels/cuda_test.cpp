@@ -75,6 +75,27 @@ TEST_P(Kernels, NormAndItsGradient) {
   EXPECT_THROW(cuda::norm(device.stream, c.type, {1, wide, true, 1e-2F}, row, row, nullptr, row), Error);
 }
 
+// To the bit what a residual and a norm behind it give, which are compared with the reference.
+TEST_P(Kernels, ResidualsWithTheNormBehindThem) {
+  const bool whole = c.width % 8 == 0;
+  for (const Index width :
+       whole ? std::vector<Index>{c.width, 768, 1024, 4104, 16392} : std::vector<Index>{c.width, 129, 1025}) {
+    const reference::NormShape s{width == c.width ? 300 : 11, width, false, 1e-2F};
+    const Index n = s.rows * width;
+    const Tensor x(device, c.type, n, 1), branch(device, c.type, n, 2), bias(device, c.type, width, 3),
+        other(device, c.type, width, 4), w(device, c.type, width, 5), b(device, c.type, width, 6);
+    using Biases = std::array<const void*, 2>;
+    for (const Biases& biases : {Biases{}, Biases{bias.at, nullptr}, Biases{bias.at, other.at}}) {
+      void *const sum = fresh(n), *const y = fresh(n), *const sum_apart = fresh(n), *const apart = fresh(n);
+      cuda::residual_norm(device.stream, c.type, s, x.at, branch.at, biases, w.at, b.at, sum, y);
+      cuda::residual(device.stream, c.type, s.rows, width, x.at, branch.at, biases, sum_apart);
+      cuda::norm(device.stream, c.type, s, sum_apart, w.at, b.at, apart);
+      EXPECT_EQ(result(c.type, sum, x.values.size()), result(c.type, sum_apart, x.values.size())) << width;
+      EXPECT_EQ(result(c.type, y, x.values.size()), result(c.type, apart, x.values.size())) << width;
+    }
+  }
+}
+
 // As many of each half, and all of them written.
 TEST_P(Kernels, RandomElementsAreUniform) {
   constexpr std::size_t kElements = 4093;
@@ -801,7 +822,9 @@ class RangesOfAShard : public Kernels {
     EXPECT_NE(together, update([](auto) {}));
   }
 #ifdef ORRERY_EMULATED_GPU
-  static std::int64_t launched() { return emulation::work_enqueued(); }
+  static std::int64_t launched() {
+    return emulation::work_enqueued();
+  }
 #endif
 
   std::vector<UpdateRange> ranges;
@@ -821,7 +844,7 @@ TEST_P(RangesOfAShard, AreUpdatedByAdamAsEachAlone) {
         expect_equal([&](auto call) {
           void* const p = device.put(c.type, weights);
           float *const master = device.put(weights), *const m = device.put(first),
-                *const v = device.put(second);
+                       *const v = device.put(second);
           call([&](std::span<const UpdateRange> of) {
             cuda::adam(device.stream, c.type, c.gradient, {0.9F, 0.95F, 1e-8F}, r, scalars, nullptr,
                        lamb ? ratios : nullptr, of, g, p, has_master ? master : nullptr, m, v);
@@ -939,7 +962,8 @@ std::string name_of_case(const testing::TestParamInfo<Case>& of) {
 INSTANTIATE_TEST_SUITE_P(Types, Kernels, testing::ValuesIn(kCases), name_of_case);
 // Their shards have no width.
 INSTANTIATE_TEST_SUITE_P(Types, RangesOfAShard,
-                         testing::Values(kCases[0], kCases[2], kCases[3], kCases[5], kCases[6]), name_of_case);
+                         testing::Values(kCases[0], kCases[2], kCases[3], kCases[5], kCases[6]),
+                         name_of_case);
 
 }  // namespace
 }  // namespace orrery::kernels

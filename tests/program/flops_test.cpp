@@ -63,6 +63,30 @@ TEST(Traffic, FusedGeluSavesThreeOfSevenMatrices) {
   EXPECT_EQ(traffic(llama, apart), traffic(llama, fused));
 }
 
+// A bias gradient apart reads T w elements of two bytes: of the first products of both branches w is 3 h / t
+// and f / t, and with one tensor rank of the last ones h. Their products write the w sums. The sums that end
+// branches are not read again for the norm between them: T h elements.
+TEST(Traffic, FusedBiasGradientsAndNormsReadNothingTwice) {
+  const Model m = preset_model("megatron-1.7b");
+  for (const std::int64_t tp : {1, 2}) {
+    const Plan p{.tp = tp, .micro_batch = 2, .micro_batches = 3};
+    const auto traffic = [&](const Stack& s, Math math = Math::kBf16) {
+      const Training t{.global_batch = p.global_batch(), .sequence = 1024, .math = math};
+      return sum_over_step(compile(m, p, t, s),
+                           [](const Op& op) { return static_cast<double>(op.traffic.value); });
+    };
+    Stack apart, sums, norms;
+    sums.fused_bias_gradients = true;
+    norms.fused_residual_norms = true;
+    const std::int64_t h = m.hidden, f = plain_layers(m)->mlp.ffn_hidden;
+    const auto columns = static_cast<double>(3 * h / tp + f / tp + (tp == 1 ? 2 * h : 0));
+    const double tokens = 2 * 1024, times = 3 * static_cast<double>(m.layers);
+    EXPECT_DOUBLE_EQ(traffic(apart) - traffic(sums), (tokens - 1) * columns * 2 * times);
+    EXPECT_DOUBLE_EQ(traffic(apart) - traffic(norms), tokens * static_cast<double>(h) * 2 * times);
+    EXPECT_EQ(traffic(apart, Math::kFp8), traffic(sums, Math::kFp8));  // without epilogues
+  }
+}
+
 // Products of layers take their operands in 8 bits, those of the head as they are stored. Of bf16 operands
 // each element is read twice and written as a byte before, and that byte is read: 6 bytes where it was 2. A
 // stack that does a quarter of that rounding has 1 + 5 / 4.

@@ -293,6 +293,38 @@ TEST_F(OwnBlock, ASumOverAGradientThatOthersReadIsRefused) {
   EXPECT_THROW(backward_of(graph), std::logic_error);
 }
 
+// The norm's rule gives the gradient of the sum, which both the branch and the path around it get.
+TEST(Graph, AResidualAndTheNormBehindItAreOneOp) {
+  Stack fused;
+  fused.fused_residual_norms = true;
+  const auto names = [&](Plan plan, const Training& t) {
+    return ops_of(compile(small_llama(), plan, t, fused), SegmentKind::kForward, "layer0/");
+  };
+  const Names one{"attn/norm", "attn/qkv", "attn/rope", "attn/core", "attn/out",
+                  "mlp/norm",  "mlp/fc1",  "mlp/act",   "mlp/fc2",   "mlp/residual"};
+  EXPECT_EQ(names({}, kTraining), one);
+  const Program p = compile(small_llama(), {}, kTraining, fused);
+  for (const Segment& s : p.classes[0].segments) {
+    for (const Op& op : s.ops) {
+      if (op.name == "layer0/mlp/norm") {
+        EXPECT_EQ(op.as<ops::ResidualNorm>()->rows, 16);
+      }
+      if (op.name != "layer0/mlp/norm/grad") continue;
+      EXPECT_TRUE(op.as<ops::NormGrad>()->residual);
+      EXPECT_EQ(op.reads.size(), 4U);
+    }
+  }
+  // Dropout, and norms that are repeated alone, keep them apart.
+  Names apart = one;
+  apart.insert(apart.begin() + 5, "attn/residual");
+  Training dropping = kTraining;
+  dropping.dropout = 0.1;
+  EXPECT_EQ(names({}, dropping), apart);
+  Plan again{.recompute = Recompute::kSelective};
+  again.recompute_parts = {RecomputePart::kNorms};
+  EXPECT_EQ(names(again, kTraining), apart);
+}
+
 // The gradient of the input is sent from a buffer of its own: the sum of what the product and the path around
 // it give is there, whether a collective completes the product's part in place or in another buffer.
 TEST_F(OwnBlock, TheGradientOfAnInputThatAProductReadsIsWhereItIsSentFrom) {

@@ -124,6 +124,27 @@ TEST(Passes, AreOfLayersAndOfRoutingApart) {
   EXPECT_EQ(times(ops::Gemm{128, 128, 128}), 1);
 }
 
+// A product that sums bias gradients takes no longer than the product alone, measured or not; what was
+// measured of itself counts.
+TEST(Products, SumBiasGradientsFromWhatTheyReadAnyway) {
+  namespace ops = program::ops;
+  Device d = ideal();
+  d.kernel_gap = Time{0};
+  const auto time = [&](ops::Gemm::Epilogue epilogue) {
+    program::Op op;
+    op.kind = ops::Gemm{.m = 256, .n = 128, .k = 512, .epilogue = epilogue, .transpose_a = true};
+    return compute_time(d, Math::kBf16, 2, op);
+  };
+  using enum ops::Gemm::Epilogue;
+  EXPECT_EQ(time(kBiasGrad), time(kPlain));
+  EXPECT_GT(time(kGelu), time(kPlain));
+  d.measured.push_back({"gemm", {256, 128, 512, 0, 0, 1}, Time{12345}});
+  EXPECT_EQ(time(kBiasGrad), Time{12345});
+  d.measured.push_back({"gemm", {256, 128, 512, 3, 0, 1}, Time{12346}});
+  EXPECT_EQ(time(kBiasGrad), Time{12346});
+  EXPECT_EQ(time(kPlain), Time{12345});
+}
+
 // 64 sequences of 2,048 tokens, 16 heads of 128: the arithmetic of causal attention is 4 b a s^2 d / 2, at an
 // efficiency of 1 of 100 TFLOP/s. FlashAttention-2 at half the rate takes twice as long, the first
 // FlashAttention at a quarter four times.
