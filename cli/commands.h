@@ -36,6 +36,8 @@ void add_collective(CLI::App& parent, App& app);
 void add_links(CLI::App& parent, App& app);
 void add_schema(CLI::App& parent, App& app);
 void add_reliability(CLI::App& parent, App& app);
+void add_serve(CLI::App& parent, App& app);
+void add_generate(CLI::App& parent, App& app);
 void add_doctor(CLI::App& parent, App& app);
 
 // A subcommand with --json.

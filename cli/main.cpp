@@ -84,7 +84,7 @@ void check_values(CLI::App& command) {
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of whoever writes it
   using orrery::ExitCode;
-  CLI::App cli{"Plan, simulate and run the training of large models."};
+  CLI::App cli{"Plan, simulate and run the training of large models, and plan how they are served."};
   cli.require_subcommand(1);
   cli.set_version_flag("--version", "orrery " ORRERY_VERSION);
   orrery::cli::App app;
@@ -100,6 +100,8 @@ int main(int argc, char** argv) {
   orrery::cli::add_links(cli, app);
   orrery::cli::add_topology(cli, app);
   orrery::cli::add_reliability(cli, app);
+  orrery::cli::add_serve(cli, app);
+  orrery::cli::add_generate(cli, app);
   orrery::cli::add_schema(cli, app);
   orrery::cli::add_doctor(cli, app);
   check_values(cli);

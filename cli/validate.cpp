@@ -20,7 +20,7 @@ struct Options {
   bool rows = false;
 };
 
-constexpr const char* kQuantities[] = {"step_time", "memory", "time"};
+constexpr const char* kQuantities[] = {"step_time", "memory", "time", "ttft", "tpot"};
 
 constexpr std::int64_t kLarge = 64 << 20;  // of a message
 
@@ -173,7 +173,9 @@ void execute(App& app, const Options& o) {
 void add_validate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "validate", "predicted against published measurements");
   auto o = std::make_shared<Options>();
-  command->add_option("files", o->files, "data sets: training runs, collectives, kernel tables")->required();
+  command
+      ->add_option("files", o->files, "data sets: training runs, runs of serving, collectives, kernel tables")
+      ->required();
   command->add_option("--report", o->report, "write report.md and its plots into this folder");
   command->add_flag("--rows", o->rows, "print every row");
   command->callback([&app, o] { execute(app, *o); });

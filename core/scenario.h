@@ -18,6 +18,7 @@
 #include "core/plan.h"
 #include "core/published_fit.h"
 #include "core/reliability.h"
+#include "core/serving.h"
 #include "core/stack.h"
 #include "core/training.h"
 
@@ -67,6 +68,7 @@ struct Scenario {
   std::string stack = "megatron-core";
   std::optional<Plan> plan;  // a plan to evaluate and show beside the search's answer
   std::optional<Reliability> reliability;
+  std::optional<Serving> serving;
 };
 
 template <class V>
@@ -157,6 +159,7 @@ void describe(V& v, Scenario& s) {
   v(Field{.name = "plan", .help = "a plan to evaluate beside the search's answer"}, s.plan);
   v(Field{.name = "reliability", .help = "failures, checkpoints, restarts and prices of the run"},
     s.reliability);
+  v(Field{.name = "serving", .help = "requests, bounds and formats of serving the model"}, s.serving);
 }
 
 // A scenario with everything it names loaded.

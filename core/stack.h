@@ -65,6 +65,9 @@ struct Stack {
   // Before each forward and backward of a pipeline's stage, once what it needs has arrived: software that
   // waits for its host, or for its peers.
   Time handover{0};
+  // Of serving software, for each pass over the tokens of a batch: it schedules the next one, samples, and
+  // hands tokens out, while its device waits.
+  Time pass_overhead{0};
   Bytes context{600 << 20};          // CUDA context and libraries
   Bytes communicator{256 << 20};     // per communicator group a rank belongs to
   double allocator_overhead = 1.04;  // reserved over live bytes
@@ -136,6 +139,11 @@ void describe(V& v, Stack& s) {
           .min = 0,
           .max = limits::kLongestLatency},
     s.handover);
+  v(Field{.name = "pass_overhead",
+          .help = "what serving software takes for each pass over the tokens of a batch, its device waiting",
+          .min = 0,
+          .max = limits::kLongestLatency},
+    s.pass_overhead);
   v(Field{.name = "context",
           .help = "memory of context and libraries",
           .min = 0,

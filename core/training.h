@@ -11,7 +11,8 @@
 //   fp32            4          4        0       8       16
 //   deepspeed-fp16  2          2        4       8       22   and 6 beside the master: gradients of the shard,
 //                                                            averaged in fp16 and as the fp32 that Adam reads
-//   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: bf16 gradients, and as
+//   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: bf16 gradients, and
+//   as
 //                                                            much again, which BigScience's runs show
 //   adam-8bit       2          2        4       2       10   8-bit moments
 //   sgd             4          4        0       4       12   fp32, momentum
@@ -110,6 +111,14 @@ struct Optimizer {
   Decay decay = Decay::kMatrices;
 };
 
+// The keys and values of the tokens that serving has seen, which it keeps for the passes after.
+struct KvCache {
+  std::int64_t room = 0;           // tokens of a sequence that there is memory for
+  std::int64_t cached = 0;         // tokens of a sequence before the pass, by which its ops are priced
+  std::int64_t element_bytes = 2;  // 1: predicted only
+  friend bool operator==(const KvCache&, const KvCache&) = default;
+};
+
 struct Training {
   std::int64_t global_batch = 1;     // sequences per optimizer step
   std::int64_t sequence = 2048;      // tokens per sequence
@@ -123,7 +132,11 @@ struct Training {
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
   std::optional<ExpertLoad> expert_load;
+  // There in place of a training step is a pass of serving (core/serving.h): `sequence` tokens of each
+  // sequence go forward, and the successor of the last one is chosen. No field of files.
+  std::optional<KvCache> cache;
 
+  bool serves() const { return cache.has_value(); }
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
   DType gradient_type() const { return float_type(bytes_per_parameter(precision).gradient, math); }

@@ -247,6 +247,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (!op.writes.empty()) a.type = place_.buffer(op.writes[0]).type;
   a.token_weight = 1.0F / static_cast<float>(place_.program.rows_of_loss);
   a.loss_scale = pass_->loss_scale;
+  a.cached = pass_->cached;
   const Optimizer& optimizer = training.optimizer;
   a.adam = {pass_->learning_rate,
             static_cast<float>(optimizer.beta1),

@@ -149,7 +149,7 @@ void run(const ops::EmbeddingGrad& op, const OpArguments& a) {
                           a.op.accumulate);
 }
 void run(const ops::Positions& op, const OpArguments& a) {
-  ref::positions(positions_shape(op, a.at), a.in[1], a.out[0]);
+  ref::positions(positions_shape(op, a.at, a.cached), a.in[1], a.out[0]);
 }
 void run(const ops::PositionsGrad& op, const OpArguments& a) {
   kernels::positions_grad(positions_shape(op, a.at), op.table, a.in[0], a.out[0], a.op.accumulate);
@@ -200,7 +200,7 @@ void turn(const ref::RopeShape& shape, std::int64_t table, const OpArguments& a)
   kernels::pointwise().rope(shape, of.cosine.data(), of.sine.data(), a.out[0]);
 }
 void run(const ops::Rope& op, const OpArguments& a) {
-  turn(rope_shape(op, a.at, false), op.table, a);
+  turn(rope_shape(op, a.at, false, a.cached), op.table, a);
 }
 void run(const ops::RopeGrad& op, const OpArguments& a) {
   turn(rope_shape(op, a.at, true), op.table, a);
@@ -231,6 +231,22 @@ void run(const ops::AttentionSink& op, const OpArguments& a) {
 }
 void run(const ops::AttentionSinkGrad& op, const OpArguments& a) {
   ref::attention_sink_grad(sink_shape(op), a.in[2], a.in[0], a.in[1], a.in[3], a.out[0], a.op.accumulate);
+}
+void run(const ops::CachedAttention& op, const OpArguments& a) {
+  ref::cached_attention(cached_shape(op, a.cached), a.in[0], a.out[2], a.out[0], a.out[1]);
+}
+void run(const ops::CachedLatentAttention& op, const OpArguments& a) {
+  ref::cached_latent_attention(cached_shape(op, a.cached), a.in[0], a.in[1], a.in[2], a.in[3], a.out[2],
+                               a.out[0], a.out[1]);
+}
+void run(const ops::LastTokens& op, const OpArguments& a) {
+  ref::last_tokens(op.batch, op.queries, op.width, a.in[0], a.out[0]);
+}
+void run(const ops::BestLogit& op, const OpArguments& a) {
+  ref::best_logit(op.rows, op.columns, a.at.tp * op.columns, op.vocabulary, a.in[0], a.out[0]);
+}
+void run(const ops::ChooseToken& op, const OpArguments& a) {
+  ref::choose_token(op.rows, op.ranks, a.in[0], ids(a.out[0]));
 }
 void run(const ops::HeadsPack& op, const OpArguments& a) {
   kernels::heads_pack(heads_shape(op), a.in[0], a.out[0], a.out[1]);

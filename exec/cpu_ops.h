@@ -26,6 +26,7 @@ struct OpArguments {
   DType type = DType::kFloat32;  // of what it writes first, where the kernel moves elements as they are
   float token_weight = 1;        // 1 / tokens of the global batch
   double loss_scale = 1;         // times the loss that gradients are of
+  std::int64_t cached = 0;       // tokens of each sequence before those of the pass: Pass::cached
   kernels::Dropout dropout{};    // of this op and micro-batch
   std::span<const RotaryTables> rotary;  // by RopeShape::table
   float clip = 0;                        // largest gradient norm; 0: any

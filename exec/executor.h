@@ -37,6 +37,7 @@ struct Pass {
   float learning_rate = 0;
   std::int64_t updates = 1;  // of parameters so far, with this one
   double loss_scale = 1;
+  std::int64_t cached = 0;  // tokens of each sequence that are in the caches, of a pass of serving
   // Unless empty, called where an optimizer op may start, and where it is done: memory is as it finds it, and
   // as it leaves it.
   std::function<void(const program::Op&)> before_update, after_update;

@@ -12,6 +12,7 @@
 #include "exec/placement.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/serving.h"
 #include "program/program.h"
 
 namespace orrery::exec {
@@ -25,9 +26,16 @@ template <class T>
 kernels::reference::HeadNormShape head_norm_shape(const T& op, const Model& model) {
   return {op.rows, op.width, op.heads, op.kv_heads, op.head, static_cast<float>(model.norm_epsilon)};
 }
+// Tokens of a pass of serving stand behind the cached ones.
+inline kernels::TokenShare behind(kernels::TokenShare share, std::int64_t cached) {
+  share.first += cached;
+  share.second += cached;
+  return share;
+}
 inline kernels::reference::RopeShape rope_shape(const program::ops::RopeShape& op, const Coordinates& at,
-                                                bool back) {
-  return {op.rows, op.width, op.heads, op.head, op.sequence, op.turned, back, at.token_share(op.sequence)};
+                                                bool back, std::int64_t cached = 0) {
+  return {op.rows,     op.width,  op.heads, op.head,
+          op.sequence, op.turned, back,     behind(at.token_share(op.sequence), cached)};
 }
 // Among the tokens, where an op's rows may be a tensor rank's share of them.
 template <class T>
@@ -37,7 +45,8 @@ std::int64_t first_row(const T& op, std::int64_t tp_rank) {
 // By RopeShape::table.
 inline std::vector<RotaryTables> rope_tables(const program::Program& p) {
   const std::vector<std::int64_t> tokens = tower_tokens(p.model, p.training);
-  const std::int64_t longest = *std::max_element(tokens.begin(), tokens.end());
+  const std::int64_t longest =
+      p.training.serves() ? p.training.cache->room : *std::max_element(tokens.begin(), tokens.end());
   std::vector<RotaryTables> out;
   for (const program::RotaryUse& use : p.rotary) out.push_back(rotary_tables(use.rotary, use.head, longest));
   return out;
@@ -89,8 +98,35 @@ inline kernels::ContextShape context_shape(const program::ops::ContextShape& op,
           .more = !op.first()};
 }
 inline kernels::reference::PositionsShape positions_shape(const program::ops::PositionsShape& op,
-                                                          const Coordinates& at) {
-  return {op.rows, op.width, op.sequence, first_row(op, at.tp), at.token_share(op.sequence)};
+                                                          const Coordinates& at, std::int64_t cached = 0) {
+  return {op.rows, op.width, op.sequence, first_row(op, at.tp), behind(at.token_share(op.sequence), cached)};
+}
+inline kernels::reference::CachedShape cached_shape(const program::ops::CachedShape& op,
+                                                    std::int64_t cached) {
+  return {.batch = op.batch,
+          .queries = op.queries,
+          .cached = cached,
+          .room = op.room,
+          .heads = op.heads,
+          .kv = op.kv_heads,
+          .head = op.head,
+          .value = op.value,
+          .window = op.window,
+          .cap = static_cast<float>(op.soft_cap),
+          .explicit_scale = static_cast<float>(op.scale)};
+}
+inline kernels::reference::CachedLatentShape cached_shape(const program::ops::CachedLatentShape& op,
+                                                          std::int64_t cached) {
+  return {.batch = op.batch,
+          .queries = op.queries,
+          .cached = cached,
+          .room = op.room,
+          .heads = op.heads,
+          .turned = op.turned,
+          .plain = op.plain,
+          .value = op.value,
+          .rank = op.rank,
+          .explicit_scale = static_cast<float>(op.scale)};
 }
 inline kernels::DroppedRows dropped_rows(const program::ops::Residual& op, const Coordinates& at) {
   return {op.rows, op.width, op.sequence, first_row(op, at.tp), at.token_share(op.sequence)};

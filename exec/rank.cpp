@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "exec/crc32c.h"
+#include "exec/parameters.h"
 #include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
@@ -41,44 +42,6 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
 
 // --- memory and data -------------------------------------------------------------------------------
 
-// This tensor rank's whole unit, from the value of each logical element.
-template <class Value>
-std::vector<float> Rank::unit_values(std::size_t index, Value value) const {
-  std::vector<float> all(static_cast<std::size_t>(class_.units[index].padded));
-  for (const program::Parameter& p : class_.parameters) {
-    if (p.unit != static_cast<std::int32_t>(index)) continue;
-    const auto of = value(p);
-    for_each_element(p, place_.share(p.of_experts), [&](std::int64_t local, std::int64_t logical) {
-      all[static_cast<std::size_t>(p.offset + local)] = of(logical);
-    });
-  }
-  return all;
-}
-
-std::span<const float> Rank::own_shard(std::size_t index, const std::vector<float>& values) const {
-  const program::Unit& unit = class_.units[index];
-  const std::int64_t n = unit.shard, shard = place_.share(unit.of_experts).shard;
-  return {values.data() + shard * n, static_cast<std::size_t>(n)};
-}
-
-// Parameters of a unit as this rank keeps them, rounded from the master copy where there is one.
-void Rank::set_parameters(std::size_t index, const std::vector<float>& values) {
-  const program::Unit& unit = class_.units[index];
-  const std::span<const float> own = own_shard(index, values);
-  const std::span<const float> kept = unit.gathered_buffer < 0 ? values : own;
-  const DType type = program_.training.parameter_type();
-  const std::int64_t to = place_.offset({unit.parameter_buffer}, 0);
-  if (is_half(type)) {
-    std::vector<std::uint16_t> narrow(kept.size());
-    kernels::narrow(type, static_cast<std::int64_t>(kept.size()), kept.data(), narrow.data());
-    executor_->write(to, std::as_bytes(std::span(narrow)));
-  } else {
-    executor_->write(to, std::as_bytes(kept));
-  }
-  if (bytes_per_parameter(program_.training.precision).master > 0)
-    executor_->write(place_.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
-}
-
 // Where the moments of a unit stand: after the master copy, where there is one.
 std::int64_t Rank::moments(std::size_t index) const {
   const program::Unit& unit = class_.units[index];
@@ -88,32 +51,22 @@ std::int64_t Rank::moments(std::size_t index) const {
 
 void Rank::initialise() {
   executor_->clear();
-  for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    set_parameters(u, unit_values(u, [&](const program::Parameter& p) {
-                     return [values = InitialValues(options_.seed, p)](std::int64_t logical) {
-                       return values.at(logical);
-                     };
-                   }));
-  }
+  write_initial(*executor_, place_, options_.seed);
   gradients.resize(class_.units.size());
   parameters.resize(class_.units.size());
 }
 
 void Rank::restore(const RestoredState& state) {
+  if (!state.states.empty()) write_tensors(*executor_, place_, state.states.front());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    for (std::size_t i = 0; i < state.states.size(); ++i) {
-      const std::vector<float> values = unit_values(u, [&](const program::Parameter& p) {
+    for (std::size_t i = 1; i < state.states.size(); ++i) {
+      const std::vector<float> values = unit_values(place_, u, [&](const program::Parameter& p) {
         return [&tensor = state.states[i].at(p.name)](std::int64_t logical) {
-          const auto at = static_cast<std::size_t>(logical);
-          return at < tensor.size() ? tensor[at] : 0.0F;  // padding
+          return element_of(tensor, logical);
         };
       });
-      if (i == 0) {
-        set_parameters(u, values);
-      } else {
-        const std::span<const std::byte> own = std::as_bytes(own_shard(u, values));
-        executor_->write(moments(u) + static_cast<std::int64_t>((i - 1) * own.size()), own);
-      }
+      const std::span<const std::byte> own = std::as_bytes(own_shard(place_, u, values));
+      executor_->write(moments(u) + static_cast<std::int64_t>((i - 1) * own.size()), own);
     }
   }
   if (program_.training.scales_loss() && state.loss_scale.scale > 0) loss_scale_.restore(state.loss_scale);

@@ -54,10 +54,6 @@ class Rank {
   std::map<std::int32_t, std::vector<std::int64_t>> expert_tokens;
 
  private:
-  template <class Value>
-  std::vector<float> unit_values(std::size_t index, Value value) const;
-  std::span<const float> own_shard(std::size_t index, const std::vector<float>& values) const;
-  void set_parameters(std::size_t index, const std::vector<float>& values);
   std::int64_t moments(std::size_t index) const;
   void load(Loader* loader, std::int64_t number);
   void load_values(const program::Feed& f, const std::vector<float>& values);

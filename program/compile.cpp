@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <optional>
+#include <stdexcept>
 
 #include "program/blocks.h"
 #include "program/gradient.h"
@@ -49,7 +50,7 @@ class ClassCompiler {
   void run(const std::vector<Slot>& slots) {
     rank_.in_flight = in_flight(slots, plan_.vpp);
     for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c);
-    emit_optimizer(e_, *state_, over_);
+    if (!e_.training.serves()) emit_optimizer(e_, *state_, over_);
     make_steps(slots);
   }
 
@@ -166,6 +167,7 @@ class ClassCompiler {
   void emit_chunk(std::int32_t index) {
     Chunk& c = chunks_[static_cast<std::size_t>(index)];
     const Kept kept = emit_forward(c, index);
+    if (e_.training.serves()) return;
     for (const bool last : {false, true}) {
       if (!last && plan_.micro_batches == 1) continue;
       if (!split()) {
@@ -195,13 +197,24 @@ class ClassCompiler {
         return state_->buffer(Held::kTargets);
       case Port::Is::kLoss:
         return state_->buffer(Held::kLoss);
+      case Port::Is::kCache:
+        break;
     }
-    return -1;
+    throw std::logic_error("a layer's cache has a buffer of its own");
+  }
+  // A cache for each micro-batch: they are other sequences.
+  std::int32_t cache_of(const Block& b, const Port& p) {
+    const Value& v = b.graph->values[static_cast<std::size_t>(p.value)];
+    const std::int32_t id =
+        e_.static_buffer(e_.name(b, v.name), BufferClass::kActivation, b.graph->elements(v), v.type);
+    rank_.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(plan_.micro_batches);
+    return id;
   }
   Tensors forward(const ChunkBlock& b, Towers& towers, bool repeated = false) {
     state_->need(b);
     std::vector<std::int32_t> ports;
-    for (const Port& p : b.block.graph->ports) ports.push_back(buffer_of(p, towers));
+    for (const Port& p : b.block.graph->ports)
+      ports.push_back(p.is == Port::Is::kCache ? cache_of(b.block, p) : buffer_of(p, towers));
     Tensors out = e_.forward(b.block, ports, repeated);
     for (std::size_t i = 0; i < out.outputs.size(); ++i)
       towers[static_cast<std::size_t>(b.block.graph->outputs[i].tower)] = out.outputs[i];
@@ -385,7 +398,7 @@ class ClassCompiler {
           rank_.steps.push_back({other.first + turn.piece, backward.micro_batch});
       }
     }
-    rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
+    if (!e_.training.serves()) rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
   }
 
   Emitter e_;
@@ -421,8 +434,10 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
     graphs.blocks.push_back(
         model_block(model, depth.kinds[k], depth.towers[k], plan, training, stack, program.rotary));
   }
-  const auto slots = pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches,
-                                       plan.overlap_exchanges && pairs_up(plan.schedule));
+  const auto slots = training.serves()
+                         ? forward_schedule(plan.pp, plan.vpp, plan.micro_batches)
+                         : pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches,
+                                             plan.overlap_exchanges && pairs_up(plan.schedule));
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];

@@ -107,9 +107,10 @@ struct Node {
 };
 
 // A value whose buffer the block is given: what a tower has come to (of that number), what an input of the
-// model is made of (of that number), or what the loss is taken of and added to.
+// model is made of (of that number), or what the loss is taken of and added to. Where a model is served, the
+// targets are the tokens that it chooses, and layers have a cache each.
 struct Port {
-  enum class Is : std::uint8_t { kTower, kInput, kTargets, kLoss } is = Is::kTower;
+  enum class Is : std::uint8_t { kTower, kInput, kTargets, kLoss, kCache } is = Is::kTower;
   std::int32_t number = 0;
   ValueId value = kNoValue;
 };

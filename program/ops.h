@@ -24,6 +24,7 @@
 #include "program/ops/residual.h"
 #include "program/ops/rotary.h"
 #include "program/ops/scale.h"
+#include "program/ops/serving.h"
 #include "program/ops/update.h"
 
 namespace orrery::program {
@@ -41,7 +42,8 @@ using OpKind = std::variant<
     ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::ResidualNorm, ops::Sum, ops::Scale,
     ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossStatistics, ops::Loss,
     ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
-    ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover>;
+    ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover,
+    ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient.
 using ForwardOp =
@@ -50,7 +52,8 @@ using ForwardOp =
                  ops::AttentionSink, ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation,
                  ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm, ops::ExpertBias,
                  ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::ResidualNorm, ops::Sum,
-                 ops::Scale, ops::SoftCap, ops::LossStatistics, ops::Loss>;
+                 ops::Scale, ops::SoftCap, ops::LossStatistics, ops::Loss, ops::CachedAttention,
+                 ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 inline OpKind kind_of(const ForwardOp& op) {
   return std::visit([](const auto& o) { return OpKind(o); }, op);
 }

@@ -227,6 +227,16 @@ std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t
   return out;
 }
 
+std::vector<std::vector<Slot>> forward_schedule(std::int64_t p, std::int64_t v, std::int64_t m) {
+  std::vector<Slot> stage;
+  for (std::int64_t micro_batch = 0; micro_batch < m; ++micro_batch) {
+    for (std::int64_t chunk = 0; chunk < v; ++chunk)
+      stage.push_back(
+          {.chunk = static_cast<std::int32_t>(chunk), .micro_batch = static_cast<std::int32_t>(micro_batch)});
+  }
+  return std::vector<std::vector<Slot>>(static_cast<std::size_t>(p), stage);
+}
+
 std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v) {
   std::vector<std::int32_t> live(static_cast<std::size_t>(v)), most(static_cast<std::size_t>(v));
   const bool split =

@@ -64,6 +64,9 @@ constexpr bool pairs_up(Schedule s) {
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
                                                  std::int64_t m, bool in_pairs = false);
 
+// Of passes that have no backward: the micro-batches one after the other, each through all chunks.
+std::vector<std::vector<Slot>> forward_schedule(std::int64_t p, std::int64_t v, std::int64_t m);
+
 // Most micro-batches of each local chunk between their forward and the end of their backward.
 std::vector<std::int32_t> in_flight(const std::vector<Slot>& slots, std::int64_t v);
 

@@ -403,6 +403,14 @@ void run(const ops::TrustRatio& op, const CudaOp& a) {
                        static_cast<float*>(a.out[0]));
 }
 void run(const ops::Handover&, const CudaOp&) {}
+// Serving runs on processors alone (exec/generate.h).
+template <class T>
+requires std::is_same_v<T, ops::CachedAttention> || std::is_same_v<T, ops::CachedLatentAttention> ||
+    std::is_same_v<T, ops::LastTokens> || std::is_same_v<T, ops::BestLogit> ||
+    std::is_same_v<T, ops::ChooseToken>
+void run(const T&, const CudaOp& a) {
+  throw std::logic_error(a.op.name + " is an op of serving, which has no kernel for GPUs");
+}
 template <program::CommunicationOp T>
 void run(const T&, const CudaOp& a) {
   throw std::logic_error(a.op.name + " is communication, not a kernel");

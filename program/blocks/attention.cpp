@@ -9,6 +9,7 @@
 //
 // Ranks that share sequences exchange what passes between their tokens in attention alone: heads of queries,
 // keys and values by all-to-alls, keys and values by an all-gather or around a ring (core/plan.h).
+#include <algorithm>
 #include <stdexcept>
 
 #include "program/blocks.h"
@@ -105,9 +106,53 @@ ValueId context_core(Builder& g, const std::string& base, const ops::Attention& 
   return whole;
 }
 
+DType cache_type(const Builder& g) {
+  const DType type = g.training.activation_type();
+  return static_cast<std::int64_t>(bytes_of(type)) == g.training.cache->element_bytes ? type : DType::kByte;
+}
+ValueId cache_port(Builder& g, const std::string& base, std::int64_t room, std::int64_t columns,
+                   Placements placement) {
+  return g.port(base + "/cache", Port::Is::kCache, 0, g.micro_batch * room, columns, placement,
+                cache_type(g));
+}
+// What heads make of the tokens in the cache and of the pass's own, which join the cache.
+template <class Core>
+ValueId cached_core(Builder& g, const std::string& base, const Core& core, std::int64_t heads,
+                    std::vector<Operand> reads, ValueId cache, std::int32_t sinks = -1) {
+  const Placements columns = g.placed(Placement::kColumns);
+  const ValueId ctx = g.value(base + "/core/out", heads * core.value, columns);
+  const ValueId lse = g.value(base + "/core/lse", g.tokens, heads, columns, DType::kFloat32);
+  reads.push_back(g.use(cache));
+  const ValueId after = g.taken_over(cache, static_cast<std::int32_t>(reads.size() - 1));
+  g.node(base + "/core", core, std::move(reads), {ctx, lse, after});
+  return with_sinks(g, base, {core.batch, core.queries, core.heads, core.value}, ctx, lse, sinks);
+}
+ValueId cached_core(Builder& g, const std::string& base, const ops::Attention& a, std::int64_t heads,
+                    std::int64_t kv_heads, ValueId qkv, std::int32_t sinks) {
+  const KvCache& kept = *g.training.cache;
+  // Of a layer with a window no more tokens are needed.
+  const std::int64_t room = a.window > 0 ? std::min(a.window, kept.room) : kept.room;
+  const ops::CachedAttention core{{.batch = a.batch,
+                                   .queries = a.sequence,
+                                   .cached = kept.cached,
+                                   .room = room,
+                                   .heads = a.heads,
+                                   .kv_heads = a.kv_heads,
+                                   .head = a.head,
+                                   .value = a.value_head(),
+                                   .window = a.window,
+                                   .soft_cap = a.soft_cap,
+                                   .scale = a.scale,
+                                   .element_bytes = kept.element_bytes}};
+  const ValueId cache =
+      cache_port(g, base, room, kv_heads * (core.head + core.value), g.placed(Placement::kColumns));
+  return cached_core(g, base, core, heads, {g.use(qkv)}, cache, sinks);
+}
+
 // Of the layer's own tower. `heads` as of core_of.
 ValueId own_core(Builder& g, const std::string& base, const ops::Attention& core, std::int64_t heads,
                  std::int64_t kv_heads, ValueId qkv, std::int32_t sinks = -1) {
+  if (g.training.serves()) return cached_core(g, base, core, heads, kv_heads, qkv, sinks);
   if (g.plan.cp > 1) return context_core(g, base, core, heads, kv_heads, qkv, sinks);
   return core_of(g, base, core, heads, g.sequence, {g.use(qkv)}, heads * core.value_head(), sinks);
 }
@@ -144,13 +189,14 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
     qkv = g.in_place(base + "/rope", ops::Rope{shape}, {g.use(qkv)});
   }
 
+  const std::int64_t longest = g.training.serves() ? g.training.cache->room : g.sequence * g.plan.cp;
   const ops::Attention core{{.batch = g.micro_batch,
                              .sequence = g.sequence,
                              .heads = heads,
                              .kv_heads = kv_heads,
                              .head = head,
                              .kept = kept_scores(g),
-                             .window = a.windowed(g.sequence * g.plan.cp) ? a.sliding_window : 0,
+                             .window = a.windowed(longest) ? a.sliding_window : 0,
                              .sees_all = !a.causal,
                              .soft_cap = a.soft_cap,
                              .scale = a.query_scale}};
@@ -192,6 +238,39 @@ Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& a,
   return project(g, base, width, a.bias, ctx);
 }
 
+namespace {
+
+// The cache has latents, and all tensor ranks have all of it.
+Branch cached_latent(Builder& g, const std::string& base, const LatentAttentionLayer& a, ValueId q,
+                     ValueId latent, ValueId x, ops::RopeShape turn) {
+  const Placements whole = g.placed(Placement::kReplicated);
+  const std::int32_t up = g.matrix(base + "/kv/weight", a.key_width(), a.kv_rank, Parameter::Split::kRows);
+  const std::int32_t down =
+      g.matrix(base + "/turned/weight", a.turned, g.columns_of(x), Parameter::Split::kNone);
+  turn.width = turn.head = a.turned;
+  turn.heads = 1;
+  const ValueId turned =
+      g.in_place(base + "/turned/rope", ops::Rope{turn}, {g.use(g.linear(base + "/turned", x, down), whole)});
+  const KvCache& kept = *g.training.cache;
+  const ops::CachedLatentAttention core{{.batch = g.micro_batch,
+                                         .queries = g.sequence,
+                                         .cached = kept.cached,
+                                         .room = kept.room,
+                                         .heads = a.heads / g.ranks,
+                                         .turned = a.turned,
+                                         .plain = a.plain,
+                                         .value = a.value,
+                                         .rank = a.kv_rank,
+                                         .scale = a.query_scale,
+                                         .element_bytes = kept.element_bytes}};
+  const ValueId cache = cache_port(g, base, kept.room, core.row(), whole);
+  const ValueId ctx = cached_core(g, base, core, a.heads,
+                                  {g.use(q), g.use(latent, whole), g.use(turned), g.weight(up)}, cache);
+  return project(g, base, a.context_width(), false, ctx);
+}
+
+}  // namespace
+
 // Tensor ranks make latents of the tokens that they have, alike of those that all have, and gather them: they
 // are narrower than x.
 Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a, ValueId x) {
@@ -220,6 +299,7 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
     return g.in_place(base + "/rope", ops::Rope{turn}, {g.use(of_heads)});
   });
   const ValueId kv_latent = product("/kv_down", x, a.kv_rank, Split::kNone);
+  if (g.training.serves()) return cached_latent(g, base, a, q, g.norm(base + "/kv_norm", kv_latent), x, turn);
   const ValueId kv = projected(
       [&] { return product("/kv", g.norm(base + "/kv_norm", kv_latent), a.key_width(), Split::kRows); });
   ValueId turned = product("/turned", x, a.turned, Split::kNone);

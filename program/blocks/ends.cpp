@@ -137,6 +137,26 @@ Graph pair_head(Builder& g) {
   return g.finish();
 }
 
+// The last token of each sequence: what comes behind is of as many rows.
+ValueId last_tokens(Builder& g, ValueId x) {
+  const std::int64_t queries = g.sequence;
+  g.sequence = 1;
+  g.tokens = g.rows = g.all_tokens = g.micro_batch;
+  if (queries == 1) return x;
+  const ValueId y = g.value("head/last", g.model.hidden, g.stream());
+  g.node("head/last", ops::LastTokens{g.micro_batch, queries, g.model.hidden}, {g.use(x)}, {y});
+  return y;
+}
+
+// Of each row the token that has the largest logit.
+void choose(Builder& g, ValueId logits, const Parameter& w, ValueId chosen) {
+  const ValueId best = g.value("head/best", g.ranks * g.tokens, ops::kBestNumbers, g.placed(Placement::kRows),
+                               DType::kFloat32);
+  g.node("head/best", ops::BestLogit{g.tokens, w.local_rows, g.model.head_rows()}, {g.use(logits)}, {best});
+  g.node("head/choose", ops::ChooseToken{g.tokens, g.ranks}, {g.use(best, g.placed(Placement::kReplicated))},
+         {chosen});
+}
+
 }  // namespace
 
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s) {
@@ -152,11 +172,11 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   if (m.has_pair()) return pair_head(g);
   const TowerIndex tower = output_tower(depth_of(m));
   g.in_tower(tower);
-  const ValueId x = g.input(tower);
+  ValueId x = g.input(tower);
   const ClassOutput* const classes = m.classes();
   const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens, all_rows = rows * p.cp;
   const ValueId targets = g.port("targets", Port::Is::kTargets, 0, all_rows, 1, {}, DType::kInt32);
-  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
+  if (t.serves()) x = last_tokens(g, x);
   ValueId n = g.norm("head/norm", x);
   if (classes != nullptr) n = pooled(g, *classes, n);
   g.begin_piece();
@@ -169,7 +189,12 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   }
   ValueId logits = g.linear("head", n, w, bias);
   if (m.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, m.logit_soft_cap);
+  if (t.serves()) {
+    choose(g, logits, g.parameter(w), targets);
+    return g.finish();
+  }
 
+  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
   const ops::LogitsShape shape{rows, g.parameter(w).local_rows, m.head_rows()};
   const bool keeps = !keeps_logits(s.loss_keeps);
   const auto of_logits = [&](const char* name) {

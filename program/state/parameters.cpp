@@ -107,6 +107,7 @@ void StageParameters::hold() {
     u.padded = share.padded;
     u.shard = share.shard;
     u.parameter_buffer = buffer(Held::kParameter, i);
+    if (e_.training.serves()) continue;
     u.gradient_buffer = buffer(Held::kGradient, i);
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
   }

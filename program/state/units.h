@@ -157,7 +157,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     use(HeldBuffer{f.input >= 0 ? Held::kInput : Held::kTargets, std::max(f.input, 0), kWorkspace,
                    p.micro_batch * f.local_elements(p), f.type, p.micro_batches});
   }
-  if (ends.last) {
+  if (ends.last && !t.serves()) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
   }
   std::array<std::int64_t, kWeightKinds> widest{};
@@ -180,6 +180,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const auto number = static_cast<std::int64_t>(i);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
+    if (t.serves()) continue;
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
@@ -193,6 +194,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
     if (p.zero >= 2) use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
   }
+  if (t.serves()) return;
   if (t.measures_norm()) {
     use(HeldBuffer{Held::kGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte});
     use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});

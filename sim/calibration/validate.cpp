@@ -147,8 +147,9 @@ Validation validate_file(const std::string& file, const DataFolders& data) {
   const Json rows = load_rows(file);
   if (are_training_runs(rows)) return validate_training(rows, file, data);
   if (are_mapped_runs(rows)) return validate_mapped(rows, file, data);
+  if (rows[0].contains("serving_stack")) return validate_serving(rows, file, data);
   if (rows[0].contains("collective")) return validate_collectives(rows, file, data);
-  Cursor{file, ""}.child(std::size_t{0}).fail("is neither a training run nor a collective");
+  Cursor{file, ""}.child(std::size_t{0}).fail("is neither a training run, a run of serving nor a collective");
 }
 
 }  // namespace orrery::sim

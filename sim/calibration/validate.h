@@ -15,7 +15,7 @@
 namespace orrery::sim {
 
 struct ValidationRow {
-  std::string id, source, quantity;     // quantity: step_time, memory, time
+  std::string id, source, quantity;     // quantity: step_time, memory, time, ttft, tpot
   double predicted = 0, published = 0;  // seconds or bytes
   std::vector<std::string> assumed;     // configuration that the row does not state
   std::int64_t bytes = 0;               // of a collective
@@ -53,6 +53,9 @@ Validation validate_mapped(const Json& rows, const std::string& file, const Data
 // collective and number of GPUs. Groups in which two runs of one size differ by more than a quarter are not
 // scored, nor are thresholds and statements.
 Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data);
+// Published runs of serving: an array of rows with serving_stack, model, topology, tp, concurrency, lengths
+// and the mean times that were measured.
+Validation validate_serving(const Json& rows, const std::string& file, const DataFolders& data);
 // Measured kernels: gemm.csv or attention_forward.csv, told apart by their header.
 Validation validate_kernels(const std::string& csv, const std::string& file, const DataFolders& data);
 

@@ -20,6 +20,10 @@ constexpr Tile kTiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.99},
                            {128, 64, 0.94}, {64, 128, 0.94}, {64, 64, 0.89}};
 constexpr double kQueryBlock = 128, kHeadBlock = 32;
 constexpr double kAttentionMemoryEfficiency = 0.8;
+// Rows of queries that a kernel for few of them computes at a time: of all query heads of a KV head, filled
+// up to a tensor core's 64 rows (Hopper's wgmma).
+constexpr double kDecodeBlock = 64;
+constexpr std::int64_t kManyQueries = 64;
 
 double rate_of(const AttentionCurve& a, AttentionKernels kernels) {
   switch (kernels) {
@@ -92,6 +96,16 @@ double attention_seconds(const Device& d, Math math, const AttentionWork& w, Att
   return seconds(d.attention.latency) + std::max(compute, memory);
 }
 
+double decode_seconds(const Device& d, Math math, const AttentionWork& w, double bytes) {
+  const double group = static_cast<double>(w.heads) / static_cast<double>(w.kv_heads);
+  const double rows = std::ceil(group * static_cast<double>(w.seq) / kDecodeBlock) * kDecodeBlock;
+  const double work = 4.0 * static_cast<double>(w.batch * w.kv_heads) * rows * w.seen *
+                      static_cast<double>(w.keys) * static_cast<double>(w.head);
+  const double compute = work / (peak(d, math).value * d.attention.efficiency);
+  const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * kAttentionMemoryEfficiency);
+  return 2 * seconds(d.gemm.latency) + std::max(compute, memory);
+}
+
 namespace {
 
 const MeasuredOp* measured(const Device& d, const program::OpKind& kind) {
@@ -162,11 +176,14 @@ struct KernelTime {
     if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
     return from_seconds(warm / device.sustained + rounding);
   }
-  // Experts have equal shares of the rows.
+  // Experts that have rows have equal shares of them. With few rows some have none, and their weights are not
+  // read: of E experts, E (1 - (1 - 1/E)^rows) have some in the mean.
   Time operator()(const ops::GroupedGemm& p) const {
     using enum ops::GroupedGemm::Of;
-    const std::int64_t rows = (p.even + p.experts - 1) / p.experts;
-    const auto groups = static_cast<double>(p.experts);
+    const auto all = static_cast<double>(p.experts);
+    const double groups =
+        std::max(1.0, std::ceil(all * (1 - std::pow(1 - 1 / all, static_cast<double>(p.even)))));
+    const auto rows = static_cast<std::int64_t>(std::ceil(static_cast<double>(p.even) / groups));
     const double warm = p.of == kResult  ? gemm_seconds(device, math, rows, p.n, p.k, element_bytes, groups)
                         : p.of == kInput ? gemm_seconds(device, math, rows, p.k, p.n, element_bytes, groups)
                                          : gemm_seconds(device, math, p.n, p.k, rows, element_bytes, groups);
@@ -179,6 +196,27 @@ struct KernelTime {
   Time operator()(const ops::CrossAttentionGrad& a) const { return attention(a, work_of(a, true)); }
   Time operator()(const ops::ContextAttention& a) const { return attention(a, work_of(a, false)); }
   Time operator()(const ops::ContextAttentionGrad& a) const { return attention(a, work_of(a, true)); }
+  Time operator()(const ops::CachedAttention& a) const {
+    const double seen = a.pairs() / static_cast<double>(a.queries * (a.cached + a.queries));
+    return cached(
+        {a.batch, a.queries, a.heads, a.kv_heads, (a.head + a.value) / 2, false, seen, a.cached + a.queries});
+  }
+  // Absorbed, all heads share a key; the products with the up weight are products of their own.
+  Time operator()(const ops::CachedLatentAttention& a) const {
+    const std::int64_t tokens = a.absorbs() ? a.tokens() : a.batch * (a.cached + a.queries);
+    const double seen = a.pairs() / static_cast<double>(a.queries * (a.cached + a.queries));
+    const AttentionWork work{a.batch,
+                             a.queries,
+                             a.heads,
+                             a.absorbs() ? 1 : a.heads,
+                             a.absorbs() ? a.rank + a.turned / 2 : (a.turned + a.plain + a.value) / 2,
+                             false,
+                             seen,
+                             a.cached + a.queries};
+    const double up =
+        gemm_seconds(device, math, tokens, a.heads * (a.plain + a.value), a.rank, element_bytes);
+    return cached(work) + from_seconds(up / device.sustained);
+  }
   template <program::PointwiseOp T>
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
@@ -190,6 +228,14 @@ struct KernelTime {
   }
 
  private:
+  // With many queries as of training; with few, kernels share the keys of a sequence out over all units and
+  // then join what these found (Flash-Decoding: Dao et al. 2023).
+  Time cached(const AttentionWork& work) const {
+    const double warm = work.seq >= kManyQueries
+                            ? attention_seconds(device, math, work, attention_kernels)
+                            : decode_seconds(device, math, work, static_cast<double>(op.traffic.value));
+    return from_seconds(warm / device.sustained);
+  }
   static AttentionWork work_of(const ops::AttentionShape& a, bool backward) {
     return {a.batch, a.sequence, a.heads, a.kv_heads, (a.head + a.value_head()) / 2, backward, a.seen()};
   }
@@ -231,6 +277,10 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
     case ops::Nature::kState:
       return Bound::kMemory;
     case ops::Nature::kAttention: {
+      if (op.is<ops::CachedAttention>() || op.is<ops::CachedLatentAttention>()) {
+        efficiency = d.attention.efficiency;
+        break;
+      }
       const auto fused = [](const auto* attention) { return attention != nullptr && attention->fused(); };
       if (fused(op.as<ops::Attention>()) || fused(op.as<ops::AttentionGrad>()) ||
           fused(op.as<ops::CrossAttention>()) || fused(op.as<ops::CrossAttentionGrad>()) ||

@@ -51,6 +51,12 @@ struct AttentionWork {
 double attention_seconds(const Device& d, Math math, const AttentionWork& w,
                          AttentionKernels kernels = AttentionKernels::kNewest);
 
+// Of few queries for each sequence, `keys` tokens of which are in a cache: with R rows of queries of all
+// query heads of a KV head, filled up to whole blocks of 64, and `bytes` that are read and written,
+//
+//   t = 2 latency + max( 4 b kv_heads R seen keys d / (P e), bytes / (B e_m) )
+double decode_seconds(const Device& d, Math math, const AttentionWork& w, double bytes);
+
 // What limits an op: the longer of its arithmetic at the rate that such ops reach, and its traffic at
 // memory's.
 Bound bound_of(const Device& d, Math training, const program::Op& op);

@@ -196,6 +196,16 @@ def formats(orrery, root, folder):
     add("reliability of a scenario", "json", encoded(operated), "scenario.json", reliability, aside, weight=6)
     add("reliability profile", "json", encoded(rates), "rates.json", reliability,
         dict(others("scenario.json"), **{"scenario.json": encoded(operated)}))
+    serving = dict(whole, serving={
+        "input_tokens": 64, "output_tokens": 8, "input_spread": 0.5, "output_spread": 0.2, "requests_per_s": 3, "arrivals": "poisson",
+        "ttft": "5 s", "tpot": "1 s", "percentile": 0.9, "weights": "bf16", "cache": "bf16", "pass_tokens": 512, "disaggregated": False,
+        "memory_share": 0.9, "stack": "vllm"})
+    serving.pop("plan", None)
+    listed = dict(serving, serving={"requests": [{"at": "0 s", "input": 9, "output": 3}, {"at": "2 s", "input": 5, "output": 1}]})
+    serve = [["serve", "scenario.json", "--top", "1", "--requests", "10"],
+             ["serve", "scenario.json", "--top", "1", "--requests", "10", "--json"]]
+    add("serving of a scenario", "json", encoded(serving), "scenario.json", serve, others("scenario.json"), weight=4)
+    add("requests of a scenario", "json", encoded(listed), "scenario.json", serve, others("scenario.json"))
     plain = json.loads(plan.read_text())
     add("plan", "json", encoded(plain), "plan.json",
         [["simulate", "plan.json"], ["export", "plan.json", "--to", "megatron"]], weight=8)

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank's parameters: from logical values to the arena of whoever executes its program. Internal to exec/.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/logical.h"
+#include "exec/placement.h"
+
+namespace orrery::exec {
+
+// The whole of a unit as this tensor rank has it. `value(p)` gives what is asked for each logical element of
+// parameter p.
+template <class Value>
+std::vector<float> unit_values(const Placement& place, std::size_t index, Value value) {
+  const program::RankClass& rank = place.rank_class;
+  std::vector<float> all(static_cast<std::size_t>(rank.units[index].padded));
+  for (const program::Parameter& p : rank.parameters) {
+    if (p.unit != static_cast<std::int32_t>(index)) continue;
+    const auto of = value(p);
+    for_each_element(p, place.share(p.of_experts), [&](std::int64_t local, std::int64_t logical) {
+      all[static_cast<std::size_t>(p.offset + local)] = of(logical);
+    });
+  }
+  return all;
+}
+
+// Of these, the shard that is the rank's own.
+std::span<const float> own_shard(const Placement& place, std::size_t index, const std::vector<float>& values);
+
+// Writes a unit as the rank keeps it, rounded from the master copy where there is one.
+void write_unit(Executor& executor, const Placement& place, std::size_t index,
+                const std::vector<float>& values);
+
+// All units: as a run with this seed begins, or of tensors by logical name.
+void write_initial(Executor& executor, const Placement& place, std::uint64_t seed);
+void write_tensors(Executor& executor, const Placement& place, const LogicalTensors& tensors);
+
+// What a tensor has for a logical element: padding beyond its end is zero.
+inline float element_of(const std::vector<float>& tensor, std::int64_t logical) {
+  const auto at = static_cast<std::size_t>(logical);
+  return at < tensor.size() ? tensor[at] : 0.0F;
+}
+
+}  // namespace orrery::exec
