@@ -79,9 +79,7 @@ std::string name_of_plan(const planner::ServedPlan& p) {
 double dollars_per_million(const Problem& problem, const Serving& s, const planner::ServedPlan& p) {
   const double hour = problem.cluster.dollars_per_hour(problem.cluster.nodes) /
                       static_cast<double>(problem.cluster.devices()) * static_cast<double>(p.devices());
-  const double served =
-      p.run ? p.run->output_tokens_per_s
-            : std::min(p.offered_per_s, p.requests_per_s) * static_cast<double>(s.output_tokens);
+  const double served = std::min(p.offered_per_s, p.requests_per_s) * static_cast<double>(s.output_tokens);
   return hour / 3600 / served * 1e6;
 }
 
@@ -194,7 +192,7 @@ void print_text(const Problem& problem, const Serving& s, const planner::Serving
              name_of(s.cache), s.input_tokens, s.output_tokens, load_text(s));
   if (s.ttft) fmt::print(", ttft up to {}", format(*s.ttft));
   if (s.tpot) fmt::print(", tpot up to {}", format(*s.tpot));
-  fmt::print("; {} plans considered, {} serve it\n", a.considered, a.plans.size());
+  fmt::print("; {} plans of an instance considered, {} ways serve it\n", a.considered, a.plans.size());
   if (!a.plans.empty()) {
     fmt::print("\n{:>3} {:<44} {:>5} {:>6} {:>9} {:>8} {:>9} {:>9} {:>8} {:>8}\n", "", "plan", "GPUs",
                "batch", "ttft ms", "tpot ms", "req/s", "tok/s/GPU", "GiB", "$/Mtok");

@@ -62,6 +62,7 @@ TEST(Schema, Reliability) {
 }
 TEST(Schema, Stacks) {
   check_folder("profiles/stacks", schema_fields<Stack>());
+  check_folder("profiles/serving", schema_fields<Stack>());
 }
 
 TEST(Schema, Fits) {
