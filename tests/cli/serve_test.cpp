@@ -84,7 +84,7 @@ TEST_F(ServeCommand, RefusesWhatIsWrong) {
   refused("/serving/concurrency", 4, "/serving/concurrency", {"allowed: one of them"});
   refused("/serving/requests", Json::array({{{"at", "1 s"}, {"input", 5}, {"output", 5}}}),
           "/serving/requests", {"allowed: one of them"});
-  refused("/model", {{"preset", "llama-3-8b"}, {"causal", false}}, "/model", {"those behind it"});
+  refused("/model", {{"preset", "llama-3-8b"}, {"causal", false}}, "/model", {"not causal"});
   scenario_["serving"]["weights"] = "fp8";
   refused("/cluster/topology", "dgx-a100", "/serving/weights",
           {"no products of 8-bit floats", "allowed: bf16"});

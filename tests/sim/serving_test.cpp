@@ -26,9 +26,14 @@ Served served(const char* model, const char* topology, const Serving& serving = 
   return out;
 }
 
-// At sizes of the grid a decode and a prefill are what the engine says, to the rounding of their parts.
+// At sizes of the grid a decode and a prefill are what the engine says, to the rounding of their parts. A
+// stage of a pipeline that has more than an even share, here that with the head, paces its lanes.
 TEST(ServingPasses, AreTheEnginesOnTheGrid) {
   const Served s = served("llama-3-8b", "dgx-h100");
+  const auto expect = [](double got, double engine, const Plan& plan) {
+    EXPECT_GE(got, 0.99 * engine) << plan.tp << " " << plan.pp;
+    EXPECT_LE(got, (plan.pp == 1 ? 1.01 : 1.05) * engine) << plan.tp << " " << plan.pp;
+  };
   for (const Plan& plan : {Plan{.tp = 1}, Plan{.tp = 4}, Plan{.tp = 2, .pp = 2}}) {
     const PassModel passes(s.problem, *s.topology, plan, 2);
     for (const std::int64_t sequences : {1, 32, 96}) {
@@ -38,7 +43,7 @@ TEST(ServingPasses, AreTheEnginesOnTheGrid) {
     }
     for (const std::int64_t tokens : {512, 4096}) {
       const double engine = seconds(passes.through_engine(1, tokens, 0));
-      EXPECT_NEAR(seconds(passes.prefill(tokens)), engine, 0.01 * engine) << plan.tp << " " << tokens;
+      expect(seconds(passes.prefill(tokens)), engine, plan);
     }
   }
 }
