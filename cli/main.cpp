@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "cli/commands.h"
+#include "cli/schedule.h"
 #include "core/text.h"
 
 namespace {
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
   orrery::cli::add_reliability(cli, app);
   orrery::cli::add_serve(cli, app);
   orrery::cli::add_generate(cli, app);
+  orrery::cli::add_schedule(cli, app);
   orrery::cli::add_schema(cli, app);
   orrery::cli::add_doctor(cli, app);
   check_values(cli);

@@ -24,7 +24,9 @@ struct QueueKey {
   std::int32_t job;
   friend auto operator<=>(const QueueKey&, const QueueKey&) = default;
 };
-using Lane = std::set<QueueKey>;  // the waiting jobs of a tenant
+using Waiting = std::set<QueueKey>;  // jobs of a tenant
+
+constexpr std::int64_t kTry = 8;  // trying a job takes as long as looking at so many nodes
 
 class Scheduler {
  public:
@@ -38,7 +40,7 @@ class Scheduler {
         contention_(nodes),
         costs_(nodes, cost),
         share_(shares(queue), ticks(policy.half_life)),
-        lanes_(queue.tenants.size()),
+        waiting_of_(queue.tenants.size()),
         held_(queue.tenants.size(), 0),
         kept_(queue.jobs.size(), Ticks{0}) {
     out_.jobs.resize(queue.jobs.size());
@@ -56,13 +58,16 @@ class Scheduler {
     while (next < order.size() || !ends_.empty()) {
       now_ = next < order.size() ? job(order[next]).submit : kNoTick;
       if (!ends_.empty()) now_ = std::min(now_, ends_.top().at);
-      for (; !ends_.empty() && ends_.top().at == now_; ends_.pop()) {
-        if (running_[ends_.top().slot].version != ends_.top().version) continue;
-        release(ends_.top().slot, false);
+      while (!ends_.empty() && ends_.top().at == now_) {
+        const std::int32_t slot = ends_.top().slot;
+        ends_.pop();
+        release(slot, false);
         ++ended;
+        drop_stale_ends();
       }
       for (; next < order.size() && job(order[next]).submit == now_; ++next) wait(order[next]);
       decide();
+      drop_stale_ends();
       note_load();
       if (progress && ended >= told + 1024) {
         told = ended;
@@ -82,6 +87,10 @@ class Scheduler {
       return std::tie(a.at, a.slot, a.version) > std::tie(b.at, b.slot, b.version);
     }
   };
+  // Ends of attempts that were preempted, or whose pace has changed since.
+  void drop_stale_ends() {
+    while (!ends_.empty() && running_[ends_.top().slot].version != ends_.top().version) ends_.pop();
+  }
   // A job on nodes that it may get.
   struct Placed {
     std::vector<std::int32_t> nodes;
@@ -95,7 +104,7 @@ class Scheduler {
     return out;
   }
   const ClusterJob& job(std::int32_t id) const { return queue_.jobs[static_cast<std::size_t>(id)]; }
-  Lane& lane(std::int32_t tenant) { return lanes_[static_cast<std::size_t>(tenant)]; }
+  Waiting& waiting_of(std::int32_t tenant) { return waiting_of_[static_cast<std::size_t>(tenant)]; }
   std::int64_t devices_of(std::int32_t id) const {
     return free_.held(job(id).devices) * free_.nodes_of(job(id).devices);
   }
@@ -105,11 +114,11 @@ class Scheduler {
     return {policy_.order == QueueOrder::kFifo ? 0 : -job(id).priority, job(id).submit, id};
   }
   void wait(std::int32_t id) {
-    lane(job(id).tenant).insert(key_of(id));
+    waiting_of(job(id).tenant).insert(key_of(id));
     ++waiting_;
   }
   void leave(std::int32_t id) {
-    lane(job(id).tenant).erase(key_of(id));
+    waiting_of(job(id).tenant).erase(key_of(id));
     --waiting_;
   }
   bool over_quota(std::int32_t id) const {
@@ -237,14 +246,15 @@ class Scheduler {
   // --- decisions ---------------------------------------------------------------------------------------
   // Tenants with waiting jobs, in order.
   struct Turn {
-    double used = 0, holds = 0;
-    QueueKey first;
+    double used = 0, holds = 0;  // over its share; 0 where the order is not by use
+    Waiting::const_iterator next;
     std::int32_t tenant;
     friend bool operator>(const Turn& a, const Turn& b) {
-      return std::tie(a.used, a.holds, a.first) > std::tie(b.used, b.holds, b.first);
+      return std::tie(a.used, a.holds, *a.next) > std::tie(b.used, b.holds, *b.next);
     }
   };
-  Turn turn_of(std::int32_t tenant, const QueueKey& first) {
+  Turn turn_of(std::int32_t tenant) {
+    const Waiting::const_iterator first = waiting_of(tenant).begin();
     if (policy_.order != QueueOrder::kFairShare) return {0, 0, first, tenant};
     return {share_.used(tenant, now_), share_.holds(tenant), first, tenant};
   }
@@ -262,19 +272,17 @@ class Scheduler {
   // Looks at jobs in order. Returns true where they are to be looked at anew.
   bool look_through() {
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
-    spend(std::ssize(lanes_));
-    for (std::int32_t t = 0; t < std::ssize(lanes_); ++t) {
-      if (!lane(t).empty()) turns.push(turn_of(t, *lane(t).begin()));
+    spend(std::ssize(waiting_of_));
+    for (std::int32_t t = 0; t < std::ssize(waiting_of_); ++t) {
+      if (!waiting_of(t).empty()) turns.push(turn_of(t));
     }
     std::int64_t tried = 0;
     while (!turns.empty()) {
-      const Turn turn = turns.top();
+      Turn turn = turns.top();
       turns.pop();
-      const std::int32_t id = turn.first.job;
+      const std::int32_t id = turn.next->job;
       if (over_quota(id)) continue;  // and so waits its tenant
-      const auto after = lane(turn.tenant).upper_bound(turn.first);
-      const std::optional<QueueKey> second =
-          after == lane(turn.tenant).end() ? std::nullopt : std::optional(*after);
+      ++turn.next;                   // the job leaves the queue where it starts
       if (!head_) {
         const std::optional<Started> started = start_in_order(id);
         if (started == Started::kAnew) return true;
@@ -286,10 +294,11 @@ class Scheduler {
         }
       } else {
         if (++tried > policy_.backfill_depth) break;
+        spend(kTry);
         backfill(id);
         if (free_.free_devices() == 0) break;
       }
-      if (second) turns.push({turn.used, turn.holds, *second, turn.tenant});
+      if (turn.next != waiting_of(turn.tenant).end()) turns.push(turn);
     }
     return false;
   }
@@ -364,7 +373,7 @@ class Scheduler {
   Contention contention_;
   ShapeCosts costs_;
   FairShare share_;
-  std::vector<Lane> lanes_;         // by tenant
+  std::vector<Waiting> waiting_of_;         // by tenant
   std::vector<std::int64_t> held_;  // by tenant: devices
   std::vector<Ticks> kept_;         // by job: work that its checkpoints have
   Reservation reservation_;

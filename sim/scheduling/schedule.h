@@ -106,7 +106,7 @@ struct ScheduleOutcome {
 
 // Bounds of one schedule: some 20 s on one core, and 400 MB.
 inline constexpr std::int64_t kMostScheduledJobs = 1'000'000, kMostPlacedNodes = 100'000'000;
-inline constexpr std::int64_t kMostLooks = 4'000'000'000;
+inline constexpr std::int64_t kMostLooks = 8'000'000'000;
 
 // Each job asks for no more than its tenant's quota and the cluster; tenants are as jobs say. `cost` is asked
 // for jobs with a plan. `progress` is told the share of jobs that have ended. Throws Error where a schedule

@@ -207,9 +207,10 @@ double moment(std::string_view text, const Line& at) {
 void read_csv(std::string_view text, const std::string& file, const TraceOptions& options, Reader& reader) {
   std::map<std::string, std::size_t, std::less<>> columns;
   std::size_t width = 0;
-  const char* tenant = options.tenant == TraceTenant::kUser    ? "user"
-                       : options.tenant == TraceTenant::kGroup ? "vc"
-                                                               : "queue";
+  // Their column "queue" is a time of waiting.
+  if (options.tenant == TraceTenant::kQueue)
+    throw InputError(file, "line 1", "the columns of this trace do not say queues", "allowed: --tenant user, group");
+  const char* tenant = options.tenant == TraceTenant::kUser ? "user" : "vc";
   each_line(text, file, [&](std::string_view line, const Line& at) {
     const std::vector<std::string_view> row = cells(line);
     if (columns.empty()) {

@@ -10,8 +10,8 @@
 // 15 queue. A processor is a device. Which job precedes which (17, 18) is not used.
 //
 // Comma-separated with a line of names, as Helios (SenseTime, 2020) and Acme (Shanghai AI Lab, 2023) publish
-// them: gpu_num, duration in seconds, submit_time ("2020-04-01 00:00:34", or seconds), and job_id, user, vc,
-// queue where they are there. Other columns are passed over.
+// them: gpu_num, duration in seconds, submit_time ("2020-04-01 00:00:34", or seconds), user or vc, and
+// job_id where it is there. Other columns are passed over.
 //
 // Jobs without devices, without run time, or larger than the cluster cannot run; they are left out and
 // counted. The first submission is time 0.
@@ -30,7 +30,7 @@ constexpr auto enum_names(TraceFormat) {
   return std::array{std::pair{TraceFormat::kSwf, "swf"}, std::pair{TraceFormat::kCsv, "csv"}};
 }
 
-// What counts as a tenant: field 12, 13 or 15; columns user, vc or queue.
+// What counts as a tenant: field 12, 13 or 15; columns user or vc.
 enum class TraceTenant { kUser, kGroup, kQueue };
 constexpr auto enum_names(TraceTenant) {
   return std::array{std::pair{TraceTenant::kUser, "user"}, std::pair{TraceTenant::kGroup, "group"},

@@ -62,6 +62,29 @@ NCCL_TESTS = b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 1048576 step: 2(factor)
      1048576        262144     float     sum      -1    21.80   48.10   48.10      0
 """
 
+SWF = b"""; Version: 2.2
+; MaxProcs: 32
+1 100 -1 3600 16 -1 -1 32 7200 -1 1 7 2 -1 3 -1 -1 -1
+2 160 5 60 8 -1 -1 -1 -1 -1 1 9 2 -1 3 -1 -1 -1
+3 170 5 90 1 -1 -1 1 900 -1 0 9 2 -1 3 -1 -1 -1
+"""
+
+TRACE_CSV = b"""job_id,user,vc,gpu_num,cpu_num,state,submit_time,duration,queue
+77,ann,vc1,8,64,COMPLETED,2020-02-29 23:59:30,120,0
+78,"bob, jr",vc2,16,64,COMPLETED,2020-02-29 23:59:40,120,0
+79,ann,vc2,1,6,CANCELLED,2020-03-01T00:00:30,0.5,0
+"""
+
+JOBS = {
+    "policy": {"order": "priority", "backfill": "easy", "backfill_depth": 10, "preemption": "lower-priority",
+               "placement": "spread", "half_life": "1 day"},
+    "tenants": [{"name": "a", "share": 2, "quota": 32}, {"name": "b"}],
+    "jobs": [{"name": "x", "tenant": "a", "devices": 16, "duration": "4 h", "requested": "5 h", "count": 3, "network": 0.2,
+              "checkpoint": {"interval": "1 h", "cost": "1 min"}, "restart": "2 min"},
+             {"name": "y", "tenant": "b", "submit": "2 h", "nodes": 3, "duration": "1 h", "priority": 5, "image": "i:1",
+              "command": "true"},
+             {"tenant": "a", "scenario": "llama2-7b-8k-a100", "nodes": 2, "steps": 100}]}
+
 NCCL_TESTS_JSON = {
     "version": 1, "args": ["all_reduce_perf", "-J", "x.json"], "devices": [{"rank": 0}, {"rank": 1}],
     "results": [{"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": -1,
@@ -235,6 +258,11 @@ def formats(orrery, root, folder):
              ["topology", "import", "mutated", *imported, "--format", name]], weight=8)
     curves = [["links", "import", "mutated", "--base", "nvlink4-h100", "--name", "x", *more]
               for more in ([], ["-o", "written"], ["--collective", "all-gather", "--ranks", "4"])]
+    schedule = [["schedule", "jobs.json", "dgx-a100", "--nodes", "6", "--json", "--each-job"],
+                ["schedule", "jobs.json", "dgx-a100", "--nodes", "6", "--trace", "written"]]
+    add("jobs", "json", encoded(JOBS), "jobs.json", schedule, weight=6)
+    add("SWF trace", "lines", SWF, "trace.swf", [["schedule", "trace.swf", "dgx-a100", "--nodes", "4"]])
+    add("trace of columns", "lines", TRACE_CSV, "trace.csv", [["schedule", "trace.csv", "dgx-a100", "--nodes", "4"]])
     add("nccl-tests", "lines", NCCL_TESTS, "mutated", curves, weight=6)
     add("nccl-tests -J", "json", encoded(NCCL_TESTS_JSON), "mutated", curves)
     add("training runs", "json", encoded(rows), "rows.json", [["validate", "rows.json", "--rows"]], weight=8)

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "sim/analysis/lanes.h"
 #include "sim/scheduling/gantt.h"
 #include "sim/scheduling/traces.h"
 
@@ -77,6 +78,11 @@ TEST(Traces, NameTheLineThatIsWrong) {
   refused(head + "a,1,0\n", TraceFormat::kCsv, "line 2", "has 3 cells");
 }
 
+TEST(Traces, QueuesOfColumnsAreTimes) {
+  const TraceOptions options{.format = TraceFormat::kCsv, .tenant = TraceTenant::kQueue, .devices = 8};
+  EXPECT_THROW(read_trace("user,gpu_num,submit_time,duration,queue\n", "t", options), InputError);
+}
+
 TEST(Gantt, HasAProcessForEachNode) {
   JobQueue queue{{}, {{"a", 1, {}}, {"b", 1, {}}}};
   for (const std::int64_t devices : {16, 3, 4, 1}) {
@@ -103,6 +109,11 @@ TEST(Gantt, HasAProcessForEachNode) {
                                             "of 4 2 beside 1 a", "of 1 2 beside 2 b"}));
   EXPECT_EQ(t.slices[4].start, from_seconds(50));
   EXPECT_EQ(t.slices[4].end, from_seconds(150));
+  // The window's index: a lane for each job of node 2, which three share, and one of each other node.
+  const Lanes lanes(t);
+  EXPECT_EQ(lanes.all().size(), 5U);
+  EXPECT_EQ(lanes.of(2).size(), 3U);
+  EXPECT_EQ(lanes.busy(lanes.of(2)[0], Time{0}, from_seconds(1000)), from_seconds(100));
   // Readers of a timeline get it back.
   const Timeline back = from_binary(to_binary(t), "t");
   EXPECT_EQ(back.slices.size(), 5U);
