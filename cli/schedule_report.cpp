@@ -73,7 +73,7 @@ void print_tenant(const Scheduled& s, const TenantReport& t) {
              priced ? fmt::format("{:>12.0f}", dollars_of(s, t)) : "");
 }
 
-constexpr std::size_t kMostShown = 20;
+constexpr std::size_t kMostShown = 32;  // jobs, or tenants
 
 void print_tenants(const Scheduled& s) {
   fmt::print("\n  {:<20}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}{:>10}{:>9}{}\n", "tenant", "jobs", "device h",

@@ -53,7 +53,8 @@ std::string launch_name(const std::string& name) {
     if (out.size() == kMost) break;
   }
   while (!out.empty() && out.back() == '-') out.pop_back();
-  return out.empty() ? "job" : out;
+  const bool letter = !out.empty() && out.front() >= 'a';  // a Service's name begins with one
+  return letter ? out : out.empty() ? "job" : "job-" + out;
 }
 
 std::string slurm_job(const Launch& l) {

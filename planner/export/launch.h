@@ -27,7 +27,7 @@ struct Launch {
   std::string image;    // of the container
 };
 
-// Lower-case letters, digits and hyphens, as names of Kubernetes are (RFC 1123): at most 50 of them.
+// Lower-case letters, digits and hyphens, beginning with a letter, as names of Kubernetes are (RFC 1035).
 std::string launch_name(const std::string& name);
 
 // `#SBATCH --switches` asks for as few leaf switches as the job fits under, --account is the tenant. The

@@ -28,27 +28,24 @@ FairShare::FairShare(std::vector<double> shares, Ticks half_life) : half_life_s_
   for (const double share : shares) accounts_.push_back({.share = share});
 }
 
-void FairShare::advance(Account& a, Ticks now) const {
-  const double d = seconds(now - a.at);
-  a.at = now;
-  const auto held = static_cast<double>(a.held);
-  if (half_life_s_ <= 0) {
-    a.used += held * d;
-    return;
-  }
-  const double left = half_to(d / half_life_s_);
-  a.used = a.used * left + held * half_life_s_ / kLn2 * (1 - left);
+void FairShare::advance(Ticks now) {
+  if (at_ == now) return;
+  const double d = seconds(now - at_);
+  at_ = now;
+  const double left = half_life_s_ > 0 ? half_to(d / half_life_s_) : 1;
+  const double each =
+      half_life_s_ > 0 ? half_life_s_ / kLn2 * (1 - left) : d;  // of a device held all the while
+  for (Account& a : accounts_) a.used = a.used * left + static_cast<double>(a.held) * each;
 }
 
 void FairShare::hold(std::int32_t tenant, std::int64_t devices, Ticks now) {
-  Account& a = accounts_[static_cast<std::size_t>(tenant)];
-  advance(a, now);
-  a.held += devices;
+  advance(now);
+  accounts_[static_cast<std::size_t>(tenant)].held += devices;
 }
 
 double FairShare::used(std::int32_t tenant, Ticks now) {
-  Account& a = accounts_[static_cast<std::size_t>(tenant)];
-  if (a.at != now) advance(a, now);
+  advance(now);
+  const Account& a = accounts_[static_cast<std::size_t>(tenant)];
   return a.used / a.share;
 }
 

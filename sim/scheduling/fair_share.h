@@ -32,10 +32,10 @@ class FairShare {
   struct Account {
     double share = 1, used = 0;
     std::int64_t held = 0;
-    Ticks at{0};
   };
-  void advance(Account& a, Ticks now) const;
-  std::vector<Account> accounts_;
+  void advance(Ticks now);
+  std::vector<Account> accounts_;  // as of at_
+  Ticks at_{0};
   double half_life_s_;
 };
 

@@ -56,13 +56,15 @@ void FreeNodes::give(std::span<const std::int32_t> nodes, std::int64_t each) {
   for (const std::int32_t n : nodes) set_free(n, free_on(n) + each);
 }
 
+std::int64_t FreeNodes::largest_part() const {
+  std::int64_t f = per_node_;
+  while (f > 0 && with_free_[static_cast<std::size_t>(f)].size() == 0) --f;
+  return f;
+}
+
 bool FreeNodes::fits(std::int64_t devices) const {
   if (devices > free_devices_) return false;
-  if (!shares(devices)) return nodes_of(devices) <= whole_nodes();
-  for (std::int64_t f = devices; f <= per_node_; ++f) {
-    if (with_free_[static_cast<std::size_t>(f)].size() > 0) return true;
-  }
-  return false;
+  return shares(devices) ? devices <= largest_part() : nodes_of(devices) <= whole_nodes();
 }
 
 bool FreeNodes::choose(std::int64_t devices, NodeChoice how, std::vector<std::int32_t>& out) const {

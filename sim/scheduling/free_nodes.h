@@ -59,6 +59,8 @@ class FreeNodes {
   std::int64_t free_devices() const { return free_devices_; }
   std::int64_t free_on(std::int32_t node) const { return free_[static_cast<std::size_t>(node)]; }
   std::int64_t whole_nodes() const { return with_free_.back().size(); }
+  // The most that are free on one node.
+  std::int64_t largest_part() const;
   bool fits(std::int64_t devices) const;
   // Whether there are nodes for the job, and which.
   bool choose(std::int64_t devices, NodeChoice how, std::vector<std::int32_t>& out) const;

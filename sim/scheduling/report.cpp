@@ -138,6 +138,7 @@ ScheduleReport report_of(const JobQueue& queue, const ClusterNodes& nodes, const
     r.tenants.push_back(gathered[t].finished(held_in_all));
   }
   r.all = all.finished(held_in_all);
+  r.all.name = "all";
   r.fairness = jain(queue, r.tenants);
   return r;
 }

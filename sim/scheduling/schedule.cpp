@@ -22,9 +22,17 @@ struct QueueKey {
   std::int64_t priority;  // negated; 0 for fifo
   Ticks submit;
   std::int32_t job;
+  std::int32_t whole;  // nodes that it needs; 0: a part of one
+  std::int32_t part;   // devices of that
   friend auto operator<=>(const QueueKey&, const QueueKey&) = default;
 };
-using Waiting = std::set<QueueKey>;  // jobs of a tenant
+using Waiting = std::set<QueueKey>;
+
+// What would fit somewhere: whole nodes, and devices of one node.
+struct Room {
+  std::int64_t whole = 0, part = 0;
+  bool fits(const QueueKey& k) const { return k.whole > 0 ? k.whole <= whole : k.part <= part; }
+};
 
 constexpr std::int64_t kTry = 8;  // trying a job takes as long as looking at so many nodes
 
@@ -40,9 +48,9 @@ class Scheduler {
         contention_(nodes),
         costs_(nodes, cost),
         share_(shares(queue), ticks(policy.half_life)),
-        waiting_of_(queue.tenants.size()),
         held_(queue.tenants.size(), 0),
         kept_(queue.jobs.size(), Ticks{0}) {
+    make_queues();
     out_.jobs.resize(queue.jobs.size());
     out_.devices = nodes.devices();
     out_.devices_per_node = nodes.devices_per_node;
@@ -104,21 +112,39 @@ class Scheduler {
     return out;
   }
   const ClusterJob& job(std::int32_t id) const { return queue_.jobs[static_cast<std::size_t>(id)]; }
-  Waiting& waiting_of(std::int32_t tenant) { return waiting_of_[static_cast<std::size_t>(tenant)]; }
   std::int64_t devices_of(std::int32_t id) const {
     return free_.held(job(id).devices) * free_.nodes_of(job(id).devices);
   }
 
   // --- the queue -------------------------------------------------------------------------------------
+  // Tenants wait apart where they may be passed over as a whole: by their use, or at their quota. Others wait
+  // in the first queue.
+  void make_queues() {
+    waiting_in_.emplace_back();
+    for (const ClusterTenant& t : queue_.tenants) {
+      const bool apart = policy_.order == QueueOrder::kFairShare || t.quota;
+      queue_of_.push_back(apart ? waiting_in_.size() : 0);
+      if (apart) waiting_in_.emplace_back();
+    }
+  }
+  Waiting& queue_of(std::int32_t id) {
+    return waiting_in_[queue_of_[static_cast<std::size_t>(job(id).tenant)]];
+  }
   QueueKey key_of(std::int32_t id) const {
-    return {policy_.order == QueueOrder::kFifo ? 0 : -job(id).priority, job(id).submit, id};
+    const std::int64_t devices = job(id).devices;
+    const bool shares = free_.shares(devices);
+    return {.priority = policy_.order == QueueOrder::kFifo ? 0 : -job(id).priority,
+            .submit = job(id).submit,
+            .job = id,
+            .whole = shares ? 0 : static_cast<std::int32_t>(free_.nodes_of(devices)),
+            .part = shares ? static_cast<std::int32_t>(devices) : 0};
   }
   void wait(std::int32_t id) {
-    waiting_of(job(id).tenant).insert(key_of(id));
+    queue_of(id).insert(key_of(id));
     ++waiting_;
   }
   void leave(std::int32_t id) {
-    waiting_of(job(id).tenant).erase(key_of(id));
+    queue_of(id).erase(key_of(id));
     --waiting_;
   }
   bool over_quota(std::int32_t id) const {
@@ -185,7 +211,7 @@ class Scheduler {
   void hold(std::int32_t tenant, std::int64_t devices) {
     held_[static_cast<std::size_t>(tenant)] += devices;
     held_in_all_ += devices;
-    share_.hold(tenant, devices, now_);
+    if (policy_.order == QueueOrder::kFairShare) share_.hold(tenant, devices, now_);
   }
 
   // A job gives its nodes back: it has ended, or is preempted.
@@ -244,19 +270,20 @@ class Scheduler {
   }
 
   // --- decisions ---------------------------------------------------------------------------------------
-  // Tenants with waiting jobs, in order.
+  // Queues with jobs, in order.
   struct Turn {
-    double used = 0, holds = 0;  // over its share; 0 where the order is not by use
+    double used = 0, holds = 0;  // of the tenant over its share; 0 where the order is not by use
     Waiting::const_iterator next;
-    std::int32_t tenant;
+    const Waiting* queue;
     friend bool operator>(const Turn& a, const Turn& b) {
       return std::tie(a.used, a.holds, *a.next) > std::tie(b.used, b.holds, *b.next);
     }
   };
-  Turn turn_of(std::int32_t tenant) {
-    const Waiting::const_iterator first = waiting_of(tenant).begin();
-    if (policy_.order != QueueOrder::kFairShare) return {0, 0, first, tenant};
-    return {share_.used(tenant, now_), share_.holds(tenant), first, tenant};
+  Turn turn_of(const Waiting& queue) {
+    const Waiting::const_iterator first = queue.begin();
+    if (policy_.order != QueueOrder::kFairShare) return {0, 0, first, &queue};
+    const std::int32_t tenant = job(first->job).tenant;
+    return {share_.used(tenant, now_), share_.holds(tenant), first, &queue};
   }
 
   void decide() {
@@ -271,16 +298,18 @@ class Scheduler {
 
   // Looks at jobs in order. Returns true where they are to be looked at anew.
   bool look_through() {
-    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
-    spend(std::ssize(waiting_of_));
-    for (std::int32_t t = 0; t < std::ssize(waiting_of_); ++t) {
-      if (!waiting_of(t).empty()) turns.push(turn_of(t));
+    spend(std::ssize(waiting_in_));
+    std::vector<Turn> first;
+    for (const Waiting& queue : waiting_in_) {
+      if (!queue.empty()) first.push_back(turn_of(queue));
     }
+    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns({}, std::move(first));
     std::int64_t tried = 0;
     while (!turns.empty()) {
       Turn turn = turns.top();
       turns.pop();
-      const std::int32_t id = turn.next->job;
+      const QueueKey key = *turn.next;
+      const std::int32_t id = key.job;
       if (over_quota(id)) continue;  // and so waits its tenant
       ++turn.next;                   // the job leaves the queue where it starts
       if (!head_) {
@@ -291,14 +320,15 @@ class Scheduler {
           if (policy_.backfill == Backfill::kNone || free_.free_devices() == 0 || waiting_ == 1) return false;
           spend(cluster_.nodes());
           reservation_ = reserve(job(id).devices, free_, running_, cluster_, now_);
+          measure_room();
         }
       } else {
         if (++tried > policy_.backfill_depth) break;
         spend(kTry);
-        backfill(id);
+        if (room_.fits(key)) backfill(key);
         if (free_.free_devices() == 0) break;
       }
-      if (turn.next != waiting_of(turn.tenant).end()) turns.push(turn);
+      if (turn.next != turn.queue->end()) turns.push(turn);
     }
     return false;
   }
@@ -320,30 +350,41 @@ class Scheduler {
     return Started::kAnew;
   }
 
-  void backfill(std::int32_t id) {
-    if (!free_.fits(job(id).devices)) return;
-    Placed p;
+  void backfill(const QueueKey& key) {
+    const std::int32_t id = key.job;
     const bool known = job(id).requested || !depends_on_nodes(id);
+    if (known && now_ + expected_time(id, 1) > reservation_.at && !room_beside_.fits(key)) return;
+    Placed p;
     if (!known || now_ + expected_time(id, 1) <= reservation_.at) {
       place(id, p);
-      if (now_ + expected_time(id, p.cost.slow) <= reservation_.at) return start(id, std::move(p), true);
+      if (now_ + expected_time(id, p.cost.slow) <= reservation_.at) return pass_head(id, std::move(p));
     }
-    if (place_beside_reservation(id, p)) start(id, std::move(p), true);
+    if (!room_beside_.fits(key)) return;
+    beside_reservation([&] { place(id, p); });
+    pass_head(id, std::move(p));
   }
 
-  // On nodes that the head has not reserved.
-  bool place_beside_reservation(std::int32_t id, Placed& p) {
+  void pass_head(std::int32_t id, Placed&& p) {
+    start(id, std::move(p), true);
+    measure_room();
+  }
+
+  // Does something as if the nodes that the head has reserved were not free.
+  template <class F>
+  void beside_reservation(const F& f) {
     std::vector<std::pair<std::int32_t, std::int64_t>> hidden;
-    std::int64_t whole = free_.whole_nodes();
     for (const std::int32_t n : reservation_.nodes) {
       if (free_.free_on(n) > 0) hidden.emplace_back(n, free_.free_on(n));
-      whole -= free_.free_on(n) == free_.per_node();
     }
-    if (!free_.shares(job(id).devices) && whole < free_.nodes_of(job(id).devices)) return false;
     for (const auto& [n, devices] : hidden) free_.take(std::span(&n, 1), devices);
-    const bool placed = place(id, p);
+    f();
     for (const auto& [n, devices] : hidden) free_.give(std::span(&n, 1), devices);
-    return placed;
+  }
+
+  void measure_room() {
+    const auto room = [&] { return Room{free_.whole_nodes(), free_.largest_part()}; };
+    room_ = room();
+    beside_reservation([&] { room_beside_ = room(); });
   }
 
   // Bounds the time of a hostile input.
@@ -373,10 +414,12 @@ class Scheduler {
   Contention contention_;
   ShapeCosts costs_;
   FairShare share_;
-  std::vector<Waiting> waiting_of_;         // by tenant
-  std::vector<std::int64_t> held_;  // by tenant: devices
-  std::vector<Ticks> kept_;         // by job: work that its checkpoints have
+  std::vector<Waiting> waiting_in_;    // queues
+  std::vector<std::size_t> queue_of_;  // by tenant, in waiting_in_
+  std::vector<std::int64_t> held_;     // by tenant: devices
+  std::vector<Ticks> kept_;            // by job: work that its checkpoints have
   Reservation reservation_;
+  Room room_, room_beside_;  // all of it, and without what is reserved
   std::optional<std::int32_t> head_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::int64_t waiting_ = 0, held_in_all_ = 0, looks_ = 0;

@@ -15,7 +15,7 @@
 namespace orrery {
 namespace {
 
-// A queue of durations on DGX A100s, eight devices a node.
+// A queue of durations on nodes of eight A100, which have a price.
 class ScheduleCommand : public testing::Test {
  protected:
   ScheduleCommand() {
@@ -28,7 +28,7 @@ class ScheduleCommand : public testing::Test {
     return folder_.file("jobs.json");
   }
   Output run(const Json& json, const std::string& options = "--json --each-job") const {
-    return orrery("schedule " + written(json) + " dgx-a100 --nodes 4 " + options);
+    return orrery("schedule " + written(json) + " p4de --nodes 4 " + options);
   }
   void refused(const std::string& pointer, const Json& value, const std::string& at,
                const std::vector<std::string>& words) const {
@@ -73,7 +73,7 @@ TEST_F(ScheduleCommand, ReportsForPeople) {
   const Output o = run(queue_, "");
   ASSERT_EQ(o.code, 0) << o.out;
   for (const char* words : {"3 jobs of 2 tenants on 4 nodes of 8 devices", "fifo, backfill none", "starts",
-                            "vision", "makespan", "utilisation", "fragmentation", "Jain", "a node and hour"})
+                            "vision", "makespan", "utilisation", "fragmentation", "Jain", "a node and hour", "USD"})
     EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
 }
 
@@ -195,7 +195,7 @@ TEST_F(ScheduleCommand, EndsWhereASchedulesDoesNot) {
 
 TEST(Schedule, TheExampleRuns) {
   const Output o =
-      orrery("schedule " ORRERY_ROOT "/scenarios/jobs/three-tenants.json dgx-a100 --nodes 16 --json");
+      orrery("schedule " ORRERY_ROOT "/scenarios/jobs/three-tenants.json p4de --nodes 16 --json");
   ASSERT_EQ(o.code, 0) << o.out;
   const Json j = parse_json(o.out, "output");
   EXPECT_EQ(j["tenants"].size(), 3U);
