@@ -161,6 +161,7 @@ Json schedule_json(const Scheduled& s, bool jobs) {
         {{"start_s", sim::seconds(a.start)},
          {"end_s", sim::seconds(a.end)},
          {"preempted", a.preempted},
+         {"slow_on_nodes", a.slow},
          {"nodes", std::vector<std::int32_t>(nodes.begin(), nodes.end())}});
   }
   return j;

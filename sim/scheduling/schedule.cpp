@@ -305,9 +305,11 @@ class Scheduler {
     }
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns({}, std::move(first));
     std::int64_t tried = 0;
-    while (!turns.empty()) {
-      Turn turn = turns.top();
-      turns.pop();
+    std::optional<Turn> same;  // whose next job goes before those of all others
+    while (same || !turns.empty()) {
+      Turn turn = same ? *same : turns.top();
+      if (!same) turns.pop();
+      same.reset();
       const QueueKey key = *turn.next;
       const std::int32_t id = key.job;
       if (over_quota(id)) continue;  // and so waits its tenant
@@ -318,9 +320,8 @@ class Scheduler {
         if (!started) {
           head_ = id;
           if (policy_.backfill == Backfill::kNone || free_.free_devices() == 0 || waiting_ == 1) return false;
-          spend(cluster_.nodes());
-          reservation_ = reserve(job(id).devices, free_, running_, cluster_, now_);
-          measure_room();
+          reservation_.reset();
+          room_ = room();
         }
       } else {
         if (++tried > policy_.backfill_depth) break;
@@ -328,7 +329,11 @@ class Scheduler {
         if (room_.fits(key)) backfill(key);
         if (free_.free_devices() == 0) break;
       }
-      if (turn.next != turn.queue->end()) turns.push(turn);
+      if (turn.next == turn.queue->end()) continue;
+      if (turns.empty() || turns.top() > turn)
+        same = turn;
+      else
+        turns.push(turn);
     }
     return false;
   }
@@ -352,12 +357,13 @@ class Scheduler {
 
   void backfill(const QueueKey& key) {
     const std::int32_t id = key.job;
+    if (!reservation_) reserve_for_head();
     const bool known = job(id).requested || !depends_on_nodes(id);
-    if (known && now_ + expected_time(id, 1) > reservation_.at && !room_beside_.fits(key)) return;
+    if (known && now_ + expected_time(id, 1) > reservation_->at && !room_beside_.fits(key)) return;
     Placed p;
-    if (!known || now_ + expected_time(id, 1) <= reservation_.at) {
+    if (!known || now_ + expected_time(id, 1) <= reservation_->at) {
       place(id, p);
-      if (now_ + expected_time(id, p.cost.slow) <= reservation_.at) return pass_head(id, std::move(p));
+      if (now_ + expected_time(id, p.cost.slow) <= reservation_->at) return pass_head(id, std::move(p));
     }
     if (!room_beside_.fits(key)) return;
     beside_reservation([&] { place(id, p); });
@@ -373,7 +379,7 @@ class Scheduler {
   template <class F>
   void beside_reservation(const F& f) {
     std::vector<std::pair<std::int32_t, std::int64_t>> hidden;
-    for (const std::int32_t n : reservation_.nodes) {
+    for (const std::int32_t n : reservation_->nodes) {
       if (free_.free_on(n) > 0) hidden.emplace_back(n, free_.free_on(n));
     }
     for (const auto& [n, devices] : hidden) free_.take(std::span(&n, 1), devices);
@@ -381,8 +387,14 @@ class Scheduler {
     for (const auto& [n, devices] : hidden) free_.give(std::span(&n, 1), devices);
   }
 
+  // Once there is a job that might pass it.
+  void reserve_for_head() {
+    spend(cluster_.nodes());
+    reservation_ = reserve(job(*head_).devices, free_, running_, cluster_, now_);
+    measure_room();
+  }
+  Room room() const { return {free_.whole_nodes(), free_.largest_part()}; }
   void measure_room() {
-    const auto room = [&] { return Room{free_.whole_nodes(), free_.largest_part()}; };
     room_ = room();
     beside_reservation([&] { room_beside_ = room(); });
   }
@@ -414,12 +426,12 @@ class Scheduler {
   Contention contention_;
   ShapeCosts costs_;
   FairShare share_;
-  std::vector<Waiting> waiting_in_;    // queues
-  std::vector<std::size_t> queue_of_;  // by tenant, in waiting_in_
-  std::vector<std::int64_t> held_;     // by tenant: devices
-  std::vector<Ticks> kept_;            // by job: work that its checkpoints have
-  Reservation reservation_;
-  Room room_, room_beside_;  // all of it, and without what is reserved
+  std::vector<Waiting> waiting_in_;         // queues
+  std::vector<std::size_t> queue_of_;       // by tenant, in waiting_in_
+  std::vector<std::int64_t> held_;          // by tenant: devices
+  std::vector<Ticks> kept_;                 // by job: work that its checkpoints have
+  std::optional<Reservation> reservation_;  // of the head
+  Room room_, room_beside_;                 // all of it, and without what is reserved
   std::optional<std::int32_t> head_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::int64_t waiting_ = 0, held_in_all_ = 0, looks_ = 0;
