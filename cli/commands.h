@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/plan_file.h"
@@ -57,6 +59,9 @@ Plan with_room(Plan plan, const Model& model);
 program::Program runnable_program(const Chosen& chosen, exec::Backend backend);
 // Throws Error when `backend` has no device here.
 void require_device(exec::Backend backend);
+
+// Nothing where the text is not a whole number of 64 bits.
+std::optional<std::int64_t> whole_number(std::string_view text);
 
 // "3:1.3": rank 3 computes 1.3 times slower; by rank of a plan of so many.
 std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks);

@@ -89,15 +89,21 @@ void add_schema(CLI::App& parent, App& app) {
   auto name = std::make_shared<std::string>();
   command
       ->add_option("format", *name,
-                   "scenario, plan, cluster, device, links, stack, model, reliability, jobs or fit")
+                   "scenario, plan, cluster, device, links, stack, model, reliability, jobs, life or fit")
       ->required();
   command->callback([name] {
     static const std::map<std::string, Json (*)()> kFormats = {
-        {"scenario", schema_fields<Scenario>},    {"plan", schema_fields<PlanFile>},
-        {"cluster", schema_fields<Cluster>},      {"device", schema_fields<Device>},
-        {"links", schema_fields<LinkProfile>},    {"stack", schema_fields<Stack>},
-        {"model", schema_fields<Model>},          {"jobs", schema_fields<JobsFile>},
-        {"fit", schema_fields<PublishedFitFile>}, {"reliability", schema_fields<ReliabilityProfile>}};
+        {"scenario", schema_fields<Scenario>},
+        {"plan", schema_fields<PlanFile>},
+        {"cluster", schema_fields<Cluster>},
+        {"device", schema_fields<Device>},
+        {"links", schema_fields<LinkProfile>},
+        {"stack", schema_fields<Stack>},
+        {"model", schema_fields<Model>},
+        {"jobs", schema_fields<JobsFile>},
+        {"life", schema_fields<RunLife>},
+        {"fit", schema_fields<PublishedFitFile>},
+        {"reliability", schema_fields<ReliabilityProfile>}};
     const auto format = kFormats.find(*name);
     if (format == kFormats.end()) {
       std::vector<std::string> names;

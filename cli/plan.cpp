@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/plan_failures.h"
 #include "cli/progress.h"
 #include "core/text.h"
 #include "planner/plan.h"
@@ -19,6 +20,7 @@ struct Options {
   std::optional<double> risk;
   std::size_t top = 5;
   int threads = 0;
+  bool failures = false, spot = false;
 };
 
 Json ranked_json(const planner::Ranked& r) {
@@ -200,6 +202,36 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   }
 }
 
+// Failures come in the time of a run, which follows from its tokens.
+void require_run(const Problem& problem) {
+  const Scenario& s = problem.scenario;
+  if (s.training.tokens <= 0)
+    problem.at.child("training")
+        .child("tokens")
+        .fail("is missing or zero, and failures come in the time of a run",
+              "allowed: more than zero, like 300e9");
+  if (s.reliability && s.reliability->step_time)
+    problem.at.child("reliability")
+        .child("step_time")
+        .fail("is in place of what is planned here", "allowed: without --failures and --spot");
+}
+
+// The best plan, with failures where they were asked for.
+void save_best(const Problem& problem, const planner::Answer& a,
+               const std::optional<PlansWithFailures>& failing, const std::string& output) {
+  Problem on = problem;
+  planner::Ranked best = a.plans.front();
+  if (failing && !failing->plans.empty()) {
+    const FailingPlan& f = failing->plans.front();
+    on.cluster.nodes = on.scenario.cluster.nodes = f.nodes;
+    best.plan = f.plan;
+    best.predicted = planner::evaluate(on, sim::Topology(on.cluster), f.plan).predicted;
+  }
+  Json file = write_fields(planner::make_plan_file(on, best.plan, best.predicted, "engine"));
+  file["schema"] = "orrery.plan/1";
+  save_json(output, file);
+}
+
 void execute(App& app, const Options& o) {
   Problem problem = load_problem(o.scenario, app.data);
   if (o.goal) {
@@ -209,27 +241,32 @@ void execute(App& app, const Options& o) {
   problem.scenario.search.risk = o.risk.value_or(problem.scenario.search.risk);
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
   require_writable("/output", o.output);
+  const int threads =
+      o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const bool failures = o.failures || o.spot;
+  if (failures) require_run(problem);
   const planner::Answer a = [&] {
     Progress progress("searching");
     planner::PlanOptions options;
     options.top = o.top;
-    options.threads =
-        o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    options.threads = threads;
     options.progress = [&](double share) { progress(share); };
     return planner::plan(problem, options);
   }();
   problem.cluster.nodes = problem.scenario.cluster.nodes = a.nodes;
-  const bool answered = !a.plans.empty() && a.unmet.empty();
-  if (!o.output.empty() && answered) {
-    Json file =
-        write_fields(planner::make_plan_file(problem, a.plans[0].plan, a.plans[0].predicted, "engine"));
-    file["schema"] = "orrery.plan/1";
-    save_json(o.output, file);
-  }
-  if (app.json)
-    print_json(to_json(problem, a));
-  else
+  std::optional<PlansWithFailures> failing;
+  if (failures && !a.plans.empty())
+    failing = with_failures(problem, a, o.spot ? std::optional(Payment::kSpot) : std::nullopt, threads, app);
+  const bool answered = !a.plans.empty() && (failing ? failing->unmet.empty() : a.unmet.empty());
+  if (!o.output.empty() && answered) save_best(problem, a, failing, o.output);
+  if (app.json) {
+    Json out = to_json(problem, a);
+    if (failing) out["failures"] = failures_json(*failing);
+    print_json(out);
+  } else {
     print_text(problem, a);
+    if (failing) print_failures(*failing);
+  }
   if (!answered) app.exit = ExitCode::kNoPlanFits;
 }
 
@@ -250,6 +287,10 @@ void add_plan(CLI::App& parent, App& app) {
   command->add_option("--threads", o->threads, "search threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command->add_flag(
+      "--failures", o->failures,
+      "rank the best plans by what their runs take and cost with failures, checkpoints and restarts");
+  command->add_flag("--spot", o->spot, "the same, paid by the price of spot nodes, with their interruptions");
   command->add_option("-o,--output", o->output, "write the best plan");
   command->callback([&app, o] { execute(app, *o); });
 }

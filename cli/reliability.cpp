@@ -129,20 +129,11 @@ void set_shrunk(Operated& q, const sim::Topology& topology) {
     job.shrunk.push_back(by_replica[lost]);
 }
 
-Operated load(const std::string& file, const Asked& o, const App& app, Progress& progress) {
-  Operated q;
-  if (std::optional<Problem> problem = stated(file, app)) {
-    q.problem = std::move(*problem);
-    q.at = q.problem.at;
-  } else {
-    Chosen chosen = load_plan_or_scenario(file, app);
-    q.problem = std::move(chosen.problem);
-    q.plan = std::move(chosen.plan);
-    q.at = chosen.scenario;
-  }
+// What is assumed of the problem's plan, and the job that it is, but for its step.
+void assume(Operated& q, const std::string& rates, const App& app) {
   const Scenario& s = q.problem.scenario;
   const Cluster& c = q.problem.cluster;
-  q.assumed = load_assumptions(s.reliability, o.rates, q.at, app.data);
+  q.assumed = load_assumptions(s.reliability, rates, q.at, app.data);
   q.operation.assumed = q.assumed.values;
   sim::Job& job = q.operation.job;
   job.devices_per_node = c.devices_per_node;
@@ -158,16 +149,35 @@ Operated load(const std::string& file, const Asked& o, const App& app, Progress&
   q.operation.prices = {.on_demand_node_hour = c.dollars_per_hour(job.nodes) / static_cast<double>(job.nodes),
                         .storage_gb_month = dollars(s.storage_per_gb_month),
                         .device = q.problem.devices.front().name};
+}
+
+// The step as the estimate or the engine predicts it, which is not sure of it.
+void take_step(Operated& q, double step_s, const char* by, std::int64_t seed) {
+  q.operation.job.step_s = step_s;
+  q.step_source = fmt::format("predicted by the {}", by);
+  q.operation.step = {q.problem.measured.low, q.problem.measured.high, static_cast<std::uint64_t>(seed)};
+}
+
+Operated load(const std::string& file, const Asked& o, const App& app, Progress& progress) {
+  Operated q;
+  if (std::optional<Problem> problem = stated(file, app)) {
+    q.problem = std::move(*problem);
+    q.at = q.problem.at;
+  } else {
+    Chosen chosen = load_plan_or_scenario(file, app);
+    q.problem = std::move(chosen.problem);
+    q.plan = std::move(chosen.plan);
+    q.at = chosen.scenario;
+  }
+  assume(q, o.rates, app);
   check_together(q);
-  const sim::Topology topology(c);
-  if (s.reliability && s.reliability->step_time) {
-    job.step_s = s.reliability->step_time->value;
+  const sim::Topology topology(q.problem.cluster);
+  if (const auto& given = q.problem.scenario.reliability; given && given->step_time) {
+    q.operation.job.step_s = given->step_time->value;
     q.step_source = "as the scenario says";
   } else {
     progress("simulating a step", 0);
-    job.step_s = planner::evaluate(q.problem, topology, *q.plan).predicted.step_time_s;
-    q.step_source = "predicted by the engine";
-    q.operation.step = {q.problem.measured.low, q.problem.measured.high, static_cast<std::uint64_t>(o.seed)};
+    take_step(q, planner::evaluate(q.problem, topology, *q.plan).predicted.step_time_s, "engine", o.seed);
   }
   set_shrunk(q, topology);
   return q;
@@ -222,6 +232,7 @@ double deadline_days(const Asked& o, const std::vector<Operated>& questions) {
 }
 
 void execute(const App& app, const Asked& o) {
+  if (is_life(o.files.front())) return compare_lives(app, o.files);
   ReliabilityReport r;
   r.confidence = o.confidence;
   r.seed = o.seed;
@@ -239,10 +250,7 @@ void execute(const App& app, const Asked& o) {
       operation.assumed.prices.payment = payment;
       Operated paid = q;
       paid.operation = operation;
-      r.ways.push_back({i, payment, blaming(q, [&] {
-                          require_end(paid);
-                          return sim::answer(operation, runs);
-                        })});
+      r.ways.push_back({i, payment, answered(paid, runs)});
     }
   }
   if (!o.no_advice) {
@@ -262,6 +270,27 @@ void execute(const App& app, const Asked& o) {
 }
 
 }  // namespace
+
+Operated operate(const Problem& problem, const Plan& plan, double step_s, const char* by,
+                 std::optional<Payment> payment, const App& app) {
+  Operated q;
+  q.problem = problem;
+  q.plan = plan;
+  q.at = problem.at;
+  assume(q, "", app);
+  if (payment) q.operation.assumed.prices.payment = payment;
+  check_together(q);
+  take_step(q, step_s, by, 1);
+  set_shrunk(q, sim::Topology(problem.cluster));
+  return q;
+}
+
+sim::Answered answered(const Operated& q, const sim::RunOptions& runs) {
+  return blaming(q, [&] {
+    require_end(q);
+    return sim::answer(q.operation, runs);
+  });
+}
 
 Choices choices(const ReliabilityReport& r) {
   Choices out;
@@ -284,9 +313,11 @@ void add_reliability(CLI::App& parent, App& app) {
       subcommand(parent, app, "reliability",
                  "what a run takes with failures, checkpoints and restarts: days and dollars");
   auto o = std::make_shared<Asked>();
-  command->add_option("scenario", o->files, "scenario or plan files; several are compared")
+  command
+      ->add_option("scenario", o->files,
+                   "scenario or plan files, of which several are compared; or what `orrery run --life` wrote")
       ->required()
-      ->expected(1, 16);
+      ->expected(1, 1000);
   command->add_option("--rates", o->rates, "a profile of published rates, in place of the scenario's");
   command->add_option("--runs", o->runs, "simulated runs")
       ->check(CLI::Range(std::int64_t{20}, sim::kMostRuns))

@@ -23,6 +23,13 @@ struct Operated {
   Cursor at;                // where the scenario stands
 };
 
+// A plan with its predicted step, as the estimate or the engine says, paid as its scenario says or as told.
+// Throws InputError where what is assumed does not fit together or lacks a price.
+Operated operate(const Problem& problem, const Plan& plan, double step_s, const char* by,
+                 std::optional<Payment> payment, const App& app);
+// Throws InputError where its runs do not end.
+sim::Answered answered(const Operated& q, const sim::RunOptions& runs);
+
 // One way to run and pay it.
 struct Way {
   std::size_t question = 0;
@@ -53,6 +60,11 @@ struct Choices {
   std::optional<std::size_t> cheapest, cheapest_in_time;
 };
 Choices choices(const ReliabilityReport& r);
+
+// `orrery reliability` of files that `orrery run --life` wrote: each run's goodput beside what is predicted
+// from its faults and what things took in the other runs.
+bool is_life(const std::string& file);
+void compare_lives(const App& app, const std::vector<std::string>& files);
 
 Json reliability_json(const ReliabilityReport& r);
 void print_reliability(const ReliabilityReport& r);

@@ -1,65 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <charconv>
+#include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <limits>
-#include <map>
 #include <optional>
 #include <utility>
 
-#include "cli/commands.h"
+#include "cli/run.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
-#include "exec/exchange.h"
 #include "exec/launch.h"
 #include "exec/memory.h"
-#include "exec/monitor.h"
-#include "exec/process_world.h"
 #include "exec/run.h"
 #include "exec/stop.h"
 #include "planner/proxy.h"
-#include "planner/search.h"
 
 namespace orrery::cli {
 namespace {
-
-struct Options {
-  std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, gemm_cache,
-      rendezvous, secret_file, link, link_latency = "0 us";
-  std::vector<std::string> slow;
-  exec::Backend backend = exec::Backend::kCpu;
-  exec::Algorithm collectives = exec::Algorithm::kDirect;
-  std::string checkpoint_every = "100";
-  std::int64_t keep_checkpoints = 3;
-  bool resume = false, force = false, elastic = false, async_checkpoints = false;
-  std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
-  std::int64_t loss_scale_window = 2000;
-  double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
-};
-
-void print_ranks(const Mesh& mesh, const std::vector<std::string>& hosts) {
-  std::size_t width = 4;
-  for (const std::string& h : hosts) width = std::max(width, printable(h).size());
-  const std::vector<MeshAxis> axes = whole_axes(mesh);
-  fmt::print("{:>4} {:<{}}", "rank", "host", width);
-  for (const MeshAxis& axis : axes) fmt::print(" {:>4}", axis.name);
-  for (std::int64_t r = 0; r < mesh.ranks(); ++r) {
-    fmt::print("\n{:>4} {:<{}}", r, printable(hosts[static_cast<std::size_t>(r)]), width);
-    for (const MeshAxis& axis : axes) fmt::print(" {:>4}", mesh.coordinate(r, axis.name));
-  }
-  fmt::print("\n");
-  std::fflush(stdout);
-}
 
 // The end of the data is held out of training.
 struct Data {
   std::unique_ptr<exec::Dataset> whole, training, validation;
 };
 
-Data prepare_data(const Options& o, const Scenario& s) {
+Data prepare_data(const RunAsked& o, const Scenario& s) {
   Data d;
   d.whole = o.data.empty() ? exec::built_in_data(static_cast<std::uint64_t>(o.seed), s.model)
                            : exec::open_data(o.data, s.model, s.training);
@@ -81,116 +47,8 @@ Data prepare_data(const Options& o, const Scenario& s) {
   return d;
 }
 
-// Throws nothing where stderr is on the disk that is full.
-void alert(std::string_view text) {
-  std::fputs(fmt::format("alert: {}\n", printable(text)).c_str(), stderr);
-}
-
-// Tells the terminal and whoever watches of each step. Files that cannot be written do not end the run.
-class Observer {
- public:
-  Observer(const App& app, const Options& o, const Scenario& s, const exec::RunOptions& run)
-      : app_(app), o_(o), run_(run), tokens_(s.training.tokens_per_step()) {
-    flops_ = model_flops_per_sequence(s.model, s.training, AttentionFlops::kFull).value *
-             static_cast<double>(s.training.global_batch);
-  }
-
-  // The program of the steps that come.
-  void see(const program::Program& program) {
-    peak_ = Bytes{0};
-    for (const program::RankClass& c : program.classes) peak_ = std::max(peak_, c.arena_peak);
-  }
-
-  void operator()(std::int64_t step, const exec::StepReport& r) {
-    if (!app_.json) print(step, r);
-    if (!r.unsaved.empty()) alert(fmt::format("no checkpoint of step {}: {}", r.unsaved_step, r.unsaved));
-    if (o_.metrics.empty() && o_.tensorboard.empty()) return;
-    std::vector<exec::Scalar> scalars{
-        {"step", "optimizer steps done", static_cast<double>(step + 1)},
-        {"loss", "mean cross-entropy of the last batch, nats per token", r.loss},
-        {"gradient_norm", "global norm before clipping", r.gradient_norm},
-        {"learning_rate", "of the last step", exec::learning_rate(run_, step)},
-        {"step_seconds", "duration of the last step", r.seconds},
-        {"tokens_per_second", "in the last step, all ranks", tokens_ / r.seconds},
-        {"model_flops_per_second", "in the last step, all ranks, without recomputation", flops_ / r.seconds},
-        {"waiting_ratio", "share of the step in which compute waited for other ranks", r.waiting},
-        {"peak_bytes", "memory of the rank with the most", static_cast<double>(peak_.value)}};
-    if (r.loss_scale > 0) {
-      scalars.push_back({"loss_scale", "factor of the loss in the last step", r.loss_scale});
-      scalars.push_back({"skipped", "1 when gradients overflowed in the last step", r.skipped ? 1.0 : 0.0});
-    }
-    if (r.validation_loss >= 0)
-      scalars.push_back({"validation_loss", "mean cross-entropy of held-out data", r.validation_loss});
-    if (!o_.metrics.empty())
-      attempt(metrics_failed_, "", [&] { exec::write_prometheus(o_.metrics, scalars); });
-    if (!o_.tensorboard.empty() && !board_failed_) {
-      attempt(board_failed_, "; TensorBoard gets no more scalars", [&] {
-        if (!board_) board_.emplace(o_.tensorboard);
-        board_->write(step + 1, scalars);
-      });
-    }
-  }
-
- private:
-  // Says once why it failed.
-  template <class Write>
-  static void attempt(bool& failed, const char* consequence, Write write) {
-    try {
-      write();
-    } catch (const Error& e) {
-      if (!std::exchange(failed, true)) alert(fmt::format("{}{}", e.what(), consequence));
-    }
-  }
-
-  void print(std::int64_t step, const exec::StepReport& r) const {
-    fmt::print(
-        "step {:>4}  loss {:.6f}  gradient norm {:.4f}  {:>9}  {:>7.0f} tokens/s  {:>7.2f} GFLOP/s  waiting "
-        "{:>4.1f} %  peak {}",
-        step + 1, r.loss, r.gradient_norm, format(from_seconds(r.seconds)), tokens_ / r.seconds,
-        flops_ / r.seconds / 1e9, 100 * r.waiting, format(peak_));
-    if (r.loss_scale > 0) fmt::print("  loss scale {}", r.loss_scale);
-    if (r.skipped) fmt::print("  skipped: gradients overflowed");
-    if (r.validation_loss >= 0) fmt::print("  validation loss {:.6f}", r.validation_loss);
-    fmt::print("\n");
-    std::fflush(stdout);
-  }
-
-  const App& app_;
-  const Options& o_;
-  const exec::RunOptions& run_;
-  double tokens_, flops_ = 0;
-  Bytes peak_{0};  // of the rank with the most
-  bool metrics_failed_ = false, board_failed_ = false;
-  std::optional<exec::TensorBoard> board_;  // from the first step on
-};
-
-Json to_json(const exec::RunResult& r, double tokens_per_s) {
-  Json out = {{"schema", "orrery.run/1"}, {"first_step", r.first_step},   {"alerts", r.alerts},
-              {"steps", Json::array()},   {"tokens_per_s", tokens_per_s}, {"memory", Json::object()}};
-  for (const auto& step : r.steps) {
-    Json& row = out["steps"].emplace_back(
-        Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
-    if (step.loss_scale > 0) {
-      row["loss_scale"] = step.loss_scale;
-      row["skipped"] = step.skipped;
-    }
-    if (step.validation_loss >= 0) row["validation_loss"] = step.validation_loss;
-    if (!step.unsaved.empty()) {
-      row["unsaved"] = step.unsaved;
-      row["unsaved_step"] = step.unsaved_step;
-    }
-  }
-  for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
-    Json& memory =
-        out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]}, {"scratch", r.scratch_bytes[i]}};
-    for (std::size_t c = 0; c < r.class_bytes[i].size(); ++c)
-      memory[program::kBufferClassNames[c]] = r.class_bytes[i][c];
-  }
-  return out;
-}
-
 // What is emulated: a slower link, slower ranks ("3:1.3").
-void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
+void emulate(const RunAsked& o, std::int64_t ranks, exec::RunOptions& options) {
   const auto fail = [](const char* option, std::string_view value, const char* allowed) {
     throw InputError("command line", fmt::format("/{}", option), fmt::format("\"{}\" {}", value, allowed));
   };
@@ -214,14 +72,6 @@ void emulate(const Options& o, std::int64_t ranks, exec::RunOptions& options) {
   options.slow = slow_ranks(o.slow, ranks);
 }
 
-// Nothing where the text is not a whole number of 64 bits.
-std::optional<std::int64_t> whole_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (wrong != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 std::int64_t read_seed(const std::string& text) {
   if (const auto seed = whole_number(text)) return *seed;
   using Limits = std::numeric_limits<std::int64_t>;
@@ -230,7 +80,7 @@ std::int64_t read_seed(const std::string& text) {
 }
 
 // "50" steps, or a duration.
-void set_checkpoints(const Options& o, exec::RunOptions& options) {
+void set_checkpoints(const RunAsked& o, exec::RunOptions& options) {
   const std::string& every = o.checkpoint_every;
   const auto steps = whole_number(every);
   const auto time = parse_run_time(every);
@@ -247,147 +97,28 @@ void set_checkpoints(const Options& o, exec::RunOptions& options) {
   options.async_checkpoints = o.async_checkpoints;
 }
 
-// Who this process is, when a launcher started several.
-std::optional<exec::Launch> launched(const Plan& plan, const Cursor& at) {
-  auto launch = exec::read_launch();
-  if (!launch || launch->ranks == 1) return std::nullopt;
-  if (launch->ranks != plan.ranks()) {
-    at.fail(fmt::format("the plan has {} ranks, and {} started {} processes", plan.ranks(), launch->launcher,
-                        launch->ranks));
-  }
-  return launch;
-}
-
-// The best plan on so many of the cluster's devices.
-Plan replan(const Problem& problem, std::int64_t devices) {
-  Problem smaller = problem;
-  smaller.cluster.nodes = 1;
-  smaller.cluster.devices_per_node = devices;
-  smaller.scenario.plan.reset();
-  smaller.scenario.search.dp.clear();
-  const sim::Topology topology(smaller.cluster);
-  const auto found = planner::search(smaller, topology, {.keep = 1});
-  if (found.best.empty()) throw Error(fmt::format("no plan runs on {} ranks", devices));
-  return found.best.front().plan;
-}
-
-// As shells have it: 128 and the signal.
-ExitCode exit_of(const exec::RunResult& r) {
-  return r.stopped_by == 0        ? ExitCode::kOk
-         : r.stopped_by == SIGINT ? ExitCode::kInterrupted
-                                  : ExitCode::kTerminated;
-}
-
-// What a run says and writes at its end.
-void report(App& app, const Options& o, const Scenario& s, const Plan& plan, bool processes,
-            const exec::RunResult& r) {
-  app.exit = exit_of(r);
-  const std::int64_t done = r.first_step + static_cast<std::int64_t>(r.steps.size());
-  const bool unsaved =
-      !r.steps.empty() && !r.steps.back().unsaved.empty() && r.steps.back().unsaved_step == done;
-  if (r.stopped_by != 0) {
-    fmt::print(stderr, "{} stopped the run after step {} of {}{}\n", exec::name_of_signal(r.stopped_by), done,
-               o.steps,
-               o.checkpoints.empty() ? "; no checkpoint was written, as --checkpoints is not given"
-               : unsaved             ? "; its checkpoint could not be written"
-                         : fmt::format("; {} has the checkpoint of step {}", printable(o.checkpoints), done));
-  }
-  if (unsaved) app.exit = ExitCode::kFailure;  // what was trained is lost
-  for (const std::string& text : r.alerts) alert(text);
-  for (const std::string& why : r.passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
-  if (r.steps.empty()) {
-    fmt::print(stderr, "the checkpoint has done {} steps: nothing is left to do\n", r.first_step);
-    if (app.json) print_json(to_json(r, 0));
-    return;
-  }
-  if (!o.trace.empty()) save_timeline(o.trace, r.timeline);
-  if (!o.expert_load.empty())
-    save_json(o.expert_load, write_fields(ExpertLoad{RecordedLoad{r.expert_tokens}}));
-
-  // The first step pays for warming up.
-  double total = 0, warm = 0;
-  for (std::size_t i = 0; i < r.steps.size(); ++i) {
-    total += r.steps[i].seconds;
-    if (i > 0 || r.steps.size() == 1) warm += r.steps[i].seconds;
-  }
-  const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
-  const double tokens_per_s = s.training.tokens_per_step() * counted / warm;
-  if (app.json) return print_json(to_json(r, tokens_per_s));
-  const auto fullest = std::max_element(r.arena_bytes.begin(), r.arena_bytes.end()) - r.arena_bytes.begin();
-  fmt::print("{} on {} {} ranks: {:.0f} tokens/s, arena of the fullest rank {}, {} beside it\n",
-             short_name(plan), plan.ranks(), processes ? "process" : "thread", tokens_per_s,
-             format(Bytes{r.arena_bytes[static_cast<std::size_t>(fullest)]}),
-             format(Bytes{r.scratch_bytes[static_cast<std::size_t>(fullest)]}));
-  if (r.waited_for_data_s > 0.05 * total)
-    fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
-               100 * r.waited_for_data_s / total);
-  if (!o.trace.empty()) fmt::print("measured timeline: {}\n", printable(o.trace));
-}
-
-// A launcher may end all ranks when one of them ends with a signal's code: none does before rank 0 has said
-// what it has to say. The run is over: whoever is gone by now is missed by nobody.
-void wait_for_all(exec::Exchange& exchange, std::int64_t rank) {
-  try {
-    std::vector<std::int64_t> ended;
-    exchange.all_gather("end", rank, ended);
-  } catch (const Error&) {
-  }
-}
-
-// Where a run that resumes begins.
-std::string beginning(const Options& o) {
-  return exec::has_checkpoints(o.checkpoints)
-             ? "from the last checkpoint"
-             : fmt::format("from step 0, as {} holds no checkpoint", printable(o.checkpoints));
-}
-
-// This process's part of the job. After ranks died, `chosen` has the plan that went on.
-void run_launched(exec::Launch me, Chosen& chosen, exec::RunOptions options, App& app, const Options& o,
-                  Observer& observer, const std::optional<exec::Secret>& secret) {
-  const Scenario& s = chosen.problem.scenario;
-  options.gpu = static_cast<int>(me.local_rank);
-  if (!o.gemm_cache.empty()) options.gemm_cache += fmt::format(".{}", me.rank);
+// All ranks as threads. Where one fails, the run starts again as often as --restarts says.
+exec::RunResult run_threads(const program::Program& program, exec::RunOptions options, const RunAsked& o,
+                            LifeKeeper& life) {
   for (;;) {
-    options.local_ranks = me.local_ranks;
-    const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-    observer.see(program);
-    const auto world = exec::join(me, o.rendezvous, secret, options.deadline, exec::largest_message(program));
-    exec::RunResult result;
+    options.faults = life.faults();
     try {
-      exec::Exchange exchange(world->communicator(), me.rank, me.ranks);
-      const auto hosts = exchange.gather("hosts", exec::host_name());
-      if (me.rank == 0 && !app.json) print_ranks(program.mesh, hosts);
-      result = exec::run_rank(program, options, me.rank, world->communicator(), world->abort());
-      app.exit = exit_of(result);
-      if (me.rank == 0) report(app, o, s, chosen.plan, true, result);
-      wait_for_all(exchange, me.rank);
-      return;
-    } catch (const std::exception& e) {
-      world->spread_failure();
-      if (!o.elastic || exec::stop_signal.load() != 0) throw;
-      const auto alive = world->survivors();
-      if (alive.empty() || alive.size() == static_cast<std::size_t>(me.ranks)) throw;  // nobody died
-      const auto count = static_cast<std::int64_t>(alive.size());
-      chosen.plan = with_room(replan(chosen.problem, count), chosen.problem.scenario.model);
-      const std::int64_t was = me.rank;
-      me.rank = std::find(alive.begin(), alive.end(), was) - alive.begin();
-      me.ranks = me.local_ranks = chosen.plan.ranks();
-      me.job += "+";
-      if (me.rank == 0)
-        fmt::print(stderr, "{}\nranks left: {}; going on under {} {}\n", printable(e.what()), count,
-                   short_name(chosen.plan), beginning(o));
-      if (me.rank >= me.ranks) {
-        fmt::print(stderr, "rank {} is not needed any more\n", was);
-        return;
-      }
-      options.resume = true;
+      return exec::run(program, options);
+    } catch (const InputError&) {
+      throw;
+    } catch (const Error& e) {
+      life.failed();
+      if (life.failures() > o.restarts || exec::stop_signal.load() != 0) throw;
+      options.resume = exec::has_checkpoints(o.checkpoints);
+      fmt::print(stderr, "{}\nrestart {} of {}: going on {}\n", printable(e.what()), life.failures(),
+                 o.restarts, beginning(o));
     }
   }
 }
 
 // The stand-in for a plan that this machine is too small for, written to a file that simulate and calibrate
 // read.
-Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
+Chosen stand_in(const RunAsked& o, const Chosen& of, const App& app) {
   const Scenario scenario = planner::proxy(of.problem.scenario, of.plan);
   const Cursor root{o.proxy, ""};
   const Chosen out{resolve(scenario, root, app.data), with_room(*scenario.plan, scenario.model), root};
@@ -414,7 +145,7 @@ Chosen stand_in(const Options& o, const Chosen& of, const App& app) {
 }
 
 // Ranks of this host that the kernel would end in the middle of a run do not start.
-void require_memory(const Options& o, const program::Program& program,
+void require_memory(const RunAsked& o, const program::Program& program,
                     const std::optional<exec::Launch>& launch, const Cursor& at) {
   if (o.force || o.backend != exec::Backend::kCpu) return;
   const std::int64_t all = program.mesh.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
@@ -431,10 +162,11 @@ void require_memory(const Options& o, const program::Program& program,
 }
 
 // What the run will write is tried before it begins: a run of hours does not fail at its end.
-void require_outputs(const Options& o) {
+void require_outputs(const RunAsked& o) {
   for (const auto& [option, path] : {std::pair{"/trace", o.trace},
                                      {"/expert-load", o.expert_load},
                                      {"/metrics-file", o.metrics},
+                                     {"/life", o.life},
                                      {"/gemm-cache", o.gemm_cache}})
     require_writable(option, path);
   for (const auto& [option, path] :
@@ -443,7 +175,7 @@ void require_outputs(const Options& o) {
 }
 
 // A run that is to go on does not begin anew by mistake.
-void require_checkpoint(const Options& o) {
+void require_checkpoint(const RunAsked& o) {
   if (!o.resume || o.force || exec::has_checkpoints(o.checkpoints)) return;
   const bool there = std::filesystem::is_directory(o.checkpoints);
   throw InputError("command line", "/resume",
@@ -451,7 +183,17 @@ void require_checkpoint(const Options& o) {
                    "allowed: a folder with a checkpoint, or --force to start from the beginning");
 }
 
-void count_experts(const Options& o, const Model& model, exec::RunOptions& options) {
+// That a disk fails without.
+void require_checkpoints(const RunAsked& o) {
+  const auto disk =
+      std::find_if(o.faults.begin(), o.faults.end(), [](const Fault& f) { return !stops_run(f.kind); });
+  if (disk != o.faults.end() && o.checkpoints.empty())
+    Cursor{"command line", "/fail"}.fail(
+        fmt::format("rank {} writes no checkpoint after step {}", disk->rank, disk->step),
+        "allowed: with --checkpoints FOLDER");
+}
+
+void count_experts(const RunAsked& o, const Model& model, exec::RunOptions& options) {
   options.expert_load = !o.expert_load.empty();
   if (!options.expert_load) return;
   const Cursor at{"command line", "/expert-load"};
@@ -460,7 +202,7 @@ void count_experts(const Options& o, const Model& model, exec::RunOptions& optio
     at.fail(fmt::format("{} counts no tokens of experts", name_of(o.backend)), "allowed: --backend cpu");
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, RunAsked o) {
   require_checkpoint(o);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
   chosen.plan = with_room(chosen.plan, chosen.problem.scenario.model);
@@ -497,15 +239,16 @@ void execute(App& app, const Options& o) {
   }
   options.gemm_cache = o.gemm_cache;
   emulate(o, program.mesh.ranks(), options);
+  o.faults = read_faults(o.fail, program.mesh.ranks(), o.steps);
+  require_checkpoints(o);
   count_experts(o, s.model, options);
   require_device(o.backend);
-  const std::optional<exec::Launch> launch = launched(chosen.plan, at);
+  const std::optional<exec::Launch> launch = launched(o, chosen.plan, at);
   require_memory(o, program, launch, at);
   require_outputs(o);
   if (o.resume && !exec::has_checkpoints(o.checkpoints) && (!launch || launch->rank == 0))
     alert(fmt::format("the run starts {}", beginning(o)));
   Observer observer(app, o, s, options);
-  options.on_step = [&](std::int64_t step, const exec::StepReport& report) { observer(step, report); };
   options.stop = [] { return exec::stop_signal.load(); };
   exec::catch_stop_signals();
   if (!launch && !o.rendezvous.empty()) {
@@ -513,18 +256,17 @@ void execute(App& app, const Options& o) {
         "command line", "/rendezvous",
         fmt::format("\"{}\" is for processes that a launcher started, and this one is alone", o.rendezvous));
   }
-  if (launch) {
-    std::optional<exec::Secret> secret;
-    if (!o.rendezvous.empty())
-      secret =
-          exec::read_secret(o.secret_file, [](const char* name) -> const char* { return std::getenv(name); });
-    run_launched(*launch, chosen, options, app, o, observer, secret);
-  } else {
-    const auto ranks = static_cast<std::size_t>(program.mesh.ranks());
-    if (!app.json) print_ranks(program.mesh, std::vector(ranks, exec::host_name()));
-    observer.see(program);
-    report(app, o, s, chosen.plan, false, exec::run(program, options));
-  }
+  if (launch) return run_launched(*launch, chosen, options, app, o, observer);
+  const auto ranks = static_cast<std::size_t>(program.mesh.ranks());
+  if (!app.json) print_ranks(program.mesh, std::vector(ranks, exec::host_name()));
+  observer.see(program);
+  LifeKeeper life(o.faults);
+  options.on_step = [&](std::int64_t step, const exec::StepReport& report) {
+    life.step(step, report);
+    observer(step, report);
+  };
+  const exec::RunResult result = run_threads(program, options, o, life);
+  report(app, o, {s, chosen.plan, false, result, life.life(program, options.checkpoint_every)});
 }
 
 }  // namespace
@@ -533,7 +275,7 @@ void add_run(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(
       parent, app, "run",
       "train a plan for real, on the CPU or on GPUs: ranks as threads, or as processes under a launcher");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RunAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   add_choice<exec::Backend>(*command, "--backend", o->backend, "what executes the ops")->default_str("cpu");
   command->add_option("--steps", o->steps, "optimizer steps")
@@ -630,6 +372,22 @@ void add_run(CLI::App& parent, App& app) {
   command->add_option("--link-latency", o->link_latency, "of a hop over it")
       ->needs(link)
       ->capture_default_str();
+  command->add_option("--fail", o->fail,
+                      "inject a fault: RANK@STEP, or RANK@STEP:KIND with dead (the default), frozen, or disk "
+                      "(no room for the checkpoint after the step); several strike one after the other");
+  command
+      ->add_option(
+          "--restarts", o->restarts,
+          "how often a run that failed starts again on the ranks that it has, from its last checkpoint")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--spares", o->spares,
+                   "processes beyond the plan's ranks that stand by, and take the place of those that die")
+      ->check(CLI::Range(0, 255))
+      ->capture_default_str();
+  command->add_option("--life", o->life,
+                      "write where the time of the run went, for `orrery reliability` to compare with");
   command->add_option("--slow", o->slow, "emulate slow ranks: RANK:FACTOR on the time of their compute");
   command->add_option(
       "--proxy", o->proxy,

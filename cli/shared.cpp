@@ -43,6 +43,13 @@ void require_device(exec::Backend backend) {
     throw Error(fmt::format("--backend cuda: {}", problem));
 }
 
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (wrong != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts, std::int64_t ranks) {
   std::map<std::int64_t, double> out;
   for (const std::string& s : texts) {

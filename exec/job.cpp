@@ -78,20 +78,26 @@ bool crowded(const RunOptions& options, std::int64_t ranks) {
   return ::sched_getaffinity(0, sizeof mine, &mine) == 0 && ranks > CPU_COUNT(&mine);
 }
 
+double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
 }  // namespace
 
 Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-         const ExecutorFactory& make, Communicator& communicator, Abort& abort)
+         const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is)
     : program_(program),
       options_(options),
       exchange_(communicator, rank, program.mesh.ranks()),
       abort_(abort),
+      is_(is),
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
       rank_(program, options, data, options.validation, rank, make, link_ ? *link_ : communicator, abort),
       data_(data),
       saved_(Clock::now()),
+      released_(saved_),
       watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps,
                                                  crowded(options, program.mesh.ranks()))
                        : nullptr) {}
@@ -123,25 +129,28 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
         static_cast<std::size_t>(std::max<std::int64_t>(0, options_.steps - result.first_step)));
   for (std::int64_t s = result.first_step; s < options_.steps; ++s) {
     const std::int64_t done = s + 1;
+    strike(options_.faults, exchange_.rank(), done, is_, abort_);
     const auto begin = Clock::now();
     record_.result = rank_.step(s);
-    record_.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const auto stepped = Clock::now();
+    record_.seconds = std::chrono::duration<double>(stepped - begin).count();
     record_.validation_loss = 0;
     const bool validates = options_.validation != nullptr && is_due(options_.validate_every, done);
     for (std::int64_t b = 0; validates && b < options_.validation_batches; ++b)
       record_.validation_loss += rank_.evaluate(b).loss;
+    const double validating_s = seconds_since(stepped);
     record_.stop = options_.stop ? options_.stop() : 0;
-    record_.save =
-        options_.checkpoint_seconds > 0 &&
-        std::chrono::duration<double>(Clock::now() - saved_).count() >= options_.checkpoint_seconds;
+    record_.save = options_.checkpoint_seconds > 0 && seconds_since(saved_) >= options_.checkpoint_seconds;
     record_.written = saving_ != nullptr && saving_->done();
     StepReport report = combine(validates);
+    report.validating_s = validates ? validating_s : 0;
+    const auto spoken = Clock::now();
     if (done < options_.steps) result.stopped_by = stopped_by();
     save(done, result.stopped_by, report);
-    if (exchange_.rank() == 0) {
-      if (options_.on_step) options_.on_step(s, report);
-      result.steps.push_back(std::move(report));
-    }
+    report.saving_s = seconds_since(spoken);
+    const bool told = exchange_.rank() == 0 || is_ == RankIs::kProcess;
+    if (told && options_.on_step) options_.on_step(s, report);
+    if (exchange_.rank() == 0) result.steps.push_back(std::move(report));
     if (options_.timelines && s > result.first_step) {
       Timeline of_step = measured();
       if (exchange_.rank() == 0) result.timelines.push_back(std::move(of_step));
@@ -258,12 +267,14 @@ void Job::begin_saving(std::int64_t done, StepReport& report) {
   if (program_.training.scales_loss()) index_.loss_scale = rank_.loss_scale().state();
   saving_ =
       std::make_unique<Saving>(partial_checkpoint(options_.checkpoints, done), program_, exchange_.rank(),
-                               rank_.snapshot(options_.async_checkpoints), options_.async_checkpoints);
+                               rank_.snapshot(options_.async_checkpoints), options_.async_checkpoints,
+                               disk_fails(options_.faults, exchange_.rank(), done));
 }
 
 // All ranks wait for what they write; rank 0 completes the checkpoint, or says why there is none.
 void Job::end_saving(StepReport& report) {
   if (!saving_) return;
+  const bool beside = options_.async_checkpoints && released_ > saved_;
   saving_->wait();
   const Json told = {
       {"file", write_fields(saving_->file())}, {"failure", saving_->failure()}, {"algorithms", algorithms()}};
@@ -285,6 +296,7 @@ void Job::end_saving(StepReport& report) {
     drop_partial(options_.checkpoints, done);
     return report.set_unsaved(done, failure);
   }
+  if (beside) report.settled_s = seconds_since(released_);
   if (const std::string why =
           attempt([&] { keep_newest(options_.checkpoints, done, options_.keep_checkpoints); });
       !why.empty())
@@ -297,9 +309,11 @@ void Job::save(std::int64_t done, int stopped_by, StepReport& report) {
   const bool written =
       std::all_of(records_.begin(), records_.end(), [](const Record& r) { return r.written; });
   if (due || last || written) end_saving(report);
+  report.saved = due;
   if (!due) return;
   begin_saving(done, report);
   if (last || !options_.async_checkpoints) end_saving(report);
+  released_ = Clock::now();
 }
 
 // What all ranks measured of the last step, on rank 0; an empty timeline elsewhere.

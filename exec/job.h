@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "exec/exchange.h"
+#include "exec/fault.h"
 #include "exec/rank.h"
 #include "exec/run.h"
 #include "exec/watch.h"
@@ -17,7 +18,7 @@ class Job {
  public:
   // `data` must outlive it.
   Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-      const ExecutorFactory& make, Communicator& communicator, Abort& abort);
+      const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is);
 
   // Until the last step is done, or a signal asks to stop. Returns the run's result on rank 0; elsewhere only
   // the first step and the signal.
@@ -54,11 +55,13 @@ class Job {
   const RunOptions& options_;
   Exchange exchange_;
   Abort& abort_;
+  RankIs is_;
   Clock::duration clock_offset_;
   std::unique_ptr<Communicator> link_;  // null: not emulated
   Rank rank_;
   const Dataset& data_;
   Clock::time_point saved_;         // the last checkpoint, or the start
+  Clock::time_point released_;      // steps went on beside the checkpoint that is being written
   std::unique_ptr<Saving> saving_;  // the checkpoint that is being written
   CheckpointIndex index_;           // its index, so far
   Record record_;

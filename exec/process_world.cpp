@@ -19,6 +19,7 @@ class OneHost final : public ProcessWorld {
   Abort& abort() override { return world_.abort(); }
   void spread_failure() override {}  // all see the same memory
   std::vector<std::int64_t> survivors() override { return world_.survivors(); }
+  void stand_by() override { world_.stand_by(); }
 
  private:
   SharedWorld world_;
@@ -26,6 +27,10 @@ class OneHost final : public ProcessWorld {
 };
 
 }  // namespace
+
+void ProcessWorld::stand_by() {
+  throw Error("only processes of one host, without a rendezvous, stand by");
+}
 
 std::unique_ptr<ProcessWorld> join(const Launch& launch, const std::string& rendezvous,
                                    const std::optional<Secret>& secret, std::chrono::milliseconds deadline,

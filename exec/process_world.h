@@ -27,6 +27,9 @@ class ProcessWorld {
   // After a failure, the ranks that are alive, all of which ask this; none where that cannot be told, as
   // between hosts.
   virtual std::vector<std::int64_t> survivors() = 0;
+  // Of a process that has no part in the plan: until the others have ended the job. Throws Error when the job
+  // fails, and where processes are not all of one host.
+  virtual void stand_by();
 };
 
 // Whether jobs may span hosts: whether this program was built with MPI.

@@ -512,6 +512,10 @@ std::set<std::int64_t> Region::stopped() {
   return out;
 }
 
+bool Region::has_left(std::int64_t rank) {
+  return processes_ && record(rank)->state.load() == RankState::kLeft;
+}
+
 std::vector<std::int64_t> Region::survivors(std::chrono::milliseconds deadline) {
   if (!processes_) return {};
   record(self_)->state.store(RankState::kSurvivor);

@@ -98,6 +98,8 @@ class Region {
 
   // The rank that died, or -1. Threads do not die.
   std::int64_t dead_rank();
+  // Whether the rank has ended its part in the job, alive.
+  bool has_left(std::int64_t rank);
   // For blame: the calls to which some ranks have come, and ranks whose processes are stopped (SIGSTOP, a
   // debugger). What happens meanwhile may or may not be seen.
   std::vector<Incomplete> incomplete();

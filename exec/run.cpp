@@ -152,8 +152,8 @@ RunResult run(const program::Program& program, const RunOptions& options) {
         try {
           const auto rank = static_cast<std::int64_t>(r);
           communicators[r] = world.communicator(rank);
-          jobs[r] =
-              std::make_unique<Job>(program, options, data, rank, make, *communicators[r], world.abort());
+          jobs[r] = std::make_unique<Job>(program, options, data, rank, make, *communicators[r],
+                                          world.abort(), RankIs::kThread);
           RunResult of_rank = jobs[r]->run(restored);
           gradients[r] = std::move(jobs[r]->gradients());
           parameters[r] = std::move(jobs[r]->parameters());
@@ -201,7 +201,8 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     std::vector<std::string> passed_over;
     const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
     const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;
-    RunResult result = Job(program, options, data, rank, make, communicator, abort).run(restored);
+    RunResult result =
+        Job(program, options, data, rank, make, communicator, abort, RankIs::kProcess).run(restored);
     result.passed_over = std::move(passed_over);
     return result;
   } catch (const InputError& e) {

@@ -13,9 +13,11 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/run_life.h"
 #include "core/stack.h"
 #include "core/timeline.h"
 #include "exec/emulated_link.h"
@@ -34,6 +36,11 @@ struct StepReport {
   // Why the checkpoint of a step, this or an earlier one, was not written; empty: it was, or none was due.
   std::string unsaved;
   std::int64_t unsaved_step = 0;  // steps that it would have had done
+  bool saved = false;             // a checkpoint was due after the step
+  double saving_s = 0;            // that ranks waited for checkpoints after the step
+  double validating_s = 0;        // and for the validation
+  // Where a checkpoint that was written beside steps can be read by now: since ranks went on.
+  std::optional<double> settled_s;
   double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
   double validation_loss = -1;  // below zero: not validated after this step
 
@@ -80,7 +87,9 @@ struct RunOptions {
   float weight_decay = 0.0F;
   double loss_scale = 65536;              // the first; only fp16 needs one
   std::int64_t loss_scale_window = 2000;  // steps without overflow after which it doubles
-  std::function<void(std::int64_t step, const StepReport&)> on_step;  // as soon as all ranks have done it
+  // As soon as all ranks have done a step: told to rank 0, and to every rank that is a process. Only rank 0
+  // knows why a checkpoint was not written.
+  std::function<void(std::int64_t step, const StepReport&)> on_step;
   // The signal that asks this rank to stop; 0: none does. All ranks stop after the step in which one is
   // asked, with a checkpoint where there is a folder for it.
   std::function<int()> stop;
@@ -90,6 +99,9 @@ struct RunOptions {
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
   std::function<double(const program::Op&)> device;
+  // That are injected: a rank dies or freezes where it begins a step, or cannot write its part of a
+  // checkpoint (exec/fault.h).
+  std::vector<Fault> faults;
   bool timeline = true;      // measure when ops run; off, to see what measuring costs
   bool timelines = false;    // keep those of all steps but the first, which pays for warming up
   bool capture = false;      // keep gradients and final parameters as logical tensors

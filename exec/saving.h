@@ -28,9 +28,9 @@ struct Snapshot {
 class Saving {
  public:
   // Into `folder`, which is there. `beside`: by a thread of its own, and the snapshot refers to no memory but
-  // its copies.
+  // its copies. `fails`: an injected fault, in place of the write.
   Saving(std::filesystem::path folder, const program::Program& program, std::int64_t rank, Snapshot snapshot,
-         bool beside);
+         bool beside, bool fails);
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   void wait() {

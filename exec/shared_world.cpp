@@ -263,6 +263,14 @@ Blame SharedWorld::blame_for(Incomplete late, std::int64_t waiting) {
   return out;
 }
 
+void SharedWorld::stand_by() {
+  for (; !region_.has_left(0); std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    abort().check();
+    if (const std::int64_t dead = region_.dead_rank(); dead >= 0)
+      throw Error(abort().raise(fmt::format("rank {} died: a spare process noticed", dead)));
+  }
+}
+
 std::unique_ptr<Communicator> SharedWorld::communicator(std::int64_t rank) {
   if (std::find(ranks_.begin(), ranks_.end(), rank) == ranks_.end())
     throw Error(fmt::format("there is no rank {} among {}", rank, ranks_.size()));

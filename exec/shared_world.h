@@ -27,6 +27,8 @@ class SharedWorld {
   std::unique_ptr<Communicator> communicator(std::int64_t rank);
   Abort& abort() { return region_.abort(); }
   std::int64_t dead_rank() { return region_.dead_rank(); }  // or -1
+  // Of a process that stands by: returns when rank 0 has ended the job. Throws Error when the job fails.
+  void stand_by();
   std::atomic<std::uint32_t>& waits_elsewhere() { return region_.waits_elsewhere(); }
   // Why `waiting`, a rank, waited for the whole deadline in a call that is late.
   Blame blame_for(Incomplete late, std::int64_t waiting);

@@ -36,6 +36,7 @@ class Run {
     for (std::size_t i = 0; i < kStreams; ++i) streams_.emplace_back(seed, run, i);
     for (std::size_t i = 0; i < kProcesses; ++i) next_[i] = drawn(static_cast<Process>(i));
     maintenance_at_ = m_.maintenance_every.value_or(kNoTick);
+    await_injected();
   }
 
   RunOutcome outcome() {
@@ -43,7 +44,10 @@ class Run {
       work_.advance(next_event());
       if (work_.finished()) break;
       count_event();
-      handle();
+      if (work_.at_stop())
+        fail_as_injected();
+      else
+        handle();
     }
     for (; !absent_.empty(); absent_.pop()) {  // they come after the end
       if (absent_.top().preempted && absent_.top().back > now()) out_.away -= absent_.top().back - now();
@@ -134,6 +138,20 @@ class Run {
     if (next_slow_end() <= now()) return end_slow();
     collect();
     if (lost_replicas_ > 0 && spares_ >= m_.replica_nodes && drain()) outage(Stop::kResize);
+  }
+
+  // The next injected failure, where its place still lies ahead.
+  void await_injected() {
+    const bool ahead = injected_ < m_.injected.size() && m_.injected[injected_].position >= work_.position();
+    work_.stop_at(ahead ? m_.injected[injected_].position : kNoTick);
+  }
+  void fail_as_injected() {
+    ++out_.events[static_cast<std::size_t>(Process::kSoftware)];
+    detection_ = m_.injected[injected_++].detection;
+    work_.stop_at(kNoTick);
+    outage(Stop::kSoftware);
+    detection_ = m_.detection;
+    await_injected();
   }
 
   void count(Process p) {
@@ -324,7 +342,7 @@ class Run {
       if (takes_a_node(stop)) leave(stop);
       roll_back(stop);
       if (stop == Stop::kHardware || stop == Stop::kSoftware) {
-        if (const auto failure = interrupted(out_.detection, m_.detection)) {
+        if (const auto failure = interrupted(out_.detection, detection_)) {
           stop = *failure;
           continue;
         }
@@ -352,6 +370,8 @@ class Run {
   std::vector<RandomStream> streams_;
   RunOutcome out_;
   Work work_{m_, out_};
+  Ticks detection_ = m_.detection;  // of the failure that stopped the job
+  std::size_t injected_ = 0;        // failures that have struck
   bool corrupted_ = false;
   Saved clean_;
   Ticks noticed_at_{0};

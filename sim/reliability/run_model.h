@@ -32,6 +32,13 @@ struct EventRate {
   friend bool operator==(const EventRate&, const EventRate&) = default;
 };
 
+// A failure of software at a given place of the work, beside those that the rates bring.
+struct InjectedStop {
+  Ticks position{0};
+  Ticks detection{0};
+  friend bool operator==(const InjectedStop&, const InjectedStop&) = default;
+};
+
 struct RunModel {
   std::int64_t nodes = 1;  // of the job at full size
   Ticks work{0};
@@ -66,6 +73,11 @@ struct RunModel {
   // last may be lost.
   std::int64_t replica_nodes = 1;
   std::vector<double> shrunk{1.0};
+
+  // They strike one after the other, each when the work comes to its place. One whose place lies behind the
+  // checkpoint that the run goes back to strikes no more, and neither do those after it.
+  std::vector<InjectedStop> injected;
+  std::vector<Ticks> unsaved;  // work after which a checkpoint to storage fails; ascending
 
   const EventRate& rate(Process p) const { return rates[static_cast<std::size_t>(p)]; }
   EventRate& rate(Process p) { return rates[static_cast<std::size_t>(p)]; }

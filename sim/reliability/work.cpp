@@ -71,9 +71,19 @@ void Work::forget_after(const Saved& saved) {
   stored_ = memory_ = {saved.position, 0};
 }
 
+bool Work::is_unsaved(Ticks position) const {
+  return std::binary_search(model_.unsaved.begin(), model_.unsaved.end(), position);
+}
+
+// Work up to the place to stop at; kNoTick where it does not lie ahead.
+Ticks Work::to_stop() const {
+  return stop_ == kNoTick || stop_ < position() ? kNoTick : stop_ - position();
+}
+
 // Whole cycles that end before `until` and are not the run's last.
 void Work::skip_cycles(Ticks until) {
   if (phase_ != Phase::kWork || left_ != length_ || last_cycle()) return;
+  if (stop_ != kNoTick || !model_.unsaved.empty()) return;  // such runs are short
   const Ticks work = stretched(cycle_, pace_);
   const Ticks memory = model_.in_memory() ? model_.memory_stall : Ticks{0};
   const std::int64_t before_last = (model_.work - start_.position - Ticks{1}).value / cycle_.value;
@@ -107,22 +117,25 @@ void Work::skip_cycles(Ticks until) {
 }
 
 void Work::advance(Ticks until) {
-  while (!finished_ && now_ < until) {
+  while (!finished_ && now_ < until && !at_stop()) {
     skip_cycles(until);
     const Ticks room = until - now_;
     if (phase_ == Phase::kWork) {
-      const Ticks whole = stretched(left_, pace_);
+      const Ticks part = std::min(left_, to_stop());
+      const Ticks whole = stretched(part, pace_);
       if (whole > room) {
-        const Ticks done = std::min({left_, room, scaled(room, 1 / pace_)});
+        const Ticks done = std::min({part, room, scaled(room, 1 / pace_)});
         left_ -= done;
         out_.work += done;
         spend(out_.slow, room - done);
         now_ += done;
         return;
       }
-      out_.work += left_;
-      spend(out_.slow, whole - left_);
-      now_ += left_;
+      out_.work += part;
+      spend(out_.slow, whole - part);
+      now_ += part;
+      left_ -= part;
+      if (left_.value > 0) return;
       left_ = model_.in_memory() ? model_.memory_stall : Ticks{0};
       phase_ = Phase::kMemory;
       continue;
@@ -153,7 +166,7 @@ void Work::end_phase() {
     ++out_.checkpoints;
     return;
   }
-  store(memory_);
+  if (!is_unsaved(reached)) store(memory_);
   begin_cycle(memory_);
 }
 

@@ -28,8 +28,11 @@ class Work {
   // Time over work, at least 1.
   void set_pace(double pace) { pace_ = pace; }
 
-  // Works and saves until `until`, or to the end of the run.
+  // Works and saves until `until`, to the place to stop at, or to the end of the run.
   void advance(Ticks until);
+  // Where the work comes to `position`, with the checkpoint before it done. kNoTick: nowhere.
+  void stop_at(Ticks position) { stop_ = position; }
+  bool at_stop() const { return phase_ == Phase::kWork && position() == stop_; }
   // Time in which there is no work. Throws Error where the run becomes longer than is simulated.
   void spend(Ticks& on, Ticks time);
 
@@ -52,6 +55,8 @@ class Work {
 
   bool last_cycle() const { return start_.position + length_ == model_.work; }
   bool saves_to_storage() const { return start_.memory_cycles + 1 == cycles_ || last_cycle(); }
+  bool is_unsaved(Ticks position) const;
+  Ticks to_stop() const;
   void begin_cycle(Saved start);
   void store(Saved saved);
   void skip_cycles(Ticks until);
@@ -62,6 +67,7 @@ class Work {
   Ticks now_{0};
   bool finished_ = false;
   double pace_ = 1;
+  Ticks stop_ = kNoTick;
 
   Ticks cycle_;          // work between checkpoints in memory, or in storage
   std::int64_t cycles_;  // of these, between two in storage
