@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // orrery serve and orrery generate, as a shell sees them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
