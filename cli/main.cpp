@@ -11,7 +11,6 @@
 #include <sstream>
 
 #include "cli/commands.h"
-#include "cli/schedule.h"
 #include "core/text.h"
 
 namespace {

@@ -37,8 +37,6 @@ struct Scheduled {
   sim::ScheduleReport report;
 };
 
-void add_schedule(CLI::App& parent, App& app);
-
 Json schedule_json(const Scheduled& s, bool jobs);
 void print_schedule(const Scheduled& s);
 // A Slurm and a Kubernetes file for each request of the queue.

@@ -35,7 +35,6 @@ class NumberSet {
   explicit NumberSet(std::int64_t limit = 0) : words_(static_cast<std::size_t>(limit + 63) / 64, 0) {}
   void insert(std::int64_t i);
   void erase(std::int64_t i);
-  bool contains(std::int64_t i) const { return words_[word(i)] >> (i % 64) & 1; }
   std::int64_t size() const { return size_; }
   std::int64_t next(std::int64_t from) const;  // the first from here on; -1: none
 
