@@ -41,12 +41,12 @@ void wait_for_all(exec::Exchange& exchange, std::int64_t rank) {
   }
 }
 
-// By its new number, the old number of each process that is alive. Ranks of the plan that are alive keep
-// their numbers, the others take those that are free, and the rest stands by.
+// Under the same plan: by its new number, the old number of each process that is alive. Ranks that are alive
+// keep their numbers, spares take those that are free, and the rest stands by.
 std::vector<std::int64_t> seats(const std::vector<std::int64_t>& alive, std::int64_t ranks) {
   std::vector<std::int64_t> out(alive.size(), -1), others;
   for (const std::int64_t old : alive) {
-    if (old < std::min<std::int64_t>(ranks, std::ssize(alive)))
+    if (old < ranks)
       out[static_cast<std::size_t>(old)] = old;
     else
       others.push_back(old);
@@ -135,12 +135,14 @@ class LaunchedRun {
     const auto count = std::ssize(alive);
     const bool died = count < me_.ranks;
     if (!died && life_.failures() > o_.restarts) return false;
-    if (count < chosen_.plan.ranks()) {
+    const std::int64_t ranks = chosen_.plan.ranks();
+    const bool enough = count >= ranks;
+    if (!enough) {
       if (!o_.elastic) return false;
       chosen_.plan = with_room(replan(chosen_.problem, count), chosen_.problem.scenario.model);
     }
-    const auto order = seats(alive, chosen_.plan.ranks());
-    take_seat(order);
+    const auto order = enough ? seats(alive, ranks) : alive;
+    take_seat(order, ranks);
     if (me_.rank == 0)
       fmt::print(stderr, "{}\nranks left: {}; going on under {} {}\n", printable(why), count,
                  short_name(chosen_.plan), beginning(o_));
@@ -152,13 +154,13 @@ class LaunchedRun {
     return true;
   }
 
-  // This process's number among those that are left, and who knows the life of the run so far.
-  void take_seat(const std::vector<std::int64_t>& order) {
+  // This process's number among those that are left. The first that was one of the `were` ranks before knows
+  // the life of the run.
+  void take_seat(const std::vector<std::int64_t>& order, std::int64_t were) {
     const auto ranks = chosen_.plan.ranks();
     life_source_ = 0;
-    while (life_source_ < ranks && order[static_cast<std::size_t>(life_source_)] != life_source_)
-      ++life_source_;
-    if (life_source_ == ranks) life_source_ = 0;  // nobody
+    while (life_source_ < ranks && order[static_cast<std::size_t>(life_source_)] >= were) ++life_source_;
+    if (life_source_ == ranks) life_source_ = 0;  // nobody does
     me_.rank = std::find(order.begin(), order.end(), me_.rank) - order.begin();
     me_.ranks = me_.local_ranks = o_.spares > 0 ? std::ssize(order) : ranks;
     me_.job += "+";
