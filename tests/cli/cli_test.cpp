@@ -256,7 +256,7 @@ TEST(Cli, SimulateFoldsRanksAsItSays) {
   ASSERT_EQ(orrery("simulate --trace " + one + " " + scenario("tiny-cpu")).code, 0);
   ASSERT_EQ(orrery("simulate --fold ranks --trace " + all + " " + scenario("tiny-cpu")).code, 0);
   const Json both = parse_json(orrery("compare --json " + one + " " + all).out, "out");
-  EXPECT_EQ(both["matched"], 4232);  // ops of a stage on each of four ranks
+  EXPECT_EQ(both["matched"], 4104);  // ops of a stage on each of four ranks
   EXPECT_EQ(both["only_measured"], 0);
 }
 

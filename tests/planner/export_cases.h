@@ -26,6 +26,7 @@ inline std::vector<ExportCase> shipped_cases(Target target) {
   const DataFolders data;
   std::vector<ExportCase> out;
   for (const auto& file : std::filesystem::directory_iterator(ORRERY_ROOT "/scenarios")) {
+    if (file.is_directory()) continue;  // of queues of jobs
     ExportCase c{file.path().stem().string(), load_problem(file.path(), data), {}};
     c.problem.stack = load_stack(stack_of(target), {}, data);
     Scenario& s = c.problem.scenario;
