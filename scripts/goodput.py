@@ -73,6 +73,7 @@ def main():
     parser.add_argument("--bound", type=float)
     o = parser.parse_args()
     o.folder.mkdir(parents=True, exist_ok=True)
+    o.orrery = str(pathlib.Path(o.orrery).resolve())
     draw = random.Random(o.seed)
     print(f"seed {o.seed}")
     worst = 0
