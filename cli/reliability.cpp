@@ -233,6 +233,10 @@ double deadline_days(const Asked& o, const std::vector<Operated>& questions) {
 
 void execute(const App& app, const Asked& o) {
   if (is_life(o.files.front())) return compare_lives(app, o.files);
+  constexpr std::size_t kMostScenarios = 16;
+  if (o.files.size() > kMostScenarios)
+    Cursor{"command line", "/scenario"}.fail(fmt::format("{} scenarios are compared", o.files.size()),
+                                             fmt::format("allowed: 1 to {}", kMostScenarios));
   ReliabilityReport r;
   r.confidence = o.confidence;
   r.seed = o.seed;

@@ -81,6 +81,9 @@ class LaunchedRun {
   }
 
  private:
+  bool may_go_on() const {
+    return (o_.elastic || o_.spares > 0 || o_.restarts > 0) && exec::stop_signal.load() == 0;
+  }
   bool stands_by() const { return me_.rank >= chosen_.plan.ranks(); }
 
   // Returns when the run is over, or is to start again.
@@ -100,6 +103,7 @@ class LaunchedRun {
       done_ = true;
     } catch (const InputError&) {
       world->spread_failure();
+      if (may_go_on()) world->survivors();  // the others see that nobody died
       throw;
     } catch (const std::exception& e) {
       world->spread_failure();
@@ -128,8 +132,7 @@ class LaunchedRun {
   // After a failure: who runs what now. False where the run is over.
   bool go_on(exec::ProcessWorld& world, const std::string& why) {
     life_.failed();
-    if (exec::stop_signal.load() != 0) return false;
-    if (!o_.elastic && o_.spares == 0 && o_.restarts == 0) return false;
+    if (!may_go_on()) return false;
     const auto alive = world.survivors();
     if (alive.empty()) return false;
     const auto count = std::ssize(alive);

@@ -3,8 +3,7 @@
 // How a model is served: the object `serving` of a scenario. Requests arrive with some tokens, and are
 // answered with others, one at a time. docs/serving.md has the terms and formulas.
 //
-//   "serving": {"input_tokens": 1024, "output_tokens": 256, "requests_per_s": 8, "ttft": "1 s", "tpot": "40
-//   ms"}
+//   "serving": {"input_tokens": 1024, "output_tokens": 256, "requests_per_s": 8, "ttft": "1 s"}
 //
 // Lengths are drawn from log-normal distributions of these means; a spread of 0 gives every request the mean.
 // Requests arrive at a rate, or so many at a time are under way, or they are listed.

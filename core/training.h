@@ -11,9 +11,8 @@
 //   fp32            4          4        0       8       16
 //   deepspeed-fp16  2          2        4       8       22   and 6 beside the master: gradients of the shard,
 //                                                            averaged in fp16 and as the fp32 that Adam reads
-//   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: bf16 gradients, and
-//   as
-//                                                            much again, which BigScience's runs show
+//   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: those in bf16, and
+//                                                            as much again, which BigScience's runs show
 //   adam-8bit       2          2        4       2       10   8-bit moments
 //   sgd             4          4        0       4       12   fp32, momentum
 //

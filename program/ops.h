@@ -45,7 +45,7 @@ using OpKind = std::variant<
     ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover,
     ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 
-// Ops of a forward computation: each has a rule for its gradient.
+// Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.
 using ForwardOp =
     std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
                  ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack, ops::Attention, ops::CrossAttention,

@@ -4,9 +4,9 @@
 //   Norm           reads {x, weight, bias?}               writes {y}
 //   NormGrad       reads {x, weight, dy, d residual?}     writes {dx, dweight, dbias?}
 //                  dx includes the gradient that the residual path brings
-//   ResidualNorm   reads {x, o, weight, bias?, biases}    writes {s, y}     s = x + (o + biases), at most
-//   two, and
-//                  y its norm. The gradient is NormGrad's at s, which both x and o get
+//   ResidualNorm   reads {x, o, weight, bias?, biases}    writes {s, y}
+//                  s = x + (o + biases), at most two, and y its norm. The gradient is NormGrad's at s, which
+//                  both x and o get
 //   HeadNorm       reads {x, weight}                      writes {y}
 //   HeadNormGrad   reads {x, weight, dy}                  writes {dx, dweight}
 #pragma once

@@ -4,8 +4,8 @@
 // chosen) and the keys and values of the tokens before them are there in a cache.
 //   CachedAttention         reads {qkv, cache}                              writes {ctx, log-sums, cache}
 //   CachedLatentAttention   reads {q, latent, turned, up weight, cache}     writes {ctx, log-sums, cache}
-//   LastTokens              reads {rows}                                    writes {the last row of each
-//   sequence} BestLogit               reads {logits}                                  writes {best}
+//   LastTokens              reads {rows}                                    writes {each sequence's last}
+//   BestLogit               reads {logits}                                  writes {best}
 //   ChooseToken             reads {best}                                    writes {tokens}
 // A cache has `room` rows for each sequence; the row of a token is its place in the sequence modulo `room`. A
 // row has keys and values of all heads, or the latent of all heads and the elements that positions turn. The
@@ -14,10 +14,18 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <string_view>
 
 #include "program/ops/attention.h"
 
 namespace orrery::program::ops {
+
+// A program of passes has no backward that could ask for one.
+[[noreturn]] inline void no_gradient(std::string_view name) {
+  throw std::logic_error(std::string(name) + " has no gradient");
+}
 
 // Pairs of queries and keys of a sequence and head: query i of q sees the c tokens before the pass and i + 1
 // of its own, at most w of them where there is a window.
@@ -63,7 +71,9 @@ struct CachedAttention : CachedShape {
            batch * (seen() + std::min(queries, room)) * row() * element_bytes;
   }
   template <class Reverse>
-  void gradient(Reverse&) const {}
+  void gradient(Reverse&) const {
+    no_gradient(kName);
+  }
 };
 
 // Latent attention in the cheaper of two orders. Expanded: keys and values of all tokens are made of latents,
@@ -114,7 +124,9 @@ struct CachedLatentAttention : CachedLatentShape {
            batch * (cached + std::min(queries, room)) * row() * element_bytes;
   }
   template <class Reverse>
-  void gradient(Reverse&) const {}
+  void gradient(Reverse&) const {
+    no_gradient(kName);
+  }
 };
 
 struct LastTokens {
@@ -127,7 +139,9 @@ struct LastTokens {
   constexpr Operands operands() const { return {{batch * queries * width}, {batch * width}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const { return 2 * batch * width * e.activation; }
   template <class Reverse>
-  void gradient(Reverse&) const {}
+  void gradient(Reverse&) const {
+    no_gradient(kName);
+  }
 };
 
 // The largest of a tensor rank's logits of each row, and its place in the vocabulary: two floats, of which
@@ -145,7 +159,9 @@ struct BestLogit {
     return rows * columns * e.activation + rows * kBestNumbers * 4;
   }
   template <class Reverse>
-  void gradient(Reverse&) const {}
+  void gradient(Reverse&) const {
+    no_gradient(kName);
+  }
 };
 
 // Of all tensor ranks' best logits, the first of the largest.
@@ -157,7 +173,9 @@ struct ChooseToken {
   constexpr Operands operands() const { return {}; }
   constexpr std::int64_t bytes(const ElementBytes&) const { return rows * (kBestNumbers * ranks + 1) * 4; }
   template <class Reverse>
-  void gradient(Reverse&) const {}
+  void gradient(Reverse&) const {
+    no_gradient(kName);
+  }
 };
 
 }  // namespace orrery::program::ops

@@ -214,5 +214,124 @@ TEST(Reliability, TakesThePlanOfAScenario) {
   EXPECT_GT(width("days_with_step_range"), width("days"));
 }
 
+// 20 steps of 2 s, a checkpoint of half a second behind every fourth; rank 1 dies where step 7 begins.
+Json life() {
+  return {{"schema", "orrery.life/1"},
+          {"program", "1"},
+          {"ranks", 4},
+          {"steps", 20},
+          {"checkpoint_every", 4},
+          {"faults", {{{"kind", "dead"}, {"rank", 1}, {"step", 7}}}},
+          {"failures", 1},
+          {"times", {{"total", "50 s"}, {"progress", "40 s"}}},
+          {"measured",
+           {{"step", "2 s"}, {"checkpoint", "0.5 s"}, {"restart", "7 s"}, {"detection_dead", "1 s"}}}};
+}
+
+TEST_F(ReliabilityCommand, LivesAreReplayedByArithmetic) {
+  const std::string alone = written(life()), quiet = folder_.file("quiet.json");
+  const Output one = orrery("reliability --json " + alone);
+  ASSERT_EQ(one.code, 0) << one.out;
+  const Json run = parse_json(one.out, "output")["runs"][0];
+  EXPECT_DOUBLE_EQ(run["measured"], 0.8);
+  // 5 checkpoints; steps 5 and 6 are lost.
+  EXPECT_NEAR(run["predicted"].get<double>(), 40 / (40 + 5 * 0.5 + 2 * 2 + 1 + 7), 1e-9);
+  // Beside another, from the other: its checkpoints take 1 s, and nothing else of it was measured.
+  Json other = life();
+  other["faults"] = Json::array();
+  other["measured"] = {{"step", "2 s"}, {"checkpoint", "1 s"}};
+  save_json(quiet, other);
+  const Output lacks = orrery("reliability " + alone + " " + quiet);
+  EXPECT_EQ(lacks.code, 3);
+  EXPECT_NE(lacks.out.find("s.json: /faults: no other run measured a dead rank"), std::string::npos)
+      << lacks.out;
+}
+
+TEST_F(ReliabilityCommand, LivesThatCannotBeAreRefused) {
+  const auto refused = [&](const std::function<void(Json&)>& change, const std::string& text) {
+    Json wrong = life();
+    change(wrong);
+    const Output o = orrery("reliability " + written(wrong));
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find("s.json: " + text), std::string::npos) << o.out;
+  };
+  refused([](Json& j) { j["faults"][0]["step"] = 21; }, "/faults/0/step: 21; allowed: 1 to 20");
+  refused([](Json& j) { j["faults"][0]["kind"] = "ded"; }, "/faults/0/kind: \"ded\" is not known");
+  refused([](Json& j) { j["first_step"] = 20; }, "/steps: 20 is not beyond first_step, 20");
+  refused([](Json& j) { j["first_step"] = 3; }, "/first_step: 3 is no multiple of checkpoint_every, 4");
+  refused([](Json& j) { j["times"]["progress"] = "60 s"; }, "/times: ");
+  refused([](Json& j) { j["steps"] = 1e12; }, "/steps: ");
+  const std::string first = written(life()), second = folder_.file("second.json");
+  Json other = life();
+  other["program"] = "2";
+  save_json(second, other);
+  EXPECT_NE(orrery("reliability " + first + " " + second).out.find("second.json: /program: "),
+            std::string::npos);
+  EXPECT_NE(orrery("reliability " + first + " " + scenario("tiny-cpu")).out.find("/schema: "),
+            std::string::npos);
+  std::string many = "reliability";
+  for (int i = 0; i < 17; ++i) many += " " + scenario("tiny-cpu");
+  EXPECT_NE(orrery(many).out.find("/scenario: 17 scenarios are compared; allowed: 1 to 16"),
+            std::string::npos);
+}
+
+class PlanWithFailures : public ReliabilityCommand {
+ protected:
+  PlanWithFailures() { scenario_ = load_json(scenario("climate-1.2b")); }
+  Json planned(const std::string& options) const {
+    const Output o = orrery("plan --json " + options + " " + written(scenario_));
+    return parse_json(o.out, "output");
+  }
+};
+
+TEST_F(PlanWithFailures, IsRankedByTheMeanCostOfSpotNodes) {
+  const Json failures = planned("--goal cost --spot")["failures"];
+  EXPECT_EQ(failures["payment"], "spot");
+  EXPECT_EQ(failures["rates"], "rsc-1");
+  const Json& plans = failures["plans"];
+  ASSERT_GE(plans.size(), 6U);
+  for (const Json& p : plans) {
+    EXPECT_GE(p["cost_usd"]["mean"].get<double>(), plans[0]["cost_usd"]["mean"].get<double>() / 1.005);
+    EXPECT_GT(p["days"]["p5"], p["days_without_failures"]);
+    // The share of the time that brings the run forward is that of the run without failures.
+    EXPECT_NEAR(p["ettr"]["mean"].get<double>(),
+                p["days_without_failures"].get<double>() / p["days"]["mean"].get<double>(), 0.02);
+    // $4.81 a node and hour, but for the time of nodes that are away.
+    const double most = p["days"]["mean"].get<double>() * 24 * 4.81 * p["nodes"].get<double>();
+    EXPECT_LE(p["cost_usd"]["mean"].get<double>(), most);
+    EXPECT_GT(p["cost_usd"]["mean"].get<double>(), 0.8 * most);
+  }
+}
+
+// One node takes 5.95 days without failures, and more than 6.1 with them.
+TEST_F(PlanWithFailures, AnotherPlanIsTheBestWhereFailuresBreakADeadline) {
+  scenario_["deadline"] = "6.1 days";
+  const Json without = planned("--goal cost-by-deadline");
+  EXPECT_EQ(without["nodes"], 1);
+  EXPECT_FALSE(without.contains("failures"));
+  const Json with = planned("--goal cost-by-deadline --failures")["failures"];
+  EXPECT_EQ(with["plans"][0]["nodes"], 2);
+  EXPECT_EQ(with["unmet"], "");
+  EXPECT_NE(with["changed"].get<std::string>().find("another than without failures"), std::string::npos);
+  scenario_["deadline"] = "0.5 days";
+  const Output late = orrery("plan --goal cost-by-deadline --failures " + written(scenario_));
+  EXPECT_EQ(late.code, 4);
+  EXPECT_NE(late.out.find("in 90 % of runs"), std::string::npos);
+}
+
+TEST_F(PlanWithFailures, SaysWhatIsMissing) {
+  scenario_["reliability"]["prices"].erase("spot_node_hour");
+  const Output price = orrery("plan --spot " + written(scenario_));
+  EXPECT_EQ(price.code, 3);
+  EXPECT_NE(price.out.find("/reliability/prices/spot_node_hour"), std::string::npos) << price.out;
+  scenario_["reliability"]["step_time"] = "2 s";
+  EXPECT_NE(orrery("plan --failures " + written(scenario_)).out.find("/reliability/step_time"),
+            std::string::npos);
+  scenario_["training"].erase("tokens");
+  const Output tokens = orrery("plan --failures " + written(scenario_));
+  EXPECT_EQ(tokens.code, 3);
+  EXPECT_NE(tokens.out.find("/training/tokens"), std::string::npos) << tokens.out;
+}
+
 }  // namespace
 }  // namespace orrery

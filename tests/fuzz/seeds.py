@@ -219,6 +219,11 @@ def formats(orrery, root, folder):
     add("reliability of a scenario", "json", encoded(operated), "scenario.json", reliability, aside, weight=6)
     add("reliability profile", "json", encoded(rates), "rates.json", reliability,
         dict(others("scenario.json"), **{"scenario.json": encoded(operated)}))
+    life = {"schema": "orrery.life/1", "program": "1", "ranks": 4, "steps": 20, "checkpoint_every": 4, "failures": 2,
+            "faults": [{"kind": "disk", "rank": 0, "step": 4}, {"kind": "dead", "rank": 1, "step": 7}],
+            "times": {"total": "50 s", "progress": "40 s"},
+            "measured": {"step": "2 s", "checkpoint": "0.5 s", "restart": "7 s", "detection_dead": "1 s"}}
+    add("life of a run", "json", encoded(life), "life.json", [["reliability", "life.json"], ["reliability", "life.json", "--json"]])
     serving = dict(whole, serving={
         "input_tokens": 64, "output_tokens": 8, "input_spread": 0.5, "output_spread": 0.2, "requests_per_s": 3, "arrivals": "poisson",
         "ttft": "5 s", "tpot": "1 s", "percentile": 0.9, "weights": "bf16", "cache": "bf16", "pass_tokens": 512, "disaggregated": False,
