@@ -27,6 +27,14 @@ static_assert(products_count_flops(std::type_identity<OpKind>{}));
 
 }  // namespace
 
+OpKind kind_of(const ForwardOp& op) {
+  return std::visit([](const auto& o) { return OpKind(o); }, op);
+}
+
+ops::Nature nature_of(const OpKind& kind) {
+  return std::visit([](const auto& op) { return op.kNature; }, kind);
+}
+
 std::string_view name_of(const OpKind& kind) {
   return std::visit(
       [](const auto& op) {

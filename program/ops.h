@@ -54,18 +54,14 @@ using ForwardOp =
                  ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::ResidualNorm, ops::Sum,
                  ops::Scale, ops::SoftCap, ops::LossStatistics, ops::Loss, ops::CachedAttention,
                  ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
-inline OpKind kind_of(const ForwardOp& op) {
-  return std::visit([](const auto& o) { return OpKind(o); }, op);
-}
+OpKind kind_of(const ForwardOp& op);
 
 template <class T>
 concept CommunicationOp = ops::communicates(T::kNature);
 template <class T>
 concept PointwiseOp = ops::moves_bytes(T::kNature);
 
-inline ops::Nature nature_of(const OpKind& kind) {
-  return std::visit([](const auto& op) { return op.kNature; }, kind);
-}
+ops::Nature nature_of(const OpKind& kind);
 inline bool is_communication(const OpKind& kind) {
   return ops::communicates(nature_of(kind));
 }

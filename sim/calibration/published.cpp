@@ -110,7 +110,7 @@ void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vecto
   if (cp == 1) return;
   if (!stack.runs || stack.runs->context_parallel.empty()) throw Skip{"context parallel in " + stack.name};
   plan.cp = cp;
-  assumed.push_back("how ranks share sequences");
+  assumed.emplace_back("how ranks share sequences");
   const ContextWay way = stack.runs->context_parallel.front();
   if (way == ContextWay::kUlysses)
     plan.ulysses = cp;
