@@ -113,9 +113,11 @@ PlansWithFailures with_failures(const Problem& problem, const planner::Answer& a
   out.plans = candidates(answer);
   if (out.plans.empty()) return out;
   for (FailingPlan& p : out.plans) {
-    const Operated q =
-        operate(sized(problem, p.nodes), p.plan, p.step_s, p.simulated ? "engine" : "estimate", payment, app);
-    p.answered = answered(q, {.seed = 1, .runs = kRuns, .threads = threads});
+    const Problem on = sized(problem, p.nodes);
+    Operated q = planner::operate(on, p.plan, on.at, {.payment = payment}, app.data);
+    planner::take_predicted_step(q, sim::Topology(on.cluster), p.step_s, p.simulated ? "engine" : "estimate",
+                                 1);
+    p.answered = planner::answered(q, {.seed = 1, .runs = kRuns, .threads = threads});
     out.payment = name_of(q.operation.assumed.prices.payment.value_or(Payment::kOnDemand));
     out.rates = q.assumed.profile;
   }

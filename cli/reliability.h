@@ -8,27 +8,11 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "core/reliability_profile.h"
-#include "sim/reliability/advice.h"
+#include "planner/operate.h"
 
 namespace orrery::cli {
 
-// A scenario or plan file as a question of operations.
-struct Operated {
-  Problem problem;
-  std::optional<Plan> plan;
-  Assumed assumed;
-  sim::Operation operation;
-  std::string step_source;  // "predicted by the engine"
-  Cursor at;                // where the scenario stands
-};
-
-// A plan with its predicted step, as the estimate or the engine says, paid as its scenario says or as told.
-// Throws InputError where what is assumed does not fit together or lacks a price.
-Operated operate(const Problem& problem, const Plan& plan, double step_s, const char* by,
-                 std::optional<Payment> payment, const App& app);
-// Throws InputError where its runs do not end.
-sim::Answered answered(const Operated& q, const sim::RunOptions& runs);
+using planner::Operated;
 
 // One way to run and pay it.
 struct Way {
@@ -37,20 +21,13 @@ struct Way {
   sim::Answered answered;
 };
 
-struct Advised {
-  sim::IntervalAdvice interval;
-  std::vector<sim::SpareNodes> spares;
-  sim::Change hour;
-  std::vector<sim::Sensitivity> sensitivities;
-};
-
 struct ReliabilityReport {
   std::vector<Operated> questions;
   std::vector<Way> ways;     // those of a question side by side; its own payment first
   double deadline_days = 0;  // 0: none
   double confidence = 0.9;
   std::int64_t seed = 1;
-  std::optional<Advised> advised;  // of the first way
+  std::optional<planner::Advised> advised;  // of the first way
 };
 
 // Indices of ways: least mean days, least mean dollars, and the least mean dollars of those that end by the

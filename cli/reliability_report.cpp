@@ -101,7 +101,7 @@ Json way_json(const ReliabilityReport& r, const Way& w) {
   return j;
 }
 
-Json advice_json(const Advised& a) {
+Json advice_json(const planner::Advised& a) {
   Json j;
   j["interval"] = {{"young_daly_s", number(a.interval.young_daly_s)},
                    {"exact_s", a.interval.exact_s},
@@ -247,7 +247,7 @@ std::string change_text(const sim::Change& c, bool priced) {
   return out;
 }
 
-void print_advice(const Advised& a, bool priced) {
+void print_advice(const planner::Advised& a, bool priced) {
   const sim::IntervalAdvice& i = a.interval;
   fmt::print("\nadvice\n");
   if (!i.tried.empty())

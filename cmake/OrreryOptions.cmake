@@ -25,7 +25,7 @@ set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example add
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})  # for precompiled headers
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=$ENV{CCACHE_SLOPPINESS},pch_defines,time_macros ${CCACHE})  # for precompiled headers
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 

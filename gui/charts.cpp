@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/charts.h"
 
+#include <QAreaSeries>
 #include <QBarCategoryAxis>
 #include <QBarSet>
 #include <QBoxPlotSeries>
@@ -11,11 +12,13 @@
 #include <QHorizontalStackedBarSeries>
 #include <QLegend>
 #include <QLegendMarker>
+#include <QLineSeries>
 #include <QMouseEvent>
 #include <QScatterSeries>
 #include <QToolTip>
 #include <QValueAxis>
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace orrery::gui {
@@ -207,6 +210,54 @@ void StackedBarChart::set(const QStringList& rows, const std::vector<Part>& part
   series->attachAxis(values);
   chart()->legend()->setAlignment(Qt::AlignRight);  // in a line names are cut
   chart()->legend()->setVisible(parts.size() > 1);
+  style();
+}
+
+std::vector<int> HistogramChart::counts(const std::vector<double>& sorted) {
+  std::vector<int> out(kBars, 0);
+  if (sorted.empty()) return out;
+  const double least = sorted.front(), width = (sorted.back() - least) / kBars;
+  for (const double v : sorted)
+    ++out[static_cast<std::size_t>(width > 0 ? std::min(kBars - 1.0, (v - least) / width) : 0)];
+  return out;
+}
+
+void HistogramChart::set(const std::vector<double>& sorted, const std::vector<Mark>& marks,
+                         const QString& title, const QColor& colour) {
+  clear();
+  if (sorted.empty()) return;
+  const std::vector<int> bars = counts(sorted);
+  const double least = sorted.front();
+  // Values that are all alike make one bar of some width.
+  const double width = sorted.back() > least ? (sorted.back() - least) / kBars : std::max(1e-9, least / 100);
+  auto* top = new QLineSeries;
+  for (int i = 0; i < kBars; ++i) {
+    const double x = least + i * width, y = bars[static_cast<std::size_t>(i)];
+    *top << QPointF(x, y) << QPointF(x + width, y);
+  }
+  const double most = *std::max_element(bars.begin(), bars.end());
+  QValueAxis* x = value_axis(title, Qt::AlignBottom, least, least + kBars * width);
+  QValueAxis* y = value_axis(tr("runs"), Qt::AlignLeft, 0, most);
+  const auto add = [&](QAbstractSeries* series) {
+    chart()->addSeries(series);
+    series->attachAxis(x);
+    series->attachAxis(y);
+  };
+  auto* area = new QAreaSeries(top);
+  top->setParent(area);
+  area->setColor(colour);
+  area->setBorderColor(colour);
+  add(area);
+  for (auto* marker : chart()->legend()->markers(area)) marker->setVisible(false);
+  constexpr std::array kStyles{Qt::DotLine, Qt::SolidLine, Qt::DashLine};
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    auto* line = new QLineSeries;
+    line->setName(QString("%1 %L2").arg(marks[i].name).arg(marks[i].at, 0, 'f', marks[i].at < 1000 ? 2 : 0));
+    line->setPen(QPen(palette().color(QPalette::Text), 1.5, kStyles[i % kStyles.size()]));
+    *line << QPointF(marks[i].at, 0) << QPointF(marks[i].at, most);
+    add(line);
+  }
+  chart()->legend()->setAlignment(Qt::AlignTop);
   style();
 }
 

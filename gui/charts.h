@@ -78,6 +78,23 @@ class StackedBarChart : public Chart {
   void set(const QStringList& rows, const std::vector<Part>& parts, const QString& title);
 };
 
+// Counts of values in equally wide bars; lines mark some values.
+class HistogramChart : public Chart {
+  Q_OBJECT
+
+ public:
+  using Chart::Chart;
+  struct Mark {
+    QString name;
+    double at = 0;
+  };
+  static constexpr int kBars = 40;
+  // By bar, from the least value to the greatest.
+  static std::vector<int> counts(const std::vector<double>& sorted);
+  void set(const std::vector<double>& sorted, const std::vector<Mark>& marks, const QString& title,
+           const QColor& colour);
+};
+
 // For each name an interval and what is expected in it.
 class IntervalChart : public Chart {
   Q_OBJECT

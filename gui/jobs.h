@@ -10,6 +10,7 @@
 #include <QObject>
 #include <QString>
 #include <QThreadPool>
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -18,6 +19,10 @@
 #include <vector>
 
 namespace orrery::gui {
+
+inline int hardware_threads() {
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
 
 class Jobs;
 

@@ -56,8 +56,11 @@ class Director : public QObject {
       session.plan();  // a plan that is open has none beside it yet
       return;
     }
+    if (!wish_.page.isEmpty()) {
+      window_.show_page(std::exchange(wish_.page, {}));
+      if (!session.jobs().idle()) return;  // what the page found out is missing
+    }
     done_ = true;
-    if (!wish_.page.isEmpty()) window_.show_page(wish_.page);
     if (wish_.at || wish_.rank >= 0) {
       window_.show_page("timeline");
       window_.timeline().go_to(wish_.at, wish_.rank);

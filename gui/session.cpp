@@ -2,14 +2,9 @@
 #include "gui/session.h"
 
 #include <algorithm>
-#include <thread>
 
 namespace orrery::gui {
 namespace {
-
-int hardware_threads() {
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
 
 EvaluatedPtr evaluated_of(const std::shared_ptr<const Problem>& shared, const Plan& plan) {
   const Problem& problem = *shared;

@@ -53,6 +53,7 @@ class Session : public QObject {
   explicit Session(QObject* parent = nullptr);
 
   Jobs& jobs() { return jobs_; }
+  const DataFolders& data() const { return data_; }
   TimeView& time() { return time_; }
   const std::shared_ptr<const Problem>& problem() const { return problem_; }
   const std::shared_ptr<const planner::Answer>& answer() const { return answer_; }

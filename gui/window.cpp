@@ -56,7 +56,7 @@ QString words_of(const QString& kind) {
 }  // namespace
 
 QStringList Window::page_names() {
-  return {"plans", "timeline", "memory", "topology", "what-if", "cost"};
+  return {"plans", "timeline", "memory", "topology", "what-if", "cost", "failures"};
 }
 
 Window::Window(QWidget* parent) : QMainWindow(parent) {
@@ -96,6 +96,7 @@ Window::Window(QWidget* parent) : QMainWindow(parent) {
   add_page("topology", tr("Topology"), topology_ = new TopologyPage(session_));
   add_page("what-if", tr("What if"), what_if_ = new WhatIfPage(session_));
   add_page("cost", tr("Cost"), cost_ = new CostPage(session_));
+  add_page("failures", tr("Failures"), failures_ = new FailuresPage(session_));
   build_status();
   build_menus();
   // Keys act on the page that is shown.

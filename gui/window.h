@@ -10,6 +10,7 @@
 #include <QToolButton>
 
 #include "gui/cost/page.h"
+#include "gui/failures/page.h"
 #include "gui/memory/page.h"
 #include "gui/plans/page.h"
 #include "gui/session.h"
@@ -33,6 +34,7 @@ class Window : public QMainWindow {
   TopologyPage& topology() { return *topology_; }
   WhatIfPage& what_if() { return *what_if_; }
   CostPage& cost() { return *cost_; }
+  FailuresPage& failures() { return *failures_; }
 
   // Names of pages, as on the command line: "plans", "timeline", ...
   static QStringList page_names();
@@ -71,6 +73,7 @@ class Window : public QMainWindow {
   TopologyPage* topology_;
   WhatIfPage* what_if_;
   CostPage* cost_;
+  FailuresPage* failures_;
   QWidget* banner_;
   QLabel *banner_text_, *status_;
   QProgressBar* progress_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/memory/page.h"
 
-#include <QPainter>
 #include <QSplitter>
 #include <QVBoxLayout>
 #include <algorithm>
 
+#include "gui/legend.h"
 #include "gui/timeline/rows.h"
 #include "sim/analysis/twins.h"
 
@@ -13,24 +13,12 @@ namespace orrery::gui {
 namespace {
 
 // The colours of the classes, in the order in which they are stacked.
-class ClassLegend : public QWidget {
- public:
-  explicit ClassLegend() { setFixedHeight(fontMetrics().height() + 10); }
-
- protected:
-  void paintEvent(QPaintEvent*) override {
-    QPainter painter(this);
-    const Theme theme = Theme::of(palette());
-    int x = MemoryView::kLabelWidth;
-    for (std::size_t c = 0; c <= kMemoryClasses; ++c) {
-      const QString name = c < kMemoryClasses ? kMemoryClassNames[c] : "context and allocator";
-      painter.fillRect(x, (height() - 11) / 2, 11, 11, theme.series(c));
-      painter.setPen(theme.text);
-      painter.drawText(x + 15, (height() + fontMetrics().ascent() - fontMetrics().descent()) / 2, name);
-      x += fontMetrics().horizontalAdvance(name) + 32;
-    }
-  }
-};
+std::vector<Meaning> class_colours(const Theme& theme) {
+  std::vector<Meaning> out;
+  for (std::size_t c = 0; c <= kMemoryClasses; ++c)
+    out.push_back({theme.series(c), c < kMemoryClasses ? kMemoryClassNames[c] : "context and allocator"});
+  return out;
+}
 
 }  // namespace
 
@@ -38,7 +26,7 @@ MemoryPage::MemoryPage(Session& session, QWidget* parent) : QWidget(parent), ses
   auto* column = new QVBoxLayout(this);
   column->setContentsMargins(0, 0, 0, 0);
   column->setSpacing(0);
-  column->addWidget(new ClassLegend);
+  column->addWidget(new Legend(class_colours, MemoryView::kLabelWidth));
   auto* split = new QSplitter(Qt::Vertical);
   split->setObjectName("memory split");
   view_ = new MemoryView(session_.time());

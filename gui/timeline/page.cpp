@@ -2,7 +2,6 @@
 #include "gui/timeline/page.h"
 
 #include <QHBoxLayout>
-#include <QPainter>
 #include <QVBoxLayout>
 #include <algorithm>
 
@@ -10,41 +9,6 @@
 
 namespace orrery::gui {
 namespace {
-
-// Colours with their words.
-class LegendBar : public QWidget {
- public:
-  void set(RunPtr run, Colouring colouring) {
-    run_ = std::move(run);
-    colouring_ = colouring;
-    updateGeometry();
-    update();
-  }
-  QSize sizeHint() const override {
-    int width = 0;
-    for (const Meaning& m : meanings()) width += fontMetrics().horizontalAdvance(m.text) + 26;
-    return {width, fontMetrics().height() + 4};
-  }
-
- protected:
-  void paintEvent(QPaintEvent*) override {
-    QPainter painter(this);
-    int x = 0;
-    for (const Meaning& m : meanings()) {
-      painter.fillRect(x, (height() - 11) / 2, 11, 11, m.colour);
-      painter.setPen(palette().color(QPalette::WindowText));
-      painter.drawText(x + 15, (height() + fontMetrics().ascent() - fontMetrics().descent()) / 2, m.text);
-      x += fontMetrics().horizontalAdvance(m.text) + 26;
-    }
-  }
-
- private:
-  std::vector<Meaning> meanings() const {
-    return run_ ? legend(Theme::of(palette()), run_->timeline(), colouring_) : std::vector<Meaning>{};
-  }
-  RunPtr run_;
-  Colouring colouring_ = Colouring::kKind;
-};
 
 std::vector<std::uint32_t> slices_named(const sim::Lanes& lanes, const std::vector<bool>& names) {
   const auto& slices = lanes.timeline().slices;
@@ -139,7 +103,7 @@ void TimelinePage::build_bar() {
   row->addWidget(hit_label_);
   row->addWidget(path_button_);
   row->addStretch(1);
-  legend_ = new LegendBar;
+  legend_ = new Legend;
   row->addWidget(legend_);
   layout()->addWidget(bar);
   connect(grouping_, &QComboBox::activated, this, [this] {
@@ -232,8 +196,10 @@ void TimelinePage::fill_groupings() {
 }
 
 void TimelinePage::show_legend() {
-  static_cast<LegendBar*>(legend_)->set(session_.run(0),
-                                        static_cast<Colouring>(colouring_->currentData().toInt()));
+  const auto colouring = static_cast<Colouring>(colouring_->currentData().toInt());
+  legend_->set([run = session_.run(0), colouring](const Theme& theme) {
+    return run ? legend(theme, run->timeline(), colouring) : std::vector<Meaning>{};
+  });
 }
 
 void TimelinePage::zoom(double factor) {

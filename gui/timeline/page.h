@@ -14,6 +14,7 @@
 #include <QWidget>
 #include <array>
 
+#include "gui/legend.h"
 #include "gui/session.h"
 #include "gui/tables.h"
 #include "gui/timeline/view.h"
@@ -80,7 +81,7 @@ class TimelinePage : public QWidget {
   QLineEdit* search_;
   QLabel *hit_label_, *part_label_, *difference_label_;
   QToolButton* path_button_;
-  QWidget* legend_;
+  Legend* legend_;
   QTabWidget* details_;
   QTextBrowser* slice_;
   Table *statistics_, *differences_, *bookmarks_;

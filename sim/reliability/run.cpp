@@ -20,9 +20,6 @@ namespace {
 enum class Draw { kRepair = kProcesses, kRefill, kSilentDetection, kSlowFactor, kSlowLasts, kPlace };
 constexpr std::size_t kStreams = kProcesses + 6;
 
-// What a job stops for.
-enum class Stop { kHardware, kSoftware, kSilent, kPreempt, kPlanned, kEvict, kResize };
-
 struct SlowNode {
   Ticks until;
   double factor;
@@ -31,8 +28,8 @@ struct SlowNode {
 
 class Run {
  public:
-  Run(const RunModel& model, std::uint64_t seed, std::uint64_t run, std::int64_t most_events)
-      : m_(model), most_events_(most_events), spares_(model.spares.value_or(0)) {
+  Run(const RunModel& model, std::uint64_t seed, std::uint64_t run, std::int64_t most_events, Diary* diary)
+      : m_(model), most_events_(most_events), diary_(diary), spares_(model.spares.value_or(0)) {
     for (std::size_t i = 0; i < kStreams; ++i) streams_.emplace_back(seed, run, i);
     for (std::size_t i = 0; i < kProcesses; ++i) next_[i] = drawn(static_cast<Process>(i));
     maintenance_at_ = m_.maintenance_every.value_or(kNoTick);
@@ -130,10 +127,11 @@ class Run {
     if (maintenance_at_ <= now()) {
       if (!drain()) return;
       ++out_.planned;
+      const Ticks begin = now();
       pause(m_.maintenance_lasts);
-      work_.spend(out_.maintenance, m_.maintenance_lasts);
+      work_.spend(&RunOutcome::maintenance, m_.maintenance_lasts);
       maintenance_at_ = now() + *m_.maintenance_every;
-      return outage(Stop::kPlanned);
+      return outage(Stop::kPlanned, begin);
     }
     if (next_slow_end() <= now()) return end_slow();
     collect();
@@ -191,7 +189,7 @@ class Run {
 
   // Saves because the job is about to stop. A failure that comes first stops the job instead.
   bool drain() {
-    if (const auto failure = interrupted(out_.checkpoint, m_.drain())) {
+    if (const auto failure = interrupted(&RunOutcome::checkpoint, m_.drain())) {
       outage(*failure);
       return false;
     }
@@ -243,7 +241,7 @@ class Run {
     }
     const Ticks wait = std::max(Ticks{0}, absent_.top().back - now());
     pause(wait);
-    work_.spend(out_.wait, wait);
+    work_.spend(&RunOutcome::wait, wait);
     collect();
     --spares_;
     return false;
@@ -317,7 +315,7 @@ class Run {
   }
 
   // Spends `time`, or up to the next failure: then for what the job stops.
-  std::optional<Stop> interrupted(Ticks& on, Ticks time) {
+  std::optional<Stop> interrupted(Ticks RunOutcome::*on, Ticks time) {
     constexpr std::array kFailures{std::pair{Process::kHardware, Stop::kHardware},
                                    std::pair{Process::kSoftware, Stop::kSoftware},
                                    std::pair{Process::kPreempt, Stop::kPreempt}};
@@ -335,14 +333,16 @@ class Run {
   }
 
   // From a stop until the job works again.
-  void outage(Stop stop) {
+  void outage(Stop stop) { outage(stop, now()); }
+  void outage(Stop stop, Ticks begin) {
     gone_.clear();
     memory_lost_ = false;
-    for (;; count_event()) {
+    for (;; count_event(), begin = now()) {
+      if (diary_) diary_->stop(stop, begin);
       if (takes_a_node(stop)) leave(stop);
       roll_back(stop);
       if (stop == Stop::kHardware || stop == Stop::kSoftware) {
-        if (const auto failure = interrupted(out_.detection, detection_)) {
+        if (const auto failure = interrupted(&RunOutcome::detection, detection_)) {
           stop = *failure;
           continue;
         }
@@ -352,10 +352,11 @@ class Run {
       const bool in_memory = stop != Stop::kSilent && stop != Stop::kPlanned;  // right, and still there
       const bool from_memory = m_.in_memory() && !memory_lost_ && in_memory;
       const Ticks load = from_memory ? m_.load_memory : m_.load_storage;
-      const auto failure = interrupted(out_.restart, restart_time(stop, at_once) + load);
-      if (!failure) return;
+      const auto failure = interrupted(&RunOutcome::restart, restart_time(stop, at_once) + load);
+      if (!failure) break;
       stop = *failure;
     }
+    if (diary_) diary_->go_on(now());
   }
 
   void grow() {
@@ -369,7 +370,8 @@ class Run {
   std::int64_t events_ = 0;
   std::vector<RandomStream> streams_;
   RunOutcome out_;
-  Work work_{m_, out_};
+  Diary* diary_;
+  Work work_{m_, out_, diary_};
   Ticks detection_ = m_.detection;  // of the failure that stopped the job
   std::size_t injected_ = 0;        // failures that have struck
   bool corrupted_ = false;
@@ -399,8 +401,8 @@ bool is_conserved(const RunOutcome& run, const RunModel& model) {
 }
 
 RunOutcome simulate_run(const RunModel& model, std::uint64_t seed, std::uint64_t run,
-                        std::int64_t most_events) {
-  return Run(model, seed, run, most_events).outcome();
+                        std::int64_t most_events, Diary* diary) {
+  return Run(model, seed, run, most_events, diary).outcome();
 }
 
 std::vector<RunOutcome> simulate_runs(const RunModel& model, const RunOptions& options) {

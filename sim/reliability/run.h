@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/reliability/diary.h"
 #include "sim/reliability/run_model.h"
 
 namespace orrery::sim {
@@ -57,9 +58,9 @@ struct RunOutcome {
 double ettr(const RunOutcome& run, const RunModel& model);
 bool is_conserved(const RunOutcome& run, const RunModel& model);
 
-// Of one run. `most_events` bounds its time.
+// Of one run. `most_events` bounds its time. A diary keeps what it did when, and changes nothing.
 RunOutcome simulate_run(const RunModel& model, std::uint64_t seed, std::uint64_t run,
-                        std::int64_t most_events);
+                        std::int64_t most_events, Diary* diary = nullptr);
 
 inline constexpr std::int64_t kMostRuns = 1'000'000;
 inline constexpr std::int64_t kMostRunEvents = 100'000'000;  // of all runs together: some 10 s on one core

@@ -72,6 +72,9 @@ Summary summary_of(const RunModel& model, const Tariff& tariff, const std::vecto
   };
   const auto spread = [&](auto value) { return spread_of(over(value)); };
   out.days = spread([](const RunOutcome& r) { return days(r.total); });
+  const auto median = std::find_if(runs.begin(), runs.end(),
+                                   [&](const RunOutcome& r) { return days(r.total) == out.days.p50; });
+  out.median_run = median - runs.begin();
   out.ettr = spread([&](const RunOutcome& r) { return ettr(r, model); });
   std::vector<RunCost> costs;
   costs.reserve(runs.size());
@@ -84,12 +87,12 @@ Summary summary_of(const RunModel& model, const Tariff& tariff, const std::vecto
   };
   out.dollars = cost([](const RunCost& c) { return c.total(); });
   const std::vector<double> factors = step_factors(step, runs.size());
-  std::vector<double> paid;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     out.sorted_days.push_back(days(runs[i].total) * factors[i]);
-    paid.push_back(costs[i].total() * factors[i]);
+    out.sorted_dollars.push_back(costs[i].total() * factors[i]);
   }
-  out.dollars_of_step = spread_of(std::move(paid));
+  std::sort(out.sorted_dollars.begin(), out.sorted_dollars.end());
+  out.dollars_of_step = spread_of_sorted(out.sorted_dollars);
   std::sort(out.sorted_days.begin(), out.sorted_days.end());
   out.days_of_step = spread_of_sorted(out.sorted_days);
   out.storage_dollars = cost([](const RunCost& c) { return c.storage; });

@@ -40,7 +40,8 @@ struct Summary {
   Spread hardware, software, silent, old_rollbacks, preempted, evictions, planned;
   // With the step's range.
   Spread days_of_step, dollars_of_step;
-  std::vector<double> sorted_days;  // of these
+  std::vector<double> sorted_days, sorted_dollars;  // of these
+  std::int64_t median_run = 0;                      // whose days are days.p50
 
   double share_within(double days) const;
 };

@@ -18,18 +18,41 @@ Ticks stretched(Ticks t, double pace) {
   return std::max(t, scaled(t, pace));
 }
 
+// What a diary calls the time that an outcome counts in this field.
+Doing doing(Ticks RunOutcome::*on) {
+  if (on == &RunOutcome::checkpoint) return Doing::kCheckpoint;
+  if (on == &RunOutcome::detection) return Doing::kDetection;
+  if (on == &RunOutcome::restart) return Doing::kRestart;
+  if (on == &RunOutcome::wait) return Doing::kWait;
+  return Doing::kMaintenance;
+}
+
 }  // namespace
 
-Work::Work(const RunModel& model, RunOutcome& out)
+Work::Work(const RunModel& model, RunOutcome& out, Diary* diary)
     : model_(model),
       out_(out),
+      diary_(diary),
       cycle_(model.in_memory() ? model.memory_interval : model.interval),
       cycles_(model.interval.value / cycle_.value) {
   begin_cycle({});
 }
 
-void Work::spend(Ticks& on, Ticks time) {
-  on += time;
+void Work::spend(Ticks RunOutcome::*on, Ticks time) {
+  out_.*on += time;
+  pass(time);
+  if (diary_) diary_->add({doing(on), now_ - time, now_, position(), position()});
+}
+
+void Work::done(Ticks work, Ticks time) {
+  out_.work += work;
+  out_.slow += time - work;
+  pass(time);
+  left_ -= work;
+  if (diary_) diary_->add({working(), now_ - time, now_, position() - work, position()});
+}
+
+void Work::pass(Ticks time) {
   now_ += time;
   if (now_ > kLongestSimulatedRun)
     throw Error(fmt::format("a run does not end within {:.0f} years", days(kLongestSimulatedRun) / 365));
@@ -63,6 +86,7 @@ void Work::save() {
 
 void Work::go_back_to(const Saved& saved) {
   out_.lost += position() - saved.position;
+  if (diary_) diary_->lose(position(), saved.position);
   if (saved.position < memory_.position) memory_ = saved;
   begin_cycle(saved);
 }
@@ -88,13 +112,18 @@ void Work::skip_cycles(Ticks until) {
   const Ticks memory = model_.in_memory() ? model_.memory_stall : Ticks{0};
   const std::int64_t before_last = (model_.work - start_.position - Ticks{1}).value / cycle_.value;
   const auto take = [&](std::int64_t cycles, std::int64_t storage) {
+    const Ticks begin = now_, from = start_.position;
     out_.work += cycle_ * cycles;
     out_.slow += (work - cycle_) * cycles;
     out_.checkpoint += memory * cycles + model_.stall * storage;
     now_ += (work + memory) * cycles + model_.stall * storage;
     start_.position += cycle_ * cycles;
+    if (diary_) diary_->add({working(), begin, now_, from, start_.position});
   };
-  if (start_.memory_cycles == 0) {
+  // A diary has each checkpoint that it does not leave out.
+  const bool skips_memory = !diary_ || diary_->leaves_out(memory);
+  const bool skips_storage = skips_memory && (!diary_ || diary_->leaves_out(model_.stall));
+  if (start_.memory_cycles == 0 && skips_storage) {
     const Ticks whole = (work + memory) * cycles_ + model_.stall;
     const std::int64_t n = std::min((until - now_).value / whole.value, before_last / cycles_);
     if (n > 0) {
@@ -108,7 +137,7 @@ void Work::skip_cycles(Ticks until) {
   const std::int64_t left = (model_.work - start_.position - Ticks{1}).value / cycle_.value;
   const std::int64_t n =
       std::min({(until - now_).value / (work + memory).value, cycles_ - 1 - start_.memory_cycles, left});
-  if (n > 0) {
+  if (n > 0 && skips_memory) {
     take(n, 0);
     start_.memory_cycles += n;
     memory_ = start_;
@@ -124,24 +153,18 @@ void Work::advance(Ticks until) {
       const Ticks part = std::min(left_, to_stop());
       const Ticks whole = stretched(part, pace_);
       if (whole > room) {
-        const Ticks done = std::min({part, room, scaled(room, 1 / pace_)});
-        left_ -= done;
-        out_.work += done;
-        spend(out_.slow, room - done);
-        now_ += done;
+        const Ticks work = std::min({part, room, scaled(room, 1 / pace_)});
+        done(work, room);
         return;
       }
-      out_.work += part;
-      spend(out_.slow, whole - part);
-      now_ += part;
-      left_ -= part;
+      done(part, whole);
       if (left_.value > 0) return;
       left_ = model_.in_memory() ? model_.memory_stall : Ticks{0};
       phase_ = Phase::kMemory;
       continue;
     }
     const Ticks spent = std::min(left_, room);
-    spend(out_.checkpoint, spent);
+    spend(&RunOutcome::checkpoint, spent);
     left_ -= spent;
     if (left_.value > 0) return;
     end_phase();

@@ -19,7 +19,8 @@ struct Saved {
 
 class Work {
  public:
-  Work(const RunModel& model, RunOutcome& out);
+  // `diary` may be null.
+  Work(const RunModel& model, RunOutcome& out, Diary* diary);
 
   Ticks now() const { return now_; }
   bool finished() const { return finished_; }
@@ -33,8 +34,9 @@ class Work {
   // Where the work comes to `position`, with the checkpoint before it done. kNoTick: nowhere.
   void stop_at(Ticks position) { stop_ = position; }
   bool at_stop() const { return phase_ == Phase::kWork && position() == stop_; }
-  // Time in which there is no work. Throws Error where the run becomes longer than is simulated.
-  void spend(Ticks& on, Ticks time);
+  // Time in which there is no work. This and advance() throw Error where the run becomes longer than is
+  // simulated.
+  void spend(Ticks RunOutcome::*on, Ticks time);
 
   // The newest checkpoint of each kind that can be read now, and one that is on its way to storage.
   const Saved& stored() const { return stored_; }
@@ -57,6 +59,10 @@ class Work {
   bool saves_to_storage() const { return start_.memory_cycles + 1 == cycles_ || last_cycle(); }
   bool is_unsaved(Ticks position) const;
   Ticks to_stop() const;
+  void pass(Ticks time);
+  // Counts `work`, which took `time`.
+  void done(Ticks work, Ticks time);
+  Doing working() const { return pace_ > 1 ? Doing::kSlowWork : Doing::kWork; }
   void begin_cycle(Saved start);
   void store(Saved saved);
   void skip_cycles(Ticks until);
@@ -64,6 +70,7 @@ class Work {
 
   const RunModel& model_;
   RunOutcome& out_;
+  Diary* diary_;
   Ticks now_{0};
   bool finished_ = false;
   double pace_ = 1;

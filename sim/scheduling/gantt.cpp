@@ -7,20 +7,13 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "sim/drawn_time.h"
 
 namespace orrery::sim {
 namespace {
 
 constexpr std::size_t kMostSlices = 20'000'000;
-constexpr std::int64_t kMostStreams = 256;        // that readers of a timeline take
-constexpr double kLongestTimeline = 23 * 86'400;  // s
-
-// How many seconds of a schedule are one of its timeline.
-std::int64_t scale_of(Ticks length) {
-  std::int64_t scale = 1;
-  while (seconds(length) / static_cast<double>(scale) > kLongestTimeline) scale *= 1000;
-  return scale;
-}
+constexpr std::int64_t kMostStreams = 256;  // that readers of a timeline take
 
 }  // namespace
 
@@ -29,9 +22,8 @@ Timeline gantt(const JobQueue& queue, const ClusterNodes& nodes, const ScheduleO
     throw Error(fmt::format("the timeline would have {} slices, and at most {} are written",
                             outcome.nodes.size(), kMostSlices));
   Timeline t;
-  const std::int64_t scale = scale_of(outcome.end - outcome.begin);
   t.source = "predicted: cluster schedule";
-  if (scale > 1) t.source += fmt::format(", {} s of it are one here", scale);
+  const DrawnTime drawn(outcome.end - outcome.begin, t.source);
   for (std::int32_t n = 0; n < nodes.nodes(); ++n)
     t.rank_labels.push_back(fmt::format("node {} (switch {})", n, nodes.leaf[static_cast<std::size_t>(n)]));
   t.streams.emplace_back("node");
@@ -42,7 +34,7 @@ Timeline gantt(const JobQueue& queue, const ClusterNodes& nodes, const ScheduleO
     if (added) t.names.push_back(name);
     return found->second;
   };
-  const auto at = [&](Ticks time) { return Time{(time - outcome.begin).value / scale * 1000}; };
+  const auto at = [&](Ticks time) { return drawn(time - outcome.begin); };
 
   std::vector<std::size_t> order(outcome.attempts.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;

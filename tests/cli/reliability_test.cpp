@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/json.h"
+#include "core/timeline.h"
 #include "tests/cli/command.h"
 
 namespace orrery {
@@ -44,6 +45,24 @@ class ReliabilityCommand : public testing::Test {
   Json scenario_;
   TemporaryFolder folder_;
 };
+
+TEST_F(ReliabilityCommand, WritesWhatTheMedianRunDid) {
+  const std::string file = folder_.file("median.timeline");
+  const Output o = run(scenario_, "--runs 201 --no-advice --json --trace " + file);
+  ASSERT_EQ(o.code, 0) << o.out;
+  const Json days = parse_json(o.out, "output")["ways"][0]["days"];
+  const Timeline t = load_timeline(file);
+  // A run of more than 23 days is drawn a thousand times smaller.
+  EXPECT_EQ(t.source, "predicted: life of a run, 1000 s of it are one here");
+  EXPECT_NEAR(static_cast<double>(t.length().value) * 1e-12 * 1000 / 86400, days["p50"].get<double>(), 1e-6);
+  EXPECT_EQ(t.streams, (std::vector<std::string>{"job", "stops"}));
+  for (const std::string& options :
+       {std::string("--trace /nowhere/x"), "--trace " + file + " " + written(scenario_)}) {
+    const Output refused = run(scenario_, options);
+    EXPECT_EQ(refused.code, 3) << refused.out;
+    EXPECT_EQ(refused.out.find("orrery: command line: /trace: "), 0U) << refused.out;
+  }
+}
 
 TEST_F(ReliabilityCommand, AnswersInJson) {
   const Output o = run(scenario_);

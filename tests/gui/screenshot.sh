@@ -37,7 +37,7 @@ alone trace.json 2>errors || status=$?
 [ "$status" -eq 1 ] && grep -q "there is no display" errors || { echo "no display: exit $status"; cat errors; exit 1; }
 # A plan's page of plans is drawn when they have been searched: it has more in it than the page of another problem.
 "$orrery" plan "$root/scenarios/tiny-cpu.json" -o plan.json >/dev/null
-for page in plans cost; do
+for page in plans cost failures; do
   alone --open plan.json --page $page --screenshot $page.png
   alone --page $page --screenshot empty.png
   full=$(stat -c %s $page.png) empty=$(stat -c %s empty.png)

@@ -16,6 +16,7 @@
 #include <QTemporaryDir>
 #include <QTest>
 #include <QWheelEvent>
+#include <numeric>
 
 #include "core/error.h"
 #include "gui/text.h"
@@ -70,6 +71,9 @@ class WindowTest : public QObject {
   void shows_the_network_and_whose_traffic_a_link_carries();
   void follows_sliders();
   void shows_costs();
+  void shows_what_failures_do();
+  void says_why_a_run_cannot_be_simulated();
+  void counts_values_in_bars();
   void opens_a_topology_that_is_dropped();
   void answers_malformed_files_data();
   void answers_malformed_files();
@@ -584,6 +588,89 @@ void WindowTest::shows_costs() {
     for (const QBarSet* set : bars->barSets()) money += set->at(set->count() - 1);
   }
   QVERIFY2(std::abs(money / best.cost_usd - 1) < 1e-6, qPrintable(QString::number(money)));
+}
+
+void WindowTest::shows_what_failures_do() {
+  Json scenario = load_json(source("scenarios/climate-1.2b.json").toStdString());
+  scenario["reliability"]["failures"]["hardware_per_node_day"] = 1.0;
+  const QString path = folder_.filePath("failing.json");
+  save_text(path.toStdString(), scenario.dump());
+  open(path);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  FailuresPage& page = window_->failures();
+  QVERIFY(page.headline().contains("Simulating"));  // once the page is shown
+  window_->show_page("failures");
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), kPatience);
+  // The same numbers as `orrery reliability` has for the plan.
+  const Evaluated& e = *window_->session().evaluated();
+  planner::Operated q = planner::operate(*e.problem, e.plan, e.problem->at, {}, DataFolders());
+  planner::take_predicted_step(q, *e.topology, e.evaluation.predicted.step_time_s, "engine", 1);
+  const sim::Answered a = planner::answered(q, {.seed = 1, .runs = 10'000, .threads = 1});
+  const auto words = [](const char* form, const sim::Spread& of, int decimals) {
+    return QString(form)
+        .arg(of.p50, 0, 'f', decimals)
+        .arg(of.p5, 0, 'f', decimals)
+        .arg(of.p95, 0, 'f', decimals);
+  };
+  const QString days = words("<b>%L1 days</b> (90 % of runs: %L2 to %L3)", a.summary.days_of_step, 2);
+  QVERIFY2(page.headline().contains(days), qPrintable(page.headline()));
+  const QString usd = words("<b>$%L1</b> ($%L2 to $%L3)", a.summary.dollars_of_step, 0);
+  QVERIFY2(page.headline().contains(usd), qPrintable(page.headline()));
+  // The bars are the shares of the time that is no progress. Qt has the first row last.
+  for (const auto* chart : page.findChildren<StackedBarChart*>()) {
+    const auto* bars = qobject_cast<const QAbstractBarSeries*>(chart->chart()->series().at(0));
+    const QBarSet* set = bars->barSets().at(0);
+    QCOMPARE(set->at(set->count() - 1), 100 * a.summary.lost);
+    double sum = 0;
+    for (int i = 0; i < set->count(); ++i) sum += set->at(i);
+    QVERIFY(std::abs(sum - 100 * (1 - a.summary.progress)) < 1e-6);
+  }
+  // What the median run did, to its end, and each of its stops.
+  const sim::Diary diary = planner::diary_of_median_run(a, 1);
+  const sim::Ticks end = diary.periods().back().end;
+  QVERIFY(std::abs(sim::days(end) / a.summary.days.p50 - 1) < 1e-12);
+  QVERIFY(diary.outages().size() > 3);
+  QCOMPARE(page.stops().rowCount(), static_cast<int>(diary.outages().size()));
+  const LifeView& view = page.life();
+  QVERIFY(view.rows() >= 1 && view.rows() <= LifeView::kMostRows);
+  QVERIFY(view.row_length().value * view.rows() >= end.value);
+  QVERIFY(view.row_length().value * (view.rows() - 1) < end.value);
+  const auto at = view.at(view.place_of({0}, sim::ticks(1.0), 0).center());
+  QVERIFY(at && at->doing == sim::Doing::kWork);
+  QVERIFY(!view.at({0, 0}));  // the labels
+  const sim::Outage& stop = diary.outages()[2];
+  const std::int64_t row = stop.begin.value / view.row_length().value;
+  const auto down = view.at(view.place_of(stop.begin, stop.end, row).center());
+  QVERIFY(down && (down->doing == sim::Doing::kRestart || down->doing == sim::Doing::kDetection));
+  page.stops().select_number(2);
+  QCOMPARE(view.marked(), 2);
+}
+
+void WindowTest::says_why_a_run_cannot_be_simulated() {
+  Json scenario = load_json(source("scenarios/climate-1.2b.json").toStdString());
+  scenario["reliability"]["prices"] = {{"payment", "spot"}};
+  const QString path = folder_.filePath("unpriced.json");
+  save_text(path.toStdString(), scenario.dump());
+  open(path);
+  QVERIFY2(window_->message().isEmpty(), qPrintable(window_->message()));
+  window_->show_page("failures");
+  QTRY_VERIFY_WITH_TIMEOUT(idle(*window_), kPatience);
+  const QString words = window_->failures().headline();
+  QVERIFY2(words.contains("/reliability/prices/spot_node_hour"), qPrintable(words));
+  QCOMPARE(window_->failures().stops().rowCount(), 0);
+}
+
+void WindowTest::counts_values_in_bars() {
+  // 41 values from 0 to 40: one a bar, and the last is in the last bar.
+  std::vector<double> values(41);
+  std::iota(values.begin(), values.end(), 0.0);
+  std::vector<int> expected(HistogramChart::kBars, 1);
+  expected.back() = 2;
+  QCOMPARE(HistogramChart::counts(values), expected);
+  const std::vector<int> alike = HistogramChart::counts({7, 7, 7});
+  QCOMPARE(alike.front(), 3);
+  QCOMPARE(std::accumulate(alike.begin(), alike.end(), 0), 3);
+  QCOMPARE(HistogramChart::counts({}), std::vector<int>(HistogramChart::kBars, 0));
 }
 
 void WindowTest::opens_a_topology_that_is_dropped() {

@@ -221,6 +221,131 @@ TEST(Run, IsAFunctionOfSeedAndModel) {
   EXPECT_EQ(one[77], simulate_run(m, 3, 77, 1'000'000));
 }
 
+// Work from 0 to 300 s in cycles of 100 s, each with 5 s of a checkpoint behind it. Software fails at 250 s
+// of work, which is 2 * 105 + 50 = 260 s after the start, is noticed 3 s later and starts again in 20 s from
+// the checkpoint at 200 s.
+TEST(Diary, OfAFailureByHand) {
+  RunModel m = quiet();
+  m.work = ticks(300.0);
+  m.injected = {{ticks(250.0), ticks(3.0)}};
+  Diary diary;
+  const RunOutcome out = simulate_run(m, 1, 0, 100, &diary);
+  const auto period = [](Doing doing, double begin, double end, double from, double to) {
+    return Period{doing, ticks(begin), ticks(end), ticks(from), ticks(to)};
+  };
+  const std::vector<Period> expected{
+      period(Doing::kWork, 0, 100, 0, 100),          period(Doing::kCheckpoint, 100, 105, 100, 100),
+      period(Doing::kWork, 105, 205, 100, 200),      period(Doing::kCheckpoint, 205, 210, 200, 200),
+      period(Doing::kLost, 210, 260, 200, 250),      period(Doing::kDetection, 260, 263, 200, 200),
+      period(Doing::kRestart, 263, 283, 200, 200),   period(Doing::kWork, 283, 383, 200, 300),
+      period(Doing::kCheckpoint, 383, 388, 300, 300)};
+  EXPECT_EQ(diary.periods(), expected);
+  ASSERT_EQ(diary.outages().size(), 1U);
+  EXPECT_EQ(diary.outages()[0].stop, Stop::kSoftware);
+  EXPECT_EQ(diary.outages()[0].begin, ticks(260.0));
+  EXPECT_EQ(diary.outages()[0].end, ticks(283.0));
+  EXPECT_EQ(diary.outages()[0].lost, ticks(50.0));
+  EXPECT_EQ(out.total, ticks(388.0));
+
+  const Timeline t = life_timeline(diary);
+  EXPECT_EQ(t.source, "predicted: life of a run");
+  ASSERT_EQ(t.slices.size(), 10U);
+  EXPECT_EQ(t.names[static_cast<std::size_t>(t.slices[4].name)], "lost work");
+  EXPECT_EQ(t.slices[4].start, Time{210'000'000'000'000});  // ps
+  EXPECT_EQ(t.names[static_cast<std::size_t>(t.slices[9].name)], "software failed");
+  EXPECT_EQ(t.slices[9].stream, 1);
+}
+
+TEST(Diary, ChangesNothingAndAddsUp) {
+  RunModel m = busy();
+  std::size_t outages = 0;
+  for (std::uint64_t run = 0; run < 200; ++run) {
+    if (run == 100) m.memory_interval = Ticks{0};  // in storage alone
+    Diary diary;
+    const RunOutcome out = simulate_run(m, 3, run, 1'000'000, &diary);
+    ASSERT_EQ(out, simulate_run(m, 3, run, 1'000'000)) << run;
+    std::array<Ticks, kDoings> time{}, work{};
+    Ticks now{0};
+    for (const Period& p : diary.periods()) {
+      ASSERT_EQ(p.begin, now);
+      ASSERT_GT(p.end, p.begin);
+      now = p.end;
+      time[static_cast<std::size_t>(p.doing)] += p.end - p.begin;
+      work[static_cast<std::size_t>(p.doing)] += p.to - p.from;
+    }
+    const auto of = [](const std::array<Ticks, kDoings>& a, Doing d) {
+      return a[static_cast<std::size_t>(d)];
+    };
+    EXPECT_EQ(now, out.total);
+    EXPECT_EQ(of(time, Doing::kWork) + of(time, Doing::kSlowWork) + of(time, Doing::kLost),
+              out.work + out.slow);
+    EXPECT_EQ(of(work, Doing::kWork) + of(work, Doing::kSlowWork), m.work);
+    EXPECT_EQ(of(work, Doing::kLost), out.lost);
+    EXPECT_EQ(of(time, Doing::kCheckpoint), out.checkpoint);
+    EXPECT_EQ(of(time, Doing::kDetection), out.detection);
+    EXPECT_EQ(of(time, Doing::kRestart), out.restart);
+    EXPECT_EQ(of(time, Doing::kWait), out.wait);
+    EXPECT_EQ(of(time, Doing::kMaintenance), out.maintenance);
+    Ticks lost{0}, down{0}, until{0};
+    for (const Outage& o : diary.outages()) {
+      EXPECT_GE(o.begin, until);
+      EXPECT_GE(o.end, o.begin);
+      until = o.end;
+      lost += o.lost;
+      down += o.end - o.begin;
+    }
+    EXPECT_EQ(lost, out.lost);
+    EXPECT_EQ(down, out.detection + out.restart + out.wait + out.maintenance);
+    outages += diary.outages().size();
+  }
+  EXPECT_GT(outages, 200U * 20);
+}
+
+TEST(Diary, IsDrawnSmallerWhereARunIsLong) {
+  RunModel m = quiet();
+  m.work = ticks(30 * kDay);
+  m.interval = ticks(kDay);
+  Diary diary;
+  const RunOutcome out = simulate_run(m, 1, 0, 100, &diary);
+  const Timeline t = life_timeline(diary);
+  EXPECT_EQ(t.source, "predicted: life of a run, 1000 s of it are one here");
+  EXPECT_EQ(t.length(), Time{out.total.value});  // ns / 1000 in ps
+  m.interval = ticks(2.0);
+  Diary full;
+  EXPECT_THROW(simulate_run(m, 1, 0, 100, &full), Error);  // 1,296,000 checkpoints
+}
+
+TEST(Diary, LeavesOutShortCheckpoints) {
+  RunModel m = quiet();
+  m.work = ticks(27 * 365 * kDay);
+  m.interval = ticks(0.001);
+  m.stall = Ticks{1};  // 8.5e11 checkpoints
+  Diary diary(ticks(1.0));
+  const RunOutcome out = simulate_run(m, 1, 0, 100, &diary);
+  ASSERT_EQ(diary.periods().size(), 1U);
+  EXPECT_EQ(diary.periods()[0].doing, Doing::kWork);
+  EXPECT_EQ(diary.periods()[0].end, out.total);
+  EXPECT_EQ(diary.periods()[0].to, m.work);
+  // Those in memory are left out and those in storage are not; the run is the same.
+  m = busy();
+  m.stall = ticks(5.0);
+  for (std::uint64_t run = 0; run < 50; ++run) {
+    Diary all, some(ticks(1.0));
+    const RunOutcome same = simulate_run(m, 3, run, 1'000'000, &all);
+    ASSERT_EQ(same, simulate_run(m, 3, run, 1'000'000, &some));
+    EXPECT_LT(some.periods().size(), all.periods().size() / 5);
+    EXPECT_EQ(some.outages().size(), all.outages().size());
+    Ticks work{0}, now{0};
+    for (const Period& p : some.periods()) {
+      ASSERT_EQ(p.begin, now);
+      now = p.end;
+      if (p.doing != Doing::kLost) work += p.to - p.from;
+    }
+    EXPECT_EQ(now, same.total);
+    EXPECT_EQ(work, m.work);
+  }
+}
+
 TEST(Run, SilentFailuresCostTheirDetectionAndHalfAnInterval) {
   RunModel m = quiet();
   m.work = ticks(1e6);
