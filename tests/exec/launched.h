@@ -18,21 +18,11 @@
 #include <vector>
 
 #include "core/json.h"
+#include "tests/folder.h"
 
 namespace orrery {
 
-namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "orrery-processes-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
 
 inline std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);

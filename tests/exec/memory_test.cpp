@@ -5,8 +5,8 @@
 
 #include <fstream>
 
-#include "tests/exec/launched.h"
 #include "tests/exec/small_model.h"
+#include "tests/folder.h"
 
 namespace orrery::exec {
 namespace {

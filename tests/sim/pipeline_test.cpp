@@ -224,5 +224,41 @@ TEST(Pipeline, TransfersOfOneForwardOneBackwardAreExposed) {
   EXPECT_EQ(pipeline.run({Schedule::k1F1B, p, 1, m}, costs).end, 73800);
 }
 
+// By the recurrence.
+std::int64_t length(Schedule s, std::int64_t p, std::int64_t v, std::int64_t m, std::int64_t f,
+                    std::int64_t b, std::int64_t w) {
+  ChunkCost cost{};
+  cost[kChunkForward].time = f;
+  cost[kChunkBackward].time = b;
+  cost[kChunkWeight].time = w;
+  for (WorkCost& c : cost) c.latency = c.time;
+  PipelineCosts costs;
+  costs.runs = {{0, p}};
+  costs.chunks.assign(static_cast<std::size_t>(v), &cost);
+  PipelineTimes times;
+  PipelineWalk().run({s, p, v, m}, costs, times);
+  return times.end;
+}
+
+// Idle over ideal time: (p-1)/m; interleaved (p-1)/(v m); naive p-1; ZB-H1 (p-1)(F+B-W) of the step.
+TEST(Pipeline, BubblesAreTheClosedForms) {
+  for (const std::int64_t p : {2, 4, 8}) {
+    for (const std::int64_t m : {p, 4 * p, 32 * p}) {
+      const std::int64_t f = 1000, b = 2000;
+      EXPECT_EQ(length(Schedule::kGPipe, p, 1, m, f, b, 0), (m + p - 1) * (f + b));
+      EXPECT_EQ(length(Schedule::k1F1B, p, 1, m, f, b, 0), (m + p - 1) * (f + b));
+      EXPECT_EQ(length(Schedule::kNaive, p, 1, m, f, b, 0), m * p * (f + b));
+      for (const std::int64_t v : {2, 4}) {
+        EXPECT_EQ(length(Schedule::kInterleaved, p, v, m, f, b, 0), (m * v + p - 1) * (f + b))
+            << "p " << p << " v " << v << " m " << m;
+      }
+      EXPECT_EQ(length(Schedule::kZeroBubbleH1, p, 1, m, f, f, f), m * 3 * f + (p - 1) * f)
+          << "p " << p << " m " << m;
+      const std::int64_t v_shape = length(Schedule::kZeroBubbleV, p, 2, m, f, f, f);
+      EXPECT_LE(v_shape, m * 6 * f + (p - 1) * 2 * f) << "p " << p << " m " << m;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orrery::sim
