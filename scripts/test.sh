@@ -23,7 +23,7 @@ install_missing $packages_test
 cmake --preset "$preset"
 if [ ${#programs[@]} -gt 0 ]; then
   cmake --build --preset "$preset" --target "${programs[@]}"
-  printf '%s\n' "${programs[@]}" | xargs -P "$(nproc)" -I{} "build/$preset/bin/{}" --gtest_brief=1
+  printf '%s\n' "${programs[@]}" | xargs -P "$(nproc)" -I{} env "build/$preset/bin/{}" --gtest_brief=1
   exit
 fi
 cmake --build --preset "$preset"
