@@ -26,7 +26,7 @@ enum class Stop { kHardware, kSoftware, kSilent, kPreempt, kPlanned, kEvict, kRe
 const char* words_of(Stop stop);  // "a node failed"
 
 enum class Doing { kWork, kSlowWork, kLost, kCheckpoint, kDetection, kRestart, kWait, kMaintenance };
-inline constexpr std::size_t kDoings = 8;
+inline constexpr std::size_t kDoings = static_cast<std::size_t>(Doing::kMaintenance) + 1;
 const char* words_of(Doing doing);
 
 struct Period {

@@ -129,7 +129,7 @@ class Run {
       ++out_.planned;
       const Ticks begin = now();
       pause(m_.maintenance_lasts);
-      work_.spend(&RunOutcome::maintenance, m_.maintenance_lasts);
+      work_.spend(Doing::kMaintenance, m_.maintenance_lasts);
       maintenance_at_ = now() + *m_.maintenance_every;
       return outage(Stop::kPlanned, begin);
     }
@@ -189,7 +189,7 @@ class Run {
 
   // Saves because the job is about to stop. A failure that comes first stops the job instead.
   bool drain() {
-    if (const auto failure = interrupted(&RunOutcome::checkpoint, m_.drain())) {
+    if (const auto failure = interrupted(Doing::kCheckpoint, m_.drain())) {
       outage(*failure);
       return false;
     }
@@ -241,7 +241,7 @@ class Run {
     }
     const Ticks wait = std::max(Ticks{0}, absent_.top().back - now());
     pause(wait);
-    work_.spend(&RunOutcome::wait, wait);
+    work_.spend(Doing::kWait, wait);
     collect();
     --spares_;
     return false;
@@ -315,7 +315,7 @@ class Run {
   }
 
   // Spends `time`, or up to the next failure: then for what the job stops.
-  std::optional<Stop> interrupted(Ticks RunOutcome::*on, Ticks time) {
+  std::optional<Stop> interrupted(Doing doing, Ticks time) {
     constexpr std::array kFailures{std::pair{Process::kHardware, Stop::kHardware},
                                    std::pair{Process::kSoftware, Stop::kSoftware},
                                    std::pair{Process::kPreempt, Stop::kPreempt}};
@@ -324,10 +324,10 @@ class Run {
       if (next(f.first) < next(first->first)) first = &f;
     }
     if (next(first->first) >= now() + time) {
-      work_.spend(on, time);
+      work_.spend(doing, time);
       return std::nullopt;
     }
-    work_.spend(on, std::max(Ticks{0}, next(first->first) - now()));
+    work_.spend(doing, std::max(Ticks{0}, next(first->first) - now()));
     count(first->first);
     return first->second;
   }
@@ -342,7 +342,7 @@ class Run {
       if (takes_a_node(stop)) leave(stop);
       roll_back(stop);
       if (stop == Stop::kHardware || stop == Stop::kSoftware) {
-        if (const auto failure = interrupted(&RunOutcome::detection, detection_)) {
+        if (const auto failure = interrupted(Doing::kDetection, detection_)) {
           stop = *failure;
           continue;
         }
@@ -352,7 +352,7 @@ class Run {
       const bool in_memory = stop != Stop::kSilent && stop != Stop::kPlanned;  // right, and still there
       const bool from_memory = m_.in_memory() && !memory_lost_ && in_memory;
       const Ticks load = from_memory ? m_.load_memory : m_.load_storage;
-      const auto failure = interrupted(&RunOutcome::restart, restart_time(stop, at_once) + load);
+      const auto failure = interrupted(Doing::kRestart, restart_time(stop, at_once) + load);
       if (!failure) break;
       stop = *failure;
     }

@@ -18,13 +18,27 @@ Ticks stretched(Ticks t, double pace) {
   return std::max(t, scaled(t, pace));
 }
 
-// What a diary calls the time that an outcome counts in this field.
-Doing doing(Ticks RunOutcome::*on) {
-  if (on == &RunOutcome::checkpoint) return Doing::kCheckpoint;
-  if (on == &RunOutcome::detection) return Doing::kDetection;
-  if (on == &RunOutcome::restart) return Doing::kRestart;
-  if (on == &RunOutcome::wait) return Doing::kWait;
-  return Doing::kMaintenance;
+// Where an outcome counts the time of doing something.
+Ticks& time_of(RunOutcome& out, Doing doing) {
+  switch (doing) {
+    case Doing::kWork:
+      return out.work;
+    case Doing::kSlowWork:
+      return out.slow;
+    case Doing::kLost:
+      return out.lost;
+    case Doing::kCheckpoint:
+      return out.checkpoint;
+    case Doing::kDetection:
+      return out.detection;
+    case Doing::kRestart:
+      return out.restart;
+    case Doing::kWait:
+      return out.wait;
+    case Doing::kMaintenance:
+      return out.maintenance;
+  }
+  return out.work;
 }
 
 }  // namespace
@@ -38,10 +52,10 @@ Work::Work(const RunModel& model, RunOutcome& out, Diary* diary)
   begin_cycle({});
 }
 
-void Work::spend(Ticks RunOutcome::*on, Ticks time) {
-  out_.*on += time;
+void Work::spend(Doing doing, Ticks time) {
+  time_of(out_, doing) += time;
   pass(time);
-  if (diary_) diary_->add({doing(on), now_ - time, now_, position(), position()});
+  if (diary_) diary_->add({doing, now_ - time, now_, position(), position()});
 }
 
 void Work::done(Ticks work, Ticks time) {
@@ -164,7 +178,7 @@ void Work::advance(Ticks until) {
       continue;
     }
     const Ticks spent = std::min(left_, room);
-    spend(&RunOutcome::checkpoint, spent);
+    spend(Doing::kCheckpoint, spent);
     left_ -= spent;
     if (left_.value > 0) return;
     end_phase();

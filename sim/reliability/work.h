@@ -36,7 +36,7 @@ class Work {
   bool at_stop() const { return phase_ == Phase::kWork && position() == stop_; }
   // Time in which there is no work. This and advance() throw Error where the run becomes longer than is
   // simulated.
-  void spend(Ticks RunOutcome::*on, Ticks time);
+  void spend(Doing doing, Ticks time);
 
   // The newest checkpoint of each kind that can be read now, and one that is on its way to storage.
   const Saved& stored() const { return stored_; }
