@@ -77,12 +77,13 @@ void add_model(CLI::App& parent, App& app) {
     if (app.json) return print_json({{"schema", "orrery.models/1"}, {"presets", preset_model_names()}});
     for (const std::string& n : preset_model_names()) print_model(app, preset_model(n));
   });
-  CLI::App* import = subcommand(*command, app, "import", "a Hugging Face config.json");
+  CLI::App* imports = subcommand(*command, app, "import", "a Hugging Face config.json");
   auto file = std::make_shared<std::string>();
-  import->add_option("config", *file, "config.json")->required();
-  import->callback([&app, file] { print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""}));
-});
-}  // namespace orrery::cli
+  imports->add_option("config", *file, "config.json")->required();
+  imports->callback([&app, file] {
+    print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""}));
+  });
+}
 
 void add_schema(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "schema", "JSON Schema of a file format");

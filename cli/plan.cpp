@@ -9,6 +9,7 @@
 #include "cli/plan_failures.h"
 #include "cli/progress.h"
 #include "core/text.h"
+#include "planner/loading.h"
 #include "planner/plan.h"
 
 namespace orrery::cli {
@@ -70,6 +71,8 @@ Json to_json(const Problem& problem, const planner::Answer& a) {
   }
   for (const Plan& p : a.pareto) out["pareto"].push_back(short_name(p));
   out["why"] = a.why;
+  if (!a.plans.empty() && a.plans[0].predicted.loading)
+    out["loading"] = planner::loading_json(problem, a.plans[0].plan, *a.plans[0].predicted.loading);
   if (const auto advice = planner::learning_rate_advice(problem))
     out["advice"] = {{"learning_rate", advice->learning_rate}, {"warm_up_steps", advice->warm_up_steps}};
   return out;
@@ -112,6 +115,7 @@ void print_breakdown(const Predicted& p) {
   for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
     parts.emplace_back(kWaitedAxes[i].label, b.exposed_s[i]);
   parts.emplace_back("host", b.host_s);
+  if (p.loading) parts.emplace_back("loading", b.loading_s);
   fmt::print("\nstep of the busiest stage\n");
   for (const auto& [name, value] : parts) {
     const double share = value / p.step_time_s;
@@ -179,6 +183,11 @@ void print_text(const Problem& problem, const planner::Answer& a) {
     if (const auto& layers = a.plans[0].plan.chunk_layers; !layers.empty())
       fmt::print("  layers of each chunk: {}\n", fmt::join(layers, " "));
     print_breakdown(a.plans[0].predicted);
+    if (const auto& loading = a.plans[0].predicted.loading) {
+      fmt::print("\n");
+      for (const std::string& line : planner::loading_lines(problem, a.plans[0].plan, *loading))
+        fmt::print("{}\n", line);
+    }
     fmt::print("\nwhy\n");
     for (const std::string& w : a.why) fmt::print("  {}\n", w);
   }

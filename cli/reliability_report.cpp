@@ -79,6 +79,16 @@ Json way_json(const ReliabilityReport& r, const Way& w) {
     j["usd_per_step"] = s.dollars.mean / steps;
     j["usd_per_trillion_tokens"] = trillions(q) > 0 ? Json(s.dollars.mean / trillions(q)) : Json();
   }
+  if (const auto& o = w.answered.tariff.owned)
+    j["owned_node"] = {{"usd", o->price},
+                       {"switch_ports", o->switch_ports},
+                       {"used", o->used},
+                       {"usd_per_hour", o->total()},
+                       {"written_off", o->written_off},
+                       {"maintenance", o->maintenance},
+                       {"interest", o->interest},
+                       {"staff", o->staff},
+                       {"hosting", o->hosting}};
   j["usd_of_storage"] = json_of(s.storage_dollars);
   j["usd_of_energy"] = json_of(s.energy_dollars);
   j["kwh"] = json_of(s.kwh);
@@ -180,6 +190,25 @@ void print_formula(const sim::JobModel& m) {
 void print_spread(const char* name, const Spread& s, int digits) {
   fmt::print("  {:<24}{:>14.{}f}{:>14.{}f}{:>14.{}f}{:>14.{}f}\n", name, s.mean, digits, s.p5, digits, s.p50,
              digits, s.p95, digits);
+}
+
+// What an hour of a bought node is made of, and how much of its life it has to be used to be worth it.
+void print_owned(const sim::OwnedHour& o, const sim::Tariff& t, double on_demand) {
+  fmt::print(
+      "owned: a node with its {:.1f} switch ports is {} to buy, and {} for an hour in which it is used "
+      "({:.0f} "
+      "% of its life)\n  written off {:.2f}, maintenance {:.2f}, interest {:.2f}, staff {:.2f}, hosting "
+      "{:.2f}; "
+      "energy beside it\n",
+      o.switch_ports, money(o.price), money(o.total()), 100 * o.used, o.written_off, o.maintenance,
+      o.interest, o.staff, o.hosting);
+  const double rented = on_demand - t.busy_watts / 1000 * t.kwh.value_or(0);  // less the energy
+  if (rented <= 0) return;
+  const double share = o.total() * o.used / rented;
+  if (share <= 1)
+    fmt::print("  cheaper than on demand where it is used more than {:.0f} % of its life\n", 100 * share);
+  else
+    fmt::print("  on demand is cheaper however much it is used\n");
 }
 
 void print_runs(const ReliabilityReport& r, const Way& w) {
@@ -333,6 +362,10 @@ void print_reliability(const ReliabilityReport& r) {
   print_formula(first.answered.model);
   print_runs(r, first);
   print_ways(r);
+  for (const Way& w : r.ways) {
+    const sim::Tariff& t = w.answered.tariff;
+    if (t.owned) print_owned(*t.owned, t, r.questions[w.question].operation.prices.on_demand_node_hour);
+  }
   if (r.advised) print_advice(*r.advised, first.answered.tariff.node_hour > 0);
   print_assumptions(q);
 }

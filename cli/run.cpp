@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/run.h"
+#include "cli/run_loading.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
@@ -167,6 +168,7 @@ void require_outputs(const RunAsked& o) {
                                      {"/expert-load", o.expert_load},
                                      {"/metrics-file", o.metrics},
                                      {"/life", o.life},
+                                     {"/life-trace", o.life_trace},
                                      {"/gemm-cache", o.gemm_cache}})
     require_writable(option, path);
   for (const auto& [option, path] :
@@ -225,6 +227,7 @@ void execute(App& app, RunAsked o) {
   options.decay_to = static_cast<float>(o.decay_to);
   options.deadline = std::chrono::seconds(o.deadline_s);
   options.data = data.training.get();
+  options.loader = loader_options(o, chosen);
   options.validation = data.validation.get();
   options.validate_every = o.validate_every;
   options.validation_batches = o.validation_batches;
@@ -266,7 +269,9 @@ void execute(App& app, RunAsked o) {
     observer(step, report);
   };
   const exec::RunResult result = run_threads(program, options, o, life);
-  report(app, o, {s, chosen.plan, false, result, life.life(program, options.checkpoint_every)});
+  report(app, o,
+         {chosen.problem, chosen.plan, false, result, life.life(program, options.checkpoint_every),
+          life.marks(), data.training->sequences()});
 }
 
 }  // namespace
@@ -388,6 +393,11 @@ void add_run(CLI::App& parent, App& app) {
       ->capture_default_str();
   command->add_option("--life", o->life,
                       "write where the time of the run went, for `orrery reliability` to compare with");
+  command->add_option("--life-trace", o->life_trace,
+                      "write what the run did, and what it stopped for, as a timeline");
+  command->add_flag("--loading", o->loading,
+                    "emulate the storage, workers and processor time of the scenario's object `loading`, and "
+                    "tell what was predicted of them beside what was measured");
   command->add_option("--slow", o->slow, "emulate slow ranks: RANK:FACTOR on the time of their compute");
   command->add_option(
       "--proxy", o->proxy,

@@ -20,14 +20,14 @@ namespace orrery::cli {
 // What the command line says.
 struct RunAsked {
   std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, gemm_cache,
-      rendezvous, secret_file, link, life, link_latency = "0 us";
+      rendezvous, secret_file, link, life, life_trace, link_latency = "0 us";
   std::vector<std::string> slow, fail;
   std::vector<Fault> faults;  // of `fail`
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::string checkpoint_every = "100";
   std::int64_t keep_checkpoints = 3, restarts = 0, spares = 0;
-  bool resume = false, force = false, elastic = false, async_checkpoints = false;
+  bool resume = false, force = false, elastic = false, async_checkpoints = false, loading = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
   double learning_rate = 3e-3, decay_to = 1, weight_decay = 0, held_out = 0.05, loss_scale = 65536;
@@ -73,11 +73,13 @@ ExitCode exit_of(const exec::RunResult& r);
 
 // What a run says and writes at its end.
 struct Ended {
-  const Scenario& scenario;
+  const Problem& problem;
   const Plan& plan;
   bool processes;  // ranks are processes, not threads
   const exec::RunResult& result;
   const RunLife& life;
+  const LifeLog& marks;
+  std::int64_t samples;  // to train on
 };
 void report(App& app, const RunAsked& o, const Ended& run);
 

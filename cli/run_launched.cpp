@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/run.h"
+#include "cli/run_loading.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/exchange.h"
@@ -124,7 +125,8 @@ class LaunchedRun {
     app_.exit = exit_of(result);
     if (me_.rank == 0) {
       const RunLife life = life_.life(program, options_.checkpoint_every);
-      report(app_, o_, {chosen_.problem.scenario, chosen_.plan, true, result, life});
+      report(app_, o_,
+             {chosen_.problem, chosen_.plan, true, result, life, life_.marks(), options_.data->sequences()});
     }
     wait_for_all(exchange, me_.rank);
   }
@@ -143,6 +145,7 @@ class LaunchedRun {
     if (!enough) {
       if (!o_.elastic) return false;
       chosen_.plan = with_room(replan(chosen_.problem, count), chosen_.problem.scenario.model);
+      options_.loader = loader_options(o_, chosen_);
     }
     const auto order = enough ? seats(alive, ranks) : alive;
     take_seat(order, ranks);

@@ -27,6 +27,7 @@ class LifeKeeper {
   void failed();  // now the run knows; another start follows, or none
   std::int64_t failures() const { return static_cast<std::int64_t>(log_.attempts.size()) - 1; }
 
+  const LifeLog& marks() const { return log_; }
   // What is known so far, as text, and from there on after what another process knows of it.
   std::string log() const;
   void continue_from(const std::string& log);

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "cli/run.h"
+#include "cli/run_loading.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/stop.h"
+#include "sim/reliability/replay.h"
 
 namespace orrery::cli {
 
@@ -93,6 +95,7 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
   for (const auto& step : r.steps) {
     Json& row = out["steps"].emplace_back(
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
+    row["waited_for_data_s"] = step.waited_for_data_s;
     if (step.loss_scale > 0) {
       row["loss_scale"] = step.loss_scale;
       row["skipped"] = step.skipped;
@@ -173,12 +176,14 @@ void report(App& app, const RunAsked& o, const Ended& run) {
     if (i > 0 || r.steps.size() == 1) warm += r.steps[i].seconds;
   }
   const double counted = static_cast<double>(std::max<std::size_t>(1, r.steps.size() - 1));
-  const double tokens_per_s = run.scenario.training.tokens_per_step() * counted / warm;
-  const bool lived = run.life.failures > 0 || !o.life.empty();
+  const double tokens_per_s = run.problem.scenario.training.tokens_per_step() * counted / warm;
+  const bool lived = run.life.failures > 0 || !o.life.empty() || !o.life_trace.empty();
   if (!o.life.empty()) save_life(o.life, run.life);
+  if (!o.life_trace.empty()) save_timeline(o.life_trace, sim::life_timeline(run.marks));
   if (app.json) {
     Json out = to_json(r, tokens_per_s);
     if (lived) out["life"] = write_fields(run.life);
+    if (o.loading) out["loading"] = to_json(compare_loading(run));
     return print_json(out);
   }
   const auto fullest = std::max_element(r.arena_bytes.begin(), r.arena_bytes.end()) - r.arena_bytes.begin();
@@ -189,6 +194,7 @@ void report(App& app, const RunAsked& o, const Ended& run) {
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);
+  if (o.loading) fmt::print("{}\n", text_of(compare_loading(run)));
   if (lived) fmt::print("{}\n", goodput_text(run.life));
   if (!o.trace.empty()) fmt::print("measured timeline: {}\n", printable(o.trace));
 }

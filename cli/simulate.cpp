@@ -8,6 +8,7 @@
 #include "cli/progress.h"
 #include "core/text.h"
 #include "planner/evaluate.h"
+#include "planner/loading.h"
 
 namespace orrery::cli {
 namespace {
@@ -154,6 +155,7 @@ void execute(App& app, const Options& o) {
                 {"program_bytes", e.program.footprint_bytes()}};
     out.update(planner::fit_json(fit));
     out["predicted"] = write_fields(p);
+    if (p.loading) out["loading"] = planner::loading_json(chosen.problem, chosen.plan, *p.loading);
     out["places"] = Json::array();
     for (const sim::PlaceReport& r : e.simulation.places)
       out["places"].push_back(report(r, e.program.communication));
@@ -173,6 +175,10 @@ void execute(App& app, const Options& o) {
   fmt::print("how sure: {}: {} to {}\n", words_of(chosen.problem.measured),
              format(from_seconds(p.step_time_low_s)), format(from_seconds(p.step_time_high_s)));
   if (p.imbalance) fmt::print("{}\n", planner::text_of(*p.imbalance));
+  if (p.loading) {
+    for (const std::string& line : planner::loading_lines(chosen.problem, chosen.plan, *p.loading))
+      fmt::print("{}\n", line);
+  }
   fmt::print("{} ranks in {} places ({}), {} op instances, program of {}\n", e.program.mesh.ranks(),
              e.simulation.places.size(), how(e.fold), e.simulation.ops,
              format(Bytes{e.program.footprint_bytes()}));
@@ -184,8 +190,8 @@ void execute(App& app, const Options& o) {
                printable(l.link.name), l.link.alike, format(l.link.capacity), format(l.lost));
   }
   if (!o.trace.empty())
-    fmt::print("timeline: {} (open it with orrery-gui; Chrome JSON also with ui.perfetto.dev)\n",
-               printable(o.trace));
+    fmt::print("timeline: {} (open it with orrery-gui; Chrome JSON also with ui.perfetto.dev){}\n",
+               printable(o.trace), p.loading ? "; it does not show the wait for samples" : "");
 }
 
 }  // namespace

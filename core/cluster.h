@@ -159,4 +159,6 @@ void describe(V& v, Cluster& c) {
   v(Field{.name = "origin", .help = "where each value comes from"}, c.origin);
 }
 
+ORRERY_FIELDS(extern, Cluster);
+
 }  // namespace orrery

@@ -237,4 +237,6 @@ void describe(V& v, Device& d) {
   v(Field{.name = "origin", .help = "where each value comes from"}, d.origin);
 }
 
+ORRERY_FIELDS(extern, Device);
+
 }  // namespace orrery

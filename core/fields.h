@@ -459,4 +459,13 @@ Json schema_value(const Field& field) {
   return out;
 }
 
+// --- compiled once --------------------------------------------------------------------------------
+// What is long to compile for the types of files is in core/fields_of_*.cpp alone, with an empty `where`. A
+// header that declares such a type ends in ORRERY_FIELDS(extern, T).
+#define ORRERY_FIELDS(where, T)                                         \
+  where template void read_fields_into(const Json&, const Cursor&, T&); \
+  where template T read_fields<T>(const Json&, const Cursor&);          \
+  where template Json write_fields(const T&);                           \
+  where template Json schema_fields<T>()
+
 }  // namespace orrery

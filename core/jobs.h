@@ -205,4 +205,6 @@ void describe(V& v, JobsFile& f) {
   v(Field{.name = "jobs", .help = "in any order", .required = true}, f.jobs);
 }
 
+ORRERY_FIELDS(extern, JobsFile);
+
 }  // namespace orrery

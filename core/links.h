@@ -137,4 +137,6 @@ void describe(V& v, LinkProfile& p) {
   v(Field{.name = "origin", .help = "where each value comes from"}, p.origin);
 }
 
+ORRERY_FIELDS(extern, LinkProfile);
+
 }  // namespace orrery

@@ -206,4 +206,6 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
 // Of a model with one tower.
 Flop model_flops_per_sequence(const Model& m, std::int64_t sequence, AttentionFlops convention);
 
+ORRERY_FIELDS(extern, Model);
+
 }  // namespace orrery

@@ -228,4 +228,6 @@ std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers);
 // Chunks go round the stages (0, 1, .. p-1, 0, ..); the V schedule comes back (0 .. p-1, p-1 .. 0).
 std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk);
 
+ORRERY_FIELDS(extern, Plan);
+
 }  // namespace orrery

@@ -45,6 +45,7 @@ struct Breakdown {
   double forward_s = 0, backward_s = 0, recompute_s = 0, optimizer_s = 0;
   std::array<double, kWaitedAxes.size()> exposed_s{};  // by axis
   double host_s = 0;
+  double loading_s = 0;
 };
 
 // What tokens that fall unevenly on experts do to a step (Training::expert_load).
@@ -69,6 +70,7 @@ struct Predicted {
   double cost_usd = 0;  // of the run; zero when days or the price is unknown
   double cost_per_step_usd = 0;
   std::optional<Imbalance> imbalance;  // where experts lie over ranks and tokens fall on them unevenly
+  std::optional<LoadedStep> loading;   // where the scenario says how samples come
 };
 
 struct PlanFile {
@@ -105,6 +107,7 @@ void describe(V& v, Breakdown& b) {
   for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
     v(Field{.name = kWaitedAxes[i].field, .help = kWaitedAxes[i].help}, b.exposed_s[i]);
   v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
+  v(Field{.name = "loading_s", .help = "seconds the step waited for its samples"}, b.loading_s);
 }
 template <class V>
 void describe(V& v, Imbalance& i) {
@@ -138,6 +141,7 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);
   v(Field{.name = "cost_per_step_usd", .help = "of one step"}, p.cost_per_step_usd);
   v(Field{.name = "imbalance", .help = "what tokens do that fall unevenly on experts"}, p.imbalance);
+  v(Field{.name = "loading", .help = "what loading its samples does to the step"}, p.loading);
 }
 template <class V>
 void describe(V& v, PlanFile& f) {
@@ -148,5 +152,8 @@ void describe(V& v, PlanFile& f) {
   v(Field{.name = "predicted_by", .help = "estimate or engine"}, f.predicted_by);
   v(Field{.name = "scenario_hash", .help = "hash of the scenario"}, f.scenario_hash);
 }
+
+ORRERY_FIELDS(extern, Predicted);
+ORRERY_FIELDS(extern, PlanFile);
 
 }  // namespace orrery

@@ -152,4 +152,6 @@ void describe(V& v, PublishedFitFile& f) {
   v(Field{.name = "covariance", .help = "of the constants"}, f.covariance);
 }
 
+ORRERY_FIELDS(extern, PublishedFitFile);
+
 }  // namespace orrery

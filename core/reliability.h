@@ -44,10 +44,10 @@ constexpr auto enum_names(Writers) {
   return std::array{std::pair{Writers::kAll, "all"}, std::pair{Writers::kReplica, "replica"}};
 }
 
-enum class Payment { kOnDemand, kReserved, kSpot };
+enum class Payment { kOnDemand, kReserved, kSpot, kOwned };
 constexpr auto enum_names(Payment) {
   return std::array{std::pair{Payment::kOnDemand, "on-demand"}, std::pair{Payment::kReserved, "reserved"},
-                    std::pair{Payment::kSpot, "spot"}};
+                    std::pair{Payment::kSpot, "spot"}, std::pair{Payment::kOwned, "owned"}};
 }
 
 namespace limits {
@@ -97,6 +97,15 @@ struct Prices {
   std::optional<Payment> payment;
   std::optional<Dollars> reserved_node_hour, spot_node_hour, storage_per_gb_month;
   std::optional<RunTime> reserved_term;
+  std::optional<std::string> spot_prices;
+};
+// Of a cluster that is bought: sim/reliability/money.h has what a node's hour is then.
+struct Ownership {
+  std::optional<Dollars> node, switch_port;  // to buy
+  std::optional<double> switch_ports;        // a node's part of the fabric's
+  std::optional<RunTime> lifetime;
+  std::optional<double> residual, maintenance, interest, used;  // shares; the middle two of a year
+  std::optional<Dollars> hosting_kw_month, staff_node_year;
 };
 struct DevicePower {
   std::string device;
@@ -118,6 +127,7 @@ struct ReliabilityAssumptions {
   Maintenance maintenance;
   Preemption preemption;
   Prices prices;
+  Ownership ownership;
   Energy energy;
 };
 
@@ -263,9 +273,31 @@ void describe(V& v, Prices& p) {
   v(Field{.name = "payment", .help = "how nodes are paid; on-demand is the scenario's node_hour"}, p.payment);
   v(price("reserved_node_hour", "price of a reserved node for an hour"), p.reserved_node_hour);
   v(price("spot_node_hour", "mean price of a spot node for an hour"), p.spot_node_hour);
+  v(Field{.name = "spot_prices",
+          .help =
+              "file of a spot node's prices over time, which go before spot_node_hour: time,price or what "
+              "the AWS command line prints"},
+    p.spot_prices);
   v(price("storage_per_gb_month", "price of checkpoint storage, over the scenario's"),
     p.storage_per_gb_month);
   v(time("reserved_term", "shortest time that reserved nodes are paid for"), p.reserved_term);
+}
+template <class V>
+void describe(V& v, Ownership& o) {
+  using namespace reliability_fields;
+  v(price("node", "price to buy a node"), o.node);
+  v(price("switch_port", "price to buy a switch port with its cable, over the fabric's port_cost"),
+    o.switch_port);
+  v(number("switch_ports", "of the fabric for each node; absent: counted in the topology", 0, 1e4),
+    o.switch_ports);
+  v(time("lifetime", "in which nodes and switches are written off", 86400), o.lifetime);
+  v(number("residual", "share of the price that is left then", 0, 1), o.residual);
+  v(number("maintenance", "share of the price that support and parts cost in a year", 0, 1), o.maintenance);
+  v(number("interest", "on the capital that is bound, in a year", 0, 1), o.interest);
+  v(number("used", "share of the lifetime in which nodes work for somebody", 0.01, 1), o.used);
+  v(price("hosting_kw_month", "price of space and cooling for a kW, for a month, without energy"),
+    o.hosting_kw_month);
+  v(price("staff_node_year", "what people who run a node cost in a year"), o.staff_node_year);
 }
 template <class V>
 void describe(V& v, DevicePower& d) {
@@ -300,6 +332,8 @@ void describe(V& v, ReliabilityAssumptions& a) {
   v(Field{.name = "maintenance", .help = "planned stops"}, a.maintenance);
   v(Field{.name = "preemption", .help = "interruptions of spot nodes"}, a.preemption);
   v(Field{.name = "prices", .help = "prices beside the scenario's"}, a.prices);
+  v(Field{.name = "ownership", .help = "prices of a cluster that is bought, for the payment \"owned\""},
+    a.ownership);
   v(Field{.name = "energy", .help = "power, and what it costs"}, a.energy);
 }
 template <class V>
@@ -311,5 +345,8 @@ void describe(V& v, Reliability& r) {
   v(reliability_fields::number("steps", "of the run, in place of training.tokens", 1, 1e12), r.steps);
   describe(v, static_cast<ReliabilityAssumptions&>(r));
 }
+
+ORRERY_FIELDS(extern, ReliabilityAssumptions);
+ORRERY_FIELDS(extern, Reliability);
 
 }  // namespace orrery

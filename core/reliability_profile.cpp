@@ -18,6 +18,9 @@ std::string text_of(double v) {
 std::string text_of(bool v) {
   return v ? "yes" : "no";
 }
+std::string text_of(const std::string& v) {
+  return v;
+}
 std::string text_of(std::int64_t v) {
   return std::to_string(v);
 }

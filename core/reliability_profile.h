@@ -73,4 +73,6 @@ void for_each_number(ReliabilityAssumptions& a, Change change) {
   describe(visitor, a);
 }
 
+ORRERY_FIELDS(extern, ReliabilityProfile);
+
 }  // namespace orrery

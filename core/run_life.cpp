@@ -54,49 +54,96 @@ double median_step(const LifeLog& log) {
   return median(usual.empty() ? all : usual);
 }
 
+std::vector<Attempt>::const_iterator first_begun(const LifeLog& log) {
+  return std::find_if(log.attempts.begin(), log.attempts.end(),
+                      [](const Attempt& a) { return !a.steps.empty(); });
+}
+
+RunTime& of_part(LifeTimes& t, LifePart part) {
+  switch (part) {
+    case LifePart::kProgress:
+      return t.progress;
+    case LifePart::kLost:
+      return t.lost;
+    case LifePart::kCheckpoint:
+      return t.checkpoint;
+    case LifePart::kValidation:
+      return t.validation;
+    case LifePart::kDetection:
+      return t.detection;
+    case LifePart::kRestart:
+      break;
+  }
+  return t.restart;
+}
+
 }  // namespace
+
+std::vector<LifePeriod> life_periods(const LifeLog& log) {
+  std::vector<LifePeriod> out;
+  const auto begun = first_begun(log);
+  if (begun == log.attempts.end()) return out;
+  const double step = median_step(log);
+  const StepMark& first = begun->steps.front();
+  double since = first.end_s - beside(first) - step;  // where the attempt began
+  const double begin = since;
+  const auto add = [&](LifePart part, double from, double to) {
+    if (to > from) out.push_back({part, from - begin, to - begin});
+  };
+  for (auto a = begun; a != log.attempts.end(); ++a) {
+    double at = since;
+    for (std::size_t i = 0; i < a->steps.size(); ++i) {
+      const StepMark& m = a->steps[i];
+      const double done = m.end_s - beside(m);
+      if (i == 0 && a != begun) {
+        const double stepping = std::max(at, done - step);
+        add(LifePart::kRestart, at, stepping);
+        at = stepping;
+      }
+      add(is_redone(a + 1, log.attempts.end(), m.step) ? LifePart::kLost : LifePart::kProgress, at, done);
+      add(LifePart::kCheckpoint, done, done + m.saving_s);
+      add(LifePart::kValidation, done + m.saving_s, m.end_s);
+      at = m.end_s;
+    }
+    if (!a->failure) continue;
+    // One that came before a step was done belongs to the restart.
+    since = a->failure->noticed_s;
+    add(a->steps.empty() ? LifePart::kRestart : LifePart::kDetection, at, since);
+  }
+  return out;
+}
 
 RunLife run_life(const LifeLog& log) {
   RunLife out;
-  const auto begun = std::find_if(log.attempts.begin(), log.attempts.end(),
-                                  [](const Attempt& a) { return !a.steps.empty(); });
+  const auto begun = first_begun(log);
   if (begun == log.attempts.end()) return out;
   const double step = median_step(log);
+  out.first_step = begun->steps.front().step - 1;
+  for (const LifePeriod& p : life_periods(log)) {
+    of_part(out.times, p.part).value += p.end_s - p.begin_s;
+    out.times.total = RunTime{p.end_s};
+  }
   std::vector<double> checkpoints;
   Mean settle, restart, dead, frozen;
-  LifeTimes& t = out.times;
-  const StepMark& first = begun->steps.front();
-  out.first_step = first.step - 1;
-  double since = first.end_s - beside(first) - step;  // where the attempt began
-  const double begin = since;
+  double since = 0;
   for (auto a = begun; a != log.attempts.end(); ++a) {
-    for (std::size_t i = 0; i < a->steps.size(); ++i) {
-      const StepMark& m = a->steps[i];
-      double took = elapsed(*a, i, since) - beside(m);
-      if (i == 0 && a != begun) {
-        const double start = std::max(0.0, took - step);
-        t.restart.value += start;
-        restart.add(start);
-        took -= start;
-      }
-      (is_redone(a + 1, log.attempts.end(), m.step) ? t.lost : t.progress).value += took;
-      t.checkpoint.value += m.saving_s;
-      t.validation.value += m.validating_s;
+    for (const StepMark& m : a->steps) {
       if (m.saved) checkpoints.push_back(m.saving_s);
       if (m.settled_s) settle.add(*m.settled_s);
+      out.steps = m.step;
     }
-    const double stepped = a->steps.empty() ? since : a->steps.back().end_s;
-    if (!a->steps.empty()) out.steps = a->steps.back().step;
-    since = a->failure ? a->failure->noticed_s : stepped;
+    if (a != begun && !a->steps.empty()) {
+      const StepMark& first = a->steps.front();
+      restart.add(std::max(0.0, first.end_s - beside(first) - since - step));
+    }
     if (!a->failure) continue;
     ++out.failures;
-    // One that came before a step was done belongs to the restart.
-    (a->steps.empty() ? t.restart : t.detection).value += since - stepped;
+    since = a->failure->noticed_s;
     if (a->steps.empty()) continue;
-    if (a->failure->injected == FaultKind::kDead) dead.add(since - stepped);
-    if (a->failure->injected == FaultKind::kFrozen) frozen.add(since - stepped);
+    const double unnoticed = since - a->steps.back().end_s;
+    if (a->failure->injected == FaultKind::kDead) dead.add(unnoticed);
+    if (a->failure->injected == FaultKind::kFrozen) frozen.add(unnoticed);
   }
-  t.total = RunTime{since - begin};
   out.measured = {RunTime{step}, std::nullopt, settle.value(), restart.value(), dead.value(), frozen.value()};
   if (!checkpoints.empty()) out.measured.checkpoint = RunTime{median(checkpoints)};
   return out;

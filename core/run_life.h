@@ -103,6 +103,15 @@ struct LifeLog {
   std::vector<Attempt> attempts;
 };
 
+// What a part of the time went to. Steps that were done again are lost.
+enum class LifePart { kProgress, kLost, kCheckpoint, kValidation, kDetection, kRestart };
+struct LifePeriod {
+  LifePart part = LifePart::kProgress;
+  double begin_s = 0, end_s = 0;  // since the life's begin
+};
+// One after the other, from the life's begin to its end.
+std::vector<LifePeriod> life_periods(const LifeLog& log);
+
 // Steps, failures, times and constants of the log; the rest is for who knows the run.
 RunLife run_life(const LifeLog& log);
 
@@ -190,5 +199,8 @@ void describe(V& v, RunLife& l) {
   v(Field{.name = "times", .help = "where the time went", .required = true}, l.times);
   v(Field{.name = "measured", .help = "what each thing took", .required = true}, l.measured);
 }
+
+ORRERY_FIELDS(extern, LifeLog);
+ORRERY_FIELDS(extern, RunLife);
 
 }  // namespace orrery

@@ -381,6 +381,25 @@ void check_experts(const Scenario& scenario, const Cursor& at) {
   none("overlap_exchanges", scenario.search.overlap_exchanges);
 }
 
+// A field that would do nothing is a mistake.
+void check_loading(const Loading& l, const Cursor& at) {
+  const auto needs = [&](bool given, bool there, const char* field, const char* what, const char* example) {
+    if (given && !there)
+      at.child(field).fail(fmt::format("is missing or zero, and {}", what),
+                           fmt::format("allowed: more than zero, like {}", example));
+  };
+  needs(l.cache_bytes.has_value(), l.dataset_bytes.has_value(), "dataset_bytes",
+        "cache_bytes is a part of it", "\"2 TB\"");
+  needs(l.shuffle == Shuffle::kShard, l.cache_bytes.has_value(), "cache_bytes",
+        "shards differ from a global shuffle in what a cache has", "\"500 GB\"");
+  needs(l.bandwidth_month.has_value(), l.storage_bandwidth.has_value(), "storage_bandwidth",
+        "bandwidth_month is the price of more of it", "\"10 GB/s\"");
+  needs(l.cores.has_value(), l.cpu_time.value > 0, "cpu_time", "cores are for it", "\"8 ms\"");
+  needs(l.samples_per_read > 1, l.latency.value > 0, "latency", "the samples of a read share it",
+        "\"10 ms\"");
+  needs(l.variation > 0, l.workers > 0, "workers", "variation is of what they make ahead", "4");
+}
+
 }  // namespace
 
 Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
@@ -401,6 +420,7 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.spread = prediction_spread(problem.stack, fit);
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
+  if (scenario.loading) check_loading(*scenario.loading, at.child("loading"));
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,
               at.child("search").child("recompute_parts"), problem.stack.norms_in_products);
   problem.scenario = std::move(scenario);

@@ -14,6 +14,7 @@
 #include "core/cluster.h"
 #include "core/device.h"
 #include "core/fields.h"
+#include "core/loading.h"
 #include "core/model.h"
 #include "core/plan.h"
 #include "core/published_fit.h"
@@ -69,6 +70,7 @@ struct Scenario {
   std::optional<Plan> plan;  // a plan to evaluate and show beside the search's answer
   std::optional<Reliability> reliability;
   std::optional<Serving> serving;
+  std::optional<Loading> loading;  // absent: samples are always there
 };
 
 template <class V>
@@ -160,6 +162,9 @@ void describe(V& v, Scenario& s) {
   v(Field{.name = "reliability", .help = "failures, checkpoints, restarts and prices of the run"},
     s.reliability);
   v(Field{.name = "serving", .help = "requests, bounds and formats of serving the model"}, s.serving);
+  v(Field{.name = "loading",
+          .help = "how samples are read, decoded and kept ready; absent: they are always there"},
+    s.loading);
 }
 
 // A scenario with everything it names loaded.
@@ -233,5 +238,8 @@ PredictionSpread prediction_spread(const Stack& stack, const PublishedFitFile& f
 void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
                  const Cursor& plan_at);
 Stack load_stack(const std::string& name, const Cursor& at, const DataFolders& data);
+
+ORRERY_FIELDS(extern, Search);
+ORRERY_FIELDS(extern, Scenario);
 
 }  // namespace orrery

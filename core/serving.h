@@ -128,4 +128,6 @@ void describe(V& v, Serving& s) {
   v(Field{.name = "stack", .help = "software that serves"}, s.stack);
 }
 
+ORRERY_FIELDS(extern, Serving);
+
 }  // namespace orrery

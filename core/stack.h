@@ -170,4 +170,6 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "origin", .help = "where each value comes from"}, s.origin);
 }
 
+ORRERY_FIELDS(extern, Stack);
+
 }  // namespace orrery

@@ -205,4 +205,6 @@ void describe(V& v, Training& t) {
     t.expert_load);
 }
 
+ORRERY_FIELDS(extern, Training);
+
 }  // namespace orrery

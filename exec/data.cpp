@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
+#include <cmath>
 #include <cstring>
-#include <exception>
 #include <numeric>
 #include <stdexcept>
 
@@ -209,50 +208,62 @@ std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n) {
   return static_cast<std::int64_t>(x);
 }
 
-Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape)
+Loader::Loader(const Dataset& data, std::uint64_t seed, const Shape& shape, const LoaderOptions& options)
     : data_(data),
       seed_(seed),
       shape_(shape),
-      tokens_(static_cast<std::size_t>(shape.length())),
-      targets_(tokens_.size()) {
-  for (Batch& b : batches_) {
+      options_(options),
+      ring_(static_cast<std::size_t>(options.workers * options.prefetch + 1)) {
+  for (Slot& slot : ring_) {
     const auto all = [&](std::int64_t of_sample) {
       return static_cast<std::size_t>(shape.count() * of_sample);
     };
     for (const std::int64_t n : shape.inputs) {
-      b.inputs.emplace_back();
+      slot.batch.inputs.emplace_back();
       if (shape.of == Shape::Of::kImages)
-        b.inputs.back().values.resize(all(n));
+        slot.batch.inputs.back().values.resize(all(n));
       else
-        b.inputs.back().tokens.resize(all(n));
+        slot.batch.inputs.back().tokens.resize(all(n));
     }
-    b.targets.resize(all(shape.of == Shape::Of::kTokens ? shape.inputs.back() : 1));
+    slot.batch.targets.resize(all(shape.of == Shape::Of::kTokens ? shape.inputs.back() : 1));
   }
-  thread_ = std::jthread([this] { prepare(); });
+  try {
+    for (std::int64_t worker = 0; worker < options.workers; ++worker)
+      threads_.emplace_back([this, worker] { work(worker); });
+  } catch (...) {  // no more threads: those that there are end
+    stop();
+    throw;
+  }
 }
 
 Loader::~Loader() {
+  stop();
+}
+
+void Loader::stop() {
   const std::lock_guard lock(mutex_);
   stop_ = true;
   changed_.notify_all();
 }
 
-void Loader::fill(std::int64_t number, Batch& batch) {
+void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
   const std::int64_t n = data_.sequences();
+  desk.now = Clock::now();
   for (std::int64_t i = 0; i < shape_.count(); ++i) {
     const std::int64_t m = i / shape_.micro_batch, within = i % shape_.micro_batch;
     const std::int64_t sample = number * shape_.count() * shape_.replicas +
                                 (m * shape_.replicas + shape_.replica) * shape_.micro_batch + within;
     const std::int64_t epoch = sample / n;
     const std::int64_t at = shuffled(seed_ + static_cast<std::uint64_t>(epoch), sample % n, n);
+    if (options_.storage) wait_as_emulated(at, epoch == 0, desk);
     if (shape_.of == Shape::Of::kIds) {
-      ids_.clear();
+      desk.ids.clear();
       for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
         const auto of_event = static_cast<std::size_t>(shape_.inputs[k]);
-        ids_.push_back(
+        desk.ids.push_back(
             std::span(batch.inputs[k].tokens).subspan(static_cast<std::size_t>(i) * of_event, of_event));
       }
-      data_.read(at, ids_, batch.targets[static_cast<std::size_t>(i)]);
+      data_.read(at, desk.ids, batch.targets[static_cast<std::size_t>(i)]);
       continue;
     }
     if (shape_.of == Shape::Of::kImages) {
@@ -262,52 +273,107 @@ void Loader::fill(std::int64_t number, Batch& batch) {
                  batch.targets[static_cast<std::size_t>(i)]);
       continue;
     }
-    data_.read(at, tokens_, targets_);
+    data_.read(at, desk.tokens, desk.targets);
     std::int64_t first = 0;
     for (std::size_t k = 0; k < shape_.inputs.size(); ++k) {
       const std::int64_t length = shape_.inputs[k];
-      std::copy_n(tokens_.begin() + first, length, batch.inputs[k].tokens.begin() + i * length);
+      std::copy_n(desk.tokens.begin() + first, length, batch.inputs[k].tokens.begin() + i * length);
       first += length;
     }
     const std::int64_t predicted = shape_.inputs.back();
-    std::copy_n(targets_.end() - predicted, predicted, batch.targets.begin() + i * predicted);
+    std::copy_n(desk.targets.end() - predicted, predicted, batch.targets.begin() + i * predicted);
   }
 }
 
-void Loader::prepare() {
+// From when the sample before it was done, so that what a wait lasts too long does not add up.
+void Loader::wait_as_emulated(std::int64_t sample, bool first_epoch, Desk& desk) {
+  const EmulatedStorage& s = *options_.storage;
+  const auto uniform = [&](std::uint64_t salt) {
+    return static_cast<double>(hash_mix(hash_mix(seed_ + salt) ^ static_cast<std::uint64_t>(sample)) >> 11) *
+           0x1p-53;
+  };
+  double size = 1;
+  if (s.variation > 0) {
+    double normal = -6;
+    for (std::uint64_t i = 1; i <= 12; ++i) normal += uniform(i);
+    const double variance = std::log1p(s.variation * s.variation);
+    size = std::exp(std::sqrt(variance) * normal - variance / 2);
+  }
+  const auto lasts = [](double time_s) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time_s));
+  };
+  std::unique_lock lock(mutex_);
+  if (first_epoch || uniform(0) < s.read_share) {
+    const Clock::time_point begin = desk.now + lasts(s.latency_s * size);
+    desk.now = begin;
+    if (s.share > 0)
+      desk.now = share_free_ = std::max(begin, share_free_) + lasts(s.sample_bytes * size / s.share);
+    if (s.worker_bandwidth > 0)
+      desk.now = std::max(desk.now, begin + lasts(s.sample_bytes * size / s.worker_bandwidth));
+  }
+  const Clock::time_point computes = desk.now;
+  desk.now += lasts(s.cpu_s * size);
+  if (s.cores_s > 0) {
+    cores_free_ = std::max(computes, cores_free_) + lasts(s.cores_s * size);
+    desk.now = std::max(desk.now, cores_free_);
+  }
+  changed_.wait_until(lock, desk.now, [&] { return stop_ || orders_ != desk.order; });
+}
+
+void Loader::work(std::int64_t worker) {
+  Desk desk;
+  desk.tokens.resize(static_cast<std::size_t>(shape_.length()));
+  desk.targets.resize(desk.tokens.size());
+  const std::int64_t ahead = options_.workers * options_.prefetch;
+  std::int64_t next = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || (wanted_ != ready_ && !failure_); });
+    changed_.wait(
+        lock, [&] { return stop_ || (wanted_ >= 0 && (orders_ != desk.order || next < wanted_ + ahead)); });
     if (stop_) return;
-    const std::int64_t number = wanted_;
+    if (orders_ != desk.order) {
+      desk.order = orders_;
+      next = first_ + worker;
+      continue;
+    }
+    Slot& slot = ring_[static_cast<std::size_t>(next) % ring_.size()];
+    ++filling_;
     lock.unlock();
     std::exception_ptr failure;
     try {
-      fill(number, batches_[number % 2]);
+      fill(next, desk, slot.batch);
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
-    failure_ = failure;
-    ready_ = number;
+    --filling_;
+    slot.failure = failure;
+    slot.number = next;
+    next += options_.workers;
     changed_.notify_all();
   }
 }
 
 const Loader::Batch& Loader::step(std::int64_t number) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
   if (wanted_ != number) {
-    changed_.wait(lock, [&] { return wanted_ == ready_; });
-    wanted_ = number;
+    wanted_ = -1;
+    ++orders_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return filling_ == 0; });
+    share_free_ = cores_free_ = {};
+    for (Slot& slot : ring_) slot.number = -1;
+    first_ = wanted_ = number;
     changed_.notify_all();
   }
-  changed_.wait(lock, [&] { return ready_ == number; });
-  if (failure_) std::rethrow_exception(failure_);
-  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const Slot& slot = ring_[static_cast<std::size_t>(number) % ring_.size()];
+  changed_.wait(lock, [&] { return slot.number == number; });
+  if (slot.failure) std::rethrow_exception(slot.failure);
+  waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   wanted_ = number + 1;
   changed_.notify_all();
-  return batches_[number % 2];
+  return slot.batch;
 }
 
 }  // namespace orrery::exec

@@ -6,11 +6,14 @@
 // take the micro-batches of a batch in turn.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -64,7 +67,25 @@ std::unique_ptr<Dataset> part_of(const Dataset& whole, std::int64_t first, std::
 // A permutation of 0 .. n - 1 that needs no memory: where sample i of an epoch stands in the data.
 std::int64_t shuffled(std::uint64_t seed, std::int64_t i, std::int64_t n);
 
-// What one replica trains on: its batch of each step, prepared while the step before runs.
+// Storage and a processor slower than this machine's, as one rank's workers see them. A sample takes a worker
+// its latency, its bytes at the rank's share of the storage, which its workers use in turn, and no faster
+// than one worker reads, and its time of a processor, of which they use the rank's share in turn too.
+// Seconds, bytes and bytes per second; a bandwidth or a time of 0 bounds nothing.
+struct EmulatedStorage {
+  double latency_s = 0, share = 0, worker_bandwidth = 0, cpu_s = 0;
+  double cores_s = 0;  // for which a sample takes the rank's share of cores
+  double sample_bytes = 0;
+  double read_share = 1;  // of samples, after the first epoch; a cache has the others
+  double variation = 0;   // of a sample's bytes and time, log-normal: standard deviation over mean
+};
+
+struct LoaderOptions {
+  std::int64_t workers = 1;   // threads; 1 or more
+  std::int64_t prefetch = 1;  // steps that a worker prepares before the first of them is asked for
+  std::optional<EmulatedStorage> storage;
+};
+
+// What one replica trains on: its batch of each step, prepared while steps before it run.
 class Loader {
  public:
   struct Shape {
@@ -78,7 +99,7 @@ class Loader {
     std::int64_t length() const { return std::accumulate(inputs.begin(), inputs.end(), std::int64_t{0}); }
     std::int64_t count() const { return micro_batch * micro_batches; }
   };
-  Loader(const Dataset& data, std::uint64_t seed, const Shape& shape);
+  Loader(const Dataset& data, std::uint64_t seed, const Shape& shape, const LoaderOptions& options = {});
   ~Loader();
 
   struct Batch {
@@ -89,27 +110,46 @@ class Loader {
     std::vector<Input> inputs;  // each [micro-batches, micro-batch, of a sample]
     std::vector<std::int32_t> targets;
   };
-  // The batch of a step; asking for it starts the preparation of the next one. Rethrows what reading threw.
+  // The batch of a step, until the next call; asking for the first one, or for one out of order, starts the
+  // preparation of those that follow it. Rethrows what reading threw.
   const Batch& step(std::int64_t number);
   double waited_s() const { return waited_s_; }  // for data that was not ready in time
 
  private:
-  void fill(std::int64_t number, Batch& batch);
-  void prepare();
+  struct Slot {
+    Batch batch;
+    std::int64_t number = -1;  // of the step that it is ready for
+    std::exception_ptr failure;
+  };
+  using Clock = std::chrono::steady_clock;
+  // A worker's own.
+  struct Desk {
+    std::vector<std::int32_t> tokens, targets;  // of a sequence of the data
+    std::vector<std::span<std::int32_t>> ids;   // of an event, in the batch
+    std::int64_t order = 0;                     // that it works at
+    Clock::time_point now;                      // when, as emulated, it is done with all samples so far
+  };
+
+  void stop();
+  void work(std::int64_t worker);
+  void fill(std::int64_t number, Desk& desk, Batch& batch);
+  void wait_as_emulated(std::int64_t sample, bool first_epoch, Desk& desk);
 
   const Dataset& data_;
   std::uint64_t seed_;
   Shape shape_;
-  Batch batches_[2];
-  std::vector<std::int32_t> tokens_, targets_;  // of a sequence of the data
-  std::vector<std::span<std::int32_t>> ids_;    // of an event, in the batch
+  LoaderOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t wanted_ = -1, ready_ = -1;  // steps
+  std::vector<Slot> ring_;    // of what is prepared, and the batch in use
+  std::int64_t first_ = 0;    // worker w prepares step first_ + w, and every workers-th after it
+  std::int64_t wanted_ = -1;  // that is asked for next; -1: nothing is prepared
+  std::int64_t orders_ = 0;   // how often steps began anew
+  std::int64_t filling_ = 0;  // workers
+  Clock::time_point share_free_, cores_free_;  // of the emulated storage, and processor
   bool stop_ = false;
-  std::exception_ptr failure_;
   double waited_s_ = 0;
-  std::jthread thread_;
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace orrery::exec

@@ -218,6 +218,7 @@ StepReport Job::combine(bool validated) {
     }
     waited += of.result.times.waited_s;
     report.seconds = std::max(report.seconds, of.seconds);
+    report.waited_for_data_s = std::max(report.waited_for_data_s, of.result.waited_for_data_s);
     if (watch_) {
       watch_->see(static_cast<std::int64_t>(r),
                   {of.result.times.computing_s, of.result.waited_for_data_s, of.result.batch});

@@ -35,7 +35,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       if (f.type != DType::kInt32) shape.of = Loader::Shape::Of::kImages;
     }
     if (program.model.bags() != nullptr) shape.of = Loader::Shape::Of::kIds;
-    loader_ = std::make_unique<Loader>(training, options.seed, shape);
+    loader_ = std::make_unique<Loader>(training, options.seed, shape, options.loader);
     if (validation != nullptr) validation_ = std::make_unique<Loader>(*validation, options.seed, shape);
   }
 }

@@ -20,12 +20,11 @@
 #include "core/run_life.h"
 #include "core/stack.h"
 #include "core/timeline.h"
+#include "exec/data.h"
 #include "exec/emulated_link.h"
 #include "program/program.h"
 
 namespace orrery::exec {
-
-class Dataset;
 
 struct StepReport {
   double loss = 0;           // mean over the tokens of the global batch
@@ -41,8 +40,9 @@ struct StepReport {
   double validating_s = 0;        // and for the validation
   // Where a checkpoint that was written beside steps can be read by now: since ranks went on.
   std::optional<double> settled_s;
-  double waiting = 0;           // share of the step in which compute waited for other ranks, mean over ranks
-  double validation_loss = -1;  // below zero: not validated after this step
+  double waiting = 0;            // share of the step in which compute waited for other ranks, mean over ranks
+  double waited_for_data_s = 0;  // of the rank that waited longest for its batch
+  double validation_loss = -1;   // below zero: not validated after this step
 
   void set_unsaved(std::int64_t step, std::string why) {
     unsaved = std::move(why);
@@ -69,6 +69,7 @@ struct RunOptions {
   std::int64_t warm_up = 0;             // steps over which the rate grows to learning_rate
   float decay_to = 1.0F;                // of learning_rate at the last step, along half a cosine
   const Dataset* data = nullptr;        // null: the built-in corpus
+  LoaderOptions loader;                 // of the data that it trains on
   const Dataset* validation = nullptr;  // for validate_every
   std::int64_t validate_every = 0;      // steps; 0: never. After the last step too
   std::int64_t validation_batches = 8;

@@ -7,6 +7,7 @@
 #include "program/loads.h"
 #include "sim/estimate/estimate.h"
 #include "sim/expert_loads.h"
+#include "sim/loading/loading.h"
 
 namespace orrery::planner {
 namespace {
@@ -169,6 +170,12 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.step_time_s = seconds(out.simulation.step);
   p.step_time_low_s = p.step_time_s * problem.measured.low;
   p.step_time_high_s = p.step_time_s * problem.measured.high;
+  p.loading = sim::loaded_step(problem, plan, p.step_time_s, true);
+  if (p.loading) {
+    // Published runs spread in what they compute.
+    for (double* s_of : {&p.step_time_low_s, &p.step_time_s, &p.step_time_high_s})
+      *s_of = sim::loaded_step(problem, plan, *s_of, true)->step_s;
+  }
   p.tokens_per_s = s.training.tokens_per_step() / p.step_time_s;
   p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
   p.hfu = p.mfu * recompute_factor(problem, plan);
@@ -178,6 +185,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.fits_probability =
       problem.spread.memory.fits(static_cast<double>(fullest.needed), static_cast<double>(fullest.available));
   p.breakdown = breakdown(out.simulation, out.program.communication);
+  if (p.loading) p.breakdown.loading_s = p.loading->step_s - p.loading->compute_s;
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
   const double per_second = problem.cluster.dollars_per_hour(paid) / 3600.0;
   p.cost_per_step_usd = per_second * p.step_time_s;

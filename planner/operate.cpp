@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <memory>
 
 #include "core/error.h"
 #include "planner/shrink.h"
+#include "sim/topology/survey.h"
 
 namespace orrery::planner {
 namespace {
@@ -56,8 +59,13 @@ void check_together(const Operated& q) {
       needs(priced(a.prices.reserved_node_hour), "prices", "reserved_node_hour", "reserved", "\"$12.00\"");
       break;
     case Payment::kSpot:
-      needs(priced(a.prices.spot_node_hour), "prices", "spot_node_hour", "spot", "\"$9.80\"");
+      needs(priced(a.prices.spot_node_hour) || a.prices.spot_prices, "prices", "spot_node_hour", "spot",
+            "\"$9.80\", or a file in spot_prices");
       needs(a.preemption.per_node_day.has_value(), "preemption", "per_node_day", "spot", "0.5");
+      break;
+    case Payment::kOwned:
+      needs(priced(a.ownership.node), "ownership", "node", "owned", "\"$300000\"");
+      needs(a.energy.kwh.has_value(), "energy", "kwh", "owned", "\"$0.08\"");
       break;
   }
   if (a.checkpoint.kind == CheckpointKind::kMemory && a.checkpoint.replicas.value_or(1) > job.nodes)
@@ -125,6 +133,16 @@ void assume(Operated& q, const std::string& rates, const DataFolders& data) {
   q.operation.prices = {.on_demand_node_hour = c.dollars_per_hour(job.nodes) / static_cast<double>(job.nodes),
                         .storage_gb_month = dollars(s.storage_per_gb_month),
                         .device = q.problem.devices.front().name};
+  if (const auto& file = q.assumed.values.prices.spot_prices) {
+    const auto path = std::filesystem::path(q.at.file).parent_path() / *file;
+    q.operation.prices.spot_prices =
+        std::make_shared<const sim::SpotPrices>(sim::read_spot_prices(load_text(path), path.string()));
+  }
+  q.operation.prices.port_price = dollars(c.fabric.port_cost);
+  if (const Ownership& o = q.assumed.values.ownership; o.node && !o.switch_ports) {
+    const double ports = static_cast<double>(sim::switch_ports(sim::Topology(c)));
+    q.operation.prices.switch_ports = ports / static_cast<double>(c.nodes);
+  }
 }
 
 // Runs that do not end are the scenario's fault.
@@ -191,8 +209,9 @@ std::vector<Payment> payments(const Operated& q) {
   };
   add(Payment::kOnDemand, q.operation.prices.on_demand_node_hour > 0);
   add(Payment::kReserved, a.prices.reserved_node_hour && a.prices.reserved_node_hour->value > 0);
-  add(Payment::kSpot,
-      a.prices.spot_node_hour && a.prices.spot_node_hour->value > 0 && a.preemption.per_node_day);
+  const bool spot_priced = a.prices.spot_node_hour && a.prices.spot_node_hour->value > 0;
+  add(Payment::kSpot, (spot_priced || a.prices.spot_prices) && a.preemption.per_node_day);
+  add(Payment::kOwned, a.ownership.node && a.ownership.node->value > 0 && a.energy.kwh);
   return out;
 }
 

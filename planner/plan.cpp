@@ -37,6 +37,7 @@ std::string axis_words(const Breakdown& b, double step) {
     parts.emplace_back(kWaitedAxes[i].words, b.exposed_s[i]);
   parts.emplace_back("recomputation", b.recompute_s);
   parts.emplace_back("the host, which launches ops and hands work over", b.host_s);
+  parts.emplace_back("waiting for samples", b.loading_s);
   const auto worst = std::max_element(parts.begin(), parts.end(),
                                       [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
@@ -200,12 +201,18 @@ std::tuple<bool, double, double> rank(const Scenario& s, double step, double ste
                        (s.goal == Goal::kTimeInBudget && misses);
   return by_cost ? std::tuple{misses, step_usd, step} : std::tuple{misses, step, step_usd};
 }
-// What may well not fit comes after all that fits, by how probably it does not.
+// Without its wait for samples.
+double compute_s(const Predicted& p) {
+  return p.loading ? p.loading->compute_s : p.step_time_s;
+}
+// What may well not fit comes after all that fits, by how probably it does not. Of plans that wait for the
+// same samples, to the picosecond, the one that computes faster goes first.
 auto rank(const Scenario& s, const Ranked& r) {
   const Predicted& p = r.predicted;
   const double times = r.risky() ? 1 : r.pessimistic_s / p.step_time_s;
+  const double step = seconds(from_seconds(p.step_time_s));
   return std::tuple{r.risky(), r.risky() ? -p.fits_probability : 0,
-                    rank(s, p.step_time_s * times, p.cost_per_step_usd * times, p.days, p.cost_usd)};
+                    rank(s, step * times, p.cost_per_step_usd * times, p.days, p.cost_usd), compute_s(p)};
 }
 auto rank(const Scenario& s, const Size& z) {
   const double times = z.risk_factor;
@@ -311,8 +318,8 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
   }
   const auto too_slow = [&](const Plan& p) -> std::string {
     if (a.search.best.empty() || p.pp * p.vpp * p.micro_batches <= kQuicklySimulated) return {};
-    const double step = seconds(estimator.estimate(p).step);
-    const double times = step / seconds(a.search.best.front().estimate.step);
+    const double step = seconds(estimator.estimate(p).compute);
+    const double times = step / seconds(a.search.best.front().estimate.compute);
     if (times < kOutOfTheRace) return {};
     return fmt::format("takes {:.3g} s by the estimate, {:.1f} times as long as the best plan", step, times);
   };
@@ -380,7 +387,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
     for (std::size_t i = 0; i < batch.size(); ++i) {
       a.simulated.push_back(batch[i]->plan);
       const double step = done[i].predicted.step_time_s;
-      const double error = std::abs(seconds(batch[i]->estimate.step) / step - 1);
+      const double error = std::abs(seconds(batch[i]->estimate.compute) / compute_s(done[i].predicted) - 1);
       a.largest_gap = std::max(a.largest_gap, error);
       double& of_kind = a.gaps[kind_of(batch[i]->plan)];
       of_kind = std::max(of_kind, error);

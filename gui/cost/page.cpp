@@ -34,6 +34,7 @@ constexpr std::array kParts{
     Part{"communication", [](const Breakdown& b) { return waited(b, false); }},
     Part{"pipeline bubble", [](const Breakdown& b) { return waited(b, true); }},
     Part{"host", [](const Breakdown& b) { return b.host_s; }},
+    Part{"loading", [](const Breakdown& b) { return b.loading_s; }},
 };
 
 }  // namespace

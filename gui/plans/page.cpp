@@ -46,6 +46,7 @@ std::vector<Part> parts_of(const Theme& t, const Breakdown& b) {
   for (std::size_t i = 0; i < waited.size(); ++i)
     out.push_back({kWaitedAxes[i].label, waited[i], b.exposed_s[i]});
   out.push_back({"host", t.other, b.host_s});
+  out.push_back({"loading", t.series(6), b.loading_s});
   return out;
 }
 

@@ -411,6 +411,7 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   add_replicas(x, p, problem.stack.overlap_grad_reduce);
   x.add("micro-batch-size", p.micro_batch);
   x.add("global-batch-size", problem.scenario.training.global_batch);
+  if (const auto& loading = problem.scenario.loading) x.add("num-workers", loading->workers);
   if (p.recompute == Recompute::kSelective) {
     x.add("recompute-granularity", "selective");
     std::string modules;  // their names are ours, with underscores

@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "sim/loading/loading.h"
+
 namespace orrery::sim {
 
 namespace {
@@ -541,6 +543,9 @@ Estimate Estimator::estimate(const Plan& plan) {
   for (std::size_t r = 0; r < costs_.runs.size(); ++r)
     out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});
   if (too_long_) out.step = kLongestStep;
+  out.compute = out.step;
+  if (const auto loaded = loaded_step(problem_, plan, seconds(out.step), false))
+    out.step = std::min(kLongestStep, from_seconds(loaded->step_s));
   return out;
 }
 

@@ -25,6 +25,7 @@ namespace orrery::sim {
 
 struct Estimate {
   Time step;
+  Time compute;  // the step, were all samples there; the same where the scenario says nothing of loading
   Bytes peak;    // logical bytes of the stage that fills its devices most
   Bytes memory;  // of a device there
   std::int32_t fullest_stage = 0;

@@ -22,6 +22,7 @@ Simulated simulated(const Operation& o, const RunOptions& options) {
   Simulated out;
   out.model = model_of(o.assumed, o.job);
   out.tariff = tariff_of(o.assumed, o.job, out.model, o.prices);
+  out.tariff.seed = options.seed;
   out.runs = simulate_runs(out.model.run, options);
   return out;
 }
@@ -30,8 +31,8 @@ Change change_of(const Simulated& base, const Simulated& variant) {
   std::vector<double> difference, paid;
   for (std::size_t i = 0; i < base.runs.size(); ++i) {
     difference.push_back(days(variant.runs[i].total) - days(base.runs[i].total));
-    paid.push_back(cost_of(variant.runs[i], variant.model.run, variant.tariff).total() -
-                   cost_of(base.runs[i], base.model.run, base.tariff).total());
+    paid.push_back(cost_of(variant.runs[i], variant.model.run, variant.tariff, i).total() -
+                   cost_of(base.runs[i], base.model.run, base.tariff, i).total());
   }
   const Spread d = spread_of(std::move(difference));
   return {d.mean, d.error, spread_of(std::move(paid)).mean};
@@ -50,8 +51,9 @@ std::optional<Simulated> if_it_ends(const Operation& variant, const RunOptions& 
 bool is_same(const Simulated& base, const Operation& variant) {
   try {
     const JobModel model = model_of(variant.assumed, variant.job);
-    return model.run == base.model.run &&
-           tariff_of(variant.assumed, variant.job, model, variant.prices) == base.tariff;
+    Tariff tariff = tariff_of(variant.assumed, variant.job, model, variant.prices);
+    tariff.seed = base.tariff.seed;
+    return model.run == base.model.run && tariff == base.tariff;
   } catch (const Error&) {
     return false;
   }

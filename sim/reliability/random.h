@@ -33,6 +33,12 @@ class RandomStream {
   }
   // With mean 1.
   double exponential() { return -natural_log(uniform()); }
+  // With mean 0 and variance 1, nearly normal: the sum of twelve uniform numbers, less 6.
+  double normal() {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += uniform();
+    return sum;
+  }
 
  private:
   static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;  // SplitMix64's

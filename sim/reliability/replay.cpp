@@ -7,6 +7,8 @@
 #include <initializer_list>
 
 #include "core/error.h"
+#include "sim/drawn_time.h"
+#include "sim/reliability/diary.h"
 
 namespace orrery::sim {
 namespace {
@@ -81,6 +83,78 @@ RunModel model_of(const RunLife& life, const LifeConstants& c) {
   }
   std::sort(out.unsaved.begin(), out.unsaved.end());
   return out;
+}
+
+namespace {
+
+const char* words_of(LifePart part) {
+  switch (part) {
+    case LifePart::kProgress:
+      return words_of(Doing::kWork);
+    case LifePart::kLost:
+      return words_of(Doing::kLost);
+    case LifePart::kCheckpoint:
+      return words_of(Doing::kCheckpoint);
+    case LifePart::kValidation:
+      return "validation";
+    case LifePart::kDetection:
+      return words_of(Doing::kDetection);
+    case LifePart::kRestart:
+      break;
+  }
+  return words_of(Doing::kRestart);
+}
+
+// Injected, or by itself.
+const char* words_of(const std::optional<FaultKind>& injected) {
+  if (!injected) return "the run failed";
+  return *injected == FaultKind::kFrozen ? "a rank froze" : "a rank died";
+}
+
+}  // namespace
+
+Timeline life_timeline(const LifeLog& log) {
+  Timeline t;
+  t.source = "measured: life of a run";
+  t.rank_labels.emplace_back("run");
+  t.streams = {"job", "stops"};
+  t.segments = {"life"};
+  std::vector<LifePeriod> periods;
+  for (const LifePeriod& p : life_periods(log)) {
+    // Where no checkpoint was due, ranks ask each other so for some microseconds.
+    constexpr double kShown = 1e-3;  // s
+    if (p.part == LifePart::kCheckpoint && p.end_s - p.begin_s < kShown && !periods.empty())
+      periods.back().end_s = p.end_s;
+    else
+      periods.push_back(p);
+  }
+  const DrawnTime drawn(ticks(periods.empty() ? 0 : periods.back().end_s), t.source);
+  const auto slice = [&](const std::string& name, std::int32_t stream, double begin_s, double end_s) {
+    const auto known = std::find(t.names.begin(), t.names.end(), name);
+    const auto number = static_cast<std::int32_t>(known - t.names.begin());
+    if (known == t.names.end()) t.names.push_back(name);
+    const Time start = drawn(ticks(begin_s)), end = drawn(ticks(end_s));
+    if (!t.slices.empty() && t.slices.back().name == number && t.slices.back().end == start)
+      t.slices.back().end = end;  // steps that follow each other
+    else
+      t.slices.push_back(
+          {.name = number, .stream = stream, .ready = start, .start = start, .active = start, .end = end});
+  };
+  for (const LifePeriod& p : periods) slice(words_of(p.part), 0, p.begin_s, p.end_s);
+  // From a failure until the run works again.
+  auto attempt = log.attempts.begin();
+  for (std::size_t i = 0; i < periods.size(); ++i) {
+    const bool down = periods[i].part == LifePart::kDetection || periods[i].part == LifePart::kRestart;
+    if (!down) continue;
+    const double begin_s = periods[i].begin_s;
+    while (i + 1 < periods.size() &&
+           (periods[i + 1].part == LifePart::kDetection || periods[i + 1].part == LifePart::kRestart))
+      ++i;
+    while (attempt != log.attempts.end() && (attempt->steps.empty() || !attempt->failure)) ++attempt;
+    if (attempt == log.attempts.end()) break;
+    slice(words_of((attempt++)->failure->injected), 1, begin_s, periods[i].end_s);
+  }
+  return t;
 }
 
 }  // namespace orrery::sim

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/run_life.h"
+#include "core/timeline.h"
 #include "sim/reliability/run.h"
 
 namespace orrery::sim {
@@ -28,5 +29,9 @@ std::string missing(const RunLife& life, const LifeConstants& constants);
 
 // Its faults at their steps, with these constants. Throws Error where a constant is missing.
 RunModel model_of(const RunLife& life, const LifeConstants& constants);
+
+// A row of what the run did, and a row of what it stopped for: as life_timeline() of a simulated run
+// (diary.h).
+Timeline life_timeline(const LifeLog& log);
 
 }  // namespace orrery::sim

@@ -78,7 +78,7 @@ Summary summary_of(const RunModel& model, const Tariff& tariff, const std::vecto
   out.ettr = spread([&](const RunOutcome& r) { return ettr(r, model); });
   std::vector<RunCost> costs;
   costs.reserve(runs.size());
-  for (const RunOutcome& r : runs) costs.push_back(cost_of(r, model, tariff));
+  for (std::size_t i = 0; i < runs.size(); ++i) costs.push_back(cost_of(runs[i], model, tariff, i));
   const auto cost = [&](auto value) {
     std::vector<double> values;
     values.reserve(costs.size());

@@ -19,9 +19,7 @@ class Lengths {
         random_(seed, 0, process) {}
   std::int64_t next() {
     if (variance_ == 0) return static_cast<std::int64_t>(mean_);
-    double z = -6;
-    for (int i = 0; i < 12; ++i) z += random_.uniform();
-    const double length = mean_ * std::exp(std::sqrt(variance_) * z - variance_ / 2);
+    const double length = mean_ * std::exp(std::sqrt(variance_) * random_.normal() - variance_ / 2);
     return static_cast<std::int64_t>(std::llround(std::clamp(length, 1.0, limits::kMostServedTokens)));
   }
 

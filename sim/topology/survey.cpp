@@ -43,9 +43,8 @@ std::int64_t diameter(const Network& network) {
 
 }  // namespace
 
-Survey survey(const Topology& topology) {
+std::int64_t switch_ports(const Topology& topology) {
   const Network& n = topology.network();
-  Survey s;
   const Cluster& cluster = topology.cluster();
   double port = 0;  // of the fastest
   for (std::size_t i = 0; i < cluster.types(); ++i) {
@@ -53,6 +52,21 @@ Survey survey(const Topology& topology) {
     port = std::max(port, static_cast<double>(type.nic_bandwidth.value) * type.nic_efficiency /
                               static_cast<double>(cluster.nics));
   }
+  std::int64_t out = 0;
+  for (LinkId l = 0; l < n.links(); l += 2) {
+    const auto [a, b] = n.ends(l);
+    for (const VertexId end : {a, b}) {
+      if (n.vertex(end).kind >= VertexKind::kLeaf && n.vertex(end).kind != VertexKind::kSite)
+        out += std::llround(std::ceil(static_cast<double>(n.capacity(l)) / port * (1 - 1e-9)));
+    }
+  }
+  return out;
+}
+
+Survey survey(const Topology& topology) {
+  const Network& n = topology.network();
+  Survey s;
+  s.switch_ports = switch_ports(topology);
   for (VertexId v = 0; v < n.vertices(); ++v) ++s.vertices[name_of(n.vertex(v).kind)];
   for (LinkId l = 0; l < n.links(); l += 2) {
     const auto [a, b] = n.ends(l);
@@ -61,10 +75,6 @@ Survey survey(const Topology& topology) {
     c.least = c.count == 0 ? capacity : std::min(c.least, capacity);
     c.most = std::max(c.most, capacity);
     ++c.count;
-    for (const VertexId end : {a, b}) {
-      if (n.vertex(end).kind >= VertexKind::kLeaf && n.vertex(end).kind != VertexKind::kSite)
-        s.switch_ports += std::llround(std::ceil(static_cast<double>(capacity) / port * (1 - 1e-9)));
-    }
   }
   s.diameter = diameter(n);
   if (const std::int64_t half = n.devices() / 2; half > 0) {

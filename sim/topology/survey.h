@@ -32,6 +32,8 @@ struct Survey {
 // alike.
 inline constexpr std::int64_t kExactDiameter = 1024;
 Survey survey(const Topology& topology);
+// Its switch ports alone.
+std::int64_t switch_ports(const Topology& topology);
 
 // Graphviz: vertices and cables, with their bandwidth.
 std::string to_dot(const Network& network);

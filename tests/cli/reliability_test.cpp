@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 #include <map>
 
@@ -292,6 +293,45 @@ TEST_F(ReliabilityCommand, LivesThatCannotBeAreRefused) {
   for (int i = 0; i < 17; ++i) many += " " + scenario("tiny-cpu");
   EXPECT_NE(orrery(many).out.find("/scenario: 17 scenarios are compared; allowed: 1 to 16"),
             std::string::npos);
+}
+
+TEST_F(ReliabilityCommand, SpotPricesComeFromAFile) {
+  scenario_["reliability"]["preemption"] = {{"per_node_day", 0.01}};
+  scenario_["reliability"]["prices"] = {{"payment", "spot"}, {"spot_prices", "prices.csv"}};
+  std::ofstream(folder_.file("prices.csv")) << "time,price\n2024-05-01 00:00:00,6\n2024-05-02 00:00:00,10\n"
+                                               "2024-05-03 00:00:00,0\n";
+  const Json ways = parse_json(run(scenario_).out, "output")["ways"];
+  const double node_hours = 100 * 24 * ways[0]["days"]["mean"].get<double>();
+  EXPECT_NEAR(ways[0]["usd"]["mean"].get<double>() / node_hours, 8, 0.1);  // less nodes that are away
+  std::ofstream(folder_.file("prices.csv")) << "time,price\n0,dear\n";
+  const Output o = run(scenario_);
+  EXPECT_EQ(o.code, 3);
+  EXPECT_NE(o.out.find("prices.csv: line 2: \"dear\" is not a number"), std::string::npos) << o.out;
+}
+
+// 100 nodes of $250,000 for four years, whose ports nobody counts, beside nodes at $20 an hour.
+TEST_F(ReliabilityCommand, ABoughtClusterIsAWayToPay) {
+  scenario_["reliability"]["ownership"] = {{"node", "$250000"},       {"switch_ports", 0}, {"residual", 0},
+                                           {"maintenance", 0},        {"interest", 0},     {"used", 1},
+                                           {"hosting_kw_month", "$0"}};
+  EXPECT_EQ(parse_json(run(scenario_).out, "output")["ways"].size(), 1U) << "energy has no price";
+  scenario_["reliability"]["energy"] = {{"kwh", "$0.10"}};
+  const Json ways = parse_json(run(scenario_).out, "output")["ways"];
+  ASSERT_EQ(ways.size(), 2U);
+  EXPECT_EQ(ways[1]["payment"], "owned");
+  EXPECT_NEAR(ways[1]["owned_node"]["usd_per_hour"].get<double>(), 250'000 / (4 * 8766.0), 1e-6);
+  const double hours = ways[1]["days"]["mean"].get<double>() * 24, energy = ways[1]["usd_of_energy"]["mean"];
+  EXPECT_NEAR(energy, 0.1 * ways[1]["kwh"]["mean"].get<double>(), 1e-6 * energy);
+  EXPECT_NEAR(ways[1]["usd"]["mean"].get<double>(), 100 * hours * 250'000 / (4 * 8766.0) + energy, 1);
+  EXPECT_EQ(ways[0]["usd_of_energy"]["mean"], 0);
+  const Output text = run(scenario_, "--runs 200 --no-advice");
+  EXPECT_NE(text.out.find("owned: a node with its 0.0 switch ports is $250000"), std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find("cheaper than on demand where it is used more than "), std::string::npos)
+      << text.out;
+  scenario_["reliability"]["prices"] = {{"payment", "owned"}};
+  refused([](Json& j) { j["reliability"].erase("energy"); }, "/reliability/energy/kwh",
+          {"is missing or zero", "\"owned\" needs it"});
 }
 
 class PlanWithFailures : public ReliabilityCommand {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -186,6 +187,81 @@ TEST(Data, RanksShareTheGlobalBatch) {
     }
     EXPECT_EQ(merged, expected) << "step " << step;
   }
+}
+
+// However many workers prepare steps, and however far ahead, each step has the same batch.
+TEST(Data, WorkersPrepareTheSameBatches) {
+  const auto data = built_in_data(3, 64);
+  const Loader::Shape shape{2, 3, 1, 2, {5}};
+  Loader one(*data, 9, shape);
+  for (const LoaderOptions& options :
+       {LoaderOptions{.workers = 3, .prefetch = 2}, LoaderOptions{.workers = 1, .prefetch = 7},
+        LoaderOptions{.workers = 5, .prefetch = 1},
+        LoaderOptions{.workers = 2, .storage = EmulatedStorage{.cpu_s = 1e-5}}}) {
+    Loader several(*data, 9, shape, options);
+    for (const std::int64_t step : {0, 1, 2, 3, 4, 5, 6, 20, 21, 22, 3, 4, 4}) {
+      const auto expected = one.step(step);
+      const auto& batch = several.step(step);
+      EXPECT_EQ(batch.inputs[0].tokens, expected.inputs[0].tokens) << step;
+      EXPECT_EQ(batch.targets, expected.targets) << step;
+    }
+  }
+}
+
+double seconds_of_steps(Loader& loader, std::int64_t steps) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t step = 0; step < steps; ++step) loader.step(step);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Ten steps of four samples, each with 2 ms of latency, 1 ms for 1 kB at 1 MB/s and 2 ms of a processor: 200
+// ms for one worker, and 100 ms for two. What workers take in turn bounds any number of them.
+TEST(Data, EmulatedStorageTakesItsTime) {
+  const auto data = built_in_data(3, 64);
+  const auto took = [&](std::int64_t workers, const EmulatedStorage& storage) {
+    Loader loader(*data, 9, {4, 1, 0, 1, {5}}, {.workers = workers, .prefetch = 2, .storage = storage});
+    return seconds_of_steps(loader, 10);
+  };
+  const EmulatedStorage slow{.latency_s = 2e-3, .share = 1e6, .cpu_s = 2e-3, .sample_bytes = 1e3};
+  const double one = took(1, slow), four = took(4, slow);
+  EXPECT_GE(one, 0.2);
+  EXPECT_GE(took(2, slow), 0.1);
+  EXPECT_LT(four, one) << "workers wait beside each other";
+  EmulatedStorage narrow = slow;
+  narrow.share = 1e5;  // 40 kB at 100 kB/s
+  EXPECT_GE(took(4, narrow), 0.4);
+  EmulatedStorage busy = slow;
+  busy.cores_s = 0.01;  // 40 samples
+  EXPECT_GE(took(4, busy), 0.4);
+  EmulatedStorage reads = slow;
+  reads.share = 0;
+  reads.worker_bandwidth = 1e5;  // each of the 40 samples takes a worker 10 ms and 4 more
+  EXPECT_GE(took(2, reads), 40 * 0.014 / 2);
+}
+
+// Ten samples: the first epoch is read, and a cache has all in the second.
+TEST(Data, AnEmulatedCacheHasWhatWasRead) {
+  const auto data = built_in_data(3, 64);
+  const auto ten = part_of(*data, 0, 10);
+  Loader loader(*ten, 1, {10, 1, 0, 1, {5}},
+                {.storage = EmulatedStorage{.latency_s = 0.05, .read_share = 0}});
+  loader.step(0);
+  const double first = loader.waited_s();
+  EXPECT_GE(first, 0.5);
+  for (std::int64_t step = 1; step <= 5; ++step) loader.step(step);
+  EXPECT_LT(loader.waited_s() - first, 1.25);  // five more epochs of reads would take 2.5 s
+}
+
+// A run that ends does not wait for the sample that is being read for the step after it.
+TEST(Data, WorkersStopWithTheirLoader) {
+  const auto data = built_in_data(3, 64);
+  std::chrono::steady_clock::time_point end;
+  {
+    Loader loader(*data, 9, {1, 1, 0, 1, {5}}, {.storage = EmulatedStorage{.latency_s = 2}});
+    loader.step(0);
+    end = std::chrono::steady_clock::now();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - end, std::chrono::milliseconds(1500));
 }
 
 TEST(Data, AnEpochHoldsEverySequenceOnce) {

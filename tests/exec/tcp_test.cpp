@@ -238,7 +238,16 @@ TEST(Tcp, AnAddressNeedsASecret) {
 
 // As in a container that does not know its own name; ".invalid" is of no host (RFC 2606).
 TEST(Tcp, AHostWithoutAKnownNameIsReachedByAnAddress) {
-  EXPECT_EQ(reachable_as("localhost"), "localhost");
+  const auto known = [](const char* name) {
+    try {
+      return !resolve(name, "1").empty();
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (known("localhost")) {  // a bare root has no /etc/hosts
+    EXPECT_EQ(reachable_as("localhost"), "localhost");
+  }
   const std::string address = reachable_as("nobody.invalid");
   using boost::asio::ip::tcp;
   boost::asio::io_context context;

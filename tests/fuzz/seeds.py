@@ -210,15 +210,31 @@ def formats(orrery, root, folder):
         "checkpoint": {"kind": "memory", "interval": "30 min", "memory_interval": "1 min", "bytes": "20 GB", "replicas": 2},
         "spares": {"nodes": 1}, "stragglers": {"slow_per_node_day": 0.3, "rank_noise": 0.02, "imbalance": 1.1},
         "maintenance": {"every": "3 days", "lasts": "1 h"}, "preemption": {"per_node_day": 0.5, "notice": "2 min"},
-        "prices": {"payment": "spot", "spot_node_hour": "$1", "reserved_node_hour": "$2", "reserved_term": "10 days"},
+        "prices": {"payment": "spot", "spot_node_hour": "$1", "reserved_node_hour": "$2", "reserved_term": "10 days",
+                   "spot_prices": "prices.csv"},
+        "ownership": {"node": "$300000", "switch_port": "$1000", "switch_ports": 8, "lifetime": "1461 days", "residual": 0.1,
+                      "maintenance": 0.05, "interest": 0.05, "used": 0.9, "hosting_kw_month": "$150", "staff_node_year": "$2000"},
         "energy": {"device_watts": 300, "kwh": "$0.1", "carbon_g_per_kwh": 400}})
     rates = read_json(root / "profiles/reliability/byterobust-moe.json")
     reliability = [["reliability", "scenario.json", "--runs", "20", "--no-advice", "--threads", "1"],
                    ["reliability", "scenario.json", "--runs", "20", "--advice-runs", "20", "--json"]]
-    aside = dict(others("scenario.json"), **{"rates.json": encoded(rates)})
-    add("reliability of a scenario", "json", encoded(operated), "scenario.json", reliability, aside, weight=6)
-    add("reliability profile", "json", encoded(rates), "rates.json", reliability,
-        dict(others("scenario.json"), **{"scenario.json": encoded(operated)}))
+    prices = b"time,price\n2024-05-01 00:00:00,1.5\n2024-05-01 06:00:00,0.9\n2024-05-02 00:00:00,0.9\n"
+    aside = dict(beside, **{"scenario.json": encoded(operated), "rates.json": encoded(rates), "prices.csv": prices})
+
+    def without(name):
+        return {k: v for k, v in aside.items() if k != name}
+
+    add("reliability of a scenario", "json", encoded(operated), "scenario.json", reliability, without("scenario.json"),
+        weight=6)
+    add("reliability profile", "json", encoded(rates), "rates.json", reliability, without("rates.json"))
+    add("spot prices", "lines", prices, "prices.csv", reliability, without("prices.csv"))
+    loading = dict(whole, training=dict(whole["training"], tokens=1e9), loading={
+        "sample_bytes": "100 kB", "storage_bandwidth": "20 MB/s", "node_bandwidth": "10 MB/s", "worker_bandwidth": "5 MB/s",
+        "latency": "2 ms", "samples_per_read": 4, "cpu_time": "3 ms", "cores": 4, "workers": 2, "prefetch": 2, "batch": "step",
+        "variation": 0.5, "readers": "rank", "shuffle": "shard", "dataset_bytes": "10 GB", "cache_bytes": "1 GB",
+        "bandwidth_month": "$500"})
+    add("loading of a scenario", "json", encoded(loading), "scenario.json",
+        simulate + [["plan", "scenario.json", "--threads", "1", "--top", "1"]], others("scenario.json"), weight=6)
     life = {"schema": "orrery.life/1", "program": "1", "ranks": 4, "steps": 20, "checkpoint_every": 4, "failures": 2,
             "faults": [{"kind": "disk", "rank": 0, "step": 4}, {"kind": "dead", "rank": 1, "step": 7}],
             "times": {"total": "50 s", "progress": "40 s"},

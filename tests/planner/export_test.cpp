@@ -494,6 +494,15 @@ TEST(MegatronExport, TheLearningRateIsTheAdvice) {
   EXPECT_EQ(whole(a, "--lr-warmup-iters"), 716);
 }
 
+TEST(MegatronExport, LoadsWithAsManyWorkersAsTheScenario) {
+  ExportCase c = llama3_8b();
+  EXPECT_FALSE(
+      arguments_of(export_plan(Target::kMegatron, c.problem, c.plan, {}).text).contains("--num-workers"));
+  c.problem.scenario.loading = Loading{.workers = 6};
+  EXPECT_EQ(whole(arguments_of(export_plan(Target::kMegatron, c.problem, c.plan, {}).text), "--num-workers"),
+            6);
+}
+
 std::string refusal(const ExportCase& c) {
   try {
     export_plan(Target::kMegatron, c.problem, c.plan, Cursor{"s.json", ""});

@@ -40,6 +40,116 @@ TEST(Money, AddsUp) {
   EXPECT_NEAR(cost_of(r, m, t).nodes, (12 * 240 - 24) * 30, 1e-6);
 }
 
+// A node of $300,000 with eight ports of $1,500, 10.2 kW at the meter, and 8,766 h of a year of which nine in
+// ten are used.
+TEST(Money, AnOwnedHourIsWhatItsYearCosts) {
+  Ownership o{.node = from_dollars(300'000),
+              .lifetime = RunTime{4 * 365.25 * kDay},
+              .residual = 0.1,
+              .maintenance = 0.05,
+              .interest = 0.06,
+              .used = 0.9,
+              .hosting_kw_month = from_dollars(150),
+              .staff_node_year = from_dollars(5000)};
+  const OwnedHour h = owned_hour(o, 1500, 8, 10'200);
+  const double used = 8766 * 0.9;
+  EXPECT_DOUBLE_EQ(h.price, 312'000);
+  EXPECT_NEAR(h.written_off, 312'000 * 0.9 / 4 / used, 1e-9);
+  EXPECT_NEAR(h.maintenance, 15'600 / used, 1e-9);
+  EXPECT_NEAR(h.interest, 0.06 * 312'000 * 1.1 / 2 / used, 1e-9);
+  EXPECT_NEAR(h.staff, 5000 / used, 1e-9);
+  EXPECT_NEAR(h.hosting, 12 * 150 * 10.2 / used, 1e-9);
+  EXPECT_NEAR(h.total(), (70'200 + 15'600 + 10'296 + 5000 + 18'360) / used, 1e-9);
+  // Its own prices go before the fabric's.
+  o.switch_port = from_dollars(1000);
+  o.switch_ports = 10;
+  EXPECT_DOUBLE_EQ(owned_hour(o, 1500, 8, 0).price, 310'000);
+}
+
+// Energy is in the price of a rented node, and beside that of a bought one.
+TEST(Money, EnergyIsPaidByTheOwner) {
+  ReliabilityAssumptions a;
+  a.ownership = {.node = from_dollars(300'000), .lifetime = RunTime{4 * 365.25 * kDay}};
+  a.energy.kwh = from_dollars(0.08);
+  a.energy.device_watts = 700;
+  const Job job{.devices_per_node = 8};
+  a.prices.payment = Payment::kOwned;
+  const Tariff owned = tariff_of(a, job, {}, {});
+  EXPECT_NEAR(owned.node_hour, 300'000 / (4 * 8766.0), 1e-9);
+  EXPECT_DOUBLE_EQ(owned.kwh.value(), 0.08);
+  a.prices.payment = Payment::kOnDemand;
+  EXPECT_FALSE(tariff_of(a, job, {}, {.on_demand_node_hour = 20}).kwh.has_value());
+  a.ownership.node.reset();
+  EXPECT_DOUBLE_EQ(tariff_of(a, job, {}, {.on_demand_node_hour = 20}).kwh.value(), 0.08);
+}
+
+// $10 for an hour, $20 for the two after it, and again.
+TEST(SpotPrices, AreTheMeanOfTheirTime) {
+  const SpotPrices p = read_spot_prices("time,price\n0,10\n3600,20\n10800,99\n", "prices.csv");
+  EXPECT_DOUBLE_EQ(p.length_s(), 10800);
+  EXPECT_NEAR(p.mean(), 50.0 / 3, 1e-12);
+  EXPECT_NEAR(p.mean(0, 3600), 10, 1e-12);
+  EXPECT_NEAR(p.mean(1800, 3600), 15, 1e-12);
+  EXPECT_NEAR(p.mean(9000, 3600), 15, 1e-12);  // half an hour of the end, and of the begin
+  EXPECT_NEAR(p.mean(3600, 10 * 10800), 50.0 / 3, 1e-12);
+  EXPECT_NEAR(p.mean(0, 10800 + 3600), 60.0 / 4, 1e-12);
+}
+
+TEST(SpotPrices, AreReadAsTheAwsCommandLinePrintsThem) {
+  const std::string text = R"({"SpotPriceHistory": [
+    {"AvailabilityZone": "us-east-1a", "InstanceType": "p5.48xlarge", "SpotPrice": "30.00", "Timestamp": "2024-03-01T02:00:00+00:00"},
+    {"AvailabilityZone": "us-east-1a", "InstanceType": "p5.48xlarge", "SpotPrice": "20.00", "Timestamp": "2024-03-01T00:00:00+00:00"},
+    {"AvailabilityZone": "us-east-1a", "InstanceType": "p5.48xlarge", "SpotPrice": "10.00", "Timestamp": "2024-02-29T23:00:00+00:00"}]})";
+  const SpotPrices p = read_spot_prices(text, "aws.json");
+  EXPECT_DOUBLE_EQ(p.length_s(), 3 * 3600);  // 2024 is a leap year
+  EXPECT_NEAR(p.mean(), 50.0 / 3, 1e-12);
+}
+
+TEST(SpotPrices, RefuseWhatIsNone) {
+  const auto refused = [](const std::string& text, const std::string& words) {
+    try {
+      read_spot_prices(text, "p.csv");
+      ADD_FAILURE() << text;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("p.csv"), std::string::npos) << e.what();
+    }
+  };
+  refused("", "prices of 0 moments");
+  refused("time,price\n0,1\n", "prices of 1 moments");
+  refused("time,price\n0,1\n0,2\n", "prices of 1 moments");
+  refused("hour,price\n", "line 1: \"hour,price\" is no header");
+  refused("time,price\n0,cheap\n", "line 2: \"cheap\" is not a number");
+  refused("time,price\n0,-1\n", "below zero");
+  refused("time,price\n0,nan\n", "is not a number");
+  refused("time,price\n0,1,2\n", "has 3 cells");
+  refused("time,price\nnoon,1\n", "\"noon\" is not a number (time: seconds");
+  refused("{}", "/SpotPriceHistory: is missing");
+  refused(R"({"SpotPriceHistory": [{"SpotPrice": 3}]})", "/SpotPriceHistory/0/Timestamp");
+  refused(R"({"SpotPriceHistory": [{"AvailabilityZone": "a", "SpotPrice": "3", "Timestamp": "1"},
+                                   {"AvailabilityZone": "b", "SpotPrice": "3", "Timestamp": "2"}]})",
+          "/SpotPriceHistory/1/AvailabilityZone: \"b\" is another");
+}
+
+// Runs of a day begin anywhere in a trace of two: $10 and then $30. They cost what the trace does in the
+// mean, and between $10 and $30 an hour each.
+TEST(Money, RunsMeetTheSpotPricesOfTheirTime) {
+  RunModel m;
+  m.nodes = 2;
+  m.work = ticks(kDay);
+  RunOutcome r;
+  r.total = r.work = ticks(kDay);
+  Tariff t{.payment = Payment::kSpot, .node_hour = 20};
+  t.spot_prices = std::make_shared<const SpotPrices>(std::vector<double>{0, kDay, 2 * kDay},
+                                                     std::vector<double>{10, 30, 0});
+  const Summary s = summary_of(m, t, std::vector<RunOutcome>(4000, r));
+  EXPECT_NEAR(s.dollars.mean, 2 * 24 * 20, 4 * s.dollars.error);
+  EXPECT_LT(s.dollars.error, 10);
+  // The mean of a day is even between the two: 5 % of runs pay less than $11 an hour.
+  EXPECT_NEAR(s.dollars.p5, 2 * 24 * 11, 15);
+  EXPECT_NEAR(s.dollars.p95, 2 * 24 * 29, 15);
+}
+
 TEST(Summary, PercentilesAndDeadlines) {
   std::vector<double> values;
   for (int i = 100; i >= 1; --i) values.push_back(i);

@@ -107,5 +107,79 @@ TEST(Replay, SaysWhatNoRunMeasured) {
   EXPECT_FALSE(mean.checkpoint);
 }
 
+// Steps of 2 s, a checkpoint of half a second after the second one, a death 1 s into the fourth, noticed at
+// once: 3 s later the run goes on with the third.
+TEST(LifeTimeline, ShowsWhatAnExecutedRunDid) {
+  LifeLog log;
+  log.attempts.resize(2);
+  log.attempts[0].steps = {{.step = 1, .end_s = 12, .step_s = 2},
+                           {.step = 2, .end_s = 14.5, .step_s = 2, .saved = true, .saving_s = 0.5},
+                           {.step = 3, .end_s = 16.5, .step_s = 2}};
+  log.attempts[0].failure = FailureMark{17.5, FaultKind::kDead};
+  log.attempts[1].steps = {{.step = 3, .end_s = 22.5, .step_s = 2},
+                           {.step = 4, .end_s = 24.8, .step_s = 2, .validating_s = 0.3}};
+  const Timeline t = life_timeline(log);
+  EXPECT_EQ(t.source, "measured: life of a run");
+  EXPECT_EQ(t.streams, (std::vector<std::string>{"job", "stops"}));  // as of simulated runs
+  struct Expected {
+    const char* name;
+    std::int32_t stream;
+    double begin_s, end_s;
+  };
+  const std::vector<Expected> expected = {{"work", 0, 0, 4},
+                                          {"checkpoint", 0, 4, 4.5},
+                                          {"lost work", 0, 4.5, 6.5},
+                                          {"down, not noticed", 0, 6.5, 7.5},
+                                          {"restart", 0, 7.5, 10.5},
+                                          {"work", 0, 10.5, 14.5},
+                                          {"validation", 0, 14.5, 14.8},
+                                          {"a rank died", 1, 6.5, 10.5}};
+  ASSERT_EQ(t.slices.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(t.names[static_cast<std::size_t>(t.slices[i].name)], expected[i].name) << i;
+    EXPECT_EQ(t.slices[i].stream, expected[i].stream) << i;
+    EXPECT_NEAR(seconds(t.slices[i].start), expected[i].begin_s, 1e-6) << i;
+    EXPECT_NEAR(seconds(t.slices[i].end), expected[i].end_s, 1e-6) << i;
+  }
+  EXPECT_TRUE(life_timeline(LifeLog{}).slices.empty());
+}
+
+// What the timeline shows adds up to the times of the life, whatever happened.
+TEST(LifeTimeline, AddsUpToTheTimes) {
+  std::mt19937 random(20261128);
+  for (int i = 0; i < 500; ++i) {
+    LifeLog log;
+    double now = 5;
+    std::int64_t next = 1;
+    for (int attempt = 0; attempt < 4; ++attempt) {
+      Attempt& a = log.attempts.emplace_back();
+      for (auto n = random() % 6; n > 0; --n) {
+        StepMark m{.step = next++, .step_s = 1 + static_cast<double>(random() % 100) / 100};
+        m.saved = random() % 3 == 0;
+        m.saving_s = m.saved ? 0.25 : 0;
+        m.validating_s = random() % 4 == 0 ? 0.5 : 0;
+        m.end_s = now += m.step_s + m.saving_s + m.validating_s + (a.steps.empty() ? 1 : 0);
+        a.steps.push_back(m);
+      }
+      if (attempt < 3) a.failure = FailureMark{now += 1.5, std::nullopt};
+      next -= std::min<std::int64_t>(next - 1, static_cast<std::int64_t>(random() % 3));
+    }
+    const RunLife life = run_life(log);
+    double shown = 0;
+    for (const LifePeriod& p : life_periods(log)) shown += p.end_s - p.begin_s;
+    EXPECT_NEAR(shown, life.times.total.value, 1e-9) << i;
+    const LifeTimes& t = life.times;
+    EXPECT_NEAR(t.progress.value + t.lost.value + t.checkpoint.value + t.validation.value +
+                    t.detection.value + t.restart.value,
+                t.total.value, 1e-9);
+    const Timeline timeline = life_timeline(log);
+    Time job{0};
+    for (const Slice& s : timeline.slices) {
+      if (s.stream == 0) job += s.end - s.start;
+    }
+    EXPECT_NEAR(seconds(job), t.total.value, 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace orrery::sim
