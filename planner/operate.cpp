@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "core/error.h"
 #include "planner/shrink.h"
@@ -135,6 +136,12 @@ void assume(Operated& q, const std::string& rates, const DataFolders& data) {
                         .device = q.problem.devices.front().name};
   if (const auto& file = q.assumed.values.prices.spot_prices) {
     const auto path = std::filesystem::path(q.at.file).parent_path() / *file;
+    if (std::error_code none; !std::filesystem::is_regular_file(path, none))
+      q.at.child("reliability")
+          .child("prices")
+          .child("spot_prices")
+          .fail(fmt::format("{} is no file", shown(Json(path.string()))),
+                "allowed: a file of prices, from the scenario's folder");
     q.operation.prices.spot_prices =
         std::make_shared<const sim::SpotPrices>(sim::read_spot_prices(load_text(path), path.string()));
   }

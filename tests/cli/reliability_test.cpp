@@ -307,6 +307,8 @@ TEST_F(ReliabilityCommand, SpotPricesComeFromAFile) {
   const Output o = run(scenario_);
   EXPECT_EQ(o.code, 3);
   EXPECT_NE(o.out.find("prices.csv: line 2: \"dear\" is not a number"), std::string::npos) << o.out;
+  refused([](Json& j) { j["reliability"]["prices"]["spot_prices"] = "nothing.csv"; },
+          "/reliability/prices/spot_prices", {"nothing.csv\" is no file"});
 }
 
 // 100 nodes of $250,000 for four years, whose ports nobody counts, beside nodes at $20 an hour.
