@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "sim/reliability/random.h"
+#include "core/random.h"
 #include "sim/scheduling/schedule.h"
 
 namespace {

@@ -196,10 +196,10 @@ void print_spread(const char* name, const Spread& s, int digits) {
 void print_owned(const sim::OwnedHour& o, const sim::Tariff& t, double on_demand) {
   fmt::print(
       "owned: a node with its {:.1f} switch ports is {} to buy, and {} for an hour in which it is used "
-      "({:.0f} "
-      "% of its life)\n  written off {:.2f}, maintenance {:.2f}, interest {:.2f}, staff {:.2f}, hosting "
-      "{:.2f}; "
-      "energy beside it\n",
+      "({:.0f} % of its life)\n"
+      "  written off {:.2f}, maintenance {:.2f}, interest {:.2f}, staff {:.2f}, hosting {:.2f}; energy "
+      "beside "
+      "it\n",
       o.switch_ports, money(o.price), money(o.total()), 100 * o.used, o.written_off, o.maintenance,
       o.interest, o.staff, o.hosting);
   const double rented = on_demand - t.busy_watts / 1000 * t.kwh.value_or(0);  // less the energy

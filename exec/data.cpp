@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "exec/data_file.h"
 #include "exec/labelled_data.h"
 #include "exec/logical.h"
@@ -288,22 +288,14 @@ void Loader::fill(std::int64_t number, Desk& desk, Batch& batch) {
 // From when the sample before it was done, so that what a wait lasts too long does not add up.
 void Loader::wait_as_emulated(std::int64_t sample, bool first_epoch, Desk& desk) {
   const EmulatedStorage& s = *options_.storage;
-  const auto uniform = [&](std::uint64_t salt) {
-    return static_cast<double>(hash_mix(hash_mix(seed_ + salt) ^ static_cast<std::uint64_t>(sample)) >> 11) *
-           0x1p-53;
-  };
-  double size = 1;
-  if (s.variation > 0) {
-    double normal = -6;
-    for (std::uint64_t i = 1; i <= 12; ++i) normal += uniform(i);
-    const double variance = std::log1p(s.variation * s.variation);
-    size = std::exp(std::sqrt(variance) * normal - variance / 2);
-  }
+  RandomStream random(seed_, static_cast<std::uint64_t>(sample), 0);
+  const bool cached = random.uniform() >= s.read_share;  // after the first epoch
+  const double size = random.log_normal(natural_log(1 + s.variation * s.variation));
   const auto lasts = [](double time_s) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time_s));
   };
   std::unique_lock lock(mutex_);
-  if (first_epoch || uniform(0) < s.read_share) {
+  if (first_epoch || !cached) {
     const Clock::time_point begin = desk.now + lasts(s.latency_s * size);
     desk.now = begin;
     if (s.share > 0)

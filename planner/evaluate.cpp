@@ -168,14 +168,15 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.imbalance = imbalance(problem, plan, loads, *evenly, options.draws, step_of);
   }
   p.step_time_s = seconds(out.simulation.step);
-  p.step_time_low_s = p.step_time_s * problem.measured.low;
-  p.step_time_high_s = p.step_time_s * problem.measured.high;
+  // Published runs spread in what they compute.
+  const auto with_loading = [&](double compute_s) {
+    const auto loaded = sim::loaded_step(problem, plan, compute_s, true);
+    return loaded ? loaded->step_s : compute_s;
+  };
+  p.step_time_low_s = with_loading(p.step_time_s * problem.measured.low);
+  p.step_time_high_s = with_loading(p.step_time_s * problem.measured.high);
   p.loading = sim::loaded_step(problem, plan, p.step_time_s, true);
-  if (p.loading) {
-    // Published runs spread in what they compute.
-    for (double* s_of : {&p.step_time_low_s, &p.step_time_s, &p.step_time_high_s})
-      *s_of = sim::loaded_step(problem, plan, *s_of, true)->step_s;
-  }
+  if (p.loading) p.step_time_s = p.loading->step_s;
   p.tokens_per_s = s.training.tokens_per_step() / p.step_time_s;
   p.mfu = model_flops_utilisation(problem, plan.ranks(), p.step_time_s);
   p.hfu = p.mfu * recompute_factor(problem, plan);

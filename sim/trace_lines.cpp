@@ -36,9 +36,7 @@ double moment(std::string_view text, const char* what, const TraceLine& at) {
   bool dated = text.size() >= kForm.size();
   for (std::size_t i = 0; dated && i < kForm.size(); ++i)
     dated = kForm[i] == 'd' ? digit(text[i]) : text[i] == kForm[i] || (i == 10 && text[i] == 'T');
-  if (!dated)
-    return number(text, fmt::format("{}: seconds, or like 2020-04-01 00:00:34", what).c_str(), kMostSeconds,
-                  at);
+  if (!dated) return number(text, what, kMostSeconds, at);
   const auto part = [&](std::size_t from, std::size_t length) {
     int v = 0;
     for (std::size_t i = from; i < from + length; ++i) v = v * 10 + (text[i] - '0');

@@ -33,6 +33,7 @@ std::string quoted(std::string_view text);
 // Text as a number between -most and most; `what` it is, for a message.
 double number(std::string_view text, const char* what, double most, const TraceLine& at);
 // "2020-04-01 00:00:34" or "2023-05-04T08:15:30+08:00" in seconds, the zone left out; or a number of seconds.
+// `what` is as for a number.
 double moment(std::string_view text, const char* what, const TraceLine& at);
 
 // Fields between commas; those in quotation marks may have commas.

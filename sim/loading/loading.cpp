@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/mesh.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 
 namespace orrery::sim {
 namespace {
@@ -87,10 +87,7 @@ class Reader {
 
  private:
   std::size_t slot() const { return static_cast<std::size_t>(batch_) % taken_.size(); }
-  double draw() {
-    if (variance_ == 0) return mean_s_;
-    return mean_s_ * std::exp(std::sqrt(variance_) * random_.normal() - variance_ / 2);
-  }
+  double draw() { return mean_s_ * random_.log_normal(variance_); }
 
   std::int64_t workers_;
   double mean_s_, variance_;  // of a batch; of its logarithm
@@ -130,19 +127,18 @@ double drawn_step_s(const Loading& l, ReaderPlaces places, double samples_per_s,
   return (now - counted_from) / as_double(steps - steps / 4);
 }
 
-// Epochs from `first` to the one before `end`, as one with the mean number, which are `share` of the run.
+// Epochs from `first` on, as one with the mean number, which are `share` of the run.
 struct Epochs {
-  double first, end, share;
-  double mean() const { return (first + end - 1) / 2; }
+  double first, mean, share;
 };
 // The first alone, and after it twice as many each time.
 std::vector<Epochs> epochs_of(double epochs) {
   constexpr std::size_t kMostGroups = 12;
-  std::vector<Epochs> out{{1, 2, std::min(1.0, 1 / epochs)}};
+  std::vector<Epochs> out{{1, 1, std::min(1.0, 1 / epochs)}};
   for (double first = 2; first < epochs + 1 && out.size() < kMostGroups; first *= 2) {
     const bool last = out.size() + 1 == kMostGroups;
     const double done = std::min(last ? epochs : 2 * first - 1, epochs);  // with those before
-    out.push_back({first, std::max(first + 1, std::ceil(done) + 1), (done - (first - 1)) / epochs});
+    out.push_back({first, (first + std::ceil(done)) / 2, (done - (first - 1)) / epochs});
   }
   return out;
 }
@@ -240,7 +236,7 @@ LoadedStep loaded_step(const Problem& problem, const Loading& l, const Plan& pla
   LoadRate later;
   double read_before = -1, step = 0, first_wait = 0, later_wait = 0, longest = 0;
   for (const Epochs& of : epochs_of(epochs)) {
-    const double read = read_share(l, readers, of.mean());
+    const double read = read_share(l, readers, of.mean);
     const LoadRate rate = load_rate(as, readers, sample, read);
     if (read != read_before) step = loaded_step_s(as, readers, rate, compute_s, kSeed);
     read_before = read;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 
 namespace orrery::sim {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 #include "sim/reliability/work.h"
 
 namespace orrery::sim {

@@ -34,7 +34,7 @@ Prices of_columns(std::string_view text, const std::string& file) {
     }
     if (row.size() != 2) at.fail(fmt::format("has {} cells", row.size()), "allowed: 2");
     if (out.size() == kMostPrices) at.fail("is one price too many", fmt::format("allowed: {}", kMostPrices));
-    out.emplace_back(moment(row[0], "time", at), price(row[1], at));
+    out.emplace_back(moment(row[0], "time: seconds, or like 2020-04-01 00:00:34", at), price(row[1], at));
   });
   return out;
 }
@@ -60,7 +60,7 @@ Prices of_aws(std::string_view text, const std::string& file) {
                             "allowed: prices of one product in one zone");
     }
     const TraceLine line{file, static_cast<std::int64_t>(i) + 1};
-    const double when = moment(text_of(entry, "Timestamp", at), "Timestamp", line);
+    const double when = moment(text_of(entry, "Timestamp", at), "Timestamp: like 2020-04-01T00:00:34", line);
     out.emplace_back(when, price(text_of(entry, "SpotPrice", at), line));
   }
   return out;

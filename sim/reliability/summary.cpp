@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "core/published_fit.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 
 namespace orrery::sim {
 namespace {

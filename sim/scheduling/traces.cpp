@@ -139,12 +139,13 @@ void read_csv(std::string_view text, const std::string& file, const TraceOptions
       return cell(name).empty() ? 0.0 : number(cell(name), name, most, at);
     };
     const std::string line_number = std::to_string(at.number);
-    reader.add({.id = columns.contains("job_id") ? cell("job_id") : std::string_view(line_number),
-                .tenant = cell(tenant),
-                .submit = moment(cell("submit_time"), "submit_time", at),
-                .devices = count("gpu_num", kMostNumber),
-                .duration = count("duration", limits::kLongestRun)},
-               at);
+    reader.add(
+        {.id = columns.contains("job_id") ? cell("job_id") : std::string_view(line_number),
+         .tenant = cell(tenant),
+         .submit = moment(cell("submit_time"), "submit_time: seconds, or like 2020-04-01 00:00:34", at),
+         .devices = count("gpu_num", kMostNumber),
+         .duration = count("duration", limits::kLongestRun)},
+        at);
   });
 }
 

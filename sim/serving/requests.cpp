@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/reliability/random.h"
+#include "core/random.h"
 
 namespace orrery::sim {
 namespace {
@@ -19,7 +19,7 @@ class Lengths {
         random_(seed, 0, process) {}
   std::int64_t next() {
     if (variance_ == 0) return static_cast<std::int64_t>(mean_);
-    const double length = mean_ * std::exp(std::sqrt(variance_) * random_.normal() - variance_ / 2);
+    const double length = mean_ * random_.log_normal(variance_);
     return static_cast<std::int64_t>(std::llround(std::clamp(length, 1.0, limits::kMostServedTokens)));
   }
 

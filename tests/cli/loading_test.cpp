@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "core/json.h"
-#include "core/timeline.h"
 #include "tests/cli/command.h"
 
 namespace orrery {
@@ -104,20 +102,6 @@ TEST_F(LoadingCommand, RefusesWhatDoesNotFit) {
   const Output few = orrery("run --loading --steps 2 " + folder_.file("s.json"));
   EXPECT_EQ(few.code, 3);
   EXPECT_NE(few.out.find("command line: /steps: 2 steps are too few"), std::string::npos) << few.out;
-}
-
-// What a run with a failure did, for the window.
-TEST_F(LoadingCommand, ALifeIsWrittenAsATimeline) {
-  scenario_.erase("loading");
-  const std::string trace = folder_.file("life.timeline");
-  const Output o = orrery_on(scenario_, "run",
-                             "--steps 8 --fail 0@6 --restarts 1 --checkpoint-every 2 --checkpoints " +
-                                 folder_.path() + "/c --life-trace " + trace);
-  ASSERT_EQ(o.code, 0) << o.out;
-  const Timeline t = load_timeline(trace);
-  EXPECT_EQ(t.source, "measured: life of a run");
-  for (const char* name : {"work", "lost work", "restart", "a rank died"})
-    EXPECT_NE(std::find(t.names.begin(), t.names.end(), name), t.names.end()) << name;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -293,6 +294,19 @@ TEST_F(ReliabilityCommand, LivesThatCannotBeAreRefused) {
   for (int i = 0; i < 17; ++i) many += " " + scenario("tiny-cpu");
   EXPECT_NE(orrery(many).out.find("/scenario: 17 scenarios are compared; allowed: 1 to 16"),
             std::string::npos);
+}
+
+// What a run with a failure did, for the window.
+TEST_F(ReliabilityCommand, ALifeIsWrittenAsATimeline) {
+  const std::string trace = folder_.file("life.timeline");
+  const Output o = orrery("run " + scenario("tiny-cpu") +
+                          " --steps 8 --fail 0@6 --restarts 1 --checkpoint-every 2 --checkpoints " +
+                          folder_.path() + "/c --life-trace " + trace);
+  ASSERT_EQ(o.code, 0) << o.out;
+  const Timeline t = load_timeline(trace);
+  EXPECT_EQ(t.source, "measured: life of a run");
+  for (const char* name : {"work", "lost work", "restart", "a rank died"})
+    EXPECT_NE(std::find(t.names.begin(), t.names.end(), name), t.names.end()) << name;
 }
 
 TEST_F(ReliabilityCommand, SpotPricesComeFromAFile) {

@@ -7,7 +7,7 @@
 #include <boost/math/distributions/normal.hpp>
 
 #include "core/reliability_profile.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 #include "sim/reliability/summary.h"
 
 namespace orrery::sim {

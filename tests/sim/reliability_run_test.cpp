@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "sim/reliability/closed_forms.h"
-#include "sim/reliability/random.h"
+#include "core/random.h"
 #include "sim/reliability/stragglers.h"
 #include "sim/reliability/summary.h"
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "sim/reliability/random.h"
+#include "core/random.h"
 #include "sim/scheduling/report.h"
 
 namespace orrery::sim {

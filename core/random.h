@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random numbers of simulated runs. A stream is a function of (seed, run, process) alone, so runs may be
-// computed in any order on any thread, and a change of one process leaves the draws of the others as they
-// were: two variants of a run differ by what was changed and not by chance.
+// Random numbers of simulated runs, and of what is emulated. A stream is a function of (seed, run, process)
+// alone, so runs may be computed in any order on any thread, and a change of one process leaves the draws of
+// the others as they were: two variants of a run differ by what was changed and not by chance.
 //
 //   RandomStream failures(seed, run, 3);
 //   double hours = mean_hours * failures.exponential();
@@ -11,11 +11,12 @@
 // differ in the last bit.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/hash.h"
 
-namespace orrery::sim {
+namespace orrery {
 
 // ln x of a finite x > 0, to 2e-16 of its size or of 1.
 double natural_log(double x);
@@ -39,10 +40,12 @@ class RandomStream {
     for (int i = 0; i < 12; ++i) sum += uniform();
     return sum;
   }
+  // With mean 1; `variance` is that of its logarithm, ln(1 + v^2) of a standard deviation v.
+  double log_normal(double variance) { return std::exp(std::sqrt(variance) * normal() - variance / 2); }
 
  private:
   static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;  // SplitMix64's
   std::uint64_t state_;
 };
 
-}  // namespace orrery::sim
+}  // namespace orrery

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/reliability/random.h"
+#include "core/random.h"
 
 #include <cmath>
 
-namespace orrery::sim {
+namespace orrery {
 
 double natural_log(double x) {
   constexpr double kLn2 = 0.6931471805599453, kRootHalf = 0.7071067811865476;
@@ -20,4 +20,4 @@ double natural_log(double x) {
   return 2 * s * sum + exponent * kLn2;
 }
 
-}  // namespace orrery::sim
+}  // namespace orrery
