@@ -15,7 +15,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct CalibrateAsked {
   std::vector<std::string> runs;
   std::optional<exec::Backend> backend;
   std::int64_t steps = 5;
@@ -49,7 +49,7 @@ Chosen load_run(const std::string& file, const App& app) {
   return out;
 }
 
-std::deque<Run> read_runs(const App& app, const Options& o) {
+std::deque<Run> read_runs(const App& app, const CalibrateAsked& o) {
   if (o.runs.size() % 2 != 0)
     throw InputError("command line", "/runs",
                      "plans and traces come in pairs (allowed: PLAN TRACE [PLAN TRACE]..., or plans that "
@@ -73,7 +73,7 @@ std::deque<Run> read_runs(const App& app, const Options& o) {
 }
 
 // All plans are read before the first runs.
-std::deque<Run> make_runs(const App& app, const Options& o) {
+std::deque<Run> make_runs(const App& app, const CalibrateAsked& o) {
   std::deque<Run> runs;
   for (const std::string& file : o.runs) {
     Run& r = runs.emplace_back();
@@ -126,7 +126,7 @@ void require_apart(const char* option, const std::string& file, const char* othe
                      "allowed: a file of its own");
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const CalibrateAsked& o) {
   if (!o.published.empty()) {
     if (!o.runs.empty())
       throw InputError("command line", "/runs",
@@ -237,7 +237,7 @@ void execute(App& app, const Options& o) {
 void add_calibrate(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "calibrate", "fit a device profile and a cluster to measured runs");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CalibrateAsked>();
   command->add_option(
       "runs", o->runs,
       "pairs: the plan or scenario, and the trace of orrery run --trace; with --backend, plans alone");

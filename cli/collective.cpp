@@ -15,7 +15,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Asked {
+struct CollectiveAsked {
   std::string topology, bytes = "1 GiB";
   CollectiveKind collective = CollectiveKind::kAllReduce;
   std::optional<program::Algorithm> algorithm;
@@ -41,7 +41,7 @@ program::Algorithm played(sim::CollectiveAlgorithm chosen) {
   }
 }
 
-void execute(const App& app, const Asked& o) {
+void execute(const App& app, const CollectiveAsked& o) {
   const Cursor at{"command line", ""};
   Cluster c = load_cluster(o.topology, {}, at.child("topology"), app.data);
   if (o.nodes > 0) {
@@ -122,7 +122,7 @@ void execute(const App& app, const Asked& o) {
 
 void add_collective(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "collective", "what a collective takes on a cluster");
-  auto o = std::make_shared<Asked>();
+  auto o = std::make_shared<CollectiveAsked>();
   command->add_option("topology", o->topology, "a cluster's name or file")->required();
   add_choice<CollectiveKind>(*command, "--collective", o->collective, "what the devices do")
       ->default_str("all-reduce");

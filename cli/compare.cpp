@@ -10,7 +10,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct CompareAsked {
   std::string predicted, measured;
   std::size_t top = 20;
 };
@@ -52,7 +52,7 @@ Json to_json(const sim::Comparison& c, const Timeline& predicted, const Timeline
   return out;
 }
 
-void print_table(const Options& o, const sim::Comparison& c, const Timeline& predicted,
+void print_table(const CompareAsked& o, const sim::Comparison& c, const Timeline& predicted,
                  const Timeline& measured) {
   const bool known = !predicted.source.empty() && !measured.source.empty();
   const bool told_apart = known && kind_of(predicted) != kind_of(measured);
@@ -82,7 +82,7 @@ void print_table(const Options& o, const sim::Comparison& c, const Timeline& pre
   fmt::print("{} op instances matched\n", c.matched);
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const CompareAsked& o) {
   const Timeline predicted = load_timeline(o.predicted);
   const Timeline measured = load_timeline(o.measured);
   const sim::Comparison c = sim::compare(predicted, measured);
@@ -98,7 +98,7 @@ void execute(App& app, const Options& o) {
 void add_compare(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "compare", "join a predicted with a measured timeline, op by op");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CompareAsked>();
   command->add_option("predicted", o->predicted, "timeline of orrery simulate --trace")->required();
   command->add_option("measured", o->measured, "timeline of orrery run --trace")->required();
   command->add_option("--top", o->top, "rows shown")->check(CLI::Range(1, 1'000'000))->capture_default_str();

@@ -10,13 +10,13 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct ExportAsked {
   std::string plan;
   planner::Target target = planner::Target::kMegatron;
   bool force = false;
 };
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const ExportAsked& o) {
   Chosen chosen = load_plan_or_scenario(o.plan, app);
   Problem& problem = chosen.problem;
   problem.stack = load_stack(planner::stack_of(o.target), chosen.scenario, app.data);
@@ -46,7 +46,7 @@ void add_export(CLI::App& parent, App& app) {
                                  "a plan for other software: Megatron-LM (a script), DeepSpeed or "
                                  "Accelerate's FSDP (a configuration), or "
                                  "Megatron-LM as a Slurm job");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ExportAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   add_choice<planner::Target>(*command, "--to", o->target, "software that starts it")->required();
   command->add_flag("--force", o->force, "export a plan that needs more memory than the device has");

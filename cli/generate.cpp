@@ -16,7 +16,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Asked {
+struct GenerateAsked {
   std::string file, prompt, ids, checkpoints;
   std::int64_t tokens = 32, seed = 1;
 };
@@ -40,7 +40,7 @@ std::vector<std::int32_t> ids_of(const std::string& text, std::int64_t vocabular
   return out;
 }
 
-std::vector<std::int32_t> prompt_of(const Asked& o, const Model& model) {
+std::vector<std::int32_t> prompt_of(const GenerateAsked& o, const Model& model) {
   if (!o.ids.empty()) return ids_of(o.ids, model.vocab);
   if (o.prompt.empty()) return {1, 2, 3, 4};
   if (model.vocab < kBytes)
@@ -83,7 +83,7 @@ void check_length(const Model& model, std::int64_t prompt, std::int64_t tokens) 
             fmt::format("allowed: {}", std::max<std::int64_t>(0, model.max_positions - prompt)));
 }
 
-void execute(const App& app, const Asked& o) {
+void execute(const App& app, const GenerateAsked& o) {
   const Problem problem = load_problem(o.file, app.data);
   const Cursor& at = problem.at;
   const Model& model = problem.scenario.model;
@@ -135,7 +135,7 @@ void execute(const App& app, const Asked& o) {
 void add_generate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(
       parent, app, "generate", "the likeliest continuation of a prompt, by a small model on this processor");
-  auto o = std::make_shared<Asked>();
+  auto o = std::make_shared<GenerateAsked>();
   command->add_option("scenario", o->file, "a scenario whose stack is \"orrery\"")->required();
   CLI::Option* prompt = command->add_option("--prompt", o->prompt, "text, a token for each byte");
   command->add_option("--ids", o->ids, "tokens, like 5,6,7")->excludes(prompt);

@@ -13,14 +13,14 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct LinksAsked {
   std::vector<std::string> files;
   std::string base, name, system, output;
   std::optional<CollectiveKind> collective;
   std::int64_t ranks = 0;
 };
 
-void import(const App& app, const Options& o) {
+void import(const App& app, const LinksAsked& o) {
   const Cursor at{"command line", ""};
   require_writable("/output", o.output);
   LinkProfile profile = load_links(o.base, at.child("base"), app.data);
@@ -51,7 +51,7 @@ void add_links(CLI::App& parent, App& app) {
   command->require_subcommand(1);
   CLI::App* imports =
       subcommand(*command, app, "import", "a link profile from nccl-tests' output on one node");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LinksAsked>();
   imports->add_option("files", o->files, "what nccl-tests printed, or its -J file")->required();
   imports->add_option("--base", o->base, "the profile whose constants and other curves it keeps")->required();
   imports->add_option("--name", o->name, "of the new profile")->required();

@@ -15,7 +15,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct PlanAsked {
   std::string scenario, output;
   std::optional<Goal> goal;
   std::optional<double> risk;
@@ -241,7 +241,7 @@ void save_best(const Problem& problem, const planner::Answer& a,
   save_json(output, file);
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const PlanAsked& o) {
   Problem problem = load_problem(o.scenario, app.data);
   if (o.goal) {
     problem.scenario.goal = *o.goal;
@@ -284,7 +284,7 @@ void execute(App& app, const Options& o) {
 void add_plan(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "plan", "the best plans for a scenario, why, and what did not fit");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanAsked>();
   command->add_option("scenario", o->scenario, "scenario file")->required();
   command->add_option("--top", o->top, "plans shown")->check(CLI::Range(1, 1000))->capture_default_str();
   add_choice<Goal>(*command, "--goal", o->goal, "in place of the scenario's");

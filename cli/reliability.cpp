@@ -15,7 +15,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Asked {
+struct ReliabilityAsked {
   std::vector<std::string> files;
   std::string rates, deadline, trace;
   std::int64_t runs = 10'000, advice_runs = 1000, seed = 1;
@@ -34,7 +34,7 @@ std::optional<Problem> stated(const std::string& file, const App& app) {
   return resolve(std::move(s), at, app.data);
 }
 
-Operated load(const std::string& file, const Asked& o, const App& app, Progress& progress) {
+Operated load(const std::string& file, const ReliabilityAsked& o, const App& app, Progress& progress) {
   Operated q;
   const planner::OperateOptions options{.rates = o.rates};
   if (const std::optional<Problem> problem = stated(file, app)) {
@@ -51,7 +51,7 @@ Operated load(const std::string& file, const Asked& o, const App& app, Progress&
   return q;
 }
 
-double deadline_days(const Asked& o, const std::vector<Operated>& questions) {
+double deadline_days(const ReliabilityAsked& o, const std::vector<Operated>& questions) {
   if (o.deadline.empty()) return questions.front().problem.scenario.deadline.value / sim::kSecondsPerDay;
   const auto given = parse_run_time(o.deadline);
   if (!given || given->value <= 0 || given->value > limits::kLongestRun)
@@ -60,7 +60,7 @@ double deadline_days(const Asked& o, const std::vector<Operated>& questions) {
   return given->value / sim::kSecondsPerDay;
 }
 
-void execute(const App& app, const Asked& o) {
+void execute(const App& app, const ReliabilityAsked& o) {
   const Cursor trace{"command line", "/trace"};
   if (is_life(o.files.front())) {
     if (!o.trace.empty())
@@ -128,7 +128,7 @@ void add_reliability(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "reliability",
                  "what a run takes with failures, checkpoints and restarts: days and dollars");
-  auto o = std::make_shared<Asked>();
+  auto o = std::make_shared<ReliabilityAsked>();
   command
       ->add_option("scenario", o->files,
                    "scenario or plan files, of which several are compared; or what `orrery run --life` wrote")

@@ -20,7 +20,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Asked {
+struct ScheduleAsked {
   std::string jobs, cluster;
   std::int64_t nodes = 0;
   std::optional<QueueOrder> order;
@@ -219,7 +219,7 @@ class QueueBuilder {
   std::map<std::pair<std::string, std::int64_t>, std::int32_t> plans_;
 };
 
-void override_policy(SchedulingPolicy& p, const Asked& o) {
+void override_policy(SchedulingPolicy& p, const ScheduleAsked& o) {
   p.order = o.order.value_or(p.order);
   p.backfill = o.backfill.value_or(p.backfill);
   p.backfill_depth = o.depth.value_or(p.backfill_depth);
@@ -236,7 +236,7 @@ void check_policy(const SchedulingPolicy& p, const Cursor& at) {
 
 // --- running it -------------------------------------------------------------------------------------------
 
-Cluster cluster_of(const Asked& o, const App& app) {
+Cluster cluster_of(const ScheduleAsked& o, const App& app) {
   Cluster c = load_cluster(o.cluster, {}, Cursor{"command line", "/cluster"}, app.data);
   if (o.nodes > 0) {
     c.nodes = o.nodes;
@@ -245,8 +245,8 @@ Cluster cluster_of(const Asked& o, const App& app) {
   return c;
 }
 
-void load_queue(Scheduled& s, const Asked& o, const sim::Topology& whole, const sim::ClusterNodes& nodes,
-                const App& app) {
+void load_queue(Scheduled& s, const ScheduleAsked& o, const sim::Topology& whole,
+                const sim::ClusterNodes& nodes, const App& app) {
   if (!o.trace_format && std::filesystem::path(o.jobs).extension() == ".json") {
     const Cursor at{o.jobs, ""};
     JobsFile file = read_fields<JobsFile>(load_json(o.jobs), at);
@@ -276,7 +276,7 @@ void load_queue(Scheduled& s, const Asked& o, const sim::Topology& whole, const 
         fmt::format("the trace has no job that can run here; {} are left out", s.trace->left_out()));
 }
 
-void execute(const App& app, const Asked& o) {
+void execute(const App& app, const ScheduleAsked& o) {
   require_writable("/trace", o.timeline);
   Scheduled s;
   s.file = o.jobs;
@@ -321,7 +321,7 @@ void add_schedule(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "schedule",
                  "a queue of jobs of several tenants on a shared cluster: who waits, and for what");
-  auto o = std::make_shared<Asked>();
+  auto o = std::make_shared<ScheduleAsked>();
   command->add_option("jobs", o->jobs, "jobs (.json), or a trace: Standard Workload Format, or .csv")
       ->required();
   command->add_option("cluster", o->cluster, "a topology's name or file")->required();

@@ -17,14 +17,14 @@
 namespace orrery::cli {
 namespace {
 
-struct Asked {
+struct ServeAsked {
   std::string file;
   std::size_t top = 5;
   std::int64_t requests = 1000, seed = 1;
 };
 
 // A scenario that only serves needs no training.
-Problem load(const Asked& o, const App& app) {
+Problem load(const ServeAsked& o, const App& app) {
   Json json = load_json(o.file);
   const Cursor at{o.file, ""};
   if (json.is_object() && json.contains("serving") && !json.contains("training"))
@@ -184,7 +184,8 @@ std::string load_text(const Serving& s) {
   return "as many requests as it serves";
 }
 
-void print_text(const Problem& problem, const Serving& s, const planner::ServingAnswer& a, const Asked& o) {
+void print_text(const Problem& problem, const Serving& s, const planner::ServingAnswer& a,
+                const ServeAsked& o) {
   fmt::print("{}: {} on {} x {} ({}), stack {}, weights {}, cache {}\n{} tokens and an answer of {}, {}",
              printable(problem.scenario.name.empty() ? problem.scenario.model.name : problem.scenario.name),
              printable(problem.scenario.model.name), problem.cluster.nodes, printable(problem.cluster.name),
@@ -214,7 +215,7 @@ void print_text(const Problem& problem, const Serving& s, const planner::Serving
   print_others(a);
 }
 
-void execute(App& app, const Asked& o) {
+void execute(App& app, const ServeAsked& o) {
   const Problem problem = load(o, app);
   const Serving serving = *problem.scenario.serving;
   planner::ServeOptions options{
@@ -243,7 +244,7 @@ void add_serve(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "serve",
                  "plans that serve a model: time to the first token and of the others, cache, price");
-  auto o = std::make_shared<Asked>();
+  auto o = std::make_shared<ServeAsked>();
   command->add_option("scenario", o->file, "a scenario with an object \"serving\"")->required();
   command->add_option("--top", o->top, "plans to show and to simulate request by request")
       ->check(CLI::Range(1, 100))

@@ -13,7 +13,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct SimulateAsked {
   std::string plan, trace, window, expert_load;
   std::vector<std::string> slow;
   std::optional<sim::Fold> fold;
@@ -124,7 +124,7 @@ void bind_expert_load(const std::string& file, Problem& problem) {
   problem.scenario = std::move(bound);
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const SimulateAsked& o) {
   const Cursor at{"command line", "/window"};
   const Window window = o.window.empty() ? Window{} : read_window(o.window, at);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
@@ -198,7 +198,7 @@ void execute(App& app, const Options& o) {
 
 void add_simulate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "simulate", "one plan through the event engine");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<SimulateAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   auto* trace = command->add_option(
       "--trace", o->trace, "write the timeline: Chrome JSON, or compact where FILE ends in .timeline");

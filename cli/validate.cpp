@@ -14,7 +14,7 @@
 namespace orrery::cli {
 namespace {
 
-struct Options {
+struct ValidateAsked {
   std::vector<std::string> files;
   std::string report;
   bool rows = false;
@@ -95,7 +95,7 @@ sim::Validation read(const App& app, const std::vector<std::string>& files) {
   return all;
 }
 
-void execute(App& app, const Options& o) {
+void execute(App& app, const ValidateAsked& o) {
   const sim::Validation all = read(app, o.files);
   if (!o.report.empty()) sim::write_report(all, load_published_fit(app.data), o.report);
   std::int64_t skipped = 0;
@@ -172,7 +172,7 @@ void execute(App& app, const Options& o) {
 
 void add_validate(CLI::App& parent, App& app) {
   CLI::App* command = subcommand(parent, app, "validate", "predicted against published measurements");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ValidateAsked>();
   command
       ->add_option("files", o->files, "data sets: training runs, runs of serving, collectives, kernel tables")
       ->required();

@@ -25,7 +25,7 @@ set(ORRERY_SANITIZE "" CACHE STRING "Comma-separated sanitizers, for example add
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=$ENV{CCACHE_SLOPPINESS},pch_defines,time_macros ${CCACHE})  # for precompiled headers
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
@@ -48,14 +48,11 @@ if(ORRERY_SANITIZE)
   add_link_options(-fsanitize=${ORRERY_SANITIZE})
 endif()
 
-# orrery_library(NAME [PRECOMPILED target] SOURCES... DEPENDS targets...): folder = library = namespace.
+# orrery_library(NAME SOURCES... DEPENDS targets...): folder = library = namespace.
 function(orrery_library name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(orrery_${name} STATIC ${ARG_SOURCES})
   add_library(orrery::${name} ALIAS orrery_${name})
   target_include_directories(orrery_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(orrery_${name} PUBLIC ${ARG_DEPENDS})
-  if(ARG_PRECOMPILED)
-    target_precompile_headers(orrery_${name} REUSE_FROM ${ARG_PRECOMPILED})
-  endif()
 endfunction()

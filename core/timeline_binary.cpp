@@ -30,7 +30,7 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-class Writer {
+class BinaryWriter {
  public:
   void number(std::uint64_t n) {
     while (n >= 0x80) {
@@ -48,9 +48,9 @@ class Writer {
   std::string out_;
 };
 
-class Reader {
+class BinaryReader {
  public:
-  Reader(std::string_view bytes, std::size_t at, const std::string& file)
+  BinaryReader(std::string_view bytes, std::size_t at, const std::string& file)
       : bytes_(bytes), at_(at), file_(file) {}
   std::uint64_t number() {
     std::uint64_t n = 0;
@@ -87,7 +87,7 @@ struct Lane {
   std::uint64_t count = 0;
 };
 
-void write_slices(Writer& w, std::span<const Slice* const> lane) {
+void write_slices(BinaryWriter& w, std::span<const Slice* const> lane) {
   Slice before{.segment = -1};
   for (const Slice* s : lane) {
     const bool changed =
@@ -107,14 +107,14 @@ void write_slices(Writer& w, std::span<const Slice* const> lane) {
 }
 
 // Times of an input are neither negative nor so large that sums of them overflow.
-Time checked(const Reader& r, std::int64_t ps) {
+Time checked(const BinaryReader& r, std::int64_t ps) {
   constexpr std::int64_t kMost = 1LL << 61;
   if (ps < 0 || ps > kMost)
     r.fail(fmt::format("{} ps is no time", ps), fmt::format("allowed: 0 to {}", kMost));
   return Time{ps};
 }
 
-void read_slices(Reader& r, const Lane& lane, Timeline& t) {
+void read_slices(BinaryReader& r, const Lane& lane, Timeline& t) {
   Slice s{.segment = -1, .rank = lane.rank, .stream = lane.stream};
   for (std::uint64_t i = 0; i < lane.count; ++i) {
     const std::uint64_t name = r.number();
@@ -157,7 +157,7 @@ std::vector<Lane> read_lanes(const Json& head, const Cursor& at, std::size_t byt
   return lanes;
 }
 
-void read_memory(Reader& r, std::size_t points, Timeline& t) {
+void read_memory(BinaryReader& r, std::size_t points, Timeline& t) {
   MemoryPoint p;
   for (std::size_t i = 0; i < points; ++i) {
     p.rank = r.index(kMostIndex, "process");
@@ -186,7 +186,7 @@ std::string to_binary(const Timeline& t) {
   head["rank_labels"] = t.rank_labels;
   head["lanes"] = Json::array();
   head["memory_points"] = t.memory.size();
-  Writer body;
+  BinaryWriter body;
   for (std::size_t i = 0; i < order.size();) {
     const std::size_t first = i;
     while (i < order.size() && order[i]->rank == order[first]->rank &&
@@ -229,7 +229,7 @@ Timeline from_binary(std::string_view bytes, const std::string& file) {
   t.streams = text_list(head, "streams", top);
   t.rank_labels = text_list(head, "rank_labels", top);
   read_timeline_head(head, top, t);
-  Reader r(bytes, at + size, file);
+  BinaryReader r(bytes, at + size, file);
   const std::vector<Lane> lanes = read_lanes(head, top, r.left());
   t.slices.reserve(std::accumulate(lanes.begin(), lanes.end(), std::size_t{0},
                                    [](std::size_t sum, const Lane& l) { return sum + l.count; }));

@@ -38,9 +38,9 @@ const Json& args_of(const Json& event, const Cursor& at) {
   return event["args"];
 }
 
-class Writer {
+class ChromeWriter {
  public:
-  explicit Writer(const Timeline& t) : t_(t) {}
+  explicit ChromeWriter(const Timeline& t) : t_(t) {}
   std::string text() {
     Json other = {{"schema", "orrery.timeline/1"}};
     other.update(timeline_head(t_));
@@ -110,9 +110,9 @@ class Writer {
   bool first_ = true;
 };
 
-class Reader {
+class ChromeReader {
  public:
-  explicit Reader(Timeline& t) : t_(t), names_(t.names), segments_(t.segments) {}
+  explicit ChromeReader(Timeline& t) : t_(t), names_(t.names), segments_(t.segments) {}
   void event(const Json& e, const Cursor& at) {
     if (!e.is_object()) at.fail(shown(e) + " is not an event");
     const std::string phase = text_field(e, "ph", at);
@@ -173,7 +173,7 @@ class Reader {
 }  // namespace
 
 std::string to_chrome_trace(const Timeline& t) {
-  return Writer(t).text();
+  return ChromeWriter(t).text();
 }
 
 Timeline from_chrome_trace(const Json& trace, const std::string& file) {
@@ -185,7 +185,7 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
   const bool ours = other != trace.end() && other->is_object() && other->contains("schema");
   if (!ours && is_kineto(trace)) return from_kineto(trace, top);
   Timeline t;
-  Reader read(t);
+  ChromeReader read(t);
   const Json& events = trace["traceEvents"];
   for (std::size_t i = 0; i < events.size(); ++i) read.event(events[i], top.child("traceEvents").child(i));
   if (other != trace.end() && other->is_object()) read_timeline_head(*other, top.child("otherData"), t);

@@ -24,6 +24,9 @@
 namespace orrery::exec {
 
 using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
 
 using program::Algorithm;
 using program::CollectiveKind;

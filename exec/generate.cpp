@@ -64,10 +64,6 @@ Bytes cache_bytes(const program::RankClass& rank) {
   return sum;
 }
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 }  // namespace
 
 Generated generate(const Model& model, const Plan& plan_in, const Training& training, const Stack& stack,

@@ -78,10 +78,6 @@ bool crowded(const RunOptions& options, std::int64_t ranks) {
   return ::sched_getaffinity(0, sizeof mine, &mine) == 0 && ranks > CPU_COUNT(&mine);
 }
 
-double seconds_since(Clock::time_point then) {
-  return std::chrono::duration<double>(Clock::now() - then).count();
-}
-
 }  // namespace
 
 Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,

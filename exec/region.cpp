@@ -29,7 +29,7 @@ namespace orrery::exec {
 namespace {
 
 constexpr std::size_t kRegionBytes = std::size_t{8} << 20;
-constexpr std::uint64_t kMagic = 0x4f5252455259'0001;
+constexpr std::uint64_t kRegionMagic = 0x4f5252455259'0001;
 // Per rank: an arena, a mailbox, and copies of tensors for each group's rounds, which double as they grow.
 constexpr std::size_t kAllocations = 64;
 
@@ -109,14 +109,17 @@ void* map_shared(int file, std::size_t bytes) {
   return p;
 }
 
-class File {
+}  // namespace
+
+// A descriptor of named memory. Region::Named holds one, so that it has a name outside this source.
+class SharedFile {
  public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
+  explicit SharedFile(int descriptor) : descriptor_(descriptor) {}
+  ~SharedFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
-  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  File& operator=(File&& other) noexcept {
+  SharedFile(SharedFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  SharedFile& operator=(SharedFile&& other) noexcept {
     std::swap(descriptor_, other.descriptor_);
     return *this;
   }
@@ -125,8 +128,6 @@ class File {
  private:
   int descriptor_;
 };
-
-}  // namespace
 
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   constexpr timespec kShort{0, 20'000'000};
@@ -146,15 +147,15 @@ Region::Region()
 namespace {
 
 // Opens the named memory, which must be this user's alone. The descriptor is -1 when it is not there.
-File open_own(const std::string& name) {
+SharedFile open_own(const std::string& name) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format(
         "the shared memory {} is refused: {}; remove it, or start the job under another name", name, why));
   };
-  File file(::shm_open(name.c_str(), O_RDWR, 0600));
+  SharedFile file(::shm_open(name.c_str(), O_RDWR, 0600));
   if (file.get() < 0 && errno == EACCES) refuse("it belongs to another user");
   struct stat about {};
-  if (file.get() < 0 || ::fstat(file.get(), &about) != 0) return File(-1);
+  if (file.get() < 0 || ::fstat(file.get(), &about) != 0) return SharedFile(-1);
   if (about.st_uid != ::geteuid()) refuse(fmt::format("it belongs to user {}", about.st_uid));
   if ((about.st_mode & 077) != 0)
     refuse(fmt::format("other users may open it (mode {:04o})", about.st_mode & 07777));
@@ -163,12 +164,12 @@ File open_own(const std::string& name) {
 
 // Every process of a job holds a shared lock on its memory as long as that has a name; the lock ends with the
 // process.
-bool is_left_behind(const File& file) {
+bool is_left_behind(const SharedFile& file) {
   return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
-bool has_name(const std::string& name, const File& file) {
-  const File named(::shm_open(name.c_str(), O_RDWR, 0600));
+bool has_name(const std::string& name, const SharedFile& file) {
+  const SharedFile named(::shm_open(name.c_str(), O_RDWR, 0600));
   struct stat a {
   }, b{};
   return named.get() >= 0 && ::fstat(named.get(), &a) == 0 && ::fstat(file.get(), &b) == 0 &&
@@ -183,7 +184,7 @@ void remove_left_behind() {
     const std::string name = fmt::format("/{}", entry.path().filename().string());
     if (!name.starts_with(prefix)) continue;
     try {
-      const File file = open_own(name);
+      const SharedFile file = open_own(name);
       if (file.get() >= 0 && is_left_behind(file)) ::shm_unlink(name.c_str());
     } catch (const Error&) {  // it is another user's
     }
@@ -195,14 +196,14 @@ void remove_left_behind() {
 // The memory, and its file as long as it has a name; no memory when it is not there yet.
 struct Region::Named {
   Header* header = nullptr;
-  File file{-1};
+  SharedFile file{-1};
 };
 
 // Makes what the other ranks find.
 Region::Named Region::make(const std::string& name, std::span<const std::int64_t> ranks) {
   remove_left_behind();
   if (open_own(name).get() >= 0) return {};  // of another launch of this name, which is alive
-  Named out{nullptr, File(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600))};
+  Named out{nullptr, SharedFile(::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600))};
   const int file = out.file.get();
   if (file < 0) fail("cannot create the shared memory " + name);
   if (::flock(file, LOCK_SH) != 0) fail("cannot lock the shared memory " + name);
@@ -218,7 +219,7 @@ Region::Named Region::make(const std::string& name, std::span<const std::int64_t
     record->rank = ranks[i];
   }
   out.header->used = aligned(sizeof(Header) + ranks.size() * sizeof(RankRecord));
-  out.header->magic.store(kMagic, std::memory_order_release);
+  out.header->magic.store(kRegionMagic, std::memory_order_release);
   return out;
 }
 
@@ -233,7 +234,7 @@ Region::Named Region::find(const std::string& name) {
   if (::flock(file, LOCK_SH | LOCK_NB) != 0) return {};
   if (::lseek(file, 0, SEEK_END) != static_cast<off_t>(kRegionBytes)) return {};
   out.header = static_cast<Header*>(map_shared(file, kRegionBytes));
-  if (out.header->magic.load(std::memory_order_acquire) == kMagic &&
+  if (out.header->magic.load(std::memory_order_acquire) == kRegionMagic &&
       out.header->come.load() < out.header->ranks)
     return out;
   ::munmap(out.header, kRegionBytes);
@@ -417,7 +418,7 @@ std::byte* Region::map(std::int64_t rank, std::int32_t allocation) {
   RankRecord& of = *record(rank);
   const auto index = static_cast<std::size_t>(allocation);
   const std::string path = fmt::format("/proc/{}/fd/{}", of.pid, of.file[index]);
-  const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const SharedFile file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (file.get() < 0) {
     const int error = errno;
     abort_.check();

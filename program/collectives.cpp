@@ -11,9 +11,9 @@ constexpr std::int32_t kChunks = 4;  // of a pipelined tree or chain
 using Round = std::vector<Transfer>;
 
 // Rounds that many parts of an algorithm fill side by side.
-class Builder {
+class RoundsBuilder {
  public:
-  explicit Builder(std::int32_t blocks) { out.blocks = blocks; }
+  explicit RoundsBuilder(std::int32_t blocks) { out.blocks = blocks; }
   void add(std::size_t round, const Transfer& t) {
     if (out.rounds.size() <= round) out.rounds.resize(round + 1);
     out.rounds[round].push_back(t);
@@ -32,20 +32,20 @@ struct Ring {
   std::vector<std::vector<std::int32_t>> parts;  // by place in the ring: blocks
 
   std::int32_t size() const { return static_cast<std::int32_t>(members.size()); }
-  void pass(Builder& b, std::size_t round, std::int32_t from, std::int32_t part, bool add) const {
+  void pass(RoundsBuilder& b, std::size_t round, std::int32_t from, std::int32_t part, bool add) const {
     for (const std::int32_t block : parts[static_cast<std::size_t>(part)]) {
       b.add(round, {members[static_cast<std::size_t>(from)],
                     members[static_cast<std::size_t>(wrap(from + 1, size()))], block, 1, add});
     }
   }
   // A part's sum begins with the member after its owner and ends there n - 1 hops later.
-  void reduce_scatter(Builder& b, std::size_t begin) const {
+  void reduce_scatter(RoundsBuilder& b, std::size_t begin) const {
     for (std::int32_t r = 0; r + 1 < size(); ++r) {
       for (std::int32_t i = 0; i < size(); ++i)
         pass(b, begin + static_cast<std::size_t>(r), i, wrap(i - r - 1, size()), true);
     }
   }
-  void all_gather(Builder& b, std::size_t begin) const {
+  void all_gather(RoundsBuilder& b, std::size_t begin) const {
     for (std::int32_t r = 0; r + 1 < size(); ++r) {
       for (std::int32_t i = 0; i < size(); ++i)
         pass(b, begin + static_cast<std::size_t>(r), i, wrap(i - r, size()), false);
@@ -61,7 +61,7 @@ bool gathers(CollectiveKind k) {
 }
 
 Rounds ring(CollectiveKind kind, std::int32_t n) {
-  Builder b(n);
+  RoundsBuilder b(n);
   Ring r;
   for (std::int32_t i = 0; i < n; ++i) {
     r.members.push_back(i);
@@ -75,7 +75,7 @@ Rounds ring(CollectiveKind kind, std::int32_t n) {
 // Part j g + l of the tensor belongs to member l of node j. Inside a node, member l sums (or spreads) the
 // parts l, g + l, 2 g + l, ..., among which the ring of the l-th members of all nodes then has one each.
 Rounds hierarchical(CollectiveKind kind, std::int32_t n, std::int32_t g) {
-  Builder b(n);
+  RoundsBuilder b(n);
   const std::int32_t nodes = n / g;
   std::vector<Ring> inside, between;
   for (std::int32_t j = 0; j < nodes; ++j) {
@@ -109,7 +109,7 @@ Rounds hierarchical(CollectiveKind kind, std::int32_t n, std::int32_t g) {
 }
 
 // Member i ends with block i of p = 2^k: the range it works on is halved with partners p/2, p/4, .. 1 away.
-void halve(Builder& b, std::int32_t p) {
+void halve(RoundsBuilder& b, std::int32_t p) {
   for (std::int32_t d = p / 2; d >= 1; d /= 2) {
     const std::size_t round = b.count();
     for (std::int32_t i = 0; i < p; ++i) {
@@ -118,7 +118,7 @@ void halve(Builder& b, std::int32_t p) {
     }
   }
 }
-void double_up(Builder& b, std::int32_t p) {
+void double_up(RoundsBuilder& b, std::int32_t p) {
   for (std::int32_t d = 1; d < p; d *= 2) {
     const std::size_t round = b.count();
     for (std::int32_t i = 0; i < p; ++i) b.add(round, {i, i ^ d, i / d * d, d, false});
@@ -127,7 +127,7 @@ void double_up(Builder& b, std::int32_t p) {
 
 Rounds halving_doubling(CollectiveKind kind, std::int32_t n) {
   const auto p = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(n)));
-  Builder b(p);
+  RoundsBuilder b(p);
   for (std::int32_t i = p; i < n; ++i) b.add(0, {i, i - p, 0, p, true});
   if (reduces(kind)) halve(b, p);
   if (gathers(kind)) double_up(b, p);
@@ -139,7 +139,7 @@ Rounds halving_doubling(CollectiveKind kind, std::int32_t n) {
 // A heap-ordered binary tree over members name(0), name(1), ..., pipelined over kChunks blocks from `first`.
 // A chunk goes up one level a round; coming down it follows the last level's arrival.
 template <class Name>
-void tree(Builder& b, std::int32_t n, std::int32_t first, bool up, bool down, Name name) {
+void tree(RoundsBuilder& b, std::int32_t n, std::int32_t first, bool up, bool down, Name name) {
   const std::int32_t deepest = heap_depth(n - 1);
   for (std::int32_t node = 1; node < n; ++node) {
     const std::int32_t parent = (node - 1) / 2, depth = heap_depth(node);
@@ -156,14 +156,14 @@ void tree(Builder& b, std::int32_t n, std::int32_t first, bool up, bool down, Na
 
 // Where one tree has its inner members, the other has its leaves.
 Rounds double_tree(std::int32_t n) {
-  Builder b(2 * kChunks);
+  RoundsBuilder b(2 * kChunks);
   tree(b, n, 0, true, true, [](std::int32_t i) { return i; });
   tree(b, n, kChunks, true, true, [n](std::int32_t i) { return n - 1 - i; });
   return std::move(b.out);
 }
 
 Rounds rooted_tree(CollectiveKind kind, std::int32_t n, std::int32_t root) {
-  Builder b(kChunks);
+  RoundsBuilder b(kChunks);
   const bool up = kind == CollectiveKind::kReduce;
   tree(b, n, 0, up, !up, [&](std::int32_t i) { return wrap(root + i, n); });
   return std::move(b.out);
@@ -171,7 +171,7 @@ Rounds rooted_tree(CollectiveKind kind, std::int32_t n, std::int32_t root) {
 
 // From the root along the ring, or along it to the root, chunk after chunk.
 Rounds chain(CollectiveKind kind, std::int32_t n, std::int32_t root) {
-  Builder b(kChunks);
+  RoundsBuilder b(kChunks);
   const bool up = kind == CollectiveKind::kReduce;
   for (std::int32_t hop = 0; hop + 1 < n; ++hop) {
     const std::int32_t from = wrap(root + hop + (up ? 1 : 0), n), to = wrap(from + 1, n);
@@ -183,7 +183,7 @@ Rounds chain(CollectiveKind kind, std::int32_t n, std::int32_t root) {
 Rounds naive(CollectiveKind kind, std::int32_t n, std::int32_t root) {
   const bool rooted = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
   const std::int32_t center = rooted ? root : 0;
-  Builder b(n);
+  RoundsBuilder b(n);
   const auto each = [&](bool in, bool whole, bool add) {
     const std::size_t round = b.count();
     for (std::int32_t m = 0; m < n; ++m) {

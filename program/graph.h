@@ -26,9 +26,9 @@ namespace orrery::program {
 enum class GraphAxis : std::uint8_t { kTp, kUlysses, kRing, kEp, kEtp };
 inline constexpr std::size_t kGraphAxes = 5;
 constexpr auto enum_names(GraphAxis) {
-  using enum GraphAxis;
-  return std::array{std::pair{kTp, "tp"}, std::pair{kUlysses, "ulysses"}, std::pair{kRing, "ring"},
-                    std::pair{kEp, "ep"}, std::pair{kEtp, "etp"}};
+  return std::array{std::pair{GraphAxis::kTp, "tp"}, std::pair{GraphAxis::kUlysses, "ulysses"},
+                    std::pair{GraphAxis::kRing, "ring"}, std::pair{GraphAxis::kEp, "ep"},
+                    std::pair{GraphAxis::kEtp, "etp"}};
 }
 
 // How a tensor lies over the ranks of one axis, in the terms of GSPMD and PyTorch's DTensor.

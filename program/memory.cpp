@@ -56,13 +56,13 @@ constexpr Phase kBeforeAll{SegmentKind::kForward, -1}, kAfterAll{SegmentKind::kO
 Phase phase_of(const Segment& s) {
   return {s.kind, s.piece};
 }
-struct Phases {
+struct BufferPhases {
   std::vector<Phase> first, last;  // in which a buffer is touched
 };
 
-Phases find_phases(const RankClass& rank, const Touches& touches) {
-  Phases out{std::vector<Phase>(rank.buffers.size(), kAfterAll),
-             std::vector<Phase>(rank.buffers.size(), kBeforeAll)};
+BufferPhases find_phases(const RankClass& rank, const Touches& touches) {
+  BufferPhases out{std::vector<Phase>(rank.buffers.size(), kAfterAll),
+                   std::vector<Phase>(rank.buffers.size(), kBeforeAll)};
   for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Touch& t : touches[s]) {
       const auto b = static_cast<std::size_t>(t.buffer);
@@ -74,7 +74,7 @@ Phases find_phases(const RankClass& rank, const Touches& touches) {
   return out;
 }
 
-void decide_lives(RankClass& rank, const Touches& touches, const Phases& phases, bool side_by_side) {
+void decide_lives(RankClass& rank, const Touches& touches, const BufferPhases& phases, bool side_by_side) {
   std::vector<bool> transferred(rank.buffers.size()), in_use_after(rank.buffers.size());
   for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Op& op : rank.segments[s].ops) {
@@ -107,7 +107,7 @@ void decide_lives(RankClass& rank, const Touches& touches, const Phases& phases,
 }
 
 // Allocation before the first touch and freeing after the last, in the right segments.
-void place_events(RankClass& rank, const Touches& touches, const Phases& phases) {
+void place_events(RankClass& rank, const Touches& touches, const BufferPhases& phases) {
   for (std::size_t s = 0; s < touches.size(); ++s) {
     Segment& segment = rank.segments[s];
     const Phase phase = phase_of(segment);
@@ -223,7 +223,7 @@ std::int64_t copies_always_live(const RankClass& rank, const Buffer& b) {
 
 void place_buffers(RankClass& rank, bool side_by_side) {
   const Touches touches = find_touches(rank);
-  const Phases phases = find_phases(rank, touches);
+  const BufferPhases phases = find_phases(rank, touches);
   decide_lives(rank, touches, phases, side_by_side);
   place_events(rank, touches, phases);
   set_peak(rank);

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostPlans = 8;
 
 // Where the step goes, summed up for money.
-struct Part {
+struct MoneyPart {
   const char* name;
   double (*seconds)(const Breakdown&);
 };
@@ -28,13 +28,13 @@ double waited(const Breakdown& b, bool for_stages) {
   return sum;
 }
 constexpr std::array kParts{
-    Part{"model arithmetic", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
-    Part{"recomputation", [](const Breakdown& b) { return b.recompute_s; }},
-    Part{"optimizer", [](const Breakdown& b) { return b.optimizer_s; }},
-    Part{"communication", [](const Breakdown& b) { return waited(b, false); }},
-    Part{"pipeline bubble", [](const Breakdown& b) { return waited(b, true); }},
-    Part{"host", [](const Breakdown& b) { return b.host_s; }},
-    Part{"loading", [](const Breakdown& b) { return b.loading_s; }},
+    MoneyPart{"model arithmetic", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
+    MoneyPart{"recomputation", [](const Breakdown& b) { return b.recompute_s; }},
+    MoneyPart{"optimizer", [](const Breakdown& b) { return b.optimizer_s; }},
+    MoneyPart{"communication", [](const Breakdown& b) { return waited(b, false); }},
+    MoneyPart{"pipeline bubble", [](const Breakdown& b) { return waited(b, true); }},
+    MoneyPart{"host", [](const Breakdown& b) { return b.host_s; }},
+    MoneyPart{"loading", [](const Breakdown& b) { return b.loading_s; }},
 };
 
 }  // namespace

@@ -31,18 +31,18 @@ constexpr std::array kMeasures{
 };
 
 // A part of a step, as charts show it.
-struct Part {
+struct StepPart {
   const char* name;
   QColor colour;
   double seconds;
 };
-std::vector<Part> parts_of(const Theme& t, const Breakdown& b) {
+std::vector<StepPart> parts_of(const Theme& t, const Breakdown& b) {
   const std::array waited{t.tensor, t.data, t.context, t.expert, t.pipeline};
   static_assert(waited.size() == kWaitedAxes.size());
-  std::vector<Part> out{{"forward", t.forward, b.forward_s},
-                        {"backward", t.backward, b.backward_s},
-                        {"recompute", t.series(7), b.recompute_s},
-                        {"optimizer", t.optimizer, b.optimizer_s}};
+  std::vector<StepPart> out{{"forward", t.forward, b.forward_s},
+                            {"backward", t.backward, b.backward_s},
+                            {"recompute", t.series(7), b.recompute_s},
+                            {"optimizer", t.optimizer, b.optimizer_s}};
   for (std::size_t i = 0; i < waited.size(); ++i)
     out.push_back({kWaitedAxes[i].label, waited[i], b.exposed_s[i]});
   out.push_back({"host", t.other, b.host_s});
@@ -270,12 +270,12 @@ void PlansPage::show_breakdown(const std::vector<int>& rows) {
   const Theme theme = Theme::of(palette());
   QStringList names;
   std::vector<StackedBarChart::Part> parts;
-  for (const Part& p : parts_of(theme, {})) parts.push_back({tr(p.name), p.colour, {}});
+  for (const StepPart& p : parts_of(theme, {})) parts.push_back({tr(p.name), p.colour, {}});
   for (const int n : rows) {
     const Found& f = found_[static_cast<std::size_t>(n)];
     if (!f.predicted || names.size() == 4) continue;
     names << QString::fromStdString(short_name(f.plan));
-    const std::vector<Part> of_plan = parts_of(theme, f.predicted->breakdown);
+    const std::vector<StepPart> of_plan = parts_of(theme, f.predicted->breakdown);
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].values.push_back(of_plan[i].seconds);
   }
   // What is nothing in all rows needs no colour.

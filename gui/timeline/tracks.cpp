@@ -11,7 +11,7 @@
 namespace orrery::gui {
 namespace {
 
-constexpr int kMargin = 2;         // above and below a slice in its row
+constexpr int kSliceMargin = 2;    // above and below a slice in its row
 constexpr int kLeastForName = 52;  // columns
 constexpr double kWaiting = 0.38;  // of a colour's strength, while a collective waits for partners
 constexpr double kFaded = 0.18;    // of what a search or the critical path leaves out
@@ -167,7 +167,8 @@ void Tracks::path(QPainter& painter, const Row& row, const TimeAxis& axis, const
                                    [&](const sim::Link& l) { return l.to <= axis.from(); });
   int first = 0, end = 0;  // columns that are red and not drawn yet
   const auto draw = [&] {
-    if (end > first) painter.fillRect(first, top + kRowHeight - kMargin - 4, end - first, 4, theme_.path);
+    if (end > first)
+      painter.fillRect(first, top + kRowHeight - kSliceMargin - 4, end - first, 4, theme_.path);
   };
   for (; link != links.end() && link->from < axis.to(); ++link) {
     const int from = std::max(end, static_cast<int>(axis.x_of(link->from)));
@@ -200,15 +201,15 @@ QImage Tracks::picture(const TimeAxis& axis, std::span<Row* const> rows, const E
     if (rows[r]->kind == Row::Kind::kLane) {
       lines[r] = lane_line(*rows[r], scale, emphasis);
       for (QRgb& c : lines[r].colours) c = c == 0 ? ground : c;
-      for (int y = kMargin; y < kRowHeight - kMargin; ++y)
+      for (int y = kSliceMargin; y < kRowHeight - kSliceMargin; ++y)
         std::memcpy(line_at(y), lines[r].colours.data(), static_cast<std::size_t>(width) * sizeof(QRgb));
       return;
     }
     const std::vector<float> share = shares(*rows[r], scale);
     const QRgb colour = faded(theme_.forward.rgb(), 0.8);
-    constexpr int kHigh = kRowHeight - 2 * kMargin;
+    constexpr int kHigh = kRowHeight - 2 * kSliceMargin;
     for (int y = 0; y < kHigh; ++y) {
-      QRgb* const at = line_at(kMargin + y);
+      QRgb* const at = line_at(kSliceMargin + y);
       const float least = (static_cast<float>(kHigh - y) - 0.5F) / kHigh;
       for (int x = 0; x < width; ++x) {
         if (share[static_cast<std::size_t>(x)] >= least) at[x] = colour;
@@ -232,7 +233,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const int top = static_cast<int>(r) * kRowHeight;
     const Row& row = *rows[r];
-    constexpr int kHigh = kRowHeight - 2 * kMargin;
+    constexpr int kHigh = kRowHeight - 2 * kSliceMargin;
     painter.fillRect(0, top, axis.width(), kRowHeight,
                      row.kind == Row::Kind::kLane ? theme_.row : theme_.row_alternate);
     if (row.kind == Row::Kind::kLane) {
@@ -241,7 +242,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
         const std::size_t first = x;
         while (x < line.colours.size() && line.colours[x] == line.colours[first]) ++x;
         if (line.colours[first] != 0)
-          painter.fillRect(static_cast<int>(first), top + kMargin, static_cast<int>(x - first), kHigh,
+          painter.fillRect(static_cast<int>(first), top + kSliceMargin, static_cast<int>(x - first), kHigh,
                            QColor::fromRgb(line.colours[first]));
       }
       names(painter, row, line, top);
@@ -250,7 +251,7 @@ void Tracks::draw(QPainter& painter, const TimeAxis& axis, std::span<Row* const>
     }
     const std::vector<float> share = shares(row, scale);
     QPolygonF area;
-    const double bottom = top + kRowHeight - kMargin;
+    const double bottom = top + kRowHeight - kSliceMargin;
     area << QPointF(0, bottom);
     for (std::size_t x = 0; x < share.size(); ++x)
       area << QPointF(static_cast<double>(x), bottom - static_cast<double>(share[x]) * kHigh);

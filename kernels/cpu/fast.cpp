@@ -26,7 +26,7 @@ void gemm(const reference::Gemm& g, const float* a, const float* b, const float*
 
 namespace {
 
-constexpr Index kQueries = 64;  // a block
+constexpr Index kBlockQueries = 64;  // a block
 
 using Rows = reference::AttentionRows<const float*>;
 
@@ -44,8 +44,8 @@ struct Head {
 };
 
 // The queries [first, first + count) and the keys [low, end) that any of them sees.
-struct Block {
-  Block(const reference::AttentionShape& s, Index first_query, Index queries)
+struct QueryBlock {
+  QueryBlock(const reference::AttentionShape& s, Index first_query, Index queries)
       : first(first_query), count(queries), low(s.first_key(first)), end(s.end_key(first + count - 1)) {}
   Index first, count, low, end;
   Index keys() const { return end - low; }
@@ -55,14 +55,14 @@ template <class Visit>
 void for_each_block(const reference::AttentionShape& s, Visit visit) {
   for (Index b = 0; b < s.batch; ++b) {
     for (Index h = 0; h < s.heads; ++h) {
-      for (Index first = 0; first < s.seq; first += kQueries)
-        visit(Head(s, b, h), Block(s, first, std::min(kQueries, s.seq - first)));
+      for (Index first = 0; first < s.seq; first += kBlockQueries)
+        visit(Head(s, b, h), QueryBlock(s, first, std::min(kBlockQueries, s.seq - first)));
     }
   }
 }
 
 // The block's scores.
-void scores_of(const reference::AttentionShape& s, const Rows& rows, const Head& at, const Block& b,
+void scores_of(const reference::AttentionShape& s, const Rows& rows, const Head& at, const QueryBlock& b,
                float* scores) {
   multiply({.m = b.count,
             .n = b.keys(),
@@ -77,14 +77,15 @@ void scores_of(const reference::AttentionShape& s, const Rows& rows, const Head&
 }
 
 // Of a row of the block, zeros for the keys before those that its query sees; returns how many.
-Index hide(const reference::AttentionShape& s, const Block& b, Index i, float* row) {
+Index hide(const reference::AttentionShape& s, const QueryBlock& b, Index i, float* row) {
   const Index hidden = s.first_key(b.first + i) - b.low;
   std::fill_n(row, hidden, 0.0F);
   return hidden;
 }
 
 // What dropout leaves of the scores (or their gradients) of one query.
-void drop_scores(const reference::AttentionShape& s, const Head& at, const Block& b, Index i, float* row) {
+void drop_scores(const reference::AttentionShape& s, const Head& at, const QueryBlock& b, Index i,
+                 float* row) {
   if (!s.drops()) return;
   thread_local std::vector<std::uint8_t> kept;
   kept.resize(static_cast<std::size_t>(b.end));
@@ -94,7 +95,7 @@ void drop_scores(const reference::AttentionShape& s, const Head& at, const Block
 
 float* workspace(std::size_t blocks, Index keys) {
   thread_local std::vector<float> space;
-  const std::size_t need = blocks * static_cast<std::size_t>(kQueries * keys);
+  const std::size_t need = blocks * static_cast<std::size_t>(kBlockQueries * keys);
   if (space.size() < need) space.resize(need);
   return space.data();
 }
@@ -107,10 +108,10 @@ void attention(const reference::AttentionShape& s, Rows rows, float* out, float*
   const Pointwise& p = pointwise();
   const Index width = s.key_width(), value = s.value_head(), out_width = s.heads * value;
   float* scores = workspace(1, s.keys());
-  for_each_block(s, [&](const Head& at, const Block& b) {
+  for_each_block(s, [&](const Head& at, const QueryBlock& b) {
     const Index keys = b.keys();
     scores_of(s, rows, at, b, scores);
-    float sums[kQueries];
+    float sums[kBlockQueries];
     for (Index i = 0; i < b.count; ++i) {
       float* const row = scores + i * keys;
       const Index hidden = hide(s, b, i, row);
@@ -136,9 +137,9 @@ void attention_grad(const reference::AttentionShape& s, Rows rows, const float* 
               out_width = s.heads * value;
   std::fill_n(d_rows.kv, s.batch * s.keys() * width, 0.0F);
   float* probabilities = workspace(s.cap > 0 ? 3 : 2, s.keys());
-  float* d_scores = probabilities + kQueries * s.keys();
-  float* capped = d_scores + kQueries * s.keys();
-  for_each_block(s, [&](const Head& at, const Block& b) {
+  float* d_scores = probabilities + kBlockQueries * s.keys();
+  float* capped = d_scores + kBlockQueries * s.keys();
+  for_each_block(s, [&](const Head& at, const QueryBlock& b) {
     const Index keys = b.keys(), count = b.count, q = at.q + b.first * q_width,
                 o = at.out + b.first * out_width;
     const Index k = at.k + b.low * width, v = at.v + b.low * width;

@@ -68,9 +68,9 @@ Last last_before(const Lanes& lanes, std::int32_t rank, Time t) {
   return out;
 }
 
-class Summary {
+class Summing {
  public:
-  Summary(const Lanes& lanes, const Part& part) : lanes_(lanes), part_(part) {}
+  Summing(const Lanes& lanes, const Part& part) : lanes_(lanes), part_(part) {}
 
   Statistics all() {
     for (const std::int32_t rank : part_.ranks) add_rank(rank);
@@ -179,7 +179,7 @@ std::string_view without_layer(std::string_view name) {
 }
 
 Statistics statistics(const Lanes& lanes, const Part& part) {
-  return Summary(lanes, part).all();
+  return Summing(lanes, part).all();
 }
 
 }  // namespace orrery::sim

@@ -57,7 +57,7 @@ struct Shape {
 
 using ShapeKey = std::tuple<program::OpKey, std::int64_t, std::int64_t>;
 
-class Samples {
+class OpSamples {
  public:
   void add(const MeasuredRun& run) {
     const Timeline& t = *run.timeline;
@@ -361,7 +361,7 @@ class Fitter {
   Cluster base_cluster_;
   Device device_;
   Cluster cluster_;
-  Samples samples_;
+  OpSamples samples_;
   std::map<Nature, std::vector<const Shape*>> parts_;
 };
 

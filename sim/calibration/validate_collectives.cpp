@@ -26,7 +26,7 @@ constexpr double kConflict = 1.25;  // between two runs of one size
 constexpr std::array<const char*, 7> kNetworkWords{"EFA", "IB", "RoCE", "NDR", "HDR", "rack", "AWS"};
 
 // Zero and an empty text mean that the row does not say.
-struct Row {
+struct CollectiveRow {
   static constexpr bool kForeign = true;
   std::string id, system, collective, algorithm, basis;
   std::int64_t gpus = 0, nodes = 1;
@@ -35,7 +35,7 @@ struct Row {
   double seconds() const { return time_us * 1e-6; }
 };
 template <class V>
-void describe(V& v, Row& r) {
+void describe(V& v, CollectiveRow& r) {
   v(Field{.name = "id", .help = "of the row"}, r.id);
   v(Field{.name = "system", .help = "what it ran on"}, r.system);
   v(Field{.name = "collective", .help = "which"}, r.collective);
@@ -65,7 +65,7 @@ std::optional<CollectiveKind> kind_of(const std::string& published) {
 
 // The cluster that a row ran on: its nodes, the GPUs it used of each and their share of the NICs, which are
 // as its name says ("4x200G") or as the topology has them.
-Cluster cluster_of(const Row& r, Cluster c) {
+Cluster cluster_of(const CollectiveRow& r, Cluster c) {
   std::smatch nics;
   static const std::regex pattern(R"((\d{1,3})x(\d{2,4})G)");
   if (std::regex_search(r.system, nics, pattern)) {
@@ -86,15 +86,15 @@ Cluster cluster_of(const Row& r, Cluster c) {
   return c;
 }
 
-class Reader {
+class CollectiveRows {
  public:
-  Reader(const std::string& file, const DataFolders& data) : file_(file), data_(data) {}
+  CollectiveRows(const std::string& file, const DataFolders& data) : file_(file), data_(data) {}
 
   Validation read(const Json& rows) {
     Wanted wanted;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       ++out_.read;
-      const Row r = read_fields<Row>(rows[i], Cursor{file_, ""}.child(i));
+      const CollectiveRow r = read_fields<CollectiveRow>(rows[i], Cursor{file_, ""}.child(i));
       if (const char* reason = why_not(r); reason != nullptr) {
         ++out_.skipped[reason];
         continue;
@@ -107,9 +107,9 @@ class Reader {
   }
 
  private:
-  using Wanted = std::vector<std::pair<Row, std::optional<CollectiveKind>>>;
+  using Wanted = std::vector<std::pair<CollectiveRow, std::optional<CollectiveKind>>>;
 
-  const char* why_not(const Row& r) const {
+  const char* why_not(const CollectiveRow& r) const {
     if (r.collective != "send_recv" && !kind_of(r.collective)) return "collective that is not modelled";
     if (r.gpus < 2 || r.time_us == 0 || r.bytes().value == 0) return "no size or time";
     if (!r.basis.starts_with("measured") && !r.basis.empty())
@@ -141,11 +141,11 @@ class Reader {
       if (most > kConflict * least) conflicting_.insert(key(r));
     }
   }
-  static std::string key(const Row& r) {
+  static std::string key(const CollectiveRow& r) {
     return fmt::format("{}|{}|{}|{}|{}", r.system, r.collective, r.gpus, r.nodes, r.algorithm);
   }
 
-  void predict(const Row& r, std::optional<CollectiveKind> kind) {
+  void predict(const CollectiveRow& r, std::optional<CollectiveKind> kind) {
     const std::string topology_name = rule_of(r.system)->topology;
     const auto [cluster, added] = clusters_.try_emplace(topology_name);
     if (added) cluster->second = load_cluster(topology_name, {}, Cursor{file_, ""}, data_);
@@ -183,7 +183,7 @@ class Reader {
 }  // namespace
 
 Validation validate_collectives(const Json& rows, const std::string& file, const DataFolders& data) {
-  return Reader(file, data).read(rows);
+  return CollectiveRows(file, data).read(rows);
 }
 
 }  // namespace orrery::sim

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kRequestsEach = 10;
 constexpr std::uint64_t kSeed = 1;
 
-struct Row {
+struct ServingRow {
   static constexpr bool kForeign = true;
   std::string id, source, topology, stack;
   Model model;
@@ -29,7 +29,7 @@ struct Row {
   double ttft_ms = 0, tpot_ms = 0;
 };
 template <class V>
-void describe(V& v, Row& r) {
+void describe(V& v, ServingRow& r) {
   const auto count = [](const char* name, const char* help) {
     return Field{.name = name, .help = help, .min = 1, .max = limits::kMostServedTokens, .required = true};
   };
@@ -49,15 +49,15 @@ void describe(V& v, Row& r) {
   v(Field{.name = "tpot_ms", .help = "mean time of the other tokens", .min = 1e-3, .max = 1e9}, r.tpot_ms);
 }
 
-class Reader {
+class ServingRows {
  public:
-  Reader(const std::string& file, const DataFolders& data) : file_(file), data_(data) {}
+  ServingRows(const std::string& file, const DataFolders& data) : file_(file), data_(data) {}
 
   Validation read(const Json& rows) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Cursor at = Cursor{file_, ""}.child(i);
       ++out_.read;
-      predict(read_fields<Row>(rows[i], at), at);
+      predict(read_fields<ServingRow>(rows[i], at), at);
     }
     return std::move(out_);
   }
@@ -70,7 +70,7 @@ class Reader {
     std::unique_ptr<PassModel> passes;
   };
 
-  const Deployment& deployment(const Row& r, const Cursor& at) {
+  const Deployment& deployment(const ServingRow& r, const Cursor& at) {
     auto& known = known_[{r.model.name, r.topology, r.stack, r.weights, r.tp}];
     if (known) return *known;
     known = std::make_unique<Deployment>();
@@ -90,7 +90,7 @@ class Reader {
     return *known;
   }
 
-  void predict(const Row& r, const Cursor& at) {
+  void predict(const ServingRow& r, const Cursor& at) {
     const Deployment& d = deployment(r, at);
     const Serving defaults;
     const ServedMemory m = d.passes->memory(defaults.pass_tokens, 1);
@@ -137,7 +137,7 @@ class Reader {
 }  // namespace
 
 Validation validate_serving(const Json& rows, const std::string& file, const DataFolders& data) {
-  return Reader(file, data).read(rows);
+  return ServingRows(file, data).read(rows);
 }
 
 }  // namespace orrery::sim

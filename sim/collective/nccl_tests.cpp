@@ -34,9 +34,9 @@ std::optional<double> number(const std::string& word) {
   return v;
 }
 
-class Reader {
+class NcclTestsReader {
  public:
-  Reader(const std::string& file, std::optional<CollectiveKind> kind, std::int64_t ranks)
+  NcclTestsReader(const std::string& file, std::optional<CollectiveKind> kind, std::int64_t ranks)
       : file_(file), kind_(kind), ranks_(ranks) {}
 
   void read_text(const std::string& text) {
@@ -125,7 +125,7 @@ class Reader {
 
 CollectiveCurve read_nccl_tests(const std::string& text, const std::string& file,
                                 std::optional<CollectiveKind> kind, std::int64_t ranks) {
-  Reader reader(file, kind, ranks);
+  NcclTestsReader reader(file, kind, ranks);
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
     reader.read_json(text);

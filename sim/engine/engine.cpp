@@ -36,7 +36,7 @@ std::int64_t fixed(double factor) {
 }
 
 // What a lane runs. Where places meet, the first of them leads: its lane has the work.
-struct Work {
+struct LaneWork {
   std::int64_t remaining = 0, updated = 0, slow = kOne;
   std::int64_t device_slow = kOne;  // what compute on its devices does to a flow
   std::int64_t held_since = 0;      // by the bottleneck
@@ -48,7 +48,7 @@ struct Work {
   bool unsettled = false;  // its rate is set before time goes on
 };
 
-struct Lane {
+struct EngineLane {
   std::int32_t step = 0, position = 0;  // next op: position within the segment's ops of this stream
   const Op* op = nullptr;               // the op at the head, null when the lane has finished
   std::int32_t op_index = 0;
@@ -60,7 +60,7 @@ struct Lane {
   std::int64_t ready = 0, start = 0, active = 0, last_end = 0;
   std::int64_t last_active = 0;  // of the op before the head, and what that one waited for
   int last_blocked_on = -1;
-  Work work;
+  LaneWork work;
 };
 
 struct Event {
@@ -70,7 +70,7 @@ struct Event {
 
 struct Site {
   const Walk* walk = nullptr;
-  std::span<Lane> lanes;                              // by stream
+  std::span<EngineLane> lanes;                        // by stream
   std::array<std::uint32_t, kMostStreams> waiting{};  // by stream: lanes that may wait for it, a bit each
   static_assert(kMostStreams <= 32);
   PlaceReport report;
@@ -138,12 +138,12 @@ class Engine {
       if (events_.empty()) break;
       const std::int64_t time = events_.next();
       const Event e = events_.pop();
-      Lane& lane = lane_of(e.place, e.stream);
+      EngineLane& lane = lane_of(e.place, e.stream);
       if (e.generation != lane.work.generation) continue;
       now_ = time;
       if (!lane.running)
         try_start(e.place, e.stream);
-      else if (lane.work.phase == Work::Phase::kLatent)
+      else if (lane.work.phase == LaneWork::Phase::kLatent)
         begin_flow(lane);
       else
         finish(e.place, e.stream);
@@ -156,20 +156,20 @@ class Engine {
     return program_.communication.streams[static_cast<std::size_t>(stream)].role;
   }
   Site& site(std::int32_t c) { return sites_[static_cast<std::size_t>(c)]; }
-  Lane& lane_of(std::int32_t c, int stream) { return site(c).lanes[static_cast<std::size_t>(stream)]; }
-  const Meeting& meeting_of(const Lane& lane) const {
+  EngineLane& lane_of(std::int32_t c, int stream) { return site(c).lanes[static_cast<std::size_t>(stream)]; }
+  const Meeting& meeting_of(const EngineLane& lane) const {
     return layout_.meetings[static_cast<std::size_t>(lane.meeting)];
   }
-  Lane& leader_of(const Meeting& m) { return lane_of(m.ends.front().place, m.ends.front().stream); }
+  EngineLane& leader_of(const Meeting& m) { return lane_of(m.ends.front().place, m.ends.front().stream); }
 
-  std::size_t segment_of(const Site& p, const Lane& lane) const {
+  std::size_t segment_of(const Site& p, const EngineLane& lane) const {
     return static_cast<std::size_t>(p.walk->rank->steps[static_cast<std::size_t>(lane.step)].segment);
   }
 
   // Moves to the next op of the lane, if there is one.
   void find_head(std::int32_t c, int stream) {
     Site& p = site(c);
-    Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
+    EngineLane& lane = p.lanes[static_cast<std::size_t>(stream)];
     lane.op = nullptr;
     const RankClass& rank = *p.walk->rank;
     for (; lane.step < static_cast<std::int32_t>(rank.steps.size()); ++lane.step, lane.position = 0) {
@@ -186,7 +186,7 @@ class Engine {
     }
   }
 
-  bool blocked(Site& p, Lane& lane, int stream) const {
+  bool blocked(Site& p, EngineLane& lane, int stream) const {
     const auto step_index = static_cast<std::size_t>(lane.step);
     const auto& base = p.walk->base[step_index];
     const auto wait_for = [&](int other, std::int64_t count) {
@@ -210,7 +210,7 @@ class Engine {
 
   void try_start(std::int32_t c, int stream) {
     Site& p = site(c);
-    Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
+    EngineLane& lane = p.lanes[static_cast<std::size_t>(stream)];
     if (lane.op == nullptr || lane.running || lane.posted || blocked(p, lane, stream)) return;
     const Time issue = p.walk->issued[static_cast<std::size_t>(lane.step)] + p.walk->pace.host_segment +
                        p.walk->pace.host_op * (lane.op_index + 1);
@@ -237,14 +237,14 @@ class Engine {
     return now_ + duration;
   }
 
-  OpCost cost_of(std::int32_t c, const Lane& lane) {
+  OpCost cost_of(std::int32_t c, const EngineLane& lane) {
     const auto table = static_cast<std::size_t>(layout_.places[static_cast<std::size_t>(c)].costs);
     return layout_.costs[table][segment_of(site(c), lane)][static_cast<std::size_t>(lane.op_index)];
   }
 
   void compute(std::int32_t c) {
     Site& p = site(c);
-    Lane& lane = p.lanes[kCompute];
+    EngineLane& lane = p.lanes[kCompute];
     account_gap(p, lane);
     begin(lane, cost_of(c, lane).time.value);
     if (!contends_) return push(later(lane.work.remaining), c, kCompute);
@@ -253,17 +253,17 @@ class Engine {
   }
 
   // Communication starts when all that take part are at the heads of their lanes.
-  void meet(Lane& lane) {
+  void meet(EngineLane& lane) {
     const Meeting& m = meeting_of(lane);
     std::int32_t& arrived = arrived_[static_cast<std::size_t>(lane.meeting)];
     lane.posted = true;
     if (++arrived < static_cast<std::int32_t>(m.ends.size())) return;
     arrived = 0;
     const auto [first, stream] = m.ends.front();
-    Lane& leader = leader_of(m);
+    EngineLane& leader = leader_of(m);
     const OpCost cost = cost_of(first, leader);
     for (const Meeting::End& e : m.ends) {
-      Lane& member = lane_of(e.place, e.stream);
+      EngineLane& member = lane_of(e.place, e.stream);
       member.posted = false;
       member.running = true;
       member.active = now_;
@@ -280,7 +280,7 @@ class Engine {
     if (m.activity >= 0 && cost.rate > 0) {
       const std::int64_t latency = std::min(cost.time.value, cost.latency.value);
       leader.work.remaining -= latency;
-      leader.work.phase = Work::Phase::kLatent;
+      leader.work.phase = LaneWork::Phase::kLatent;
       push(later(latency), first, stream);
     } else if (slowed) {
       unsettle(first, stream);
@@ -289,19 +289,19 @@ class Engine {
     }
   }
 
-  void begin(Lane& lane, std::int64_t work) const {
+  void begin(EngineLane& lane, std::int64_t work) const {
     lane.running = true;
     lane.active = lane.work.updated = now_;
     lane.work.remaining = work;
     lane.work.slow = 0;  // until settle() sets it; nobody reads it where ops never slow each other
     lane.work.device_slow = kOne;
-    lane.work.phase = Work::Phase::kWhole;
+    lane.work.phase = LaneWork::Phase::kWhole;
   }
 
-  void begin_flow(Lane& lane) {
-    Work& w = lane.work;
+  void begin_flow(EngineLane& lane) {
+    LaneWork& w = lane.work;
     const Meeting& m = meeting_of(lane);
-    w.phase = Work::Phase::kFlowing;
+    w.phase = LaneWork::Phase::kFlowing;
     w.updated = w.held_since = now_;
     w.bottleneck = -1;
     w.device_slow = 0;
@@ -311,7 +311,7 @@ class Engine {
   // Compute and collectives of a device share it.
   void change_computing(Site& p, std::int32_t by) {
     for (const int stream : collectives_) {
-      const Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
+      const EngineLane& lane = p.lanes[static_cast<std::size_t>(stream)];
       if (!lane.running) continue;
       const Meeting& m = meeting_of(lane);
       leader_of(m).work.computing += by;
@@ -327,7 +327,7 @@ class Engine {
   // Sets the rates of what runs from now on.
   void settle() {
     for (const Meeting::End& e : unsettled_) {
-      Lane& lane = lane_of(e.place, e.stream);
+      EngineLane& lane = lane_of(e.place, e.stream);
       lane.work.unsettled = false;
       if (lane.running) set_device_slow(e, lane);
     }
@@ -337,7 +337,7 @@ class Engine {
       const Meeting& m =
           layout_.meetings[static_cast<std::size_t>(leads_[static_cast<std::size_t>(r.activity)])];
       const auto [place, stream] = m.ends.front();
-      Lane& lane = leader_of(m);
+      EngineLane& lane = leader_of(m);
       const std::int64_t slow =
           std::max(kOne, mul_div(cost_of(place, lane).rate, kOne, std::max<std::int64_t>(1, r.rate)));
       if (slow == lane.work.slow && r.bottleneck == lane.work.bottleneck) continue;
@@ -347,8 +347,8 @@ class Engine {
     }
   }
 
-  void set_device_slow(const Meeting::End& e, Lane& lane) {
-    Work& w = lane.work;
+  void set_device_slow(const Meeting::End& e, EngineLane& lane) {
+    LaneWork& w = lane.work;
     std::int64_t slow = kOne;
     if (e.stream == kCompute) {
       const Site& p = site(e.place);
@@ -358,9 +358,9 @@ class Engine {
       for (const Meeting::End& end : meeting_of(lane).ends)
         slow = std::max(slow, site(end.place).walk->communication_slow);
     }
-    if (w.phase == Work::Phase::kWhole) {
+    if (w.phase == LaneWork::Phase::kWhole) {
       if (slow != w.slow) set_slow(e.place, e.stream, slow);
-    } else if (w.phase == Work::Phase::kFlowing && slow != w.device_slow) {
+    } else if (w.phase == LaneWork::Phase::kFlowing && slow != w.device_slow) {
       w.device_slow = slow;
       rates_.start(meeting_of(lane).activity,
                    std::max<std::int64_t>(1, mul_div(cost_of(e.place, lane).rate, kOne, slow)));
@@ -368,14 +368,14 @@ class Engine {
   }
 
   void set_slow(std::int32_t c, int stream, std::int64_t slow) {
-    Work& w = lane_of(c, stream).work;
+    LaneWork& w = lane_of(c, stream).work;
     if (w.slow > 0) w.remaining -= std::min(w.remaining, mul_div(now_ - w.updated, kOne, w.slow));
     w.updated = now_;
     w.slow = slow;
     push(later(mul_div_up(w.remaining, slow, kOne)), c, stream);
   }
 
-  void account_loss(const Meeting& m, Work& w) {
+  void account_loss(const Meeting& m, LaneWork& w) {
     const std::int64_t passed = now_ - std::exchange(w.held_since, now_);
     if (w.bottleneck < 0 || w.slow == 0) return;
     const auto stream = m.ends.front().stream;
@@ -391,14 +391,14 @@ class Engine {
 
   // A gap of compute is due to the lane it waited for, from when that lane's last op was active; what came
   // before is due to what that op waited for in its turn.
-  void account_gap(Site& p, const Lane& lane) const {
+  void account_gap(Site& p, const EngineLane& lane) const {
     std::int64_t until = now_;
     for (int cause = lane.blocked_on; until > lane.last_end;) {
       if (cause == kHost || cause < 0) {
         p.report.host += Time{until - lane.last_end};
         return;
       }
-      const Lane& other = p.lanes[static_cast<std::size_t>(cause)];
+      const EngineLane& other = p.lanes[static_cast<std::size_t>(cause)];
       const bool goes_on = other.last_blocked_on > kCompute && other.last_blocked_on != kHost &&
                            other.last_active < until && other.last_active > lane.last_end;
       const std::int64_t from = goes_on ? other.last_active : lane.last_end;
@@ -414,9 +414,9 @@ class Engine {
       if (contends_) change_computing(site(c), -1);
       return wake(c, kCompute);
     }
-    Lane& leader = lane_of(c, stream);
+    EngineLane& leader = lane_of(c, stream);
     const Meeting& m = meeting_of(leader);
-    if (leader.work.phase == Work::Phase::kFlowing) {
+    if (leader.work.phase == LaneWork::Phase::kFlowing) {
       account_loss(m, leader.work);
       rates_.stop(m.activity);
     }
@@ -429,7 +429,7 @@ class Engine {
 
   void complete(std::int32_t c, int stream) {
     Site& p = site(c);
-    Lane& lane = p.lanes[static_cast<std::size_t>(stream)];
+    EngineLane& lane = p.lanes[static_cast<std::size_t>(stream)];
     lane.running = false;
     const Time spent{now_ - lane.active};
     p.report.busy[static_cast<std::size_t>(stream)] += spent;
@@ -468,7 +468,7 @@ class Engine {
     const std::int64_t done = p.lanes[static_cast<std::size_t>(stream)].done;
     for (int s = 0; lanes != 0; ++s, lanes >>= 1) {
       if ((lanes & 1) == 0) continue;
-      const Lane& lane = p.lanes[static_cast<std::size_t>(s)];
+      const EngineLane& lane = p.lanes[static_cast<std::size_t>(s)];
       if (s == stream || (lane.blocked_on == stream && done >= lane.blocked_count))
         try_start(c, s);
       else if (lane.blocked_on == stream)
@@ -483,7 +483,7 @@ class Engine {
     std::string stuck;
     std::int64_t waiting = 0;
     for (Site& p : sites_) {
-      for (const Lane& lane : p.lanes) {
+      for (const EngineLane& lane : p.lanes) {
         constexpr std::int64_t kMostNamed = 40;
         if (lane.op != nullptr && ++waiting <= kMostNamed) {
           stuck += "\n  " + describe_op(*p.walk->rank,
@@ -518,7 +518,7 @@ class Engine {
   bool contends_ = false;    // compute and collectives slow each other somewhere
   std::vector<Walk> walks_;  // by stage and pace
   std::vector<Site> sites_;
-  std::vector<Lane> lanes_;  // by site and stream
+  std::vector<EngineLane> lanes_;  // by site and stream
   const int streams_;
   boost::container::static_vector<int, kMostStreams> collectives_;  // streams
   int receives_ = kCompute;                                         // the first stream that does

@@ -350,7 +350,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       w.peak = s.peak.at(n);
       for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
       w.net = s.net.at(n);
-      const Lanes alone_on_rank = run_segments({&segments[work]}, pace);
+      const LaneEnds alone_on_rank = run_segments({&segments[work]}, pace);
       w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
       if (w.host > 0) {
         const TimedSegment issued = issue(s, segments[work]);
@@ -366,7 +366,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       const ChunkWork work = l.key.split ? kChunkWeight : kChunkBackward;
       if (closing.issued == sample.segments[c][work].issued) continue;
       const TimedSegment last = timed(closing, l.durations);
-      const Lanes by_itself = run_segments({&last}, pace);
+      const LaneEnds by_itself = run_segments({&last}, pace);
       priced.costs[c][work].longer =
           rounded(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
       priced.costs[c][work].trailing = rounded(by_itself.drained - by_itself.ends[0]);
@@ -380,9 +380,9 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       // All rounds from the first on, whose gathers nothing hides: `longer` is what they take more than
       // rounds like the one before the last.
       const std::int64_t more = l.key.rounds - 1;
-      const Lanes all = more == 0   ? run_segments({f, &last}, pace, sharing)
-                        : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
-                                    : run_segments({f, b, f, b, f, &last}, pace, sharing);
+      const LaneEnds all = more == 0   ? run_segments({f, &last}, pace, sharing)
+                           : more == 1 ? run_segments({f, b, f, &last}, pace, sharing)
+                                       : run_segments({f, b, f, b, f, &last}, pace, sharing);
       const auto at = static_cast<std::size_t>(2 * more);  // the last forward
       forward.time = rounded(all.ends[at] - (more > 0 ? all.ends[at - 1] : all.begin));
       backward.time = rounded(more > 0 ? all.ends[at - 1] - all.ends[at - 2] : all.ends[1] - all.ends[0]);
@@ -399,7 +399,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       return turns ? run_segments({f, b, f, b, f, z}, pace, sharing)
                    : run_segments({f, f, f, b, b, z}, pace, sharing);
     };
-    const Lanes steady = run(b), end = run(&last);
+    const LaneEnds steady = run(b), end = run(&last);
     forward.time = rounded(turns ? steady.ends[4] - steady.ends[3] : steady.ends[2] - steady.ends[1]);
     backward.time = rounded(steady.ends[5] - steady.ends[4]);
     backward.longer = rounded(end.ends[5] - steady.ends[5]);
@@ -421,7 +421,7 @@ const PairCost& ChunkCosts::price_pair(Layout& l, bool alone, const ChunkContent
                      &backward = sample.segments[index][kChunkBackward];
   const TimedSegment both = in_turns(forward, backward, l.durations);
   const Pace pace = pace_of(devices_, l.key.hardware.nodes, stack_);
-  const Lanes steady = run_segments({&both, &both}, pace);
+  const LaneEnds steady = run_segments({&both, &both}, pace);
   const ChunkCost& cost = priced.costs[index];
   pair.emplace();
   pair->saved =

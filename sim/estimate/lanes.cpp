@@ -13,8 +13,8 @@ std::pair<double, double> sharing_of(double a, double b) {
   return {a / to_a, b / std::min(b, 1 - to_a)};
 }
 
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
-                   const Sharing& sharing) {
+LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
+                      const Sharing& sharing) {
   struct Lane {
     const TimedOp* next = nullptr;  // null: there are no more
     std::size_t segment = 0, index = 0;
@@ -38,7 +38,7 @@ Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pa
     lane.next = lane.segment < n ? &(*at[lane.segment])[l][lane.index] : nullptr;
   };
   for (std::size_t l = 0; l < kLanes; ++l) seek(l);
-  Lanes out;
+  LaneEnds out;
   std::size_t finished = 0;  // segments whose compute is done
   Waits done{};
   const auto complete = [&](std::size_t l) {

@@ -41,7 +41,7 @@ std::pair<double, double> sharing_of(double a, double b);
 // Segments one after the other on their rank, overlap slow-down included, as the engine would run them: when
 // the last compute op of each ends. At most kMostSegments.
 inline constexpr std::size_t kMostSegments = 6;
-struct Lanes {
+struct LaneEnds {
   double begin = -1;  // of the first op that needs the segment's input: all but parameter gathers
   std::array<double, kMostSegments> ends{};
   double drained = 0;  // when all has ended
@@ -50,7 +50,7 @@ struct Lanes {
 struct Sharing {
   bool tp = false, ep = false, cp = false;
 };
-Lanes run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
-                   const Sharing& sharing = {});
+LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
+                      const Sharing& sharing = {});
 
 }  // namespace orrery::sim

@@ -58,11 +58,11 @@ std::int64_t nodes_to_see(const Mesh& mesh, Readers readers, std::int64_t device
 }
 
 // One reader's batches and steps.
-class Reader {
+class ReaderQueue {
  public:
   // Workers begin one after the other, as they work once they have waited for each other for a while.
-  Reader(const Loading& l, const ReaderPlaces& places, double samples_per_s, std::int64_t steps,
-         std::uint64_t seed, std::int64_t number)
+  ReaderQueue(const Loading& l, const ReaderPlaces& places, double samples_per_s, std::int64_t steps,
+              std::uint64_t seed, std::int64_t number)
       : workers_(l.workers),
         mean_s_(as_double(places.samples) / as_double(places.batches) * as_double(workers_) / samples_per_s),
         variance_(natural_log(1 + l.variation * l.variation * as_double(places.batches) /
@@ -106,14 +106,14 @@ double drawn_step_s(const Loading& l, ReaderPlaces places, double samples_per_s,
   const std::int64_t count =
       std::min(places.count, std::max(kFewestReaders, kMostDraws / (kMostSteps * places.batches)));
   const std::int64_t steps = std::clamp(kMostDraws / (count * places.batches), kFewestSteps, kMostSteps);
-  std::vector<Reader> readers;
+  std::vector<ReaderQueue> readers;
   for (std::int64_t i = 0; i < count; ++i) readers.emplace_back(l, places, samples_per_s, steps, seed, i);
   double now = 0, counted_from = 0;
   const double part = compute_s / as_double(places.batches);
   for (std::int64_t step = 0; step < steps; ++step) {
     if (step == steps / 4) counted_from = now;
     double end = now;
-    for (Reader& r : readers) {
+    for (ReaderQueue& r : readers) {
       double at = now;
       for (std::int64_t b = 0; b < places.batches; ++b) {
         at = std::max(at, r.next());

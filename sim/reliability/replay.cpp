@@ -13,13 +13,13 @@
 namespace orrery::sim {
 namespace {
 
-using Constant = std::optional<RunTime> LifeConstants::*;
-constexpr std::initializer_list<Constant> kConstants{
+using LifeConstant = std::optional<RunTime> LifeConstants::*;
+constexpr std::initializer_list<LifeConstant> kConstants{
     &LifeConstants::step,    &LifeConstants::checkpoint,     &LifeConstants::settle,
     &LifeConstants::restart, &LifeConstants::detection_dead, &LifeConstants::detection_frozen};
 
 // Null where the fault does not stop the run.
-Constant detection_of(FaultKind kind) {
+LifeConstant detection_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::kDead:
       return &LifeConstants::detection_dead;
@@ -39,7 +39,7 @@ double goodput(const RunLife& life) {
 
 LifeConstants mean_of(std::span<const RunLife> lives) {
   LifeConstants out;
-  for (const Constant constant : kConstants) {
+  for (const LifeConstant constant : kConstants) {
     double sum = 0;
     int count = 0;
     for (const RunLife& life : lives) {
@@ -57,7 +57,7 @@ std::string missing(const RunLife& life, const LifeConstants& c) {
   if (!c.step) return "a step";
   if (life.checkpoint_every > 0 && !c.checkpoint) return "a checkpoint";
   for (const Fault& f : life.faults) {
-    const Constant detection = detection_of(f.kind);
+    const LifeConstant detection = detection_of(f.kind);
     if (detection == nullptr) continue;
     if (!(c.*detection)) return fmt::format("a {} rank", name_of(f.kind));
     if (!c.restart) return "a restart";
@@ -76,7 +76,7 @@ RunModel model_of(const RunLife& life, const LifeConstants& c) {
   out.settle = std::min(out.interval, ticks(c.settle.value_or(RunTime{0})));
   out.restart_software = ticks(c.restart.value_or(RunTime{0}));
   for (const Fault& f : life.faults) {
-    if (const Constant detection = detection_of(f.kind))
+    if (const LifeConstant detection = detection_of(f.kind))
       out.injected.push_back({step * (f.step - 1 - life.first_step), ticks(*(c.*detection))});
     else
       out.unsaved.push_back(step * (f.step - life.first_step));

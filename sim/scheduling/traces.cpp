@@ -13,9 +13,9 @@
 namespace orrery::sim {
 namespace {
 
-class Reader {
+class TraceReader {
  public:
-  Reader(const TraceOptions& options) : options_(options) {}
+  TraceReader(const TraceOptions& options) : options_(options) {}
 
   struct Row {
     std::string_view id, tenant;
@@ -79,7 +79,8 @@ constexpr double kMostNumber = 1e12;
 
 // --- Standard Workload Format ---------------------------------------------------------------------------
 
-void read_swf(std::string_view text, const std::string& file, const TraceOptions& options, Reader& reader) {
+void read_swf(std::string_view text, const std::string& file, const TraceOptions& options,
+              TraceReader& reader) {
   constexpr std::size_t kFields = 18;
   each_line(text, file, [&](std::string_view line, const TraceLine& at) {
     if (line.front() == ';') return;
@@ -100,12 +101,12 @@ void read_swf(std::string_view text, const std::string& file, const TraceOptions
     const std::size_t tenant = options.tenant == TraceTenant::kUser    ? 12
                                : options.tenant == TraceTenant::kGroup ? 13
                                                                        : 15;
-    Reader::Row row{.id = fields[0],
-                    .tenant = fields[tenant - 1],
-                    .submit = field(2, "submission"),
-                    .devices = asked > 0 ? asked : field(5, "processors"),
-                    .duration = field(4, "run time"),
-                    .requested = field(9, "time asked for")};
+    TraceReader::Row row{.id = fields[0],
+                         .tenant = fields[tenant - 1],
+                         .submit = field(2, "submission"),
+                         .devices = asked > 0 ? asked : field(5, "processors"),
+                         .duration = field(4, "run time"),
+                         .requested = field(9, "time asked for")};
     if (row.duration > limits::kLongestRun || row.requested > limits::kLongestRun)
       at.fail("is a job of more than 9999 days");
     reader.add(row, at);
@@ -114,7 +115,8 @@ void read_swf(std::string_view text, const std::string& file, const TraceOptions
 
 // --- columns --------------------------------------------------------------------------------------------
 
-void read_csv(std::string_view text, const std::string& file, const TraceOptions& options, Reader& reader) {
+void read_csv(std::string_view text, const std::string& file, const TraceOptions& options,
+              TraceReader& reader) {
   std::map<std::string, std::size_t, std::less<>> columns;
   std::size_t width = 0;
   // Their column "queue" is a time of waiting.
@@ -152,7 +154,7 @@ void read_csv(std::string_view text, const std::string& file, const TraceOptions
 }  // namespace
 
 TraceRead read_trace(std::string_view text, const std::string& file, const TraceOptions& options) {
-  Reader reader(options);
+  TraceReader reader(options);
   switch (options.format) {
     case TraceFormat::kSwf:
       read_swf(text, file, options, reader);

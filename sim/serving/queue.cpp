@@ -19,14 +19,14 @@ LaneCosts costs_of(const PassModel& model) {
 namespace {
 
 // What a lane does with the requests that it gets.
-enum class Work { kAll, kPrompts, kAnswers };
+enum class Duty { kAll, kPrompts, kAnswers };
 
 // A pass is priced in the time in which so many sequences have their turns.
 constexpr std::int64_t kPassTurns = 200;
 
-class Lane {
+class ServingLane {
  public:
-  Lane(const LaneCosts& costs, const LaneLimits& limits, Work work)
+  ServingLane(const LaneCosts& costs, const LaneLimits& limits, Duty work)
       : costs_(costs), limits_(limits), work_(work) {}
 
   void run(std::span<const Request> requests, std::int64_t concurrency) {
@@ -59,7 +59,7 @@ class Lane {
   void admit() {
     while (next_ < open_ && arrives_[next_] <= now_ && std::ssize(inside_) < limits_.sequences) {
       const Request& r = requests_[next_];
-      const double bytes = costs_.cache(work_ == Work::kPrompts ? r.input : r.input + r.output);
+      const double bytes = costs_.cache(work_ == Duty::kPrompts ? r.input : r.input + r.output);
       if (bytes > limits_.cache)
         throw Error(
             fmt::format("a request of {} tokens and an answer of {} take {:.3g} bytes of cache, and {:.3g} "
@@ -68,7 +68,7 @@ class Lane {
       if (held_ + bytes > limits_.cache) return;
       held_ += bytes;
       Sequence s{.request = next_, .bytes = bytes};
-      if (work_ == Work::kAnswers) {
+      if (work_ == Duty::kAnswers) {
         s.done = r.input;
         s.made = 1;
       }
@@ -102,8 +102,8 @@ class Lane {
       if (missing == 0) continue;
       if (left <= 0) break;
       // Whole prompts, where prompts are all that a lane does: the first one in any case.
-      const std::int64_t tokens = work_ == Work::kPrompts ? missing : std::min(missing, left);
-      if (work_ == Work::kPrompts && tokens > left && !parts_.empty()) break;
+      const std::int64_t tokens = work_ == Duty::kPrompts ? missing : std::min(missing, left);
+      if (work_ == Duty::kPrompts && tokens > left && !parts_.empty()) break;
       parts_.push_back({tokens, s.done});
       s.done += tokens;
       left -= tokens;
@@ -134,7 +134,7 @@ class Lane {
     in_pass_.clear();
     std::erase_if(inside_, [&](const Sequence& s) {
       const bool all =
-          s.done == of(s).input && (work_ == Work::kPrompts ? s.made >= 1 : s.made >= of(s).output);
+          s.done == of(s).input && (work_ == Duty::kPrompts ? s.made >= 1 : s.made >= of(s).output);
       if (all) leave(s);
       return all;
     });
@@ -152,7 +152,7 @@ class Lane {
 
   const LaneCosts& costs_;
   const LaneLimits limits_;
-  const Work work_;
+  const Duty work_;
   std::span<const Request> requests_;
   std::vector<double> arrives_;
   std::size_t open_ = 0, next_ = 0;  // requests that may arrive, and the next one of them
@@ -174,7 +174,7 @@ void rate(Served& s) {
 
 LaneRun serve(const LaneCosts& costs, const LaneLimits& limits, std::span<const Request> requests,
               std::int64_t concurrency) {
-  Lane lane(costs, limits, Work::kAll);
+  ServingLane lane(costs, limits, Duty::kAll);
   lane.run(requests, concurrency);
   LaneRun out = lane.take();
   for (Served& s : out.requests) rate(s);
@@ -194,7 +194,7 @@ LaneRun serve_in_pools(const Pools& pools, std::span<const Request> requests) {
     std::vector<Request> own;
     for (std::size_t i = lane; i < requests.size(); i += lanes(pools.prefill_lanes))
       own.push_back(requests[i]);
-    Lane prefills(pools.prefill_costs, pools.prefill, Work::kPrompts);
+    ServingLane prefills(pools.prefill_costs, pools.prefill, Duty::kPrompts);
     prefills.run(own, 0);
     const LaneRun run = prefills.take();
     out.busy += run.busy;
@@ -215,7 +215,7 @@ LaneRun serve_in_pools(const Pools& pools, std::span<const Request> requests) {
       own.push_back(r);
     }
     if (own.empty()) continue;
-    Lane decodes(pools.decode_costs, pools.decode, Work::kAnswers);
+    ServingLane decodes(pools.decode_costs, pools.decode, Duty::kAnswers);
     decodes.run(own, 0);
     const LaneRun run = decodes.take();
     out.busy += run.busy;

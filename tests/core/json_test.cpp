@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string error_of(const std::string& text, std::int64_t largest = kLargestInputFile) {
+std::string syntax_error(const std::string& text, std::int64_t largest = kLargestInputFile) {
   try {
     (void)parse_json(text, "f.json", largest);
   } catch (const InputError& e) {
@@ -33,27 +33,27 @@ TEST(Json, ReadsAllThatJsonHasInOrder) {
 }
 
 TEST(Json, SyntaxErrorsNameLineColumnAndWhatWasExpected) {
-  EXPECT_EQ(error_of("{\"a\": 1,\n \"b\": [1,, 2]}"),
+  EXPECT_EQ(syntax_error("{\"a\": 1,\n \"b\": [1,, 2]}"),
             "f.json: line 2, column 10: not JSON: unexpected ','; expected '[', '{', or a literal");
-  EXPECT_EQ(error_of("{\"a\" 1}"),
+  EXPECT_EQ(syntax_error("{\"a\" 1}"),
             "f.json: line 1, column 6: not JSON: unexpected number literal; expected ':'");
-  EXPECT_EQ(error_of("[1"), "f.json: line 1, column 3: not JSON: unexpected end of input; expected ']'");
-  EXPECT_EQ(error_of("[2e999]"),
+  EXPECT_EQ(syntax_error("[1"), "f.json: line 1, column 3: not JSON: unexpected end of input; expected ']'");
+  EXPECT_EQ(syntax_error("[2e999]"),
             "f.json: line 1, column 6: 2e999 is too large for a number; allowed: up to 1.8e308");
-  EXPECT_EQ(error_of("[" + std::string(1 << 20, '9') + "]"),
+  EXPECT_EQ(syntax_error("[" + std::string(1 << 20, '9') + "]"),
             "f.json: line 1, column 1048577: " + std::string(40, '9') +
                 "... is too large for a number; allowed: up to 1.8e308");
   EXPECT_EQ(
-      error_of("\"\xff\""),
+      syntax_error("\"\xff\""),
       "f.json: line 1, column 2: not JSON: invalid string: ill-formed UTF-8 byte; last read: '\"\\xff'");
   for (const char* text : {"", "nul", "[NaN]", "[Infinity]", "{]", "\"\\x\"", "[1] 2", "\x01"})
-    EXPECT_EQ(error_of(text).find("json.exception"), std::string::npos) << text;
+    EXPECT_EQ(syntax_error(text).find("json.exception"), std::string::npos) << text;
 }
 
 TEST(Json, AKeyStandsOnceInAnObject) {
-  EXPECT_EQ(error_of(R"({"a": [{"x": 1}, {"b/c": 1, "x": 2, "b/c": 3}]})"),
+  EXPECT_EQ(syntax_error(R"({"a": [{"x": 1}, {"b/c": 1, "x": 2, "b/c": 3}]})"),
             "f.json: /a/1/b~1c: the key is there twice; allowed: each key once");
-  EXPECT_EQ(error_of(R"([{"x": {"x": 1}}, {"x": 1}])"), "no error");
+  EXPECT_EQ(syntax_error(R"([{"x": {"x": 1}}, {"x": 1}])"), "no error");
 }
 
 TEST(Json, ManyKeysOfOneObjectTakeNoTimeThatGrowsWithTheirSquare) {
@@ -63,21 +63,22 @@ TEST(Json, ManyKeysOfOneObjectTakeNoTimeThatGrowsWithTheirSquare) {
   text.back() = '}';
   EXPECT_EQ(parse_json(text, "f").size(), 300'000U);
   text.back() = ',';
-  EXPECT_NE(error_of(text + "\"key7\":0}").find("f.json: /key7: the key is there twice"), std::string::npos);
+  EXPECT_NE(syntax_error(text + "\"key7\":0}").find("f.json: /key7: the key is there twice"),
+            std::string::npos);
 }
 
 TEST(Json, NestingAndTheNumberOfValuesAreBounded) {
   const std::string deep = std::string(kDeepestInput, '[') + std::string(kDeepestInput, ']');
-  EXPECT_EQ(error_of(deep), "no error");
-  EXPECT_NE(error_of("[" + deep + "]").find("nested too deeply; allowed: 64 levels"), std::string::npos);
+  EXPECT_EQ(syntax_error(deep), "no error");
+  EXPECT_NE(syntax_error("[" + deep + "]").find("nested too deeply; allowed: 64 levels"), std::string::npos);
   // 1600 bytes at most may have 100 values: the array and 99 zeros.
   const auto zeros = [](int n) {
     std::string text = "[0";
     for (int i = 1; i < n; ++i) text += ",0";
     return text + "]";
   };
-  EXPECT_EQ(error_of(zeros(99), 1600), "no error");
-  EXPECT_NE(error_of(zeros(100), 1600).find("too many values"), std::string::npos);
+  EXPECT_EQ(syntax_error(zeros(99), 1600), "no error");
+  EXPECT_NE(syntax_error(zeros(100), 1600).find("too many values"), std::string::npos);
 }
 
 TEST(Json, AppendedKeysReadAsOthers) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kRate = 0.01F;
 
-Training fp32() {
+Training fp32_training() {
   return {.global_batch = kBatch, .sequence = 8, .precision = Precision::kFp32, .math = Math::kFp32};
 }
 
@@ -43,7 +43,7 @@ TEST(Optimizer, DecayShrinksMatricesAndOnRequestVectors) {
   const Model m = tiny("tiny-gpt");
   for (const Plan& p : plans()) {
     for (const Decay decay : {Decay::kMatrices, Decay::kAll}) {
-      Training t = fp32();
+      Training t = fp32_training();
       t.optimizer.decay = decay;
       const Moved with = one_step(m, p, t, kDecay), without = one_step(m, p, t, 0);
       int vectors = 0, ones = 0;
@@ -67,7 +67,7 @@ TEST(Optimizer, DecayShrinksMatricesAndOnRequestVectors) {
 // bias begins as zeros and is AdamW's; of a norm's weight all elements begin as 1.
 TEST(Optimizer, DecayLeavesVectorsAloneUnderLambToo) {
   const Model m = tiny("tiny-gpt");
-  Training t = fp32();
+  Training t = fp32_training();
   t.lamb = true;
   for (const Plan& p : plans()) {
     const Moved with = one_step(m, p, t, 10), without = one_step(m, p, t, 0);
@@ -82,7 +82,7 @@ TEST(Optimizer, DecayLeavesVectorsAloneUnderLambToo) {
 
 // From moments of zero, bias correction makes the first update g / (|g| + epsilon) whatever the betas.
 TEST(Optimizer, EpsilonIsAddedToTheRootOfTheSecondMoment) {
-  Training t = fp32();
+  Training t = fp32_training();
   t.clip = 0;
   t.optimizer.epsilon = 0.01;
   exec::RunOptions o = small_run(1);
@@ -107,7 +107,7 @@ TEST(Optimizer, EpsilonIsAddedToTheRootOfTheSecondMoment) {
 
 // After a step from zero the moments are (1 - beta1) g and (1 - beta2) g^2.
 TEST(Optimizer, BetasWeighTheGradientInTheMoments) {
-  Training t = fp32();
+  Training t = fp32_training();
   t.clip = 0;
   t.optimizer.beta1 = 0.75;
   t.optimizer.beta2 = 0.875;
@@ -136,7 +136,7 @@ TEST(Optimizer, BetasWeighTheGradientInTheMoments) {
 
 // Momentum is beta1: with it a second step of the same length as the first goes on by beta1 of that.
 TEST(Optimizer, MomentumOfSgdIsBeta1) {
-  Training t = fp32();
+  Training t = fp32_training();
   t.precision = Precision::kSgd;
   t.clip = 0;
   exec::RunOptions o = small_run(2);

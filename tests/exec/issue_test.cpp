@@ -108,7 +108,7 @@ TEST(IssueOrder, AnOpThatWaitsForALaterOneIsRefused) {
   program::RankClass& c = program.classes[0];
   program::Op& first = c.segments[static_cast<std::size_t>(c.steps[0].segment)].ops[0];
   ASSERT_EQ(first.stream, program::kCompute);
-  first.after[program::kTp] = 1;
+  first.after[program::kTpStream] = 1;
   try {
     exec::cuda::issue_order(c, program::kCommunication.streams);
     FAIL() << "no stream can run this";

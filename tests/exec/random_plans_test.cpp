@@ -149,7 +149,7 @@ void sum_in(const Tree& tree, program::Program& p) {
   rank.steps.push_back(old.back());
 }
 
-struct Case {
+struct RandomCase {
   Setting setting;
   Plan plan;
   Stack stack;
@@ -205,9 +205,9 @@ bool draw_experts(std::mt19937& random, Plan& p) {
   return p.splits_experts() && !program::experts_problem(p);
 }
 
-Case random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
+RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
-    Case c;
+    RandomCase c;
     Setting& s = c.setting;
     Plan& p = c.plan;
     s.preset = models[random() % models.size()];
@@ -288,7 +288,7 @@ exec::RunResult run(const program::Program& program) {
       program, {.steps = kSteps, .seed = 7, .learning_rate = 0.01F, .weight_decay = 0.01F, .capture = true});
 }
 
-program::Program compile(const Case& c) {
+program::Program compile(const RandomCase& c) {
   const Model m = c.setting.model();
   const Training t = c.setting.training();
   program::check_plan(m, c.plan, t, {"plan", ""});
@@ -296,12 +296,12 @@ program::Program compile(const Case& c) {
 }
 
 // One rank, the same micro-batches one after the other, summed as the plan of the case sums them.
-const exec::RunResult& serial(const Case& of) {
+const exec::RunResult& serial(const RandomCase& of) {
   static std::map<std::pair<Setting, Tree>, exec::RunResult> known;
   const Setting& s = of.setting;
   const auto [at, added] = known.try_emplace({s, tree_of(of.plan)});
   if (added) {
-    Case c;
+    RandomCase c;
     c.setting = s;
     c.plan.micro_batch = s.micro_batch;
     c.plan.micro_batches = s.total;
@@ -336,7 +336,7 @@ double most_different(const exec::LogicalTensors& actual, const exec::LogicalTen
 }
 
 // What is wrong with a run, or nothing.
-std::string problem_of(const exec::RunResult& actual, const exec::RunResult& expected, const Case& c) {
+std::string problem_of(const exec::RunResult& actual, const exec::RunResult& expected, const RandomCase& c) {
   const auto differs = [](double a, double b, double tolerance) {
     return !(std::abs(a - b) <= tolerance * std::abs(b));
   };
@@ -392,7 +392,7 @@ class RandomPlans : public testing::TestWithParam<int> {};
 
 // What the planner's estimate, the program and the run say of memory differs nowhere by a byte; empty when
 // so.
-std::string memory_problem(const Case& c, const program::Program& program, const exec::RunResult& r) {
+std::string memory_problem(const RandomCase& c, const program::Program& program, const exec::RunResult& r) {
   Problem p;
   p.scenario.model = program.model;
   p.scenario.training = program.training;
@@ -430,7 +430,7 @@ std::string memory_problem(const Case& c, const program::Program& program, const
 
 // With ORRERY_DIGEST=FILE, a line of each plan's losses and norms is added to the file, for comparing two
 // versions of the program byte for byte.
-void note_digest(const Case& c, const exec::RunResult& r) {
+void note_digest(const RandomCase& c, const exec::RunResult& r) {
   const char* file = std::getenv("ORRERY_DIGEST");
   if (file == nullptr) return;
   std::ofstream out(file, std::ios::app);
@@ -459,7 +459,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   const int plans = plans_of_batch();
   ASSERT_GE(plans, 20) << "ORRERY_PLANS";
   for (int i = 0; i < plans; ++i) {
-    const Case c = random_case(random, models);
+    const RandomCase c = random_case(random, models);
     exact += c.exact;
     side_by_side += c.plan.overlap_exchanges;
     const auto text = [&] {
@@ -489,12 +489,12 @@ INSTANTIATE_TEST_SUITE_P(Batches, RandomPlans, testing::Range(0, 22));
 // The tree matters: the sum of two replicas is not, to the bit, that of one replica that takes their
 // micro-batches in turn.
 TEST(RandomPlans, AnotherTreeIsNoticed) {
-  Case c;
+  RandomCase c;
   c.setting = {.preset = "tiny-gpt", .precision = Precision::kSgd};
   c.plan.dp = 2;
   c.plan.micro_batches = 4;
   c.exact = true;
-  Case chain = c;
+  RandomCase chain = c;
   chain.plan = {.micro_batches = 8};
   const exec::RunResult result = run(compile(c));
   EXPECT_EQ(problem_of(result, serial(c), c), "");
@@ -502,7 +502,7 @@ TEST(RandomPlans, AnotherTreeIsNoticed) {
 }
 
 // A scenario file of a case, whose plan `orrery run` then runs.
-std::filesystem::path write_scenario(const Case& c, const std::filesystem::path& folder) {
+std::filesystem::path write_scenario(const RandomCase& c, const std::filesystem::path& folder) {
   const auto save = [&](const char* name, const char* schema, Json json) {
     json["schema"] = schema;
     std::ofstream(folder / name) << json.dump();
@@ -531,7 +531,7 @@ TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
   constexpr unsigned kSeed = 20261122;
   std::mt19937 random(kSeed);
   for (int sample = 0; sample < 12;) {
-    const Case c = random_case(random);
+    const RandomCase c = random_case(random);
     if (c.plan.ranks() < 2) continue;
     ++sample;
     SCOPED_TRACE(short_name(c.plan) + " seed " + std::to_string(kSeed));
@@ -555,7 +555,7 @@ TEST(RandomPlans, ASampleRunsAsMpiProcesses) {
 // Each way to break a run must be noticed.
 struct Control {
   const char* name;
-  Case c;
+  RandomCase c;
   std::function<int(program::Program&)> breaks;  // how many ops it changed
   friend void PrintTo(const Control& c, std::ostream* out) { *out << c.name; }
 };
@@ -585,8 +585,9 @@ void empty(program::Op& op) {
       op.kind);
 }
 
-Case control_case(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero, bool tied = false) {
-  Case c;
+RandomCase control_case(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_t zero,
+                        bool tied = false) {
+  RandomCase c;
   c.setting = {
       .preset = "tiny-gpt", .micro_batch = 2, .total = 8, .precision = Precision::kSgd, .tied = tied};
   c.plan.tp = tp;
@@ -601,8 +602,8 @@ Case control_case(std::int64_t tp, std::int64_t pp, std::int64_t dp, std::int64_
 }
 
 // Four replicas, of which two each share the experts.
-Case experts_case() {
-  Case c = control_case(1, 1, 4, 0);
+RandomCase experts_case() {
+  RandomCase c = control_case(1, 1, 4, 0);
   c.setting.preset = "experts";
   c.plan.ep = 2;
   c.plan.expert_room = 2;
@@ -611,7 +612,7 @@ Case experts_case() {
 
 // Side by side, only the order changes in which the work of two micro-batches is done.
 TEST(RandomPlans, SideBySideIsTheSameToTheBit) {
-  Case alone = experts_case();
+  RandomCase alone = experts_case();
   alone.setting.total = 16;
   for (const std::int64_t pp : {1, 2}) {
     alone.plan.pp = pp;
@@ -619,7 +620,7 @@ TEST(RandomPlans, SideBySideIsTheSameToTheBit) {
     alone.plan.dp = 4 / pp;
     alone.plan.micro_batches = alone.setting.total / alone.plan.dp;
     alone.plan.schedule = pp == 1 ? Schedule::k1F1B : Schedule::kInterleaved;
-    Case pairs = alone;
+    RandomCase pairs = alone;
     pairs.plan.overlap_exchanges = true;
     const exec::RunResult a = run(compile(alone)), b = run(compile(pairs));
     ASSERT_EQ(a.steps.size(), b.steps.size());

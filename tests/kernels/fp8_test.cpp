@@ -27,8 +27,8 @@ TEST(Fp8, HasThePublishedNumbers) {
 }
 
 TEST(Fp8, RoundsToTheNearestEvenOfAllItsNumbers) {
-  constexpr unsigned kSeed = 20261123;
-  std::mt19937 random(kSeed);
+  constexpr unsigned kOwnSeed = 20261123;
+  std::mt19937 random(kOwnSeed);
   for (const Fp8 f : kFormats) {
     std::vector<std::uint8_t> codes;  // in the order of their numbers
     for (int c = 0; c < 128; ++c) {
@@ -44,7 +44,7 @@ TEST(Fp8, RoundsToTheNearestEvenOfAllItsNumbers) {
       ASSERT_EQ(to_fp8(f, std::nextafter(middle, high)), codes[i + 1]) << low;
       const float between = low + (high - low) * static_cast<float>(random() % 1000) / 1000;
       const std::uint8_t code = to_fp8(f, -between);
-      ASSERT_LE(std::abs(from_fp8(f, code) + between), (high - low) / 2) << "seed " << kSeed;
+      ASSERT_LE(std::abs(from_fp8(f, code) + between), (high - low) / 2) << "seed " << kOwnSeed;
     }
     for (const float beyond : {1.001F * largest(f), 1e30F}) {
       EXPECT_EQ(from_fp8(f, to_fp8(f, beyond)), largest(f));
@@ -72,8 +72,8 @@ TEST(Fp8, TheFactorIsThePowerOfTwoThatFillsTheRange) {
 // Half a unit in the last place: 2^-4 of a number with three bits of mantissa, 2^-3 with two. What is so
 // small that it stands below the normal numbers is off by half the smallest number.
 TEST(Fp8, ATensorIsOffByHalfAUnit) {
-  constexpr unsigned kSeed = 7;
-  std::mt19937 random(kSeed);
+  constexpr unsigned kOwnSeed = 7;
+  std::mt19937 random(kOwnSeed);
   std::normal_distribution<float> normal(0, 3e-5F);
   for (const Fp8 f : kFormats) {
     std::vector<float> x(10000);
@@ -88,7 +88,8 @@ TEST(Fp8, ATensorIsOffByHalfAUnit) {
     const float factor = fp8_factor(f, most);
     for (std::size_t i = 0; i < x.size(); ++i) {
       EXPECT_EQ(y[i], from_fp8(f, to_fp8(f, x[i] * factor)) / factor);
-      EXPECT_LE(std::abs(y[i] - x[i]), std::max(half_unit * std::abs(x[i]), least / 2)) << "seed " << kSeed;
+      EXPECT_LE(std::abs(y[i] - x[i]), std::max(half_unit * std::abs(x[i]), least / 2))
+          << "seed " << kOwnSeed;
       moved = moved || y[i] != x[i];
     }
     EXPECT_TRUE(moved);

@@ -213,7 +213,7 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
   };
   differs("group", [&](Program& p) { op_of(p, ops::Collective{}).group = kReplicaGroup; });
   differs("peer", [&](Program& p) { ++op_of(p, ops::Send{}).peer_chunk; });
-  differs("stream", [&](Program& p) { op_of(p, ops::Collective{}).stream = kSend; });
+  differs("stream", [&](Program& p) { op_of(p, ops::Collective{}).stream = kSendStream; });
   differs("a transposed operand", [&](Program& p) {
     auto& product = std::get<ops::Gemm>(op_of(p, ops::Gemm{}).kind);
     product.transpose_b = !product.transpose_b;

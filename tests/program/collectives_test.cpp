@@ -24,8 +24,8 @@ constexpr Algorithm kAlgorithms[] = {Algorithm::kNaive, Algorithm::kRing, Algori
 constexpr CollectiveKind kKinds[] = {kAllReduce, kAllGather, kReduceScatter, kBroadcast, kReduce};
 
 // How often each member's contribution is in a copy of a block.
-using Held = std::vector<int>;
-using Copies = std::vector<std::vector<Held>>;  // by member and block
+using Holders = std::vector<int>;
+using Copies = std::vector<std::vector<Holders>>;  // by member and block
 
 std::int32_t node_of(std::int32_t n) {
   return n % 4 == 0 ? 4 : n % 3 == 0 ? 3 : 2;
@@ -38,7 +38,7 @@ bool has_part(CollectiveKind kind, std::int32_t member, std::int32_t block, std:
 
 Copies play(const Rounds& r, CollectiveKind kind, std::int32_t n, std::int32_t root) {
   const auto members = static_cast<std::size_t>(n), blocks = static_cast<std::size_t>(r.blocks);
-  Copies now(members, std::vector<Held>(blocks, Held(members)));
+  Copies now(members, std::vector<Holders>(blocks, Holders(members)));
   for (std::int32_t m = 0; m < n; ++m) {
     for (std::int32_t b = 0; b < r.blocks; ++b) {
       if (has_part(kind, m, b, n, r.blocks) && (kind != kBroadcast || m == root))
@@ -55,8 +55,8 @@ Copies play(const Rounds& r, CollectiveKind kind, std::int32_t n, std::int32_t r
         sent.insert({t.from, b});
         const bool again = !received.insert({t.to, b}).second;
         EXPECT_TRUE(t.add || !again) << "a block is replaced twice in a round";
-        Held& to = now[static_cast<std::size_t>(t.to)][block];
-        const Held& from = before[static_cast<std::size_t>(t.from)][block];
+        Holders& to = now[static_cast<std::size_t>(t.to)][block];
+        const Holders& from = before[static_cast<std::size_t>(t.from)][block];
         if (!t.add) to = from;
         for (std::size_t i = 0; t.add && i < members; ++i) to[i] += from[i];
       }
@@ -83,7 +83,7 @@ TEST(Collectives, EveryContributionArrivesOnce) {
             if (kind == kReduce && m != root) continue;
             for (std::int32_t b = 0; b < r.blocks; ++b) {
               if (kind == kReduceScatter && !has_part(kAllGather, m, b, n, r.blocks)) continue;
-              Held expected(static_cast<std::size_t>(n), kind == kBroadcast || kind == kAllGather ? 0 : 1);
+              Holders expected(static_cast<std::size_t>(n), kind == kBroadcast || kind == kAllGather ? 0 : 1);
               if (kind == kBroadcast) expected[static_cast<std::size_t>(root)] = 1;
               if (kind == kAllGather) expected[static_cast<std::size_t>(b * n / r.blocks)] = 1;
               ASSERT_EQ(end[static_cast<std::size_t>(m)][static_cast<std::size_t>(b)], expected)

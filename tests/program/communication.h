@@ -8,8 +8,9 @@
 namespace orrery::program {
 
 inline const Communication kCommunication = communication_of(mesh_of(Plan{}));
-inline const StreamIndex kTp = kCommunication.stream("tp"), kDp = kCommunication.stream("dp"),
-                         kSend = kCommunication.stream("pp-send"), kRecv = kCommunication.stream("pp-recv");
+inline const StreamIndex kTpStream = kCommunication.stream("tp"), kDpStream = kCommunication.stream("dp"),
+                         kSendStream = kCommunication.stream("pp-send"),
+                         kRecvStream = kCommunication.stream("pp-recv");
 inline const GroupIndex kTpGroup = kCommunication.group("tp"), kDpGroup = kCommunication.group("dp"),
                         kShardGroup = kCommunication.group("shard"),
                         kReplicaGroup = kCommunication.group("replica");

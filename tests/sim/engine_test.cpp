@@ -56,28 +56,29 @@ Durations times(std::vector<std::int64_t> ps) {
 }
 
 TEST(Engine, OpsOfAStreamRunInOrderAndStreamsOverlap) {
-  const Program p = single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kTp)});
+  const Program p =
+      single({op("a", program::kCompute), op("b", program::kCompute), op("c", program::kTpStream)});
   EXPECT_EQ(run(p, times({100, 200, 250}), {}).step.value, 300);
 }
 
 TEST(Engine, AWaitHoldsAnOpBack) {
   // c (tp) after a; d (compute) after c: 100 + 250 + 50.
-  const Program p =
-      single({op("a", program::kCompute), op("c", program::kTp, {1}), op("d", program::kCompute, {0, 1})});
+  const Program p = single(
+      {op("a", program::kCompute), op("c", program::kTpStream, {1}), op("d", program::kCompute, {0, 1})});
   const SimulationResult r = run(p, times({100, 250, 50}), {});
   EXPECT_EQ(r.step.value, 400);
-  EXPECT_EQ(r.places[0].exposed[program::kTp].value, 250);
+  EXPECT_EQ(r.places[0].exposed[program::kTpStream].value, 250);
   EXPECT_EQ(r.places[0].compute().value, 150);
 }
 
 // d waits for c from 100 on, but c waited for b: 200 of it is due to b's stream.
 TEST(Engine, AGapIsDueToWhatWasWaitedForInTheEnd) {
-  const Program p = single({op("a", program::kCompute), op("b", program::kDp),
-                            op("c", program::kTp, {0, 0, 1}), op("d", program::kCompute, {0, 1})});
+  const Program p = single({op("a", program::kCompute), op("b", program::kDpStream),
+                            op("c", program::kTpStream, {0, 0, 1}), op("d", program::kCompute, {0, 1})});
   const SimulationResult r = run(p, times({100, 300, 100, 50}), {});
   EXPECT_EQ(r.step.value, 450);
-  EXPECT_EQ(r.places[0].exposed[program::kDp].value, 200);
-  EXPECT_EQ(r.places[0].exposed[program::kTp].value, 100);
+  EXPECT_EQ(r.places[0].exposed[program::kDpStream].value, 200);
+  EXPECT_EQ(r.places[0].exposed[program::kTpStream].value, 100);
   EXPECT_EQ(r.places[0].host.value, 0);
 }
 
@@ -96,7 +97,7 @@ Layout one_link(const Program& p, std::vector<OpCost> costs) {
 
 // a flows alone for 20, then both at half their rate: a ends at 20 + 2 x 80 = 180, when b has 20 left.
 TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
-  const Program p = single({op("a", program::kTp), op("b", program::kDp)});
+  const Program p = single({op("a", program::kTpStream), op("b", program::kDpStream)});
   const Layout l = one_link(p, {{Time{100}, Time{0}, kAll}, {Time{120}, Time{20}, kAll}});
   const SimulationResult r = simulate(p, l);
   ASSERT_EQ(r.timeline.slices.size(), 2U);
@@ -111,7 +112,7 @@ TEST(Engine, FlowsThatShareALinkHaveFairRatesOnceTheirLatencyHasPassed) {
 
 // A flow that cannot use its half leaves the rest: 4 and 6 of 10 GB/s. b alone would need 60 at 10.
 TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
-  const Program p = single({op("a", program::kTp), op("b", program::kDp)});
+  const Program p = single({op("a", program::kTpStream), op("b", program::kDpStream)});
   const Layout l = one_link(p, {{Time{100}, Time{0}, 4 * kAll / 10}, {Time{60}, Time{0}, kAll}});
   const SimulationResult r = simulate(p, l);
   EXPECT_NEAR(static_cast<double>(r.timeline.slices[0].end.value), 100, 1);
@@ -123,7 +124,8 @@ TEST(Engine, AFlowTakesNoMoreThanItsOwnRate) {
 
 // Compute that slows a collective by 2 leaves the other half of the link to another.
 TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
-  const Program p = single({op("c", program::kCompute), op("a", program::kTp), op("b", program::kDp)});
+  const Program p =
+      single({op("c", program::kCompute), op("a", program::kTpStream), op("b", program::kDpStream)});
   Layout l = one_link(p, {{Time{400}}, {Time{100}, Time{0}, kAll}, {Time{100}, Time{0}, kAll}});
   l.paces[0].communication_slowdown = 4;
   // Each may use 2.5 of 10 beside compute: four times as slow, and the link is not what bounds them.
@@ -135,7 +137,7 @@ TEST(Engine, WhatComputeTakesFromACollectiveOthersMayUse) {
 // Compute 100 and a collective 100 beside each other, slowed 1.25 and 2: compute ends at 125 with
 // 100 - 125/2 = 37.5 of the collective left, which then runs at full speed: 162.5.
 TEST(Engine, OverlapSlowsBothSides) {
-  const Program p = single({op("a", program::kCompute), op("c", program::kTp)});
+  const Program p = single({op("a", program::kCompute), op("c", program::kTpStream)});
   Pace o;
   o.compute_slowdown = 1.25;
   o.communication_slowdown = 2;
@@ -177,7 +179,7 @@ TEST(Pace, TheHostsTimeIsTheDevicesTimesTheStacks) {
 }
 
 TEST(Engine, AProgramThatCannotFinishNamesItsHeads) {
-  const Program p = single({op("a", program::kCompute, {0, 1}), op("c", program::kTp, {1})});
+  const Program p = single({op("a", program::kCompute, {0, 1}), op("c", program::kTpStream, {1})});
   try {
     run(p, times({1, 1}), {});
     FAIL();

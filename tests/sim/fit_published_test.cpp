@@ -16,11 +16,11 @@
 namespace orrery::sim {
 namespace {
 
-const std::filesystem::path kRoot = ORRERY_ROOT;
+const std::filesystem::path kProject = ORRERY_ROOT;
 
 const PublishedRuns& shipped() {
   static const PublishedRuns runs =
-      read_published(kRoot / "tests/data/training_runs.json", DataFolders(kRoot));
+      read_published(kProject / "tests/data/training_runs.json", DataFolders(kProject));
   return runs;
 }
 
@@ -169,13 +169,13 @@ TEST(PublishedFits, RangesWeighRunsThatErrByThemselves) {
 }
 
 PublishedFitFile shipped_fit() {
-  return read_fields<PublishedFitFile>(load_json(kRoot / "profiles/fits/published.json"),
+  return read_fields<PublishedFitFile>(load_json(kProject / "profiles/fits/published.json"),
                                        Cursor{"published.json", ""});
 }
 
 // So that a saved profile differs in its constants alone.
 TEST(PublishedFits, FindProfilesLaidOutAsTheyAreSaved) {
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / "profiles")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(kProject / "profiles")) {
     if (!entry.is_regular_file() || entry.path().parent_path().filename() == "links") continue;
     EXPECT_EQ(laid_out(load_json(entry.path())), load_text(entry.path())) << entry.path();
   }
@@ -186,14 +186,14 @@ TEST(PublishedFits, AreSavedIntoTheProfiles) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::temp_directory_path() / fmt::format("orrery-fit-{}", getpid());
   fs::create_directories(folder);
-  fs::copy(kRoot / "profiles", folder / "profiles", fs::copy_options::recursive);
+  fs::copy(kProject / "profiles", folder / "profiles", fs::copy_options::recursive);
   PublishedFitFile fit = shipped_fit();
   const std::size_t sustained = index_of("H100.sustained");
   fit.constants[sustained].value = 0.512345;
   save_fit(fit, folder);
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "profiles")) {
+  for (const auto& entry : fs::recursive_directory_iterator(kProject / "profiles")) {
     if (!entry.is_regular_file()) continue;
-    const fs::path file = fs::relative(entry.path(), kRoot);
+    const fs::path file = fs::relative(entry.path(), kProject);
     Json before = load_json(entry.path()), after = load_json(folder / file);
     const auto& names = fitted_constants()[sustained].devices;
     if (std::find(names.begin(), names.end(), file.stem()) != names.end()) {
@@ -227,8 +227,8 @@ TEST(PublishedFits, AreWhatProfilesHave) {
       EXPECT_EQ(load_json(file)[Json::json_pointer(c.field)], constant_json(c, fit.constants[i].value))
           << file;
     };
-    for (const std::string& name : c.devices) expect_in(kRoot / "profiles" / (name + ".json"));
-    for (const std::string& name : c.stacks) expect_in(kRoot / "profiles/stacks" / (name + ".json"));
+    for (const std::string& name : c.devices) expect_in(kProject / "profiles" / (name + ".json"));
+    for (const std::string& name : c.stacks) expect_in(kProject / "profiles/stacks" / (name + ".json"));
   }
   std::int64_t per_gpu = 0, per_stack = 0;
   for (const Constant& c : fitted_constants()) {
@@ -262,7 +262,7 @@ TEST(PublishedFits, PlansOfOneQuestionErrAgainstEachOther) {
 
 // A run of a known stack on a known GPU type has their range, and others wider ones.
 TEST(PublishedFits, RangesFollowWhatIsKnown) {
-  const DataFolders data(kRoot);
+  const DataFolders data(kProject);
   const auto range = [&](const char* stack, const char* device) {
     return measured_range(load_stack(stack, {}, data), {load_device(device, {}, data)},
                           load_published_fit(data));

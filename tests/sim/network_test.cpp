@@ -13,12 +13,12 @@
 namespace orrery::sim {
 namespace {
 
-using Rates = std::vector<std::int64_t>;
+using FlowRates = std::vector<std::int64_t>;
 
-Rates all(FairShares& s, std::int64_t limit = kNoLimit) {
+FlowRates all(FairShares& s, std::int64_t limit = kNoLimit) {
   std::vector<std::int32_t> active;
   for (std::size_t i = 0; i < s.activities(); ++i) active.push_back(static_cast<std::int32_t>(i));
-  const auto r = s.solve(active, Rates(active.size(), limit));
+  const auto r = s.solve(active, FlowRates(active.size(), limit));
   return {r.begin(), r.end()};
 }
 
@@ -28,7 +28,7 @@ TEST(FairShares, WhatIsHeldBackElsewhereLeavesItsShareToOthers) {
   s.add({{0, 1}});
   s.add({{0, 1}, {1, 1}});
   s.add({{1, 1}});
-  EXPECT_EQ(all(s), (Rates{75, 25, 25}));
+  EXPECT_EQ(all(s), (FlowRates{75, 25, 25}));
   EXPECT_EQ(std::vector(s.bottlenecks().begin(), s.bottlenecks().end()),
             (std::vector<std::int32_t>{0, 1, 1}));
 }
@@ -39,7 +39,7 @@ TEST(FairShares, ALimitLeavesTheRestToOthers) {
   const std::int32_t active[] = {0, 1, 2};
   const std::int64_t limits[] = {10, kNoLimit, kNoLimit};
   const auto r = s.solve(active, limits);
-  EXPECT_EQ(Rates(r.begin(), r.end()), (Rates{10, 40, 40}));
+  EXPECT_EQ(FlowRates(r.begin(), r.end()), (FlowRates{10, 40, 40}));
   EXPECT_EQ(s.bottlenecks()[0], -1);
 }
 
@@ -66,7 +66,7 @@ Problem random_problem(std::mt19937& random) {
   return p;
 }
 
-Rates solve(const Problem& p, std::vector<std::int32_t>* bottlenecks = nullptr) {
+FlowRates solve(const Problem& p, std::vector<std::int32_t>* bottlenecks = nullptr) {
   FairShares s(p.capacity);
   std::vector<std::int32_t> active;
   for (const auto& uses : p.flows) active.push_back(s.add(uses));
@@ -91,10 +91,10 @@ TEST(FairShares, InvariantsHoldForTenThousandRandomProblems) {
     SCOPED_TRACE(fmt::format("seed {} trial {}", kSeed, trial));
     const Problem p = random_problem(random);
     std::vector<std::int32_t> bottlenecks;
-    const Rates rates = solve(p, &bottlenecks);
+    const FlowRates rates = solve(p, &bottlenecks);
     // Conservation: no link carries more than it can.
-    Rates load(p.capacity.size());
-    Rates fastest(p.capacity.size());
+    FlowRates load(p.capacity.size());
+    FlowRates fastest(p.capacity.size());
     for (std::size_t f = 0; f < rates.size(); ++f) {
       for (const auto& u : p.flows[f]) {
         load[static_cast<std::size_t>(u.link)] += u.weight * rates[f];
@@ -118,14 +118,14 @@ TEST(FairShares, InvariantsHoldForTenThousandRandomProblems) {
     Problem more = p;
     more.flows.push_back({{static_cast<std::int32_t>(random() % p.capacity.size()), 1}});
     more.limits.push_back(kNoLimit);
-    const Rates with = solve(more);
+    const FlowRates with = solve(more);
     ASSERT_LE(*std::min_element(with.begin(), with.end() - 1), least);
     // k times the capacities and limits: k times the rates, to the rounding of each.
     Problem scaled = p;
     constexpr std::int64_t k = 1000;
     for (auto& c : scaled.capacity) c *= k;
     for (auto& limit : scaled.limits) limit = limit == kNoLimit ? limit : limit * k;
-    const Rates larger = solve(scaled);
+    const FlowRates larger = solve(scaled);
     for (std::size_t f = 0; f < rates.size(); ++f) {
       ASSERT_NEAR(static_cast<double>(larger[f]) / k, static_cast<double>(rates[f]),
                   1 + static_cast<double>(p.flows.size()) * 40);
@@ -134,7 +134,7 @@ TEST(FairShares, InvariantsHoldForTenThousandRandomProblems) {
     Problem reversed = p;
     std::reverse(reversed.flows.begin(), reversed.flows.end());
     std::reverse(reversed.limits.begin(), reversed.limits.end());
-    Rates back = solve(reversed);
+    FlowRates back = solve(reversed);
     std::reverse(back.begin(), back.end());
     ASSERT_EQ(back, rates);
     // A class of n flows has the rate that n single ones have, to the last bit.
@@ -145,7 +145,7 @@ TEST(FairShares, InvariantsHoldForTenThousandRandomProblems) {
       single.flows.push_back(p.flows[0]);
       single.limits.push_back(p.limits[0]);
     }
-    const Rates f = solve(folded), s = solve(single);
+    const FlowRates f = solve(folded), s = solve(single);
     for (std::size_t i = 0; i < f.size(); ++i) ASSERT_EQ(f[i], s[i]);
   }
 }

@@ -214,7 +214,7 @@ TEST(Fold, ASlowRankPutsApartOnlyWhatItMust) {
   const auto& mate =
       r.result.places[static_cast<std::size_t>(r.layout.place_of[static_cast<std::size_t>(rank) + 1])];
   EXPECT_NEAR(ratio(own.forward, mate.forward), 2, 0.01);
-  EXPECT_LT(own.exposed[program::kTp], mate.exposed[program::kTp]);
+  EXPECT_LT(own.exposed[program::kTpStream], mate.exposed[program::kTpStream]);
 }
 
 // A port at half its speed slows the rings that pass it; the other groups keep theirs.
@@ -230,8 +230,10 @@ TEST(Fold, ASlowLinkSlowsWhoUsesIt) {
   EXPECT_EQ(after.layout.places[1].ranks, 16);  // the ring of tensor rank 3
   EXPECT_EQ(after.layout.places[1].first_rank, 3);
   EXPECT_EQ(after.result.step, play(c, broken, Fold::kRanks).result.step);
-  EXPECT_GT(after.result.places[1].busy[program::kDp], before.result.places[0].busy[program::kDp]);
-  EXPECT_EQ(after.result.places[0].busy[program::kDp], before.result.places[0].busy[program::kDp]);
+  EXPECT_GT(after.result.places[1].busy[program::kDpStream],
+            before.result.places[0].busy[program::kDpStream]);
+  EXPECT_EQ(after.result.places[0].busy[program::kDpStream],
+            before.result.places[0].busy[program::kDpStream]);
 }
 
 // Two of three users share thing 0 in the same way; the third has a thing of its own.

@@ -10,17 +10,15 @@
 namespace orrery::sim {
 namespace {
 
-constexpr double kDay = kSecondsPerDay;
-
 // --- dollars ----------------------------------------------------------------------------------------
 TEST(Money, AddsUp) {
   RunModel m;
   m.nodes = 10;
-  m.work = ticks(8 * kDay);
+  m.work = ticks(8 * kSecondsPerDay);
   RunOutcome r;
-  r.total = ticks(10 * kDay);
-  r.work = ticks(8 * kDay);
-  r.restart = ticks(2 * kDay);
+  r.total = ticks(10 * kSecondsPerDay);
+  r.work = ticks(8 * kSecondsPerDay);
+  r.restart = ticks(2 * kSecondsPerDay);
   r.checkpoints = 100;
   Tariff t{
       .payment = Payment::kOnDemand, .node_hour = 30, .storage_gb_month = 0.1, .stored_gb = 1000, .kept = 2};
@@ -34,7 +32,7 @@ TEST(Money, AddsUp) {
   c = cost_of(r, m, t);
   EXPECT_NEAR(c.energy, 0.08 * c.kwh, 1e-9);
   EXPECT_NEAR(c.carbon_kg, 0.4 * c.kwh, 1e-9);
-  t.payment = Payment::kReserved, t.term_s = 30 * kDay;
+  t.payment = Payment::kReserved, t.term_s = 30 * kSecondsPerDay;
   EXPECT_NEAR(cost_of(r, m, t).nodes, 12 * 720 * 30, 1e-6);
   t.payment = Payment::kSpot, t.term_s = 0, r.away = ticks(24 * 3600.0);
   EXPECT_NEAR(cost_of(r, m, t).nodes, (12 * 240 - 24) * 30, 1e-6);
@@ -44,7 +42,7 @@ TEST(Money, AddsUp) {
 // ten are used.
 TEST(Money, AnOwnedHourIsWhatItsYearCosts) {
   Ownership o{.node = from_dollars(300'000),
-              .lifetime = RunTime{4 * 365.25 * kDay},
+              .lifetime = RunTime{4 * 365.25 * kSecondsPerDay},
               .residual = 0.1,
               .maintenance = 0.05,
               .interest = 0.06,
@@ -69,7 +67,7 @@ TEST(Money, AnOwnedHourIsWhatItsYearCosts) {
 // Energy is in the price of a rented node, and beside that of a bought one.
 TEST(Money, EnergyIsPaidByTheOwner) {
   ReliabilityAssumptions a;
-  a.ownership = {.node = from_dollars(300'000), .lifetime = RunTime{4 * 365.25 * kDay}};
+  a.ownership = {.node = from_dollars(300'000), .lifetime = RunTime{4 * 365.25 * kSecondsPerDay}};
   a.energy.kwh = from_dollars(0.08);
   a.energy.device_watts = 700;
   const Job job{.devices_per_node = 8};
@@ -136,12 +134,12 @@ TEST(SpotPrices, RefuseWhatIsNone) {
 TEST(Money, RunsMeetTheSpotPricesOfTheirTime) {
   RunModel m;
   m.nodes = 2;
-  m.work = ticks(kDay);
+  m.work = ticks(kSecondsPerDay);
   RunOutcome r;
-  r.total = r.work = ticks(kDay);
+  r.total = r.work = ticks(kSecondsPerDay);
   Tariff t{.payment = Payment::kSpot, .node_hour = 20};
-  t.spot_prices = std::make_shared<const SpotPrices>(std::vector<double>{0, kDay, 2 * kDay},
-                                                     std::vector<double>{10, 30, 0});
+  t.spot_prices = std::make_shared<const SpotPrices>(
+      std::vector<double>{0, kSecondsPerDay, 2 * kSecondsPerDay}, std::vector<double>{10, 30, 0});
   const Summary s = summary_of(m, t, std::vector<RunOutcome>(4000, r));
   EXPECT_NEAR(s.dollars.mean, 2 * 24 * 20, 4 * s.dollars.error);
   EXPECT_LT(s.dollars.error, 10);
@@ -161,7 +159,7 @@ TEST(Summary, PercentilesAndDeadlines) {
   RunModel m;
   m.nodes = 10;
   std::vector<RunOutcome> runs(4);
-  for (int i = 0; i < 4; ++i) runs[static_cast<std::size_t>(i)].total = ticks((i + 1) * kDay);
+  for (int i = 0; i < 4; ++i) runs[static_cast<std::size_t>(i)].total = ticks((i + 1) * kSecondsPerDay);
   const Summary sum = summary_of(m, {}, runs);
   EXPECT_EQ(sum.share_within(2.0), 0.5);
   EXPECT_EQ(sum.share_within(0.5), 0);
@@ -180,7 +178,7 @@ Operation small_operation() {
                 .software_per_node_day = 0.01,
                 .software_per_job_day = 0,
                 .detection = RunTime{60},
-                .repair = RunTime{kDay}};
+                .repair = RunTime{kSecondsPerDay}};
   a.silent = {.per_node_day = 0, .detection = RunTime{3600}};
   a.restart = {.hardware = RestartKind::kRequeue,
                .software = RestartKind::kRequeue,
@@ -233,7 +231,7 @@ TEST(Advice, AnHourOfMtbfIsWorthWhatTheFormulaSays) {
   const Change c = worth_of_an_hour(o, {.seed = 2, .runs = 2000, .threads = 2});
   const auto days_at = [&](double mtbf_s) {
     const double w = 12.5, interval = 10 * std::round(std::sqrt(2 * w * mtbf_s) / 10);
-    return expected_run_s(4e6, interval, w, {{1 / mtbf_s, 60 + 600 + w}}) / kDay;
+    return expected_run_s(4e6, interval, w, {{1 / mtbf_s, 60 + 600 + w}}) / kSecondsPerDay;
   };
   const double expected = days_at(28'800 + 3600) - days_at(28'800);
   EXPECT_LT(expected, -0.1);

@@ -6,15 +6,13 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "sim/reliability/closed_forms.h"
 #include "core/random.h"
+#include "sim/reliability/closed_forms.h"
 #include "sim/reliability/stragglers.h"
 #include "sim/reliability/summary.h"
 
 namespace orrery::sim {
 namespace {
-
-constexpr double kDay = kSecondsPerDay;
 
 // 1000 s of work in intervals of 100 s with checkpoints of 5 s, and nothing that happens.
 RunModel quiet() {
@@ -154,7 +152,7 @@ TEST(ClosedForms, BestInterval) {
 RunModel busy() {
   RunModel m = quiet();
   m.nodes = 64;
-  m.work = ticks(20 * kDay);
+  m.work = ticks(20 * kSecondsPerDay);
   m.interval = ticks(3600.0);
   m.memory_interval = ticks(60.0);
   m.memory_stall = ticks(0.2);
@@ -166,22 +164,22 @@ RunModel busy() {
   m.load_memory = ticks(3.0);
   m.restart_waited = ticks(500.0);
   m.spares = 1;
-  m.repair = ticks(kDay);
+  m.repair = ticks(kSecondsPerDay);
   m.refill = ticks(1800.0);
   m.notice = ticks(120.0);
   m.silent_detection = ticks(7200.0);
   m.slow_low = 1.1, m.slow_high = 1.5;
   m.slow_lasts = ticks(7200.0);
   m.evicts_slow = true;
-  m.maintenance_every = ticks(3 * kDay);
+  m.maintenance_every = ticks(3 * kSecondsPerDay);
   m.maintenance_lasts = ticks(3600.0);
   m.replica_nodes = 8;
   m.shrunk = {1, 8.0 / 7};
-  m.rate(Process::kHardware).per_node_s = 0.03 / kDay;
-  m.rate(Process::kSoftware) = {0.005 / kDay, 0.3 / kDay};
-  m.rate(Process::kSilent).per_node_s = 0.002 / kDay;
-  m.rate(Process::kSlow).per_node_s = 0.003 / kDay;
-  m.rate(Process::kPreempt).per_node_s = 0.01 / kDay;
+  m.rate(Process::kHardware).per_node_s = 0.03 / kSecondsPerDay;
+  m.rate(Process::kSoftware) = {0.005 / kSecondsPerDay, 0.3 / kSecondsPerDay};
+  m.rate(Process::kSilent).per_node_s = 0.002 / kSecondsPerDay;
+  m.rate(Process::kSlow).per_node_s = 0.003 / kSecondsPerDay;
+  m.rate(Process::kPreempt).per_node_s = 0.01 / kSecondsPerDay;
   return m;
 }
 
@@ -303,8 +301,8 @@ TEST(Diary, ChangesNothingAndAddsUp) {
 
 TEST(Diary, IsDrawnSmallerWhereARunIsLong) {
   RunModel m = quiet();
-  m.work = ticks(30 * kDay);
-  m.interval = ticks(kDay);
+  m.work = ticks(30 * kSecondsPerDay);
+  m.interval = ticks(kSecondsPerDay);
   Diary diary;
   const RunOutcome out = simulate_run(m, 1, 0, 100, &diary);
   const Timeline t = life_timeline(diary);
@@ -317,7 +315,7 @@ TEST(Diary, IsDrawnSmallerWhereARunIsLong) {
 
 TEST(Diary, LeavesOutShortCheckpoints) {
   RunModel m = quiet();
-  m.work = ticks(27 * 365 * kDay);
+  m.work = ticks(27 * 365 * kSecondsPerDay);
   m.interval = ticks(0.001);
   m.stall = Ticks{1};  // 8.5e11 checkpoints
   Diary diary(ticks(1.0));

@@ -10,16 +10,17 @@
 namespace orrery::sim {
 namespace {
 
-struct Served {
+struct ServedModel {
   Problem problem;
   std::unique_ptr<Topology> topology;
 };
-Served served(const char* model, const char* topology, const Serving& serving = {}, std::int64_t nodes = 1) {
+ServedModel served(const char* model, const char* topology, const Serving& serving = {},
+                   std::int64_t nodes = 1) {
   Scenario s;
   s.model = preset_model(model);
   s.cluster = {topology, nodes};
   const DataFolders data;
-  Served out;
+  ServedModel out;
   Stack stack = load_serving_stack(serving.stack, Cursor{}, data);
   out.problem = served_problem(resolve(std::move(s), Cursor{}, data), serving, std::move(stack));
   out.topology = std::make_unique<Topology>(out.problem.cluster);
@@ -29,7 +30,7 @@ Served served(const char* model, const char* topology, const Serving& serving = 
 // At sizes of the grid a decode and a prefill are what the engine says, to the rounding of their parts. A
 // stage of a pipeline that has more than an even share, here that with the head, paces its lanes.
 TEST(ServingPasses, AreTheEnginesOnTheGrid) {
-  const Served s = served("llama-3-8b", "dgx-h100");
+  const ServedModel s = served("llama-3-8b", "dgx-h100");
   const auto expect = [](double got, double engine, const Plan& plan) {
     EXPECT_GE(got, 0.99 * engine) << plan.tp << " " << plan.pp;
     EXPECT_LE(got, (plan.pp == 1 ? 1.01 : 1.05) * engine) << plan.tp << " " << plan.pp;
@@ -49,7 +50,7 @@ TEST(ServingPasses, AreTheEnginesOnTheGrid) {
 
 // Between two sizes of the grid it is within 5 % of the engine's.
 TEST(ServingPasses, AreNearTheEnginesBetweenTheGrid) {
-  const Served s = served("llama-3-8b", "dgx-h100");
+  const ServedModel s = served("llama-3-8b", "dgx-h100");
   const PassModel passes(s.problem, *s.topology, {.tp = 2}, 2);
   for (const std::int64_t sequences : {3, 40, 83, 150, 333}) {
     const double engine = seconds(passes.through_engine(sequences, 1, 700));
@@ -60,7 +61,7 @@ TEST(ServingPasses, AreNearTheEnginesBetweenTheGrid) {
 // A decode reads all weights and the whole cache: no faster than memory gives them, and not 2.5 times as
 // slow.
 TEST(ServingPasses, DecodesAreBoundByMemory) {
-  const Served s = served("llama-3-8b", "dgx-h100");
+  const ServedModel s = served("llama-3-8b", "dgx-h100");
   const PassModel passes(s.problem, *s.topology, {}, 2);
   const double bandwidth = static_cast<double>(s.problem.devices.front().memory_bandwidth.value);
   const double weights = 2 * (32.0 * 218'103'808 + 128'256.0 * 4096);
@@ -77,7 +78,7 @@ TEST(ServingPasses, DecodesAreBoundByMemory) {
 
 // Prompts are bound by arithmetic: 2 FLOPs for each parameter and token, at 40 to 90 % of the peak.
 TEST(ServingPasses, LongPromptsAreBoundByArithmetic) {
-  const Served s = served("llama-3-70b", "dgx-h100");
+  const ServedModel s = served("llama-3-70b", "dgx-h100");
   const PassModel passes(s.problem, *s.topology, {.tp = 8}, 2);
   const double flops = 2.0 * 68.5e9 * 8192;  // parameters of layers, without the embedding and the head
   const double use = flops / 8 / s.problem.devices.front().half.value / seconds(passes.prefill(8192));
@@ -86,7 +87,7 @@ TEST(ServingPasses, LongPromptsAreBoundByArithmetic) {
 }
 
 TEST(ServingPasses, GrowWithSequencesContextAndTokens) {
-  const Served s = served("qwen3-30b-a3b", "dgx-h100");
+  const ServedModel s = served("qwen3-30b-a3b", "dgx-h100");
   const PassModel passes(s.problem, *s.topology, {.tp = 2}, 2);
   Time before{0};
   for (const std::int64_t n : {1, 2, 5, 16, 50, 128, 200}) {
@@ -105,7 +106,7 @@ TEST(ServingPasses, GrowWithSequencesContextAndTokens) {
 
 // Of 128 experts one token chooses 8: a decode of one sequence reads their weights and no others'.
 TEST(ServingPasses, FewTokensReadFewExperts) {
-  const Served s = served("qwen3-30b-a3b", "dgx-h100");
+  const ServedModel s = served("qwen3-30b-a3b", "dgx-h100");
   const PassModel passes(s.problem, *s.topology, {}, 2);
   const double one = seconds(passes.decode(1, 100)), many = seconds(passes.decode(256, 100));
   const double bandwidth = static_cast<double>(s.problem.devices.front().memory_bandwidth.value);
@@ -116,7 +117,7 @@ TEST(ServingPasses, FewTokensReadFewExperts) {
 
 // Llama-3-8B has 8.03e9 parameters; in 8 bits those of its layers' products, 6.98e9, take half.
 TEST(ServingPasses, MemoryIsWeightsAndCache) {
-  const Served wide = served("llama-3-8b", "dgx-h100");
+  const ServedModel wide = served("llama-3-8b", "dgx-h100");
   const PassModel passes(wide.problem, *wide.topology, {}, 2);
   const ServedMemory m = passes.memory(4096, 64);
   EXPECT_NEAR(static_cast<double>(m.weights), 2 * 8.03e9, 0.01e9);
@@ -125,7 +126,7 @@ TEST(ServingPasses, MemoryIsWeightsAndCache) {
   EXPECT_EQ(m.device, std::int64_t{80} << 30);
   Serving narrow;
   narrow.weights = ServedFormat::kFp8;
-  const Served eight = served("llama-3-8b", "dgx-h100", narrow);
+  const ServedModel eight = served("llama-3-8b", "dgx-h100", narrow);
   const PassModel in_eight(eight.problem, *eight.topology, {}, 1);
   EXPECT_EQ(m.weights - in_eight.memory(4096, 64).weights, 32LL * 218'103'808);
   EXPECT_EQ(in_eight.cache_bytes(1000), 65'536'000);
@@ -139,7 +140,8 @@ TEST(ServingPasses, MemoryIsWeightsAndCache) {
 TEST(ServingPasses, EightBitWeightsAreReadInHalfTheTime) {
   Serving narrow;
   narrow.weights = ServedFormat::kFp8;
-  const Served wide = served("llama-3-70b", "dgx-h200"), eight = served("llama-3-70b", "dgx-h200", narrow);
+  const ServedModel wide = served("llama-3-70b", "dgx-h200"),
+                    eight = served("llama-3-70b", "dgx-h200", narrow);
   const PassModel a(wide.problem, *wide.topology, {.tp = 2}, 2),
       b(eight.problem, *eight.topology, {.tp = 2}, 2);
   const double overhead = seconds(wide.problem.stack.pass_overhead);
