@@ -14,6 +14,7 @@
 #include "exec/data.h"
 #include "exec/launch.h"
 #include "exec/memory.h"
+#include "exec/memory_checkpoint.h"
 #include "exec/run.h"
 #include "exec/stop.h"
 #include "planner/proxy.h"
@@ -96,11 +97,19 @@ void set_checkpoints(const RunAsked& o, exec::RunOptions& options) {
         fmt::format("allowed: 1 to {} steps, or a duration of a second or more (\"10 min\")", kMostSteps));
   options.keep_checkpoints = o.keep_checkpoints;
   options.async_checkpoints = o.async_checkpoints;
+  if (o.memory_every > 0 && options.checkpoint_every % o.memory_every != 0)
+    throw InputError("command line", "/memory-every", std::to_string(o.memory_every),
+                     fmt::format("allowed: a number of steps that divides those of --checkpoint-every, {}",
+                                 options.checkpoint_every));
 }
 
 // All ranks as threads. Where one fails, the run starts again as often as --restarts says.
 exec::RunResult run_threads(const program::Program& program, exec::RunOptions options, const RunAsked& o,
                             LifeKeeper& life) {
+  const auto ranks = static_cast<std::size_t>(program.mesh.ranks());
+  std::vector<exec::MemoryCheckpoints> memory(o.memory_every > 0 ? ranks : 0,
+                                              exec::MemoryCheckpoints(o.memory_replicas));
+  if (!memory.empty()) options.memory = &memory;
   for (;;) {
     options.faults = life.faults();
     try {
@@ -112,7 +121,7 @@ exec::RunResult run_threads(const program::Program& program, exec::RunOptions op
       if (life.failures() > o.restarts || exec::stop_signal.load() != 0) throw;
       options.resume = exec::has_checkpoints(o.checkpoints);
       fmt::print(stderr, "{}\nrestart {} of {}: going on {}\n", printable(e.what()), life.failures(),
-                 o.restarts, beginning(o));
+                 o.restarts, going_on(o));
     }
   }
 }
@@ -152,8 +161,11 @@ void require_memory(const RunAsked& o, const program::Program& program,
   const std::int64_t all = program.mesh.ranks(), count = launch ? std::min(all, launch->local_ranks) : all;
   const std::int64_t first =
       launch ? std::clamp<std::int64_t>(launch->rank - launch->local_rank, 0, all - count) : 0;
-  const Bytes needed = exec::needed_memory(
-      program, first, count, {.validates = o.validate_every > 0, .copies_state = o.async_checkpoints});
+  const Bytes needed =
+      exec::needed_memory(program, first, count,
+                          {.validates = o.validate_every > 0,
+                           .copies_state = o.async_checkpoints,
+                           .parts = o.memory_every > 0 ? std::min(o.memory_replicas, all) : 0});
   const exec::AvailableMemory there = exec::available_memory();
   if (needed <= there.bytes) return;
   at.fail(fmt::format("the plan's {} ranks on this machine need {} of memory, and {} leaves {}", count,
@@ -183,6 +195,13 @@ void require_checkpoint(const RunAsked& o) {
   throw InputError("command line", "/resume",
                    fmt::format("\"{}\" {}", o.checkpoints, there ? "holds no checkpoint" : "is no folder"),
                    "allowed: a folder with a checkpoint, or --force to start from the beginning");
+}
+
+// That it is for.
+void require_going_on(const RunAsked& o) {
+  if (o.memory_every == 0 || o.restarts > 0 || o.spares > 0 || o.elastic) return;
+  throw InputError("command line", "/memory-every", std::to_string(o.memory_every),
+                   "allowed: with --restarts, --spares or --elastic, as memory ends with the run");
 }
 
 // That a disk fails without.
@@ -233,6 +252,7 @@ void execute(App& app, RunAsked o) {
   options.validation_batches = o.validation_batches;
   options.checkpoints = o.checkpoints;
   if (!o.checkpoints.empty()) set_checkpoints(o, options);
+  options.memory_every = o.memory_every;
   options.resume = o.resume;
   options.force = o.force;
   if (!o.gemm_cache.empty() && o.backend != exec::Backend::kCuda) {
@@ -244,6 +264,7 @@ void execute(App& app, RunAsked o) {
   emulate(o, program.mesh.ranks(), options);
   o.faults = read_faults(o.fail, program.mesh.ranks(), o.steps);
   require_checkpoints(o);
+  require_going_on(o);
   count_experts(o, s.model, options);
   require_device(o.backend);
   const std::optional<exec::Launch> launch = launched(o, chosen.plan, at);
@@ -270,8 +291,8 @@ void execute(App& app, RunAsked o) {
   };
   const exec::RunResult result = run_threads(program, options, o, life);
   report(app, o,
-         {chosen.problem, chosen.plan, false, result, life.life(program, options.checkpoint_every),
-          life.marks(), data.training->sequences()});
+         {chosen.problem, chosen.plan, false, result, life.life(program, o, options), life.marks(),
+          data.training->sequences()});
 }
 
 }  // namespace
@@ -340,6 +361,20 @@ void add_run(CLI::App& parent, App& app) {
       ->add_flag("--async-checkpoints", o->async_checkpoints,
                  "write them beside the steps that follow, from a copy of the state in memory")
       ->needs(folder);
+  CLI::Option* memory =
+      command
+          ->add_option(
+              "--memory-every", o->memory_every,
+              "steps between checkpoints that ranks keep in memory, from which a run goes on after a "
+              "failure; 0: none")
+          ->check(CLI::Range(0, 1000000))
+          ->capture_default_str();
+  command
+      ->add_option("--memory-replicas", o->memory_replicas,
+                   "ranks that hold each part of these, its own among them: one fewer may die at once")
+      ->check(CLI::Range(1, 256))
+      ->needs(memory)
+      ->capture_default_str();
   command->add_flag("--resume", o->resume, "go on from the newest whole checkpoint, written under any plan")
       ->needs(folder);
   command->add_flag("--force", o->force,

@@ -26,7 +26,7 @@ struct RunAsked {
   exec::Backend backend = exec::Backend::kCpu;
   exec::Algorithm collectives = exec::Algorithm::kDirect;
   std::string checkpoint_every = "100";
-  std::int64_t keep_checkpoints = 3, restarts = 0, spares = 0;
+  std::int64_t keep_checkpoints = 3, restarts = 0, spares = 0, memory_every = 0, memory_replicas = 2;
   bool resume = false, force = false, elastic = false, async_checkpoints = false, loading = false;
   std::int64_t steps = 5, seed = 1, deadline_s = 120, warm_up = 0, validate_every = 0, validation_batches = 8;
   std::int64_t loss_scale_window = 2000;
@@ -59,8 +59,9 @@ class Observer {
 
 void print_ranks(const Mesh& mesh, const std::vector<std::string>& hosts);
 
-// Where a run that goes on begins.
+// Where a run begins, and where it goes on after a failure.
 std::string beginning(const RunAsked& o);
+std::string going_on(const RunAsked& o);
 
 // Who this process is, when a launcher started several: as many as the plan and the spares need.
 std::optional<exec::Launch> launched(const RunAsked& o, const Plan& plan, const Cursor& at);

@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/exchange.h"
+#include "exec/memory_checkpoint.h"
 #include "exec/process_world.h"
 #include "exec/stop.h"
 #include "planner/search.h"
@@ -68,7 +69,9 @@ class LaunchedRun {
         app_(app),
         o_(o),
         observer_(observer),
+        memory_(o.memory_every > 0 ? 1 : 0, exec::MemoryCheckpoints(o.memory_replicas)),
         life_(o.faults) {
+    if (!memory_.empty()) options_.memory = &memory_;
     options_.gpu = static_cast<int>(me.local_rank);
     if (!o.gemm_cache.empty()) options_.gemm_cache += fmt::format(".{}", me.rank);
     options_.on_step = [this](std::int64_t step, const exec::StepReport& report) {
@@ -124,7 +127,7 @@ class LaunchedRun {
         exec::run_rank(program, options_, me_.rank, world.communicator(), world.abort());
     app_.exit = exit_of(result);
     if (me_.rank == 0) {
-      const RunLife life = life_.life(program, options_.checkpoint_every);
+      const RunLife life = life_.life(program, o_, options_);
       report(app_, o_,
              {chosen_.problem, chosen_.plan, true, result, life, life_.marks(), options_.data->sequences()});
     }
@@ -151,7 +154,7 @@ class LaunchedRun {
     take_seat(order, ranks);
     if (me_.rank == 0)
       fmt::print(stderr, "{}\nranks left: {}; going on under {} {}\n", printable(why), count,
-                 short_name(chosen_.plan), beginning(o_));
+                 short_name(chosen_.plan), going_on(o_));
     if (stands_by() && o_.spares == 0) {
       fmt::print(stderr, "rank {} is not needed any more\n", order[static_cast<std::size_t>(me_.rank)]);
       done_ = true;
@@ -178,6 +181,7 @@ class LaunchedRun {
   App& app_;
   const RunAsked& o_;
   Observer& observer_;
+  std::vector<exec::MemoryCheckpoints> memory_;  // of this process, where there are any
   LifeKeeper life_;
   std::int64_t life_source_ = 0;  // rank that knows of the starts before
   bool done_ = false;
@@ -194,8 +198,12 @@ std::optional<exec::Launch> launched(const RunAsked& o, const Plan& plan, const 
                   "allowed: under a launcher (torchrun, mpirun, srun), or --restarts for threads");
     return std::nullopt;
   }
-  if (o.spares > 0 && (!launch->one_host() || !o.rendezvous.empty()))
+  const bool one_host = launch->one_host() && o.rendezvous.empty();
+  if (o.spares > 0 && !one_host)
     spares.fail("only processes of one host, without a rendezvous, stand by", "allowed: 0");
+  if (o.memory_every > 0 && !one_host)
+    Cursor{"command line", "/memory-every"}.fail(
+        "only processes of one host, without a rendezvous, go on from memory", "allowed: 0");
   if (launch->ranks != plan.ranks() + o.spares) {
     at.fail(fmt::format("the plan has {} ranks{}, and {} started {} processes", plan.ranks(),
                         o.spares > 0 ? fmt::format(" and {} stand by", o.spares) : "", launch->launcher,

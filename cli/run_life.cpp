@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/run.h"
 
 namespace orrery::cli {
 namespace {
@@ -69,8 +70,15 @@ std::vector<Fault> LifeKeeper::faults() const {
 }
 
 void LifeKeeper::step(std::int64_t step, const exec::StepReport& r) {
-  log_.attempts.back().steps.push_back(
-      {step + 1, now_s(), r.seconds, r.saved, r.saving_s, r.validating_s, r.settled_s});
+  log_.attempts.back().steps.push_back({.step = step + 1,
+                                        .end_s = now_s(),
+                                        .step_s = r.seconds,
+                                        .saved = r.saved,
+                                        .kept = r.kept,
+                                        .saving_s = r.saving_s,
+                                        .keeping_s = r.keeping_s,
+                                        .validating_s = r.validating_s,
+                                        .settled_s = r.settled_s});
 }
 
 void LifeKeeper::failed() {
@@ -83,11 +91,14 @@ void LifeKeeper::failed() {
   log_.attempts.emplace_back();
 }
 
-RunLife LifeKeeper::life(const program::Program& program, std::int64_t checkpoint_every) const {
+RunLife LifeKeeper::life(const program::Program& program, const RunAsked& o,
+                         const exec::RunOptions& options) const {
   RunLife out = run_life(log_);
   out.program = fmt::format("{:016x}", static_cast<std::uint64_t>(program.hash()));
   out.ranks = program.mesh.ranks();
-  out.checkpoint_every = checkpoint_every;
+  out.checkpoint_every = options.checkpoint_every;
+  out.memory_every = o.memory_every;
+  out.memory_replicas = std::min(o.memory_replicas, out.ranks);
   std::size_t start = 0;  // that a fault which stops the run was for
   for (const Fault& f : faults_) {
     if (!stops_run(f.kind)) {

@@ -12,6 +12,8 @@
 
 namespace orrery::cli {
 
+struct RunAsked;
+
 // "2@7", "2@7:frozen": rank 2 fails where it begins step 7. Throws InputError.
 std::vector<Fault> read_faults(const std::vector<std::string>& texts, std::int64_t ranks, std::int64_t steps);
 
@@ -32,7 +34,7 @@ class LifeKeeper {
   std::string log() const;
   void continue_from(const std::string& log);
 
-  RunLife life(const program::Program& program, std::int64_t checkpoint_every) const;
+  RunLife life(const program::Program& program, const RunAsked& o, const exec::RunOptions& options) const;
 
  private:
   const Fault* stopping() const;  // of the present start; null: none

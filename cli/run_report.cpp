@@ -90,8 +90,9 @@ void Observer::print(std::int64_t step, const exec::StepReport& r) const {
 namespace {
 
 Json to_json(const exec::RunResult& r, double tokens_per_s) {
-  Json out = {{"schema", "orrery.run/1"}, {"first_step", r.first_step},   {"alerts", r.alerts},
-              {"steps", Json::array()},   {"tokens_per_s", tokens_per_s}, {"memory", Json::object()}};
+  Json out = {{"schema", "orrery.run/1"}, {"first_step", r.first_step}, {"from_memory", r.from_memory},
+              {"alerts", r.alerts},       {"steps", Json::array()},     {"tokens_per_s", tokens_per_s},
+              {"memory", Json::object()}};
   for (const auto& step : r.steps) {
     Json& row = out["steps"].emplace_back(
         Json{{"loss", step.loss}, {"grad_norm", step.gradient_norm}, {"seconds", step.seconds}});
@@ -136,6 +137,10 @@ std::string beginning(const RunAsked& o) {
          : o.checkpoints.empty()
              ? "from step 0, as --checkpoints is not given"
              : fmt::format("from step 0, as {} holds no checkpoint", printable(o.checkpoints));
+}
+
+std::string going_on(const RunAsked& o) {
+  return fmt::format("{}{}", o.memory_every > 0 ? "from memory, or else " : "", beginning(o));
 }
 
 ExitCode exit_of(const exec::RunResult& r) {

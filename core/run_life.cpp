@@ -27,7 +27,7 @@ double elapsed(const Attempt& attempt, std::size_t i, double since) {
 }
 
 double beside(const StepMark& m) {
-  return m.saving_s + m.validating_s;
+  return m.keeping_s + m.saving_s + m.validating_s;
 }
 
 // Whether one of these attempts did the step again.
@@ -101,8 +101,9 @@ std::vector<LifePeriod> life_periods(const LifeLog& log) {
         at = stepping;
       }
       add(is_redone(a + 1, log.attempts.end(), m.step) ? LifePart::kLost : LifePart::kProgress, at, done);
-      add(LifePart::kCheckpoint, done, done + m.saving_s);
-      add(LifePart::kValidation, done + m.saving_s, m.end_s);
+      const double saved = done + m.keeping_s + m.saving_s;
+      add(LifePart::kCheckpoint, done, saved);
+      add(LifePart::kValidation, saved, m.end_s);
       at = m.end_s;
     }
     if (!a->failure) continue;
@@ -123,12 +124,13 @@ RunLife run_life(const LifeLog& log) {
     of_part(out.times, p.part).value += p.end_s - p.begin_s;
     out.times.total = RunTime{p.end_s};
   }
-  std::vector<double> checkpoints;
+  std::vector<double> checkpoints, in_memory;
   Mean settle, restart, dead, frozen;
   double since = 0;
   for (auto a = begun; a != log.attempts.end(); ++a) {
     for (const StepMark& m : a->steps) {
       if (m.saved) checkpoints.push_back(m.saving_s);
+      if (m.kept) in_memory.push_back(m.keeping_s);
       if (m.settled_s) settle.add(*m.settled_s);
       out.steps = m.step;
     }
@@ -144,8 +146,13 @@ RunLife run_life(const LifeLog& log) {
     if (a->failure->injected == FaultKind::kDead) dead.add(unnoticed);
     if (a->failure->injected == FaultKind::kFrozen) frozen.add(unnoticed);
   }
-  out.measured = {RunTime{step}, std::nullopt, settle.value(), restart.value(), dead.value(), frozen.value()};
+  out.measured = {.step = RunTime{step},
+                  .settle = settle.value(),
+                  .restart = restart.value(),
+                  .detection_dead = dead.value(),
+                  .detection_frozen = frozen.value()};
   if (!checkpoints.empty()) out.measured.checkpoint = RunTime{median(checkpoints)};
+  if (!in_memory.empty()) out.measured.memory_checkpoint = RunTime{median(in_memory)};
   return out;
 }
 

@@ -54,10 +54,11 @@ struct Fault {
 
 // Means of what was measured; absent where it did not happen.
 struct LifeConstants {
-  std::optional<RunTime> step;        // median of those that are not the first after a start
-  std::optional<RunTime> checkpoint;  // median; that the run waited for it
-  std::optional<RunTime> settle;      // from there until the checkpoint could be read
-  std::optional<RunTime> restart;     // from when a failure was noticed, loading included
+  std::optional<RunTime> step;               // median of those that are not the first after a start
+  std::optional<RunTime> checkpoint;         // median; that the run waited for it
+  std::optional<RunTime> settle;             // from there until the checkpoint could be read
+  std::optional<RunTime> memory_checkpoint;  // median; that ranks took for one in memory
+  std::optional<RunTime> restart;            // from when a failure was noticed, loading included
   std::optional<RunTime> detection_dead, detection_frozen;
 };
 
@@ -75,6 +76,8 @@ struct RunLife {
   std::int64_t first_step = 0;        // steps that were done before
   std::int64_t steps = 0;             // done at its end
   std::int64_t checkpoint_every = 0;  // steps; 0: none, or by time
+  std::int64_t memory_every = 0;      // steps between checkpoints in memory; 0: none
+  std::int64_t memory_replicas = 1;   // ranks that hold each part of these
   std::vector<Fault> faults;          // those that happened, in order
   std::int64_t failures = 0;          // injected ones and others
   LifeTimes times;
@@ -88,7 +91,8 @@ struct StepMark {
   double end_s = 0;       // after the checkpoint
   double step_s = 0;      // of the step alone
   bool saved = false;     // a checkpoint was due
-  double saving_s = 0, validating_s = 0;
+  bool kept = false;      // one in memory was due
+  double saving_s = 0, keeping_s = 0, validating_s = 0;
   std::optional<double> settled_s;  // of a checkpoint that could be read by now: since the run went on
 };
 struct FailureMark {
@@ -129,7 +133,9 @@ void describe(V& v, StepMark& m) {
   v(Field{.name = "end_s", .help = "after the checkpoint"}, m.end_s);
   v(Field{.name = "step_s", .help = "of the step alone"}, m.step_s);
   v(Field{.name = "saved", .help = "a checkpoint was due"}, m.saved);
+  v(Field{.name = "kept", .help = "a checkpoint in memory was due"}, m.kept);
   v(Field{.name = "saving_s", .help = "waiting for checkpoints"}, m.saving_s);
+  v(Field{.name = "keeping_s", .help = "checkpoints in memory"}, m.keeping_s);
   v(Field{.name = "validating_s", .help = "on held-out data"}, m.validating_s);
   v(Field{.name = "settled_s", .help = "of a checkpoint that can be read"}, m.settled_s);
 }
@@ -168,6 +174,7 @@ void describe(V& v, LifeConstants& c) {
   v(time("step", "median step"), c.step);
   v(time("checkpoint", "median time that the run waited for a checkpoint"), c.checkpoint);
   v(time("settle", "from there until the checkpoint could be read"), c.settle);
+  v(time("memory_checkpoint", "median time that a checkpoint in memory took"), c.memory_checkpoint);
   v(time("restart", "from a noticed failure to the first step, loading the checkpoint included"), c.restart);
   v(time("detection_dead", "from the death of a rank until the others noticed"), c.detection_dead);
   v(time("detection_frozen", "from the freeze of a rank until the others gave it up"), c.detection_frozen);
@@ -194,6 +201,13 @@ void describe(V& v, RunLife& l) {
     l.steps);
   v(Field{.name = "checkpoint_every", .help = "steps; 0: no checkpoints, or by time", .min = 0, .max = 1e6},
     l.checkpoint_every);
+  v(Field{.name = "memory_every",
+          .help = "steps between checkpoints in memory; 0: none",
+          .min = 0,
+          .max = 1e6},
+    l.memory_every);
+  v(Field{.name = "memory_replicas", .help = "ranks that hold each part of these", .min = 1, .max = 1e9},
+    l.memory_replicas);
   v(Field{.name = "faults", .help = "that were injected, in order", .most = 10'000}, l.faults);
   v(Field{.name = "failures", .help = "that stopped the run", .min = 0, .max = 1e6}, l.failures);
   v(Field{.name = "times", .help = "where the time went", .required = true}, l.times);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -146,15 +147,14 @@ const float* floats_of(const UnitMemory& m, std::int64_t first, std::int64_t n, 
 
 // A rank writes what no other has to: of parameters that tensor ranks hold alike the first tensor rank, of
 // copies the first, of a tied weight the first stage.
-CheckpointFile write_rank(const fs::path& folder, const Program& program, std::int64_t rank,
-                          const std::vector<UnitMemory>& units) {
+CheckpointFile pack_rank(const Program& program, std::int64_t rank, const std::vector<UnitMemory>& units,
+                         const std::function<void(std::string_view)>& write) {
   const RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
   CheckpointFile out;
   out.name = fmt::format("rank-{}.bin", rank);
   const std::array<WeightShare, 2> shares{weight_share(program, rank, false),
                                           weight_share(program, rank, true)};
   if (shares[0].copy > 0 && shares[1].copy > 0) return out;
-  Output file(folder / out.name);
   std::uint32_t crc = 0;
   std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
@@ -176,7 +176,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
         piece.state = state;
         piece.offset = out.bytes / 4;
         const std::string_view bytes(reinterpret_cast<const char*>(values), static_cast<std::size_t>(n) * 4);
-        file.write(bytes);
+        write(bytes);
         crc = crc32c(bytes, crc);
         out.bytes += n * 4;
         from += n;
@@ -184,9 +184,25 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
       }
     }
   }
-  file.finish();
   out.crc32c = crc;
   return out;
+}
+
+CheckpointFile write_rank(const fs::path& folder, const Program& program, std::int64_t rank,
+                          const std::vector<UnitMemory>& units) {
+  std::optional<Output> file;  // none of a rank that stores nothing
+  CheckpointFile out = pack_rank(program, rank, units, [&](std::string_view bytes) {
+    if (!file) file.emplace(folder / fmt::format("rank-{}.bin", rank));
+    file->write(bytes);
+  });
+  if (file) file->finish();
+  return out;
+}
+
+void complete_index(CheckpointIndex& index, const Program& program) {
+  index.states = state_arrays(program);
+  for (const auto& [name, tensor] : tensors_of(program)) index.tensors.push_back(tensor);
+  std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
 }
 
 fs::path partial_checkpoint(const fs::path& folder, std::int64_t step) {
@@ -210,9 +226,7 @@ std::string with_checksum(Json index) {
 
 void finish_checkpoint(const fs::path& folder, const Program& program, CheckpointIndex index) {
   const fs::path whole = folder_of(folder, index.step), partial = whole.string() + kPartial;
-  index.states = state_arrays(program);
-  for (const auto& [name, tensor] : tensors_of(program)) index.tensors.push_back(tensor);
-  std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
+  complete_index(index, program);
   Json json = write_fields(index);
   json["schema"] = "orrery.checkpoint/1";
   Output file(partial / "index.json");
@@ -257,6 +271,16 @@ RestoredState restore(const fs::path& folder, const Program& program) {
     root.child("step").fail(
         fmt::format("{}, and the folder is \"{}\"", index.step, folder.filename().string()));
 
+  RestoredState out =
+      restore(index, root, program, [&](const CheckpointFile& f) { return read_floats(folder / f.name, f); });
+  out.index = path;
+  return out;
+}
+
+}  // namespace
+
+RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Program& program,
+                      const std::function<std::vector<float>(const CheckpointFile&)>& read) {
   // The tensors must be this model's; then all sizes are known to be sound.
   const auto expected = tensors_of(program);
   if (index.states != state_arrays(program))
@@ -274,7 +298,7 @@ RestoredState restore(const fs::path& folder, const Program& program) {
   }
   RestoredState out{index.step,
                     index.recipe,
-                    path,
+                    {},
                     index.loss_scale,
                     index.algorithms,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
@@ -288,7 +312,7 @@ RestoredState restore(const fs::path& folder, const Program& program) {
     const CheckpointFile& file = index.files[f];
     const Cursor at = root.child("files").child(f);
     if (file.name != fs::path(file.name).filename()) at.child("name").fail("is not a plain file name");
-    const std::vector<float> floats = read_floats(folder / file.name, file);
+    const std::vector<float> floats = read(file);
     std::int64_t next = 0;  // element of the file
     for (std::size_t i = 0; i < file.pieces.size(); ++i) {
       const Piece& p = file.pieces[i];
@@ -326,6 +350,8 @@ RestoredState restore(const fs::path& folder, const Program& program) {
   return out;
 }
 
+namespace {
+
 // Folders of checkpoints, the newest first.
 std::vector<fs::path> written_checkpoints(const fs::path& folder) {
   std::vector<fs::path> steps;
@@ -362,6 +388,15 @@ void keep_newest(const fs::path& folder, std::int64_t newest, std::int64_t keep)
 
 bool has_checkpoints(const fs::path& folder) {
   return !written_checkpoints(folder).empty();
+}
+
+std::optional<std::int64_t> newest_checkpoint(const fs::path& folder) {
+  const std::vector<fs::path> steps = written_checkpoints(folder);
+  if (steps.empty()) return std::nullopt;
+  const std::string digits = steps.front().filename().string().substr(std::string_view(kPrefix).size());
+  std::int64_t step = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  return step;
 }
 
 std::optional<RestoredState> restore_newest(const fs::path& folder, const Program& program,

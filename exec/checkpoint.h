@@ -16,8 +16,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/fields.h"
@@ -117,10 +119,17 @@ struct UnitMemory {
 // run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
 
-// Writes the rank's file into `folder`, and flushes it to the disk. This and what follows throw Error with
-// the path and what the system says when the disk is full or fails.
+// What a rank stores: its bytes go to `write`, one piece after the other.
+CheckpointFile pack_rank(const program::Program& program, std::int64_t rank,
+                         const std::vector<UnitMemory>& units,
+                         const std::function<void(std::string_view bytes)>& write);
+// Writes it to the rank's file in `folder`, and flushes it to the disk. This and what follows throw Error
+// with the path and what the system says when the disk is full or fails.
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
+
+// Adds what the program knows: its tensors and arrays of state; and leaves out files that hold nothing.
+void complete_index(CheckpointIndex& index, const program::Program& program);
 
 // The index as text whose last key, "checksum", is the CRC-32C of that text with zeros for its eight digits.
 std::string with_checksum(Json index);
@@ -138,15 +147,20 @@ void keep_newest(const std::filesystem::path& folder, std::int64_t newest, std::
 
 // Whether there is any, whole or damaged.
 bool has_checkpoints(const std::filesystem::path& folder);
+// The steps that the newest would have done, whole or damaged; nothing where there is none.
+std::optional<std::int64_t> newest_checkpoint(const std::filesystem::path& folder);
 
 struct RestoredState {
   std::int64_t step = 0;
   Recipe recipe;
-  std::string index;  // path of the file that says so
+  std::string index;  // path of the file that says so; empty: it was in memory
   LossScale::State loss_scale;
   std::vector<std::string> algorithms;
   std::vector<LogicalTensors> states;  // by state
 };
+// What the index's files hold, which `read` returns, checked as above; throws Error with the place in `root`.
+RestoredState restore(const CheckpointIndex& index, const Cursor& root, const program::Program& program,
+                      const std::function<std::vector<float>(const CheckpointFile&)>& read);
 // The newest whole checkpoint under `folder`; what is wrong with newer ones goes to `passed_over`. Nothing
 // when there is none at all; throws Error when there are some, and none is whole.
 std::optional<RestoredState> restore_newest(const std::filesystem::path& folder,

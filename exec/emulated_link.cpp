@@ -96,9 +96,11 @@ class Emulated final : public Communicator {
     const Clock::time_point active = inner_.collective(group, call);
     const std::size_t n = sizes_[group];
     if (n <= 1) return active;
-    const auto hops = static_cast<std::int64_t>((call.kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1));
+    const bool shifts = call.kind == CollectiveKind::kShift;  // all of it to the next member
+    const auto hops =
+        shifts ? 1 : static_cast<std::int64_t>((call.kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1));
     const double bytes = static_cast<double>(call.elements * bytes_of(call.type)) *
-                         static_cast<double>(hops) / static_cast<double>(n);
+                         (shifts ? 1 : static_cast<double>(hops) / static_cast<double>(n));
     cross(Port::kOut | Port::kIn, call.name, bytes, hops, active);
     return active;
   }

@@ -45,10 +45,20 @@ void strike(std::span<const Fault> faults, std::int64_t rank, std::int64_t step,
   }
 }
 
+namespace {
+
+bool has(std::span<const Fault> faults, const Fault& fault) {
+  return std::find(faults.begin(), faults.end(), fault) != faults.end();
+}
+
+}  // namespace
+
+bool dies(std::span<const Fault> faults, std::int64_t rank, std::int64_t step) {
+  return has(faults, {FaultKind::kDead, rank, step});
+}
+
 bool disk_fails(std::span<const Fault> faults, std::int64_t rank, std::int64_t step) {
-  return std::any_of(faults.begin(), faults.end(), [&](const Fault& f) {
-    return f.kind == FaultKind::kDisk && f.rank == rank && f.step == step;
-  });
+  return has(faults, {FaultKind::kDisk, rank, step});
 }
 
 }  // namespace orrery::exec

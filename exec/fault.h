@@ -19,6 +19,9 @@ enum class RankIs { kThread, kProcess };
 void strike(std::span<const Fault> faults, std::int64_t rank, std::int64_t step, RankIs is,
             const Abort& abort);
 
+// Whether the rank dies where it begins the step.
+bool dies(std::span<const Fault> faults, std::int64_t rank, std::int64_t step);
+
 // Whether the rank cannot write its part of the checkpoint after the step.
 bool disk_fails(std::span<const Fault> faults, std::int64_t rank, std::int64_t step);
 

@@ -81,7 +81,8 @@ bool crowded(const RunOptions& options, std::int64_t ranks) {
 }  // namespace
 
 Job::Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-         const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is)
+         const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is,
+         MemoryCheckpoints* memory)
     : program_(program),
       options_(options),
       exchange_(communicator, rank, program.mesh.ranks()),
@@ -90,22 +91,32 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       clock_offset_(communicator.clock_offset()),
       link_(options.link.bandwidth.value > 0 ? emulate_link(communicator, options.link, options.deadline)
                                              : nullptr),
+      memory_(memory),
       rank_(program, options, data, options.validation, rank, make, link_ ? *link_ : communicator, abort),
       data_(data),
       saved_(Clock::now()),
       released_(saved_),
       watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps,
                                                  crowded(options, program.mesh.ranks()))
-                       : nullptr) {}
+                       : nullptr) {
+  constexpr std::size_t kPassed = std::size_t{1} << 20;  // bytes at a time
+  if (memory_ != nullptr)
+    passing_.emplace(link_ ? *link_ : communicator, rank, program.mesh.ranks(), kPassed);
+}
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
   return every > 0 && (done % every == 0 || done == options_.steps);
 }
 
-RunResult Job::run(const std::optional<RestoredState>& restored) {
+RunResult Job::run(const std::optional<RestoredState>& stored) {
   rank_.initialise();
-  if (restored) rank_.restore(*restored);
+  std::optional<RestoredState> kept;
+  if (memory_ != nullptr) kept = memory_->restore(*passing_, program_);
+  const bool from_memory = kept && (!stored || kept->step >= stored->step);
+  const RestoredState* const restored = from_memory ? &*kept : stored ? &*stored : nullptr;
+  if (restored != nullptr) rank_.restore(*restored);
   RunResult result;
+  result.from_memory = from_memory;
   result.first_step = restored ? restored->step : 0;
   if (restored && restored->recipe.steps != options_.steps && options_.decay_to != 1.0F) {
     alerts_.push_back(
@@ -120,11 +131,13 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
   }
   meet(result.first_step);
   compare_algorithms(restored);
+  kept.reset();
   if (exchange_.rank() == 0)
     result.steps.reserve(
         static_cast<std::size_t>(std::max<std::int64_t>(0, options_.steps - result.first_step)));
   for (std::int64_t s = result.first_step; s < options_.steps; ++s) {
     const std::int64_t done = s + 1;
+    if (memory_ != nullptr && dies(options_.faults, exchange_.rank(), done)) memory_->clear();
     strike(options_.faults, exchange_.rank(), done, is_, abort_);
     const auto begin = Clock::now();
     record_.result = rank_.step(s);
@@ -142,8 +155,11 @@ RunResult Job::run(const std::optional<RestoredState>& restored) {
     report.validating_s = validates ? validating_s : 0;
     const auto spoken = Clock::now();
     if (done < options_.steps) result.stopped_by = stopped_by();
+    keep(done, report);
+    const auto kept_at = Clock::now();
+    report.keeping_s = std::chrono::duration<double>(kept_at - spoken).count();
     save(done, result.stopped_by, report);
-    report.saving_s = seconds_since(spoken);
+    report.saving_s = seconds_since(kept_at);
     const bool told = exchange_.rank() == 0 || is_ == RankIs::kProcess;
     if (told && options_.on_step) options_.on_step(s, report);
     if (exchange_.rank() == 0) result.steps.push_back(std::move(report));
@@ -186,9 +202,9 @@ std::string Job::algorithms() {
 }
 
 // Other ranks than the checkpoint's sum in another order anyway.
-void Job::compare_algorithms(const std::optional<RestoredState>& restored) {
+void Job::compare_algorithms(const RestoredState* restored) {
   const std::vector<std::string> now = exchange_.gather("algorithms", algorithms());
-  if (!restored || restored->algorithms.size() != now.size() || restored->algorithms == now) return;
+  if (restored == nullptr || restored->algorithms.size() != now.size() || restored->algorithms == now) return;
   alerts_.push_back(
       "products run by other algorithms than when the checkpoint was written: what follows agrees, but not "
       "to the bit; --gemm-cache keeps algorithms");
@@ -250,6 +266,25 @@ std::string attempt(const std::function<void()>& what) {
 
 }  // namespace
 
+CheckpointIndex Job::index_of(std::int64_t done) {
+  CheckpointIndex out;
+  out.step = done;
+  out.recipe = recipe_of(program_.training, options_, data_);
+  out.states = state_arrays(program_);
+  if (program_.training.scales_loss()) out.loss_scale = rank_.loss_scale().state();
+  return out;
+}
+
+// A checkpoint in memory, where one is due. Steps wait for it.
+void Job::keep(std::int64_t done, StepReport& report) {
+  report.kept = memory_ != nullptr && is_due(options_.memory_every, done);
+  if (!report.kept) return;
+  MemoryPart own;
+  own.file = pack_rank(program_, exchange_.rank(), rank_.snapshot(false).units,
+                       [&](std::string_view bytes) { own.bytes += bytes; });
+  memory_->keep(*passing_, index_of(done), std::move(own));
+}
+
 // Where it could not be begun, rank 0 says why.
 void Job::begin_saving(std::int64_t done, StepReport& report) {
   saved_ = Clock::now();
@@ -258,10 +293,7 @@ void Job::begin_saving(std::int64_t done, StepReport& report) {
   std::vector<char> begun;
   exchange_.all_gather("checkpoint", static_cast<char>(failure.empty()), begun);
   if (begun[0] == 0) return report.set_unsaved(done, failure);
-  index_ = {};
-  index_.step = done;
-  index_.recipe = recipe_of(program_.training, options_, data_);
-  if (program_.training.scales_loss()) index_.loss_scale = rank_.loss_scale().state();
+  index_ = index_of(done);
   saving_ =
       std::make_unique<Saving>(partial_checkpoint(options_.checkpoints, done), program_, exchange_.rank(),
                                rank_.snapshot(options_.async_checkpoints), options_.async_checkpoints,

@@ -8,6 +8,7 @@
 
 #include "exec/exchange.h"
 #include "exec/fault.h"
+#include "exec/memory_checkpoint.h"
 #include "exec/rank.h"
 #include "exec/run.h"
 #include "exec/watch.h"
@@ -16,13 +17,15 @@ namespace orrery::exec {
 
 class Job {
  public:
-  // `data` must outlive it.
+  // `data` must outlive it, and so must `memory`, which is null where no checkpoints are in memory.
   Job(const program::Program& program, const RunOptions& options, const Dataset& data, std::int64_t rank,
-      const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is);
+      const ExecutorFactory& make, Communicator& communicator, Abort& abort, RankIs is,
+      MemoryCheckpoints* memory);
 
   // Until the last step is done, or a signal asks to stop. Returns the run's result on rank 0; elsewhere only
   // the first step and the signal.
-  RunResult run(const std::optional<RestoredState>& restored);
+  // It goes on from `stored`, or from a newer checkpoint in memory.
+  RunResult run(const std::optional<RestoredState>& stored);
 
   UnitShard& gradients() { return rank_.gradients; }
   UnitShard& parameters() { return rank_.parameters; }
@@ -30,7 +33,9 @@ class Job {
  private:
   void meet(std::int64_t first_step);
   std::string algorithms();
-  void compare_algorithms(const std::optional<RestoredState>& restored);
+  void compare_algorithms(const RestoredState* restored);
+  CheckpointIndex index_of(std::int64_t done);
+  void keep(std::int64_t done, StepReport& report);
   StepReport combine(bool validated);
   int stopped_by() const;
   bool is_due(std::int64_t every, std::int64_t done) const;
@@ -58,6 +63,8 @@ class Job {
   RankIs is_;
   Clock::duration clock_offset_;
   std::unique_ptr<Communicator> link_;  // null: not emulated
+  MemoryCheckpoints* memory_;
+  std::optional<Exchange> passing_;  // of checkpoints in memory: over the link that is emulated
   Rank rank_;
   const Dataset& data_;
   Clock::time_point saved_;         // the last checkpoint, or the start

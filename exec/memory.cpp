@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 
+#include "exec/checkpoint.h"
 #include "exec/staging.h"
 
 namespace orrery::exec {
@@ -78,16 +79,20 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
   std::int64_t loader = 0;
   for (const program::Feed& f : program::feeds_of(program.model, program.training))
     loader += 2 * 4 * f.elements * p.micro_batch * p.micro_batches;
+  // The two newest checkpoints in memory, and the one that is made; as files, in fp32.
+  const std::int64_t kept = 3 * use.parts * state_arrays(program) * static_cast<std::int64_t>(sizeof(float));
   std::vector<std::int64_t> by_stage;
   for (const program::RankClass& c : program.classes) {
-    std::int64_t unit = 0, state = 0;
+    std::int64_t unit = 0, state = 0, elements = 0;
     for (const program::Unit& u : c.units) {
       unit = std::max(unit, u.padded);
+      elements += u.shard;
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
     }
-    by_stage.push_back(
-        c.arena_peak.value + Staging::bytes_for(c) + unit * static_cast<std::int64_t>(sizeof(float)) +
-        (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) + (use.copies_state ? state : 0));
+    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c) +
+                       unit * static_cast<std::int64_t>(sizeof(float)) +
+                       (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) +
+                       (use.copies_state ? state : 0) + kept * elements);
   }
   std::int64_t total = 0;
   for (std::int64_t r = first; r < first + count; ++r)

@@ -18,6 +18,7 @@ namespace orrery::exec {
 struct MemoryUse {
   bool validates = false;
   bool copies_state = false;  // for checkpoints that are written beside steps
+  std::int64_t parts = 0;     // of checkpoints in memory, that a rank holds
 };
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,
                     const MemoryUse& use);

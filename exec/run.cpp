@@ -17,6 +17,7 @@
 #include "exec/exchange.h"
 #include "exec/job.h"
 #include "exec/logical.h"
+#include "exec/memory_checkpoint.h"
 #include "exec/shared_world.h"
 #include "exec/terms.h"
 
@@ -92,11 +93,15 @@ void require_runnable(const program::Program& program, const RunOptions& options
     throw InputError("", "/plan", problem);
 }
 
-// The state to go on from, of a run that trained the same.
+// The state in storage to go on from, of a run that trained the same. It is not read where ranks hold one
+// that is as new: `inventories`, by rank.
 std::optional<RestoredState> restore(const program::Program& program, const RunOptions& options,
-                                     const Dataset& data, std::vector<std::string>& passed_over) {
+                                     const Dataset& data, const std::vector<std::string>& inventories,
+                                     std::vector<std::string>& passed_over) {
   std::optional<RestoredState> restored;
-  if (options.resume) restored = restore_newest(options.checkpoints, program, passed_over);
+  const auto kept = MemoryCheckpoints::newest(inventories);
+  const bool as_new = kept && newest_checkpoint(options.checkpoints).value_or(0) <= *kept;
+  if (options.resume && !as_new) restored = restore_newest(options.checkpoints, program, passed_over);
   if (!restored || options.force) return restored;
   const auto other = differences(restored->recipe, recipe_of(program.training, options, data));
   if (!other.empty()) {
@@ -134,8 +139,11 @@ RunResult run(const program::Program& program, const RunOptions& options) {
   const Dataset& data = data_of(options, program.model, built_in);
   std::optional<CheckpointLock> lock;
   if (options.saves()) lock.emplace(options.checkpoints);
-  std::vector<std::string> passed_over;
-  const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
+  std::vector<std::string> passed_over, inventories;
+  if (options.memory != nullptr) {
+    for (const MemoryCheckpoints& of_rank : *options.memory) inventories.push_back(of_rank.inventory());
+  }
+  const std::optional<RestoredState> restored = restore(program, options, data, inventories, passed_over);
   const auto n = static_cast<std::size_t>(program.mesh.ranks());
   const ExecutorFactory make = options.backend == Backend::kCuda ? on_shared_gpu() : on_processor;
   SharedWorld world(program.mesh.ranks(), options.deadline);
@@ -153,7 +161,8 @@ RunResult run(const program::Program& program, const RunOptions& options) {
           const auto rank = static_cast<std::int64_t>(r);
           communicators[r] = world.communicator(rank);
           jobs[r] = std::make_unique<Job>(program, options, data, rank, make, *communicators[r],
-                                          world.abort(), RankIs::kThread);
+                                          world.abort(), RankIs::kThread,
+                                          options.memory != nullptr ? &(*options.memory)[r] : nullptr);
           RunResult of_rank = jobs[r]->run(restored);
           gradients[r] = std::move(jobs[r]->gradients());
           parameters[r] = std::move(jobs[r]->parameters());
@@ -198,11 +207,15 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     const Dataset& data = data_of(options, program.model, built_in);
     std::optional<CheckpointLock> lock;
     if (rank == 0 && options.saves()) lock.emplace(options.checkpoints);
-    std::vector<std::string> passed_over;
-    const std::optional<RestoredState> restored = restore(program, options, data, passed_over);
+    MemoryCheckpoints* const memory = options.memory != nullptr ? &options.memory->front() : nullptr;
+    std::vector<std::string> passed_over, inventories;
+    if (memory != nullptr)
+      inventories =
+          Exchange(communicator, rank, program.mesh.ranks()).all_texts("in memory", memory->inventory());
+    const std::optional<RestoredState> restored = restore(program, options, data, inventories, passed_over);
     const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;
     RunResult result =
-        Job(program, options, data, rank, make, communicator, abort, RankIs::kProcess).run(restored);
+        Job(program, options, data, rank, make, communicator, abort, RankIs::kProcess, memory).run(restored);
     result.passed_over = std::move(passed_over);
     return result;
   } catch (const InputError& e) {

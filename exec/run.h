@@ -26,6 +26,8 @@
 
 namespace orrery::exec {
 
+class MemoryCheckpoints;
+
 struct StepReport {
   double loss = 0;           // mean over the tokens of the global batch
   double gradient_norm = 0;  // before clipping; 0 when the training does not clip
@@ -37,6 +39,8 @@ struct StepReport {
   std::int64_t unsaved_step = 0;  // steps that it would have had done
   bool saved = false;             // a checkpoint was due after the step
   double saving_s = 0;            // that ranks waited for checkpoints after the step
+  bool kept = false;              // a checkpoint in memory was due
+  double keeping_s = 0;           // that ranks took for it
   double validating_s = 0;        // and for the validation
   // Where a checkpoint that was written beside steps can be read by now: since ranks went on.
   std::optional<double> settled_s;
@@ -82,8 +86,12 @@ struct RunOptions {
   // Ranks copy their state and write it beside the steps that follow. The next checkpoint, and the end of the
   // run, wait for it.
   bool async_checkpoints = false;
-  bool resume = false;  // from the newest whole checkpoint of the folder, when there is one
-  bool force = false;   // even where the checkpoint trained something else
+  // Checkpoints in memory (exec/memory_checkpoint.h): by rank that is a thread, or one of a process. Null:
+  // none. They outlive the run, and the next start goes on from them.
+  std::vector<MemoryCheckpoints>* memory = nullptr;
+  std::int64_t memory_every = 0;  // steps; after the last step too
+  bool resume = false;            // from the newest whole checkpoint of the folder, when there is one
+  bool force = false;             // even where the checkpoint trained something else
   bool saves() const { return checkpoint_every > 0 || checkpoint_seconds > 0; }
   float weight_decay = 0.0F;
   double loss_scale = 65536;              // the first; only fp16 needs one
@@ -115,6 +123,7 @@ using LogicalTensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::int64_t first_step = 0;           // steps that the checkpoint had done
+  bool from_memory = false;              // where it was
   std::vector<std::string> passed_over;  // what is wrong with checkpoints newer than that
   int stopped_by = 0;  // the signal that ended it before its last step; the same on all ranks
   std::vector<StepReport> steps;

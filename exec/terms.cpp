@@ -66,6 +66,7 @@ JobTerms terms_of(const program::Program& program, const RunOptions& o, const Da
     out.checkpoints = printable(std::filesystem::absolute(o.checkpoints / "").lexically_normal().string());
   out.checkpoint_every = o.checkpoint_every;
   out.async_checkpoints = o.async_checkpoints;
+  out.memory_every = o.memory_every;
   out.checkpoint_seconds = o.checkpoint_seconds;
   return out;
 }

@@ -4,9 +4,9 @@
 run's faults and what a step, a checkpoint, a restart and a detection took in the other runs.
 
 Usage: goodput.py ORRERY OUTPUT_FOLDER [--runs N] [--steps N] [--seed N] [--bound SHARE]
-A third of the runs has four ranks as threads, a third eight, and a third four as processes with three more that
-stand by. Each run draws its faults: up to three, dead, frozen (given up after two seconds) or a full disk, and a
-checkpoint every 10, 15 or 20 steps. Leaves the life of each run in the folder; prints a table of each third. Exit
+A quarter of the runs has four ranks as threads, a quarter eight, a quarter four as processes with three more that
+stand by, and a quarter these with checkpoints in memory too, every 5 steps. Each run draws its faults: up to three, dead, frozen (given up after two seconds) or a full disk, and a
+checkpoint every 10, 15 or 20 steps. Leaves the life of each run in the folder; prints a table of each quarter. Exit
 code 1 where a bound was given and a prediction is further off.
 """
 import argparse
@@ -22,7 +22,10 @@ FOUR = {"tp": 1, "pp": 2, "dp": 2, "zero": 1, "micro_batches": 8}
 EIGHT = {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batches": 8}
 SPARES = 3
 KINDS = ["dead", "frozen", "disk"]
-GROUPS = [("4 threads", FOUR, False), ("8 threads", EIGHT, False), (f"4 processes and {SPARES} spares", FOUR, True)]
+# Title, plan, whether ranks are processes, and more of the command line.
+GROUPS = [("4 threads", FOUR, False, []), ("8 threads", EIGHT, False, []),
+          (f"4 processes and {SPARES} spares", FOUR, True, []),
+          (f"4 processes and {SPARES} spares, with memory", FOUR, True, ["--memory-every", "5"])]
 
 
 def ranks_of(plan):
@@ -42,11 +45,11 @@ def faults_of(draw, number, ranks, steps, every):
     return out
 
 
-def run(binary, folder, scenario, name, ranks, processes, steps, every, faults):
+def run(binary, folder, scenario, name, ranks, processes, more, steps, every, faults):
     checkpoints = folder / f"{name}-checkpoints"
     command = [binary, "run", str(scenario), "--json", "--steps", str(steps), "--checkpoints", str(checkpoints),
                "--checkpoint-every", str(every), "--restarts", "9", "--deadline", "2", "--life",
-               str(folder / f"{name}.json")]
+               str(folder / f"{name}.json"), *more]
     for fault in faults:
         command += ["--fail", fault]
     started = [{}]
@@ -67,7 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("orrery")
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bound", type=float)
@@ -77,7 +80,7 @@ def main():
     draw = random.Random(o.seed)
     print(f"seed {o.seed}")
     worst = 0
-    for group, (title, plan, processes) in enumerate(GROUPS):
+    for group, (title, plan, processes, more) in enumerate(GROUPS):
         scenario = o.folder / f"scenario{group}.json"
         content = json.loads((ROOT / "scenarios/tiny-cpu.json").read_text())
         content["plan"] = plan
@@ -87,7 +90,8 @@ def main():
             every = draw.choice([10, 15, 20])
             faults = faults_of(draw, number, ranks_of(plan), o.steps, every)
             names.append(f"life{group}-{number}")
-            run(o.orrery, o.folder, scenario, names[-1], ranks_of(plan), processes, o.steps, every, faults)
+            run(o.orrery, o.folder, scenario, names[-1], ranks_of(plan), processes, more, o.steps, every,
+                faults)
             print(f"{names[-1]}: checkpoints every {every}, {' '.join(faults) or 'no fault'}", file=sys.stderr)
         print(f"\n{title}", flush=True)
         files = [f"{n}.json" for n in names]

@@ -14,9 +14,13 @@ namespace orrery::sim {
 namespace {
 
 using LifeConstant = std::optional<RunTime> LifeConstants::*;
-constexpr std::initializer_list<LifeConstant> kConstants{
-    &LifeConstants::step,    &LifeConstants::checkpoint,     &LifeConstants::settle,
-    &LifeConstants::restart, &LifeConstants::detection_dead, &LifeConstants::detection_frozen};
+constexpr std::initializer_list<LifeConstant> kConstants{&LifeConstants::step,
+                                                         &LifeConstants::checkpoint,
+                                                         &LifeConstants::settle,
+                                                         &LifeConstants::memory_checkpoint,
+                                                         &LifeConstants::restart,
+                                                         &LifeConstants::detection_dead,
+                                                         &LifeConstants::detection_frozen};
 
 // Null where the fault does not stop the run.
 LifeConstant detection_of(FaultKind kind) {
@@ -56,6 +60,7 @@ LifeConstants mean_of(std::span<const RunLife> lives) {
 std::string missing(const RunLife& life, const LifeConstants& c) {
   if (!c.step) return "a step";
   if (life.checkpoint_every > 0 && !c.checkpoint) return "a checkpoint";
+  if (life.memory_every > 0 && !c.memory_checkpoint) return "a checkpoint in memory";
   for (const Fault& f : life.faults) {
     const LifeConstant detection = detection_of(f.kind);
     if (detection == nullptr) continue;
@@ -71,13 +76,23 @@ RunModel model_of(const RunLife& life, const LifeConstants& c) {
   const Ticks step = std::max(Ticks{1}, ticks(*c.step));
   RunModel out;
   out.work = step * (life.steps - life.first_step);
-  out.interval = life.checkpoint_every > 0 ? step * life.checkpoint_every : out.work;
+  const std::int64_t steps = life.steps - life.first_step;
+  out.interval = step * (life.checkpoint_every > 0 ? life.checkpoint_every : steps);
   if (life.checkpoint_every > 0) out.stall = ticks(*c.checkpoint);
+  if (life.memory_every > 0) {
+    if (life.checkpoint_every == 0)  // storage gets none: the interval ends behind the run
+      out.interval = step * ((steps + life.memory_every - 1) / life.memory_every * life.memory_every);
+    out.memory_interval = step * life.memory_every;
+    out.memory_stall = ticks(*c.memory_checkpoint);
+    out.replicas = life.memory_replicas;
+  }
   out.settle = std::min(out.interval, ticks(c.settle.value_or(RunTime{0})));
   out.restart_software = ticks(c.restart.value_or(RunTime{0}));
   for (const Fault& f : life.faults) {
     if (const LifeConstant detection = detection_of(f.kind))
-      out.injected.push_back({step * (f.step - 1 - life.first_step), ticks(*(c.*detection))});
+      out.injected.push_back({.position = step * (f.step - 1 - life.first_step),
+                              .detection = ticks(*(c.*detection)),
+                              .loses_memory = f.kind == FaultKind::kDead && life.memory_replicas == 1});
     else
       out.unsaved.push_back(step * (f.step - life.first_step));
   }

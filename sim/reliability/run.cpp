@@ -145,9 +145,12 @@ class Run {
   }
   void fail_as_injected() {
     ++out_.events[static_cast<std::size_t>(Process::kSoftware)];
-    detection_ = m_.injected[injected_++].detection;
+    const InjectedStop& injected = m_.injected[injected_++];
+    detection_ = injected.detection;
+    loses_memory_ = injected.loses_memory;
     work_.stop_at(kNoTick);
     outage(Stop::kSoftware);
+    loses_memory_ = false;
     detection_ = m_.detection;
     await_injected();
   }
@@ -336,7 +339,7 @@ class Run {
   void outage(Stop stop) { outage(stop, now()); }
   void outage(Stop stop, Ticks begin) {
     gone_.clear();
-    memory_lost_ = false;
+    memory_lost_ = loses_memory_;
     for (;; count_event(), begin = now()) {
       if (diary_) diary_->stop(stop, begin);
       if (takes_a_node(stop)) leave(stop);
@@ -385,7 +388,7 @@ class Run {
   std::int64_t spares_ = 0, lost_replicas_ = 0;
   std::priority_queue<Absent, std::vector<Absent>, std::greater<>> absent_;
   std::vector<std::int64_t> gone_;  // nodes of this outage
-  bool memory_lost_ = false;
+  bool memory_lost_ = false, loses_memory_ = false;
 };
 
 }  // namespace

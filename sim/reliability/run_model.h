@@ -36,6 +36,7 @@ struct EventRate {
 struct InjectedStop {
   Ticks position{0};
   Ticks detection{0};
+  bool loses_memory = false;  // with it go checkpoints in memory
   friend bool operator==(const InjectedStop&, const InjectedStop&) = default;
 };
 

@@ -127,6 +127,55 @@ TEST_F(Faults, ASpareProcessTakesThePlaceOfADeadOne) {
   }
 }
 
+// From the memory of the processes that are left, where storage has nothing, or something older.
+TEST_F(Faults, MemoryOutlivesAProcess) {
+  for (const std::size_t killed : {3UL, 0UL}) {
+    SCOPED_TRACE(killed);
+    const fs::path file_of_life = folder().path / "memory-life.json";
+    Launched job(folder().path, std::vector(5, run(file, 12,
+                                                   {"--fail", std::to_string(killed) + "@7", "--spares", "1",
+                                                    "--memory-every", "2", "--life", file_of_life.string(),
+                                                    "--deadline", "20"})));
+    EXPECT_EQ(job.wait(killed), -SIGKILL);
+    for (std::size_t r = 0; r < 5; ++r) {
+      if (r == killed) continue;
+      EXPECT_EQ(job.wait(r), 0) << r << job.err(r);
+    }
+    const Json out = Json::parse(job.out(killed == 0 ? 4 : 0));
+    EXPECT_EQ(out["from_memory"], true);
+    expect_whole(out, 6, 12);
+    const Json life = Json::parse(text_of(file_of_life));
+    EXPECT_EQ(life["memory_every"], 2);
+    EXPECT_EQ(life["memory_replicas"], 2);
+    EXPECT_TRUE(life["measured"].contains("memory_checkpoint"));
+    EXPECT_EQ(seconds(life, "lost"), 0) << "it died right behind a checkpoint in memory";
+    expect_conserved(life);
+  }
+}
+
+TEST_F(Faults, TheNewerOfMemoryAndStorageCounts) {
+  const Arguments both{"--restarts", "1", "--memory-every", "2", "--fail"};
+  const auto failing = [&](const char* where, Arguments more) {
+    Arguments a = both;
+    a.emplace_back(where);
+    a.insert(a.end(), more.begin(), more.end());
+    const Json out = run_threads(folder().path, saving(12, a));
+    fs::remove_all(checkpoints);
+    return out;
+  };
+  const Json memory = failing("2@8", {});  // storage has step 4
+  EXPECT_EQ(memory["from_memory"], true);
+  expect_whole(memory, 6, 12);
+  const Json alone = failing("2@8", {"--memory-replicas", "1"});
+  EXPECT_EQ(alone["from_memory"], false);
+  expect_whole(alone, 4, 12);
+  const Json anew =
+      run_threads(folder().path, run(file, 6,
+                                     {"--restarts", "1", "--memory-every", "1", "--memory-replicas", "1",
+                                      "--fail", "1@4:frozen", "--deadline", "1"}));
+  EXPECT_EQ(anew["first_step"], 3) << "a rank that froze still has its memory";
+}
+
 // All processes are alive after one was frozen: they go on where they are.
 TEST_F(Faults, AFrozenProcessGoesOn) {
   Launched job(folder().path,
@@ -138,8 +187,11 @@ TEST_F(Faults, AFrozenProcessGoesOn) {
 // Predicted from the other runs, with faults of all kinds.
 TEST_F(Faults, LivesAreReplayed) {
   Arguments compare{"reliability", "--json"};
-  for (const Arguments& faults :
-       {Arguments{"--fail", "2@7"}, {"--fail", "1@3", "0@10"}, {"--fail", "3@12"}}) {
+  for (const Arguments& faults : {Arguments{"--fail", "2@7"},
+                                  {"--fail", "1@3", "0@10"},
+                                  {"--fail", "3@12"},
+                                  {"--fail", "3@14", "--memory-every", "2"},
+                                  {"--fail", "2@16", "--memory-every", "2"}}) {
     const fs::path life = folder().path / ("life" + std::to_string(compare.size()) + ".json");
     Arguments more{"--restarts", "2", "--life", life.string()};
     more.insert(more.end(), faults.begin(), faults.end());
@@ -148,7 +200,7 @@ TEST_F(Faults, LivesAreReplayed) {
     compare.push_back(life.string());
   }
   const Json out = run_threads(folder().path, compare);
-  ASSERT_EQ(out["runs"].size(), 3U);
+  ASSERT_EQ(out["runs"].size(), 5U);
   EXPECT_EQ(out["runs"][1]["failures"], 2);
   for (const Json& r : out["runs"]) {
     EXPECT_GT(r["measured"].get<double>(), 0);

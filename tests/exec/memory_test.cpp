@@ -74,8 +74,8 @@ TEST(NeededMemory, IsTheSumOfRanks) {
   EXPECT_EQ(all, sum);
   // A loader of 2 batches of tokens and targets, 8 sequences of 8 tokens, 4 bytes: 1024; each rank has one.
   EXPECT_EQ(needed_memory(program, 0, 8, {.validates = true}).value, all + 8 * 1024);
-  // A copy of the state has 12 bytes a parameter: the master copy and two moments. ZeRO-1 shares it, so that each
-  // pair of replicas has it once.
+  // A copy of the state has 12 bytes a parameter: the master copy and two moments. ZeRO-1 shares it, so that
+  // each pair of replicas has it once.
   std::int64_t state = 0;
   for (const program::RankClass& c : program.classes) {
     for (const program::Unit& u : c.units) state += 2 * u.padded * 12;  // two tensor ranks
