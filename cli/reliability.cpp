@@ -60,6 +60,16 @@ double deadline_days(const ReliabilityAsked& o, const std::vector<Operated>& que
   return given->value / sim::kSecondsPerDay;
 }
 
+// Of the runs of each variant that advice was asked to compare, those that all variants together have the
+// time for.
+std::int64_t affordable_runs(std::int64_t asked, double stops) {
+  constexpr double kVariants = 100;
+  constexpr std::int64_t kFewest = 20;  // less would be chance
+  const auto most =
+      static_cast<std::int64_t>(static_cast<double>(sim::kMostRunEvents) / kVariants / std::max(1.0, stops));
+  return most < std::min(asked, kFewest) ? 0 : std::min(asked, most);
+}
+
 void execute(const App& app, const ReliabilityAsked& o) {
   const Cursor trace{"command line", "/trace"};
   if (is_life(o.files.front())) {
@@ -92,11 +102,21 @@ void execute(const App& app, const ReliabilityAsked& o) {
     for (const Payment payment : planner::payments(q))
       r.ways.push_back({i, payment, planner::answered(planner::paid(q, payment), runs)});
   }
+  std::string note;
   if (!o.no_advice) {
     (*progress)("trying changes", 0);
-    r.advised = planner::advised(r.questions.front(), {runs.seed, o.advice_runs, threads});
+    const double stops = r.ways.front().answered.summary.stops.mean;
+    const std::int64_t advice_runs = affordable_runs(o.advice_runs, stops);
+    if (advice_runs > 0) r.advised = planner::advised(r.questions.front(), {runs.seed, advice_runs, threads});
+    if (advice_runs < o.advice_runs)
+      note = advice_runs == 0
+                 ? fmt::format("no advice: a run stops {:.0f} times, and its variants would take minutes\n",
+                               stops)
+                 : fmt::format("advice compares {} runs of each variant, not {}: a run stops {:.0f} times\n",
+                               advice_runs, o.advice_runs, stops);
   }
   progress.reset();
+  fmt::print(stderr, "{}", note);
   if (app.json)
     print_json(reliability_json(r));
   else

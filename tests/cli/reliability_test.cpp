@@ -106,6 +106,30 @@ TEST_F(ReliabilityCommand, IsTheSameForASeedAndAnyThreads) {
   EXPECT_NE(one.out, orrery("reliability " + file + options + "1 --seed 2").out);
 }
 
+// 28 days with a stop every 86 s, and every 29 s. 100 variants of 50 runs may stop 1e8 times in all, 20,000
+// times each; where fewer than 20 runs of each would be left, 50,000 times, there is no advice.
+TEST_F(ReliabilityCommand, ComparesFewerRunsWhereTheyStopOften) {
+  scenario_["reliability"]["checkpoint"] = {{"interval", "20 s"},
+                                            {"write_bandwidth", "100 TB/s"},
+                                            {"read_bandwidth", "100 TB/s"},
+                                            {"writer_bandwidth", "10 TB/s"},
+                                            {"device_bandwidth", "1 TB/s"}};
+  scenario_["reliability"]["restart"] = {{"requeue", "1 s"}, {"requeue_per_device", "0 s"}};
+  const auto at = [&](double per_day, const std::string& options) {
+    scenario_["reliability"]["failures"] = {{"hardware_per_node_day", 0},
+                                            {"software_per_node_day", 0},
+                                            {"software_per_job_day", per_day},
+                                            {"detection", "1 s"}};
+    return run(scenario_, options);
+  };
+  const Output fewer = at(1000, "--runs 20 --advice-runs 50");
+  EXPECT_NE(fewer.out.find("runs of each variant, not 50: a run stops "), std::string::npos) << fewer.out;
+  EXPECT_NE(fewer.out.find("one more hour between stops"), std::string::npos) << fewer.out;
+  const Output none = at(3000, "--runs 20 --advice-runs 50");
+  EXPECT_NE(none.out.find("no advice: a run stops "), std::string::npos) << none.out;
+  EXPECT_EQ(none.out.find("one more hour between stops"), std::string::npos) << none.out;
+}
+
 TEST_F(ReliabilityCommand, ScenarioGoesBeforeProfileBeforeDefault) {
   scenario_["reliability"]["failures"] = {{"hardware_per_node_day", 0.001}};
   const Json j = parse_json(run(scenario_).out, "output");
