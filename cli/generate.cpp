@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "cli/commands.h"
+#include "cli/weights.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "program/serving.h"
@@ -17,7 +18,7 @@ namespace orrery::cli {
 namespace {
 
 struct GenerateAsked {
-  std::string file, prompt, ids, checkpoints;
+  std::string file, prompt, ids, checkpoints, weights;
   std::int64_t tokens = 32, seed = 1;
 };
 
@@ -105,17 +106,21 @@ void execute(const App& app, const GenerateAsked& o) {
       Cursor{"command line", "/checkpoints"}.fail(
           fmt::format("\"{}\" has no checkpoint", printable(o.checkpoints)));
   }
+  std::optional<exec::Weights> given;
+  if (!o.weights.empty()) given = load_weights(o.weights, model, program);
   for (const std::string& why : passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
   const exec::Generated out = exec::generate(model, plan, training, problem.stack, {prompt},
                                              {.tokens = o.tokens,
                                               .seed = static_cast<std::uint64_t>(o.seed),
-                                              .weights = restored ? &restored->states.front() : nullptr});
+                                              .weights = restored ? &restored->states.front()
+                                                         : given  ? &given->tensors
+                                                                  : nullptr});
   const double decodes = std::accumulate(out.decode_s.begin(), out.decode_s.end(), 0.0);
   const double each = out.decode_s.empty() ? 0 : decodes / static_cast<double>(out.decode_s.size());
   if (app.json) {
     print_json({{"schema", "orrery.generated/1"},
                 {"model", model.name},
-                {"weights", restored ? Json(restored->step) : Json("initial")},
+                {"weights", restored ? Json(restored->step) : Json(given ? o.weights : "initial")},
                 {"prompt", prompt},
                 {"tokens", out.tokens.front()},
                 {"ttft_s", out.prefill_s},
@@ -126,7 +131,9 @@ void execute(const App& app, const GenerateAsked& o) {
   fmt::print("{}\n", fmt::join(out.tokens.front(), " "));
   if (!o.prompt.empty()) fmt::print("{}{}\n", printable(o.prompt), printable(text_of(out.tokens.front())));
   fmt::print("{}, weights {}: first token after {}, then {} a token; cache {}\n", printable(model.name),
-             restored ? fmt::format("of step {}", restored->step) : fmt::format("of seed {}", o.seed),
+             restored ? fmt::format("of step {}", restored->step)
+             : given  ? fmt::format("of {}", printable(o.weights))
+                      : fmt::format("of seed {}", o.seed),
              format(from_seconds(out.prefill_s)), format(from_seconds(each)), format(out.cache));
 }
 
@@ -142,9 +149,11 @@ void add_generate(CLI::App& parent, App& app) {
   command->add_option("--tokens", o->tokens, "of the answer")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
       ->capture_default_str();
-  command->add_option(
+  CLI::Option* checkpoints = command->add_option(
       "--checkpoints", o->checkpoints,
       "a folder that `orrery run --checkpoints` wrote; without it weights are those of the seed");
+  command->add_option("--weights", o->weights, "Hugging Face's: a *.safetensors file, an index, or a folder")
+      ->excludes(checkpoints);
   command->add_option("--seed", o->seed, "of initial weights")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/weights.h"
 #include "core/jobs.h"
 #include "core/plan_file.h"
 #include "core/reliability_profile.h"
@@ -83,6 +84,25 @@ void add_model(CLI::App& parent, App& app) {
   imports->callback([&app, file] {
     print_model(app, import_hugging_face(load_json(*file), Cursor{*file, ""}));
   });
+  CLI::App* exports = subcommand(*command, app, "export",
+                                 "the weights of a checkpoint, under the names of Hugging Face's model");
+  auto o = std::make_shared<WeightsAsked>();
+  exports->add_option("plan", o->plan, "plan or scenario file that was run")->required();
+  exports->add_option("--checkpoints", o->checkpoints, "folder that `orrery run --checkpoints` wrote")
+      ->required();
+  exports->add_option("-o,--output", o->output, "a *.safetensors file")->required();
+  exports
+      ->add_option_function<std::string>(
+          "--type",
+          [o](const std::string& type) {
+            const std::map<std::string, DType> types{
+                {"fp32", DType::kFloat32}, {"bf16", DType::kBfloat16}, {"fp16", DType::kFloat16}};
+            o->type = types.at(type);
+          },
+          "of its elements")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->default_str("fp32");
+  exports->callback([&app, o] { export_weights(app, *o); });
 }
 
 void add_schema(CLI::App& parent, App& app) {

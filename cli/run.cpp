@@ -9,6 +9,7 @@
 
 #include "cli/run.h"
 #include "cli/run_loading.h"
+#include "cli/weights.h"
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
@@ -248,6 +249,9 @@ void execute(App& app, RunAsked o) {
   options.data = data.training.get();
   options.loader = loader_options(o, chosen);
   options.validation = data.validation.get();
+  const std::optional<exec::Weights> weights =
+      o.weights.empty() ? std::nullopt : std::optional(load_weights(o.weights, s.model, program));
+  if (weights) options.weights = &*weights;
   options.validate_every = o.validate_every;
   options.validation_batches = o.validation_batches;
   options.checkpoints = o.checkpoints;
@@ -330,6 +334,8 @@ void add_run(CLI::App& parent, App& app) {
                    "steps without overflow after which the factor doubles")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
+  command->add_option("--weights", o->weights,
+                      "start from weights of Hugging Face: a *.safetensors file, an index, or a folder");
   command->add_option(
       "--data", o->data,
       "text (a token per byte) or GPT-2 tokens (*.bin); images or events where the model takes "

@@ -19,7 +19,7 @@ namespace orrery::cli {
 
 // What the command line says.
 struct RunAsked {
-  std::string plan, proxy, trace, expert_load, data, metrics, tensorboard, checkpoints, gemm_cache,
+  std::string plan, proxy, weights, trace, expert_load, data, metrics, tensorboard, checkpoints, gemm_cache,
       rendezvous, secret_file, link, life, life_trace, link_latency = "0 us";
   std::vector<std::string> slow, fail;
   std::vector<Fault> faults;  // of `fail`

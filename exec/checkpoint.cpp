@@ -119,6 +119,8 @@ std::vector<Piece> pieces_of(const Parameter& p, const WeightShare& share, std::
   return out;
 }
 
+}  // namespace
+
 std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
   std::map<std::string, CheckpointTensor> out;
   for (const RankClass& c : program.classes) {
@@ -126,8 +128,6 @@ std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
   }
   return out;
 }
-
-}  // namespace
 
 std::int64_t state_arrays(const Program& program) {
   return 1 + bytes_per_parameter(program.training.precision).moments / 4;

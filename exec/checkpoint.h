@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -127,6 +128,9 @@ CheckpointFile pack_rank(const program::Program& program, std::int64_t rank,
 // with the path and what the system says when the disk is full or fails.
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
+
+// The model's tensors by logical name, without padding.
+std::map<std::string, CheckpointTensor> tensors_of(const program::Program& program);
 
 // Adds what the program knows: its tensors and arrays of state; and leaves out files that hold nothing.
 void complete_index(CheckpointIndex& index, const program::Program& program);

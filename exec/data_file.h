@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file of training data, read part by part. Internal to exec/.
+// A file of data, read part by part. Internal to exec/.
 #pragma once
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ class DataFile {
     if (file_ < 0 || fstat(file_, &about) != 0 || !S_ISREG(about.st_mode)) {
       const std::string why = file_ < 0 ? std::strerror(errno) : "it is no regular file";
       if (file_ >= 0) ::close(file_);
-      throw InputError(path, "", "cannot be read as a file of training data: " + why);
+      throw InputError(path, "", "cannot be read as a file of data: " + why);
     }
     bytes_ = static_cast<std::size_t>(about.st_size);
   }

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "exec/crc32c.h"
+#include "exec/hugging_face_weights.h"
 #include "exec/parameters.h"
 #include "kernels/cpu/fast.h"
 
@@ -51,7 +52,10 @@ std::int64_t Rank::moments(std::size_t index) const {
 
 void Rank::initialise() {
   executor_->clear();
-  write_initial(*executor_, place_, options_.seed);
+  if (options_.weights != nullptr)
+    write_tensors(*executor_, place_, options_.weights->tensors);
+  else
+    write_initial(*executor_, place_, options_.seed);
   gradients.resize(class_.units.size());
   parameters.resize(class_.units.size());
 }

@@ -27,6 +27,7 @@
 namespace orrery::exec {
 
 class MemoryCheckpoints;
+struct Weights;
 
 struct StepReport {
   double loss = 0;           // mean over the tokens of the global batch
@@ -68,7 +69,8 @@ struct RunOptions {
   orrery::Launch launch =
       orrery::Launch::kEager;  // kGraph: a step is launched at once; CUDA, where a rank has a GPU alone
   std::int64_t steps = 1;
-  std::uint64_t seed = 1;  // of weights and of the order of data
+  std::uint64_t seed = 1;            // of weights and of the order of data
+  const Weights* weights = nullptr;  // that it starts from; null: those of the seed
   float learning_rate = 1e-3F;
   std::int64_t warm_up = 0;             // steps over which the rate grows to learning_rate
   float decay_to = 1.0F;                // of learning_rate at the last step, along half a cosine

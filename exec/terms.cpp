@@ -7,6 +7,7 @@
 
 #include "core/text.h"
 #include "exec/data.h"
+#include "exec/hugging_face_weights.h"
 
 namespace orrery::exec {
 namespace {
@@ -33,6 +34,7 @@ void add_differences(const Json& first, const Json& second, const std::string& p
 Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   Recipe r;
   r.data = data.identity();
+  if (o.weights != nullptr) r.weights = o.weights->identity;
   r.seed = static_cast<std::int64_t>(o.seed);
   r.global_batch = t.global_batch;
   r.sequence = t.sequence;

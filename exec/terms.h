@@ -18,7 +18,8 @@ namespace orrery::exec {
 
 // What is trained, under whatever plan.
 struct Recipe {
-  std::string data;  // Dataset::identity
+  std::string data;     // Dataset::identity
+  std::string weights;  // that it started from: Weights::identity; empty: those of the seed
   std::int64_t seed = 1, global_batch = 1, sequence = 1;
   std::optional<std::int64_t> target_sequence;
   std::int64_t steps = 1;  // to the end of the learning rate's decay
@@ -49,6 +50,7 @@ template <class V>
 void describe(V& v, Recipe& r) {
   constexpr double kMost = 9.3e18;
   v(Field{.name = "data", .help = "what it trains on: size, kind and checksum", .required = true}, r.data);
+  v(Field{.name = "weights", .help = "that it started from; absent: those of the seed"}, r.weights);
   v(Field{.name = "seed", .help = "of weights and the order of data", .min = -kMost, .max = kMost}, r.seed);
   v(Field{.name = "global_batch", .help = "sequences per step", .min = 1, .max = kMost}, r.global_batch);
   v(Field{.name = "sequence", .help = "tokens per sequence", .min = 1, .max = kMost}, r.sequence);

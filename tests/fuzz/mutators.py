@@ -197,9 +197,8 @@ def mutate_bytes(random, data):
     return bytes(data)
 
 
-def mutate_timeline(random, data):
-    """The head is JSON behind its length; what follows is numbers."""
-    end = data.index(b"\n") + 1
+def mutate_headed(random, data, end):
+    """From `end` on, a head in JSON behind its length; what follows is numbers."""
     size = struct.unpack_from("<q", data, end)[0]
     head, body = data[end + 8:end + 8 + size], data[end + 8 + size:]
     if random.random() < 0.5:
@@ -208,6 +207,14 @@ def mutate_timeline(random, data):
         body = mutate_bytes(random, body)
     length = len(head) if random.random() < 0.9 else random.choice([0, -1, 1 << 62, len(head) + 1, len(head) - 1])
     return data[:end] + struct.pack("<q", length) + head + body
+
+
+def mutate_timeline(random, data):
+    return mutate_headed(random, data, data.index(b"\n") + 1)
+
+
+def mutate_safetensors(random, data):
+    return mutate_headed(random, data, 0)
 
 
 def mutate_arguments(random, arguments):
@@ -239,4 +246,5 @@ def mutate_arguments(random, arguments):
     return out
 
 
-MUTATORS = {"json": mutate_json, "lines": mutate_lines, "bytes": mutate_bytes, "timeline": mutate_timeline}
+MUTATORS = {"json": mutate_json, "lines": mutate_lines, "bytes": mutate_bytes, "timeline": mutate_timeline,
+            "safetensors": mutate_safetensors}

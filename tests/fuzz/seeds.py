@@ -16,7 +16,7 @@ import sys
 @dataclasses.dataclass
 class Format:
     name: str
-    kind: str          # "json", "lines", "timeline", "bytes" or "arguments": how it is mutated
+    kind: str          # "json", "lines", "timeline", "safetensors", "bytes" or "arguments": how it is mutated
     seed: bytes
     file: str
     arguments: list    # of orrery: several commands, of which a case takes one
@@ -162,6 +162,8 @@ def formats(orrery, root, folder):
     make("simulate", plan, "--trace", binary)
     make("run", tiny, "--steps", "2", "--checkpoints", checkpoints)
     make("run", tiny, "--steps", "1", "--proxy", proxy)
+    weights = folder / "weights.safetensors"
+    make("model", "export", tiny, "--checkpoints", checkpoints, "-o", weights)
     (step,) = [p for p in checkpoints.iterdir() if p.is_dir()]
 
     cluster = read_json(root / "topologies/laptop-cpu.json")
@@ -298,6 +300,11 @@ def formats(orrery, root, folder):
     add("token file", "bytes", TOKENS, "tokens.bin",
         [["run", "scenario.json", "--steps", "1", "--data", "tokens.bin", "--deadline", "20"]],
         {"scenario.json": encoded(dict(scenario, model={"preset": "tiny-llama", "vocab": 50257}))})
+    start = [["run", "scenario.json", "--steps", "1", "--deadline", "20", "--weights", "w.safetensors"],
+             ["generate", "scenario.json", "--tokens", "1", "--weights", "w.safetensors"]]
+    add("weights", "safetensors", weights.read_bytes(), "w.safetensors", start, {"scenario.json": tiny.read_bytes()})
+    add("index of weights", "json", encoded({"weight_map": {"transformer.wte.weight": "w.safetensors"}}), "w.json",
+        [[*start[0][:-1], "w.json"]], {"scenario.json": tiny.read_bytes(), "w.safetensors": weights.read_bytes()})
     add("rendezvous", "lines", b"localhost 1\n0123456789abcdef\n", "address",
         [["run", "scenario.json", "--steps", "1", "--rendezvous", "file:address", "--deadline", "1"]],
         {"scenario.json": tiny.read_bytes()},

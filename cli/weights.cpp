@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights in and out: those that a run starts from, and those of a checkpoint as a file for others.
+#include "cli/weights.h"
+
+#include <fmt/format.h>
+
+#include "core/text.h"
+#include "exec/checkpoint.h"
+
+namespace orrery::cli {
+
+exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program) {
+  exec::Weights out = exec::read_weights(path, model, exec::tensors_of(program));
+  if (!out.unused.empty())
+    alert(fmt::format("{} of the tensors in {} are not the model's: {}{}", out.unused.size(), printable(path),
+                      printable(out.unused.front()), out.unused.size() > 1 ? ", .." : ""));
+  return out;
+}
+
+void export_weights(const App& app, const WeightsAsked& o) {
+  const Chosen chosen = load_plan_or_scenario(o.plan, app);
+  const Scenario& s = chosen.problem.scenario;
+  const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
+  require_writable("/output", o.output);
+  std::vector<std::string> passed_over;
+  const auto restored = exec::restore_newest(o.checkpoints, program, passed_over);
+  for (const std::string& why : passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
+  if (!restored)
+    Cursor{"command line", "/checkpoints"}.fail(
+        fmt::format("\"{}\" has no checkpoint", printable(o.checkpoints)));
+  const auto tensors = exec::tensors_of(program);
+  exec::write_weights(o.output, s.model, tensors, restored->states.front(), o.type);
+  if (app.json)
+    return print_json({{"schema", "orrery.weights/1"}, {"file", o.output}, {"step", restored->step}});
+  fmt::print("{}: the weights of {} after step {}\n", printable(o.output), printable(s.model.name),
+             restored->step);
+}
+
+}  // namespace orrery::cli

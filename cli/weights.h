@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights in and out: those that a run starts from, and those of a checkpoint as a file for others.
+#pragma once
+
+#include <string>
+
+#include "cli/run.h"
+#include "exec/hugging_face_weights.h"
+
+namespace orrery::cli {
+
+// Of a Hugging Face file, index or folder. Says which of its tensors the model has no use for. Throws
+// InputError.
+exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program);
+
+struct WeightsAsked {
+  std::string plan, checkpoints, output;
+  DType type = DType::kFloat32;
+};
+// Of the newest checkpoint, under the names of Hugging Face's model.
+void export_weights(const App& app, const WeightsAsked& o);
+
+}  // namespace orrery::cli

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/hugging_face_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/blocks.h"
+#include "core/error.h"
+#include "core/fields.h"
+#include "exec/crc32c.h"
+#include "exec/safetensors.h"
+
+namespace orrery::exec {
+namespace {
+
+// A tensor of theirs, of which so many rows of ours are made.
+struct Source {
+  std::string name;
+  std::int64_t rows = 0;
+  bool transposed = false;
+};
+using Sources = std::vector<Source>;
+
+// The names of one family for tensors of one model.
+class Names {
+ public:
+  explicit Names(const Model& m)
+      : model_(m), depth_(depth_of(m)), gpt2_(m.positions == Positions::kLearned) {}
+
+  // None where the family has no such tensor.
+  std::optional<Sources> of(const CheckpointTensor& t) const {
+    constexpr std::string_view kLayer = "layer";
+    const std::string_view name = t.name;
+    if (!name.starts_with(kLayer)) return of_end(t);
+    std::int64_t layer = -1;
+    const std::string_view digits = name.substr(kLayer.size());
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
+    const std::string_view rest = digits.substr(static_cast<std::size_t>(end - digits.data()));
+    if (error != std::errc() || !rest.starts_with('/') || layer < 0 || layer >= depth_.blocks())
+      return std::nullopt;
+    return gpt2_ ? of_gpt2(t, layer, rest.substr(1)) : of_llama(t, layer, rest.substr(1));
+  }
+
+ private:
+  static Sources alone(std::string name, const CheckpointTensor& t, bool transposed = false) {
+    return {{std::move(name), t.rows, transposed}};
+  }
+
+  std::optional<Sources> of_end(const CheckpointTensor& t) const {
+    using Pair = std::pair<std::string_view, const char*>;
+    constexpr std::array kGpt2{Pair{"embedding/weight", "transformer.wte.weight"},
+                               Pair{"embedding/positions", "transformer.wpe.weight"},
+                               Pair{"head/norm/weight", "transformer.ln_f.weight"},
+                               Pair{"head/norm/bias", "transformer.ln_f.bias"},
+                               Pair{"head/weight", "lm_head.weight"}};
+    constexpr std::array kLlama{Pair{"embedding/weight", "model.embed_tokens.weight"},
+                                Pair{"head/norm/weight", "model.norm.weight"},
+                                Pair{"head/weight", "lm_head.weight"}};
+    const auto find = [&](const auto& names) -> std::optional<Sources> {
+      for (const auto& [ours, theirs] : names) {
+        if (ours == t.name) return alone(theirs, t);
+      }
+      return std::nullopt;
+    };
+    return gpt2_ ? find(kGpt2) : find(kLlama);
+  }
+
+  std::optional<Sources> of_gpt2(const CheckpointTensor& t, std::int64_t layer, std::string_view name) const {
+    const std::size_t cut = name.rfind('/');
+    const std::string_view base = name.substr(0, cut), kind = name.substr(cut + 1);
+    using Pair = std::pair<std::string_view, const char*>;
+    constexpr std::array kNames{Pair{"attn/norm", "ln_1"},       Pair{"attn/qkv", "attn.c_attn"},
+                                Pair{"attn/out", "attn.c_proj"}, Pair{"mlp/norm", "ln_2"},
+                                Pair{"mlp/fc1", "mlp.c_fc"},     Pair{"mlp/fc2", "mlp.c_proj"}};
+    for (const auto& [ours, theirs] : kNames) {
+      if (ours == base)
+        return alone(fmt::format("transformer.h.{}.{}.{}", layer, theirs, kind), t, t.cols > 1);
+    }
+    return std::nullopt;
+  }
+
+  template <class L>
+  const L* layer_of(std::int64_t block) const {
+    for (const Layer& layer : depth_.kind(block).layers) {
+      if (const L* const found = std::get_if<L>(&layer.is)) return found;
+    }
+    return nullptr;
+  }
+
+  std::optional<Sources> of_llama(const CheckpointTensor& t, std::int64_t layer,
+                                  std::string_view name) const {
+    const std::string base = fmt::format("model.layers.{}.", layer);
+    const auto part = [&](std::string_view of, std::int64_t rows) {
+      return Source{fmt::format("{}{}", base, of), rows};
+    };
+    if (name == "attn/norm/weight") return alone(base + "input_layernorm.weight", t);
+    if (name == "mlp/norm/weight" || name == "experts/norm/weight")
+      return alone(base + "post_attention_layernorm.weight", t);
+    if (name == "attn/out/weight") return alone(base + "self_attn.o_proj.weight", t);
+    if (name == "mlp/fc2/weight") return alone(base + "mlp.down_proj.weight", t);
+    if (name == "mlp/fc1/weight")
+      return Sources{part("mlp.gate_proj.weight", t.rows / 2), part("mlp.up_proj.weight", t.rows / 2)};
+    if (const auto* a = layer_of<AttentionLayer>(layer)) {
+      const std::int64_t q = a->query_width(), k = a->kv_heads * a->head_dim;
+      if (name == "attn/qk_norm/weight")
+        return Sources{part("self_attn.q_norm.weight", a->head_dim),
+                       part("self_attn.k_norm.weight", a->head_dim)};
+      for (const char* const kind : {"weight", "bias"}) {
+        if (name == fmt::format("attn/qkv/{}", kind))
+          return Sources{part(fmt::format("self_attn.q_proj.{}", kind), q),
+                         part(fmt::format("self_attn.k_proj.{}", kind), k),
+                         part(fmt::format("self_attn.v_proj.{}", kind), k)};
+      }
+    }
+    const auto* e = layer_of<ExpertsLayer>(layer);
+    return e == nullptr ? std::nullopt : of_experts(t, *e, base, name);
+  }
+
+  std::optional<Sources> of_experts(const CheckpointTensor& t, const ExpertsLayer& e, const std::string& base,
+                                    std::string_view name) const {
+    const bool qwen = model_.qk_norm || e.shared_ffn_hidden > 0;
+    const std::string mlp = base + (qwen ? "mlp." : "block_sparse_moe.");
+    if (name == "experts/router/weight") return alone(mlp + "gate.weight", t);
+    if (name == "experts/shared/gate/weight") return alone(mlp + "shared_expert_gate.weight", t);
+    if (name == "experts/shared/fc2/weight") return alone(mlp + "shared_expert.down_proj.weight", t);
+    if (name == "experts/shared/fc1/weight")
+      return Sources{{mlp + "shared_expert.gate_proj.weight", t.rows / 2},
+                     {mlp + "shared_expert.up_proj.weight", t.rows / 2}};
+    Sources out;
+    for (std::int64_t i = 0; i < e.experts; ++i) {
+      const std::string expert = fmt::format("{}experts.{}.", mlp, i);
+      if (name == "experts/fc1/weight") {
+        const std::int64_t rows = t.rows / e.experts / 2;
+        out.push_back({expert + (qwen ? "gate_proj" : "w1") + ".weight", rows});
+        out.push_back({expert + (qwen ? "up_proj" : "w3") + ".weight", rows});
+      } else if (name == "experts/fc2/weight") {
+        out.push_back({expert + (qwen ? "down_proj" : "w2") + ".weight", t.rows / e.experts});
+      }
+    }
+    if (out.empty()) return std::nullopt;
+    return out;
+  }
+
+  const Model& model_;
+  Depth depth_;
+  bool gpt2_;
+};
+
+Sources sources_of(const Names& names, const CheckpointTensor& t, const Cursor& at) {
+  const auto sources = names.of(t);
+  if (!sources)
+    at.fail(fmt::format("the model's tensor \"{}\" has no name in Hugging Face's checkpoints", t.name),
+            "allowed: models like GPT-2, Llama, Mistral, Qwen2, Qwen3 and Mixtral");
+  return *sources;
+}
+
+std::vector<std::int64_t> shape_of(const Source& s, const CheckpointTensor& t) {
+  if (t.cols == 1) return {s.rows};
+  return s.transposed ? std::vector{t.cols, s.rows} : std::vector{s.rows, t.cols};
+}
+
+// The other way round: rows become columns.
+std::vector<float> transpose(const std::vector<float>& of, std::int64_t rows) {
+  const std::size_t m = static_cast<std::size_t>(rows), n = of.size() / m;
+  std::vector<float> out(of.size());
+  for (std::size_t i = 0; i < m; ++i) {
+    for (std::size_t j = 0; j < n; ++j) out[j * m + i] = of[i * n + j];
+  }
+  return out;
+}
+
+// Some files have the names without what stands before the first dot.
+const TensorFiles::Tensor* find(const TensorFiles& files, const std::string& name,
+                                std::set<std::string>& used) {
+  const bool short_too = name.starts_with("transformer.") || name.starts_with("model.");
+  for (const std::string& candidate : {name, short_too ? name.substr(name.find('.') + 1) : name}) {
+    const auto found = files.tensors().find(candidate);
+    if (found == files.tensors().end()) continue;
+    used.insert(candidate);
+    return &found->second;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Weights read_weights(const std::filesystem::path& path, const Model& model,
+                     const std::map<std::string, CheckpointTensor>& logical) {
+  const TensorFiles files(path);
+  const Names names(model);
+  const Cursor at{path.string(), ""};
+  Weights out;
+  std::set<std::string> used;
+  std::uint32_t crc = 0;
+  std::int64_t elements = 0;
+  for (const auto& [name, tensor] : logical) {
+    std::vector<float>& values = out.tensors[name];
+    values.reserve(static_cast<std::size_t>(tensor.rows * tensor.cols));
+    for (const Source& source : sources_of(names, tensor, at)) {
+      const TensorFiles::Tensor* const found = find(files, source.name, used);
+      if (found == nullptr)
+        at.child(source.name).fail(fmt::format("is missing; the model's \"{}\" is made of it", name));
+      if (const auto wanted = shape_of(source, tensor); found->shape != wanted)
+        Cursor{files.path_of(*found), ""}
+            .child(source.name)
+            .fail(fmt::format("is [{}], and the model's is [{}]", fmt::join(found->shape, ", "),
+                              fmt::join(wanted, ", ")));
+      std::vector<float> part = files.read(*found);
+      if (source.transposed) part = transpose(part, tensor.cols);
+      crc = crc32c({reinterpret_cast<const char*>(part.data()), part.size() * sizeof(float)}, crc);
+      values.insert(values.end(), part.begin(), part.end());
+    }
+    elements += std::ssize(values);
+  }
+  for (const auto& [name, tensor] : files.tensors()) {
+    if (!used.contains(name)) out.unused.push_back(name);
+  }
+  out.identity = fmt::format("{} parameters, CRC-32C {:08x}", elements, crc);
+  return out;
+}
+
+void write_weights(const std::filesystem::path& path, const Model& model,
+                   const std::map<std::string, CheckpointTensor>& logical, const LogicalTensors& tensors,
+                   DType type) {
+  const Names names(model);
+  std::vector<NamedTensor> out;
+  for (const auto& [name, tensor] : logical) {
+    const std::vector<float>& values = tensors.at(name);
+    auto from = values.begin();
+    for (const Source& source : sources_of(names, tensor, Cursor{path.string(), ""})) {
+      const auto end = from + source.rows * tensor.cols;
+      std::vector<float> part(from, end);
+      if (source.transposed) part = transpose(part, source.rows);
+      out.push_back({source.name, shape_of(source, tensor), std::move(part)});
+      from = end;
+    }
+  }
+  write_tensor_file(path, out, type);
+}
+
+}  // namespace orrery::exec
