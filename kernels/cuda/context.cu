@@ -209,7 +209,11 @@ __global__ void key_grad_kernel(ContextShape s, Scores c, const Index* first_sam
   }
 }
 
-constexpr int kContextThreads = 128;
+constexpr int kMostContextThreads = 128;
+// Of a block that works on so many keys or queries. A thread has four elements of a head at the most.
+constexpr int context_threads(const ContextShape& s, Index items) {
+  return threads_for(std::max(items, cover(s.head + s.value, 4)), kMostContextThreads);
+}
 
 // Element i of rows [tokens, columns] that are whole, in `parts`; the columns from `first` on have `n`.
 struct Share {
@@ -285,9 +289,10 @@ void heads_unpack_grad(Stream stream, DType type, const HeadsShape& s, const voi
 void context_attention(Stream stream, DType type, DType out_type, const ContextShape& s,
                        const Index* first_sample, const void* q, const void* kv, const float* sums, void* out,
                        float* lse) {
+  const Index keys = s.key_rows() / s.batch;
   const Grid grid{.blocks = s.rows() * s.heads,
-                  .threads = kContextThreads,
-                  .shared = static_cast<std::size_t>(s.key_rows() / s.batch) * sizeof(float)};
+                  .threads = context_threads(s, keys),
+                  .shared = static_cast<std::size_t>(keys) * sizeof(float)};
   with_types(type, out_type, [&]<class T, class O>(T, O) {
     launch(stream, "context_attention", grid, context_kernel<T, O>, s, scores_of(s), first_sample,
            static_cast<const T*>(q), static_cast<const T*>(kv), sums, static_cast<O*>(out), lse);
@@ -297,20 +302,21 @@ void context_attention(Stream stream, DType type, DType out_type, const ContextS
 void context_attention_grad(Stream stream, DType type, const ContextShape& s, const Index* first_sample,
                             const void* q, const void* kv, const void* out, const float* lse,
                             const void* d_out, void* dq, void* dkv) {
-  if (s.head + s.value > 4 * kContextThreads)
+  if (s.head + s.value > 4 * kMostContextThreads)
     throw Error("attention on the device takes heads of at most 512 elements of keys and values together");
-  const auto grid = [](Index blocks, Index floats) {
+  const Index key_count = s.key_rows() / s.batch, query_count = s.ulysses * s.tokens;
+  const auto grid = [&](Index blocks, Index items, Index floats) {
     return Grid{.blocks = blocks,
-                .threads = kContextThreads,
+                .threads = context_threads(s, items),
                 .shared = static_cast<std::size_t>(floats) * sizeof(float)};
   };
   with_type(type, [&]<class T>(T) {
     const auto* const queries = static_cast<const T*>(q);
     const auto* const keys = static_cast<const T*>(kv);
-    launch(stream, "context_attention_grad", grid(s.rows() * s.heads, s.key_rows() / s.batch),
+    launch(stream, "context_attention_grad", grid(s.rows() * s.heads, key_count, key_count),
            query_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out),
            lse, static_cast<const T*>(d_out), static_cast<T*>(dq));
-    launch(stream, "context_attention_grad", grid(s.key_rows() * s.kv, 2 * s.ulysses * s.tokens),
+    launch(stream, "context_attention_grad", grid(s.key_rows() * s.kv, query_count, 2 * query_count),
            key_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out), lse,
            static_cast<const T*>(d_out), static_cast<T*>(dkv));
   });

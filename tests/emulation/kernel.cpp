@@ -21,6 +21,13 @@ struct Barrier {
   unsigned arrived = 0, passed = 0;
 };
 
+// Of a thread, where it has not been let go on.
+struct Wait {
+  const Barrier* at = nullptr;
+  unsigned passed = 0;
+  bool lasts() const { return at != nullptr && at->passed == passed; }
+};
+
 struct Warp {
   Barrier barrier;
   unsigned lanes = 32;
@@ -42,6 +49,7 @@ class Threads {
         blocks_(std::size_t{shape.grid.x} * shape.grid.y * shape.grid.z),
         warps_((count_ + 31) / 32),
         random_(seed),
+        waits_(count_),
         shared(shape.shared) {
     warps_.back().lanes = count_ - 32 * (static_cast<unsigned>(warps_.size()) - 1);
     clear_shared();
@@ -89,7 +97,12 @@ class Threads {
         clear_shared();
       }
     }
-    while (barrier.passed == passed) back_ = std::move(back_).resume();
+    const unsigned thread = self;
+    while (barrier.passed == passed) {
+      waits_[thread] = {&barrier, passed};
+      back_ = std::move(back_).resume();
+    }
+    waits_[thread] = {};
     place();
   }
 
@@ -122,7 +135,7 @@ class Threads {
       before = progress_;
       for (unsigned i = 0; i < lanes; ++i) {
         self = 32 * warp + (down ? lanes - 1 - i : i);
-        if (!fibers_[self]) continue;
+        if (!fibers_[self] || waits_[self].lasts()) continue;
         place();
         fibers_[self] = std::move(fibers_[self]).resume();
         if (failure_) std::rethrow_exception(failure_);
@@ -152,6 +165,7 @@ class Threads {
   std::size_t blocks_, block_ = 0;
   std::vector<Warp> warps_;
   std::minstd_rand random_;
+  std::vector<Wait> waits_;  // by thread: to resume one in vain takes longer than to look
   std::vector<context::fiber> fibers_;
   context::fiber back_;
   Barrier end_;

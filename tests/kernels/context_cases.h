@@ -49,6 +49,7 @@ inline const ContextCase kContextCases[] = {
     {"gathered_4", 4, 1, false},
     {"gathered_2_window_capped", 2, 1, false, 11, false, 0.7F},
     {"heads_2", 1, 2, false},
+    {"heads_4", 1, 4, false},
     {"heads_2_ring_3", 3, 2, true},
     {"heads_2_gathered_2", 2, 2, false, 9},
     {"ring_2_dropout", 2, 1, true, 0, false, 0, 6, 0.3},
