@@ -274,7 +274,7 @@ class Scheduler {
   struct Turn {
     double used = 0, holds = 0;  // of the tenant over its share; 0 where the order is not by use
     Waiting::const_iterator next;
-    const Waiting* queue;
+    const Waiting* queue = nullptr;
     friend bool operator>(const Turn& a, const Turn& b) {
       return std::tie(a.used, a.holds, *a.next) > std::tie(b.used, b.holds, *b.next);
     }
@@ -305,11 +305,14 @@ class Scheduler {
     }
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns({}, std::move(first));
     std::int64_t tried = 0;
-    std::optional<Turn> same;  // whose next job goes before those of all others
+    Turn turn;
+    bool same = false;  // the turn's next job goes before those of all others
     while (same || !turns.empty()) {
-      Turn turn = same ? *same : turns.top();
-      if (!same) turns.pop();
-      same.reset();
+      if (!same) {
+        turn = turns.top();
+        turns.pop();
+      }
+      same = false;
       const QueueKey key = *turn.next;
       const std::int32_t id = key.job;
       if (over_quota(id)) continue;  // and so waits its tenant
@@ -330,10 +333,8 @@ class Scheduler {
         if (free_.free_devices() == 0) break;
       }
       if (turn.next == turn.queue->end()) continue;
-      if (turns.empty() || turns.top() > turn)
-        same = turn;
-      else
-        turns.push(turn);
+      same = turns.empty() || turns.top() > turn;
+      if (!same) turns.push(turn);
     }
     return false;
   }
