@@ -99,16 +99,9 @@ void execute(const App& app, const GenerateAsked& o) {
   if (const auto why = exec::run_problem(program, exec::Backend::kCpu, Launch::kEager); !why.empty())
     at.child("training").fail(why);
   std::optional<exec::RestoredState> restored;
-  std::vector<std::string> passed_over;
-  if (!o.checkpoints.empty()) {
-    restored = exec::restore_newest(o.checkpoints, program, passed_over);
-    if (!restored)
-      Cursor{"command line", "/checkpoints"}.fail(
-          fmt::format("\"{}\" has no checkpoint", printable(o.checkpoints)));
-  }
+  if (!o.checkpoints.empty()) restored = load_checkpoint(o.checkpoints, program);
   std::optional<exec::Weights> given;
   if (!o.weights.empty()) given = load_weights(o.weights, model, program);
-  for (const std::string& why : passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
   const exec::Generated out = exec::generate(model, plan, training, problem.stack, {prompt},
                                              {.tokens = o.tokens,
                                               .seed = static_cast<std::uint64_t>(o.seed),

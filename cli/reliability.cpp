@@ -63,11 +63,11 @@ double deadline_days(const ReliabilityAsked& o, const std::vector<Operated>& que
 // Of the runs of each variant that advice was asked to compare, those that all variants together have the
 // time for.
 std::int64_t affordable_runs(std::int64_t asked, double stops) {
-  constexpr double kVariants = 100;
+  constexpr double kVariants = 100;     // about as many as planner::advised() simulates
   constexpr std::int64_t kFewest = 20;  // less would be chance
   const auto most =
       static_cast<std::int64_t>(static_cast<double>(sim::kMostRunEvents) / kVariants / std::max(1.0, stops));
-  return most < std::min(asked, kFewest) ? 0 : std::min(asked, most);
+  return most < kFewest ? 0 : std::min(asked, most);
 }
 
 void execute(const App& app, const ReliabilityAsked& o) {

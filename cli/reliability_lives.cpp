@@ -38,17 +38,23 @@ RunLife read_life(const std::string& file) {
   if (every > 0 && life.first_step % every != 0)
     at.child("first_step")
         .fail(fmt::format("{} is no multiple of checkpoint_every, {}", life.first_step, every));
+  if (life.memory_every > 0 && every % life.memory_every != 0)
+    at.child("memory_every")
+        .fail(std::to_string(life.memory_every),
+              fmt::format("allowed: 0, or a divisor of checkpoint_every, {}", every));
   for (std::size_t i = 0; i < life.faults.size(); ++i) {
     const Fault& f = life.faults[i];
     if (f.step <= life.first_step || f.step > life.steps)
       at.child("faults").child(i).child("step").fail(
           fmt::format("{}", f.step), fmt::format("allowed: {} to {}", life.first_step + 1, life.steps));
   }
-  const double checkpoints = every > 0 ? static_cast<double>(life.steps) / static_cast<double>(every) : 1;
+  const std::int64_t shortest = life.memory_every > 0 ? life.memory_every : every;
+  const double checkpoints =
+      shortest > 0 ? static_cast<double>(life.steps) / static_cast<double>(shortest) : 1;
   if (checkpoints * static_cast<double>(life.faults.size() + 1) > kMostCheckpoints)
     at.child("steps").fail(
         fmt::format("{} steps with a checkpoint every {} and {} faults are too many to replay", life.steps,
-                    every, life.faults.size()));
+                    shortest, life.faults.size()));
   return life;
 }
 

@@ -166,7 +166,10 @@ void require_memory(const RunAsked& o, const program::Program& program,
       exec::needed_memory(program, first, count,
                           {.validates = o.validate_every > 0,
                            .copies_state = o.async_checkpoints,
-                           .parts = o.memory_every > 0 ? std::min(o.memory_replicas, all) : 0});
+                           .replicas = o.memory_every > 0 ? std::min(o.memory_replicas, all) : 0,
+                           .copies_of_weights = o.weights.empty() ? 0
+                                                : launch          ? count
+                                                                  : 1});
   const exec::AvailableMemory there = exec::available_memory();
   if (needed <= there.bytes) return;
   at.fail(fmt::format("the plan's {} ranks on this machine need {} of memory, and {} leaves {}", count,
@@ -198,7 +201,7 @@ void require_checkpoint(const RunAsked& o) {
                    "allowed: a folder with a checkpoint, or --force to start from the beginning");
 }
 
-// That it is for.
+// Refuses checkpoints in memory from which the run could never go on.
 void require_going_on(const RunAsked& o) {
   if (o.memory_every == 0 || o.restarts > 0 || o.spares > 0 || o.elastic) return;
   throw InputError("command line", "/memory-every", std::to_string(o.memory_every),
@@ -249,9 +252,6 @@ void execute(App& app, RunAsked o) {
   options.data = data.training.get();
   options.loader = loader_options(o, chosen);
   options.validation = data.validation.get();
-  const std::optional<exec::Weights> weights =
-      o.weights.empty() ? std::nullopt : std::optional(load_weights(o.weights, s.model, program));
-  if (weights) options.weights = &*weights;
   options.validate_every = o.validate_every;
   options.validation_batches = o.validation_batches;
   options.checkpoints = o.checkpoints;
@@ -274,6 +274,11 @@ void execute(App& app, RunAsked o) {
   const std::optional<exec::Launch> launch = launched(o, chosen.plan, at);
   require_memory(o, program, launch, at);
   require_outputs(o);
+  std::optional<exec::Weights> weights;
+  if (!o.weights.empty()) {
+    weights = load_weights(o.weights, s.model, program, !launch || launch->rank == 0);
+    options.weights = &*weights;
+  }
   if (o.resume && !exec::has_checkpoints(o.checkpoints) && (!launch || launch->rank == 0))
     alert(fmt::format("the run starts {}", beginning(o)));
   Observer observer(app, o, s, options);

@@ -97,6 +97,9 @@ class LaunchedRun {
     options_.faults = life_.faults();
     const auto program = program::compile(s.model, chosen_.plan, s.training, chosen_.problem.stack);
     observer_.see(program);
+    if (stands_by()) {  // it is not among those that know which parts count
+      for (exec::MemoryCheckpoints& m : memory_) m.clear();
+    }
     const auto world =
         exec::join(me_, o_.rendezvous, secret, options_.deadline, exec::largest_message(program));
     try {

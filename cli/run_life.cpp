@@ -98,7 +98,7 @@ RunLife LifeKeeper::life(const program::Program& program, const RunAsked& o,
   out.ranks = program.mesh.ranks();
   out.checkpoint_every = options.checkpoint_every;
   out.memory_every = o.memory_every;
-  out.memory_replicas = std::min(o.memory_replicas, out.ranks);
+  if (o.memory_every > 0) out.memory_replicas = std::min(o.memory_replicas, out.ranks);
   std::size_t start = 0;  // that a fault which stops the run was for
   for (const Fault& f : faults_) {
     if (!stops_run(f.kind)) {

@@ -10,12 +10,22 @@
 
 namespace orrery::cli {
 
-exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program) {
+exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program,
+                           bool tells) {
   exec::Weights out = exec::read_weights(path, model, exec::tensors_of(program));
-  if (!out.unused.empty())
+  if (tells && !out.unused.empty())
     alert(fmt::format("{} of the tensors in {} are not the model's: {}{}", out.unused.size(), printable(path),
                       printable(out.unused.front()), out.unused.size() > 1 ? ", .." : ""));
   return out;
+}
+
+exec::RestoredState load_checkpoint(const std::string& folder, const program::Program& program) {
+  std::vector<std::string> passed_over;
+  auto restored = exec::restore_newest(folder, program, passed_over);
+  for (const std::string& why : passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
+  if (!restored)
+    Cursor{"command line", "/checkpoints"}.fail(fmt::format("\"{}\" has no checkpoint", printable(folder)));
+  return std::move(*restored);
 }
 
 void export_weights(const App& app, const WeightsAsked& o) {
@@ -23,18 +33,13 @@ void export_weights(const App& app, const WeightsAsked& o) {
   const Scenario& s = chosen.problem.scenario;
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   require_writable("/output", o.output);
-  std::vector<std::string> passed_over;
-  const auto restored = exec::restore_newest(o.checkpoints, program, passed_over);
-  for (const std::string& why : passed_over) fmt::print(stderr, "passed over: {}\n", printable(why));
-  if (!restored)
-    Cursor{"command line", "/checkpoints"}.fail(
-        fmt::format("\"{}\" has no checkpoint", printable(o.checkpoints)));
+  const exec::RestoredState restored = load_checkpoint(o.checkpoints, program);
   const auto tensors = exec::tensors_of(program);
-  exec::write_weights(o.output, s.model, tensors, restored->states.front(), o.type);
+  exec::write_weights(o.output, s.model, tensors, restored.states.front(), o.type);
   if (app.json)
-    return print_json({{"schema", "orrery.weights/1"}, {"file", o.output}, {"step", restored->step}});
+    return print_json({{"schema", "orrery.weights/1"}, {"file", o.output}, {"step", restored.step}});
   fmt::print("{}: the weights of {} after step {}\n", printable(o.output), printable(s.model.name),
-             restored->step);
+             restored.step);
 }
 
 }  // namespace orrery::cli

@@ -10,9 +10,14 @@
 
 namespace orrery::cli {
 
-// Of a Hugging Face file, index or folder. Says which of its tensors the model has no use for. Throws
-// InputError.
-exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program);
+// Of a Hugging Face file, index or folder. Where `tells`, says which of its tensors the model has no use for.
+// Throws InputError.
+exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program,
+                           bool tells = true);
+
+// The newest whole checkpoint of a folder; tells of those that are passed over. Throws InputError where there
+// is none.
+exec::RestoredState load_checkpoint(const std::string& folder, const program::Program& program);
 
 struct WeightsAsked {
   std::string plan, checkpoints, output;

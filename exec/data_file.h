@@ -25,10 +25,10 @@ namespace orrery::exec {
 class DataFile {
  public:
   explicit DataFile(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe opens too, and is refused
     struct stat about {};
     if (file_ < 0 || fstat(file_, &about) != 0 || !S_ISREG(about.st_mode)) {
-      const std::string why = file_ < 0 ? std::strerror(errno) : "it is no regular file";
+      const std::string why = file_ < 0 ? std::strerror(errno) : "it is not a regular file";
       if (file_ >= 0) ::close(file_);
       throw InputError(path, "", "cannot be read as a file of data: " + why);
     }

@@ -8,7 +8,7 @@ namespace orrery::exec {
 
 namespace {
 
-// That hold so many bytes.
+// How many words hold so many bytes.
 std::size_t words(std::size_t bytes) {
   return (bytes + sizeof(float) - 1) / sizeof(float);
 }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -32,12 +34,13 @@ using Sources = std::vector<Source>;
 class Names {
  public:
   explicit Names(const Model& m)
-      : model_(m), depth_(depth_of(m)), gpt2_(m.positions == Positions::kLearned) {}
+      : model_(m), depth_(depth_of(m)), gpt2_(m.positions == Positions::kLearned), known_(is_known()) {}
 
   // None where the family has no such tensor.
   std::optional<Sources> of(const CheckpointTensor& t) const {
     constexpr std::string_view kLayer = "layer";
     const std::string_view name = t.name;
+    if (!known_) return std::nullopt;
     if (!name.starts_with(kLayer)) return of_end(t);
     std::int64_t layer = -1;
     const std::string_view digits = name.substr(kLayer.size());
@@ -49,6 +52,25 @@ class Names {
   }
 
  private:
+  // Whether the family computes what the model does. Gemma's norms, of Llama's names, multiply by 1 + w.
+  bool is_known() const {
+    bool out = model_.embedding_scale == 1 && (gpt2_ || model_.positions == Positions::kRotary) &&
+               model_.norm == (gpt2_ ? Norm::kLayerNorm : Norm::kRmsNorm);
+    depth_.for_each_layer([&](const auto& layer, std::int64_t) {
+      using L = std::decay_t<decltype(layer)>;
+      const Activation usual = gpt2_ ? Activation::kGelu : Activation::kSwiglu;
+      if constexpr (std::is_same_v<L, AttentionLayer>)
+        out = out && (!gpt2_ || layer.kv_heads == layer.heads);
+      else if constexpr (std::is_same_v<L, MlpLayer>)
+        out = out && layer.activation == usual;
+      else if constexpr (std::is_same_v<L, ExpertsLayer>)
+        out = out && !gpt2_ && layer.activation == usual;
+      else
+        out = false;
+    });
+    return out;
+  }
+
   static Sources alone(std::string name, const CheckpointTensor& t, bool transposed = false) {
     return {{std::move(name), t.rows, transposed}};
   }
@@ -150,7 +172,7 @@ class Names {
 
   const Model& model_;
   Depth depth_;
-  bool gpt2_;
+  bool gpt2_, known_;
 };
 
 Sources sources_of(const Names& names, const CheckpointTensor& t, const Cursor& at) {
@@ -198,22 +220,34 @@ Weights read_weights(const std::filesystem::path& path, const Model& model,
   const Cursor at{path.string(), ""};
   Weights out;
   std::set<std::string> used;
-  std::uint32_t crc = 0;
-  std::int64_t elements = 0;
+  // All are there before any is read.
+  struct Found {
+    Source source;
+    const TensorFiles::Tensor* tensor;
+  };
+  std::map<std::string, std::vector<Found>> found_of;
   for (const auto& [name, tensor] : logical) {
-    std::vector<float>& values = out.tensors[name];
-    values.reserve(static_cast<std::size_t>(tensor.rows * tensor.cols));
     for (const Source& source : sources_of(names, tensor, at)) {
       const TensorFiles::Tensor* const found = find(files, source.name, used);
       if (found == nullptr)
         at.child(source.name).fail(fmt::format("is missing; the model's \"{}\" is made of it", name));
+      found_of[name].push_back({source, found});
       if (const auto wanted = shape_of(source, tensor); found->shape != wanted)
         Cursor{files.path_of(*found), ""}
             .child(source.name)
             .fail(fmt::format("is [{}], and the model's is [{}]", fmt::join(found->shape, ", "),
                               fmt::join(wanted, ", ")));
+    }
+  }
+  std::uint32_t crc = 0;
+  std::int64_t elements = 0;
+  for (const auto& [name, sources] : found_of) {
+    std::vector<float>& values = out.tensors[name];
+    for (const auto& [source, found] : sources) {
       std::vector<float> part = files.read(*found);
-      if (source.transposed) part = transpose(part, tensor.cols);
+      if (!std::all_of(part.begin(), part.end(), [](float x) { return std::isfinite(x); }))
+        Cursor{files.path_of(*found), ""}.child(source.name).fail("has a value that is not a finite number");
+      if (source.transposed) part = transpose(part, logical.at(name).cols);
       crc = crc32c({reinterpret_cast<const char*>(part.data()), part.size() * sizeof(float)}, crc);
       values.insert(values.end(), part.begin(), part.end());
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights of Hugging Face models as the tensors of ours. GPT-2's names are those of models with learned
-// positions; Llama's, which Mistral and Qwen share, of models with rotary ones. Experts have Mixtral's names,
-// or Qwen's where heads have norms or experts are shared. A tensor of ours is one of theirs, or several on
-// top of each other: queries, keys and values; an MLP's gate and its other half; the experts. GPT-2 keeps
-// matrices as inputs by outputs, so they are transposed.
+// Weights of Hugging Face models as the tensors of ours. GPT-2's names are those of models like it (learned
+// positions, LayerNorm, GELU, biases); Llama's, which Mistral and Qwen share, of models with rotary
+// positions, RMSNorm and SwiGLU. Experts have Mixtral's names, or Qwen's where heads have norms or experts
+// are shared. A tensor of ours is one of theirs, or several on top of each other: queries, keys and values;
+// an MLP's gate and its other half; the experts. GPT-2 keeps matrices as inputs by outputs, so they are
+// transposed.
 //
 //   const Weights w = read_weights("Qwen3-0.6B/", model, tensors_of(program));
 //   write_weights("model.safetensors", model, tensors_of(program), state.states[0], DType::kBfloat16);
@@ -26,7 +27,7 @@ namespace orrery::exec {
 // over, and named.
 struct Weights {
   LogicalTensors tensors;
-  std::string identity;             // files' sizes and a checksum of what was read
+  std::string identity;             // parameters, and a checksum of what was read
   std::vector<std::string> unused;  // that the files have beside
 };
 Weights read_weights(const std::filesystem::path& path, const Model& model,

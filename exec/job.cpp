@@ -99,9 +99,10 @@ Job::Job(const program::Program& program, const RunOptions& options, const Datas
       watch_(rank == 0 ? std::make_unique<Watch>(program, data.sequences(), options.steps,
                                                  crowded(options, program.mesh.ranks()))
                        : nullptr) {
-  constexpr std::size_t kPassed = std::size_t{1} << 20;  // bytes at a time
-  if (memory_ != nullptr)
-    passing_.emplace(link_ ? *link_ : communicator, rank, program.mesh.ranks(), kPassed);
+  if (memory_ == nullptr) return;
+  constexpr std::size_t kPassed = std::size_t{2} << 20;  // bytes of all ranks at a time
+  passing_.emplace(link_ ? *link_ : communicator, rank, program.mesh.ranks(),
+                   std::max(Exchange::kPart, kPassed / static_cast<std::size_t>(program.mesh.ranks())));
 }
 
 bool Job::is_due(std::int64_t every, std::int64_t done) const {
@@ -203,8 +204,9 @@ std::string Job::algorithms() {
 
 // Other ranks than the checkpoint's sum in another order anyway.
 void Job::compare_algorithms(const RestoredState* restored) {
-  const std::vector<std::string> now = exchange_.gather("algorithms", algorithms());
-  if (restored == nullptr || restored->algorithms.size() != now.size() || restored->algorithms == now) return;
+  algorithms_ = exchange_.all_texts("algorithms", algorithms());
+  if (exchange_.rank() != 0 || restored == nullptr) return;
+  if (restored->algorithms.size() != algorithms_.size() || restored->algorithms == algorithms_) return;
   alerts_.push_back(
       "products run by other algorithms than when the checkpoint was written: what follows agrees, but not "
       "to the bit; --gemm-cache keeps algorithms");
@@ -282,7 +284,9 @@ void Job::keep(std::int64_t done, StepReport& report) {
   MemoryPart own;
   own.file = pack_rank(program_, exchange_.rank(), rank_.snapshot(false).units,
                        [&](std::string_view bytes) { own.bytes += bytes; });
-  memory_->keep(*passing_, index_of(done), std::move(own));
+  CheckpointIndex index = index_of(done);
+  index.algorithms = algorithms_;
+  memory_->keep(*passing_, program_, std::move(index), std::move(own));
 }
 
 // Where it could not be begun, rank 0 says why.

@@ -32,7 +32,7 @@ class Job {
 
  private:
   void meet(std::int64_t first_step);
-  std::string algorithms();
+  std::string algorithms();  // of this rank
   void compare_algorithms(const RestoredState* restored);
   CheckpointIndex index_of(std::int64_t done);
   void keep(std::int64_t done, StepReport& report);
@@ -73,8 +73,9 @@ class Job {
   CheckpointIndex index_;           // its index, so far
   Record record_;
   std::vector<Record> records_;
-  std::unique_ptr<Watch> watch_;     // on rank 0
-  std::vector<std::string> alerts_;  // on rank 0
+  std::vector<std::string> algorithms_;  // by rank, when the run began
+  std::unique_ptr<Watch> watch_;         // on rank 0
+  std::vector<std::string> alerts_;      // on rank 0
 };
 
 }  // namespace orrery::exec

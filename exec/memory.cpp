@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "exec/checkpoint.h"
+#include "exec/logical.h"
 #include "exec/staging.h"
 
 namespace orrery::exec {
@@ -80,8 +81,9 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
   for (const program::Feed& f : program::feeds_of(program.model, program.training))
     loader += 2 * 4 * f.elements * p.micro_batch * p.micro_batches;
   // The two newest checkpoints in memory, and the one that is made; as files, in fp32.
-  const std::int64_t kept = 3 * use.parts * state_arrays(program) * static_cast<std::int64_t>(sizeof(float));
-  std::vector<std::int64_t> by_stage;
+  const std::int64_t kept =
+      3 * use.replicas * state_arrays(program) * static_cast<std::int64_t>(sizeof(float));
+  std::vector<std::int64_t> by_stage, kept_by_stage;
   for (const program::RankClass& c : program.classes) {
     std::int64_t unit = 0, state = 0, elements = 0;
     for (const program::Unit& u : c.units) {
@@ -89,14 +91,21 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
       elements += u.shard;
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
     }
-    by_stage.push_back(c.arena_peak.value + Staging::bytes_for(c) +
-                       unit * static_cast<std::int64_t>(sizeof(float)) +
-                       (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) +
-                       (use.copies_state ? state : 0) + kept * elements);
+    by_stage.push_back(
+        c.arena_peak.value + Staging::bytes_for(c) + unit * static_cast<std::int64_t>(sizeof(float)) +
+        (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) + (use.copies_state ? state : 0));
+    kept_by_stage.push_back(kept * elements);
   }
   std::int64_t total = 0;
-  for (std::int64_t r = first; r < first + count; ++r)
-    total += by_stage[static_cast<std::size_t>(program.stage_of(r))];
+  for (std::int64_t r = first; r < first + count; ++r) {
+    const auto stage = static_cast<std::size_t>(program.stage_of(r));
+    total += by_stage[stage];
+    // Of copies the first rank alone has a part.
+    if (weight_share(program, r, false).copy == 0) total += kept_by_stage[stage];
+  }
+  std::int64_t model = 0;
+  for (const auto& [name, tensor] : tensors_of(program)) model += tensor.rows * tensor.cols;
+  total += use.copies_of_weights * model * static_cast<std::int64_t>(sizeof(float));
   return Bytes{total};
 }
 

@@ -17,8 +17,9 @@ namespace orrery::exec {
 // collectives and threads, and of a checkpoint that is read, comes on top.
 struct MemoryUse {
   bool validates = false;
-  bool copies_state = false;  // for checkpoints that are written beside steps
-  std::int64_t parts = 0;     // of checkpoints in memory, that a rank holds
+  bool copies_state = false;           // for checkpoints that are written beside steps
+  std::int64_t replicas = 0;           // of each part of checkpoints in memory
+  std::int64_t copies_of_weights = 0;  // of the whole model in fp32, that runs start from: one a process
 };
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,
                     const MemoryUse& use);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checkpoints in the memory of ranks (GEMINI: Wang et al., SOSP 2023, doi 10.1145/3600006.3613145): a rank
-// holds its own part, and gives it to the ranks after it, as in a ring. Where fewer of these die at once than
-// hold a part, the run goes on without storage, under any plan.
+// holds its own part, and gives it to the ranks after it, as in a ring. Where of each part a rank is left
+// that holds it, the run goes on without storage, under any plan. The ranks that go on have to hold them:
+// those that a smaller plan has no place for take theirs with them.
 //
 //   MemoryCheckpoints memory(2);                        // of a process, or of a thread; it outlives starts
-//   memory.keep(exchange, index, part);                 // all ranks, after a step
+//   memory.keep(exchange, program, index, part);        // all ranks, after a step
 //   auto state = memory.restore(exchange, program);     // all ranks of the next start
 //
-// A rank holds `holders` parts of each of the two newest: while one is passed on, the one before is whole.
-// Parts are those of files of checkpoints (exec/checkpoint.h), with the same checks.
+// Each rank holds as many parts as there are replicas, of the two newest checkpoints: while one is passed on,
+// the one before is whole. Parts are those of files of checkpoints (exec/checkpoint.h), with the same checks;
+// a part that is damaged counts as lost.
 #pragma once
 
 #include <cstdint>
@@ -31,33 +33,36 @@ struct MemoryPart {
 
 class MemoryCheckpoints {
  public:
-  // `holders`: ranks that hold each part, its own among them; as many as there are ranks at the most.
-  explicit MemoryCheckpoints(std::int64_t holders) : holders_(holders) {}
+  // `replicas`: ranks that hold each part, its own among them; as many as there are ranks at the most.
+  explicit MemoryCheckpoints(std::int64_t replicas) : replicas_(replicas) {}
 
   // `index` has no files or tensors. Returns when this rank has its own part and those of the ranks before
   // it.
-  void keep(Exchange& exchange, CheckpointIndex index, MemoryPart own);
+  void keep(Exchange& exchange, const program::Program& program, CheckpointIndex index, MemoryPart own);
 
   // The newest of which some rank or other holds every part; nothing where there is none. Later ones are
-  // forgotten. Throws Error where what is held is damaged.
+  // forgotten.
   std::optional<RestoredState> restore(Exchange& exchange, const program::Program& program);
 
-  // What this rank holds, as text; and, of what all do, the steps that the newest would have done.
+  // Names the parts that this rank holds.
   std::string inventory() const;
+  // How many steps the newest checkpoint has done of which all ranks together hold every part.
   static std::optional<std::int64_t> newest(const std::vector<std::string>& inventories);
 
-  // What becomes of it when its rank dies.
+  // A rank that dies loses what it holds.
   void clear() { kept_.clear(); }
   bool empty() const { return kept_.empty(); }
+  std::int64_t replicas() const { return replicas_; }
 
  private:
   struct Kept {
     CheckpointIndex index;
-    std::int64_t ranks = 0;                    // that it was parted into
+    std::int64_t program = 0;                  // its hash: ranks of another plan have other parts
+    std::int64_t ranks = 0;                    // of its plan, and so parts
     std::map<std::int64_t, MemoryPart> parts;  // by rank
   };
 
-  std::int64_t holders_;
+  std::int64_t replicas_;
   std::map<std::int64_t, Kept> kept_;  // by steps done
 };
 

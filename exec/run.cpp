@@ -101,7 +101,14 @@ std::optional<RestoredState> restore(const program::Program& program, const RunO
   std::optional<RestoredState> restored;
   const auto kept = MemoryCheckpoints::newest(inventories);
   const bool as_new = kept && newest_checkpoint(options.checkpoints).value_or(0) <= *kept;
-  if (options.resume && !as_new) restored = restore_newest(options.checkpoints, program, passed_over);
+  if (options.resume && !as_new) {
+    try {
+      restored = restore_newest(options.checkpoints, program, passed_over);
+    } catch (const Error& e) {
+      if (!kept) throw;
+      passed_over.emplace_back(e.what());
+    }
+  }
   if (!restored || options.force) return restored;
   const auto other = differences(restored->recipe, recipe_of(program.training, options, data));
   if (!other.empty()) {
@@ -208,10 +215,10 @@ RunResult run_rank(const program::Program& program, const RunOptions& options, s
     std::optional<CheckpointLock> lock;
     if (rank == 0 && options.saves()) lock.emplace(options.checkpoints);
     MemoryCheckpoints* const memory = options.memory != nullptr ? &options.memory->front() : nullptr;
-    std::vector<std::string> passed_over, inventories;
-    if (memory != nullptr)
-      inventories =
-          Exchange(communicator, rank, program.mesh.ranks()).all_texts("in memory", memory->inventory());
+    std::vector<std::string> passed_over;
+    const std::vector<std::string> inventories =
+        Exchange(communicator, rank, program.mesh.ranks())
+            .all_texts("checkpoints in memory", memory != nullptr ? memory->inventory() : "[]");
     const std::optional<RestoredState> restored = restore(program, options, data, inventories, passed_over);
     const ExecutorFactory make = options.backend == Backend::kCuda ? on_own_gpu(options.gpu) : on_processor;
     RunResult result =

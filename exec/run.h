@@ -88,8 +88,8 @@ struct RunOptions {
   // Ranks copy their state and write it beside the steps that follow. The next checkpoint, and the end of the
   // run, wait for it.
   bool async_checkpoints = false;
-  // Checkpoints in memory (exec/memory_checkpoint.h): by rank that is a thread, or one of a process. Null:
-  // none. They outlive the run, and the next start goes on from them.
+  // Checkpoints in memory (exec/memory_checkpoint.h): of each rank that is a thread; or of the one that this
+  // process is. Null: none. They outlive the run, and the next start goes on from them.
   std::vector<MemoryCheckpoints>* memory = nullptr;
   std::int64_t memory_every = 0;  // steps; after the last step too
   bool resume = false;            // from the newest whole checkpoint of the folder, when there is one

@@ -51,15 +51,14 @@ std::int64_t whole(const Json& json, const Cursor& at) {
 // Of a header that says so; of it, `data` bytes follow.
 TensorFiles::Tensor tensor_of(const Json& json, const Cursor& at, std::size_t data) {
   if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") ||
-      !json.contains("data_offsets"))
-    at.fail("is no tensor", "allowed: an object with dtype, shape and data_offsets");
+      !json.contains("data_offsets") || !json.at("dtype").is_string())
+    at.fail("is not a tensor", "allowed: an object with dtype, shape and data_offsets");
   TensorFiles::Tensor out;
-  const Json &dtype = json.at("dtype"), &shape = json.at("shape"), &offsets = json.at("data_offsets");
-  const auto type = dtype.is_string() ? type_of(dtype.get<std::string>()) : std::nullopt;
-  if (!type) at.child("dtype").fail(shown(dtype) + " is not read", "allowed: F32, BF16, F16");
-  out.type = *type;
+  const Json &shape = json.at("shape"), &offsets = json.at("data_offsets");
+  out.named = json.at("dtype").get<std::string>();
+  out.type = type_of(out.named);
   if (!shape.is_array() || shape.size() > 8)
-    at.child("shape").fail(shown(shape) + " is no shape", "allowed: up to 8 sizes");
+    at.child("shape").fail(shown(shape) + " is not a shape", "allowed: up to 8 sizes");
   std::int64_t elements = 1;
   constexpr std::int64_t kMostElements = std::int64_t{1} << 50;
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -69,15 +68,15 @@ TensorFiles::Tensor tensor_of(const Json& json, const Cursor& at, std::size_t da
     elements *= out.shape.back();
   }
   if (!offsets.is_array() || offsets.size() != 2)
-    at.child("data_offsets").fail(shown(offsets) + " are no offsets", "allowed: [begin, end]");
+    at.child("data_offsets").fail(shown(offsets) + " is not a range", "allowed: [begin, end]");
   const std::int64_t begin = whole(offsets[0], at.child("data_offsets").child(0)),
                      end = whole(offsets[1], at.child("data_offsets").child(1));
   if (begin > end || end > static_cast<std::int64_t>(data))
     at.child("data_offsets").fail(fmt::format("lie outside the {} bytes of data", data));
-  if (end - begin != elements * static_cast<std::int64_t>(bytes_of(out.type)))
+  if (out.type && end - begin != elements * static_cast<std::int64_t>(bytes_of(*out.type)))
     at.child("data_offsets")
         .fail(fmt::format("hold {} bytes, and the shape has {}", end - begin,
-                          elements * static_cast<std::int64_t>(bytes_of(out.type))));
+                          elements * static_cast<std::int64_t>(bytes_of(*out.type))));
   out.offset = static_cast<std::size_t>(begin);
   out.bytes = static_cast<std::size_t>(end - begin);
   return out;
@@ -96,10 +95,6 @@ fs::path file_of(const fs::path& path) {
 
 }  // namespace
 
-std::int64_t TensorFiles::Tensor::elements() const {
-  return static_cast<std::int64_t>(bytes / bytes_of(type));
-}
-
 TensorFiles::TensorFiles(const fs::path& path) {
   open(file_of(path));
 }
@@ -117,7 +112,7 @@ void TensorFiles::open(const fs::path& path) {
       const std::string name = file.is_string() ? file.get<std::string>() : std::string();
       // Files stand beside the index.
       if (name.empty() || name != fs::path(name).filename() || !name.ends_with(".safetensors"))
-        map.child(tensor).fail(shown(file) + " is no file beside the index", "allowed: *.safetensors");
+        map.child(tensor).fail(shown(file) + " is not a file beside the index", "allowed: *.safetensors");
       names.insert(name);
     }
     for (const std::string& name : names) open(path.parent_path() / name);
@@ -129,8 +124,9 @@ void TensorFiles::open(const fs::path& path) {
   if (file->bytes() < kLengthBytes) at.fail("is too short for weights in the safetensors format");
   file->read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > file->bytes() - kLengthBytes || length > static_cast<std::uint64_t>(kLargestHeader))
-    at.fail(fmt::format("says that its header has {} bytes, and the file has {}", length, file->bytes()),
-            "allowed: weights in the safetensors format");
+    at.fail(
+        fmt::format("says that its header has {} bytes, and the file has {}", length, file->bytes()),
+        fmt::format("allowed: the safetensors format, with a header of at most {} bytes", kLargestHeader));
   std::string text(static_cast<std::size_t>(length), '\0');
   file->read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const Json header = parse_json(text, path.string(), kLargestHeader);
@@ -148,14 +144,17 @@ void TensorFiles::open(const fs::path& path) {
 }
 
 std::vector<float> TensorFiles::read(const Tensor& t) const {
-  std::vector<float> out(static_cast<std::size_t>(t.elements()));
-  if (!is_half(t.type)) {
+  if (!t.type)
+    throw InputError(path_of(t), "", fmt::format("{} is not read", shown(Json(t.named))),
+                     "allowed: F32, BF16, F16");
+  std::vector<float> out(t.bytes / bytes_of(*t.type));
+  if (!is_half(*t.type)) {
     files_[t.file]->read(t.offset, std::as_writable_bytes(std::span(out)));
     return out;
   }
   std::vector<std::uint16_t> narrow(out.size());
   files_[t.file]->read(t.offset, std::as_writable_bytes(std::span(narrow)));
-  kernels::widen(t.type, t.elements(), narrow.data(), out.data());
+  kernels::widen(*t.type, std::ssize(out), narrow.data(), out.data());
   return out;
 }
 
@@ -164,13 +163,17 @@ void write_tensor_file(const fs::path& path, const std::vector<NamedTensor>& ten
   std::size_t offset = 0;
   for (const NamedTensor& t : tensors) {
     const std::size_t end = offset + t.values.size() * bytes_of(type);
-    header[t.name] = {{"dtype", name_of_type(type)}, {"shape", t.shape}, {"data_offsets", {offset, end}}};
+    append(header, t.name,
+           {{"dtype", name_of_type(type)}, {"shape", t.shape}, {"data_offsets", {offset, end}}});
     offset = end;
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // elements are aligned
   const std::uint64_t length = text.size();
-  const fs::path partial = path.string() + ".partial";
+  std::error_code failed;
+  const fs::file_status there = fs::symlink_status(path, failed);
+  const bool in_place = fs::exists(there) && !fs::is_regular_file(there);
+  const fs::path partial = path.string() + (in_place ? "" : ".partial");
   std::ofstream file(partial, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(&length), sizeof length);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -186,11 +189,11 @@ void write_tensor_file(const fs::path& path, const std::vector<NamedTensor>& ten
                static_cast<std::streamsize>(t.values.size() * bytes_of(type)));
   }
   file.close();
-  std::error_code failed;
-  if (file) fs::rename(partial, path, failed);
+  failed.clear();
+  if (file && !in_place) fs::rename(partial, path, failed);
   if (file && !failed) return;
   const std::string why = failed ? failed.message() : std::strerror(errno);
-  fs::remove(partial, failed);
+  if (!in_place) fs::remove(partial, failed);
   throw Error(fmt::format("{} cannot be written: {}", path.string(), why));
 }
 

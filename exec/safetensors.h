@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,14 +32,14 @@ class TensorFiles {
   TensorFiles(TensorFiles&&) noexcept;
 
   struct Tensor {
-    DType type = DType::kFloat32;  // 32-bit or 16-bit floats
+    std::string named;          // its type, as the file has it
+    std::optional<DType> type;  // 32-bit or 16-bit floats; others are not read
     std::vector<std::int64_t> shape;
     std::size_t file = 0, offset = 0, bytes = 0;
-    std::int64_t elements() const;
   };
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::string& path_of(const Tensor& t) const { return paths_[t.file]; }
-  // Throws Error where the file was truncated meanwhile.
+  // Throws InputError where the type is not read, and Error where the file was truncated meanwhile.
   std::vector<float> read(const Tensor& t) const;
 
  private:
@@ -54,7 +55,8 @@ struct NamedTensor {
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
-// Elements are rounded to `type`, 32-bit or 16-bit floats. The file is there when it is whole. Throws Error.
+// Elements are rounded to `type`, 32-bit or 16-bit floats. The file is there when it is whole; a link, or
+// what is not a regular file, is written in place. Throws Error.
 void write_tensor_file(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        DType type);
 

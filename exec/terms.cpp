@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "exec/data.h"
 #include "exec/hugging_face_weights.h"
+#include "exec/memory_checkpoint.h"
 
 namespace orrery::exec {
 namespace {
@@ -69,6 +70,7 @@ JobTerms terms_of(const program::Program& program, const RunOptions& o, const Da
   out.checkpoint_every = o.checkpoint_every;
   out.async_checkpoints = o.async_checkpoints;
   out.memory_every = o.memory_every;
+  if (o.memory != nullptr) out.memory_replicas = o.memory->front().replicas();
   out.checkpoint_seconds = o.checkpoint_seconds;
   return out;
 }

@@ -43,7 +43,7 @@ struct JobTerms {
   std::int64_t checkpoint_every = 0;
   double checkpoint_seconds = 0;
   bool async_checkpoints = false;
-  std::int64_t memory_every = 0;
+  std::int64_t memory_every = 0, memory_replicas = 0;
 };
 
 template <class V>
@@ -85,6 +85,7 @@ void describe(V& v, JobTerms& t) {
   v(Field{.name = "checkpoint_seconds", .help = "seconds"}, t.checkpoint_seconds);
   v(Field{.name = "async_checkpoints", .help = "beside steps"}, t.async_checkpoints);
   v(Field{.name = "memory_every", .help = "steps"}, t.memory_every);
+  v(Field{.name = "memory_replicas", .help = "ranks"}, t.memory_replicas);
 }
 
 Recipe recipe_of(const Training& training, const RunOptions& options, const Dataset& data);

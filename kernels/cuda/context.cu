@@ -210,9 +210,9 @@ __global__ void key_grad_kernel(ContextShape s, Scores c, const Index* first_sam
 }
 
 constexpr int kMostContextThreads = 128;
-// Of a block that works on so many keys or queries. A thread has four elements of a head at the most.
-constexpr int context_threads(const ContextShape& s, Index items) {
-  return threads_for(std::max(items, cover(s.head + s.value, 4)), kMostContextThreads);
+// Of a block that works on so many keys or queries, and then on so many elements of a head.
+constexpr int context_threads(Index items, Index elements) {
+  return threads_for(std::max(items, elements), kMostContextThreads);
 }
 
 // Element i of rows [tokens, columns] that are whole, in `parts`; the columns from `first` on have `n`.
@@ -291,7 +291,7 @@ void context_attention(Stream stream, DType type, DType out_type, const ContextS
                        float* lse) {
   const Index keys = s.key_rows() / s.batch;
   const Grid grid{.blocks = s.rows() * s.heads,
-                  .threads = context_threads(s, keys),
+                  .threads = context_threads(keys, s.value),
                   .shared = static_cast<std::size_t>(keys) * sizeof(float)};
   with_types(type, out_type, [&]<class T, class O>(T, O) {
     launch(stream, "context_attention", grid, context_kernel<T, O>, s, scores_of(s), first_sample,
@@ -305,18 +305,19 @@ void context_attention_grad(Stream stream, DType type, const ContextShape& s, co
   if (s.head + s.value > 4 * kMostContextThreads)
     throw Error("attention on the device takes heads of at most 512 elements of keys and values together");
   const Index key_count = s.key_rows() / s.batch, query_count = s.ulysses * s.tokens;
-  const auto grid = [&](Index blocks, Index items, Index floats) {
+  const auto grid = [&](Index blocks, Index items, Index elements, Index floats) {
     return Grid{.blocks = blocks,
-                .threads = context_threads(s, items),
+                .threads = context_threads(items, elements),
                 .shared = static_cast<std::size_t>(floats) * sizeof(float)};
   };
   with_type(type, [&]<class T>(T) {
     const auto* const queries = static_cast<const T*>(q);
     const auto* const keys = static_cast<const T*>(kv);
-    launch(stream, "context_attention_grad", grid(s.rows() * s.heads, key_count, key_count),
+    launch(stream, "context_attention_grad", grid(s.rows() * s.heads, key_count, s.head, key_count),
            query_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out),
            lse, static_cast<const T*>(d_out), static_cast<T*>(dq));
-    launch(stream, "context_attention_grad", grid(s.key_rows() * s.kv, query_count, 2 * query_count),
+    launch(stream, "context_attention_grad",
+           grid(s.key_rows() * s.kv, query_count, cover(s.head + s.value, 4), 2 * query_count),
            key_grad_kernel<T>, s, scores_of(s), first_sample, queries, keys, static_cast<const T*>(out), lse,
            static_cast<const T*>(d_out), static_cast<T*>(dkv));
   });

@@ -75,8 +75,8 @@ RunModel model_of(const RunLife& life, const LifeConstants& c) {
     throw Error(fmt::format("no other run measured {}", lack));
   const Ticks step = std::max(Ticks{1}, ticks(*c.step));
   RunModel out;
-  out.work = step * (life.steps - life.first_step);
   const std::int64_t steps = life.steps - life.first_step;
+  out.work = step * steps;
   out.interval = step * (life.checkpoint_every > 0 ? life.checkpoint_every : steps);
   if (life.checkpoint_every > 0) out.stall = ticks(*c.checkpoint);
   if (life.memory_every > 0) {

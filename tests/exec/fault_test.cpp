@@ -153,6 +153,26 @@ TEST_F(Faults, MemoryOutlivesAProcess) {
   }
 }
 
+// Three die one after the other: a spare takes a seat, then a smaller plan goes on, then what stood by comes
+// in. What that one holds of an older plan is not mixed with what the others hold.
+TEST_F(Faults, MemoryOfTwoPlansIsNotMixed) {
+  const fs::path plan = scenario(folder().path, "four.json", {{"dp", 4}, {"zero", 1}, {"micro_batches", 4}});
+  Launched job(folder().path,
+               std::vector(5, run(plan, 12,
+                                  {"--spares", "1", "--elastic", "--memory-every", "2", "--checkpoints",
+                                   checkpoints.string(), "--checkpoint-every", "4", "--restarts", "3",
+                                   "--fail", "1@5", "2@7", "1@7", "--deadline", "20"})));
+  int finished = 0;
+  for (std::size_t r = 0; r < 5; ++r) {
+    if (job.wait(r) != 0) continue;
+    ++finished;
+    EXPECT_EQ(job.err(r).find("a second time"), std::string::npos) << job.err(r);
+  }
+  EXPECT_EQ(finished, 2) << job.err(0);
+  const Json out = Json::parse(job.out(0));
+  EXPECT_EQ(out["first_step"].get<std::int64_t>() + static_cast<std::int64_t>(out["steps"].size()), 12);
+}
+
 TEST_F(Faults, TheNewerOfMemoryAndStorageCounts) {
   const Arguments both{"--restarts", "1", "--memory-every", "2", "--fail"};
   const auto failing = [&](const char* where, Arguments more) {

@@ -3,11 +3,12 @@
 """Starts `orrery run` from weights under Hugging Face's names and compares the first loss with that of the model in
 PyTorch; trains a step, and compares the weights that `orrery model export` writes with the ones it started from.
 
-The models (GPT-2, Llama, Qwen3, Mixtral) are written from the definitions in Hugging Face's transformers, in its
+The models (GPT-2, Llama, Qwen2, Qwen3, its experts and Mixtral) are written from the definitions in Hugging Face's transformers, in its
 names and conventions; the files are written and read here, in the safetensors format.
 Usage: hugging_face_weights.py ORRERY FOLDER. Exit 77 (skipped) without PyTorch.
 """
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -23,7 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 ORRERY, FOLDER = sys.argv[1], Path(sys.argv[2])
-HIDDEN, HEADS, KEYS, LAYERS, VOCABULARY, BATCH, SEQUENCE, EPSILON = 64, 4, 2, 3, 256, 8, 32, 1e-5
+HIDDEN, HEADS, KEYS, LAYERS, VOCABULARY, BATCH, SEQUENCE, EPSILON = 64, 4, 2, 3, 259, 8, 32, 1e-5
 HEAD, FFN, EXPERTS, TOP = 16, 96, 4, 2
 SEED = 20261128
 
@@ -36,10 +37,19 @@ CONFIGS = {
              "vocab_size": VOCABULARY, "layer_norm_epsilon": EPSILON, "activation_function": "gelu_new",
              "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "llama": LLAMA | {"model_type": "llama"},
+    "qwen2": LLAMA | {"model_type": "qwen2"},
+    "qwen3_moe": LLAMA | {"model_type": "qwen3_moe", "num_experts": EXPERTS, "num_experts_per_tok": TOP,
+                          "moe_intermediate_size": FFN, "norm_topk_prob": True, "router_aux_loss_coef": 0.0,
+                          "decoder_sparse_step": 1, "mlp_only_layers": []},
     "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
     "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": TOP,
                         "router_aux_loss_coef": 0.0},
 }
+
+
+# Of the layer, and of an expert's gate, its other half, and what follows.
+EXPERT_NAMES = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+                "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj")}
 
 
 def shapes(kind):
@@ -65,14 +75,17 @@ def shapes(kind):
                 h + "self_attn.k_proj.weight": [KEYS * HEAD, HIDDEN],
                 h + "self_attn.v_proj.weight": [KEYS * HEAD, HIDDEN],
                 h + "self_attn.o_proj.weight": [HIDDEN, HEADS * HEAD]}
-        if kind == "qwen3":
+        if kind == "qwen2":
+            out |= {f"{h}self_attn.{n}_proj.bias": [c * HEAD] for n, c in (("q", HEADS), ("k", KEYS), ("v", KEYS))}
+        if kind.startswith("qwen3"):
             out |= {h + "self_attn.q_norm.weight": [HEAD], h + "self_attn.k_norm.weight": [HEAD]}
-        if kind == "mixtral":
-            m = h + "block_sparse_moe."
-            out[m + "gate.weight"] = [EXPERTS, HIDDEN]
+        if kind in EXPERT_NAMES:
+            name, gate, up, down = EXPERT_NAMES[kind]
+            out[f"{h}{name}.gate.weight"] = [EXPERTS, HIDDEN]
             for e in range(EXPERTS):
-                out |= {f"{m}experts.{e}.w1.weight": [FFN, HIDDEN], f"{m}experts.{e}.w2.weight": [HIDDEN, FFN],
-                        f"{m}experts.{e}.w3.weight": [FFN, HIDDEN]}
+                of = f"{h}{name}.experts.{e}."
+                out |= {f"{of}{gate}.weight": [FFN, HIDDEN], f"{of}{down}.weight": [HIDDEN, FFN],
+                        f"{of}{up}.weight": [FFN, HIDDEN]}
         else:
             out |= {h + "mlp.gate_proj.weight": [FFN, HIDDEN], h + "mlp.up_proj.weight": [FFN, HIDDEN],
                     h + "mlp.down_proj.weight": [HIDDEN, FFN]}
@@ -90,8 +103,12 @@ def values(kind):
     return out
 
 
-def save(path, tensors, kind="F32"):
+def save(path, tensors, kind="F32", more={}):
     header, offset, data = {}, 0, b""
+    for name, t in more.items():
+        header[name] = {"dtype": "BOOL", "shape": list(t.shape), "data_offsets": [offset, offset + len(t)]}
+        offset += len(t)
+        data += t.tobytes()
     for name, t in tensors.items():
         raw = t.tobytes() if kind == "F32" else (t.view(np.uint32) >> 16).astype(np.uint16).tobytes()
         header[name] = {"dtype": kind, "shape": list(t.shape), "data_offsets": [offset, offset + len(raw)]}
@@ -151,17 +168,17 @@ def gpt2(p, x):
     return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
 
 
-def llama(p, x):
+def llama(p, x, kind):
     def norm(x, name):
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPSILON) * p[name + ".weight"]
 
     def linear(x, name):
-        return x @ p[name + ".weight"].T
+        return x @ p[name + ".weight"].T + p.get(name + ".bias", 0.0)
 
     def mlp(x, gate, up, down):
         return linear(F.silu(linear(x, gate)) * linear(x, up), down)
 
-    def moe(x, name):
+    def moe(x, name, gate, up, down):
         scores = linear(x, name + ".gate").softmax(-1)
         best, chosen = scores.topk(TOP, -1)
         best = best / best.sum(-1, keepdim=True)
@@ -169,7 +186,7 @@ def llama(p, x):
         for e in range(EXPERTS):
             of = f"{name}.experts.{e}."
             share = (best * (chosen == e)).sum(-1, keepdim=True)
-            out = out + share * mlp(x, of + "w1", of + "w3", of + "w2")
+            out = out + share * mlp(x, of + gate, of + up, of + down)
         return out
 
     x = p["model.embed_tokens.weight"][x]
@@ -184,7 +201,7 @@ def llama(p, x):
         y = norm(x, h + "post_attention_layernorm")
         m = h + "mlp."
         x = x + (mlp(y, m + "gate_proj", m + "up_proj", m + "down_proj") if m + "up_proj.weight" in p
-                 else moe(y, h + "block_sparse_moe"))
+                 else moe(y, h + EXPERT_NAMES[kind][0], *EXPERT_NAMES[kind][1:]))
     return norm(x, "model.norm") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
 
 
@@ -211,8 +228,9 @@ def check(kind, config, plan):
 
     data = torch.tensor(list(text))
     inputs, targets = (t.view(BATCH, SEQUENCE) for t in (data[:-1], data[1:]))
-    forward = gpt2 if kind == "gpt2" else llama
-    logits = forward({n: torch.tensor(t, dtype=torch.float64) for n, t in weights.items()}, inputs)
+    forward = gpt2 if kind == "gpt2" else lambda p, x: llama(p, x, kind)
+    double = lambda w: {n: torch.tensor(t, dtype=torch.float64) for n, t in w.items()}
+    logits = forward(double(weights), inputs)
     expected = float(F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 
     def run(file, *more):
@@ -259,6 +277,20 @@ def check(kind, config, plan):
     for bad in (raw[:5], raw[:200], struct.pack("<Q", 2 ** 63) + raw[8:], raw[:8] + b"[" + raw[9:], raw[:-4]):
         (folder / "wrong.safetensors").write_bytes(bad)
         assert "wrong.safetensors" in wrong()
+    (folder / "wrong.safetensors").unlink()
+    os.mkfifo(folder / "wrong.safetensors")
+    assert "is not a regular file" in wrong(), wrong()
+    (folder / "wrong.safetensors").unlink()
+    save(folder / "wrong.safetensors", weights | {gone: np.full_like(weights[gone], np.nan)})
+    assert "not a finite number" in wrong(), wrong()
+    # What the model has no use for may be of any type.
+    save(folder / "more.safetensors", weights, more={"mask": np.zeros(4, np.bool_)})
+    assert run(folder / "more.safetensors") == loss
+    # An answer is the likeliest token, here by both.
+    answer = orrery("generate", scenario, "--ids", ",".join(map(str, text[:SEQUENCE // 2])), "--tokens", 1, "--weights",
+                    folder, "--json")["tokens"][0]
+    prompt = torch.tensor(list(text[:SEQUENCE]))[None].repeat(BATCH, 1)
+    assert answer == int(forward(double(weights), prompt)[0, SEQUENCE // 2 - 1].argmax()), answer
     # A run goes on only from what it started from.
     told = orrery("run", scenario, "--steps", 2, "--data", folder / "text", "--held-out", 0, "--learning-rate", 0,
                   "--checkpoints", folder / "still", "--resume", code=3)
@@ -270,4 +302,20 @@ print(f"seed {SEED}")
 check("gpt2", CONFIGS["gpt2"], {"tp": 2, "micro_batches": 2, "micro_batch": 4})
 check("llama", CONFIGS["llama"], {"pp": 2, "dp": 2, "zero": 1, "micro_batches": 4})
 check("qwen3", CONFIGS["qwen3"], {"dp": 2, "zero": 3, "micro_batches": 4})
+check("qwen2", CONFIGS["qwen2"], {"tp": 2, "pp": 3, "micro_batches": 8})
+check("qwen3_moe", CONFIGS["qwen3_moe"], {"tp": 2, "dp": 2, "zero": 1, "micro_batches": 4})
 check("mixtral", CONFIGS["mixtral"], {"dp": 2, "ep": 2, "micro_batches": 4})
+
+# Models that these names do not fit.
+for change, word in (({"model_type": "gemma", "hidden_act": "gelu_pytorch_tanh"}, "embedding/weight"),):
+    config = LLAMA | change
+    folder = FOLDER / "gemma"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save(folder / "model.safetensors", values("qwen3"))
+    (folder / "scenario.json").write_text(json.dumps({
+        "model": {"config": "config.json"}, "training": {"global_batch": 8, "sequence": 32, "precision": "fp32", "math": "fp32"},
+        "stack": "orrery", "cluster": {"topology": "laptop-cpu"}, "plan": {"micro_batches": 8}}))
+    told = orrery("run", folder / "scenario.json", "--steps", 1, "--weights", folder, code=3)
+    assert word in told and "has no name" in told, told

@@ -238,9 +238,10 @@ def formats(orrery, root, folder):
     add("loading of a scenario", "json", encoded(loading), "scenario.json",
         simulate + [["plan", "scenario.json", "--threads", "1", "--top", "1"]], others("scenario.json"), weight=6)
     life = {"schema": "orrery.life/1", "program": "1", "ranks": 4, "steps": 20, "checkpoint_every": 4, "failures": 2,
+            "memory_every": 2, "memory_replicas": 2,
             "faults": [{"kind": "disk", "rank": 0, "step": 4}, {"kind": "dead", "rank": 1, "step": 7}],
             "times": {"total": "50 s", "progress": "40 s"},
-            "measured": {"step": "2 s", "checkpoint": "0.5 s", "restart": "7 s", "detection_dead": "1 s"}}
+            "measured": {"step": "2 s", "checkpoint": "0.5 s", "memory_checkpoint": "0.1 s", "restart": "7 s", "detection_dead": "1 s"}}
     add("life of a run", "json", encoded(life), "life.json", [["reliability", "life.json"], ["reliability", "life.json", "--json"]])
     serving = dict(whole, serving={
         "input_tokens": 64, "output_tokens": 8, "input_spread": 0.5, "output_spread": 0.2, "requests_per_s": 3, "arrivals": "poisson",
