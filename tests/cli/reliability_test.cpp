@@ -130,6 +130,34 @@ TEST_F(ReliabilityCommand, ComparesFewerRunsWhereTheyStopOften) {
   EXPECT_EQ(none.out.find("one more hour between stops"), std::string::npos) << none.out;
 }
 
+// A life whose checkpoints in memory do not fit those in storage, and one with more of them than are
+// replayed.
+TEST_F(ReliabilityCommand, RefusesALifeThatCannotBeReplayed) {
+  Json life = {{"schema", "orrery.life/1"},
+               {"program", "1"},
+               {"ranks", 4},
+               {"steps", 20},
+               {"checkpoint_every", 10},
+               {"memory_every", 5},
+               {"memory_replicas", 2},
+               {"failures", 0},
+               {"times", {{"total", "50 s"}, {"progress", "40 s"}}},
+               {"measured", {{"step", "2 s"}, {"checkpoint", "0.5 s"}, {"memory_checkpoint", "0.1 s"}}}};
+  EXPECT_EQ(run(life, "--json").code, 0);
+  const auto told = [&](const char* field, const Json& value, const std::string& pointer) {
+    Json wrong = life;
+    wrong[field] = value;
+    const Output o = run(wrong, "--json");
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_EQ(o.out.find("orrery: " + folder_.file("s.json") + ": " + pointer + ": "), 0U) << o.out;
+  };
+  told("memory_every", 20, "/memory_every");
+  told("memory_every", 3, "/memory_every");
+  life["checkpoint_every"] = 0;
+  life["memory_every"] = 1;
+  told("steps", 1'000'000'000'000, "/steps");
+}
+
 TEST_F(ReliabilityCommand, ScenarioGoesBeforeProfileBeforeDefault) {
   scenario_["reliability"]["failures"] = {{"hardware_per_node_day", 0.001}};
   const Json j = parse_json(run(scenario_).out, "output");
