@@ -8,6 +8,8 @@ namespace orrery::exec {
 
 namespace {
 
+constexpr std::size_t kAlignment = 256;  // of parts in the mailbox
+
 // How many words hold so many bytes.
 std::size_t words(std::size_t bytes) {
   return (bytes + sizeof(float) - 1) / sizeof(float);
@@ -16,7 +18,7 @@ std::size_t words(std::size_t bytes) {
 }  // namespace
 
 Exchange::Exchange(Communicator& communicator, std::int64_t rank, std::int64_t ranks, std::size_t part)
-    : communicator_(communicator), rank_(rank), ranks_(ranks), part_(part) {
+    : communicator_(communicator), rank_(rank), ranks_(ranks), part_(part / kAlignment * kAlignment) {
   std::vector<std::int64_t> members(static_cast<std::size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
   group_ = communicator.open(members);

@@ -18,7 +18,8 @@ class Exchange {
  public:
   static constexpr std::size_t kPart = 16384;
 
-  // `part`: bytes of a rank that are exchanged at a time at the most, kPart or more.
+  // `part`: bytes of a rank that are exchanged at a time at the most, kPart or more. Of it, whole 256 bytes
+  // are used.
   Exchange(Communicator& communicator, std::int64_t rank, std::int64_t ranks, std::size_t part = kPart);
 
   std::int64_t rank() const { return rank_; }

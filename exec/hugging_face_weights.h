@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "core/model.h"
@@ -22,14 +23,14 @@
 
 namespace orrery::exec {
 
-// Throws InputError, with the file and the tensor, where one is missing, has another shape, or where the
-// model has a tensor that these families have no name for. Tensors that the model has no use for are passed
-// over, and named.
 struct Weights {
   LogicalTensors tensors;
   std::string identity;             // parameters, and a checksum of what was read
   std::vector<std::string> unused;  // that the files have beside
 };
+// Throws InputError, with the file and the tensor, where one is missing, has another shape or a value that is
+// not finite, or where the model has a tensor that these families have no name for. Tensors that the model
+// has no use for are passed over, and named.
 Weights read_weights(const std::filesystem::path& path, const Model& model,
                      const std::map<std::string, CheckpointTensor>& logical);
 

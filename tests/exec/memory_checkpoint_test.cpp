@@ -63,6 +63,23 @@ TEST(MemoryCheckpoints, OutliveDeathsThatLeaveAHolderOfEachPart) {
   }
 }
 
+// Whatever the number of ranks that the mailbox is parted among, and whatever the lengths of texts.
+TEST(Exchange, PassesTextsOfAnyLengthInPartsOfAnySize) {
+  constexpr std::int64_t kRanks = 3;
+  const auto text = [](std::int64_t rank) {
+    return std::string(static_cast<std::size_t>(100'001 + 7 * rank), static_cast<char>('a' + rank));
+  };
+  const auto errors = on_ranks(kRanks, kLong, [&](std::int64_t rank, Communicator& c) {
+    Exchange exchange(c, rank, kRanks, Exchange::kPart + 3618);  // not a multiple of a word
+    EXPECT_EQ(exchange.shift("shift", text(rank)), text((rank + kRanks - 1) % kRanks));
+    for (std::int64_t root = 0; root < kRanks; ++root)
+      EXPECT_EQ(exchange.broadcast("broadcast", root, rank == root ? text(rank) : ""), text(root));
+    const std::vector<std::string> all = exchange.all_texts("all", text(rank));
+    for (std::int64_t r = 0; r < kRanks; ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], text(r));
+  });
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
 // A rank died while the one of step 6 was passed on: some have it, and all still have the one before.
 TEST(MemoryCheckpoints, AreTheNewestThatIsWhole) {
   const auto held = [](std::vector<std::pair<int, std::vector<int>>> kept, int program = 1) {
