@@ -394,6 +394,8 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
   if (t.stochastic_rounding && !c.stochastic_rounding)
     return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};
+  if (t.adapter && !c.adapters)
+    return StackProblem{"/training/adapter", lacks(s, "training of adapters"), "allowed: no such field"};
   if (m.logit_soft_cap != 0 && !c.soft_cap)
     return StackProblem{"/model/logit_soft_cap", lacks(s, "cap of logits"), "allowed: 0"};
   if (m.embedding_scale != 1 && !c.scales)

@@ -63,6 +63,7 @@ struct Capabilities {
   std::vector<NumberFormats> formats;
   bool lamb = true;
   bool stochastic_rounding = true;
+  bool adapters = true;  // trained in place of all parameters
   std::vector<Positions> positions;
   std::vector<RotaryScaling> rotary_scaling;
   std::vector<Activation> activation;
@@ -136,6 +137,7 @@ void describe(V& v, Capabilities& c) {
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);
   v(field("stochastic_rounding", "whether updated bf16 parameters can be rounded at random"),
     c.stochastic_rounding);
+  v(field("adapters", "whether low-rank adapters can be trained, with all else frozen"), c.adapters);
   v(field("positions", "position encodings"), c.positions);
   v(field("rotary_scaling", "scalings of rotary positions"), c.rotary_scaling);
   v(field("activation", "MLP activations"), c.activation);

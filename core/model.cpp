@@ -630,6 +630,30 @@ std::int64_t count_active_parameters(const Model& m) {
   return count_parameters(m) - idle;
 }
 
+namespace {
+
+// Calls use(matrix, times, tokens of a sample) for each that has an adapter.
+template <class Use>
+void for_each_adapted(const Model& m, const Adapter& adapter, const std::vector<std::int64_t>& tokens,
+                      Use use) {
+  const AdapterTargets chosen = adapter.chosen();
+  for_each_layer_tokens(m, depth_of(m), tokens, [&](const auto& l, std::int64_t n, const LayerTokens& of) {
+    for (const AdapterMatrix& a : l.adapter_matrices(m.hidden)) {
+      if (chosen.has(a.target)) use(a, n, a.of_read ? of.read : of.own);
+    }
+  });
+}
+
+}  // namespace
+
+std::int64_t count_adapter_parameters(const Model& m, const Adapter& adapter) {
+  std::int64_t sum = 0;
+  for_each_adapted(
+      m, adapter, tower_tokens(m, Training{}),
+      [&](const AdapterMatrix& a, std::int64_t n, std::int64_t) { sum += n * a.parameters(adapter.rank); });
+  return sum;
+}
+
 Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention) {
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
@@ -660,7 +684,13 @@ Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops 
   }
   for (std::size_t i = 0; i < tokens.size(); ++i)
     products += 2.0 * static_cast<double>(tokens[i]) * matrices[i];
-  return Flop{3.0 * (products + (convention == AttentionFlops::kCausal ? 0.5 : 1.0) * core)};
+  if (convention == AttentionFlops::kCausal) core /= 2;
+  if (!t.adapter) return Flop{3.0 * (products + core)};
+  double adapters = 0;
+  for_each_adapted(m, *t.adapter, tokens, [&](const AdapterMatrix& a, std::int64_t n, std::int64_t of) {
+    adapters += static_cast<double>(n) * product_flops(of, a.parameters(t.adapter->rank));
+  });
+  return Flop{2.0 * products + 3.0 * (core + adapters)};
 }
 
 Flop model_flops_per_sequence(const Model& m, std::int64_t sequence, AttentionFlops convention) {

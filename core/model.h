@@ -171,6 +171,9 @@ constexpr auto enum_names(AttentionFlops) {
 // Parameters that a token is computed with: all but those of experts that it does not choose.
 std::int64_t count_active_parameters(const Model& m);
 
+// Parameters of the adapters that a model gets, which are all that is trained then.
+std::int64_t count_adapter_parameters(const Model& m, const Adapter& adapter);
+
 // Even shares of rows for which `parts` of the experts have room in any case (ExpertsLayer::most_shares): the
 // most of all layers.
 double most_expert_shares(const Model& m, std::int64_t parts);
@@ -200,6 +203,8 @@ void for_each_layer_tokens(const Model& m, const Depth& depth, const std::vector
 
 // Model FLOPs of one sample, forward and backward, no recomputation:
 // 3 * 2 * s * (matrix parameters of blocks + h V) + 3 * L * 4 s^2 a d_h (halved when causal).
+// Where adapters are trained, frozen products have no weight gradients: 2 * 2 in place of 3 * 2 FLOPs, and
+// those of adapters beside them 3 * 2.
 // For a GPT with f = 4h this is 72 s L h^2 (1 + s/(6h) + V/(12 h L)) (Narayanan et al. 2021, eq. 3 less
 // recomputation; Korthikanti et al. 2022, eq. 7).
 Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <set>
+#include <string_view>
 
 #include "core/search_axes.h"
 
@@ -381,6 +383,23 @@ void check_experts(const Scenario& scenario, const Cursor& at) {
   none("overlap_exchanges", scenario.search.overlap_exchanges);
 }
 
+// A target that no layer has would do nothing.
+void check_adapter(const Model& model, const Adapter& adapter, const Cursor& at) {
+  std::set<AdapterTarget> there;
+  depth_of(model).for_each_layer([&](const auto& layer, std::int64_t) {
+    for (const AdapterMatrix& m : layer.adapter_matrices(model.hidden)) there.insert(m.target);
+  });
+  if (there.empty()) at.fail("the model has no matrix that takes an adapter", "allowed: no such field");
+  for (std::size_t i = 0; i < adapter.targets.size(); ++i) {
+    if (there.contains(adapter.targets[i])) continue;
+    std::vector<std::string_view> names;
+    for (const AdapterTarget t : there) names.push_back(name_of(t));
+    at.child("targets").child(i).fail(
+        fmt::format("\"{}\": no layer of the model has such a matrix", name_of(adapter.targets[i])),
+        fmt::format("allowed: {}", fmt::join(names, ", ")));
+  }
+}
+
 // A field that would do nothing is a mistake.
 void check_loading(const Loading& l, const Cursor& at) {
   const auto needs = [&](bool given, bool there, const char* field, const char* what, const char* example) {
@@ -420,6 +439,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.spread = prediction_spread(problem.stack, fit);
   check_search(problem.stack, scenario.search, at.child("search"));
   check_experts(scenario, at);
+  if (scenario.training.adapter)
+    check_adapter(scenario.model, *scenario.training.adapter, at.child("training").child("adapter"));
   if (scenario.loading) check_loading(*scenario.loading, at.child("loading"));
   check_parts(depth_of(scenario.model), scenario.search.recompute_parts,
               at.child("search").child("recompute_parts"), problem.stack.norms_in_products);

@@ -24,6 +24,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/adapter.h"
 #include "core/dtype.h"
 #include "core/expert_load.h"
 #include "core/fields.h"
@@ -131,6 +132,7 @@ struct Training {
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
   std::optional<ExpertLoad> expert_load;
+  std::optional<Adapter> adapter;  // that alone are trained; nothing: all parameters are
   // There in place of a training step is a pass of serving (core/serving.h): `sequence` tokens of each
   // sequence go forward, and the successor of the last one is chosen. No field of files.
   std::optional<KvCache> cache;
@@ -203,6 +205,9 @@ void describe(V& v, Training& t) {
   v(Field{.name = "expert_load",
           .help = "how tokens fall on experts: dirichlet, hot or recorded; absent means evenly"},
     t.expert_load);
+  v(Field{.name = "adapter",
+          .help = "low-rank adapters (LoRA): they alone are trained; absent means all parameters"},
+    t.adapter);
 }
 
 ORRERY_FIELDS(extern, Training);

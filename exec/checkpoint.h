@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints of parameters and optimizer state. What is stored are parts of logical tensors, so any plan
-// reads what any other wrote: a file per rank with the parts that no other rank writes, and an index that
-// says which boxes of which tensors they are.
+// Checkpoints of trained parameters and their optimizer state; frozen parameters are those that the run
+// starts from, whose identity the recipe has. What is stored are parts of logical tensors, so any plan reads
+// what any other wrote: a file per rank with the parts that no other rank writes, and an index that says
+// which boxes of which tensors they are.
 //
 //   FOLDER/step-00000120/index.json    step, recipe, tensors, files with their sizes, CRC-32C and pieces,
 //                                      and last its own CRC-32C
@@ -109,15 +110,15 @@ void describe(V& v, CheckpointIndex& c) {
 }
 
 // The memory of a unit on a rank: its shard of parameters, from the master copy where there is one, and the
-// optimizer's moments one after the other.
+// optimizer's moments one after the other. Nothing of frozen ones.
 struct UnitMemory {
-  const void* parameters;
-  DType type;
-  const float* moments;
+  const void* parameters = nullptr;
+  DType type = DType::kFloat32;
+  const float* moments = nullptr;
 };
 
-// Arrays of state of each parameter, in fp32 whatever the plan computes in: itself, and its moments. So a
-// run in one precision goes on in another.
+// Arrays of state of each trained parameter, in fp32 whatever the plan computes in: itself, and its moments.
+// So a run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
 
 // What a rank stores: its bytes go to `write`, one piece after the other.
@@ -129,8 +130,9 @@ CheckpointFile pack_rank(const program::Program& program, std::int64_t rank,
 CheckpointFile write_rank(const std::filesystem::path& folder, const program::Program& program,
                           std::int64_t rank, const std::vector<UnitMemory>& units);
 
-// The model's tensors by logical name, without padding.
+// The model's tensors by logical name, without padding: all, those that are trained, and the others.
 std::map<std::string, CheckpointTensor> tensors_of(const program::Program& program);
+std::map<std::string, CheckpointTensor> tensors_of(const program::Program& program, program::Kept kept);
 
 // Adds what the program knows: its tensors and arrays of state; and leaves out files that hold nothing.
 void complete_index(CheckpointIndex& index, const program::Program& program);

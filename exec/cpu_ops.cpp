@@ -140,6 +140,25 @@ void run(const ops::Gemm& op, const OpArguments& a) {
   }
 }
 
+void run(const ops::AdapterProduct& op, const OpArguments& a) {
+  const bool forward = op.of == ops::AdapterProduct::Of::kResult;
+  const float* const left = forward ? a.in[1] : a.in[0];
+  const float* const right = forward ? a.in[2] : a.in[1];
+  for (const AdapterPart& p : adapter_parts(op, a.op.accumulate)) {
+    kernels::multiply({.m = p.m,
+                       .n = p.n,
+                       .k = p.k,
+                       .transpose_a = p.transpose_a,
+                       .transpose_b = p.transpose_b,
+                       .alpha = static_cast<float>(op.scale),
+                       .beta = p.adds ? 1.0F : 0.0F,
+                       .lda = p.lda,
+                       .ldb = p.ldb,
+                       .ldc = p.ldc},
+                      left + p.a, right + p.b, a.out[0] + p.c);
+  }
+}
+
 void run(const ops::Embedding& op, const OpArguments& a) {
   const auto row_bytes = op.width * static_cast<std::int64_t>(bytes_of(a.type));
   kernels::embedding(op.tokens, row_bytes, a.at.tp * op.rows, op.rows, ids(a.in[0]), a.in[1], a.out[0]);

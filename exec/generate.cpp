@@ -20,10 +20,7 @@ class Passes {
          const GenerateOptions& options, Communicator& communicator, Abort& abort)
       : place_(program, rank), executor_(place_, run, communicator, abort) {
     executor_.clear();
-    if (options.weights != nullptr)
-      write_tensors(executor_, place_, *options.weights);
-    else
-      write_initial(executor_, place_, options.seed);
+    write_initial(executor_, place_, options.seed, options.weights);
   }
 
   // Of the tokens of all sequences, one after the other, the successors of the last ones.

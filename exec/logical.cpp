@@ -14,7 +14,10 @@ std::uint64_t hash_mix(std::uint64_t x) {
 }
 
 InitialValues::InitialValues(std::uint64_t seed, const program::Parameter& p)
-    : init_(p.init), elements_((p.rows - p.padding) * p.cols), key_(seed) {
+    : init_(p.init),
+      elements_((p.rows - p.padding) * p.cols),
+      bound_(1 / std::sqrt(static_cast<double>(p.cols))),
+      key_(seed) {
   for (const char c : p.name) key_ = hash_mix(key_ ^ static_cast<unsigned char>(c));
 }
 
@@ -23,6 +26,8 @@ float InitialValues::at(std::int64_t logical_index) const {
   if (init_ == program::Parameter::Init::kOnes) return 1.0F;
   if (init_ == program::Parameter::Init::kZeros) return 0.0F;
   const std::uint64_t h = hash_mix(key_ ^ static_cast<std::uint64_t>(logical_index));
+  if (init_ == program::Parameter::Init::kFanIn)  // of 24 bits
+    return static_cast<float>((static_cast<double>(h >> 40) / 8388608.0 - 1.0) * bound_);
   // Irwin-Hall of four 16-bit uniforms: normal enough, and equal on every machine. Deviation 0.02.
   double sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<double>(h >> (16 * i) & 0xffff) / 65536.0;
@@ -46,6 +51,7 @@ LogicalTensors assemble(const program::Program& program, const UnitShards& shard
     const program::RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
     for (std::size_t u = 0; u < c.units.size(); ++u) {
       const program::Unit& unit = c.units[u];
+      if (unit.kept != program::Kept::kTrained) continue;
       const WeightShare share = weight_share(program, rank, unit.of_experts);
       if (share.shard > 0 || share.copy > 0) continue;
       std::vector<float> whole;  // the unit on this rank, from the first shard group

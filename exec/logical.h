@@ -64,10 +64,11 @@ class InitialValues {
  private:
   program::Parameter::Init init_;
   std::int64_t elements_;  // padding beyond them is zero
+  double bound_;           // of uniform numbers
   std::uint64_t key_;
 };
 
-// One captured array per unit: a rank's shard of it. And those of all ranks.
+// One captured array per unit: a rank's shard of it, empty of frozen ones. And those of all ranks.
 using UnitShard = std::vector<std::vector<float>>;
 using UnitShards = std::vector<UnitShard>;
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards);

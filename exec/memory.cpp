@@ -88,6 +88,7 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
     std::int64_t unit = 0, state = 0, elements = 0;
     for (const program::Unit& u : c.units) {
       unit = std::max(unit, u.padded);
+      if (u.kept != program::Kept::kTrained) continue;
       elements += u.shard;
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
     }

@@ -17,6 +17,35 @@
 
 namespace orrery::exec {
 
+// One of the products that an AdapterProduct is: C (+)= scale op(A) op(B) of parts of its operands, whose
+// first elements and rows' lengths are given.
+struct AdapterPart {
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b, adds;
+  std::int64_t a, b, c;  // first elements
+  std::int64_t lda, ldb, ldc;
+};
+inline std::vector<AdapterPart> adapter_parts(const program::ops::AdapterProduct& op, bool accumulate) {
+  using enum program::ops::AdapterProduct::Of;
+  std::vector<AdapterPart> out;
+  const std::int64_t r = op.rank, columns = op.columns(), thin = op.adapters() * r;
+  std::int64_t column = 0, adapter = 0, row = 0;  // of u, of h, of B
+  for (std::size_t i = 0; const std::int64_t width : op.widths()) {
+    if (op.has(i++)) {
+      const std::int64_t h = adapter++ * r, b = row * r;
+      if (op.of == kResult)
+        out.push_back({op.rows, width, r, false, true, true, h, b, column, thin, r, columns});
+      else if (op.of == kInput)
+        out.push_back({op.rows, r, width, false, false, false, column, b, h, columns, r, thin});
+      else
+        out.push_back({width, r, op.rows, true, false, accumulate, column, h, b, columns, thin, r});
+      row += width;
+    }
+    column += width;
+  }
+  return out;
+}
+
 // Of Norm and NormGrad, and of HeadNorm and HeadNormGrad.
 template <class T>
 kernels::reference::NormShape norm_shape(const T& op, const Model& model) {

@@ -27,21 +27,28 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
   } else {
     executor.write(to, std::as_bytes(kept));
   }
-  if (!training.serves() && bytes_per_parameter(training.precision).master > 0)
+  if (unit.optimizer_buffer >= 0 && bytes_per_parameter(training.precision).master > 0)
     executor.write(place.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
 }
 
-void write_initial(Executor& executor, const Placement& place, std::uint64_t seed) {
+void write_initial(Executor& executor, const Placement& place, std::uint64_t seed,
+                   const LogicalTensors* tensors) {
   for (std::size_t u = 0; u < place.rank_class.units.size(); ++u) {
     write_unit(executor, place, u, unit_values(place, u, [&](const program::Parameter& p) {
-                 return
-                     [values = InitialValues(seed, p)](std::int64_t logical) { return values.at(logical); };
+                 const auto known =
+                     tensors == nullptr ? LogicalTensors::const_iterator() : tensors->find(p.name);
+                 const std::vector<float>* const tensor =
+                     tensors == nullptr || known == tensors->end() ? nullptr : &known->second;
+                 return [tensor, initial = InitialValues(seed, p)](std::int64_t logical) {
+                   return tensor == nullptr ? initial.at(logical) : element_of(*tensor, logical);
+                 };
                }));
   }
 }
 
-void write_tensors(Executor& executor, const Placement& place, const LogicalTensors& tensors) {
+void write_trained(Executor& executor, const Placement& place, const LogicalTensors& tensors) {
   for (std::size_t u = 0; u < place.rank_class.units.size(); ++u) {
+    if (!is_trained(place, u)) continue;
     write_unit(executor, place, u, unit_values(place, u, [&](const program::Parameter& p) {
                  return [&tensor = tensors.at(p.name)](std::int64_t logical) {
                    return element_of(tensor, logical);

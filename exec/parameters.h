@@ -36,9 +36,15 @@ std::span<const float> own_shard(const Placement& place, std::size_t index, cons
 void write_unit(Executor& executor, const Placement& place, std::size_t index,
                 const std::vector<float>& values);
 
-// All units: as a run with this seed begins, or of tensors by logical name.
-void write_initial(Executor& executor, const Placement& place, std::uint64_t seed);
-void write_tensors(Executor& executor, const Placement& place, const LogicalTensors& tensors);
+// All units as a run begins: tensors by logical name where there are any, and where not, those of the seed.
+void write_initial(Executor& executor, const Placement& place, std::uint64_t seed,
+                   const LogicalTensors* tensors = nullptr);
+// Those that are trained, of tensors by logical name.
+void write_trained(Executor& executor, const Placement& place, const LogicalTensors& tensors);
+
+inline bool is_trained(const Placement& place, std::size_t unit) {
+  return place.rank_class.units[unit].kept == program::Kept::kTrained;
+}
 
 // What a tensor has for a logical element: padding beyond its end is zero.
 inline float element_of(const std::vector<float>& tensor, std::int64_t logical) {

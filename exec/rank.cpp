@@ -52,17 +52,16 @@ std::int64_t Rank::moments(std::size_t index) const {
 
 void Rank::initialise() {
   executor_->clear();
-  if (options_.weights != nullptr)
-    write_tensors(*executor_, place_, options_.weights->tensors);
-  else
-    write_initial(*executor_, place_, options_.seed);
+  write_initial(*executor_, place_, options_.seed,
+                options_.weights == nullptr ? nullptr : &options_.weights->tensors);
   gradients.resize(class_.units.size());
   parameters.resize(class_.units.size());
 }
 
 void Rank::restore(const RestoredState& state) {
-  if (!state.states.empty()) write_tensors(*executor_, place_, state.states.front());
+  if (!state.states.empty()) write_trained(*executor_, place_, state.states.front());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    if (!is_trained(place_, u)) continue;
     for (std::size_t i = 1; i < state.states.size(); ++i) {
       const std::vector<float> values = unit_values(place_, u, [&](const program::Parameter& p) {
         return [&tensor = state.states[i].at(p.name)](std::int64_t logical) {
@@ -82,6 +81,10 @@ Snapshot Rank::snapshot(bool copied) {
   out.copies.resize(2 * class_.units.size());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
+    if (!is_trained(place_, u)) {
+      out.units.push_back({});
+      continue;
+    }
     const Ref own = bytes.master > 0 ? Ref{unit.optimizer_buffer}
                                      : Ref{unit.parameter_buffer, 0,
                                            unit.gathered_buffer < 0 ? unit.shard : 0, unit.of_experts};

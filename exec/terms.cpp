@@ -49,6 +49,7 @@ Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   r.optimizer = t.optimizer;
   r.clip = t.clip;
   r.dropout = t.dropout;
+  r.adapter = t.adapter;
   return r;
 }
 

@@ -29,6 +29,7 @@ struct Recipe {
   std::string update;  // adam, lamb or sgd
   Optimizer optimizer;
   double clip = 1, dropout = 0;
+  std::optional<Adapter> adapter;
 };
 
 struct JobTerms {
@@ -69,6 +70,7 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "optimizer", .help = "constants"}, r.optimizer);
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);
+  v(Field{.name = "adapter", .help = "that alone is trained"}, r.adapter);
 }
 template <class V>
 void describe(V& v, JobTerms& t) {

@@ -68,6 +68,7 @@ std::int32_t Builder::add(Parameter p) {
   p.local_rows = p.split == Parameter::Split::kRows ? p.rows / sharing : p.rows;
   if (p.of_experts) p.local_rows /= graph_.ranks(GraphAxis::kEp);
   p.local_cols = p.split == Parameter::Split::kCols ? p.cols / sharing : p.cols;
+  p.kept = training.adapter && !adding_adapter_ ? Kept::kFrozen : Kept::kTrained;
   graph_.parameters.push_back(std::move(p));
   graph_.piece_of.push_back(piece_);
   return static_cast<std::int32_t>(graph_.parameters.size() - 1);
@@ -176,7 +177,8 @@ ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
                   .n = w.local_rows,
                   .k = w.local_cols,
                   .transpose_b = true};
-  if (training.math == Math::kFp8 && graph_.in_layer) shape.format = ops::Gemm::Format::kFp8Values;
+  if (training.math == Math::kFp8 && graph_.in_layer && !adding_adapter_)
+    shape.format = ops::Gemm::Format::kFp8Values;
   return shape;
 }
 
@@ -200,12 +202,53 @@ std::vector<Operand> Builder::product_operands(ValueId x, std::int32_t w, std::i
   return reads;
 }
 
-ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
+ValueId Builder::linear(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias,
+                        const AdapterBlocks& blocks) {
   const Parameter::Split split = parameter(w).split;
   const ValueId u = value(name + (split == Parameter::Split::kCols ? "/partial" : "/out"), rows_of(x),
                           parameter(w).rows, ends_of(split).writes, training.activation_type());
   node(name, product(x, parameter(w)), product_operands(x, w, bias), {u});
-  return u;
+  return adapts(blocks) ? adapted(name, x, w, u, blocks) : u;
+}
+
+bool Builder::adapts(const AdapterBlocks& blocks) const {
+  if (!training.adapter) return false;
+  const AdapterTargets chosen = training.adapter->chosen();
+  return std::any_of(blocks.begin(), blocks.end(), [&](AdapterTarget t) { return chosen.has(t); });
+}
+
+// u + scale (x A') B'. Tensor ranks that share W by rows share B so, and each has all of A; of those that
+// share W by columns each has as many columns of A, and h stays a partial sum, which u is as well.
+ValueId Builder::adapted(const std::string& name, ValueId x, std::int32_t w, ValueId u,
+                         const AdapterBlocks& blocks) {
+  using Split = Parameter::Split;
+  const AdapterTargets chosen = training.adapter->chosen();
+  const Parameter of = parameter(w);
+  const std::int64_t rank = training.adapter->rank, sharing = of.split == Split::kRows ? ranks : 1;
+  ops::AdapterProduct op{.rank = rank, .scale = training.adapter->scale()};
+  const std::array widths{&op.first, &op.second, &op.third};
+  std::vector<std::int64_t> rows_of_b;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    *widths.at(i) = of.row_blocks[i] / sharing;
+    if (!chosen.has(blocks[i])) continue;
+    op.chosen = static_cast<std::uint8_t>(op.chosen | 1U << i);
+    rows_of_b.push_back(of.row_blocks[i]);
+  }
+  adding_adapter_ = true;
+  const std::int32_t a = matrix(name + "/lora_a/weight", op.adapters() * rank, of.cols,
+                                of.split == Split::kCols ? Split::kCols : Split::kNone);
+  const std::int64_t all_rows = std::accumulate(rows_of_b.begin(), rows_of_b.end(), std::int64_t{0});
+  const std::int32_t b = matrix(name + "/lora_b/weight", all_rows, rank,
+                                of.split == Split::kRows ? Split::kRows : Split::kNone, std::move(rows_of_b));
+  parameter(a).init = Parameter::Init::kFanIn;
+  parameter(b).init = Parameter::Init::kZeros;
+  const ValueId h = linear(name + "/lora_a", x, a);
+  adding_adapter_ = false;
+  const Ends ends = ends_of(of.split);
+  const Placements wanted = of.split == Split::kCols ? ends.writes : ends.reads;
+  op.rows = product(x, of).m;
+  if (of.split == Split::kCols) parameter(b).partial_over_tp = ranks > 1;  // of parts of h
+  return in_place(name + "/lora_b", op, {use(u), use(h, wanted), weight(b)});
 }
 
 ValueId Builder::linear_gelu(const std::string& name, ValueId x, std::int32_t w, std::int32_t bias) {
@@ -241,11 +284,12 @@ ValueId Builder::soft_cap(const std::string& name, ValueId x, double cap) {
   return of_each(name, ops::SoftCap{{local_elements(x), cap}}, x);
 }
 
-Branch Builder::last_product(const std::string& name, ValueId x, std::int32_t w, bool bias) {
+Branch Builder::last_product(const std::string& name, ValueId x, std::int32_t w, bool bias,
+                             const AdapterBlocks& blocks) {
   const std::vector<std::int32_t> biases = bias_if(bias, name + "/bias");
   const bool whole = ranks == 1 && product(x, parameter(w)).sums_bias_gradients(stack);
-  if (!bias || !whole) return {linear(name, x, w), biases};
-  return {linear(name, x, w, biases.front()), {}};
+  if (!bias || !whole) return {linear(name, x, w, -1, blocks), biases};
+  return {linear(name, x, w, biases.front(), blocks), {}};
 }
 
 Builder::Normed Builder::residual_norm(const std::string& norm, ValueId x, const Branch& branch,
@@ -289,7 +333,7 @@ Graph Builder::finish() {
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int32_t i) {
     const Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
-    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], p.of_experts, !p.partial_over_tp,
+    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], p.of_experts, p.kept, !p.partial_over_tp,
                       p.split != Parameter::Split::kNone);
   };
   std::stable_sort(order.begin(), order.end(),
@@ -302,8 +346,10 @@ Graph Builder::finish() {
     Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
     place[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(parameters.size());
     const std::int32_t piece = graph_.piece_of[static_cast<std::size_t>(i)];
-    // Experts of a piece that lie over other ranks are one of their own.
-    if (!piece_of.empty() && (piece != last_piece || p.of_experts != parameters.back().of_experts)) ++number;
+    // Experts of a piece that lie over other ranks are one of their own, and so are frozen weights.
+    if (!piece_of.empty() && (piece != last_piece || p.of_experts != parameters.back().of_experts ||
+                              p.kept != parameters.back().kept))
+      ++number;
     if (piece == graph_.piece_alone) alone = number;
     last_piece = piece;
     parameters.push_back(std::move(p));

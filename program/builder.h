@@ -122,7 +122,11 @@ class Builder {
   ValueId norm(const std::string& name, ValueId x);
   // u = x W' + b, split over tensor ranks as W is: W's rows, and u has a share of the columns; W's columns,
   // and u is a partial sum; or not at all, and u is placed as values between layers are.
-  ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1);
+  // `blocks`: of W's rows, which have adapters where the training asks for them.
+  using AdapterBlocks = std::vector<AdapterTarget>;
+  ValueId linear(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias = -1,
+                 const AdapterBlocks& blocks = {});
+  bool adapts(const AdapterBlocks& blocks) const;
   // v = gelu(u) in the product's kernel.
   ValueId linear_gelu(const std::string& name, ValueId x, std::int32_t weight, std::int32_t bias);
   // a + b, placed as a is.
@@ -132,7 +136,8 @@ class Builder {
   ValueId soft_cap(const std::string& name, ValueId x, double cap);
   // The product that ends a branch, with its bias where it makes the whole sum and the stack sums bias
   // gradients in products; else the bias is added when the sum is complete.
-  Branch last_product(const std::string& name, ValueId x, std::int32_t weight, bool bias);
+  Branch last_product(const std::string& name, ValueId x, std::int32_t weight, bool bias,
+                      const AdapterBlocks& blocks);
   // x + drop(branch + its biases). `site` tells the random numbers of a layer's branches apart.
   ValueId residual(const std::string& base, ValueId x, const Branch& branch, const std::string& out,
                    std::int64_t site);
@@ -157,6 +162,8 @@ class Builder {
   Ends ends_of(Parameter::Split split) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
+  ValueId adapted(const std::string& name, ValueId x, std::int32_t weight, ValueId u,
+                  const AdapterBlocks& blocks);
   ValueId of_each(const std::string& name, ForwardOp op, ValueId x);
   std::int64_t local_elements(ValueId v) const {
     return graph_.elements(graph_.values[static_cast<std::size_t>(v)]);
@@ -166,7 +173,7 @@ class Builder {
   std::vector<RotaryUse>* rotary_;
   std::vector<std::int64_t> tower_tokens_;  // of a sample
   std::int32_t piece_ = 0;
-  bool passes_sums_ = false;
+  bool passes_sums_ = false, adding_adapter_ = false;
   RecomputeParts parts_;
 };
 

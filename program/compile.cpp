@@ -117,7 +117,8 @@ class ClassCompiler {
       if (i == 0 || graph.piece_of[i] != graph.piece_of[i - 1])
         c.pieces.push_back({.first_parameter = index,
                             .alone = graph.piece_of[i] == graph.piece_alone,
-                            .of_experts = graph.parameters[i].of_experts});
+                            .of_experts = graph.parameters[i].of_experts,
+                            .kept = graph.parameters[i].kept});
       c.pieces.back().end_parameter = index + 1;
       Parameter& p = rank_.parameters.emplace_back(graph.parameters[i]);
       p.name.insert(0, prefix);
@@ -152,7 +153,7 @@ class ClassCompiler {
   }
 
   using Towers = std::vector<std::int32_t>;  // buffers, by tower
-  struct Kept {                              // what the forward of a chunk leaves
+  struct Left {                              // by the forward of a chunk
     std::vector<Towers> inputs;              // before each layer
     std::vector<Tensors> layers;
     Tensors embedding, head;
@@ -166,7 +167,7 @@ class ClassCompiler {
 
   void emit_chunk(std::int32_t index) {
     Chunk& c = chunks_[static_cast<std::size_t>(index)];
-    const Kept kept = emit_forward(c, index);
+    const Left kept = emit_forward(c, index);
     if (e_.training.serves()) return;
     for (const bool last : {false, true}) {
       if (!last && plan_.micro_batches == 1) continue;
@@ -241,9 +242,9 @@ class ClassCompiler {
     }
   }
 
-  Kept emit_forward(Chunk& c, std::int32_t index) {
+  Left emit_forward(Chunk& c, std::int32_t index) {
     begin(SegmentKind::kForward, index, false);
-    Kept kept;
+    Left kept;
     Towers towers(boundary_.size(), -1);
     if (!c.embedding) {
       receive(recv_, "pipeline/recv", c.global - 1, towers,
@@ -262,9 +263,30 @@ class ClassCompiler {
     return kept;
   }
 
-  // From the gradients of what towers come to in a block to those of what they were before. `to`: buffers for
-  // these, by tower.
-  Backward backward(const ChunkBlock& b, const Tensors& of, Towers& d, const Towers& to) {
+  static bool trains(const ChunkBlock& b) {
+    const std::vector<Parameter>& all = b.block.graph->parameters;
+    return std::any_of(all.begin(), all.end(), [](const Parameter& p) { return p.kept == Kept::kTrained; });
+  }
+  // By layer of a chunk, and last behind them: the towers before which something is trained. Chunks before
+  // this one are taken to train something.
+  std::vector<std::vector<bool>> trained_before(const Chunk& c) const {
+    std::vector<bool> towers(boundary_.size(), !c.embedding || trains(*c.embedding));
+    std::vector<std::vector<bool>> out{towers};
+    for (const ChunkBlock& b : c.layers) {
+      const BlockTowers& of = depth_.towers_of(b.block.layer);
+      bool any = trains(b);
+      for (std::size_t t = 0; t < towers.size(); ++t)
+        any = any || (towers[t] && of.touches(static_cast<TowerIndex>(t)));
+      towers[static_cast<std::size_t>(of.own)] = any;
+      out.push_back(towers);
+    }
+    return out;
+  }
+
+  // From the gradients of what towers come to in a block to those of what they were before, where something
+  // is `trained` before. `to`: buffers for these, by tower.
+  Backward backward(const ChunkBlock& b, const Tensors& of, Towers& d, const Towers& to,
+                    const std::vector<bool>& trained) {
     const Graph& graph = *b.block.graph;
     Towers outputs;
     for (const Output& o : graph.outputs)
@@ -273,7 +295,7 @@ class ClassCompiler {
     for (const Port& p : graph.ports) {
       if (p.is != Port::Is::kTower) break;  // they come first
       const auto t = static_cast<std::size_t>(p.number);
-      ports.push_back({d[t], to[t]});
+      ports.push_back({d[t], to[t], trained[t]});
     }
     Backward out{&b, Reverse(e_, b.block, of, split())};
     const Towers made = out.reverse.run(outputs, ports);
@@ -300,12 +322,13 @@ class ClassCompiler {
     return to;
   }
 
-  Backwards emit_backward(Chunk& c, std::int32_t index, const Kept& kept, bool last) {
+  Backwards emit_backward(Chunk& c, std::int32_t index, const Left& kept, bool last) {
     begin(split() ? SegmentKind::kBackwardInput : SegmentKind::kBackward, index, last && !split());
     Backwards out;
     std::vector<Tensors> tensors = kept.layers;
     Towers d(boundary_.size(), -1);
     const Towers anywhere = d;
+    const std::vector<std::vector<bool>> trained = trained_before(c);
     if (!c.head) {
       receive(grad_recv_, "pipeline/grad-recv", c.global + 1, d,
               [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
@@ -313,32 +336,41 @@ class ClassCompiler {
     hand_over("pipeline/grad-handover", d);
     if (c.head) {
       state_->need(*c.head);
-      out.push_back(backward(*c.head, kept.head, d, anywhere));
+      out.push_back(backward(*c.head, kept.head, d, anywhere, trained.back()));
       if (!split()) {
-        if (state_->tied_here() >= 0 && plan_.zero >= 2)
+        if (state_->tied_here() >= 0 && state_->trains(state_->tied_here()) && plan_.zero >= 2)
           state_->reduce_to_shard(state_->tied_here(), "-head");
         state_->synchronise(c, *c.head, last);
       }
     }
+    const auto backs = [&](std::size_t l) {  // a gradient goes through layer l
+      const auto own = static_cast<std::size_t>(depth_.towers_of(c.layers[l].block.layer).own);
+      return static_cast<bool>(trained[l + 1][own]);
+    };
     for (std::size_t end = c.layers.size(); end > 0;) {
       const std::size_t first = (end - 1) / group_size() * group_size();
+      std::size_t top = end;
+      while (top > first && !backs(top - 1)) --top;
+      end = first;
+      if (top == first) continue;
       const std::size_t next = e_.emitted();
-      recompute_group(c, kept, first, end, tensors);
+      recompute_group(c, kept, first, top, tensors);
       // Recomputation starts when the gradient is there, as autograd engines do it. Some blocks have nothing
       // to repeat selectively.
       if (next < e_.emitted()) {
-        const TowerIndex own = depth_.towers_of(c.layers[end - 1].block.layer).own;
+        const TowerIndex own = depth_.towers_of(c.layers[top - 1].block.layer).own;
         e_.first_compute_op(next).wait_for({d[static_cast<std::size_t>(own)]});
       }
-      for (std::size_t l = end; l-- > first;) {
+      for (std::size_t l = top; l-- > first;) {
+        if (!backs(l)) continue;
         state_->need(c.layers[l]);
-        out.push_back(backward(c.layers[l], tensors[l], d, leaving(c, l, d)));
+        out.push_back(backward(c.layers[l], tensors[l], d, leaving(c, l, d), trained[l]));
         if (!split()) state_->synchronise(c, c.layers[l], last);
       }
-      end = first;
     }
     if (c.embedding) {
-      out.push_back(backward(*c.embedding, kept.embedding, d, anywhere));
+      if (!trains(*c.embedding)) return out;
+      out.push_back(backward(*c.embedding, kept.embedding, d, anywhere, trained.front()));
       if (!split()) state_->synchronise(c, *c.embedding, last);
     } else {
       send(grad_send_, "pipeline/grad-send", c.global - 1, d);
@@ -346,7 +378,7 @@ class ClassCompiler {
     return out;
   }
 
-  void recompute_group(Chunk& c, const Kept& kept, std::size_t first, std::size_t end,
+  void recompute_group(Chunk& c, const Left& kept, std::size_t first, std::size_t end,
                        std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
     if (plan_.recompute == Recompute::kSelective) {

@@ -13,7 +13,22 @@ Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
       tensors_(std::move(tensors)),
       split_(split),
       gradients_(graph_.values.size()),
-      targets_(graph_.values.size(), -1) {}
+      targets_(graph_.values.size(), -1),
+      wanted_(graph_.values.size()) {}
+
+// Trained weights, and what stands before a wanted value.
+void Reverse::find_wanted(std::span<const PortGradient> ports) {
+  for (std::size_t i = 0; i < ports.size(); ++i)
+    wanted_[static_cast<std::size_t>(graph_.ports[i].value)] = ports[i].wanted;
+  for (const Node& n : graph_.nodes) {
+    const bool wanted = std::any_of(n.reads.begin(), n.reads.end(), [&](const Operand& o) {
+      return o.value >= 0 ? wanted_[static_cast<std::size_t>(o.value)] : trains(o);
+    });
+    for (const std::vector<ValueId>* made : {&n.writes, &n.also}) {
+      for (const ValueId v : *made) wanted_[static_cast<std::size_t>(v)] = wanted;
+    }
+  }
+}
 
 namespace {
 
@@ -27,6 +42,7 @@ concept HasWeights = requires(const Op& op, Reverse& r) {
 std::vector<std::int32_t> Reverse::run(std::span<const std::int32_t> outputs,
                                        std::span<const PortGradient> ports) {
   e_.enter(block_);
+  find_wanted(ports);
   for (std::size_t i = 0; i < ports.size(); ++i) {
     const ValueId id = graph_.ports[i].value;
     targets_[static_cast<std::size_t>(id)] = ports[i].into;
@@ -49,14 +65,18 @@ std::vector<std::int32_t> Reverse::run(std::span<const std::int32_t> outputs,
     });
     const bool reached =
         std::any_of(node_->writes.begin(), node_->writes.end(), [&](ValueId v) { return gradient(v) >= 0; });
-    if (!root && !reached) continue;
+    const bool wanted = std::any_of(node_->writes.begin(), node_->writes.end(),
+                                    [&](ValueId v) { return wanted_[static_cast<std::size_t>(v)]; });
+    if ((!root && !reached) || !wanted) continue;
+    const bool trained =
+        std::any_of(node_->reads.begin(), node_->reads.end(), [&](const Operand& o) { return trains(o); });
     std::visit(
         [&](const auto& op) {
           if constexpr (HasWeights<std::decay_t<decltype(op)>>) {
-            if (split_) {
+            if (split_ || !trained) {
               op.gradient(*this);
               settle(last_);
-              later_.push_back(n);
+              if (trained) later_.push_back(n);
               return;
             }
             static_cast<void>(again(0));
@@ -76,7 +96,7 @@ std::vector<std::int32_t> Reverse::run(std::span<const std::int32_t> outputs,
   std::vector<std::int32_t> made;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     made.push_back(gradient(graph_.ports[i].value));
-    if (ports[i].into >= 0 && made.back() != ports[i].into)
+    if (ports[i].wanted && ports[i].into >= 0 && made.back() != ports[i].into)
       throw std::logic_error("no op writes the gradient of a block's input where it is sent from");
   }
   return made;
@@ -142,13 +162,8 @@ Ref Reverse::d_out(std::size_t i) const {
   return {gradient(node_->writes[i])};
 }
 
-bool Reverse::wants(std::size_t i) const {
-  return std::none_of(graph_.ports.begin(), graph_.ports.end(), [&](const Port& p) {
-    return p.value == node_->reads[i].value && p.is != Port::Is::kTower;
-  });
-}
-
 bool Reverse::accumulates(std::size_t i) const {
+  if (!trains(i)) return false;
   if (e_.plan.zero < 2) return true;
   return std::any_of(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(index_) + 1, graph_.nodes.end(),
                      [&](const Node& behind) {
@@ -158,8 +173,11 @@ bool Reverse::accumulates(std::size_t i) const {
                      });
 }
 
-Ref Reverse::d_weight(std::size_t i) const {
-  return e_.gradient(block_, node_->reads[i].parameter);
+Ref Reverse::d_weight(std::size_t i) {
+  const std::int32_t parameter = node_->reads[i].parameter;
+  if (trains(i)) return e_.gradient(block_, parameter);
+  const Parameter& p = graph_.parameters[static_cast<std::size_t>(parameter)];
+  return {e_.activation(e_.name(block_, p.name, "/grad"), p.local_elements(), e_.training.gradient_type())};
 }
 
 // --- results ---------------------------------------------------------------------------------------
@@ -307,6 +325,7 @@ void Reverse::add(const Value& v, const Gradient& other, const Gradient& sum) {
 void Reverse::settle(const std::string& op) {
   for (const Given& g : given_) {
     const ValueId id = node_->reads[g.operand].value;
+    if (!wanted_[static_cast<std::size_t>(id)]) continue;
     const Value& v = value(id);
     Gradient& has = known(id);
     Gradient given{g.buffer, g.placement};

@@ -10,6 +10,8 @@
 //   * Where several ops read a value, its gradients are summed: by the rule that can add to its result, or by
 //     an op of its own. Summands over ranks are first added on each rank, and then over the ranks once.
 //   * What a rule reads of an operand that was gathered for the op is gathered again.
+//   * Gradients that nothing wants are left out: of data, of frozen weights, and of values that no trained
+//     weight stands before.
 //   * Gradients of weights come at once, or later in an order of their own (zero-bubble schedules). At once,
 //     they run beside the collective of the operand's gradient, if the stack overlaps them.
 //
@@ -32,9 +34,10 @@ class Reverse {
   Reverse(Emitter& e, const Block& block, Tensors tensors, bool split);
 
   // Of a port's value: the buffer with the gradient that other blocks gave, to which the block adds its own;
-  // or where the gradient is to be; neither for a new buffer.
+  // or where the gradient is to be; neither for a new buffer. Not `wanted`: nothing before it is trained.
   struct PortGradient {
     std::int32_t has = -1, into = -1;
+    bool wanted = true;
   };
   // Emits the gradients. `outputs`: buffers with the gradients of the block's outputs. `ports`: of the towers
   // among them; returns the buffers of their gradients.
@@ -54,8 +57,9 @@ class Reverse {
                     std::vector<Ref> writes);
 
   const Stack& stack() const { return e_.stack; }
-  // Whether anything wants the gradient of operand i: data has none.
-  bool wants(std::size_t i) const;
+  // Whether anything wants the gradient of operand i.
+  bool wants(std::size_t i) const { return wanted_[static_cast<std::size_t>(node_->reads[i].value)]; }
+  bool trains(std::size_t i) const { return trains(node_->reads[i]); }  // weight i
   bool has(std::size_t i) const { return i < node_->reads.size(); }
   Ref in(std::size_t i) const;     // operand, as its value is placed, or as the op read it where that is kept
   Ref again(std::size_t i);        // operand, as the op read it
@@ -63,7 +67,8 @@ class Reverse {
   Ref also(std::size_t i) const;   // what only the gradient needs
   Ref d_out(std::size_t i) const;  // gradient of a result
   bool given(std::size_t i) const { return d_out(i).buffer >= 0; }  // whether result i has a gradient
-  Ref d_weight(std::size_t i) const;
+  // Of a frozen weight, whose gradient the kernel makes all the same, a new buffer that nothing reads.
+  Ref d_weight(std::size_t i);
   // A new buffer for the gradient of operand i.
   Ref d_in(std::size_t i);
   Ref d_also(std::size_t i);
@@ -89,6 +94,11 @@ class Reverse {
     bool of_others = false;  // other blocks gave it: sums are written over it
   };
   void select(std::size_t node);
+  bool trains(const Operand& o) const {
+    return o.parameter >= 0 &&
+           graph_.parameters[static_cast<std::size_t>(o.parameter)].kept == Kept::kTrained;
+  }
+  void find_wanted(std::span<const PortGradient> ports);
   // The value of an operand placed so, where that is kept.
   std::optional<Ref> kept_of(const Operand& o, const Placements& as) const;
   bool gives_later(ValueId v) const;
@@ -112,6 +122,7 @@ class Reverse {
   bool split_;
   std::vector<Gradient> gradients_;    // by value
   std::vector<std::int32_t> targets_;  // buffers for the gradients of ports, by value
+  std::vector<bool> wanted_;           // whose gradients something wants, by value
   // Of the node whose rule runs.
   std::size_t index_ = 0;
   const Node* node_ = nullptr;

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "program/ops/activation.h"
+#include "program/ops/adapter.h"
 #include "program/ops/attention.h"
 #include "program/ops/bags.h"
 #include "program/ops/communication.h"
@@ -30,30 +31,32 @@
 namespace orrery::program {
 
 using OpKind = std::variant<
-    ops::Gemm, ops::Embedding, ops::EmbeddingGrad, ops::Bags, ops::BagsGrad, ops::PairLoss, ops::PairLossGrad,
-    ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad, ops::Pool, ops::PoolGrad, ops::Norm,
-    ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope, ops::RopeGrad, ops::LatentPack,
-    ops::LatentPackGrad, ops::Attention, ops::AttentionGrad, ops::CrossAttention, ops::CrossAttentionGrad,
-    ops::AttentionSink, ops::AttentionSinkGrad, ops::HeadsPack, ops::HeadsPackGrad, ops::HeadsUnpack,
-    ops::HeadsUnpackGrad, ops::ContextAttention, ops::ContextAttentionGrad, ops::Activation,
-    ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad, ops::Route, ops::RouteGrad,
-    ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute, ops::PermuteGrad, ops::GroupedGemm,
-    ops::ExpertBias, ops::ExpertBiasGrad, ops::ExpertActivation, ops::ExpertActivationGrad, ops::Unpermute,
-    ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual, ops::ResidualNorm, ops::Sum, ops::Scale,
-    ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad, ops::LossStatistics, ops::Loss,
-    ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare, ops::NormFinish, ops::TrustSquares,
-    ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send, ops::Recv, ops::Handover,
-    ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
+    ops::Gemm, ops::AdapterProduct, ops::Embedding, ops::EmbeddingGrad, ops::Bags, ops::BagsGrad,
+    ops::PairLoss, ops::PairLossGrad, ops::Positions, ops::PositionsGrad, ops::Patches, ops::PatchesGrad,
+    ops::Pool, ops::PoolGrad, ops::Norm, ops::NormGrad, ops::HeadNorm, ops::HeadNormGrad, ops::Rope,
+    ops::RopeGrad, ops::LatentPack, ops::LatentPackGrad, ops::Attention, ops::AttentionGrad,
+    ops::CrossAttention, ops::CrossAttentionGrad, ops::AttentionSink, ops::AttentionSinkGrad, ops::HeadsPack,
+    ops::HeadsPackGrad, ops::HeadsUnpack, ops::HeadsUnpackGrad, ops::ContextAttention,
+    ops::ContextAttentionGrad, ops::Activation, ops::ActivationGrad, ops::RouterScores, ops::RouterScoresGrad,
+    ops::Route, ops::RouteGrad, ops::ChoiceBiasGrad, ops::Balance, ops::BalanceGrad, ops::Permute,
+    ops::PermuteGrad, ops::GroupedGemm, ops::ExpertBias, ops::ExpertBiasGrad, ops::ExpertActivation,
+    ops::ExpertActivationGrad, ops::Unpermute, ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual,
+    ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad,
+    ops::LossStatistics, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
+    ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send,
+    ops::Recv, ops::Handover, ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens,
+    ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.
 using ForwardOp =
-    std::variant<ops::Gemm, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions, ops::Patches, ops::Pool,
-                 ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack, ops::Attention, ops::CrossAttention,
-                 ops::AttentionSink, ops::HeadsPack, ops::HeadsUnpack, ops::ContextAttention, ops::Activation,
-                 ops::RouterScores, ops::Route, ops::Balance, ops::Permute, ops::GroupedGemm, ops::ExpertBias,
-                 ops::ExpertActivation, ops::Unpermute, ops::Gate, ops::Residual, ops::ResidualNorm, ops::Sum,
-                 ops::Scale, ops::SoftCap, ops::LossStatistics, ops::Loss, ops::CachedAttention,
-                 ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
+    std::variant<ops::Gemm, ops::AdapterProduct, ops::Embedding, ops::Bags, ops::PairLoss, ops::Positions,
+                 ops::Patches, ops::Pool, ops::Norm, ops::HeadNorm, ops::Rope, ops::LatentPack,
+                 ops::Attention, ops::CrossAttention, ops::AttentionSink, ops::HeadsPack, ops::HeadsUnpack,
+                 ops::ContextAttention, ops::Activation, ops::RouterScores, ops::Route, ops::Balance,
+                 ops::Permute, ops::GroupedGemm, ops::ExpertBias, ops::ExpertActivation, ops::Unpermute,
+                 ops::Gate, ops::Residual, ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap,
+                 ops::LossStatistics, ops::Loss, ops::CachedAttention, ops::CachedLatentAttention,
+                 ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 OpKind kind_of(const ForwardOp& op);
 
 template <class T>

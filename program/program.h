@@ -203,12 +203,18 @@ struct Step {
   std::int32_t first_wait = 0, waits = 0;  // range in RankClass::waits
 };
 
+// How ranks keep a parameter: with a gradient and the optimizer's state, or alone.
+enum class Kept : std::uint8_t { kTrained, kFrozen };
+inline constexpr std::size_t kWaysToKeep = 2;
+
 struct Parameter {
   std::string name;  // logical: equal in every plan
+  Kept kept = Kept::kTrained;
   std::int64_t rows = 0, cols = 1;
   std::vector<std::int64_t> row_blocks;  // fused matrices: each block is split over tp on its own
   enum class Split : std::uint8_t { kNone, kRows, kCols } split = Split::kNone;
-  enum class Init : std::uint8_t { kNormal, kOnes, kZeros } init = Init::kNormal;
+  // kFanIn: uniform within 1 / sqrt(cols).
+  enum class Init : std::uint8_t { kNormal, kOnes, kZeros, kFanIn } init = Init::kNormal;
   // It lies over the ranks of experts: ep ranks have some of the blocks each, etp ranks take tp's part.
   bool of_experts = false;
   bool partial_over_tp = false;  // its gradient is a partial sum on each tensor rank
@@ -225,7 +231,8 @@ struct Parameter {
 
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
 struct Unit {
-  bool of_experts = false;  // as its parameters are
+  bool of_experts = false;  // as its parameters are, and kept
+  Kept kept = Kept::kTrained;
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
   std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made

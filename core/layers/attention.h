@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "core/fields.h"
 #include "core/layers/common.h"
@@ -66,6 +67,14 @@ struct AttentionLayer {
   }
   std::int64_t matrix_elements(std::int64_t hidden) const { return hidden * (qkv_width() + query_width()); }
   std::int64_t parameters(std::int64_t hidden) const;
+  std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const {
+    using enum AdapterTarget;
+    const std::int64_t kv_width = kv_heads * head_dim;
+    return {{kQuery, query_width(), hidden},
+            {kKey, kv_width, hidden},
+            {kValue, kv_width, hidden},
+            {kOutput, hidden, query_width()}};
+  }
   // FLOPs of the forward pass of a sequence beside those of parameters, when every token sees all.
   double core_flops(const LayerTokens& t) const {
     return 4.0 * static_cast<double>(t.own) * static_cast<double>(t.own) * static_cast<double>(query_width());

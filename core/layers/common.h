@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <vector>
 
+#include "core/adapter.h"
 #include "core/fields.h"
 #include "core/recompute.h"
 
@@ -45,6 +47,7 @@ concept LayerKind = requires(T l, const T& c, std::int64_t h, const FieldPlace& 
   c.columns();                    // and what a rank's share of must be a multiple of 16 in 8-bit products
   { c.matrix_elements(h) } -> std::same_as<std::int64_t>;
   { c.parameters(h) } -> std::same_as<std::int64_t>;
+  { c.adapter_matrices(h) } -> std::same_as<std::vector<AdapterMatrix>>;
   { c.core_flops(tokens) } -> std::same_as<double>;  // forward, of a sample, beside its matrices
   { c.score_rows() } -> std::same_as<std::int64_t>;  // of attention scores for a token; 0: it has none
   bool(T::kBeginsInProducts);                        // all that reads x are products that tensor ranks share

@@ -41,6 +41,13 @@ struct CrossAttentionLayer {
   std::int64_t matrix_elements(std::int64_t hidden) const { return 2 * hidden * query_width(); }
   std::int64_t read_elements(std::int64_t hidden) const { return hidden * kv_width(); }
   std::int64_t parameters(std::int64_t hidden) const;
+  std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const {
+    using enum AdapterTarget;
+    return {{kQuery, query_width(), hidden},
+            {kKey, kv_width() / 2, hidden, true},
+            {kValue, kv_width() / 2, hidden, true},
+            {kOutput, hidden, query_width()}};
+  }
   double core_flops(const LayerTokens& t) const {
     return 4.0 * static_cast<double>(t.own) * static_cast<double>(t.read) *
            static_cast<double>(query_width());

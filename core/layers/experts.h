@@ -86,6 +86,11 @@ struct ExpertsLayer {
     return resident_elements(hidden) + experts * expert_elements(hidden) + (bias_rate > 0 ? experts : 0) +
            (biases ? experts * (1 + fc1_width() + hidden) : 0);
   }
+  // Routed experts have none.
+  std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const {
+    if (shared_ffn_hidden == 0) return {};
+    return shared_experts().adapter_matrices(hidden);
+  }
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
   RecomputeParts parts() const {

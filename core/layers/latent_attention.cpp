@@ -15,4 +15,17 @@ std::int64_t LatentAttentionLayer::matrix_elements(std::int64_t hidden) const {
   return queries + kv_rank * (hidden + key_width()) + hidden * (turned + context_width());
 }
 
+// What positions turn of keys is a matrix of its own beside the latent of keys and values, and has an adapter
+// of its own.
+std::vector<AdapterMatrix> LatentAttentionLayer::adapter_matrices(std::int64_t hidden) const {
+  using enum AdapterTarget;
+  std::vector<AdapterMatrix> out{{kQuery, query_width(), q_rank == 0 ? hidden : q_rank}};
+  if (q_rank > 0) out.push_back({kQueryDown, q_rank, hidden});
+  out.push_back({kKeyValueDown, kv_rank, hidden});
+  out.push_back({kKeyValueDown, turned, hidden});
+  out.push_back({kKeyValue, key_width(), kv_rank});
+  out.push_back({kOutput, hidden, context_width()});
+  return out;
+}
+
 }  // namespace orrery

@@ -49,6 +49,7 @@ struct LatentAttentionLayer {
   }
   std::int64_t matrix_elements(std::int64_t hidden) const;
   std::int64_t parameters(std::int64_t hidden) const { return matrix_elements(hidden) + q_rank + kv_rank; }
+  std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const;
   double core_flops(const LayerTokens& t) const {
     return 2.0 * static_cast<double>(t.own) * static_cast<double>(t.own) *
            static_cast<double>(query_width() + context_width());

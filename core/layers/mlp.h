@@ -47,6 +47,7 @@ struct MlpLayer {
   std::array<SharedCount, 1> columns() const { return {{{ffn_hidden, "feed-forward columns of a rank"}}}; }
   std::int64_t matrix_elements(std::int64_t hidden) const { return hidden * (fc1_width() + ffn_hidden); }
   std::int64_t parameters(std::int64_t hidden) const;
+  std::vector<AdapterMatrix> adapter_matrices(std::int64_t hidden) const;
   double core_flops(const LayerTokens&) const { return 0; }
   std::int64_t score_rows() const { return 0; }
   RecomputeParts parts() const { return RecomputePart::kMlp; }

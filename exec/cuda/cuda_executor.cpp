@@ -127,7 +127,7 @@ void CudaExecutor::plan_gemms() {
   std::vector<kernels::cuda::GemmShape> shapes;
   for (const program::Segment& segment : class_.segments) {
     for (const Op& op : segment.ops) {
-      if (const auto shape = gemm_shape(op, class_, place_.program.training)) shapes.push_back(*shape);
+      for (const auto& shape : gemm_shapes(op, class_, place_.program.training)) shapes.push_back(shape);
     }
   }
   gemms_ = std::make_unique<kernels::cuda::Gemms>(stream(program::kCompute), shapes, kGemmWorkspace,

@@ -108,7 +108,7 @@ void run(const ops::Gemm& op, const CudaOp& a) {
   // or a bias gradient.
   const bool at_gelu = op.epilogue == ops::Gemm::Epilogue::kGeluGrad;
   const bool sums = op.epilogue == ops::Gemm::Epilogue::kBiasGrad;
-  a.gemms.run(a.stream, *gemm_shape(a.op, a.place.rank_class, a.place.program.training),
+  a.gemms.run(a.stream, gemm_shapes(a.op, a.place.rank_class, a.place.program.training).front(),
               {.a = a.in[0],
                .b = a.in[1],
                .bias = at_gelu ? nullptr : a.in[2],
@@ -118,6 +118,21 @@ void run(const ops::Gemm& op, const CudaOp& a) {
                                       : a.out[1],
                .bias_gradient = sums ? a.out[1] : nullptr,
                .workspace = a.workspace});
+}
+void run(const ops::AdapterProduct& op, const CudaOp& a) {
+  const bool forward = op.of == ops::AdapterProduct::Of::kResult;
+  const DType operands = forward ? a.in_type[1] : a.in_type[0];
+  const auto at = [](const void* of, std::int64_t elements, DType type) {
+    return static_cast<const char*>(of) + elements * static_cast<std::int64_t>(bytes_of(type));
+  };
+  const std::vector<AdapterPart> parts = adapter_parts(op, a.op.accumulate);
+  const auto shapes = gemm_shapes(a.op, a.place.rank_class, a.place.program.training);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    a.gemms.run(a.stream, shapes[i],
+                {.a = at(forward ? a.in[1] : a.in[0], parts[i].a, operands),
+                 .b = at(forward ? a.in[2] : a.in[1], parts[i].b, operands),
+                 .c = const_cast<char*>(at(a.out[0], parts[i].c, a.out_type[0]))});
+  }
 }
 void run(const ops::Embedding& op, const CudaOp& a) {
   device::embedding(a.stream, a.out_type[0], op.tokens, op.width, a.tp_rank() * op.rows, op.rows,
@@ -486,38 +501,64 @@ std::size_t workspace_of(const Op& op, const Placement& place) {
   return std::visit(of, op.kind);
 }
 
-std::optional<device::GemmShape> gemm_shape(const Op& op, const program::RankClass& rank,
-                                            const Training& training) {
+std::vector<device::GemmShape> gemm_shapes(const Op& op, const program::RankClass& rank,
+                                           const Training& training) {
   const auto* product = op.as<ops::Gemm>();
-  if (product == nullptr) return std::nullopt;
+  const auto* adapter = op.as<ops::AdapterProduct>();
+  if (product == nullptr && adapter == nullptr) return {};
   const auto buffer = [&](const program::Ref& r) -> const program::Buffer& {
     return rank.buffers[static_cast<std::size_t>(r.buffer)];
   };
   // The largest power of two, up to 16, that all places in the arena are multiples of: parameters of a unit
   // stand one after the other.
   std::uint64_t places = 16;
-  const auto see = [&](const program::Ref& r) {
+  const auto see = [&](const program::Ref& r, std::int64_t first = 0) {
     const program::Buffer& b = buffer(r);
     const auto size = static_cast<std::int64_t>(bytes_of(b.type));
-    places |=
-        static_cast<std::uint64_t>(b.arena_offset | b.arena_stride | r.offset * size | r.shard_stride * size);
+    places |= static_cast<std::uint64_t>(b.arena_offset | b.arena_stride | (r.offset | first) * size |
+                                         r.shard_stride * size);
   };
   for (const program::Ref& r : op.operands()) see(r);
   for (const program::Ref& r : op.writes) see(r);
-  return device::GemmShape{
-      .m = product->m,
-      .n = product->n,
-      .k = product->k,
-      .transpose_a = product->transpose_a,
-      .transpose_b = product->transpose_b,
-      .accumulate = op.accumulate,
-      .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.operands().size() > 2,
-      .epilogue = epilogue_of(product->epilogue),
-      .fp8 = fp8_of(product->format),
-      .tf32 = training.math == Math::kTf32,
-      .operands = buffer(op.reads[0]).type,
-      .result = buffer(op.writes[0]).type,
-      .alignment = std::uint32_t{1} << std::countr_zero(places)};
+  const auto alignment = [&] { return std::uint32_t{1} << std::countr_zero(places); };
+  const bool tf32 = training.math == Math::kTf32;
+  if (adapter != nullptr) {
+    const std::size_t left = adapter->of == ops::AdapterProduct::Of::kResult ? 1 : 0;
+    std::vector<device::GemmShape> out;
+    for (const AdapterPart& p : adapter_parts(*adapter, op.accumulate)) {
+      see(op.reads[left], p.a | p.lda);
+      see(op.reads[left + 1], p.b | p.ldb);
+      see(op.writes[0], p.c | p.ldc);
+      out.push_back({.m = p.m,
+                     .n = p.n,
+                     .k = p.k,
+                     .transpose_a = p.transpose_a,
+                     .transpose_b = p.transpose_b,
+                     .accumulate = p.adds,
+                     .tf32 = tf32,
+                     .operands = buffer(op.reads[left]).type,
+                     .result = buffer(op.writes[0]).type,
+                     .lda = p.lda,
+                     .ldb = p.ldb,
+                     .ldc = p.ldc,
+                     .alpha = static_cast<float>(adapter->scale)});
+    }
+    for (device::GemmShape& shape : out) shape.alignment = alignment();
+    return out;
+  }
+  return {{.m = product->m,
+           .n = product->n,
+           .k = product->k,
+           .transpose_a = product->transpose_a,
+           .transpose_b = product->transpose_b,
+           .accumulate = op.accumulate,
+           .bias = product->epilogue != ops::Gemm::Epilogue::kGeluGrad && op.operands().size() > 2,
+           .epilogue = epilogue_of(product->epilogue),
+           .fp8 = fp8_of(product->format),
+           .tf32 = tf32,
+           .operands = buffer(op.reads[0]).type,
+           .result = buffer(op.writes[0]).type,
+           .alignment = alignment()}};
 }
 
 void run_cuda_op(const CudaOp& a) {

@@ -42,8 +42,8 @@ void run_cuda_op(const CudaOp& a);
 
 // Scratch memory that the op needs.
 std::size_t workspace_of(const program::Op& op, const Placement& place);
-// Its matrix product; nothing when it is none.
-std::optional<kernels::cuda::GemmShape> gemm_shape(const program::Op& op, const program::RankClass& rank,
-                                                   const Training& training);
+// Its matrix products; none of other ops.
+std::vector<kernels::cuda::GemmShape> gemm_shapes(const program::Op& op, const program::RankClass& rank,
+                                                  const Training& training);
 
 }  // namespace orrery::exec::cuda

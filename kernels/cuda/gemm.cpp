@@ -128,9 +128,12 @@ struct Plan {
     }
     // The rows and columns that are stored, of B, A and C.
     const cudaDataType_t type = cuda_type(s.operands);
-    b = layout(fp8 ? cuda_type(Fp8::kE4M3) : type, transpose_b ? s.n : s.k, transpose_b ? s.k : s.n);
-    a = layout(fp8 ? cuda_type(format_of_a(s)) : type, transpose_a ? s.k : s.m, transpose_a ? s.m : s.k);
-    c = layout(cuda_type(s.result), s.m, s.n);
+    b = layout(fp8 ? cuda_type(Fp8::kE4M3) : type, transpose_b ? s.n : s.k, transpose_b ? s.k : s.n,
+               fp8 ? s.k : s.row_of_b());
+    a = layout(fp8 ? cuda_type(format_of_a(s)) : type, transpose_a ? s.k : s.m, transpose_a ? s.m : s.k,
+               fp8 ? s.k : s.row_of_a());
+    c = layout(cuda_type(s.result), s.m, s.n, s.row_of_c());
+    alpha = s.alpha;
     beta = s.accumulate ? 1.0F : 0.0F;
   }
   template <class Value>
@@ -138,17 +141,17 @@ struct Plan {
     check(lt().matmul_desc_set_attribute(operation.get(), what, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
-  static Layout layout(cudaDataType_t type, Index rows, Index columns) {
+  static Layout layout(cudaDataType_t type, Index rows, Index columns, Index row) {
     cublasLtMatrixLayout_t made = nullptr;
     check(lt().matrix_layout_create(&made, type, static_cast<std::uint64_t>(columns),
-                                    static_cast<std::uint64_t>(rows), columns),
+                                    static_cast<std::uint64_t>(rows), row),
           "cublasLtMatrixLayoutCreate");
     return Layout(made);
   }
 
   Operation operation;
   Layout a, b, c;
-  float beta = 0;
+  float alpha = 1, beta = 0;
   cublasLtMatmulAlgo_t algorithm{};
   bool fused;  // its epilogue is cuBLASLt's; else kernels come after it
 };
@@ -194,7 +197,6 @@ struct Gemms::State {
   }
 
   cublasStatus_t multiply(Stream stream, const GemmShape& s, Plan& plan, const GemmOperands& o) {
-    const float one = 1;
     if (s.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
     if (plan.fused && s.epilogue == Epilogue::kBiasGrad)
       plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums_of_product(s, o));
@@ -207,9 +209,9 @@ struct Gemms::State {
       a = rounded.a();
       b = rounded.b();
     }
-    const cublasStatus_t status = lt().matmul(handle.get(), plan.operation.get(), &one, b, plan.b.get(), a,
-                                              plan.a.get(), &plan.beta, c, plan.c.get(), c, plan.c.get(),
-                                              &plan.algorithm, workspace.get(), workspace.bytes(), stream);
+    const cublasStatus_t status = lt().matmul(
+        handle.get(), plan.operation.get(), &plan.alpha, b, plan.b.get(), a, plan.a.get(), &plan.beta, c,
+        plan.c.get(), c, plan.c.get(), &plan.algorithm, workspace.get(), workspace.bytes(), stream);
     if (status == CUBLAS_STATUS_SUCCESS) finish_product(stream, s, plan.fused, o);
     return status;
   }
@@ -261,9 +263,9 @@ struct Gemms::State {
     std::size_t scratch = 0;
     const auto needs = [](const GemmShape& s) {
       const bool gelu = s.epilogue == Epilogue::kGelu || s.epilogue == Epilogue::kGeluGrad;
-      return std::array<Need, kMatrices>{{{s.operands, s.m * s.k},
-                                          {s.operands, s.k * s.n},
-                                          {s.result, s.m * s.n},
+      return std::array<Need, kMatrices>{{{s.operands, (s.transpose_a ? s.k : s.m) * s.row_of_a()},
+                                          {s.operands, (s.transpose_b ? s.n : s.k) * s.row_of_b()},
+                                          {s.result, s.m * s.row_of_c()},
                                           {s.result, s.bias ? s.n : 0},
                                           {s.result, gelu ? s.m * s.n : 0},
                                           {s.result, s.epilogue == Epilogue::kBiasGrad ? s.m : 0}}};

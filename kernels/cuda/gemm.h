@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products on the device: C[m,n] (+)= op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of 16
-// bits or fp32, multiplied as they are or in 8 bits, sums in fp32, the result of the operands' type or fp32;
-// GELU (tanh form) of the result, or the result times GELU's derivative, or sums over op(A)'s rows beside it.
-// cuBLASLt's algorithms for a shape are measured once in a process, on this device, and the fastest is kept:
-// of an epilogue also those without it, kernels coming after them.
+// Matrix products on the device: C[m,n] (+)= alpha op(A)[m,k] op(B)[k,n] (+ bias[n]), row-major, operands of
+// 16 bits or fp32, multiplied as they are or in 8 bits, sums in fp32, the result of the operands' type or
+// fp32; GELU (tanh form) of the result, or the result times GELU's derivative, or sums over op(A)'s rows
+// beside it. cuBLASLt's algorithms for a shape are measured once in a process, on this device, and the
+// fastest is kept: of an epilogue also those without it, kernels coming after them.
 #pragma once
 
 #include <compare>
@@ -37,6 +37,13 @@ struct GemmShape {
   bool tf32 = false;  // fp32 operands are rounded to ten bits of mantissa: tensor cores take them
   DType operands = DType::kFloat32, result = DType::kFloat32;
   std::uint32_t alignment = 16;  // bytes that the addresses of all matrices are multiples of
+  // Elements from row to row of what is stored, of parts of wider matrices; 0: rows follow each other. And a
+  // factor. Products with an epilogue, or in 8 bits, have neither.
+  Index lda = 0, ldb = 0, ldc = 0;
+  float alpha = 1;
+  Index row_of_a() const { return lda > 0 ? lda : transpose_a ? m : k; }
+  Index row_of_b() const { return ldb > 0 ? ldb : transpose_b ? k : n; }
+  Index row_of_c() const { return ldc > 0 ? ldc : n; }
   auto operator<=>(const GemmShape&) const = default;
 };
 

@@ -136,10 +136,14 @@ void GemmChoices::write(const std::filesystem::path& path) const {
 }
 
 std::string text_of(const GemmShape& s, int tried, std::size_t workspace) {
-  return fmt::format("{}x{}x{} {}->{} {}{}{}{}{}{}{} at {}, of {} in {}", s.m, s.n, s.k, name_of(s.operands),
-                     name_of(s.result), s.transpose_a ? 't' : '-', s.transpose_b ? 't' : '-',
-                     s.accumulate ? " +" : "", s.bias ? " bias" : "", s.tf32 ? " tf32" : "",
-                     name_of(s.epilogue), name_of(s.fp8), s.alignment, tried, workspace);
+  std::string rows;
+  if (s.lda > 0 || s.ldb > 0 || s.ldc > 0 || s.alpha != 1)
+    rows = fmt::format(" {} times, of rows {} {} {}", s.alpha, s.row_of_a(), s.row_of_b(), s.row_of_c());
+  return fmt::format("{}x{}x{} {}->{} {}{}{}{}{}{}{}{} at {}, of {} in {}", s.m, s.n, s.k,
+                     name_of(s.operands), name_of(s.result), s.transpose_a ? 't' : '-',
+                     s.transpose_b ? 't' : '-', s.accumulate ? " +" : "", s.bias ? " bias" : "",
+                     s.tf32 ? " tf32" : "", name_of(s.epilogue), name_of(s.fp8), rows, s.alignment, tried,
+                     workspace);
 }
 
 std::uint64_t hash_of(const std::string& product, const GemmChoice& choice) {

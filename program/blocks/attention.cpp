@@ -170,7 +170,8 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
       g.matrix(base + "/qkv/weight", a.qkv_width(), hidden, Parameter::Split::kRows, blocks);
   const std::int32_t b_qkv =
       a.bias || a.qkv_bias ? g.split_vector(base + "/qkv/bias", a.qkv_width(), blocks) : -1;
-  ValueId qkv = g.linear(base + "/qkv", x, w_qkv, b_qkv);
+  using enum AdapterTarget;
+  ValueId qkv = g.linear(base + "/qkv", x, w_qkv, b_qkv, {kQuery, kKey, kValue});
   if (a.qk_norm) {
     const std::int32_t w = g.vector(base + "/qk_norm/weight", 2 * head, Parameter::Init::kOnes);
     const ValueId normed = g.value(base + "/qk_norm/out", a.qkv_width(), columns);
@@ -206,7 +207,7 @@ ValueId context(Builder& g, const std::string& base, const AttentionLayer& a, Va
 
 Branch project(Builder& g, const std::string& base, std::int64_t width, bool bias, ValueId context) {
   const std::int32_t w = g.matrix(base + "/out/weight", g.model.hidden, width, Parameter::Split::kCols);
-  return g.last_product(base + "/out", context, w, bias);
+  return g.last_product(base + "/out", context, w, bias, {AdapterTarget::kOutput});
 }
 
 Branch branch(Builder& g, const std::string& base, const AttentionLayer& a, ValueId x) {
@@ -222,9 +223,11 @@ Branch branch(Builder& g, const std::string& base, const CrossAttentionLayer& a,
     return a.bias ? g.split_vector(base + name, n, std::move(of)) : -1;
   };
   const std::int32_t w_q = g.matrix(base + "/q/weight", width, hidden, Split::kRows);
-  const ValueId q = g.linear(base + "/q", x, w_q, bias("/q/bias", width, {width}));
+  using enum AdapterTarget;
+  const ValueId q = g.linear(base + "/q", x, w_q, bias("/q/bias", width, {width}), {kQuery});
   const std::int32_t w_kv = g.matrix(base + "/kv/weight", 2 * k, hidden, Split::kRows, blocks);
-  const ValueId kv = g.linear(base + "/kv", g.input(other), w_kv, bias("/kv/bias", 2 * k, blocks));
+  const ValueId kv =
+      g.linear(base + "/kv", g.input(other), w_kv, bias("/kv/bias", 2 * k, blocks), {kKey, kValue});
   const std::int64_t keys = g.tokens_of(other) / g.micro_batch;
   const ops::CrossAttention core{{.batch = g.micro_batch,
                                   .sequence = g.sequence,
@@ -275,9 +278,11 @@ Branch cached_latent(Builder& g, const std::string& base, const LatentAttentionL
 // are narrower than x.
 Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a, ValueId x) {
   using Split = Parameter::Split;
-  const auto product = [&](const char* name, ValueId of, std::int64_t rows, Split split) {
+  using enum AdapterTarget;
+  const auto product = [&](const char* name, ValueId of, std::int64_t rows, Split split,
+                           AdapterTarget target) {
     const std::int32_t w = g.matrix(base + name + "/weight", rows, g.columns_of(of), split);
-    return g.linear(base + name, of, w);
+    return g.linear(base + name, of, w, -1, {target});
   };
   const auto projected = [&](const auto& make) -> ValueId {
     const Builder::InPart part(g, RecomputePart::kLatentProjection);
@@ -292,17 +297,18 @@ Branch branch(Builder& g, const std::string& base, const LatentAttentionLayer& a
                       .turned = a.rotary.turned(a.turned),
                       .table = g.rotary_table({a.rotary, a.turned})};
 
-  const ValueId q_latent = a.q_rank == 0 ? x : product("/q_down", x, a.q_rank, Split::kNone);
+  const ValueId q_latent = a.q_rank == 0 ? x : product("/q_down", x, a.q_rank, Split::kNone, kQueryDown);
   const ValueId q = projected([&] {
     const ValueId of_q = a.q_rank == 0 ? x : g.norm(base + "/q_norm", q_latent);
-    const ValueId of_heads = product("/q", of_q, a.query_width(), Split::kRows);
+    const ValueId of_heads = product("/q", of_q, a.query_width(), Split::kRows, kQuery);
     return g.in_place(base + "/rope", ops::Rope{turn}, {g.use(of_heads)});
   });
-  const ValueId kv_latent = product("/kv_down", x, a.kv_rank, Split::kNone);
+  const ValueId kv_latent = product("/kv_down", x, a.kv_rank, Split::kNone, kKeyValueDown);
   if (g.training.serves()) return cached_latent(g, base, a, q, g.norm(base + "/kv_norm", kv_latent), x, turn);
-  const ValueId kv = projected(
-      [&] { return product("/kv", g.norm(base + "/kv_norm", kv_latent), a.key_width(), Split::kRows); });
-  ValueId turned = product("/turned", x, a.turned, Split::kNone);
+  const ValueId kv = projected([&] {
+    return product("/kv", g.norm(base + "/kv_norm", kv_latent), a.key_width(), Split::kRows, kKeyValue);
+  });
+  ValueId turned = product("/turned", x, a.turned, Split::kNone, kKeyValueDown);
   turn.width = turn.head = a.turned;
   turn.heads = 1;
   g.pass_sums(true);  // each rank's heads give a part of the gradient

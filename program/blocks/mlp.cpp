@@ -13,17 +13,21 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
   const std::int32_t w1 =
       g.matrix(base + "/fc1/weight", l.fc1_width(), g.columns_of(x), Parameter::Split::kRows, blocks);
   const std::int32_t b1 = l.bias ? g.split_vector(base + "/fc1/bias", l.fc1_width(), blocks) : -1;
-  const bool fuses = g.stack.fused_gelu && l.activation == Activation::kGelu && g.training.math != Math::kFp8;
+  using enum AdapterTarget;
+  const Builder::AdapterBlocks targets =
+      l.gated() ? Builder::AdapterBlocks{kGate, kUp} : Builder::AdapterBlocks{kUp};
+  const bool fuses = !g.adapts(targets) && g.stack.fused_gelu && l.activation == Activation::kGelu &&
+                     g.training.math != Math::kFp8;
   ValueId v;
   if (fuses) {
     v = g.linear_gelu(base + "/fc1", x, w1, b1);
   } else {
-    const ValueId u = g.linear(base + "/fc1", x, w1, b1);
+    const ValueId u = g.linear(base + "/fc1", x, w1, b1, targets);
     v = g.value(base + "/act/out", ffn, g.placed(Placement::kColumns));
     g.node(base + "/act", ops::Activation{{g.tokens, ffn / g.ranks, l.activation}}, {g.use(u)}, {v});
   }
   const std::int32_t w2 = g.matrix(base + "/fc2/weight", hidden, ffn, Parameter::Split::kCols);
-  return g.last_product(base + "/fc2", v, w2, l.bias);
+  return g.last_product(base + "/fc2", v, w2, l.bias, {kDown});
 }
 
 }  // namespace orrery::program

@@ -208,9 +208,11 @@ void CrossAttention::gradient(Reverse& r) const {
 // The gradient of attention follows from what it has become: p = exp(score - log-sum), sum p dp = out . dout.
 template <class Reverse>
 void AttentionSink::gradient(Reverse& r) const {
-  r.emit("/grad", AttentionSinkGrad{*this}, refs(r.out(0), r.out(1), r.in(2), r.d_out(0)),
-         refs(r.d_weight(2)))
-      .accumulate = r.accumulates(2);
+  if (r.trains(2)) {
+    r.emit("/grad", AttentionSinkGrad{*this}, refs(r.out(0), r.out(1), r.in(2), r.d_out(0)),
+           refs(r.d_weight(2)))
+        .accumulate = r.accumulates(2);
+  }
   r.pass(0, r.d_out(0));
 }
 

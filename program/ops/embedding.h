@@ -69,7 +69,9 @@ void Embedding::gradient(Reverse& r) const {
 
 template <class Reverse>
 void Positions::gradient(Reverse& r) const {
-  r.emit("/grad", PositionsGrad{*this}, refs(r.d_out(0)), refs(r.d_weight(1))).accumulate = r.accumulates(1);
+  if (r.trains(1))
+    r.emit("/grad", PositionsGrad{*this}, refs(r.d_out(0)), refs(r.d_weight(1))).accumulate =
+        r.accumulates(1);
   r.pass(0, r.d_out(0));
 }
 

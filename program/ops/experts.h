@@ -328,7 +328,7 @@ void RouterScores::gradient(Reverse& r) const {
 template <class Reverse>
 void Route::gradient(Reverse& r) const {
   r.emit("/grad", RouteGrad{*this}, refs(r.in(0), r.out(1), r.d_out(0)), refs(r.d_in(0)));
-  if (!biased) return;
+  if (!biased || !r.trains(1)) return;
   r.emit("/bias/grad", ChoiceBiasGrad{samples, experts}, refs(r.out(3)), refs(r.d_weight(1))).accumulate =
       r.accumulates(1);
 }
@@ -365,6 +365,7 @@ void GroupedGemm::weight_gradient(Reverse& r) const {
 
 template <class Reverse>
 void ExpertBias::gradient(Reverse& r) const {
+  if (!weighted && !r.trains(1)) return r.pass(0, r.d_out(0));
   auto reads = refs(r.d_out(0), r.in(1), r.in(2));
   auto writes = refs(r.d_weight(1));
   if (weighted) {

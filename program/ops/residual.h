@@ -70,8 +70,9 @@ template <class Reverse, class Ref>
 void emit_branch_bias_gradients(Reverse& r, std::int64_t rows, std::int64_t width, std::size_t first,
                                 std::int64_t biases, Ref d) {
   for (std::size_t i = first; i < first + static_cast<std::size_t>(biases); ++i)
-    r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d), refs(r.d_weight(i))).accumulate =
-        r.accumulates(i);
+    if (r.trains(i))
+      r.emit_for(1, "/bias-grad", BiasGrad{{rows, width}}, refs(d), refs(r.d_weight(i))).accumulate =
+          r.accumulates(i);
 }
 
 template <class Reverse>

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace orrery::program {
 namespace {
@@ -19,8 +20,11 @@ class OptimizerSegment {
         up_send_(over.stream("pp-grad-send")),
         up_recv_(over.stream("pp-grad-recv")),
         down_send_(over.stream("pp-send")),
-        down_recv_(over.stream("pp-recv")),
-        units_(static_cast<std::int32_t>(e.rank.units.size())) {}
+        down_recv_(over.stream("pp-recv")) {
+    for (std::int32_t i = 0; i < std::ssize(e.rank.units); ++i) {
+      if (state.trains(i)) units_.push_back(i);
+    }
+  }
 
   void emit() {
     e_.begin(SegmentKind::kOptimizer, 0, true);
@@ -28,7 +32,7 @@ class OptimizerSegment {
     exchange_tied();
     std::vector<Ref> factors;  // that updates read
     if (e_.training.lamb || e_.training.measures_norm()) factors = emit_factors();
-    for (std::int32_t i = 0; i < units_; ++i) update(i, factors);
+    for (const std::int32_t i : units_) update(i, factors);
   }
 
  private:
@@ -36,15 +40,15 @@ class OptimizerSegment {
 
   // Not before all gradients are there.
   void reduce_late() {
-    for (std::int32_t i = 0; i < units_; ++i) state_.reduce(i);
+    for (const std::int32_t i : units_) state_.reduce(i);
     std::vector<Op>& ops = e_.rank.segments.back().ops;
     if (ops.empty()) return;
-    for (const Unit& u : e_.rank.units) ops.front().wait_for({u.gradient_buffer});
+    for (const std::int32_t i : units_) ops.front().wait_for({state_.unit(i).gradient_buffer});
   }
 
   // Sums the gradient shards of the tied weight held by the first and by the last stage.
   void exchange_tied() {
-    if (state_.tied_across() < 0) return;
+    if (state_.tied_across() < 0 || !state_.trains(state_.tied_across())) return;
     const Unit& u = state_.unit(state_.tied_across());
     const bool first = state_.ends().first;
     const std::int64_t peer = first ? e_.plan.pp * e_.plan.vpp - 1 : 0;
@@ -70,17 +74,19 @@ class OptimizerSegment {
   Ref emit_gradient_norm() {
     const Ref norm{state_.buffer(Held::kGradientNorm)}, bins{state_.buffer(Held::kGradientNormBins)};
     const bool apart =
-        std::any_of(e_.rank.units.begin(), e_.rank.units.end(), [](const Unit& u) { return u.of_experts; });
+        std::any_of(units_.begin(), units_.end(), [&](std::int32_t i) { return state_.unit(i).of_experts; });
     const std::array<Ref, kWeightKinds> bins_of{bins,
                                                 {apart ? state_.buffer(Held::kExpertNormBins) : bins.buffer}};
     std::array<bool, kWeightKinds> began{};
-    for (std::int32_t i = 0; i < units_; ++i) {
+    for (const std::int32_t i : units_) {
       if (i == state_.tied_across() && !state_.ends().first) continue;
       const Unit& u = state_.unit(i);
       const std::size_t kind = kind_of_weights(u.of_experts);
       e_.add(state_.work(i).norm, name(i, "/norm"), {state_.gradient_shard(u)}, {bins_of[kind]}).accumulate =
           std::exchange(began[kind], true);
     }
+    if (!began[kind_of_weights(false)])
+      e_.add(ops::ZeroGrad{kNormBins, 8}, "gradient-norm/clear", {}, {bins});
     sum_over_parts("gradient-norm", bins, kNormBins, false);
     if (apart) {
       const Ref of_experts = bins_of[kind_of_weights(true)];
@@ -125,7 +131,7 @@ class OptimizerSegment {
     const auto tensors = std::ssize(e_.rank.parameters);
     const Ref ratios{state_.buffer(Held::kTrustRatios)}, bins{state_.buffer(Held::kTrustRatioBins)};
     e_.add(ops::ZeroGrad{tensors * kTrustBins, 8}, "trust-ratio/clear", {}, {bins});
-    for (std::int32_t i = 0; i < units_; ++i)
+    for (const std::int32_t i : units_)
       e_.add(state_.work(i).trust, name(i, "/trust-ratio"), reads_of_update(i, norm), {bins});
     sum_over_parts("trust-ratio", bins, tensors * kTrustBins, false);
     e_.add(ops::TrustRatio{tensors}, "trust-ratio", {bins}, {ratios});
@@ -155,7 +161,7 @@ class OptimizerSegment {
   const Communication& over_;
   // Towards the first stage, and towards the last one.
   const StreamIndex up_send_, up_recv_, down_send_, down_recv_;
-  const std::int32_t units_;
+  std::vector<std::int32_t> units_;  // that are trained
 };
 
 }  // namespace

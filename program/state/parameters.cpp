@@ -57,12 +57,13 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
       std::int64_t elements = 0;
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
         elements += e_.rank.parameters[static_cast<std::size_t>(p)].local_elements();
-      const std::int32_t in_chunk = packer.add(elements, e_.plan.zero == 3 || piece.alone, piece.of_experts);
+      const std::int32_t in_chunk =
+          packer.add(elements, e_.plan.zero == 3 || piece.alone, kind_of_unit(piece.of_experts, piece.kept));
       piece.unit = base + in_chunk;
       if (in_chunk == std::ssize(closing)) {
         closing.push_back(&piece);
-        units.emplace_back().of_experts = piece.of_experts;
-        sizes_.emplace_back().of_experts = piece.of_experts;
+        units.push_back({.of_experts = piece.of_experts, .kept = piece.kept});
+        sizes_.push_back({.of_experts = piece.of_experts, .kept = piece.kept});
       }
       closing[static_cast<std::size_t>(in_chunk)] = &piece;
       Unit& unit = mutable_unit(piece.unit);
@@ -89,7 +90,9 @@ void StageParameters::hold() {
     const std::int32_t id =
         e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), number), b.cls, b.elements, b.type);
     e_.rank.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(b.instances);
-    held_[kind].push_back(id);
+    std::vector<std::int32_t>& of = held_[kind];
+    of.resize(std::max(of.size(), static_cast<std::size_t>(b.number) + 1), -1);
+    of[static_cast<std::size_t>(b.number)] = id;
   });
   const auto only = [&](Held what) {
     return held_[static_cast<std::size_t>(what)].empty() ? -1 : buffer(what);
@@ -107,7 +110,7 @@ void StageParameters::hold() {
     u.padded = share.padded;
     u.shard = share.shard;
     u.parameter_buffer = buffer(Held::kParameter, i);
-    if (e_.training.serves()) continue;
+    if (e_.training.serves() || u.kept != Kept::kTrained) continue;
     u.gradient_buffer = buffer(Held::kGradient, i);
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
   }
@@ -117,21 +120,24 @@ void StageParameters::hold() {
 // blocks need them.
 void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
   if (e_.plan.zero == 3) {
-    for (std::size_t i = 0; i < sizes_.size(); ++i)
-      e_.rank.units[i].gathered_buffer =
-          buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_weights(e_.rank.units[i].of_experts) : i);
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      Unit& u = e_.rank.units[i];
+      u.gathered_buffer =
+          buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_unit(u.of_experts, u.kept) : i);
+    }
   }
   if (e_.plan.zero >= 2) {
     for (const Chunk& c : chunks) {
       std::array<std::size_t, kWeightKinds> units{};  // so far
       for (auto p = c.pieces.rbegin(); p != c.pieces.rend(); ++p) {
         Unit& u = mutable_unit(p->unit);
-        if (u.full_gradient >= 0) continue;
+        if (u.full_gradient >= 0 || u.kept != Kept::kTrained) continue;
         const std::size_t kind = kind_of_weights(p->of_experts);
         u.full_gradient = buffer(Held::kWhole, 2 * kind + units[kind]++ % 2);
       }
     }
-    if (tied_here_ >= 0) mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
+    if (tied_here_ >= 0 && trains(tied_here_))
+      mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
   }
   if (e_.plan.zero == 3 && e_.plan.reshards() && tied_here_ >= 0)
     mutable_unit(tied_here_).gathered_buffer = buffer(Held::kTiedGathered);
@@ -159,7 +165,7 @@ void StageParameters::need(std::int32_t i) {
     if (in_own_place_[static_cast<std::size_t>(i)]) return;
     in_own_place_[static_cast<std::size_t>(i)] = true;
   } else {
-    const std::size_t kind = kind_of_weights(u.of_experts);
+    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
     Places& places = places_[kind];
     if (std::find(places.unit.begin(), places.unit.end(), i) != places.unit.end()) return;
     places.unit[places.next] = i;
@@ -209,6 +215,7 @@ void StageParameters::reduce(std::int32_t i) {
 void StageParameters::synchronise(const Chunk& c, const ChunkBlock& b, bool last) {
   for (std::int32_t i = b.end_piece; i-- > b.first_piece;) {
     const Piece& piece = c.pieces[static_cast<std::size_t>(i)];
+    if (piece.kept != Kept::kTrained) continue;
     complete_partial(piece, last);
     if (!piece.closes_unit) continue;
     if (e_.plan.zero >= 2) reduce_to_shard(piece.unit);

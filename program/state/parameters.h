@@ -19,6 +19,7 @@ struct Piece {
   std::int32_t first_parameter = 0, end_parameter = 0;
   bool alone = false;  // never shares its unit
   bool of_experts = false;
+  Kept kept = Kept::kTrained;
   std::int32_t unit = -1;
   bool closes_unit = false;  // the unit's gradients are complete after this piece's backward
 };
@@ -48,6 +49,7 @@ class StageParameters {
     return held_[static_cast<std::size_t>(what)].at(number);
   }
   const Unit& unit(std::int32_t i) const { return e_.rank.units[static_cast<std::size_t>(i)]; }
+  bool trains(std::int32_t unit_index) const { return unit(unit_index).kept == Kept::kTrained; }
   UnitWork work(std::int32_t unit) const;
   // Of the weight that is tied within the stage, or with another one; -1: it is not.
   std::int32_t tied_here() const { return tied_here_; }
@@ -94,7 +96,7 @@ class StageParameters {
     std::array<std::int32_t, 2> unit{-1, -1};
     std::size_t next = 0;
   };
-  std::array<Places, kWeightKinds> places_;
+  std::array<Places, kUnitKinds> places_;
   std::vector<bool> in_own_place_;  // units that have a place of their own and are there
 };
 

@@ -7,8 +7,8 @@
 
 namespace orrery::program {
 
-std::int32_t UnitPacker::add(std::int64_t elements, bool alone, bool of_experts) {
-  Open& open = open_[kind_of_weights(of_experts)];
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone, std::size_t kind) {
+  Open& open = open_[kind];
   if (open.unit < 0 || alone) open = {next_++, 0};
   const std::int32_t unit = open.unit;
   open.elements += elements;
@@ -31,16 +31,18 @@ std::vector<PieceSize> pieces_of(const Graph& g) {
     ++piece.tensors;
     piece.alone = g.piece_of[i] == g.piece_alone;
     piece.of_experts = g.parameters[i].of_experts;
+    piece.kept = g.parameters[i].kept;
   }
   return out;
 }
 
 }  // namespace
 
-ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks) {
+ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks,
+                         const std::optional<Adapter>& adapter) {
   Plan plan{.tp = ranks.tp, .dp = ranks.ep * ranks.etp, .ep = ranks.ep};
   if (ranks.apart) plan.etp = ranks.etp;
-  const Training training{.sequence = ranks.tp};
+  const Training training{.sequence = ranks.tp, .adapter = adapter};
   const Stack stack;
   embedding = pieces_of(program::embedding(m, plan, training, stack));
   std::vector<RotaryUse> rotary;
@@ -58,13 +60,15 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
   const auto add = [&](std::span<const PieceSize> of_block, std::int64_t layers) {
     for (std::size_t i = of_block.size(); i-- > 0;) {
       const PieceSize& piece = of_block[i];
-      const std::size_t unit = base + static_cast<std::size_t>(packer.add(
-                                          piece.elements, zero == 3 || piece.alone, piece.of_experts));
+      const std::size_t unit =
+          base + static_cast<std::size_t>(packer.add(piece.elements, zero == 3 || piece.alone,
+                                                     kind_of_unit(piece.of_experts, piece.kept)));
       if (unit == out.size()) out.emplace_back();
       if (i == 0) layers_done += layers;
       out[unit].elements += piece.elements;
       out[unit].tensors += piece.tensors;
       out[unit].of_experts = piece.of_experts;
+      out[unit].kept = piece.kept;
       out[unit].layers_done = layers_done;
     }
   };

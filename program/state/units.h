@@ -29,13 +29,22 @@ constexpr std::size_t kind_of_weights(bool of_experts) {
   return of_experts ? 1 : 0;
 }
 
+// Units by that, and by how their weights are kept.
+inline constexpr std::size_t kUnitKinds = kWaysToKeep * kWeightKinds;
+constexpr std::size_t kind_of_unit(bool of_experts, Kept kept) {
+  return kWeightKinds * static_cast<std::size_t>(kept) + kind_of_weights(of_experts);
+}
+constexpr bool is_trained(std::size_t kind_of_unit) {
+  return kind_of_unit / kWeightKinds == static_cast<std::size_t>(Kept::kTrained);
+}
+
 // Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces of one
-// kind of weights until it holds a bucket.
+// kind until it holds a bucket.
 class UnitPacker {
  public:
   explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
   // The unit of the next piece, counted from zero. An `alone` piece never shares its unit.
-  std::int32_t add(std::int64_t elements, bool alone, bool of_experts);
+  std::int32_t add(std::int64_t elements, bool alone, std::size_t kind);
 
  private:
   struct Open {
@@ -43,7 +52,7 @@ class UnitPacker {
     std::int64_t elements = 0;
   };
   std::int64_t bucket_;
-  std::array<Open, kWeightKinds> open_;
+  std::array<Open, kUnitKinds> open_;
   std::int32_t next_ = 0;
 };
 
@@ -54,6 +63,7 @@ std::int64_t bucket_elements(const Training& t, const Stack& s);
 struct PieceSize {
   std::int64_t elements = 0, tensors = 0;
   bool alone = false, of_experts = false;
+  Kept kept = Kept::kTrained;
 };
 // How the ranks of a stage share weights.
 struct WeightRanks {
@@ -65,7 +75,8 @@ struct WeightRanks {
 };
 // The pieces of the model's blocks on one rank.
 struct ModelPieces {
-  ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks);
+  ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks,
+              const std::optional<Adapter>& adapter);
   std::vector<PieceSize> embedding, head;
   std::vector<std::vector<PieceSize>> blocks;  // by Depth::kinds
 };
@@ -74,6 +85,8 @@ struct UnitSize {
   std::int64_t elements = 0;
   std::int64_t tensors = 0;  // that they are of
   bool of_experts = false;
+  Kept kept = Kept::kTrained;
+  bool trained() const { return kept == Kept::kTrained; }
   std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
 };
 // The blocks of a chunk.
@@ -87,7 +100,7 @@ struct ChunkBlocks {
 void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
                   std::int64_t bucket, std::vector<UnitSize>& out);
 
-// What the ranks of a shard group have of a unit.
+// What the ranks of a shard group have of a unit. Frozen ones have no gradient.
 struct UnitShare {
   UnitShare(const Plan& p, std::int64_t elements, bool of_experts);
   UnitShare(const Plan& p, const UnitSize& u) : UnitShare(p, u.elements, u.of_experts) {}
@@ -102,9 +115,9 @@ enum class Held : std::uint8_t {
   kInput,  // what an input of the model is made of
   kTargets,
   kLoss,
-  // ZeRO-3: two places for whole parameters of each kind, which units take in turn, or one for each unit.
+  // ZeRO-3: two places for whole parameters of each kind of unit, which take them in turn, or one for each.
   kGathered,
-  kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind
+  kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind that is trained
   kParameter,  // of a unit
   kGradient,
   kBesideGradient,  // copies that the recipe's software keeps
@@ -160,10 +173,10 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   if (ends.last && !t.serves()) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
   }
-  std::array<std::int64_t, kWeightKinds> widest{};
+  std::array<std::int64_t, kUnitKinds> widest{};
   std::int64_t tensors = 0;
   for (const UnitSize& u : units) {
-    std::int64_t& of_kind = widest[kind_of_weights(u.of_experts)];
+    std::int64_t& of_kind = widest[kind_of_unit(u.of_experts, u.kept)];
     of_kind = std::max(of_kind, UnitShare(p, u).padded);
     tensors += u.tensors;
   }
@@ -172,7 +185,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const std::int64_t most = widest[static_cast<std::size_t>(i / 2)];
     if (most == 0) continue;
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, most, parameter});
-    if (p.zero >= 2) use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
+    if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
+      use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -180,7 +194,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const auto number = static_cast<std::int64_t>(i);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
-    if (t.serves()) continue;
+    if (t.serves() || !units[i].trained()) continue;
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
@@ -192,13 +206,14 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   if (ends.tied_here(m)) {
     const std::int64_t tied = UnitShare(p, units.back()).padded;
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});
-    if (p.zero >= 2) use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
+    if (p.zero >= 2 && units.back().trained())
+      use(HeldBuffer{Held::kTiedWhole, 0, kCommunication, tied, gradient});
   }
   if (t.serves()) return;
   if (t.measures_norm()) {
     use(HeldBuffer{Held::kGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte});
     use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
-    if (widest[kind_of_weights(true)] > 0)
+    if (widest[kind_of_unit(true, Kept::kTrained)] > 0)
       use(HeldBuffer{Held::kExpertNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
     if (p.pp > 1 && !ends.last_stage)
       use(HeldBuffer{Held::kGradientNormReceived, 0, kWorkspace, kNormBins, DType::kFloat64});

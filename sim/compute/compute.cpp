@@ -176,6 +176,22 @@ struct KernelTime {
     if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
     return from_seconds(warm / device.sustained + rounding);
   }
+  // A product for each block that has an adapter.
+  Time operator()(const ops::AdapterProduct& p) const {
+    using enum ops::AdapterProduct::Of;
+    const std::array widths = p.widths();
+    double warm = 0;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (!p.has(i)) continue;
+      warm += p.of == kResult  ? gemm_seconds(device, math, p.rows, widths[i], p.rank, element_bytes)
+              : p.of == kInput ? gemm_seconds(device, math, p.rows, p.rank, widths[i], element_bytes)
+                               : gemm_seconds(device, math, widths[i], p.rank, p.rows, element_bytes);
+      if (p.of == kResult)  // u is read too
+        warm += static_cast<double>(p.rows * widths[i] * element_bytes) /
+                (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
+    }
+    return from_seconds(warm / device.sustained);
+  }
   // Experts that have rows have equal shares of them. With few rows some have none, and their weights are not
   // read: of E experts, E (1 - (1 - 1/E)^rows) have some in the mean.
   Time operator()(const ops::GroupedGemm& p) const {

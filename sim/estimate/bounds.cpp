@@ -34,15 +34,17 @@ Time Estimator::least_exchanged(const Plan& plan) {
     for (std::size_t i = 0; i < on_stage_.units.size(); ++i) {
       const program::UnitSize& u = on_stage_.units[i];
       const bool like_last = i > 0 && u.elements == on_stage_.units[i - 1].elements &&
-                             u.of_experts == on_stage_.units[i - 1].of_experts;
+                             u.of_experts == on_stage_.units[i - 1].of_experts &&
+                             u.kept == on_stage_.units[i - 1].kept;
       if (!like_last) {
         const std::int64_t elements = program::UnitShare(plan, u.elements, u.of_experts).padded;
         const std::int32_t links = on[state_.of(u.of_experts).shard];
         const std::int64_t shards = u.of_experts ? plan.expert_shards() : plan.shards();
         each = 0;
         if (shards > 1) {
-          each = collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links) +
-                 gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
+          each = gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
+          if (u.trained())
+            each += collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links);
         }
       }
       sum += each;

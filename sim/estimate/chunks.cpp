@@ -444,7 +444,8 @@ std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
     for (std::int64_t b = stretch.first; b < stretch.first + stretch.period; ++b) {
       for (const program::PieceSize& piece :
            pieces(k.experts).blocks[static_cast<std::size_t>(depth().kind_of[static_cast<std::size_t>(b)])])
-        elements[program::kind_of_weights(piece.of_experts)] += piece.elements;
+        if (piece.kept == program::Kept::kTrained)
+          elements[program::kind_of_weights(piece.of_experts)] += piece.elements;
     }
     for (const std::int64_t n : elements) {
       if (n == 0) continue;
@@ -528,10 +529,21 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
   return out;
 }
 
-ChunkContent ChunkCosts::content_of(const BlockRange& blocks) const {
+// Of a tower's first blocks, before which adapters leave nothing to train, so many that the others repeat.
+std::int64_t ChunkCosts::apart_at(const ChunkKey& k, std::int64_t block) const {
+  if (!training_.adapter) return 0;
+  const TowerIndex own = depth().towers_of(block).own;
+  for (std::int64_t b = 0; b < block; ++b) {
+    if (depth().towers_of(b).own == own) return 0;
+  }
+  return std::lcm<std::int64_t>(k.recompute_layers, depth().stretch(block).period);
+}
+
+ChunkContent ChunkCosts::content_of(const ChunkKey& k, const BlockRange& blocks) const {
   ChunkContent out;
   for (std::int64_t at = blocks.first, end = blocks.first + blocks.blocks; at < end;) {
-    const std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
+    std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
+    if (const std::int64_t apart = apart_at(k, at); apart > 0) n = std::min(n, apart);
     out.push_back({depth().canonical(at, n), n});
     at += n;
   }
@@ -543,7 +555,7 @@ const ChunkCost& ChunkCosts::cost(const ChunkKey& k, Role role, const BlockRange
   for (const Layout::Known& known : l.costs) {
     if (known.role == role && known.blocks == blocks) return known.cost;
   }
-  ChunkCost out = extended(l, role, content_of(blocks));
+  ChunkCost out = extended(l, role, content_of(k, blocks));
   for (WorkCost& w : out) w.row = w.time;
   if (k.order == ChunkKey::Order::kTurnsAndRows) {
     ChunkKey rows = k;
@@ -562,7 +574,7 @@ const PairCost& ChunkCosts::pair(const ChunkKey& k, Role role, const BlockRange&
   }
   const bool alone = role == Role::kOnly;
   const std::size_t index = alone ? 0 : static_cast<std::size_t>(role);
-  const auto [small, extensions] = shortened(l, role, content_of(blocks));
+  const auto [small, extensions] = shortened(l, role, content_of(k, blocks));
   const PairCost& a = price_pair(l, alone, small, index);
   PairCost out = a;
   std::vector<Longer> forward, backward;
@@ -588,8 +600,9 @@ void ChunkCosts::forget_sizes() {
 
 const program::ModelPieces& ChunkCosts::pieces(const program::WeightRanks& ranks) {
   const auto known = pieces_.find(ranks);
-  return (known != pieces_.end() ? known
-                                 : pieces_.emplace(ranks, program::ModelPieces(model_, depth(), ranks)).first)
+  return (known != pieces_.end()
+              ? known
+              : pieces_.emplace(ranks, program::ModelPieces(model_, depth(), ranks, training_.adapter)).first)
       ->second;
 }
 

@@ -166,7 +166,8 @@ class ChunkCosts {
     std::vector<Extension> extensions;
   };
   Shortened shortened(Layout& l, Role role, const ChunkContent& content);
-  ChunkContent content_of(const BlockRange& blocks) const;
+  std::int64_t apart_at(const ChunkKey& k, std::int64_t block) const;
+  ChunkContent content_of(const ChunkKey& k, const BlockRange& blocks) const;
   ChunkCost extended(Layout& l, Role role, const ChunkContent& content);
 
   const Model& model_;

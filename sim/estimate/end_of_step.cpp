@@ -115,17 +115,21 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.update = 0;
   out.trust_sum = 0;
   double slowest = 0;
+  std::int64_t trained = 0;
   for (std::size_t k = 0, i = 0; k < on_stage_.chunk_end.size(); ++k) {
     const std::size_t c = on_stage_.chunks.size() - 1 - k;
     const program::ChunkBlocks& chunk = on_stage_.chunks[c];
+    std::size_t last = on_stage_.chunk_end[k];  // of its trained units
+    while (last > i && !on_stage_.units[last - 1].trained()) --last;
     for (const std::size_t begin = i; i < on_stage_.chunk_end[k]; ++i) {
+      if (!on_stage_.units[i].trained()) continue;
       UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
+      ++trained;
       out.reductions[c] += u.reduce;
       if (dominated_[run]) continue;
-      u.share = i + 1 == on_stage_.chunk_end[k]
-                    ? 2.0
-                    : static_cast<double>(on_stage_.units[i].layers_done) /
-                          static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
+      u.share = i + 1 == last ? 2.0
+                              : static_cast<double>(on_stage_.units[i].layers_done) /
+                                    static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
       // A tied weight that two stages hold counts once in the norm.
       if (i == begin && chunk.head && m.tied_embeddings && !on_stage_.ends.first) u.norm = 0;
       out.units.push_back(u);
@@ -135,7 +139,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     }
     out.chunk_end.push_back(out.units.size());
   }
-  if (training.lamb && !dominated_[run]) {
+  if (training.lamb && !dominated_[run] && !out.units.empty()) {
     std::int64_t tensors = 0;
     for (const program::UnitSize& u : on_stage_.units) tensors += u.tensors;
     const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8}, on.nodes);
@@ -151,20 +155,23 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
-  out.host = out.pace.host_segment.value +
-             out.pace.host_op.value * each * static_cast<std::int64_t>(on_stage_.units.size());
+  out.host = out.pace.host_segment.value + out.pace.host_op.value * each * trained;
   std::int64_t largest = 0;
-  for (const program::UnitSize& u : on_stage_.units) largest = std::max(largest, u.elements);
+  for (const program::UnitSize& u : on_stage_.units) {
+    if (u.trained()) largest = std::max(largest, u.elements);
+  }
   share_reductions(plan, largest, on, out);
   out.norm_sum = sum_over_parts(plan, program::kNormBinBytes, false, on);
   if (std::any_of(on_stage_.units.begin(), on_stage_.units.end(),
-                  [](const program::UnitSize& u) { return u.of_experts; })) {
+                  [](const program::UnitSize& u) { return u.of_experts && u.trained(); })) {
     out.norm_sum += sum_over_parts(plan, program::kNormBinBytes, true, on) +
                     price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
   }
+  // Of a run of stages the others hold more than the pipeline's last one.
+  on_stage_.ends.last_stage &= costs_.runs[run].count == 1;
   out.static_bytes = static_bytes(plan);
   out.end_bytes = 0;
-  if (on_stage_.ends.tied_across(m)) {
+  if (on_stage_.ends.tied_across(m) && !training.adapter) {
     const program::ModelPieces& model_pieces = chunk_costs_.pieces(program::WeightRanks(plan));
     const program::UnitShare tied(plan, model_pieces.embedding.front().elements, false);
     out.end_bytes = tied.shard * bytes_.gradient;

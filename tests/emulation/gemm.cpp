@@ -23,6 +23,10 @@ struct Gemms::State {
 };
 
 namespace {
+Index bytes_in(DType type) {
+  return static_cast<Index>(bytes_of(type));
+}
+
 // Chosen as on a device, from one algorithm, which has every epilogue. What is read from a file may say that
 // it has none.
 GemmChoices& choices() {
@@ -66,6 +70,15 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
         std::copy_n(static_cast<const float*>(from), n, out.data());
       return out;
     };
+    // A part of a matrix with longer rows.
+    const auto part = [&](DType type, const void* from, Index rows, Index columns, Index row) {
+      std::vector<float> out;
+      for (Index i = 0; i < rows; ++i) {
+        const auto at = wide(type, static_cast<const char*>(from) + i * row * bytes_in(type), columns);
+        out.insert(out.end(), at.begin(), at.end());
+      }
+      return out;
+    };
     const auto store = [&](const std::vector<float>& from, void* to) {
       if (is_half(s.result))
         narrow(s.result, static_cast<Index>(from.size()), from.data(), to);
@@ -78,10 +91,23 @@ void Gemms::run(Stream stream, const GemmShape& s, const GemmOperands& o) {
       return out;
     };
     const auto a = fp8 ? decoded(format_of_a(s), rounded->a(), *rounded->scale_of_a(), s.m * s.k)
-                       : wide(s.operands, o.a, s.m * s.k),
+                       : part(s.operands, o.a, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k,
+                              s.row_of_a()),
                b = fp8 ? decoded(Fp8::kE4M3, rounded->b(), *rounded->scale_of_b(), s.k * s.n)
-                       : wide(s.operands, o.b, s.k * s.n);
+                       : part(s.operands, o.b, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n,
+                              s.row_of_b());
     const auto bias = wide(s.result, o.bias, s.bias ? s.n : 0);
+    if (s.alpha != 1 || s.ldc > 0) {  // of a part, times a factor
+      auto sum = part(s.result, o.c, s.m, s.n, s.row_of_c());
+      multiply({s.m, s.n, s.k, s.transpose_a, s.transpose_b, s.alpha, s.accumulate ? 1.0F : 0.0F,
+                s.transpose_a ? s.m : s.k, s.transpose_b ? s.k : s.n, s.n},
+               a.data(), b.data(), sum.data());
+      for (Index i = 0; i < s.m; ++i) {
+        const auto row = sum.begin() + i * s.n;
+        store({row, row + s.n}, static_cast<char*>(o.c) + i * s.row_of_c() * bytes_in(s.result));
+      }
+      return;
+    }
     auto product = wide(s.result, o.c, s.m * s.n);
     reference::gemm({s.m, s.n, s.k, !fp8 && s.transpose_a, fp8 || s.transpose_b, s.accumulate}, a.data(),
                     b.data(), s.bias ? bias.data() : nullptr, product.data());

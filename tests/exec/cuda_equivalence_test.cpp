@@ -75,6 +75,12 @@ void round_at_random(Training& t, Stack&) {
 void lamb(Training& t, Stack&) {
   t.lamb = true;
 }
+void adapt(Training& t, Stack&) {
+  t.adapter = Adapter{.rank = 4, .alpha = 16};
+}
+void adapt_some(Training& t, Stack&) {
+  t.adapter = Adapter{.rank = 3, .alpha = 16, .targets = {AdapterTarget::kQuery, AdapterTarget::kValue}};
+}
 
 const Case kCases[] = {
     {"serial", plan(1, 1, 1, 0, 4)},
@@ -121,6 +127,11 @@ const Case kCases[] = {
     {"fp8_zero1", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kFp8},
     {"fp8_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kFp8},
     {"fp16_pp2", plan(1, 2, 1, 0, 4), Precision::kMixed, Math::kFp16},
+    {"adapters", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kFp32, adapt},
+    {"adapters_pp2_zero3", with(plan(1, 2, 2, 3, 4), Recompute::kFull), Precision::kFp32, Math::kFp32,
+     adapt_some},
+    {"adapters_bf16_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, adapt},
+    {"adapters_fp8", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kFp8, adapt_some},
 };
 
 class OnAGpu : public testing::TestWithParam<std::tuple<const char*, Case>> {};

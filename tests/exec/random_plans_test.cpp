@@ -17,7 +17,9 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
+#include <set>
 
 #include "core/fields.h"
 #include "core/json.h"
@@ -38,6 +40,7 @@ struct Setting {
   std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas
   Precision precision = Precision::kFp32;
   bool lamb = false, clipped = false, tied = false, flash = true;
+  unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
   friend auto operator<=>(const Setting&, const Setting&) = default;
 
   Model model() const {
@@ -46,6 +49,19 @@ struct Setting {
     m.vocab = 61;
     m.tied_embeddings = tied && m.has_tokens();
     return m;
+  }
+  std::optional<Adapter> adapter() const {
+    if (adapted == 0) return std::nullopt;
+    std::set<AdapterTarget> all;
+    depth_of(model()).for_each_layer([&](const auto& layer, std::int64_t) {
+      for (const AdapterMatrix& of : layer.adapter_matrices(model().hidden)) all.insert(of.target);
+    });
+    Adapter out{.rank = 3, .alpha = 12};
+    for (unsigned bits = adapted; const AdapterTarget target : all) {
+      if ((bits & 1U) != 0) out.targets.push_back(target);
+      bits >>= 1U;
+    }
+    return out;
   }
   Training training() const {
     const Model m = model();
@@ -57,7 +73,8 @@ struct Setting {
             .precision = precision,
             .math = Math::kFp32,
             .lamb = lamb,
-            .clip = clipped ? 0.5 : 1e9};
+            .clip = clipped ? 0.5 : 1e9,
+            .adapter = adapter()};
   }
 };
 
@@ -93,9 +110,12 @@ Tree tree_of(const Plan& p) {
 // chains and of groups.
 void sum_in(const Tree& tree, program::Program& p) {
   program::RankClass& rank = p.classes.front();
+  std::vector<program::Unit> units;
+  std::copy_if(rank.units.begin(), rank.units.end(), std::back_inserter(units),
+               [](const program::Unit& u) { return u.kept == program::Kept::kTrained; });
   const auto add_buffers = [&](const char* name) {
     std::vector<std::int32_t> out;
-    for (const program::Unit& u : rank.units) {
+    for (const program::Unit& u : units) {
       program::Buffer b = rank.buffers[static_cast<std::size_t>(u.gradient_buffer)];
       b.name += name;
       b.arena_offset = rank.arena_peak.value;
@@ -106,20 +126,20 @@ void sum_in(const Tree& tree, program::Program& p) {
     return out;
   };
   std::vector<std::int32_t> gradient;
-  for (const program::Unit& u : rank.units) gradient.push_back(u.gradient_buffer);
+  for (const program::Unit& u : units) gradient.push_back(u.gradient_buffer);
   const auto group_sum = add_buffers("/group"), sum = add_buffers("/sum");
   // to += from; from = 0.
   const auto add_segment = [&](const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to) {
     program::Segment s;
     s.kind = program::SegmentKind::kBackward;
-    for (std::size_t u = 0; u < rank.units.size(); ++u) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
       program::Op op;
       op.name = "sum";
-      op.kind = program::ops::Accumulate{rank.units[u].padded, 4};
+      op.kind = program::ops::Accumulate{units[u].padded, 4};
       op.reads = {{from[u]}, {to[u]}};
       op.writes = {{to[u]}};
       s.ops.push_back(op);
-      op.kind = program::ops::ZeroGrad{rank.units[u].padded, 4};
+      op.kind = program::ops::ZeroGrad{units[u].padded, 4};
       op.reads.clear();
       op.writes = {{from[u]}};
       s.ops.push_back(op);
@@ -169,6 +189,13 @@ const std::vector<std::string>& presets() {
 // Kinds of blocks with four experts, of which a token has two.
 const std::vector<std::string>& expert_kinds() {
   static const std::vector<std::string> all{"experts", "latent", "sinks"};
+  return all;
+}
+
+// Of which adapters are trained. Where tensor ranks route tokens alike, experts choose as all of them do.
+const std::vector<std::string>& adapter_kinds() {
+  static const std::vector<std::string> all{"tiny-gpt", "tiny-llama", "neox", "post-norm", "mixed", "gemma",
+                                            "decoder",  "vit",        "bags", "experts",   "latent"};
   return all;
 }
 
@@ -274,6 +301,10 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     c.stack.bucket = Bytes{pick<std::int64_t>(random, {1, 20000, 60000, 1 << 30})};
     c.stack.overlap_grad_reduce = random() % 4 != 0;
     c.stack.overlap_tp = random() % 2 == 0;
+    if (&models == &adapter_kinds()) {
+      do s.adapted = static_cast<unsigned>(random() % 512);
+      while (!s.adapter() || s.adapter()->targets.empty());
+    }
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -416,6 +447,7 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
     std::array<std::int64_t, 3> expected{}, shares{4, 4, c.setting.precision == Precision::kSgd ? 4 : 8};
     for (const program::Unit& u : of.units) {
       expected[0] += shares[0] * (c.plan.zero == 3 ? u.shard : u.padded);
+      if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
       expected[2] += shares[2] * u.shard;
     }
@@ -447,14 +479,15 @@ int plans_of_batch() {
 
 // The first ten batches draw from GPT and Llama, the next four from the kinds of blocks and, of
 // ZeRO-3, with and without reshard_after_forward; the next four from plans whose experts lie over ranks of
-// their own, and the last four from plans whose ranks share sequences.
+// their own, the next four from plans whose ranks share sequences, and the last four train adapters.
 TEST_P(RandomPlans, EqualTheSerialRun) {
   const unsigned seed = 20261121U + static_cast<unsigned>(GetParam());
   std::mt19937 random(seed);
   const std::vector<std::string>& models = GetParam() < 10   ? presets()
                                            : GetParam() < 14 ? block_kinds()
                                            : GetParam() < 18 ? expert_kinds()
-                                                             : context_kinds();
+                                           : GetParam() < 22 ? context_kinds()
+                                                             : adapter_kinds();
   int exact = 0, side_by_side = 0;
   const int plans = plans_of_batch();
   ASSERT_GE(plans, 20) << "ORRERY_PLANS";
@@ -484,7 +517,7 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   std::printf("  %d of %d to the bit, %d with forwards and backwards side by side\n", exact, plans,
               side_by_side);
 }
-INSTANTIATE_TEST_SUITE_P(Batches, RandomPlans, testing::Range(0, 22));
+INSTANTIATE_TEST_SUITE_P(Batches, RandomPlans, testing::Range(0, 26));
 
 // The tree matters: the sum of two replicas is not, to the bit, that of one replica that takes their
 // micro-batches in turn.

@@ -61,7 +61,7 @@ TEST(PlanCache, OnePlanForEachShapeOfAProgram) {
   std::vector<GemmShape> shapes;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
-      if (const auto shape = exec::cuda::gemm_shape(op, rank, training)) shapes.push_back(*shape);
+      for (const GemmShape& shape : exec::cuda::gemm_shapes(op, rank, training)) shapes.push_back(shape);
     }
   }
   TestDevice device;
@@ -76,7 +76,9 @@ TEST(PlanCache, OnePlanForEachShapeOfAProgram) {
        {GemmShape{.m = 17, .n = 8, .k = 4}, GemmShape{.m = 16, .n = 8, .k = 4, .transpose_a = true},
         GemmShape{.m = 16, .n = 8, .k = 4, .bias = true}, GemmShape{.m = 16, .n = 8, .k = 4, .tf32 = true},
         GemmShape{.m = 16, .n = 8, .k = 4, .epilogue = Epilogue::kGelu},
-        GemmShape{.m = 16, .n = 8, .k = 4, .result = DType::kBfloat16}})
+        GemmShape{.m = 16, .n = 8, .k = 4, .result = DType::kBfloat16},
+        GemmShape{.m = 16, .n = 8, .k = 4, .lda = 5}, GemmShape{.m = 16, .n = 8, .k = 4, .ldb = 9},
+        GemmShape{.m = 16, .n = 8, .k = 4, .ldc = 9}, GemmShape{.m = 16, .n = 8, .k = 4, .alpha = 2}})
     EXPECT_NE(shape, other);
   Gemms one(device.stream, std::array{shape}, 1 << 20);
   EXPECT_THROW(one.run(device.stream, {.m = 17, .n = 8, .k = 4}, {}), Error);

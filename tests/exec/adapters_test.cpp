@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training of adapters: frozen weights stay as they were, and checkpoints hold adapters alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "core/error.h"
+#include "exec/checkpoint.h"
+#include "exec/parameters.h"
+#include "tests/exec/small_model.h"
+#include "tests/folder.h"
+
+namespace orrery {
+namespace {
+
+Training adapters(Precision precision = Precision::kFp32, Math math = Math::kFp32) {
+  return {.global_batch = kBatch,
+          .sequence = 8,
+          .precision = precision,
+          .math = math,
+          .adapter = Adapter{.rank = 4, .alpha = 16}};
+}
+
+exec::RunResult run(const Plan& p, const Training& t, const exec::RunOptions& o) {
+  return train(tiny("tiny-llama"), p, t, stack(), o);
+}
+
+TEST(AdapterRuns, LearnAndLeaveTheirModelAlone) {
+  for (const auto& [precision, math] : {std::pair{Precision::kFp32, Math::kFp32},
+                                        {Precision::kMixed, Math::kBf16},
+                                        {Precision::kNoMaster, Math::kBf16},
+                                        {Precision::kSgd, Math::kFp32}}) {
+    const auto r = run(sp(plan(2, 2, 2, 3)), adapters(precision, math), small_run(12));
+    EXPECT_LT(r.steps.back().loss, r.steps.front().loss - 0.02) << name_of(precision);
+    // Gradients and parameters are of adapters alone, two for each of four matrices in four layers.
+    EXPECT_EQ(r.gradients.size(), 4U * 4 * 2);
+    for (const auto& [name, values] : r.parameters) EXPECT_NE(name.find("/lora_"), std::string::npos) << name;
+  }
+}
+
+// B begins as zeros: the first loss is the model's own, and the first gradient of A is zero.
+TEST(AdapterRuns, BeginAsTheModel) {
+  Training whole = adapters();
+  whole.adapter.reset();
+  const auto model = run(plan(1, 1, 1, 0), whole, small_run(1));
+  const auto r = run(plan(1, 1, 1, 0), adapters(), small_run(2));
+  EXPECT_EQ(r.steps[0].loss, model.steps[0].loss);
+  for (const auto& [name, values] : r.gradients) {
+    const bool zero = std::all_of(values.begin(), values.end(), [](float x) { return x == 0; });
+    EXPECT_EQ(zero, name.find("/lora_a") != std::string::npos) << name;
+  }
+}
+
+// Uniform within 1 / sqrt(inputs): the deviation is the third of a root less, and no number is beyond.
+TEST(AdapterRuns, ABeginsUniform) {
+  const auto program = program::compile(tiny("tiny-llama"), plan(1, 1, 1, 0), adapters(), stack());
+  int seen = 0;
+  for (const program::Parameter& p : program.classes.front().parameters) {
+    if (p.name != "layer0/attn/qkv/lora_a/weight") continue;
+    ++seen;
+    ASSERT_EQ(p.cols, 32);
+    const exec::InitialValues values(7, p);
+    double sum = 0, squares = 0, most = 0;
+    const std::int64_t n = p.rows * p.cols;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double x = values.at(i);
+      sum += x;
+      squares += x * x;
+      most = std::max(most, std::abs(x));
+    }
+    const double bound = 1 / std::sqrt(32.0);
+    EXPECT_LE(most, bound);
+    EXPECT_GT(most, 0.97 * bound);
+    // 384 numbers: their mean is off by 1 / sqrt(384) of a deviation.
+    EXPECT_NEAR(sum / static_cast<double>(n), 0, 4 * bound / std::sqrt(3.0 * 384));
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(n)), bound / std::sqrt(3.0), 0.1 * bound);
+  }
+  EXPECT_EQ(seen, 1);
+}
+
+// A run that stops and goes on under another plan ends as one that never stopped, and its checkpoint holds
+// adapters and their moments alone.
+TEST(AdapterRuns, GoOnFromACheckpoint) {
+  const Folder folder;
+  exec::RunOptions o = small_run(6);
+  const auto whole = run(plan(1, 1, 1, 0), adapters(), o);
+  o.checkpoints = folder.path;
+  o.checkpoint_every = 3;
+  o.keep_checkpoints = 0;
+  run(plan(1, 1, 4, 2), adapters(), o);
+  std::filesystem::remove_all(folder.path / "step-00000006");
+  const auto program = program::compile(tiny("tiny-llama"), plan(1, 1, 1, 0), adapters(), stack());
+  std::vector<std::string> passed_over;
+  const auto kept = exec::restore_newest(folder.path, program, passed_over);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->step, 3);
+  EXPECT_EQ(kept->states.size(), 3U);
+  EXPECT_EQ(kept->states[0].size(), 4U * 4 * 2);
+  o.resume = true;
+  const auto resumed = run(plan(1, 2, 2, 1), adapters(), o);
+  EXPECT_EQ(resumed.first_step, 3);
+  EXPECT_NEAR(resumed.steps.back().loss, whole.steps.back().loss, 1e-6);
+
+  // Another alpha is another training.
+  std::filesystem::remove_all(folder.path / "step-00000006");
+  Training other = adapters();
+  other.adapter->alpha = 8;
+  EXPECT_THROW(run(plan(1, 1, 1, 0), other, o), Error);
+  // And a checkpoint of all parameters is none of adapters.
+  other.adapter.reset();
+  EXPECT_THROW(run(plan(1, 1, 1, 0), other, o), Error);
+}
+
+}  // namespace
+}  // namespace orrery
