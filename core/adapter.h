@@ -73,9 +73,18 @@ struct AdapterMatrix {
   constexpr std::int64_t parameters(std::int64_t rank) const { return rank * (rows + columns); }
 };
 
+// How the frozen matrices of layers are stored: as other parameters are, or in 4 bits (core/nf4.h), from
+// which they are made before each use.
+enum class BaseStorage : std::uint8_t { kAsComputed, kNf4, kNf4Double };
+constexpr auto enum_names(BaseStorage) {
+  return std::array{std::pair{BaseStorage::kAsComputed, "as-computed"}, std::pair{BaseStorage::kNf4, "nf4"},
+                    std::pair{BaseStorage::kNf4Double, "nf4-dq"}};
+}
+
 struct Adapter {
   std::int64_t rank = 8;
   double alpha = 16;
+  BaseStorage base = BaseStorage::kAsComputed;
   std::vector<AdapterTarget> targets;  // empty: all that the model has
 
   double scale() const { return alpha / static_cast<double>(rank); }
@@ -92,6 +101,11 @@ void describe(V& v, Adapter& a) {
           .min = 1e-6,
           .max = 1e6},
     a.alpha);
+  v(Field{.name = "base",
+          .help =
+              "how frozen matrices of layers are stored: as-computed, in 4 bits (nf4), or with scales of 8 "
+              "bits too (nf4-dq)"},
+    a.base);
   v(Field{.name = "targets",
           .help = "matrices of layers that have an adapter; absent means all",
           .most = kAdapterTargets,

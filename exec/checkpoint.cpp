@@ -121,19 +121,27 @@ std::vector<Piece> pieces_of(const Parameter& p, const WeightShare& share, std::
 
 }  // namespace
 
-std::map<std::string, CheckpointTensor> tensors_of(const Program& program, program::Kept kept) {
+std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
   std::map<std::string, CheckpointTensor> out;
   for (const RankClass& c : program.classes) {
+    for (const Parameter& p : c.parameters) out[p.name] = {p.name, p.rows - p.padding, p.cols};
+  }
+  return out;
+}
+
+std::map<std::string, CheckpointTensor> trained_tensors_of(const Program& program) {
+  auto out = tensors_of(program);
+  for (const RankClass& c : program.classes) {
     for (const Parameter& p : c.parameters) {
-      if (p.kept == kept) out[p.name] = {p.name, p.rows - p.padding, p.cols};
+      if (p.kept != program::Kept::kTrained) out.erase(p.name);
     }
   }
   return out;
 }
 
-std::map<std::string, CheckpointTensor> tensors_of(const Program& program) {
-  auto out = tensors_of(program, program::Kept::kTrained);
-  out.merge(tensors_of(program, program::Kept::kFrozen));
+std::map<std::string, CheckpointTensor> frozen_tensors_of(const Program& program) {
+  auto out = tensors_of(program);
+  for (const auto& [name, tensor] : trained_tensors_of(program)) out.erase(name);
   return out;
 }
 
@@ -210,8 +218,7 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
 
 void complete_index(CheckpointIndex& index, const Program& program) {
   index.states = state_arrays(program);
-  for (const auto& [name, tensor] : tensors_of(program, program::Kept::kTrained))
-    index.tensors.push_back(tensor);
+  for (const auto& [name, tensor] : trained_tensors_of(program)) index.tensors.push_back(tensor);
   std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
 }
 
@@ -292,7 +299,7 @@ RestoredState restore(const fs::path& folder, const Program& program) {
 RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Program& program,
                       const std::function<std::vector<float>(const CheckpointFile&)>& read) {
   // The tensors must be this model's; then all sizes are known to be sound.
-  const auto expected = tensors_of(program, program::Kept::kTrained);
+  const auto expected = trained_tensors_of(program);
   if (index.states != state_arrays(program))
     root.child("states").fail(
         fmt::format("{} arrays of state, and this training has {}", index.states, state_arrays(program)));

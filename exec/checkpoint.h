@@ -132,7 +132,8 @@ CheckpointFile write_rank(const std::filesystem::path& folder, const program::Pr
 
 // The model's tensors by logical name, without padding: all, those that are trained, and the others.
 std::map<std::string, CheckpointTensor> tensors_of(const program::Program& program);
-std::map<std::string, CheckpointTensor> tensors_of(const program::Program& program, program::Kept kept);
+std::map<std::string, CheckpointTensor> trained_tensors_of(const program::Program& program);
+std::map<std::string, CheckpointTensor> frozen_tensors_of(const program::Program& program);
 
 // Adds what the program knows: its tensors and arrays of state; and leaves out files that hold nothing.
 void complete_index(CheckpointIndex& index, const program::Program& program);

@@ -14,6 +14,7 @@
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/nf4.h"
 
 namespace orrery::exec {
 namespace ref = kernels::reference;
@@ -446,6 +447,9 @@ void run(const ops::LossGrad& op, const OpArguments& a) {
                                  static_cast<float>(a.token_weight * a.loss_scale), a.out[0]);
 }
 
+void run(const ops::Dequantise& op, const OpArguments& a) {
+  kernels::dequantise(op.layout(), reinterpret_cast<const std::byte*>(a.in[0]), a.out[0]);
+}
 void run(const ops::ZeroGrad& op, const OpArguments& a) {
   std::memset(a.out[0], 0, static_cast<std::size_t>(op.elements) * bytes_of(a.type));
 }

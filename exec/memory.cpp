@@ -87,7 +87,8 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
   for (const program::RankClass& c : program.classes) {
     std::int64_t unit = 0, state = 0, elements = 0;
     for (const program::Unit& u : c.units) {
-      unit = std::max(unit, u.padded);
+      // Of a quantised unit, which has two elements a byte, tensors are made one by one.
+      unit = std::max(unit, is_quantised(u.kept) ? 2 * u.padded : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       elements += u.shard;
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);

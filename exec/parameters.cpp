@@ -2,6 +2,7 @@
 #include "exec/parameters.h"
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/nf4.h"
 
 namespace orrery::exec {
 
@@ -31,18 +32,49 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
     executor.write(place.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
 }
 
+namespace {
+
+// A unit whose tensors are stored in 4 bits, each by itself: ranks that share one quantise their parts.
+template <class Value>
+void write_quantised(Executor& executor, const Placement& place, std::size_t index, Value value) {
+  const program::RankClass& rank = place.rank_class;
+  const program::Unit& unit = rank.units[index];
+  std::vector<std::byte> all(static_cast<std::size_t>(unit.padded));
+  std::vector<float> tensor;
+  for (const program::Parameter& p : rank.parameters) {
+    if (p.unit != static_cast<std::int32_t>(index)) continue;
+    tensor.resize(static_cast<std::size_t>(p.local_elements()));
+    const auto of = value(p);
+    for_each_element(p, place.share(p.of_experts), [&](std::int64_t local, std::int64_t logical) {
+      tensor[static_cast<std::size_t>(local)] = of(logical);
+    });
+    kernels::quantise(p.nf4(), tensor.data(), all.data() + p.offset);
+  }
+  const std::span<const std::byte> whole(all);
+  const auto shard = static_cast<std::size_t>(unit.shard);
+  const auto of_shards = static_cast<std::size_t>(place.share(unit.of_experts).shard);
+  executor.write(place.offset({unit.parameter_buffer}, 0),
+                 unit.gathered_buffer < 0 ? whole : whole.subspan(of_shards * shard, shard));
+}
+
+}  // namespace
+
 void write_initial(Executor& executor, const Placement& place, std::uint64_t seed,
                    const LogicalTensors* tensors) {
+  const auto values = [&](const program::Parameter& p) {
+    const std::vector<float>* tensor = nullptr;
+    if (tensors != nullptr) {
+      if (const auto known = tensors->find(p.name); known != tensors->end()) tensor = &known->second;
+    }
+    return [tensor, initial = InitialValues(seed, p)](std::int64_t logical) {
+      return tensor == nullptr ? initial.at(logical) : element_of(*tensor, logical);
+    };
+  };
   for (std::size_t u = 0; u < place.rank_class.units.size(); ++u) {
-    write_unit(executor, place, u, unit_values(place, u, [&](const program::Parameter& p) {
-                 const auto known =
-                     tensors == nullptr ? LogicalTensors::const_iterator() : tensors->find(p.name);
-                 const std::vector<float>* const tensor =
-                     tensors == nullptr || known == tensors->end() ? nullptr : &known->second;
-                 return [tensor, initial = InitialValues(seed, p)](std::int64_t logical) {
-                   return tensor == nullptr ? initial.at(logical) : element_of(*tensor, logical);
-                 };
-               }));
+    if (is_quantised(place.rank_class.units[u].kept))
+      write_quantised(executor, place, u, values);
+    else
+      write_unit(executor, place, u, unit_values(place, u, values));
   }
 }
 

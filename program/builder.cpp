@@ -68,10 +68,25 @@ std::int32_t Builder::add(Parameter p) {
   p.local_rows = p.split == Parameter::Split::kRows ? p.rows / sharing : p.rows;
   if (p.of_experts) p.local_rows /= graph_.ranks(GraphAxis::kEp);
   p.local_cols = p.split == Parameter::Split::kCols ? p.cols / sharing : p.cols;
-  p.kept = training.adapter && !adding_adapter_ ? Kept::kFrozen : Kept::kTrained;
+  p.kept = kept(p);
   graph_.parameters.push_back(std::move(p));
   graph_.piece_of.push_back(piece_);
   return static_cast<std::int32_t>(graph_.parameters.size() - 1);
+}
+
+// Beside adapters all is frozen; matrices of layers are stored as the training says.
+Kept Builder::kept(const Parameter& p) const {
+  if (!training.adapter || adding_adapter_) return Kept::kTrained;
+  if (!graph_.in_layer || p.is_vector()) return Kept::kFrozen;
+  switch (training.adapter->base) {
+    case BaseStorage::kAsComputed:
+      return Kept::kFrozen;
+    case BaseStorage::kNf4:
+      return Kept::kNf4;
+    case BaseStorage::kNf4Double:
+      break;
+  }
+  return Kept::kNf4Double;
 }
 
 std::int32_t Builder::vector(std::string name, std::int64_t n, Parameter::Init init) {

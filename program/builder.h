@@ -162,6 +162,7 @@ class Builder {
   Ends ends_of(Parameter::Split split) const;
   std::vector<Operand> product_operands(ValueId x, std::int32_t weight, std::int32_t bias) const;
   std::int32_t add(Parameter p);
+  Kept kept(const Parameter& p) const;
   ValueId adapted(const std::string& name, ValueId x, std::int32_t weight, ValueId u,
                   const AdapterBlocks& blocks);
   ValueId of_each(const std::string& name, ForwardOp op, ValueId x);

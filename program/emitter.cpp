@@ -55,6 +55,17 @@ Ref Emitter::weight(std::int32_t parameter) const {
   return {u.gathered_buffer >= 0 ? u.gathered_buffer : u.parameter_buffer, p.offset};
 }
 
+Ref Emitter::used_weight(const Block& b, std::int32_t i) {
+  const Ref stored = weight(b, i);
+  const Parameter& p = rank.parameters[static_cast<std::size_t>(b.parameters[static_cast<std::size_t>(i)])];
+  if (!is_quantised(p.kept)) return stored;
+  const std::string_view of = b.graph->parameters[static_cast<std::size_t>(i)].name;
+  const std::int64_t elements = p.local_elements();
+  const Ref made{activation(name(b, of, "/dequantised"), elements, training.parameter_type())};
+  add(ops::Dequantise{elements, p.kept == Kept::kNf4Double}, name(b, of, "/dequantise"), {stored}, {made});
+  return made;
+}
+
 Ref Emitter::gradient(std::int32_t parameter) const {
   const Parameter& p = rank.parameters[static_cast<std::size_t>(parameter)];
   const Unit& u = rank.units[static_cast<std::size_t>(p.unit)];
@@ -152,7 +163,7 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
   const Graph& graph = *b.graph;
   // Where an operand's value is as it is wanted.
   const auto operand = [&](const Operand& o) -> Ref {
-    if (o.parameter >= 0) return weight(b, o.parameter);
+    if (o.parameter >= 0) return used_weight(b, o.parameter);
     const Value& v = graph.values[static_cast<std::size_t>(o.value)];
     const std::int32_t buffer = t.of[static_cast<std::size_t>(o.value)];
     const std::string_view producer =

@@ -61,6 +61,8 @@ class Emitter {
   Ref weight(const Block& b, std::int32_t i) const {
     return weight(b.parameters[static_cast<std::size_t>(i)]);
   }
+  // The same as ops read it: what is stored in 4 bits is made for each use.
+  Ref used_weight(const Block& b, std::int32_t i);
   Ref gradient(const Block& b, std::int32_t i) const {
     return gradient(b.parameters[static_cast<std::size_t>(i)]);
   }

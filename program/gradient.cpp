@@ -123,9 +123,9 @@ void Reverse::select(std::size_t node) {
 
 // --- operands --------------------------------------------------------------------------------------
 
-Ref Reverse::in(std::size_t i) const {
+Ref Reverse::in(std::size_t i) {
   const Operand& o = node_->reads[i];
-  if (o.parameter >= 0) return e_.weight(block_, o.parameter);
+  if (o.parameter >= 0) return e_.used_weight(block_, o.parameter);
   if (const auto kept = kept_of(o, o.wanted)) return *kept;
   return {tensors_.of[static_cast<std::size_t>(o.value)]};
 }

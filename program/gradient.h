@@ -61,7 +61,7 @@ class Reverse {
   bool wants(std::size_t i) const { return wanted_[static_cast<std::size_t>(node_->reads[i].value)]; }
   bool trains(std::size_t i) const { return trains(node_->reads[i]); }  // weight i
   bool has(std::size_t i) const { return i < node_->reads.size(); }
-  Ref in(std::size_t i) const;     // operand, as its value is placed, or as the op read it where that is kept
+  Ref in(std::size_t i);           // operand, as its value is placed, or as the op read it where that is kept
   Ref again(std::size_t i);        // operand, as the op read it
   Ref out(std::size_t i) const;    // result
   Ref also(std::size_t i) const;   // what only the gradient needs

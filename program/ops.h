@@ -42,9 +42,9 @@ using OpKind = std::variant<
     ops::PermuteGrad, ops::GroupedGemm, ops::ExpertBias, ops::ExpertBiasGrad, ops::ExpertActivation,
     ops::ExpertActivationGrad, ops::Unpermute, ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual,
     ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad,
-    ops::LossStatistics, ops::Loss, ops::LossGrad, ops::ZeroGrad, ops::Accumulate, ops::NormSquare,
-    ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective, ops::Send,
-    ops::Recv, ops::Handover, ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens,
+    ops::LossStatistics, ops::Loss, ops::LossGrad, ops::Dequantise, ops::ZeroGrad, ops::Accumulate,
+    ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
+    ops::Send, ops::Recv, ops::Handover, ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens,
     ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.

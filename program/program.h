@@ -29,6 +29,7 @@
 
 #include "core/mesh.h"
 #include "core/model.h"
+#include "core/nf4.h"
 #include "core/plan.h"
 #include "core/stack.h"
 #include "core/timeline.h"
@@ -203,9 +204,12 @@ struct Step {
   std::int32_t first_wait = 0, waits = 0;  // range in RankClass::waits
 };
 
-// How ranks keep a parameter: with a gradient and the optimizer's state, or alone.
-enum class Kept : std::uint8_t { kTrained, kFrozen };
-inline constexpr std::size_t kWaysToKeep = 2;
+// How ranks keep a parameter: with a gradient and the optimizer's state; alone; or alone in 4 bits.
+enum class Kept : std::uint8_t { kTrained, kFrozen, kNf4, kNf4Double };
+inline constexpr std::size_t kWaysToKeep = 4;
+constexpr bool is_quantised(Kept k) {
+  return k == Kept::kNf4 || k == Kept::kNf4Double;
+}
 
 struct Parameter {
   std::string name;  // logical: equal in every plan
@@ -224,8 +228,11 @@ struct Parameter {
   std::int64_t local_rows = 0, local_cols = 1;
   std::int64_t padding = 0;  // last rows, which only fill the tensor ranks' shares up
   std::int32_t unit = 0;     // index in RankClass::units
-  std::int64_t offset = 0;   // elements into the unit
+  std::int64_t offset = 0;   // into the unit, in its elements
   std::int64_t local_elements() const { return local_rows * local_cols; }
+  Nf4Layout nf4() const { return {local_elements(), kept == Kept::kNf4Double}; }
+  // Elements of its unit that it takes: bytes where it is quantised.
+  std::int64_t stored_elements() const { return is_quantised(kept) ? nf4().bytes() : local_elements(); }
   bool is_vector() const { return cols == 1; }  // a norm's weight, or a bias
 };
 
@@ -236,7 +243,7 @@ struct Unit {
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
   std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made
-  std::int64_t elements = 0;          // unpadded
+  std::int64_t elements = 0;          // unpadded; bytes, where its parameters are quantised
   std::int64_t padded = 0;            // a multiple of the shard group
   std::int64_t shard = 0;             // elements each rank of the group owns (padded when ZeRO is 0)
 };

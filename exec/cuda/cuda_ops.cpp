@@ -389,6 +389,9 @@ void run(const ops::LossGrad& op, const CudaOp& a) {
                     static_cast<const float*>(a.in[2]), ids(a.in[1]), 1.0F / rows, &a.scalars->loss_scale,
                     a.out[0]);
 }
+void run(const ops::Dequantise& op, const CudaOp& a) {
+  device::dequantise(a.stream, a.out_type[0], op.layout(), a.in[0], a.out[0]);
+}
 void run(const ops::ZeroGrad& op, const CudaOp& a) {
   device::check(
       cudaMemsetAsync(a.out[0], 0, static_cast<std::size_t>(op.elements) * bytes_of(a.out_type[0]), a.stream),

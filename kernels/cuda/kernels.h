@@ -13,6 +13,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "core/nf4.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/rounding.h"
@@ -48,6 +49,9 @@ std::size_t head_norm_grad_workspace(const reference::HeadNormShape& s);
 void head_norm_grad(Stream stream, DType type, DType gradient, const reference::HeadNormShape& s,
                     const void* x, const void* w, const void* dy, void* dx, void* dw, bool accumulate,
                     Workspace workspace);
+
+// --- nf4.cu ----------------------------------------------------------------------------------------
+void dequantise(Stream stream, DType type, const Nf4Layout& layout, const void* stored, void* x);
 
 // --- sink.cu ---------------------------------------------------------------------------------------
 void attention_sink(Stream stream, DType type, const reference::SinkShape& s, const void* sinks, void* out,

@@ -2,6 +2,7 @@
 //
 // The ops that work on a unit of parameters: its gradients, their norm, the optimizer. `elements`: of the
 // shard that the rank updates. `unit`: the unit's number, by which an executor knows the tensors in it.
+//   Dequantise     reads {a stored weight}  writes {it}    before each use
 //   ZeroGrad       writes {gradient}
 //   Accumulate     reads {a, b}  writes {b}           b += a
 //   NormSquare     reads {gradient}  writes {bins}    adds the squares to the bins of their sum
@@ -12,6 +13,7 @@
 //   Optimizer      reads {gradient, parameter, state, ratios with LAMB, norm?}  writes {parameter, state}
 #pragma once
 
+#include "core/nf4.h"
 #include "program/ops/common.h"
 
 namespace orrery::program {
@@ -40,6 +42,20 @@ struct Accumulate : SumShape {
   static constexpr std::string_view kName = "accumulate";
   constexpr Operands operands() const { return {{elements, elements}, {elements}}; }
   constexpr std::int64_t bytes(const ElementBytes&) const { return 3 * elements * element_bytes; }
+};
+
+// Of a frozen weight that is stored in 4 bits, doubly quantised or not (core/nf4.h).
+struct Dequantise {
+  static constexpr std::string_view kName = "dequantise";
+  static constexpr Nature kNature = Nature::kState;
+  std::int64_t elements = 0;
+  bool doubled = false;
+  static constexpr auto fields() { return std::tuple(&Dequantise::elements, &Dequantise::doubled); }
+  constexpr Nf4Layout layout() const { return {elements, doubled}; }
+  constexpr Operands operands() const { return {{}, {elements}}; }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return layout().bytes() + elements * e.activation;
+  }
 };
 
 struct ShardShape {

@@ -56,7 +56,7 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
       Piece& piece = c.pieces[i];
       std::int64_t elements = 0;
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
-        elements += e_.rank.parameters[static_cast<std::size_t>(p)].local_elements();
+        elements += e_.rank.parameters[static_cast<std::size_t>(p)].stored_elements();
       const std::int32_t in_chunk =
           packer.add(elements, e_.plan.zero == 3 || piece.alone, kind_of_unit(piece.of_experts, piece.kept));
       piece.unit = base + in_chunk;
@@ -71,7 +71,7 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
         Parameter& parameter = e_.rank.parameters[static_cast<std::size_t>(p)];
         parameter.unit = piece.unit;
         parameter.offset = unit.elements;
-        unit.elements += parameter.local_elements();
+        unit.elements += parameter.stored_elements();
       }
       UnitSize& size = sizes_[static_cast<std::size_t>(piece.unit)];
       size.elements += elements;
@@ -173,8 +173,9 @@ void StageParameters::need(std::int32_t i) {
     places.next = 1 - places.next;
   }
   e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i),
-                groups_.of(u.of_experts).shard, bytes_per_parameter(e_.training.precision).parameter,
-                {{u.parameter_buffer}}, {{u.gathered_buffer}});
+                groups_.of(u.of_experts).shard,
+                static_cast<std::int64_t>(bytes_of(stored_type(e_.training, u.kept))), {{u.parameter_buffer}},
+                {{u.gathered_buffer}});
 }
 
 // Gradients of what tensor ranks hold alike are partial sums where each of them saw a share of the values.

@@ -27,7 +27,7 @@ std::vector<PieceSize> pieces_of(const Graph& g) {
   std::vector<PieceSize> out(static_cast<std::size_t>(g.pieces()));
   for (std::size_t i = 0; i < g.parameters.size(); ++i) {
     PieceSize& piece = out[static_cast<std::size_t>(g.piece_of[i])];
-    piece.elements += g.parameters[i].local_elements();
+    piece.elements += g.parameters[i].stored_elements();
     ++piece.tensors;
     piece.alone = g.piece_of[i] == g.piece_alone;
     piece.of_experts = g.parameters[i].of_experts;

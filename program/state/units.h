@@ -38,6 +38,11 @@ constexpr bool is_trained(std::size_t kind_of_unit) {
   return kind_of_unit / kWeightKinds == static_cast<std::size_t>(Kept::kTrained);
 }
 
+// The type of what is stored, gathered and sharded of a unit.
+inline DType stored_type(const Training& t, Kept kept) {
+  return is_quantised(kept) ? DType::kByte : t.parameter_type();
+}
+
 // Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces of one
 // kind until it holds a bucket.
 class UnitPacker {
@@ -184,7 +189,9 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   for (std::int64_t i = 0; i < 2 * std::ssize(widest); ++i) {
     const std::int64_t most = widest[static_cast<std::size_t>(i / 2)];
     if (most == 0) continue;
-    if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kGathered, i, kCommunication, most, parameter});
+    const Kept kept = static_cast<Kept>(static_cast<std::size_t>(i) / 2 / kWeightKinds);
+    if (p.zero == 3 && p.reshards())
+      use(HeldBuffer{Held::kGathered, i, kCommunication, most, stored_type(t, kept)});
     if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
@@ -192,8 +199,9 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
-    if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, parameter});
-    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, parameter});
+    const DType stored = stored_type(t, units[i].kept);
+    if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, stored});
+    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored});
     if (t.serves() || !units[i].trained()) continue;
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)

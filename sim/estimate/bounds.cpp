@@ -42,7 +42,9 @@ Time Estimator::least_exchanged(const Plan& plan) {
         const std::int64_t shards = u.of_experts ? plan.expert_shards() : plan.shards();
         each = 0;
         if (shards > 1) {
-          each = gathers * collective(CollectiveKind::kAllGather, elements * bytes_.parameter, links);
+          const auto stored = static_cast<std::int64_t>(
+              orrery::bytes_of(program::stored_type(problem_.scenario.training, u.kept)));
+          each = gathers * collective(CollectiveKind::kAllGather, elements * stored, links);
           if (u.trained())
             each += collective(CollectiveKind::kReduceScatter, elements * bytes_.gradient, links);
         }

@@ -167,9 +167,11 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     out.norm_sum += sum_over_parts(plan, program::kNormBinBytes, true, on) +
                     price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
   }
-  // Of a run of stages the others hold more than the pipeline's last one.
-  on_stage_.ends.last_stage &= costs_.runs[run].count == 1;
-  out.static_bytes = static_bytes(plan);
+  out.static_bytes = out.last_static_bytes = static_bytes(plan);
+  if (on_stage_.ends.last_stage && costs_.runs[run].count > 1) {
+    on_stage_.ends.last_stage = false;
+    out.static_bytes = static_bytes(plan);
+  }
   out.end_bytes = 0;
   if (on_stage_.ends.tied_across(m) && !training.adapter) {
     const program::ModelPieces& model_pieces = chunk_costs_.pieces(program::WeightRanks(plan));

@@ -470,8 +470,9 @@ const Pace& Estimator::pace(NodeTypes types) {
   return paces_.emplace_back(types, pace_of(problem_.devices, types, problem_.stack)).second;
 }
 
-Bytes Estimator::logical_peak(const StagePieces& stage, const PipelinePlace& place) {
-  return Bytes{stage.static_bytes + std::max(place.peak, stage.end_bytes)};
+Bytes Estimator::logical_peak(const StagePieces& stage, const PipelinePlace& place) const {
+  const bool last = place.stage + 1 == selected_->pp;
+  return Bytes{(last ? stage.last_static_bytes : stage.static_bytes) + std::max(place.peak, stage.end_bytes)};
 }
 
 // Keeps the stage that fills its devices most.

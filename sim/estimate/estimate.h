@@ -83,7 +83,8 @@ class Estimator {
   };
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
-    std::int64_t static_bytes = 0;
+    std::int64_t static_bytes = 0,
+                 last_static_bytes = 0;  // of the pipeline's last stage, where it is of the run
     std::int64_t end_bytes = 0;  // beside them at the end of a step: what comes of a tied weight's gradient
     Pace pace;
     double most = 0;        // time from the last backward to the reduced gradients' norm, at the very most
@@ -122,7 +123,7 @@ class Estimator {
   void select(const Plan& plan);
   void set_hardware(const Plan& plan, const StageHardware& hardware);
   const Pace& pace(NodeTypes types);
-  static Bytes logical_peak(const StagePieces& stage, const PipelinePlace& place);
+  Bytes logical_peak(const StagePieces& stage, const PipelinePlace& place) const;
   void see_peak(const Plan& plan, const PipelinePlace& place, Bytes peak, Estimate& out) const;
   void split_stages(const Plan& plan);
   std::int64_t layers_only(ChunkKind& kind);

@@ -82,6 +82,10 @@ void adapt_some(Training& t, Stack&) {
   t.adapter = Adapter{.rank = 3, .alpha = 16, .targets = {AdapterTarget::kQuery, AdapterTarget::kValue}};
 }
 
+void quantise(Training& t, Stack&) {
+  t.adapter = Adapter{.rank = 4, .alpha = 16, .base = BaseStorage::kNf4Double};
+}
+
 const Case kCases[] = {
     {"serial", plan(1, 1, 1, 0, 4)},
     {"tp2", plan(2, 1, 1, 0, 4)},
@@ -131,6 +135,9 @@ const Case kCases[] = {
     {"adapters_pp2_zero3", with(plan(1, 2, 2, 3, 4), Recompute::kFull), Precision::kFp32, Math::kFp32,
      adapt_some},
     {"adapters_bf16_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, adapt},
+    {"adapters_nf4_pp2_zero3", plan(1, 2, 2, 3, 4), Precision::kFp32, Math::kFp32, quantise},
+    {"adapters_nf4_bf16", with(plan(1, 1, 1, 0, 4), Recompute::kFull), Precision::kMixed, Math::kBf16,
+     quantise},
     {"adapters_fp8", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kFp8, adapt_some},
 };
 

@@ -41,6 +41,7 @@ struct Setting {
   Precision precision = Precision::kFp32;
   bool lamb = false, clipped = false, tied = false, flash = true;
   unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
+  BaseStorage base = BaseStorage::kAsComputed;
   friend auto operator<=>(const Setting&, const Setting&) = default;
 
   Model model() const {
@@ -56,7 +57,7 @@ struct Setting {
     depth_of(model()).for_each_layer([&](const auto& layer, std::int64_t) {
       for (const AdapterMatrix& of : layer.adapter_matrices(model().hidden)) all.insert(of.target);
     });
-    Adapter out{.rank = 3, .alpha = 12};
+    Adapter out{.rank = 3, .alpha = 12, .base = base};
     for (unsigned bits = adapted; const AdapterTarget target : all) {
       if ((bits & 1U) != 0) out.targets.push_back(target);
       bits >>= 1U;
@@ -304,6 +305,9 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     if (&models == &adapter_kinds()) {
       do s.adapted = static_cast<unsigned>(random() % 512);
       while (!s.adapter() || s.adapter()->targets.empty());
+      // Tensor ranks quantise their shares by themselves.
+      if (p.tp == 1 && !p.splits_experts())
+        s.base = pick(random, {BaseStorage::kAsComputed, BaseStorage::kNf4, BaseStorage::kNf4Double});
     }
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
@@ -446,7 +450,8 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
     // Parameters, gradients and optimizer state live throughout: their classes are whole at the peak.
     std::array<std::int64_t, 3> expected{}, shares{4, 4, c.setting.precision == Precision::kSgd ? 4 : 8};
     for (const program::Unit& u : of.units) {
-      expected[0] += shares[0] * (c.plan.zero == 3 ? u.shard : u.padded);
+      const std::int64_t stored = is_quantised(u.kept) ? 1 : shares[0];
+      expected[0] += stored * (c.plan.zero == 3 ? u.shard : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
       expected[2] += shares[2] * u.shard;

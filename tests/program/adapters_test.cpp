@@ -164,6 +164,41 @@ TEST(Adapters, FrozenWeightsHaveNoState) {
   EXPECT_EQ(bytes[static_cast<std::size_t>(BufferClass::kOptimizer)], 8 * adapters);
 }
 
+// In 4 bits a layer's matrices are 36,864 elements: 18,432 bytes of codes and 576 scales, of 4 bytes or of a
+// byte with a factor for each matrix (of 12,288, 4,096 and 24,576 elements in four tensors of less than
+// 256 * 64 each, but fc1's of 16,384: one factor) and a mean, of 16 bytes each as they are stored.
+TEST(Adapters, MatricesInFourBits) {
+  Training t = training({});
+  const auto parameter_bytes = [&](BaseStorage base) {
+    t.adapter->base = base;
+    const Program p = compiled(t);
+    std::int64_t bytes = 0, wide = 0;
+    for (const Buffer& b : p.classes.front().buffers) {
+      if (b.cls == BufferClass::kParameter) bytes += b.bytes.value;
+    }
+    for (const Parameter& of : p.classes.front().parameters) {
+      if (!is_quantised(of.kept)) wide += 4 * of.local_elements();
+    }
+    return bytes - wide;
+  };
+  EXPECT_EQ(parameter_bytes(BaseStorage::kAsComputed), 0);
+  EXPECT_EQ(parameter_bytes(BaseStorage::kNf4), 2 * (18'432 + 4 * 576));
+  EXPECT_EQ(parameter_bytes(BaseStorage::kNf4Double), 2 * (18'432 + 576 + 4 * (16 + 16)));
+  // Each matrix is made before each product that reads it: forward, and backward but for the first layer's
+  // queries, keys and values, whose input wants no gradient.
+  const Program p = compiled(t);
+  int forward = 0, backward = 0;
+  for (const Segment& s : p.classes.front().segments) {
+    for (const Op& op : s.ops) {
+      if (!op.is<ops::Dequantise>()) continue;
+      (s.kind == SegmentKind::kForward ? forward : backward) +=
+          s.kind == SegmentKind::kForward || s.last_micro_batch;
+    }
+  }
+  EXPECT_EQ(forward, 8);
+  EXPECT_EQ(backward, 7);
+}
+
 // Four replicas exchange the gradients of adapters, and of nothing else: 4 bytes for each parameter.
 TEST(Adapters, ReplicasExchangeTheirGradientsAlone) {
   const Program p = compiled(training({}), {.dp = 4});
