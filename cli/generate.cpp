@@ -71,6 +71,8 @@ Plan plan_of(const Problem& p, const Cursor& at) {
   const Plan plan{.tp = p.scenario.plan ? p.scenario.plan->tp : 1};
   if (const std::string why = program::serving_problem(p.scenario.model, plan); !why.empty())
     at.child("model").fail(why);
+  if (const std::string why = program::adapter_problem(p.scenario.model, p.scenario.training); !why.empty())
+    at.child("training").child("adapter").fail(why);
   return plan;
 }
 
@@ -102,12 +104,17 @@ void execute(const App& app, const GenerateAsked& o) {
   if (!o.checkpoints.empty()) restored = load_checkpoint(o.checkpoints, program);
   std::optional<exec::Weights> given;
   if (!o.weights.empty()) given = load_weights(o.weights, model, program);
+  // A checkpoint of adapters has no other weights: those are Hugging Face's, or the seed's.
+  if (restored && given && !training.adapter)
+    Cursor{"command line", "/weights"}.fail("a checkpoint has all weights",
+                                            "allowed: with a training.adapter");
+  if (restored && given) given->tensors.merge(restored->states.front());
   const exec::Generated out = exec::generate(model, plan, training, problem.stack, {prompt},
                                              {.tokens = o.tokens,
                                               .seed = static_cast<std::uint64_t>(o.seed),
-                                              .weights = restored ? &restored->states.front()
-                                                         : given  ? &given->tensors
-                                                                  : nullptr});
+                                              .weights = given      ? &given->tensors
+                                                         : restored ? &restored->states.front()
+                                                                    : nullptr});
   const double decodes = std::accumulate(out.decode_s.begin(), out.decode_s.end(), 0.0);
   const double each = out.decode_s.empty() ? 0 : decodes / static_cast<double>(out.decode_s.size());
   if (app.json) {
@@ -142,11 +149,13 @@ void add_generate(CLI::App& parent, App& app) {
   command->add_option("--tokens", o->tokens, "of the answer")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
       ->capture_default_str();
-  CLI::Option* checkpoints = command->add_option(
+  command->add_option(
       "--checkpoints", o->checkpoints,
       "a folder that `orrery run --checkpoints` wrote; without it weights are those of the seed");
-  command->add_option("--weights", o->weights, "Hugging Face's: a *.safetensors file, an index, or a folder")
-      ->excludes(checkpoints);
+  command->add_option(
+      "--weights", o->weights,
+      "Hugging Face's: a *.safetensors file, an index, or a folder; with --checkpoints, the frozen "
+      "weights beside adapters");
   command->add_option("--seed", o->seed, "of initial weights")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();

@@ -146,6 +146,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
              printable(s.name.empty() ? s.model.name : s.name), printable(s.model.name),
              problem.cluster.nodes, printable(problem.cluster.name), printable(problem.counted_devices()),
              s.training.global_batch, s.training.sequence, printable(problem.stack.name));
+  if (s.training.adapter) fmt::print("{}\n", planner::words_of_adapter(s));
   if (const auto limits = stack_limits(problem.stack, s.model, s.training); !limits.empty())
     fmt::print("not searched: {} has {}\n", printable(problem.stack.name), fmt::join(limits, "; "));
   fmt::print(
@@ -202,7 +203,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
                advice->learning_rate, advice->warm_up_steps);
   }
   if (s.storage_per_gb_month.value > 0) {
-    const double gb = static_cast<double>(count_parameters(s.model)) *
+    const double gb = static_cast<double>(count_trained_parameters(s.model, s.training)) *
                       static_cast<double>(bytes_per_parameter(s.training.precision).parameter +
                                           bytes_per_parameter(s.training.precision).optimizer()) /
                       1e9;

@@ -12,7 +12,8 @@ namespace orrery::cli {
 
 exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program,
                            bool tells) {
-  exec::Weights out = exec::read_weights(path, model, exec::tensors_of(program));
+  exec::Weights out = exec::read_weights(
+      path, model, program.training.adapter ? exec::frozen_tensors_of(program) : exec::tensors_of(program));
   if (tells && !out.unused.empty())
     alert(fmt::format("{} of the tensors in {} are not the model's: {}{}", out.unused.size(), printable(path),
                       printable(out.unused.front()), out.unused.size() > 1 ? ", .." : ""));
@@ -31,6 +32,10 @@ exec::RestoredState load_checkpoint(const std::string& folder, const program::Pr
 void export_weights(const App& app, const WeightsAsked& o) {
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const Scenario& s = chosen.problem.scenario;
+  if (s.training.adapter)
+    chosen.problem.at.child("training")
+        .child("adapter")
+        .fail("adapters are not exported yet", "allowed: no such field");
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
   require_writable("/output", o.output);
   const exec::RestoredState restored = load_checkpoint(o.checkpoints, program);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model.h"
+#include "core/nf4.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -652,6 +653,29 @@ std::int64_t count_adapter_parameters(const Model& m, const Adapter& adapter) {
       m, adapter, tower_tokens(m, Training{}),
       [&](const AdapterMatrix& a, std::int64_t n, std::int64_t) { sum += n * a.parameters(adapter.rank); });
   return sum;
+}
+
+std::int64_t count_trained_parameters(const Model& m, const Training& t) {
+  return t.adapter ? count_adapter_parameters(m, *t.adapter) : count_parameters(m);
+}
+
+double state_bytes(const Model& m, const Training& t) {
+  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
+  const auto trained = static_cast<double>(count_trained_parameters(m, t) * bytes.total());
+  if (!t.adapter) return trained;
+  const std::int64_t all = count_parameters(m);
+  double frozen = 0;
+  switch (t.adapter->base) {
+    case BaseStorage::kAsComputed:
+      frozen = static_cast<double>(all * bytes.parameter);
+      break;
+    case BaseStorage::kNf4:
+    case BaseStorage::kNf4Double:  // and the model's ends as they are computed
+      frozen = static_cast<double>(Nf4Layout(all, t.adapter->base == BaseStorage::kNf4Double).bytes()) +
+               static_cast<double>(2 * m.vocab * m.hidden * bytes.parameter);
+      break;
+  }
+  return trained + frozen;
 }
 
 Flop model_flops_per_sequence(const Model& m, const Training& t, AttentionFlops convention) {

@@ -173,6 +173,10 @@ std::int64_t count_active_parameters(const Model& m);
 
 // Parameters of the adapters that a model gets, which are all that is trained then.
 std::int64_t count_adapter_parameters(const Model& m, const Adapter& adapter);
+std::int64_t count_trained_parameters(const Model& m, const Training& t);
+// Bytes of the model's state on one device that has all of it: parameters, gradients and optimizer state; of
+// frozen ones parameters alone.
+double state_bytes(const Model& m, const Training& t);
 
 // Even shares of rows for which `parts` of the experts have room in any case (ExpertsLayer::most_shares): the
 // most of all layers.

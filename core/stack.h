@@ -57,6 +57,7 @@ struct Stack {
   bool norms_in_products = false;     // the product behind a norm does it, and keeps what it makes
   double elementwise_passes = 1.0;    // memory passes of element-wise work over a fully fused stack
   double routing_passes = 1.0;        // likewise of routers, permutations and activations of experts
+  double dequantise_passes = 1.0;     // likewise of what makes weights from 4 bits
   double fp8_rounding = 1.0;          // of the traffic of rounding both operands of every fp8 product
   double host_cost_factor = 1.0;      // host time per op over the device profile's
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
@@ -119,6 +120,11 @@ void describe(V& v, Stack& s) {
           .min = 0.1,
           .max = 20},
     s.routing_passes);
+  v(Field{.name = "dequantise_passes",
+          .help = "time of making weights from 4 bits over that of moving their bytes",
+          .min = 1,
+          .max = 100},
+    s.dequantise_passes);
   v(Field{.name = "fp8_rounding",
           .help = "traffic of rounding to 8 bits relative to rounding both operands of every product anew",
           .min = 0,

@@ -8,6 +8,7 @@
 //   mixed           2          2        4       8       16   16-bit training with Adam, fp32 master
 //   megatron        2          4        4       8       18   Megatron-LM: fp32 main gradients
 //   no-master       2          2        0       8       12
+//   pure-bf16       2          2        0       4        8   torch.optim's moments have the parameters' type
 //   fp32            4          4        0       8       16
 //   deepspeed-fp16  2          2        4       8       22   and 6 beside the master: gradients of the shard,
 //                                                            averaged in fp16 and as the fp32 that Adam reads
@@ -31,7 +32,17 @@
 
 namespace orrery {
 
-enum class Precision { kMixed, kMegatron, kDeepspeedFp16, kDeepspeedBf16, kNoMaster, kFp32, kAdam8bit, kSgd };
+enum class Precision {
+  kMixed,
+  kMegatron,
+  kDeepspeedFp16,
+  kDeepspeedBf16,
+  kNoMaster,
+  kPureBf16,
+  kFp32,
+  kAdam8bit,
+  kSgd
+};
 enum class Math { kBf16, kFp16, kTf32, kFp32, kFp8 };
 // What weight decay shrinks: tensors of two dimensions, or norms and biases too.
 enum class Decay { kMatrices, kAll };
@@ -42,6 +53,7 @@ constexpr auto enum_names(Precision) {
                     std::pair{Precision::kDeepspeedFp16, "deepspeed-fp16"},
                     std::pair{Precision::kDeepspeedBf16, "deepspeed-bf16"},
                     std::pair{Precision::kNoMaster, "no-master"},
+                    std::pair{Precision::kPureBf16, "pure-bf16"},
                     std::pair{Precision::kFp32, "fp32"},
                     std::pair{Precision::kAdam8bit, "adam-8bit"},
                     std::pair{Precision::kSgd, "sgd"}};
@@ -83,6 +95,8 @@ constexpr BytesPerParameter bytes_per_parameter(Precision p) {
       return {.parameter = 2, .gradient = 4, .master = 4, .moments = 8, .beside_gradient = 4};
     case Precision::kNoMaster:
       return {2, 2, 0, 8};
+    case Precision::kPureBf16:
+      return {2, 2, 0, 4};
     case Precision::kFp32:
       return {4, 4, 0, 8};
     case Precision::kAdam8bit:

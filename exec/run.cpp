@@ -31,6 +31,9 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
     case Precision::kAdam8bit:
       lacks = "8-bit moments";
       break;
+    case Precision::kPureBf16:
+      lacks = "moments of 16 bits";
+      break;
     case Precision::kDeepspeedFp16:
     case Precision::kDeepspeedBf16:
       lacks = "copies of gradients beside its own";

@@ -22,8 +22,7 @@ bool state_fits(const Problem& problem, std::int64_t split) {
   Bytes least = problem.devices.front().memory;
   for (std::size_t i = 1; i < problem.cluster.types(); ++i)
     least = std::min(least, problem.devices[i].memory);
-  const double bytes = static_cast<double>(count_parameters(problem.scenario.model) *
-                                           bytes_per_parameter(problem.scenario.training.precision).total());
+  const double bytes = state_bytes(problem.scenario.model, problem.scenario.training);
   return bytes / static_cast<double>(split) < 0.8 * static_cast<double>(least.value);
 }
 

@@ -128,7 +128,7 @@ void assume(Operated& q, const std::string& rates, const DataFolders& data) {
   job.tokens_per_step = s.training.tokens_per_step();
   job.steps = steps_of(q);
   const BytesPerParameter recipe = bytes_per_parameter(s.training.precision);
-  job.checkpoint_bytes = static_cast<double>(count_parameters(s.model)) *
+  job.checkpoint_bytes = static_cast<double>(count_trained_parameters(s.model, s.training)) *
                          static_cast<double>(recipe.parameter + recipe.optimizer());
   job.node_bandwidth = static_cast<double>(std::max<std::int64_t>(c.nic_bandwidth.value, 1'000'000'000));
   q.operation.prices = {.on_demand_node_hour = c.dollars_per_hour(job.nodes) / static_cast<double>(job.nodes),

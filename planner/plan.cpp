@@ -579,7 +579,7 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
 
 std::optional<Advice> learning_rate_advice(const Problem& problem) {
   const Training& training = problem.scenario.training;
-  if (training.lamb || training.precision == Precision::kSgd) return std::nullopt;
+  if (training.lamb || training.adapter || training.precision == Precision::kSgd) return std::nullopt;
   // 6e-4 at 125M and 0.5M tokens to 0.6e-4 at 175B and 3.2M tokens: exponents -0.32 and 0.26 in N.
   const double n = static_cast<double>(count_parameters(problem.scenario.model));
   const double tokens = training.tokens_per_step();
@@ -593,6 +593,21 @@ std::optional<Advice> learning_rate_advice(const Problem& problem) {
   if (training.tokens > 0)
     a.warm_up_steps = std::min(a.warm_up_steps, static_cast<std::int64_t>(training.tokens / tokens / 10));
   return a;
+}
+
+std::string words_of_adapter(const Scenario& s) {
+  const Adapter& a = s.training.adapter.value();
+  const auto trained = static_cast<double>(count_adapter_parameters(s.model, a)),
+             all = static_cast<double>(count_parameters(s.model));
+  std::vector<std::string_view> targets;
+  for (const AdapterTarget t : a.targets) targets.push_back(name_of(t));
+  std::string out =
+      fmt::format("trains {:.4g} M of {:.4g} G parameters ({:.2g} %): adapters of rank {} on {}",
+                  trained / 1e6, all / 1e9, 100 * trained / all, a.rank,
+                  targets.empty() ? "all matrices of layers" : fmt::format("{}", fmt::join(targets, ", ")));
+  if (a.base != BaseStorage::kAsComputed)
+    out += fmt::format("; the matrices of layers are stored as {}", name_of(a.base));
+  return out;
 }
 
 }  // namespace orrery::planner

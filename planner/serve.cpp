@@ -426,6 +426,9 @@ class ServingSearch {
 ServingAnswer serve(const Problem& problem, const Serving& serving, const ServeOptions& options) {
   if (const std::string why = program::serving_problem(problem.scenario.model, Plan{}); !why.empty())
     problem.at.child("model").fail(why);
+  if (const std::string why = program::adapter_problem(problem.scenario.model, problem.scenario.training);
+      !why.empty())
+    problem.at.child("training").child("adapter").fail(why);
   return ServingSearch(problem, serving, options).run();
 }
 

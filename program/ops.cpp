@@ -77,6 +77,8 @@ double times_moved(const ops::Passes& passes) {
       return passes.pointwise;
     case ops::Nature::kRouting:
       return passes.routing;
+    case ops::Nature::kQuantised:
+      return passes.quantised;
     case ops::Nature::kState:
       return 1;
     case ops::Nature::kProduct:

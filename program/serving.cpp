@@ -73,4 +73,15 @@ std::string serving_problem(const Model& model, const Plan& plan) {
   return {};
 }
 
+std::string adapter_problem(const Model& model, const Training& training) {
+  if (!training.adapter || !training.adapter->chosen().has(AdapterTarget::kKeyValue)) return {};
+  std::string problem;
+  depth_of(model).for_each_layer([&]<class T>(const T&, std::int64_t) {
+    if constexpr (std::is_same_v<T, LatentAttentionLayer>)
+      problem =
+          "attention to cached latents has no adapter on the matrix that makes keys and values of them (kv)";
+  });
+  return problem;
+}
+
 }  // namespace orrery::program

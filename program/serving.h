@@ -35,5 +35,7 @@ std::vector<std::int32_t> cache_buffers(const RankClass& rank);
 
 // Why a model is not served, or not with the axes of the plan; empty when it is.
 std::string serving_problem(const Model& model, const Plan& plan);
+// Why it is not served beside the adapters that were trained; empty when it is.
+std::string adapter_problem(const Model& model, const Training& training);
 
 }  // namespace orrery::program

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/export/export.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "planner/export/recipe.h"
 #include "planner/export/targets.h"
@@ -44,16 +48,50 @@ Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at) {
                       problem.cluster.nodes, devices));
 }
 
+namespace {
+
+// What the user's code does with PEFT, and with bitsandbytes where the frozen weights have 4 bits.
+std::vector<std::string> notes_of_adapter(const Adapter& a) {
+  std::vector<std::string> names;
+  for (const AdapterTarget t : a.targets) names.push_back(fmt::format("\"{}_proj\"", name_of(t)));
+  std::vector<std::string> out{fmt::format(
+      "the script adds the adapters: peft.LoraConfig(r={}, lora_alpha={}, lora_dropout=0, target_modules={})",
+      a.rank, a.alpha, names.empty() ? "\"all-linear\"" : fmt::format("[{}]", fmt::join(names, ", ")))};
+  if (a.base != BaseStorage::kAsComputed)
+    out.push_back(
+        fmt::format("the script loads the model with transformers.BitsAndBytesConfig(load_in_4bit=True, "
+                    "bnb_4bit_quant_type=\"nf4\", bnb_4bit_use_double_quant={}, "
+                    "bnb_4bit_compute_dtype=torch.bfloat16)",
+                    a.base == BaseStorage::kNf4Double ? "True" : "False"));
+  return out;
+}
+
+}  // namespace
+
 Exported export_plan(Target target, const Problem& problem, const Plan& plan, const Cursor& scenario) {
+  const std::optional<Adapter>& adapter = problem.scenario.training.adapter;
+  const auto with_notes = [&](Exported e) {
+    if (!adapter) return e;
+    for (std::string& note : notes_of_adapter(*adapter)) e.notes.push_back(std::move(note));
+    return e;
+  };
+  const auto all_parameters = [&] {
+    if (adapter)
+      scenario.child("training")
+          .child("adapter")
+          .fail("Megatron-LM's script trains no adapters", "allowed: no such field; or deepspeed, fsdp");
+  };
   switch (target) {
     case Target::kMegatron:
+      all_parameters();
       return megatron_script(problem, plan, scenario);
     case Target::kSlurm:
+      all_parameters();
       return slurm_script(problem, plan, scenario);
     case Target::kDeepspeed:
-      return deepspeed_config(problem, plan);
+      return with_notes(deepspeed_config(problem, plan));
     case Target::kFsdp:
-      return accelerate_config(problem, plan, scenario);
+      return with_notes(accelerate_config(problem, plan, scenario));
   }
   throw Error("an export target without an exporter");
 }

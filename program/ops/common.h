@@ -33,6 +33,7 @@ enum class Nature : std::uint8_t {
   kAttention,   // likewise, in one kernel
   kPointwise,   // moves bytes; a stack that fuses less moves more of them
   kRouting,     // moves tokens to, in and from their experts: likewise, by a factor of its own
+  kQuantised,   // moves weights that are stored in 4 bits: likewise
   kState,       // moves parameters, gradients and moments, which every stack fuses
   kCollective,  // among the ranks of a group
   kTransfer,    // between two ranks
@@ -43,15 +44,15 @@ constexpr bool communicates(Nature n) {
 }
 
 constexpr bool moves_bytes(Nature n) {
-  return n == Nature::kPointwise || n == Nature::kRouting || n == Nature::kState;
+  return n == Nature::kPointwise || n == Nature::kRouting || n == Nature::kQuantised || n == Nature::kState;
 }
 
 // How often a stack moves the operands of ops that move bytes.
 struct Passes {
-  double pointwise = 1, routing = 1;
+  double pointwise = 1, routing = 1, quantised = 1;
 };
 inline Passes passes_of(const Stack& s) {
-  return {s.elementwise_passes, s.routing_passes};
+  return {s.elementwise_passes, s.routing_passes, s.dequantise_passes};
 }
 
 // Elements of each operand that a kernel reads and writes as floats, in the order of Op::reads and

@@ -47,7 +47,7 @@ struct Accumulate : SumShape {
 // Of a frozen weight that is stored in 4 bits, doubly quantised or not (core/nf4.h).
 struct Dequantise {
   static constexpr std::string_view kName = "dequantise";
-  static constexpr Nature kNature = Nature::kState;
+  static constexpr Nature kNature = Nature::kQuantised;
   std::int64_t elements = 0;
   bool doubled = false;
   static constexpr auto fields() { return std::tuple(&Dequantise::elements, &Dequantise::doubled); }

@@ -31,7 +31,8 @@ constexpr GpuRule kGpus[] = {{"A100-SXM4-40GB", "p4d", "a100-40gb", 200},
                              {"V100", "dgx-a100", "v100-32gb", 25},
                              {"RTX-2080", "geforce-pcie", "rtx-2080-ti", 12.5},
                              {"RTX-3090", "geforce-pcie", "rtx-3090", 12.5},
-                             {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5}};
+                             {"Titan-RTX", "geforce-pcie", "titan-rtx", 12.5},
+                             {"NVIDIA L40S", "rtx-pro-6000-pcie", "l40s", 25}};
 
 // Tools print memory at different levels; compare like with like.
 double comparable_memory(const PublishedRun& run, const Estimator& estimator, Bytes logical) {
@@ -161,7 +162,7 @@ double predict_seconds(const PublishedRun& run, const Problem& problem) {
 Validation validate(const PublishedRuns& runs) {
   Validation out{.read = runs.read, .skipped = runs.skipped};
   for (const PublishedRun& run : runs.runs) {
-    if (run.timed != Timed::kStep) {
+    if (run.timed == Timed::kAttention || run.timed == Timed::kAttentionWithBackward) {
       out.rows.push_back(
           {run.id, run.source, "step_time", predict_seconds(run, run.problem), run.step_s, {}});
       continue;
@@ -176,9 +177,10 @@ Validation validate(const PublishedRuns& runs) {
                           static_cast<double>(run.problem.devices.front().memory.value), run.ran()});
     }
     if (!run.ran()) continue;
-    out.rows.push_back({run.id, run.source, "step_time", seconds(estimate.step), run.step_s, run.assumed, 0,
-                        asked_of(run.problem, run.plan), knobs_of(run.plan),
-                        run.problem.scenario.training.global_batch, run.suspect});
+    if (run.timed == Timed::kStep)
+      out.rows.push_back({run.id, run.source, "step_time", seconds(estimate.step), run.step_s, run.assumed, 0,
+                          asked_of(run.problem, run.plan), knobs_of(run.plan),
+                          run.problem.scenario.training.global_batch, run.suspect});
     if (run.memory_gib == 0) continue;
     const double memory = comparable_memory(run, estimator, estimate.peak);
     out.rows.push_back({run.id, run.source, "memory", memory, run.memory_gib * kGiB, run.assumed, 0,

@@ -38,8 +38,9 @@ void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::in
 // Whether the plan is predicted to fit into so many times its devices' memory; plans that cannot be said fit.
 bool fits(const Problem& problem, const Plan& plan, double room);
 
-// What of a run was timed: a step, or attention alone of one layer, exchanges between ranks included.
-enum class Timed { kStep, kAttention, kAttentionWithBackward };
+// What of a run was timed: a step; attention alone of one layer, exchanges between ranks included; or nothing
+// that is predicted, where memory alone was published, or the lengths of samples were not.
+enum class Timed { kStep, kAttention, kAttentionWithBackward, kNothing };
 
 // A published run as what is predicted.
 struct PublishedRun {
@@ -53,7 +54,7 @@ struct PublishedRun {
   Plan plan;
   std::vector<std::string> assumed;  // that the row does not state
   bool suspect = false;              // its study doubts the measurement
-  bool ran() const { return step_s > 0; }
+  bool ran() const { return step_s > 0 || timed == Timed::kNothing; }
 };
 struct PublishedRuns {
   std::int64_t read = 0;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Published runs, of sparse models and of long sequences, whose rows name the model and say how it was
-// mapped: tp, pp, ep, etp, cp, dp. Dimensions are those of public model cards.
+// mapped: tp, pp, ep, etp, cp, dp; and of fine-tuning, whose rows name the method. Dimensions are those of
+// public model cards.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "program/program.h"
 #include "sim/calibration/published.h"
+#include "sim/calibration/training_row.h"
 
 namespace orrery::sim {
 namespace {
@@ -34,6 +37,10 @@ bool read_custom(const Json& json, const Cursor& at, PublishedOverlap& out) {
 struct MappedRow {
   static constexpr bool kForeign = true;
   std::string id, source, model, outcome, gpu, precision, recompute, routing, notes, ways, dispatcher;
+  std::string method, quant, memory_kind;  // of fine-tuning
+  Said offload;
+  std::int64_t lora_rank = 0;
+  std::vector<std::string> lora_targets;
   std::int64_t gpus = 0, tp = 0, pp = 0, vpp = 0, ep = 1, cp = 1, dp = 0, mbs = 0, gbs = 0, seq = 0;
   std::optional<std::int64_t> etp, zero;
   PublishedOverlap overlap;
@@ -75,6 +82,12 @@ void describe(V& v, MappedRow& r) {
     r.tokens_per_s_per_gpu);
   v(Field{.name = "tflops_per_gpu", .help = "TFLOP/s of a GPU", .max = kMost}, r.tflops_per_gpu);
   v(Field{.name = "peak_mem_gib", .help = "peak memory of a GPU, GiB", .max = kMost}, r.peak_mem_gib);
+  v(Field{.name = "mem_kind", .help = "what of the memory was measured"}, r.memory_kind);
+  v(Field{.name = "method", .help = "of fine-tuning"}, r.method);
+  v(Field{.name = "quant", .help = "how frozen weights are stored"}, r.quant);
+  v(Field{.name = "offload", .help = "what is kept in the host's memory"}, r.offload);
+  v(count("lora_rank", "of adapters"), r.lora_rank);
+  v(Field{.name = "lora_targets", .help = "matrices that have adapters"}, r.lora_targets);
 }
 
 // "moe_act, layernorm" or "RMSNorm, MLA up-proj, SwiGLU".
@@ -148,6 +161,35 @@ Model yi() {
   return m;
 }
 
+// config.json of meta-llama/Llama-3.2-3B.
+Model llama_3b() {
+  Model m = preset_model("llama-3-8b");
+  m.layers = 28;
+  m.hidden = 3072;
+  m.heads = 24;
+  m.head_dim = 128;
+  m.ffn_hidden = 8192;
+  m.tied_embeddings = true;
+  return m;
+}
+
+// config.json of stabilityai/stablelm-base-alpha-3b.
+Model stablelm_3b() {
+  Model m = preset_model("gpt-neo-2.7b");
+  m.layers = 16;
+  m.hidden = 4096;
+  m.heads = 32;
+  m.ffn_hidden = 16384;
+  m.vocab = 50688;
+  m.max_positions = 4096;
+  m.positions = Positions::kRotary;
+  m.rotary.fraction = 0.25;
+  m.form = BlockForm::kParallel;
+  m.tied_embeddings = false;
+  m.blocks.clear();
+  return m;
+}
+
 struct ModelRule {
   const char* pattern;
   Model (*model)();
@@ -169,7 +211,14 @@ const std::array kModels{
     ModelRule{"Llama2-70B", [] { return preset_model("llama-2-70b"); }},
     ModelRule{"Yi-34B", yi},
     ModelRule{"GPT-OSS 20B", [] { return preset_model("gpt-oss-20b"); }},
-    ModelRule{"gpt-oss-20b", [] { return preset_model("gpt-oss-20b"); }}};
+    ModelRule{"gpt-oss-20b", [] { return preset_model("gpt-oss-20b"); }},
+    ModelRule{"Llama-3-70B", [] { return preset_model("llama-3-70b"); }},
+    ModelRule{"Llama-3-8B", [] { return preset_model("llama-3-8b"); }},
+    ModelRule{"Llama-3.2-3B", llama_3b},
+    ModelRule{"Llama 2 7 B", [] { return preset_model("llama-2-7b"); }},
+    ModelRule{"StableLM Alpha 3 B", stablelm_3b},
+    ModelRule{"Qwen2.5-7B", [] { return preset_model("qwen2.5-7b"); }},
+    ModelRule{"Qwen2.5-32B", [] { return preset_model("qwen2.5-32b"); }}};
 
 Model model_of(const std::string& name) {
   for (const ModelRule& rule : kModels) {
@@ -187,6 +236,16 @@ class MappedReader {
     run_.id = row_.id;
     run_.source = row_.source;
     run_.study = study();
+    // Samples of a batch are as long as they are, up to what the row says.
+    const bool variable = says(row_.notes, "longest sample") || says(row_.notes, "variable length");
+    if (variable) run_.timed = Timed::kNothing;
+    if (says(row_.notes, "padded")) throw Skip{"samples are padded to a length that is not published"};
+    // A ladder of savings, of which each step has those before it.
+    constexpr std::string_view kStep = "cumulative step ";
+    if (const auto step = row_.notes.find(kStep); step != std::string::npos) {
+      if (std::strtol(row_.notes.c_str() + step + kStep.size(), nullptr, 10) >= 3)
+        throw Skip{"the loss in chunks"};
+    }
     if (says(row_.source, "attention only")) {
       read_attention();
       return std::move(run_);
@@ -195,15 +254,18 @@ class MappedReader {
     run_.problem.scenario.model = model_of(row_.model);
     read_hardware();
     read_training();
+    read_adapter();
     read_plan();
     if (row_.model.find("MTP") != std::string::npos) run_.assumed.push_back("no multi-token prediction");
     read_routing();
     if (row_.outcome != "ok") return std::move(run_);
-    run_.step_s = step_seconds();
     if (row_.peak_mem_gib > 0) {
       run_.memory_gib = row_.peak_mem_gib;
-      run_.memory_kind = "peak";
+      run_.memory_kind = says(row_.memory_kind, "reserved") ? "reserved" : "peak";
+      // Printed as bytes over 1e9.
+      if (says(row_.memory_kind, "GPU RAM GB")) run_.memory_gib *= 1e9 / kGiB;
     }
+    if (run_.timed == Timed::kStep) run_.step_s = step_seconds();
     return std::move(run_);
   }
 
@@ -246,6 +308,7 @@ class MappedReader {
   // fused as the newest.
   std::string stack_name() const {
     if (says(row_.source, "XTuner")) return "deepspeed";
+    if (fine_tunes() && !says(row_.source, "Megatron")) return "fsdp";
     constexpr std::array kOlder = {"Parallel Folding", "technical report", "EP-overlap", "halo"};
     const bool older =
         std::any_of(kOlder.begin(), kOlder.end(), [&](const char* of) { return says(row_.source, of); });
@@ -264,26 +327,90 @@ class MappedReader {
 
   void read_training() {
     Training& t = run_.problem.scenario.training;
-    if (row_.seq == 0 || (row_.gbs == 0 && row_.step_time_s > 0)) throw Skip{"batch not published"};
-    t.sequence = run_.problem.scenario.model.max_positions = row_.seq;
+    const std::int64_t sequence = row_.seq > 0 ? row_.seq : longest_sample();
+    if (sequence == 0 || (row_.gbs == 0 && row_.step_time_s > 0 && run_.timed == Timed::kStep))
+      throw Skip{"batch not published"};
+    t.sequence = run_.problem.scenario.model.max_positions = sequence;
     t.global_batch = row_.gbs;
     // Of rates alone: a step in which a pipeline has eight micro-batches a stage.
     if (row_.gbs == 0) {
-      t.global_batch = std::max<std::int64_t>(1, row_.mbs) * row_.dp * (row_.pp > 1 ? 8 * row_.pp : 1);
+      t.global_batch = std::max<std::int64_t>(1, row_.mbs) * replicas() * (row_.pp > 1 ? 8 * row_.pp : 1);
       run_.assumed.push_back("global_batch");
     }
     t.precision = run_.problem.stack.name == "deepspeed" ? Precision::kMixed : Precision::kMegatron;
-    const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16";
+    // Models that are loaded in bf16, without autocast.
+    const bool pure =
+        row_.precision == "bf16-true" || says(row_.source, "torchtune") || says(row_.source, "HF PEFT");
+    if (fine_tunes() && run_.problem.stack.name == "fsdp")
+      t.precision = pure ? Precision::kPureBf16 : Precision::kMixed;
+    const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16" || row_.precision == "bfloat16" ||
+                      row_.precision == "bf16-true";
     t.math = bf16 ? Math::kBf16 : Math::kFp8;
     if (!bf16 && !says(row_.precision, "fp8") && !says(row_.precision, "FP8"))
       throw Skip{"precision " + row_.precision};
   }
 
+  bool fine_tunes() const { return !row_.method.empty() && row_.method != "pretrain"; }
+  // Of a run on one GPU the row need not say it.
+  std::int64_t replicas() const { return row_.dp == 0 && row_.tp <= 1 && row_.pp <= 1 ? row_.gpus : row_.dp; }
+  // "longest sample 1304 tokens": memory is of that one, and the time of others that are not known.
+  std::int64_t longest_sample() {
+    constexpr std::string_view kWords = "longest sample ";
+    const auto at = row_.notes.find(kWords);
+    if (at == std::string::npos) return 0;
+    return std::strtoll(row_.notes.c_str() + at + kWords.size(), nullptr, 10);
+  }
+
+  // What was trained, and how all else is stored.
+  void read_adapter() {
+    if (row_.offload.something) throw Skip{"offload"};
+    if (row_.method.empty()) return;
+    const std::string& method = row_.method;
+    if (method == "full" || method == "full SFT" || method == "FULL") return;
+    constexpr std::array kLora = {"LoRA", "LORA", "QLoRA", "LoRA r8"};
+    if (std::none_of(kLora.begin(), kLora.end(), [&](const char* m) { return method == m; }))
+      throw Skip{"fine-tuning by " + method};
+    for (const char* variant : {"dora", "bdlora", "lorafa", "mica"}) {
+      if (says(row_.notes, variant)) throw Skip{"a variant of LoRA"};
+    }
+    using enum AdapterTarget;
+    Adapter a;
+    if (says(row_.source, "LitGPT")) {  // lora_query and lora_value; their parameters are published
+      a.targets = {kQuery, kValue};
+    } else if (row_.lora_rank > 0 && !row_.lora_targets.empty()) {
+      a.rank = row_.lora_rank;
+      read_targets(a);
+    } else if (says(row_.source, "AutoModel")) {
+      run_.assumed.push_back("adapters of rank 8 on all matrices of layers");
+    } else {
+      a.rank = 16;
+      a.targets = {kQuery, kKey, kValue};
+      run_.assumed.push_back("adapters of rank 16 on queries, keys and values");
+    }
+    if (row_.quant == "bnb.nf4") a.base = BaseStorage::kNf4;
+    if (row_.quant == "bnb.nf4-dq") a.base = BaseStorage::kNf4Double;
+    run_.problem.scenario.training.adapter = a;
+  }
+  void read_targets(Adapter& a) const {
+    using enum AdapterTarget;
+    constexpr std::array kNames{std::pair{"q_proj", kQuery},   std::pair{"k_proj", kKey},
+                                std::pair{"v_proj", kValue},   std::pair{"o_proj", kOutput},
+                                std::pair{"gate_proj", kGate}, std::pair{"up_proj", kUp},
+                                std::pair{"down_proj", kDown}};
+    for (const std::string& name : row_.lora_targets) {
+      const auto known =
+          std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return name == n.first; });
+      if (known == kNames.end()) throw Skip{"adapters on " + name};
+      a.targets.push_back(known->second);
+    }
+  }
+
   void read_plan() {
-    if (row_.tp == 0 || row_.pp == 0 || row_.dp == 0) throw Skip{"parallel degrees not published"};
-    run_.plan.tp = row_.tp;
-    run_.plan.pp = row_.pp;
-    run_.plan.dp = row_.dp;
+    if (replicas() == 0 || (!fine_tunes() && (row_.tp == 0 || row_.pp == 0)))
+      throw Skip{"parallel degrees not published"};
+    run_.plan.tp = std::max<std::int64_t>(1, row_.tp);
+    run_.plan.pp = std::max<std::int64_t>(1, row_.pp);
+    run_.plan.dp = replicas();
     share_sequences(run_.plan, row_.cp, run_.problem.stack, run_.assumed);
     run_.plan.ep = row_.ep;
     run_.plan.etp = row_.etp;
@@ -299,7 +426,8 @@ class MappedReader {
       // Sparse models have a sequence at a time, and others without a pipeline up to four.
       const bool several = row_.pp == 1 && depth_of(run_.problem.scenario.model).shared(Degree::kExpert) == 0;
       run_.plan.micro_batch =
-          several ? std::clamp<std::int64_t>(run_.problem.scenario.training.global_batch / row_.dp, 1, 4) : 1;
+          several ? std::clamp<std::int64_t>(run_.problem.scenario.training.global_batch / replicas(), 1, 4)
+                  : 1;
     }
     const std::int64_t batch = run_.problem.scenario.training.global_batch;
     if (batch % (run_.plan.micro_batch * run_.plan.dp) != 0)

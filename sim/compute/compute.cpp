@@ -290,6 +290,7 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
       return Bound::kUnknown;
     case ops::Nature::kPointwise:
     case ops::Nature::kRouting:
+    case ops::Nature::kQuantised:
     case ops::Nature::kState:
       return Bound::kMemory;
     case ops::Nature::kAttention: {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "program/state/units.h"
 #include "sim/engine/engine.h"
 #include "sim/place.h"
 
@@ -122,7 +123,8 @@ Time PassModel::through_engine(std::int64_t sequences, std::int64_t tokens, std:
 std::int64_t PassModel::weight_bytes(const program::RankClass& rank) const {
   std::int64_t bytes = 0, narrow = 0;
   for (const program::Unit& u : rank.units)
-    bytes += u.elements * bytes_per_parameter(problem_.scenario.training.precision).parameter;
+    bytes += u.elements *
+             static_cast<std::int64_t>(bytes_of(program::stored_type(problem_.scenario.training, u.kept)));
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
       if (program::format_of(op.kind) == ops::Gemm::Format::kAsStored) continue;

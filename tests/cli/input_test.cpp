@@ -82,6 +82,34 @@ TEST_F(Files, ErrorsNameTheFileThatHoldsTheValue) {
   expect(kScenario, "/cluster/nodes", 1 << 20, kScenario, "the network of 1048576 nodes has more links");
 }
 
+// Adapters that the model, the software or a command has no use for are refused, never left out.
+TEST_F(Files, AdaptersThatCannotBeAreRefused) {
+  const auto refused = [&](const Json& adapter, const std::string& message,
+                           const std::string& command = "simulate", const std::string& stack = "stack.json") {
+    const Output o = with(
+        kScenario,
+        [&](Json& s) {
+          s["training"]["adapter"] = adapter;
+          s["stack"] = stack;
+        },
+        command);
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find(message), std::string::npos) << o.out;
+  };
+  const Json adapter = {{"rank", 4}};
+  EXPECT_EQ(with(kScenario, [&](Json& s) { s["training"]["adapter"] = adapter; }).code, 0);
+  refused({{"rank", 4}, {"targets", {"q", "kv_down"}}},
+          "/training/adapter/targets/1: \"kv_down\": no layer of the model has such a matrix; allowed: q, k, "
+          "v, o, "
+          "gate, up, down");
+  refused({{"rank", 0}}, "/training/adapter/rank: ");
+  refused({{"rank", 4}, {"targets", {"query"}}}, "/training/adapter/targets/0: \"query\" ");
+  refused({{"rank", 4}, {"base", "int8"}}, "/training/adapter/base: \"int8\" ");
+  refused(adapter, "/training/adapter: ", "simulate", "torchtitan");
+  refused(adapter, "/training/adapter: Megatron-LM's script trains no adapters", "export --to megatron");
+  refused(adapter, "/training/adapter: adapters are not exported yet", "model export --checkpoints x -o y");
+}
+
 TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {
   ASSERT_EQ(orrery("plan " + file(kScenario) + " --threads 1 -o " + file("plan.json")).code, 0);
   Json plan = load_json(file("plan.json"));

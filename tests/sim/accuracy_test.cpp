@@ -195,6 +195,17 @@ TEST(Accuracy, OfRunsAndMemoryIsWhatTheDocumentSays) {
                   f->told, f->out_of_memory, f->fitted_told, f->fitted, f->brier));
 }
 
+// Fine-tuning, to which nothing is fitted.
+TEST(Accuracy, OfFineTuningIsWhatTheDocumentSays) {
+  const Validation v = validate_file(kRoot + "/tests/data/finetune_runs.json", DataFolders());
+  EXPECT_EQ(v.read, 35);
+  for (const auto& [quantity, of] : {std::pair{"step_time", "step time"}, {"memory", "peak memory"}}) {
+    const ErrorSummary s = summarise(v.rows, {quantity, {}, false});
+    expect_says("docs/validation.md", fmt::format("| {} | {} | {} | {} | {} |", of, s.n, percent(s.mape),
+                                                  signed_percent(s.bias), percent(s.median)));
+  }
+}
+
 // A point at the published and the predicted value, and one for its colour; what is 20 % off lies on a line.
 TEST(ScatterPlots, HaveAPointForEachRow) {
   const std::vector<ValidationRow> rows = {{"a", "s", "step_time", 1, 10, {}, 0, {{"gpu", "x<y"}}},
