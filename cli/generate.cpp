@@ -18,7 +18,7 @@ namespace orrery::cli {
 namespace {
 
 struct GenerateAsked {
-  std::string file, prompt, ids, checkpoints, weights;
+  std::string file, prompt, ids, checkpoints, weights, adapter;
   std::int64_t tokens = 32, seed = 1;
 };
 
@@ -86,6 +86,20 @@ void check_length(const Model& model, std::int64_t prompt, std::int64_t tokens) 
             fmt::format("allowed: {}", std::max<std::int64_t>(0, model.max_positions - prompt)));
 }
 
+// Adapters say nothing without the weights that they were trained beside.
+void require_same_base(const exec::RestoredState& checkpoint, const std::string& weights, std::int64_t seed) {
+  const exec::Recipe& r = checkpoint.recipe;
+  if (r.weights != weights)
+    Cursor{"command line", "/weights"}.fail(
+        fmt::format("the adapters of the checkpoint were trained beside {}",
+                    r.weights.empty() ? fmt::format("the weights of seed {}", r.seed) : r.weights),
+        "allowed: the same weights");
+  if (weights.empty() && r.seed != seed)
+    Cursor{"command line", "/seed"}.fail(
+        fmt::format("the adapters of the checkpoint were trained beside the weights of seed {}", r.seed),
+        fmt::format("allowed: {}", r.seed));
+}
+
 void execute(const App& app, const GenerateAsked& o) {
   const Problem problem = load_problem(o.file, app.data);
   const Cursor& at = problem.at;
@@ -104,10 +118,12 @@ void execute(const App& app, const GenerateAsked& o) {
   if (!o.checkpoints.empty()) restored = load_checkpoint(o.checkpoints, program);
   std::optional<exec::Weights> given;
   if (!o.weights.empty()) given = load_weights(o.weights, model, program);
+  if (!o.adapter.empty()) load_adapters(o.adapter, model, program, given ? *given : given.emplace());
   // A checkpoint of adapters has no other weights: those are Hugging Face's, or the seed's.
   if (restored && given && !training.adapter)
     Cursor{"command line", "/weights"}.fail("a checkpoint has all weights",
                                             "allowed: with a training.adapter");
+  if (restored && training.adapter) require_same_base(*restored, given ? given->identity : "", o.seed);
   if (restored && given) given->tensors.merge(restored->states.front());
   const exec::Generated out = exec::generate(model, plan, training, problem.stack, {prompt},
                                              {.tokens = o.tokens,
@@ -156,6 +172,7 @@ void add_generate(CLI::App& parent, App& app) {
       "--weights", o->weights,
       "Hugging Face's: a *.safetensors file, an index, or a folder; with --checkpoints, the frozen "
       "weights beside adapters");
+  command->add_option("--adapter", o->adapter, "adapters of PEFT: a folder");
   command->add_option("--seed", o->seed, "of initial weights")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();

@@ -90,7 +90,8 @@ void add_model(CLI::App& parent, App& app) {
   exports->add_option("plan", o->plan, "plan or scenario file that was run")->required();
   exports->add_option("--checkpoints", o->checkpoints, "folder that `orrery run --checkpoints` wrote")
       ->required();
-  exports->add_option("-o,--output", o->output, "a *.safetensors file")->required();
+  exports->add_option("-o,--output", o->output, "a *.safetensors file; of adapters, a folder as PEFT has it")
+      ->required();
   exports
       ->add_option_function<std::string>(
           "--type",

@@ -167,9 +167,9 @@ void require_memory(const RunAsked& o, const program::Program& program,
                           {.validates = o.validate_every > 0,
                            .copies_state = o.async_checkpoints,
                            .replicas = o.memory_every > 0 ? std::min(o.memory_replicas, all) : 0,
-                           .copies_of_weights = o.weights.empty() ? 0
-                                                : launch          ? count
-                                                                  : 1});
+                           .copies_of_weights = o.weights.empty() && o.adapter.empty() ? 0
+                                                : launch                               ? count
+                                                                                       : 1});
   const exec::AvailableMemory there = exec::available_memory();
   if (needed <= there.bytes) return;
   at.fail(fmt::format("the plan's {} ranks on this machine need {} of memory, and {} leaves {}", count,
@@ -275,10 +275,9 @@ void execute(App& app, RunAsked o) {
   require_memory(o, program, launch, at);
   require_outputs(o);
   std::optional<exec::Weights> weights;
-  if (!o.weights.empty()) {
-    weights = load_weights(o.weights, s.model, program, !launch || launch->rank == 0);
-    options.weights = &*weights;
-  }
+  if (!o.weights.empty()) weights = load_weights(o.weights, s.model, program, !launch || launch->rank == 0);
+  if (!o.adapter.empty()) load_adapters(o.adapter, s.model, program, weights ? *weights : weights.emplace());
+  if (weights) options.weights = &*weights;
   if (o.resume && !exec::has_checkpoints(o.checkpoints) && (!launch || launch->rank == 0))
     alert(fmt::format("the run starts {}", beginning(o)));
   Observer observer(app, o, s, options);
@@ -341,6 +340,7 @@ void add_run(CLI::App& parent, App& app) {
       ->capture_default_str();
   command->add_option("--weights", o->weights,
                       "start from weights of Hugging Face: a *.safetensors file, an index, or a folder");
+  command->add_option("--adapter", o->adapter, "start from adapters of PEFT: a folder");
   command->add_option(
       "--data", o->data,
       "text (a token per byte) or GPT-2 tokens (*.bin); images or events where the model takes "

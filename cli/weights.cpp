@@ -20,6 +20,15 @@ exec::Weights load_weights(const std::string& path, const Model& model, const pr
   return out;
 }
 
+void load_adapters(const std::string& folder, const Model& model, const program::Program& program,
+                   exec::Weights& to) {
+  const std::optional<Adapter>& adapter = program.training.adapter;
+  if (!adapter)
+    Cursor{"command line", "/adapter"}.fail("the scenario trains no adapters",
+                                            "allowed: with a training.adapter");
+  exec::read_adapters(folder, model, *adapter, exec::tensors_of(program), to);
+}
+
 exec::RestoredState load_checkpoint(const std::string& folder, const program::Program& program) {
   std::vector<std::string> passed_over;
   auto restored = exec::restore_newest(folder, program, passed_over);
@@ -32,19 +41,18 @@ exec::RestoredState load_checkpoint(const std::string& folder, const program::Pr
 void export_weights(const App& app, const WeightsAsked& o) {
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const Scenario& s = chosen.problem.scenario;
-  if (s.training.adapter)
-    chosen.problem.at.child("training")
-        .child("adapter")
-        .fail("adapters are not exported yet", "allowed: no such field");
   const auto program = program::compile(s.model, chosen.plan, s.training, chosen.problem.stack);
-  require_writable("/output", o.output);
+  if (!s.training.adapter) require_writable("/output", o.output);
   const exec::RestoredState restored = load_checkpoint(o.checkpoints, program);
   const auto tensors = exec::tensors_of(program);
-  exec::write_weights(o.output, s.model, tensors, restored.states.front(), o.type);
+  if (s.training.adapter)
+    exec::write_adapters(o.output, s.model, *s.training.adapter, tensors, restored.states.front(), o.type);
+  else
+    exec::write_weights(o.output, s.model, tensors, restored.states.front(), o.type);
   if (app.json)
     return print_json({{"schema", "orrery.weights/1"}, {"file", o.output}, {"step", restored.step}});
-  fmt::print("{}: the weights of {} after step {}\n", printable(o.output), printable(s.model.name),
-             restored.step);
+  fmt::print("{}: the {} of {} after step {}\n", printable(o.output),
+             s.training.adapter ? "adapters" : "weights", printable(s.model.name), restored.step);
 }
 
 }  // namespace orrery::cli

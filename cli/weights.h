@@ -14,6 +14,9 @@ namespace orrery::cli {
 // Throws InputError.
 exec::Weights load_weights(const std::string& path, const Model& model, const program::Program& program,
                            bool tells = true);
+// Of a folder of PEFT's. Throws InputError where the program trains no adapters, or others.
+void load_adapters(const std::string& folder, const Model& model, const program::Program& program,
+                   exec::Weights& to);
 
 // The newest whole checkpoint of a folder; tells of those that are passed over. Throws InputError where there
 // is none.

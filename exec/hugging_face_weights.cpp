@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -16,6 +18,7 @@
 #include "core/blocks.h"
 #include "core/error.h"
 #include "core/fields.h"
+#include "core/json.h"
 #include "exec/crc32c.h"
 #include "exec/safetensors.h"
 
@@ -27,6 +30,7 @@ struct Source {
   std::string name;
   std::int64_t rows = 0;
   bool transposed = false;
+  bool of_adapter = false;  // a matrix, however few columns it has
 };
 using Sources = std::vector<Source>;
 
@@ -184,7 +188,7 @@ Sources sources_of(const Names& names, const CheckpointTensor& t, const Cursor& 
 }
 
 std::vector<std::int64_t> shape_of(const Source& s, const CheckpointTensor& t) {
-  if (t.cols == 1) return {s.rows};
+  if (t.cols == 1 && !s.of_adapter) return {s.rows};
   return s.transposed ? std::vector{t.cols, s.rows} : std::vector{s.rows, t.cols};
 }
 
@@ -213,12 +217,13 @@ const TensorFiles::Tensor* find(const TensorFiles& files, const std::string& nam
 
 }  // namespace
 
-Weights read_weights(const std::filesystem::path& path, const Model& model,
-                     const std::map<std::string, CheckpointTensor>& logical) {
-  const TensorFiles files(path);
-  const Names names(model);
-  const Cursor at{path.string(), ""};
-  Weights out;
+namespace {
+
+using SourcesOf = std::function<Sources(const CheckpointTensor&)>;
+
+// Reads these tensors, each of its sources, and adds their identity.
+void read_tensors(const TensorFiles& files, const std::map<std::string, CheckpointTensor>& wanted,
+                  const SourcesOf& sources_of_tensor, const Cursor& at, const char* counted, Weights& out) {
   std::set<std::string> used;
   // All are there before any is read.
   struct Found {
@@ -226,17 +231,17 @@ Weights read_weights(const std::filesystem::path& path, const Model& model,
     const TensorFiles::Tensor* tensor;
   };
   std::map<std::string, std::vector<Found>> found_of;
-  for (const auto& [name, tensor] : logical) {
-    for (const Source& source : sources_of(names, tensor, at)) {
+  for (const auto& [name, tensor] : wanted) {
+    for (const Source& source : sources_of_tensor(tensor)) {
       const TensorFiles::Tensor* const found = find(files, source.name, used);
       if (found == nullptr)
         at.child(source.name).fail(fmt::format("is missing; the model's \"{}\" is made of it", name));
       found_of[name].push_back({source, found});
-      if (const auto wanted = shape_of(source, tensor); found->shape != wanted)
+      if (const auto shape = shape_of(source, tensor); found->shape != shape)
         Cursor{files.path_of(*found), ""}
             .child(source.name)
             .fail(fmt::format("is [{}], and the model's is [{}]", fmt::join(found->shape, ", "),
-                              fmt::join(wanted, ", ")));
+                              fmt::join(shape, ", ")));
     }
   }
   std::uint32_t crc = 0;
@@ -247,7 +252,7 @@ Weights read_weights(const std::filesystem::path& path, const Model& model,
       std::vector<float> part = files.read(*found);
       if (!std::all_of(part.begin(), part.end(), [](float x) { return std::isfinite(x); }))
         Cursor{files.path_of(*found), ""}.child(source.name).fail("has a value that is not a finite number");
-      if (source.transposed) part = transpose(part, logical.at(name).cols);
+      if (source.transposed) part = transpose(part, wanted.at(name).cols);
       crc = crc32c({reinterpret_cast<const char*>(part.data()), part.size() * sizeof(float)}, crc);
       values.insert(values.end(), part.begin(), part.end());
     }
@@ -256,19 +261,16 @@ Weights read_weights(const std::filesystem::path& path, const Model& model,
   for (const auto& [name, tensor] : files.tensors()) {
     if (!used.contains(name)) out.unused.push_back(name);
   }
-  out.identity = fmt::format("{} parameters, CRC-32C {:08x}", elements, crc);
-  return out;
+  if (!out.identity.empty()) out.identity += ", ";
+  out.identity += fmt::format("{} {}, CRC-32C {:08x}", elements, counted, crc);
 }
 
-void write_weights(const std::filesystem::path& path, const Model& model,
-                   const std::map<std::string, CheckpointTensor>& logical, const LogicalTensors& tensors,
-                   DType type) {
-  const Names names(model);
+std::vector<NamedTensor> named_tensors(const std::map<std::string, CheckpointTensor>& kept,
+                                       const LogicalTensors& tensors, const SourcesOf& sources_of_tensor) {
   std::vector<NamedTensor> out;
-  for (const auto& [name, tensor] : logical) {
-    const std::vector<float>& values = tensors.at(name);
-    auto from = values.begin();
-    for (const Source& source : sources_of(names, tensor, Cursor{path.string(), ""})) {
+  for (const auto& [name, tensor] : kept) {
+    auto from = tensors.at(name).begin();
+    for (const Source& source : sources_of_tensor(tensor)) {
       const auto end = from + source.rows * tensor.cols;
       std::vector<float> part(from, end);
       if (source.transposed) part = transpose(part, source.rows);
@@ -276,7 +278,156 @@ void write_weights(const std::filesystem::path& path, const Model& model,
       from = end;
     }
   }
-  write_tensor_file(path, out, type);
+  return out;
+}
+
+// Of adapters: those of the matrix that theirs stands beside, as far as they are chosen.
+class AdapterNames {
+ public:
+  AdapterNames(const Model& m, const Adapter& a, const std::map<std::string, CheckpointTensor>& logical,
+               Cursor at)
+      : names_(m), adapter_(a), logical_(logical), at_(std::move(at)) {
+    for (const auto& [name, tensor] : logical) {
+      if (name.find(kSides[0].ours) != std::string::npos || name.find(kSides[1].ours) != std::string::npos)
+        tensors[name] = tensor;
+    }
+  }
+
+  std::map<std::string, CheckpointTensor> tensors;  // that are adapters
+
+  Sources of(const CheckpointTensor& t) const {
+    for (const Side& side : kSides) {
+      const auto at = t.name.find(side.ours);
+      if (at == std::string::npos) continue;
+      const CheckpointTensor& matrix = logical_.at(t.name.substr(0, at) + "/weight");
+      Sources out;
+      for (const Source& s : sources_of(names_, matrix, at_)) {
+        if (s.transposed)
+          at_.fail(
+              fmt::format("\"{}\" is one matrix of Hugging Face's GPT-2, and has one adapter there", s.name),
+              "allowed: models like Llama, Mistral, Qwen2 and Qwen3");
+        constexpr std::string_view kWeight = ".weight";
+        const std::string module = s.name.substr(0, s.name.size() - kWeight.size());
+        if (!chosen(module)) continue;
+        out.push_back({fmt::format("base_model.model.{}.{}.weight", module, side.theirs),
+                       side.of_rank ? adapter_.rank : s.rows, false, true});
+      }
+      return out;
+    }
+    throw std::logic_error(t.name + " is no adapter");
+  }
+
+  // PEFT's names of the chosen matrices.
+  std::vector<std::string> modules() const {
+    std::set<std::string> out;
+    for (const auto& [name, tensor] : tensors) {
+      for (const Source& s : of(tensor)) {
+        std::string_view module = std::string_view(s.name).substr(0, s.name.rfind(".lora_"));
+        out.emplace(module.substr(module.rfind('.') + 1));
+      }
+    }
+    return {out.begin(), out.end()};
+  }
+
+ private:
+  struct Side {
+    const char *ours, *theirs;
+    bool of_rank;
+  };
+  static constexpr std::array kSides{Side{"/lora_a/weight", "lora_A", true},
+                                     Side{"/lora_b/weight", "lora_B", false}};
+
+  bool chosen(std::string_view module) const {
+    using enum AdapterTarget;
+    constexpr std::array kNames{std::pair{"q_proj", kQuery},   std::pair{"k_proj", kKey},
+                                std::pair{"v_proj", kValue},   std::pair{"o_proj", kOutput},
+                                std::pair{"gate_proj", kGate}, std::pair{"up_proj", kUp},
+                                std::pair{"down_proj", kDown}};
+    const auto known =
+        std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return module.ends_with(n.first); });
+    return known != kNames.end() && adapter_.chosen().has(known->second);
+  }
+
+  const Names names_;
+  const Adapter& adapter_;
+  const std::map<std::string, CheckpointTensor>& logical_;
+  const Cursor at_;
+};
+
+constexpr const char* kAdapterFile = "adapter_model.safetensors";
+constexpr const char* kAdapterConfig = "adapter_config.json";
+
+}  // namespace
+
+Weights read_weights(const std::filesystem::path& path, const Model& model,
+                     const std::map<std::string, CheckpointTensor>& logical) {
+  const Names names(model);
+  const Cursor at{path.string(), ""};
+  Weights out;
+  read_tensors(
+      TensorFiles(path), logical, [&](const CheckpointTensor& t) { return sources_of(names, t, at); }, at,
+      "parameters", out);
+  return out;
+}
+
+void read_adapters(const std::filesystem::path& folder, const Model& model, const Adapter& adapter,
+                   const std::map<std::string, CheckpointTensor>& logical, Weights& to) {
+  const Cursor at{folder.string(), ""};
+  const AdapterNames names(model, adapter, logical, at);
+  // What the numbers of adapters do not say.
+  const std::filesystem::path config = folder / kAdapterConfig;
+  const Json said = load_json(config.string());
+  const Cursor in_config{config.string(), ""};
+  const auto expect = [&](const char* field, const Json& wanted) {
+    const Json is = said.is_object() ? said.value(field, Json()) : Json();
+    if (is != wanted)
+      in_config.child(field).fail(fmt::format("is {}, and the scenario's is {}", shown(is), shown(wanted)));
+  };
+  expect("peft_type", "LORA");
+  expect("r", adapter.rank);
+  expect("lora_alpha", adapter.alpha);
+  for (const char* variant : {"use_dora", "use_rslora", "fan_in_fan_out"}) {
+    if (said.value(variant, Json(false)) == Json(true))
+      in_config.child(variant).fail("is true", "allowed: false");
+  }
+  read_tensors(
+      TensorFiles(folder / kAdapterFile), names.tensors,
+      [&](const CheckpointTensor& t) { return names.of(t); }, at, "of adapters", to);
+}
+
+void write_adapters(const std::filesystem::path& folder, const Model& model, const Adapter& adapter,
+                    const std::map<std::string, CheckpointTensor>& logical, const LogicalTensors& tensors,
+                    DType type) {
+  const AdapterNames names(model, adapter, logical, Cursor{folder.string(), ""});
+  const auto named =
+      named_tensors(names.tensors, tensors, [&](const CheckpointTensor& t) { return names.of(t); });
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) throw Error(fmt::format("{} cannot be made: {}", folder.string(), failed.message()));
+  write_tensor_file(folder / kAdapterFile, named, type);
+  save_json((folder / kAdapterConfig).string(), {{"peft_type", "LORA"},
+                                                 {"task_type", "CAUSAL_LM"},
+                                                 {"base_model_name_or_path", nullptr},
+                                                 {"r", adapter.rank},
+                                                 {"lora_alpha", adapter.alpha},
+                                                 {"lora_dropout", 0.0},
+                                                 {"bias", "none"},
+                                                 {"fan_in_fan_out", false},
+                                                 {"use_dora", false},
+                                                 {"use_rslora", false},
+                                                 {"inference_mode", true},
+                                                 {"target_modules", names.modules()}});
+}
+
+void write_weights(const std::filesystem::path& path, const Model& model,
+                   const std::map<std::string, CheckpointTensor>& logical, const LogicalTensors& tensors,
+                   DType type) {
+  const Names names(model);
+  const Cursor at{path.string(), ""};
+  write_tensor_file(
+      path,
+      named_tensors(logical, tensors, [&](const CheckpointTensor& t) { return sources_of(names, t, at); }),
+      type);
 }
 
 }  // namespace orrery::exec

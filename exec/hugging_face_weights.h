@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/adapter.h"
 #include "core/dtype.h"
 #include "core/model.h"
 #include "exec/checkpoint.h"
@@ -33,6 +34,15 @@ struct Weights {
 // has no use for are passed over, and named.
 Weights read_weights(const std::filesystem::path& path, const Model& model,
                      const std::map<std::string, CheckpointTensor>& logical);
+
+// The adapters of a model of Llama's names, as PEFT keeps them: a folder with adapter_model.safetensors
+// (base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight ..) and adapter_config.json. `logical` has
+// all tensors of the program. Adds what is read to `to`, and to its identity.
+void read_adapters(const std::filesystem::path& folder, const Model& model, const Adapter& adapter,
+                   const std::map<std::string, CheckpointTensor>& logical, Weights& to);
+void write_adapters(const std::filesystem::path& folder, const Model& model, const Adapter& adapter,
+                    const std::map<std::string, CheckpointTensor>& logical, const LogicalTensors& tensors,
+                    DType type);
 
 // Under the same names, as one file. Throws Error.
 void write_weights(const std::filesystem::path& path, const Model& model,

@@ -107,7 +107,6 @@ TEST_F(Files, AdaptersThatCannotBeAreRefused) {
   refused({{"rank", 4}, {"base", "int8"}}, "/training/adapter/base: \"int8\" ");
   refused(adapter, "/training/adapter: ", "simulate", "torchtitan");
   refused(adapter, "/training/adapter: Megatron-LM's script trains no adapters", "export --to megatron");
-  refused(adapter, "/training/adapter: adapters are not exported yet", "model export --checkpoints x -o y");
 }
 
 TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {

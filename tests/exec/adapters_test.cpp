@@ -8,8 +8,11 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "exec/checkpoint.h"
+#include "exec/hugging_face_weights.h"
 #include "exec/parameters.h"
+#include "exec/safetensors.h"
 #include "tests/exec/small_model.h"
 #include "tests/folder.h"
 
@@ -112,6 +115,62 @@ TEST(AdapterRuns, GoOnFromACheckpoint) {
   // And a checkpoint of all parameters is none of adapters.
   other.adapter.reset();
   EXPECT_THROW(run(plan(1, 1, 1, 0), other, o), Error);
+}
+
+// PEFT's names: of a fused matrix each part has an A and a B. What was written is read back, and a run that
+// starts from it goes on where the other ended.
+TEST(AdapterRuns, AreKeptAsPeftKeepsThem) {
+  const Folder folder;
+  const Model model = tiny("tiny-llama");
+  Training t = adapters();
+  t.adapter->targets = {AdapterTarget::kQuery, AdapterTarget::kValue, AdapterTarget::kDown};
+  const auto program = program::compile(model, plan(1, 1, 1, 0), t, stack());
+  const auto logical = exec::tensors_of(program);
+  const exec::LogicalTensors trained = run(plan(1, 1, 1, 0), t, small_run(3)).parameters;
+  exec::write_adapters(folder.path, model, *t.adapter, logical, trained, DType::kFloat32);
+
+  const exec::TensorFiles files(folder.path / "adapter_model.safetensors");
+  EXPECT_EQ(files.tensors().size(), 4U * 3 * 2);
+  const std::string layer = "base_model.model.model.layers.2.";
+  using Shape = std::vector<std::int64_t>;
+  // 8 heads of 4, and 4 of keys and values: 32 and 16 rows; an MLP of 48.
+  EXPECT_EQ(files.tensors().at(layer + "self_attn.q_proj.lora_A.weight").shape, (Shape{4, 32}));
+  EXPECT_EQ(files.tensors().at(layer + "self_attn.q_proj.lora_B.weight").shape, (Shape{32, 4}));
+  EXPECT_EQ(files.tensors().at(layer + "self_attn.v_proj.lora_B.weight").shape, (Shape{16, 4}));
+  EXPECT_EQ(files.tensors().at(layer + "mlp.down_proj.lora_A.weight").shape, (Shape{4, 48}));
+  // The second A of the fused matrix is that of the values.
+  const std::vector<float>& fused = trained.at("layer2/attn/qkv/lora_a/weight");
+  EXPECT_EQ(files.read(files.tensors().at(layer + "self_attn.v_proj.lora_A.weight")),
+            std::vector<float>(fused.begin() + 4 * 32, fused.end()));
+  const Json config = load_json((folder.path / "adapter_config.json").string());
+  EXPECT_EQ(config.at("r"), 4);
+  EXPECT_EQ(config.at("lora_alpha"), 16);
+  EXPECT_EQ(config.at("target_modules"), Json({"down_proj", "q_proj", "v_proj"}));
+
+  exec::Weights read;
+  exec::read_adapters(folder.path, model, *t.adapter, logical, read);
+  EXPECT_EQ(read.tensors, trained);
+  EXPECT_NE(read.identity, "");
+
+  // Two steps from them are others than two from the beginning, by the loss of the first.
+  exec::RunOptions o = small_run(1);
+  const double fresh = run(plan(1, 1, 1, 0), t, o).steps[0].loss;
+  o.weights = &read;
+  EXPECT_NE(run(plan(1, 1, 1, 0), t, o).steps[0].loss, fresh);
+
+  Adapter other = *t.adapter;
+  other.rank = 8;
+  exec::Weights none;
+  EXPECT_THROW(exec::read_adapters(folder.path, model, other, logical, none), InputError);
+  other = *t.adapter;
+  other.alpha = 4;
+  EXPECT_THROW(exec::read_adapters(folder.path, model, other, logical, none), InputError);
+  // GPT-2's queries, keys and values are one matrix in Hugging Face's files, with one adapter.
+  const Model gpt = tiny("tiny-gpt");
+  const auto of_gpt = program::compile(gpt, plan(1, 1, 1, 0), t, stack());
+  EXPECT_THROW(exec::write_adapters(folder.path / "gpt", gpt, *t.adapter, exec::tensors_of(of_gpt), {},
+                                    DType::kFloat32),
+               InputError);
 }
 
 }  // namespace

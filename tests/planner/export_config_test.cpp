@@ -36,7 +36,7 @@ void expect_deepspeed(const Json& facts, const ExportCase& c) {
   const Training& t = c.problem.scenario.training;
   const Plan& p = c.plan;
   Json j = parse_json(export_plan(Target::kDeepspeed, c.problem, p, {}).text, "deepspeed.json");
-  if (t.precision == Precision::kSgd || t.lamb) {
+  if (t.precision == Precision::kSgd || t.lamb || t.adapter) {
     EXPECT_EQ(j["optimizer"]["params"]["lr"], "LEARNING_RATE");  // a name to be replaced: no rate is advised
     j["optimizer"]["params"]["lr"] = 1e-3;
   }
