@@ -87,14 +87,15 @@ void check_length(const Model& model, std::int64_t prompt, std::int64_t tokens) 
 }
 
 // Adapters say nothing without the weights that they were trained beside.
-void require_same_base(const exec::RestoredState& checkpoint, const std::string& weights, std::int64_t seed) {
+void require_same_base(const exec::RestoredState& checkpoint, const std::string& weights,
+                       const GenerateAsked& o) {
   const exec::Recipe& r = checkpoint.recipe;
   if (r.weights != weights)
     Cursor{"command line", "/weights"}.fail(
         fmt::format("the adapters of the checkpoint were trained beside {}",
                     r.weights.empty() ? fmt::format("the weights of seed {}", r.seed) : r.weights),
         "allowed: the same weights");
-  if (weights.empty() && r.seed != seed)
+  if (o.weights.empty() && r.seed != o.seed)
     Cursor{"command line", "/seed"}.fail(
         fmt::format("the adapters of the checkpoint were trained beside the weights of seed {}", r.seed),
         fmt::format("allowed: {}", r.seed));
@@ -123,8 +124,13 @@ void execute(const App& app, const GenerateAsked& o) {
   if (restored && given && !training.adapter)
     Cursor{"command line", "/weights"}.fail("a checkpoint has all weights",
                                             "allowed: with a training.adapter");
-  if (restored && training.adapter) require_same_base(*restored, given ? given->identity : "", o.seed);
-  if (restored && given) given->tensors.merge(restored->states.front());
+  if (restored && training.adapter) {
+    require_same_adapter(*restored, training);
+    require_same_base(*restored, given ? given->identity : "", o);
+  }
+  if (restored && given) {
+    for (auto& [name, values] : restored->states.front()) given->tensors[name] = std::move(values);
+  }
   const exec::Generated out = exec::generate(model, plan, training, problem.stack, {prompt},
                                              {.tokens = o.tokens,
                                               .seed = static_cast<std::uint64_t>(o.seed),
@@ -136,7 +142,10 @@ void execute(const App& app, const GenerateAsked& o) {
   if (app.json) {
     print_json({{"schema", "orrery.generated/1"},
                 {"model", model.name},
-                {"weights", restored ? Json(restored->step) : Json(given ? o.weights : "initial")},
+                {"weights", restored ? Json(restored->step)
+                                     : Json(!given              ? "initial"
+                                            : o.weights.empty() ? o.adapter
+                                                                : o.weights)},
                 {"prompt", prompt},
                 {"tokens", out.tokens.front()},
                 {"ttft_s", out.prefill_s},
@@ -148,7 +157,7 @@ void execute(const App& app, const GenerateAsked& o) {
   if (!o.prompt.empty()) fmt::print("{}{}\n", printable(o.prompt), printable(text_of(out.tokens.front())));
   fmt::print("{}, weights {}: first token after {}, then {} a token; cache {}\n", printable(model.name),
              restored ? fmt::format("of step {}", restored->step)
-             : given  ? fmt::format("of {}", printable(o.weights))
+             : given  ? fmt::format("of {}", printable(o.weights.empty() ? o.adapter : o.weights))
                       : fmt::format("of seed {}", o.seed),
              format(from_seconds(out.prefill_s)), format(from_seconds(each)), format(out.cache));
 }

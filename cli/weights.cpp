@@ -38,6 +38,14 @@ exec::RestoredState load_checkpoint(const std::string& folder, const program::Pr
   return std::move(*restored);
 }
 
+void require_same_adapter(const exec::RestoredState& checkpoint, const Training& training) {
+  const auto trained = checkpoint.recipe.adapter, asked = exec::in_order(training.adapter);
+  if (trained == asked) return;
+  const auto text = [](const std::optional<Adapter>& a) { return a ? write_fields(*a).dump() : "none"; };
+  Cursor{checkpoint.index, ""}.child("recipe").child("adapter").fail(
+      fmt::format("is {}, and the scenario's is {}", text(trained), text(asked)));
+}
+
 void export_weights(const App& app, const WeightsAsked& o) {
   const Chosen chosen = load_plan_or_scenario(o.plan, app);
   const Scenario& s = chosen.problem.scenario;
@@ -45,6 +53,7 @@ void export_weights(const App& app, const WeightsAsked& o) {
   if (!s.training.adapter) require_writable("/output", o.output);
   const exec::RestoredState restored = load_checkpoint(o.checkpoints, program);
   const auto tensors = exec::tensors_of(program);
+  require_same_adapter(restored, s.training);
   if (s.training.adapter)
     exec::write_adapters(o.output, s.model, *s.training.adapter, tensors, restored.states.front(), o.type);
   else

@@ -22,6 +22,9 @@ void load_adapters(const std::string& folder, const Model& model, const program:
 // is none.
 exec::RestoredState load_checkpoint(const std::string& folder, const program::Program& program);
 
+// A checkpoint of adapters means something beside these adapters alone. Throws InputError.
+void require_same_adapter(const exec::RestoredState& checkpoint, const Training& training);
+
 struct WeightsAsked {
   std::string plan, checkpoints, output;
   DType type = DType::kFloat32;

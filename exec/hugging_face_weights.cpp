@@ -269,8 +269,9 @@ std::vector<NamedTensor> named_tensors(const std::map<std::string, CheckpointTen
                                        const LogicalTensors& tensors, const SourcesOf& sources_of_tensor) {
   std::vector<NamedTensor> out;
   for (const auto& [name, tensor] : kept) {
+    const Sources sources = sources_of_tensor(tensor);
     auto from = tensors.at(name).begin();
-    for (const Source& source : sources_of_tensor(tensor)) {
+    for (const Source& source : sources) {
       const auto end = from + source.rows * tensor.cols;
       std::vector<float> part(from, end);
       if (source.transposed) part = transpose(part, source.rows);
@@ -281,7 +282,7 @@ std::vector<NamedTensor> named_tensors(const std::map<std::string, CheckpointTen
   return out;
 }
 
-// Of adapters: those of the matrix that theirs stands beside, as far as they are chosen.
+// The names of adapters follow from those of the matrices that they stand beside.
 class AdapterNames {
  public:
   AdapterNames(const Model& m, const Adapter& a, const std::map<std::string, CheckpointTensor>& logical,
@@ -304,7 +305,9 @@ class AdapterNames {
       for (const Source& s : sources_of(names_, matrix, at_)) {
         if (s.transposed)
           at_.fail(
-              fmt::format("\"{}\" is one matrix of Hugging Face's GPT-2, and has one adapter there", s.name),
+              fmt::format(
+                  "\"{}\" is turned over, or has one adapter for all that it holds, in Hugging Face's GPT-2",
+                  s.name),
               "allowed: models like Llama, Mistral, Qwen2 and Qwen3");
         constexpr std::string_view kWeight = ".weight";
         const std::string module = s.name.substr(0, s.name.size() - kWeight.size());
@@ -390,9 +393,18 @@ void read_adapters(const std::filesystem::path& folder, const Model& model, cons
     if (said.value(variant, Json(false)) == Json(true))
       in_config.child(variant).fail("is true", "allowed: false");
   }
+  for (const char* pattern : {"rank_pattern", "alpha_pattern", "modules_to_save"}) {
+    if (const Json is = said.value(pattern, Json()); !is.is_null() && !is.empty())
+      in_config.child(pattern).fail(fmt::format("is {}", shown(is)), "allowed: empty");
+  }
+  const std::size_t others = to.unused.size();  // of the weights that are frozen
   read_tensors(
       TensorFiles(folder / kAdapterFile), names.tensors,
       [&](const CheckpointTensor& t) { return names.of(t); }, at, "of adapters", to);
+  if (to.unused.size() > others)
+    Cursor{(folder / kAdapterFile).string(), ""}
+        .child(to.unused.back())
+        .fail("is no adapter of the scenario's targets");
 }
 
 void write_adapters(const std::filesystem::path& folder, const Model& model, const Adapter& adapter,

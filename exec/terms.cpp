@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/text.h"
@@ -20,10 +21,12 @@ double shortest(float f) {
 
 void add_differences(const Json& first, const Json& second, const std::string& pointer,
                      std::vector<Difference>& out) {
-  for (const auto& [key, value] : first.items()) {
-    const Json& other = second.at(key);
+  Json keys = first;  // and what the second has beside
+  keys.update(second);
+  for (const auto& [key, one] : keys.items()) {
+    const Json value = first.value(key, Json()), other = second.value(key, Json());
     const std::string at = pointer + "/" + key;
-    if (value.is_object())
+    if (value.is_object() && other.is_object())
       add_differences(value, other, at, out);
     else if (value != other)
       out.push_back({at, value.dump(), other.dump()});
@@ -31,6 +34,11 @@ void add_differences(const Json& first, const Json& second, const std::string& p
 }
 
 }  // namespace
+
+std::optional<Adapter> in_order(std::optional<Adapter> adapter) {
+  if (adapter) std::sort(adapter->targets.begin(), adapter->targets.end());
+  return adapter;
+}
 
 Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   Recipe r;
@@ -49,7 +57,7 @@ Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   r.optimizer = t.optimizer;
   r.clip = t.clip;
   r.dropout = t.dropout;
-  r.adapter = t.adapter;
+  r.adapter = in_order(t.adapter);
   return r;
 }
 

@@ -32,6 +32,9 @@ struct Recipe {
   std::optional<Adapter> adapter;
 };
 
+// As recipes have it: targets in order.
+std::optional<Adapter> in_order(std::optional<Adapter> adapter);
+
 struct JobTerms {
   std::int64_t program = 0;  // its hash
   std::int64_t first_step = 0;

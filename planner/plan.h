@@ -101,7 +101,7 @@ struct Advice {
 };
 std::optional<Advice> learning_rate_advice(const Problem& problem);
 
-// "trains 32.8 M of 69.0 G parameters (0.048 %): adapters of rank 16 on q, v; other matrices of layers are
+// "trains 32.8 M of 69.0 G parameters (0.048 %): adapters of rank 16 on q, v; the matrices of layers are
 // stored as nf4-dq". Of a scenario that trains adapters.
 std::string words_of_adapter(const Scenario& s);
 

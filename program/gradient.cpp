@@ -16,7 +16,7 @@ Reverse::Reverse(Emitter& e, const Block& block, Tensors tensors, bool split)
       targets_(graph_.values.size(), -1),
       wanted_(graph_.values.size()) {}
 
-// Trained weights, and what stands before a wanted value.
+// A gradient is wanted where a trained weight is read, or a value whose gradient is wanted.
 void Reverse::find_wanted(std::span<const PortGradient> ports) {
   for (std::size_t i = 0; i < ports.size(); ++i)
     wanted_[static_cast<std::size_t>(graph_.ports[i].value)] = ports[i].wanted;
@@ -299,6 +299,8 @@ Ref Reverse::d_before_activation(std::size_t i) {
   const Value& v = value(node_->reads[i].value);
   const ValueId id = graph_.nodes[static_cast<std::size_t>(v.producer)].writes[1];
   const Value& before = value(id);
+  if (gradient(id) >= 0)
+    throw std::logic_error("two products give the gradient behind one GELU: " + before.name);
   known(id) = {e_.activation(e_.name(block_, before.name, "/grad"), graph_.elements(before), before.type),
                dual(before.placement)};
   return {gradient(id)};

@@ -11,6 +11,7 @@ namespace {
 
 const char* mixed_precision(const Training& t) {
   if (t.math == Math::kFp8) return "fp8";
+  if (t.precision == Precision::kPureBf16) return "'no'";  // the model is loaded in bf16
   switch (t.parameter_type()) {
     case DType::kBfloat16:
       return "bf16";

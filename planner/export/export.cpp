@@ -51,18 +51,24 @@ Layout layout_of(const Problem& problem, const Plan& plan, const Cursor& at) {
 namespace {
 
 // What the user's code does with PEFT, and with bitsandbytes where the frozen weights have 4 bits.
-std::vector<std::string> notes_of_adapter(const Adapter& a) {
-  std::vector<std::string> names;
-  for (const AdapterTarget t : a.targets) names.push_back(fmt::format("\"{}_proj\"", name_of(t)));
+std::vector<std::string> notes_of_adapter(const Training& t) {
+  const Adapter& a = *t.adapter;
+  std::string names;
+  for (const AdapterTarget target : a.targets)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(target));
   std::vector<std::string> out{fmt::format(
-      "the script adds the adapters: peft.LoraConfig(r={}, lora_alpha={}, lora_dropout=0, target_modules={})",
-      a.rank, a.alpha, names.empty() ? "\"all-linear\"" : fmt::format("[{}]", fmt::join(names, ", ")))};
+      "the script adds the adapters: peft.LoraConfig(r={}, lora_alpha={}, lora_dropout=0, target_modules=..) "
+      "with the model's names for {}",
+      a.rank, a.alpha, names.empty() ? "all matrices of layers but routed experts" : names)};
   if (a.base != BaseStorage::kAsComputed)
     out.push_back(
         fmt::format("the script loads the model with transformers.BitsAndBytesConfig(load_in_4bit=True, "
                     "bnb_4bit_quant_type=\"nf4\", bnb_4bit_use_double_quant={}, "
-                    "bnb_4bit_compute_dtype=torch.bfloat16)",
-                    a.base == BaseStorage::kNf4Double ? "True" : "False"));
+                    "bnb_4bit_compute_dtype=torch.{})",
+                    a.base == BaseStorage::kNf4Double ? "True" : "False",
+                    t.parameter_type() == DType::kFloat16   ? "float16"
+                    : t.parameter_type() == DType::kFloat32 ? "float32"
+                                                            : "bfloat16"));
   return out;
 }
 
@@ -72,7 +78,7 @@ Exported export_plan(Target target, const Problem& problem, const Plan& plan, co
   const std::optional<Adapter>& adapter = problem.scenario.training.adapter;
   const auto with_notes = [&](Exported e) {
     if (!adapter) return e;
-    for (std::string& note : notes_of_adapter(*adapter)) e.notes.push_back(std::move(note));
+    for (std::string& note : notes_of_adapter(problem.scenario.training)) e.notes.push_back(std::move(note));
     return e;
   };
   const auto all_parameters = [&] {

@@ -253,7 +253,8 @@ Branch cached_latent(Builder& g, const std::string& base, const LatentAttentionL
   turn.width = turn.head = a.turned;
   turn.heads = 1;
   const ValueId turned =
-      g.in_place(base + "/turned/rope", ops::Rope{turn}, {g.use(g.linear(base + "/turned", x, down), whole)});
+      g.in_place(base + "/turned/rope", ops::Rope{turn},
+                 {g.use(g.linear(base + "/turned", x, down, -1, {AdapterTarget::kKeyValueDown}), whole)});
   const KvCache& kept = *g.training.cache;
   const ops::CachedLatentAttention core{{.batch = g.micro_batch,
                                          .queries = g.sequence,

@@ -16,8 +16,9 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
   using enum AdapterTarget;
   const Builder::AdapterBlocks targets =
       l.gated() ? Builder::AdapterBlocks{kGate, kUp} : Builder::AdapterBlocks{kUp};
-  const bool fuses = !g.adapts(targets) && g.stack.fused_gelu && l.activation == Activation::kGelu &&
-                     g.training.math != Math::kFp8;
+  // One product alone gives the gradient behind a fused GELU.
+  const bool fuses = !g.adapts(targets) && !g.adapts({kDown}) && g.stack.fused_gelu &&
+                     l.activation == Activation::kGelu && g.training.math != Math::kFp8;
   ValueId v;
   if (fuses) {
     v = g.linear_gelu(base + "/fc1", x, w1, b1);

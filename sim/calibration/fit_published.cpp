@@ -152,6 +152,7 @@ std::string not_fitted(const PublishedRun& run) {
   };
   constexpr std::array kRules{Rule{"sailor", "neither its number format nor its network is stated"},
                               Rule{"megatron_ci", "steps of a test suite"}};
+  if (run.timed == Timed::kNothing) return "no time";
   if (run.timed != Timed::kStep) return "attention alone";
   if (!run.ran()) return "out of memory";
   const auto* rule =
@@ -195,7 +196,7 @@ PublishedFit fit_published(const PublishedRuns& runs, std::size_t threads,
   const auto predict_all = [&](const Vector& x, std::vector<double>& to, const std::string& study) {
     on_threads(threads, 0, runs.runs.size(), [&](std::size_t, std::size_t i) {
       const PublishedRun& run = runs.runs[i];
-      if (!run.ran() || (!study.empty() && run.study != study)) return;
+      if (run.step_s == 0 || (!study.empty() && run.study != study)) return;
       to[i] = residual(run, x);
     });
   };

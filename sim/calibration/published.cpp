@@ -135,7 +135,7 @@ bool fits(const Problem& problem, const Plan& plan, double room) {
 
 void add(PublishedRun run, PublishedRuns& to) {
   const Scenario& s = run.problem.scenario;
-  if (run.timed == Timed::kStep) {
+  if (run.timed == Timed::kStep || run.timed == Timed::kNothing) {
     try {
       check_model(s.model, Cursor{});
       check_step(run.problem, Cursor{});
@@ -153,7 +153,7 @@ void add(PublishedRun run, PublishedRuns& to) {
 }
 
 double predict_seconds(const PublishedRun& run, const Problem& problem) {
-  if (run.timed != Timed::kStep)
+  if (run.timed == Timed::kAttention || run.timed == Timed::kAttentionWithBackward)
     return seconds(attention_alone(problem, run.plan, run.timed == Timed::kAttentionWithBackward));
   const Topology topology(problem.cluster);
   return seconds(Estimator(problem, topology).estimate(run.plan).step);

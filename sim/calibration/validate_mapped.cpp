@@ -258,7 +258,10 @@ class MappedReader {
     read_plan();
     if (row_.model.find("MTP") != std::string::npos) run_.assumed.push_back("no multi-token prediction");
     read_routing();
-    if (row_.outcome != "ok") return std::move(run_);
+    if (row_.outcome != "ok") {
+      run_.timed = Timed::kStep;  // which did not end
+      return std::move(run_);
+    }
     if (row_.peak_mem_gib > 0) {
       run_.memory_gib = row_.peak_mem_gib;
       run_.memory_kind = says(row_.memory_kind, "reserved") ? "reserved" : "peak";

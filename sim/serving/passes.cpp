@@ -132,7 +132,9 @@ std::int64_t PassModel::weight_bytes(const program::RankClass& rank) const {
       if (const auto* p = op.as<ops::GroupedGemm>()) narrow += p->weights();
     }
   }
-  return bytes - narrow;  // a byte less each
+  const std::optional<Adapter>& adapter = problem_.scenario.training.adapter;
+  if (adapter && adapter->base != BaseStorage::kAsComputed) return bytes;  // which are fewer already
+  return bytes - narrow;                                                   // a byte less each
 }
 
 const PassModel::Cost& PassModel::linear_at(std::int64_t tokens, bool decodes) const {

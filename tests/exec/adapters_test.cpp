@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training of adapters: frozen weights stay as they were, and checkpoints hold adapters alone.
+// Training of adapters: they alone are trained, kept in checkpoints, and exchanged with PEFT.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TEST(AdapterRuns, BeginAsTheModel) {
   }
 }
 
-// Uniform within 1 / sqrt(inputs): the deviation is the third of a root less, and no number is beyond.
+// Uniform within b = 1 / sqrt(inputs): the deviation is b / sqrt(3), and no number is beyond b.
 TEST(AdapterRuns, ABeginsUniform) {
   const auto program = program::compile(tiny("tiny-llama"), plan(1, 1, 1, 0), adapters(), stack());
   int seen = 0;
@@ -117,6 +117,25 @@ TEST(AdapterRuns, GoOnFromACheckpoint) {
   EXPECT_THROW(run(plan(1, 1, 1, 0), other, o), Error);
 }
 
+// A product that computes GELU in its kernel gives its gradient in that of the next product; an adapter on
+// either of them reads, or gives, what lies between.
+TEST(AdapterRuns, FusedGeluChangesNothing) {
+  Stack fused = stack();
+  fused.fused_gelu = true;
+  for (const AdapterTarget target : {AdapterTarget::kUp, AdapterTarget::kDown, AdapterTarget::kQuery}) {
+    Training t = adapters();
+    t.adapter->targets = {target, AdapterTarget::kOutput};
+    const auto expected = train(tiny("tiny-gpt"), plan(1, 1, 1, 0), t, stack(), small_run(3));
+    const auto actual = train(tiny("tiny-gpt"), plan(1, 1, 1, 0), t, fused, small_run(3));
+    for (std::size_t s = 0; s < expected.steps.size(); ++s) {
+      EXPECT_NEAR(actual.steps[s].loss, expected.steps[s].loss, 1e-6) << name_of(target);
+      EXPECT_NEAR(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm,
+                  1e-4 * expected.steps[s].gradient_norm)
+          << name_of(target) << ' ' << s;
+    }
+  }
+}
+
 // PEFT's names: of a fused matrix each part has an A and a B. What was written is read back, and a run that
 // starts from it goes on where the other ended.
 TEST(AdapterRuns, AreKeptAsPeftKeepsThem) {
@@ -164,6 +183,10 @@ TEST(AdapterRuns, AreKeptAsPeftKeepsThem) {
   EXPECT_THROW(exec::read_adapters(folder.path, model, other, logical, none), InputError);
   other = *t.adapter;
   other.alpha = 4;
+  EXPECT_THROW(exec::read_adapters(folder.path, model, other, logical, none), InputError);
+  // An adapter that the scenario does not have is not passed over.
+  other = *t.adapter;
+  other.targets.pop_back();
   EXPECT_THROW(exec::read_adapters(folder.path, model, other, logical, none), InputError);
   // GPT-2's queries, keys and values are one matrix in Hugging Face's files, with one adapter.
   const Model gpt = tiny("tiny-gpt");

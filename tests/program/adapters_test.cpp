@@ -165,8 +165,8 @@ TEST(Adapters, FrozenWeightsHaveNoState) {
 }
 
 // In 4 bits a layer's matrices are 36,864 elements: 18,432 bytes of codes and 576 scales, of 4 bytes or of a
-// byte with a factor for each matrix (of 12,288, 4,096 and 24,576 elements in four tensors of less than
-// 256 * 64 each, but fc1's of 16,384: one factor) and a mean, of 16 bytes each as they are stored.
+// byte with a factor for each matrix (of 8,192, 4,096, 16,384 and 8,192 elements, at most 256 * 64: one
+// factor) and a mean, of 16 bytes each as they are stored.
 TEST(Adapters, MatricesInFourBits) {
   Training t = training({});
   const auto parameter_bytes = [&](BaseStorage base) {
@@ -215,8 +215,6 @@ TEST(Adapters, ReplicasExchangeTheirGradientsAlone) {
 // columns in place of 64. Beside out, parts of h stay parts: one reduce-scatter completes both products.
 TEST(Adapters, TensorRanksExchangeThinValues) {
   const auto collectives = [](const Program& p) {
-    std::multiset<std::string> out;
-    for (const std::string& name : names(p, SegmentKind::kBackward)) out.insert(name);
     const Segment& forward = p.classes.front().segments.front();
     std::vector<std::pair<std::string, std::int64_t>> of;
     for (const Op& op : forward.ops) {
