@@ -421,7 +421,10 @@ class MappedReader {
       run_.plan.expert_exchange = ExpertExchange::kByNode;
     run_.plan.sequence_parallel = row_.tp > 1;
     if (run_.plan.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
-    run_.plan.zero = run_.plan.copies() == 1 ? 0 : row_.zero ? *row_.zero : says(row_.notes, "FSDP") ? 3 : 1;
+    run_.plan.zero = run_.plan.copies() == 1                                   ? 0
+                     : row_.zero                                               ? *row_.zero
+                     : says(row_.notes, "FSDP") || says(row_.source, "LitGPT") ? 3
+                                                                               : 1;
     if (!row_.zero) run_.assumed.push_back("zero_stage");
     run_.plan.micro_batch = row_.mbs;
     if (row_.mbs == 0) {
