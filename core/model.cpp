@@ -670,10 +670,12 @@ double state_bytes(const Model& m, const Training& t) {
       frozen = static_cast<double>(all * bytes.parameter);
       break;
     case BaseStorage::kNf4:
-    case BaseStorage::kNf4Double:  // and the model's ends as they are computed
-      frozen = static_cast<double>(Nf4Layout(all, t.adapter->base == BaseStorage::kNf4Double).bytes()) +
-               static_cast<double>(2 * m.vocab * m.hidden * bytes.parameter);
+    case BaseStorage::kNf4Double: {  // the model's ends are as they are computed
+      const std::int64_t ends = std::min(all, (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden);
+      const bool doubled = t.adapter->base == BaseStorage::kNf4Double;
+      frozen = static_cast<double>(Nf4Layout(all - ends, doubled).bytes() + ends * bytes.parameter);
       break;
+    }
   }
   return trained + frozen;
 }

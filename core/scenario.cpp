@@ -309,6 +309,8 @@ void check_step(const Problem& p, const Cursor& at) {
   depth_of(m).for_each_layer([&]<class T>(const T& layer, std::int64_t times) {
     blocks += d(times) * (10 * d(m.hidden) + 6 * d(layer.matrix_elements(m.hidden)) / d(m.hidden));
     if constexpr (ReadsTower<T>) blocks += d(times) * 6 * d(layer.read_elements(1));
+    if (t.adapter)  // x A' and its gradient
+      blocks += d(times) * 4 * d(t.adapter->rank) * d(std::ssize(layer.adapter_matrices(m.hidden)));
     if constexpr (std::is_same_v<T, ExpertsLayer>)  // rows of a token
       blocks += d(times) * 8 * d(layer.top_k) * d(m.hidden);
     const double rows = d(layer.score_rows()) * longest;

@@ -105,6 +105,16 @@ TEST_F(Files, AdaptersThatCannotBeAreRefused) {
   refused({{"rank", 0}}, "/training/adapter/rank: ");
   refused({{"rank", 4}, {"targets", {"query"}}}, "/training/adapter/targets/0: \"query\" ");
   refused({{"rank", 4}, {"base", "int8"}}, "/training/adapter/base: \"int8\" ");
+  // Columns of as many adapters as a rank has count in what a step may take.
+  EXPECT_EQ(with(kScenario,
+                 [](Json& j) {
+                   j["training"]["adapter"] = {{"rank", 65536}};
+                   j["training"]["global_batch"] = 1 << 24;
+                   j["training"]["sequence"] = 1 << 20;
+                   j.erase("plan");
+                 })
+                .code,
+            3);
   refused(adapter, "/training/adapter: ", "simulate", "torchtitan");
   refused(adapter, "/training/adapter: Megatron-LM's script trains no adapters", "export --to megatron");
 }

@@ -203,6 +203,11 @@ TEST(Accuracy, OfFineTuningIsWhatTheDocumentSays) {
     const ErrorSummary s = summarise(v.rows, {quantity, {}, false});
     expect_says("docs/validation.md", fmt::format("| {} | {} | {} | {} | {} |", of, s.n, percent(s.mape),
                                                   signed_percent(s.bias), percent(s.median)));
+    if (std::string(quantity) == "step_time")
+      expect_says("README.md",
+                  fmt::format("On {} published step times of fine-tuning (LoRA and all parameters), to which "
+                              "nothing is fitted: {}",
+                              s.n, percent(s.mape)));
   }
 }
 
