@@ -340,15 +340,13 @@ class AdapterNames {
   static constexpr std::array kSides{Side{"/lora_a/weight", "lora_A", true},
                                      Side{"/lora_b/weight", "lora_B", false}};
 
+  // "self_attn.q_proj" is of the target q.
   bool chosen(std::string_view module) const {
-    using enum AdapterTarget;
-    constexpr std::array kNames{std::pair{"q_proj", kQuery},   std::pair{"k_proj", kKey},
-                                std::pair{"v_proj", kValue},   std::pair{"o_proj", kOutput},
-                                std::pair{"gate_proj", kGate}, std::pair{"up_proj", kUp},
-                                std::pair{"down_proj", kDown}};
-    const auto known =
-        std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return module.ends_with(n.first); });
-    return known != kNames.end() && adapter_.chosen().has(known->second);
+    constexpr std::string_view kEnd = "_proj";
+    const std::string_view name = module.substr(module.rfind('.') + 1);
+    if (!name.ends_with(kEnd)) return false;
+    const auto target = enum_from<AdapterTarget>(name.substr(0, name.size() - kEnd.size()));
+    return target && adapter_.chosen().has(*target);
   }
 
   const Names names_;

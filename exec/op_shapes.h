@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/container/static_vector.hpp>
 #include <stdexcept>
 #include <vector>
 
@@ -25,9 +26,10 @@ struct AdapterPart {
   std::int64_t a, b, c;  // first elements
   std::int64_t lda, ldb, ldc;
 };
-inline std::vector<AdapterPart> adapter_parts(const program::ops::AdapterProduct& op, bool accumulate) {
+using AdapterParts = boost::container::static_vector<AdapterPart, program::ops::AdapterProduct::kMostBlocks>;
+inline AdapterParts adapter_parts(const program::ops::AdapterProduct& op, bool accumulate) {
   using enum program::ops::AdapterProduct::Of;
-  std::vector<AdapterPart> out;
+  AdapterParts out;
   const std::int64_t r = op.rank, columns = op.columns(), thin = op.adapters() * r;
   std::int64_t column = 0, adapter = 0, row = 0;  // of u, of h, of B
   for (std::size_t i = 0; const std::int64_t width : op.widths()) {

@@ -125,7 +125,7 @@ void run(const ops::AdapterProduct& op, const CudaOp& a) {
   const auto at = [](const void* of, std::int64_t elements, DType type) {
     return static_cast<const char*>(of) + elements * static_cast<std::int64_t>(bytes_of(type));
   };
-  const std::vector<AdapterPart> parts = adapter_parts(op, a.op.accumulate);
+  const AdapterParts parts = adapter_parts(op, a.op.accumulate);
   const auto shapes = gemm_shapes(a.op, a.place.rank_class, a.place.program.training);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     a.gemms.run(a.stream, shapes[i],
@@ -504,8 +504,7 @@ std::size_t workspace_of(const Op& op, const Placement& place) {
   return std::visit(of, op.kind);
 }
 
-std::vector<device::GemmShape> gemm_shapes(const Op& op, const program::RankClass& rank,
-                                           const Training& training) {
+GemmShapes gemm_shapes(const Op& op, const program::RankClass& rank, const Training& training) {
   const auto* product = op.as<ops::Gemm>();
   const auto* adapter = op.as<ops::AdapterProduct>();
   if (product == nullptr && adapter == nullptr) return {};
@@ -527,7 +526,7 @@ std::vector<device::GemmShape> gemm_shapes(const Op& op, const program::RankClas
   const bool tf32 = training.math == Math::kTf32;
   if (adapter != nullptr) {
     const std::size_t left = adapter->of == ops::AdapterProduct::Of::kResult ? 1 : 0;
-    std::vector<device::GemmShape> out;
+    GemmShapes out;
     for (const AdapterPart& p : adapter_parts(*adapter, op.accumulate)) {
       see(op.reads[left], p.a | p.lda);
       see(op.reads[left + 1], p.b | p.ldb);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <boost/container/static_vector.hpp>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -43,7 +44,8 @@ void run_cuda_op(const CudaOp& a);
 // Scratch memory that the op needs.
 std::size_t workspace_of(const program::Op& op, const Placement& place);
 // Its matrix products; none of other ops.
-std::vector<kernels::cuda::GemmShape> gemm_shapes(const program::Op& op, const program::RankClass& rank,
-                                                  const Training& training);
+using GemmShapes =
+    boost::container::static_vector<kernels::cuda::GemmShape, program::ops::AdapterProduct::kMostBlocks>;
+GemmShapes gemm_shapes(const program::Op& op, const program::RankClass& rank, const Training& training);
 
 }  // namespace orrery::exec::cuda

@@ -395,16 +395,10 @@ class MappedReader {
     run_.problem.scenario.training.adapter = a;
   }
   void read_targets(Adapter& a) const {
-    using enum AdapterTarget;
-    constexpr std::array kNames{std::pair{"q_proj", kQuery},   std::pair{"k_proj", kKey},
-                                std::pair{"v_proj", kValue},   std::pair{"o_proj", kOutput},
-                                std::pair{"gate_proj", kGate}, std::pair{"up_proj", kUp},
-                                std::pair{"down_proj", kDown}};
     for (const std::string& name : row_.lora_targets) {
-      const auto known =
-          std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return name == n.first; });
-      if (known == kNames.end()) throw Skip{"adapters on " + name};
-      a.targets.push_back(known->second);
+      const auto target = enum_from<AdapterTarget>(std::string_view(name).substr(0, name.rfind("_proj")));
+      if (!target) throw Skip{"adapters on " + name};
+      a.targets.push_back(*target);
     }
   }
 
