@@ -103,6 +103,7 @@ void print_memory(const Predicted& p) {
     fmt::print("  stage {:<12}{:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n",
                m.stage, gib(m.parameter), gib(m.gradient), gib(m.optimizer), gib(m.activation),
                gib(m.workspace), gib(m.communication), gib(m.overhead), gib(m.total));
+    if (m.host > 0) fmt::print("    and in its host's memory {:.2f} of each device\n", gib(m.host));
   }
 }
 
@@ -112,8 +113,10 @@ void print_breakdown(const Predicted& p) {
                                                     {"backward", b.backward_s},
                                                     {"recompute", b.recompute_s},
                                                     {"optimizer", b.optimizer_s}};
-  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
-    parts.emplace_back(kWaitedAxes[i].label, b.exposed_s[i]);
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i) {
+    if (kWaitedAxes[i].of != WaitedAxis::Of::kHost || b.exposed_s[i] > 0)
+      parts.emplace_back(kWaitedAxes[i].label, b.exposed_s[i]);
+  }
   parts.emplace_back("host", b.host_s);
   if (p.loading) parts.emplace_back("loading", b.loading_s);
   fmt::print("\nstep of the busiest stage\n");

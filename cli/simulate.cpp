@@ -110,7 +110,7 @@ void print_places(const planner::Evaluation& e) {
     fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10}", r.stage, r.ranks, r.first_rank,
                format(r.forward + r.backward + r.optimizer), format(r.recompute));
     for (const std::size_t i : collectives) fmt::print(" {:>10}", format(r.exposed[i]));
-    fmt::print(" {:>10} {:>10} {:>10}\n", format(r.exposed_to_transfers(over)), format(r.host),
+    fmt::print(" {:>10} {:>10} {:>10}\n", format(r.exposed_to(over, program::is_transfer)), format(r.host),
                format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
   }
 }

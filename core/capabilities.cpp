@@ -209,6 +209,16 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1 && !c.recompute_layers)
     return report(
         "/plan/recompute_layers", [&] { return lacks(s, "recomputation of several layers at once"); }, one);
+  if (p.offloaded_optimizer() > 0 && !c.offload_optimizer) {
+    return report(
+        "/plan/offload/optimizer", [&] { return lacks(s, "offloading of the optimizer's state"); },
+        [] { return std::string("allowed: 0"); });
+  }
+  if (p.offloaded_layers() > 0 && !c.offload_activations) {
+    return report(
+        "/plan/offload/activation_layers", [&] { return lacks(s, "offloading of activations"); },
+        [] { return std::string("allowed: 0"); });
+  }
   if (!places(c, p)) {
     return report(
         "/plan/rank_order", [&] { return lacks(s, fmt::format("placement {}", name_of(p.rank_order))); },
@@ -474,6 +484,8 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   missing(c.recompute, every<Recompute>(), "no {} recomputation");
   if (has(c.recompute, Recompute::kSelective))
     missing(c.recompute_parts, depth_of(m).parts().list(), "no recomputation of {} alone");
+  if (!c.offload_optimizer) out.emplace_back("no offloading of the optimizer's state");
+  if (!c.offload_activations) out.emplace_back("no offloading of activations");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));

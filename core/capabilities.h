@@ -63,7 +63,8 @@ struct Capabilities {
   std::vector<NumberFormats> formats;
   bool lamb = true;
   bool stochastic_rounding = true;
-  bool adapters = true;  // trained in place of all parameters
+  bool offload_optimizer = true, offload_activations = true;  // to the hosts' memory
+  bool adapters = true;                                       // trained in place of all parameters
   std::vector<Positions> positions;
   std::vector<RotaryScaling> rotary_scaling;
   std::vector<Activation> activation;
@@ -137,6 +138,9 @@ void describe(V& v, Capabilities& c) {
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);
   v(field("stochastic_rounding", "whether updated bf16 parameters can be rounded at random"),
     c.stochastic_rounding);
+  v(field("offload_optimizer", "whether the optimizer's state can lie in the hosts' memory"),
+    c.offload_optimizer);
+  v(field("offload_activations", "whether activations can wait in the hosts' memory"), c.offload_activations);
   v(field("adapters", "whether low-rank adapters can be trained, with all else frozen"), c.adapters);
   v(field("positions", "position encodings"), c.positions);
   v(field("rotary_scaling", "scalings of rotary positions"), c.rotary_scaling);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cluster.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace orrery {
@@ -25,6 +27,14 @@ std::int64_t Cluster::nodes_of(std::size_t type, std::int64_t of_nodes) const {
   const std::int64_t end =
       type < other_nodes.size() ? std::min(of_nodes, other_nodes[type].from_node) : of_nodes;
   return std::max<std::int64_t>(0, end - first_node_of(type));
+}
+
+std::string host_problem(const Cluster& c, bool offloads) {
+  for (std::size_t i = 0; offloads && i < c.types(); ++i) {
+    if (!c.type(i).host)
+      return fmt::format("{} does not say what the hosts of its {} have", c.where(), c.type(i).device);
+  }
+  return {};
 }
 
 double Cluster::dollars_per_hour(std::int64_t of_nodes) const {

@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/fabric.h"
 #include "core/fields.h"
+#include "core/host.h"
 #include "core/links.h"
 
 namespace orrery {
@@ -22,7 +24,8 @@ struct NodeType : ScaleUp {
   LinkProfile measured;     // that profile
   Bandwidth nic_bandwidth;  // of all NICs of a node together
   double nic_efficiency = 0.9;
-  Dollars node_hour;  // on-demand price; zero: unknown
+  std::optional<Host> host;  // none: it is not known, and nothing is offloaded to it
+  Dollars node_hour;         // on-demand price; zero: unknown
   Dollars spot_hour;
 };
 
@@ -70,6 +73,10 @@ struct Cluster : NodeType {
   double dollars_per_hour(std::int64_t of_nodes) const;
 };
 
+// Why the hosts of the cluster cannot keep what a plan gives them, as far as the cluster says; nothing when
+// they can, or the plan gives them nothing.
+std::string host_problem(const Cluster& cluster, bool offloads);
+
 // Does something to each type, the first of them too: for what changes all nodes of a cluster.
 template <class F>
 void for_each_type(Cluster& c, F&& change) {
@@ -93,6 +100,7 @@ void describe(V& v, NodeType& t) {
           .min = 0.01,
           .max = 1},
     t.nic_efficiency);
+  v(Field{.name = "host", .help = "links to the host's memory, its size and its bandwidth"}, t.host);
   v(Field{.name = "node_hour",
           .help = "on-demand price of a node for an hour",
           .min = 0,

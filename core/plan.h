@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "core/offload.h"
 #include "core/recompute.h"
 
 namespace orrery {
@@ -97,6 +98,7 @@ struct Plan {
   Recompute recompute = Recompute::kNone;
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation; empty: core-attn
   std::int64_t recompute_layers = 1;           // full recomputation keeps every k-th layer's input
+  std::optional<Offload> offload;              // none: all is in the devices' memory
   RankOrder rank_order = RankOrder::kTpDpPp;
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
   std::vector<std::int64_t> chunk_layers;
@@ -126,6 +128,9 @@ struct Plan {
   // Whether experts lie over the ranks otherwise than other weights do.
   bool splits_experts() const { return ep > 1 || expert_tp() != tp; }
   bool exchanges_by_node() const { return expert_exchange == ExpertExchange::kByNode; }
+  // What lies in the hosts' memory.
+  double offloaded_optimizer() const { return offload ? offload->optimizer : 0; }
+  std::int64_t offloaded_layers() const { return offload ? offload->activation_layers : 0; }
   // Copies of experts, each on the ranks of a stage that share them.
   std::int64_t expert_dp() const { return tp * copies() / expert_ranks(); }
   // Ranks that share ZeRO's shards of experts: those that share shards of other weights and have the same
@@ -202,6 +207,7 @@ void describe(V& v, Plan& p) {
           .min = 1,
           .max = limits::kMostLayers},
     p.recompute_layers);
+  v(Field{.name = "offload", .help = "what lies in the hosts' memory; absent means nothing"}, p.offload);
   v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
   v(Field{.name = "chunk_layers",
           .help = "layers of each chunk in model order; empty means even",

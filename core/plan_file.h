@@ -19,26 +19,32 @@ struct StageMemory {
   std::int64_t total = 0;  // with context, communicators and allocator overhead
   std::int64_t parameter = 0, gradient = 0, optimizer = 0, activation = 0, workspace = 0, communication = 0;
   std::int64_t overhead = 0;
+  std::int64_t host = 0;  // in the host's memory, of one device
 };
 
-// An axis of ranks along which compute may wait for communication, as reports name it.
+// What compute may wait for, as reports name it: communication along an axis of ranks, other stages (bubble
+// included), or the host and the copies to and from it.
 struct WaitedAxis {
+  enum class Of : std::uint8_t { kAxis, kStages, kHost };
   const char* axis;
   const char *field, *help;  // of the JSON
   const char *label, *shorter, *words;
-  bool transfers;  // for other stages, bubble included
+  Of of;
 };
 inline constexpr std::array kWaitedAxes{
     WaitedAxis{"tp", "exposed_tp_s", "seconds compute waited for tensor-parallel collectives", "exposed TP",
-               "tp", "exposed tensor-parallel communication", false},
+               "tp", "exposed tensor-parallel communication", WaitedAxis::Of::kAxis},
     WaitedAxis{"dp", "exposed_dp_s", "seconds compute waited for data-parallel collectives", "exposed DP",
-               "dp", "exposed data-parallel communication", false},
+               "dp", "exposed data-parallel communication", WaitedAxis::Of::kAxis},
     WaitedAxis{"cp", "exposed_cp_s", "seconds compute waited for other ranks that share its sequences",
-               "exposed CP", "cp", "exposed context-parallel communication", false},
+               "exposed CP", "cp", "exposed context-parallel communication", WaitedAxis::Of::kAxis},
     WaitedAxis{"ep", "exposed_ep_s", "seconds compute waited for exchanges between the ranks of experts",
-               "exposed EP", "ep", "exposed expert-parallel communication", false},
+               "exposed EP", "ep", "exposed expert-parallel communication", WaitedAxis::Of::kAxis},
     WaitedAxis{"pp", "exposed_pp_s", "seconds compute waited for other stages: bubble and transfers",
-               "bubble + PP", "pipeline", "pipeline bubble and transfers", true}};
+               "bubble + PP", "pipeline", "pipeline bubble and transfers", WaitedAxis::Of::kStages},
+    WaitedAxis{"host", "exposed_host_s",
+               "seconds compute waited for the host's updates and copies to and from it", "offload",
+               "offload", "the host's updates and copies to and from it", WaitedAxis::Of::kHost}};
 
 // Where the slowest stage spends the step; the parts add up to the step.
 struct Breakdown {
@@ -97,6 +103,8 @@ void describe(V& v, StageMemory& m) {
     m.communication);
   v(Field{.name = "overhead", .help = "context, communicators, allocator", .min = 0, .max = kMostBytes},
     m.overhead);
+  v(Field{.name = "host", .help = "bytes in the host's memory, of one device", .min = 0, .max = kMostBytes},
+    m.host);
 }
 template <class V>
 void describe(V& v, Breakdown& b) {

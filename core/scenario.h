@@ -43,6 +43,7 @@ struct Search {
   std::vector<RankOrder> rank_order;
   std::vector<ContextKeys> cp_keys;
   std::vector<ExpertExchange> expert_exchange;
+  std::vector<Offload> offload;
   std::vector<std::int64_t> nodes;  // cluster sizes; empty: the cluster's own
   double memory_margin = 0.06;      // share of device memory kept free
   // Plans are ranked by the step time that they exceed with this probability, where one that does not fit
@@ -113,6 +114,7 @@ void describe(V& v, Search& s) {
   v(choices("schedule", "pipeline schedules to try"), s.schedule);
   v(choices("recompute", "recomputation modes to try"), s.recompute);
   v(choices("recompute_parts", "parts of layers that selective recomputation may repeat"), s.recompute_parts);
+  v(choices("offload", "what to try in the hosts' memory; none means nothing"), s.offload);
   v(choices("rank_order", "placements to try"), s.rank_order);
   v(choices("nodes", "cluster sizes to try", 1, limits::kMostNodes), s.nodes);
   v(Field{.name = "memory_margin", .help = "share of device memory kept free", .min = 0, .max = 0.9},

@@ -58,8 +58,12 @@ struct Stack {
   double elementwise_passes = 1.0;    // memory passes of element-wise work over a fully fused stack
   double routing_passes = 1.0;        // likewise of routers, permutations and activations of experts
   double dequantise_passes = 1.0;     // likewise of what makes weights from 4 bits
-  double fp8_rounding = 1.0;          // of the traffic of rounding both operands of every fp8 product
-  double host_cost_factor = 1.0;      // host time per op over the device profile's
+  // Of updates by the host's processors, memory traffic over that of one fused pass; and whether the master
+  // copies of what is updated there stay on the device too.
+  double host_update_passes = 1.0;
+  bool keeps_offloaded_master = false;
+  double fp8_rounding = 1.0;      // of the traffic of rounding both operands of every fp8 product
+  double host_cost_factor = 1.0;  // host time per op over the device profile's
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
   Time collective_sync{0};
@@ -125,6 +129,14 @@ void describe(V& v, Stack& s) {
           .min = 1,
           .max = 100},
     s.dequantise_passes);
+  v(Field{.name = "host_update_passes",
+          .help = "memory traffic of updates by the host's processors relative to one fused pass",
+          .min = 1,
+          .max = 100},
+    s.host_update_passes);
+  v(Field{.name = "keeps_offloaded_master",
+          .help = "whether master copies of parameters that the host updates stay on the device too"},
+    s.keeps_offloaded_master);
   v(Field{.name = "fp8_rounding",
           .help = "traffic of rounding to 8 bits relative to rounding both operands of every product anew",
           .min = 0,

@@ -37,9 +37,10 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       options_(options),
       communicator_(communicator),
       abort_(abort),
-      arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_peak.value))),
+      arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_bytes()))),
       ops_of_(class_.segments.size()),
-      staging_(class_),
+      staging_(class_, program::kCompute),
+      host_staging_(class_, program::kHostStream),
       rotary_(rope_tables(place.program)) {
   for (const program::Group& g : place.program.communication.groups)
     groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank), g.stream)
@@ -65,7 +66,7 @@ CpuExecutor::~CpuExecutor() {
 
 // A pointer to floats whatever the type: most are.
 std::int64_t CpuExecutor::scratch_bytes() const {
-  return staging_.bytes() + rotary_bytes(rotary_);
+  return staging_.bytes() + host_staging_.bytes() + rotary_bytes(rotary_);
 }
 
 float* CpuExecutor::pointer(const Ref& r, std::int32_t micro_batch) const {
@@ -79,7 +80,7 @@ void CpuExecutor::read(std::int64_t offset, std::span<std::byte> to) {
   std::copy_n(arena_ + offset, to.size(), to.begin());
 }
 void CpuExecutor::clear() {
-  std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_peak.value));
+  std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_bytes()));
 }
 const std::byte* CpuExecutor::view(std::int64_t offset, std::size_t, std::vector<std::byte>&) {
   return arena_ + offset;
@@ -231,7 +232,7 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
     std::chrono::duration<double> lasts = Clock::now() - begin;
     if (options_.device) lasts = std::max(lasts, std::chrono::duration<double>(options_.device(op)));
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts);
-    emulated_ += std::max(Clock::duration::zero(), end - Clock::now());
+    if (op.stream == program::kCompute) emulated_ += std::max(Clock::duration::zero(), end - Clock::now());
     std::this_thread::sleep_until(end);
   }
   return {};
@@ -248,28 +249,25 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   a.token_weight = 1.0F / static_cast<float>(place_.program.rows_of_loss);
   a.loss_scale = pass_->loss_scale;
   a.cached = pass_->cached;
-  const Optimizer& optimizer = training.optimizer;
-  a.adam = {pass_->learning_rate,
-            static_cast<float>(optimizer.beta1),
-            static_cast<float>(optimizer.beta2),
-            static_cast<float>(optimizer.epsilon),
-            options_.weight_decay,
-            pass_->updates};
-  a.rounding = place_.rounding(op, options_.seed);
+  const StepConstants constants{pass_->learning_rate, options_.weight_decay, pass_->updates, options_.seed};
   a.clip = static_cast<float>(training.clip);
   if (const auto* square = op.as<ops::NormSquare>()) a.counted = place_.counted(square->unit);
-  if (const auto* trust = op.as<ops::TrustSquares>()) a.parts = place_.parts(trust->unit);
-  if (const auto* update = op.as<ops::Optimizer>()) {
-    a.parts = place_.parts(update->unit);
-    a.update_ranges = place_.update_ranges(update->unit);
-  }
   a.precision = training.precision;
+  if (const auto* trust = op.as<ops::TrustSquares>()) {
+    a.parts = place_.parts(trust->unit);
+    a.adam = adam_of(training, constants);
+  }
+  if (op.is<ops::Optimizer>()) set_update(a, place_, constants);
   a.rotary = rotary_;
   if (!pass_->forward_only)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));
-  staging_.widen(a);
+  // Copies move elements as they are, in threads of their own.
+  Staging* const staging = op.stream == program::kCompute      ? &staging_
+                           : op.stream == program::kHostStream ? &host_staging_
+                                                               : nullptr;
+  if (staging != nullptr) staging->widen(a);
   run_cpu_op(a);
-  staging_.narrow();
+  if (staging != nullptr) staging->narrow();
   if (const auto* route = op.as<ops::Route>(); route != nullptr && pass_->routed && !op.recomputed) {
     pass_->routed(
         op, {reinterpret_cast<const std::int32_t*>(a.out[2]), static_cast<std::size_t>(route->experts)});

@@ -52,8 +52,8 @@ class CpuExecutor : public Executor {
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops_of_;
-  double slow_ = 1;  // emulated: times the time of compute
-  Staging staging_;
+  double slow_ = 1;                 // emulated: times the time of compute
+  Staging staging_, host_staging_;  // of the streams that compute
   const std::vector<RotaryTables> rotary_;
   const Pass* pass_ = nullptr;  // that the threads run
   Clock::duration waited_{};    // of the compute stream, in this pass

@@ -457,6 +457,12 @@ void run(const ops::Accumulate& op, const OpArguments& a) {
   if (a.type != DType::kFloat64) return kernels::pointwise().add(op.elements, a.in[0], a.out[0]);
   for (std::int64_t i = 0; i < op.elements; ++i) doubles(a.out[0])[i] += doubles(a.in[0])[i];
 }
+void run(const ops::Copy& op, const OpArguments& a) {
+  std::memcpy(a.out[0], a.in[0], static_cast<std::size_t>(op.elements * op.element_bytes));
+}
+void run(const ops::Narrow& op, const OpArguments& a) {  // into an fp32 image
+  std::copy_n(a.in[0], op.elements, a.out[0]);
+}
 void run(const ops::Handover&, const OpArguments&) {}
 void run(const ops::NormSquare&, const OpArguments& a) {
   if (!a.op.accumulate) std::fill_n(doubles(a.out[0]), program::kNormBins, 0.0);
@@ -482,6 +488,22 @@ void run(const T&, const OpArguments& a) {
 }
 
 }  // namespace
+
+ref::Adam adam_of(const Training& training, const StepConstants& constants) {
+  const Optimizer& o = training.optimizer;
+  return {constants.learning_rate,       static_cast<float>(o.beta1), static_cast<float>(o.beta2),
+          static_cast<float>(o.epsilon), constants.weight_decay,      constants.updates};
+}
+
+void set_update(OpArguments& a, const Placement& place, const StepConstants& constants) {
+  const auto& update = std::get<ops::Optimizer>(a.op.kind);
+  const Training& training = place.program.training;
+  a.precision = training.precision;
+  a.adam = adam_of(training, constants);
+  a.rounding = place.rounding(a.op, constants.seed);
+  a.parts = place.parts(update.unit);
+  a.update_ranges = place.update_ranges(update.unit);
+}
 
 void run_cpu_op(const OpArguments& a) {
   std::visit([&](const auto& op) { run(op, a); }, a.op.kind);

@@ -40,6 +40,16 @@ struct OpArguments {
   std::span<const UpdateRange> update_ranges;
 };
 
+// What the ops that update parameters get from a run and its step.
+struct StepConstants {
+  float learning_rate = 0, weight_decay = 0;
+  std::int64_t updates = 1;  // so far, with this one
+  std::uint64_t seed = 0;
+};
+kernels::reference::Adam adam_of(const Training& training, const StepConstants& constants);
+// Of an op that is an Optimizer.
+void set_update(OpArguments& a, const Placement& place, const StepConstants& constants);
+
 // Kernels compute in fp32: operands of 16-bit floats come as fp32 images (exec/staging.h).
 void run_cpu_op(const OpArguments& a);
 

@@ -94,7 +94,8 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
     }
     by_stage.push_back(
-        c.arena_peak.value + Staging::bytes_for(c) + unit * static_cast<std::int64_t>(sizeof(float)) +
+        c.arena_bytes() + Staging::bytes_for(c, program::kCompute) +
+        Staging::bytes_for(c, program::kHostStream) + unit * static_cast<std::int64_t>(sizeof(float)) +
         (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) + (use.copies_state ? state : 0));
     kept_by_stage.push_back(kept * elements);
   }

@@ -28,6 +28,13 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
   } else {
     executor.write(to, std::as_bytes(kept));
   }
+  if (unit.on_host()) {
+    const program::Ref shard{unit.parameter_buffer, 0, unit.gathered_buffer < 0 ? unit.shard : 0,
+                             unit.of_experts};
+    std::vector<std::byte> copy(static_cast<std::size_t>(unit.shard) * bytes_of(type));
+    executor.read(place.offset(shard, 0), copy);
+    executor.write(place.offset({unit.host_parameter}, 0), copy);
+  }
   if (unit.optimizer_buffer >= 0 && bytes_per_parameter(training.precision).master > 0)
     executor.write(place.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
 }

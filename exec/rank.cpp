@@ -168,7 +168,9 @@ void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
 void Rank::capture(const Op& op, const Ref& from, double scale, UnitShard& into) {
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
-    if (from.buffer != unit.gradient_buffer && from.buffer != unit.parameter_buffer) continue;
+    const std::array buffers{unit.gradient_buffer, unit.parameter_buffer, unit.host_gradient,
+                             unit.host_parameter};
+    if (std::find(buffers.begin(), buffers.end(), from.buffer) == buffers.end()) continue;
     const DType type = place_.buffer(from).type;
     const std::int64_t elements = std::get<program::ops::Optimizer>(op.kind).elements;
     const auto n = static_cast<std::size_t>(elements);

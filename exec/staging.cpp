@@ -28,10 +28,11 @@ void for_each_half(const program::RankClass& rank, const program::Op& op, Visit 
 
 }  // namespace
 
-std::int64_t Staging::bytes_for(const program::RankClass& rank) {
+std::int64_t Staging::bytes_for(const program::RankClass& rank, program::StreamIndex stream) {
   std::int64_t most = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops) {
+      if (op.stream != stream) continue;
       std::int64_t all = 0;
       for_each_half(rank, op, [&](std::size_t, bool, DType, std::int64_t elements) { all += elements; });
       most = std::max(most, all);
@@ -40,8 +41,8 @@ std::int64_t Staging::bytes_for(const program::RankClass& rank) {
   return most * static_cast<std::int64_t>(sizeof(float));
 }
 
-Staging::Staging(const program::RankClass& rank)
-    : rank_(rank), space_(static_cast<std::size_t>(bytes_for(rank)) / sizeof(float)) {
+Staging::Staging(const program::RankClass& rank, program::StreamIndex stream)
+    : rank_(rank), space_(static_cast<std::size_t>(bytes_for(rank, stream)) / sizeof(float)) {
   std::size_t operands = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops)

@@ -3,7 +3,7 @@
 // 16-bit floats on a processor that computes in fp32. Around each op its 16-bit operands are widened into
 // fp32 images, and those it wrote are rounded back, so that what an op computes is what a device with 16-bit
 // storage and fp32 accumulation computes. The images are memory of this engine, outside the arena: as much as
-// the op with the largest operands needs, taken once. Internal to exec/.
+// the op with the largest operands needs, taken once for each stream that computes. Internal to exec/.
 #pragma once
 
 #include <span>
@@ -16,9 +16,10 @@ namespace orrery::exec {
 
 class Staging {
  public:
-  explicit Staging(const program::RankClass& rank);
+  // For the ops of a stream.
+  Staging(const program::RankClass& rank, program::StreamIndex stream);
   // What bytes() of one will be.
-  static std::int64_t bytes_for(const program::RankClass& rank);
+  static std::int64_t bytes_for(const program::RankClass& rank, program::StreamIndex stream);
 
   // Points 16-bit operands of `a` at their images; those that a product takes in 8 bits are rounded to that.
   // What is updated in place, or added to, is there already.

@@ -28,7 +28,20 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
   m.total = static_cast<std::int64_t>(static_cast<double>(live) * s.allocator_overhead) + s.context.value +
             s.communicator.value * communicators(plan);
   m.overhead = m.total - live;
+  m.host = c.host_bytes.value;
   return m;
+}
+
+Time exposed_to(const sim::PlaceReport& r, const WaitedAxis& axis, const program::Communication& over) {
+  switch (axis.of) {
+    case WaitedAxis::Of::kAxis:
+      return r.exposed[over.stream(axis.axis)];
+    case WaitedAxis::Of::kStages:
+      return r.exposed_to(over, program::is_transfer);
+    case WaitedAxis::Of::kHost:
+      return r.exposed_to(over, program::is_offload);
+  }
+  return {};
 }
 
 // The ranks that compute longest decide; its parts add up to the step.
@@ -42,8 +55,7 @@ Breakdown breakdown(const sim::SimulationResult& r, const program::Communication
   b.recompute_s = seconds(busiest->recompute);
   b.optimizer_s = seconds(busiest->optimizer);
   for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
-    b.exposed_s[i] = seconds(kWaitedAxes[i].transfers ? busiest->exposed_to_transfers(over)
-                                                      : busiest->exposed[over.stream(kWaitedAxes[i].axis)]);
+    b.exposed_s[i] = seconds(exposed_to(*busiest, kWaitedAxes[i], over));
   b.host_s = seconds(busiest->host);
   return b;
 }
@@ -142,7 +154,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     program::load_experts(out.program, problem.stack, loads.means(experts));
   }
   const sim::PlanLinks links = sim::plan_links(topology, plan);
-  const sim::CostModel cost(problem.devices, problem.stack, problem.cluster, links, s.training);
+  const sim::CostModel cost(problem.devices, problem.stack, problem.cluster, links, s.training, plan.ranks());
   const sim::Layout layout = sim::place(topology, out.program, cost, options.place);
   out.fold = layout.fold;
   if (options.record) require_recordable(out.program, layout);
@@ -211,10 +223,25 @@ std::string text_of(const Imbalance& i) {
 }
 
 std::string Fit::text(const Problem& problem) const {
+  if (needed <= available) {
+    return fmt::format("the plan keeps {} in the memory of a node's host, which has {}",
+                       format(Bytes{host_needed}), format(Bytes{host_available}));
+  }
   const auto device = std::find_if(problem.devices.begin(), problem.devices.end(),
                                    [&](const Device& d) { return d.memory.value == available; });
   return fmt::format("the plan needs {} on stage {}, and {} has {}: it will run out of memory",
                      format(Bytes{needed}), stage, device->name, format(Bytes{available}));
+}
+
+// All ranks of a node hold as much of the host's memory as the one that holds most.
+static void see_hosts(const Problem& problem, const Plan& plan, const Predicted& predicted, Fit& out) {
+  std::int64_t most = 0;
+  for (const StageMemory& m : predicted.memory) most = std::max(most, m.host);
+  if (most == 0) return;
+  out.host_needed = most * std::min(plan.ranks(), problem.cluster.devices_per_node);
+  out.host_available = problem.cluster.host->memory.value;
+  for (std::size_t i = 1; i < problem.cluster.types(); ++i)
+    out.host_available = std::min(out.host_available, problem.cluster.type(i).host->memory.value);
 }
 
 Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted) {
@@ -228,6 +255,7 @@ Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted) {
     if (out.available > 0 && share(m.total, memory) < share(out.needed, out.available)) continue;
     out = {.needed = m.total, .available = memory, .stage = m.stage};
   }
+  see_hosts(problem, plan, predicted, out);
   return out;
 }
 
@@ -241,7 +269,12 @@ Fit fit(const Problem& problem, const Plan& plan) {
 }
 
 Json fit_json(const Fit& fit) {
-  return {{"fits", fit.fits()}, {"needed_bytes", fit.needed}, {"available_bytes", fit.available}};
+  Json json = {{"fits", fit.fits()}, {"needed_bytes", fit.needed}, {"available_bytes", fit.available}};
+  if (fit.host_needed > 0) {
+    json["host_needed_bytes"] = fit.host_needed;
+    json["host_available_bytes"] = fit.host_available;
+  }
+  return json;
 }
 
 PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted,

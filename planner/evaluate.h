@@ -45,14 +45,15 @@ double recompute_factor(const Problem& problem, const Plan& plan);
 // bytes.
 struct Fit {
   std::int64_t needed = 0, available = 0, stage = 0;
-  bool fits() const { return needed <= available; }
+  std::int64_t host_needed = 0, host_available = 0;  // of a node, where something is offloaded
+  bool fits() const { return needed <= available && host_needed <= host_available; }
   // "the plan needs 160.00 GiB on stage 0, and a100-80gb has 80.00 GiB: it will run out of memory"
   std::string text(const Problem& problem) const;
 };
 Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted);
 // Without the event engine: the estimate's bytes are the engine's.
 Fit fit(const Problem& problem, const Plan& plan);
-// {"fits", "needed_bytes", "available_bytes"}
+// {"fits", "needed_bytes", "available_bytes"}, and of hosts where something is offloaded
 Json fit_json(const Fit& fit);
 
 PlanFile make_plan_file(const Problem& problem, const Plan& plan, const Predicted& predicted, const char* by);

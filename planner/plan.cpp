@@ -164,6 +164,8 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   larger.scenario.search.recompute_parts = kept.front().plan.recompute_parts;
   larger.scenario.search.recompute_layers = {kept.front().plan.recompute_layers};
   larger.scenario.search.rank_order = {kept.front().plan.rank_order};
+  larger.scenario.search.offload.clear();
+  if (kept.front().plan.offload) larger.scenario.search.offload = {*kept.front().plan.offload};
   const Plan& best = kept.front().plan;
   larger.scenario.search.cp = {best.cp};
   larger.scenario.search.ulysses = {best.ulysses};
@@ -285,6 +287,11 @@ std::string left_out(const Search& s, const Plan& p) {
                "expert_exchange");
   if (p.ep > 1) check(s.overlap_exchanges, p.overlap_exchanges, "overlap_exchanges");
   if (p.recompute == Recompute::kFull) check(s.recompute_layers, p.recompute_layers, "recompute_layers");
+  const Offload offload = p.offload.value_or(Offload{});
+  const bool tried = s.offload.empty()
+                         ? offload == Offload{}
+                         : std::find(s.offload.begin(), s.offload.end(), offload) != s.offload.end();
+  if (out.empty() && !tried) out = "offload";
   return out;
 }
 

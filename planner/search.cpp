@@ -240,6 +240,10 @@ class Worker {
     Candidate c{.plan = plan,
                 .device = estimator_.device_bytes(plan, peak.peak),
                 .capacity = usable(problem_, peak.memory)};
+    if (c.fits() && !estimator_.fits_hosts(plan)) {
+      ++into.counts.too_large;
+      return Space::Verdict::kSeen;
+    }
     if (c.fits()) {
       ++into.counts.feasible;
       c.estimate = estimator_.estimate(plan);
@@ -329,6 +333,8 @@ std::string plan_problem(const Problem& problem, const Plan& plan) {
   const Scenario& s = problem.scenario;
   if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
     return wrong->pointer + ": " + wrong->text;
+  if (const std::string wrong = host_problem(problem.cluster, plan.offload.has_value()); !wrong.empty())
+    return "/plan/offload: " + wrong;
   if (plan.ranks() > problem.cluster.devices()) {
     return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(),
                        problem.cluster.devices());

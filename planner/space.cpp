@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 #include <optional>
 
@@ -129,7 +130,10 @@ Canonical canonical(const Plan& p) {
            p.repeated().bits(),
            p.recompute_layers,
            number(p.rank_order),
-           number(p.sequence_parallel)},
+           number(p.sequence_parallel),
+           std::bit_cast<std::int64_t>(p.offloaded_optimizer()),
+           p.offloaded_layers(),
+           number(!p.offload || p.offload->overlap)},
           p.chunk_layers};
 }
 
@@ -226,7 +230,11 @@ Space::Space(const Problem& problem)
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
   for (const std::int64_t shard : all.shard_group) {
-    for (const bool reshards : all.reshard_after_forward) shards_.push_back({shard, reshards});
+    for (const bool reshards : all.reshard_after_forward) {
+      if (all.offload.empty()) shards_.push_back({shard, reshards, std::nullopt});
+      for (const Offload& o : all.offload)
+        shards_.push_back({shard, reshards, o == Offload{} ? std::nullopt : std::optional(o)});
+    }
   }
   schedules_ = std::move(all.schedule);
   overlaps_ = std::move(all.overlap_exchanges);
@@ -406,15 +414,17 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
           p.recompute_parts = r.parts;
           p.recompute_layers = r.every;
           for (const std::int64_t zero : zeros) {
-            for (const auto& [shard, reshards] : shards_) {
+            for (const auto& [shard, reshards, offload] : shards_) {
               const std::size_t at = shape++;
               if (at == hopeless.size()) hopeless.push_back(false);
               const bool grouped = shard > 0 && shard < p.dp;
               if (shard > 0 && (zero == 0 || !grouped)) continue;
               if (!reshards && zero != 3) continue;
+              if (offload && offload->activation_layers > 0 && p.overlap_exchanges) continue;
               p.zero = zero;
               p.shard_group = grouped ? shard : 0;
               p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
+              p.offload = offload;
               if (!runs_plan(problem_.stack, m, p, t)) continue;
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||

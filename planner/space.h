@@ -78,7 +78,12 @@ class Space {
 
   std::vector<Outer> outer_;
   std::vector<std::int64_t> pp_, zero_;
-  std::vector<std::pair<std::int64_t, bool>> shards_;  // their group, and whether ZeRO-3 reshards
+  struct Shards {
+    std::int64_t group;
+    bool reshards;  // of ZeRO-3
+    std::optional<Offload> offload;
+  };
+  std::vector<Shards> shards_;
   std::vector<Schedule> schedules_;
   std::vector<bool> overlaps_;
   std::vector<Remat> remat_;
@@ -92,7 +97,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 21> fields{};
+  std::array<std::int64_t, 24> fields{};
   std::vector<std::int64_t> chunk_layers;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

@@ -181,7 +181,9 @@ class Checker {
     enum State : char { kFree, kAllocated, kWritten };
     std::vector<std::vector<char>> state;
     for (const Buffer& b : c.buffers) {
-      state.emplace_back(static_cast<std::size_t>(b.instances), b.life == Life::kStatic ? kWritten : kFree);
+      // In the host's memory all is there from the start.
+      const State at_first = b.life == Life::kStatic ? kWritten : b.space == Space::kHost ? kAllocated : kFree;
+      state.emplace_back(static_cast<std::size_t>(b.instances), at_first);
     }
     for (const Step& step : c.steps) {
       const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];

@@ -81,6 +81,24 @@ void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
   check_parts(depth, p.recompute_parts, field);
 }
 
+// What lies in the hosts' memory.
+void check_offload(const Plan& p, const Training& t, const Cursor& at) {
+  if (!p.offload) return;
+  const Cursor field = at.child("offload");
+  if (t.serves()) field.fail("serving trains nothing", "allowed: no such field");
+  if (p.offload->optimizer > 0 && t.lamb) {
+    field.child("optimizer")
+        .fail("LAMB's ratios are taken on the device, of moments that would be the host's", "allowed: 0");
+  }
+  if (p.offload->activation_layers > 0 && p.overlap_exchanges) {
+    field.child("activation_layers")
+        .fail("forwards and backwards that run side by side keep their activations", "allowed: 0");
+  }
+  if (p.offload->optimizer == 0 && !p.offload->overlap) {
+    field.child("overlap").fail("the host updates nothing that copies could run beside", "allowed: true");
+  }
+}
+
 // What of the products in 8 bits has a size that tensor cores do not take.
 struct Misfit {
   const char* what;
@@ -255,6 +273,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
+  check_offload(p, t, at);
   if (!p.reshards() && p.zero != 3) {
     at.child("reshard_after_forward")
         .fail(fmt::format("ZeRO stage {} gathers nothing before the forward pass", p.zero), "allowed: true");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 
 #include "program/program.h"
 
@@ -53,6 +54,12 @@ Communication communication_of(const Mesh& mesh) {
   transfers("pp-send", "pp-recv");
   transfers("pp-grad-send", "pp-grad-recv");
   const StreamIndex ep = collectives("ep"), cp = collectives("cp");
+  for (const auto& [index, name, role] : {std::tuple{kHostStream, "host", kHost},
+                                          {kToHost, "to-host", kCopies},
+                                          {kFromHost, "from-host", kCopies}}) {
+    if (c.streams.size() != index) throw std::logic_error("streams are numbered otherwise");
+    c.streams.push_back({name, role, index});
+  }
   c.groups = {{"tp", mesh["tp"], tp},
               {"dp", mesh["copies"], dp},
               {"shard", mesh["shard"], dp},

@@ -112,6 +112,13 @@ Op& Emitter::collective(const ops::Collective& shape, std::string name, GroupInd
   return o;
 }
 
+Op& Emitter::copy(const ops::Copy& shape, std::string name, Ref from, Ref to) {
+  Op& o = add(shape, std::move(name), {from}, {to});
+  o.stream = shape.to_host ? kToHost : kFromHost;
+  o.payload = Bytes{shape.elements * shape.element_bytes};
+  return o;
+}
+
 void Emitter::send(const char* name, StreamIndex stream, std::int64_t peer, Ref from, std::int64_t elements,
                    std::int64_t element_bytes) {
   transfer(add(ops::Send{elements}, name, {from}, {}), stream, peer, elements * element_bytes);

@@ -5,6 +5,8 @@
 //   logical peak  most bytes live at once, walking the schedule: static + kept activations + locals
 //   arena peak    static + in-flight copies of every kept activation + the widest segment's locals,
 //                 each aligned to 256 bytes. This is what the engine allocates.
+//
+// Both are of the device. What stands in the host's memory is there for the whole run, whatever its life.
 #include <algorithm>
 
 #include "program/passes.h"
@@ -113,6 +115,7 @@ void place_events(RankClass& rank, const Touches& touches, const BufferPhases& p
     const Phase phase = phase_of(segment);
     for (const Touch& t : touches[s]) {
       const auto b = static_cast<std::size_t>(t.buffer);
+      if (rank.buffers[b].space == Space::kHost) continue;
       if (phases.first[b] == phase) segment.memory.push_back({t.first, t.buffer, true});
       if (phases.last[b] == phase) segment.memory.push_back({t.last, t.buffer, false});
     }
@@ -195,20 +198,27 @@ std::int64_t place_locals(RankClass& rank, const Segment& segment, std::int64_t 
 
 void lay_out_arena(RankClass& rank) {
   std::int64_t top = 0;
-  for (Buffer& b : rank.buffers) {
-    if (b.life == Life::kLocal && b.instances == 1) continue;
-    b.arena_offset = top;
-    b.arena_stride = align(b.bytes.value);
-    top += b.arena_stride * b.instances;
-  }
+  const auto place = [&](Space space, bool locals_too) {
+    for (Buffer& b : rank.buffers) {
+      if (b.space != space || (!locals_too && b.life == Life::kLocal && b.instances == 1)) continue;
+      b.arena_offset = top;
+      b.arena_stride = align(b.bytes.value);
+      top += b.arena_stride * b.instances;
+    }
+  };
+  place(Space::kDevice, false);
   std::int64_t widest = top;
   for (const Segment& s : rank.segments) widest = std::max(widest, place_locals(rank, s, top));
   rank.arena_peak = Bytes{widest};
+  const std::int64_t end = top = align(widest);
+  place(Space::kHost, true);
+  if (top > end) rank.host_bytes = Bytes{top - widest};
 }
 
 }  // namespace
 
 std::int64_t copies_always_live(const RankClass& rank, const Buffer& b) {
+  if (b.space == Space::kHost) return 0;
   switch (b.life) {
     case Life::kStatic:
       return b.instances;

@@ -85,6 +85,7 @@ double times_moved(const ops::Passes& passes) {
     case ops::Nature::kAttention:
     case ops::Nature::kCollective:
     case ops::Nature::kTransfer:
+    case ops::Nature::kCopy:
     case ops::Nature::kSoftware:
       break;
   }

@@ -20,6 +20,7 @@
 #include "program/ops/experts.h"
 #include "program/ops/loss.h"
 #include "program/ops/norm.h"
+#include "program/ops/offload.h"
 #include "program/ops/patches.h"
 #include "program/ops/product.h"
 #include "program/ops/residual.h"
@@ -43,9 +44,9 @@ using OpKind = std::variant<
     ops::ExpertActivationGrad, ops::Unpermute, ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual,
     ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad,
     ops::LossStatistics, ops::Loss, ops::LossGrad, ops::Dequantise, ops::ZeroGrad, ops::Accumulate,
-    ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Collective,
-    ops::Send, ops::Recv, ops::Handover, ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens,
-    ops::BestLogit, ops::ChooseToken>;
+    ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Copy,
+    ops::Narrow, ops::Collective, ops::Send, ops::Recv, ops::Handover, ops::CachedAttention,
+    ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.
 using ForwardOp =

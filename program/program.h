@@ -38,16 +38,20 @@
 
 namespace orrery::program {
 
-// What a stream does: kernels, collectives of groups, or one direction of the transfers between stages.
-enum class StreamRole : std::uint8_t { kKernels, kCollectives, kSends, kReceives };
+// What a stream does: kernels, collectives of groups, one direction of the transfers between stages, one
+// direction of the copies between a device and its host's memory, or work of the host's processors.
+enum class StreamRole : std::uint8_t { kKernels, kCollectives, kSends, kReceives, kCopies, kHost };
 constexpr bool is_transfer(StreamRole role) {
   return role == StreamRole::kSends || role == StreamRole::kReceives;
+}
+constexpr bool is_offload(StreamRole role) {
+  return role == StreamRole::kCopies || role == StreamRole::kHost;
 }
 
 // Ops of a stream run one after the other.
 using StreamIndex = std::uint8_t;  // in Communication::streams
-inline constexpr std::size_t kMostStreams = 9;
-inline constexpr StreamIndex kCompute = 0;
+inline constexpr std::size_t kMostStreams = 12;
+inline constexpr StreamIndex kCompute = 0, kHostStream = 9, kToHost = 10, kFromHost = 11;
 struct Stream {
   std::string name;
   StreamRole role;
@@ -112,15 +116,21 @@ constexpr std::array<const char*, kBufferClasses> kBufferClassNames{
 // segment, or piece.
 enum class Life : std::uint8_t { kStatic, kSaved, kHandedOn, kLocal };
 
+// Whose memory a buffer stands in.
+enum class Space : std::uint8_t { kDevice, kHost };
+
 struct Buffer {
   std::string name;
+  Space space = Space::kDevice;
   BufferClass cls = BufferClass::kActivation;
   Life life = Life::kLocal;
   std::int32_t chunk = -1;  // local chunk index; -1: of the whole rank
   std::int32_t instances = 1;
-  DType type = DType::kFloat32;   // of its elements
-  Bytes bytes;                    // of one instance
-  std::int64_t arena_offset = 0;  // of instance 0, from the start of the rank's arena
+  DType type = DType::kFloat32;  // of its elements
+  Bytes bytes;                   // of one instance
+  // Of instance 0, from the start of the rank's arena, which goes on in the host's memory where the device's
+  // ends.
+  std::int64_t arena_offset = 0;
   std::int64_t arena_stride = 0;  // to the next instance
 };
 
@@ -243,9 +253,13 @@ struct Unit {
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
   std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made
-  std::int64_t elements = 0;          // unpadded; bytes, where its parameters are quantised
-  std::int64_t padded = 0;            // a multiple of the shard group
-  std::int64_t shard = 0;             // elements each rank of the group owns (padded when ZeRO is 0)
+  // Where the host updates the unit: the rank's shard of its gradient and parameters there, with the
+  // optimizer's state; and the master copy that stays on the device too, where the stack keeps one.
+  std::int32_t host_gradient = -1, host_parameter = -1, device_master = -1;
+  bool on_host() const { return host_gradient >= 0; }
+  std::int64_t elements = 0;  // unpadded; bytes, where its parameters are quantised
+  std::int64_t padded = 0;    // a multiple of the shard group
+  std::int64_t shard = 0;     // elements each rank of the group owns (padded when ZeRO is 0)
 };
 
 // What a data loader gives a stage for each sample.
@@ -277,6 +291,8 @@ struct RankClass {
   // allocates; `at_peak` splits the logical peak by class.
   Bytes logical_peak, arena_peak;
   std::array<Bytes, kBufferClasses> at_peak{};
+  Bytes host_bytes;  // of the arena, in the host's memory behind the device's part
+  std::int64_t arena_bytes() const { return arena_peak.value + host_bytes.value; }
 };
 
 // A table of rotary positions: for heads of that size.

@@ -60,6 +60,36 @@ Bytes memory_of(Devices devices, NodeTypes types) {
   return least;
 }
 
+namespace {
+
+// Bytes per second.
+double host_memory(const Host& h, std::int64_t ranks) {
+  return static_cast<double>(h.memory_bandwidth.value) * h.memory_efficiency / static_cast<double>(ranks);
+}
+
+}  // namespace
+
+Time HostCost::copy(Bytes payload, NodeTypes types) const {
+  double longest = 0;
+  for_each_node_type(types, [&](std::size_t i) {
+    const Host& h = cluster_.type(i).host.value();
+    const auto sharing = static_cast<double>(std::min(ranks_, h.devices_per_link));
+    const double rate =
+        std::min(static_cast<double>(h.link.value) * h.link_efficiency / sharing, host_memory(h, ranks_));
+    longest = std::max(longest, static_cast<double>(payload.value) / rate);
+  });
+  return from_seconds(longest);
+}
+
+Time HostCost::update(Bytes traffic, NodeTypes types) const {
+  double longest = 0;
+  for_each_node_type(types, [&](std::size_t i) {
+    longest = std::max(longest, static_cast<double>(traffic.value) * stack_.host_update_passes /
+                                    host_memory(cluster_.type(i).host.value(), ranks_));
+  });
+  return from_seconds(longest);
+}
+
 Bound CostModel::bound(const program::Op& op, NodeTypes types) const {
   return bound_of(devices_[static_cast<std::size_t>(std::countr_zero(types))], math_, op);
 }
@@ -74,6 +104,8 @@ const program::ops::Collective& collective_of(const program::Op& op) {
 
 Time CostModel::op(const program::Op& op, NodeTypes types) const {
   if (program::is_communication(op.kind)) return this->op(op, links(op.group));
+  if (op.is<program::ops::Copy>()) return host_.copy(op.payload, types);
+  if (op.stream == program::kHostStream) return host_.update(op.traffic, types);
   return compute_time(devices_, types, stack_, math_, element_bytes_, op);
 }
 

@@ -4,6 +4,7 @@
 // a plan's placement.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <span>
 
@@ -49,18 +50,38 @@ Time compute_time(Devices devices, NodeTypes types, const Stack& stack, Math tra
 // What the smallest of them holds.
 Bytes memory_of(Devices devices, NodeTypes types);
 
+// What offloading takes, where so many ranks of a node share their host: the slowest of the types decides.
+// All of them copy and update at the same time, and each has its share of the host's memory bandwidth.
+//   copy    bytes / min(link / devices behind it, memory / ranks), both as achieved
+//   update  bytes of the fused update (program/ops/update.h) x Stack::host_update_passes / (memory / ranks)
+// Precondition: the types have hosts.
+class HostCost {
+ public:
+  HostCost(const Cluster& cluster, const Stack& stack, std::int64_t ranks)
+      : cluster_(cluster), stack_(stack), ranks_(std::min(ranks, cluster.devices_per_node)) {}
+  Time copy(Bytes payload, NodeTypes types) const;
+  Time update(Bytes traffic, NodeTypes types) const;
+
+ private:
+  const Cluster& cluster_;
+  const Stack& stack_;
+  std::int64_t ranks_;
+};
+
 class CostModel {
  public:
+  // `ranks`: of the plan; 0: as many as the cluster has devices.
   CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
-            const Training& training)
-      : CostModel(devices, stack, cluster, links, training, CollectiveModel(cluster, stack.collective_sync)) {
-  }
+            const Training& training, std::int64_t ranks = 0)
+      : CostModel(devices, stack, cluster, links, training, ranks,
+                  CollectiveModel(cluster, stack.collective_sync)) {}
   // With a model that was made before.
   CostModel(Devices devices, const Stack& stack, const Cluster& cluster, const PlanLinks& links,
-            const Training& training, CollectiveModel collectives)
+            const Training& training, std::int64_t ranks, CollectiveModel collectives)
       : devices_(devices),
         stack_(stack),
         cluster_(cluster),
+        host_(cluster, stack, ranks > 0 ? ranks : cluster.devices()),
         collectives_(std::move(collectives)),
         links_(links),
         math_(training.math),
@@ -80,6 +101,7 @@ class CostModel {
   Devices devices_;
   const Stack& stack_;
   const Cluster& cluster_;
+  HostCost host_;
   CollectiveModel collectives_;
   const PlanLinks& links_;
   Math math_;

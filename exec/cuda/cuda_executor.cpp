@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "exec/cpu_ops.h"
 #include "exec/op_shapes.h"
 
 namespace orrery::exec::cuda {
@@ -57,6 +58,8 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       order_(issue_order(class_, place.program.communication.streams)),
       arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
+      host_arena_(kernels::cuda::allocate_host(static_cast<std::size_t>(class_.host_bytes.value))),
+      staging_(class_, program::kHostStream),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(largest_workspace(place), "scratch memory");
@@ -160,7 +163,7 @@ void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
     PinnedHalf& half = pinned_[part];
     wait([&] { return cudaEventQuery(half.copied.get()); }, "a copy to the device");
     std::memcpy(half.memory.get(), from.data() + done, n);
-    check(cudaMemcpyAsync(at(offset) + done, half.memory.get(), n, cudaMemcpyHostToDevice,
+    check(cudaMemcpyAsync(at(offset) + done, half.memory.get(), n, cudaMemcpyDefault,
                           stream(program::kCompute)),
           "cudaMemcpyAsync");
     check(cudaEventRecord(half.copied.get(), stream(program::kCompute)), "cudaEventRecord");
@@ -171,7 +174,7 @@ void CudaExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
 void CudaExecutor::read(std::int64_t offset, std::span<std::byte> to) {
   const auto size = [&](std::size_t begin) { return std::min(PinnedHalf::kBytes, to.size() - begin); };
   const auto fetch = [&](PinnedHalf& half, std::size_t begin) {
-    check(cudaMemcpyAsync(half.memory.get(), at(offset) + begin, size(begin), cudaMemcpyDeviceToHost,
+    check(cudaMemcpyAsync(half.memory.get(), at(offset) + begin, size(begin), cudaMemcpyDefault,
                           stream(program::kCompute)),
           "cudaMemcpyAsync");
     check(cudaEventRecord(half.copied.get(), stream(program::kCompute)), "cudaEventRecord");
@@ -188,6 +191,7 @@ void CudaExecutor::clear() {
   check(cudaMemsetAsync(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value),
                         stream(program::kCompute)),
         "cudaMemsetAsync");
+  std::memset(host_arena_.get(), 0, static_cast<std::size_t>(class_.host_bytes.value));
   finish(stream(program::kCompute), "clearing the arena");
 }
 
@@ -280,6 +284,7 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
       after_.push_back(make_event(Timed::kYes));
     }
   }
+  pass_ = &pass;
   set_scalars(pass);
   check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
   finish(stream(program::kCompute), "the numbers of a step");
@@ -366,6 +371,8 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
         hook(pass.before_update);
         if (program::is_communication(op.kind))
           communicate(op, step.micro_batch);
+        else if (op.stream == program::kHostStream)
+          enqueue_update(op);
         else
           compute(op, step.micro_batch, pass);
         hook(pass.after_update);
@@ -401,6 +408,32 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
   if (!pass.forward_only) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
   a.rotary = rotary_;
   run_cuda_op(a);
+}
+
+void CudaExecutor::enqueue_update(const Op& op) {
+  HostUpdate& update = updates_.try_emplace(&op, HostUpdate{this, &op}).first->second;
+  const auto call = [](void* of) {
+    const auto* u = static_cast<const HostUpdate*>(of);
+    try {
+      u->executor->update(*u->op);
+    } catch (const std::exception& e) {
+      u->executor->abort_.raise(fmt::format("rank {}: {}", u->executor->place_.rank, e.what()));
+    }
+  };
+  check(cudaLaunchHostFunc(stream(op.stream), call, &update), "cudaLaunchHostFunc");
+}
+
+void CudaExecutor::update(const Op& op) {
+  OpArguments a{.op = op, .model = place_.program.model, .at = place_.at};
+  for (std::size_t i = 0; i < op.operands().size() && i < a.in.size(); ++i)
+    a.in[i] = reinterpret_cast<const float*>(pointer(op.reads[i], 0));
+  for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
+    a.out[i] = reinterpret_cast<float*>(pointer(op.writes[i], 0));
+  a.type = place_.buffer(op.writes[0]).type;
+  set_update(a, place_, {pass_->learning_rate, options_.weight_decay, pass_->updates, options_.seed});
+  staging_.widen(a);
+  run_cpu_op(a);
+  staging_.narrow();
 }
 
 void CudaExecutor::communicate(const Op& op, std::int64_t micro_batch) {

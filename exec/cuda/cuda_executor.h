@@ -6,6 +6,7 @@
 // needs most, that of matrix products, and tables of rotary positions. Internal to exec/.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "exec/cuda/device_communicator.h"
 #include "exec/cuda/issue.h"
 #include "exec/executor.h"
+#include "exec/staging.h"
 #include "kernels/cuda/device.h"
 
 namespace orrery::exec::cuda {
@@ -38,7 +40,12 @@ class CudaExecutor : public Executor {
   PassTimes run(const Pass& pass) override;
 
  private:
-  std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(arena_.get()) + offset; }
+  // The arena goes on in the host's memory.
+  std::byte* at(std::int64_t offset) const {
+    const std::int64_t beyond = offset - class_.arena_peak.value;
+    return beyond < 0 ? static_cast<std::byte*>(arena_.get()) + offset
+                      : static_cast<std::byte*>(host_arena_.get()) + beyond;
+  }
   std::byte* pointer(const program::Ref& r, std::int64_t micro_batch) const {
     return at(place_.offset(r, micro_batch));
   }
@@ -54,6 +61,9 @@ class CudaExecutor : public Executor {
   kernels::cuda::Graph capture(const Pass& pass, bool measures);
   void issue(const Pass& pass, bool measures, bool captured);
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
+  // The processor's work, when the op's stream comes to it.
+  void enqueue_update(const program::Op& op);
+  void update(const program::Op& op);
   void communicate(const program::Op& op, std::int64_t micro_batch);
   void finish(kernels::cuda::Stream s, const char* what) const;
   template <class Query>
@@ -78,7 +88,15 @@ class CudaExecutor : public Executor {
   std::vector<OwnedStream> streams_;  // by the program's streams
   DeviceMemory arena_, workspace_, rope_, scalars_;
   std::vector<RotaryMemory> rotary_;  // in rope_
-  HostMemory next_scalars_;
+  HostMemory next_scalars_, host_arena_;
+  // Of updates by the processor.
+  struct HostUpdate {
+    CudaExecutor* executor;
+    const program::Op* op;
+  };
+  std::map<const program::Op*, HostUpdate> updates_;
+  Staging staging_;
+  const Pass* pass_ = nullptr;
   std::array<PinnedHalf, 2> pinned_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet

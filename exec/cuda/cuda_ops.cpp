@@ -420,6 +420,14 @@ void run(const ops::TrustRatio& op, const CudaOp& a) {
   device::trust_ratios(a.stream, op.tensors, static_cast<const double*>(a.in[0]),
                        static_cast<float*>(a.out[0]));
 }
+void run(const ops::Copy& op, const CudaOp& a) {
+  device::check(cudaMemcpyAsync(a.out[0], a.in[0], static_cast<std::size_t>(op.elements * op.element_bytes),
+                                op.to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, a.stream),
+                "cudaMemcpyAsync");
+}
+void run(const ops::Narrow& op, const CudaOp& a) {
+  device::narrow_to(a.stream, a.out_type[0], op.elements, static_cast<const float*>(a.in[0]), a.out[0]);
+}
 void run(const ops::Handover&, const CudaOp&) {}
 // Serving runs on processors alone (exec/generate.h).
 template <class T>

@@ -21,18 +21,18 @@ struct MoneyPart {
   const char* name;
   double (*seconds)(const Breakdown&);
 };
-double waited(const Breakdown& b, bool for_stages) {
+double waited(const Breakdown& b, WaitedAxis::Of of) {
   double sum = 0;
-  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
-    sum += kWaitedAxes[i].transfers == for_stages ? b.exposed_s[i] : 0;
+  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i) sum += kWaitedAxes[i].of == of ? b.exposed_s[i] : 0;
   return sum;
 }
 constexpr std::array kParts{
     MoneyPart{"model arithmetic", [](const Breakdown& b) { return b.forward_s + b.backward_s; }},
     MoneyPart{"recomputation", [](const Breakdown& b) { return b.recompute_s; }},
     MoneyPart{"optimizer", [](const Breakdown& b) { return b.optimizer_s; }},
-    MoneyPart{"communication", [](const Breakdown& b) { return waited(b, false); }},
-    MoneyPart{"pipeline bubble", [](const Breakdown& b) { return waited(b, true); }},
+    MoneyPart{"communication", [](const Breakdown& b) { return waited(b, WaitedAxis::Of::kAxis); }},
+    MoneyPart{"pipeline bubble", [](const Breakdown& b) { return waited(b, WaitedAxis::Of::kStages); }},
+    MoneyPart{"offload", [](const Breakdown& b) { return waited(b, WaitedAxis::Of::kHost); }},
     MoneyPart{"host", [](const Breakdown& b) { return b.host_s; }},
     MoneyPart{"loading", [](const Breakdown& b) { return b.loading_s; }},
 };

@@ -37,7 +37,7 @@ struct StepPart {
   double seconds;
 };
 std::vector<StepPart> parts_of(const Theme& t, const Breakdown& b) {
-  const std::array waited{t.tensor, t.data, t.context, t.expert, t.pipeline};
+  const std::array waited{t.tensor, t.data, t.context, t.expert, t.pipeline, t.series(5)};
   static_assert(waited.size() == kWaitedAxes.size());
   std::vector<StepPart> out{{"forward", t.forward, b.forward_s},
                             {"backward", t.backward, b.backward_s},

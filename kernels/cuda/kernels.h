@@ -241,6 +241,8 @@ void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormRe
          std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity);
 // sum += x; of doubles too.
 void add(Stream stream, DType type, Index n, const void* x, void* sum);
+// The same numbers in another type.
+void narrow_to(Stream stream, DType type, Index n, const float* x, void* rounded);
 
 // --- random.cu -------------------------------------------------------------------------------------
 // Elements in [-1, 1), the same for a seed.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The update of a shard of parameters, one launch for all ranges of it that are updated alike. Floor, in bytes a parameter: AdamW with a master copy and 16-bit
-// gradients 2 + 2 + 24, in fp32 28; the squares that LAMB needs before 2 + 12, in fp32 16; SGD with momentum
-// 20; a sum 3 elements.
+// The update of a shard of parameters, one launch for all ranges of it that are updated alike. Floor, in
+// bytes a parameter: AdamW with a master copy and 16-bit gradients 2 + 2 + 24, in fp32 28; the squares that
+// LAMB needs before 2 + 12, in fp32 16; SGD with momentum 20; a sum 3 elements.
 #include "kernels/cuda/bins.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/philox.h"
@@ -137,8 +137,8 @@ __global__ void trust_squares_kernel(AdamConstants a, const StepScalars* scalars
     if (of_range >= range.count) continue;
     weight[i] = widen(weights[at]);
     float first = m[at], second = v[at];
-    update[i] = adam_update(a, range.decay, step, widen(d_parameter[at]) * step.factor, weight[i], first,
-                            second);
+    update[i] =
+        adam_update(a, range.decay, step, widen(d_parameter[at]) * step.factor, weight[i], first, second);
   }
   double* const of_tensor = bins + range.tensor * 2 * reference::kSquareBins;
   add_block_squares(weight, of_tensor);
@@ -178,6 +178,11 @@ __global__ void add_kernel(std::int64_t items, const T* x, T* sum) {
     for (int k = 0; k < V; ++k) b[k] += a[k];
     store(b, sum + i * V);
   }
+}
+
+template <class T>
+__global__ void narrow_kernel(std::int64_t n, const float* x, T* rounded) {
+  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) narrow(x[i], rounded[i]);
 }
 
 __global__ void add_doubles_kernel(std::int64_t n, const double* x, double* sum) {
@@ -230,6 +235,13 @@ void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormRe
          std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity) {
   by_launch<1>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
     launch(stream, "sgd", grid, sgd_kernel, momentum, scalars, norm, of, d_parameter, parameter, velocity);
+  });
+}
+
+void narrow_to(Stream stream, DType type, Index n, const float* x, void* rounded) {
+  with_type(type, [&]<class T>(T) {
+    launch(stream, "narrow", {.blocks = strided_blocks(n, 256)}, narrow_kernel<T>, n, x,
+           static_cast<T*>(rounded));
   });
 }
 

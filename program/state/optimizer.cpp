@@ -32,7 +32,13 @@ class OptimizerSegment {
     exchange_tied();
     std::vector<Ref> factors;  // that updates read
     if (e_.training.lamb || e_.training.measures_norm()) factors = emit_factors();
-    for (const std::int32_t i : units_) update(i, factors);
+    update_on_host();
+    for (const std::int32_t i : units_) {
+      if (!state_.unit(i).on_host()) update(i, factors);
+    }
+    for (const std::int32_t i : units_) {
+      if (state_.unit(i).on_host()) take_from_host(i);
+    }
   }
 
  private:
@@ -147,13 +153,68 @@ class OptimizerSegment {
 
   void update(std::int32_t i, const std::vector<Ref>& factors) {
     const Unit& u = state_.unit(i);
+    e_.add(state_.work(i).optimizer, name(i, "/optimizer"), reads_of_update(i, factors),
+           {state_.parameter_shard(u), {u.optimizer_buffer}});
+    finish(i);
+  }
+  // What follows an update, wherever it is done.
+  void finish(std::int32_t i) {
+    const Unit& u = state_.unit(i);
     const UnitWork work = state_.work(i);
-    const Ref parameter = state_.parameter_shard(u);
-    e_.add(work.optimizer, name(i, "/optimizer"), reads_of_update(i, factors),
-           {parameter, {u.optimizer_buffer}});
     e_.add(work.clear, name(i, "/zero-grad"), {}, {{u.gradient_buffer}});
     for (const UnitExchange& x : work.gathers)
-      e_.collective(x.op, name(i, x.name), x.group, x.element_bytes, {parameter}, {{u.parameter_buffer}});
+      e_.collective(x.op, name(i, x.name), x.group, x.element_bytes, {state_.parameter_shard(u)},
+                    {{u.parameter_buffer}});
+  }
+
+  // Gradients go to the host unit by unit, and then the norm, which they need not wait for; the host updates,
+  // and parameters come back.
+  void update_on_host() {
+    std::vector<std::int32_t> units;
+    for (const std::int32_t i : units_) {
+      if (state_.unit(i).on_host()) units.push_back(i);
+    }
+    if (units.empty()) return;
+    const BytesPerParameter bytes = bytes_per_parameter(e_.training.precision);
+    const bool overlap = e_.plan.offload->overlap;
+    for (const std::int32_t i : units) {
+      const Unit& u = state_.unit(i);
+      Op& op = e_.copy({u.shard, bytes.gradient, true}, name(i, "/gradient/to-host"),
+                       state_.gradient_shard(u), {u.host_gradient});
+      if (overlap || i != units.front()) continue;
+      for (const std::int32_t other : units) op.wait_for({state_.unit(other).gradient_buffer});
+    }
+    std::vector<Ref> norm;
+    if (e_.training.measures_norm()) {
+      norm.push_back({state_.buffer(Held::kHostGradientNorm)});
+      e_.copy({kNormBytes, 1, true}, "gradient-norm/to-host", {state_.buffer(Held::kGradientNorm)},
+              norm.front());
+    }
+    for (const std::int32_t i : units) {
+      const Unit& u = state_.unit(i);
+      std::vector<Ref> reads{{u.host_gradient}, {u.host_parameter}, {u.optimizer_buffer}};
+      reads.insert(reads.end(), norm.begin(), norm.end());
+      Op& op = e_.add(state_.work(i).optimizer, name(i, "/optimizer"), std::move(reads),
+                      {{u.host_parameter}, {u.optimizer_buffer}});
+      op.stream = kHostStream;
+      if (!overlap && i == units.front()) op.wait_for({state_.unit(units.back()).host_gradient});
+    }
+    for (const std::int32_t i : units) {
+      const Unit& u = state_.unit(i);
+      Op& op = u.device_master >= 0
+                   ? e_.copy({u.shard, 4, false}, name(i, "/master/from-host"), {u.optimizer_buffer},
+                             {u.device_master})
+                   : e_.copy({u.shard, bytes.parameter, false}, name(i, "/parameter/from-host"),
+                             {u.host_parameter}, state_.parameter_shard(u));
+      if (!overlap && i == units.front()) op.wait_for({state_.unit(units.back()).host_parameter});
+    }
+  }
+
+  void take_from_host(std::int32_t i) {
+    const Unit& u = state_.unit(i);
+    if (u.device_master >= 0)
+      e_.add(ops::Narrow{u.shard}, name(i, "/narrow"), {{u.device_master}}, {state_.parameter_shard(u)});
+    finish(i);
   }
 
   Emitter& e_;

@@ -19,12 +19,16 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "unit{}/beside-gradient",
                                    "unit{}/optimizer",
                                    "unit{}/beside-optimizer",
+                                   "unit{}/host-gradient",
+                                   "unit{}/host-parameter",
+                                   "unit{}/master",
                                    "gathered-tied",
                                    "full-gradient-tied",
                                    "gradient-norm",
                                    "gradient-norm/bins",
                                    "gradient-norm/expert-bins",
                                    "gradient-norm/received",
+                                   "gradient-norm/host",
                                    "trust-ratio",
                                    "trust-ratio/bins"};
 static_assert(kHeldNames.size() == kHeldKinds);
@@ -35,6 +39,7 @@ StageParameters::StageParameters(Emitter& e, const Model& m, const Communication
                                  std::vector<Chunk>& chunks, std::int32_t tied)
     : e_(e), model_(m), ends_(ends), groups_(over) {
   make_units(chunks);
+  offload_units(e.plan.offloaded_optimizer(), sizes_);
   if (ends.tied_here(m)) tied_here_ = unit_of(tied);
   if (ends.tied_across(m)) tied_across_ = unit_of(tied);
   hold();
@@ -83,13 +88,15 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
 
 void StageParameters::hold() {
   const SampleSizes sample(model_, e_.training);
-  for_each_held(model_, sample, e_.plan, e_.training, sizes_, ends_, [&](const HeldBuffer& b) {
+  for_each_held(model_, sample, e_.plan, e_.training, e_.stack, sizes_, ends_, [&](const HeldBuffer& b) {
     const auto kind = static_cast<std::size_t>(b.what);
     const std::string number =
         b.what == Held::kInput && b.number == 0 ? std::string() : std::to_string(b.number);
     const std::int32_t id =
         e_.static_buffer(fmt::format(fmt::runtime(kHeldNames[kind]), number), b.cls, b.elements, b.type);
-    e_.rank.buffers[static_cast<std::size_t>(id)].instances = static_cast<std::int32_t>(b.instances);
+    Buffer& made = e_.rank.buffers[static_cast<std::size_t>(id)];
+    made.instances = static_cast<std::int32_t>(b.instances);
+    made.space = b.space;
     std::vector<std::int32_t>& of = held_[kind];
     of.resize(std::max(of.size(), static_cast<std::size_t>(b.number) + 1), -1);
     of[static_cast<std::size_t>(b.number)] = id;
@@ -113,6 +120,11 @@ void StageParameters::hold() {
     if (e_.training.serves() || u.kept != Kept::kTrained) continue;
     u.gradient_buffer = buffer(Held::kGradient, i);
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
+    if (!sizes_[i].on_host) continue;
+    u.host_gradient = buffer(Held::kHostGradient, i);
+    u.host_parameter = buffer(Held::kHostParameter, i);
+    if (const auto& masters = held_[static_cast<std::size_t>(Held::kDeviceMaster)]; !masters.empty())
+      u.device_master = buffer(Held::kDeviceMaster, i);
   }
 }
 

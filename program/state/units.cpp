@@ -78,6 +78,17 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
   if (blocks.embedding) add(pieces.embedding, 0);
 }
 
+void offload_units(double share, std::span<UnitSize> units) {
+  double left = 0;
+  for (const UnitSize& u : units) left += u.trained() ? share * static_cast<double>(u.elements) : 0;
+  for (UnitSize& u : units) {
+    if (!u.trained()) continue;
+    u.on_host = share > 0 && left >= 0.5 * static_cast<double>(u.elements);
+    if (!u.on_host) return;
+    left -= static_cast<double>(u.elements);
+  }
+}
+
 UnitShare::UnitShare(const Plan& p, std::int64_t elements, bool of_experts) {
   const std::int64_t shards = of_experts ? p.expert_shards() : p.shards();
   shard = (elements + shards - 1) / shards;
@@ -104,10 +115,13 @@ std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t
   return total;
 }
 
-std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
-                          std::span<const UnitSize> units, const StageEnds& ends, std::int64_t transferred) {
-  std::int64_t total = boundary_elements(m, p, transferred) * activation_bytes(t.precision);
-  for_each_held(m, sample, p, t, units, ends, [&](const HeldBuffer& b) { total += b.bytes(); });
+StaticBytes static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
+                         const Stack& s, std::span<const UnitSize> units, const StageEnds& ends,
+                         std::int64_t transferred) {
+  StaticBytes total{boundary_elements(m, p, transferred) * activation_bytes(t.precision), 0};
+  for_each_held(m, sample, p, t, s, units, ends, [&](const HeldBuffer& b) {
+    (b.space == Space::kHost ? total.host : total.device) += b.bytes();
+  });
   return total;
 }
 

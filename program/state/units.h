@@ -91,9 +91,13 @@ struct UnitSize {
   std::int64_t tensors = 0;  // that they are of
   bool of_experts = false;
   Kept kept = Kept::kTrained;
+  bool on_host = false;  // the host updates it
   bool trained() const { return kept == Kept::kTrained; }
   std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
 };
+// Of a rank's units, in the order of their updates: gives the host the first ones, as near to that share of
+// the trained elements as whole units come.
+void offload_units(double share, std::span<UnitSize> units);
 // The blocks of a chunk.
 struct ChunkBlocks {
   bool embedding = false;
@@ -128,6 +132,10 @@ enum class Held : std::uint8_t {
   kBesideGradient,  // copies that the recipe's software keeps
   kOptimizer,       // master copy and moments one after the other, as the recipe has them
   kBesideMaster,
+  // Of a unit that the host updates, in its memory; and the master copy that stays on the device.
+  kHostGradient,
+  kHostParameter,
+  kDeviceMaster,
   kTiedGathered,  // a tied weight is in use together with the head's own unit, so it may not share their
                   // places
   kTiedWhole,
@@ -135,6 +143,7 @@ enum class Held : std::uint8_t {
   kGradientNormBins,
   kExpertNormBins,  // of experts that lie over ranks of their own
   kGradientNormReceived,
+  kHostGradientNorm,
   kTrustRatios,
   kTrustRatioBins
 };
@@ -147,6 +156,7 @@ struct HeldBuffer {
   std::int64_t elements = 0;
   DType type = DType::kFloat32;
   std::int64_t instances = 1;
+  Space space = Space::kDevice;
   std::int64_t bytes() const { return elements * instances * static_cast<std::int64_t>(bytes_of(type)); }
 };
 
@@ -168,7 +178,7 @@ struct SampleSizes {
 // Calls use(const HeldBuffer&) for each. A tied weight's unit is the last.
 template <class Use>
 void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
-                   std::span<const UnitSize> units, const StageEnds& ends, Use use) {
+                   const Stack& s, std::span<const UnitSize> units, const StageEnds& ends, Use use) {
   using enum BufferClass;
   for (const Feed& f : sample.feeds) {
     if (!(f.input >= 0 ? ends.first : ends.last)) continue;
@@ -196,6 +206,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
+  bool on_host = false;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
@@ -207,9 +218,18 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
                      DType::kByte});
-    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte});
+    const Space of_state = units[i].on_host ? Space::kHost : Space::kDevice;
+    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte, 1,
+                   of_state});
     if (bytes.beside_master > 0)
-      use(HeldBuffer{Held::kBesideMaster, number, kOptimizer, u.shard * bytes.beside_master, DType::kByte});
+      use(HeldBuffer{Held::kBesideMaster, number, kOptimizer, u.shard * bytes.beside_master, DType::kByte, 1,
+                     of_state});
+    if (!units[i].on_host) continue;
+    on_host = true;
+    use(HeldBuffer{Held::kHostGradient, number, kGradient, u.shard, gradient, 1, Space::kHost});
+    use(HeldBuffer{Held::kHostParameter, number, kParameter, u.shard, parameter, 1, Space::kHost});
+    if (s.keeps_offloaded_master && bytes.master > 0)
+      use(HeldBuffer{Held::kDeviceMaster, number, kOptimizer, u.shard, DType::kFloat32});
   }
   if (ends.tied_here(m)) {
     const std::int64_t tied = UnitShare(p, units.back()).padded;
@@ -220,6 +240,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   if (t.serves()) return;
   if (t.measures_norm()) {
     use(HeldBuffer{Held::kGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte});
+    if (on_host)
+      use(HeldBuffer{Held::kHostGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte, 1, Space::kHost});
     use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
     if (widest[kind_of_unit(true, Kept::kTrained)] > 0)
       use(HeldBuffer{Held::kExpertNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
@@ -242,10 +264,14 @@ inline std::int64_t boundary_elements(const Model& m, const Plan& p, std::int64_
 std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t> blocks,
                                 std::span<const std::int64_t> tokens, bool first, bool last);
 
-// Bytes always allocated on a rank that holds `units`: what is held for the whole run, and the copies of
-// what passes between chunks, of so many tokens.
-std::int64_t static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
-                          std::span<const UnitSize> units, const StageEnds& ends, std::int64_t transferred);
+// Bytes always allocated for a rank that holds `units`: on its device what is held for the whole run, and the
+// copies of what passes between chunks, of so many tokens; and in the host's memory.
+struct StaticBytes {
+  std::int64_t device = 0, host = 0;
+};
+StaticBytes static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
+                         const Stack& s, std::span<const UnitSize> units, const StageEnds& ends,
+                         std::int64_t transferred);
 
 // --- once a step -----------------------------------------------------------------------------------
 

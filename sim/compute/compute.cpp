@@ -237,6 +237,7 @@ struct KernelTime {
   Time operator()(const T& p) const {
     return from_seconds(memory_seconds(device, op.traffic) * factor(device, p.kName));
   }
+  Time operator()(const ops::Copy&) const { throw std::logic_error("copies take a link's time"); }
   Time operator()(const ops::Handover& h) const { return Time{h.picoseconds}; }
   template <program::CommunicationOp T>
   Time operator()(const T&) const {
@@ -285,6 +286,7 @@ Bound bound_of(const Device& d, Math training, const program::Op& op) {
   switch (program::nature_of(op.kind)) {
     case ops::Nature::kCollective:
     case ops::Nature::kTransfer:
+    case ops::Nature::kCopy:
       return Bound::kCommunication;
     case ops::Nature::kSoftware:
       return Bound::kUnknown;

@@ -181,7 +181,8 @@ class Engine {
       lane.op = &rank.segments[index].ops[op];
       if (stream == kCompute) return;
       const std::int32_t slot = layout_.partners[static_cast<std::size_t>(p.report.stage)].slot[index][op];
-      lane.meeting = layout_.meeting[static_cast<std::size_t>(c)][static_cast<std::size_t>(slot)];
+      lane.meeting =
+          slot < 0 ? -1 : layout_.meeting[static_cast<std::size_t>(c)][static_cast<std::size_t>(slot)];
       return;
     }
   }
@@ -222,8 +223,17 @@ class Engine {
     lane.ready = lane.start = now_;
     if (stream == kCompute)
       compute(c);
+    else if (lane.meeting < 0)
+      run_alone(c, stream);
     else
       meet(lane);
+  }
+
+  // Copies, and work of the host: nothing on the device slows them.
+  void run_alone(std::int32_t c, int stream) {
+    EngineLane& lane = lane_of(c, stream);
+    begin(lane, cost_of(c, lane).time.value);
+    push(later(lane.work.remaining), c, stream);
   }
 
   void push(std::int64_t time, std::int32_t c, int stream) {
@@ -413,6 +423,10 @@ class Engine {
       complete(c, kCompute);
       if (contends_) change_computing(site(c), -1);
       return wake(c, kCompute);
+    }
+    if (lane_of(c, stream).meeting < 0) {
+      complete(c, stream);
+      return wake(c, stream);
     }
     EngineLane& leader = lane_of(c, stream);
     const Meeting& m = meeting_of(leader);

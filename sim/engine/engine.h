@@ -35,10 +35,11 @@ struct PlaceReport {
   std::int64_t ranks = 1, first_rank = 0;
   Time forward, backward, recompute, optimizer;
   std::array<Time, program::kMostStreams> exposed{};  // compute waited for this stream
-  Time exposed_to_transfers(const program::Communication& over) const {
+  // To all streams of such a role.
+  Time exposed_to(const program::Communication& over, bool (*has)(program::StreamRole)) const {
     Time sum{0};
     for (std::size_t s = 0; s < over.streams.size(); ++s) {
-      if (program::is_transfer(over.streams[s].role)) sum += exposed[s];
+      if (has(over.streams[s].role)) sum += exposed[s];
     }
     return sum;
   }

@@ -111,9 +111,24 @@ Bytes Estimator::least_peak(const Plan& plan) {
     if (same) continue;
     look_at_stage(plan, stage, held_by_other_);
     hold_units(plan);
-    most = std::max(most, static_bytes(plan));
+    most = std::max(most, static_bytes(plan).device);
   }
   return Bytes{most};
+}
+
+bool Estimator::fits_hosts(const Plan& plan) {
+  if (plan.offloaded_optimizer() == 0) return true;
+  ranges_of_chunks(plan, held_by_other_);
+  const std::int64_t ranks = std::min(plan.ranks(), problem_.cluster.devices_per_node);
+  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
+    look_at_stage(plan, stage, held_by_other_);
+    hold_units(plan);
+    const std::int64_t bytes = static_bytes(plan).host * ranks;
+    for (std::size_t i = 0; i < problem_.cluster.types(); ++i) {
+      if (bytes > problem_.cluster.type(i).host->memory.value) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace orrery::sim

@@ -57,6 +57,7 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp),
+        static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node,
         k.ulysses * 8 + k.overlaps * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
         k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
@@ -124,7 +125,7 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
 
 ChunkCosts::~ChunkCosts() = default;
 
-ChunkKey ChunkCosts::key(const Plan& p) {
+ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   ChunkKey k;
   k.experts = program::WeightRanks(p);
   k.expert_room = p.expert_room.value_or(1);
@@ -140,6 +141,9 @@ ChunkKey ChunkCosts::key(const Plan& p) {
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);
+  k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
+  if (k.offloaded_layers > 0)
+    k.ranks_on_node = static_cast<std::int32_t>(std::min(p.ranks(), devices_per_node));
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
     k.reshards = p.reshards();
@@ -148,6 +152,8 @@ ChunkKey ChunkCosts::key(const Plan& p) {
     k.replicas = p.shards() < p.copies();
     k.expert_shards = static_cast<std::int32_t>(p.expert_shards());
     k.expert_replicas = p.splits_experts() && p.expert_shards() < p.expert_dp();
+  }
+  if (k.runs_on()) {
     k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
               : p.schedule == Schedule::kInterleaved ? ChunkKey::Order::kTurnsAndRows
                                                      : ChunkKey::Order::kTurns;
@@ -277,13 +283,34 @@ std::vector<PieceBytes> lengthened(const std::vector<PieceBytes>& small, const s
   return out;
 }
 
+// Times of pieces of work that leave copies to run beside the next ones: what another round adds.
+void settle(const ChunkKey& key, const std::array<TimedSegment, 3>& segments, const Pace& pace,
+            ChunkCost& cost) {
+  const TimedSegment *f = &segments[kChunkForward], *b = &segments[kChunkBackward],
+                     *w = &segments[kChunkWeight];
+  const auto since = [](const LaneEnds& run, std::size_t i) {
+    return rounded(run.ends[i] - run.ends[i - 1]);
+  };
+  if (key.split) {
+    const LaneEnds steady = run_segments({f, b, w, f, b, w}, pace);
+    for (const ChunkWork work : {kChunkForward, kChunkBackward, kChunkWeight})
+      cost[work].time = since(steady, 3U + work);
+    return;
+  }
+  const bool turns = key.order != ChunkKey::Order::kRows;
+  const LaneEnds steady =
+      turns ? run_segments({f, b, f, b, f, b}, pace) : run_segments({f, f, f, b, b, b}, pace);
+  cost[kChunkForward].time = since(steady, turns ? 4 : 2);
+  cost[kChunkBackward].time = since(steady, 5);
+}
+
 }  // namespace
 
 ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkContent& content) {
   for (Priced& p : l.samples) {
     if (p.alone == alone && p.content == content) return p;
   }
-  const CostModel cost(devices_, stack_, cluster_, l.links, training_, collectives_);
+  const CostModel cost(devices_, stack_, cluster_, l.links, training_, l.key.ranks_on_node, collectives_);
   const NodeTypes nodes = l.key.hardware.nodes;
   const Pace pace = cost.pace(nodes);
   // Which ops use links that data-parallel ops and others both use.
@@ -360,6 +387,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       w.dp = busy(segments[work], kDpLane);
       w.waiting = std::max<std::int64_t>(0, w.time - busy(segments[work], kComputeLane));
     }
+    if (l.key.offloaded_layers > 0 && l.key.zero < 2) settle(l.key, segments, pace, priced.costs[c]);
     const SmallSegment& closing = sample.closing[c];
     if (closing.issued == 0) continue;
     if (l.key.zero < 2) {
@@ -367,8 +395,9 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       if (closing.issued == sample.segments[c][work].issued) continue;
       const TimedSegment last = timed(closing, l.durations);
       const LaneEnds by_itself = run_segments({&last}, pace);
+      const LaneEnds others = run_segments({&segments[work]}, pace);
       priced.costs[c][work].longer =
-          rounded(by_itself.ends[0] - by_itself.begin) - priced.costs[c][work].time;
+          rounded(by_itself.ends[0] - by_itself.begin) - rounded(others.ends[0] - others.begin);
       priced.costs[c][work].trailing = rounded(by_itself.drained - by_itself.ends[0]);
       continue;
     }
@@ -469,14 +498,15 @@ ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkCon
     const Stretch& stretch = depth().stretch(content[i].first);
     const std::int64_t per = period(k, stretch);
     // What begins and ends a chunk no longer counts after so many: gathers and reductions run beside several.
-    std::int64_t settled = std::max<std::int64_t>(per, k.zero >= 2 ? kSettledLayers : 1);
+    std::int64_t settled = std::max<std::int64_t>(per, k.runs_on() ? kSettledLayers : 1);
     // The block that first reads another tower holds its gradient from there on.
     if (sample_.tokens.size() > 1) settled += per;
     const std::int64_t repeats = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
     if (content.size() == 1) small[i].repeats = repeats;  // the samples of all lengths are the same ones
     if (k.zero >= 2 && content[i].blocks >= settled + per) {
       const auto of = [&](std::int64_t blocks) -> const ChunkCost& {
-        return price_sample(l, alone, {{content[i].first, blocks, repeats}}).costs[index];
+        return price_sample(l, alone, {{content[i].first, blocks, repeats, content[i].offloaded}})
+            .costs[index];
       };
       const ChunkCost& a = of(settled);
       settled = std::max(settled, layers_beside_ends(a, of(settled + per), settled, per));
@@ -544,7 +574,9 @@ ChunkContent ChunkCosts::content_of(const ChunkKey& k, const BlockRange& blocks)
   for (std::int64_t at = blocks.first, end = blocks.first + blocks.blocks; at < end;) {
     std::int64_t n = std::min(end, depth().stretch(at).end()) - at;
     if (const std::int64_t apart = apart_at(k, at); apart > 0) n = std::min(n, apart);
-    out.push_back({depth().canonical(at, n), n});
+    const std::int64_t offloaded = blocks.first + k.offloaded_layers - at;  // from here on
+    if (offloaded > 0) n = std::min(n, offloaded);
+    out.push_back({depth().canonical(at, n), n, 0, offloaded > 0});
     at += n;
   }
   return out;

@@ -75,6 +75,7 @@ struct BlockRange {
   std::int64_t first = 0, blocks = 0;
   // In a sample, of a range that longer ones may be extended from: blocks after which its memory repeats.
   std::int64_t repeats = 0;
+  bool offloaded = false;  // their activations wait in the host's memory
   friend bool operator==(const BlockRange&, const BlockRange&) = default;
 };
 using ChunkContent = std::vector<BlockRange>;
@@ -98,8 +99,11 @@ struct ChunkKey {
   bool replicas = false, expert_replicas = false;  // of the shards
   program::WeightRanks experts;
   double expert_room = 1;
-  bool by_node = false;    // Plan::exchanges_by_node
-  bool overlaps = false;   // Plan::overlap_exchanges
+  bool by_node = false;   // Plan::exchanges_by_node
+  bool overlaps = false;  // Plan::overlap_exchanges
+  // Of each chunk, the first layers whose activations wait in the host's memory; and ranks of a node that
+  // share the host then, else 0.
+  std::int32_t offloaded_layers = 0, ranks_on_node = 0;
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   RecomputeParts repeated;  // Plan::repeated
@@ -107,6 +111,8 @@ struct ChunkKey {
   bool reshards = true;  // of ZeRO-3
   // How segments follow each other; told apart only where they communicate.
   enum class Order : std::uint8_t { kTurns, kRows, kTurnsAndRows } order = Order::kTurns;
+  // Whether a piece of work leaves communication, or copies, to run beside the next.
+  bool runs_on() const { return zero >= 2 || offloaded_layers > 0; }
   friend bool operator==(const ChunkKey&, const ChunkKey&) = default;
   struct Hash {
     std::size_t operator()(const ChunkKey& k) const;
@@ -123,7 +129,7 @@ class ChunkCosts {
   ~ChunkCosts();
 
   // Without hardware: set the stage's.
-  static ChunkKey key(const Plan& plan);
+  static ChunkKey key(const Plan& plan, std::int64_t devices_per_node);
   const Depth& depth() const;
   // The role's cost with these blocks, `first` being canonical (Depth::canonical). References stay valid
   // until sizes are forgotten.

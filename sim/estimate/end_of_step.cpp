@@ -35,8 +35,8 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   // Ops of some shape and unit may have been measured; otherwise units are mostly alike.
   const std::int64_t unit = measured_ops_ ? static_cast<std::int64_t>(number) : 0;
   for (const KnownUnit& known : unit_costs_) {
-    if (known.elements == size.elements && known.of_experts == size.of_experts && known.unit == unit &&
-        known.hardware == on)
+    if (known.elements == size.elements && known.of_experts == size.of_experts &&
+        known.on_host == size.on_host && known.unit == unit && known.hardware == on)
       return known.cost;
   }
   const Training& training = problem_.scenario.training;
@@ -53,10 +53,26 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   if (!overlap || plan.zero < 2) (overlap ? u.reduce : u.late) = collectives(work.reductions);
   u.norm = price(work.norm, on.nodes);
   if (training.lamb) u.trust = price(work.trust, on.nodes);
-  u.optimizer = price(work.optimizer, on.nodes);
+  if (size.on_host)
+    price_on_host(plan, work, on.nodes, u);
+  else
+    u.optimizer = price(work.optimizer, on.nodes);
   u.clear = price(work.clear, on.nodes);
   u.gather = collectives(work.gathers);
-  return unit_costs_.emplace_back(KnownUnit{size.elements, unit, size.of_experts, on, u}).cost;
+  return unit_costs_.emplace_back(KnownUnit{size.elements, unit, size.of_experts, size.on_host, on, u}).cost;
+}
+
+void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, NodeTypes nodes,
+                              UnitCost& u) const {
+  const HostCost host(problem_.cluster, problem_.stack, plan.ranks());
+  const std::int64_t elements = work.optimizer.elements;
+  const bool keeps_master = problem_.stack.keeps_offloaded_master && bytes_.master > 0;
+  u.on_host = true;
+  u.optimizer = limited(host.update(Bytes{elements * bytes_.update_traffic()}, nodes));
+  u.to_host = limited(host.copy(Bytes{elements * bytes_.gradient}, nodes));
+  u.from_host =
+      limited(host.copy(Bytes{elements * (keeps_master ? bytes_.master : bytes_.parameter)}, nodes));
+  if (keeps_master) u.narrow = price(ops::Narrow{elements}, nodes);
 }
 
 // The chunks of a stage, where the plan's hold these blocks.
@@ -89,17 +105,18 @@ void Estimator::hold_units(const Plan& plan) {
     program::append_units(pieces, on_stage_.chunks[c], plan.zero, bucket, on_stage_.units);
     on_stage_.chunk_end.push_back(on_stage_.units.size());
   }
+  program::offload_units(plan.offloaded_optimizer(), on_stage_.units);
 }
 
 // What a device of the stage looked at holds all through a step.
-std::int64_t Estimator::static_bytes(const Plan& plan) const {
+program::StaticBytes Estimator::static_bytes(const Plan& plan) const {
   const program::SampleSizes& sample = chunk_costs_.sample_sizes();
   std::int64_t transferred = 0;
   for (const program::ChunkBlocks& c : on_stage_.chunks)
     transferred +=
         program::transferred_tokens(chunk_costs_.depth(), c.layers, sample.tokens, c.embedding, c.head);
   return program::static_bytes(problem_.scenario.model, sample, plan, problem_.scenario.training,
-                               on_stage_.units, on_stage_.ends, transferred);
+                               problem_.stack, on_stage_.units, on_stage_.ends, transferred);
 }
 
 void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out) {
@@ -115,7 +132,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.update = 0;
   out.trust_sum = 0;
   double slowest = 0;
-  std::int64_t trained = 0;
+  std::int64_t trained = 0, on_host = 0;
   for (std::size_t k = 0, i = 0; k < on_stage_.chunk_end.size(); ++k) {
     const std::size_t c = on_stage_.chunks.size() - 1 - k;
     const program::ChunkBlocks& chunk = on_stage_.chunks[c];
@@ -125,6 +142,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       if (!on_stage_.units[i].trained()) continue;
       UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
       ++trained;
+      on_host += u.on_host;
       out.reductions[c] += u.reduce;
       if (dominated_[run]) continue;
       u.share = i + 1 == last ? 2.0
@@ -135,7 +153,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
-      out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear);
+      out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear + u.to_host + u.from_host +
+                                        u.narrow);
     }
     out.chunk_end.push_back(out.units.size());
   }
@@ -155,7 +174,11 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
-  out.host = out.pace.host_segment.value + out.pace.host_op.value * each * trained;
+  const std::int64_t each_on_host = problem_.stack.keeps_offloaded_master ? 3 : 2;  // copies, a narrow
+  out.uses_host = on_host > 0;
+  out.host_overlaps = !plan.offload || plan.offload->overlap;
+  out.host = out.pace.host_segment.value +
+             out.pace.host_op.value * (each * trained + each_on_host * on_host + (on_host > 0 ? 1 : 0));
   std::int64_t largest = 0;
   for (const program::UnitSize& u : on_stage_.units) {
     if (u.trained()) largest = std::max(largest, u.elements);
@@ -167,10 +190,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     out.norm_sum += sum_over_parts(plan, program::kNormBinBytes, true, on) +
                     price(ops::Accumulate{program::kNormBins, 8}, on.nodes);
   }
-  out.static_bytes = out.last_static_bytes = static_bytes(plan);
+  out.static_bytes = out.last_static_bytes = static_bytes(plan).device;
   if (on_stage_.ends.last_stage && costs_.runs[run].count > 1) {
     on_stage_.ends.last_stage = false;
-    out.static_bytes = static_bytes(plan);
+    out.static_bytes = static_bytes(plan).device;
   }
   out.end_bytes = 0;
   if (on_stage_.ends.tied_across(m) && !training.adapter) {
@@ -183,13 +206,15 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
   for (std::size_t i = 0; i < pieces_in_use_; ++i) {
     const Pieces& known = pieces_[i];
-    if (known.zero == plan.zero && known.shards == plan.shards() && known.reshards == plan.reshards())
+    if (known.zero == plan.zero && known.shards == plan.shards() && known.reshards == plan.reshards() &&
+        known.offload == plan.offload)
       return pieces_[i];
   }
   if (pieces_in_use_ == pieces_.size()) pieces_.emplace_back();
   Pieces& p = pieces_[pieces_in_use_++];
   p.zero = plan.zero;
   p.reshards = plan.reshards();
+  p.offload = plan.offload;
   p.shards = plan.shards();
   p.runs.resize(costs_.runs.size());
   unit_costs_.clear();
@@ -363,6 +388,13 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     else
       first = static_cast<std::int64_t>(u) + 1;
   }
+  std::vector<double> copied;
+  if (s.uses_host) {
+    copy_gradients(s, copied);
+    std::vector<double>& of_run = copied_[static_cast<std::size_t>(times_->places[place].run)];
+    of_run.resize(copied.size());
+    for (std::size_t u = 0; u < copied.size(); ++u) of_run[u] = std::max(of_run[u], copied[u]);
+  }
   const auto reduction_of = [&](std::size_t u) { return static_cast<std::int64_t>(u) - first; };
   tail_compute_.clear();
   if (tie > 0)
@@ -382,13 +414,16 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     for (std::size_t u = 0; u < s.units.size(); ++u)
       tail_compute_.push_back({.duration = static_cast<double>(s.units[u].trust), .after = reduction_of(u)});
     const TailEnds ends = beside();
-    out.done =
-        updated(s, static_cast<std::int64_t>(std::max(ends.compute, ends.communication)) + s.trust_sum);
+    out.done = updated(s, static_cast<std::int64_t>(std::max(ends.compute, ends.communication)) + s.trust_sum,
+                       copied);
     return out;
   }
-  for (std::size_t u = 0; u < s.units.size(); ++u) add_update(s.units[u], reduction_of(u));
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    if (!s.units[u].on_host) add_update(s.units[u], reduction_of(u));
+  }
+  const double back = add_host_updates(s, 0, copied);
   const TailEnds ends = beside();
-  out.done = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
+  out.done = static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));
   return out;
 }
 
@@ -402,14 +437,61 @@ void Estimator::add_update(const UnitCost& u, std::int64_t after) {
   tail_compute_.push_back({.duration = static_cast<double>(u.clear)});
 }
 
+// One copy after the other; without overlap not before all gradients are there.
+void Estimator::copy_gradients(const StagePieces& s, std::vector<double>& copied) const {
+  double late = 0, all = 0;
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    late += static_cast<double>(s.units[u].late);
+    if (s.units[u].on_host) all = std::max(all, reduced_at_[u] + late);
+  }
+  const bool overlap = s.host_overlaps;
+  copied.assign(s.units.size(), 0);
+  double end = overlap ? 0 : all;
+  late = 0;
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    late += static_cast<double>(s.units[u].late);
+    if (!s.units[u].on_host) continue;
+    end = std::max(end, reduced_at_[u] + late) + static_cast<double>(s.units[u].to_host);
+    copied[u] = end;
+  }
+}
+
+double Estimator::add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied) {
+  if (!s.uses_host) return start;
+  const bool overlap = s.host_overlaps;
+  double updated = overlap ? start : std::max(start, *std::max_element(copied.begin(), copied.end()));
+  std::vector<double> at(s.units.size());
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    if (!s.units[u].on_host) continue;
+    updated = std::max(updated, copied[u]) + static_cast<double>(s.units[u].optimizer);
+    at[u] = updated;
+  }
+  double back = overlap ? 0 : updated;
+  for (std::size_t u = 0; u < s.units.size(); ++u) {
+    const UnitCost& unit = s.units[u];
+    if (!unit.on_host) continue;
+    back = std::max(back, at[u]) + static_cast<double>(unit.from_host);
+    tail_compute_.push_back({.duration = static_cast<double>(unit.narrow), .not_before = back});
+    if (unit.gather > 0) {
+      tail_communication_.push_back(
+          {.duration = static_cast<double>(unit.gather), .after = std::ssize(tail_compute_) - 1});
+    }
+    tail_compute_.push_back({.duration = static_cast<double>(unit.clear)});
+  }
+  return back;
+}
+
 // The update of all units from a start on.
-std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start) {
+std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start, const std::vector<double>& copied) {
   tail_compute_.clear();
   tail_communication_.clear();
-  for (const UnitCost& u : s.units) add_update(u, -1);
+  for (const UnitCost& u : s.units) {
+    if (!u.on_host) add_update(u, -1);
+  }
+  const double back = add_host_updates(s, static_cast<double>(start), copied);
   const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
                                  s.pace.compute_slowdown, s.pace.communication_slowdown);
-  return static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
+  return static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));
 }
 
 }  // namespace orrery::sim

@@ -32,7 +32,7 @@ bool same_ranks(const Plan& a, const Plan& b) {
 bool same_chunks(const Plan& a, const Plan& b) {
   return a.schedule == b.schedule && a.overlap_exchanges == b.overlap_exchanges &&
          a.recompute == b.recompute && a.repeated() == b.repeated() &&
-         a.recompute_layers == b.recompute_layers &&
+         a.recompute_layers == b.recompute_layers && a.offloaded_layers() == b.offloaded_layers() &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
 }
@@ -236,7 +236,7 @@ void Estimator::select(const Plan& plan) {
   selected_ = plan;
   times_ = nullptr;
   least_end_.reset();
-  key_ = ChunkCosts::key(plan);
+  key_ = ChunkCosts::key(plan, problem_.cluster.devices_per_node);
   for (ChunkKind& kind : kinds_) {
     set_hardware(plan, hardware_[kind.hardware]);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
@@ -513,6 +513,7 @@ Estimate Estimator::estimate(const Plan& plan) {
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.measures_norm();
   std::int64_t ready = 0;  // on the first stage
+  copied_.assign(p.runs.size(), {});
   const auto v = static_cast<std::size_t>(plan.vpp);
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];
@@ -529,7 +530,7 @@ Estimate Estimator::estimate(const Plan& plan) {
     const std::int64_t onward = s.norm_sum + p.norm_up[static_cast<std::size_t>(place.stage)];
     const double latest =
         static_cast<double>(begin) + s.most + (norm ? static_cast<double>(onward) : s.update);
-    if (latest < static_cast<double>(norm ? ready : out.step.value)) continue;
+    if (latest < static_cast<double>(norm ? ready : out.step.value) && !s.uses_host) continue;
     const StageEnd end = stage_end(s, i, holds_tied ? tie : 0, p.tie_add);
     ready = std::max(ready, end.ready + onward);
     out.step = std::max(out.step, Time{end.done});
@@ -539,7 +540,7 @@ Estimate Estimator::estimate(const Plan& plan) {
     std::int64_t start = ready + p.norm_down[static_cast<std::size_t>(costs_.runs[r].last())] + p.norm_finish;
     if (static_cast<double>(start) + p.runs[r].update < static_cast<double>(out.step.value)) continue;
     for (const UnitCost& u : p.runs[r].units) start += u.trust;
-    out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum)});
+    out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum, copied_[r])});
   }
   for (std::size_t r = 0; r < costs_.runs.size(); ++r)
     out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});

@@ -70,6 +70,8 @@ class Estimator {
   // Bytes a rank takes of its device when its program holds `logical`: context, communicators and
   // allocator overhead of the stack on top.
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
+  // Whether what a plan keeps of its optimizer in the hosts' memory is less than that.
+  bool fits_hosts(const Plan& plan);
 
  private:
   using HardwareByStage = std::vector<StageHardware>;  // one where all stages have the same
@@ -80,6 +82,10 @@ class Estimator {
     std::int64_t reduce = 0;  // beside the last backward
     std::int64_t late = 0;    // after all backwards, where the stack does not overlap
     std::int64_t norm = 0, trust = 0, optimizer = 0, gather = 0, clear = 0;
+    // Of a unit that the host updates, which `optimizer` is the time of there: copies of its gradient and of
+    // its parameters, and the rounding of these.
+    bool on_host = false;
+    std::int64_t to_host = 0, from_host = 0, narrow = 0;
   };
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
@@ -87,10 +93,11 @@ class Estimator {
                  last_static_bytes = 0;  // of the pipeline's last stage, where it is of the run
     std::int64_t end_bytes = 0;  // beside them at the end of a step: what comes of a tied weight's gradient
     Pace pace;
-    double most = 0;        // time from the last backward to the reduced gradients' norm, at the very most
-    double update = 0;      // and of the update after it
-    std::int64_t host = 0;  // to issue all of this
-    std::int64_t norm_sum = 0;   // of the norm's bins over tensor ranks and shards
+    double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
+    double update = 0;  // and of the update after it
+    bool uses_host = false, host_overlaps = true;  // for some of the updates; Offload::overlap
+    std::int64_t host = 0;                         // to issue all of this
+    std::int64_t norm_sum = 0;                     // of the norm's bins over tensor ranks and shards
     std::int64_t trust_sum = 0;  // of that, between LAMB's squares and the first unit's update
     // What reductions and tensor-parallel ops on the same links take from each other, of the time of both.
     double reduction_loss = 0, tp_loss = 0;
@@ -102,6 +109,7 @@ class Estimator {
   struct Pieces {
     std::int64_t zero = 0, shards = 1;
     bool reshards = true;
+    std::optional<Offload> offload;
     std::vector<StagePieces> runs;
     std::int64_t tie_transfer = 0;
     std::int64_t tie_add = 0;
@@ -135,9 +143,10 @@ class Estimator {
   void ranges_of_chunks(const Plan& plan, std::vector<BlockRange>& out) const;
   void look_at_stage(const Plan& plan, std::int64_t stage, std::span<const BlockRange> held);
   void hold_units(const Plan& plan);
-  std::int64_t static_bytes(const Plan& plan) const;
+  program::StaticBytes static_bytes(const Plan& plan) const;
   Time least_exchanged(const Plan& plan);
   void select_unsharded(const Plan& plan);
+  void price_on_host(const Plan& plan, const program::UnitWork& work, NodeTypes nodes, UnitCost& u) const;
   const UnitCost& unit_cost(const Plan& plan, const program::UnitSize& size, std::size_t number,
                             const StageHardware& on);
   const HardwareByStage& hardware_by_stage(const Plan& plan);
@@ -165,7 +174,12 @@ class Estimator {
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
   void add_update(const UnitCost& u, std::int64_t after);
-  std::int64_t updated(const StagePieces& s, std::int64_t start);
+  // When gradients of the units that the host updates are there, if those of each are reduced at such a time.
+  void copy_gradients(const StagePieces& s, std::vector<double>& copied) const;
+  // The host's updates from `start` on, with what follows them on the device; returns when the last
+  // parameters are back.
+  double add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied);
+  std::int64_t updated(const StagePieces& s, std::int64_t start, const std::vector<double>& copied);
 
   const Problem& problem_;
   const Topology& topology_;
@@ -217,11 +231,13 @@ class Estimator {
   std::vector<BlockRange> held_by_other_;  // by chunk of the model, of a plan that is not the selected one
   struct KnownUnit {
     std::int64_t elements, unit;
-    bool of_experts;
+    bool of_experts, on_host;
     StageHardware hardware;
     UnitCost cost;
   };
   std::vector<KnownUnit> unit_costs_;
+  // By run and unit: when gradients that the host needs are there.
+  std::vector<std::vector<double>> copied_;
   std::vector<double> reduced_at_;  // by unit, if nothing came after the backward
   std::vector<TailJob> tail_compute_, tail_communication_;
   std::vector<std::int64_t> reductions_;

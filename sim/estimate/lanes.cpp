@@ -70,14 +70,15 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
     while (finished < n && done[kComputeLane] >= before[finished + 1][kComputeLane])
       out.ends[finished++] = now;
     const bool compute = lanes[kComputeLane].running,
-               communication = std::any_of(lanes.begin() + kTpLane, lanes.end(),
+               communication = std::any_of(lanes.begin() + kTpLane, lanes.begin() + kToHostLane,
                                            [](const auto&lane) { return lane.running; });
     double next_issue = std::numeric_limits<double>::infinity();
     for (const Lane& lane : lanes) {
       if (!lane.running && lane.next != nullptr && lane.next->issued > now)
         next_issue = std::min(next_issue, lane.next->issued);
     }
-    if (!compute && !communication && std::isinf(next_issue)) {
+    const bool copies = lanes[kToHostLane].running || lanes[kFromHostLane].running;
+    if (!compute && !communication && !copies && std::isinf(next_issue)) {
       out.drained = now;
       return out;
     }
@@ -86,6 +87,7 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
       out.begin = now;
     std::array<double, kLanes> slow;
     slow.fill(compute ? pace.communication_slowdown : 1.0);
+    slow[kToHostLane] = slow[kFromHostLane] = 1;
     slow[kComputeLane] = communication ? pace.compute_slowdown : 1.0;
     double step = next_issue - now;
     for (const auto& [shares, other] :

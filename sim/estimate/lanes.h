@@ -15,7 +15,16 @@
 namespace orrery::sim {
 
 // The streams that work inside a segment; transfers between stages are the pipeline's business.
-enum LaneIndex : std::uint8_t { kComputeLane, kTpLane, kDpLane, kEpLane, kCpLane, kLanes };
+enum LaneIndex : std::uint8_t {
+  kComputeLane,
+  kTpLane,
+  kDpLane,
+  kEpLane,
+  kCpLane,
+  kToHostLane,
+  kFromHostLane,
+  kLanes
+};
 
 // What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
 // above zero: of earlier segments.

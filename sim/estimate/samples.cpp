@@ -82,8 +82,12 @@ LaneOfStream lanes_of(const program::Communication& over) {
   out[over.stream("dp")] = kDpLane;
   out[over.stream("ep")] = kEpLane;
   out[over.stream("cp")] = kCpLane;
+  out[program::kToHost] = kToHostLane;
+  out[program::kFromHost] = kFromHostLane;
   for (std::size_t s = 0; s < over.streams.size(); ++s) {
-    if ((out[s] == kLanes) != is_transfer(over.streams[s].role))
+    // The host works at the end of a step alone.
+    const bool outside = is_transfer(over.streams[s].role) || s == program::kHostStream;
+    if ((out[s] == kLanes) != outside)
       throw std::logic_error("the estimate has no lane for stream " + over.streams[s].name);
   }
   return out;
@@ -170,7 +174,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
       p.shard_group = key.replicas ? p.dp / 2 : p.dp;
     }
   }
-  p.micro_batches = key.zero >= 2 ? 3 : 2;
+  p.micro_batches = key.runs_on() ? 3 : 2;
   p.sequence_parallel = key.sequence_parallel;
   p.recompute = key.recompute;
   p.recompute_parts = key.repeated.list();
@@ -244,7 +248,7 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   Stack stack = stack_;
   stack.overlap_grad_reduce &= key_.zero >= 2;
   p.micro_batch = least_micro_batch;
-  if (key_.zero >= 2) p.micro_batches *= p.pp;  // enough that a step in the steady state is among them
+  if (key_.runs_on()) p.micro_batches *= p.pp;  // enough that a step in the steady state is among them
   BlockRun chunk;
   std::size_t last_kind = 0;
   for (const BlockRange& part : content) {
@@ -254,6 +258,9 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
     }
   }
   const auto blocks = static_cast<std::int64_t>(chunk.blocks.size());
+  std::int64_t offloaded = 0;
+  for (const BlockRange& part : content) offloaded += part.offloaded ? part.blocks : 0;
+  if (offloaded > 0) p.offload = Offload{.activation_layers = offloaded};
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
@@ -312,7 +319,8 @@ Structure& Samples::of(const ChunkKey& key) {
   ChunkKey kind = key;
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = kind.expert_shards = 1;
-  kind.rounds = 0;
+  kind.offloaded_layers = std::min(1, key.offloaded_layers);
+  kind.rounds = kind.ranks_on_node = 0;
   kind.hardware = {};
   const std::lock_guard lock(mutex_);
   auto& known = structures_[kind];

@@ -191,7 +191,8 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                        zero, bucket_elements(t, s), units);
           EXPECT_EQ(units.size(), c.units.size());
           EXPECT_EQ(
-              static_bytes(m, SampleSizes(m, t), p, t, units, ends, 2 * (2 - first - last) * t.sequence),
+              static_bytes(m, SampleSizes(m, t), p, t, s, units, ends, 2 * (2 - first - last) * t.sequence)
+                  .device,
               always)
               << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a plan keeps in the memory of the devices' hosts in place of their own.
+//
+//   optimizer          so much of what is trained has its master copy and moments there, and the host's
+//                      processors update it: gradients go to the host, parameters come back (ZeRO-Offload,
+//                      Ren et al. 2021, arXiv:2101.06840)
+//   activation_layers  of each chunk, the first so many layers leave what their backward pass reads there
+//   overlap            copies run beside the host's updates, unit by unit; without it all gradients are
+//                      copied, then all is updated, then all parameters are copied
+//
+// Copies between a device and its host run in streams of their own, one for each direction.
+#pragma once
+
+#include <cstdint>
+
+#include "core/fields.h"
+
+namespace orrery {
+
+struct Offload {
+  double optimizer = 0;  // share of the elements that a rank updates, 0 to 1
+  std::int64_t activation_layers = 0;
+  bool overlap = true;
+  friend bool operator==(const Offload&, const Offload&) = default;
+};
+
+template <class V>
+void describe(V& v, Offload& o) {
+  v(Field{.name = "optimizer",
+          .help = "share of the optimizer's state that lies in the host's memory and is updated there",
+          .min = 0,
+          .max = 1},
+    o.optimizer);
+  v(Field{.name = "activation_layers",
+          .help = "layers of each chunk, the first ones, whose activations wait for the backward pass in the "
+                  "host's memory",
+          .min = 0,
+          .max = limits::kMostLayers},
+    o.activation_layers);
+  v(Field{.name = "overlap", .help = "whether copies run beside the host's updates"}, o.overlap);
+}
+
+}  // namespace orrery
