@@ -94,6 +94,10 @@ void check_offload(const Plan& p, const Training& t, const Cursor& at) {
     field.child("activation_layers")
         .fail("forwards and backwards that run side by side keep their activations", "allowed: 0");
   }
+  if (p.offload->activation_layers > 0 && splits_backward(p.schedule)) {
+    field.child("activation_layers")
+        .fail("weight gradients that come later would hold what was fetched for them", "allowed: 0");
+  }
   if (p.offload->optimizer == 0 && !p.offload->overlap) {
     field.child("overlap").fail("the host updates nothing that copies could run beside", "allowed: true");
   }

@@ -81,6 +81,7 @@ void Emitter::begin(SegmentKind kind, std::int32_t chunk, bool last) {
   s.last_micro_batch = last;
   rank.segments.push_back(std::move(s));
   segment_ = &rank.segments.back();
+  layer_ = -1;
 }
 
 Op& Emitter::first_compute_op(std::size_t index) {

@@ -27,11 +27,16 @@ struct Insertion {
 class ChunkOffloader {
  public:
   ChunkOffloader(RankClass& rank, std::int32_t chunk, std::int64_t layers)
-      : rank_(rank), uses_(rank.buffers.size()) {
+      : rank_(rank),
+        uses_(rank.buffers.size()),
+        fetched_(rank.buffers.size(), -1),
+        first_uses_(rank.segments.size()),
+        insertions_(rank.segments.size()) {
     for (std::size_t s = 0; s < rank.segments.size(); ++s) {
       const Segment& segment = rank.segments[s];
       if (segment.chunk != chunk || segment.kind == SegmentKind::kOptimizer) continue;
       segments_.push_back(s);
+      first_uses_[s].assign(rank.buffers.size(), segment.ops.size());
       if (segment.kind == SegmentKind::kForward) forward_ = s;
     }
     // Backward work of an earlier kind comes first.
@@ -47,11 +52,14 @@ class ChunkOffloader {
 
   void run() {
     look();
-    insertions_.resize(rank_.segments.size());
     for (std::size_t b = 0; b < uses_.size(); ++b) {
       if (goes(b)) offload(static_cast<std::int32_t>(b));
     }
-    for (const std::size_t s : segments_) insert(rank_.segments[s].ops, insertions_[s], s == forward_);
+    for (const std::size_t s : segments_) {
+      std::vector<Op>& ops = rank_.segments[s].ops;
+      if (s != forward_) read_fetched(ops);
+      insert(ops, insertions_[s], s == forward_);
+    }
   }
 
  private:
@@ -70,6 +78,8 @@ class ChunkOffloader {
         const Op& op = segment.ops[i];
         for_each_ref(op, [&](const Ref& r) {
           Uses& u = uses_[static_cast<std::size_t>(r.buffer)];
+          std::size_t& first = first_uses_[s][static_cast<std::size_t>(r.buffer)];
+          first = std::min(first, i);
           u.passes_stages |= op.is_transfer();
           if (!is_backward(segment.kind) || u.kind) return;
           u.kind = segment.kind;
@@ -116,26 +126,33 @@ class ChunkOffloader {
     insertions_[forward_].push_back(
         {written, copy(buffer, host, true, rank_.segments[forward_].ops[written])});
     for (const std::size_t s : segments_) {
-      Segment& segment = rank_.segments[s];
-      if (!is_backward(segment.kind)) continue;
-      if (segment.kind == *uses.kind) {
-        const std::size_t at = fetched_at(segment, uses.layer);
-        insertions_[s].push_back({at, copy(host, fetched, false, segment.ops[at])});
-      }
-      for (Op& op : segment.ops) {
-        for (std::vector<Ref>* refs : {&op.reads, &op.writes}) {
-          for (Ref& r : *refs) {
-            if (r.buffer == buffer) r.buffer = fetched;
-          }
+      const Segment& segment = rank_.segments[s];
+      if (segment.kind != *uses.kind) continue;
+      const std::size_t at = fetched_at(segment, first_uses_[s][static_cast<std::size_t>(buffer)]);
+      insertions_[s].push_back({at, copy(host, fetched, false, segment.ops[at])});
+    }
+    fetched_[static_cast<std::size_t>(buffer)] = fetched;
+  }
+  // Where the work before that of the layer which uses it first begins: most often of the layer behind.
+  static std::size_t fetched_at(const Segment& segment, std::size_t used) {
+    const auto back = [&](std::size_t i) {
+      const std::int32_t layer = segment.ops[i].layer;
+      while (i > 0 && segment.ops[i - 1].layer == layer) --i;
+      return i;
+    };
+    const std::size_t begin = back(used);
+    return begin == 0 ? 0 : back(begin - 1);
+  }
+
+  void read_fetched(std::vector<Op>& ops) const {
+    for (Op& op : ops) {
+      for (std::vector<Ref>* refs : {&op.reads, &op.writes}) {
+        for (Ref& r : *refs) {
+          const auto b = static_cast<std::size_t>(r.buffer);
+          if (b < fetched_.size() && fetched_[b] >= 0) r.buffer = fetched_[b];
         }
       }
     }
-  }
-  // Where the layer behind it begins, or the segment does.
-  static std::size_t fetched_at(const Segment& segment, std::int32_t layer) {
-    const auto behind = std::find_if(segment.ops.begin(), segment.ops.end(),
-                                     [&](const Op& op) { return op.layer == layer + 1; });
-    return behind == segment.ops.end() ? 0 : static_cast<std::size_t>(behind - segment.ops.begin());
   }
 
   static void insert(std::vector<Op>& ops, std::vector<Insertion>& more, bool behind) {
@@ -159,8 +176,10 @@ class ChunkOffloader {
   std::vector<std::size_t> segments_;  // of the chunk
   std::size_t forward_ = 0;
   std::int64_t end_layer_ = 0;
-  std::vector<Uses> uses_;                          // by buffer
-  std::vector<std::vector<Insertion>> insertions_;  // by segment
+  std::vector<Uses> uses_;             // by buffer
+  std::vector<std::int32_t> fetched_;  // by buffer: what backward work reads in its place, or -1
+  std::vector<std::vector<std::size_t>> first_uses_;  // by segment and buffer: the op, or how many there are
+  std::vector<std::vector<Insertion>> insertions_;    // by segment
 };
 
 }  // namespace

@@ -371,7 +371,7 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
         hook(pass.before_update);
         if (program::is_communication(op.kind))
           communicate(op, step.micro_batch);
-        else if (op.stream == program::kHostStream)
+        else if (op.stream == program::kHostStream && op.is<ops::Optimizer>())
           enqueue_update(op);
         else
           compute(op, step.micro_batch, pass);

@@ -167,7 +167,7 @@ class OptimizerSegment {
                     {{u.parameter_buffer}});
   }
 
-  // Gradients go to the host unit by unit, and then the norm, which they need not wait for; the host updates,
+  // Gradients go to the host unit by unit, which need not wait for the norm; the host fetches that, updates,
   // and parameters come back.
   void update_on_host() {
     std::vector<std::int32_t> units;
@@ -187,8 +187,10 @@ class OptimizerSegment {
     std::vector<Ref> norm;
     if (e_.training.measures_norm()) {
       norm.push_back({state_.buffer(Held::kHostGradientNorm)});
+      // Not behind gradients that are still on their way.
       e_.copy({kNormBytes, 1, true}, "gradient-norm/to-host", {state_.buffer(Held::kGradientNorm)},
-              norm.front());
+              norm.front())
+          .stream = kHostStream;
     }
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);

@@ -286,17 +286,10 @@ std::vector<PieceBytes> lengthened(const std::vector<PieceBytes>& small, const s
 // Times of pieces of work that leave copies to run beside the next ones: what another round adds.
 void settle(const ChunkKey& key, const std::array<TimedSegment, 3>& segments, const Pace& pace,
             ChunkCost& cost) {
-  const TimedSegment *f = &segments[kChunkForward], *b = &segments[kChunkBackward],
-                     *w = &segments[kChunkWeight];
+  const TimedSegment *f = &segments[kChunkForward], *b = &segments[kChunkBackward];
   const auto since = [](const LaneEnds& run, std::size_t i) {
     return rounded(run.ends[i] - run.ends[i - 1]);
   };
-  if (key.split) {
-    const LaneEnds steady = run_segments({f, b, w, f, b, w}, pace);
-    for (const ChunkWork work : {kChunkForward, kChunkBackward, kChunkWeight})
-      cost[work].time = since(steady, 3U + work);
-    return;
-  }
   const bool turns = key.order != ChunkKey::Order::kRows;
   const LaneEnds steady =
       turns ? run_segments({f, b, f, b, f, b}, pace) : run_segments({f, f, f, b, b, b}, pace);

@@ -390,7 +390,8 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   }
   std::vector<double> copied;
   if (s.uses_host) {
-    copy_gradients(s, copied);
+    const bool has_head = times_->places[place].run == last_run_;
+    copied = copied_gradients(s, has_head, tie > 0 ? static_cast<double>(tie + tie_add) : 0);
     std::vector<double>& of_run = copied_[static_cast<std::size_t>(times_->places[place].run)];
     of_run.resize(copied.size());
     for (std::size_t u = 0; u < copied.size(); ++u) of_run[u] = std::max(of_run[u], copied[u]);
@@ -437,29 +438,32 @@ void Estimator::add_update(const UnitCost& u, std::int64_t after) {
   tail_compute_.push_back({.duration = static_cast<double>(u.clear)});
 }
 
-// One copy after the other; without overlap not before all gradients are there.
-void Estimator::copy_gradients(const StagePieces& s, std::vector<double>& copied) const {
+// Of the units that the host updates, when their gradients are there: one copy after the other, and without
+// overlap not before all gradients are summed. `tied`: when the tied weight's is, or 0; it is the first unit
+// where the head is and the last one where the embedding is.
+std::vector<double> Estimator::copied_gradients(const StagePieces& s, bool has_head, double tied) const {
+  std::vector<double> out(s.units.size());
   double late = 0, all = 0;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     late += static_cast<double>(s.units[u].late);
-    if (s.units[u].on_host) all = std::max(all, reduced_at_[u] + late);
+    out[u] = reduced_at_[u] + late;
+    if (u == (has_head ? 0 : s.units.size() - 1)) out[u] = std::max(out[u], tied);
+    if (s.units[u].on_host) all = std::max(all, out[u]);
   }
-  const bool overlap = s.host_overlaps;
-  copied.assign(s.units.size(), 0);
-  double end = overlap ? 0 : all;
-  late = 0;
+  double end = s.host_overlaps ? 0 : all;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
-    late += static_cast<double>(s.units[u].late);
-    if (!s.units[u].on_host) continue;
-    end = std::max(end, reduced_at_[u] + late) + static_cast<double>(s.units[u].to_host);
-    copied[u] = end;
+    if (s.units[u].on_host) out[u] = end = std::max(end, out[u]) + static_cast<double>(s.units[u].to_host);
   }
+  return out;
 }
 
 double Estimator::add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied) {
   if (!s.uses_host) return start;
   const bool overlap = s.host_overlaps;
-  double updated = overlap ? start : std::max(start, *std::max_element(copied.begin(), copied.end()));
+  double updated = start;
+  for (std::size_t u = 0; u < s.units.size() && !overlap; ++u) {
+    if (s.units[u].on_host) updated = std::max(updated, copied[u]);
+  }
   std::vector<double> at(s.units.size());
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     if (!s.units[u].on_host) continue;

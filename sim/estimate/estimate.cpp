@@ -507,13 +507,13 @@ Estimate Estimator::estimate(const Plan& plan) {
     times_ = &pipeline_.run(shape_of(plan), costs_);
   }
   Estimate out;
+  copied_.assign(p.runs.size(), {});
   std::int64_t tie = 0;
   if (problem_.scenario.model.tied_embeddings && !problem_.scenario.training.adapter && last_run_ != 0)
     tie = stage_end(p.runs.front(), 0, 0, 0).reduced + p.tie_transfer;
   // With a norm to wait for, no stage updates before the slowest has reduced its gradients.
   const bool norm = problem_.scenario.training.measures_norm();
   std::int64_t ready = 0;  // on the first stage
-  copied_.assign(p.runs.size(), {});
   const auto v = static_cast<std::size_t>(plan.vpp);
   for (std::size_t i = 0; i < times_->places.size(); ++i) {
     const PipelinePlace& place = times_->places[i];

@@ -174,8 +174,7 @@ class Estimator {
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
   void add_update(const UnitCost& u, std::int64_t after);
-  // When gradients of the units that the host updates are there, if those of each are reduced at such a time.
-  void copy_gradients(const StagePieces& s, std::vector<double>& copied) const;
+  std::vector<double> copied_gradients(const StagePieces& s, bool has_head, double tied) const;
   // The host's updates from `start` on, with what follows them on the device; returns when the last
   // parameters are back.
   double add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied);

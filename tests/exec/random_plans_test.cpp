@@ -233,6 +233,16 @@ bool draw_experts(std::mt19937& random, Plan& p) {
   return p.splits_experts() && !program::experts_problem(p);
 }
 
+// In a third of the plans something lies in the host's memory. What comes after is drawn as without.
+void draw_offload(std::mt19937 random, const Setting& s, Plan& p) {
+  if (random() % 3 != 0) return;
+  Offload& offload = p.offload.emplace();
+  if (!s.lamb) offload.optimizer = pick(random, {0.0, 0.3, 0.5, 1.0});
+  if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
+  if (!p.overlap_exchanges && !program::splits_backward(p.schedule))
+    offload.activation_layers = pick<std::int64_t>(random, {0, 1, 2, 8});
+}
+
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     RandomCase c;
@@ -309,6 +319,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
       if (p.tp == 1 && !p.splits_experts())
         s.base = pick(random, {BaseStorage::kAsComputed, BaseStorage::kNf4, BaseStorage::kNf4Double});
     }
+    draw_offload(random, s, p);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -454,7 +465,7 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
       expected[0] += stored * (c.plan.zero == 3 ? u.shard : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
-      expected[2] += shares[2] * u.shard;
+      if (!u.on_host()) expected[2] += shares[2] * u.shard;
     }
     for (std::size_t k = 0; k < expected.size(); ++k) {
       if (r.class_bytes[rank][k] != expected[k])

@@ -72,7 +72,7 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
 Time engine(const Problem& p, const sim::Topology& topology, const program::Program& program,
             const Plan& plan, bool sharing) {
   const sim::PlanLinks links = sim::plan_links(topology, plan);
-  const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training);
+  const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training, plan.ranks());
   const sim::EngineOptions options{.record = false};
   const sim::Layout layout = sharing
                                  ? sim::place(topology, program, cost)
@@ -194,6 +194,35 @@ TEST(Estimate, EqualsTheEngineOfChunksWithoutLayers) {
       errors.add(p, plan, fmt::format("layers {}", fmt::join(c.layers, " ")));
     }
   }
+}
+
+// State and activations in the hosts' memory, over links from slow ones that decide the step to fast ones.
+TEST(Estimate, EqualsTheEngineOfWhatIsOffloaded) {
+  std::mt19937 random(20261129);
+  Errors errors;
+  errors.most = 0.065;  // where copies over slow links take ten times what compute does
+  for (int i = 0; errors.alone.size() + errors.sharing.size() < 200; ++i) {
+    Problem p = problem(random, false);
+    Plan plan = stratified(i, random, p.scenario.model);
+    Offload& offload = plan.offload.emplace();
+    constexpr double kShares[] = {0, 0.25, 0.5, 1};
+    offload.optimizer = kShares[random() % 4];
+    offload.activation_layers = program::splits_backward(plan.schedule) || random() % 2 == 0
+                                    ? 0
+                                    : static_cast<std::int64_t>(random() % 12);
+    if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
+    p.cluster.host->link = Bandwidth{(1LL << random() % 5) * 8'000'000'000};
+    p.stack.keeps_offloaded_master = random() % 2 == 0;
+    p.scenario.training.global_batch = plan.global_batch();
+    if (i % 7 == 0) p.scenario.training.clip = 0;
+    errors.add(
+        p, plan,
+        fmt::format("of {}, link {}, plan {}", p.scenario.model.name, format(p.cluster.host->link), i));
+  }
+  ASSERT_GT(errors.alone.size(), 100U);
+  EXPECT_LT(percentile(errors.alone, 50), 0.001);
+  EXPECT_LT(percentile(errors.alone, 95), 0.015);
+  EXPECT_LT(percentile(errors.sharing, 95), 0.05);
 }
 
 // Eight experts, of which a token has two, beside columns that all tokens share.
