@@ -159,7 +159,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
       "(estimate within {:.2f} %)\n\n",
       c.considered, c.invalid, c.bounded, c.costed, c.too_large, c.feasible, a.simulated.size(),
       100 * a.largest_gap);
-  if (a.plans.empty()) fmt::print("{}\n", planner::why_none(a.search));
+  if (a.plans.empty()) fmt::print("{}\n", planner::why_none(problem, a.search));
   if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);
   if (!a.trade_off.empty()) fmt::print("not only the cheapest: {}\n\n", a.trade_off);
   print_header();
@@ -331,7 +331,8 @@ Chosen load_plan_or_scenario(const std::string& file, const App& app) {
   const auto found = planner::search(
       c.problem, topology,
       {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
-  if (found.best.empty()) at.fail("there is nothing to simulate or run: " + planner::why_none(found));
+  if (found.best.empty())
+    at.fail("there is nothing to simulate or run: " + planner::why_none(c.problem, found));
   c.plan = found.best.front().plan;
   return c;
 }

@@ -57,10 +57,12 @@ void emulate(const RunAsked& o, std::int64_t ranks, exec::RunOptions& options) {
   };
   if (o.backend != exec::Backend::kCpu) {
     for (const auto& [option, given] : {std::pair{"link", !o.link.empty()},
+                                        {"host-link", !o.host_link.empty()},
                                         {"slow", !o.slow.empty()},
                                         {"collectives", o.collectives != exec::Algorithm::kDirect}}) {
       if (given)
-        fail(option, name_of(o.backend), "takes no --link, --slow or --collectives (allowed: --backend cpu)");
+        fail(option, name_of(o.backend),
+             "takes no --link, --host-link, --slow or --collectives (allowed: --backend cpu)");
     }
   }
   if (!o.link.empty()) {
@@ -71,6 +73,12 @@ void emulate(const RunAsked& o, std::int64_t ranks, exec::RunOptions& options) {
     if (!latency || latency->value < 0)
       fail("link-latency", o.link_latency, "is not a time (allowed: \"20 us\")");
     options.link = {*bandwidth, *latency};
+  }
+  if (!o.host_link.empty()) {
+    const auto bandwidth = parse_bandwidth(o.host_link);
+    if (!bandwidth || bandwidth->value <= 0)
+      fail("host-link", o.host_link, "is not a bandwidth (allowed: \"4 GB/s\")");
+    options.host_link = *bandwidth;
   }
   options.slow = slow_ranks(o.slow, ranks);
 }
@@ -420,6 +428,8 @@ void add_run(CLI::App& parent, App& app) {
       ->default_str("direct");
   CLI::Option* link =
       command->add_option("--link", o->link, "emulate a link of this bandwidth (\"200 MB/s\")");
+  command->add_option("--host-link", o->host_link,
+                      "emulate copies between a device and its host's memory at this bandwidth (\"4 GB/s\")");
   command->add_option("--link-latency", o->link_latency, "of a hop over it")
       ->needs(link)
       ->capture_default_str();

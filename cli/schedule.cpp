@@ -194,7 +194,8 @@ class QueueBuilder {
     const auto found = planner::search(
         problem, topology,
         {.keep = 1, .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))});
-    if (found.best.empty()) at.child("scenario").fail("there is nothing to run: " + planner::why_none(found));
+    if (found.best.empty())
+      at.child("scenario").fail("there is nothing to run: " + planner::why_none(problem, found));
     return found.best.front().plan;
   }
 

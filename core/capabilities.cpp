@@ -214,6 +214,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/offload/optimizer", [&] { return lacks(s, "offloading of the optimizer's state"); },
         [] { return std::string("allowed: 0"); });
   }
+  if (p.offloads_parameters() && !c.offload_parameters) {
+    return report(
+        "/plan/offload/parameters", [&] { return lacks(s, "offloading of parameters"); },
+        [] { return std::string("allowed: false"); });
+  }
   if (p.offloaded_layers() > 0 && !c.offload_activations) {
     return report(
         "/plan/offload/activation_layers", [&] { return lacks(s, "offloading of activations"); },
@@ -485,6 +490,7 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (has(c.recompute, Recompute::kSelective))
     missing(c.recompute_parts, depth_of(m).parts().list(), "no recomputation of {} alone");
   if (!c.offload_optimizer) out.emplace_back("no offloading of the optimizer's state");
+  if (!c.offload_parameters) out.emplace_back("no offloading of parameters");
   if (!c.offload_activations) out.emplace_back("no offloading of activations");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");

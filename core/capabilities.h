@@ -63,8 +63,9 @@ struct Capabilities {
   std::vector<NumberFormats> formats;
   bool lamb = true;
   bool stochastic_rounding = true;
-  bool offload_optimizer = true, offload_activations = true;  // to the hosts' memory
-  bool adapters = true;                                       // trained in place of all parameters
+  bool offload_optimizer = true, offload_parameters = true,
+       offload_activations = true;  // to the hosts' memory
+  bool adapters = true;             // trained in place of all parameters
   std::vector<Positions> positions;
   std::vector<RotaryScaling> rotary_scaling;
   std::vector<Activation> activation;
@@ -140,6 +141,8 @@ void describe(V& v, Capabilities& c) {
     c.stochastic_rounding);
   v(field("offload_optimizer", "whether the optimizer's state can lie in the hosts' memory"),
     c.offload_optimizer);
+  v(field("offload_parameters", "whether ZeRO-3's shards can lie in the hosts' memory"),
+    c.offload_parameters);
   v(field("offload_activations", "whether activations can wait in the hosts' memory"), c.offload_activations);
   v(field("adapters", "whether low-rank adapters can be trained, with all else frozen"), c.adapters);
   v(field("positions", "position encodings"), c.positions);

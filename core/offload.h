@@ -5,6 +5,8 @@
 //   optimizer          so much of what is trained has its master copy and moments there, and the host's
 //                      processors update it: gradients go to the host, parameters come back (ZeRO-Offload,
 //                      Ren et al. 2021, arXiv:2101.06840)
+//   parameters         ZeRO-3: ranks keep their shards there, and fetch each before all ranks gather it; the
+//                      host updates all of them (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv:2104.07857)
 //   activation_layers  of each chunk, the first so many layers leave what their backward pass reads there
 //   overlap            copies run beside the host's updates, unit by unit; without it all gradients are
 //                      copied, then all is updated, then all parameters are copied
@@ -20,6 +22,7 @@ namespace orrery {
 
 struct Offload {
   double optimizer = 0;  // share of the elements that a rank updates, 0 to 1
+  bool parameters = false;
   std::int64_t activation_layers = 0;
   bool overlap = true;
   friend bool operator==(const Offload&, const Offload&) = default;
@@ -32,6 +35,8 @@ void describe(V& v, Offload& o) {
           .min = 0,
           .max = 1},
     o.optimizer);
+  v(Field{.name = "parameters", .help = "whether ZeRO-3's shards of parameters lie in the host's memory too"},
+    o.parameters);
   v(Field{.name = "activation_layers",
           .help = "layers of each chunk, the first ones, whose activations wait for the backward pass in the "
                   "host's memory",

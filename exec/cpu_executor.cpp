@@ -228,7 +228,12 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
   if (program::is_communication(op.kind)) return communicate(op, micro_batch);
   const auto begin = Clock::now();
   compute(op, micro_batch);
-  if (slow_ > 1 || options_.device) {
+  if (op.is<ops::Copy>() && options_.host_link > Bandwidth{0}) {
+    const double lasts =
+        static_cast<double>(op.payload.value) / static_cast<double>(options_.host_link.value);
+    std::this_thread::sleep_until(
+        begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(lasts)));
+  } else if (slow_ > 1 || options_.device) {
     std::chrono::duration<double> lasts = Clock::now() - begin;
     if (options_.device) lasts = std::max(lasts, std::chrono::duration<double>(options_.device(op)));
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(slow_ * lasts);

@@ -106,6 +106,7 @@ struct RunOptions {
   std::function<int()> stop;
   Algorithm collectives = Algorithm::kDirect;  // of all-reduces and their like
   LinkOptions link;                            // emulated between ranks
+  Bandwidth host_link{0};  // emulated between a rank's device and its host's memory; zero: it is not
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.

@@ -71,12 +71,30 @@ void explain_risk(const Problem& problem, Answer& a) {
                     alike.size() > 1 ? "s" : "", fmt::join(alike, ", "), 100 * (ratio - 1)));
 }
 
+// What offloading saves and costs: against the same plan without it.
+std::string offload_words(const Problem& problem, const Plan& plan) {
+  const sim::Topology topology(problem.cluster);
+  sim::Estimator estimator(problem, topology);
+  const sim::Estimate with = estimator.estimate(plan);
+  const Bytes device = estimator.device_bytes(plan, with.peak);
+  Plan without = plan;
+  without.offload.reset();
+  const sim::Estimate on_device = estimator.estimate(without);
+  return fmt::format(
+      "offloading costs {} of the step ({:.1f} %) and saves {} of a device: without it the plan "
+      "needs {}, and has {}",
+      format(with.step - on_device.step), 100 * (1 - ratio(on_device.step, with.step)),
+      format(estimator.device_bytes(without, on_device.peak) - device),
+      format(estimator.device_bytes(without, on_device.peak)), format(usable(problem, on_device.memory)));
+}
+
 void explain(const Problem& problem, Answer& a) {
   if (a.plans.empty()) return;
   const Ranked& best = a.plans.front();
   const Breakdown& b = best.predicted.breakdown;
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
+  if (best.plan.offload) a.why.push_back(offload_words(problem, best.plan));
   explain_risk(problem, a);
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
@@ -142,6 +160,15 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) {
     for (Device& d : p.devices) twice(d.memory_bandwidth);
   }));
+  if (kept.front().plan.offload) {
+    const auto hosts = [&](const char* change, Bandwidth Host::*of) {
+      a.sensitivity.push_back(on_changed(problem, kept, base, change, [&](Problem& p) {
+        for_each_type(p.cluster, [&](NodeType& t) { twice(t.host.value().*of); });
+      }));
+    };
+    hosts("2x link to the host", &Host::link);
+    hosts("2x host memory bandwidth", &Host::memory_bandwidth);
+  }
   // Twice the memory lets in the fastest of those that did not fit, or not for sure.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
   for (const auto* list : {&a.search.risky, &a.search.too_big}) {
@@ -551,10 +578,15 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
 
 }  // namespace
 
-std::string why_none(const SearchResult& r) {
+std::string why_none(const Problem& problem, const SearchResult& r) {
   if (r.counts.considered == r.counts.invalid)
     return "no combination of the search is a plan of this model, batch and stack on this cluster";
-  return fmt::format("no plan fits {} of device memory", format(r.capacity));
+  std::string out = fmt::format("no plan fits {} of device memory", format(r.capacity));
+  const Plan offloaded{.offload = Offload{.optimizer = 1}};
+  if (problem.scenario.search.offload.empty() && host_problem(problem.cluster, true).empty() &&
+      !stack_problem(problem.stack, offloaded))
+    out += "; the hosts' memory was not tried: \"search\": {\"offload\": [{\"optimizer\": 1}]}";
+  return out;
 }
 
 Answer plan(const Problem& problem, const PlanOptions& options) {

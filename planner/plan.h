@@ -83,7 +83,7 @@ struct PlanOptions {
 // nothing fits or the search holds no plan.
 Answer plan(const Problem& problem, const PlanOptions& options);
 // Of a search without a plan that fits: a sentence.
-std::string why_none(const SearchResult& r);
+std::string why_none(const Problem& problem, const SearchResult& r);
 
 // Rules of thumb in circulation, as plans for this problem; those that are not valid plans carry why.
 struct Heuristic {

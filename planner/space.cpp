@@ -132,6 +132,7 @@ Canonical canonical(const Plan& p) {
            number(p.rank_order),
            number(p.sequence_parallel),
            std::bit_cast<std::int64_t>(p.offloaded_optimizer()),
+           number(p.offloads_parameters()),
            p.offloaded_layers(),
            number(!p.offload || p.offload->overlap)},
           p.chunk_layers};
@@ -420,6 +421,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               const bool grouped = shard > 0 && shard < p.dp;
               if (shard > 0 && (zero == 0 || !grouped)) continue;
               if (!reshards && zero != 3) continue;
+              if (offload && offload->parameters && zero != 3) continue;
               if (offload && offload->activation_layers > 0 &&
                   (p.overlap_exchanges || program::splits_backward(p.schedule)))
                 continue;
@@ -430,8 +432,9 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               if (!runs_plan(problem_.stack, m, p, t)) continue;
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
-                               (zero > 0 && p.copies() == 1) || (grouped && p.dp % shard != 0) ||
-                               !program::shards_fit_experts(p) || !program::overlap_problem(p).empty() ||
+                               (zero > 0 && p.copies() == 1 && !p.offloads_parameters()) ||
+                               (grouped && p.dp % shard != 0) || !program::shards_fit_experts(p) ||
+                               !program::overlap_problem(p).empty() ||
                                (zero >= 2 && program::splits_backward(p.schedule));
               if (bad || hopeless[at]) {
                 ++(bad ? counts.invalid : counts.hopeless);

@@ -182,7 +182,9 @@ class Checker {
     std::vector<std::vector<char>> state;
     for (const Buffer& b : c.buffers) {
       // In the host's memory all is there from the start.
-      const State at_first = b.life == Life::kStatic ? kWritten : b.space == Space::kHost ? kAllocated : kFree;
+      const State at_first = b.life == Life::kStatic   ? kWritten
+                             : b.space == Space::kHost ? kAllocated
+                                                       : kFree;
       state.emplace_back(static_cast<std::size_t>(b.instances), at_first);
     }
     for (const Step& step : c.steps) {

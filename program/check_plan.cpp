@@ -90,6 +90,12 @@ void check_offload(const Plan& p, const Training& t, const Cursor& at) {
     field.child("optimizer")
         .fail("LAMB's ratios are taken on the device, of moments that would be the host's", "allowed: 0");
   }
+  if (p.offload->parameters && p.zero != 3)
+    field.child("parameters").fail("shards of parameters are ZeRO-3's", "allowed: false");
+  if (p.offload->parameters && p.offload->optimizer < 1) {
+    field.child("parameters")
+        .fail("the host updates the parameters that it keeps", "allowed with \"optimizer\": 1");
+  }
   if (p.offload->activation_layers > 0 && p.overlap_exchanges) {
     field.child("activation_layers")
         .fail("forwards and backwards that run side by side keep their activations", "allowed: 0");

@@ -221,7 +221,9 @@ void PlansPage::fill_why() {
     for (const std::string& w : answer->why)
       why += "<p>" + QString::fromStdString(w).toHtmlEscaped() + "</p>";
     if (answer->plans.empty())
-      why = "<p>" + QString::fromStdString(planner::why_none(answer->search)).toHtmlEscaped() + "</p>";
+      why = "<p>" +
+            QString::fromStdString(planner::why_none(*session_.problem(), answer->search)).toHtmlEscaped() +
+            "</p>";
     for (const planner::Rejected& r : answer->rejected)
       rejected.push_back({QString::fromStdString(short_name(r.plan)),
                           {r.step_time_s > 0 ? number(r.step_time_s, 3) : "-", r.step_time_s},

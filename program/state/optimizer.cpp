@@ -201,6 +201,7 @@ class OptimizerSegment {
       op.stream = kHostStream;
       if (!overlap && i == units.front()) op.wait_for({state_.unit(units.back()).host_gradient});
     }
+    if (e_.plan.offloads_parameters()) return;
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);
       Op& op = u.device_master >= 0

@@ -13,6 +13,7 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "targets",
                                    "loss",
                                    "gathered{}",
+                                   "fetched{}",
                                    "full-gradient{}",
                                    "unit{}/parameter",
                                    "unit{}/gradient",
@@ -122,7 +123,7 @@ void StageParameters::hold() {
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
     if (!sizes_[i].on_host) continue;
     u.host_gradient = buffer(Held::kHostGradient, i);
-    u.host_parameter = buffer(Held::kHostParameter, i);
+    u.host_parameter = e_.plan.offloads_parameters() ? u.parameter_buffer : buffer(Held::kHostParameter, i);
     if (const auto& masters = held_[static_cast<std::size_t>(Held::kDeviceMaster)]; !masters.empty())
       u.device_master = buffer(Held::kDeviceMaster, i);
   }
@@ -161,6 +162,7 @@ UnitWork StageParameters::work(std::int32_t i) const {
 
 void StageParameters::begin(SegmentKind kind) {
   places_ = {};
+  next_fetched_ = {};
   in_own_place_.assign(sizes_.size(), !e_.plan.reshards() && kind != SegmentKind::kForward);
 }
 
@@ -184,10 +186,18 @@ void StageParameters::need(std::int32_t i) {
     u.gathered_buffer = buffer(Held::kGathered, 2 * kind + places.next);
     places.next = 1 - places.next;
   }
+  const auto size = static_cast<std::int64_t>(bytes_of(stored_type(e_.training, u.kept)));
+  Ref shard{u.parameter_buffer};
+  if (e_.plan.offloads_parameters()) {
+    std::size_t& next = next_fetched_[kind_of_unit(u.of_experts, u.kept)];
+    shard = {buffer(Held::kFetched, 2 * kind_of_unit(u.of_experts, u.kept) + next)};
+    next = 1 - next;
+    // The group is whose shard it is.
+    e_.copy({u.shard, size, false}, fmt::format("unit{}/from-host", i), {u.parameter_buffer}, shard).group =
+        groups_.of(u.of_experts).shard;
+  }
   e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i),
-                groups_.of(u.of_experts).shard,
-                static_cast<std::int64_t>(bytes_of(stored_type(e_.training, u.kept))), {{u.parameter_buffer}},
-                {{u.gathered_buffer}});
+                groups_.of(u.of_experts).shard, size, {shard}, {{u.gathered_buffer}});
 }
 
 // Gradients of what tensor ranks hold alike are partial sums where each of them saw a share of the values.

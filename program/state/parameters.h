@@ -97,7 +97,8 @@ class StageParameters {
     std::size_t next = 0;
   };
   std::array<Places, kUnitKinds> places_;
-  std::vector<bool> in_own_place_;  // units that have a place of their own and are there
+  std::array<std::size_t, kUnitKinds> next_fetched_{};  // place for a shard that comes from the host
+  std::vector<bool> in_own_place_;                      // units that have a place of their own and are there
 };
 
 }  // namespace orrery::program

@@ -126,6 +126,7 @@ enum class Held : std::uint8_t {
   kLoss,
   // ZeRO-3: two places for whole parameters of each kind of unit, which take them in turn, or one for each.
   kGathered,
+  kFetched,    // two places for shards of each kind that come from the host
   kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind that is trained
   kParameter,  // of a unit
   kGradient,
@@ -188,11 +189,13 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   if (ends.last && !t.serves()) {
     use(HeldBuffer{Held::kLoss, 0, kWorkspace, 1, DType::kFloat64});
   }
-  std::array<std::int64_t, kUnitKinds> widest{};
+  std::array<std::int64_t, kUnitKinds> widest{}, widest_shard{};
   std::int64_t tensors = 0;
   for (const UnitSize& u : units) {
-    std::int64_t& of_kind = widest[kind_of_unit(u.of_experts, u.kept)];
-    of_kind = std::max(of_kind, UnitShare(p, u).padded);
+    const UnitShare share(p, u);
+    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
+    widest[kind] = std::max(widest[kind], share.padded);
+    widest_shard[kind] = std::max(widest_shard[kind], share.shard);
     tensors += u.tensors;
   }
   const DType parameter = t.parameter_type(), gradient = t.gradient_type();
@@ -202,6 +205,10 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const Kept kept = static_cast<Kept>(static_cast<std::size_t>(i) / 2 / kWeightKinds);
     if (p.zero == 3 && p.reshards())
       use(HeldBuffer{Held::kGathered, i, kCommunication, most, stored_type(t, kept)});
+    if (p.offloads_parameters()) {
+      use(HeldBuffer{Held::kFetched, i, kCommunication, widest_shard[static_cast<std::size_t>(i / 2)],
+                     stored_type(t, kept)});
+    }
     if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
@@ -212,7 +219,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const auto number = static_cast<std::int64_t>(i);
     const DType stored = stored_type(t, units[i].kept);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, stored});
-    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored});
+    const Space of_parameters = p.offloads_parameters() ? Space::kHost : Space::kDevice;
+    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored, 1, of_parameters});
     if (t.serves() || !units[i].trained()) continue;
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
@@ -227,6 +235,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (!units[i].on_host) continue;
     on_host = true;
     use(HeldBuffer{Held::kHostGradient, number, kGradient, u.shard, gradient, 1, Space::kHost});
+    if (p.offloads_parameters()) continue;
     use(HeldBuffer{Held::kHostParameter, number, kParameter, u.shard, parameter, 1, Space::kHost});
     if (s.keeps_offloaded_master && bytes.master > 0)
       use(HeldBuffer{Held::kDeviceMaster, number, kOptimizer, u.shard, DType::kFloat32});

@@ -11,6 +11,7 @@ Meetings::Meetings(const Lanes& lanes)
   const Timeline& t = lanes.timeline();
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
+    meets_.push_back(stream != "host" && stream != "to-host" && stream != "from-host");
     const std::string own = stream.substr(0, stream.find('-'));
     std::vector<std::size_t>& along = axes_of_.emplace_back();
     for (std::size_t i = 0; i < axes_.size(); ++i) {
@@ -18,7 +19,8 @@ Meetings::Meetings(const Lanes& lanes)
     }
   }
   for (std::size_t i = 0; i < slices_.size(); ++i) {
-    if (slices_[i].stream != 0) by_end_.push_back(static_cast<std::uint32_t>(i));
+    if (slices_[i].stream != 0 && meets_[static_cast<std::size_t>(slices_[i].stream)])
+      by_end_.push_back(static_cast<std::uint32_t>(i));
   }
   std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(slices_[a].end, a) < std::pair(slices_[b].end, b);
@@ -42,7 +44,7 @@ bool Meetings::can_meet(const Slice& a, const Slice& b) const {
 template <class Visit>
 void Meetings::visit(std::size_t slice, Visit&& partner) const {
   const Slice& s = slices_[slice];
-  if (s.stream == 0) return;
+  if (s.stream == 0 || !meets_[static_cast<std::size_t>(s.stream)]) return;
   const Time from = s.end - tolerance_, to = s.end + tolerance_;
   auto i = std::partition_point(by_end_.begin(), by_end_.end(),
                                 [&](std::uint32_t o) { return slices_[o].end < from; });

@@ -66,7 +66,7 @@ class OpSamples {
     if (t.program_hash != p.hash()) at.fail("the timeline is not of this plan's program");
     const auto ranks = static_cast<std::size_t>(p.mesh.ranks());
     std::vector<std::vector<const Slice*>> communicating(ranks);  // active slices, by start
-    std::vector<std::vector<const Slice*>> computing(ranks);
+    std::vector<std::vector<const Slice*>> computing(ranks), of_host(ranks);
     std::vector<std::map<std::tuple<std::string_view, std::int32_t, std::string_view>, const Op*>> ops(
         p.classes.size());
     for (std::size_t c = 0; c < p.classes.size(); ++c) {
@@ -80,7 +80,9 @@ class OpSamples {
       const auto rank = static_cast<std::size_t>(s.rank);
       if (rank >= ranks)
         at.fail(fmt::format("has a rank {}", rank), fmt::format("allowed: 0 to {}", ranks - 1));
-      (s.stream == program::kCompute ? computing : communicating)[rank].push_back(&s);
+      const bool offloads =
+          program::is_offload(p.communication.streams[static_cast<std::size_t>(s.stream)].role);
+      (s.stream == program::kCompute ? computing : offloads ? of_host : communicating)[rank].push_back(&s);
     }
     const auto by_active = [](const Slice* a, const Slice* b) { return a->active < b->active; };
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -102,6 +104,12 @@ class OpSamples {
         Shape& shape = shape_of(*find(s), p);
         (beside(s, communicating[r]) > 0.5 * duration ? shape.beside : shape.alone).push_back(duration);
       }
+      for (const Slice* s : of_host[r]) {
+        const Op& op = *find(*s);
+        (op.is<ops::Copy>() ? copies : updates)
+            .push_back({static_cast<double>(op.traffic.value), seconds(s->end - s->active)});
+      }
+      ranks_on_host = std::max(ranks_on_host, static_cast<std::int64_t>(ranks));
       // What shares its rank's links takes up to twice as long: no measure of the links.
       for (const Slice* s : communicating[r]) {
         const Op& op = *find(*s);
@@ -114,6 +122,11 @@ class OpSamples {
   }
 
   std::map<ShapeKey, Shape> shapes;
+  struct Moved {
+    double bytes, seconds;
+  };
+  std::vector<Moved> copies, updates;  // between devices and their hosts, and by the hosts
+  std::int64_t ranks_on_host = 1;
   std::vector<double> gaps;  // between ops of the compute stream, waits included
 
  private:
@@ -188,6 +201,7 @@ class Fitter {
     fit_attention();
     fit_others();
     fit_links();
+    fit_host();
     Calibration out;
     fit_overlap(out);
     rows(out);
@@ -230,6 +244,29 @@ class Fitter {
     std::sort(gaps.begin(), gaps.end());
     gaps.resize(gaps.size() / 2);
     device_.kernel_gap = from_seconds(std::max(0.0, median(gaps)));
+  }
+
+  // What the links to the hosts, and their memory, achieve; what moves less than kLeast says little of them.
+  void fit_host() {
+    if (!cluster_.host) return;
+    constexpr double kLeast = 1 << 16;
+    const auto rate = [&](const std::vector<OpSamples::Moved>& all) {
+      double bytes = 0, seconds = 0;
+      for (const OpSamples::Moved& m : all) {
+        if (m.bytes < kLeast) continue;
+        bytes += m.bytes;
+        seconds += m.seconds;
+      }
+      return seconds > 0 ? bytes / seconds : 0;
+    };
+    Host& h = *cluster_.host;
+    const std::int64_t ranks = std::min(samples_.ranks_on_host, cluster_.devices_per_node);
+    const auto fit = [](double& efficiency, double achieved, Bandwidth nominal) {
+      if (achieved > 0) efficiency = std::clamp(achieved / static_cast<double>(nominal.value), 0.01, 1.0);
+    };
+    fit(h.link_efficiency, rate(samples_.copies) * static_cast<double>(std::min(ranks, h.devices_per_link)),
+        h.link);
+    fit(h.memory_efficiency, rate(samples_.updates) * static_cast<double>(ranks), h.memory_bandwidth);
   }
 
   void fit_gemm() {

@@ -57,7 +57,7 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp),
-        static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node,
+        static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node * 2 + k.host_parameters,
         k.ulysses * 8 + k.overlaps * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
         k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
@@ -118,6 +118,8 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
       ring_(over.group("ring")),
       replica_(over.group("replica")),
       expert_replica_(over.group("ereplica")),
+      shard_(over.group("shard")),
+      expert_shard_(over.group("eshard")),
       loaded_(over, training_, stack_),
       collectives_(problem.cluster, problem.stack.collective_sync),
       loads_(model_, training_),
@@ -142,7 +144,8 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
-  if (k.offloaded_layers > 0)
+  k.host_parameters = p.offloads_parameters();
+  if (k.offloaded_layers > 0 || k.host_parameters)
     k.ranks_on_node = static_cast<std::int32_t>(std::min(p.ranks(), devices_per_node));
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);
@@ -330,6 +333,8 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
         op.payload = Bytes{mul_div(op.payload.value, of_sample, shards)};
       };
       if (op.group == replica_) in_shards(l.structure->shards(), l.key.shards);
+      if (op.is<program::ops::Copy>() && op.group == shard_) in_shards(1, l.key.shards);
+      if (op.is<program::ops::Copy>() && op.group == expert_shard_) in_shards(1, l.key.expert_shards);
       if (op.group == expert_replica_) in_shards(l.structure->expert_shards(), l.key.expert_shards);
       OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
@@ -494,6 +499,8 @@ ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkCon
     std::int64_t settled = std::max<std::int64_t>(per, k.runs_on() ? kSettledLayers : 1);
     // The block that first reads another tower holds its gradient from there on.
     if (sample_.tokens.size() > 1) settled += per;
+    // What a chunk begins with came from another stage and stays on the device, others are fetched.
+    if (content[i].offloaded) settled += per;
     const std::int64_t repeats = std::lcm<std::int64_t>(k.recompute_layers, stretch.period);
     if (content.size() == 1) small[i].repeats = repeats;  // the samples of all lengths are the same ones
     if (k.zero >= 2 && content[i].blocks >= settled + per) {

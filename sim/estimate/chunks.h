@@ -104,7 +104,8 @@ struct ChunkKey {
   // Of each chunk, the first layers whose activations wait in the host's memory; and ranks of a node that
   // share the host then, else 0.
   std::int32_t offloaded_layers = 0, ranks_on_node = 0;
-  StageHardware hardware;  // with the groups that communicate in chunks
+  bool host_parameters = false;  // Plan::offloads_parameters
+  StageHardware hardware;        // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   RecomputeParts repeated;  // Plan::repeated
   bool sequence_parallel = false, split = false;
@@ -183,7 +184,7 @@ class ChunkCosts {
   const Stack& stack_;
   const Cluster& cluster_;
   const GroupTable& groups_;
-  const program::GroupIndex tp_, ep_, ulysses_, ring_, replica_, expert_replica_;
+  const program::GroupIndex tp_, ep_, ulysses_, ring_, replica_, expert_replica_, shard_, expert_shard_;
   const program::LoadedOps loaded_;
   CollectiveModel collectives_;
   ExpertLoads loads_;

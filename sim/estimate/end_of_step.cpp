@@ -70,6 +70,7 @@ void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, N
   u.on_host = true;
   u.optimizer = limited(host.update(Bytes{elements * bytes_.update_traffic()}, nodes));
   u.to_host = limited(host.copy(Bytes{elements * bytes_.gradient}, nodes));
+  if (plan.offloads_parameters()) return;
   u.from_host =
       limited(host.copy(Bytes{elements * (keeps_master ? bytes_.master : bytes_.parameter)}, nodes));
   if (keeps_master) u.narrow = price(ops::Narrow{elements}, nodes);
@@ -174,7 +175,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
   const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
-  const std::int64_t each_on_host = problem_.stack.keeps_offloaded_master ? 3 : 2;  // copies, a narrow
+  // Copies, a narrow.
+  const std::int64_t each_on_host = plan.offloads_parameters()              ? 1
+                                    : problem_.stack.keeps_offloaded_master ? 3
+                                                                            : 2;
   out.uses_host = on_host > 0;
   out.host_overlaps = !plan.offload || plan.offload->overlap;
   out.host = out.pace.host_segment.value +

@@ -33,6 +33,7 @@ bool same_chunks(const Plan& a, const Plan& b) {
   return a.schedule == b.schedule && a.overlap_exchanges == b.overlap_exchanges &&
          a.recompute == b.recompute && a.repeated() == b.repeated() &&
          a.recompute_layers == b.recompute_layers && a.offloaded_layers() == b.offloaded_layers() &&
+         a.offloads_parameters() == b.offloads_parameters() &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
 }

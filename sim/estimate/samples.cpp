@@ -174,6 +174,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
       p.shard_group = key.replicas ? p.dp / 2 : p.dp;
     }
   }
+  if (key.host_parameters) p.offload = Offload{.optimizer = 1, .parameters = true};
   p.micro_batches = key.runs_on() ? 3 : 2;
   p.sequence_parallel = key.sequence_parallel;
   p.recompute = key.recompute;
@@ -260,7 +261,10 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
   const auto blocks = static_cast<std::int64_t>(chunk.blocks.size());
   std::int64_t offloaded = 0;
   for (const BlockRange& part : content) offloaded += part.offloaded ? part.blocks : 0;
-  if (offloaded > 0) p.offload = Offload{.activation_layers = offloaded};
+  if (offloaded > 0) {
+    if (!p.offload) p.offload.emplace();
+    p.offload->activation_layers = offloaded;
+  }
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);

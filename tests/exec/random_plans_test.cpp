@@ -238,6 +238,10 @@ void draw_offload(std::mt19937 random, const Setting& s, Plan& p) {
   if (random() % 3 != 0) return;
   Offload& offload = p.offload.emplace();
   if (!s.lamb) offload.optimizer = pick(random, {0.0, 0.3, 0.5, 1.0});
+  if (p.zero == 3 && !s.lamb && random() % 2 == 0) {
+    offload.parameters = true;
+    offload.optimizer = 1;
+  }
   if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
   if (!p.overlap_exchanges && !program::splits_backward(p.schedule))
     offload.activation_layers = pick<std::int64_t>(random, {0, 1, 2, 8});
@@ -462,7 +466,7 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
     std::array<std::int64_t, 3> expected{}, shares{4, 4, c.setting.precision == Precision::kSgd ? 4 : 8};
     for (const program::Unit& u : of.units) {
       const std::int64_t stored = is_quantised(u.kept) ? 1 : shares[0];
-      expected[0] += stored * (c.plan.zero == 3 ? u.shard : u.padded);
+      if (!c.plan.offloads_parameters()) expected[0] += stored * (c.plan.zero == 3 ? u.shard : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
       if (!u.on_host()) expected[2] += shares[2] * u.shard;

@@ -210,6 +210,10 @@ TEST(Estimate, EqualsTheEngineOfWhatIsOffloaded) {
     offload.activation_layers = program::splits_backward(plan.schedule) || random() % 2 == 0
                                     ? 0
                                     : static_cast<std::int64_t>(random() % 12);
+    if (plan.zero == 3 && random() % 2 == 0) {
+      offload.parameters = true;
+      offload.optimizer = 1;
+    }
     if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
     p.cluster.host->link = Bandwidth{(1LL << random() % 5) * 8'000'000'000};
     p.stack.keeps_offloaded_master = random() % 2 == 0;
