@@ -377,6 +377,10 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       w.net = s.net.at(n);
       const LaneEnds alone_on_rank = run_segments({&segments[work]}, pace);
       w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
+      if (l.key.runs_on()) {
+        const LaneEnds late = run_segments({&segments[work]}, pace, {}, InputComes::kLate);
+        w.latency = rounded(late.ends[0] - late.begin);
+      }
       if (w.host > 0) {
         const TimedSegment issued = issue(s, segments[work]);
         w.hosted = rounded(run_segments({&issued}, pace).ends[0]);

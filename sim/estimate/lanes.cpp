@@ -14,7 +14,7 @@ std::pair<double, double> sharing_of(double a, double b) {
 }
 
 LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
-                      const Sharing& sharing) {
+                      const Sharing& sharing, InputComes input) {
   struct Lane {
     const TimedOp* next = nullptr;  // null: there are no more
     std::size_t segment = 0, index = 0;
@@ -47,6 +47,10 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
     ++lanes[l].index;
     seek(l);
   };
+  const auto needs_input = [](std::size_t l) {
+    return l != kDpLane && l != kToHostLane && l != kFromHostLane;
+  };
+  bool arrived = input == InputComes::kAtOnce;
   double now = 0;
   for (;;) {
     for (bool moved = true; moved;) {
@@ -55,7 +59,7 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
         Lane& lane = lanes[l];
         while (!lane.running && lane.next != nullptr) {
           const Waits &waits = lane.next->waits, &base = before[lane.segment];
-          bool ready = lane.next->issued <= now;
+          bool ready = lane.next->issued <= now && (arrived || !needs_input(l));
           for (std::size_t q = 0; q < kLanes; ++q) ready &= done[q] - base[q] >= waits[q];
           if (!ready) break;
           moved = true;
@@ -78,6 +82,10 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
         next_issue = std::min(next_issue, lane.next->issued);
     }
     const bool copies = lanes[kToHostLane].running || lanes[kFromHostLane].running;
+    if (!compute && !communication && !copies && std::isinf(next_issue) && !arrived) {
+      arrived = true;
+      continue;
+    }
     if (!compute && !communication && !copies && std::isinf(next_issue)) {
       out.drained = now;
       return out;

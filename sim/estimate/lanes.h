@@ -59,7 +59,10 @@ struct LaneEnds {
 struct Sharing {
   bool tp = false, ep = false, cp = false;
 };
+// When the first segment's input arrives: at once, or when all that does not need it, which is gathers and
+// copies, has gone as far as it can.
+enum class InputComes : std::uint8_t { kAtOnce, kLate };
 LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const Pace& pace,
-                      const Sharing& sharing = {});
+                      const Sharing& sharing = {}, InputComes input = InputComes::kAtOnce);
 
 }  // namespace orrery::sim
