@@ -33,8 +33,8 @@ std::string sharding(const Plan& p) {
       "  fsdp_activation_checkpointing: {}\n"
       "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
       "  fsdp_cpu_ram_efficient_loading: true\n"
-      "  fsdp_offload_params: false\n",
-      p.zero == 3 && p.reshards(), p.recompute == Recompute::kFull);
+      "  fsdp_offload_params: {}\n",
+      p.zero == 3 && p.reshards(), p.recompute == Recompute::kFull, p.offloads_parameters());
   if (p.shards() < p.dp) {
     out += fmt::format(
         "parallelism_config:\n"
@@ -59,6 +59,19 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
                     *r.learning_rate, o.beta1, o.beta2, o.epsilon, kWeightDecay,
                     o.decay == Decay::kMatrices ? " (not of norms and biases)" : "", r.warm_up_steps,
                     r.steps > 0 ? fmt::format(" of {}", r.steps) : ""));
+  }
+  if (p.offloaded_optimizer() > 0 && !p.offloads_parameters()) {
+    out.push_back(fmt::format(
+        "the training script wraps its optimizer for the host: torchao.optim.CPUOffloadOptimizer(.., "
+        "{}), of {:g} % of the parameters",
+        "torch.optim.AdamW, fused=True", 100 * p.offload->optimizer));
+  }
+  if (p.offloaded_layers() > 0) {
+    out.push_back(
+        fmt::format("the forward passes of the first {} layers run in "
+                    "torch.autograd.graph.save_on_cpu(pin_memory=True), or "
+                    "in torchtune.training.OffloadActivations, which copies beside compute",
+                    p.offload->activation_layers));
   }
   if (layout.nodes > 1)
     out.emplace_back("start it on every node with --machine_rank N and --main_process_ip ADDRESS");

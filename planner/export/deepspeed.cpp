@@ -20,8 +20,20 @@ Json optimizer(const Training& t, const Recipe& r) {
             {"weight_decay", kWeightDecay}}}};
 }
 
+// ZeRO-Offload and ZeRO-Infinity. A stage is theirs alone: one replica has the first.
+void add_offload(const Plan& p, Json& out) {
+  const Json host = {{"device", "cpu"}, {"pin_memory", true}};
+  if (p.offloaded_optimizer() > 0) {
+    out["offload_optimizer"] = host;
+    if (p.offload->optimizer < 1) out["offload_optimizer"]["ratio"] = p.offload->optimizer;
+    out["stage"] = std::max<std::int64_t>(1, p.zero);
+  }
+  if (p.offloads_parameters()) out["offload_param"] = host;
+}
+
 Json zero(const Problem& problem, const Plan& p) {
   Json out = {{"stage", p.copies() > 1 ? p.zero : 0}};
+  add_offload(p, out);
   if (p.copies() == 1 || p.zero == 0) return out;
   out["overlap_comm"] = problem.stack.overlap_grad_reduce;
   out["contiguous_gradients"] = true;
@@ -69,6 +81,12 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
         p.expert_tp() == p.tp ? "split as other layers are"
                               : fmt::format("split over {} tensor ranks", p.expert_tp())));
   }
+  if (p.offloaded_optimizer() > 0 && p.offload->optimizer < 1 && p.zero != 3)
+    out.emplace_back("DeepSpeed takes offload_optimizer's ratio with stage 3: with others it offloads all");
+  if (p.offloaded_optimizer() > 0 && !p.offload->overlap)
+    out.emplace_back("DeepSpeed's copies run beside its updates: the plan's do not (offload.overlap)");
+  if (p.offloaded_layers() > 0 && p.recompute != Recompute::kFull)
+    out.emplace_back("DeepSpeed offloads inputs of recomputed layers alone: the plan recomputes none");
   if (p.shards() < p.copies() && p.zero == 3)
     out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");
   return out;
@@ -105,6 +123,7 @@ Exported deepspeed_config(const Problem& problem, const Plan& p) {
   j["fp16"] = {{"enabled", fp16}};
   if (bf16) j["data_types"] = {{"grad_accum_dtype", t.gradient_type() == DType::kFloat32 ? "fp32" : "bf16"}};
   j["zero_optimization"] = zero(problem, p);
+  if (p.offloaded_layers() > 0) j["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   if (own_tensor_parallelism) j["tensor_parallel"] = {{"autotp_size", p.tp}};
   return {j.dump(2) + "\n", notes(t, p, r)};
 }

@@ -409,6 +409,12 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   add_expert_ranks(x, p);
   add_pipeline(x, p, problem.scenario.model.layers);
   add_replicas(x, p, problem.stack.overlap_grad_reduce);
+  if (p.offloaded_optimizer() > 0) {
+    x.add("optimizer-cpu-offload");
+    x.add("optimizer-offload-fraction", p.offload->optimizer);
+    x.add("use-precision-aware-optimizer");
+    x.add_if(p.offload->overlap, "overlap-cpu-optimizer-d2h-h2d");
+  }
   x.add("micro-batch-size", p.micro_batch);
   x.add("global-batch-size", problem.scenario.training.global_batch);
   if (const auto& loading = problem.scenario.loading) x.add("num-workers", loading->workers);

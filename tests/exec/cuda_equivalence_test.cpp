@@ -86,6 +86,14 @@ void quantise(Training& t, Stack&) {
   t.adapter = Adapter{.rank = 4, .alpha = 16, .base = BaseStorage::kNf4Double};
 }
 
+void keep_masters(Training&, Stack& s) {
+  s.keeps_offloaded_master = true;
+}
+Plan on_host(Plan p, const Offload& offload) {
+  p.offload = offload;
+  return p;
+}
+
 const Case kCases[] = {
     {"serial", plan(1, 1, 1, 0, 4)},
     {"tp2", plan(2, 1, 1, 0, 4)},
@@ -139,6 +147,17 @@ const Case kCases[] = {
     {"adapters_nf4_bf16", with(plan(1, 1, 1, 0, 4), Recompute::kFull), Precision::kMixed, Math::kBf16,
      quantise},
     {"adapters_fp8", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kFp8, adapt_some},
+    {"offloaded_zero1", on_host(plan(1, 1, 2, 1, 4), {.optimizer = 0.5, .activation_layers = 2})},
+    {"offloaded_pp2_zero3",
+     on_host(plan(1, 2, 2, 3, 4), {.optimizer = 1, .parameters = true, .activation_layers = 1})},
+    {"offloaded_bf16_recompute",
+     on_host(with(plan(1, 1, 1, 0, 4), Recompute::kFull),
+             {.optimizer = 1, .activation_layers = 4, .overlap = false}),
+     Precision::kMixed, Math::kBf16},
+    {"offloaded_bf16_megatron", on_host(sp(plan(2, 1, 1, 0, 4)), {.optimizer = 1}), Precision::kMegatron,
+     Math::kBf16, keep_masters},
+    {"offloaded_fp16_no_master", on_host(plan(1, 1, 2, 2, 4), {.optimizer = 1}), Precision::kNoMaster,
+     Math::kFp16},
 };
 
 class OnAGpu : public testing::TestWithParam<std::tuple<const char*, Case>> {};
@@ -261,7 +280,9 @@ TEST(OnAGpu, OptimizersHaveTheSameConstants) {
 // Every step has its own batch, learning rate and dropout; the last is measured, and nothing is captured, for
 // which ops are issued one by one.
 TEST(AGraph, ReplaysWhatIsIssuedOpByOp) {
-  const auto three_steps = [](orrery::Launch launch) {
+  const Plan plain = with(plan(1, 1, 1, 0, 8), Recompute::kFull);
+  const Plan plans[] = {plain, on_host(plain, {.optimizer = 1, .activation_layers = 2})};
+  const auto three_steps = [](orrery::Launch launch, const Plan& p) {
     exec::RunOptions o = on(exec::Backend::kCuda);
     o.launch = launch;
     o.capture = false;
@@ -272,15 +293,18 @@ TEST(AGraph, ReplaysWhatIsIssuedOpByOp) {
                      .precision = Precision::kMixed,
                      .math = Math::kFp16,
                      .dropout = 0.1};
-    return train(tiny("tiny-llama"), with(plan(1, 1, 1, 0, 8), Recompute::kFull), t, stack(), o);
+    return train(tiny("tiny-llama"), p, t, stack(), o);
   };
-  const auto expected = three_steps(orrery::Launch::kEager), actual = three_steps(orrery::Launch::kGraph);
-  ASSERT_EQ(actual.steps.size(), 3U);
-  for (std::size_t s = 0; s < 3; ++s) {
-    EXPECT_EQ(actual.steps[s].loss, expected.steps[s].loss) << s;
-    EXPECT_EQ(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm) << s;
+  for (const Plan& p : plans) {
+    const auto expected = three_steps(orrery::Launch::kEager, p),
+               actual = three_steps(orrery::Launch::kGraph, p);
+    ASSERT_EQ(actual.steps.size(), 3U);
+    for (std::size_t s = 0; s < 3; ++s) {
+      EXPECT_EQ(actual.steps[s].loss, expected.steps[s].loss) << s;
+      EXPECT_EQ(actual.steps[s].gradient_norm, expected.steps[s].gradient_norm) << s;
+    }
+    EXPECT_EQ(actual.timeline.slices.size(), expected.timeline.slices.size());
   }
-  EXPECT_EQ(actual.timeline.slices.size(), expected.timeline.slices.size());
 }
 
 TEST(AGraph, IsOfARankThatHasItsGpuAlone) {
