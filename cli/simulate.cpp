@@ -105,12 +105,19 @@ void print_places(const planner::Evaluation& e) {
   }
   fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10}", "stage", "ranks", "first", "compute", "recompute");
   for (const std::size_t i : collectives) fmt::print(" {:>10}", "wait " + over.streams[i].name);
-  fmt::print(" {:>10} {:>10} {:>10}\n", "wait pp", "host", "memory");
+  const bool offloads = std::any_of(rows.begin(), rows.end(), [&](const sim::PlaceReport& r) {
+    return r.exposed_to(over, program::is_offload) > Time{0};
+  });
+  fmt::print(" {:>10}", "wait pp");
+  if (offloads) fmt::print(" {:>12}", "wait offload");
+  fmt::print(" {:>10} {:>10}\n", "host", "memory");
   for (const sim::PlaceReport& r : rows) {
     fmt::print("{:>6} {:>7} {:>7} {:>10} {:>10}", r.stage, r.ranks, r.first_rank,
                format(r.forward + r.backward + r.optimizer), format(r.recompute));
     for (const std::size_t i : collectives) fmt::print(" {:>10}", format(r.exposed[i]));
-    fmt::print(" {:>10} {:>10} {:>10}\n", format(r.exposed_to(over, program::is_transfer)), format(r.host),
+    fmt::print(" {:>10}", format(r.exposed_to(over, program::is_transfer)));
+    if (offloads) fmt::print(" {:>12}", format(r.exposed_to(over, program::is_offload)));
+    fmt::print(" {:>10} {:>10}\n", format(r.host),
                format(Bytes{e.predicted.memory[static_cast<std::size_t>(r.stage)].total}));
   }
 }

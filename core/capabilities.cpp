@@ -96,14 +96,15 @@ bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t)
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
-  return !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
-         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1) &&
-         concerns(r, m, t);
+  return !differs(r.offload, p.offloads()) && !differs(r.tensor_parallel, p.tp > 1) &&
+         !differs(r.pipeline_parallel, p.pp > 1) && !differs(r.shard_group, grouped(p)) &&
+         !differs(r.expert_tensor_parallel, p.expert_tp() > 1) && concerns(r, m, t);
 }
 
 // The field of a scenario that a message about a refused combination points to.
 const char* pointer_of(const Refusal& r) {
   if (r.lamb) return "/training/lamb";
+  if (r.offload) return "/plan/offload";
   if (!r.precision.empty()) return "/training/precision";
   if (!r.context_parallel.empty()) return "/plan/cp";
   if (!r.rank_order.empty()) return "/plan/rank_order";

@@ -44,6 +44,7 @@ struct Refusal {
   std::vector<ContextWay> context_parallel;
   std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
   std::optional<bool> lamb, sliding_window, expert_biases;
+  std::optional<bool> offload;  // something lies in the hosts' memory
   std::string why, origin;
 };
 
@@ -113,6 +114,7 @@ void describe(V& v, Refusal& r) {
     r.expert_tensor_parallel);
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
   v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);
+  v(Field{.name = "offload", .help = "whether something lies in the hosts' memory"}, r.offload);
   v(Field{.name = "expert_biases", .help = "whether routers and experts have biases"}, r.expert_biases);
   v(Field{.name = "why", .help = "the reason, as a message states it", .required = true}, r.why);
   v(Field{.name = "origin", .help = "where the software says so", .required = true}, r.origin);

@@ -130,6 +130,7 @@ struct Plan {
   bool exchanges_by_node() const { return expert_exchange == ExpertExchange::kByNode; }
   // What lies in the hosts' memory.
   double offloaded_optimizer() const { return offload ? offload->optimizer : 0; }
+  bool offloads() const { return offload && *offload != Offload{}; }
   bool offloads_parameters() const { return offload && offload->parameters; }
   std::int64_t offloaded_layers() const { return offload ? offload->activation_layers : 0; }
   // Copies of experts, each on the ranks of a stage that share them.

@@ -51,6 +51,9 @@ struct Search {
   double risk = 0.2;
 };
 
+// Whether some of what it tries lies in the hosts' memory.
+bool offloads(const Search& search);
+
 struct ClusterChoice {
   std::string topology;
   std::int64_t nodes = 0;  // 0: the topology's own count

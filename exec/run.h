@@ -131,6 +131,7 @@ struct RunResult {
   int stopped_by = 0;  // the signal that ended it before its last step; the same on all ranks
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
+  std::vector<std::int64_t> host_bytes;   // by rank: what its arena has in the host's memory
   // By rank: memory beside the arena that ops and communication worked in.
   std::vector<std::int64_t> scratch_bytes;
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).

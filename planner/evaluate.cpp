@@ -263,9 +263,12 @@ Fit fit(const Problem& problem, const Plan& plan) {
   const sim::Topology topology(problem.cluster);
   sim::Estimator estimator(problem, topology);
   const sim::Estimate estimate = estimator.estimate(plan);
+  const sim::Estimator::HostMemory host = estimator.host_memory(plan);
   return {.needed = estimator.device_bytes(plan, estimate.peak).value,
           .available = estimate.memory.value,
-          .stage = estimate.fullest_stage};
+          .stage = estimate.fullest_stage,
+          .host_needed = host.needed.value,
+          .host_available = host.available.value};
 }
 
 Json fit_json(const Fit& fit) {

@@ -94,7 +94,7 @@ void explain(const Problem& problem, Answer& a) {
   const Breakdown& b = best.predicted.breakdown;
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
-  if (best.plan.offload) a.why.push_back(offload_words(problem, best.plan));
+  if (best.plan.offloads()) a.why.push_back(offload_words(problem, best.plan));
   explain_risk(problem, a);
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
@@ -160,7 +160,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) {
     for (Device& d : p.devices) twice(d.memory_bandwidth);
   }));
-  if (kept.front().plan.offload) {
+  if (kept.front().plan.offloads()) {
     const auto hosts = [&](const char* change, Bandwidth Host::*of) {
       a.sensitivity.push_back(on_changed(problem, kept, base, change, [&](Problem& p) {
         for_each_type(p.cluster, [&](NodeType& t) { twice(t.host.value().*of); });
@@ -258,6 +258,8 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   r.estimate = estimate;
   r.capacity = usable(problem, estimate.memory);
   r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
+  const Fit memory = fit(problem, plan, r.predicted);
+  r.hosts_fit = memory.host_needed <= memory.host_available;
   r.pessimistic_s = pessimistic_time(r.predicted.step_time_s, r.predicted.fits_probability, problem.spread,
                                      problem.scenario.search.risk);
   return r;
@@ -428,7 +430,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       if (!done[i].risky())
         best = std::min(best, step * risk_factor(done[i].predicted.fits_probability, problem.spread,
                                                  problem.scenario.search.risk));
-      a.plans.push_back(std::move(done[i]));
+      if (done[i].hosts_fit) a.plans.push_back(std::move(done[i]));
     }
   }
 }
@@ -581,10 +583,14 @@ Answer plan_on_best(const Problem& problem, const std::vector<std::int64_t>& siz
 std::string why_none(const Problem& problem, const SearchResult& r) {
   if (r.counts.considered == r.counts.invalid)
     return "no combination of the search is a plan of this model, batch and stack on this cluster";
+  const Scenario& s = problem.scenario;
   std::string out = fmt::format("no plan fits {} of device memory", format(r.capacity));
-  const Plan offloaded{.offload = Offload{.optimizer = 1}};
-  if (problem.scenario.search.offload.empty() && host_problem(problem.cluster, true).empty() &&
-      !stack_problem(problem.stack, offloaded))
+  if (r.counts.too_large_for_hosts > 0)
+    out += fmt::format("; {} plans do, and need more than the hosts' memory", r.counts.too_large_for_hosts);
+  const Plan offloaded{.zero = 1, .offload = Offload{.optimizer = 1}};
+  if (s.search.offload.empty() && host_problem(problem.cluster, true).empty() &&
+      runs_plan(problem.stack, s.model, offloaded, s.training) &&
+      !program::offload_problem(offloaded, s.training))
     out += "; the hosts' memory was not tried: \"search\": {\"offload\": [{\"optimizer\": 1}]}";
   return out;
 }

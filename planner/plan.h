@@ -21,9 +21,10 @@ struct Ranked {
   // plans are ranked; infinite where the plan may well not fit.
   double pessimistic_s = 0;
   bool risky() const { return std::isinf(pessimistic_s); }
-  std::string note;  // "the scenario's plan", a heuristic's name, or empty
-  Bytes capacity;    // of a device on the stage that fills its devices most, less the margin
-  bool fits() const { return predicted.peak_memory_bytes <= capacity.value; }
+  std::string note;       // "the scenario's plan", a heuristic's name, or empty
+  Bytes capacity;         // of a device on the stage that fills its devices most, less the margin
+  bool hosts_fit = true;  // what it keeps in the hosts' memory
+  bool fits() const { return hosts_fit && predicted.peak_memory_bytes <= capacity.value; }
 };
 
 struct Rejected {

@@ -240,8 +240,9 @@ class Worker {
     Candidate c{.plan = plan,
                 .device = estimator_.device_bytes(plan, peak.peak),
                 .capacity = usable(problem_, peak.memory)};
-    if (c.fits() && !estimator_.fits_hosts(plan)) {
+    if (c.fits() && !estimator_.host_memory(plan).fits()) {
       ++into.counts.too_large;
+      ++into.counts.too_large_for_hosts;
       return Space::Verdict::kSeen;
     }
     if (c.fits()) {
@@ -305,6 +306,7 @@ SearchCounts& SearchCounts::operator+=(const SearchCounts& o) {
   considered += o.considered;
   invalid += o.invalid;
   too_large += o.too_large;
+  too_large_for_hosts += o.too_large_for_hosts;
   bounded += o.bounded;
   costed += o.costed;
   feasible += o.feasible;
@@ -333,7 +335,7 @@ std::string plan_problem(const Problem& problem, const Plan& plan) {
   const Scenario& s = problem.scenario;
   if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
     return wrong->pointer + ": " + wrong->text;
-  if (const std::string wrong = host_problem(problem.cluster, plan.offload.has_value()); !wrong.empty())
+  if (const std::string wrong = host_problem(problem.cluster, plan.offloads()); !wrong.empty())
     return "/plan/offload: " + wrong;
   if (plan.ranks() > problem.cluster.devices()) {
     return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(),

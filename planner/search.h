@@ -28,8 +28,9 @@ struct SearchCounts {
   std::int64_t bounded =
       0;                    // proved slower than the best kept; all plans of a pp and dp at once count as one
   std::int64_t costed = 0;  // time and memory estimated
-  std::int64_t feasible = 0;   // of those, fit
-  std::int64_t too_large = 0;  // of those, do not fit
+  std::int64_t feasible = 0;             // of those, fit
+  std::int64_t too_large = 0;            // of those, do not fit
+  std::int64_t too_large_for_hosts = 0;  // of those, fit the devices
   double seconds = 0;
   SearchCounts& operator+=(const SearchCounts& o);
 };

@@ -421,14 +421,11 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               const bool grouped = shard > 0 && shard < p.dp;
               if (shard > 0 && (zero == 0 || !grouped)) continue;
               if (!reshards && zero != 3) continue;
-              if (offload && offload->parameters && zero != 3) continue;
-              if (offload && offload->activation_layers > 0 &&
-                  (p.overlap_exchanges || program::splits_backward(p.schedule)))
-                continue;
               p.zero = zero;
               p.shard_group = grouped ? shard : 0;
               p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
               p.offload = offload;
+              if (program::offload_problem(p, t)) continue;
               if (!runs_plan(problem_.stack, m, p, t)) continue;
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||

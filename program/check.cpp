@@ -195,6 +195,7 @@ class Checker {
       };
       std::size_t event = 0;
       for (std::size_t i = 0; i < s.ops.size(); ++i) {
+        if (!is_offload(streams()[s.ops[i].stream].role)) check_device(c, step, s.ops[i]);
         const auto op_index = static_cast<std::int32_t>(i);
         for (; event < s.memory.size() && s.memory[event].op == op_index && s.memory[event].allocate;
              ++event) {
@@ -222,6 +223,16 @@ class Checker {
           at(s.memory[event].buffer) = kFree;
       }
       if (problems_.size() >= most_) return;
+    }
+  }
+
+  // What the device does touches its own memory alone.
+  void check_device(const RankClass& c, const Step& step, const Op& op) {
+    for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {
+      for (const Ref& r : *refs) {
+        if (c.buffers[static_cast<std::size_t>(r.buffer)].space == Space::kHost)
+          report("{} touches {}, which is in the host's memory", describe_op(c, step, op), name(c, r.buffer));
+      }
     }
   }
 

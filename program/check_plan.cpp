@@ -81,34 +81,6 @@ void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
   check_parts(depth, p.recompute_parts, field);
 }
 
-// What lies in the hosts' memory.
-void check_offload(const Plan& p, const Training& t, const Cursor& at) {
-  if (!p.offload) return;
-  const Cursor field = at.child("offload");
-  if (t.serves()) field.fail("serving trains nothing", "allowed: no such field");
-  if (p.offload->optimizer > 0 && t.lamb) {
-    field.child("optimizer")
-        .fail("LAMB's ratios are taken on the device, of moments that would be the host's", "allowed: 0");
-  }
-  if (p.offload->parameters && p.zero != 3)
-    field.child("parameters").fail("shards of parameters are ZeRO-3's", "allowed: false");
-  if (p.offload->parameters && p.offload->optimizer < 1) {
-    field.child("parameters")
-        .fail("the host updates the parameters that it keeps", "allowed with \"optimizer\": 1");
-  }
-  if (p.offload->activation_layers > 0 && p.overlap_exchanges) {
-    field.child("activation_layers")
-        .fail("forwards and backwards that run side by side keep their activations", "allowed: 0");
-  }
-  if (p.offload->activation_layers > 0 && splits_backward(p.schedule)) {
-    field.child("activation_layers")
-        .fail("weight gradients that come later would hold what was fetched for them", "allowed: 0");
-  }
-  if (p.offload->optimizer == 0 && !p.offload->overlap) {
-    field.child("overlap").fail("the host updates nothing that copies could run beside", "allowed: true");
-  }
-}
-
 // What of the products in 8 bits has a size that tensor cores do not take.
 struct Misfit {
   const char* what;
@@ -126,6 +98,35 @@ std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, const Plan&
 }
 
 }  // namespace
+
+std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
+  if (!p.offload || *p.offload == Offload{}) return {};
+  const Offload& o = *p.offload;
+  if (t.serves()) return PlanProblem{"", "serving trains nothing", "allowed: no such field"};
+  if (o.optimizer > 0 && t.lamb) {
+    return PlanProblem{"optimizer",
+                       "LAMB's ratios are taken on the device, of moments that would be the host's",
+                       "allowed: 0"};
+  }
+  if (o.parameters && p.zero != 3)
+    return PlanProblem{"parameters", "shards of parameters are ZeRO-3's", "allowed: false"};
+  if (o.parameters && o.optimizer < 1) {
+    return PlanProblem{"parameters", "the host updates the parameters that it keeps",
+                       "allowed with \"optimizer\": 1"};
+  }
+  if (o.activation_layers > 0 && p.overlap_exchanges) {
+    return PlanProblem{"activation_layers",
+                       "forwards and backwards that run side by side keep their activations", "allowed: 0"};
+  }
+  if (o.activation_layers > 0 && splits_backward(p.schedule)) {
+    return PlanProblem{"activation_layers",
+                       "weight gradients that come later would hold what was fetched for them", "allowed: 0"};
+  }
+  if (o.optimizer == 0 && !o.overlap) {
+    return PlanProblem{"overlap", "the host updates nothing that copies could run beside", "allowed: true"};
+  }
+  return {};
+}
 
 std::string overlap_problem(const Plan& p) {
   if (!p.overlap_exchanges) return {};
@@ -283,7 +284,11 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
-  check_offload(p, t, at);
+  if (const auto problem = offload_problem(p, t)) {
+    Cursor field = at.child("offload");
+    if (*problem->field != '\0') field = field.child(problem->field);
+    field.fail(problem->why, problem->allowed);
+  }
   if (!p.reshards() && p.zero != 3) {
     at.child("reshard_after_forward")
         .fail(fmt::format("ZeRO stage {} gathers nothing before the forward pass", p.zero), "allowed: true");

@@ -335,6 +335,8 @@ struct PlanProblem {
 };
 // Of the ranks that share experts.
 std::optional<PlanProblem> experts_problem(const Plan& plan);
+// Of what lies in the hosts' memory, in the fields of `offload`; "": of the object.
+std::optional<PlanProblem> offload_problem(const Plan& plan, const Training& training);
 // Why forwards and backwards cannot run side by side as the plan says; nothing when they can, or need not.
 std::string overlap_problem(const Plan& plan);
 // Why ranks cannot share the model's sequences as the plan says; nothing when they can.

@@ -58,7 +58,9 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       order_(issue_order(class_, place.program.communication.streams)),
       arena_(allocate(static_cast<std::size_t>(class_.arena_peak.value), "memory of the arena")),
       next_scalars_(kernels::cuda::allocate_host(sizeof(kernels::cuda::StepScalars))),
-      host_arena_(kernels::cuda::allocate_host(static_cast<std::size_t>(class_.host_bytes.value))),
+      host_arena_(class_.host_bytes.value > 0
+                      ? kernels::cuda::allocate_host(static_cast<std::size_t>(class_.host_bytes.value))
+                      : HostMemory()),
       staging_(class_, program::kHostStream),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
@@ -191,7 +193,8 @@ void CudaExecutor::clear() {
   check(cudaMemsetAsync(arena_.get(), 0, static_cast<std::size_t>(class_.arena_peak.value),
                         stream(program::kCompute)),
         "cudaMemsetAsync");
-  std::memset(host_arena_.get(), 0, static_cast<std::size_t>(class_.host_bytes.value));
+  if (class_.host_bytes.value > 0)
+    std::memset(host_arena_.get(), 0, static_cast<std::size_t>(class_.host_bytes.value));
   finish(stream(program::kCompute), "clearing the arena");
 }
 
@@ -272,6 +275,10 @@ PassTimes CudaExecutor::run(const Pass& pass) {
     graph_ = {};
     measured_graph_ = {};
     communicator_->abort();
+    // Updates that are still to come return at once, but read this executor.
+    for (int tries = 0; tries < 1000 && cudaStreamQuery(stream(program::kHostStream)) == cudaErrorNotReady;
+         ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     throw Error(reason);
   }
 }
@@ -284,7 +291,7 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
       after_.push_back(make_event(Timed::kYes));
     }
   }
-  pass_ = &pass;
+  constants_ = {pass.learning_rate, options_.weight_decay, pass.updates, options_.seed};
   set_scalars(pass);
   check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
   finish(stream(program::kCompute), "the numbers of a step");
@@ -414,6 +421,7 @@ void CudaExecutor::enqueue_update(const Op& op) {
   HostUpdate& update = updates_.try_emplace(&op, HostUpdate{this, &op}).first->second;
   const auto call = [](void* of) {
     const auto* u = static_cast<const HostUpdate*>(of);
+    if (u->executor->abort_.raised()) return;
     try {
       u->executor->update(*u->op);
     } catch (const std::exception& e) {
@@ -430,7 +438,7 @@ void CudaExecutor::update(const Op& op) {
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = reinterpret_cast<float*>(pointer(op.writes[i], 0));
   a.type = place_.buffer(op.writes[0]).type;
-  set_update(a, place_, {pass_->learning_rate, options_.weight_decay, pass_->updates, options_.seed});
+  set_update(a, place_, constants_);
   staging_.widen(a);
   run_cpu_op(a);
   staging_.narrow();

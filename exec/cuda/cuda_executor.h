@@ -96,7 +96,7 @@ class CudaExecutor : public Executor {
   };
   std::map<const program::Op*, HostUpdate> updates_;
   Staging staging_;
-  const Pass* pass_ = nullptr;
+  StepConstants constants_;  // of the pass
   std::array<PinnedHalf, 2> pinned_;
   std::unique_ptr<kernels::cuda::Gemms> gemms_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet

@@ -22,9 +22,14 @@ const char* mixed_precision(const Training& t) {
   }
 }
 
+// One process has shards too, where they lie in the host's memory.
+bool is_sharded(const Plan& p) {
+  return (p.dp > 1 && p.zero > 0) || p.offloads_parameters();
+}
+
 // Lines of fsdp_config, and of parallelism_config where shards are shared by fewer ranks than all.
 std::string sharding(const Plan& p) {
-  if (p.dp == 1 || p.zero == 0) return {};
+  if (!is_sharded(p)) return {};
   std::string out = fmt::format(
       "fsdp_config:\n"
       "  fsdp_version: 2\n"
@@ -64,7 +69,7 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
     out.push_back(fmt::format(
         "the training script wraps its optimizer for the host: torchao.optim.CPUOffloadOptimizer(.., "
         "{}), of {:g} % of the parameters",
-        "torch.optim.AdamW, fused=True", 100 * p.offload->optimizer));
+        "torch.optim.AdamW", 100 * p.offload->optimizer));
   }
   if (p.offloaded_layers() > 0) {
     out.push_back(
@@ -85,7 +90,7 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
 Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& scenario) {
   const Training& t = problem.scenario.training;
   const Layout layout = layout_of(problem, p, scenario.child("cluster"));
-  const bool sharded = p.dp > 1 && p.zero > 0;
+  const bool sharded = is_sharded(p);
   std::string text = fmt::format(
       "# {} of {}, for {}.\n"
       "compute_environment: LOCAL_MACHINE\n"

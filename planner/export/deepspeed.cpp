@@ -86,7 +86,11 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
   if (p.offloaded_optimizer() > 0 && !p.offload->overlap)
     out.emplace_back("DeepSpeed's copies run beside its updates: the plan's do not (offload.overlap)");
   if (p.offloaded_layers() > 0 && p.recompute != Recompute::kFull)
-    out.emplace_back("DeepSpeed offloads inputs of recomputed layers alone: the plan recomputes none");
+    out.emplace_back(
+        "DeepSpeed offloads inputs of recomputed layers alone: the plan recomputes no whole layers");
+  if (p.offloaded_layers() > 0)
+    out.push_back(fmt::format("DeepSpeed offloads all recomputed layers: the plan, the first {} of a chunk",
+                              p.offload->activation_layers));
   if (p.shards() < p.copies() && p.zero == 3)
     out.emplace_back("shard groups are MiCS: build the model inside deepspeed.zero.MiCS_Init");
   return out;

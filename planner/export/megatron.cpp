@@ -413,6 +413,7 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
     x.add("optimizer-cpu-offload");
     x.add("optimizer-offload-fraction", p.offload->optimizer);
     x.add("use-precision-aware-optimizer");
+    if (p.copies() == 1) x.add("use-distributed-optimizer");  // of one replica, which shares nothing
     x.add_if(p.offload->overlap, "overlap-cpu-optimizer-d2h-h2d");
   }
   x.add("micro-batch-size", p.micro_batch);

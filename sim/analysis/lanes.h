@@ -17,6 +17,11 @@
 
 namespace orrery::sim {
 
+// Streams of copies between a device and its host, and of the host's work: no communication between ranks.
+inline bool is_of_host(std::string_view stream) {
+  return stream == "host" || stream == "to-host" || stream == "from-host";
+}
+
 struct Lane {
   std::int32_t rank = 0, stream = 0, depth = 0;
   std::size_t first = 0, count = 0;  // slices

@@ -11,7 +11,7 @@ Meetings::Meetings(const Lanes& lanes)
   const Timeline& t = lanes.timeline();
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
-    meets_.push_back(stream != "host" && stream != "to-host" && stream != "from-host");
+    meets_.push_back(!is_of_host(stream));
     const std::string own = stream.substr(0, stream.find('-'));
     std::vector<std::size_t>& along = axes_of_.emplace_back();
     for (std::size_t i = 0; i < axes_.size(); ++i) {

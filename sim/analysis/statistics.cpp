@@ -89,7 +89,8 @@ class Summing {
   void add_rank(std::int32_t rank) {
     std::vector<Interval> compute, communication;
     for (const Lane& lane : lanes_.of(rank)) {
-      add_intervals(lanes_, lane, part_, lane.stream == kComputeStream ? compute : communication);
+      if (!is_of_host(lanes_.timeline().streams[static_cast<std::size_t>(lane.stream)]))
+        add_intervals(lanes_, lane, part_, lane.stream == kComputeStream ? compute : communication);
       add_kinds(lane);
     }
     compute = united(std::move(compute));

@@ -107,9 +107,9 @@ class OpSamples {
       for (const Slice* s : of_host[r]) {
         const Op& op = *find(*s);
         (op.is<ops::Copy>() ? copies : updates)
-            .push_back({static_cast<double>(op.traffic.value), seconds(s->end - s->active)});
+            .push_back({static_cast<double>(op.traffic.value), seconds(s->end - s->active),
+                        static_cast<std::int64_t>(ranks)});
       }
-      ranks_on_host = std::max(ranks_on_host, static_cast<std::int64_t>(ranks));
       // What shares its rank's links takes up to twice as long: no measure of the links.
       for (const Slice* s : communicating[r]) {
         const Op& op = *find(*s);
@@ -124,10 +124,10 @@ class OpSamples {
   std::map<ShapeKey, Shape> shapes;
   struct Moved {
     double bytes, seconds;
+    std::int64_t ranks;  // of its run
   };
   std::vector<Moved> copies, updates;  // between devices and their hosts, and by the hosts
-  std::int64_t ranks_on_host = 1;
-  std::vector<double> gaps;  // between ops of the compute stream, waits included
+  std::vector<double> gaps;            // between ops of the compute stream, waits included
 
  private:
   Shape& shape_of(const Op& op, const Program& p) {
@@ -250,23 +250,23 @@ class Fitter {
   void fit_host() {
     if (!cluster_.host) return;
     constexpr double kLeast = 1 << 16;
-    const auto rate = [&](const std::vector<OpSamples::Moved>& all) {
+    // Of all ranks that share it.
+    const auto rate = [&](const std::vector<OpSamples::Moved>& all, std::int64_t sharing) {
       double bytes = 0, seconds = 0;
       for (const OpSamples::Moved& m : all) {
         if (m.bytes < kLeast) continue;
-        bytes += m.bytes;
+        bytes += m.bytes * static_cast<double>(std::min(m.ranks, sharing));
         seconds += m.seconds;
       }
       return seconds > 0 ? bytes / seconds : 0;
     };
     Host& h = *cluster_.host;
-    const std::int64_t ranks = std::min(samples_.ranks_on_host, cluster_.devices_per_node);
     const auto fit = [](double& efficiency, double achieved, Bandwidth nominal) {
       if (achieved > 0) efficiency = std::clamp(achieved / static_cast<double>(nominal.value), 0.01, 1.0);
     };
-    fit(h.link_efficiency, rate(samples_.copies) * static_cast<double>(std::min(ranks, h.devices_per_link)),
+    fit(h.link_efficiency, rate(samples_.copies, std::min(cluster_.devices_per_node, h.devices_per_link)),
         h.link);
-    fit(h.memory_efficiency, rate(samples_.updates) * static_cast<double>(ranks), h.memory_bandwidth);
+    fit(h.memory_efficiency, rate(samples_.updates, cluster_.devices_per_node), h.memory_bandwidth);
   }
 
   void fit_gemm() {

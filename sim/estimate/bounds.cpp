@@ -116,19 +116,30 @@ Bytes Estimator::least_peak(const Plan& plan) {
   return Bytes{most};
 }
 
-bool Estimator::fits_hosts(const Plan& plan) {
-  if (plan.offloaded_optimizer() == 0) return true;
-  ranges_of_chunks(plan, held_by_other_);
-  const std::int64_t ranks = std::min(plan.ranks(), problem_.cluster.devices_per_node);
-  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
-    look_at_stage(plan, stage, held_by_other_);
+// A chunk's activations are there for as many micro-batches as are on their way through the stages behind it.
+Estimator::HostMemory Estimator::host_memory(const Plan& plan) {
+  HostMemory out;
+  if (!plan.offloads()) return out;
+  select(plan);
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    look_at_stage(plan, costs_.runs[r].first, held_);
     hold_units(plan);
-    const std::int64_t bytes = static_bytes(plan).host * ranks;
-    for (std::size_t i = 0; i < problem_.cluster.types(); ++i) {
-      if (bytes > problem_.cluster.type(i).host->memory.value) return false;
-    }
+    const std::int64_t behind = plan.pp - costs_.runs[r].first;
+    const std::int64_t in_flight = plan.schedule == Schedule::kGPipe
+                                       ? plan.micro_batches
+                                       : std::min(plan.micro_batches, plan.vpp > 1 ? 2 * plan.pp : behind);
+    std::int64_t bytes = static_bytes(plan).host;
+    for (std::size_t c = r * v; c < (r + 1) * v; ++c)
+      bytes += in_flight * (*costs_.chunks[c])[kChunkForward].offloaded;
+    most = std::max(most, bytes);
   }
-  return true;
+  out.needed = Bytes{most * std::min(plan.ranks(), problem_.cluster.devices_per_node)};
+  out.available = problem_.cluster.host.value().memory;
+  for (std::size_t i = 1; i < problem_.cluster.types(); ++i)
+    out.available = std::min(out.available, problem_.cluster.type(i).host.value().memory);
+  return out;
 }
 
 }  // namespace orrery::sim

@@ -333,8 +333,9 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
         op.payload = Bytes{mul_div(op.payload.value, of_sample, shards)};
       };
       if (op.group == replica_) in_shards(l.structure->shards(), l.key.shards);
-      if (op.is<program::ops::Copy>() && op.group == shard_) in_shards(1, l.key.shards);
-      if (op.is<program::ops::Copy>() && op.group == expert_shard_) in_shards(1, l.key.expert_shards);
+      if (op.is<program::ops::Copy>() && op.group == shard_) in_shards(l.structure->shards(), l.key.shards);
+      if (op.is<program::ops::Copy>() && op.group == expert_shard_)
+        in_shards(l.structure->expert_shards(), l.key.expert_shards);
       if (op.group == expert_replica_) in_shards(l.structure->expert_shards(), l.key.expert_shards);
       OpTime time{.duration = static_cast<double>(cost.op(op, nodes).value)};
       if (program::is_communication(op.kind) && shares(op.group)) {
@@ -375,6 +376,7 @@ ChunkCosts::Priced& ChunkCosts::price_sample(Layout& l, bool alone, const ChunkC
       w.peak = s.peak.at(n);
       for (const Line& peak : s.peaks) priced.peaks[c][work].push_back(peak.at(n));
       w.net = s.net.at(n);
+      w.offloaded = s.offloaded.at(n);
       const LaneEnds alone_on_rank = run_segments({&segments[work]}, pace);
       w.time = w.latency = rounded(alone_on_rank.ends[0] - alone_on_rank.begin);
       if (l.key.runs_on()) {
@@ -541,6 +543,7 @@ ChunkCost ChunkCosts::extended(Layout& l, Role role, const ChunkContent& content
       const WorkCost& from = a.costs[index][w];
       for (const WorkCost::Field time : WorkCost::times())
         out[w].*time = (Time{out[w].*time} + (Time{b[w].*time} - Time{from.*time}) * e.more).value;
+      out[w].offloaded += e.more * (b[w].offloaded - from.offloaded);
       kept[w].push_back(e.more * (b[w].net - from.net));
       out[w].net += kept[w].back();
     }

@@ -33,6 +33,7 @@ struct WorkCost {
   std::int64_t host = 0;           // ps to issue its ops
   std::int64_t hosted = 0;         // ps to its end from when the host begins with it, all else being there
   std::int64_t peak = 0, net = 0;  // bytes live above the start, and left at the end
+  std::int64_t offloaded = 0;      // bytes left in the host's memory
   // Of the last micro-batch, where gradients are reduced in every one or tensor ranks add their parts of
   // gradients: ps that it takes longer, and that its communication goes on after it.
   std::int64_t longer = 0, trailing = 0;

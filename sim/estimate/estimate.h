@@ -70,8 +70,13 @@ class Estimator {
   // Bytes a rank takes of its device when its program holds `logical`: context, communicators and
   // allocator overhead of the stack on top.
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
-  // Whether what a plan keeps of its optimizer in the hosts' memory is less than that.
-  bool fits_hosts(const Plan& plan);
+  // What the ranks of a node keep in its host's memory, each as much as the one that keeps most; of
+  // activations at least as much as the plan has in flight. And the least that a host has.
+  struct HostMemory {
+    Bytes needed, available;
+    bool fits() const { return needed <= available; }
+  };
+  HostMemory host_memory(const Plan& plan);
 
  private:
   using HardwareByStage = std::vector<StageHardware>;  // one where all stages have the same

@@ -224,6 +224,12 @@ SmallSegment Structure::shrink(const Segment& one, const Segment& two, const Lan
   out.issued = static_cast<std::int64_t>(one.ops.size());
   out.peak = {one.peak.value, two.peak.value - one.peak.value};
   out.net = {one.net.value, two.net.value - one.net.value};
+  const auto to_host = [](const Segment& s) {
+    std::int64_t sum = 0;
+    for (const Op& op : s.ops) sum += op.stream == program::kToHost ? op.payload.value : 0;
+    return sum;
+  };
+  out.offloaded = {to_host(one), to_host(two) - to_host(one)};
   for (std::size_t i = 0; i < one.ops.size(); ++i) {
     const Op& op = one.ops[i];
     const LaneIndex lane = lane_of[op.stream];

@@ -43,6 +43,7 @@ struct SmallSegment {
   std::array<std::vector<SmallOp>, kLanes> lanes;
   std::int64_t issued = 0;  // ops, transfers included
   Line peak, net;
+  Line offloaded;  // bytes copied to the host
   // Peaks while the segment runs, in the order of its ops: up to the blocks that its first range repeats
   // (BlockRange::repeats), while these run, from there up to the next range's, and so on to the end.
   std::vector<Line> peaks;

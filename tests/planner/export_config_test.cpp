@@ -48,11 +48,15 @@ void expect_deepspeed(const Json& facts, const ExportCase& c) {
   if (j.contains("train_batch_size")) {
     EXPECT_EQ(j["train_batch_size"], p.micro_batch * p.micro_batches * p.dp);
   }
-  const std::int64_t stage = p.dp > 1 ? p.zero : 0;
+  const bool offloads = p.offloaded_optimizer() > 0;
+  const std::int64_t stage = offloads ? std::max<std::int64_t>(1, p.zero) : p.dp > 1 ? p.zero : 0;
   EXPECT_EQ(j["zero_optimization"]["stage"], stage);
   if (p.pp > 1) {
     EXPECT_LT(stage, 2);
   }
+  EXPECT_EQ(j["zero_optimization"].contains("offload_optimizer"), offloads);
+  EXPECT_EQ(j["zero_optimization"].contains("offload_param"), p.offloads_parameters());
+  EXPECT_EQ(j.contains("activation_checkpointing"), p.offloaded_layers() > 0);
   EXPECT_EQ(j["zero_optimization"].value("mics_shard_size", p.dp), stage > 0 ? p.shards() : p.dp);
   EXPECT_EQ(j["bf16"]["enabled"], t.parameter_type() == DType::kBfloat16);
   EXPECT_EQ(j["fp16"]["enabled"], t.parameter_type() == DType::kFloat16);
@@ -83,6 +87,24 @@ TEST(DeepspeedExport, EveryConfigurationFitsTheFactsAndHoldsThePlan) {
   EXPECT_GT(groups, 2);
 }
 
+TEST(DeepspeedExport, WhatIsOffloadedIsInTheFile) {
+  const Json facts = load_json(ORRERY_ROOT "/tests/data/launchers/deepspeed.json");
+  RandomCases random(Target::kDeepspeed);
+  ExportCase c = random.next();
+  c.problem.scenario.training = {.global_batch = 64, .sequence = 2048};
+  c.plan = {.dp = 1,
+            .micro_batches = 64,
+            .recompute = Recompute::kFull,
+            .offload = Offload{.optimizer = 1, .activation_layers = 4}};
+  expect_deepspeed(facts, c);
+  c.plan = {.dp = 8, .zero = 3, .micro_batches = 8, .offload = Offload{.optimizer = 1, .parameters = true}};
+  expect_deepspeed(facts, c);
+  c.plan = {.dp = 8, .zero = 3, .micro_batches = 8, .offload = Offload{.optimizer = 0.25}};
+  expect_deepspeed(facts, c);
+  const Json j = parse_json(export_plan(Target::kDeepspeed, c.problem, c.plan, {}).text, "deepspeed.json");
+  EXPECT_EQ(j["zero_optimization"]["offload_optimizer"]["ratio"], 0.25);
+}
+
 TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
   RandomCases random(Target::kDeepspeed);
   ExportCase c = random.next();
@@ -109,6 +131,11 @@ TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
     EXPECT_NE(fmt::format("{}", fmt::join(out, "\n")).find(text), std::string::npos) << text;
   };
   says({.dp = 16, .zero = 3, .shard_group = 8, .micro_batches = 4}, "MiCS_Init");
+  says({.dp = 16, .zero = 1, .micro_batches = 4, .offload = Offload{.optimizer = 0.5}}, "offloads all");
+  says({.dp = 16, .zero = 1, .micro_batches = 4, .offload = Offload{.optimizer = 1, .overlap = false}},
+       "run beside its updates");
+  says({.dp = 16, .zero = 1, .micro_batches = 4, .offload = Offload{.activation_layers = 2}},
+       "the plan recomputes no whole layers");
   Plan full{.dp = 16, .micro_batches = 4, .recompute = Recompute::kFull};
   says(full, "wrap every layer of the model in");
   full.recompute_layers = 2;
@@ -146,7 +173,8 @@ void expect_accelerate(const Json& facts, const ExportCase& c) {
     EXPECT_TRUE(takes(type, word ? Json(value) : parse_json(value, key))) << key << ": " << value;
   }
   EXPECT_EQ(y["num_processes"], std::to_string(p.ranks()));
-  const bool sharded = p.dp > 1 && p.zero > 0;
+  const bool sharded = (p.dp > 1 && p.zero > 0) || p.offloads_parameters();
+  EXPECT_EQ(y["fsdp_config.fsdp_offload_params"], !sharded ? "" : p.offloads_parameters() ? "true" : "false");
   EXPECT_EQ(y["distributed_type"], sharded ? "FSDP" : p.dp > 1 ? "MULTI_GPU" : "NO");
   EXPECT_EQ(y["fsdp_config.fsdp_reshard_after_forward"], !sharded ? "" : p.zero == 3 ? "true" : "false");
   EXPECT_EQ(y["fsdp_config.fsdp_activation_checkpointing"], !sharded                          ? ""
@@ -170,6 +198,15 @@ TEST(FsdpExport, EveryConfigurationFitsTheFactsAndHoldsThePlan) {
   for (const ExportCase& c : shipped_cases(Target::kFsdp)) expect_accelerate(facts, c);
   RandomCases random(Target::kFsdp);
   for (int i = 0; i < 200; ++i) expect_accelerate(facts, random.next());
+  for (const std::int64_t dp : {1, 8}) {
+    ExportCase c = random.next();
+    c.problem.scenario.training = {.global_batch = 64, .sequence = 2048};
+    c.plan = {.dp = dp,
+              .zero = 3,
+              .micro_batches = 64 / dp,
+              .offload = Offload{.optimizer = 1, .parameters = true}};
+    expect_accelerate(facts, c);
+  }
 }
 
 TEST(Fit, NeededAndAvailableAreBytesOfTheFullestRank) {

@@ -99,7 +99,7 @@ TEST(Scenarios, EstimatesAreNearTheEngineAndTheBestIsTheBestShown) {
       const auto program = program::compile(p.scenario.model, r.plan, p.scenario.training, p.stack);
       const sim::Topology topology(p.cluster);
       const sim::PlanLinks links = sim::plan_links(topology, r.plan);
-      const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training);
+      const sim::CostModel cost(p.devices, p.stack, p.cluster, links, p.scenario.training, r.plan.ranks());
       sim::Layout layout = sim::place(topology, program, cost, {.most_places = 8});
       for (sim::Meeting& m : layout.meetings) m.activity = -1;  // no flow shares its links
       const double alone = seconds(sim::simulate(program, layout, options).step);

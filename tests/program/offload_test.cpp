@@ -240,15 +240,28 @@ TEST(Offload, FetchesComeALayerAhead) {
 
 // What a copy does not wait for is noticed.
 TEST(Offload, ACopyThatDoesNotWaitIsARace) {
-  Program p = offload_program(offloading({.optimizer = 1, .activation_layers = 2}));
+  Program p = offload_program(offloading({.optimizer = 1}));
   for (Segment& s : p.classes[0].segments) {
     for (Op& op : s.ops) {
       if (op.stream == kToHost) op.after.fill(0);
     }
   }
-  p.classes[0].waits.clear();
-  for (Step& step : p.classes[0].steps) step.waits = 0;
-  EXPECT_FALSE(check(p).empty());
+  std::erase_if(p.classes[0].waits, [](const ExternalWait&) { return true; });
+  for (Step& step : p.classes[0].steps) step.first_wait = step.waits = 0;
+  const std::vector<std::string> problems = check(p);
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(problems.front().find("/to-host of optimizer"), std::string::npos) << problems.front();
+}
+
+// And a kernel that would read the host's memory.
+TEST(Offload, TheDeviceTouchesItsOwnMemoryAlone) {
+  Program p = offload_program(offloading({.optimizer = 1}));
+  for (Op& op : p.classes[0].segments.back().ops) {
+    if (op.is<ops::Optimizer>()) op.stream = kCompute;
+  }
+  const std::vector<std::string> problems = check(p);
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(problems.front().find("is in the host's memory"), std::string::npos) << problems.front();
 }
 
 TEST(Offload, WhatCannotBeIsRefused) {
