@@ -65,6 +65,7 @@ class RandomCases {
       draw_model(c.problem.scenario.model);
       draw_plan(c.plan, c.problem.scenario.model);
       draw_training(c.problem.scenario.training, c.plan);
+      draw_offload(random_, c.plan);
       const Scenario& s = c.problem.scenario;
       const bool positions =
           s.model.positions != Positions::kLearned || s.training.sequence <= s.model.max_positions;
@@ -78,6 +79,18 @@ class RandomCases {
     return from.begin()[random_() % from.size()];
   }
   bool chance(unsigned one_in) { return random_() % one_in == 0; }
+
+  // What comes after is drawn as without.
+  static void draw_offload(std::mt19937 random, Plan& p) {
+    if (random() % 4 != 0) return;
+    Offload& o = p.offload.emplace();
+    constexpr double kShares[] = {0, 0.25, 1, 1};
+    o.optimizer = kShares[random() % 4];
+    o.parameters = p.zero == 3 && o.optimizer == 1 && random() % 2 == 0;
+    o.activation_layers = random() % 3 == 0 ? 2 : 0;
+    if (o.optimizer > 0) o.overlap = random() % 3 != 0;
+    if (o == Offload{}) p.offload.reset();
+  }
 
   void draw_model(Model& m) {
     m = preset_model(pick({"llama-2-7b", "llama-3-8b", "llama-3-405b", "qwen2.5-7b", "qwen3-8b", "gpt2-774m",

@@ -299,6 +299,12 @@ Plan plan_of(const Arguments& a, const Model& m, std::int64_t ranks) {
            : !a.contains("--use-megatron-fsdp")                                   ? 1
            : text(a, "--data-parallel-sharding-strategy") == "optim_grads_params" ? 3
                                                                                   : 2;
+  // A distributed optimizer of one replica shares nothing: the host's has to be one.
+  if (a.contains("--optimizer-cpu-offload")) {
+    p.offload = Offload{.optimizer = number(a, "--optimizer-offload-fraction"),
+                        .overlap = a.contains("--overlap-cpu-optimizer-d2h-h2d")};
+    if (p.copies() == 1) p.zero = 0;
+  }
   if (a.contains("--num-distributed-optimizer-instances"))
     p.shard_group = p.dp / whole(a, "--num-distributed-optimizer-instances");
   p.micro_batch = whole(a, "--micro-batch-size");
