@@ -7,7 +7,7 @@
 //                      Ren et al. 2021, arXiv:2101.06840)
 //   parameters         ZeRO-3: ranks keep their shards there, and fetch each before all ranks gather it; the
 //                      host updates all of them (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv:2104.07857)
-//   activation_layers  of each chunk, the first so many layers leave what their backward pass reads there
+//   activation_layers  the first so many layers of each chunk keep there what their backward pass reads
 //   overlap            copies run beside the host's updates, unit by unit; without it all gradients are
 //                      copied, then all is updated, then all parameters are copied
 //

@@ -230,6 +230,14 @@ Space::Space(const Problem& problem)
   }
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
+  for (std::size_t i = 0; i < s.offload.size(); ++i) {
+    // Of the stage that allows most.
+    const auto wrong =
+        program::offload_problem({.zero = 3, .offload = s.offload[i]}, problem.scenario.training);
+    if (!wrong) continue;
+    const Cursor at = problem.at.child("search").child("offload").child(i);
+    at.child(wrong->field).fail(wrong->why, wrong->allowed);
+  }
   for (const std::int64_t shard : all.shard_group) {
     for (const bool reshards : all.reshard_after_forward) {
       if (all.offload.empty()) shards_.push_back({shard, reshards, std::nullopt});

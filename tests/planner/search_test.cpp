@@ -307,6 +307,28 @@ TEST(Plan, TheAnswerExplainsItself) {
   for (const Ranked& r : a.plans) EXPECT_LE(r.predicted.peak_memory_bytes, a.search.capacity.value);
 }
 
+// What lies in the hosts' memory is one more thing to search: pruned or not, the answers are the same.
+TEST(Search, OffloadingIsPrunedWithoutLoss) {
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama2-13b-offload-a100.json", DataFolders{});
+  p.scenario.search.dp = {1, 2, 4, 8};
+  p.scenario.search.offload.push_back({.optimizer = 1, .parameters = true});
+  const sim::Topology topology(p.cluster);
+  const SearchResult pruned = search(p, topology, {.keep = 10, .threads = 2, .bound = true});
+  const SearchResult brute = search(p, topology, {.keep = 10, .threads = 2, .bound = false});
+  EXPECT_LT(pruned.counts.costed, brute.counts.costed);
+  ASSERT_EQ(pruned.best.size(), brute.best.size());
+  bool offloads = false;
+  for (std::size_t i = 0; i < brute.best.size(); ++i) {
+    EXPECT_EQ(pruned.best[i].plan, brute.best[i].plan) << short_name(pruned.best[i].plan);
+    EXPECT_EQ(pruned.best[i].estimate.step, brute.best[i].estimate.step);
+    offloads = offloads || brute.best[i].plan.offloads();
+    EXPECT_EQ(plan_problem(p, brute.best[i].plan), "");
+  }
+  EXPECT_TRUE(offloads);
+  p.scenario.search.offload.push_back({.parameters = true});
+  EXPECT_THROW(search(p, topology, {.keep = 1}), InputError);
+}
+
 // GPT-3's smallest model: 125M parameters, 6e-4 at half a million tokens.
 // 47 stages of 2,048 micro-batches are dear to simulate and far behind.
 TEST(Plan, ARuleOfThumbFarBehindIsRejectedWithItsTime) {

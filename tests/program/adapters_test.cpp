@@ -10,21 +10,10 @@
 #include "core/model.h"
 #include "program/check.h"
 #include "program/program.h"
+#include "tests/program/small_model.h"
 
 namespace orrery::program {
 namespace {
-
-// Two layers of width 64: 4 heads and 2 of keys and values of 16, a gated MLP of 128; 8 tokens a sequence.
-Model small() {
-  Model m = preset_model("tiny-llama");
-  m.hidden = 64;
-  m.layers = 2;
-  m.heads = 4;
-  m.kv_heads = 2;
-  m.ffn_hidden = 128;
-  m.vocab = 256;
-  return m;
-}
 
 Training training(std::vector<AdapterTarget> targets, std::int64_t rank = 4) {
   return {.global_batch = 4,
@@ -35,7 +24,7 @@ Training training(std::vector<AdapterTarget> targets, std::int64_t rank = 4) {
 }
 
 Program compiled(const Training& t, Plan p = {.micro_batches = 4}) {
-  const Model m = small();
+  const Model m = small_llama();
   check_plan(m, p, t, {"plan", ""});
   Program out = compile(m, p, t, Stack{});
   EXPECT_EQ(check(out), std::vector<std::string>());
@@ -64,7 +53,7 @@ TEST(Adapters, ParametersAreThoseOfThinMatrices) {
   using enum AdapterTarget;
   // Of rank 4: q 4 (64 + 64), k and v 4 (32 + 64) each, o 4 (64 + 64), gate and up 4 (128 + 64) each, down
   // 4 (64 + 128).
-  const Model m = small();
+  const Model m = small_llama();
   const auto count = [&](std::vector<AdapterTarget> targets) {
     return count_adapter_parameters(m, {.rank = 4, .targets = std::move(targets)});
   };
@@ -146,13 +135,13 @@ TEST(Adapters, FlopsAreTwoThirdsOfProductsAndThoseOfAdapters) {
             2 * tokens * (2 * layer + head - 64 * 128 + 2 * 2 * adapters - 3 * 4 * 64) + attention_back);
   // The model's FLOPs, by which MFU is counted, know nothing of what the first layer leaves out.
   EXPECT_DOUBLE_EQ(
-      model_flops_per_sequence(small(), training({}), AttentionFlops::kFull).value,
+      model_flops_per_sequence(small_llama(), training({}), AttentionFlops::kFull).value,
       4 * tokens * (2 * layer + head) + 3 * 2 * 4 * tokens * tokens * 64 + 6 * tokens * 2 * adapters);
 }
 
 // Of each rank: all parameters, and of adapters alone gradients and moments, 4 + 8 bytes.
 TEST(Adapters, FrozenWeightsHaveNoState) {
-  const Model m = small();
+  const Model m = small_llama();
   const Program p = compiled(training({}));
   std::array<std::int64_t, kBufferClasses> bytes{};
   for (const Buffer& b : p.classes.front().buffers) {

@@ -167,17 +167,18 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
         p.micro_batches = 4;
         const Model m = preset_model(preset);
         const Training t{.global_batch = 16, .sequence = 64, .lamb = zero % 2 == 1};
+        if (!t.lamb) p.offload = Offload{.optimizer = 0.5};
         Stack s;
         s.bucket = Bytes{100000};
         const Program program = compile(m, p, t, s);
         for (const RankClass& c : program.classes) {
-          std::int64_t always = 0;
+          std::int64_t always = 0, in_host = 0;
           for (const Buffer& b : c.buffers) {
             const std::int64_t used = b.life == Life::kStatic ? 0
                                       : b.life == Life::kSaved
                                           ? c.in_flight[static_cast<std::size_t>(b.chunk)]
                                           : 1;
-            always += b.bytes.value * (b.instances - used);
+            (b.space == Space::kHost ? in_host : always) += b.bytes.value * (b.instances - used);
           }
           const Depth depth = depth_of(m);
           std::vector<UnitSize> units;
@@ -190,11 +191,12 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
                         .tied_here = ends.tied_here(m)},
                        zero, bucket_elements(t, s), units);
           EXPECT_EQ(units.size(), c.units.size());
-          EXPECT_EQ(
-              static_bytes(m, SampleSizes(m, t), p, t, s, units, ends, 2 * (2 - first - last) * t.sequence)
-                  .device,
-              always)
-              << preset << " " << short_name(p) << " stage " << c.stage;
+          offload_units(p.offloaded_optimizer(), units);
+          const StaticBytes bytes =
+              static_bytes(m, SampleSizes(m, t), p, t, s, units, ends, 2 * (2 - first - last) * t.sequence);
+          EXPECT_EQ(bytes.host, in_host);
+          EXPECT_EQ(in_host > 0, !t.lamb);
+          EXPECT_EQ(bytes.device, always) << preset << " " << short_name(p) << " stage " << c.stage;
           EXPECT_GE(c.arena_peak, c.logical_peak);
         }
       }

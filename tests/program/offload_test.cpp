@@ -12,21 +12,11 @@
 #include "program/check.h"
 #include "program/program.h"
 #include "program/state/units.h"
+#include "tests/program/small_model.h"
 
 namespace orrery::program {
 namespace {
 
-// Two layers of width 64: 4 heads and 2 of keys and values of 16, a gated MLP of 128; 8 tokens a sequence.
-Model offload_model() {
-  Model m = preset_model("tiny-llama");
-  m.hidden = 64;
-  m.layers = 2;
-  m.heads = 4;
-  m.kv_heads = 2;
-  m.ffn_hidden = 128;
-  m.vocab = 256;
-  return m;
-}
 // 64 (2 * 64 + 2 * 32) + 3 * 64 * 128 + 2 * 64 a layer; embedding and head of 256 * 64, and a norm.
 constexpr std::int64_t kTrained = 2 * (12288 + 24576 + 128) + 2 * 16384 + 64;
 
@@ -38,7 +28,7 @@ Training offload_training(Precision precision = Precision::kMixed) {
 }
 
 Program offload_program(const Plan& p, const Training& t = offload_training(), const Stack& s = Stack{}) {
-  const Model m = offload_model();
+  const Model m = small_llama();
   check_plan(m, p, t, {"plan", ""});
   Program out = compile(m, p, t, s);
   EXPECT_EQ(check(out), std::vector<std::string>());
@@ -267,7 +257,7 @@ TEST(Offload, TheDeviceTouchesItsOwnMemoryAlone) {
 TEST(Offload, WhatCannotBeIsRefused) {
   const auto problem = [](Plan p, Training t = offload_training()) -> std::string {
     try {
-      check_plan(offload_model(), p, t, {"plan", ""});
+      check_plan(small_llama(), p, t, {"plan", ""});
     } catch (const InputError& e) {
       return e.what();
     }

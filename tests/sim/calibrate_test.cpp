@@ -73,6 +73,28 @@ TEST(Calibrate, RecoversAMachineFromOneOfItsRuns) {
 
 // Every op of a mixture of experts, whose shapes have the most numbers, stands in the profile that is
 // written, and it can be read.
+// What copies to the host and its updates achieve, of a link and a memory that both know by their nominal
+// bandwidth.
+TEST(Calibrate, RecoversTheHost) {
+  Problem real = truth(), base = pair();
+  for (Problem* p : {&real, &base}) {
+    p->cluster.host = Host{.link = Bandwidth{4'000'000'000},
+                           .devices_per_link = 2,
+                           .memory = Bytes{1LL << 34},
+                           .memory_bandwidth = Bandwidth{12'000'000'000}};
+  }
+  real.cluster.host->link_efficiency = 0.37;
+  real.cluster.host->memory_efficiency = 0.61;
+  Plan plan = *real.scenario.plan;
+  plan.offload = Offload{.optimizer = 1, .overlap = false};
+  planner::Evaluation measured = run(real, plan);
+  measured.simulation.timeline.program_hash = measured.program.hash();
+  const sim::Calibration c =
+      sim::calibrate(base.devices[0], base.cluster, {{&measured.program, &measured.simulation.timeline}});
+  EXPECT_NEAR(c.cluster.host->link_efficiency, 0.37, 0.001);
+  EXPECT_NEAR(c.cluster.host->memory_efficiency, 0.61, 0.001);
+}
+
 TEST(Calibrate, AProfileOfASparseModelCanBeRead) {
   const Problem p = load_problem(std::string(ORRERY_ROOT) + "/tests/data/torch-mixtral.json", DataFolders());
   planner::Evaluation measured = run(p, Plan{.micro_batch = 2, .micro_batches = 2});
