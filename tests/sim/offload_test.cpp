@@ -70,8 +70,9 @@ Sweep predicted(double share, bool overlap) {
 // Megatron Bridge's sweep of --optimizer-offload-fraction (validation/finetune_offload_runs.json of the
 // field's published runs): 0.996, 1.871, 2.484, 3.187 and 4.189 s for 0 to 100 %, one thing after the other,
 // 3.877 s for all with overlap; allocated memory from 47.2 to 32.0 GB. What is compared does not depend on
-// the batch: seconds and bytes that offloading adds. Neither was fitted: links and memory of the host are
-// nominal, and passes of torch's AdamW are counted.
+// the batch: seconds and bytes that offloading adds. Times are not fitted: links and memory of the
+// host are nominal, and passes of torch's AdamW are counted. That master copies stay on the device was read
+// off this sweep's memory.
 TEST(OffloadSweep, SlopesAreThePublishedOnes) {
   const Sweep none = predicted(0, true), all = predicted(1, false);
   const double measured_s = 4.189 - 0.996, measured_gb = 47.2 - 32.0;
