@@ -225,6 +225,10 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/offload/activation_layers", [&] { return lacks(s, "offloading of activations"); },
         [] { return std::string("allowed: 0"); });
   }
+  if (p.islands > 1 && !c.islands) {
+    return report(
+        "/plan/islands", [&] { return lacks(s, "islands that train on their own between exchanges"); }, one);
+  }
   if (!places(c, p)) {
     return report(
         "/plan/rank_order", [&] { return lacks(s, fmt::format("placement {}", name_of(p.rank_order))); },
@@ -493,6 +497,7 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (!c.offload_optimizer) out.emplace_back("no offloading of the optimizer's state");
   if (!c.offload_parameters) out.emplace_back("no offloading of parameters");
   if (!c.offload_activations) out.emplace_back("no offloading of activations");
+  if (!c.islands) out.emplace_back("no islands");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));

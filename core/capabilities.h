@@ -67,6 +67,7 @@ struct Capabilities {
   bool offload_optimizer = true, offload_parameters = true,
        offload_activations = true;  // to the hosts' memory
   bool adapters = true;             // trained in place of all parameters
+  bool islands = true;              // that train on their own between exchanges
   std::vector<Positions> positions;
   std::vector<RotaryScaling> rotary_scaling;
   std::vector<Activation> activation;
@@ -147,6 +148,7 @@ void describe(V& v, Capabilities& c) {
     c.offload_parameters);
   v(field("offload_activations", "whether activations can wait in the hosts' memory"), c.offload_activations);
   v(field("adapters", "whether low-rank adapters can be trained, with all else frozen"), c.adapters);
+  v(field("islands", "whether groups of replicas can train on their own between exchanges"), c.islands);
   v(field("positions", "position encodings"), c.positions);
   v(field("rotary_scaling", "scalings of rotary positions"), c.rotary_scaling);
   v(field("activation", "MLP activations"), c.activation);

@@ -170,7 +170,8 @@ Mesh mesh_of(const Plan& p) {
     }
   }
   mesh.add({.name = "pp", .size = p.pp});
-  mesh.number(numbering(p.rank_order));
+  mesh.add({.name = "island", .size = p.islands});
+  mesh.number(std::string(numbering(p.rank_order)) + "-island");
   return mesh;
 }
 
@@ -181,7 +182,7 @@ std::vector<MeshAxis> whole_axes(const Mesh& mesh) {
                                     [&](const MeshAxis& other) { return other.whole == axis.whole; });
     if (known == out.end()) {
       const Mesh::Range range = mesh.range(axis.whole);
-      if (axis.whole == "cp" && range.size == 1) continue;
+      if ((axis.whole == "cp" || axis.whole == "island") && range.size == 1) continue;
       out.push_back({.name = axis.whole, .whole = axis.whole, .size = range.size, .stride = range.stride});
     }
   }

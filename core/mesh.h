@@ -9,7 +9,8 @@
 // axis has a name in each: by the tokens that they have ("tp", "cp", "dp"), by their copies of weights (of
 // which ZeRO's "shard" and "replica" are the parts), and by experts, so that "tp" may be made of ranks that
 // share experts ("ep") and ranks that have the same ones ("edp"). A name stands for the set of all axes that
-// have it. A group of ranks is named by the set of axes along which its members differ.
+// have it. An "island" has all axes but its own. A group of ranks is named by the set of axes along which its
+// members differ.
 //
 //   Mesh m;
 //   m.add({.name = "tp", .size = 4});
@@ -110,13 +111,15 @@ class Mesh {
   std::int64_t ranks_ = 1;
 };
 
-// Axes of a plan, in its rank order: "tp", "cp" made of "ulysses" and "ring", "dp" and "pp". The ranks of
+// Axes of a plan, in its rank order: "tp", "cp" made of "ulysses" and "ring", "dp" and "pp", and slower than
+// all of them "island". The ranks of
 // "cp" and "dp" by their copies of weights: "copies", made of "shard", with all of "cp", and "replica". And
 // all but "pp" by their part in experts: "etp", "ep", and "edp" made of "eshard" and "ereplica". Each is
 // slower than the ones before it.
 Mesh mesh_of(const Plan& plan);
 
-// Wholes and axes that are no part of one, fastest first; "cp" only where ranks share sequences. Of axes of
+// Wholes and axes that are no part of one, fastest first; "cp" only where ranks share sequences, and "island"
+// where there are several. Of axes of
 // equal stride, those of one rank come first.
 std::vector<MeshAxis> whole_axes(const Mesh& mesh);
 // "tp 1, dp 0, pp 2".

@@ -5,6 +5,7 @@ namespace orrery {
 
 std::string short_name(const Plan& p) {
   std::string text = fmt::format("TP{} PP{} DP{}", p.tp, p.pp, p.dp);
+  if (p.islands > 1) text += fmt::format("x{}", p.islands);
   if (p.cp > 1) text += fmt::format(" CP{}", p.cp);
   if (p.cp > 1) text += fmt::format(" {}", name_of(p.context_way()));
   if (p.ulysses > 1 && p.ulysses < p.cp) text += fmt::format("/{}", p.ulysses);
@@ -39,6 +40,7 @@ std::string short_name(const Plan& p) {
 std::int64_t communicators(const Plan& p) {
   const bool mixed = p.ulysses > 1 && p.ulysses < p.cp;
   std::int64_t groups = (p.tp > 1) + (p.copies() > 1) + (p.pp > 1) + (mixed ? 2 : p.cp > 1 && p.dp > 1);
+  groups += p.islands > 1;
   if (p.splits_experts()) groups += (p.ep > 1) + (p.expert_tp() > 1) + (p.expert_dp() > 1);
   return groups;
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plan: how one training step is laid out over ranks and time. The ranks are tp * cp * dp * pp; each
-// pipeline stage holds vpp model chunks; each replica runs `micro_batches` micro-batches of
-// `micro_batch` sequences, so the global batch is micro_batch * micro_batches * dp.
+// A plan: how one training step is laid out over ranks and time. The ranks are tp * cp * dp * pp * islands;
+// each pipeline stage holds vpp model chunks; each replica runs `micro_batches` micro-batches of
+// `micro_batch` sequences, so the global batch is micro_batch * micro_batches * dp * islands.
+//
+// Islands train copies of the model, each with dp replicas of its own, and exchange what they have learned
+// every so many steps (core/outer.h). What is said of replicas, shards and experts is said of one island.
 //
 // cp ranks have parts of the same sequences (context parallelism), and copies of the same weights, as the dp
 // replicas have. In attention, where tokens meet, `ulysses` of them exchange heads for tokens by all-to-alls
@@ -73,6 +76,7 @@ constexpr auto enum_names(TableSplit) {
 
 struct Plan {
   std::int64_t tp = 1, pp = 1, vpp = 1, dp = 1;
+  std::int64_t islands = 1;            // that train on their own between exchanges
   std::int64_t cp = 1;                 // ranks that share a sequence
   std::int64_t ulysses = 1;            // of them, ranks that exchange heads for tokens
   std::optional<ContextKeys> cp_keys;  // none: a ring
@@ -103,9 +107,10 @@ struct Plan {
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
   std::vector<std::int64_t> chunk_layers;
 
-  std::int64_t ranks() const { return tp * pp * copies(); }
+  std::int64_t ranks() const { return tp * pp * copies() * islands; }
   std::int64_t copies() const { return cp * dp; }  // ranks that have the same weights, or shards of them
-  std::int64_t global_batch() const { return micro_batch * micro_batches * dp; }
+  std::int64_t replicas() const { return dp * islands; }  // of all islands
+  std::int64_t global_batch() const { return micro_batch * micro_batches * replicas(); }
   // Parts of layers that selective recomputation repeats.
   RecomputeParts repeated() const {
     if (recompute != Recompute::kSelective) return {};
@@ -149,6 +154,11 @@ void describe(V& v, Plan& p) {
   v(Field{.name = "pp", .help = "pipeline stages", .min = 1, .max = limits::kMostLayers}, p.pp);
   v(Field{.name = "vpp", .help = "model chunks per stage", .min = 1, .max = limits::kMostChunks}, p.vpp);
   v(Field{.name = "dp", .help = "data-parallel replicas", .min = 1, .max = limits::kMostReplicas}, p.dp);
+  v(Field{.name = "islands",
+          .help = "groups of dp replicas that train on their own between exchanges of training.outer",
+          .min = 1,
+          .max = limits::kMostIslands},
+    p.islands);
   v(Field{.name = "cp",
           .help = "context-parallel degree: ranks that share a sequence",
           .min = 1,
@@ -191,7 +201,10 @@ void describe(V& v, Plan& p) {
     p.reshard_after_forward);
   v(Field{.name = "table_split", .help = "how tensor ranks split the tables of embedding bags"},
     p.table_split);
-  v(Field{.name = "micro_batch", .help = "sequences per micro-batch", .min = 1, .max = limits::kMostReplicas},
+  v(Field{.name = "micro_batch",
+          .help = "sequences per micro-batch",
+          .min = 1,
+          .max = limits::kMostMicroBatch},
     p.micro_batch);
   v(Field{.name = "micro_batches",
           .help = "micro-batches per replica and step",
@@ -222,7 +235,8 @@ void describe(V& v, Plan& p) {
 // Groups of ranks that have a communicator: of more than one rank.
 std::int64_t communicators(const Plan& p);
 
-// "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables. "keep": without reshard_after_forward.
+// "TP8 PP2 DP4 mbs1x128 1f1b zero1 full": one line for tables. "DP4x2": two islands. "keep": without
+// reshard_after_forward.
 std::string short_name(const Plan& p);
 
 // The axes of more than one rank, fastest first: what an order does to this plan. "dp-tp-pp" places ranks as

@@ -52,6 +52,15 @@ struct Breakdown {
   std::array<double, kWaitedAxes.size()> exposed_s{};  // by axis
   double host_s = 0;
   double loading_s = 0;
+  double islands_s = 0;
+};
+
+// What islands' exchange does to the step (core/outer.h).
+struct IslandExchange {
+  std::int64_t every = 1;  // steps
+  std::int64_t bytes = 0;  // that a rank exchanges: of its shard, of the stage that has most
+  double exchange_s = 0;   // of one exchange
+  double step_s = 0;       // of a step without its share
 };
 
 // What tokens that fall unevenly on experts do to a step (Training::expert_load).
@@ -75,8 +84,9 @@ struct Predicted {
   double days = 0;      // zero when the scenario has no token budget
   double cost_usd = 0;  // of the run; zero when days or the price is unknown
   double cost_per_step_usd = 0;
-  std::optional<Imbalance> imbalance;  // where experts lie over ranks and tokens fall on them unevenly
-  std::optional<LoadedStep> loading;   // where the scenario says how samples come
+  std::optional<Imbalance> imbalance;     // where experts lie over ranks and tokens fall on them unevenly
+  std::optional<IslandExchange> islands;  // where the plan has several
+  std::optional<LoadedStep> loading;      // where the scenario says how samples come
 };
 
 struct PlanFile {
@@ -116,6 +126,16 @@ void describe(V& v, Breakdown& b) {
     v(Field{.name = kWaitedAxes[i].field, .help = kWaitedAxes[i].help}, b.exposed_s[i]);
   v(Field{.name = "host_s", .help = "seconds compute waited to be launched"}, b.host_s);
   v(Field{.name = "loading_s", .help = "seconds the step waited for its samples"}, b.loading_s);
+  v(Field{.name = "islands_s", .help = "seconds of exchanges between islands, of a step in the mean"},
+    b.islands_s);
+}
+template <class V>
+void describe(V& v, IslandExchange& i) {
+  v(Field{.name = "every", .help = "steps between exchanges", .min = 1, .max = 1 << 20}, i.every);
+  v(Field{.name = "bytes", .help = "that a rank of the fullest stage exchanges", .min = 0, .max = 1LL << 60},
+    i.bytes);
+  v(Field{.name = "exchange_s", .help = "seconds of one exchange"}, i.exchange_s);
+  v(Field{.name = "step_s", .help = "seconds of a step without its share"}, i.step_s);
 }
 template <class V>
 void describe(V& v, Imbalance& i) {
@@ -149,6 +169,7 @@ void describe(V& v, Predicted& p) {
   v(Field{.name = "cost_usd", .help = "of the whole run"}, p.cost_usd);
   v(Field{.name = "cost_per_step_usd", .help = "of one step"}, p.cost_per_step_usd);
   v(Field{.name = "imbalance", .help = "what tokens do that fall unevenly on experts"}, p.imbalance);
+  v(Field{.name = "islands", .help = "what exchanges between islands do to the step"}, p.islands);
   v(Field{.name = "loading", .help = "what loading its samples does to the step"}, p.loading);
 }
 template <class V>

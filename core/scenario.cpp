@@ -290,6 +290,12 @@ void check_training(const Problem& p, const Cursor& at) {
     at.child("lamb").fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
                           "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
   }
+  const std::vector<std::int64_t>& tried = p.scenario.search.islands;
+  const bool islands = (p.scenario.plan && p.scenario.plan->islands > 1) ||
+                       std::any_of(tried.begin(), tried.end(), [](std::int64_t n) { return n > 1; });
+  if (t.outer && !islands && !t.serves())
+    at.child("outer").fail("no plan has islands, which alone have an outer optimizer",
+                           "allowed: no such field, or plan.islands or search.islands above 1");
   // A processor has neither, and emulates both.
   for (std::size_t i = 0; i < p.cluster.types(); ++i) {
     const Device& d = p.devices[i];

@@ -34,7 +34,7 @@ constexpr auto enum_names(Goal) {
 
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
-  std::vector<std::int64_t> tp, pp, vpp, dp, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
+  std::vector<std::int64_t> tp, pp, vpp, dp, islands, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
       recompute_layers;
   std::vector<bool> sequence_parallel, reshard_after_forward, overlap_exchanges;
   std::vector<Schedule> schedule;
@@ -87,6 +87,7 @@ void describe(V& v, Search& s) {
   v(choices("pp", "pipeline depths to try", 1, limits::kMostLayers), s.pp);
   v(choices("vpp", "chunks per stage to try", 1, limits::kMostChunks), s.vpp);
   v(choices("dp", "data-parallel degrees to try", 1, limits::kMostReplicas), s.dp);
+  v(choices("islands", "numbers of islands to try; none means 1", 1, limits::kMostIslands), s.islands);
   v(choices("cp", "context-parallel degrees to try; none means degrees that leave a rank 8192 tokens", 1,
             limits::kMostContextRanks),
     s.cp);
@@ -104,7 +105,7 @@ void describe(V& v, Search& s) {
   v(choices("overlap_exchanges",
             "whether to try with and without exchanges beside the compute of another micro-batch"),
     s.overlap_exchanges);
-  v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostReplicas), s.micro_batch);
+  v(choices("micro_batch", "micro-batch sizes to try", 1, limits::kMostMicroBatch), s.micro_batch);
   v(choices("zero", "ZeRO stages to try", 0, 3), s.zero);
   v(choices("shard_group", "shard group sizes to try; 0 means dp", 0, limits::kMostReplicas), s.shard_group);
   v(choices("reshard_after_forward",

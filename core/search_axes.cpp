@@ -29,6 +29,7 @@ template <class S, class Visit>
 void visit_axes(const Capabilities& c, S& s, Visit visit) {
   const std::int64_t tensor = c.tensor_parallel ? 2 : 1, stages = c.schedule.empty() ? 1 : 2;
   visit("tp", s.tp, [](Plan& p, std::int64_t v) { p.tp = v; });
+  visit("islands", s.islands, [](Plan& p, std::int64_t v) { p.islands = v; });
   visit("cp", s.cp, [&](Plan& p, std::int64_t v) {
     p.cp = v;
     if (!c.context_parallel.empty()) put_way(p, c.context_parallel.front());

@@ -29,6 +29,7 @@
 #include "core/dtype.h"
 #include "core/expert_load.h"
 #include "core/fields.h"
+#include "core/outer.h"
 
 namespace orrery {
 
@@ -146,7 +147,8 @@ struct Training {
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
   std::optional<ExpertLoad> expert_load;
-  std::optional<Adapter> adapter;  // that alone are trained; nothing: all parameters are
+  std::optional<OuterOptimizer> outer;  // of plans with islands
+  std::optional<Adapter> adapter;       // that alone are trained; nothing: all parameters are
   // There in place of a training step is a pass of serving (core/serving.h): `sequence` tokens of each
   // sequence go forward, and the successor of the last one is chosen. No field of files.
   std::optional<KvCache> cache;
@@ -216,6 +218,9 @@ void describe(V& v, Training& t) {
           .max = 1e30},
     t.clip);
   v(Field{.name = "optimizer", .help = "constants of AdamW and LAMB"}, t.optimizer);
+  v(Field{.name = "outer",
+          .help = "how islands exchange what they have learned; for plans that have islands"},
+    t.outer);
   v(Field{.name = "expert_load",
           .help = "how tokens fall on experts: dirichlet, hot or recorded; absent means evenly"},
     t.expert_load);

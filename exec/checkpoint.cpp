@@ -17,6 +17,7 @@
 #include "exec/crc32c.h"
 #include "exec/logical.h"
 #include "kernels/cpu/fast.h"
+#include "program/state/units.h"
 
 namespace orrery::exec {
 namespace {
@@ -145,8 +146,13 @@ std::map<std::string, CheckpointTensor> frozen_tensors_of(const Program& program
   return out;
 }
 
-std::int64_t state_arrays(const Program& program) {
+std::int64_t arrays_before_outer(const Program& program) {
   return 1 + bytes_per_parameter(program.training.precision).moments / 4;
+}
+
+std::int64_t state_arrays(const Program& program) {
+  return arrays_before_outer(program) +
+         (program.plan.islands > 1 ? program::outer_bytes(program.training) / 4 : 0);
 }
 
 namespace {
@@ -171,6 +177,7 @@ CheckpointFile pack_rank(const Program& program, std::int64_t rank, const std::v
   const std::array<WeightShare, 2> shares{weight_share(program, rank, false),
                                           weight_share(program, rank, true)};
   if (shares[0].copy > 0 && shares[1].copy > 0) return out;
+  const std::int64_t island = island_of(program, rank), outer = arrays_before_outer(program);
   std::uint32_t crc = 0;
   std::vector<float> widened;
   for (const Parameter& p : c.parameters) {
@@ -188,8 +195,10 @@ CheckpointFile pack_rank(const Program& program, std::int64_t rank, const std::v
       std::int64_t from = p.offset + first - shard;
       for (Piece& piece : pieces_of(p, share, first, end)) {
         const std::int64_t n = piece.end - piece.begin;
-        const float* values = state == 0 ? floats_of(memory, from, n, widened)
-                                         : memory.moments + (state - 1) * unit.shard + from;
+        const float* values = state == 0      ? floats_of(memory, from, n, widened)
+                              : state < outer ? memory.moments + (state - 1) * unit.shard + from
+                                              : memory.outer + (state - outer) * unit.shard + from;
+        piece.tensor = name_on_island(p.name, island);
         piece.state = state;
         piece.offset = out.bytes / 4;
         const std::string_view bytes(reinterpret_cast<const char*>(values), static_cast<std::size_t>(n) * 4);
@@ -218,7 +227,10 @@ CheckpointFile write_rank(const fs::path& folder, const Program& program, std::i
 
 void complete_index(CheckpointIndex& index, const Program& program) {
   index.states = state_arrays(program);
-  for (const auto& [name, tensor] : trained_tensors_of(program)) index.tensors.push_back(tensor);
+  for (std::int64_t island = 0; island < program.plan.islands; ++island) {
+    for (const auto& [name, tensor] : trained_tensors_of(program))
+      index.tensors.push_back({name_on_island(name, island), tensor.rows, tensor.cols});
+  }
   std::erase_if(index.files, [](const CheckpointFile& f) { return f.pieces.empty(); });
 }
 
@@ -298,11 +310,18 @@ RestoredState restore(const fs::path& folder, const Program& program) {
 
 RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Program& program,
                       const std::function<std::vector<float>(const CheckpointFile&)>& read) {
-  // The tensors must be this model's; then all sizes are known to be sound.
-  const auto expected = trained_tensors_of(program);
-  if (index.states != state_arrays(program))
+  // The tensors must be this model's, on each island; then all sizes are known to be sound.
+  const auto of_model = trained_tensors_of(program);
+  std::map<std::string, CheckpointTensor> expected;
+  for (std::int64_t island = 0; island < index.recipe.islands; ++island) {
+    for (const auto& [name, tensor] : of_model) expected[name_on_island(name, island)] = tensor;
+  }
+  const std::int64_t arrays = arrays_before_outer(program) + (!index.recipe.outer                ? 0
+                                                              : index.recipe.outer->momentum > 0 ? 2
+                                                                                                 : 1);
+  if (index.states != arrays)
     root.child("states").fail(
-        fmt::format("{} arrays of state, and this training has {}", index.states, state_arrays(program)));
+        fmt::format("{} arrays of state, and this training has {}", index.states, arrays));
   if (index.tensors.size() != expected.size())
     root.child("tensors").fail(
         fmt::format("{} tensors, and the model has {}", index.tensors.size(), expected.size()));

@@ -5,6 +5,10 @@
 // what any other wrote: a file per rank with the parts that no other rank writes, and an index that says
 // which boxes of which tensors they are.
 //
+// Islands (core/outer.h) have parameters and moments of their own between exchanges: those of each are
+// stored, those of the first under the tensors' names. A run goes on with fewer islands, or with more, which
+// begin as the first was.
+//
 //   FOLDER/step-00000120/index.json    step, recipe, tensors, files with their sizes, CRC-32C and pieces,
 //                                      and last its own CRC-32C
 //                        rank-0.bin    32-bit floats, little-endian
@@ -115,11 +119,13 @@ struct UnitMemory {
   const void* parameters = nullptr;
   DType type = DType::kFloat32;
   const float* moments = nullptr;
+  const float* outer = nullptr;  // where there are islands: the anchor, and the outer momentum behind it
 };
 
-// Arrays of state of each trained parameter, in fp32 whatever the plan computes in: itself, and its moments.
-// So a run in one precision goes on in another.
+// Arrays of state of each trained parameter, in fp32 whatever the plan computes in: itself, its moments, and
+// what islands exchange. So a run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
+std::int64_t arrays_before_outer(const program::Program& program);  // of these, without the last
 
 // What a rank stores: its bytes go to `write`, one piece after the other.
 CheckpointFile pack_rank(const program::Program& program, std::int64_t rank,

@@ -90,9 +90,11 @@ const std::byte* CpuExecutor::view(std::int64_t offset, std::size_t, std::vector
 
 void CpuExecutor::start_threads() {
   std::array<std::size_t, program::kMostStreams> ops{};
-  for (const program::Step& step : class_.steps) {
-    const auto& by_stream = ops_of_[static_cast<std::size_t>(step.segment)];
-    for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
+  for (const auto* steps : {&class_.steps, &class_.outer}) {
+    for (const program::Step& step : *steps) {
+      const auto& by_stream = ops_of_[static_cast<std::size_t>(step.segment)];
+      for (std::size_t s = 0; s < ops.size(); ++s) ops[s] += by_stream[s].size();
+    }
   }
   for (std::size_t s = 0; s < ops.size(); ++s) measured[s].reserve(ops[s]);
   // The caller's thread serves the compute stream.
@@ -156,9 +158,10 @@ PassTimes CpuExecutor::run(const Pass& pass) {
 
 void CpuExecutor::walk(StreamIndex stream) {
   const Pass& pass = *pass_;
+  const std::vector<program::Step>& steps = pass.outer ? class_.outer : class_.steps;
   Counts base{};
-  for (std::size_t i = 0; i < class_.steps.size(); ++i) {
-    const program::Step& step = class_.steps[i];
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const program::Step& step = steps[i];
     const program::Segment& segment = class_.segments[static_cast<std::size_t>(step.segment)];
     for (const std::int32_t o : ops_of_[static_cast<std::size_t>(step.segment)][stream]) {
       const Op& op = segment.ops[static_cast<std::size_t>(o)];
@@ -263,6 +266,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
     a.adam = adam_of(training, constants);
   }
   if (op.is<ops::Optimizer>()) set_update(a, place_, constants);
+  if (op.is<ops::OuterUpdate>()) a.outer = outer_of(place_.program);
   a.rotary = rotary_;
   if (!pass_->forward_only)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));

@@ -463,6 +463,15 @@ void run(const ops::Copy& op, const OpArguments& a) {
 void run(const ops::Narrow& op, const OpArguments& a) {  // into an fp32 image
   std::copy_n(a.in[0], op.elements, a.out[0]);
 }
+void run(const ops::OuterDifference& op, const OpArguments& a) {
+  for (std::int64_t i = 0; i < op.elements; ++i) a.out[0][i] = a.in[1][i] - a.in[0][i];
+}
+void run(const ops::OuterUpdate& op, const OpArguments& a) {
+  float* const anchor = a.out[1];
+  ref::outer_update(a.outer, op.elements, a.in[0], anchor, op.momentum ? anchor + op.elements : nullptr);
+  std::copy_n(anchor, op.elements, a.out[0]);
+  if (a.out[2] != nullptr) std::copy_n(anchor, op.elements, a.out[2]);
+}
 void run(const ops::Handover&, const OpArguments&) {}
 void run(const ops::NormSquare&, const OpArguments& a) {
   if (!a.op.accumulate) std::fill_n(doubles(a.out[0]), program::kNormBins, 0.0);
@@ -493,6 +502,12 @@ ref::Adam adam_of(const Training& training, const StepConstants& constants) {
   const Optimizer& o = training.optimizer;
   return {constants.learning_rate,       static_cast<float>(o.beta1), static_cast<float>(o.beta2),
           static_cast<float>(o.epsilon), constants.weight_decay,      constants.updates};
+}
+
+ref::Outer outer_of(const program::Program& program) {
+  const OuterOptimizer& o = program.training.outer.value();
+  return {static_cast<float>(o.learning_rate), static_cast<float>(o.momentum),
+          1.0F / static_cast<float>(program.plan.islands)};
 }
 
 void set_update(OpArguments& a, const Placement& place, const StepConstants& constants) {

@@ -32,6 +32,7 @@ struct OpArguments {
   float clip = 0;                        // largest gradient norm; 0: any
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
+  kernels::reference::Outer outer{};
   kernels::StochasticRounding rounding{};
   // Of NormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;
@@ -47,6 +48,8 @@ struct StepConstants {
   std::uint64_t seed = 0;
 };
 kernels::reference::Adam adam_of(const Training& training, const StepConstants& constants);
+// Of a plan with islands.
+kernels::reference::Outer outer_of(const program::Program& program);
 // Of an op that is an Optimizer.
 void set_update(OpArguments& a, const Placement& place, const StepConstants& constants);
 

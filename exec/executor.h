@@ -33,6 +33,7 @@ struct Measured {
 struct Pass {
   std::int64_t number = 0;    // of the step, or of the batch that is validated
   bool forward_only = false;  // what is not forward work is left out, dropout too
+  bool outer = false;         // the exchange between islands, in place of a step
   bool measured = false;      // when ops run
   float learning_rate = 0;
   std::int64_t updates = 1;  // of parameters so far, with this one

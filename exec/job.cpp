@@ -126,7 +126,7 @@ RunResult Job::run(const std::optional<RestoredState>& stored) {
                     options_.steps, restored->recipe.steps));
   }
   if (restored && options_.force) {
-    for (const Difference& d : differences(restored->recipe, recipe_of(program_.training, options_, data_)))
+    for (const Difference& d : differences(restored->recipe, recipe_of(program_, options_, data_)))
       alerts_.push_back(fmt::format("the checkpoint was trained with {} {}, and this run has {}",
                                     d.pointer.substr(1), d.first, d.second));
   }
@@ -239,7 +239,7 @@ StepReport Job::combine(bool validated) {
     }
   }
   if (watch_) watch_->end_step(report.seconds);
-  const auto rows = static_cast<double>(program_.rows_of_loss);
+  const auto rows = static_cast<double>(program_.rows_of_loss * program_.plan.islands);
   report.loss /= rows;
   report.gradient_norm = records_[0].result.gradient_norm;
   report.loss_scale = records_[0].result.loss_scale;
@@ -271,7 +271,7 @@ std::string attempt(const std::function<void()>& what) {
 CheckpointIndex Job::index_of(std::int64_t done) {
   CheckpointIndex out;
   out.step = done;
-  out.recipe = recipe_of(program_.training, options_, data_);
+  out.recipe = recipe_of(program_, options_, data_);
   out.states = state_arrays(program_);
   if (program_.training.scales_loss()) out.loss_scale = rank_.loss_scale().state();
   return out;

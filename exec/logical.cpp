@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/logical.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace orrery::exec {
@@ -45,9 +47,18 @@ WeightShare weight_share(const program::Program& program, std::int64_t rank, boo
   return {program.plan.ep, at("ep"), program.plan.expert_tp(), at("etp"), at("eshard"), at("ereplica")};
 }
 
+std::string name_on_island(std::string_view tensor, std::int64_t island) {
+  return island == 0 ? std::string(tensor) : fmt::format("island{}/{}", island, tensor);
+}
+
+std::int64_t island_of(const program::Program& program, std::int64_t rank) {
+  return program.mesh.coordinate(rank, "island");
+}
+
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards) {
   LogicalTensors out;
   for (std::int64_t rank = 0; rank < program.mesh.ranks(); ++rank) {
+    if (island_of(program, rank) > 0) continue;
     const program::RankClass& c = program.classes[static_cast<std::size_t>(program.stage_of(rank))];
     for (std::size_t u = 0; u < c.units.size(); ++u) {
       const program::Unit& unit = c.units[u];

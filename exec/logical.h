@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/run.h"
@@ -68,9 +70,15 @@ class InitialValues {
   std::uint64_t key_;
 };
 
+// As checkpoints name a tensor that a rank holds: "island1/" and so on before its name, but for the first
+// island.
+std::string name_on_island(std::string_view tensor, std::int64_t island);
+std::int64_t island_of(const program::Program& program, std::int64_t rank);
+
 // One captured array per unit: a rank's shard of it, empty of frozen ones. And those of all ranks.
 using UnitShard = std::vector<std::vector<float>>;
 using UnitShards = std::vector<UnitShard>;
+// Of the first island.
 LogicalTensors assemble(const program::Program& program, const UnitShards& shards);
 
 }  // namespace orrery::exec

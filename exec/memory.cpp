@@ -10,6 +10,7 @@
 #include "exec/checkpoint.h"
 #include "exec/logical.h"
 #include "exec/staging.h"
+#include "program/state/units.h"
 
 namespace orrery::exec {
 namespace {
@@ -91,7 +92,8 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
       unit = std::max(unit, is_quantised(u.kept) ? 2 * u.padded : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       elements += u.shard;
-      state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments);
+      state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments +
+                          (u.outer_buffer >= 0 ? program::outer_bytes(program.training) : 0));
     }
     by_stage.push_back(
         c.arena_bytes() + Staging::bytes_for(c, program::kCompute) +

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/parameters.h"
 
+#include <cstring>
+
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/nf4.h"
+#include "program/state/units.h"
 
 namespace orrery::exec {
 
@@ -37,6 +40,11 @@ void write_unit(Executor& executor, const Placement& place, std::size_t index,
   }
   if (unit.optimizer_buffer >= 0 && bytes_per_parameter(training.precision).master > 0)
     executor.write(place.offset({unit.optimizer_buffer}, 0), std::as_bytes(own));
+  if (unit.outer_buffer >= 0) {
+    std::vector<std::byte> none(static_cast<std::size_t>(unit.shard * program::outer_bytes(training)));
+    std::memcpy(none.data(), own.data(), own.size_bytes());  // without momentum
+    executor.write(place.offset({unit.outer_buffer}, 0), none);
+  }
 }
 
 namespace {
@@ -85,11 +93,17 @@ void write_initial(Executor& executor, const Placement& place, std::uint64_t see
   }
 }
 
+const std::vector<float>& tensor_of(const Placement& place, const LogicalTensors& tensors,
+                                    const std::string& name) {
+  const auto own = tensors.find(name_on_island(name, island_of(place.program, place.rank)));
+  return own != tensors.end() ? own->second : tensors.at(name);
+}
+
 void write_trained(Executor& executor, const Placement& place, const LogicalTensors& tensors) {
   for (std::size_t u = 0; u < place.rank_class.units.size(); ++u) {
     if (!is_trained(place, u)) continue;
     write_unit(executor, place, u, unit_values(place, u, [&](const program::Parameter& p) {
-                 return [&tensor = tensors.at(p.name)](std::int64_t logical) {
+                 return [&tensor = tensor_of(place, tensors, p.name)](std::int64_t logical) {
                    return element_of(tensor, logical);
                  };
                }));

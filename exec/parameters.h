@@ -32,15 +32,19 @@ std::vector<float> unit_values(const Placement& place, std::size_t index, Value 
 // Of these, the shard that is the rank's own.
 std::span<const float> own_shard(const Placement& place, std::size_t index, const std::vector<float>& values);
 
-// Writes a unit as the rank keeps it, rounded from the master copy where there is one.
+// Writes a unit as the rank keeps it, rounded from the master copy where there is one; where there are
+// islands it is what they begin from.
 void write_unit(Executor& executor, const Placement& place, std::size_t index,
                 const std::vector<float>& values);
 
 // All units as a run begins: tensors by logical name where there are any, and where not, those of the seed.
 void write_initial(Executor& executor, const Placement& place, std::uint64_t seed,
                    const LogicalTensors* tensors = nullptr);
-// Those that are trained, of tensors by logical name.
+// Those that are trained, of tensors by the names that checkpoints have for them.
 void write_trained(Executor& executor, const Placement& place, const LogicalTensors& tensors);
+// Of these, one that the rank holds: of its island, or else of the first.
+const std::vector<float>& tensor_of(const Placement& place, const LogicalTensors& tensors,
+                                    const std::string& name);
 
 inline bool is_trained(const Placement& place, std::size_t unit) {
   return place.rank_class.units[unit].kept == program::Kept::kTrained;

@@ -11,7 +11,8 @@ Placement::Placement(const program::Program& program_in, std::int64_t rank_in)
       at{program_in.mesh.coordinate(rank_in, "tp"),
          program_in.mesh.coordinate(rank_in, "ulysses"),
          program_in.mesh.coordinate(rank_in, "ring"),
-         program_in.mesh.coordinate(rank_in, "dp"),
+         program_in.mesh.coordinate(rank_in, "dp") * program_in.plan.islands +
+             program_in.mesh.coordinate(rank_in, "island"),
          program_in.stage_of(rank_in),
          weight_share(program_in, rank_in, true).rank,
          program_in.plan.ulysses,
@@ -67,7 +68,7 @@ kernels::Dropout Placement::dropout(const program::Op& op, std::int64_t micro_ba
   // 0: attention to the layer's own tower.
   const std::int64_t site = residual != nullptr ? residual->site : cross ? std::int64_t{1} << 30 : 0;
   return {program.training.dropout, hash_mix(seed), static_cast<std::uint32_t>(4 * op.layer + site),
-          first + (micro_batch * p.dp + at.dp) * p.micro_batch};
+          first + (micro_batch * p.replicas() + at.replica) * p.micro_batch};
 }
 
 // The tensor is a unit of a stage and one of the ranks that share its weights, whose shard this rank has.
@@ -87,7 +88,7 @@ kernels::StochasticRounding Placement::rounding(const program::Op& op, std::uint
 
 std::int64_t Placement::first_sample(std::int64_t step) const {
   const Plan& p = program.plan;
-  return step * p.micro_batches * p.dp * p.micro_batch;
+  return step * p.global_batch();
 }
 
 }  // namespace orrery::exec

@@ -32,7 +32,11 @@ struct UpdateRange {
 };
 
 struct Coordinates {
-  std::int64_t tp = 0, ulysses = 0, ring = 0, dp = 0, stage = 0;
+  std::int64_t tp = 0, ulysses = 0, ring = 0;
+  // Among the replicas of all islands, whose islands take turns: what an island sees does not depend on how
+  // many replicas it has.
+  std::int64_t replica = 0;
+  std::int64_t stage = 0;
   std::int64_t etp = 0;  // among the ranks that share experts' columns
   std::int64_t ulysses_ranks = 1, ring_ranks = 1;
   // Of the samples' tokens, those that the rank has: so many of each.

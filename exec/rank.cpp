@@ -12,6 +12,7 @@
 #include "exec/hugging_face_weights.h"
 #include "exec/parameters.h"
 #include "kernels/cpu/fast.h"
+#include "program/state/units.h"
 
 namespace orrery::exec {
 
@@ -29,7 +30,7 @@ Rank::Rank(const program::Program& program, const RunOptions& options, const Dat
       loss_scale_(program.training.scales_loss() ? options.loss_scale : 1, options.loss_scale_window) {
   if (!class_.feeds.empty()) {
     const Plan& p = program.plan;
-    Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.dp, p.dp, {}};
+    Loader::Shape shape{p.micro_batch, p.micro_batches, place_.at.replica, p.replicas(), {}};
     for (const program::Feed& f : program::feeds_of(program.model, program.training)) {
       if (f.input < 0) continue;
       shape.inputs.push_back(f.elements);
@@ -62,15 +63,24 @@ void Rank::restore(const RestoredState& state) {
   if (!state.states.empty()) write_trained(*executor_, place_, state.states.front());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     if (!is_trained(place_, u)) continue;
-    for (std::size_t i = 1; i < state.states.size(); ++i) {
+    const auto write = [&](std::size_t array, std::int64_t to) {
       const std::vector<float> values = unit_values(place_, u, [&](const program::Parameter& p) {
-        return [&tensor = state.states[i].at(p.name)](std::int64_t logical) {
+        return [&tensor = tensor_of(place_, state.states[array], p.name)](std::int64_t logical) {
           return element_of(tensor, logical);
         };
       });
-      const std::span<const std::byte> own = std::as_bytes(own_shard(place_, u, values));
-      executor_->write(moments(u) + static_cast<std::int64_t>((i - 1) * own.size()), own);
-    }
+      executor_->write(to, std::as_bytes(own_shard(place_, u, values)));
+    };
+    const std::int64_t array_bytes = class_.units[u].shard * static_cast<std::int64_t>(sizeof(float));
+    const auto outer = static_cast<std::size_t>(arrays_before_outer(program_));
+    for (std::size_t i = 1; i < std::min(outer, state.states.size()); ++i)
+      write(i, moments(u) + static_cast<std::int64_t>(i - 1) * array_bytes);
+    // A checkpoint of one island says nothing of it, and other islands have other momenta than this run.
+    const auto arrays = static_cast<std::size_t>(state_arrays(program_));
+    if (class_.units[u].outer_buffer < 0 || state.states.size() != arrays) continue;
+    for (std::size_t i = outer; i < arrays; ++i)
+      write(i, place_.offset({class_.units[u].outer_buffer}, 0) +
+                   static_cast<std::int64_t>(i - outer) * array_bytes);
   }
   if (program_.training.scales_loss() && state.loss_scale.scale > 0) loss_scale_.restore(state.loss_scale);
 }
@@ -78,7 +88,7 @@ void Rank::restore(const RestoredState& state) {
 Snapshot Rank::snapshot(bool copied) {
   const BytesPerParameter bytes = bytes_per_parameter(program_.training.precision);
   Snapshot out;
-  out.copies.resize(2 * class_.units.size());
+  out.copies.resize(3 * class_.units.size());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
     if (!is_trained(place_, u)) {
@@ -95,10 +105,16 @@ Snapshot Rank::snapshot(bool copied) {
       if (copied && at != space.data()) space.assign(at, at + size);
       return copied ? space.data() : at;
     };
-    const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[2 * u]);
+    const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[3 * u]);
     const std::byte* const state =
-        see(moments(u), n * static_cast<std::size_t>(bytes.moments), out.copies[2 * u + 1]);
-    out.units.push_back({parameter, type, reinterpret_cast<const float*>(state)});
+        see(moments(u), n * static_cast<std::size_t>(bytes.moments), out.copies[3 * u + 1]);
+    const std::byte* outer = nullptr;
+    if (unit.outer_buffer >= 0)
+      outer =
+          see(place_.offset({unit.outer_buffer}, 0),
+              n * static_cast<std::size_t>(program::outer_bytes(program_.training)), out.copies[3 * u + 2]);
+    out.units.push_back(
+        {parameter, type, reinterpret_cast<const float*>(state), reinterpret_cast<const float*>(outer)});
   }
   return out;
 }
@@ -165,14 +181,14 @@ void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
   for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
 }
 
-void Rank::capture(const Op& op, const Ref& from, double scale, UnitShard& into) {
+void Rank::capture(const Ref& from, double scale, UnitShard& into) {
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     const program::Unit& unit = class_.units[u];
     const std::array buffers{unit.gradient_buffer, unit.parameter_buffer, unit.host_gradient,
                              unit.host_parameter};
     if (std::find(buffers.begin(), buffers.end(), from.buffer) == buffers.end()) continue;
     const DType type = place_.buffer(from).type;
-    const std::int64_t elements = std::get<program::ops::Optimizer>(op.kind).elements;
+    const std::int64_t elements = unit.shard;
     const auto n = static_cast<std::size_t>(elements);
     std::vector<std::byte> bytes(n * bytes_of(type));
     executor_->read(place_.offset(from, 0), bytes);
@@ -196,9 +212,9 @@ Rank::StepResult Rank::step(std::int64_t number) {
             .updates = number + 1 - loss_scale_.skipped(),
             .loss_scale = loss_scale_.scale()};
   if (options_.capture && !stepped_)
-    pass.before_update = [this](const Op& op) { capture(op, op.reads[0], loss_scale_.scale(), gradients); };
-  if (options_.capture && number + 1 == options_.steps)
-    pass.after_update = [this](const Op& op) { capture(op, op.writes[0], 1, parameters); };
+    pass.before_update = [this](const Op& op) { capture(op.reads[0], loss_scale_.scale(), gradients); };
+  const bool last = options_.capture && number + 1 == options_.steps;
+  if (last) pass.after_update = [this](const Op& op) { capture(op.writes[0], 1, parameters); };
   if (options_.expert_load) {
     pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
   }
@@ -207,7 +223,21 @@ Rank::StepResult Rank::step(std::int64_t number) {
   out.batch = batch_;
   if (program_.training.scales_loss()) loss_scale_.update(out.skipped);
   stepped_ = true;
+  if (exchanges_after(number + 1)) {
+    const PassTimes times = executor_->run({.number = number, .outer = true});
+    out.times.waited_s += times.waited_s;
+    out.times.computing_s += times.computing_s;
+    if (last) {
+      for (const Op& op : class_.segments[static_cast<std::size_t>(class_.outer.front().segment)].ops) {
+        if (op.is<program::ops::OuterUpdate>()) capture(op.writes[0], 1, parameters);
+      }
+    }
+  }
   return out;
+}
+
+bool Rank::exchanges_after(std::int64_t done) const {
+  return program_.plan.islands > 1 && done % program_.training.outer.value().every == 0;
 }
 
 Rank::StepResult Rank::evaluate(std::int64_t batch) {

@@ -58,8 +58,9 @@ class Rank {
   void load(Loader* loader, std::int64_t number);
   void load_values(const program::Feed& f, const std::vector<float>& values);
   StepResult run(const Pass& pass);
+  bool exchanges_after(std::int64_t done) const;
   void count(const program::Op& route, std::span<const std::int32_t> tokens);
-  void capture(const program::Op& op, const program::Ref& from, double scale, UnitShard& into);
+  void capture(const program::Ref& from, double scale, UnitShard& into);
 
   const program::Program& program_;
   const RunOptions& options_;

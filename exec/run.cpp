@@ -113,7 +113,7 @@ std::optional<RestoredState> restore(const program::Program& program, const RunO
     }
   }
   if (!restored || options.force) return restored;
-  const auto other = differences(restored->recipe, recipe_of(program.training, options, data));
+  const auto other = differences(restored->recipe, recipe_of(program, options, data));
   if (!other.empty()) {
     throw InputError(restored->index, "/recipe" + other[0].pointer,
                      fmt::format("the checkpoint was trained with {}, and this run has {}", other[0].first,

@@ -40,7 +40,8 @@ std::optional<Adapter> in_order(std::optional<Adapter> adapter) {
   return adapter;
 }
 
-Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
+Recipe recipe_of(const program::Program& program, const RunOptions& o, const Dataset& data) {
+  const Training& t = program.training;
   Recipe r;
   r.data = data.identity();
   if (o.weights != nullptr) r.weights = o.weights->identity;
@@ -58,6 +59,8 @@ Recipe recipe_of(const Training& t, const RunOptions& o, const Dataset& data) {
   r.clip = t.clip;
   r.dropout = t.dropout;
   r.adapter = in_order(t.adapter);
+  r.islands = program.plan.islands;
+  if (r.islands > 1) r.outer = t.outer;
   return r;
 }
 
@@ -66,7 +69,7 @@ JobTerms terms_of(const program::Program& program, const RunOptions& o, const Da
   JobTerms out;
   out.program = program.hash();
   out.first_step = first_step;
-  out.recipe = recipe_of(program.training, o, data);
+  out.recipe = recipe_of(program, o, data);
   if (program.training.scales_loss()) {
     out.loss_scale = o.loss_scale;
     out.loss_scale_window = o.loss_scale_window;

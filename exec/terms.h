@@ -30,6 +30,8 @@ struct Recipe {
   Optimizer optimizer;
   double clip = 1, dropout = 0;
   std::optional<Adapter> adapter;
+  std::int64_t islands = 1;
+  std::optional<OuterOptimizer> outer;  // where there are several
 };
 
 // As recipes have it: targets in order.
@@ -74,6 +76,9 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);
   v(Field{.name = "adapter", .help = "that alone is trained"}, r.adapter);
+  v(Field{.name = "islands", .help = "that train on their own", .min = 1, .max = limits::kMostIslands},
+    r.islands);
+  v(Field{.name = "outer", .help = "how islands exchange what they have learned"}, r.outer);
 }
 template <class V>
 void describe(V& v, JobTerms& t) {
@@ -93,7 +98,7 @@ void describe(V& v, JobTerms& t) {
   v(Field{.name = "memory_replicas", .help = "ranks"}, t.memory_replicas);
 }
 
-Recipe recipe_of(const Training& training, const RunOptions& options, const Dataset& data);
+Recipe recipe_of(const program::Program& program, const RunOptions& options, const Dataset& data);
 JobTerms terms_of(const program::Program& program, const RunOptions& options, const Dataset& data,
                   std::int64_t first_step);
 

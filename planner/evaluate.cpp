@@ -129,6 +129,21 @@ Imbalance imbalance(const Problem& problem, const Plan& plan, sim::ExpertLoads& 
   return out;
 }
 
+IslandExchange island_exchange(const program::Program& program, Time step, Time exchange) {
+  IslandExchange out;
+  out.every = program.training.outer.value().every;
+  out.step_s = seconds(step);
+  out.exchange_s = seconds(exchange);
+  for (const program::RankClass& c : program.classes) {
+    const program::Segment& segment = c.segments[static_cast<std::size_t>(c.outer.front().segment)];
+    for (const program::Op& op : segment.ops) {
+      if (op.group == program.communication.group("island"))
+        out.bytes = std::max(out.bytes, op.payload.value);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const Plan& plan,
@@ -180,6 +195,18 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
     p.imbalance = imbalance(problem, plan, loads, *evenly, options.draws, step_of);
   }
   p.step_time_s = seconds(out.simulation.step);
+  if (plan.islands > 1) {
+    during("exchanging between islands");
+    const program::Program round = program::outer_round(out.program);
+    if (const auto problems = program::check(round, 20); !problems.empty())
+      throw Error(fmt::format("the exchange between islands is not sound: {}", fmt::join(problems, "; ")));
+    sim::EngineOptions quiet;
+    quiet.record = false;
+    quiet.scenario = problem.at;
+    const Time exchange = sim::simulate(round, sim::place(topology, round, cost, options.place), quiet).step;
+    p.islands = island_exchange(out.program, out.simulation.step, exchange);
+    p.step_time_s += p.islands->exchange_s / static_cast<double>(p.islands->every);
+  }
   // Published runs spread in what they compute.
   const auto with_loading = [&](double compute_s) {
     const auto loaded = sim::loaded_step(problem, plan, compute_s, true);
@@ -198,6 +225,7 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
   p.fits_probability =
       problem.spread.memory.fits(static_cast<double>(fullest.needed), static_cast<double>(fullest.available));
   p.breakdown = breakdown(out.simulation, out.program.communication);
+  if (p.islands) p.breakdown.islands_s = p.islands->exchange_s / static_cast<double>(p.islands->every);
   if (p.loading) p.breakdown.loading_s = p.loading->step_s - p.loading->compute_s;
   const std::int64_t paid = options.paid_nodes > 0 ? options.paid_nodes : problem.cluster.nodes;
   const double per_second = problem.cluster.dollars_per_hour(paid) / 3600.0;
@@ -220,6 +248,14 @@ std::string text_of(const Imbalance& i) {
   if (i.fullest > i.room)
     out += fmt::format("; the plan has room for {:.2f} (expert_room), and its memory is that", i.room);
   return out;
+}
+
+std::string text_of(const IslandExchange& i) {
+  const double mean_s = i.exchange_s / static_cast<double>(i.every);
+  return fmt::format(
+      "islands exchange every {} steps: {} of each rank in {}, which is {} of a step in the mean ({:.2f} %)",
+      i.every, format(Bytes{i.bytes}), format(from_seconds(i.exchange_s)), format(from_seconds(mean_s)),
+      100 * mean_s / (i.step_s + mean_s));
 }
 
 std::string Fit::text(const Problem& problem) const {

@@ -35,6 +35,8 @@ Evaluation evaluate(const Problem& problem, const sim::Topology& topology, const
 inline constexpr std::int64_t kLoadDraws = 20;
 // "the fullest rank of a layer gets 1.34 times the mean .."
 std::string text_of(const Imbalance& i);
+// "islands exchange every 500 steps: .."
+std::string text_of(const IslandExchange& i);
 
 // Model FLOPs (full attention) of a step over what the first `ranks` devices could do in `step_s` seconds.
 double model_flops_utilisation(const Problem& problem, std::int64_t ranks, double step_s);

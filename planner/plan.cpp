@@ -38,6 +38,7 @@ std::string axis_words(const Breakdown& b, double step) {
   parts.emplace_back("recomputation", b.recompute_s);
   parts.emplace_back("the host, which launches ops and hands work over", b.host_s);
   parts.emplace_back("waiting for samples", b.loading_s);
+  parts.emplace_back("exchanges between islands", b.islands_s);
   const auto worst = std::max_element(parts.begin(), parts.end(),
                                       [](const auto& x, const auto& y) { return x.second < y.second; });
   if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
@@ -88,6 +89,18 @@ std::string offload_words(const Problem& problem, const Plan& plan) {
       format(estimator.device_bytes(without, on_device.peak)), format(usable(problem, on_device.memory)));
 }
 
+// Against the same ranks that exchange gradients in every step.
+std::string islands_words(const Problem& problem, const Ranked& of) {
+  Plan together = of.plan;
+  together.dp = of.plan.replicas();
+  together.islands = 1;
+  if (together.zero > 0 && together.shard_group == 0) together.shard_group = of.plan.dp;
+  const sim::Topology topology(problem.cluster);
+  const double step_s = seconds(sim::Estimator(problem, topology).estimate(together).step);
+  return fmt::format("{}; with gradients exchanged in every step it would take {}",
+                     text_of(of.predicted.islands.value()), format(from_seconds(step_s)));
+}
+
 void explain(const Problem& problem, Answer& a) {
   if (a.plans.empty()) return;
   const Ranked& best = a.plans.front();
@@ -95,6 +108,7 @@ void explain(const Problem& problem, Answer& a) {
   const double step = best.predicted.step_time_s;
   a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
   if (best.plan.offloads()) a.why.push_back(offload_words(problem, best.plan));
+  if (best.predicted.islands) a.why.push_back(islands_words(problem, best));
   explain_risk(problem, a);
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
@@ -160,6 +174,10 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   a.sensitivity.push_back(on_changed(problem, kept, base, "2x memory bandwidth", [&](Problem& p) {
     for (Device& d : p.devices) twice(d.memory_bandwidth);
   }));
+  if (problem.cluster.fabric.sites > 1) {
+    a.sensitivity.push_back(on_changed(problem, kept, base, "2x bandwidth between sites",
+                                       [&](Problem& p) { twice(p.cluster.fabric.site_bandwidth); }));
+  }
   if (kept.front().plan.offloads()) {
     const auto hosts = [&](const char* change, Bandwidth Host::*of) {
       a.sensitivity.push_back(on_changed(problem, kept, base, change, [&](Problem& p) {
@@ -194,6 +212,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   larger.scenario.search.offload.clear();
   if (kept.front().plan.offload) larger.scenario.search.offload = {*kept.front().plan.offload};
   const Plan& best = kept.front().plan;
+  larger.scenario.search.islands = {best.islands};
   larger.scenario.search.cp = {best.cp};
   larger.scenario.search.ulysses = {best.ulysses};
   if (best.cp_keys) larger.scenario.search.cp_keys = {*best.cp_keys};
@@ -291,6 +310,7 @@ std::string left_out(const Search& s, const Plan& p) {
   check(s.tp, p.tp, "tp");
   check(s.pp, p.pp, "pp");
   check(s.dp, p.dp, "dp");
+  if (p.islands > 1 || !s.islands.empty()) check(s.islands, p.islands, "islands");
   check(s.cp, p.cp, "cp");
   if (p.cp > 1) check(s.ulysses, p.ulysses, "ulysses");
   check(s.ep, p.ep, "ep");

@@ -10,6 +10,7 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   Plan p = plan;
   p.pp = std::min<std::int64_t>(plan.pp, 2);
   p.dp = std::min<std::int64_t>(plan.dp, 2);
+  p.islands = std::min<std::int64_t>(plan.islands, 2);
   // Two ranks of each way to share sequences.
   p.ulysses = std::gcd<std::int64_t>(plan.ulysses, 2);
   p.cp = p.ulysses * std::gcd<std::int64_t>(plan.ring(), 2);

@@ -114,6 +114,7 @@ Canonical canonical(const Plan& p) {
            p.pp,
            p.vpp,
            p.dp,
+           p.islands,
            p.cp,
            p.ulysses,
            number(p.rings()),
@@ -169,6 +170,7 @@ Space::Space(const Problem& problem)
   all.overlap_exchanges = listed_or(s.overlap_exchanges, {true, false});
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
+  all.islands = listed_or(s.islands, {1});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
   all.shard_group = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
   all.schedule = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
@@ -218,9 +220,11 @@ Space::Space(const Problem& problem)
           for (const auto& [ep, etp] : over_experts(t, sp)) {
             for (const ExpertExchange exchange : exchanges(all, ep)) {
               for (const std::int64_t b : listed_or(s.micro_batch, mb)) {
-                Outer& o = outer_.emplace_back(Outer{t, b, context, ep, etp, exchange, order, sp});
-                const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
-                if (room > 1) o.expert_room = room;
+                for (const std::int64_t islands : all.islands) {
+                  Outer& o = outer_.emplace_back(Outer{t, b, context, ep, etp, exchange, order, sp, islands});
+                  const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
+                  if (room > 1) o.expert_room = room;
+                }
               }
             }
           }
@@ -230,6 +234,10 @@ Space::Space(const Problem& problem)
   }
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
+  for (std::size_t i = 0; i < s.islands.size(); ++i) {
+    const auto wrong = program::islands_problem({.islands = s.islands[i]}, problem.scenario.training);
+    if (wrong) problem.at.child("search").child("islands").child(i).fail(wrong->why, wrong->allowed);
+  }
   for (std::size_t i = 0; i < s.offload.size(); ++i) {
     // Of the stage that allows most.
     const auto wrong =
@@ -289,6 +297,7 @@ std::vector<ExpertExchange> Space::exchanges(const Search& all, std::int64_t ep)
 
 Plan Space::Outer::plan() const {
   Plan p{.tp = tp,
+         .islands = islands,
          .cp = context.cp,
          .ulysses = context.ulysses,
          .cp_keys = context.keys,
@@ -311,8 +320,9 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
     return tokens / o.context.cp * o.micro_batch % o.tp == 0;
   };
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
+  const std::int64_t batch = t.global_batch / o.islands;  // of an island
   const bool divides =
-      shared_ % o.tp == 0 && heads_ % (o.tp * o.context.ulysses) == 0 &&
+      t.global_batch % o.islands == 0 && shared_ % o.tp == 0 && heads_ % (o.tp * o.context.ulysses) == 0 &&
       program::context_problem(m, t, o.plan()).empty() && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
       (!expert_biases_ || m.hidden % o.etp == 0) &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
@@ -328,8 +338,8 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
     Plan p = o.plan();
     for (const std::int64_t pp : pp_) {
       p.pp = pp;
-      const std::int64_t most = problem_.cluster.devices() / (o.tp * o.context.cp * pp);
-      std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(t.global_batch, o.micro_batch, most));
+      const std::int64_t most = problem_.cluster.devices() / (o.tp * o.context.cp * pp * o.islands);
+      std::vector<std::int64_t> dps = listed_or(s.dp, replicas_up_to(batch, o.micro_batch, most));
       std::sort(dps.begin(), dps.end(), std::greater<>());
       std::vector<bool> hopeless;  // by what plans of a pp differ in besides dp
       for (const std::int64_t dp : dps) {
@@ -342,12 +352,12 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
           ++counts.considered;
           ++why;
         };
-        if (!divides || dp < 1 || dp > most || t.global_batch % (dp * o.micro_batch) != 0 ||
+        if (!divides || dp < 1 || dp > most || batch % (dp * o.micro_batch) != 0 ||
             program::experts_problem(p)) {
           close(counts.invalid);
           continue;
         }
-        p.micro_batches = t.global_batch / (dp * o.micro_batch);
+        p.micro_batches = batch / (dp * o.micro_batch);
         if (visitor.wanted && !visitor.wanted(p)) {
           close(counts.unwanted);
           continue;
@@ -433,7 +443,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               p.shard_group = grouped ? shard : 0;
               p.reshard_after_forward = reshards ? std::nullopt : std::optional(false);
               p.offload = offload;
-              if (program::offload_problem(p, t)) continue;
+              if (program::offload_problem(p, t) || program::islands_problem(p, t)) continue;
               if (!runs_plan(problem_.stack, m, p, t)) continue;
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||

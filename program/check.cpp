@@ -170,11 +170,10 @@ class Checker {
       return l.rank
           ->chunks[static_cast<std::size_t>(l.rank->segments[static_cast<std::size_t>(s.segment)].chunk)];
     };
-    const bool optimizer =
-        a.rank->segments[static_cast<std::size_t>(from.segment)].kind == SegmentKind::kOptimizer;
+    const bool of_no_chunk = follows_chunks(a.rank->segments[static_cast<std::size_t>(from.segment)].kind);
     return from.micro_batch == to.micro_batch && a.op(send.place).payload == b.op(receive.place).payload &&
-           (optimizer || (a.op(send.place).peer_chunk == chunk(b, to) &&
-                          b.op(receive.place).peer_chunk == chunk(a, from)));
+           (of_no_chunk || (a.op(send.place).peer_chunk == chunk(b, to) &&
+                            b.op(receive.place).peer_chunk == chunk(a, from)));
   }
 
   void check_lifetimes(const RankClass& c) {

@@ -128,6 +128,22 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
   return {};
 }
 
+std::optional<PlanProblem> islands_problem(const Plan& p, const Training& t) {
+  if (p.islands == 1) return {};
+  const auto problem = [](const char* why, const char* allowed) {
+    return PlanProblem{"islands", why, allowed};
+  };
+  if (t.serves()) return problem("serving trains nothing", "allowed: 1");
+  if (!t.outer)
+    return problem("nothing says how islands exchange", "allowed: 1, or a scenario with training.outer");
+  if (t.scales_loss())
+    return problem("the loss would be scaled otherwise on each island",
+                   "allowed: 1, or math that is not fp16");
+  if (p.offloaded_optimizer() > 0 || p.offloads_parameters())
+    return problem("the host would update what islands exchange", "allowed: 1, or no offloaded optimizer");
+  return {};
+}
+
 std::string overlap_problem(const Plan& p) {
   if (!p.overlap_exchanges) return {};
   if (p.ep == 1) return "no ranks share the experts: there are no exchanges to hide";
@@ -275,15 +291,17 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
             fmt::format("allowed: {} micro-batches", kMostLayerRuns / m.layers));
   }
   if (p.global_batch() != t.global_batch) {
-    const std::int64_t step = p.micro_batch * p.dp;
+    const std::int64_t step = p.micro_batch * p.replicas();
     const std::int64_t below = t.global_batch / step * step;
     at.child("micro_batches")
-        .fail(fmt::format("{} x {} x {} is a batch of {}, not {}", p.micro_batch, p.micro_batches, p.dp,
-                          p.global_batch(), t.global_batch),
+        .fail(fmt::format("{} x {} x {} is a batch of {}, not {}", p.micro_batch, p.micro_batches,
+                          p.replicas(), p.global_batch(), t.global_batch),
               below > 0 ? fmt::format("allowed with this micro-batch and dp: batches of {} or {}", below,
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
+  if (const auto problem = islands_problem(p, t))
+    at.child(problem->field).fail(problem->why, problem->allowed);
   if (const auto problem = offload_problem(p, t)) {
     Cursor field = at.child("offload");
     if (*problem->field != '\0') field = field.child(problem->field);

@@ -71,7 +71,8 @@ Communication communication_of(const Mesh& mesh) {
               {"eshard", mesh["eshard"], dp, true},
               {"ereplica", mesh["ereplica"], dp, true},
               {"ulysses", mesh["ulysses"], cp},
-              {"ring", mesh["ring"], cp}};
+              {"ring", mesh["ring"], cp},
+              {"island", mesh["island"], dp}};
   return c;
 }
 

@@ -13,6 +13,7 @@
 #include "program/pieces.h"
 #include "program/schedule.h"
 #include "program/state/optimizer.h"
+#include "program/state/outer.h"
 
 namespace orrery::program {
 namespace {
@@ -51,11 +52,13 @@ class ClassCompiler {
     rank_.in_flight = in_flight(slots, plan_.vpp);
     for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c);
     if (!e_.training.serves()) emit_optimizer(e_, *state_, over_);
+    if (has_outer()) emit_outer(e_, *state_, over_);
     make_steps(slots);
   }
 
  private:
   std::int64_t last_chunk() const { return plan_.pp * plan_.vpp - 1; }
+  bool has_outer() const { return plan_.islands > 1 && !e_.training.serves(); }
   bool split() const { return splits_backward(plan_.schedule); }
 
   void lay_out_chunks() {
@@ -397,7 +400,7 @@ class ClassCompiler {
       std::optional<std::size_t> found;
       for (std::size_t i = 0; i < whole; ++i) {
         const Segment& s = rank_.segments[static_cast<std::size_t>(cuts[i].first)];
-        if (s.kind != kind || (s.chunk != chunk && kind != SegmentKind::kOptimizer)) continue;
+        if (s.kind != kind || (s.chunk != chunk && !follows_chunks(kind))) continue;
         if (!found || s.last_micro_batch == last) found = i;
       }
       return cuts[found.value()];
@@ -431,6 +434,7 @@ class ClassCompiler {
       }
     }
     if (!e_.training.serves()) rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
+    if (has_outer()) rank_.outer.push_back({find(SegmentKind::kOuter, 0, true).first, 0});
   }
 
   Emitter e_;
@@ -459,7 +463,7 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.training = training;
   program.mesh = mesh_of(plan);
   program.communication = communication_of(program.mesh);
-  program.rows_of_loss = training.global_batch * loss_rows(model, training);
+  program.rows_of_loss = training.global_batch / plan.islands * loss_rows(model, training);
   const Depth depth = depth_of(model);
   Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}};
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {

@@ -156,13 +156,10 @@ class Linker {
  public:
   explicit Linker(RankClass& rank) : rank_(rank), hazards_(rank) {}
 
-  void run() {
-    for (Segment& segment : rank_.segments) {
-      segment.stream_ops.fill(0);
-      for (const Op& op : segment.ops) ++segment.stream_ops[op.stream];
-    }
+  // A walk, before which nothing runs.
+  void run(std::vector<Step>& steps) {
     done_.assign(rank_.segments.size(), false);
-    for (Step& step : rank_.steps) {
+    for (Step& step : steps) {
       step.first_wait = static_cast<std::int32_t>(rank_.waits.size());
       link_step(step);
       step.waits = static_cast<std::int32_t>(rank_.waits.size()) - step.first_wait;
@@ -203,7 +200,12 @@ class Linker {
 }  // namespace
 
 void link_waits(RankClass& rank) {
-  Linker(rank).run();
+  for (Segment& segment : rank.segments) {
+    segment.stream_ops.fill(0);
+    for (const Op& op : segment.ops) ++segment.stream_ops[op.stream];
+  }
+  Linker(rank).run(rank.steps);
+  Linker(rank).run(rank.outer);
 }
 
 }  // namespace orrery::program

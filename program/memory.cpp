@@ -54,7 +54,7 @@ Touches find_touches(const RankClass& rank) {
 
 // Work of a chunk in the order in which it comes: by kind, then by piece.
 using Phase = std::pair<SegmentKind, std::int32_t>;
-constexpr Phase kBeforeAll{SegmentKind::kForward, -1}, kAfterAll{SegmentKind::kOptimizer, 1 << 30};
+constexpr Phase kBeforeAll{SegmentKind::kForward, -1}, kAfterAll{SegmentKind::kOuter, 1 << 30};
 Phase phase_of(const Segment& s) {
   return {s.kind, s.piece};
 }
@@ -80,7 +80,7 @@ void decide_lives(RankClass& rank, const Touches& touches, const BufferPhases& p
   std::vector<bool> transferred(rank.buffers.size()), in_use_after(rank.buffers.size());
   for (std::size_t s = 0; s < touches.size(); ++s) {
     for (const Op& op : rank.segments[s].ops) {
-      if (rank.segments[s].kind == SegmentKind::kOptimizer) continue;
+      if (follows_chunks(rank.segments[s].kind)) continue;
       // The piece that comes next does not wait for a collective of this one.
       if (side_by_side && op.stream != kCompute) {
         for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {

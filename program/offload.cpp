@@ -8,10 +8,6 @@
 namespace orrery::program {
 namespace {
 
-bool is_backward(SegmentKind kind) {
-  return kind != SegmentKind::kForward && kind != SegmentKind::kOptimizer;
-}
-
 template <class Use>
 void for_each_ref(const Op& op, Use use) {
   for (const Ref& r : op.reads) use(r);
@@ -34,7 +30,7 @@ class ChunkOffloader {
         insertions_(rank.segments.size()) {
     for (std::size_t s = 0; s < rank.segments.size(); ++s) {
       const Segment& segment = rank.segments[s];
-      if (segment.chunk != chunk || segment.kind == SegmentKind::kOptimizer) continue;
+      if (segment.chunk != chunk || follows_chunks(segment.kind)) continue;
       segments_.push_back(s);
       first_uses_[s].assign(rank.buffers.size(), segment.ops.size());
       if (segment.kind == SegmentKind::kForward) forward_ = s;

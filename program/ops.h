@@ -21,6 +21,7 @@
 #include "program/ops/loss.h"
 #include "program/ops/norm.h"
 #include "program/ops/offload.h"
+#include "program/ops/outer.h"
 #include "program/ops/patches.h"
 #include "program/ops/product.h"
 #include "program/ops/residual.h"
@@ -45,8 +46,8 @@ using OpKind = std::variant<
     ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad,
     ops::LossStatistics, ops::Loss, ops::LossGrad, ops::Dequantise, ops::ZeroGrad, ops::Accumulate,
     ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Copy,
-    ops::Narrow, ops::Collective, ops::Send, ops::Recv, ops::Handover, ops::CachedAttention,
-    ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
+    ops::Narrow, ops::OuterDifference, ops::OuterUpdate, ops::Collective, ops::Send, ops::Recv, ops::Handover,
+    ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.
 using ForwardOp =

@@ -8,7 +8,7 @@ namespace orrery::program {
 
 std::vector<std::int32_t> cuts_of(const Segment& segment, StreamIndex exchanges) {
   std::vector<std::int32_t> out;
-  if (segment.kind == SegmentKind::kOptimizer) return out;  // which runs beside nothing
+  if (follows_chunks(segment.kind)) return out;  // which runs beside nothing
   std::vector<std::int32_t> arriving;  // buffers that exchanges of the piece fill, and collectives after them
   for (std::size_t i = 0; i < segment.ops.size(); ++i) {
     const Op& op = segment.ops[i];

@@ -24,6 +24,11 @@ std::vector<Feed> feeds_of(const Model& model, const Training& training) {
   return out;
 }
 
+Program outer_round(Program program) {
+  for (RankClass& rank : program.classes) rank.steps = std::move(rank.outer);
+  return program;
+}
+
 std::string describe_op(const RankClass& c, const Step& step, const Op& op) {
   const Segment& s = c.segments[static_cast<std::size_t>(step.segment)];
   return fmt::format("{} of {}[chunk {}, micro-batch {}] on stage {}", op.name,
@@ -34,7 +39,7 @@ std::int64_t Program::footprint_bytes() const {
   std::size_t total = sizeof(Program);
   for (const RankClass& c : classes) {
     total += sizeof(RankClass) + c.buffers.size() * sizeof(Buffer) + c.parameters.size() * sizeof(Parameter) +
-             c.units.size() * sizeof(Unit) + c.steps.size() * sizeof(Step) +
+             c.units.size() * sizeof(Unit) + (c.steps.size() + c.outer.size()) * sizeof(Step) +
              c.waits.size() * sizeof(ExternalWait);
     for (const Buffer& b : c.buffers) total += b.name.capacity();
     for (const Segment& s : c.segments) {
@@ -92,6 +97,11 @@ std::int64_t Program::hash() const {
   const Optimizer& o = training.optimizer;
   for (const double d : {o.beta1, o.beta2, o.epsilon}) mix(std::bit_cast<std::uint64_t>(d));
   mix(static_cast<std::uint64_t>(o.decay));
+  if (plan.islands > 1) {
+    const OuterOptimizer& outer = training.outer.value();
+    mix(static_cast<std::uint64_t>(outer.every));
+    for (const double d : {outer.learning_rate, outer.momentum}) mix(std::bit_cast<std::uint64_t>(d));
+  }
   return static_cast<std::int64_t>(h >> 1);
 }
 

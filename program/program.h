@@ -61,7 +61,7 @@ struct Stream {
 // Ranks that communicate: along some axes of the mesh.
 using GroupIndex = std::int8_t;  // in Communication::groups
 inline constexpr GroupIndex kNoGroup = -1;
-inline constexpr std::size_t kMostGroups = 12;
+inline constexpr std::size_t kMostGroups = 13;
 struct Group {
   std::string name;
   AxisSet axes;
@@ -178,9 +178,33 @@ struct Op {
   bool is_transfer() const { return nature_of(kind) == ops::Nature::kTransfer; }
 };
 
-enum class SegmentKind : std::uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kOptimizer };
-constexpr std::array<const char*, 5> kSegmentNames{"forward", "backward", "backward-input", "backward-weight",
-                                                   "optimizer"};
+enum class SegmentKind : std::uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kOptimizer,
+  kOuter  // the exchange between islands
+};
+constexpr std::array<const char*, 6> kSegmentNames{"forward",         "backward",  "backward-input",
+                                                   "backward-weight", "optimizer", "outer"};
+constexpr bool is_backward(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::kBackward:
+    case SegmentKind::kBackwardInput:
+    case SegmentKind::kBackwardWeight:
+      return true;
+    case SegmentKind::kForward:
+    case SegmentKind::kOptimizer:
+    case SegmentKind::kOuter:
+      return false;
+  }
+  return false;
+}
+// Of no chunk: it follows all of them.
+constexpr bool follows_chunks(SegmentKind kind) {
+  return kind == SegmentKind::kOptimizer || kind == SegmentKind::kOuter;
+}
 
 struct MemoryEvent {
   std::int32_t op = 0;  // allocated before it, or freed after it
@@ -256,6 +280,8 @@ struct Unit {
   // Where the host updates the unit: the rank's shard of its gradient and parameters there, with the
   // optimizer's state; and the master copy that stays on the device too, where the stack keeps one.
   std::int32_t host_gradient = -1, host_parameter = -1, device_master = -1;
+  std::int32_t outer_buffer =
+      -1;  // where there are islands: the anchor of the rank's shard, and its momentum
   bool on_host() const { return host_gradient >= 0; }
   std::int64_t elements = 0;  // unpadded; bytes, where its parameters are quantised
   std::int64_t padded = 0;    // a multiple of the shard group
@@ -283,6 +309,7 @@ struct RankClass {
   std::vector<Unit> units;
   std::vector<Segment> segments;
   std::vector<Step> steps;
+  std::vector<Step> outer;  // the exchange between islands, a walk of its own after every so many steps
   std::vector<ExternalWait> waits;
   std::vector<std::int32_t> in_flight;         // per local chunk
   std::vector<Feed> feeds;                     // of the stage
@@ -309,7 +336,7 @@ struct Program {
   Mesh mesh;
   Communication communication;
   std::vector<RotaryUse> rotary;   // tables that ops read
-  std::int64_t rows_of_loss = 0;   // of a step, which the loss is the mean of
+  std::int64_t rows_of_loss = 0;   // of a step of an island, which its loss is the mean of
   std::vector<RankClass> classes;  // by stage
 
   std::int64_t stage_of(std::int64_t rank) const { return mesh.coordinate(rank, "pp"); }
@@ -337,6 +364,8 @@ struct PlanProblem {
 std::optional<PlanProblem> experts_problem(const Plan& plan);
 // Of what lies in the hosts' memory, in the fields of `offload`; "": of the object.
 std::optional<PlanProblem> offload_problem(const Plan& plan, const Training& training);
+// Of islands.
+std::optional<PlanProblem> islands_problem(const Plan& plan, const Training& training);
 // Why forwards and backwards cannot run side by side as the plan says; nothing when they can, or need not.
 std::string overlap_problem(const Plan& plan);
 // Why ranks cannot share the model's sequences as the plan says; nothing when they can.
@@ -354,6 +383,10 @@ void check_plan(const Model& model, const Plan& plan, const Training& training, 
 enum class Detail { kFull, kUnnamed, kSizes };
 Program compile(const Model& model, const Plan& plan, const Training& training, const Stack& stack,
                 Detail detail = Detail::kFull);
+
+// The exchange between islands as a program of its own, for who costs or draws it. Precondition: the plan has
+// islands.
+Program outer_round(Program program);
 
 // "op layer3/attn/qkv of forward[chunk 0, micro-batch 5] on stage 1" for messages.
 std::string describe_op(const RankClass& c, const Step& step, const Op& op);

@@ -296,7 +296,9 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
   check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
   finish(stream(program::kCompute), "the numbers of a step");
   const Clock::time_point begin = Clock::now();
-  if (is_replayed(pass)) {
+  if (pass.outer) {
+    exchange_with_islands(pass);
+  } else if (is_replayed(pass)) {
     kernels::cuda::Graph& graph = measures ? measured_graph_ : graph_;
     if (graph.get() == nullptr) graph = capture(pass, measures);
     check(cudaGraphLaunch(graph.get(), stream(program::kCompute)), "cudaGraphLaunch");
@@ -309,7 +311,7 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
     finish(streams_[s].get(), what.c_str());
   }
   if (!warm_) std::fill_n(static_cast<std::int32_t*>(reached_.get()), streams_.size(), -1);
-  warm_ = warm_ || !pass.forward_only;
+  warm_ = warm_ || !(pass.forward_only || pass.outer);
   const double lasted = std::chrono::duration<double>(Clock::now() - begin).count();
   const double waited = measures ? collect(begin) : 0;
   return {waited, lasted - waited};
@@ -390,6 +392,22 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
       }
     } catch (const std::exception& e) {
       throw Error(fmt::format("{}: {}", program::describe_op(class_, step, op), e.what()));
+    }
+  }
+}
+
+// One op after the other: it is rare, and its all-reduce is nearly all of it.
+void CudaExecutor::exchange_with_islands(const Pass& pass) {
+  const Op* before = nullptr;
+  for (const program::Step& step : class_.outer) {
+    for (const Op& op : class_.segments[static_cast<std::size_t>(step.segment)].ops) {
+      if (before != nullptr && before->stream != op.stream)
+        finish(stream(before->stream), before->name.c_str());
+      before = &op;
+      if (program::is_communication(op.kind))
+        communicate(op, step.micro_batch);
+      else
+        compute(op, step.micro_batch, pass);
     }
   }
 }

@@ -60,6 +60,7 @@ class CudaExecutor : public Executor {
   bool is_replayed(const Pass& pass) const;
   kernels::cuda::Graph capture(const Pass& pass, bool measures);
   void issue(const Pass& pass, bool measures, bool captured);
+  void exchange_with_islands(const Pass& pass);
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
   // The processor's work, when the op's stream comes to it.
   void enqueue_update(const program::Op& op);

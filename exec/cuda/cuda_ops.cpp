@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "exec/cpu_ops.h"
 #include "exec/executor.h"
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
@@ -427,6 +428,18 @@ void run(const ops::Copy& op, const CudaOp& a) {
 }
 void run(const ops::Narrow& op, const CudaOp& a) {
   device::narrow_to(a.stream, a.out_type[0], op.elements, static_cast<const float*>(a.in[0]), a.out[0]);
+}
+// Weights are the parameters, or their master copy in fp32.
+void run(const ops::OuterDifference& op, const CudaOp& a) {
+  const bool has_master = bytes_per_parameter(a.place.program.training.precision).master > 0;
+  device::outer_difference(a.stream, has_master ? DType::kFloat32 : a.in_type[0], a.out_type[0], op.elements,
+                           a.in[0], static_cast<const float*>(a.in[1]), a.out[0]);
+}
+void run(const ops::OuterUpdate& op, const CudaOp& a) {
+  auto* const anchor = static_cast<float*>(a.out[1]);
+  device::outer_update(a.stream, a.out_type[0], a.in_type[0], outer_of(a.place.program), op.elements, a.in[0],
+                       anchor, op.momentum ? anchor + op.elements : nullptr, static_cast<float*>(a.out[2]),
+                       a.out[0]);
 }
 void run(const ops::Handover&, const CudaOp&) {}
 // Serving runs on processors alone (exec/generate.h).

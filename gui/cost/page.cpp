@@ -35,6 +35,7 @@ constexpr std::array kParts{
     MoneyPart{"offload", [](const Breakdown& b) { return waited(b, WaitedAxis::Of::kHost); }},
     MoneyPart{"host", [](const Breakdown& b) { return b.host_s; }},
     MoneyPart{"loading", [](const Breakdown& b) { return b.loading_s; }},
+    MoneyPart{"islands", [](const Breakdown& b) { return b.islands_s; }},
 };
 
 }  // namespace

@@ -330,6 +330,14 @@ struct Sgd {
 };
 void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
 
+// SGD with Nesterov's momentum, as torch.optim.SGD has it, of the mean of what islands have moved
+// (core/outer.h). Without momentum `velocity` is null.
+struct Outer {
+  float learning_rate, momentum;
+  float share;  // 1 / islands, which `sum` is over
+};
+void outer_update(const Outer& o, Index n, const float* sum, float* anchor, float* velocity);
+
 // A sum of squares whose bits do not depend on the order of its terms, nor on how they are spread over ranks
 // (after Demmel and Nguyen, "Parallel reproducible summation", 2015). Bin j holds multiples of
 // 2^(237 - 20 j): each square, exact in double precision, is rounded to the largest bin that sees it, its

@@ -122,6 +122,18 @@ void step_by_sign(float rate, Index n, const float* gradient, float* parameter) 
   }
 }
 
+void outer_update(const Outer& o, Index n, const float* sum, float* anchor, float* velocity) {
+  for (Index i = 0; i < n; ++i) {
+    const float g = sum[i] * o.share;
+    if (velocity == nullptr) {
+      anchor[i] -= o.learning_rate * g;
+      continue;
+    }
+    velocity[i] = o.momentum * velocity[i] + g;
+    anchor[i] -= o.learning_rate * (g + o.momentum * velocity[i]);
+  }
+}
+
 void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity) {
   for (Index i = 0; i < n; ++i) {
     velocity[i] = s.momentum * velocity[i] + gradient[i] * s.scale;

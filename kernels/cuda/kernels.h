@@ -239,6 +239,12 @@ void trust_squares(Stream stream, DType type, DType gradient, const AdamConstant
 void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios);
 void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm,
          std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity);
+// What an island has moved: anchor - weights; and the anchor's update by the sum over islands, after which
+// parameters, and the master copy where there is one, are the anchor. Without momentum `velocity` is null.
+void outer_difference(Stream stream, DType type, DType difference_type, Index n, const void* weights,
+                      const float* anchor, void* difference);
+void outer_update(Stream stream, DType type, DType difference_type, const reference::Outer& o, Index n,
+                  const void* sum, float* anchor, float* velocity, float* master, void* parameter);
 // sum += x; of doubles too.
 void add(Stream stream, DType type, Index n, const void* x, void* sum);
 // The same numbers in another type.

@@ -168,6 +168,29 @@ __global__ void sgd_kernel(float momentum, const StepScalars* scalars, const Nor
   });
 }
 
+template <class T, class D>
+__global__ void outer_difference_kernel(std::int64_t n, const T* weights, const float* anchor,
+                                        D* difference) {
+  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid())
+    narrow(anchor[i] - widen(weights[i]), difference[i]);
+}
+
+template <class T, class D>
+__global__ void outer_update_kernel(reference::Outer o, std::int64_t n, const D* sum, float* anchor,
+                                    float* velocity, float* master, T* parameter) {
+  for (std::int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
+    const float g = widen(sum[i]) * o.share;
+    float by = g;
+    if (velocity != nullptr) {
+      velocity[i] = o.momentum * velocity[i] + g;
+      by = g + o.momentum * velocity[i];
+    }
+    anchor[i] -= o.learning_rate * by;
+    if (master != nullptr) master[i] = anchor[i];
+    narrow(anchor[i], parameter[i]);
+  }
+}
+
 template <class T, int V>
 __global__ void add_kernel(std::int64_t items, const T* x, T* sum) {
   for (std::int64_t i = thread_of_grid(); i < items; i += threads_of_grid()) {
@@ -235,6 +258,26 @@ void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormRe
          std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity) {
   by_launch<1>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
     launch(stream, "sgd", grid, sgd_kernel, momentum, scalars, norm, of, d_parameter, parameter, velocity);
+  });
+}
+
+void outer_difference(Stream stream, DType type, DType difference_type, Index n, const void* weights,
+                      const float* anchor, void* difference) {
+  with_type(type, [&]<class T>(T) {
+    with_type(difference_type, [&]<class D>(D) {
+      launch(stream, "outer_difference", {.blocks = strided_blocks(n, 256)}, outer_difference_kernel<T, D>, n,
+             static_cast<const T*>(weights), anchor, static_cast<D*>(difference));
+    });
+  });
+}
+
+void outer_update(Stream stream, DType type, DType difference_type, const reference::Outer& o, Index n,
+                  const void* sum, float* anchor, float* velocity, float* master, void* parameter) {
+  with_type(type, [&]<class T>(T) {
+    with_type(difference_type, [&]<class D>(D) {
+      launch(stream, "outer_update", {.blocks = strided_blocks(n, 256)}, outer_update_kernel<T, D>, o, n,
+             static_cast<const D*>(sum), anchor, velocity, master, static_cast<T*>(parameter));
+    });
   });
 }
 

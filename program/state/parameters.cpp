@@ -23,6 +23,8 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "unit{}/host-gradient",
                                    "unit{}/host-parameter",
                                    "unit{}/master",
+                                   "unit{}/outer",
+                                   "outer-differences",
                                    "gathered-tied",
                                    "full-gradient-tied",
                                    "gradient-norm",
@@ -121,6 +123,7 @@ void StageParameters::hold() {
     if (e_.training.serves() || u.kept != Kept::kTrained) continue;
     u.gradient_buffer = buffer(Held::kGradient, i);
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
+    if (e_.plan.islands > 1) u.outer_buffer = buffer(Held::kOuter, i);
     if (!sizes_[i].on_host) continue;
     u.host_gradient = buffer(Held::kHostGradient, i);
     u.host_parameter = e_.plan.offloads_parameters() ? u.parameter_buffer : buffer(Held::kHostParameter, i);

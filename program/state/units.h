@@ -137,8 +137,10 @@ enum class Held : std::uint8_t {
   kHostGradient,
   kHostParameter,
   kDeviceMaster,
-  kTiedGathered,  // a tied weight is in use together with the head's own unit, so it may not share their
-                  // places
+  kOuter,            // of a unit: the anchor that islands have moved from, and the outer momentum behind it
+  kOuterDifference,  // of all units, one behind the other
+  kTiedGathered,     // a tied weight is in use together with the head's own unit, so it may not share their
+                     // places
   kTiedWhole,
   kGradientNorm,
   kGradientNormBins,
@@ -160,6 +162,11 @@ struct HeldBuffer {
   Space space = Space::kDevice;
   std::int64_t bytes() const { return elements * instances * static_cast<std::int64_t>(bytes_of(type)); }
 };
+
+// Of an element that islands exchange: its anchor, and its momentum.
+inline std::int64_t outer_bytes(const Training& t) {
+  return t.outer.value().momentum > 0 ? 8 : 4;
+}
 
 // What a stage holds of the model, besides layers.
 struct StageEnds {
@@ -214,6 +221,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   }
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   bool on_host = false;
+  std::int64_t differences = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
@@ -226,6 +234,10 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
                      DType::kByte});
+    if (p.islands > 1) {
+      use(HeldBuffer{Held::kOuter, number, kOptimizer, u.shard * outer_bytes(t), DType::kByte});
+      differences += u.shard;
+    }
     const Space of_state = units[i].on_host ? Space::kHost : Space::kDevice;
     use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte, 1,
                    of_state});
@@ -240,6 +252,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (s.keeps_offloaded_master && bytes.master > 0)
       use(HeldBuffer{Held::kDeviceMaster, number, kOptimizer, u.shard, DType::kFloat32});
   }
+  if (differences > 0)
+    use(HeldBuffer{Held::kOuterDifference, 0, kCommunication, differences, t.outer.value().exchanged()});
   if (ends.tied_here(m)) {
     const std::int64_t tied = UnitShare(p, units.back()).padded;
     if (p.zero == 3 && p.reshards()) use(HeldBuffer{Held::kTiedGathered, 0, kCommunication, tied, parameter});

@@ -453,12 +453,12 @@ class Engine {
         p.report.host += spent;
       else if (lane.op->recomputed)
         p.report.recompute += spent;
-      else if (kind == SegmentKind::kForward)
-        p.report.forward += spent;
-      else if (kind == SegmentKind::kOptimizer)
+      else if (is_backward(kind))
+        p.report.backward += spent;
+      else if (follows_chunks(kind))
         p.report.optimizer += spent;
       else
-        p.report.backward += spent;
+        p.report.forward += spent;
     }
     if (options_.record)
       recorder_.add({c, stream, lane.step, lane.op_index, lane.ready, lane.start, lane.active, now_});

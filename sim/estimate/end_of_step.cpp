@@ -502,4 +502,45 @@ std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start, const 
   return static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));
 }
 
+// Between islands: of a stage all differences, their sum, and then all updates, each before its gather. The
+// stages do so at the same time.
+Time Estimator::exchange(const Plan& plan) {
+  const auto bytes =
+      static_cast<std::int64_t>(bytes_of(problem_.scenario.training.outer.value().exchanged()));
+  const bool momentum = problem_.scenario.training.outer.value().momentum > 0;
+  Time longest{0};
+  for (std::size_t run = 0; run < costs_.runs.size(); ++run) {
+    const StageHardware& on = hardware_of_run(run);
+    const Pace& at = pace(on.nodes);
+    look_at_stage(plan, costs_.runs[run].last(), held_);
+    hold_units(plan);
+    tail_compute_.clear();
+    tail_communication_.clear();
+    std::int64_t start = 0, elements = 0, ops = 1;
+    for (const program::UnitSize& size : on_stage_.units) {
+      if (!size.trained()) continue;
+      const program::UnitWork work(plan, problem_.scenario.training, state_, size.elements, size.of_experts,
+                                   0);
+      const std::int64_t shard = work.optimizer.elements;
+      elements += shard;
+      start += price(ops::OuterDifference{shard, bytes}, on.nodes);
+      tail_compute_.push_back(
+          {.duration = static_cast<double>(price(ops::OuterUpdate{shard, bytes, momentum}, on.nodes))});
+      for (const program::UnitExchange& x : work.gathers) {
+        tail_communication_.push_back(
+            {.duration = static_cast<double>(collective(x.op.collective, x.bytes(), on[x.group])),
+             .after = std::ssize(tail_compute_) - 1});
+      }
+      ops += 2 + std::ssize(work.gathers);
+    }
+    start += collective(CollectiveKind::kAllReduce, elements * bytes, on[islands_]);
+    const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
+                                   at.compute_slowdown, at.communication_slowdown);
+    const std::int64_t host = at.host_segment.value + at.host_op.value * ops;
+    longest = std::max(
+        {longest, Time{static_cast<std::int64_t>(std::max(ends.compute, ends.communication))}, Time{host}});
+  }
+  return longest;
+}
+
 }  // namespace orrery::sim

@@ -23,10 +23,10 @@ bool same_stages(const Plan& a, const Plan& b) {
 
 bool same_ranks(const Plan& a, const Plan& b) {
   return a.tp == b.tp && a.cp == b.cp && a.ulysses == b.ulysses && a.rings() == b.rings() && a.dp == b.dp &&
-         a.ep == b.ep && a.expert_tp() == b.expert_tp() && a.expert_room == b.expert_room &&
-         a.expert_exchange == b.expert_exchange && a.micro_batch == b.micro_batch &&
-         a.micro_batches == b.micro_batches && a.sequence_parallel == b.sequence_parallel &&
-         a.rank_order == b.rank_order;
+         a.islands == b.islands && a.ep == b.ep && a.expert_tp() == b.expert_tp() &&
+         a.expert_room == b.expert_room && a.expert_exchange == b.expert_exchange &&
+         a.micro_batch == b.micro_batch && a.micro_batches == b.micro_batches &&
+         a.sequence_parallel == b.sequence_parallel && a.rank_order == b.rank_order;
 }
 
 bool same_chunks(const Plan& a, const Plan& b) {
@@ -52,6 +52,7 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
       ulysses_(over_.group("ulysses")),
       ring_(over_.group("ring")),
       stages_(over_.group("pp")),
+      islands_(over_.group("island")),
       bytes_(bytes_per_parameter(problem.scenario.training.precision)),
       measured_ops_(std::any_of(problem.devices.begin(), problem.devices.end(),
                                 [](const Device& d) { return !d.measured.empty(); })),
@@ -62,7 +63,8 @@ Estimator::Estimator(const Problem& problem, const Topology& topology, std::shar
 const Mesh& Estimator::mesh(const Plan& p) {
   const std::array key{p.tp,      p.pp,          p.cp,
                        p.ulysses, p.dp,          p.shards(),
-                       p.ep,      p.expert_tp(), static_cast<std::int64_t>(p.rank_order)};
+                       p.ep,      p.expert_tp(), static_cast<std::int64_t>(p.rank_order),
+                       p.islands};
   if (mesh_key_ != key) {
     mesh_key_ = key;
     mesh_ = mesh_of(p);
@@ -546,6 +548,11 @@ Estimate Estimator::estimate(const Plan& plan) {
   for (std::size_t r = 0; r < costs_.runs.size(); ++r)
     out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});
   if (too_long_) out.step = kLongestStep;
+  if (plan.islands > 1) {
+    out.exchange = exchange(plan);
+    const std::int64_t every = problem_.scenario.training.outer.value().every;
+    out.step = std::min(kLongestStep, out.step + Time{out.exchange.value / every});
+  }
   out.compute = out.step;
   if (const auto loaded = loaded_step(problem_, plan, seconds(out.step), false))
     out.step = std::min(kLongestStep, from_seconds(loaded->step_s));

@@ -24,10 +24,11 @@
 namespace orrery::sim {
 
 struct Estimate {
-  Time step;
-  Time compute;  // the step, were all samples there; the same where the scenario says nothing of loading
-  Bytes peak;    // logical bytes of the stage that fills its devices most
-  Bytes memory;  // of a device there
+  Time step;         // of islands, with their share of the exchanges between them
+  Time exchange{0};  // between islands, after every OuterOptimizer::every steps
+  Time compute;      // the step, were all samples there; the same where the scenario says nothing of loading
+  Bytes peak;        // logical bytes of the stage that fills its devices most
+  Bytes memory;      // of a device there
   std::int32_t fullest_stage = 0;
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
@@ -184,13 +185,14 @@ class Estimator {
   // parameters are back.
   double add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied);
   std::int64_t updated(const StagePieces& s, std::int64_t start, const std::vector<double>& copied);
+  Time exchange(const Plan& plan);
 
   const Problem& problem_;
   const Topology& topology_;
   const program::Communication over_;
   const program::AllStateGroups state_;
   const program::StateGroups& dense_;  // of what all ranks of a stage share as tp and dp say
-  const program::GroupIndex tp_, ep_, etp_, ulysses_, ring_, stages_;
+  const program::GroupIndex tp_, ep_, etp_, ulysses_, ring_, stages_, islands_;
   BytesPerParameter bytes_;
   const bool measured_ops_;  // some device has times of ops of some shape
   std::deque<std::pair<NodeTypes, Pace>> paces_;
@@ -200,8 +202,8 @@ class Estimator {
   Pipeline pipeline_;
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
-  // tp, pp, dp, cp, ulysses, shards, ep, etp and order of the mesh last asked for.
-  std::array<std::int64_t, 9> mesh_key_{};
+  // tp, pp, dp, cp, ulysses, shards, ep, etp, order and islands of the mesh last asked for.
+  std::array<std::int64_t, 10> mesh_key_{};
   Mesh mesh_;
 
   // Of the plan last looked at, from what changes least often to what changes most.

@@ -29,7 +29,7 @@ struct OnNode {
 };
 OnNode readers_on(std::int64_t node, const Mesh& mesh, const Plan& plan, Readers readers,
                   std::int64_t devices_per_node) {
-  const AxisSet pp = mesh["pp"], dp = mesh["dp"], tp = mesh["tp"], cp = mesh["cp"];
+  const AxisSet pp = mesh["pp"], dp = mesh["dp"], island = mesh["island"], tp = mesh["tp"], cp = mesh["cp"];
   const std::int64_t end = std::min((node + 1) * devices_per_node, mesh.ranks());
   OnNode out;
   std::vector<std::int64_t> replicas;
@@ -40,7 +40,7 @@ OnNode readers_on(std::int64_t node, const Mesh& mesh, const Plan& plan, Readers
                            : stage == 0 && mesh.coordinate(r, tp) == 0 && mesh.coordinate(r, cp) == 0;
     if (!reads) continue;
     ++out.readers;
-    replicas.push_back(mesh.coordinate(r, dp));
+    replicas.push_back(mesh.coordinate(r, island) * plan.dp + mesh.coordinate(r, dp));
   }
   std::sort(replicas.begin(), replicas.end());
   out.replicas = std::unique(replicas.begin(), replicas.end()) - replicas.begin();
@@ -148,12 +148,12 @@ std::vector<Epochs> epochs_of(double epochs) {
 ReaderPlaces reader_places(const Loading& loading, const Plan& plan, std::int64_t devices_per_node) {
   const Mesh mesh = mesh_of(plan);
   ReaderPlaces out;
-  out.count = plan.dp;
+  out.count = plan.replicas();
   if (loading.readers == Readers::kRank) out.count *= plan.tp * plan.cp * std::min<std::int64_t>(plan.pp, 2);
   for (std::int64_t node = 0; node < nodes_to_see(mesh, loading.readers, devices_per_node); ++node) {
     const OnNode on = readers_on(node, mesh, plan, loading.readers, devices_per_node);
     out.most_on_node = std::max(out.most_on_node, on.readers);
-    if (node == 0) out.parts = as_double(plan.dp) / as_double(on.replicas);
+    if (node == 0) out.parts = as_double(plan.replicas()) / as_double(on.replicas);
   }
   out.samples = plan.micro_batch * plan.micro_batches;
   out.batches = loading.batch == LoadedBatch::kMicroBatch ? plan.micro_batches : 1;
@@ -231,7 +231,8 @@ LoadedStep loaded_step(const Problem& problem, const Loading& l, const Plan& pla
   const auto tell = [&](const LoadRate& rate) {
     out.load_s = as_double(readers.samples) / rate.samples_per_s;
     out.bound = rate.bound;
-    out.samples_per_s = rate.bound == LoadBound::kNothing ? 0 : rate.samples_per_s * as_double(plan.dp);
+    out.samples_per_s =
+        rate.bound == LoadBound::kNothing ? 0 : rate.samples_per_s * as_double(plan.replicas());
   };
   LoadRate later;
   double read_before = -1, step = 0, first_wait = 0, later_wait = 0, longest = 0;

@@ -94,6 +94,19 @@ Plan on_host(Plan p, const Offload& offload) {
   return p;
 }
 
+// Islands meet after each step.
+void exchange(Training& t, Stack&) {
+  t.outer = OuterOptimizer{.every = 1};
+}
+void exchange_in_bf16(Training& t, Stack&) {
+  t.outer = OuterOptimizer{.every = 1, .momentum = 0, .exchange = OuterFormat::kBf16};
+}
+Plan on_two_islands(Plan p) {
+  p.islands = 2;
+  p.micro_batches /= 2;
+  return p;
+}
+
 const Case kCases[] = {
     {"serial", plan(1, 1, 1, 0, 4)},
     {"tp2", plan(2, 1, 1, 0, 4)},
@@ -158,6 +171,10 @@ const Case kCases[] = {
      Math::kBf16, keep_masters},
     {"offloaded_fp16_no_master", on_host(plan(1, 1, 2, 2, 4), {.optimizer = 1}), Precision::kNoMaster,
      Math::kFp16},
+    {"islands_pp2", on_two_islands(plan(1, 2, 1, 0, 4)), Precision::kFp32, Math::kFp32, exchange},
+    {"islands_bf16_zero1", on_two_islands(plan(1, 1, 2, 1, 4)), Precision::kMixed, Math::kBf16, exchange},
+    {"islands_no_master_zero3", on_two_islands(plan(1, 1, 2, 3, 4)), Precision::kNoMaster, Math::kBf16,
+     exchange_in_bf16},
 };
 
 class OnAGpu : public testing::TestWithParam<std::tuple<const char*, Case>> {};

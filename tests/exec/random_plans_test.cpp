@@ -37,7 +37,8 @@ constexpr std::int64_t kSteps = 10;
 // What a plan does not decide.
 struct Setting {
   std::string preset;
-  std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas
+  std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas of an island
+  std::int64_t islands = 1;
   Precision precision = Precision::kFp32;
   bool lamb = false, clipped = false, tied = false, flash = true;
   unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
@@ -66,7 +67,7 @@ struct Setting {
   }
   Training training() const {
     const Model m = model();
-    return {.global_batch = micro_batch * total,
+    return {.global_batch = micro_batch * total * islands,
             .sequence = m.bags() != nullptr ? 1
                         : m.has_tokens()    ? 8
                                             : 16,
@@ -75,6 +76,7 @@ struct Setting {
             .math = Math::kFp32,
             .lamb = lamb,
             .clip = clipped ? 0.5 : 1e9,
+            .outer = islands > 1 ? std::optional(OuterOptimizer{.every = 3}) : std::nullopt,
             .adapter = adapter()};
   }
 };
@@ -247,6 +249,14 @@ void draw_offload(std::mt19937 random, const Setting& s, Plan& p) {
     offload.activation_layers = pick<std::int64_t>(random, {0, 1, 2, 8});
 }
 
+// A quarter of the plans that leave room for it train on two islands.
+void draw_islands(std::mt19937 random, Setting& s, Plan& p) {
+  random.discard(100);
+  if (random() % 4 != 0 || 2 * p.ranks() > 8) return;
+  s.islands = p.islands = 2;
+  p.offload.reset();
+}
+
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     RandomCase c;
@@ -324,6 +334,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
         s.base = pick(random, {BaseStorage::kAsComputed, BaseStorage::kNf4, BaseStorage::kNf4Double});
     }
     draw_offload(random, s, p);
+    draw_islands(random, s, p);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -355,6 +366,7 @@ const exec::RunResult& serial(const RandomCase& of) {
     c.setting = s;
     c.plan.micro_batch = s.micro_batch;
     c.plan.micro_batches = s.total;
+    c.plan.islands = s.islands;
     c.stack.flash_attention = s.flash;
     program::Program program = compile(c);
     sum_in(at->first.second, program);
@@ -470,6 +482,7 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
       if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
       if (!u.on_host()) expected[2] += shares[2] * u.shard;
+      if (c.plan.islands > 1) expected[2] += 8 * u.shard;  // the anchor and its momentum
     }
     for (std::size_t k = 0; k < expected.size(); ++k) {
       if (r.class_bytes[rank][k] != expected[k])
@@ -508,13 +521,14 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
                                            : GetParam() < 18 ? expert_kinds()
                                            : GetParam() < 22 ? context_kinds()
                                                              : adapter_kinds();
-  int exact = 0, side_by_side = 0;
+  int exact = 0, side_by_side = 0, on_islands = 0;
   const int plans = plans_of_batch();
   ASSERT_GE(plans, 20) << "ORRERY_PLANS";
   for (int i = 0; i < plans; ++i) {
     const RandomCase c = random_case(random, models);
     exact += c.exact;
     side_by_side += c.plan.overlap_exchanges;
+    on_islands += c.plan.islands > 1;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
              (c.setting.lamb ? " lamb" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
@@ -534,8 +548,8 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
   if (&models == &expert_kinds()) {
     EXPECT_GE(side_by_side, plans / 16);
   }
-  std::printf("  %d of %d to the bit, %d with forwards and backwards side by side\n", exact, plans,
-              side_by_side);
+  std::printf("  %d of %d to the bit, %d with forwards and backwards side by side, %d on islands\n", exact,
+              plans, side_by_side, on_islands);
 }
 INSTANTIATE_TEST_SUITE_P(Batches, RandomPlans, testing::Range(0, 26));
 

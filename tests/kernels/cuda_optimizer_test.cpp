@@ -93,6 +93,45 @@ TEST_P(Optimizers, TrustRatiosOfTensors) {
   }
 }
 
+// Parameters with a master copy and without, differences in the format of the exchange, with and without
+// momentum.
+TEST(OuterOptimizer, OnTheDeviceAsOnTheProcessor) {
+  TestDevice device;
+  constexpr Index kElements = 1237;
+  for (const DType type : {DType::kFloat32, DType::kBfloat16}) {
+    for (const DType exchanged : {DType::kFloat32, DType::kBfloat16}) {
+      for (const bool has_master : {false, true}) {
+        for (const float momentum : {0.0F, 0.9F}) {
+          const reference::Outer o{.learning_rate = 0.7F, .momentum = momentum, .share = 0.25F};
+          const Tensor p(device, type, kElements, 1), sum(device, exchanged, kElements, 2);
+          const Tensor at(device, DType::kFloat32, kElements, 3), v(device, DType::kFloat32, kElements, 4);
+          const Tensor master(device, DType::kFloat32, kElements, 5);
+          const Tensor difference(device, exchanged, kElements, 6);
+          const Vector& weights = has_master ? master.values : p.values;
+          cuda::outer_difference(device.stream, has_master ? DType::kFloat32 : type, exchanged, kElements,
+                                 has_master ? master.at : p.at, static_cast<const float*>(at.at),
+                                 difference.at);
+          Vector expected(weights.size());
+          for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = at.values[i] - weights[i];
+          expect_close(exchanged, device.get(difference.type, difference.at, kElements),
+                       rounded(exchanged, expected), "difference");
+          Vector anchor = at.values, velocity = v.values;
+          reference::outer_update(o, kElements, sum.values.data(), anchor.data(),
+                                  momentum > 0 ? velocity.data() : nullptr);
+          cuda::outer_update(device.stream, type, exchanged, o, kElements, sum.at, static_cast<float*>(at.at),
+                             momentum > 0 ? static_cast<float*>(v.at) : nullptr,
+                             has_master ? static_cast<float*>(master.at) : nullptr, p.at);
+          expect_close(DType::kFloat32, device.get(at.type, at.at, kElements), anchor, "anchor");
+          expect_close(DType::kFloat32, device.get(v.type, v.at, kElements), velocity, "velocity");
+          expect_close(type, device.get(p.type, p.at, kElements), rounded(type, anchor), "parameter");
+          expect_close(DType::kFloat32, device.get(master.type, master.at, kElements),
+                       has_master ? anchor : master.values, "master");
+        }
+      }
+    }
+  }
+}
+
 // Shards that begin anywhere. The two compute updates in another order of operations, so that a few elements
 // are not the same number before they are rounded.
 TEST(StochasticRounding, OnTheDeviceAsOnTheProcessor) {
