@@ -177,7 +177,7 @@ void print_others(const planner::ServingAnswer& a) {
   if (a.others.size() > kShown) fmt::print("  and {} others (--json has all)\n", a.others.size() - kShown);
 }
 
-std::string load_text(const Serving& s) {
+std::string served_load_text(const Serving& s) {
   if (!s.requests.empty()) return fmt::format("{} listed requests", s.requests.size());
   if (s.requests_per_s) return fmt::format("{:g} requests/s", *s.requests_per_s);
   if (s.concurrency) return fmt::format("{} requests at a time", *s.concurrency);
@@ -190,7 +190,7 @@ void print_text(const Problem& problem, const Serving& s, const planner::Serving
              printable(problem.scenario.name.empty() ? problem.scenario.model.name : problem.scenario.name),
              printable(problem.scenario.model.name), problem.cluster.nodes, printable(problem.cluster.name),
              printable(problem.counted_devices()), printable(problem.stack.name), name_of(s.weights),
-             name_of(s.cache), s.input_tokens, s.output_tokens, load_text(s));
+             name_of(s.cache), s.input_tokens, s.output_tokens, served_load_text(s));
   if (s.ttft) fmt::print(", ttft up to {}", format(*s.ttft));
   if (s.tpot) fmt::print(", tpot up to {}", format(*s.tpot));
   fmt::print("; {} plans of an instance considered, {} ways serve it\n", a.considered, a.plans.size());

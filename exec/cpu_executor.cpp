@@ -158,7 +158,7 @@ PassTimes CpuExecutor::run(const Pass& pass) {
 
 void CpuExecutor::walk(StreamIndex stream) {
   const Pass& pass = *pass_;
-  const std::vector<program::Step>& steps = pass.outer ? class_.outer : class_.steps;
+  const std::vector<program::Step>& steps = pass.what == PassOf::kExchange ? class_.outer : class_.steps;
   Counts base{};
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const program::Step& step = steps[i];
@@ -167,7 +167,7 @@ void CpuExecutor::walk(StreamIndex stream) {
       const Op& op = segment.ops[static_cast<std::size_t>(o)];
       wait_for(step, o, op, base);
       // Work that is left out still waits: later waits count on it.
-      if (pass.forward_only && segment.kind != program::SegmentKind::kForward) {
+      if (!runs(pass.what, segment.kind)) {
         complete(stream);
         continue;
       }
@@ -268,7 +268,7 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
   if (op.is<ops::Optimizer>()) set_update(a, place_, constants);
   if (op.is<ops::OuterUpdate>()) a.outer = outer_of(place_.program);
   a.rotary = rotary_;
-  if (!pass_->forward_only)
+  if (pass_->what != PassOf::kForward)
     a.dropout = place_.dropout(op, micro_batch, options_.seed, place_.first_sample(pass_->number));
   // Copies move elements as they are, in threads of their own.
   Staging* const staging = op.stream == program::kCompute      ? &staging_

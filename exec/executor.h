@@ -29,12 +29,34 @@ struct Measured {
   Clock::time_point start, active, end;
 };
 
+// What a pass runs of the program: a step, or some of its segments; or the exchange between islands.
+enum class PassOf : std::uint8_t {
+  kStep,
+  kForward,    // without dropout
+  kGradients,  // all before the update
+  kUpdate,     // of the gradients that are there
+  kExchange
+};
+constexpr bool runs(PassOf what, program::SegmentKind kind) {
+  switch (what) {
+    case PassOf::kStep:
+    case PassOf::kExchange:
+      return true;
+    case PassOf::kForward:
+      return kind == program::SegmentKind::kForward;
+    case PassOf::kGradients:
+      return !follows_chunks(kind);
+    case PassOf::kUpdate:
+      return follows_chunks(kind);
+  }
+  return true;
+}
+
 // One walk through the program.
 struct Pass {
-  std::int64_t number = 0;    // of the step, or of the batch that is validated
-  bool forward_only = false;  // what is not forward work is left out, dropout too
-  bool outer = false;         // the exchange between islands, in place of a step
-  bool measured = false;      // when ops run
+  std::int64_t number = 0;  // of the step, or of the batch that is validated
+  PassOf what = PassOf::kStep;
+  bool measured = false;  // when ops run
   float learning_rate = 0;
   std::int64_t updates = 1;  // of parameters so far, with this one
   double loss_scale = 1;

@@ -29,7 +29,7 @@ class Passes {
     for (const program::Feed& f : rank.feeds) {
       if (f.input >= 0) executor_.write(place_.offset({f.buffer}, 0), std::as_bytes(tokens));
     }
-    executor_.run({.number = cached, .forward_only = true, .cached = cached});
+    executor_.run({.number = cached, .what = PassOf::kForward, .cached = cached});
     std::vector<std::int32_t> chosen(static_cast<std::size_t>(place_.program.plan.micro_batch));
     for (const program::Feed& f : rank.feeds) {
       if (f.input < 0)

@@ -224,7 +224,7 @@ Rank::StepResult Rank::step(std::int64_t number) {
   if (program_.training.scales_loss()) loss_scale_.update(out.skipped);
   stepped_ = true;
   if (exchanges_after(number + 1)) {
-    const PassTimes times = executor_->run({.number = number, .outer = true});
+    const PassTimes times = executor_->run({.number = number, .what = PassOf::kExchange});
     out.times.waited_s += times.waited_s;
     out.times.computing_s += times.computing_s;
     if (last) {
@@ -236,13 +236,56 @@ Rank::StepResult Rank::step(std::int64_t number) {
   return out;
 }
 
+Rank::StepResult Rank::compute_gradients(std::int64_t number, StoredUnits& units) {
+  load(loader_.get(), number);
+  StepResult out = run({.number = number, .what = PassOf::kGradients, .loss_scale = loss_scale_.scale()});
+  units.resize(class_.units.size());
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    if (!is_trained(place_, u)) continue;
+    const program::Ref from{class_.units[u].gradient_buffer};
+    units[u].resize(static_cast<std::size_t>(place_.buffer(from).bytes.value));
+    executor_->read(place_.offset(from, 0), units[u]);
+    executor_->write(place_.offset(from, 0), std::vector<std::byte>(units[u].size()));
+  }
+  return out;
+}
+
+Rank::StepResult Rank::update(std::int64_t number, const StoredUnits& units) {
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    if (is_trained(place_, u))
+      executor_->write(place_.offset({class_.units[u].gradient_buffer}, 0), units[u]);
+  }
+  return run({.number = number,
+              .what = PassOf::kUpdate,
+              .learning_rate = learning_rate(options_, number),
+              .updates = number + 1,
+              .loss_scale = loss_scale_.scale()});
+}
+
+void Rank::read_parameters(StoredUnits& out) {
+  out.resize(class_.units.size());
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    if (!is_trained(place_, u)) continue;
+    const program::Ref from{class_.units[u].parameter_buffer};
+    out[u].resize(static_cast<std::size_t>(place_.buffer(from).bytes.value));
+    executor_->read(place_.offset(from, 0), out[u]);
+  }
+}
+
+void Rank::write_parameters(const StoredUnits& from) {
+  for (std::size_t u = 0; u < class_.units.size(); ++u) {
+    if (is_trained(place_, u))
+      executor_->write(place_.offset({class_.units[u].parameter_buffer}, 0), from[u]);
+  }
+}
+
 bool Rank::exchanges_after(std::int64_t done) const {
   return program_.plan.islands > 1 && done % program_.training.outer.value().every == 0;
 }
 
 Rank::StepResult Rank::evaluate(std::int64_t batch) {
   load(validation_.get(), batch);
-  return run({.number = batch, .forward_only = true});
+  return run({.number = batch, .what = PassOf::kForward});
 }
 
 Rank::StepResult Rank::run(const Pass& pass) {

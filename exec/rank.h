@@ -45,6 +45,13 @@ class Rank {
   StepResult step(std::int64_t number);
   // Runs only the forward work of a step, on a batch of the validation data.
   StepResult evaluate(std::int64_t batch);
+  // Of a program of one rank, for a parameter server: units as they are stored, nothing of frozen ones. The
+  // gradients of a batch, by the parameters that are there; an update by gradients from elsewhere.
+  using StoredUnits = std::vector<std::vector<std::byte>>;
+  StepResult compute_gradients(std::int64_t number, StoredUnits& units);
+  StepResult update(std::int64_t number, const StoredUnits& units);
+  void read_parameters(StoredUnits& out);
+  void write_parameters(const StoredUnits& from);
   // Seconds that steps waited for their data.
   double waited_for_data_s() const { return loader_ ? loader_->waited_s() : 0; }
   Executor& executor() { return *executor_; }

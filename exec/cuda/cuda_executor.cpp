@@ -296,7 +296,7 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
   check(cudaEventRecord(begin_.get(), stream(program::kCompute)), "cudaEventRecord");
   finish(stream(program::kCompute), "the numbers of a step");
   const Clock::time_point begin = Clock::now();
-  if (pass.outer) {
+  if (pass.what == PassOf::kExchange) {
     exchange_with_islands(pass);
   } else if (is_replayed(pass)) {
     kernels::cuda::Graph& graph = measures ? measured_graph_ : graph_;
@@ -311,7 +311,7 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
     finish(streams_[s].get(), what.c_str());
   }
   if (!warm_) std::fill_n(static_cast<std::int32_t*>(reached_.get()), streams_.size(), -1);
-  warm_ = warm_ || !(pass.forward_only || pass.outer);
+  warm_ = warm_ || pass.what == PassOf::kStep;
   const double lasted = std::chrono::duration<double>(Clock::now() - begin).count();
   const double waited = measures ? collect(begin) : 0;
   return {waited, lasted - waited};
@@ -320,8 +320,8 @@ PassTimes CudaExecutor::walk(const Pass& pass) {
 // The first step is issued op by op: what is made when it is first needed cannot be made in a graph. Nor do
 // graphs have hooks.
 bool CudaExecutor::is_replayed(const Pass& pass) const {
-  return options_.launch == orrery::Launch::kGraph && warm_ && !pass.forward_only && !pass.before_update &&
-         !pass.after_update;
+  return options_.launch == orrery::Launch::kGraph && warm_ && pass.what == PassOf::kStep &&
+         !pass.before_update && !pass.after_update;
 }
 
 // Of a step. Its numbers are in device memory, so that it serves all steps that come.
@@ -371,7 +371,7 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
               "cudaMemcpyAsync");
       }
       // Work that is left out still has its event: others wait for it.
-      if (!pass.forward_only || segment.kind == program::SegmentKind::kForward) {
+      if (runs(pass.what, segment.kind)) {
         const auto hook = [&](const std::function<void(const Op&)>& call) {
           if (!op.is<ops::Optimizer>() || !call) return;
           finish(s, op.name.c_str());
@@ -430,7 +430,7 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
     a.out[i] = pointer(op.writes[i], micro_batch);
     a.out_type[i] = place_.buffer(op.writes[i]).type;
   }
-  if (!pass.forward_only) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
+  if (pass.what != PassOf::kForward) a.dropout = place_.dropout(op, micro_batch, options_.seed, 0);
   a.rotary = rotary_;
   run_cuda_op(a);
 }

@@ -40,7 +40,7 @@ class TrainingForward {
     const program::RankClass& rank = place_.rank_class;
     for (const program::Feed& f : rank.feeds)
       executor_.write(place_.offset({f.buffer}, 0), std::as_bytes(std::span(tokens)));
-    executor_.run({.forward_only = true});
+    executor_.run({.what = exec::PassOf::kForward});
     const auto named = [&](const char* name) {
       return std::find_if(rank.buffers.begin(), rank.buffers.end(),
                           [&](const program::Buffer& b) { return b.name == name; });
