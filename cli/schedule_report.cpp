@@ -73,7 +73,7 @@ void print_tenant(const Scheduled& s, const TenantReport& t) {
              priced ? fmt::format("{:>12.0f}", dollars_of(s, t)) : "");
 }
 
-constexpr std::size_t kMostShown = 32;  // jobs, or tenants
+constexpr std::size_t kMostListed = 32;  // jobs, or tenants
 
 void print_tenants(const Scheduled& s) {
   fmt::print("\n  {:<20}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}{:>10}{:>9}{}\n", "tenant", "jobs", "device h",
@@ -84,8 +84,8 @@ void print_tenants(const Scheduled& s) {
   std::stable_sort(order.begin(), order.end(), [](const TenantReport* a, const TenantReport* b) {
     return a->device_hours > b->device_hours;
   });
-  for (std::size_t i = 0; i < std::min(order.size(), kMostShown); ++i) print_tenant(s, *order[i]);
-  if (order.size() > kMostShown) fmt::print("  and {} more, which --json has\n", order.size() - kMostShown);
+  for (std::size_t i = 0; i < std::min(order.size(), kMostListed); ++i) print_tenant(s, *order[i]);
+  if (order.size() > kMostListed) fmt::print("  and {} more, which --json has\n", order.size() - kMostListed);
   if (order.size() > 1) print_tenant(s, s.report.all);
 }
 
@@ -180,7 +180,7 @@ void print_schedule(const Scheduled& s) {
     fmt::print("{}: {}, {:.4g} s a step on the best nodes\n", printable(p.problem.scenario.model.name),
                short_name(p.plan), p.step_s);
   }
-  if (s.queue.jobs.size() <= kMostShown) print_jobs(s);
+  if (s.queue.jobs.size() <= kMostListed) print_jobs(s);
   print_tenants(s);
   fmt::print("\n  makespan       {}\n", time_text(r.makespan_s));
   fmt::print("  utilisation    {:.2f} % of device time is held; {:.2f} % is useful work\n", 100 * r.held,

@@ -411,6 +411,7 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
         lacks(s, fmt::format("\"{}\" products with precision \"{}\"", name_of(t.math), name_of(t.precision))),
         allowed(formats->math)};
   }
+  if (t.lars && !c.lars) return StackProblem{"/training/lars", lacks(s, "LARS"), "allowed: false"};
   if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
   if (t.stochastic_rounding && !c.stochastic_rounding)
     return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};

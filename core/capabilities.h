@@ -62,7 +62,7 @@ struct Capabilities {
   bool recompute_layers = true;                // full recomputation may keep every k-th layer's input
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
-  bool lamb = true;
+  bool lamb = true, lars = true;
   bool stochastic_rounding = true;
   bool offload_optimizer = true, offload_parameters = true,
        offload_activations = true;  // to the hosts' memory
@@ -140,6 +140,7 @@ void describe(V& v, Capabilities& c) {
   v(field("rank_order", "placements of ranks"), c.rank_order);
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);
+  v(field("lars", "whether LARS can"), c.lars);
   v(field("stochastic_rounding", "whether updated bf16 parameters can be rounded at random"),
     c.stochastic_rounding);
   v(field("offload_optimizer", "whether the optimizer's state can lie in the hosts' memory"),

@@ -296,6 +296,10 @@ void check_training(const Problem& p, const Cursor& at) {
   if (t.outer && !islands && !t.serves())
     at.child("outer").fail("no plan has islands, which alone have an outer optimizer",
                            "allowed: no such field, or plan.islands or search.islands above 1");
+  if (t.lars && t.precision != Precision::kSgd)
+    at.child("lars").fail(
+        fmt::format("LARS scales gradients of SGD, and precision \"{}\" has Adam", name_of(t.precision)),
+        "allowed: false, or precision sgd");
   // A processor has neither, and emulates both.
   for (std::size_t i = 0; i < p.cluster.types(); ++i) {
     const Device& d = p.devices[i];

@@ -120,10 +120,12 @@ constexpr DType float_type(std::int64_t bytes, Math math) {
 }
 
 // AdamW (Loshchilov and Hutter 2019), and LAMB, which scales its update. The recipe "sgd" takes its momentum
-// from beta1. Defaults are the constants that GPT-3 was trained with (Brown et al. 2020, appendix B).
+// from beta1, and LARS scales its gradients (You et al. 2017, arXiv:1708.03888). Defaults are the constants
+// that GPT-3 was trained with (Brown et al. 2020, appendix B).
 struct Optimizer {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   Decay decay = Decay::kMatrices;
+  double trust = 0.001;  // LARS's coefficient
 };
 
 // The keys and values of the tokens that serving has seen, which it keeps for the passes after.
@@ -144,6 +146,8 @@ struct Training {
   double dropout = 0;                // probability; with it one-byte masks are kept
   bool stochastic_rounding = false;  // of updated bf16 parameters that have no master copy
   bool lamb = false;                 // Adam's update of each tensor is scaled to the tensor's norm
+  bool lars = false;                 // SGD's gradient of each tensor is
+  double noise_scale = 0;            // of the gradient, in samples; 0: unknown
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
   std::optional<ExpertLoad> expert_load;
@@ -154,6 +158,8 @@ struct Training {
   std::optional<KvCache> cache;
 
   bool serves() const { return cache.has_value(); }
+  // Whether an update needs norms of single tensors.
+  bool scales_tensors() const { return lamb || lars; }
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
   DType gradient_type() const { return float_type(bytes_per_parameter(precision).gradient, math); }
@@ -179,6 +185,8 @@ void describe(V& v, Optimizer& o) {
     o.epsilon);
   v(Field{.name = "decay", .help = "tensors that weight decay shrinks: matrices leaves out norms and biases"},
     o.decay);
+  v(Field{.name = "trust", .help = "LARS: the size of an update over that of its tensor", .min = 0, .max = 1},
+    o.trust);
 }
 
 template <class V>
@@ -212,12 +220,22 @@ void describe(V& v, Training& t) {
   v(Field{.name = "lamb",
           .help = "LAMB: Adam's update of each tensor is scaled to the tensor's norm; with recipes of Adam"},
     t.lamb);
+  v(Field{.name = "lars",
+          .help = "LARS: SGD's gradient of each tensor is scaled to the tensor's norm; with the recipe sgd"},
+    t.lars);
+  v(Field{.name = "noise_scale",
+          .help =
+              "samples of a batch beyond which more hardly help, as orrery gradient-noise measures it; 0: "
+              "unknown",
+          .min = 0,
+          .max = 1e12},
+    t.noise_scale);
   v(Field{.name = "clip",
           .help = "largest global gradient norm; 0 neither measures nor clips",
           .min = 0,
           .max = 1e30},
     t.clip);
-  v(Field{.name = "optimizer", .help = "constants of AdamW and LAMB"}, t.optimizer);
+  v(Field{.name = "optimizer", .help = "constants of AdamW, LAMB, SGD and LARS"}, t.optimizer);
   v(Field{.name = "outer",
           .help = "how islands exchange what they have learned; for plans that have islands"},
     t.outer);

@@ -54,11 +54,11 @@ struct AdamState {
   float *weights, *m, *v;
 };
 
-// Parameters are rounded from the master copy. With LAMB each tensor has a learning rate of its own. Padding
-// behind the last tensor is zero, and an update leaves it zero.
+// Parameters are rounded from the master copy. With LAMB and LARS each tensor has a learning rate of its own.
+// Padding behind the last tensor is zero, and an update leaves it zero.
 void run(const ops::Optimizer& op, const OpArguments& a) {
   const std::int64_t n = op.elements;
-  const auto* norm = reinterpret_cast<const GradientNorm*>(op.lamb ? a.in[4] : a.in[3]);
+  const auto* norm = reinterpret_cast<const GradientNorm*>(op.by_tensor ? a.in[4] : a.in[3]);
   if (norm != nullptr && norm->overflowed != 0) return;
   const kernels::Pointwise& fast = kernels::pointwise();
   ref::Adam adam = a.adam;
@@ -76,9 +76,15 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
     adam.decay = decays ? a.adam.decay : 0;
     fast.adam(adam, count, a.in[0] + first, s.weights + first, s.m + first, s.v + first);
   };
-  if (op.lamb) {
-    for (const TensorPart& part : a.parts)
-      run(a.adam.lr * a.in[3][part.tensor], part.decays, part.sign_rate, part.first, part.count);
+  if (op.by_tensor) {
+    for (const TensorPart& part : a.parts) {
+      const float ratio = a.in[3][part.tensor];
+      if (sgd && part.sign_rate == 0)
+        ref::lars({adam.lr, adam.beta1, part.decays ? a.adam.decay : 0, a.trust, ratio, adam.scale},
+                  part.count, a.in[0] + part.first, a.out[0] + part.first, a.out[1] + part.first);
+      else
+        run(a.adam.lr * ratio, part.decays, part.sign_rate, part.first, part.count);
+    }
   } else {
     for (const UpdateRange& range : a.update_ranges)
       run(a.adam.lr, range.decays, range.sign_rate, range.first, range.count);
@@ -100,6 +106,16 @@ void run(const ops::TrustSquares& op, const OpArguments& a) {
     if (part.sign_rate > 0) continue;
     adam.decay = part.decays ? a.adam.decay : 0;
     double* const bins = doubles(a.out[0]) + part.tensor * program::kTrustBins;
+    if (op.of_gradient) {
+      fast.add_squares(part.count, a.in[1] + part.first, bins);
+      for (std::int64_t at = part.first, end = at + part.count; at < end; at += std::ssize(by)) {
+        const std::int64_t count = std::min(end - at, std::ssize(by));
+        for (std::int64_t i = 0; i < count; ++i)
+          by[static_cast<std::size_t>(i)] = a.in[0][at + i] * adam.scale;
+        fast.add_squares(count, by.data(), bins + program::kNormBins);
+      }
+      continue;
+    }
     fast.add_squares(part.count, s.weights + part.first, bins);
     for (std::int64_t at = part.first, end = at + part.count; at < end; at += std::ssize(by)) {
       const std::int64_t count = std::min(end - at, std::ssize(by));
@@ -514,6 +530,7 @@ void set_update(OpArguments& a, const Placement& place, const StepConstants& con
   const auto& update = std::get<ops::Optimizer>(a.op.kind);
   const Training& training = place.program.training;
   a.precision = training.precision;
+  a.trust = static_cast<float>(training.optimizer.trust);
   a.adam = adam_of(training, constants);
   a.rounding = place.rounding(a.op, constants.seed);
   a.parts = place.parts(update.unit);

@@ -33,6 +33,7 @@ struct OpArguments {
   Precision precision = Precision::kFp32;
   kernels::reference::Adam adam{};
   kernels::reference::Outer outer{};
+  float trust = 0;  // LARS's coefficient
   kernels::StochasticRounding rounding{};
   // Of NormSquare: the ranges of the shard that count, as (first element, how many).
   std::span<const std::pair<std::int64_t, std::int64_t>> counted;

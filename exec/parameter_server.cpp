@@ -5,16 +5,12 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <thread>
 
 #include "core/error.h"
-#include "exec/cpu_executor.h"
+#include "exec/alone.h"
 #include "exec/data.h"
-#include "exec/rank.h"
-#include "exec/shared_world.h"
-#include "kernels/cpu/fast.h"
 
 namespace orrery::exec {
 namespace {
@@ -75,23 +71,6 @@ std::int64_t bytes_in(const Units& units) {
   return sum;
 }
 
-// A rank with a world of its own.
-struct Alone {
-  Alone(const program::Program& program, const RunOptions& options, const Dataset& data)
-      : world(1, options.deadline),
-        communicator(world.communicator(0)),
-        rank(
-            program, options, data, nullptr, 0,
-            [](const Placement& place, const RunOptions& o, Communicator& c, Abort& a)
-                -> std::unique_ptr<Executor> { return std::make_unique<CpuExecutor>(place, o, c, a); },
-            *communicator, world.abort()) {
-    rank.initialise();
-  }
-  SharedWorld world;
-  std::unique_ptr<Communicator> communicator;
-  Rank rank;
-};
-
 class Server {
  public:
   Server(const program::Program& program, const RunOptions& options, const Dataset& data,
@@ -102,9 +81,12 @@ class Server {
         in_(options.link),
         out_(options.link),
         server_(program, options, data),
-        type_(program.training.gradient_type()),
         done_by_worker_(static_cast<std::size_t>(rules.workers)) {
     server_.rank.read_parameters(parameters_);
+    for (const program::Unit& u : program.classes.front().units) {
+      if (u.kept == program::Kept::kTrained)
+        gradient_bytes_ += u.elements * static_cast<std::int64_t>(bytes_of(program.training.gradient_type()));
+    }
   }
 
   // What the server has; nothing once the run is over.
@@ -121,8 +103,8 @@ class Server {
   }
 
   // Returns when the worker may go on.
-  void push(std::size_t worker, std::int64_t version, const Units& gradient, double loss) {
-    in_.pass(bytes_in(gradient));
+  void push(std::size_t worker, std::int64_t version, const UnitShard& gradient, double loss) {
+    in_.pass(gradient_bytes_);
     std::unique_lock lock(mutex_);
     if (over()) return;
     ++result_.gradients;
@@ -157,20 +139,14 @@ class Server {
   }
 
   // Adds a gradient to those of the next update, which is made once it has all of them.
-  void gather(std::int64_t version, const Units& gradient, double loss) {
+  void gather(std::int64_t version, const UnitShard& gradient, double loss) {
     const auto stale = static_cast<std::size_t>(version_ - version);
     if (result_.staleness.size() <= stale) result_.staleness.resize(stale + 1);
     ++result_.staleness[stale];
     sum_.resize(gradient.size());
     for (std::size_t u = 0; u < gradient.size(); ++u) {
-      const auto n = static_cast<std::int64_t>(gradient[u].size() / bytes_of(type_));
-      widened_.resize(static_cast<std::size_t>(n));
-      if (is_half(type_))
-        kernels::widen(type_, n, reinterpret_cast<const std::uint16_t*>(gradient[u].data()), widened_.data());
-      else
-        std::memcpy(widened_.data(), gradient[u].data(), gradient[u].size());
-      sum_[u].resize(widened_.size());
-      for (std::size_t i = 0; i < widened_.size(); ++i) sum_[u][i] += widened_[i];
+      sum_[u].resize(gradient[u].size());
+      for (std::size_t i = 0; i < gradient[u].size(); ++i) sum_[u][i] += gradient[u][i];
     }
     loss_ += loss;
     if (++gathered_ < rules_.wait_for) return;
@@ -179,18 +155,11 @@ class Server {
 
   void update() {
     const float share = 1.0F / static_cast<float>(gathered_);
-    Units mean(sum_.size());
-    for (std::size_t u = 0; u < sum_.size(); ++u) {
-      for (float& x : sum_[u]) x *= share;
-      mean[u].resize(sum_[u].size() * bytes_of(type_));
-      if (is_half(type_))
-        kernels::narrow(type_, std::ssize(sum_[u]), sum_[u].data(),
-                        reinterpret_cast<std::uint16_t*>(mean[u].data()));
-      else
-        std::memcpy(mean[u].data(), sum_[u].data(), mean[u].size());
-      std::fill(sum_[u].begin(), sum_[u].end(), 0.0F);
+    for (std::vector<float>& unit : sum_) {
+      for (float& x : unit) x *= share;
     }
-    server_.rank.update(version_, mean);
+    server_.rank.update(version_, sum_);
+    for (std::vector<float>& unit : sum_) std::fill(unit.begin(), unit.end(), 0.0F);
     server_.rank.read_parameters(parameters_);
     result_.losses.push_back(loss_ / static_cast<double>(gathered_));
     loss_ = 0;
@@ -203,14 +172,13 @@ class Server {
   const ServerRules& rules_;
   EmulatedDirection in_, out_;
   Alone server_;
-  const DType type_;
+  std::int64_t gradient_bytes_ = 0;  // of a worker
   std::mutex mutex_;
   std::condition_variable changed_;
   Units parameters_;
   std::int64_t version_ = 0, gathered_ = 0;
   double loss_ = 0;
-  std::vector<std::vector<float>> sum_;
-  std::vector<float> widened_;
+  UnitShard sum_;
   std::vector<std::int64_t> done_by_worker_;
   std::string failure_;
   ServedRun result_;
@@ -224,7 +192,8 @@ void work(Server& server, const program::Program& program, const RunOptions& opt
   if (const auto slow = options.slow.find(static_cast<std::int64_t>(worker)); slow != options.slow.end())
     own.slow[0] = slow->second;
   Alone alone(program, own, data);
-  Units parameters, gradient;
+  Units parameters;
+  UnitShard gradient;
   for (std::int64_t i = 0;; ++i) {
     const auto version = server.pull(parameters);
     if (!version) return;

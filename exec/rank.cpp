@@ -236,24 +236,39 @@ Rank::StepResult Rank::step(std::int64_t number) {
   return out;
 }
 
-Rank::StepResult Rank::compute_gradients(std::int64_t number, StoredUnits& units) {
+Rank::StepResult Rank::compute_gradients(std::int64_t number, UnitShard& units) {
   load(loader_.get(), number);
   StepResult out = run({.number = number, .what = PassOf::kGradients, .loss_scale = loss_scale_.scale()});
   units.resize(class_.units.size());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     if (!is_trained(place_, u)) continue;
-    const program::Ref from{class_.units[u].gradient_buffer};
-    units[u].resize(static_cast<std::size_t>(place_.buffer(from).bytes.value));
-    executor_->read(place_.offset(from, 0), units[u]);
-    executor_->write(place_.offset(from, 0), std::vector<std::byte>(units[u].size()));
+    const Ref from{class_.units[u].gradient_buffer};
+    const program::Buffer& buffer = place_.buffer(from);
+    stored_.resize(static_cast<std::size_t>(buffer.bytes.value));
+    units[u].resize(stored_.size() / bytes_of(buffer.type));
+    executor_->read(place_.offset(from, 0), stored_);
+    if (is_half(buffer.type))
+      kernels::widen(buffer.type, std::ssize(units[u]), stored_.data(), units[u].data());
+    else
+      std::memcpy(units[u].data(), stored_.data(), stored_.size());
+    std::fill(stored_.begin(), stored_.end(), std::byte{0});
+    executor_->write(place_.offset(from, 0), stored_);
   }
   return out;
 }
 
-Rank::StepResult Rank::update(std::int64_t number, const StoredUnits& units) {
+Rank::StepResult Rank::update(std::int64_t number, const UnitShard& units) {
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    if (is_trained(place_, u))
-      executor_->write(place_.offset({class_.units[u].gradient_buffer}, 0), units[u]);
+    if (!is_trained(place_, u)) continue;
+    const Ref to{class_.units[u].gradient_buffer};
+    const program::Buffer& buffer = place_.buffer(to);
+    stored_.resize(static_cast<std::size_t>(buffer.bytes.value));
+    if (is_half(buffer.type))
+      kernels::narrow(buffer.type, std::ssize(units[u]), units[u].data(),
+                      reinterpret_cast<std::uint16_t*>(stored_.data()));
+    else
+      std::memcpy(stored_.data(), units[u].data(), stored_.size());
+    executor_->write(place_.offset(to, 0), stored_);
   }
   return run({.number = number,
               .what = PassOf::kUpdate,

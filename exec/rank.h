@@ -45,11 +45,11 @@ class Rank {
   StepResult step(std::int64_t number);
   // Runs only the forward work of a step, on a batch of the validation data.
   StepResult evaluate(std::int64_t batch);
-  // Of a program of one rank, for a parameter server: units as they are stored, nothing of frozen ones. The
-  // gradients of a batch, by the parameters that are there; an update by gradients from elsewhere.
+  // Of a program of one rank. The gradients of a batch, by the parameters that are there, in fp32, nothing of
+  // frozen units; an update by gradients from elsewhere; and parameters as they are stored.
   using StoredUnits = std::vector<std::vector<std::byte>>;
-  StepResult compute_gradients(std::int64_t number, StoredUnits& units);
-  StepResult update(std::int64_t number, const StoredUnits& units);
+  StepResult compute_gradients(std::int64_t number, UnitShard& units);
+  StepResult update(std::int64_t number, const UnitShard& units);
   void read_parameters(StoredUnits& out);
   void write_parameters(const StoredUnits& from);
   // Seconds that steps waited for their data.
@@ -79,6 +79,7 @@ class Rank {
   bool stepped_ = false;
   std::uint32_t batch_ = 0;
   std::vector<std::int32_t> own_tokens_;  // of a micro-batch
+  std::vector<std::byte> stored_;         // of a unit
 };
 
 }  // namespace orrery::exec

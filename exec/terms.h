@@ -26,7 +26,7 @@ struct Recipe {
   double learning_rate = 0;
   std::int64_t warm_up = 0;
   double decay_to = 1, weight_decay = 0;
-  std::string update;  // adam, lamb or sgd
+  std::string update;  // adam, lamb, sgd or lars
   Optimizer optimizer;
   double clip = 1, dropout = 0;
   std::optional<Adapter> adapter;
@@ -71,7 +71,7 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "warm_up", .help = "steps over which it grows", .min = 0, .max = kMost}, r.warm_up);
   v(Field{.name = "decay_to", .help = "share of it at the last step", .min = 0, .max = 1}, r.decay_to);
   v(Field{.name = "weight_decay", .help = "of AdamW", .min = 0, .max = 1e30}, r.weight_decay);
-  v(Field{.name = "update", .help = "adam, lamb or sgd"}, r.update);
+  v(Field{.name = "update", .help = "adam, lamb, sgd or lars"}, r.update);
   v(Field{.name = "optimizer", .help = "constants"}, r.optimizer);
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);

@@ -101,6 +101,21 @@ std::string islands_words(const Problem& problem, const Ranked& of) {
                      text_of(of.predicted.islands.value()), format(from_seconds(step_s)));
 }
 
+// Steps to a loss at a batch of B samples go with 1 + noise / B, and samples with 1 + B / noise (McCandlish
+// et al. 2018, arXiv:1812.06162, eq. 2.11): twice the nodes with twice the batch bring less than half the
+// time.
+std::string batch_words(const Training& t) {
+  const double batch = static_cast<double>(t.global_batch), noise = t.noise_scale;
+  return fmt::format(
+      "a batch of {} samples is {:.2g} of the gradient noise scale ({:.0f}): it takes {:.2f} times the "
+      "samples "
+      "of the smallest batches; twice the nodes with twice the batch would end {:.2f} times as fast, and "
+      "past "
+      "{:.0f} samples more nodes stop paying",
+      t.global_batch, batch / noise, noise, 1 + batch / noise,
+      (1 + noise / batch) / (1 + noise / (2 * batch)), noise);
+}
+
 void explain(const Problem& problem, Answer& a) {
   if (a.plans.empty()) return;
   const Ranked& best = a.plans.front();
@@ -110,6 +125,7 @@ void explain(const Problem& problem, Answer& a) {
   if (best.plan.offloads()) a.why.push_back(offload_words(problem, best.plan));
   if (best.predicted.islands) a.why.push_back(islands_words(problem, best));
   explain_risk(problem, a);
+  if (problem.scenario.training.noise_scale > 0) a.why.push_back(batch_words(problem.scenario.training));
   if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
   for (const Ranked& other : a.plans) {
     if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&

@@ -55,8 +55,9 @@ void check_experts(const Depth& depth, std::int64_t hidden, const Plan& p, const
     at.child(p.etp ? "etp" : "tp")
         .fail(fmt::format("{} ranks do not share the {} columns of experts' biases", p.expert_tp(), hidden));
   }
-  if (p.splits_experts() && t.lamb)
-    at.child("ep").fail("LAMB's ratios are not taken over experts on ranks of their own", "allowed: 1");
+  if (p.splits_experts() && t.scales_tensors())
+    at.child("ep").fail("ratios of tensors' norms are not taken over experts on ranks of their own",
+                        "allowed: 1");
 }
 
 // Ranks that share sequences.
@@ -103,9 +104,9 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
   if (!p.offload || *p.offload == Offload{}) return {};
   const Offload& o = *p.offload;
   if (t.serves()) return PlanProblem{"", "serving trains nothing", "allowed: no such field"};
-  if (o.optimizer > 0 && t.lamb) {
+  if (o.optimizer > 0 && t.scales_tensors()) {
     return PlanProblem{"optimizer",
-                       "LAMB's ratios are taken on the device, of moments that would be the host's",
+                       "ratios of tensors' norms are taken on the device, of state that would be the host's",
                        "allowed: 0"};
   }
   if (o.parameters && p.zero != 3)

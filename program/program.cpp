@@ -95,7 +95,7 @@ std::int64_t Program::hash() const {
     mix(static_cast<std::uint64_t>(axis.stride));
   }
   const Optimizer& o = training.optimizer;
-  for (const double d : {o.beta1, o.beta2, o.epsilon}) mix(std::bit_cast<std::uint64_t>(d));
+  for (const double d : {o.beta1, o.beta2, o.epsilon, o.trust}) mix(std::bit_cast<std::uint64_t>(d));
   mix(static_cast<std::uint64_t>(o.decay));
   if (plan.islands > 1) {
     const OuterOptimizer& outer = training.outer.value();

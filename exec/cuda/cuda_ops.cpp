@@ -70,23 +70,25 @@ std::vector<device::UpdateRange> update_ranges(const std::vector<Part>& parts, f
 // With LAMB each tensor has a learning rate of its own. Padding behind the last tensor is zero, and an update
 // leaves it zero.
 void run(const ops::Optimizer& op, const CudaOp& a) {
-  const auto* norm = static_cast<const device::NormResult*>(op.lamb ? a.in[4] : a.in[3]);
+  const auto* norm = static_cast<const device::NormResult*>(op.by_tensor ? a.in[4] : a.in[3]);
   auto* const state = static_cast<float*>(a.out[1]);
-  const auto ranges = op.lamb ? update_ranges(a.place.parts(op.unit), a.weight_decay)
-                              : update_ranges(a.place.update_ranges(op.unit), a.weight_decay);
+  const auto ranges = op.by_tensor ? update_ranges(a.place.parts(op.unit), a.weight_decay)
+                                   : update_ranges(a.place.update_ranges(op.unit), a.weight_decay);
   if (a.place.program.training.precision == Precision::kSgd) {
-    return device::sgd(a.stream, static_cast<float>(a.place.program.training.optimizer.beta1), a.scalars,
-                       norm, ranges, static_cast<const float*>(a.in[0]), static_cast<float*>(a.out[0]),
-                       state);
+    const Optimizer& optimizer = a.place.program.training.optimizer;
+    return device::sgd(a.stream, static_cast<float>(optimizer.beta1), static_cast<float>(optimizer.trust),
+                       a.scalars, norm, op.by_tensor ? static_cast<const float*>(a.in[3]) : nullptr, ranges,
+                       static_cast<const float*>(a.in[0]), static_cast<float*>(a.out[0]), state);
   }
   const AdamState s(a, op.elements, state);
   device::adam(a.stream, a.out_type[0], a.in_type[0], adam_constants(a), a.rounding, a.scalars, norm,
-               op.lamb ? static_cast<const float*>(a.in[3]) : nullptr, ranges, a.in[0], a.out[0], s.master,
-               s.m, s.v);
+               op.by_tensor ? static_cast<const float*>(a.in[3]) : nullptr, ranges, a.in[0], a.out[0],
+               s.master, s.m, s.v);
 }
 
 void run(const ops::TrustSquares& op, const CudaOp& a) {
-  const AdamState s(a, op.elements, static_cast<float*>(const_cast<void*>(a.in[2])));
+  AdamState s(a, op.elements, static_cast<float*>(const_cast<void*>(a.in[2])));
+  if (op.of_gradient) s.m = s.v = nullptr;
   auto ranges = update_ranges(a.place.parts(op.unit), a.weight_decay);
   std::erase_if(ranges, [](const device::UpdateRange& r) { return r.sign_rate > 0; });
   device::trust_squares(a.stream, a.in_type[1], a.in_type[0], adam_constants(a), a.scalars,

@@ -329,6 +329,14 @@ struct Sgd {
   float scale = 1.0F;
 };
 void sgd(const Sgd& s, Index n, const float* gradient, float* parameter, float* velocity);
+// LARS (You et al. 2017, algorithm 1) of a tensor: v = momentum v + lr l (g + decay w), w -= v, with the
+// local rate l = trust |w| / (|g| + decay |w|) = trust ratio / (1 + decay ratio) of the norms' ratio.
+struct Lars {
+  float lr, momentum, decay, trust, ratio;
+  float scale = 1.0F;  // of the gradient
+  float rate() const { return lr * trust * ratio / (1 + decay * ratio); }
+};
+void lars(const Lars& l, Index n, const float* gradient, float* parameter, float* velocity);
 
 // SGD with Nesterov's momentum, as torch.optim.SGD has it, of the mean of what islands have moved
 // (core/outer.h). Without momentum `velocity` is null.

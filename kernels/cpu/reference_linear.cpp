@@ -122,6 +122,14 @@ void step_by_sign(float rate, Index n, const float* gradient, float* parameter) 
   }
 }
 
+void lars(const Lars& l, Index n, const float* gradient, float* parameter, float* velocity) {
+  const float rate = l.rate();
+  for (Index i = 0; i < n; ++i) {
+    velocity[i] = l.momentum * velocity[i] + rate * (gradient[i] * l.scale + l.decay * parameter[i]);
+    parameter[i] -= velocity[i];
+  }
+}
+
 void outer_update(const Outer& o, Index n, const float* sum, float* anchor, float* velocity) {
   for (Index i = 0; i < n; ++i) {
     const float g = sum[i] * o.share;

@@ -230,15 +230,18 @@ void adam(Stream stream, DType type, DType gradient, const AdamConstants& a, con
           const StepScalars* scalars, const NormResult* norm, const float* trust,
           std::span<const UpdateRange> ranges, const void* d_parameter, void* parameter, float* master,
           float* m, float* v);
-// LAMB's trust ratio: adds squares of each tensor's weights to its bins of an exact sum (reference.h), and
-// those of what adam() is about to update them by to the bins after them; then the ratios of all tensors.
+// Trust ratios: adds squares of each tensor's weights to its bins of an exact sum (reference.h), and those of
+// what adam() is about to update them by, or of the gradient where `m` is null, to the bins after them; then
+// the ratios of all tensors.
 void trust_squares(Stream stream, DType type, DType gradient, const AdamConstants& a,
                    const StepScalars* scalars, const NormResult* norm, std::span<const UpdateRange> ranges,
                    const void* d_parameter, const void* parameter, const float* master, const float* m,
                    const float* v, double* bins);
 void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratios);
-void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm,
-         std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity);
+// With ratios, LARS (reference.h), of `coefficient`; `ratios` may be null.
+void sgd(Stream stream, float momentum, float coefficient, const StepScalars* scalars, const NormResult* norm,
+         const float* ratios, std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter,
+         float* velocity);
 // What an island has moved: anchor - weights; and the anchor's update by the sum over islands, after which
 // parameters, and the master copy where there is one, are the anchor. Without momentum `velocity` is null.
 void outer_difference(Stream stream, DType type, DType difference_type, Index n, const void* weights,

@@ -136,6 +136,10 @@ __global__ void trust_squares_kernel(AdamConstants a, const StepScalars* scalars
     weight[i] = update[i] = 0;
     if (of_range >= range.count) continue;
     weight[i] = widen(weights[at]);
+    if (m == nullptr) {
+      update[i] = widen(d_parameter[at]) * step.factor;
+      continue;
+    }
     float first = m[at], second = v[at];
     update[i] =
         adam_update(a, range.decay, step, widen(d_parameter[at]) * step.factor, weight[i], first, second);
@@ -153,7 +157,8 @@ __global__ void trust_ratios_kernel(std::int64_t tensors, const double* bins, fl
   }
 }
 
-__global__ void sgd_kernel(float momentum, const StepScalars* scalars, const NormResult* norm,
+__global__ void sgd_kernel(float momentum, float coefficient, const StepScalars* scalars,
+                           const NormResult* norm, const float* ratios,
                            const __grid_constant__ UpdateRanges ranges, const float* d_parameter,
                            float* parameter, float* velocity) {
   if (norm != nullptr && norm->overflowed != 0) return;
@@ -161,6 +166,14 @@ __global__ void sgd_kernel(float momentum, const StepScalars* scalars, const Nor
   for_each_element<1>(ranges, [&](auto, const UpdateRange& range, std::int64_t at) {
     if (range.sign_rate > 0) {
       parameter[at] -= step_by_sign(d_parameter[at], range.sign_rate);
+      return;
+    }
+    if (ratios != nullptr) {
+      const float ratio = ratios[range.tensor];
+      const float rate = step.rate * coefficient * ratio / (1 + range.decay * ratio);
+      velocity[at] =
+          momentum * velocity[at] + rate * (d_parameter[at] * step.factor + range.decay * parameter[at]);
+      parameter[at] -= velocity[at];
       return;
     }
     velocity[at] = momentum * velocity[at] + d_parameter[at] * step.factor;
@@ -254,10 +267,12 @@ void trust_ratios(Stream stream, Index tensors, const double* bins, float* ratio
          ratios);
 }
 
-void sgd(Stream stream, float momentum, const StepScalars* scalars, const NormResult* norm,
-         std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter, float* velocity) {
+void sgd(Stream stream, float momentum, float coefficient, const StepScalars* scalars, const NormResult* norm,
+         const float* ratios, std::span<const UpdateRange> ranges, const float* d_parameter, float* parameter,
+         float* velocity) {
   by_launch<1>(ranges, [&](const Grid& grid, const UpdateRanges& of) {
-    launch(stream, "sgd", grid, sgd_kernel, momentum, scalars, norm, of, d_parameter, parameter, velocity);
+    launch(stream, "sgd", grid, sgd_kernel, momentum, coefficient, scalars, norm, ratios, of, d_parameter,
+           parameter, velocity);
   });
 }
 

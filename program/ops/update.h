@@ -8,9 +8,11 @@
 //   NormSquare     reads {gradient}  writes {bins}    adds the squares to the bins of their sum
 //   NormFinish     reads {bins}  writes {norm}        the norm, and the factor that clips it
 //   TrustSquares   reads {gradient, parameter, state, norm?}  writes {bins}
-//                  adds the squares of each tensor's weights, and of Adam's update, to the tensor's bins
-//   TrustRatio     reads {bins}  writes {ratios}      of the norms of weights and update, by tensor
-//   Optimizer      reads {gradient, parameter, state, ratios with LAMB, norm?}  writes {parameter, state}
+//                  adds the squares of each tensor's weights, and of Adam's update (LAMB) or the gradient
+//                  (LARS), to the tensor's bins
+//   TrustRatio     reads {bins}  writes {ratios}      of the norms of both, by tensor
+//   Optimizer      reads {gradient, parameter, state, ratios where there are some, norm?}
+//                  writes {parameter, state}
 #pragma once
 
 #include "core/nf4.h"
@@ -21,7 +23,7 @@ namespace orrery::program {
 // A sum of squares is kept in this many exact parts (kernels/cpu/pointwise.h), to be added in any order.
 inline constexpr std::int64_t kNormBins = 32, kNormBinBytes = 8 * kNormBins;
 inline constexpr std::int64_t kNormBytes = 16;  // of the norm and the factor that clips it
-// LAMB's of a tensor: bins for its weights and bins for their update, and the ratio of the norms.
+// Of a tensor: bins for its weights and bins for what they are compared with, and the ratio of the norms.
 inline constexpr std::int64_t kTrustBins = 2 * kNormBins, kTrustBytes = 8 * kTrustBins + 4;
 
 namespace ops {
@@ -72,15 +74,21 @@ struct NormSquare : ShardShape {
 
 struct TrustSquares : ShardShape {
   static constexpr std::string_view kName = "trust-squares";
+  bool of_gradient = false;  // not of an update
+  static constexpr auto fields() {
+    return std::tuple_cat(ShardShape::fields(), std::tuple(&TrustSquares::of_gradient));
+  }
   constexpr Operands operands() const { return {{elements, elements}, {}}; }
-  constexpr std::int64_t bytes(const ElementBytes& e) const { return elements * e.parameter.trust_traffic(); }
+  constexpr std::int64_t bytes(const ElementBytes& e) const {
+    return elements * (e.parameter.trust_traffic() - (of_gradient ? e.parameter.moments : 0));
+  }
 };
 
 struct Optimizer : ShardShape {
   static constexpr std::string_view kName = "optimizer";
-  bool lamb = false;
+  bool by_tensor = false;  // with a ratio for each
   static constexpr auto fields() {
-    return std::tuple_cat(ShardShape::fields(), std::tuple(&Optimizer::lamb));
+    return std::tuple_cat(ShardShape::fields(), std::tuple(&Optimizer::by_tensor));
   }
   constexpr Operands operands() const { return {{elements, elements}, {elements}}; }
   constexpr std::int64_t bytes(const ElementBytes& e) const {

@@ -31,7 +31,7 @@ class OptimizerSegment {
     if (!e_.stack.overlap_grad_reduce) reduce_late();
     exchange_tied();
     std::vector<Ref> factors;  // that updates read
-    if (e_.training.lamb || e_.training.measures_norm()) factors = emit_factors();
+    if (e_.training.scales_tensors() || e_.training.measures_norm()) factors = emit_factors();
     update_on_host();
     for (const std::int32_t i : units_) {
       if (!state_.unit(i).on_host()) update(i, factors);
@@ -70,7 +70,7 @@ class OptimizerSegment {
   std::vector<Ref> emit_factors() {
     std::vector<Ref> norm, out;
     if (e_.training.measures_norm()) norm.push_back(emit_gradient_norm());
-    if (e_.training.lamb) out.push_back(emit_trust_ratios(norm));
+    if (e_.training.scales_tensors()) out.push_back(emit_trust_ratios(norm));
     out.insert(out.end(), norm.begin(), norm.end());
     return out;
   }
@@ -131,8 +131,8 @@ class OptimizerSegment {
     if (below) e_.send("gradient-norm/down/send", down_send_, stage + 1, bins, kNormBins, 8);
   }
 
-  // LAMB's: of each tensor the norm of its weights over that of Adam's update of them. What tensor ranks hold
-  // alike is in both sums as often.
+  // Of each tensor the norm of its weights over that of Adam's update of them, or of its gradient. What
+  // tensor ranks hold alike is in both sums as often.
   Ref emit_trust_ratios(const std::vector<Ref>& norm) {
     const auto tensors = std::ssize(e_.rank.parameters);
     const Ref ratios{state_.buffer(Held::kTrustRatios)}, bins{state_.buffer(Held::kTrustRatioBins)};

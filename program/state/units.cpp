@@ -147,8 +147,8 @@ UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_g
   if (p.zero >= 1 && shards < copies)
     reductions.push_back({"/replica-all-reduce", {kAllReduce, u.shard}, groups.replica, bytes.gradient});
   norm = ops::NormSquare{u.shard, number};
-  trust = ops::TrustSquares{u.shard, number};
-  optimizer = ops::Optimizer{{u.shard, number}, t.lamb};
+  trust = ops::TrustSquares{{u.shard, number}, t.lars};
+  optimizer = ops::Optimizer{{u.shard, number}, t.scales_tensors()};
   clear = ops::ZeroGrad{u.gradient, bytes.gradient};
   if ((p.zero == 1 || p.zero == 2) && shards > 1)
     gathers.push_back({"/all-gather", {kAllGather, u.padded}, groups.shard, bytes.parameter});

@@ -271,7 +271,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (p.pp > 1 && !ends.last_stage)
       use(HeldBuffer{Held::kGradientNormReceived, 0, kWorkspace, kNormBins, DType::kFloat64});
   }
-  if (t.lamb) {
+  if (t.scales_tensors()) {
     use(HeldBuffer{Held::kTrustRatios, 0, kWorkspace, tensors, DType::kFloat32});
     use(HeldBuffer{Held::kTrustRatioBins, 0, kWorkspace, tensors * kTrustBins, DType::kFloat64});
   }

@@ -52,7 +52,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   // ZeRO-2 and 3 reduce in chunks, and so are their reductions beside the last backward.
   if (!overlap || plan.zero < 2) (overlap ? u.reduce : u.late) = collectives(work.reductions);
   u.norm = price(work.norm, on.nodes);
-  if (training.lamb) u.trust = price(work.trust, on.nodes);
+  if (training.scales_tensors()) u.trust = price(work.trust, on.nodes);
   if (size.on_host)
     price_on_host(plan, work, on.nodes, u);
   else
@@ -159,7 +159,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     }
     out.chunk_end.push_back(out.units.size());
   }
-  if (training.lamb && !dominated_[run] && !out.units.empty()) {
+  if (training.scales_tensors() && !dominated_[run] && !out.units.empty()) {
     std::int64_t tensors = 0;
     for (const program::UnitSize& u : on_stage_.units) tensors += u.tensors;
     const std::int64_t clear = price(ops::ZeroGrad{tensors * program::kTrustBins, 8}, on.nodes);
@@ -173,7 +173,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
   const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
-  const std::int64_t each = 2 + training.measures_norm() + training.lamb + std::ssize(work.gathers) +
+  const std::int64_t each = 2 + training.measures_norm() + training.scales_tensors() +
+                            std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
   // Copies, a narrow.
   const std::int64_t each_on_host = plan.offloads_parameters()              ? 1
@@ -415,7 +416,8 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     out.ready = static_cast<std::int64_t>(std::max(ends.compute, ends.communication));
     return out;
   }
-  if (problem_.scenario.training.lamb) {  // no tensor is updated before all of its stage are reduced
+  if (problem_.scenario.training
+          .scales_tensors()) {  // no tensor is updated before all of its stage are reduced
     for (std::size_t u = 0; u < s.units.size(); ++u)
       tail_compute_.push_back({.duration = static_cast<double>(s.units[u].trust), .after = reduction_of(u)});
     const TailEnds ends = beside();

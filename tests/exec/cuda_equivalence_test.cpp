@@ -75,6 +75,9 @@ void round_at_random(Training& t, Stack&) {
 void lamb(Training& t, Stack&) {
   t.lamb = true;
 }
+void lars(Training& t, Stack&) {
+  t.lars = true;
+}
 void adapt(Training& t, Stack&) {
   t.adapter = Adapter{.rank = 4, .alpha = 16};
 }
@@ -144,6 +147,7 @@ const Case kCases[] = {
     {"lamb_bf16_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMixed, Math::kBf16, lamb},
     {"lamb_fp16_no_master", plan(1, 1, 2, 2, 4), Precision::kNoMaster, Math::kFp16, lamb},
     {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
+    {"lars_tp2_zero1", sp(plan(2, 1, 2, 1, 4)), Precision::kSgd, Math::kFp32, lars},
     {"tf32", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kTf32},
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
     {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},

@@ -353,6 +353,46 @@ TEST(Lamb, MovesEachTensorByItsNormTimesTheLearningRate) {
   }
 }
 
+// LARS's first update of a tensor: rate x trust x |w| long, against the gradient, whatever ranks hold parts
+// of it; with weight decay of b it is rate x trust x |w| / (|g| + b |w|) times (g + b w). Tensors that begin
+// as zeros take the gradient as it is.
+TEST(Lars, MovesEachTensorByTheTrustCoefficient) {
+  Model m = tiny("tiny-gpt");
+  m.vocab = 61;
+  const auto run = [&](const Plan& p, float rate, float decay) {
+    Training t = fp32(Precision::kSgd);
+    t.clip = 1e9;
+    t.lars = true;
+    t.optimizer.decay = Decay::kAll;
+    t.optimizer.trust = 0.02;
+    exec::RunOptions o = small_run(1);
+    o.learning_rate = rate;
+    o.weight_decay = decay;
+    return train(m, p, t, stack(), o);
+  };
+  constexpr float kRate = 0.5F, kTrust = 0.02F;
+  for (const Plan& p : {plan(1, 1, 1, 0), sp(plan(2, 2, 2, 1)), plan(1, 1, 4, 3), plan(4, 1, 2, 2)}) {
+    const auto start = run(p, 0, 0).parameters;
+    for (const float decay : {0.0F, 0.5F}) {
+      const auto after = run(p, kRate, decay);
+      int zeros = 0;
+      for (const auto& [name, before] : start) {
+        const std::vector<float>& g = after.gradients.at(name);
+        const double w = norm_of(before), gradient = norm_of(g);
+        zeros += w == 0;
+        const double ratio = w > 0 && gradient > 0 ? w / gradient : 1;
+        const double local = kRate * kTrust * ratio / (1 + decay * ratio);
+        const double tolerance = 1e-4 * local * (gradient + decay * w) + 1e-9;
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          EXPECT_NEAR(before[i] - after.parameters.at(name)[i], local * (g[i] + decay * before[i]), tolerance)
+              << name << " of " << short_name(p);
+        }
+      }
+      EXPECT_GT(zeros, 4);
+    }
+  }
+}
+
 // Parts of a tensor that shards have, in 16 bits with and without a master copy.
 TEST(Lamb, ShardsGiveTheBitsOfTheWhole) {
   for (const Precision precision : {Precision::kMixed, Precision::kMegatron, Precision::kNoMaster}) {

@@ -40,7 +40,7 @@ struct Setting {
   std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas of an island
   std::int64_t islands = 1;
   Precision precision = Precision::kFp32;
-  bool lamb = false, clipped = false, tied = false, flash = true;
+  bool lamb = false, lars = false, clipped = false, tied = false, flash = true;
   unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
   BaseStorage base = BaseStorage::kAsComputed;
   friend auto operator<=>(const Setting&, const Setting&) = default;
@@ -75,6 +75,7 @@ struct Setting {
             .precision = precision,
             .math = Math::kFp32,
             .lamb = lamb,
+            .lars = lars,
             .clip = clipped ? 0.5 : 1e9,
             .outer = islands > 1 ? std::optional(OuterOptimizer{.every = 3}) : std::nullopt,
             .adapter = adapter()};
@@ -257,6 +258,13 @@ void draw_islands(std::mt19937 random, Setting& s, Plan& p) {
   p.offload.reset();
 }
 
+// A quarter of the plans with SGD that can have LARS have it.
+void draw_lars(std::mt19937 random, Setting& s, const Plan& p) {
+  random.discard(200);
+  s.lars = random() % 4 == 0 && s.precision == Precision::kSgd && !p.splits_experts() &&
+           p.offloaded_optimizer() == 0;
+}
+
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     RandomCase c;
@@ -335,6 +343,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     }
     draw_offload(random, s, p);
     draw_islands(random, s, p);
+    draw_lars(random, s, p);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -531,8 +540,9 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     on_islands += c.plan.islands > 1;
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
-             (c.setting.lamb ? " lamb" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
-             std::to_string(seed) + " plan " + std::to_string(i);
+             (c.setting.lamb ? " lamb" : "") + (c.setting.lars ? " lars" : "") +
+             (c.exact ? ", to the bit" : "") + ", seed " + std::to_string(seed) + " plan " +
+             std::to_string(i);
     };
     const program::Program program = compile(c);
     const auto problems = program::check(program);

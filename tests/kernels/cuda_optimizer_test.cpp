@@ -93,6 +93,44 @@ TEST_P(Optimizers, TrustRatiosOfTensors) {
   }
 }
 
+// Two tensors of a shard, with weight decay and without; and the ratios' squares, of gradients.
+TEST(Lars, OnTheDeviceAsOnTheProcessor) {
+  TestDevice device;
+  constexpr Index kElements = 611, kFirst = 200;
+  const Tensor g(device, DType::kFloat32, kElements, 1), p(device, DType::kFloat32, kElements, 2);
+  const Tensor v(device, DType::kFloat32, kElements, 3);
+  const std::vector<float> ratios{0.25F, 40.0F};
+  const std::array ranges{UpdateRange{0, kFirst, 0.1F, 0, 0},
+                          UpdateRange{kFirst, kElements - kFirst, 0, 0, 1}};
+  const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.learning_rate = 0.5F}});
+  Vector here = p.values, velocity = v.values;
+  for (const UpdateRange& r : ranges) {
+    const reference::Lars l{.lr = 0.5F,
+                            .momentum = 0.9F,
+                            .decay = r.decay,
+                            .trust = 0.02F,
+                            .ratio = ratios[static_cast<std::size_t>(r.tensor)]};
+    reference::lars(l, r.count, g.data() + r.first, here.data() + r.first, velocity.data() + r.first);
+  }
+  auto* const bins = device.put(std::vector<double>(4 * reference::kSquareBins, 0.0));
+  cuda::trust_squares(device.stream, DType::kFloat32, DType::kFloat32, {0.9F, 0.95F, 1e-8F}, scalars, nullptr,
+                      ranges, g.at, p.at, nullptr, nullptr, nullptr, bins);
+  const auto squares = device.get<double>(bins, 4 * reference::kSquareBins);
+  for (const std::size_t t : {0, 1}) {
+    const UpdateRange& r = ranges[t];
+    std::vector<double> weights(reference::kSquareBins), gradients(reference::kSquareBins);
+    reference::add_squares(r.count, p.data() + r.first, weights.data());
+    reference::add_squares(r.count, g.data() + r.first, gradients.data());
+    const double* const of = squares.data() + 2 * t * reference::kSquareBins;
+    EXPECT_EQ(reference::sum_of_bins(of), reference::sum_of_bins(weights.data()));
+    EXPECT_EQ(reference::sum_of_bins(of + reference::kSquareBins), reference::sum_of_bins(gradients.data()));
+  }
+  cuda::sgd(device.stream, 0.9F, 0.02F, scalars, nullptr, device.put(ratios), ranges,
+            static_cast<const float*>(g.at), static_cast<float*>(p.at), static_cast<float*>(v.at));
+  expect_close(DType::kFloat32, device.get(p.type, p.at, kElements), here, "parameter");
+  expect_close(DType::kFloat32, device.get(v.type, v.at, kElements), velocity, "velocity");
+}
+
 // Parameters with a master copy and without, differences in the format of the exchange, with and without
 // momentum.
 TEST(OuterOptimizer, OnTheDeviceAsOnTheProcessor) {
@@ -182,8 +220,8 @@ TEST_P(Optimizers, SumsAndSgd) {
   Vector g = random_vector(n, 3), p = random_vector(n, 4), velocity = random_vector(n, 5);
   float *const p_there = device.put(p), *const velocity_there = device.put(velocity);
   const auto* const scalars = device.put(std::vector<cuda::StepScalars>{{.learning_rate = 0.1F}});
-  cuda::sgd(device.stream, 0.9F, scalars, nullptr, std::array{UpdateRange{0, n}}, device.put(g), p_there,
-            velocity_there);
+  cuda::sgd(device.stream, 0.9F, 0, scalars, nullptr, nullptr, std::array{UpdateRange{0, n}}, device.put(g),
+            p_there, velocity_there);
   reference::sgd({0.1F, 0.9F}, n, g.data(), p.data(), velocity.data());
   expect_close(DType::kFloat32, device.get<float>(p_there, p.size()), p, "sgd");
   expect_close(DType::kFloat32, device.get<float>(velocity_there, p.size()), velocity, "velocity");
@@ -212,7 +250,7 @@ TEST_P(Optimizers, StepsAgainstASign) {
   EXPECT_EQ(device.get<float>(master_there, master.size()), of_master);
   EXPECT_EQ(result(c.type, there, master.size()), rounded(c.type, of_master));
   float* const by_sgd = device.put(master);
-  cuda::sgd(device.stream, 0.9F, scalars, nullptr, ranges, device.put(g), by_sgd, nullptr);
+  cuda::sgd(device.stream, 0.9F, 0, scalars, nullptr, nullptr, ranges, device.put(g), by_sgd, nullptr);
   EXPECT_EQ(device.get<float>(by_sgd, master.size()), of_master);
 }
 
@@ -301,7 +339,7 @@ TEST_P(RangesOfAShard, AreUpdatedBySgdAsEachAlone) {
   expect_equal([&](auto call) {
     float *const p = device.put(weights), *const velocity = device.put(first);
     call([&](std::span<const UpdateRange> of) {
-      cuda::sgd(device.stream, 0.9F, scalars, nullptr, of, g, p, velocity);
+      cuda::sgd(device.stream, 0.9F, 0, scalars, nullptr, nullptr, of, g, p, velocity);
     });
     Vector all = device.get<float>(p, weights.size());
     const Vector more = device.get<float>(velocity, weights.size());
