@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "core/text.h"
 #include "exec/data.h"
+#include "exec/memory.h"
 #include "exec/parameter_server.h"
 
 namespace orrery::cli {
@@ -56,6 +57,14 @@ exec::ServedRun run_here(const Problem& problem, const program::Program& worker,
                                    "allowed: orrery");
   if (const auto why = exec::run_problem(worker, exec::Backend::kCpu, problem.stack.launch); !why.empty())
     problem.at.child("training").fail(why);
+  const double needed = static_cast<double>(exec::needed_memory(worker, 0, 1, {}).value) *
+                        static_cast<double>(o.servers.rules.workers + 1);
+  if (const Bytes there = exec::available_memory().bytes; needed > 0.9 * static_cast<double>(there.value)) {
+    Cursor{"command line", "/workers"}.fail(
+        fmt::format("{} workers and a server need {:.3g} bytes of memory, and {} are free",
+                    o.servers.rules.workers, needed, format(there)),
+        "allowed with --run: fewer workers, or a smaller model");
+  }
   const std::unique_ptr<exec::Dataset> data =
       o.data.empty() ? exec::built_in_data(o.servers.seed, problem.scenario.model)
                      : exec::open_data(o.data, problem.scenario.model, problem.scenario.training);
@@ -66,7 +75,7 @@ exec::ServedRun run_here(const Problem& problem, const program::Program& worker,
   options.timeline = false;
   if (!o.link.empty()) {
     const auto link = parse_bandwidth(o.link);
-    if (!link)
+    if (!link || link->value <= 0)
       Cursor{"command line", "/link"}.fail(fmt::format("{} is no bandwidth", shown(Json(o.link))),
                                            "allowed: such as \"1 Gb/s\"");
     options.link.bandwidth = *link;
@@ -102,6 +111,8 @@ void print(const planner::ServersAnswer& a, const program::Program& worker, cons
 
 void execute(const App& app, ServersCommand& o) {
   const Problem problem = load_problem(o.file, app.data);
+  ServerRules& rules = o.servers.rules;
+  if (rules.wait_for == 0) rules.wait_for = rules.mode == ServerMode::kSynchronous ? rules.workers : 1;
   o.servers.slow = slow_ranks(o.slow, o.servers.rules.workers);
   const program::Program worker = planner::worker_program(problem, o.servers);
   const sim::Topology topology(problem.cluster);
@@ -167,8 +178,10 @@ void add_parameter_server(CLI::App& parent, App& app) {
   whole("--servers", o->servers.servers, 1, 64, "servers, each with an equal part of the parameters");
   whole("--servers-per-node", o->servers.servers_per_node, 1, 64, "servers of a node");
   add_choice<ServerMode>(*command, "--mode", rules.mode, "what becomes of gradients of older parameters");
-  whole("--wait-for", rules.wait_for, 1, 4096,
-        "gradients of an update; with fewer than workers, synchronous training has backup workers");
+  rules.wait_for = 0;
+  whole("--wait-for", rules.wait_for, 0, 4096,
+        "gradients of an update; with fewer than workers, synchronous training has backup workers; 0: all of "
+        "the workers in synchronous training, one otherwise");
   whole("--bound", rules.bound, 0, 1 << 20,
         "asynchronous: gradients that a worker may be ahead of the slowest; 0: any");
   command

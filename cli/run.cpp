@@ -146,7 +146,7 @@ Chosen stand_in(const RunAsked& o, const Chosen& of, const App& app) {
   const auto program = program::compile(scenario.model, out.plan, scenario.training, out.problem.stack);
   std::int64_t needed = 0;
   for (const program::RankClass& c : program.classes)
-    needed += c.arena_bytes() * out.plan.tp * out.plan.copies();
+    needed += c.arena_bytes() * (out.plan.ranks() / out.plan.pp);
   if (const Bytes there = exec::available_memory().bytes; needed > there.value / 10 * 9) {
     at.fail(fmt::format("its proxy, {}, needs {} of memory, and {} are free", short_name(out.plan),
                         format(Bytes{needed}), format(there)),

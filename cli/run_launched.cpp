@@ -25,6 +25,7 @@ Plan replan(const Problem& problem, std::int64_t devices) {
   Problem smaller = problem;
   smaller.cluster.nodes = 1;
   smaller.cluster.devices_per_node = devices;
+  if (smaller.scenario.plan) smaller.scenario.search.islands = {smaller.scenario.plan->islands};
   smaller.scenario.plan.reset();
   smaller.scenario.search.dp.clear();
   const sim::Topology topology(smaller.cluster);

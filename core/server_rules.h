@@ -5,8 +5,8 @@
 //
 //   kAsynchronous  a gradient counts whatever version of the parameters it is of. Its staleness is the number
 //                  of updates between its pull and the update that it joins. With a bound, a worker waits
-//                  while it is so many gradients ahead of the slowest (stale synchronous parallel: Ho et al.,
-//                  NIPS 2013)
+//                  while it is more gradients than that ahead of the slowest (stale synchronous parallel: Ho
+//                  et al., NIPS 2013)
 //   kSynchronous   an update takes the first `wait_for` gradients of its version; workers pull the next one
 //                  when it is there, and gradients that come later are dropped (backup workers: Chen et al.
 //                  2016, arXiv:1604.00981)

@@ -208,6 +208,11 @@ void work(Server& server, const program::Program& program, const RunOptions& opt
 ServedRun run_server(const program::Program& program, const RunOptions& options, const Dataset& data,
                      const ServerRules& rules) {
   if (program.mesh.ranks() != 1) throw Error("a worker of a parameter server is one rank");
+  if (data.sequences() < rules.workers)
+    throw InputError(
+        "command line", "/workers",
+        fmt::format("{} workers are more than the data's {} samples", rules.workers, data.sequences()),
+        "allowed: fewer workers, or more data");
   if (program.training.scales_loss()) throw Error("a parameter server takes gradients of unscaled losses");
   Server server(program, options, data, rules);
   std::vector<EveryNth> shares;
@@ -215,14 +220,18 @@ ServedRun run_server(const program::Program& program, const RunOptions& options,
   const auto begin = Clock::now();
   {
     std::vector<std::jthread> threads;
-    for (std::size_t w = 0; w < shares.size(); ++w) {
-      threads.emplace_back([&, w] {
-        try {
-          work(server, program, options, shares[w], w);
-        } catch (const std::exception& e) {
-          server.fail(fmt::format("worker {}: {}", w, e.what()));
-        }
-      });
+    try {
+      for (std::size_t w = 0; w < shares.size(); ++w) {
+        threads.emplace_back([&, w] {
+          try {
+            work(server, program, options, shares[w], w);
+          } catch (const std::exception& e) {
+            server.fail(fmt::format("worker {}: {}", w, e.what()));
+          }
+        });
+      }
+    } catch (const std::exception& e) {  // those that have begun would wait for the others
+      server.fail(fmt::format("no thread for a worker: {}", e.what()));
     }
   }
   return server.finish(seconds_since(begin));

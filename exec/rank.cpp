@@ -75,10 +75,10 @@ void Rank::restore(const RestoredState& state) {
     const auto outer = static_cast<std::size_t>(arrays_before_outer(program_));
     for (std::size_t i = 1; i < std::min(outer, state.states.size()); ++i)
       write(i, moments(u) + static_cast<std::int64_t>(i - 1) * array_bytes);
-    // A checkpoint of one island says nothing of it, and other islands have other momenta than this run.
+    // A checkpoint of one island has no outer state, and one of another recipe may have no outer momentum.
+    if (class_.units[u].outer_buffer < 0) continue;
     const auto arrays = static_cast<std::size_t>(state_arrays(program_));
-    if (class_.units[u].outer_buffer < 0 || state.states.size() != arrays) continue;
-    for (std::size_t i = outer; i < arrays; ++i)
+    for (std::size_t i = outer; i < std::min(arrays, state.states.size()); ++i)
       write(i, place_.offset({class_.units[u].outer_buffer}, 0) +
                    static_cast<std::int64_t>(i - outer) * array_bytes);
   }
@@ -227,7 +227,7 @@ Rank::StepResult Rank::step(std::int64_t number) {
     const PassTimes times = executor_->run({.number = number, .what = PassOf::kExchange});
     out.times.waited_s += times.waited_s;
     out.times.computing_s += times.computing_s;
-    if (last) {
+    if (last && !class_.outer.empty()) {
       for (const Op& op : class_.segments[static_cast<std::size_t>(class_.outer.front().segment)].ops) {
         if (op.is<program::ops::OuterUpdate>()) capture(op.writes[0], 1, parameters);
       }

@@ -135,6 +135,7 @@ IslandExchange island_exchange(const program::Program& program, Time step, Time 
   out.step_s = seconds(step);
   out.exchange_s = seconds(exchange);
   for (const program::RankClass& c : program.classes) {
+    if (c.outer.empty()) continue;  // the stage trains nothing
     const program::Segment& segment = c.segments[static_cast<std::size_t>(c.outer.front().segment)];
     for (const program::Op& op : segment.ops) {
       if (op.group == program.communication.group("island"))

@@ -2,6 +2,7 @@
 #include "planner/parameter_server.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "sim/cost.h"
@@ -47,7 +48,7 @@ void place_on_nodes(const Problem& problem, const ServersAsked& asked, sim::Serv
     kCommand.child("workers").fail(
         fmt::format("{} workers are more than the {} devices beside {} node{} of servers",
                     asked.rules.workers, std::max<std::int64_t>(0, left), nodes, nodes == 1 ? "" : "s"),
-        fmt::format("allowed: {}, or more nodes", std::max<std::int64_t>(0, left)));
+        left > 0 ? fmt::format("allowed: {}, or more nodes", left) : "allowed: more nodes");
   }
   for (std::int64_t s = 0; s < asked.servers; ++s) {
     out.servers.push_back(s / per_node * c.devices_per_node + s % per_node * (c.devices_per_node / per_node));
@@ -115,6 +116,18 @@ ServersAnswer train_through_servers(const Problem& problem, const sim::Topology&
                                     const program::Program& worker, const ServersAsked& asked) {
   if (const std::string why = server_problem(asked.rules); !why.empty())
     kCommand.child(asked.rules.wait_for > asked.rules.workers ? "wait-for" : "bound").fail(why);
+  // Each start and end of a flow sets the rates of all.
+  constexpr double kMostWork = 4e9;
+  const double flows = static_cast<double>(asked.rules.workers * asked.servers);
+  const double gradients = static_cast<double>(asked.updates * asked.rules.wait_for);
+  if (flows * gradients * static_cast<double>(asked.servers) > kMostWork) {
+    kCommand.child("updates").fail(
+        fmt::format("{} updates of {} gradients over {:.0f} flows would take hours", asked.updates,
+                    asked.rules.wait_for, flows),
+        fmt::format(
+            "allowed: {:.0f}, or fewer workers or servers",
+            std::floor(kMostWork / (flows * static_cast<double>(asked.servers * asked.rules.wait_for)))));
+  }
   if (!problem.cluster.host)
     problem.at.child("cluster").fail("its nodes have no \"host\", whose processors update parameters");
   ServersAnswer out;

@@ -42,6 +42,7 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   }
   out.training.global_batch = p.global_batch();
   out.training.tokens = 0;
+  if (p.islands == 1) out.training.outer.reset();
   out.cluster = {};
   out.cluster.topology = "laptop-cpu";
   out.cluster.nodes = (p.ranks() + 7) / 8;

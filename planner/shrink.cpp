@@ -16,11 +16,13 @@ double step_s(const Problem& problem, const sim::Topology& topology, const Plan&
 double shrunk_step(const Problem& problem, const sim::Topology& topology, const Plan& plan, std::int64_t lost,
                    double own_s) {
   Plan fewer = plan;
-  fewer.dp = plan.dp - lost;
+  // Of islands, that which has lost most decides.
+  fewer.dp = std::max<std::int64_t>(1, plan.dp - (lost + plan.islands - 1) / plan.islands);
   if (fewer.shard_group > 0 && fewer.dp % fewer.shard_group != 0) fewer.shard_group = 0;
   Problem smaller = problem;
   smaller.scenario.training.global_batch = fewer.global_batch();
-  const double more_steps = static_cast<double>(plan.dp) / static_cast<double>(fewer.dp);
+  const double more_steps =
+      static_cast<double>(plan.replicas()) / static_cast<double>(plan.replicas() - lost);
   try {
     program::check_plan(smaller.scenario.model, fewer, smaller.scenario.training, problem.at);
   } catch (const InputError&) {

@@ -52,7 +52,7 @@ class ClassCompiler {
     rank_.in_flight = in_flight(slots, plan_.vpp);
     for (std::int32_t c = 0; c < plan_.vpp; ++c) emit_chunk(c);
     if (!e_.training.serves()) emit_optimizer(e_, *state_, over_);
-    if (has_outer()) emit_outer(e_, *state_, over_);
+    exchanges_ = has_outer() && emit_outer(e_, *state_, over_);
     make_steps(slots);
   }
 
@@ -434,7 +434,7 @@ class ClassCompiler {
       }
     }
     if (!e_.training.serves()) rank_.steps.push_back({find(SegmentKind::kOptimizer, 0, true).first, 0});
-    if (has_outer()) rank_.outer.push_back({find(SegmentKind::kOuter, 0, true).first, 0});
+    if (exchanges_) rank_.outer.push_back({find(SegmentKind::kOuter, 0, true).first, 0});
   }
 
   Emitter e_;
@@ -451,6 +451,7 @@ class ClassCompiler {
   StageEnds ends_;
   std::int32_t tied_ = -1;  // the embedding's weight: a parameter
   std::optional<StageParameters> state_;
+  bool exchanges_ = false;  // with other islands
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ Numbers numbers_of(const Problem& base, const Plan& plan, const Change& change) 
     t.global_batch =
         std::max<std::int64_t>(1, std::llround(static_cast<double>(t.global_batch) * change.batch));
     out.devices = p.cluster.devices();
-    const std::int64_t in_replica = plan.tp * plan.cp * plan.pp;
+    const std::int64_t in_replica = plan.tp * plan.cp * plan.pp * plan.islands;
     out.plan.dp = std::max<std::int64_t>(
         1, plan.dp * p.cluster.devices() / std::max<std::int64_t>(1, base.cluster.devices()));
     if (in_replica * out.plan.dp > p.cluster.devices()) out.plan.dp = p.cluster.devices() / in_replica;
@@ -50,7 +50,7 @@ Numbers numbers_of(const Problem& base, const Plan& plan, const Change& change) 
       return out;
     }
     if (out.plan.shard_group > 0 && out.plan.dp % out.plan.shard_group != 0) out.plan.shard_group = 0;
-    const std::int64_t at_once = out.plan.dp * plan.micro_batch;
+    const std::int64_t at_once = out.plan.replicas() * plan.micro_batch;
     if (t.global_batch % at_once != 0) {
       const std::int64_t below = t.global_batch / at_once * at_once;
       out.problem = "a batch of " + std::to_string(t.global_batch) +

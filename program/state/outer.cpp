@@ -7,7 +7,7 @@
 
 namespace orrery::program {
 
-void emit_outer(Emitter& e, const StageParameters& state, const Communication& over) {
+bool emit_outer(Emitter& e, const StageParameters& state, const Communication& over) {
   const OuterOptimizer& outer = e.training.outer.value();
   const auto bytes = static_cast<std::int64_t>(bytes_of(outer.exchanged()));
   const bool has_master = bytes_per_parameter(e.training.precision).master > 0;
@@ -15,6 +15,7 @@ void emit_outer(Emitter& e, const StageParameters& state, const Communication& o
   for (std::int32_t i = 0; i < std::ssize(e.rank.units); ++i) {
     if (state.trains(i)) units.push_back(i);
   }
+  if (units.empty()) return false;
   e.begin(SegmentKind::kOuter, 0, true);
   const std::int32_t differences = state.buffer(Held::kOuterDifference);
   std::int64_t all = 0;
@@ -40,6 +41,7 @@ void emit_outer(Emitter& e, const StageParameters& state, const Communication& o
                    {state.parameter_shard(u)}, {{u.parameter_buffer}});
     }
   }
+  return true;
 }
 
 }  // namespace orrery::program

@@ -9,7 +9,7 @@
 namespace orrery::program {
 
 // Emits its segment: the differences of all units one behind the other, their sum over islands, and the
-// update of each unit.
-void emit_outer(Emitter& e, const StageParameters& state, const Communication& over);
+// update of each unit. Emits nothing, and says so, where the stage trains nothing.
+bool emit_outer(Emitter& e, const StageParameters& state, const Communication& over);
 
 }  // namespace orrery::program

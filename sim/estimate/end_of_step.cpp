@@ -535,6 +535,7 @@ Time Estimator::exchange(const Plan& plan) {
       }
       ops += 2 + std::ssize(work.gathers);
     }
+    if (elements == 0) continue;  // the stage trains nothing
     start += collective(CollectiveKind::kAllReduce, elements * bytes, on[islands_]);
     const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
                                    at.compute_slowdown, at.communication_slowdown);

@@ -71,22 +71,25 @@ class SharedFlows {
     settle(now);
     left_[static_cast<std::size_t>(flow)] = bytes;
     active_.push_back(flow);
-    solve();
+    stale_ = true;
   }
   // When the next flow ends, in seconds; infinity where none runs.
-  double next() const { return next_; }
+  double next() {
+    if (stale_) solve();
+    return next_;
+  }
   // The flows that have ended by then.
   std::vector<std::int32_t> finish(double now) {
     settle(now);
     std::vector<std::int32_t> out;
     std::erase_if(active_, [&](std::int32_t f) {
       const auto i = static_cast<std::size_t>(f);
-      // Less than a picosecond of it.
-      const bool ended = left_[i] <= rate_[i] * 1e-12;
+      // Less than a picosecond of it, or than the time after this one that numbers tell apart.
+      const bool ended = left_[i] <= rate_[i] * std::max(1e-12, now * 0x1p-50);
       if (ended) out.push_back(f);
       return ended;
     });
-    if (!out.empty()) solve();
+    if (!out.empty()) stale_ = true;
     return out;
   }
   // By link: the share of its capacity that was used in so many seconds.
@@ -106,6 +109,7 @@ class SharedFlows {
     const double passed = now - at_;
     at_ = now;
     if (passed <= 0) return;
+    if (stale_) solve();
     for (const std::int32_t f : active_) {
       const auto i = static_cast<std::size_t>(f);
       const double bytes = std::min(left_[i], rate_[i] * passed);
@@ -116,6 +120,7 @@ class SharedFlows {
     find_next();
   }
   void solve() {
+    stale_ = false;
     limits_.assign(active_.size(), kNoLimit);
     const auto rates = shares_->solve(active_, limits_);
     for (std::size_t i = 0; i < active_.size(); ++i)
@@ -137,6 +142,7 @@ class SharedFlows {
   std::vector<std::int64_t> limits_;
   std::vector<double> left_, rate_, passed_;
   double at_ = 0, next_ = std::numeric_limits<double>::infinity();
+  bool stale_ = false;  // flows have come or gone since rates were found
 };
 
 enum class Activity : std::uint8_t { kPulling, kComputing, kPushing, kWaiting };
@@ -164,6 +170,11 @@ class Servers {
   ServedTraining run() {
     for (std::size_t w = 0; w < workers_.size(); ++w) transfer(w, Activity::kPulling);
     while (result_.updates < work_.updates) {
+      // All that happens now comes before rates are found anew.
+      if (!events_.empty() && static_cast<double>(events_.next()) * 1e-12 <= now_) {
+        handle(events_.pop());
+        continue;
+      }
       const double flow = flows_.next();
       const double event = events_.empty() ? std::numeric_limits<double>::infinity()
                                            : static_cast<double>(events_.next()) * 1e-12;

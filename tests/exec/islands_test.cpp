@@ -147,6 +147,51 @@ TEST(IslandRuns, Learn) {
   }
 }
 
+// The anchor is the same on all islands whatever a run begins from: between exchanges with another outer
+// momentum too. After the next exchange a run of islands that are alike from there on has what one island
+// has.
+TEST(IslandRuns, KeepTheAnchorOfAnotherRecipe) {
+  const Folder folder;
+  const Model m = tiny("tiny-llama");
+  const auto run = [&](std::int64_t steps, double momentum) {
+    Training t = adamw(4);
+    t.outer->momentum = momentum;
+    exec::RunOptions o = islands_run(steps);
+    o.checkpoints = folder.path;
+    o.checkpoint_every = 1;
+    o.resume = o.force = true;
+    train(m, on_islands(plan(1, 1, 1, 0), 2), t, stack(), o);
+    std::vector<std::string> passed_over;
+    const auto program = program::compile(m, on_islands(plan(1, 1, 1, 0), 2), t, stack());
+    return exec::restore_newest(folder.path, program, passed_over).value();
+  };
+  const auto apart = [](const exec::RestoredState& s) {
+    double most = 0;
+    for (const auto& [name, x] : s.states.front()) {
+      if (name.starts_with("island1/")) continue;
+      const std::vector<float>& other = s.states.front().at("island1/" + name);
+      for (std::size_t i = 0; i < x.size(); ++i) most = std::max<double>(most, std::abs(x[i] - other[i]));
+    }
+    return most;
+  };
+  EXPECT_GT(apart(run(3, 0.9)), 1e-4);
+  EXPECT_EQ(apart(run(4, 0)), 0);
+  EXPECT_GT(apart(run(6, 0.5)), 1e-4);
+  EXPECT_EQ(apart(run(8, 0.5)), 0);
+}
+
+// A stage whose layers are none of the adapter's trains nothing, and exchanges nothing.
+TEST(IslandRuns, OfAStageThatTrainsNothing) {
+  const Model m = tiny("tiny-gpt");
+  Training t = adamw(1);
+  t.adapter = Adapter{.rank = 2, .alpha = 4};
+  Plan p = on_islands(plan(1, 2, 1, 0), 2);
+  p.chunk_layers = {4, 0};
+  const auto steps = train(m, p, t, stack(), islands_run(3)).steps;
+  EXPECT_EQ(steps.size(), 3U);
+  EXPECT_TRUE(std::isfinite(steps.back().loss));
+}
+
 // A checkpoint between two exchanges has what each island holds: the run goes on to the bit.
 TEST(IslandRuns, GoOnFromACheckpoint) {
   const Folder folder;

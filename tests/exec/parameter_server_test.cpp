@@ -125,6 +125,13 @@ TEST(ServedRuns, WaitForTheServersLink) {
   EXPECT_LT(r.seconds, 24 * 0.020 * 2.5);
 }
 
+TEST(ServedRuns, OfLessDataThanWorkersAreRefused) {
+  const program::Program worker = worker_of(1);
+  const auto all = exec::built_in_data(1, worker.model);
+  const auto few = exec::part_of(*all, 0, 3);
+  EXPECT_THROW(exec::run_server(worker, served_run(2), *few, {.workers = 4}), InputError);
+}
+
 TEST(ServedRuns, AWorkerThatFailsEndsTheRun) {
   class Broken : public exec::Dataset {
    public:

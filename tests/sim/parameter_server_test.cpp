@@ -156,6 +156,17 @@ TEST(ParameterServer, ABoundOnStalenessHoldsTheFastOnesBack) {
   EXPECT_GT(seconds(bound.mean.waiting), 0.5 * seconds(bound.total));
 }
 
+// Where a picosecond is less than numbers of seconds tell apart, flows still end.
+TEST(ParameterServer, RunsForDays) {
+  ServersOnACluster c(1, 4);
+  c.work.pulled = c.work.pushed = Bytes{1'234'567};
+  c.work.compute = from_seconds(1000);
+  c.work.updates = 2000;
+  const ServedTraining r = c.run();
+  EXPECT_EQ(r.updates, 2000);
+  EXPECT_NEAR(seconds(r.total), 2000 / 4 * 1000, 1000);
+}
+
 TEST(ParameterServer, EqualSeedsAreEqualRuns) {
   ServersOnACluster c(2, 8);
   c.work.variation = 0.3;
