@@ -104,6 +104,7 @@ void print_memory(const Predicted& p) {
                m.stage, gib(m.parameter), gib(m.gradient), gib(m.optimizer), gib(m.activation),
                gib(m.workspace), gib(m.communication), gib(m.overhead), gib(m.total));
     if (m.host > 0) fmt::print("    and in its host's memory {:.2f} of each device\n", gib(m.host));
+    if (m.drives > 0) fmt::print("    and on its host's drives {:.2f} of each device\n", gib(m.drives));
   }
 }
 

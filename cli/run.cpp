@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "cli/run.h"
@@ -58,11 +59,13 @@ void emulate(const RunAsked& o, std::int64_t ranks, exec::RunOptions& options) {
   if (o.backend != exec::Backend::kCpu) {
     for (const auto& [option, given] : {std::pair{"link", !o.link.empty()},
                                         {"host-link", !o.host_link.empty()},
+                                        {"nvme-bandwidth", !o.nvme_bandwidth.empty()},
                                         {"slow", !o.slow.empty()},
                                         {"collectives", o.collectives != exec::Algorithm::kDirect}}) {
       if (given)
         fail(option, name_of(o.backend),
-             "takes no --link, --host-link, --slow or --collectives (allowed: --backend cpu)");
+             "takes no --link, --host-link, --nvme-bandwidth, --slow or --collectives (allowed: --backend "
+             "cpu)");
     }
   }
   if (!o.link.empty()) {
@@ -74,11 +77,13 @@ void emulate(const RunAsked& o, std::int64_t ranks, exec::RunOptions& options) {
       fail("link-latency", o.link_latency, "is not a time (allowed: \"20 us\")");
     options.link = {*bandwidth, *latency};
   }
-  if (!o.host_link.empty()) {
-    const auto bandwidth = parse_bandwidth(o.host_link);
-    if (!bandwidth || bandwidth->value <= 0)
-      fail("host-link", o.host_link, "is not a bandwidth (allowed: \"4 GB/s\")");
-    options.host_link = *bandwidth;
+  for (const auto& [option, text, into] :
+       {std::tuple{"host-link", &o.host_link, &options.host_link},
+        std::tuple{"nvme-bandwidth", &o.nvme_bandwidth, &options.nvme_bandwidth}}) {
+    if (text->empty()) continue;
+    const auto bandwidth = parse_bandwidth(*text);
+    if (!bandwidth || bandwidth->value <= 0) fail(option, *text, "is not a bandwidth (allowed: \"4 GB/s\")");
+    *into = *bandwidth;
   }
   options.slow = slow_ranks(o.slow, ranks);
 }
@@ -249,6 +254,7 @@ void execute(App& app, RunAsked o) {
   options.launch = chosen.problem.stack.launch;
   options.steps = o.steps;
   options.seed = static_cast<std::uint64_t>(o.seed);
+  options.nvme = o.nvme;
   options.learning_rate = static_cast<float>(o.learning_rate);
   options.weight_decay = static_cast<float>(o.weight_decay);
   options.warm_up = o.warm_up;
@@ -430,6 +436,13 @@ void add_run(CLI::App& parent, App& app) {
       command->add_option("--link", o->link, "emulate a link of this bandwidth (\"200 MB/s\")");
   command->add_option("--host-link", o->host_link,
                       "emulate copies between a device and its host's memory at this bandwidth (\"4 GB/s\")");
+  command
+      ->add_option(
+          "--nvme", o->nvme,
+          "folder on the drives where a plan keeps what lies there; by default that of temporary files")
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--nvme-bandwidth", o->nvme_bandwidth,
+                      "emulate a rank's copies to and from the drives at this bandwidth (\"1 GB/s\")");
   command->add_option("--link-latency", o->link_latency, "of a hop over it")
       ->needs(link)
       ->capture_default_str();

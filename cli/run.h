@@ -20,7 +20,8 @@ namespace orrery::cli {
 // What the command line says.
 struct RunAsked {
   std::string plan, proxy, weights, adapter, trace, expert_load, data, metrics, tensorboard, checkpoints,
-      gemm_cache, rendezvous, secret_file, link, host_link, life, life_trace, link_latency = "0 us";
+      gemm_cache, rendezvous, secret_file, link, host_link, nvme, nvme_bandwidth, life, life_trace,
+      link_latency = "0 us";
   std::vector<std::string> slow, fail;
   std::vector<Fault> faults;  // of `fail`
   exec::Backend backend = exec::Backend::kCpu;

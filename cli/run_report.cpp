@@ -108,8 +108,10 @@ Json to_json(const exec::RunResult& r, double tokens_per_s) {
     }
   }
   for (std::size_t i = 0; i < r.arena_bytes.size(); ++i) {
-    Json& memory = out["memory"][std::to_string(i)] = {
-        {"arena", r.arena_bytes[i]}, {"host", r.host_bytes[i]}, {"scratch", r.scratch_bytes[i]}};
+    Json& memory = out["memory"][std::to_string(i)] = {{"arena", r.arena_bytes[i]},
+                                                       {"host", r.host_bytes[i]},
+                                                       {"drives", r.drive_bytes[i]},
+                                                       {"scratch", r.scratch_bytes[i]}};
     for (std::size_t c = 0; c < r.class_bytes[i].size(); ++c)
       memory[program::kBufferClassNames[c]] = r.class_bytes[i][c];
   }
@@ -198,6 +200,8 @@ void report(App& app, const RunAsked& o, const Ended& run) {
              format(Bytes{r.scratch_bytes[static_cast<std::size_t>(fullest)]}));
   if (const std::int64_t host = *std::max_element(r.host_bytes.begin(), r.host_bytes.end()); host > 0)
     fmt::print("in its host's memory a rank keeps {}\n", format(Bytes{host}));
+  if (const std::int64_t drives = *std::max_element(r.drive_bytes.begin(), r.drive_bytes.end()); drives > 0)
+    fmt::print("on its host's drives a rank keeps {}\n", format(Bytes{drives}));
   if (r.waited_for_data_s > 0.05 * total)
     fmt::print("the run starved: {:.0f} % of its time it waited for data\n",
                100 * r.waited_for_data_s / total);

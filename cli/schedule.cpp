@@ -169,8 +169,10 @@ class QueueBuilder {
             fmt::format("allowed: 1 to {}", s_.cluster.nodes));
       if (plan) at.child("nodes").fail("is there beside a scenario that has a plan", "allowed: without it");
     }
-    const bool offloads = plan ? plan->offloads() : orrery::offloads(problem.scenario.search);
-    if (const std::string wrong = host_problem(s_.cluster, offloads); !wrong.empty())
+    const Search& search = problem.scenario.search;
+    const std::string wrong = host_problem(s_.cluster, plan ? plan->offloads() : orrery::offloads(search),
+                                           plan ? plan->optimizer_on_drives() : uses_drives(search));
+    if (!wrong.empty())
       at.child("scenario").fail(wrong, "allowed: a cluster with \"host\", or a scenario without \"offload\"");
     if (!plan) plan = best_plan(problem, nodes.value_or(problem.scenario.cluster.nodes), at);
     program::check_plan(problem.scenario.model, *plan, problem.scenario.training, scenario.child("plan"));

@@ -96,14 +96,16 @@ bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t)
   if (!r.zero.empty() && (p.copies() == 1 || !has(r.zero, p.zero))) return false;
   if (!r.rank_order.empty() && !has(r.rank_order, p.rank_order)) return false;
   if (!r.context_parallel.empty() && (p.cp == 1 || !has(r.context_parallel, p.context_way()))) return false;
-  return !differs(r.offload, p.offloads()) && !differs(r.tensor_parallel, p.tp > 1) &&
-         !differs(r.pipeline_parallel, p.pp > 1) && !differs(r.shard_group, grouped(p)) &&
-         !differs(r.expert_tensor_parallel, p.expert_tp() > 1) && concerns(r, m, t);
+  return !differs(r.offload, p.offloads()) && !differs(r.nvme, p.optimizer_on_drives()) &&
+         !differs(r.tensor_parallel, p.tp > 1) && !differs(r.pipeline_parallel, p.pp > 1) &&
+         !differs(r.shard_group, grouped(p)) && !differs(r.expert_tensor_parallel, p.expert_tp() > 1) &&
+         concerns(r, m, t);
 }
 
 // The field of a scenario that a message about a refused combination points to.
 const char* pointer_of(const Refusal& r) {
   if (r.lamb) return "/training/lamb";
+  if (r.nvme) return "/plan/offload/nvme";
   if (r.offload) return "/plan/offload";
   if (!r.precision.empty()) return "/training/precision";
   if (!r.context_parallel.empty()) return "/plan/cp";
@@ -224,6 +226,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
     return report(
         "/plan/offload/activation_layers", [&] { return lacks(s, "offloading of activations"); },
         [] { return std::string("allowed: 0"); });
+  }
+  if (p.optimizer_on_drives() && !c.offload_nvme) {
+    return report(
+        "/plan/offload/nvme", [&] { return lacks(s, "offloading to drives"); },
+        [] { return std::string("allowed: \"nothing\""); });
   }
   if (p.islands > 1 && !c.islands) {
     return report(
@@ -498,6 +505,7 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (!c.offload_optimizer) out.emplace_back("no offloading of the optimizer's state");
   if (!c.offload_parameters) out.emplace_back("no offloading of parameters");
   if (!c.offload_activations) out.emplace_back("no offloading of activations");
+  if (!c.offload_nvme) out.emplace_back("no offloading to drives");
   if (!c.islands) out.emplace_back("no islands");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");

@@ -45,6 +45,7 @@ struct Refusal {
   std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
   std::optional<bool> lamb, sliding_window, expert_biases;
   std::optional<bool> offload;  // something lies in the hosts' memory
+  std::optional<bool> nvme;     // something lies on their drives
   std::string why, origin;
 };
 
@@ -66,6 +67,7 @@ struct Capabilities {
   bool stochastic_rounding = true;
   bool offload_optimizer = true, offload_parameters = true,
        offload_activations = true;  // to the hosts' memory
+  bool offload_nvme = true;         // the first two to their drives
   bool adapters = true;             // trained in place of all parameters
   bool islands = true;              // that train on their own between exchanges
   std::vector<Positions> positions;
@@ -116,6 +118,7 @@ void describe(V& v, Refusal& r) {
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
   v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);
   v(Field{.name = "offload", .help = "whether something lies in the hosts' memory"}, r.offload);
+  v(Field{.name = "nvme", .help = "whether something lies on the hosts' drives"}, r.nvme);
   v(Field{.name = "expert_biases", .help = "whether routers and experts have biases"}, r.expert_biases);
   v(Field{.name = "why", .help = "the reason, as a message states it", .required = true}, r.why);
   v(Field{.name = "origin", .help = "where the software says so", .required = true}, r.origin);
@@ -148,6 +151,8 @@ void describe(V& v, Capabilities& c) {
   v(field("offload_parameters", "whether ZeRO-3's shards can lie in the hosts' memory"),
     c.offload_parameters);
   v(field("offload_activations", "whether activations can wait in the hosts' memory"), c.offload_activations);
+  v(field("offload_nvme", "whether the optimizer's state and ZeRO-3's shards can lie on the hosts' drives"),
+    c.offload_nvme);
   v(field("adapters", "whether low-rank adapters can be trained, with all else frozen"), c.adapters);
   v(field("islands", "whether groups of replicas can train on their own between exchanges"), c.islands);
   v(field("positions", "position encodings"), c.positions);

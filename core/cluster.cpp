@@ -29,12 +29,28 @@ std::int64_t Cluster::nodes_of(std::size_t type, std::int64_t of_nodes) const {
   return std::max<std::int64_t>(0, end - first_node_of(type));
 }
 
-std::string host_problem(const Cluster& c, bool offloads) {
+std::string host_problem(const Cluster& c, bool offloads, bool to_drives) {
   for (std::size_t i = 0; offloads && i < c.types(); ++i) {
     if (!c.type(i).host)
       return fmt::format("{} does not say what the hosts of its {} have", c.where(), c.type(i).device);
+    if (to_drives && !c.type(i).host->nvme)
+      return fmt::format("{} does not say what \"nvme\" drives the hosts of its {} have", c.where(),
+                         c.type(i).device);
   }
   return {};
+}
+
+Bytes Cluster::least_host_memory() const {
+  Bytes least = host.value().memory;
+  for (std::size_t i = 1; i < types(); ++i) least = std::min(least, type(i).host.value().memory);
+  return least;
+}
+
+Bytes Cluster::least_drives() const {
+  Bytes least = host.value().nvme.value().capacity;
+  for (std::size_t i = 1; i < types(); ++i)
+    least = std::min(least, type(i).host.value().nvme.value().capacity);
+  return least;
 }
 
 double Cluster::dollars_per_hour(std::int64_t of_nodes) const {

@@ -71,11 +71,15 @@ struct Cluster : NodeType {
   std::size_t type_of_device(std::int64_t d) const { return type_of_node(d / devices_per_node); }
   // Of the first so many nodes for an hour; zero where the price of one of them is unknown.
   double dollars_per_hour(std::int64_t of_nodes) const;
+  // The least that a node has of its host's memory, and of drives. Precondition: all types have hosts, and
+  // drives.
+  Bytes least_host_memory() const;
+  Bytes least_drives() const;
 };
 
 // Why the hosts of the cluster cannot keep what a plan gives them, as far as the cluster says; nothing when
 // they can, or the plan gives them nothing.
-std::string host_problem(const Cluster& cluster, bool offloads);
+std::string host_problem(const Cluster& cluster, bool offloads, bool to_drives);
 
 // Does something to each type, the first of them too: for what changes all nodes of a cluster.
 template <class F>

@@ -1,12 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host of a node's devices: the links to it, its memory and its processors, as far as offloading needs
-// them. Bandwidths are nominal, per direction for the link.
+// The host of a node's devices: the links to it, its memory, its processors and its drives, as far as
+// offloading needs them. Bandwidths are nominal, per direction for the link.
 #pragma once
+
+#include <optional>
 
 #include "core/fields.h"
 
 namespace orrery {
+
+// All NVMe drives of a node together, of large sequential accesses.
+struct Drives {
+  Bytes capacity;
+  Bandwidth read, write;
+  double efficiency = 0.9;  // achieved over nominal
+  friend bool operator==(const Drives&, const Drives&) = default;
+};
+
+template <class V>
+void describe(V& v, Drives& d) {
+  v(Field{.name = "capacity",
+          .help = "of all drives of the node",
+          .min = limits::kSmallestMemory,
+          .max = 1024.0 * limits::kLargestMemory,
+          .required = true},
+    d.capacity);
+  v(Field{.name = "read",
+          .help = "of all drives of the node",
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
+          .required = true},
+    d.read);
+  v(Field{.name = "write",
+          .help = "of all drives of the node",
+          .min = limits::kSlowest,
+          .max = limits::kFastest,
+          .required = true},
+    d.write);
+  v(Field{.name = "efficiency", .help = "achieved over nominal", .min = 0.01, .max = 1}, d.efficiency);
+}
 
 struct Host {
   Bandwidth link;                     // of one device to the host's memory: PCIe, NVLink-C2C
@@ -15,6 +48,7 @@ struct Host {
   Bytes memory;                       // of the node
   Bandwidth memory_bandwidth;         // of the node
   double memory_efficiency = 0.75;    // achieved over nominal, of what all its processors stream
+  std::optional<Drives> nvme;         // none: it is not known, and nothing lies on them
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -50,6 +84,7 @@ void describe(V& v, Host& h) {
           .min = 0.01,
           .max = 1},
     h.memory_efficiency);
+  v(Field{.name = "nvme", .help = "the node's NVMe drives"}, h.nvme);
 }
 
 }  // namespace orrery

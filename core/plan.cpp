@@ -27,8 +27,10 @@ std::string short_name(const Plan& p) {
   }
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);
-  if (p.offloaded_optimizer() > 0) text += fmt::format(" host-optimizer {:g}%", 100 * p.offload->optimizer);
-  if (p.offloads_parameters()) text += " host-parameters";
+  const auto where = [](bool drives) { return drives ? "nvme" : "host"; };
+  if (p.offloaded_optimizer() > 0)
+    text += fmt::format(" {}-optimizer {:g}%", where(p.optimizer_on_drives()), 100 * p.offload->optimizer);
+  if (p.offloads_parameters()) text += fmt::format(" {}-parameters", where(p.parameters_on_drives()));
   if (p.offloaded_layers() > 0) text += fmt::format(" host-activations {}", p.offloaded_layers());
   if (p.offloaded_optimizer() > 0 && !p.offload->overlap) text += " one-by-one";
   if (p.rank_order != RankOrder::kTpDpPp) text += fmt::format(" {}", name_of(p.rank_order));

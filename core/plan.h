@@ -138,6 +138,8 @@ struct Plan {
   bool offloads() const { return offload && *offload != Offload{}; }
   bool offloads_parameters() const { return offload && offload->parameters; }
   std::int64_t offloaded_layers() const { return offload ? offload->activation_layers : 0; }
+  bool optimizer_on_drives() const { return offload && offload->nvme != OnDrives::kNothing; }
+  bool parameters_on_drives() const { return offload && offload->nvme == OnDrives::kAll; }
   // Copies of experts, each on the ranks of a stage that share them.
   std::int64_t expert_dp() const { return tp * copies() / expert_ranks(); }
   // Ranks that share ZeRO's shards of experts: those that share shards of other weights and have the same

@@ -19,7 +19,8 @@ struct StageMemory {
   std::int64_t total = 0;  // with context, communicators and allocator overhead
   std::int64_t parameter = 0, gradient = 0, optimizer = 0, activation = 0, workspace = 0, communication = 0;
   std::int64_t overhead = 0;
-  std::int64_t host = 0;  // in the host's memory, of one device
+  std::int64_t host = 0;    // in the host's memory, of one device
+  std::int64_t drives = 0;  // on the host's drives
 };
 
 // What compute may wait for, as reports name it: communication along an axis of ranks, other stages (bubble
@@ -115,6 +116,8 @@ void describe(V& v, StageMemory& m) {
     m.overhead);
   v(Field{.name = "host", .help = "bytes in the host's memory, of one device", .min = 0, .max = kMostBytes},
     m.host);
+  v(Field{.name = "drives", .help = "bytes on the host's drives, of one device", .min = 0, .max = kMostBytes},
+    m.drives);
 }
 template <class V>
 void describe(V& v, Breakdown& b) {

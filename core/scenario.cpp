@@ -228,12 +228,18 @@ bool offloads(const Search& s) {
   return std::any_of(s.offload.begin(), s.offload.end(), [](const Offload& o) { return o != Offload{}; });
 }
 
+bool uses_drives(const Search& s) {
+  return std::any_of(s.offload.begin(), s.offload.end(),
+                     [](const Offload& o) { return o.nvme != OnDrives::kNothing; });
+}
+
 void check_stack(const Problem& problem, const std::optional<Plan>& plan, const Cursor& scenario,
                  const Cursor& plan_at) {
   const Scenario& s = problem.scenario;
   auto wrong = plan ? stack_problem(problem.stack, s.model, *plan, s.training)
                     : stack_problem(problem.stack, s.model, s.training);
-  const std::string of_hosts = host_problem(problem.cluster, plan && plan->offloads());
+  const std::string of_hosts =
+      host_problem(problem.cluster, plan && plan->offloads(), plan && plan->optimizer_on_drives());
   if (!wrong && !of_hosts.empty())
     wrong = StackProblem{"/plan/offload", of_hosts, "allowed: no such field, or a cluster with \"host\""};
   if (!wrong) return;
@@ -457,7 +463,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   problem.measured = measured_range(problem.stack, problem.devices, fit);
   problem.spread = prediction_spread(problem.stack, fit);
   check_search(problem.stack, scenario.search, at.child("search"));
-  if (const std::string wrong = host_problem(c, offloads(scenario.search)); !wrong.empty())
+  if (const std::string wrong = host_problem(c, offloads(scenario.search), uses_drives(scenario.search));
+      !wrong.empty())
     at.child("search").child("offload").fail(wrong, "allowed: no such field, or a cluster with \"host\"");
   check_experts(scenario, at);
   if (scenario.training.adapter)

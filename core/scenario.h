@@ -53,6 +53,8 @@ struct Search {
 
 // Whether some of what it tries lies in the hosts' memory.
 bool offloads(const Search& search);
+// Whether any lies on drives.
+bool uses_drives(const Search& search);
 
 struct ClusterChoice {
   std::string topology;

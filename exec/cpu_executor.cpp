@@ -38,6 +38,7 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       communicator_(communicator),
       abort_(abort),
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_bytes()))),
+      drives_(options.nvme, class_.drive_bytes.value),
       ops_of_(class_.segments.size()),
       staging_(class_, program::kCompute),
       host_staging_(class_, program::kHostStream),
@@ -70,20 +71,22 @@ std::int64_t CpuExecutor::scratch_bytes() const {
 }
 
 float* CpuExecutor::pointer(const Ref& r, std::int32_t micro_batch) const {
-  return reinterpret_cast<float*>(arena_ + place_.offset(r, micro_batch));
+  return reinterpret_cast<float*>(at(place_.offset(r, micro_batch)));
 }
 
 void CpuExecutor::write(std::int64_t offset, std::span<const std::byte> from) {
-  std::copy(from.begin(), from.end(), arena_ + offset);
+  std::copy(from.begin(), from.end(), at(offset));
 }
 void CpuExecutor::read(std::int64_t offset, std::span<std::byte> to) {
-  std::copy_n(arena_ + offset, to.size(), to.begin());
+  std::copy_n(at(offset), to.size(), to.begin());
 }
 void CpuExecutor::clear() {
   std::memset(arena_, 0, static_cast<std::size_t>(class_.arena_bytes()));
+  if (class_.drive_bytes > Bytes{0})
+    std::memset(drives_.data(), 0, static_cast<std::size_t>(class_.drive_bytes.value));
 }
 const std::byte* CpuExecutor::view(std::int64_t offset, std::size_t, std::vector<std::byte>&) {
-  return arena_ + offset;
+  return at(offset);
 }
 
 // --- streams ---------------------------------------------------------------------------------------
@@ -231,9 +234,12 @@ Clock::time_point CpuExecutor::execute(const Op& op, std::int32_t micro_batch) {
   if (program::is_communication(op.kind)) return communicate(op, micro_batch);
   const auto begin = Clock::now();
   compute(op, micro_batch);
-  if (op.is<ops::Copy>() && options_.host_link > Bandwidth{0}) {
-    const double lasts =
-        static_cast<double>(op.payload.value) / static_cast<double>(options_.host_link.value);
+  const auto* const copy = op.as<ops::Copy>();
+  const Bandwidth copies = copy == nullptr                ? Bandwidth{0}
+                           : ops::is_of_drives(copy->way) ? options_.nvme_bandwidth
+                                                          : options_.host_link;
+  if (copies > Bandwidth{0}) {
+    const double lasts = static_cast<double>(op.payload.value) / static_cast<double>(copies.value);
     std::this_thread::sleep_until(
         begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(lasts)));
   } else if (slow_ > 1 || options_.device) {

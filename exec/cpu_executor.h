@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "exec/cpu_ops.h"
+#include "exec/drives.h"
 #include "exec/executor.h"
 #include "exec/staging.h"
 
@@ -31,6 +32,10 @@ class CpuExecutor : public Executor {
  private:
   using Counts = std::array<std::int64_t, program::kMostStreams>;
 
+  std::byte* at(std::int64_t offset) const {
+    const std::int64_t beyond = offset - class_.drives_begin();
+    return beyond < 0 ? arena_ + offset : drives_.data() + beyond;
+  }
   float* pointer(const program::Ref& r, std::int32_t micro_batch) const;
   void start_threads();
   void serve(program::StreamIndex stream);
@@ -49,6 +54,7 @@ class CpuExecutor : public Executor {
   Communicator& communicator_;
   Abort& abort_;
   std::byte* arena_;
+  DriveFile drives_;
   std::vector<GroupId> groups_;  // by the program's groups; none for groups that never meet
   // By segment and stream, the indices of the stream's ops.
   std::vector<std::array<std::vector<std::int32_t>, program::kMostStreams>> ops_of_;

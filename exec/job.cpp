@@ -401,6 +401,7 @@ void Job::collect(RunResult& result) {
     const RankClass& c = program_.classes[static_cast<std::size_t>(stage)];
     result.arena_bytes.push_back(c.arena_peak.value);
     result.host_bytes.push_back(c.host_bytes.value);
+    result.drive_bytes.push_back(c.drive_bytes.value);
     auto& by_class = result.class_bytes.emplace_back();
     for (std::size_t k = 0; k < by_class.size(); ++k) by_class[k] = c.at_peak[k].value;
   }

@@ -181,24 +181,18 @@ void Rank::count(const Op& route, std::span<const std::int32_t> tokens) {
   for (std::size_t e = 0; e < tokens.size(); ++e) sum[e] += tokens[e];
 }
 
-void Rank::capture(const Ref& from, double scale, UnitShard& into) {
-  for (std::size_t u = 0; u < class_.units.size(); ++u) {
-    const program::Unit& unit = class_.units[u];
-    const std::array buffers{unit.gradient_buffer, unit.parameter_buffer, unit.host_gradient,
-                             unit.host_parameter};
-    if (std::find(buffers.begin(), buffers.end(), from.buffer) == buffers.end()) continue;
-    const DType type = place_.buffer(from).type;
-    const std::int64_t elements = unit.shard;
-    const auto n = static_cast<std::size_t>(elements);
-    std::vector<std::byte> bytes(n * bytes_of(type));
-    executor_->read(place_.offset(from, 0), bytes);
-    into[u].resize(n);
-    if (is_half(type))
-      kernels::widen(type, elements, bytes.data(), into[u].data());
-    else
-      std::memcpy(into[u].data(), bytes.data(), bytes.size());
-    for (float& x : into[u]) x = static_cast<float>(x / scale);
-  }
+void Rank::capture(std::size_t u, const Ref& from, double scale, UnitShard& into) {
+  const DType type = place_.buffer(from).type;
+  const std::int64_t elements = class_.units[u].shard;
+  const auto n = static_cast<std::size_t>(elements);
+  std::vector<std::byte> bytes(n * bytes_of(type));
+  executor_->read(place_.offset(from, 0), bytes);
+  into[u].resize(n);
+  if (is_half(type))
+    kernels::widen(type, elements, bytes.data(), into[u].data());
+  else
+    std::memcpy(into[u].data(), bytes.data(), bytes.size());
+  for (float& x : into[u]) x = static_cast<float>(x / scale);
 }
 
 // --- steps -----------------------------------------------------------------------------------------
@@ -211,10 +205,15 @@ Rank::StepResult Rank::step(std::int64_t number) {
             .learning_rate = learning_rate(options_, number),
             .updates = number + 1 - loss_scale_.skipped(),
             .loss_scale = loss_scale_.scale()};
+  const auto updated = [](const Op& op) {
+    return static_cast<std::size_t>(op.as<program::ops::Optimizer>()->unit);
+  };
   if (options_.capture && !stepped_)
-    pass.before_update = [this](const Op& op) { capture(op.reads[0], loss_scale_.scale(), gradients); };
+    pass.before_update = [&](const Op& op) {
+      capture(updated(op), op.reads[0], loss_scale_.scale(), gradients);
+    };
   const bool last = options_.capture && number + 1 == options_.steps;
-  if (last) pass.after_update = [this](const Op& op) { capture(op.writes[0], 1, parameters); };
+  if (last) pass.after_update = [&](const Op& op) { capture(updated(op), op.writes[0], 1, parameters); };
   if (options_.expert_load) {
     pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
   }
@@ -227,10 +226,11 @@ Rank::StepResult Rank::step(std::int64_t number) {
     const PassTimes times = executor_->run({.number = number, .what = PassOf::kExchange});
     out.times.waited_s += times.waited_s;
     out.times.computing_s += times.computing_s;
-    if (last && !class_.outer.empty()) {
-      for (const Op& op : class_.segments[static_cast<std::size_t>(class_.outer.front().segment)].ops) {
-        if (op.is<program::ops::OuterUpdate>()) capture(op.writes[0], 1, parameters);
-      }
+    for (std::size_t u = 0; last && u < class_.units.size(); ++u) {
+      const program::Unit& unit = class_.units[u];
+      const bool sharded = unit.gathered_buffer >= 0;
+      if (unit.outer_buffer >= 0)
+        capture(u, {unit.parameter_buffer, 0, sharded ? 0 : unit.shard, unit.of_experts}, 1, parameters);
     }
   }
   return out;

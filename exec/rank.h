@@ -67,7 +67,7 @@ class Rank {
   StepResult run(const Pass& pass);
   bool exchanges_after(std::int64_t done) const;
   void count(const program::Op& route, std::span<const std::int32_t> tokens);
-  void capture(const program::Ref& from, double scale, UnitShard& into);
+  void capture(std::size_t unit, const program::Ref& from, double scale, UnitShard& into);
 
   const program::Program& program_;
   const RunOptions& options_;

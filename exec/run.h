@@ -106,7 +106,9 @@ struct RunOptions {
   std::function<int()> stop;
   Algorithm collectives = Algorithm::kDirect;  // of all-reduces and their like
   LinkOptions link;                            // emulated between ranks
-  Bandwidth host_link{0};  // emulated between a rank's device and its host's memory; zero: it is not
+  std::filesystem::path nvme;   // folder for what plans keep on drives; empty: that of temporary files
+  Bandwidth nvme_bandwidth{0};  // emulated, of a rank and direction; zero: it is not
+  Bandwidth host_link{0};       // emulated between a rank's device and its host's memory; zero: it is not
   // Ranks whose compute is slower than it is: by rank, the factor on the time of every compute op.
   std::map<std::int64_t, double> slow;
   // A slower device than this machine: seconds that a compute op takes at least. Null: as fast as it goes.
@@ -132,6 +134,7 @@ struct RunResult {
   std::vector<StepReport> steps;
   std::vector<std::int64_t> arena_bytes;  // by rank
   std::vector<std::int64_t> host_bytes;   // by rank: what its arena has in the host's memory
+  std::vector<std::int64_t> drive_bytes;  // by rank: and on the host's drives
   // By rank: memory beside the arena that ops and communication worked in.
   std::vector<std::int64_t> scratch_bytes;
   // By rank: bytes of each class where the most are live (program::kBufferClassNames).

@@ -29,6 +29,7 @@ StageMemory stage_memory(const Problem& problem, const Plan& plan, const program
             s.communicator.value * communicators(plan);
   m.overhead = m.total - live;
   m.host = c.host_bytes.value;
+  m.drives = c.drive_bytes.value;
   return m;
 }
 
@@ -261,6 +262,10 @@ std::string text_of(const IslandExchange& i) {
 
 std::string Fit::text(const Problem& problem) const {
   if (needed <= available) {
+    if (host_needed <= host_available) {
+      return fmt::format("the plan keeps {} on the drives of a node, which have {}", format(Bytes{on_drives}),
+                         format(Bytes{drives}));
+    }
     return fmt::format("the plan keeps {} in the memory of a node's host, which has {}",
                        format(Bytes{host_needed}), format(Bytes{host_available}));
   }
@@ -270,15 +275,20 @@ std::string Fit::text(const Problem& problem) const {
                      format(Bytes{needed}), stage, device->name, format(Bytes{available}));
 }
 
-// All ranks of a node hold as much of the host's memory as the one that holds most.
+// All ranks of a node hold as much of the host's memory, and of its drives, as the one that holds most.
 static void see_hosts(const Problem& problem, const Plan& plan, const Predicted& predicted, Fit& out) {
-  std::int64_t most = 0;
-  for (const StageMemory& m : predicted.memory) most = std::max(most, m.host);
+  std::int64_t most = 0, most_on_drives = 0;
+  for (const StageMemory& m : predicted.memory) {
+    most = std::max(most, m.host);
+    most_on_drives = std::max(most_on_drives, m.drives);
+  }
   if (most == 0) return;
-  out.host_needed = most * std::min(plan.ranks(), problem.cluster.devices_per_node);
-  out.host_available = problem.cluster.host->memory.value;
-  for (std::size_t i = 1; i < problem.cluster.types(); ++i)
-    out.host_available = std::min(out.host_available, problem.cluster.type(i).host->memory.value);
+  const std::int64_t ranks = std::min(plan.ranks(), problem.cluster.devices_per_node);
+  out.host_needed = most * ranks;
+  out.host_available = problem.cluster.least_host_memory().value;
+  if (most_on_drives == 0) return;
+  out.on_drives = most_on_drives * ranks;
+  out.drives = problem.cluster.least_drives().value;
 }
 
 Fit fit(const Problem& problem, const Plan& plan, const Predicted& predicted) {
@@ -305,7 +315,9 @@ Fit fit(const Problem& problem, const Plan& plan) {
           .available = estimate.memory.value,
           .stage = estimate.fullest_stage,
           .host_needed = host.needed.value,
-          .host_available = host.available.value};
+          .host_available = host.available.value,
+          .on_drives = host.on_drives.value,
+          .drives = host.drives.value};
 }
 
 Json fit_json(const Fit& fit) {
@@ -313,6 +325,10 @@ Json fit_json(const Fit& fit) {
   if (fit.host_needed > 0) {
     json["host_needed_bytes"] = fit.host_needed;
     json["host_available_bytes"] = fit.host_available;
+  }
+  if (fit.on_drives > 0) {
+    json["on_drives_bytes"] = fit.on_drives;
+    json["drives_bytes"] = fit.drives;
   }
   return json;
 }

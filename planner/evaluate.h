@@ -48,7 +48,9 @@ double recompute_factor(const Problem& problem, const Plan& plan);
 struct Fit {
   std::int64_t needed = 0, available = 0, stage = 0;
   std::int64_t host_needed = 0, host_available = 0;  // of a node, where something is offloaded
-  bool fits() const { return needed <= available && host_needed <= host_available; }
+  std::int64_t on_drives = 0, drives = 0;            // of a node, where something lies on drives
+  bool fits_hosts() const { return host_needed <= host_available && on_drives <= drives; }
+  bool fits() const { return needed <= available && fits_hosts(); }
   // "the plan needs 160.00 GiB on stage 0, and a100-80gb has 80.00 GiB: it will run out of memory"
   std::string text(const Problem& problem) const;
 };

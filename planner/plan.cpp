@@ -212,6 +212,15 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
     };
     hosts("2x link to the host", &Host::link);
     hosts("2x host memory bandwidth", &Host::memory_bandwidth);
+    if (kept.front().plan.optimizer_on_drives()) {
+      a.sensitivity.push_back(on_changed(problem, kept, base, "2x bandwidth of the drives", [&](Problem& p) {
+        for_each_type(p.cluster, [&](NodeType& t) {
+          Drives& drives = t.host.value().nvme.value();
+          twice(drives.read);
+          twice(drives.write);
+        });
+      }));
+    }
   }
   // Twice the memory lets in the fastest of those that did not fit, or not for sure.
   Sensitivity memory{"2x device memory", base, 1, kept.front().plan};
@@ -304,7 +313,7 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
   r.capacity = usable(problem, estimate.memory);
   r.predicted = evaluate(problem, topology, plan, {.paid_nodes = paid_nodes}).predicted;
   const Fit memory = fit(problem, plan, r.predicted);
-  r.hosts_fit = memory.host_needed <= memory.host_available;
+  r.hosts_fit = memory.fits_hosts();
   r.pessimistic_s = pessimistic_time(r.predicted.step_time_s, r.predicted.fits_probability, problem.spread,
                                      problem.scenario.search.risk);
   return r;
@@ -632,9 +641,10 @@ std::string why_none(const Problem& problem, const SearchResult& r) {
   const Scenario& s = problem.scenario;
   std::string out = fmt::format("no plan fits {} of device memory", format(r.capacity));
   if (r.counts.too_large_for_hosts > 0)
-    out += fmt::format("; {} plans do, and need more than the hosts' memory", r.counts.too_large_for_hosts);
+    out += fmt::format("; {} plans do, and need more than the hosts' memory or drives",
+                       r.counts.too_large_for_hosts);
   const Plan offloaded{.zero = 1, .offload = Offload{.optimizer = 1}};
-  if (s.search.offload.empty() && host_problem(problem.cluster, true).empty() &&
+  if (s.search.offload.empty() && host_problem(problem.cluster, true, false).empty() &&
       runs_plan(problem.stack, s.model, offloaded, s.training) &&
       !program::offload_problem(offloaded, s.training))
     out += "; the hosts' memory was not tried: \"search\": {\"offload\": [{\"optimizer\": 1}]}";

@@ -23,7 +23,7 @@ struct Ranked {
   bool risky() const { return std::isinf(pessimistic_s); }
   std::string note;       // "the scenario's plan", a heuristic's name, or empty
   Bytes capacity;         // of a device on the stage that fills its devices most, less the margin
-  bool hosts_fit = true;  // what it keeps in the hosts' memory
+  bool hosts_fit = true;  // what it keeps in the hosts' memory and on their drives
   bool fits() const { return hosts_fit && predicted.peak_memory_bytes <= capacity.value; }
 };
 

@@ -335,7 +335,8 @@ std::string plan_problem(const Problem& problem, const Plan& plan) {
   const Scenario& s = problem.scenario;
   if (const auto wrong = stack_problem(problem.stack, s.model, plan, s.training))
     return wrong->pointer + ": " + wrong->text;
-  if (const std::string wrong = host_problem(problem.cluster, plan.offloads()); !wrong.empty())
+  if (const std::string wrong = host_problem(problem.cluster, plan.offloads(), plan.optimizer_on_drives());
+      !wrong.empty())
     return "/plan/offload: " + wrong;
   if (plan.ranks() > problem.cluster.devices()) {
     return fmt::format("/plan: {} ranks are more than the cluster's {} devices", plan.ranks(),

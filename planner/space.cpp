@@ -135,7 +135,8 @@ Canonical canonical(const Plan& p) {
            std::bit_cast<std::int64_t>(p.offloaded_optimizer()),
            number(p.offloads_parameters()),
            p.offloaded_layers(),
-           number(!p.offload || p.offload->overlap)},
+           number(!p.offload || p.offload->overlap),
+           p.offload ? static_cast<std::int64_t>(p.offload->nvme) : 0},
           p.chunk_layers};
 }
 

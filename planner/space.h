@@ -98,7 +98,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 26> fields{};
+  std::array<std::int64_t, 27> fields{};
   std::vector<std::int64_t> chunk_layers;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

@@ -181,9 +181,9 @@ class Checker {
     std::vector<std::vector<char>> state;
     for (const Buffer& b : c.buffers) {
       // In the host's memory all is there from the start.
-      const State at_first = b.life == Life::kStatic   ? kWritten
-                             : b.space == Space::kHost ? kAllocated
-                                                       : kFree;
+      const State at_first = b.life == Life::kStatic     ? kWritten
+                             : b.space != Space::kDevice ? kAllocated
+                                                         : kFree;
       state.emplace_back(static_cast<std::size_t>(b.instances), at_first);
     }
     for (const Step& step : c.steps) {
@@ -194,7 +194,7 @@ class Checker {
       };
       std::size_t event = 0;
       for (std::size_t i = 0; i < s.ops.size(); ++i) {
-        if (!is_offload(streams()[s.ops[i].stream].role)) check_device(c, step, s.ops[i]);
+        check_spaces(c, step, s.ops[i]);
         const auto op_index = static_cast<std::int32_t>(i);
         for (; event < s.memory.size() && s.memory[event].op == op_index && s.memory[event].allocate;
              ++event) {
@@ -225,14 +225,49 @@ class Checker {
     }
   }
 
-  // What the device does touches its own memory alone.
-  void check_device(const RankClass& c, const Step& step, const Op& op) {
-    for (const std::vector<Ref>* refs : {&op.reads, &op.writes}) {
-      for (const Ref& r : *refs) {
-        if (c.buffers[static_cast<std::size_t>(r.buffer)].space == Space::kHost)
-          report("{} touches {}, which is in the host's memory", describe_op(c, step, op), name(c, r.buffer));
+  // What the device does touches its own memory alone, and copies go their way: the host's are of the norm.
+  void check_spaces(const RankClass& c, const Step& step, const Op& op) {
+    const auto touches = [&](std::span<const Ref> refs, Space space) {
+      for (const Ref& r : refs) {
+        const Space is = c.buffers[static_cast<std::size_t>(r.buffer)].space;
+        if (is == space) continue;
+        report("{} touches {}, which is {}, not {}", describe_op(c, step, op), name(c, r.buffer), where(is),
+               where(space));
       }
+    };
+    if (const auto* copy = op.as<ops::Copy>()) {
+      const auto [from, to] = ends_of(copy->way);
+      touches(op.operands(), from);
+      touches(op.writes, to);
+      return;
     }
+    const Space own = op.stream == kHostStream ? Space::kHost : Space::kDevice;
+    touches(op.operands(), own);
+    touches(op.writes, own);
+  }
+  static const char* where(Space s) {
+    switch (s) {
+      case Space::kDevice:
+        return "in the device's memory";
+      case Space::kHost:
+        return "in the host's memory";
+      case Space::kDrives:
+        return "on drives";
+    }
+    return "";
+  }
+  static std::pair<Space, Space> ends_of(ops::CopyWay way) {
+    switch (way) {
+      case ops::CopyWay::kToHost:
+        return {Space::kDevice, Space::kHost};
+      case ops::CopyWay::kFromHost:
+        return {Space::kHost, Space::kDevice};
+      case ops::CopyWay::kToDrives:
+        return {Space::kHost, Space::kDrives};
+      case ops::CopyWay::kFromDrives:
+        return {Space::kDrives, Space::kHost};
+    }
+    return {};
   }
 
   static const std::string& name(const RankClass& c, std::int32_t buffer) {

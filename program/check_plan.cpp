@@ -123,6 +123,14 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
     return PlanProblem{"activation_layers",
                        "weight gradients that come later would hold what was fetched for them", "allowed: 0"};
   }
+  if (o.nvme != OnDrives::kNothing && o.optimizer == 0) {
+    return PlanProblem{"nvme", "no state lies in the host's memory that could lie on its drives",
+                       "allowed: \"nothing\", or with \"optimizer\" above 0"};
+  }
+  if (o.nvme == OnDrives::kAll && !o.parameters) {
+    return PlanProblem{"nvme", "parameters lie in the devices' memory",
+                       "allowed: \"nothing\", \"optimizer\", or with \"parameters\": true"};
+  }
   if (o.optimizer == 0 && !o.overlap) {
     return PlanProblem{"overlap", "the host updates nothing that copies could run beside", "allowed: true"};
   }

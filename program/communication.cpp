@@ -56,7 +56,9 @@ Communication communication_of(const Mesh& mesh) {
   const StreamIndex ep = collectives("ep"), cp = collectives("cp");
   for (const auto& [index, name, role] : {std::tuple{kHostStream, "host", kHost},
                                           {kToHost, "to-host", kCopies},
-                                          {kFromHost, "from-host", kCopies}}) {
+                                          {kFromHost, "from-host", kCopies},
+                                          {kToDrives, "to-nvme", kCopies},
+                                          {kFromDrives, "from-nvme", kCopies}}) {
     if (c.streams.size() != index) throw std::logic_error("streams are numbered otherwise");
     c.streams.push_back({name, role, index});
   }

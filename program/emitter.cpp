@@ -115,7 +115,7 @@ Op& Emitter::collective(const ops::Collective& shape, std::string name, GroupInd
 
 Op& Emitter::copy(const ops::Copy& shape, std::string name, Ref from, Ref to) {
   Op& o = add(shape, std::move(name), {from}, {to});
-  o.stream = shape.to_host ? kToHost : kFromHost;
+  o.stream = stream_of(shape.way);
   o.payload = Bytes{shape.elements * shape.element_bytes};
   return o;
 }

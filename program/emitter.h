@@ -72,7 +72,7 @@ class Emitter {
   Op& add(const OpKind& kind, std::string name, std::vector<Ref> reads, std::vector<Ref> writes);
   Op& collective(const ops::Collective& shape, std::string name, GroupIndex group, std::int64_t element_bytes,
                  std::vector<Ref> reads, std::vector<Ref> writes);
-  // Between the device and its host's memory.
+  // Between the device and its host's memory, or that and the drives.
   Op& copy(const ops::Copy& shape, std::string name, Ref from, Ref to);
   // To and from the stage that holds chunk `peer`.
   void send(const char* name, StreamIndex stream, std::int64_t peer, Ref from, std::int64_t elements,

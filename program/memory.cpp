@@ -6,7 +6,8 @@
 //   arena peak    static + in-flight copies of every kept activation + the widest segment's locals,
 //                 each aligned to 256 bytes. This is what the engine allocates.
 //
-// Both are of the device. What stands in the host's memory is there for the whole run, whatever its life.
+// Both are of the device. What stands in the host's memory, or on drives, is there for the whole run,
+// whatever its life.
 #include <algorithm>
 
 #include "program/passes.h"
@@ -14,9 +15,8 @@
 namespace orrery::program {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t align(std::int64_t n) {
-  return (n + kAlignment - 1) / kAlignment * kAlignment;
+  return (n + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
 // The ops of a segment that touch a buffer first and last.
@@ -115,7 +115,7 @@ void place_events(RankClass& rank, const Touches& touches, const BufferPhases& p
     const Phase phase = phase_of(segment);
     for (const Touch& t : touches[s]) {
       const auto b = static_cast<std::size_t>(t.buffer);
-      if (rank.buffers[b].space == Space::kHost) continue;
+      if (rank.buffers[b].space != Space::kDevice) continue;
       if (phases.first[b] == phase) segment.memory.push_back({t.first, t.buffer, true});
       if (phases.last[b] == phase) segment.memory.push_back({t.last, t.buffer, false});
     }
@@ -213,12 +213,15 @@ void lay_out_arena(RankClass& rank) {
   const std::int64_t end = top = align(widest);
   place(Space::kHost, true);
   if (top > end) rank.host_bytes = Bytes{top - widest};
+  top = rank.drives_begin();
+  place(Space::kDrives, true);
+  rank.drive_bytes = Bytes{top - rank.drives_begin()};
 }
 
 }  // namespace
 
 std::int64_t copies_always_live(const RankClass& rank, const Buffer& b) {
-  if (b.space == Space::kHost) return 0;
+  if (b.space != Space::kDevice) return 0;
   switch (b.life) {
     case Life::kStatic:
       return b.instances;

@@ -100,13 +100,13 @@ class ChunkOffloader {
     rank_.buffers.push_back(std::move(made));
     return static_cast<std::int32_t>(rank_.buffers.size() - 1);
   }
-  Op copy(std::int32_t from, std::int32_t to, bool to_host, const Op& beside) const {
+  Op copy(std::int32_t from, std::int32_t to, ops::CopyWay way, const Op& beside) const {
     const Buffer& b = rank_.buffers[static_cast<std::size_t>(from)];
     const auto size = static_cast<std::int64_t>(bytes_of(b.type));
     Op op;
     op.name = rank_.buffers[static_cast<std::size_t>(to)].name;
-    op.kind = ops::Copy{b.bytes.value / size, size, to_host};
-    op.stream = to_host ? kToHost : kFromHost;
+    op.kind = ops::Copy{b.bytes.value / size, size, way};
+    op.stream = stream_of(way);
     op.layer = beside.layer;
     op.traffic = op.payload = b.bytes;
     op.reads = {{from}};
@@ -120,12 +120,12 @@ class ChunkOffloader {
                        fetched = like(buffer, "/from-host", Space::kDevice);
     const auto written = static_cast<std::size_t>(uses.written);
     insertions_[forward_].push_back(
-        {written, copy(buffer, host, true, rank_.segments[forward_].ops[written])});
+        {written, copy(buffer, host, ops::CopyWay::kToHost, rank_.segments[forward_].ops[written])});
     for (const std::size_t s : segments_) {
       const Segment& segment = rank_.segments[s];
       if (segment.kind != *uses.kind) continue;
       const std::size_t at = fetched_at(segment, first_uses_[s][static_cast<std::size_t>(buffer)]);
-      insertions_[s].push_back({at, copy(host, fetched, false, segment.ops[at])});
+      insertions_[s].push_back({at, copy(host, fetched, ops::CopyWay::kFromHost, segment.ops[at])});
     }
     fetched_[static_cast<std::size_t>(buffer)] = fetched;
   }

@@ -39,7 +39,8 @@
 namespace orrery::program {
 
 // What a stream does: kernels, collectives of groups, one direction of the transfers between stages, one
-// direction of the copies between a device and its host's memory, or work of the host's processors.
+// direction of the copies between a device and its host's memory or between that and the drives, or work of
+// the host's processors.
 enum class StreamRole : std::uint8_t { kKernels, kCollectives, kSends, kReceives, kCopies, kHost };
 constexpr bool is_transfer(StreamRole role) {
   return role == StreamRole::kSends || role == StreamRole::kReceives;
@@ -50,8 +51,23 @@ constexpr bool is_offload(StreamRole role) {
 
 // Ops of a stream run one after the other.
 using StreamIndex = std::uint8_t;  // in Communication::streams
-inline constexpr std::size_t kMostStreams = 12;
-inline constexpr StreamIndex kCompute = 0, kHostStream = 9, kToHost = 10, kFromHost = 11;
+inline constexpr std::size_t kMostStreams = 14;
+inline constexpr StreamIndex kCompute = 0, kHostStream = 9, kToHost = 10, kFromHost = 11, kToDrives = 12,
+                             kFromDrives = 13;
+// Of copies that go this way.
+constexpr StreamIndex stream_of(ops::CopyWay way) {
+  switch (way) {
+    case ops::CopyWay::kToHost:
+      return kToHost;
+    case ops::CopyWay::kFromHost:
+      return kFromHost;
+    case ops::CopyWay::kToDrives:
+      return kToDrives;
+    case ops::CopyWay::kFromDrives:
+      return kFromDrives;
+  }
+  return kCompute;
+}
 struct Stream {
   std::string name;
   StreamRole role;
@@ -116,8 +132,10 @@ constexpr std::array<const char*, kBufferClasses> kBufferClassNames{
 // segment, or piece.
 enum class Life : std::uint8_t { kStatic, kSaved, kHandedOn, kLocal };
 
-// Whose memory a buffer stands in.
-enum class Space : std::uint8_t { kDevice, kHost };
+// Whose memory a buffer stands in, or whether on the node's drives.
+enum class Space : std::uint8_t { kDevice, kHost, kDrives };
+
+inline constexpr std::int64_t kBufferAlignment = 256;  // bytes
 
 struct Buffer {
   std::string name;
@@ -129,7 +147,7 @@ struct Buffer {
   DType type = DType::kFloat32;  // of its elements
   Bytes bytes;                   // of one instance
   // Of instance 0, from the start of the rank's arena, which goes on in the host's memory where the device's
-  // ends.
+  // ends, and then on the drives.
   std::int64_t arena_offset = 0;
   std::int64_t arena_stride = 0;  // to the next instance
 };
@@ -282,6 +300,9 @@ struct Unit {
   std::int32_t host_gradient = -1, host_parameter = -1, device_master = -1;
   std::int32_t outer_buffer =
       -1;  // where there are islands: the anchor of the rank's shard, and its momentum
+  // Where that state lies on drives: the place in the host's memory where it is updated; and the same of
+  // parameters.
+  std::int32_t staged_state = -1, staged_parameter = -1;
   bool on_host() const { return host_gradient >= 0; }
   std::int64_t elements = 0;  // unpadded; bytes, where its parameters are quantised
   std::int64_t padded = 0;    // a multiple of the shard group
@@ -318,8 +339,13 @@ struct RankClass {
   // allocates; `at_peak` splits the logical peak by class.
   Bytes logical_peak, arena_peak;
   std::array<Bytes, kBufferClasses> at_peak{};
-  Bytes host_bytes;  // of the arena, in the host's memory behind the device's part
+  Bytes host_bytes;   // of the arena, in the host's memory behind the device's part
+  Bytes drive_bytes;  // of the arena, on the drives behind both
+  // In memory; and where the part on drives begins.
   std::int64_t arena_bytes() const { return arena_peak.value + host_bytes.value; }
+  std::int64_t drives_begin() const {
+    return (arena_bytes() + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  }
 };
 
 // A table of rotary positions: for heads of that size.

@@ -62,20 +62,36 @@ Bytes memory_of(Devices devices, NodeTypes types) {
 
 namespace {
 
-// Bytes per second.
+// Bytes per second, as achieved, of a rank that shares its host with so many.
 double host_memory(const Host& h, std::int64_t ranks) {
   return static_cast<double>(h.memory_bandwidth.value) * h.memory_efficiency / static_cast<double>(ranks);
 }
 
+double copy_rate(const Host& h, program::ops::CopyWay way, std::int64_t ranks) {
+  const auto drives = [&](Bandwidth Drives::*of) {
+    const Drives& d = h.nvme.value();
+    return static_cast<double>((d.*of).value) * d.efficiency / static_cast<double>(ranks);
+  };
+  switch (way) {
+    case program::ops::CopyWay::kToHost:
+    case program::ops::CopyWay::kFromHost:
+      return static_cast<double>(h.link.value) * h.link_efficiency /
+             static_cast<double>(std::min(ranks, h.devices_per_link));
+    case program::ops::CopyWay::kToDrives:
+      return drives(&Drives::write);
+    case program::ops::CopyWay::kFromDrives:
+      return drives(&Drives::read);
+  }
+  return 0;
+}
+
 }  // namespace
 
-Time HostCost::copy(Bytes payload, NodeTypes types) const {
+Time HostCost::copy(Bytes payload, program::ops::CopyWay way, NodeTypes types) const {
   double longest = 0;
   for_each_node_type(types, [&](std::size_t i) {
     const Host& h = cluster_.type(i).host.value();
-    const auto sharing = static_cast<double>(std::min(ranks_, h.devices_per_link));
-    const double rate =
-        std::min(static_cast<double>(h.link.value) * h.link_efficiency / sharing, host_memory(h, ranks_));
+    const double rate = std::min(copy_rate(h, way, ranks_), host_memory(h, ranks_));
     longest = std::max(longest, static_cast<double>(payload.value) / rate);
   });
   return from_seconds(longest);
@@ -104,7 +120,7 @@ const program::ops::Collective& collective_of(const program::Op& op) {
 
 Time CostModel::op(const program::Op& op, NodeTypes types) const {
   if (program::is_communication(op.kind)) return this->op(op, links(op.group));
-  if (op.is<program::ops::Copy>()) return host_.copy(op.payload, types);
+  if (const auto* copy = op.as<program::ops::Copy>()) return host_.copy(op.payload, copy->way, types);
   if (op.stream == program::kHostStream) return host_.update(op.traffic, types);
   return compute_time(devices_, types, stack_, math_, element_bytes_, op);
 }

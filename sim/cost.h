@@ -52,14 +52,16 @@ Bytes memory_of(Devices devices, NodeTypes types);
 
 // What offloading takes, where so many ranks of a node share their host: the slowest of the types decides.
 // All of them copy and update at the same time, and each has its share of the host's memory bandwidth.
-//   copy    bytes / min(link / devices behind it, memory / ranks), both as achieved
+//   copy    bytes / min(link / devices behind it, memory / ranks), both as achieved; to and from drives,
+//   bytes /
+//           min(drives / ranks, memory / ranks)
 //   update  bytes of the fused update (program/ops/update.h) x Stack::host_update_passes / (memory / ranks)
-// Precondition: the types have hosts.
+// Precondition: the types have hosts, and drives for copies of drives.
 class HostCost {
  public:
   HostCost(const Cluster& cluster, const Stack& stack, std::int64_t ranks)
       : cluster_(cluster), stack_(stack), ranks_(std::min(ranks, cluster.devices_per_node)) {}
-  Time copy(Bytes payload, NodeTypes types) const;
+  Time copy(Bytes payload, program::ops::CopyWay way, NodeTypes types) const;
   Time update(Bytes traffic, NodeTypes types) const;
 
  private:

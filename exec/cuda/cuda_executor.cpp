@@ -38,6 +38,13 @@ std::size_t largest_workspace(const Placement& place) {
   return most;
 }
 
+// Whether processors do it, in a host function of its stream.
+bool is_of_processors(const Op& op) {
+  const auto* const copy = op.as<ops::Copy>();
+  return copy != nullptr ? ops::is_of_drives(copy->way)
+                         : op.stream == program::kHostStream && op.is<ops::Optimizer>();
+}
+
 // In the timeline of NVIDIA's profilers, while it lives.
 struct Range {
   explicit Range(const char* name) { nvtxRangePushA(name); }
@@ -61,6 +68,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
       host_arena_(class_.host_bytes.value > 0
                       ? kernels::cuda::allocate_host(static_cast<std::size_t>(class_.host_bytes.value))
                       : HostMemory()),
+      drives_(options.nvme, class_.drive_bytes.value),
       staging_(class_, program::kHostStream),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
@@ -195,6 +203,8 @@ void CudaExecutor::clear() {
         "cudaMemsetAsync");
   if (class_.host_bytes.value > 0)
     std::memset(host_arena_.get(), 0, static_cast<std::size_t>(class_.host_bytes.value));
+  if (class_.drive_bytes > Bytes{0})
+    std::memset(drives_.data(), 0, static_cast<std::size_t>(class_.drive_bytes.value));
   finish(stream(program::kCompute), "clearing the arena");
 }
 
@@ -275,8 +285,12 @@ PassTimes CudaExecutor::run(const Pass& pass) {
     graph_ = {};
     measured_graph_ = {};
     communicator_->abort();
-    // Updates that are still to come return at once, but read this executor.
-    for (int tries = 0; tries < 1000 && cudaStreamQuery(stream(program::kHostStream)) == cudaErrorNotReady;
+    // Work of processors that is still to come returns at once, but reads this executor.
+    const auto is_busy = [&](program::StreamIndex s) {
+      return cudaStreamQuery(stream(s)) == cudaErrorNotReady;
+    };
+    for (int tries = 0; tries < 1000 && (is_busy(program::kHostStream) || is_busy(program::kToDrives) ||
+                                         is_busy(program::kFromDrives));
          ++tries)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     throw Error(reason);
@@ -380,8 +394,8 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
         hook(pass.before_update);
         if (program::is_communication(op.kind))
           communicate(op, step.micro_batch);
-        else if (op.stream == program::kHostStream && op.is<ops::Optimizer>())
-          enqueue_update(op);
+        else if (is_of_processors(op))
+          enqueue_on_host(op);
         else
           compute(op, step.micro_batch, pass);
         hook(pass.after_update);
@@ -435,27 +449,28 @@ void CudaExecutor::compute(const Op& op, std::int64_t micro_batch, const Pass& p
   run_cuda_op(a);
 }
 
-void CudaExecutor::enqueue_update(const Op& op) {
-  HostUpdate& update = updates_.try_emplace(&op, HostUpdate{this, &op}).first->second;
+void CudaExecutor::enqueue_on_host(const Op& op) {
+  HostWork& work = host_work_.try_emplace(&op, HostWork{this, &op}).first->second;
   const auto call = [](void* of) {
-    const auto* u = static_cast<const HostUpdate*>(of);
-    if (u->executor->abort_.raised()) return;
+    const auto* w = static_cast<const HostWork*>(of);
+    if (w->executor->abort_.raised()) return;
     try {
-      u->executor->update(*u->op);
+      w->executor->run_on_host(*w->op);
     } catch (const std::exception& e) {
-      u->executor->abort_.raise(fmt::format("rank {}: {}", u->executor->place_.rank, e.what()));
+      w->executor->abort_.raise(fmt::format("rank {}: {}", w->executor->place_.rank, e.what()));
     }
   };
-  check(cudaLaunchHostFunc(stream(op.stream), call, &update), "cudaLaunchHostFunc");
+  check(cudaLaunchHostFunc(stream(op.stream), call, &work), "cudaLaunchHostFunc");
 }
 
-void CudaExecutor::update(const Op& op) {
+void CudaExecutor::run_on_host(const Op& op) {
   OpArguments a{.op = op, .model = place_.program.model, .at = place_.at};
   for (std::size_t i = 0; i < op.operands().size() && i < a.in.size(); ++i)
     a.in[i] = reinterpret_cast<const float*>(pointer(op.reads[i], 0));
   for (std::size_t i = 0; i < op.writes.size() && i < a.out.size(); ++i)
     a.out[i] = reinterpret_cast<float*>(pointer(op.writes[i], 0));
   a.type = place_.buffer(op.writes[0]).type;
+  if (op.is<ops::Copy>()) return run_cpu_op(a);  // elements as they are
   set_update(a, place_, constants_);
   staging_.widen(a);
   run_cpu_op(a);

@@ -13,6 +13,7 @@
 #include "exec/cuda/cuda_ops.h"
 #include "exec/cuda/device_communicator.h"
 #include "exec/cuda/issue.h"
+#include "exec/drives.h"
 #include "exec/executor.h"
 #include "exec/staging.h"
 #include "kernels/cuda/device.h"
@@ -40,8 +41,9 @@ class CudaExecutor : public Executor {
   PassTimes run(const Pass& pass) override;
 
  private:
-  // The arena goes on in the host's memory.
+  // The arena goes on in the host's memory, and on its drives.
   std::byte* at(std::int64_t offset) const {
+    if (offset >= class_.drives_begin()) return drives_.data() + (offset - class_.drives_begin());
     const std::int64_t beyond = offset - class_.arena_peak.value;
     return beyond < 0 ? static_cast<std::byte*>(arena_.get()) + offset
                       : static_cast<std::byte*>(host_arena_.get()) + beyond;
@@ -63,8 +65,8 @@ class CudaExecutor : public Executor {
   void exchange_with_islands(const Pass& pass);
   void compute(const program::Op& op, std::int64_t micro_batch, const Pass& pass);
   // The processor's work, when the op's stream comes to it.
-  void enqueue_update(const program::Op& op);
-  void update(const program::Op& op);
+  void enqueue_on_host(const program::Op& op);
+  void run_on_host(const program::Op& op);
   void communicate(const program::Op& op, std::int64_t micro_batch);
   void finish(kernels::cuda::Stream s, const char* what) const;
   template <class Query>
@@ -90,12 +92,13 @@ class CudaExecutor : public Executor {
   DeviceMemory arena_, workspace_, rope_, scalars_;
   std::vector<RotaryMemory> rotary_;  // in rope_
   HostMemory next_scalars_, host_arena_;
-  // Of updates by the processor.
-  struct HostUpdate {
+  DriveFile drives_;
+  // Of updates by the processor, and copies to and from drives.
+  struct HostWork {
     CudaExecutor* executor;
     const program::Op* op;
   };
-  std::map<const program::Op*, HostUpdate> updates_;
+  std::map<const program::Op*, HostWork> host_work_;
   Staging staging_;
   StepConstants constants_;  // of the pass
   std::array<PinnedHalf, 2> pinned_;

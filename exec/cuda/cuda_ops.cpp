@@ -424,9 +424,11 @@ void run(const ops::TrustRatio& op, const CudaOp& a) {
                        static_cast<float*>(a.out[0]));
 }
 void run(const ops::Copy& op, const CudaOp& a) {
-  device::check(cudaMemcpyAsync(a.out[0], a.in[0], static_cast<std::size_t>(op.elements * op.element_bytes),
-                                op.to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, a.stream),
-                "cudaMemcpyAsync");
+  device::check(
+      cudaMemcpyAsync(a.out[0], a.in[0], static_cast<std::size_t>(op.elements * op.element_bytes),
+                      op.way == ops::CopyWay::kToHost ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                      a.stream),
+      "cudaMemcpyAsync");
 }
 void run(const ops::Narrow& op, const CudaOp& a) {
   device::narrow_to(a.stream, a.out_type[0], op.elements, static_cast<const float*>(a.in[0]), a.out[0]);

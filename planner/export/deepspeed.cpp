@@ -20,15 +20,26 @@ Json optimizer(const Training& t, const Recipe& r) {
             {"weight_decay", kWeightDecay}}}};
 }
 
-// ZeRO-Offload and ZeRO-Infinity. A stage is theirs alone: one replica has the first.
+// Stands for a folder that the plan does not know.
+constexpr const char* kDrives = "NVME_FOLDER";
+
+// ZeRO-Offload and ZeRO-Infinity. A stage is theirs alone: one replica has the first, and the third where its
+// state lies on drives.
 void add_offload(const Plan& p, Json& out) {
-  const Json host = {{"device", "cpu"}, {"pin_memory", true}};
+  const auto in = [](bool drives) {
+    Json where = {{"device", drives ? "nvme" : "cpu"}, {"pin_memory", true}};
+    if (drives) where["nvme_path"] = kDrives;
+    return where;
+  };
   if (p.offloaded_optimizer() > 0) {
-    out["offload_optimizer"] = host;
-    if (p.offload->optimizer < 1) out["offload_optimizer"]["ratio"] = p.offload->optimizer;
-    out["stage"] = std::max<std::int64_t>(1, p.zero);
+    Json& state = out["offload_optimizer"];
+    state = in(p.optimizer_on_drives());
+    if (p.offload->optimizer < 1) state["ratio"] = p.offload->optimizer;
+    if (p.optimizer_on_drives() && p.offload->overlap)
+      state["pipeline_read"] = state["pipeline_write"] = true;
+    out["stage"] = std::max<std::int64_t>(p.optimizer_on_drives() ? 3 : 1, p.zero);
   }
-  if (p.offloads_parameters()) out["offload_param"] = host;
+  if (p.offloads_parameters()) out["offload_param"] = in(p.parameters_on_drives());
 }
 
 Json zero(const Problem& problem, const Plan& p) {
@@ -51,6 +62,8 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
   }
   if (!r.learning_rate)
     out.emplace_back("LEARNING_RATE is to be replaced by a number: no rate is advised for this optimizer");
+  if (p.optimizer_on_drives())
+    out.push_back(fmt::format("{} is to be replaced by a folder on the node's drives", kDrives));
   if (r.steps == 0)
     out.emplace_back("the scenario has no tokens, so the file has no schedule of the learning rate");
   if (p.pp > 1) {

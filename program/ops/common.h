@@ -37,7 +37,7 @@ enum class Nature : std::uint8_t {
   kState,       // moves parameters, gradients and moments, which every stack fuses
   kCollective,  // among the ranks of a group
   kTransfer,    // between two ranks
-  kCopy,        // between a device and its host's memory
+  kCopy,        // between a device and its host's memory, or that and the host's drives
   kSoftware,    // takes the time that software takes, on any device
 };
 constexpr bool communicates(Nature n) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes between a device and the memory of its host.
-//   Copy    reads {tensor}  writes {the same in the other memory}    on the stream of its direction
+// What goes between a device and the memory of its host, and between that and the host's drives.
+//   Copy    reads {tensor}  writes {the same in the other memory}    on the stream of its way
 //   Narrow  reads {master copy}  writes {parameter}                  the master rounded, on the device
 #pragma once
 
@@ -9,12 +9,17 @@
 
 namespace orrery::program::ops {
 
+enum class CopyWay : std::uint8_t { kToHost, kFromHost, kToDrives, kFromDrives };
+constexpr bool is_of_drives(CopyWay way) {
+  return way == CopyWay::kToDrives || way == CopyWay::kFromDrives;
+}
+
 struct Copy {
   static constexpr std::string_view kName = "copy";
   static constexpr Nature kNature = Nature::kCopy;
   std::int64_t elements = 0, element_bytes = 0;
-  bool to_host = false;
-  static constexpr auto fields() { return std::tuple(&Copy::elements, &Copy::element_bytes, &Copy::to_host); }
+  CopyWay way = CopyWay::kToHost;
+  static constexpr auto fields() { return std::tuple(&Copy::elements, &Copy::element_bytes, &Copy::way); }
   constexpr Operands operands() const { return {}; }
   constexpr std::int64_t bytes(const ElementBytes&) const { return elements * element_bytes; }
 };

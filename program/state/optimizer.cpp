@@ -179,7 +179,7 @@ class OptimizerSegment {
     const bool overlap = e_.plan.offload->overlap;
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);
-      Op& op = e_.copy({u.shard, bytes.gradient, true}, name(i, "/gradient/to-host"),
+      Op& op = e_.copy({u.shard, bytes.gradient, ops::CopyWay::kToHost}, name(i, "/gradient/to-host"),
                        state_.gradient_shard(u), {u.host_gradient});
       if (overlap || i != units.front()) continue;
       for (const std::int32_t other : units) op.wait_for({state_.unit(other).gradient_buffer});
@@ -188,27 +188,42 @@ class OptimizerSegment {
     if (e_.training.measures_norm()) {
       norm.push_back({state_.buffer(Held::kHostGradientNorm)});
       // Not behind gradients that are still on their way.
-      e_.copy({kNormBytes, 1, true}, "gradient-norm/to-host", {state_.buffer(Held::kGradientNorm)},
-              norm.front())
+      e_.copy({kNormBytes, 1, ops::CopyWay::kToHost}, "gradient-norm/to-host",
+              {state_.buffer(Held::kGradientNorm)}, norm.front())
           .stream = kHostStream;
     }
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);
-      std::vector<Ref> reads{{u.host_gradient}, {u.host_parameter}, {u.optimizer_buffer}};
+      const bool drives = u.staged_state >= 0, all = u.staged_parameter >= 0;
+      const Ref state{drives ? u.staged_state : u.optimizer_buffer},
+          parameter{all ? u.staged_parameter : u.host_parameter};
+      const ops::Copy of_state{u.shard, bytes.optimizer()}, of_parameter{u.shard, bytes.parameter};
+      const auto drive = [&](ops::Copy copy, ops::CopyWay way, const char* of, Ref from, Ref to) {
+        copy.way = way;
+        e_.copy(copy, name(i, of), from, to);
+      };
+      if (drives) drive(of_state, ops::CopyWay::kFromDrives, "/state/from-nvme", {u.optimizer_buffer}, state);
+      // With a master copy the update makes parameters of that alone.
+      if (all && bytes.master == 0)
+        drive(of_parameter, ops::CopyWay::kFromDrives, "/parameter/from-nvme", {u.parameter_buffer},
+              parameter);
+      std::vector<Ref> reads{{u.host_gradient}, parameter, state};
       reads.insert(reads.end(), norm.begin(), norm.end());
-      Op& op = e_.add(state_.work(i).optimizer, name(i, "/optimizer"), std::move(reads),
-                      {{u.host_parameter}, {u.optimizer_buffer}});
+      Op& op = e_.add(state_.work(i).optimizer, name(i, "/optimizer"), std::move(reads), {parameter, state});
       op.stream = kHostStream;
       if (!overlap && i == units.front()) op.wait_for({state_.unit(units.back()).host_gradient});
+      if (drives) drive(of_state, ops::CopyWay::kToDrives, "/state/to-nvme", state, {u.optimizer_buffer});
+      if (all)
+        drive(of_parameter, ops::CopyWay::kToDrives, "/parameter/to-nvme", parameter, {u.parameter_buffer});
     }
     if (e_.plan.offloads_parameters()) return;
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);
       Op& op = u.device_master >= 0
-                   ? e_.copy({u.shard, 4, false}, name(i, "/master/from-host"), {u.optimizer_buffer},
-                             {u.device_master})
-                   : e_.copy({u.shard, bytes.parameter, false}, name(i, "/parameter/from-host"),
-                             {u.host_parameter}, state_.parameter_shard(u));
+                   ? e_.copy({u.shard, 4, ops::CopyWay::kFromHost}, name(i, "/master/from-host"),
+                             {u.optimizer_buffer}, {u.device_master})
+                   : e_.copy({u.shard, bytes.parameter, ops::CopyWay::kFromHost},
+                             name(i, "/parameter/from-host"), {u.host_parameter}, state_.parameter_shard(u));
       if (!overlap && i == units.front()) op.wait_for({state_.unit(units.back()).host_parameter});
     }
   }

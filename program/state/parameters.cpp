@@ -14,6 +14,7 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "loss",
                                    "gathered{}",
                                    "fetched{}",
+                                   "staged{}",
                                    "full-gradient{}",
                                    "unit{}/parameter",
                                    "unit{}/gradient",
@@ -23,6 +24,7 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "unit{}/host-gradient",
                                    "unit{}/host-parameter",
                                    "unit{}/master",
+                                   "staged-state{}",
                                    "unit{}/outer",
                                    "outer-differences",
                                    "gathered-tied",
@@ -114,6 +116,7 @@ void StageParameters::hold() {
     f.buffer = f.input >= 0 ? buffer(Held::kInput, static_cast<std::size_t>(f.input)) : only(Held::kTargets);
     e_.rank.feeds.push_back(f);
   }
+  std::size_t staged = 0;
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     Unit& u = e_.rank.units[i];
     const UnitShare share(e_.plan, u.elements, u.of_experts);
@@ -129,6 +132,12 @@ void StageParameters::hold() {
     u.host_parameter = e_.plan.offloads_parameters() ? u.parameter_buffer : buffer(Held::kHostParameter, i);
     if (const auto& masters = held_[static_cast<std::size_t>(Held::kDeviceMaster)]; !masters.empty())
       u.device_master = buffer(Held::kDeviceMaster, i);
+    if (!e_.plan.optimizer_on_drives()) continue;
+    // Units take both places in turn; without overlap they wait for each other at the first.
+    const std::size_t place = e_.plan.offload->overlap ? staged++ % 2 : 0;
+    u.staged_state = buffer(Held::kStagedState, place);
+    if (e_.plan.parameters_on_drives())
+      u.staged_parameter = buffer(Held::kStaged, 2 * kind_of_unit(u.of_experts, u.kept) + place);
   }
 }
 
@@ -192,12 +201,21 @@ void StageParameters::need(std::int32_t i) {
   const auto size = static_cast<std::int64_t>(bytes_of(stored_type(e_.training, u.kept)));
   Ref shard{u.parameter_buffer};
   if (e_.plan.offloads_parameters()) {
-    std::size_t& next = next_fetched_[kind_of_unit(u.of_experts, u.kept)];
-    shard = {buffer(Held::kFetched, 2 * kind_of_unit(u.of_experts, u.kept) + next)};
-    next = 1 - next;
+    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
+    std::size_t& next = next_fetched_[kind];
+    shard = {buffer(Held::kFetched, 2 * kind + next)};
+    Ref in_host{u.parameter_buffer};
     // The group is whose shard it is.
-    e_.copy({u.shard, size, false}, fmt::format("unit{}/from-host", i), {u.parameter_buffer}, shard).group =
-        groups_.of(u.of_experts).shard;
+    const GroupIndex of = groups_.of(u.of_experts).shard;
+    if (e_.plan.parameters_on_drives()) {
+      in_host = {buffer(Held::kStaged, 2 * kind + next)};
+      e_.copy({u.shard, size, ops::CopyWay::kFromDrives}, fmt::format("unit{}/from-nvme", i),
+              {u.parameter_buffer}, in_host)
+          .group = of;
+    }
+    next = 1 - next;
+    e_.copy({u.shard, size, ops::CopyWay::kFromHost}, fmt::format("unit{}/from-host", i), in_host, shard)
+        .group = of;
   }
   e_.collective({CollectiveKind::kAllGather, u.padded}, fmt::format("unit{}/all-gather", i),
                 groups_.of(u.of_experts).shard, size, {shard}, {{u.gathered_buffer}});

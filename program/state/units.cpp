@@ -118,9 +118,19 @@ std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t
 StaticBytes static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
                          const Stack& s, std::span<const UnitSize> units, const StageEnds& ends,
                          std::int64_t transferred) {
-  StaticBytes total{boundary_elements(m, p, transferred) * activation_bytes(t.precision), 0};
+  StaticBytes total{.device = boundary_elements(m, p, transferred) * activation_bytes(t.precision)};
   for_each_held(m, sample, p, t, s, units, ends, [&](const HeldBuffer& b) {
-    (b.space == Space::kHost ? total.host : total.device) += b.bytes();
+    switch (b.space) {
+      case Space::kDevice:
+        total.device += b.bytes();
+        return;
+      case Space::kHost:
+        total.host += b.bytes();
+        return;
+      case Space::kDrives:
+        total.drives += b.bytes();
+        return;
+    }
   });
   return total;
 }

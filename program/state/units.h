@@ -127,6 +127,7 @@ enum class Held : std::uint8_t {
   // ZeRO-3: two places for whole parameters of each kind of unit, which take them in turn, or one for each.
   kGathered,
   kFetched,    // two places for shards of each kind that come from the host
+  kStaged,     // two places in the host's memory for shards of each kind that come from drives, or go there
   kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind that is trained
   kParameter,  // of a unit
   kGradient,
@@ -137,6 +138,7 @@ enum class Held : std::uint8_t {
   kHostGradient,
   kHostParameter,
   kDeviceMaster,
+  kStagedState,      // two places in the host's memory for state that lies on drives
   kOuter,            // of a unit: the anchor that islands have moved from, and the outer momentum behind it
   kOuterDifference,  // of all units, one behind the other
   kTiedGathered,     // a tied weight is in use together with the head's own unit, so it may not share their
@@ -162,6 +164,17 @@ struct HeldBuffer {
   Space space = Space::kDevice;
   std::int64_t bytes() const { return elements * instances * static_cast<std::int64_t>(bytes_of(type)); }
 };
+
+// Where a rank keeps its parameters.
+inline Space space_of_parameters(const Plan& p) {
+  return p.parameters_on_drives() ? Space::kDrives : p.offloads_parameters() ? Space::kHost : Space::kDevice;
+}
+
+// Whether the device has master copies too of what the host updates: those on drives are nowhere else.
+inline bool keeps_offloaded_master(const Plan& p, const Training& t, const Stack& s) {
+  return s.keeps_offloaded_master && bytes_per_parameter(t.precision).master > 0 &&
+         !p.optimizer_on_drives() && !p.offloads_parameters();
+}
 
 // Of an element that islands exchange: its anchor, and its momentum.
 inline std::int64_t outer_bytes(const Training& t) {
@@ -216,19 +229,22 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
       use(HeldBuffer{Held::kFetched, i, kCommunication, widest_shard[static_cast<std::size_t>(i / 2)],
                      stored_type(t, kept)});
     }
+    if (p.parameters_on_drives()) {
+      use(HeldBuffer{Held::kStaged, i, kParameter, widest_shard[static_cast<std::size_t>(i / 2)],
+                     stored_type(t, kept), 1, Space::kHost});
+    }
     if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   bool on_host = false;
-  std::int64_t differences = 0;
+  std::int64_t differences = 0, widest_state = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitShare u(p, units[i]);
     const auto number = static_cast<std::int64_t>(i);
     const DType stored = stored_type(t, units[i].kept);
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, stored});
-    const Space of_parameters = p.offloads_parameters() ? Space::kHost : Space::kDevice;
-    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored, 1, of_parameters});
+    use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored, 1, space_of_parameters(p)});
     if (t.serves() || !units[i].trained()) continue;
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
@@ -238,7 +254,9 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
       use(HeldBuffer{Held::kOuter, number, kOptimizer, u.shard * outer_bytes(t), DType::kByte});
       differences += u.shard;
     }
-    const Space of_state = units[i].on_host ? Space::kHost : Space::kDevice;
+    const Space of_state = !units[i].on_host         ? Space::kDevice
+                           : p.optimizer_on_drives() ? Space::kDrives
+                                                     : Space::kHost;
     use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte, 1,
                    of_state});
     if (bytes.beside_master > 0)
@@ -246,12 +264,15 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
                      of_state});
     if (!units[i].on_host) continue;
     on_host = true;
+    widest_state = std::max(widest_state, u.shard * bytes.optimizer());
     use(HeldBuffer{Held::kHostGradient, number, kGradient, u.shard, gradient, 1, Space::kHost});
     if (p.offloads_parameters()) continue;
     use(HeldBuffer{Held::kHostParameter, number, kParameter, u.shard, parameter, 1, Space::kHost});
-    if (s.keeps_offloaded_master && bytes.master > 0)
+    if (keeps_offloaded_master(p, t, s))
       use(HeldBuffer{Held::kDeviceMaster, number, kOptimizer, u.shard, DType::kFloat32});
   }
+  for (std::int64_t i = 0; on_host && p.optimizer_on_drives() && i < 2; ++i)
+    use(HeldBuffer{Held::kStagedState, i, kOptimizer, widest_state, DType::kByte, 1, Space::kHost});
   if (differences > 0)
     use(HeldBuffer{Held::kOuterDifference, 0, kCommunication, differences, t.outer.value().exchanged()});
   if (ends.tied_here(m)) {
@@ -288,9 +309,9 @@ std::int64_t transferred_tokens(const Depth& depth, std::span<const std::int32_t
                                 std::span<const std::int64_t> tokens, bool first, bool last);
 
 // Bytes always allocated for a rank that holds `units`: on its device what is held for the whole run, and the
-// copies of what passes between chunks, of so many tokens; and in the host's memory.
+// copies of what passes between chunks, of so many tokens; in the host's memory; and on the drives.
 struct StaticBytes {
-  std::int64_t device = 0, host = 0;
+  std::int64_t device = 0, host = 0, drives = 0;
 };
 StaticBytes static_bytes(const Model& m, const SampleSizes& sample, const Plan& p, const Training& t,
                          const Stack& s, std::span<const UnitSize> units, const StageEnds& ends,

@@ -106,8 +106,12 @@ class OpSamples {
       }
       for (const Slice* s : of_host[r]) {
         const Op& op = *find(*s);
-        (op.is<ops::Copy>() ? copies : updates)
-            .push_back({static_cast<double>(op.traffic.value), seconds(s->end - s->active),
+        const auto* const copy = op.as<ops::Copy>();
+        std::vector<Moved>& into = copy == nullptr                          ? updates
+                                   : copy->way == ops::CopyWay::kToDrives   ? drive_writes
+                                   : copy->way == ops::CopyWay::kFromDrives ? drive_reads
+                                                                            : copies;
+        into.push_back({static_cast<double>(op.traffic.value), seconds(s->end - s->active),
                         static_cast<std::int64_t>(ranks)});
       }
       // What shares its rank's links takes up to twice as long: no measure of the links.
@@ -126,8 +130,9 @@ class OpSamples {
     double bytes, seconds;
     std::int64_t ranks;  // of its run
   };
-  std::vector<Moved> copies, updates;  // between devices and their hosts, and by the hosts
-  std::vector<double> gaps;            // between ops of the compute stream, waits included
+  // Between devices and their hosts, by the hosts, and between these and their drives.
+  std::vector<Moved> copies, updates, drive_reads, drive_writes;
+  std::vector<double> gaps;  // between ops of the compute stream, waits included
 
  private:
   Shape& shape_of(const Op& op, const Program& p) {
@@ -246,7 +251,8 @@ class Fitter {
     device_.kernel_gap = from_seconds(std::max(0.0, median(gaps)));
   }
 
-  // What the links to the hosts, and their memory, achieve; what moves less than kLeast says little of them.
+  // What the links to the hosts, their memory and their drives achieve; what moves less than kLeast says
+  // little of them.
   void fit_host() {
     if (!cluster_.host) return;
     constexpr double kLeast = 1 << 16;
@@ -267,6 +273,15 @@ class Fitter {
     fit(h.link_efficiency, rate(samples_.copies, std::min(cluster_.devices_per_node, h.devices_per_link)),
         h.link);
     fit(h.memory_efficiency, rate(samples_.updates, cluster_.devices_per_node), h.memory_bandwidth);
+    if (!h.nvme) return;
+    const auto of_drives = [&](const std::vector<OpSamples::Moved>& all, Bandwidth nominal) {
+      return rate(all, cluster_.devices_per_node) / static_cast<double>(nominal.value);
+    };
+    const double read = of_drives(samples_.drive_reads, h.nvme->read),
+                 write = of_drives(samples_.drive_writes, h.nvme->write);
+    // One factor for both: of equal bytes the mean time decides.
+    const double both = read > 0 && write > 0 ? 2 / (1 / read + 1 / write) : std::max(read, write);
+    if (both > 0) h.nvme->efficiency = std::clamp(both, 0.01, 1.0);
   }
 
   void fit_gemm() {

@@ -122,7 +122,7 @@ Estimator::HostMemory Estimator::host_memory(const Plan& plan) {
   if (!plan.offloads()) return out;
   select(plan);
   const auto v = static_cast<std::size_t>(plan.vpp);
-  std::int64_t most = 0;
+  std::int64_t most = 0, most_on_drives = 0;
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
     look_at_stage(plan, costs_.runs[r].first, held_);
     hold_units(plan);
@@ -130,15 +130,18 @@ Estimator::HostMemory Estimator::host_memory(const Plan& plan) {
     const std::int64_t in_flight = plan.schedule == Schedule::kGPipe
                                        ? plan.micro_batches
                                        : std::min(plan.micro_batches, plan.vpp > 1 ? 2 * plan.pp : behind);
-    std::int64_t bytes = static_bytes(plan).host;
+    const program::StaticBytes held = static_bytes(plan);
+    std::int64_t bytes = held.host;
+    most_on_drives = std::max(most_on_drives, held.drives);
     for (std::size_t c = r * v; c < (r + 1) * v; ++c)
       bytes += in_flight * (*costs_.chunks[c])[kChunkForward].offloaded;
     most = std::max(most, bytes);
   }
-  out.needed = Bytes{most * std::min(plan.ranks(), problem_.cluster.devices_per_node)};
-  out.available = problem_.cluster.host.value().memory;
-  for (std::size_t i = 1; i < problem_.cluster.types(); ++i)
-    out.available = std::min(out.available, problem_.cluster.type(i).host.value().memory);
+  const std::int64_t ranks = std::min(plan.ranks(), problem_.cluster.devices_per_node);
+  out.needed = Bytes{most * ranks};
+  out.available = problem_.cluster.least_host_memory();
+  out.on_drives = Bytes{most_on_drives * ranks};
+  if (plan.optimizer_on_drives()) out.drives = problem_.cluster.least_drives();
   return out;
 }
 

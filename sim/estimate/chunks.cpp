@@ -57,7 +57,8 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp),
-        static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node * 2 + k.host_parameters,
+        static_cast<std::int64_t>(k.offloaded_layers) * 65536 + k.ranks_on_node * 4 +
+            static_cast<std::int64_t>(k.parameters_in),
         k.ulysses * 8 + k.overlaps * 4 + k.by_node * 2 + static_cast<std::int64_t>(k.rings), k.experts.ep,
         k.experts.etp * 4 + k.experts.apart * 2 + k.expert_replicas,
         static_cast<std::int64_t>(k.expert_shards), std::bit_cast<std::int64_t>(k.expert_room)}) {
@@ -144,8 +145,8 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
-  k.host_parameters = p.offloads_parameters();
-  if (k.offloaded_layers > 0 || k.host_parameters)
+  k.parameters_in = program::space_of_parameters(p);
+  if (k.offloaded_layers > 0 || k.parameters_in != program::Space::kDevice)
     k.ranks_on_node = static_cast<std::int32_t>(std::min(p.ranks(), devices_per_node));
   if (p.zero >= 2) {
     k.zero = static_cast<std::int32_t>(p.zero);

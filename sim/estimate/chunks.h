@@ -105,8 +105,8 @@ struct ChunkKey {
   // Of each chunk, the first layers whose activations wait in the host's memory; and ranks of a node that
   // share the host then, else 0.
   std::int32_t offloaded_layers = 0, ranks_on_node = 0;
-  bool host_parameters = false;  // Plan::offloads_parameters
-  StageHardware hardware;        // with the groups that communicate in chunks
+  program::Space parameters_in = program::Space::kDevice;
+  StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
   RecomputeParts repeated;  // Plan::repeated
   bool sequence_parallel = false, split = false;

@@ -66,13 +66,25 @@ void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, N
                               UnitCost& u) const {
   const HostCost host(problem_.cluster, problem_.stack, plan.ranks());
   const std::int64_t elements = work.optimizer.elements;
-  const bool keeps_master = problem_.stack.keeps_offloaded_master && bytes_.master > 0;
+  const bool keeps_master =
+      program::keeps_offloaded_master(plan, problem_.scenario.training, problem_.stack);
   u.on_host = true;
   u.optimizer = limited(host.update(Bytes{elements * bytes_.update_traffic()}, nodes));
-  u.to_host = limited(host.copy(Bytes{elements * bytes_.gradient}, nodes));
+  const auto copy = [&](std::int64_t bytes, ops::CopyWay way) {
+    return bytes == 0 ? 0 : limited(host.copy(Bytes{elements * bytes}, way, nodes));
+  };
+  using enum ops::CopyWay;
+  u.to_host = copy(bytes_.gradient, kToHost);
+  if (plan.optimizer_on_drives()) {
+    u.from_drives = copy(bytes_.optimizer(), kFromDrives);
+    u.to_drives = copy(bytes_.optimizer(), kToDrives);
+  }
+  if (plan.parameters_on_drives()) {
+    u.from_drives += copy(bytes_.master > 0 ? 0 : bytes_.parameter, kFromDrives);
+    u.to_drives += copy(bytes_.parameter, kToDrives);
+  }
   if (plan.offloads_parameters()) return;
-  u.from_host =
-      limited(host.copy(Bytes{elements * (keeps_master ? bytes_.master : bytes_.parameter)}, nodes));
+  u.from_host = copy(keeps_master ? bytes_.master : bytes_.parameter, kFromHost);
   if (keeps_master) u.narrow = price(ops::Narrow{elements}, nodes);
 }
 
@@ -155,7 +167,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
       out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear + u.to_host + u.from_host +
-                                        u.narrow);
+                                        u.narrow + u.from_drives + u.to_drives);
     }
     out.chunk_end.push_back(out.units.size());
   }
@@ -177,9 +189,10 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                             std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
   // Copies, a narrow.
-  const std::int64_t each_on_host = plan.offloads_parameters()              ? 1
-                                    : problem_.stack.keeps_offloaded_master ? 3
-                                                                            : 2;
+  std::int64_t each_on_host = plan.offloads_parameters() ? 1 : 2;
+  if (program::keeps_offloaded_master(plan, training, problem_.stack)) ++each_on_host;
+  if (plan.optimizer_on_drives()) each_on_host += 2;
+  if (plan.parameters_on_drives()) each_on_host += bytes_.master > 0 ? 1 : 2;
   out.uses_host = on_host > 0;
   out.host_overlaps = !plan.offload || plan.offload->overlap;
   out.host = out.pace.host_segment.value +
@@ -393,13 +406,16 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     else
       first = static_cast<std::int64_t>(u) + 1;
   }
-  std::vector<double> copied;
+  HostInputs inputs;
   if (s.uses_host) {
     const bool has_head = times_->places[place].run == last_run_;
-    copied = copied_gradients(s, has_head, tie > 0 ? static_cast<double>(tie + tie_add) : 0);
-    std::vector<double>& of_run = copied_[static_cast<std::size_t>(times_->places[place].run)];
-    of_run.resize(copied.size());
-    for (std::size_t u = 0; u < copied.size(); ++u) of_run[u] = std::max(of_run[u], copied[u]);
+    inputs.gradients = copied_gradients(s, has_head, tie > 0 ? static_cast<double>(tie + tie_add) : 0);
+    if (selected_->parameters_on_drives()) inputs.drives_free = compute;
+    HostInputs& of_run = host_inputs_[static_cast<std::size_t>(times_->places[place].run)];
+    of_run.drives_free = std::max(of_run.drives_free, inputs.drives_free);
+    of_run.gradients.resize(inputs.gradients.size());
+    for (std::size_t u = 0; u < inputs.gradients.size(); ++u)
+      of_run.gradients[u] = std::max(of_run.gradients[u], inputs.gradients[u]);
   }
   const auto reduction_of = [&](std::size_t u) { return static_cast<std::int64_t>(u) - first; };
   tail_compute_.clear();
@@ -422,13 +438,13 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
       tail_compute_.push_back({.duration = static_cast<double>(s.units[u].trust), .after = reduction_of(u)});
     const TailEnds ends = beside();
     out.done = updated(s, static_cast<std::int64_t>(std::max(ends.compute, ends.communication)) + s.trust_sum,
-                       copied);
+                       inputs);
     return out;
   }
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     if (!s.units[u].on_host) add_update(s.units[u], reduction_of(u));
   }
-  const double back = add_host_updates(s, 0, copied);
+  const double back = add_host_updates(s, 0, inputs);
   const TailEnds ends = beside();
   out.done = static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));
   return out;
@@ -463,18 +479,31 @@ std::vector<double> Estimator::copied_gradients(const StagePieces& s, bool has_h
   return out;
 }
 
-double Estimator::add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied) {
+double Estimator::add_host_updates(const StagePieces& s, double start, const HostInputs& inputs) {
   if (!s.uses_host) return start;
   const bool overlap = s.host_overlaps;
+  const std::vector<double>& copied = inputs.gradients;
   double updated = start;
   for (std::size_t u = 0; u < s.units.size() && !overlap; ++u) {
     if (s.units[u].on_host) updated = std::max(updated, copied[u]);
   }
   std::vector<double> at(s.units.size());
+  // Drives read and write at the same time, each unit after the other, and units take two places in the
+  // host's memory in turn.
+  double read = inputs.drives_free, written = 0;
+  std::array<double, 2> place_free{};
+  std::size_t place = 0;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
-    if (!s.units[u].on_host) continue;
-    updated = std::max(updated, copied[u]) + static_cast<double>(s.units[u].optimizer);
+    const UnitCost& unit = s.units[u];
+    if (!unit.on_host) continue;
+    if (unit.from_drives > 0)
+      read = std::max(read, place_free[place]) + static_cast<double>(unit.from_drives);
+    updated =
+        std::max({updated, copied[u], unit.from_drives > 0 ? read : 0}) + static_cast<double>(unit.optimizer);
     at[u] = updated;
+    if (unit.to_drives == 0) continue;
+    place_free[place] = written = std::max(written, updated) + static_cast<double>(unit.to_drives);
+    if (overlap) place = 1 - place;
   }
   double back = overlap ? 0 : updated;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
@@ -488,17 +517,17 @@ double Estimator::add_host_updates(const StagePieces& s, double start, const std
     }
     tail_compute_.push_back({.duration = static_cast<double>(unit.clear)});
   }
-  return back;
+  return std::max(back, written);
 }
 
 // The update of all units from a start on.
-std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start, const std::vector<double>& copied) {
+std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start, const HostInputs& inputs) {
   tail_compute_.clear();
   tail_communication_.clear();
   for (const UnitCost& u : s.units) {
     if (!u.on_host) add_update(u, -1);
   }
-  const double back = add_host_updates(s, static_cast<double>(start), copied);
+  const double back = add_host_updates(s, static_cast<double>(start), inputs);
   const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
                                  s.pace.compute_slowdown, s.pace.communication_slowdown);
   return static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));

@@ -33,7 +33,7 @@ bool same_chunks(const Plan& a, const Plan& b) {
   return a.schedule == b.schedule && a.overlap_exchanges == b.overlap_exchanges &&
          a.recompute == b.recompute && a.repeated() == b.repeated() &&
          a.recompute_layers == b.recompute_layers && a.offloaded_layers() == b.offloaded_layers() &&
-         a.offloads_parameters() == b.offloads_parameters() &&
+         program::space_of_parameters(a) == program::space_of_parameters(b) &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
 }
@@ -510,7 +510,7 @@ Estimate Estimator::estimate(const Plan& plan) {
     times_ = &pipeline_.run(shape_of(plan), costs_);
   }
   Estimate out;
-  copied_.assign(p.runs.size(), {});
+  host_inputs_.assign(p.runs.size(), {});
   std::int64_t tie = 0;
   if (problem_.scenario.model.tied_embeddings && !problem_.scenario.training.adapter && last_run_ != 0)
     tie = stage_end(p.runs.front(), 0, 0, 0).reduced + p.tie_transfer;
@@ -543,7 +543,7 @@ Estimate Estimator::estimate(const Plan& plan) {
     std::int64_t start = ready + p.norm_down[static_cast<std::size_t>(costs_.runs[r].last())] + p.norm_finish;
     if (static_cast<double>(start) + p.runs[r].update < static_cast<double>(out.step.value)) continue;
     for (const UnitCost& u : p.runs[r].units) start += u.trust;
-    out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum, copied_[r])});
+    out.step = std::max(out.step, Time{updated(p.runs[r], start + p.runs[r].trust_sum, host_inputs_[r])});
   }
   for (std::size_t r = 0; r < costs_.runs.size(); ++r)
     out.step = std::max(out.step, Time{host_of_chunks(r) * plan.micro_batches + p.runs[r].host});

@@ -72,10 +72,11 @@ class Estimator {
   // allocator overhead of the stack on top.
   Bytes device_bytes(const Plan& plan, Bytes logical) const;
   // What the ranks of a node keep in its host's memory, each as much as the one that keeps most; of
-  // activations at least as much as the plan has in flight. And the least that a host has.
+  // activations at least as much as the plan has in flight. And the least that a host has. Likewise on
+  // drives.
   struct HostMemory {
-    Bytes needed, available;
-    bool fits() const { return needed <= available; }
+    Bytes needed, available, on_drives, drives;
+    bool fits() const { return needed <= available && on_drives <= drives; }
   };
   HostMemory host_memory(const Plan& plan);
 
@@ -89,9 +90,9 @@ class Estimator {
     std::int64_t late = 0;    // after all backwards, where the stack does not overlap
     std::int64_t norm = 0, trust = 0, optimizer = 0, gather = 0, clear = 0;
     // Of a unit that the host updates, which `optimizer` is the time of there: copies of its gradient and of
-    // its parameters, and the rounding of these.
+    // its parameters, the rounding of these; and what comes from drives before, and goes there after it.
     bool on_host = false;
-    std::int64_t to_host = 0, from_host = 0, narrow = 0;
+    std::int64_t to_host = 0, from_host = 0, narrow = 0, from_drives = 0, to_drives = 0;
   };
   // A run of stages: its units, last chunk first as backwards end.
   struct StagePieces {
@@ -180,11 +181,17 @@ class Estimator {
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
   void add_update(const UnitCost& u, std::int64_t after);
+  // What the host's updates wait for: by unit, when the gradients that the host needs are there; and when the
+  // drives have sent the last shard of parameters.
+  struct HostInputs {
+    std::vector<double> gradients;
+    double drives_free = 0;
+  };
   std::vector<double> copied_gradients(const StagePieces& s, bool has_head, double tied) const;
   // The host's updates from `start` on, with what follows them on the device; returns when the last
   // parameters are back.
-  double add_host_updates(const StagePieces& s, double start, const std::vector<double>& copied);
-  std::int64_t updated(const StagePieces& s, std::int64_t start, const std::vector<double>& copied);
+  double add_host_updates(const StagePieces& s, double start, const HostInputs& inputs);
+  std::int64_t updated(const StagePieces& s, std::int64_t start, const HostInputs& inputs);
   Time exchange(const Plan& plan);
 
   const Problem& problem_;
@@ -242,9 +249,8 @@ class Estimator {
     UnitCost cost;
   };
   std::vector<KnownUnit> unit_costs_;
-  // By run and unit: when gradients that the host needs are there.
-  std::vector<std::vector<double>> copied_;
-  std::vector<double> reduced_at_;  // by unit, if nothing came after the backward
+  std::vector<HostInputs> host_inputs_;  // by run
+  std::vector<double> reduced_at_;       // by unit, if nothing came after the backward
   std::vector<TailJob> tail_compute_, tail_communication_;
   std::vector<std::int64_t> reductions_;
 };

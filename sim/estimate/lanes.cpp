@@ -47,9 +47,7 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
     ++lanes[l].index;
     seek(l);
   };
-  const auto needs_input = [](std::size_t l) {
-    return l != kDpLane && l != kToHostLane && l != kFromHostLane;
-  };
+  const auto needs_input = [](std::size_t l) { return l != kDpLane && !is_copies(l); };
   bool arrived = input == InputComes::kAtOnce;
   double now = 0;
   for (;;) {
@@ -81,7 +79,8 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
       if (!lane.running && lane.next != nullptr && lane.next->issued > now)
         next_issue = std::min(next_issue, lane.next->issued);
     }
-    const bool copies = lanes[kToHostLane].running || lanes[kFromHostLane].running;
+    const bool copies =
+        std::any_of(lanes.begin() + kToHostLane, lanes.end(), [](const auto& lane) { return lane.running; });
     if (!compute && !communication && !copies && std::isinf(next_issue) && !arrived) {
       arrived = true;
       continue;
@@ -95,7 +94,7 @@ LaneEnds run_segments(std::initializer_list<const TimedSegment*> segments, const
       out.begin = now;
     std::array<double, kLanes> slow;
     slow.fill(compute ? pace.communication_slowdown : 1.0);
-    slow[kToHostLane] = slow[kFromHostLane] = 1;
+    std::fill(slow.begin() + kToHostLane, slow.end(), 1.0);
     slow[kComputeLane] = communication ? pace.compute_slowdown : 1.0;
     double step = next_issue - now;
     for (const auto& [shares, other] :

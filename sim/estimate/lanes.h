@@ -23,8 +23,14 @@ enum LaneIndex : std::uint8_t {
   kCpLane,
   kToHostLane,
   kFromHostLane,
+  kFromDrivesLane,
   kLanes
 };
+
+// The last lanes are of copies between a device, its host's memory and drives, which no other op slows.
+constexpr bool is_copies(std::size_t lane) {
+  return lane >= kToHostLane;
+}
 
 // What an op waits for: that a lane has completed so many ops, counted from the start of its segment. Not
 // above zero: of earlier segments.

@@ -84,9 +84,11 @@ LaneOfStream lanes_of(const program::Communication& over) {
   out[over.stream("cp")] = kCpLane;
   out[program::kToHost] = kToHostLane;
   out[program::kFromHost] = kFromHostLane;
+  out[program::kFromDrives] = kFromDrivesLane;
   for (std::size_t s = 0; s < over.streams.size(); ++s) {
-    // The host works at the end of a step alone.
-    const bool outside = is_transfer(over.streams[s].role) || s == program::kHostStream;
+    // The host works at the end of a step alone, and only what it updates goes to drives.
+    const bool outside =
+        is_transfer(over.streams[s].role) || s == program::kHostStream || s == program::kToDrives;
     if ((out[s] == kLanes) != outside)
       throw std::logic_error("the estimate has no lane for stream " + over.streams[s].name);
   }
@@ -174,7 +176,10 @@ Plan Structure::plan_of(const ChunkKey& key) {
       p.shard_group = key.replicas ? p.dp / 2 : p.dp;
     }
   }
-  if (key.host_parameters) p.offload = Offload{.optimizer = 1, .parameters = true};
+  if (key.parameters_in != program::Space::kDevice) {
+    p.offload = Offload{.optimizer = 1, .parameters = true};
+    if (key.parameters_in == program::Space::kDrives) p.offload->nvme = OnDrives::kAll;
+  }
   p.micro_batches = key.runs_on() ? 3 : 2;
   p.sequence_parallel = key.sequence_parallel;
   p.recompute = key.recompute;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "exec/checkpoint.h"
+#include "exec/drives.h"
 #include "tests/exec/small_model.h"
 #include "tests/folder.h"
 
@@ -46,7 +47,12 @@ TEST(OffloadRuns, GiveTheBitsOfRunsWithout) {
       const auto expected = train(tiny("tiny-llama"), p, t, stack(), small_run(4));
       std::vector<Offload> cases{{.optimizer = 1},
                                  {.optimizer = 0.4, .activation_layers = 1, .overlap = false}};
-      if (zero == 3) cases.push_back({.optimizer = 1, .parameters = true, .activation_layers = 4});
+      cases.push_back({.optimizer = 0.6, .nvme = OnDrives::kOptimizer});
+      if (zero == 3) {
+        cases.push_back({.optimizer = 1, .parameters = true, .activation_layers = 4});
+        cases.push_back({.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll});
+        cases.push_back({.optimizer = 1, .parameters = true, .nvme = OnDrives::kOptimizer, .overlap = false});
+      }
       for (const Offload& offload : cases) {
         const Plan offloaded = offloading(p, offload);
         Stack keeps = stack();
@@ -64,8 +70,10 @@ TEST(OffloadRuns, GoOnFromCheckpointsOfRunsWithout) {
   const Plan plain = plan(1, 1, 2, 3);
   exec::RunOptions o = small_run(6);
   const auto whole = train(tiny("tiny-llama"), plain, t, stack(), o);
-  const Plan offloaded = offloading(plain, {.optimizer = 1, .parameters = true});
-  for (const auto& [first, second] : {std::pair{plain, offloaded}, {offloaded, plain}}) {
+  const Plan offloaded = offloading(plain, {.optimizer = 1, .parameters = true}),
+             on_drives = offloading(plain, {.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll});
+  for (const auto& [first, second] :
+       {std::pair{plain, offloaded}, {offloaded, plain}, {on_drives, plain}, {offloaded, on_drives}}) {
     const Folder folder;
     o.resume = false;
     o.checkpoints = folder.path;
@@ -94,6 +102,39 @@ TEST(OffloadRuns, CopiesTakeWhatTheirLinkTakes) {
   EXPECT_GE(r.steps.back().seconds, 4 * elements / 1e6);
   // What slows copies changes no number.
   EXPECT_EQ(r.steps.back().loss, train(tiny("tiny-llama"), p, t, stack(), small_run(2)).steps.back().loss);
+}
+
+// A rank reads 8 bytes of moments and 4 of master copy from drives of 2 MB/s, and then writes them: one unit
+// after the other where nothing overlaps.
+TEST(OffloadRuns, DrivesTakeTheirTime) {
+  const Training t = numbers(Precision::kMixed, Math::kBf16);
+  const Plan p =
+      offloading(plan(1, 1, 1, 0), {.optimizer = 1, .nvme = OnDrives::kOptimizer, .overlap = false});
+  exec::RunOptions o = small_run(2);
+  o.nvme_bandwidth = Bandwidth{2'000'000};
+  const auto program = program::compile(tiny("tiny-llama"), p, t, stack());
+  double elements = 0;
+  for (const program::Unit& u : program.classes[0].units) elements += static_cast<double>(u.shard);
+  const auto r = train(tiny("tiny-llama"), p, t, stack(), o);
+  EXPECT_GE(r.steps.back().seconds, 2 * 12 * elements / 2e6);
+  EXPECT_GE(r.drive_bytes.front(), 12 * static_cast<std::int64_t>(elements));
+}
+
+// A folder whose drives have no room for it, and one that is not there, before anything is trained.
+TEST(OffloadRuns, NeedRoomOnTheirDrives) {
+  const auto wrong = [](const std::filesystem::path& folder, std::int64_t bytes) -> std::string {
+    try {
+      const exec::DriveFile file(folder, bytes);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const Folder folder;
+  EXPECT_EQ(wrong(folder.path, 1 << 20), "");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
+  EXPECT_NE(wrong(folder.path, std::int64_t{1} << 60).find("no room for"), std::string::npos);
+  EXPECT_NE(wrong(folder.path / "none", 1).find("cannot make a file"), std::string::npos);
 }
 
 }  // namespace

@@ -245,7 +245,12 @@ void draw_offload(std::mt19937 random, const Setting& s, Plan& p) {
     offload.parameters = true;
     offload.optimizer = 1;
   }
-  if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
+  if (offload.optimizer > 0) {
+    offload.overlap = random() % 3 != 0;
+    offload.nvme = offload.parameters
+                       ? pick(random, {OnDrives::kNothing, OnDrives::kOptimizer, OnDrives::kAll})
+                       : pick(random, {OnDrives::kNothing, OnDrives::kOptimizer});
+  }
   if (!p.overlap_exchanges && !program::splits_backward(p.schedule))
     offload.activation_layers = pick<std::int64_t>(random, {0, 1, 2, 8});
 }

@@ -198,7 +198,7 @@ TEST(Estimate, EqualsTheEngineOfChunksWithoutLayers) {
 
 // State and activations in the hosts' memory, over links from slow ones that decide the step to fast ones.
 TEST(Estimate, EqualsTheEngineOfWhatIsOffloaded) {
-  std::mt19937 random(20261129);
+  std::mt19937 random(20261129), more(20261130);
   Errors errors;
   errors.most = 0.065;  // where copies over slow links take ten times what compute does
   for (int i = 0; errors.alone.size() + errors.sharing.size() < 200; ++i) {
@@ -214,14 +214,20 @@ TEST(Estimate, EqualsTheEngineOfWhatIsOffloaded) {
       offload.parameters = true;
       offload.optimizer = 1;
     }
-    if (offload.optimizer > 0) offload.overlap = random() % 3 != 0;
+    if (offload.optimizer > 0) {
+      offload.overlap = random() % 3 != 0;
+      constexpr OnDrives kOnDrives[] = {OnDrives::kNothing, OnDrives::kOptimizer, OnDrives::kAll};
+      offload.nvme = kOnDrives[more() % (offload.parameters ? 3 : 2)];
+    }
+    const auto drives = Bandwidth{(1LL << more() % 5) * 4'000'000'000};
+    p.cluster.host->nvme = Drives{.capacity = Bytes{1LL << 44}, .read = drives, .write = drives / 2};
     p.cluster.host->link = Bandwidth{(1LL << random() % 5) * 8'000'000'000};
     p.stack.keeps_offloaded_master = random() % 2 == 0;
     p.scenario.training.global_batch = plan.global_batch();
     if (i % 7 == 0) p.scenario.training.clip = 0;
-    errors.add(
-        p, plan,
-        fmt::format("of {}, link {}, plan {}", p.scenario.model.name, format(p.cluster.host->link), i));
+    errors.add(p, plan,
+               fmt::format("of {}, link {}, drives {}, plan {}", p.scenario.model.name,
+                           format(p.cluster.host->link), format(drives), i));
   }
   ASSERT_GT(errors.alone.size(), 100U);
   EXPECT_LT(percentile(errors.alone, 50), 0.001);

@@ -49,13 +49,23 @@ void expect_deepspeed(const Json& facts, const ExportCase& c) {
     EXPECT_EQ(j["train_batch_size"], p.micro_batch * p.micro_batches * p.dp);
   }
   const bool offloads = p.offloaded_optimizer() > 0;
-  const std::int64_t stage = offloads ? std::max<std::int64_t>(1, p.zero) : p.dp > 1 ? p.zero : 0;
+  const std::int64_t stage = p.optimizer_on_drives() ? 3
+                             : offloads              ? std::max<std::int64_t>(1, p.zero)
+                             : p.dp > 1              ? p.zero
+                                                     : 0;
   EXPECT_EQ(j["zero_optimization"]["stage"], stage);
   if (p.pp > 1) {
     EXPECT_LT(stage, 2);
   }
   EXPECT_EQ(j["zero_optimization"].contains("offload_optimizer"), offloads);
   EXPECT_EQ(j["zero_optimization"].contains("offload_param"), p.offloads_parameters());
+  const auto in = [](bool drives) { return drives ? "nvme" : "cpu"; };
+  if (offloads) {
+    EXPECT_EQ(j["zero_optimization"]["offload_optimizer"]["device"], in(p.optimizer_on_drives()));
+  }
+  if (p.offloads_parameters()) {
+    EXPECT_EQ(j["zero_optimization"]["offload_param"]["device"], in(p.parameters_on_drives()));
+  }
   EXPECT_EQ(j.contains("activation_checkpointing"), p.offloaded_layers() > 0);
   EXPECT_EQ(j["zero_optimization"].value("mics_shard_size", p.dp), stage > 0 ? p.shards() : p.dp);
   EXPECT_EQ(j["bf16"]["enabled"], t.parameter_type() == DType::kBfloat16);
@@ -99,6 +109,10 @@ TEST(DeepspeedExport, WhatIsOffloadedIsInTheFile) {
   expect_deepspeed(facts, c);
   c.plan = {.dp = 8, .zero = 3, .micro_batches = 8, .offload = Offload{.optimizer = 1, .parameters = true}};
   expect_deepspeed(facts, c);
+  c.plan.offload->nvme = OnDrives::kOptimizer;
+  expect_deepspeed(facts, c);
+  c.plan.offload->nvme = OnDrives::kAll;
+  expect_deepspeed(facts, c);
   c.plan = {.dp = 8, .zero = 3, .micro_batches = 8, .offload = Offload{.optimizer = 0.25}};
   expect_deepspeed(facts, c);
   const Json j = parse_json(export_plan(Target::kDeepspeed, c.problem, c.plan, {}).text, "deepspeed.json");
@@ -136,6 +150,11 @@ TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
        "run beside its updates");
   says({.dp = 16, .zero = 1, .micro_batches = 4, .offload = Offload{.activation_layers = 2}},
        "the plan recomputes no whole layers");
+  says({.dp = 16,
+        .zero = 3,
+        .micro_batches = 4,
+        .offload = Offload{.optimizer = 1, .nvme = OnDrives::kOptimizer}},
+       "NVME_FOLDER is to be replaced");
   Plan full{.dp = 16, .micro_batches = 4, .recompute = Recompute::kFull};
   says(full, "wrap every layer of the model in");
   full.recompute_layers = 2;

@@ -254,6 +254,86 @@ TEST(Offload, TheDeviceTouchesItsOwnMemoryAlone) {
   EXPECT_NE(problems.front().find("is in the host's memory"), std::string::npos) << problems.front();
 }
 
+// On drives lie master copies and moments. The host's memory holds two places for the state of the largest
+// unit, through which all of it comes and goes once a step.
+TEST(Offload, StateOnDrivesPassesThroughTwoPlaces) {
+  Stack buckets;
+  buckets.bucket = Bytes{20000};
+  const Plan plan = offloading({.optimizer = 1, .nvme = OnDrives::kOptimizer});
+  const Program p = offload_program(plan, offload_training(), buckets);
+  const RankClass& c = p.classes.front();
+  std::int64_t widest = 0;
+  for (const Unit& u : c.units) widest = std::max(widest, u.shard);
+  ASSERT_GT(std::ssize(c.units), 3);
+  using enum BufferClass;
+  EXPECT_EQ(static_bytes_in(p, kOptimizer, Space::kDrives), 12 * kTrained);
+  EXPECT_EQ(static_bytes_in(p, kOptimizer, Space::kHost), 2 * 12 * widest);
+  EXPECT_EQ(static_bytes_in(p, kParameter, Space::kHost), 2 * kTrained);
+  EXPECT_EQ(static_bytes_in(p, kParameter, Space::kDrives), 0);
+  EXPECT_GE(c.drive_bytes.value, 12 * kTrained);
+  EXPECT_LT(c.drive_bytes.value, 12 * kTrained + 256 * std::ssize(c.units));
+  EXPECT_EQ(moved(p, kFromDrives), 12 * kTrained);
+  EXPECT_EQ(moved(p, kToDrives), 12 * kTrained);
+  // What goes between the device and its host is what goes without drives.
+  const Program in_memory = offload_program(offloading({.optimizer = 1}), offload_training(), buckets);
+  EXPECT_EQ(in_memory.classes[0].drive_bytes.value, 0);
+  for (const StreamIndex s : {kToHost, kFromHost}) EXPECT_EQ(moved(p, s), moved(in_memory, s));
+}
+
+// With both places the third unit is read once the first is written; with one, the second.
+TEST(Offload, UnitsAreReadWhileOthersAreUpdated) {
+  Stack buckets;
+  buckets.bucket = Bytes{20000};
+  for (const bool overlap : {true, false}) {
+    const Program p =
+        offload_program(offloading({.optimizer = 1, .nvme = OnDrives::kOptimizer, .overlap = overlap}),
+                        offload_training(), buckets);
+    std::vector<const Op*> reads;
+    for (const Op& op : p.classes[0].segments.back().ops) {
+      if (op.stream == kFromDrives) reads.push_back(&op);
+    }
+    ASSERT_GT(reads.size(), 3U);
+    for (std::size_t k = 1; k < 4; ++k) {
+      const std::int32_t written = static_cast<std::int32_t>(k) - (overlap ? 1 : 0);
+      EXPECT_EQ(reads[k]->after[kToDrives], written > 0 && (!overlap || k > 1) ? written : 0) << k;
+    }
+  }
+}
+
+// ZeRO-3 with all on drives: shards are read before each gather, and written after their updates, which with
+// a master copy need not read them.
+TEST(Offload, ParametersOnDrivesPassThroughTheHost) {
+  for (const Precision precision : {Precision::kMixed, Precision::kNoMaster}) {
+    const BytesPerParameter bytes = bytes_per_parameter(precision);
+    const Plan plan = offloading({.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll}, 3, 2);
+    const Program p = offload_program(plan, offload_training(precision));
+    std::int64_t shards = 0, widest = 0;
+    for (const Unit& u : p.classes[0].units) {
+      shards += u.shard;
+      widest = std::max(widest, u.shard);
+    }
+    using enum BufferClass;
+    EXPECT_EQ(static_bytes_in(p, kParameter, Space::kDevice), 0);
+    EXPECT_EQ(static_bytes_in(p, kParameter, Space::kHost), 2 * bytes.parameter * widest);
+    EXPECT_EQ(static_bytes_in(p, kParameter, Space::kDrives), bytes.parameter * shards);
+    EXPECT_EQ(moved(p, kToDrives), (bytes.parameter + bytes.optimizer()) * shards);
+    const std::int64_t of_updates = (bytes.master > 0 ? 0 : bytes.parameter) + bytes.optimizer();
+    EXPECT_EQ(moved(p, kFromDrives), moved(p, kFromHost) + of_updates * shards);
+  }
+}
+
+// A copy that goes another way than it says is noticed.
+TEST(Offload, CopiesGoTheirWay) {
+  Program p = offload_program(offloading({.optimizer = 1, .nvme = OnDrives::kOptimizer}));
+  for (Op& op : p.classes[0].segments.back().ops) {
+    if (op.stream == kFromDrives) op.kind = ops::Copy{1, 1, ops::CopyWay::kFromHost};
+  }
+  const std::vector<std::string> problems = check(p);
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(problems.front().find("is on drives, not in the host's memory"), std::string::npos)
+      << problems.front();
+}
+
 TEST(Offload, WhatCannotBeIsRefused) {
   const auto problem = [](Plan p, Training t = offload_training()) -> std::string {
     try {
@@ -268,6 +348,10 @@ TEST(Offload, WhatCannotBeIsRefused) {
   EXPECT_NE(problem(offloading({.optimizer = 1, .parameters = true}, 1, 2)).find("/offload/parameters"),
             std::string::npos);
   EXPECT_NE(problem(offloading({.parameters = true}, 3, 2)).find("/offload/parameters"), std::string::npos);
+  EXPECT_NE(problem(offloading({.activation_layers = 1, .nvme = OnDrives::kOptimizer})).find("/offload/nvme"),
+            std::string::npos);
+  EXPECT_NE(problem(offloading({.optimizer = 1, .nvme = OnDrives::kAll}, 3, 2)).find("/offload/nvme"),
+            std::string::npos);
   Plan split = offloading({.activation_layers = 1});
   split.pp = 2;
   split.schedule = Schedule::kZeroBubbleH1;

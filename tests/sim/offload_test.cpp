@@ -29,9 +29,12 @@ TEST(HostCost, RanksOfANodeShareItsHost) {
   const Cluster c = hosts();
   Stack s;
   // One rank has a link to itself: 24 GB/s. Two ranks of a switch have 12 GB/s each.
-  EXPECT_EQ(HostCost(c, s, 1).copy(Bytes{24'000'000'000}, only(0)), from_seconds(1));
-  EXPECT_EQ(HostCost(c, s, 2).copy(Bytes{24'000'000'000}, only(0)), from_seconds(2));
-  EXPECT_EQ(HostCost(c, s, 64).copy(Bytes{24'000'000'000}, only(0)), from_seconds(2));
+  EXPECT_EQ(HostCost(c, s, 1).copy(Bytes{24'000'000'000}, program::ops::CopyWay::kToHost, only(0)),
+            from_seconds(1));
+  EXPECT_EQ(HostCost(c, s, 2).copy(Bytes{24'000'000'000}, program::ops::CopyWay::kToHost, only(0)),
+            from_seconds(2));
+  EXPECT_EQ(HostCost(c, s, 64).copy(Bytes{24'000'000'000}, program::ops::CopyWay::kToHost, only(0)),
+            from_seconds(2));
   // Updates: 320 GB/s, or an eighth of them.
   EXPECT_EQ(HostCost(c, s, 1).update(Bytes{320'000'000'000}, only(0)), from_seconds(1));
   EXPECT_EQ(HostCost(c, s, 8).update(Bytes{320'000'000'000}, only(0)), from_seconds(8));
@@ -42,7 +45,23 @@ TEST(HostCost, RanksOfANodeShareItsHost) {
 TEST(HostCost, SlowMemorySlowsCopies) {
   Cluster c = hosts();
   c.host->memory_bandwidth = Bandwidth{80'000'000'000};  // 64 GB/s achieved, of which eight have 8 each
-  EXPECT_EQ(HostCost(c, Stack{}, 8).copy(Bytes{8'000'000'000}, only(0)), from_seconds(1));
+  EXPECT_EQ(HostCost(c, Stack{}, 8).copy(Bytes{8'000'000'000}, program::ops::CopyWay::kToHost, only(0)),
+            from_seconds(1));
+}
+
+// Drives of 20 GB/s and 10 GB/s, of which 90 % are achieved, and eight ranks have an eighth each.
+TEST(HostCost, RanksOfANodeShareItsDrives) {
+  Cluster c = hosts();
+  c.host->nvme = Drives{
+      .capacity = Bytes{1LL << 42}, .read = Bandwidth{20'000'000'000}, .write = Bandwidth{10'000'000'000}};
+  using enum program::ops::CopyWay;
+  const HostCost one(c, Stack{}, 1), eight(c, Stack{}, 8);
+  EXPECT_EQ(one.copy(Bytes{18'000'000'000}, kFromDrives, only(0)), from_seconds(1));
+  EXPECT_EQ(one.copy(Bytes{18'000'000'000}, kToDrives, only(0)), from_seconds(2));
+  EXPECT_EQ(eight.copy(Bytes{18'000'000'000}, kFromDrives, only(0)), from_seconds(8));
+  // Faster drives than memory: its 320 GB/s, of eight ranks.
+  c.host->nvme->read = Bandwidth{1'000'000'000'000};
+  EXPECT_EQ(HostCost(c, Stack{}, 8).copy(Bytes{40'000'000'000}, kFromDrives, only(0)), from_seconds(1));
 }
 
 struct Sweep {

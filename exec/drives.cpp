@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/drives.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/units.h"
+
+namespace orrery::exec {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int file) : file_(file) {}
+  ~Descriptor() {
+    if (file_ >= 0) ::close(file_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return file_; }
+
+ private:
+  int file_;
+};
+
+}  // namespace
+
+DriveFile::DriveFile(const std::filesystem::path& folder, std::int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const std::filesystem::path in = folder.empty() ? std::filesystem::temp_directory_path() : folder;
+  const auto fail = [&](int error, const char* what) {
+    throw Error(fmt::format("{}: {} for {} that the plan keeps on drives: {}", in.string(), what,
+                            format(Bytes{bytes}), std::generic_category().message(error)));
+  };
+  std::string name = (in / "orrery-nvme-XXXXXX").string();
+  const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.get() < 0) fail(errno, "cannot make a file");
+  ::unlink(name.c_str());
+  if (const int error = ::posix_fallocate(file.get(), 0, bytes); error != 0) fail(error, "no room");
+  void* const mapped =
+      ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) fail(errno, "cannot map a file");
+  data_ = static_cast<std::byte*>(mapped);
+}
+
+DriveFile::~DriveFile() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(bytes_));
+}
+
+}  // namespace orrery::exec
