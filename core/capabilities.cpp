@@ -212,6 +212,11 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1 && !c.recompute_layers)
     return report(
         "/plan/recompute_layers", [&] { return lacks(s, "recomputation of several layers at once"); }, one);
+  if (p.recompute_first > 0 && !c.recompute_first) {
+    return report(
+        "/plan/recompute_first", [&] { return lacks(s, "recomputation of some layers of a chunk alone"); },
+        [] { return std::string("allowed: 0"); });
+  }
   if (p.offloaded_optimizer() > 0 && !c.offload_optimizer) {
     return report(
         "/plan/offload/optimizer", [&] { return lacks(s, "offloading of the optimizer's state"); },
@@ -311,7 +316,7 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
   if (!s.runs->experts) return StackProblem{in, lacks(s, "experts"), "allowed: layers without experts"};
   if (l.biases && !s.runs->expert_biases)
     return StackProblem{in + "/biases", lacks(s, "biases on routers and experts"), "allowed: false"};
-  if (t.math == Math::kFp8 && !s.runs->fp8_experts)
+  if (rounds(t.math) && !s.runs->fp8_experts)
     return StackProblem{"/training/math", lacks(s, "experts in \"fp8\""), "allowed: bf16, fp16, tf32, fp32"};
   return activation_problem(s, in, l.activation);
 }
@@ -508,6 +513,7 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (!c.offload_nvme) out.emplace_back("no offloading to drives");
   if (!c.islands) out.emplace_back("no islands");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
+  if (!c.recompute_first) out.emplace_back("no recomputation of some layers of a chunk alone");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));
   for (const Refusal& r : c.refused) {

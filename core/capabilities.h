@@ -61,6 +61,7 @@ struct Capabilities {
   std::vector<Recompute> recompute;
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation
   bool recompute_layers = true;                // full recomputation may keep every k-th layer's input
+  bool recompute_first = true;                 // and may be of the first layers of a chunk alone
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
   bool lamb = true, lars = true;
@@ -140,6 +141,7 @@ void describe(V& v, Capabilities& c) {
   v(field("recompute", "recomputation modes"), c.recompute);
   v(field("recompute_parts", "parts of layers that selective recomputation can repeat"), c.recompute_parts);
   v(field("recompute_layers", "whether recompute_layers may be more than 1"), c.recompute_layers);
+  v(field("recompute_first", "whether recompute_first may be more than 0"), c.recompute_first);
   v(field("rank_order", "placements of ranks"), c.rank_order);
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);

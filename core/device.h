@@ -71,7 +71,7 @@ struct Device {
   std::int64_t units = 1;  // SMs, or cores
   Bytes memory;
   Bandwidth memory_bandwidth;
-  FlopRate fp32, tf32, half, fp8;  // dense peaks; zero: not available
+  FlopRate fp32, tf32, half, fp8, fp4;  // dense peaks; zero: not available
   GemmCurve gemm;
   AttentionCurve attention;
   double memory_efficiency = 0.8;  // of memory_bandwidth, for element-wise ops
@@ -197,6 +197,7 @@ void describe(V& v, Device& d) {
   v(tensor_rate("tf32", "dense TF32 tensor rate; 0 FLOP/s when absent"), d.tf32);
   v(tensor_rate("half", "dense bf16/fp16 tensor rate; 0 FLOP/s when absent"), d.half);
   v(tensor_rate("fp8", "dense fp8 tensor rate; 0 FLOP/s when absent"), d.fp8);
+  v(tensor_rate("fp4", "dense tensor rate of 4-bit floats; 0 FLOP/s when absent"), d.fp4);
   v(Field{.name = "gemm", .help = "matrix products"}, d.gemm);
   v(Field{.name = "attention", .help = "fused attention"}, d.attention);
   v(Field{.name = "memory_efficiency",

@@ -27,6 +27,7 @@ std::string short_name(const Plan& p) {
   }
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);
+  if (p.recompute_first > 0) text += fmt::format(" first {}", p.recompute_first);
   const auto where = [](bool drives) { return drives ? "nvme" : "host"; };
   if (p.offloaded_optimizer() > 0)
     text += fmt::format(" {}-optimizer {:g}%", where(p.optimizer_on_drives()), 100 * p.offload->optimizer);

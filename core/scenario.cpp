@@ -309,9 +309,15 @@ void check_training(const Problem& p, const Cursor& at) {
   // A processor has neither, and emulates both.
   for (std::size_t i = 0; i < p.cluster.types(); ++i) {
     const Device& d = p.devices[i];
-    if (t.math == Math::kFp8 && d.half > FlopRate{0} && d.fp8 == FlopRate{0})
-      at.child("math").fail(fmt::format("\"{}\" has no products of 8-bit floats", d.name),
-                            "allowed: bf16, fp16, tf32, fp32");
+    if (!rounds(t.math) || d.half == FlopRate{0}) continue;
+    const auto refuse = [&](const char* what, const char* allowed) {
+      at.child("math").fail(fmt::format("\"{}\" has no products of {}", d.name, what), allowed);
+    };
+    if (d.fp8 == FlopRate{0}) refuse("8-bit floats", "allowed: bf16, fp16, tf32, fp32");
+    if (scales_blocks_in_hardware(t.math) && d.fp4 == FlopRate{0}) {
+      refuse(t.math == Math::kNvfp4 ? "4-bit floats" : "blocks with factors of their own",
+             "allowed: bf16, fp16, tf32, fp32, fp8, fp8-delayed, fp8-rowwise, fp8-blockwise");
+    }
   }
 }
 

@@ -35,7 +35,7 @@ constexpr auto enum_names(Goal) {
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
   std::vector<std::int64_t> tp, pp, vpp, dp, islands, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
-      recompute_layers;
+      recompute_layers, recompute_first;
   std::vector<bool> sequence_parallel, reshard_after_forward, overlap_exchanges;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
@@ -115,6 +115,11 @@ void describe(V& v, Search& s) {
     s.reshard_after_forward);
   v(choices("recompute_layers", "strides of full recomputation to try", 1, limits::kMostLayers),
     s.recompute_layers);
+  v(choices(
+        "recompute_first",
+        "first layers of a chunk that full recomputation is of, to try; empty means quarters, 0 means all", 0,
+        limits::kMostLayers),
+    s.recompute_first);
   v(choices("sequence_parallel", "whether to try with and without sequence parallelism"),
     s.sequence_parallel);
   v(choices("schedule", "pipeline schedules to try"), s.schedule);

@@ -84,6 +84,10 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
     p.recompute_layers = v;
     if (v > 1) p.recompute = Recompute::kFull;
   });
+  visit("recompute_first", s.recompute_first, [](Plan& p, std::int64_t v) {
+    p.recompute_first = v;
+    if (v > 0) p.recompute = Recompute::kFull;
+  });
   visit("offload", s.offload, [](Plan& p, const Offload& v) { p.offload = v; });
   visit("rank_order", s.rank_order, [&](Plan& p, RankOrder v) {
     p.tp = tensor;

@@ -62,7 +62,9 @@ struct Stack {
   // copies of what is updated there stay on the device too.
   double host_update_passes = 1.0;
   bool keeps_offloaded_master = false;
-  double fp8_rounding = 1.0;      // of the traffic of rounding both operands of every fp8 product
+  // Of products that round both operands (core/rounding.h): how often an operand is read to be rounded, and
+  // written rounded, over once for every product that takes it.
+  double rounding_reads = 1.0, rounding_writes = 1.0;
   double host_cost_factor = 1.0;  // host time per op over the device profile's
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
   // for its device before or after them, or that issues a call for each member.
@@ -137,11 +139,16 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "keeps_offloaded_master",
           .help = "whether master copies of parameters that the host updates stay on the device too"},
     s.keeps_offloaded_master);
-  v(Field{.name = "fp8_rounding",
-          .help = "traffic of rounding to 8 bits relative to rounding both operands of every product anew",
+  v(Field{.name = "rounding_reads",
+          .help = "how often operands of products are read to be rounded, over once for every product",
           .min = 0,
           .max = 10},
-    s.fp8_rounding);
+    s.rounding_reads);
+  v(Field{.name = "rounding_writes",
+          .help = "how often operands of products are written rounded, over once for every product",
+          .min = 0,
+          .max = 10},
+    s.rounding_writes);
   v(Field{.name = "host_cost_factor",
           .help = "host time per op relative to the device profile",
           .min = 0,

@@ -30,6 +30,7 @@
 #include "core/expert_load.h"
 #include "core/fields.h"
 #include "core/outer.h"
+#include "core/rounding.h"
 
 namespace orrery {
 
@@ -44,7 +45,6 @@ enum class Precision {
   kAdam8bit,
   kSgd
 };
-enum class Math { kBf16, kFp16, kTf32, kFp32, kFp8 };
 // What weight decay shrinks: tensors of two dimensions, or norms and biases too.
 enum class Decay { kMatrices, kAll };
 
@@ -59,12 +59,6 @@ constexpr auto enum_names(Precision) {
                     std::pair{Precision::kAdam8bit, "adam-8bit"},
                     std::pair{Precision::kSgd, "sgd"}};
 }
-constexpr auto enum_names(Math) {
-  return std::array{std::pair{Math::kBf16, "bf16"}, std::pair{Math::kFp16, "fp16"},
-                    std::pair{Math::kTf32, "tf32"}, std::pair{Math::kFp32, "fp32"},
-                    std::pair{Math::kFp8, "fp8"}};
-}
-
 constexpr auto enum_names(Decay) {
   return std::array{std::pair{Decay::kMatrices, "matrices"}, std::pair{Decay::kAll, "all"}};
 }
@@ -208,7 +202,7 @@ void describe(V& v, Training& t) {
     t.tokens);
   v(Field{.name = "precision", .help = "recipe: bytes of parameter, gradient, master and moments"},
     t.precision);
-  v(Field{.name = "math", .help = "number format of matrix products"}, t.math);
+  v(Field{.name = "math", .help = "number format of matrix products (core/rounding.h)"}, t.math);
   v(Field{.name = "dropout",
           .help = "probability of dropout after attention and MLP, and on attention scores",
           .min = 0,

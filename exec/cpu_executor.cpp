@@ -40,8 +40,8 @@ CpuExecutor::CpuExecutor(const Placement& place, const RunOptions& options, Comm
       arena_(communicator.allocate(static_cast<std::size_t>(class_.arena_bytes()))),
       drives_(options.nvme, class_.drive_bytes.value),
       ops_of_(class_.segments.size()),
-      staging_(class_, program::kCompute),
-      host_staging_(class_, program::kHostStream),
+      staging_(class_, program::kCompute, place.program.training.math),
+      host_staging_(class_, program::kHostStream, place.program.training.math),
       rotary_(rope_tables(place.program)) {
   for (const program::Group& g : place.program.communication.groups)
     groups_.push_back(g.meets() ? communicator.open(place.program.mesh.members(g.axes, place.rank), g.stream)

@@ -53,14 +53,17 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   }
   const bool half = is_half(t.parameter_type());
   const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;
-  if (half ? t.math == Math::kTf32 || t.math == Math::kFp32 : t.math != Math::kFp32 && !tf32) {
+  const bool narrow =
+      t.math == Math::kFp8 || (backend == Backend::kCpu && rounds(t.math) && t.math != Math::kFp8Delayed);
+  if (half ? t.math != Math::kBf16 && t.math != Math::kFp16 && !narrow : t.math != Math::kFp32 && !tf32) {
     return fmt::format(
         "the {} engine multiplies what it stores or narrower: with precision \"{}\" math cannot be \"{}\" "
         "(allowed: {})",
         engine, name_of(t.precision), name_of(t.math),
-        half                        ? "bf16, fp16, fp8"
-        : backend == Backend::kCuda ? "fp32, tf32"
-                                    : "fp32");
+        half && backend == Backend::kCpu ? "bf16, fp16, fp8, fp8-rowwise, fp8-blockwise, mxfp8, nvfp4"
+        : half                           ? "bf16, fp16, fp8"
+        : backend == Backend::kCuda      ? "fp32, tf32"
+                                         : "fp32");
   }
   bool alibi = false;
   depth_of(program.model).for_each_layer([&](const auto& layer, std::int64_t) {

@@ -2,9 +2,11 @@
 #include "exec/staging.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <variant>
 
 #include "kernels/cpu/fast.h"
-#include "kernels/cpu/fp8.h"
+#include "kernels/cpu/operands.h"
 
 namespace orrery::exec {
 namespace {
@@ -26,6 +28,18 @@ void for_each_half(const program::RankClass& rank, const program::Op& op, Visit 
   }
 }
 
+// Of a product that rounds its operands.
+std::array<program::ops::Gemm::Stored, 2> stored_operands(const program::OpKind& kind) {
+  return std::visit(
+      [](const auto& op) -> std::array<program::ops::Gemm::Stored, 2> {
+        if constexpr (requires { op.stored(); })
+          return op.stored();
+        else
+          throw std::logic_error("only products round their operands");
+      },
+      kind);
+}
+
 }  // namespace
 
 std::int64_t Staging::bytes_for(const program::RankClass& rank, program::StreamIndex stream) {
@@ -41,8 +55,8 @@ std::int64_t Staging::bytes_for(const program::RankClass& rank, program::StreamI
   return most * static_cast<std::int64_t>(sizeof(float));
 }
 
-Staging::Staging(const program::RankClass& rank, program::StreamIndex stream)
-    : rank_(rank), space_(static_cast<std::size_t>(bytes_for(rank, stream)) / sizeof(float)) {
+Staging::Staging(const program::RankClass& rank, program::StreamIndex stream, Math math)
+    : rank_(rank), math_(math), space_(static_cast<std::size_t>(bytes_for(rank, stream)) / sizeof(float)) {
   std::size_t operands = 0;
   for (const program::Segment& segment : rank.segments) {
     for (const program::Op& op : segment.ops)
@@ -74,12 +88,14 @@ void Staging::widen(OpArguments& a) {
       a.in[i] = image_of(const_cast<float*>(a.in[i]), type, elements, false, true);
   });
   using Format = program::ops::Gemm::Format;
-  if (const Format format = program::format_of(a.op.kind); format != Format::kAsStored) {
-    using kernels::Fp8;
-    const bool gradient = format == Format::kFp8Gradient;
-    const Fp8 of_first = gradient ? Fp8::kE5M2 : Fp8::kE4M3;
-    kernels::round_to_fp8(of_first, images_[0].elements, images_[0].image);
-    kernels::round_to_fp8(Fp8::kE4M3, images_[1].elements, images_[1].image);
+  const Format format = program::format_of(a.op.kind);
+  if (format == Format::kAsStored) return;
+  const auto stored = stored_operands(a.op.kind);
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const auto& s = stored[i];
+    const bool gradient = i == 0 && format == Format::kRoundedGradient;
+    kernels::round_operand(math_, {s.matrices, s.rows, s.columns, s.sums_columns, s.weight, gradient},
+                           images_[i].image);
   }
 }
 

@@ -16,13 +16,13 @@ namespace orrery::exec {
 
 class Staging {
  public:
-  // For the ops of a stream.
-  Staging(const program::RankClass& rank, program::StreamIndex stream);
+  // For the ops of a stream, whose products take operands in this format.
+  Staging(const program::RankClass& rank, program::StreamIndex stream, Math math);
   // What bytes() of one will be.
   static std::int64_t bytes_for(const program::RankClass& rank, program::StreamIndex stream);
 
-  // Points 16-bit operands of `a` at their images; those that a product takes in 8 bits are rounded to that.
-  // What is updated in place, or added to, is there already.
+  // Points 16-bit operands of `a` at their images; those that a product takes in fewer bits are rounded to
+  // that. What is updated in place, or added to, is there already.
   void widen(OpArguments& a);
   // Rounds what the op wrote back to where it belongs.
   void narrow();
@@ -39,6 +39,7 @@ class Staging {
   float* image_of(void* original, DType type, std::int64_t elements, bool written, bool widen);
 
   const program::RankClass& rank_;
+  const Math math_;
   std::vector<float> space_;
   std::size_t used_ = 0;
   std::vector<Image> images_;  // of the op at hand

@@ -101,7 +101,16 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   const double head =
       2.0 * static_cast<double>(loss_rows(m, t)) * static_cast<double>(m.hidden * m.head_rows());
   if (plan.recompute == Recompute::kSelective) return 1 + repeated / total;
-  if (plan.recompute == Recompute::kFull) return 1 + (total / 3 - head) / total;
+  if (plan.recompute == Recompute::kFull) {
+    // Of layers as they are in the mean.
+    double share = 1;
+    if (plan.recompute_first > 0) {
+      std::int64_t some = 0;
+      for (const std::int64_t n : layers_by_chunk(plan, m.layers)) some += std::min(n, plan.recompute_first);
+      share = static_cast<double>(some) / static_cast<double>(m.layers);
+    }
+    return 1 + share * (total / 3 - head) / total;
+  }
   return 1;
 }
 

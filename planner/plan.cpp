@@ -243,6 +243,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   larger.scenario.search.recompute = {kept.front().plan.recompute};
   larger.scenario.search.recompute_parts = kept.front().plan.recompute_parts;
   larger.scenario.search.recompute_layers = {kept.front().plan.recompute_layers};
+  larger.scenario.search.recompute_first = {kept.front().plan.recompute_first};
   larger.scenario.search.rank_order = {kept.front().plan.rank_order};
   larger.scenario.search.offload.clear();
   if (kept.front().plan.offload) larger.scenario.search.offload = {*kept.front().plan.offload};
@@ -370,7 +371,10 @@ std::string left_out(const Search& s, const Plan& p) {
     check_name(s.expert_exchange, p.exchanges_by_node() ? ExpertExchange::kByNode : ExpertExchange::kFlat,
                "expert_exchange");
   if (p.ep > 1) check(s.overlap_exchanges, p.overlap_exchanges, "overlap_exchanges");
-  if (p.recompute == Recompute::kFull) check(s.recompute_layers, p.recompute_layers, "recompute_layers");
+  if (p.recompute == Recompute::kFull) {
+    check(s.recompute_layers, p.recompute_layers, "recompute_layers");
+    check(s.recompute_first, p.recompute_first, "recompute_first");
+  }
   const Offload offload = p.offload.value_or(Offload{});
   const bool tried = s.offload.empty()
                          ? offload == Offload{}
@@ -429,13 +433,18 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
 
 // Whether a plan is another one, with more work that is done again.
 bool repeats_more(Plan p, const Plan& than) {
-  if (p.recompute == than.recompute && p.repeated() == than.repeated()) return false;
+  if (p.recompute == than.recompute && p.repeated() == than.repeated() &&
+      p.recompute_first == than.recompute_first)
+    return false;
   const bool more = than.recompute == Recompute::kNone ||
+                    (than.recompute_first > 0 && p.recompute == Recompute::kFull &&
+                     (p.recompute_first == 0 || p.recompute_first > than.recompute_first)) ||
                     (than.recompute == Recompute::kSelective &&
                      (p.recompute == Recompute::kFull || than.repeated().without(p.repeated()).empty()));
   p.recompute = than.recompute;
   p.recompute_parts = than.recompute_parts;
   p.recompute_layers = than.recompute_layers;
+  p.recompute_first = than.recompute_first;
   return more && p == than;
 }
 

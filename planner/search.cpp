@@ -295,6 +295,42 @@ std::vector<Candidate> most_probable(const Problem& problem, const SearchResult&
   return out;
 }
 
+// Of plans that recompute whole layers: with so many of each chunk as rank first. Fewer take less time, and
+// fit less surely.
+void choose_recomputed(const Problem& problem, sim::Estimator& estimator, std::vector<Candidate>& best) {
+  const auto with_first = [&](Plan plan, std::int64_t first) {
+    plan.recompute_first = first;
+    const sim::Estimate estimate = estimator.estimate(plan);
+    Candidate c{.plan = std::move(plan), .estimate = estimate, .capacity = usable(problem, estimate.memory)};
+    c.device = estimator.device_bytes(c.plan, estimate.peak);
+    c.ranked = c.fits() && estimator.host_memory(c.plan).fits() ? ranked(problem, c) : kNever;
+    return c;
+  };
+  for (Candidate& c : best) {
+    if (c.plan.recompute != Recompute::kFull || c.plan.recompute_layers > 1 || c.ranked == kNever) continue;
+    const auto layers = layers_by_chunk(c.plan, problem.scenario.model.layers);
+    const std::int64_t all = *std::max_element(layers.begin(), layers.end());
+    // Where the rank of the next is no better: what does not fit has none.
+    std::int64_t low = 1, high = c.plan.recompute_first > 0 ? c.plan.recompute_first : all;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      const Time at = with_first(c.plan, middle).ranked;
+      if (at != kNever && at <= with_first(c.plan, middle + 1).ranked)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    Candidate found = with_first(c.plan, low == all ? 0 : low);
+    if (found.ranked < c.ranked) c = std::move(found);
+  }
+  std::sort(best.begin(), best.end(), faster);
+  for (std::size_t i = 0; i < best.size(); ++i) {  // several had other layers of the same plan
+    const auto same = [&](const Candidate& c) { return c.plan == best[i].plan; };
+    best.erase(std::remove_if(best.begin() + static_cast<std::ptrdiff_t>(i) + 1, best.end(), same),
+               best.end());
+  }
+}
+
 }  // namespace
 
 double fits_probability(const Problem& problem, const Candidate& c) {
@@ -401,6 +437,12 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   result.by_nodes = sizes.all();
   result.best = std::move(best).sorted();
   result.risky = std::move(risky).sorted();
+  const bool some_layers = problem.scenario.search.recompute_first.empty() &&
+                           (!problem.stack.runs || problem.stack.runs->recompute_first);
+  if (some_layers) {
+    sim::Estimator estimator(problem, topology, samples);
+    choose_recomputed(problem, estimator, result.best);
+  }
   if (result.best.empty()) result.best = most_probable(problem, result);
   result.too_big = std::move(too_big).sorted();
   result.counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

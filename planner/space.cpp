@@ -130,6 +130,7 @@ Canonical canonical(const Plan& p) {
            number(p.recompute),
            p.repeated().bits(),
            p.recompute_layers,
+           p.recompute_first,
            number(p.rank_order),
            number(p.sequence_parallel),
            std::bit_cast<std::int64_t>(p.offloaded_optimizer()),
@@ -196,6 +197,16 @@ Space::Space(const Problem& problem)
           remat_.push_back({r, std::move(parts), 1});
         break;
       case Recompute::kFull:
+        if (!problem.stack.runs || problem.stack.runs->recompute_first) {
+          for (const std::int64_t first : s.recompute_first) {
+            if (first > 0) remat_.push_back({r, {}, 1, first});
+          }
+          for (std::int64_t quarters = 1; quarters < 4 && s.recompute_first.empty(); ++quarters)
+            remat_.push_back({r, {}, 1, 0, quarters});
+        }
+        if (!s.recompute_first.empty() &&
+            std::find(s.recompute_first.begin(), s.recompute_first.end(), 0) == s.recompute_first.end())
+          break;
         for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, {}, k});
     }
   }
@@ -327,7 +338,7 @@ Space::Counts Space::visit(const Outer& o, const Visitor& visitor) const {
       program::context_problem(m, t, o.plan()).empty() && columns_ % o.etp == 0 && experts_ % o.ep == 0 &&
       (!expert_biases_ || m.hidden % o.etp == 0) &&
       (!o.sequence_parallel || (!m.has_pair() && std::all_of(tokens.begin(), tokens.end(), rows_divide))) &&
-      (t.math != Math::kFp8 || program::takes_fp8(m, t, o.plan()));
+      program::takes_rounding(m, t, o.plan());
   // ZeRO-2 and 3 communicate in chunks, which is dear to price: the others come first and bound them.
   std::array<std::vector<std::int64_t>, 2> passes;
   for (const std::int64_t zero : zero_) passes[zero < 2 ? 0 : 1].push_back(zero);
@@ -383,6 +394,16 @@ std::vector<bool> Space::overlaps(const Plan& p) const {
   return out;
 }
 
+namespace {
+
+// Layers that so many quarters of a chunk's layers are; 0 where fewer quarters are as many, or all are.
+std::int64_t first_of_quarters(std::int64_t quarters, std::int64_t layers) {
+  const auto first = [&](std::int64_t q) { return (layers * q + 3) / 4; };
+  return first(quarters) == first(quarters - 1) || first(quarters) == layers ? 0 : first(quarters);
+}
+
+}  // namespace
+
 // The plans of a tp, pp and dp. `hopeless`: by what else they differ in, those that did not fit with more
 // replicas.
 void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
@@ -428,11 +449,15 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
         // nothing is.
         const std::size_t kinds = zeros.size() * shards_.size();
         std::vector<std::optional<bool>> holds(kinds);
-        std::vector<bool> slow(kinds);
+        std::vector<bool> slow(kinds), slow_without(kinds);
         for (const Remat& r : remat_) {
           p.recompute = r.mode;
           p.recompute_parts = r.parts;
           p.recompute_layers = r.every;
+          const std::int64_t of_chunk = (m.layers + chunks - 1) / chunks;
+          p.recompute_first = r.quarters > 0       ? first_of_quarters(r.quarters, of_chunk)
+                              : r.first < of_chunk ? r.first
+                                                   : 0;
           for (const std::int64_t zero : zeros) {
             for (const auto& [shard, reshards, offload] : shards_) {
               const std::size_t at = shape++;
@@ -448,6 +473,7 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               if (!runs_plan(problem_.stack, m, p, t)) continue;
               ++counts.considered;
               const bool bad = !possible || r.every > (m.layers + chunks - 1) / chunks ||
+                               (r.of_some() && p.recompute_first == 0) ||
                                (zero > 0 && p.copies() == 1 && !p.offloads_parameters()) ||
                                (grouped && p.dp % shard != 0) || !program::shards_fit_experts(p) ||
                                !program::overlap_problem(p).empty() ||
@@ -459,15 +485,17 @@ void Space::visit_shapes(Plan p, const std::vector<std::int64_t>& zeros, const V
               const std::size_t kind = at % kinds;
               std::optional<bool>& held = holds[kind];
               if (!held) held = !visitor.may_hold || visitor.may_hold(p);
-              if (!*held || slow[kind]) {
+              if (!*held || (r.of_some() ? slow_without[kind] : slow[kind])) {
                 hopeless[at] = !*held;
                 ++counts.hopeless;
                 continue;
               }
               const Verdict verdict = visitor.plan(p);
               hopeless[at] = verdict == Verdict::kTooLarge;
-              // Those that come later repeat all that it repeats.
-              slow[kind] = verdict == Verdict::kTooSlow && r.mode != Recompute::kFull;
+              // Those that come later repeat all that it repeats, but for those of some layers alone.
+              const bool too_slow = verdict == Verdict::kTooSlow;
+              if (r.mode != Recompute::kFull) slow[kind] = slow[kind] || too_slow;
+              if (r.mode == Recompute::kNone) slow_without[kind] = too_slow;
             }
           }
         }

@@ -65,6 +65,9 @@ class Space {
     Recompute mode;
     std::vector<RecomputePart> parts;
     std::int64_t every;
+    // Of a chunk's layers, the first ones that are recomputed: so many, or so many quarters; 0: all.
+    std::int64_t first = 0, quarters = 0;
+    bool of_some() const { return first > 0 || quarters > 0; }
   };
   void visit_shapes(Plan plan, const std::vector<std::int64_t>& zeros, const Visitor& visitor,
                     std::vector<bool>& hopeless, Counts& counts) const;
@@ -98,7 +101,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 27> fields{};
+  std::array<std::int64_t, 28> fields{};
   std::vector<std::int64_t> chunk_layers;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

@@ -192,8 +192,8 @@ ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
                   .n = w.local_rows,
                   .k = w.local_cols,
                   .transpose_b = true};
-  if (training.math == Math::kFp8 && graph_.in_layer && !adding_adapter_)
-    shape.format = ops::Gemm::Format::kFp8Values;
+  if (rounds(training.math) && graph_.in_layer && !adding_adapter_)
+    shape.format = ops::Gemm::Format::kRoundedValues;
   return shape;
 }
 

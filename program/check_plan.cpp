@@ -71,6 +71,15 @@ void check_context(const Model& m, const Training& t, const Plan& p, const Curso
 
 // Parts that selective recomputation repeats.
 void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
+  if (p.recompute_first > 0) {
+    const Cursor first = at.child("recompute_first");
+    if (p.recompute != Recompute::kFull) {
+      first.fail(fmt::format("whole layers are not recomputed, with recompute \"{}\"", name_of(p.recompute)),
+                 "allowed: 0, or with recompute \"full\"");
+    }
+    if (p.recompute_layers > 1)
+      first.fail("layers are recomputed several at once", "allowed: 0, or with recompute_layers 1");
+  }
   if (p.recompute_parts.empty()) return;
   const Cursor field = at.child("recompute_parts");
   if (p.recompute != Recompute::kSelective) {
@@ -82,19 +91,20 @@ void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
   check_parts(depth, p.recompute_parts, field);
 }
 
-// What of the products in 8 bits has a size that tensor cores do not take.
+// What of the products that round their operands has a size that tensor cores do not take.
 struct Misfit {
   const char* what;
   std::int64_t size;
 };
-std::optional<Misfit> fp8_misfit(const Model& m, const Depth& depth, const Plan& p, std::int64_t tokens) {
+std::optional<Misfit> rounding_misfit(const Model& m, const Depth& depth, const Plan& p, std::int64_t tokens,
+                                      std::int64_t multiple) {
   std::vector<Misfit> sizes{{"tokens of a micro-batch", tokens}, {"columns of the model's width", m.hidden}};
   depth.for_each_layer([&](const auto& layer, std::int64_t) {
     for (const SharedCount& of : layer.columns())
       sizes.push_back({of.what, of.count / degree_of(p, of.degree)});
   });
   const auto found =
-      std::find_if(sizes.begin(), sizes.end(), [](const Misfit& of) { return of.size % 16 != 0; });
+      std::find_if(sizes.begin(), sizes.end(), [&](const Misfit& of) { return of.size % multiple != 0; });
   return found == sizes.end() ? std::nullopt : std::optional(*found);
 }
 
@@ -232,11 +242,13 @@ std::string context_problem(const Model& m, const Training& t, const Plan& p) {
   return {};
 }
 
-bool takes_fp8(const Model& m, const Training& t, const Plan& p) {
+bool takes_rounding(const Model& m, const Training& t, const Plan& p) {
+  const auto rounding = rounding_of(t.math);
+  if (!rounding) return true;
   const Depth depth = depth_of(m);
   const std::vector<std::int64_t> tokens = tower_tokens(m, t);
   return std::none_of(tokens.begin(), tokens.end(), [&](std::int64_t n) {
-    return fp8_misfit(m, depth, p, n / p.cp * p.micro_batch).has_value();
+    return rounding_misfit(m, depth, p, n / p.cp * p.micro_batch, rounding->multiple).has_value();
   });
 }
 
@@ -258,10 +270,11 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
     const std::int64_t tokens = of_sample / p.cp;
     if (p.sequence_parallel && p.tp > 1)
       divides("tp", p.tp, tokens * p.micro_batch, "tokens of a micro-batch");
-    if (t.math != Math::kFp8) continue;
-    if (const auto misfit = fp8_misfit(m, depth, p, tokens * p.micro_batch)) {
-      at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"fp8\" takes multiples of 16", p.tp,
-                                      misfit->what, misfit->size));
+    const auto rounding = rounding_of(t.math);
+    if (!rounding) continue;
+    if (const auto misfit = rounding_misfit(m, depth, p, tokens * p.micro_batch, rounding->multiple)) {
+      at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"{}\" takes multiples of {}", p.tp,
+                                      misfit->what, misfit->size, name_of(t.math), rounding->multiple));
     }
   }
   // Chunks without layers hold an end of the model alone; a plan has to name them.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "program/blocks.h"
 #include "program/gradient.h"
@@ -384,6 +385,7 @@ class ClassCompiler {
   void recompute_group(Chunk& c, const Left& kept, std::size_t first, std::size_t end,
                        std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
+    if (plan_.recompute_first > 0 && std::cmp_greater_equal(first, plan_.recompute_first)) return;
     if (plan_.recompute == Recompute::kSelective) {
       if (!e_.repeats_selectively(c.layers[first].block)) return;
       state_->need(c.layers[first]);

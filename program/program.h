@@ -374,8 +374,8 @@ struct Program {
   std::int64_t ops_per_step() const;     // op instances of one rank of each class
 };
 
-// Whether products of `model` in 8 bits have the sizes that tensor cores take: multiples of 16.
-bool takes_fp8(const Model& model, const Training& training, const Plan& plan);
+// Whether products of `model` that round their operands have the sizes that tensor cores take.
+bool takes_rounding(const Model& model, const Training& training, const Plan& plan);
 
 // Layers of a step, over all micro-batches of a replica. Each has about a hundred ops, and a second has five
 // to thirteen million for the engine; runs of published size have half a million layers.

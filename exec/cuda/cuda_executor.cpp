@@ -69,7 +69,7 @@ CudaExecutor::CudaExecutor(const Placement& place, const RunOptions& options,
                       ? kernels::cuda::allocate_host(static_cast<std::size_t>(class_.host_bytes.value))
                       : HostMemory()),
       drives_(options.nvme, class_.drive_bytes.value),
-      staging_(class_, program::kHostStream),
+      staging_(class_, program::kHostStream, place.program.training.math),
       fork_(make_event(Timed::kNo)),
       begin_(make_event(Timed::kYes)) {
   workspace_ = allocate(largest_workspace(place), "scratch memory");

@@ -476,9 +476,9 @@ device::Fp8Product fp8_of(ops::Gemm::Format f) {
   switch (f) {
     case ops::Gemm::Format::kAsStored:
       return device::Fp8Product::kNo;
-    case ops::Gemm::Format::kFp8Values:
+    case ops::Gemm::Format::kRoundedValues:
       return device::Fp8Product::kValues;
-    case ops::Gemm::Format::kFp8Gradient:
+    case ops::Gemm::Format::kRoundedGradient:
       return device::Fp8Product::kGradient;
   }
   return device::Fp8Product::kNo;

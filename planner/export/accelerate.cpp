@@ -10,7 +10,7 @@ namespace orrery::planner {
 namespace {
 
 const char* mixed_precision(const Training& t) {
-  if (t.math == Math::kFp8) return "fp8";
+  if (rounds(t.math)) return "fp8";
   if (t.precision == Precision::kPureBf16) return "'no'";  // the model is loaded in bf16
   switch (t.parameter_type()) {
     case DType::kBfloat16:
@@ -105,7 +105,8 @@ Exported accelerate_config(const Problem& problem, const Plan& p, const Cursor& 
       "use_cpu: false\n",
       short_name(p), printable(problem.scenario.model.name), printable(problem.stack.runs->software),
       sharded ? "FSDP" : (p.dp > 1 ? "MULTI_GPU" : "'NO'"), mixed_precision(t), layout.nodes, p.ranks());
-  if (t.math == Math::kFp8) text += "fp8_config:\n  backend: AO\n";
+  if (rounds(t.math))
+    text += fmt::format("fp8_config:\n  backend: {}\n", t.math == Math::kFp8Delayed ? "TE" : "AO");
   return {text + sharding(p), notes(t, p, layout, recipe_of(problem))};
 }
 

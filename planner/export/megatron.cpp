@@ -429,21 +429,49 @@ void add_plan(Arguments& x, const Plan& p, const Problem& problem) {
   }
   if (p.recompute == Recompute::kFull) {
     x.add("recompute-granularity", "full");
-    x.add("recompute-method", "uniform");
-    x.add("recompute-num-layers", p.recompute_layers);
+    // Of a chunk, with the method "block".
+    const bool some = p.recompute_first > 0;
+    x.add("recompute-method", some ? "block" : "uniform");
+    x.add("recompute-num-layers", some ? p.recompute_first : p.recompute_layers);
   }
 }
 
 // --- numbers and the run ----------------------------------------------------------------------------
 
+// Gradients are in E5M2 ("hybrid") where a tensor has one factor.
+void add_rounding(Arguments& x, Math math) {
+  const auto eight = [&](const char* format, const char* recipe) {
+    x.add("fp8-format", format);
+    x.add("fp8-recipe", recipe);
+  };
+  switch (math) {
+    case Math::kBf16:
+    case Math::kFp16:
+    case Math::kTf32:
+    case Math::kFp32:
+      return;
+    case Math::kFp8:
+      return eight("hybrid", "tensorwise");
+    case Math::kFp8Delayed:
+      return eight("hybrid", "delayed");
+    case Math::kFp8Blockwise:
+      return eight("e4m3", "blockwise");
+    case Math::kMxfp8:
+      return eight("e4m3", "mxfp8");
+    case Math::kNvfp4:
+      x.add("fp4-format", "e2m1");
+      x.add("fp4-recipe", "nvfp4");
+      return;
+    case Math::kFp8Rowwise:
+      throw std::logic_error("no recipe of Megatron-core has a factor for each row");
+  }
+}
+
 void add_numbers(Arguments& x, const Training& t) {
   const DType type = t.parameter_type();
   x.add_if(type == DType::kBfloat16, "bf16");
   x.add_if(type == DType::kFloat16, "fp16");
-  if (t.math == Math::kFp8) {
-    x.add("fp8-format", "hybrid");
-    x.add("fp8-recipe", "delayed");
-  }
+  add_rounding(x, t.math);
   if (type == DType::kFloat32) return;
   if (t.gradient_type() == DType::kFloat32)
     x.add("accumulate-allreduce-grads-in-fp32");

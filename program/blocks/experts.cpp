@@ -197,7 +197,7 @@ class Experts {
                            .k = g_.parameter(w).local_cols,
                            .experts = experts,
                            .parts = parts()};
-    if (g_.training.math == Math::kFp8) shape.format = ops::Gemm::Format::kFp8Values;
+    if (rounds(g_.training.math)) shape.format = ops::Gemm::Format::kRoundedValues;
     const Placements reads = at_experts(by_rows ? Placement::kReplicated : Placement::kColumns),
                      writes = at_experts(by_rows ? Placement::kColumns : Placement::kSum);
     const ValueId u = routed(std::string(name) + (by_rows ? "/out" : "/partial"), n, writes, type());

@@ -18,7 +18,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
       l.gated() ? Builder::AdapterBlocks{kGate, kUp} : Builder::AdapterBlocks{kUp};
   // One product alone gives the gradient behind a fused GELU.
   const bool fuses = !g.adapts(targets) && !g.adapts({kDown}) && g.stack.fused_gelu &&
-                     l.activation == Activation::kGelu && g.training.math != Math::kFp8;
+                     l.activation == Activation::kGelu && !rounds(g.training.math);
   ValueId v;
   if (fuses) {
     v = g.linear_gelu(base + "/fc1", x, w1, b1);

@@ -69,11 +69,19 @@ struct ElementBytes {
   std::int64_t activation = 2;
   std::int64_t probability = 0;  // of the loss, where the stack keeps probabilities; else 0
   BytesPerParameter parameter{};
-  double fp8_rounding = 1;  // Stack::fp8_rounding
+  // Of products that round their operands (core/rounding.h): what a rounded element has, and what rounding
+  // moves of each element of an operand, as often as the stack does it; zero: they do not.
+  double rounded = 0, rounding = 0;
 };
 inline ElementBytes element_bytes(const Training& t, const Stack& s) {
   const std::int64_t activation = activation_bytes(t.precision);
-  return {activation, keeps_logits(s.loss_keeps) ? 0 : 4, bytes_per_parameter(t.precision), s.fp8_rounding};
+  ElementBytes out{activation, keeps_logits(s.loss_keeps) ? 0 : 4, bytes_per_parameter(t.precision)};
+  if (const auto how = rounding_of(t.math)) {
+    out.rounded = how->bytes;
+    out.rounding =
+        how->reads * static_cast<double>(activation) * s.rounding_reads + how->bytes * s.rounding_writes;
+  }
+  return out;
 }
 
 // Operands of an op that a rule emits.

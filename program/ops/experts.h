@@ -193,7 +193,7 @@ struct GroupedGemm {
     using S = GroupedGemm;
     return std::tuple(&S::rows, &S::even, &S::n, &S::k, &S::experts, &S::parts, &S::of, &S::format);
   }
-  constexpr bool in_fp8() const { return format != Gemm::Format::kAsStored; }
+  constexpr bool rounds() const { return format != Gemm::Format::kAsStored; }
   constexpr std::int64_t results() const { return rows * n; }
   constexpr std::int64_t inputs() const { return rows * k; }
   constexpr std::int64_t weights() const { return experts * n * k; }
@@ -211,15 +211,25 @@ struct GroupedGemm {
   constexpr double flops() const {
     return 2.0 * static_cast<double>(even) * static_cast<double>(n) * static_cast<double>(k);
   }
+  constexpr std::array<Gemm::Stored, 2> stored() const {
+    switch (of) {
+      case Of::kResult:
+        return {Gemm::Stored{1, rows, k, true}, {experts, n, k, true, true}};
+      case Of::kInput:
+        return {Gemm::Stored{1, rows, n, true}, {experts, n, k, false, true}};
+      case Of::kWeight:
+        break;
+    }
+    return {Gemm::Stored{1, rows, n, false}, {1, rows, k, false}};
+  }
   // Without rows that are room.
   constexpr std::int64_t operand_elements() const { return filled().reads[0] + filled().reads[1]; }
   constexpr std::int64_t result_elements() const { return filled().writes[0]; }
   // As of Gemm.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     const std::int64_t read = operand_elements(), written = result_elements() * e.activation;
-    if (!in_fp8()) return read * e.activation + written;
-    const auto rounding = static_cast<double>(read * (2 * e.activation + 1)) * e.fp8_rounding;
-    return read + written + static_cast<std::int64_t>(rounding);
+    if (!rounds()) return read * e.activation + written;
+    return written + static_cast<std::int64_t>(static_cast<double>(read) * (e.rounded + e.rounding));
   }
   template <class Reverse>
   void gradient(Reverse& r) const;
@@ -235,7 +245,7 @@ struct GroupedGemm {
   constexpr GroupedGemm gradient_of(Of what) const {
     GroupedGemm d = *this;
     d.of = what;
-    if (in_fp8()) d.format = Gemm::Format::kFp8Gradient;
+    if (rounds()) d.format = Gemm::Format::kRoundedGradient;
     return d;
   }
 };

@@ -14,9 +14,9 @@ namespace orrery::program::ops {
 
 struct Gemm {
   enum class Epilogue : std::uint8_t { kPlain, kGelu, kGeluGrad, kBiasGrad };
-  // The format of the operands: as stored, or rounded to 8 bits, both as values or the first one as a
-  // gradient (kernels/cpu/fp8.h).
-  enum class Format : std::uint8_t { kAsStored, kFp8Values, kFp8Gradient };
+  // The format of the operands: as stored, or rounded as the training's math has it (core/rounding.h), both
+  // as values or the first one as a gradient.
+  enum class Format : std::uint8_t { kAsStored, kRoundedValues, kRoundedGradient };
   static constexpr std::string_view kName = "gemm";
   static constexpr Nature kNature = Nature::kProduct;
 
@@ -30,7 +30,7 @@ struct Gemm {
                       &Gemm::transpose_b);
   }
 
-  constexpr bool in_fp8() const { return format != Format::kAsStored; }
+  constexpr bool rounds() const { return format != Format::kAsStored; }
   constexpr std::int64_t operand_elements() const { return m * k + k * n; }
   constexpr std::int64_t result_elements() const { return m * n; }
   constexpr Operands operands() const {
@@ -44,18 +44,28 @@ struct Gemm {
   constexpr double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   }
-  // Of products in 8 bits, the operands' rounding too: an operand is read for its largest magnitude, read
-  // again, and written in 8 bits; the product then reads a byte an element.
+  // Of products that round their operands, that too; the product then reads what is rounded.
   constexpr std::int64_t bytes(const ElementBytes& e) const {
     const std::int64_t sums = epilogue == Epilogue::kBiasGrad ? m : 0;
     const std::int64_t results = ((1 + others()) * m * n + sums) * e.activation;
-    if (!in_fp8()) return operand_elements() * e.activation + results;
-    const auto rounding = static_cast<double>(operand_elements() * (2 * e.activation + 1)) * e.fp8_rounding;
-    return operand_elements() + results + static_cast<std::int64_t>(rounding);
+    if (!rounds()) return operand_elements() * e.activation + results;
+    return results +
+           static_cast<std::int64_t>(static_cast<double>(operand_elements()) * (e.rounded + e.rounding));
   }
 
-  // Whether the product of its weight's gradient sums its bias's: those in 8 bits have no epilogue.
-  constexpr bool sums_bias_gradients(const Stack& s) const { return s.fused_bias_gradients && !in_fp8(); }
+  // How its operands stand in memory: rows x columns, of which the product sums along the columns or the
+  // rows.
+  struct Stored {
+    std::int64_t matrices = 1, rows = 0, columns = 0;
+    bool sums_columns = true, weight = false;
+  };
+  constexpr std::array<Stored, 2> stored() const {
+    return {transpose_a ? Stored{1, k, m, false} : Stored{1, m, k, true},
+            transpose_b ? Stored{1, n, k, true, !transpose_a} : Stored{1, k, n, false, !transpose_a}};
+  }
+
+  // Whether the product of its weight's gradient sums its bias's: those that round have no epilogue.
+  constexpr bool sums_bias_gradients(const Stack& s) const { return s.fused_bias_gradients && !rounds(); }
 
   // Of u = x W' + b, with x and the gradient of u rows: dx = du W, dW = du' x, db = the sums of du's columns.
   template <class Reverse>
@@ -64,7 +74,7 @@ struct Gemm {
   void weight_gradient(Reverse& r) const;
 
  private:
-  Format of_gradient() const { return in_fp8() ? Format::kFp8Gradient : Format::kAsStored; }
+  Format of_gradient() const { return rounds() ? Format::kRoundedGradient : Format::kAsStored; }
   std::size_t result() const { return epilogue == Epilogue::kGelu ? 1 : 0; }  // u, in the order of writes
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/capabilities.h"
 #include "program/program.h"
@@ -84,6 +85,13 @@ std::map<std::string, std::string> knobs_of(const Plan& p) {
           {"sequence parallel", p.tp == 1 || p.sequence_parallel ? "" : "none"}};
 }
 
+// Of sources, by their number format.
+const char* suffix_of(Math math) {
+  if (math == Math::kNvfp4) return " fp4";
+  if (math == Math::kFp8Rowwise) return " fp8 rowwise";
+  return rounds(math) ? " fp8" : "";
+}
+
 }  // namespace
 
 const GpuRule& rule_of(std::string_view gpu) {
@@ -105,6 +113,37 @@ void set_nodes(Problem& p, const GpuRule& rule, std::int64_t gpus, std::int64_t 
   p.cluster.nics = per_node;
   if (gbit == 0) gbit = rule.nic_gbit_per_gpu * static_cast<double>(per_node);
   p.cluster.nic_bandwidth = Bandwidth{static_cast<std::int64_t>(gbit * 1e9 / 8)};
+}
+
+std::optional<Math> narrow_format(std::string_view text, const std::vector<Device>& devices) {
+  struct Name {
+    std::string_view name;
+    Math math;
+  };
+  // "amp_fp8" and "fp8 (TE)" are Transformer Engine's default recipe, and torchao's products have a factor
+  // for each tensor. Megatron-Bridge calls its recipe with factors of now FP8, and later FP8-CS.
+  constexpr std::array kNames{Name{"NVFP4", Math::kNvfp4},
+                              Name{"MXFP8", Math::kMxfp8},
+                              Name{"MXFP8/BF16", Math::kMxfp8},
+                              Name{"FP8-MX", Math::kMxfp8},
+                              Name{"fp8_mx", Math::kMxfp8},
+                              Name{"FP8-Block", Math::kFp8Blockwise},
+                              Name{"FP8-BLK", Math::kFp8Blockwise},
+                              Name{"fp8 blockwise 1x128/128x128", Math::kFp8Blockwise},
+                              Name{"fp8 rowwise", Math::kFp8Rowwise},
+                              Name{"fp8 delayed", Math::kFp8Delayed},
+                              Name{"amp_fp8", Math::kFp8Delayed},
+                              Name{"fp8 (TE) / bf16", Math::kFp8Delayed},
+                              Name{"FP8", Math::kFp8},
+                              Name{"FP8-CS", Math::kFp8},
+                              Name{"fp8 tensorwise", Math::kFp8},
+                              Name{"fp8 (linear) / bf16", Math::kFp8},
+                              Name{"fp8 e4m3 matmul / bf16", Math::kFp8}};
+  for (const Name& n : kNames) {
+    if (n.name == text) return n.math;
+  }
+  if (text != "FP8 fine-grained") return std::nullopt;
+  return devices.front().fp4 > FlopRate{0} ? Math::kMxfp8 : Math::kFp8Blockwise;
 }
 
 void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed) {
@@ -146,8 +185,8 @@ void add(PublishedRun run, PublishedRuns& to) {
     if (const auto wrong = stack_problem(run.problem.stack, s.model, run.plan, s.training))
       throw Skip{fmt::format("{}: {}", wrong->pointer, wrong->text.substr(0, wrong->text.find(" (")))};
     const bool sparse = depth_of(s.model).shared(Degree::kExpert) > 0;
-    run.source += std::string(sparse ? " sparse" : "") + (run.plan.cp > 1 ? " cp" : "") +
-                  (s.training.math == Math::kFp8 ? " fp8" : "");
+    run.source +=
+        std::string(sparse ? " sparse" : "") + (run.plan.cp > 1 ? " cp" : "") + suffix_of(s.training.math);
   }
   to.runs.push_back(std::move(run));
 }

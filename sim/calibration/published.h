@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,10 @@ struct GpuRule {
 };
 // Throws Skip.
 const GpuRule& rule_of(std::string_view gpu);
+
+// The format that a row names, which rounds operands; none: it names another. Fine-grained factors are those
+// of the hardware, where it has such.
+std::optional<Math> narrow_format(std::string_view text, const std::vector<Device>& devices);
 
 // Where the row does not say how, as the stack does by default: the first way that it has.
 void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed);

@@ -348,9 +348,9 @@ class MappedReader {
       t.precision = pure ? Precision::kPureBf16 : Precision::kMixed;
     const bool bf16 = row_.precision == "bf16" || row_.precision == "BF16" || row_.precision == "bfloat16" ||
                       row_.precision == "bf16-true";
-    t.math = bf16 ? Math::kBf16 : Math::kFp8;
-    if (!bf16 && !says(row_.precision, "fp8") && !says(row_.precision, "FP8"))
-      throw Skip{"precision " + row_.precision};
+    const auto narrow = narrow_format(row_.precision, run_.problem.devices);
+    if (!bf16 && !narrow) throw Skip{"precision " + row_.precision};
+    t.math = narrow.value_or(Math::kBf16);
   }
 
   bool fine_tunes() const { return !row_.method.empty() && row_.method != "pretrain"; }

@@ -282,7 +282,7 @@ class RowReader {
       throw Skip{"micro-batch does not divide the batch"};
     plan.micro_batches = t.global_batch / (plan.micro_batch * plan.dp);
     read_schedule(problem, plan, assumed);
-    read_precision(t, problem.stack.name);
+    read_precision(t, problem.stack.name, problem.devices);
     read_recompute(problem, plan, assumed);
   }
 
@@ -344,7 +344,7 @@ class RowReader {
   // Dropout of GPT by default of Megatron, and of its forks.
   static constexpr double kDropout = 0.1;
 
-  void read_precision(Training& t, const std::string& stack) const {
+  void read_precision(Training& t, const std::string& stack, const std::vector<Device>& devices) const {
     const std::string& text = row_.precision;
     if (row_.source_key == "sailor" && text.empty()) {  // its runs keep PyTorch's number format
       t.math = Math::kTf32;
@@ -355,10 +355,8 @@ class RowReader {
       t.math = Math::kFp16;
     else if (text.empty() || text == "bf16" || text == "BF16" || text == "amp_bf16")
       t.math = Math::kBf16;
-    else if (text == "FP8" || text == "FP8-CS" || text == "FP8-MX" || text == "MXFP8" ||
-             text == "FP8 fine-grained" || text == "amp_fp8" || text == "fp8 (TE) / bf16" ||
-             text == "fp8 (linear) / bf16" || text == "fp8 tensorwise" || text == "fp8 e4m3 matmul / bf16")
-      t.math = Math::kFp8;
+    else if (const auto math = narrow_format(text, devices))
+      t.math = *math;
     else
       throw Skip{"precision " + text};
     // Megatron and torchtitan sum gradients in fp32.

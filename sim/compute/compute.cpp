@@ -46,7 +46,14 @@ double waves(double x, double smoothing) {
 FlopRate peak(const Device& d, Math math) {
   const FlopRate none{0};
   switch (math) {
+    case Math::kNvfp4:
+      if (d.fp4 > none) return d.fp4;
+      [[fallthrough]];
     case Math::kFp8:
+    case Math::kFp8Delayed:
+    case Math::kFp8Rowwise:
+    case Math::kFp8Blockwise:
+    case Math::kMxfp8:
       if (d.fp8 > none) return d.fp8;
       [[fallthrough]];
     case Math::kBf16:
@@ -72,7 +79,8 @@ double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, 
     best = std::min(best, waves(x, d.gemm.wave_smoothing) * t.m * t.n * 2.0 * (dk + d.gemm.k_overhead) /
                               (unit_rate * t.relative_efficiency));
   }
-  const auto written = static_cast<double>(element_bytes), read = math == Math::kFp8 ? 1.0 : written;
+  const auto rounding = rounding_of(math);
+  const auto written = static_cast<double>(element_bytes), read = rounding ? rounding->bytes : written;
   const double bytes = groups * (read * (dm * dk + dk * dn) + written * dm * dn);
   const double memory = bytes / (static_cast<double>(d.memory_bandwidth.value) * d.gemm.memory_efficiency);
   return seconds(d.gemm.latency) + std::max(best, memory) + d.gemm.exposed_memory * std::min(best, memory);
@@ -134,18 +142,22 @@ const MeasuredOp* measured(const Device& d, const program::Op& op) {
 
 // The number format that an op computes in.
 Math math_of(Math training, const program::Op& op) {
-  const bool eight = program::format_of(op.kind) != ops::Gemm::Format::kAsStored;
-  return training == Math::kFp8 && !eight ? Math::kBf16 : training;
+  const bool rounded = program::format_of(op.kind) != ops::Gemm::Format::kAsStored;
+  return rounds(training) && !rounded ? Math::kBf16 : training;
 }
 
-// What is in the traffic of a product beyond its own.
+// What is in the traffic of a product beyond its own: a kernel each time that an operand is read.
 template <class Product>
-double rounding_seconds(const Device& d, std::int64_t element_bytes, const Product& product, Bytes traffic) {
-  const std::int64_t operands = product.operand_elements();
-  const auto bytes =
-      static_cast<double>(traffic.value - operands - product.result_elements() * element_bytes);
-  const double share = bytes / static_cast<double>(operands * (2 * element_bytes + 1));
-  return share * 4 * seconds(d.gemm.latency) +
+double rounding_seconds(const Device& d, Math math, std::int64_t element_bytes, const Product& product,
+                        Bytes traffic) {
+  const auto rounding = rounding_of(math);
+  if (!rounding) return 0;
+  const auto operands = static_cast<double>(product.operand_elements());
+  const double bytes = static_cast<double>(traffic.value - product.result_elements() * element_bytes) -
+                       operands * rounding->bytes;
+  const double share =
+      bytes / (operands * (rounding->reads * static_cast<double>(element_bytes) + rounding->bytes));
+  return share * 2 * rounding->reads * seconds(d.gemm.latency) +
          bytes / (static_cast<double>(d.memory_bandwidth.value) * d.memory_efficiency);
 }
 
@@ -170,11 +182,11 @@ struct KernelTime {
   AttentionKernels attention_kernels;
 
   Time operator()(const ops::Gemm& p) const {
-    double warm = gemm_seconds(device, math, p.m, p.n, p.k, element_bytes), rounding = 0;
+    double warm = gemm_seconds(device, math, p.m, p.n, p.k, element_bytes);
     warm += static_cast<double>(p.others() * p.m * p.n * element_bytes) /
             (static_cast<double>(device.memory_bandwidth.value) * device.gemm.memory_efficiency);
-    if (math == Math::kFp8) rounding = rounding_seconds(device, element_bytes, p, op.traffic);
-    return from_seconds(warm / device.sustained + rounding);
+    return from_seconds(warm / device.sustained +
+                        rounding_seconds(device, math, element_bytes, p, op.traffic));
   }
   // A product for each block that has an adapter.
   Time operator()(const ops::AdapterProduct& p) const {
@@ -203,8 +215,8 @@ struct KernelTime {
     const double warm = p.of == kResult  ? gemm_seconds(device, math, rows, p.n, p.k, element_bytes, groups)
                         : p.of == kInput ? gemm_seconds(device, math, rows, p.k, p.n, element_bytes, groups)
                                          : gemm_seconds(device, math, p.n, p.k, rows, element_bytes, groups);
-    const double rounding = math == Math::kFp8 ? rounding_seconds(device, element_bytes, p, op.traffic) : 0;
-    return from_seconds(warm / device.sustained + rounding);
+    return from_seconds(warm / device.sustained +
+                        rounding_seconds(device, math, element_bytes, p, op.traffic));
   }
   Time operator()(const ops::Attention& a) const { return attention(a, work_of(a, false)); }
   Time operator()(const ops::AttentionGrad& a) const { return attention(a, work_of(a, true)); }

@@ -10,11 +10,12 @@
 //
 // and with a GELU epilogue mn / (B e_m) more for the matrix that is written or read beside the result.
 // e efficiency, r the tile's relative efficiency, k0 k_overhead, a wave_smoothing, B memory bandwidth.
-// With operands in 8 bits P is that peak, and an element of them one byte; e and k0 stay: on published
-// training runs that is closest (docs/validation.md). What rounds both of them before, from b bytes an
-// element, are four kernels,
+// With operands in fewer bits P is that peak, and an element of them r bytes (core/rounding.h); e and k0
+// stay: on published training runs that is closest (docs/validation.md). What rounds both of them before
+// reads b bytes an element, i times, and writes r, as often as the stack's rounding_reads R and
+// rounding_writes W say:
 //
-//   t = (4 latency + (mk + kn) (2 b + 1) / (B memory_efficiency)) times the stack's fp8_rounding
+//   t = f 2 i latency + (mk + kn) (i b R + r W) / (B memory_efficiency),  f = (i b R + r W) / (i b + r)
 //
 // Fused causal attention, forward work F = 2 b a s^2 d, with x = b a ceil(s/128) / U:
 //
@@ -38,8 +39,8 @@ namespace orrery::sim {
 // The dense peak for a number format; TF32 and half fall back to fp32 where the device has none.
 FlopRate peak(const Device& d, Math math);
 
-// Warm, isolated kernel times in seconds, as a micro-benchmark would measure them. With kFp8 the operands are
-// there in 8 bits; elements of the result have `element_bytes`.
+// Warm, isolated kernel times in seconds, as a micro-benchmark would measure them. With formats that round,
+// the operands are there rounded; elements of the result have `element_bytes`.
 double gemm_seconds(const Device& d, Math math, std::int64_t m, std::int64_t n, std::int64_t k,
                     std::int64_t element_bytes, double groups = 1);
 struct AttentionWork {

@@ -53,7 +53,8 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
        {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
         static_cast<std::int64_t>(k.recompute_layers), static_cast<std::int64_t>(k.zero),
         static_cast<std::int64_t>(k.rounds), static_cast<std::int64_t>(k.shards),
-        static_cast<std::int64_t>(k.recompute) * 256 + k.repeated.bits(),
+        static_cast<std::int64_t>(k.recompute_first) * 65536 + static_cast<std::int64_t>(k.recompute) * 256 +
+            k.repeated.bits(),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
             k.replicas * 8 + k.split * 4 + static_cast<std::int64_t>(k.order),
         static_cast<std::int64_t>(k.cp),
@@ -142,6 +143,7 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.recompute = p.recompute;
   k.repeated = p.repeated();
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
+  k.recompute_first = static_cast<std::int32_t>(p.recompute_first);
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
@@ -512,7 +514,9 @@ ChunkCosts::Shortened ChunkCosts::shortened(Layout& l, Role role, const ChunkCon
     if (content.size() == 1) small[i].repeats = repeats;  // the samples of all lengths are the same ones
     if (k.zero >= 2 && content[i].blocks >= settled + per) {
       const auto of = [&](std::int64_t blocks) -> const ChunkCost& {
-        return price_sample(l, alone, {{content[i].first, blocks, repeats, content[i].offloaded}})
+        return price_sample(
+                   l, alone,
+                   {{content[i].first, blocks, repeats, content[i].offloaded, content[i].recomputed}})
             .costs[index];
       };
       const ChunkCost& a = of(settled);
@@ -584,7 +588,9 @@ ChunkContent ChunkCosts::content_of(const ChunkKey& k, const BlockRange& blocks)
     if (const std::int64_t apart = apart_at(k, at); apart > 0) n = std::min(n, apart);
     const std::int64_t offloaded = blocks.first + k.offloaded_layers - at;  // from here on
     if (offloaded > 0) n = std::min(n, offloaded);
-    out.push_back({depth().canonical(at, n), n, 0, offloaded > 0});
+    const std::int64_t recomputed = blocks.first + k.recompute_first - at;
+    if (recomputed > 0) n = std::min(n, recomputed);
+    out.push_back({depth().canonical(at, n), n, 0, offloaded > 0, recomputed > 0});
     at += n;
   }
   return out;

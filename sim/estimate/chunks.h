@@ -76,7 +76,8 @@ struct BlockRange {
   std::int64_t first = 0, blocks = 0;
   // In a sample, of a range that longer ones may be extended from: blocks after which its memory repeats.
   std::int64_t repeats = 0;
-  bool offloaded = false;  // their activations wait in the host's memory
+  bool offloaded = false;   // their activations wait in the host's memory
+  bool recomputed = false;  // where the first layers of a chunk alone are
   friend bool operator==(const BlockRange&, const BlockRange&) = default;
 };
 using ChunkContent = std::vector<BlockRange>;
@@ -108,7 +109,8 @@ struct ChunkKey {
   program::Space parameters_in = program::Space::kDevice;
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
-  RecomputeParts repeated;  // Plan::repeated
+  std::int32_t recompute_first = 0;  // Plan::recompute_first
+  RecomputeParts repeated;           // Plan::repeated
   bool sequence_parallel = false, split = false;
   bool reshards = true;  // of ZeRO-3
   // How segments follow each other; told apart only where they communicate.

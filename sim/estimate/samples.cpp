@@ -276,6 +276,10 @@ const Sample& Structure::sample(bool alone, const ChunkContent& content) {
     if (!p.offload) p.offload.emplace();
     p.offload->activation_layers = offloaded;
   }
+  if (key_.recompute_first > 0) {
+    for (const BlockRange& part : content) p.recompute_first += part.recomputed ? part.blocks : 0;
+    if (p.recompute_first == 0) p.recompute = Recompute::kNone;
+  }
   p.chunk_layers.assign(static_cast<std::size_t>(p.pp), blocks);
   Model m = model_;
   m.blocks.assign(static_cast<std::size_t>(p.pp), chunk);
@@ -335,6 +339,7 @@ Structure& Samples::of(const ChunkKey& key) {
   if (key.order != ChunkKey::Order::kRows) kind.order = ChunkKey::Order::kTurns;
   kind.micro_batch = kind.shards = kind.expert_shards = 1;
   kind.offloaded_layers = std::min(1, key.offloaded_layers);
+  kind.recompute_first = std::min(1, key.recompute_first);
   kind.rounds = kind.ranks_on_node = 0;
   kind.hardware = {};
   const std::lock_guard lock(mutex_);

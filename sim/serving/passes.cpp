@@ -30,7 +30,7 @@ Problem served_problem(Problem problem, const Serving& serving, Stack stack) {
                .math = serving.weights == ServedFormat::kFp8 ? Math::kFp8 : Math::kBf16,
                .clip = 0};
   // Weights are stored in 8 bits, and what is multiplied with them is rounded by the op that makes it.
-  stack.fp8_rounding = 0;
+  stack.rounding_reads = stack.rounding_writes = 0;
   problem.stack = std::move(stack);
   for (Device& d : problem.devices) {
     d.sustained = 1;  // that of training is of long steps at the limit of power (docs/models.md)

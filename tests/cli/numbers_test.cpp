@@ -135,7 +135,7 @@ TEST(PlanNumbers, RowsAreTheJsonInTheUnitsOfTheHeader) {
   std::ofstream(file) << R"({"model": "llama-2-7b", "cluster": {"topology": "p4d", "nodes": 2},
       "training": {"global_batch": 64, "sequence": 2048, "tokens": 1e9}, "node_hour": "$20",
       "storage_per_gb_month": "$0.14", "search": {"tp": [4], "pp": [2], "zero": [1], "micro_batch": [1],
-      "recompute": ["full"], "recompute_layers": [1]}})";
+      "recompute": ["full"], "recompute_layers": [1], "recompute_first": [0]}})";
   const Output text = orrery("plan --top 1 " + file);
   ASSERT_EQ(text.code, 0) << text.out;
   const Json answer = parse_json(orrery("plan --json --top 1 " + file).out, "out");

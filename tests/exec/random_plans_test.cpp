@@ -317,6 +317,9 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
       }
     }
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
+    if (p.recompute == Recompute::kFull && p.recompute_layers == 1)
+      p.recompute_first =
+          static_cast<std::int64_t>(std::mt19937(random)() % 4);  // others are drawn as without
     p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (&models == &expert_kinds()) {
       s.lamb = false;

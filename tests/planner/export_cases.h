@@ -115,6 +115,8 @@ class RandomCases {
     p.sequence_parallel = p.tp > 1 && chance(2);
     p.recompute = pick({Recompute::kNone, Recompute::kSelective, Recompute::kFull});
     p.recompute_layers = p.recompute == Recompute::kFull ? pick({1, 1, 2}) : 1;
+    if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && chance(3))
+      p.recompute_first = pick({1, 3});
     if (p.recompute == Recompute::kSelective && chance(2)) p.recompute_parts = {RecomputePart::kMlp};
     p.rank_order = pick({RankOrder::kTpDpPp, RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (p.pp * p.vpp > 1 && m.layers > p.pp * p.vpp && chance(4)) {
@@ -128,7 +130,10 @@ class RandomCases {
     t.global_batch = p.global_batch();
     t.sequence = pick({64, 1024, 2048, 8192});
     t.precision = pick({Precision::kMixed, Precision::kMegatron, Precision::kFp32, Precision::kSgd});
-    t.math = activation_bytes(t.precision) == 4 ? Math::kFp32 : pick({Math::kBf16, Math::kFp16, Math::kFp8});
+    t.math =
+        activation_bytes(t.precision) == 4
+            ? Math::kFp32
+            : pick({Math::kBf16, Math::kFp16, Math::kFp8, Math::kFp8Delayed, Math::kMxfp8, Math::kNvfp4});
     t.tokens = pick({0.0, 1e9, 1e12});
     t.dropout = pick({0.0, 0.0, 0.1});
     t.clip = pick({1.0, 0.0});

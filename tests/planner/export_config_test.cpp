@@ -205,7 +205,8 @@ void expect_accelerate(const Json& facts, const ExportCase& c) {
   EXPECT_EQ(y["parallelism_config.parallelism_config_dp_replicate_size"],
             grouped ? std::to_string(p.dp / p.shards()) : "");
   const Training& t = c.problem.scenario.training;
-  EXPECT_EQ(y["mixed_precision"], t.math == Math::kFp8    ? "fp8"
+  EXPECT_EQ(y["fp8_config.backend"], t.math == Math::kFp8 ? "AO" : t.math == Math::kFp8Delayed ? "TE" : "");
+  EXPECT_EQ(y["mixed_precision"], rounds(t.math)          ? "fp8"
                                   : t.math == Math::kBf16 ? "bf16"
                                   : t.math == Math::kFp16 ? "fp16"
                                                           : "no");

@@ -318,7 +318,8 @@ Plan plan_of(const Arguments& a, const Model& m, std::int64_t ranks) {
     }
     if (p.recompute_parts == std::vector{RecomputePart::kCoreAttention}) p.recompute_parts.clear();
   }
-  p.recompute_layers = whole(a, "--recompute-num-layers", 1);
+  (text(a, "--recompute-method") == "block" ? p.recompute_first : p.recompute_layers) =
+      whole(a, "--recompute-num-layers", 1);
   if (a.contains("--use-tp-pp-dp-mapping")) p.rank_order = RankOrder::kTpPpDp;
   return p;
 }
@@ -467,7 +468,13 @@ TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
     EXPECT_EQ(number(a, "--clip-grad", -1), t.clip);
     EXPECT_EQ(a.contains("--bf16"), t.parameter_type() == DType::kBfloat16);
     EXPECT_EQ(a.contains("--fp16"), t.parameter_type() == DType::kFloat16);
-    EXPECT_EQ(a.contains("--fp8-format"), t.math == Math::kFp8);
+    const std::map<Math, std::string> recipes{{Math::kFp8, "tensorwise"},
+                                              {Math::kFp8Delayed, "delayed"},
+                                              {Math::kFp8Blockwise, "blockwise"},
+                                              {Math::kMxfp8, "mxfp8"}};
+    const auto recipe = recipes.find(t.math);
+    EXPECT_EQ(text(a, "--fp8-recipe"), recipe == recipes.end() ? "" : recipe->second);
+    EXPECT_EQ(text(a, "--fp4-recipe"), t.math == Math::kNvfp4 ? "nvfp4" : "");
     EXPECT_EQ(text(a, "--optimizer"), t.precision == Precision::kSgd ? "sgd" : "adam");
     EXPECT_EQ(text(a, "--lr").starts_with("$"), t.precision == Precision::kSgd);
     if (t.tokens > 0)

@@ -128,9 +128,11 @@ TEST(Utilisation, RecomputationLeavesTheHeadOut) {
 TEST(Utilisation, TheRecomputeFactorIsThatOfTheProgram) {
   Problem p = llama2_7b();
   p.stack.flash_attention = false;  // its backward computes the scores again, which no convention counts
-  for (const Recompute r : {Recompute::kSelective, Recompute::kFull}) {
+  for (const auto& [r, first] :
+       {std::pair{Recompute::kSelective, 0}, {Recompute::kFull, 0}, {Recompute::kFull, 8}}) {
     Plan plan{.dp = 8};
     plan.recompute = r;
+    plan.recompute_first = first;
     const program::Program program = program::compile(p.scenario.model, plan, p.scenario.training, p.stack);
     double all = 0, again = 0;
     for (const program::Step& step : program.classes[0].steps) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "planner/risk.h"
 #include "planner/search.h"
 
 #include <gtest/gtest.h>
@@ -162,6 +163,44 @@ TEST(Space, HoldsTheLargestOfEachAxis) {
   EXPECT_EQ(*chunks.rbegin(), 8);
 }
 
+// Plans that come out recompute as many layers as rank first: one layer less, or one more, is not in a better
+// place. Where the search names numbers, it keeps to them.
+TEST(Search, RecomputesNoMoreThanItHasTo) {
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama2-7b-8k-a100.json", DataFolders{});
+  p.scenario.plan.reset();
+  p.stack.runs.reset();
+  p.scenario.search = {};
+  p.scenario.search.tp = p.scenario.search.pp = p.scenario.search.cp = {1};
+  p.scenario.search.recompute = {Recompute::kFull};
+  const sim::Topology topology(p.cluster);
+  const SearchResult r = search(p, topology, {});
+  std::int64_t some = 0;
+  for (const Candidate& c : r.best) {
+    const std::int64_t first = c.plan.recompute_first;
+    some += first > 0;
+    if (first < 2) continue;
+    for (const std::int64_t other : {first - 1, first + 1}) {
+      Plan beside = c.plan;
+      beside.recompute_first = other;
+      sim::Estimator estimator(p, topology);
+      const sim::Estimate e = estimator.estimate(beside);
+      EXPECT_EQ(e.step < c.estimate.step, other < first) << short_name(beside);
+      const Candidate with{.plan = beside,
+                           .estimate = e,
+                           .device = estimator.device_bytes(beside, e.peak),
+                           .capacity = usable(p, e.memory)};
+      if (!with.fits()) continue;
+      const double at =
+          pessimistic_time(seconds(e.step), fits_probability(p, with), p.spread, p.scenario.search.risk);
+      EXPECT_GE(at, seconds(c.ranked) * (1 - 1e-9)) << short_name(c.plan) << " against " << other;
+    }
+  }
+  EXPECT_GT(some, 3);
+  p.scenario.search.recompute_first = {0, 5};
+  for (const Candidate& c : search(p, topology, {}).best)
+    EXPECT_TRUE(c.plan.recompute_first == 0 || c.plan.recompute_first == 5) << short_name(c.plan);
+}
+
 // For every shipped stack: the plans of the space are those of a stack that takes everything, less those that
 // the stack cannot run.
 TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {
@@ -214,6 +253,7 @@ TEST(Space, RecomputesInOrder) {
   Model& m = p.scenario.model;
   ModelBlock sparse = standard_block(m);
   sparse.layers.back() = {ExpertsLayer{.experts = 8, .top_k = 2, .ffn_hidden = 24}};
+  m.layers = 8;
   m.blocks = {{m.layers, {sparse}}};
   p.stack.runs.reset();
   p.stack.flash_attention = true;
@@ -226,6 +266,7 @@ TEST(Space, RecomputesInOrder) {
                   std::string name(name_of(plan.recompute));
                   for (const RecomputePart part : plan.recompute_parts)
                     name += fmt::format(" {}", name_of(part));
+                  if (plan.recompute_first > 0) name += fmt::format(" {}", plan.recompute_first);
                   if (out.empty() || std::find(out.begin(), out.end(), name) == out.end())
                     out.push_back(name);
                   return Space::Verdict::kSeen;
@@ -233,7 +274,13 @@ TEST(Space, RecomputesInOrder) {
     return out;
   };
   p.scenario.search.recompute = {Recompute::kFull, Recompute::kSelective, Recompute::kNone};
-  EXPECT_EQ(seen(), (std::vector<std::string>{"none", "selective layernorm moe-act", "full"}));
+  EXPECT_EQ(seen(), (std::vector<std::string>{"none", "selective layernorm moe-act", "full 2", "full 4",
+                                              "full 6", "full"}));
+  p.scenario.search.recompute_first = {3, 0, 8};
+  EXPECT_EQ(seen(), (std::vector<std::string>{"none", "selective layernorm moe-act", "full 3", "full"}));
+  p.scenario.search.recompute_first = {5};
+  EXPECT_EQ(seen(), (std::vector<std::string>{"none", "selective layernorm moe-act", "full 5"}));
+  p.scenario.search.recompute_first = {0};
   p.scenario.search.recompute_parts = {RecomputePart::kExperts, RecomputePart::kNorms};
   EXPECT_EQ(seen(),
             (std::vector<std::string>{"none", "selective layernorm", "selective layernorm moe", "full"}));

@@ -144,6 +144,7 @@ TEST(Check, RandomPlansAreSound) {
     p.zero = random() % 4;
     p.recompute = static_cast<Recompute>(random() % 3);
     p.recompute_layers = 1 + random() % 3;
+    if (p.recompute == Recompute::kFull && p.recompute_layers == 1) p.recompute_first = random() % 3;
     p.sequence_parallel = random() % 2 == 0;
     if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() || p.pp * p.vpp > 10 ||
         (p.zero >= 2 && splits_backward(p.schedule)))
@@ -182,6 +183,10 @@ TEST(CheckPlan, EightBitProductsHaveMultiplesOf16) {
   EXPECT_NO_THROW(check_with(32, 1024, Math::kBf16));
   EXPECT_NO_THROW(check_with(1, 8, Math::kBf16));
   EXPECT_THROW(check_with(1, 8, Math::kFp8), InputError);
+  // Blocks of 32: 688 is 21.5 of them.
+  EXPECT_NO_THROW(check_with(8, 1024, Math::kMxfp8));
+  EXPECT_THROW(check_with(16, 1024, Math::kMxfp8), InputError);
+  EXPECT_THROW(check_with(1, 16, Math::kNvfp4), InputError);
   try {
     check_with(32, 1024, Math::kFp8);
     FAIL() << "taken";

@@ -3,6 +3,8 @@
 // The op lists add up to the published formulas: FLOPs, and bytes communicated.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "program/program.h"
 #include "tests/program/communication.h"
 
@@ -87,17 +89,19 @@ TEST(Traffic, FusedBiasGradientsAndNormsReadNothingTwice) {
   }
 }
 
-// Products of layers take their operands in 8 bits, those of the head as they are stored. Of bf16 operands
-// each element is read twice and written as a byte before, and that byte is read: 6 bytes where it was 2. A
-// stack that does a quarter of that rounding has 1 + 5 / 4.
-TEST(Traffic, EightBitOperandsAreRoundedFirst) {
+// Products of layers take their operands rounded, those of the head as they are stored. Of bf16 operands each
+// element is read, twice where the largest is looked for first, written in r bytes before, and these are
+// read: with a factor for each tensor 4 + 1 + 1 bytes where it was 2. A stack that reads a third as often and
+// writes two thirds has 4 / 3 + 2 / 3 + 1.
+TEST(Traffic, OperandsAreRoundedFirst) {
   const Model m = preset_model("llama-3-8b");
   Plan p;
   p.tp = 2;
   p.micro_batches = 2;
-  const auto program = [&](Math math, double rounding = 1) {
+  const auto program = [&](Math math, double reads = 1, double writes = 1) {
     Stack s;
-    s.fp8_rounding = rounding;
+    s.rounding_reads = reads;
+    s.rounding_writes = writes;
     return compile(m, p, {.global_batch = p.global_batch(), .sequence = 1024, .math = math}, s);
   };
   const auto operands = [](const Op& op) {
@@ -106,10 +110,22 @@ TEST(Traffic, EightBitOperandsAreRoundedFirst) {
                                                : 0;
   };
   const auto traffic = [](const Op& op) { return static_cast<double>(op.traffic.value); };
-  const Program half = program(Math::kBf16), eight = program(Math::kFp8), less = program(Math::kFp8, 0.25);
-  const double all = sum_over_step(half, operands);
-  EXPECT_DOUBLE_EQ(sum_over_step(eight, traffic) - sum_over_step(half, traffic), 4 * all);
-  EXPECT_NEAR(sum_over_step(less, traffic) - sum_over_step(half, traffic), 0.25 * all, 1e-9 * all);
+  const Program half = program(Math::kBf16), eight = program(Math::kFp8);
+  const double all = sum_over_step(half, operands), base = sum_over_step(half, traffic);
+  EXPECT_DOUBLE_EQ(sum_over_step(eight, traffic) - base, 4 * all);
+  // Bytes of an element with its factors, and reads of an operand.
+  for (const auto& [math, bytes, reads] : {std::tuple{Math::kFp8, 1.0, 2.0},
+                                           {Math::kFp8Delayed, 1.0, 1.0},
+                                           {Math::kFp8Rowwise, 1.0, 1.0},
+                                           {Math::kFp8Blockwise, 1.03125, 1.0},
+                                           {Math::kMxfp8, 1.03125, 1.0},
+                                           {Math::kNvfp4, 0.5625, 2.0}}) {
+    const double anew = 2 * reads + 2 * bytes, reused = 2 * reads / 3 + 2 * bytes / 3 + bytes;
+    EXPECT_NEAR(sum_over_step(program(math), traffic) - base, (anew - 2) * all, 1e-7 * all) << name_of(math);
+    EXPECT_NEAR(sum_over_step(program(math, 1.0 / 3, 2.0 / 3), traffic) - base, (reused - 2) * all,
+                1e-7 * all)
+        << name_of(math);
+  }
   EXPECT_EQ(flops(eight), flops(half));
   for (const Segment& s : eight.classes[0].segments) {
     for (const Op& op : s.ops) {
@@ -117,7 +133,10 @@ TEST(Traffic, EightBitOperandsAreRoundedFirst) {
       if (product == nullptr) continue;
       const bool backward = op.name.ends_with("grad");
       using enum ops::Gemm::Format;
-      EXPECT_EQ(product->format, op.layer < 0 ? kAsStored : backward ? kFp8Gradient : kFp8Values) << op.name;
+      EXPECT_EQ(product->format, op.layer < 0 ? kAsStored
+                                 : backward   ? kRoundedGradient
+                                              : kRoundedValues)
+          << op.name;
     }
   }
 }
@@ -145,6 +164,27 @@ TEST(Flops, RecomputationCostsWhatIsPublished) {
   p.recompute = Recompute::kSelective;
   EXPECT_NEAR(flops(compiled(m, p, false)) / (72 * s * l * h * h * (1 + s / (4.5 * h) + v / (12 * h * l))), 1,
               1e-12);
+}
+
+// Of 48 layers on four stages the first four of each chunk are a third: a third of what all repeat. Kept of
+// the others is what is kept without, and of the four their inputs alone.
+TEST(Flops, OfTheFirstLayersAreRepeatedAlone) {
+  const Model m = preset_model("megatron-22b");
+  ASSERT_EQ(m.layers, 48);
+  Plan none{.pp = 4, .micro_batches = 4}, all = none, some = none;
+  all.recompute = some.recompute = Recompute::kFull;
+  some.recompute_first = 4;
+  const Program without = compiled(m, none, true), full = compiled(m, all, true),
+                part = compiled(m, some, true);
+  EXPECT_NEAR((flops(part) - flops(without)) / (flops(full) - flops(without)), 4.0 / 12, 1e-12);
+  const auto kept = [](const Program& p) { return p.classes[1].segments[0].net.value; };
+  const double freed = static_cast<double>(kept(without) - kept(full));
+  EXPECT_NEAR(static_cast<double>(kept(without) - kept(part)) / freed, 4.0 / 12, 0.01);
+  some.recompute_first = 12;
+  EXPECT_EQ(compiled(m, some, true).classes[1].logical_peak, full.classes[1].logical_peak);
+  for (const Segment& s : part.classes[1].segments) {
+    for (const Op& op : s.ops) EXPECT_FALSE(op.recomputed && op.layer % 12 >= 4) << op.name;
+  }
 }
 
 double payload(const Program& p, CollectiveKind kind, GroupIndex group) {

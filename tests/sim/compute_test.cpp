@@ -203,7 +203,7 @@ TEST(Gemm, InEightBitsIsTwiceAsFastAfterItsRounding) {
   op.traffic = Bytes{3 * 8192 * 8192 * 2};
   const double half = seconds(compute_time(d, Math::kBf16, 2, op));
   EXPECT_EQ(seconds(compute_time(d, Math::kFp8, 2, op)), half) << "a product of the head";
-  product.format = program::ops::Gemm::Format::kFp8Values;
+  product.format = program::ops::Gemm::Format::kRoundedValues;
   op.kind = product;
   const auto with_rounding = [&](double share) {
     const double bytes = 2 * kN * kN + 2 * kN * kN + share * 2 * kN * kN * 5;
@@ -217,9 +217,23 @@ TEST(Gemm, InEightBitsIsTwiceAsFastAfterItsRounding) {
   EXPECT_EQ(bound_of(d, Math::kFp8, op), Bound::kCompute);
 }
 
+// B200: 8192^3 in 4 bits at twice the rate of 8, and half a byte and a sixteenth of an element to read.
+TEST(Gemm, InFourBitsIsTwiceAsFastAgain) {
+  const Device d = load_device("b200", {}, DataFolders());
+  const auto time = [&](Math m, std::int64_t n) { return gemm_seconds(d, m, n, n, n, 2); };
+  EXPECT_EQ(peak(d, Math::kNvfp4).value, 2 * peak(d, Math::kMxfp8).value);
+  EXPECT_EQ(time(Math::kMxfp8, 8192), time(Math::kFp8Blockwise, 8192));
+  EXPECT_NEAR(time(Math::kNvfp4, 16384) / time(Math::kMxfp8, 16384), 0.5, 0.02);
+  // With one row what is read decides: weights of 16384^2 elements.
+  const double narrow = gemm_seconds(d, Math::kNvfp4, 1, 16384, 16384, 2),
+               wide = gemm_seconds(d, Math::kMxfp8, 1, 16384, 16384, 2);
+  EXPECT_NEAR((narrow - seconds(d.gemm.latency)) / (wide - seconds(d.gemm.latency)), 0.5625 / 1.03125, 0.02);
+}
+
 TEST(Peak, FormatsFallBackWhereTheDeviceHasNone) {
   Device d = ideal();
   EXPECT_EQ(peak(d, Math::kFp8).value, 100e12);
+  EXPECT_EQ(peak(d, Math::kNvfp4).value, 100e12);
   EXPECT_EQ(peak(d, Math::kTf32).value, 10e12);
 }
 
