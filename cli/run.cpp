@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "exec/checkpoint.h"
 #include "exec/data.h"
+#include "exec/drives.h"
 #include "exec/launch.h"
 #include "exec/memory.h"
 #include "exec/memory_checkpoint.h"
@@ -180,6 +181,7 @@ void require_memory(const RunAsked& o, const program::Program& program,
                           {.validates = o.validate_every > 0,
                            .copies_state = o.async_checkpoints,
                            .replicas = o.memory_every > 0 ? std::min(o.memory_replicas, all) : 0,
+                           .drives_take_memory = exec::is_in_memory(exec::drive_folder(o.nvme)),
                            .copies_of_weights = o.weights.empty() && o.adapter.empty() ? 0
                                                 : launch                               ? count
                                                                                        : 1});
@@ -248,6 +250,12 @@ void execute(App& app, RunAsked o) {
   const Scenario& s = chosen.problem.scenario;
   const Cursor at{o.plan, "/plan"};
   const auto program = runnable_program(chosen, o.backend);
+  for (const auto& [option, given] :
+       {std::pair{"/nvme", !o.nvme.empty()}, {"/nvme-bandwidth", !o.nvme_bandwidth.empty()}}) {
+    if (given && !chosen.plan.optimizer_on_drives())
+      Cursor{"command line", option}.fail("the plan keeps nothing on drives",
+                                          "allowed: no such option, or a plan with offload.nvme");
+  }
   const Data data = prepare_data(o, s);
   exec::RunOptions options;
   options.backend = o.backend;

@@ -317,7 +317,8 @@ std::optional<StackProblem> layer_problem(const Stack& s, const std::string& in,
   if (l.biases && !s.runs->expert_biases)
     return StackProblem{in + "/biases", lacks(s, "biases on routers and experts"), "allowed: false"};
   if (rounds(t.math) && !s.runs->fp8_experts)
-    return StackProblem{"/training/math", lacks(s, "experts in \"fp8\""), "allowed: bf16, fp16, tf32, fp32"};
+    return StackProblem{"/training/math", lacks(s, fmt::format("experts in \"{}\"", name_of(t.math))),
+                        "allowed: bf16, fp16, tf32, fp32"};
   return activation_problem(s, in, l.activation);
 }
 

@@ -6,6 +6,7 @@
 // Peaks are dense. Bandwidths are per direction. `origin` says of every field where it comes from.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "core/fields.h"
+#include "core/rounding.h"
 
 namespace orrery {
 
@@ -72,6 +74,11 @@ struct Device {
   Bytes memory;
   Bandwidth memory_bandwidth;
   FlopRate fp32, tf32, half, fp8, fp4;  // dense peaks; zero: not available
+  // Formats with factors of blocks that its tensor cores apply.
+  std::vector<Math> block_formats;
+  bool applies_factors(Math m) const {
+    return std::find(block_formats.begin(), block_formats.end(), m) != block_formats.end();
+  }
   GemmCurve gemm;
   AttentionCurve attention;
   double memory_efficiency = 0.8;  // of memory_bandwidth, for element-wise ops
@@ -198,6 +205,10 @@ void describe(V& v, Device& d) {
   v(tensor_rate("half", "dense bf16/fp16 tensor rate; 0 FLOP/s when absent"), d.half);
   v(tensor_rate("fp8", "dense fp8 tensor rate; 0 FLOP/s when absent"), d.fp8);
   v(tensor_rate("fp4", "dense tensor rate of 4-bit floats; 0 FLOP/s when absent"), d.fp4);
+  v(Field{.name = "block_formats",
+          .help = "formats whose factors of blocks its tensor cores apply: mxfp8, nvfp4",
+          .distinct = true},
+    d.block_formats);
   v(Field{.name = "gemm", .help = "matrix products"}, d.gemm);
   v(Field{.name = "attention", .help = "fused attention"}, d.attention);
   v(Field{.name = "memory_efficiency",

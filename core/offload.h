@@ -8,10 +8,9 @@
 //   parameters         ZeRO-3: ranks keep their shards there, and fetch each before all ranks gather it; the
 //                      host updates all of them (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv:2104.07857)
 //   activation_layers  the first so many layers of each chunk keep there what their backward pass reads
-//   nvme               what of these lies on the node's NVMe drives in turn: the optimizer's state, or that
-//   and
-//                      the shards of parameters (all). The host reads a unit's part before it updates it and
-//                      writes it back; shards pass through its memory on their way to the device
+//   nvme               what of these lies on the node's NVMe drives: the optimizer's state, or that and the
+//                      shards of parameters (all). The host reads a unit's part before it updates the unit,
+//                      and writes it back; shards pass through the host's memory on their way to the device
 //   overlap            copies run beside the host's updates, unit by unit; without it all gradients are
 //                      copied, then all is updated, then all parameters are copied; and each unit is read
 //                      from the drives, updated and written before the next one is read

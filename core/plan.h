@@ -102,7 +102,7 @@ struct Plan {
   Recompute recompute = Recompute::kNone;
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation; empty: core-attn
   std::int64_t recompute_layers = 1;           // full recomputation keeps every k-th layer's input
-  std::int64_t recompute_first = 0;            // and is of the first layers of each chunk alone; 0: of all
+  std::int64_t recompute_first = 0;            // and repeats the first so many of each chunk; 0: all
   std::optional<Offload> offload;              // none: all is in the devices' memory
   RankOrder rank_order = RankOrder::kTpDpPp;
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
@@ -226,7 +226,7 @@ void describe(V& v, Plan& p) {
           .max = limits::kMostLayers},
     p.recompute_layers);
   v(Field{.name = "recompute_first",
-          .help = "full recomputation is of the first so many layers of each chunk; 0 means all",
+          .help = "full recomputation repeats only the first so many layers of each chunk; 0 means all",
           .min = 0,
           .max = limits::kMostLayers},
     p.recompute_first);

@@ -69,11 +69,15 @@ constexpr std::optional<Rounding> rounding_of(Math m) {
   }
   return {};
 }
+// By which ops tell the formats apart: counted from fp8.
+constexpr std::int64_t rounding_number(Math m) {
+  return static_cast<std::int64_t>(m) - static_cast<std::int64_t>(Math::kFp8);
+}
 constexpr bool rounds(Math m) {
   return rounding_of(m).has_value();
 }
-// Whether tensor cores apply the factors of blocks: those of GPUs that have 4-bit products.
-constexpr bool scales_blocks_in_hardware(Math m) {
+// Whether tensor cores have to apply the factors of its blocks (Device::block_formats).
+constexpr bool needs_block_factors(Math m) {
   return m == Math::kMxfp8 || m == Math::kNvfp4;
 }
 

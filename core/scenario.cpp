@@ -241,7 +241,8 @@ void check_stack(const Problem& problem, const std::optional<Plan>& plan, const 
   const std::string of_hosts =
       host_problem(problem.cluster, plan && plan->offloads(), plan && plan->optimizer_on_drives());
   if (!wrong && !of_hosts.empty())
-    wrong = StackProblem{"/plan/offload", of_hosts, "allowed: no such field, or a cluster with \"host\""};
+    wrong =
+        StackProblem{"/plan/offload", of_hosts, "allowed: no such field, or a cluster whose \"host\" has it"};
   if (!wrong) return;
   const std::string_view pointer = wrong->pointer;
   constexpr std::string_view kPlan = "/plan", kModel = "/model/";
@@ -314,9 +315,10 @@ void check_training(const Problem& p, const Cursor& at) {
       at.child("math").fail(fmt::format("\"{}\" has no products of {}", d.name, what), allowed);
     };
     if (d.fp8 == FlopRate{0}) refuse("8-bit floats", "allowed: bf16, fp16, tf32, fp32");
-    if (scales_blocks_in_hardware(t.math) && d.fp4 == FlopRate{0}) {
-      refuse(t.math == Math::kNvfp4 ? "4-bit floats" : "blocks with factors of their own",
-             "allowed: bf16, fp16, tf32, fp32, fp8, fp8-delayed, fp8-rowwise, fp8-blockwise");
+    if (needs_block_factors(t.math) && !d.applies_factors(t.math)) {
+      at.child("math").fail(
+          fmt::format("tensor cores of \"{}\" do not apply the factors of \"{}\"", d.name, name_of(t.math)),
+          "allowed: bf16, fp16, tf32, fp32, fp8, fp8-delayed, fp8-rowwise, fp8-blockwise");
     }
   }
 }
@@ -471,7 +473,8 @@ Problem resolve(Scenario scenario, const Cursor& at, const DataFolders& data) {
   check_search(problem.stack, scenario.search, at.child("search"));
   if (const std::string wrong = host_problem(c, offloads(scenario.search), uses_drives(scenario.search));
       !wrong.empty())
-    at.child("search").child("offload").fail(wrong, "allowed: no such field, or a cluster with \"host\"");
+    at.child("search").child("offload").fail(wrong,
+                                             "allowed: no such field, or a cluster whose \"host\" has it");
   check_experts(scenario, at);
   if (scenario.training.adapter)
     check_adapter(scenario.model, *scenario.training.adapter, at.child("training").child("adapter"));

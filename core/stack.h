@@ -62,8 +62,8 @@ struct Stack {
   // copies of what is updated there stay on the device too.
   double host_update_passes = 1.0;
   bool keeps_offloaded_master = false;
-  // Of products that round both operands (core/rounding.h): how often an operand is read to be rounded, and
-  // written rounded, over once for every product that takes it.
+  // Products that round their operands (core/rounding.h): reads of operands for rounding, and writes of
+  // rounded ones, relative to one for every product that takes them.
   double rounding_reads = 1.0, rounding_writes = 1.0;
   double host_cost_factor = 1.0;  // host time per op over the device profile's
   // What each member of a group adds to the time of its collectives beside what passes: software that waits
@@ -140,12 +140,12 @@ void describe(V& v, Stack& s) {
           .help = "whether master copies of parameters that the host updates stay on the device too"},
     s.keeps_offloaded_master);
   v(Field{.name = "rounding_reads",
-          .help = "how often operands of products are read to be rounded, over once for every product",
+          .help = "reads of operands for rounding, relative to one for every product",
           .min = 0,
           .max = 10},
     s.rounding_reads);
   v(Field{.name = "rounding_writes",
-          .help = "how often operands of products are written rounded, over once for every product",
+          .help = "writes of rounded operands, relative to one for every product",
           .min = 0,
           .max = 10},
     s.rounding_writes);

@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,9 +35,18 @@ class Descriptor {
 
 }  // namespace
 
+std::filesystem::path drive_folder(const std::filesystem::path& folder) {
+  return folder.empty() ? std::filesystem::temp_directory_path() : folder;
+}
+
+bool is_in_memory(const std::filesystem::path& folder) {
+  struct statfs of {};
+  return ::statfs(folder.c_str(), &of) == 0 && (of.f_type == TMPFS_MAGIC || of.f_type == RAMFS_MAGIC);
+}
+
 DriveFile::DriveFile(const std::filesystem::path& folder, std::int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  const std::filesystem::path in = folder.empty() ? std::filesystem::temp_directory_path() : folder;
+  const std::filesystem::path in = drive_folder(folder);
   const auto fail = [&](int error, const char* what) {
     throw Error(fmt::format("{}: {} for {} that the plan keeps on drives: {}", in.string(), what,
                             format(Bytes{bytes}), std::generic_category().message(error)));

@@ -10,10 +10,14 @@
 
 namespace orrery::exec {
 
+// Where that file is: in `folder`, or, where that is empty, in the folder for temporary files; and whether
+// what lies there takes memory of the host (tmpfs).
+std::filesystem::path drive_folder(const std::filesystem::path& folder);
+bool is_in_memory(const std::filesystem::path& folder);
+
 class DriveFile {
  public:
-  // In `folder`, or, where that is empty, in the folder for temporary files; no file where there are no
-  // bytes. Throws Error where the folder has no room for it.
+  // In drive_folder(folder); no file where there are no bytes. Throws Error where there is no room for it.
   DriveFile(const std::filesystem::path& folder, std::int64_t bytes);
   ~DriveFile();
   DriveFile(const DriveFile&) = delete;

@@ -96,8 +96,9 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
                           (u.outer_buffer >= 0 ? program::outer_bytes(program.training) : 0));
     }
     by_stage.push_back(
-        c.arena_bytes() + Staging::bytes_for(c, program::kCompute) +
-        Staging::bytes_for(c, program::kHostStream) + unit * static_cast<std::int64_t>(sizeof(float)) +
+        c.arena_bytes() + (use.drives_take_memory ? c.drive_bytes.value : 0) +
+        Staging::bytes_for(c, program::kCompute) + Staging::bytes_for(c, program::kHostStream) +
+        unit * static_cast<std::int64_t>(sizeof(float)) +
         (c.feeds.empty() ? 0 : (use.validates ? 2 : 1) * loader) + (use.copies_state ? state : 0));
     kept_by_stage.push_back(kept * elements);
   }

@@ -19,6 +19,7 @@ struct MemoryUse {
   bool validates = false;
   bool copies_state = false;           // for checkpoints that are written beside steps
   std::int64_t replicas = 0;           // of each part of checkpoints in memory
+  bool drives_take_memory = false;     // what lies on drives is in a folder that takes memory
   std::int64_t copies_of_weights = 0;  // of the whole model in fp32, that runs start from: one a process
 };
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,

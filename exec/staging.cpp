@@ -2,7 +2,6 @@
 #include "exec/staging.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <variant>
 
 #include "kernels/cpu/fast.h"
@@ -26,18 +25,6 @@ void for_each_half(const program::RankClass& rank, const program::Op& op, Visit 
     if (is_half(type(op.writes[i])) && elements.writes[i] > 0)
       visit(i, true, type(op.writes[i]), elements.writes[i]);
   }
-}
-
-// Of a product that rounds its operands.
-std::array<program::ops::Gemm::Stored, 2> stored_operands(const program::OpKind& kind) {
-  return std::visit(
-      [](const auto& op) -> std::array<program::ops::Gemm::Stored, 2> {
-        if constexpr (requires { op.stored(); })
-          return op.stored();
-        else
-          throw std::logic_error("only products round their operands");
-      },
-      kind);
 }
 
 }  // namespace
@@ -90,11 +77,12 @@ void Staging::widen(OpArguments& a) {
   using Format = program::ops::Gemm::Format;
   const Format format = program::format_of(a.op.kind);
   if (format == Format::kAsStored) return;
-  const auto stored = stored_operands(a.op.kind);
+  const auto stored =
+      std::get<program::ops::Gemm>(a.op.kind).stored();  // experts' products do not round here
   for (std::size_t i = 0; i < stored.size(); ++i) {
     const auto& s = stored[i];
     const bool gradient = i == 0 && format == Format::kRoundedGradient;
-    kernels::round_operand(math_, {s.matrices, s.rows, s.columns, s.sums_columns, s.weight, gradient},
+    kernels::round_operand(math_, {1, s.rows, s.columns, s.sums_columns, s.weight, gradient},
                            images_[i].image);
   }
 }

@@ -102,7 +102,7 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
       2.0 * static_cast<double>(loss_rows(m, t)) * static_cast<double>(m.hidden * m.head_rows());
   if (plan.recompute == Recompute::kSelective) return 1 + repeated / total;
   if (plan.recompute == Recompute::kFull) {
-    // Of layers as they are in the mean.
+    // Every layer counts as a mean one.
     double share = 1;
     if (plan.recompute_first > 0) {
       std::int64_t some = 0;

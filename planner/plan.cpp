@@ -243,7 +243,6 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   larger.scenario.search.recompute = {kept.front().plan.recompute};
   larger.scenario.search.recompute_parts = kept.front().plan.recompute_parts;
   larger.scenario.search.recompute_layers = {kept.front().plan.recompute_layers};
-  larger.scenario.search.recompute_first = {kept.front().plan.recompute_first};
   larger.scenario.search.rank_order = {kept.front().plan.rank_order};
   larger.scenario.search.offload.clear();
   if (kept.front().plan.offload) larger.scenario.search.offload = {*kept.front().plan.offload};

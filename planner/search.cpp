@@ -295,22 +295,24 @@ std::vector<Candidate> most_probable(const Problem& problem, const SearchResult&
   return out;
 }
 
-// Of plans that recompute whole layers: with so many of each chunk as rank first. Fewer take less time, and
-// fit less surely.
-void choose_recomputed(const Problem& problem, sim::Estimator& estimator, std::vector<Candidate>& best) {
-  const auto with_first = [&](Plan plan, std::int64_t first) {
-    plan.recompute_first = first;
-    const sim::Estimate estimate = estimator.estimate(plan);
-    Candidate c{.plan = std::move(plan), .estimate = estimate, .capacity = usable(problem, estimate.memory)};
-    c.device = estimator.device_bytes(c.plan, estimate.peak);
-    c.ranked = c.fits() && estimator.host_memory(c.plan).fits() ? ranked(problem, c) : kNever;
-    return c;
-  };
-  for (Candidate& c : best) {
-    if (c.plan.recompute != Recompute::kFull || c.plan.recompute_layers > 1 || c.ranked == kNever) continue;
-    const auto layers = layers_by_chunk(c.plan, problem.scenario.model.layers);
+// Whether plans may recompute any number of a chunk's first layers.
+bool tries_some_layers(const Problem& problem) {
+  const Search& s = problem.scenario.search;
+  const auto& strides = s.recompute_layers;
+  return s.recompute_first.empty() && (!problem.stack.runs || problem.stack.runs->recompute_first) &&
+         (strides.empty() || std::find(strides.begin(), strides.end(), 1) != strides.end());
+}
+
+// Gives plans that recompute whole layers the number of each chunk's first layers that ranks first: fewer
+// take less time, and fit less surely.
+class Recomputed {
+ public:
+  Recomputed(const Problem& problem, sim::Estimator& estimator) : problem_(problem), estimator_(estimator) {}
+
+  void choose(Candidate& c) const {
+    if (c.plan.recompute != Recompute::kFull || c.plan.recompute_layers > 1 || c.ranked == kNever) return;
+    const auto layers = layers_by_chunk(c.plan, problem_.scenario.model.layers);
     const std::int64_t all = *std::max_element(layers.begin(), layers.end());
-    // Where the rank of the next is no better: what does not fit has none.
     std::int64_t low = 1, high = c.plan.recompute_first > 0 ? c.plan.recompute_first : all;
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
@@ -323,13 +325,31 @@ void choose_recomputed(const Problem& problem, sim::Estimator& estimator, std::v
     Candidate found = with_first(c.plan, low == all ? 0 : low);
     if (found.ranked < c.ranked) c = std::move(found);
   }
-  std::sort(best.begin(), best.end(), faster);
-  for (std::size_t i = 0; i < best.size(); ++i) {  // several had other layers of the same plan
-    const auto same = [&](const Candidate& c) { return c.plan == best[i].plan; };
-    best.erase(std::remove_if(best.begin() + static_cast<std::ptrdiff_t>(i) + 1, best.end(), same),
-               best.end());
+
+  // Several may become the same plan.
+  void choose(std::vector<Candidate>& best) const {
+    for (Candidate& c : best) choose(c);
+    std::sort(best.begin(), best.end(), faster);
+    for (std::size_t i = 0; i < best.size(); ++i) {
+      const auto same = [&](const Candidate& c) { return c.plan == best[i].plan; };
+      best.erase(std::remove_if(best.begin() + static_cast<std::ptrdiff_t>(i) + 1, best.end(), same),
+                 best.end());
+    }
   }
-}
+
+ private:
+  Candidate with_first(Plan plan, std::int64_t first) const {
+    plan.recompute_first = first;
+    const sim::Estimate estimate = estimator_.estimate(plan);
+    Candidate c{.plan = std::move(plan), .estimate = estimate, .capacity = usable(problem_, estimate.memory)};
+    c.device = estimator_.device_bytes(c.plan, estimate.peak);
+    c.ranked = c.fits() && estimator_.host_memory(c.plan).fits() ? ranked(problem_, c) : kNever;
+    return c;
+  }
+
+  const Problem& problem_;
+  sim::Estimator& estimator_;
+};
 
 }  // namespace
 
@@ -437,11 +457,13 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   result.by_nodes = sizes.all();
   result.best = std::move(best).sorted();
   result.risky = std::move(risky).sorted();
-  const bool some_layers = problem.scenario.search.recompute_first.empty() &&
-                           (!problem.stack.runs || problem.stack.runs->recompute_first);
-  if (some_layers) {
+  if (tries_some_layers(problem)) {
     sim::Estimator estimator(problem, topology, samples);
-    choose_recomputed(problem, estimator, result.best);
+    const Recomputed recomputed(problem, estimator);
+    if (options.by_nodes)
+      for (auto& [nodes, c] : result.by_nodes) recomputed.choose(c);
+    else
+      recomputed.choose(result.best);
   }
   if (result.best.empty()) result.best = most_probable(problem, result);
   result.too_big = std::move(too_big).sorted();

@@ -197,7 +197,9 @@ Space::Space(const Problem& problem)
           remat_.push_back({r, std::move(parts), 1});
         break;
       case Recompute::kFull:
-        if (!problem.stack.runs || problem.stack.runs->recompute_first) {
+        const auto& strides = all.recompute_layers;
+        const bool each = std::find(strides.begin(), strides.end(), 1) != strides.end();
+        if (each && (!problem.stack.runs || problem.stack.runs->recompute_first)) {
           for (const std::int64_t first : s.recompute_first) {
             if (first > 0) remat_.push_back({r, {}, 1, first});
           }
@@ -207,7 +209,7 @@ Space::Space(const Problem& problem)
         if (!s.recompute_first.empty() &&
             std::find(s.recompute_first.begin(), s.recompute_first.end(), 0) == s.recompute_first.end())
           break;
-        for (const std::int64_t k : all.recompute_layers) remat_.push_back({r, {}, k});
+        for (const std::int64_t k : strides) remat_.push_back({r, {}, k});
     }
   }
   sim::ExpertLoads loads(m, problem.scenario.training);

@@ -192,8 +192,10 @@ ops::Gemm Builder::product(ValueId x, const Parameter& w) const {
                   .n = w.local_rows,
                   .k = w.local_cols,
                   .transpose_b = true};
-  if (rounds(training.math) && graph_.in_layer && !adding_adapter_)
+  if (rounds(training.math) && graph_.in_layer && !adding_adapter_) {
     shape.format = ops::Gemm::Format::kRoundedValues;
+    shape.rounding = rounding_number(training.math);
+  }
   return shape;
 }
 

@@ -70,15 +70,21 @@ void check_context(const Model& m, const Training& t, const Plan& p, const Curso
 }
 
 // Parts that selective recomputation repeats.
-void check_recompute(const Depth& depth, const Plan& p, const Cursor& at) {
+void check_recompute(const Depth& depth, std::int64_t layers_of_model, const Plan& p, const Cursor& at) {
   if (p.recompute_first > 0) {
     const Cursor first = at.child("recompute_first");
     if (p.recompute != Recompute::kFull) {
-      first.fail(fmt::format("whole layers are not recomputed, with recompute \"{}\"", name_of(p.recompute)),
+      first.fail(fmt::format("recompute \"{}\" repeats no whole layers", name_of(p.recompute)),
                  "allowed: 0, or with recompute \"full\"");
     }
     if (p.recompute_layers > 1)
       first.fail("layers are recomputed several at once", "allowed: 0, or with recompute_layers 1");
+    const auto layers = layers_by_chunk(p, layers_of_model);
+    if (const std::int64_t most = *std::max_element(layers.begin(), layers.end());
+        p.recompute_first >= most) {
+      first.fail(fmt::format("{} are all layers of a chunk, which has {} at most", p.recompute_first, most),
+                 most > 1 ? fmt::format("allowed: 0 for all, or 1 to {}", most - 1) : "allowed: 0 for all");
+    }
   }
   if (p.recompute_parts.empty()) return;
   const Cursor field = at.child("recompute_parts");
@@ -265,7 +271,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   });
   check_context(m, t, p, at);
   check_experts(depth, m.hidden, p, t, at);
-  check_recompute(depth, p, at);
+  check_recompute(depth, m.layers, p, at);
   for (const std::int64_t of_sample : tower_tokens(m, t)) {
     const std::int64_t tokens = of_sample / p.cp;
     if (p.sequence_parallel && p.tp > 1)

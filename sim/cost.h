@@ -52,9 +52,8 @@ Bytes memory_of(Devices devices, NodeTypes types);
 
 // What offloading takes, where so many ranks of a node share their host: the slowest of the types decides.
 // All of them copy and update at the same time, and each has its share of the host's memory bandwidth.
-//   copy    bytes / min(link / devices behind it, memory / ranks), both as achieved; to and from drives,
-//   bytes /
-//           min(drives / ranks, memory / ranks)
+//   copy    bytes / min(link / devices behind it, memory / ranks), both as achieved
+//           to and from drives: bytes / min(drives / ranks, memory / ranks)
 //   update  bytes of the fused update (program/ops/update.h) x Stack::host_update_passes / (memory / ranks)
 // Precondition: the types have hosts, and drives for copies of drives.
 class HostCost {

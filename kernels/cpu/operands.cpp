@@ -64,7 +64,7 @@ void for_each_block(const StoredOperand& s, Index along, Index across, float* x,
   }
 }
 
-// Of a factor of 0, infinity or NaN: as it is.
+// A block whose factor would be 0, infinity or NaN stays as it is.
 bool is_usable(float factor) {
   return factor > 0 && std::isfinite(factor);
 }
@@ -99,7 +99,7 @@ void round_nv(const StoredOperand& s, float* x) {
     if (factor > 0)
       divide_and_round(b, factor, first, nearest_e2m1);
     else
-      divide_and_round(b, 1, first, [](float) { return 0.0F; });
+      divide_and_round(b, 1, first, [](float v) { return std::isnan(v) ? v : 0.0F; });
   });
 }
 

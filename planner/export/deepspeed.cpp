@@ -34,7 +34,7 @@ void add_offload(const Plan& p, Json& out) {
   if (p.offloaded_optimizer() > 0) {
     Json& state = out["offload_optimizer"];
     state = in(p.optimizer_on_drives());
-    if (p.offload->optimizer < 1) state["ratio"] = p.offload->optimizer;
+    if (p.offload->optimizer < 1 && !p.optimizer_on_drives()) state["ratio"] = p.offload->optimizer;
     if (p.optimizer_on_drives() && p.offload->overlap)
       state["pipeline_read"] = state["pipeline_write"] = true;
     out["stage"] = std::max<std::int64_t>(p.optimizer_on_drives() ? 3 : 1, p.zero);
@@ -62,6 +62,8 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
   }
   if (!r.learning_rate)
     out.emplace_back("LEARNING_RATE is to be replaced by a number: no rate is advised for this optimizer");
+  if (p.optimizer_on_drives() && p.offload->optimizer < 1)
+    out.emplace_back("DeepSpeed takes offload_optimizer's ratio with device cpu: on drives it offloads all");
   if (p.optimizer_on_drives())
     out.push_back(fmt::format("{} is to be replaced by a folder on the node's drives", kDrives));
   if (r.steps == 0)

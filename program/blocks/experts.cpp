@@ -197,7 +197,10 @@ class Experts {
                            .k = g_.parameter(w).local_cols,
                            .experts = experts,
                            .parts = parts()};
-    if (rounds(g_.training.math)) shape.format = ops::Gemm::Format::kRoundedValues;
+    if (rounds(g_.training.math)) {
+      shape.format = ops::Gemm::Format::kRoundedValues;
+      shape.rounding = rounding_number(g_.training.math);
+    }
     const Placements reads = at_experts(by_rows ? Placement::kReplicated : Placement::kColumns),
                      writes = at_experts(by_rows ? Placement::kColumns : Placement::kSum);
     const ValueId u = routed(std::string(name) + (by_rows ? "/out" : "/partial"), n, writes, type());

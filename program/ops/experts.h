@@ -188,10 +188,12 @@ struct GroupedGemm {
   std::int64_t rows = 0, even = 0, n = 0, k = 0, experts = 0, parts = 1;
   Of of = Of::kResult;
   Gemm::Format format = Gemm::Format::kAsStored;
+  std::int64_t rounding = 0;  // as of Gemm
 
   static constexpr auto fields() {
     using S = GroupedGemm;
-    return std::tuple(&S::rows, &S::even, &S::n, &S::k, &S::experts, &S::parts, &S::of, &S::format);
+    return std::tuple(&S::rows, &S::even, &S::n, &S::k, &S::experts, &S::parts, &S::of, &S::format,
+                      &S::rounding);
   }
   constexpr bool rounds() const { return format != Gemm::Format::kAsStored; }
   constexpr std::int64_t results() const { return rows * n; }
@@ -210,17 +212,6 @@ struct GroupedGemm {
   }
   constexpr double flops() const {
     return 2.0 * static_cast<double>(even) * static_cast<double>(n) * static_cast<double>(k);
-  }
-  constexpr std::array<Gemm::Stored, 2> stored() const {
-    switch (of) {
-      case Of::kResult:
-        return {Gemm::Stored{1, rows, k, true}, {experts, n, k, true, true}};
-      case Of::kInput:
-        return {Gemm::Stored{1, rows, n, true}, {experts, n, k, false, true}};
-      case Of::kWeight:
-        break;
-    }
-    return {Gemm::Stored{1, rows, n, false}, {1, rows, k, false}};
   }
   // Without rows that are room.
   constexpr std::int64_t operand_elements() const { return filled().reads[0] + filled().reads[1]; }

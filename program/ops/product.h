@@ -24,10 +24,11 @@ struct Gemm {
   Epilogue epilogue = Epilogue::kPlain;
   Format format = Format::kAsStored;
   bool transpose_a = false, transpose_b = false;
+  std::int64_t rounding = 0;  // of operands that are rounded: rounding_number
 
   static constexpr auto fields() {
     return std::tuple(&Gemm::m, &Gemm::n, &Gemm::k, &Gemm::epilogue, &Gemm::format, &Gemm::transpose_a,
-                      &Gemm::transpose_b);
+                      &Gemm::transpose_b, &Gemm::rounding);
   }
 
   constexpr bool rounds() const { return format != Format::kAsStored; }
@@ -60,8 +61,8 @@ struct Gemm {
     bool sums_columns = true, weight = false;
   };
   constexpr std::array<Stored, 2> stored() const {
-    return {transpose_a ? Stored{1, k, m, false} : Stored{1, m, k, true},
-            transpose_b ? Stored{1, n, k, true, !transpose_a} : Stored{1, k, n, false, !transpose_a}};
+    return {transpose_a ? Stored{k, m, false} : Stored{m, k, true},
+            transpose_b ? Stored{n, k, true, !transpose_a} : Stored{k, n, false, !transpose_a}};
   }
 
   // Whether the product of its weight's gradient sums its bias's: those that round have no epilogue.
@@ -81,7 +82,7 @@ struct Gemm {
 template <class Reverse>
 void Gemm::gradient(Reverse& r) const {
   if (!r.wants(0)) return;
-  Gemm d{.m = m, .n = k, .k = n, .format = of_gradient()};
+  Gemm d{.m = m, .n = k, .k = n, .format = of_gradient(), .rounding = rounding};
   auto reads = refs(r.d_out(result()), r.in(1));
   // Where x is gelu(u) of the product before, this product's kernel goes on to that u.
   if (const auto before = r.before_activation(0)) {
@@ -95,7 +96,7 @@ void Gemm::gradient(Reverse& r) const {
 
 template <class Reverse>
 void Gemm::weight_gradient(Reverse& r) const {
-  Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true};
+  Gemm d{.m = n, .n = k, .k = m, .format = of_gradient(), .transpose_a = true, .rounding = rounding};
   const auto x = r.again(0);
   auto writes = refs(r.d_weight(1));
   const bool fuses = r.has(2) && sums_bias_gradients(r.stack()) && r.accumulates(1) == r.accumulates(2);

@@ -192,17 +192,23 @@ class OptimizerSegment {
               {state_.buffer(Held::kGradientNorm)}, norm.front())
           .stream = kHostStream;
     }
+    std::int32_t before = -1;  // the unit that drives had before
     for (const std::int32_t i : units) {
       const Unit& u = state_.unit(i);
       const bool drives = u.staged_state >= 0, all = u.staged_parameter >= 0;
       const Ref state{drives ? u.staged_state : u.optimizer_buffer},
           parameter{all ? u.staged_parameter : u.host_parameter};
       const ops::Copy of_state{u.shard, bytes.optimizer()}, of_parameter{u.shard, bytes.parameter};
-      const auto drive = [&](ops::Copy copy, ops::CopyWay way, const char* of, Ref from, Ref to) {
+      const auto drive = [&](ops::Copy copy, ops::CopyWay way, const char* of, Ref from, Ref to) -> Op& {
         copy.way = way;
-        e_.copy(copy, name(i, of), from, to);
+        return e_.copy(copy, name(i, of), from, to);
       };
-      if (drives) drive(of_state, ops::CopyWay::kFromDrives, "/state/from-nvme", {u.optimizer_buffer}, state);
+      if (drives) {
+        Op& read =
+            drive(of_state, ops::CopyWay::kFromDrives, "/state/from-nvme", {u.optimizer_buffer}, state);
+        if (all && !overlap && before >= 0) read.wait_for({state_.unit(before).parameter_buffer});
+        before = i;
+      }
       // With a master copy the update makes parameters of that alone.
       if (all && bytes.master == 0)
         drive(of_parameter, ops::CopyWay::kFromDrives, "/parameter/from-nvme", {u.parameter_buffer},

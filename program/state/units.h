@@ -138,7 +138,7 @@ enum class Held : std::uint8_t {
   kHostGradient,
   kHostParameter,
   kDeviceMaster,
-  kStagedState,      // two places in the host's memory for state that lies on drives
+  kStagedState,      // two places in the host's memory for state that lies on drives, or one without overlap
   kOuter,            // of a unit: the anchor that islands have moved from, and the outer momentum behind it
   kOuterDifference,  // of all units, one behind the other
   kTiedGathered,     // a tied weight is in use together with the head's own unit, so it may not share their
@@ -271,7 +271,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (keeps_offloaded_master(p, t, s))
       use(HeldBuffer{Held::kDeviceMaster, number, kOptimizer, u.shard, DType::kFloat32});
   }
-  for (std::int64_t i = 0; on_host && p.optimizer_on_drives() && i < 2; ++i)
+  const std::int64_t places = !on_host || !p.optimizer_on_drives() ? 0 : p.offload->overlap ? 2 : 1;
+  for (std::int64_t i = 0; i < places; ++i)
     use(HeldBuffer{Held::kStagedState, i, kOptimizer, widest_state, DType::kByte, 1, Space::kHost});
   if (differences > 0)
     use(HeldBuffer{Held::kOuterDifference, 0, kCommunication, differences, t.outer.value().exchanged()});

@@ -17,9 +17,11 @@
 
 namespace orrery::sim {
 
-// Streams of copies between a device and its host, and of the host's work: no communication between ranks.
+// Streams of copies between a device, its host and the host's drives, and of the host's work: no
+// communication between ranks.
 inline bool is_of_host(std::string_view stream) {
-  return stream == "host" || stream == "to-host" || stream == "from-host";
+  return stream == "host" || stream == "to-host" || stream == "from-host" || stream == "to-nvme" ||
+         stream == "from-nvme";
 }
 
 struct Lane {

@@ -279,8 +279,11 @@ class Fitter {
     };
     const double read = of_drives(samples_.drive_reads, h.nvme->read),
                  write = of_drives(samples_.drive_writes, h.nvme->write);
-    // One factor for both: of equal bytes the mean time decides.
-    const double both = read > 0 && write > 0 ? 2 / (1 / read + 1 / write) : std::max(read, write);
+    // One factor for both: the nominal time of equal bytes that come and go, over the time that they took.
+    const double to_read = 1 / static_cast<double>(h.nvme->read.value),
+                 to_write = 1 / static_cast<double>(h.nvme->write.value);
+    const double both = read > 0 && write > 0 ? (to_read + to_write) / (to_read / read + to_write / write)
+                                              : std::max(read, write);
     if (both > 0) h.nvme->efficiency = std::clamp(both, 0.01, 1.0);
   }
 

@@ -155,6 +155,8 @@ std::string not_fitted(const PublishedRun& run) {
   if (run.timed == Timed::kNothing) return "no time";
   if (run.timed != Timed::kStep) return "attention alone";
   if (!run.ran()) return "out of memory";
+  if (run.problem.scenario.training.math == Math::kFp8Rowwise)
+    return "kernels with a factor for each row, which have no rate of their own";
   const auto* rule =
       std::find_if(kRules.begin(), kRules.end(), [&](const Rule& r) { return run.study == r.study; });
   return rule == kRules.end() ? std::string() : rule->why;

@@ -143,7 +143,7 @@ std::optional<Math> narrow_format(std::string_view text, const std::vector<Devic
     if (n.name == text) return n.math;
   }
   if (text != "FP8 fine-grained") return std::nullopt;
-  return devices.front().fp4 > FlopRate{0} ? Math::kMxfp8 : Math::kFp8Blockwise;
+  return devices.front().applies_factors(Math::kMxfp8) ? Math::kMxfp8 : Math::kFp8Blockwise;
 }
 
 void share_sequences(Plan& plan, std::int64_t cp, const Stack& stack, std::vector<std::string>& assumed) {

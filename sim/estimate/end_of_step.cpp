@@ -53,6 +53,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   if (!overlap || plan.zero < 2) (overlap ? u.reduce : u.late) = collectives(work.reductions);
   u.norm = price(work.norm, on.nodes);
   if (training.scales_tensors()) u.trust = price(work.trust, on.nodes);
+  u.kind = program::kind_of_weights(size.of_experts);
   if (size.on_host)
     price_on_host(plan, work, on.nodes, u);
   else
@@ -66,8 +67,7 @@ void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, N
                               UnitCost& u) const {
   const HostCost host(problem_.cluster, problem_.stack, plan.ranks());
   const std::int64_t elements = work.optimizer.elements;
-  const bool keeps_master =
-      program::keeps_offloaded_master(plan, problem_.scenario.training, problem_.stack);
+  const bool keeps_master = program::keeps_offloaded_master(plan, problem_.scenario.training, problem_.stack);
   u.on_host = true;
   u.optimizer = limited(host.update(Bytes{elements * bytes_.update_traffic()}, nodes));
   const auto copy = [&](std::int64_t bytes, ops::CopyWay way) {
@@ -76,12 +76,12 @@ void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, N
   using enum ops::CopyWay;
   u.to_host = copy(bytes_.gradient, kToHost);
   if (plan.optimizer_on_drives()) {
-    u.from_drives = copy(bytes_.optimizer(), kFromDrives);
-    u.to_drives = copy(bytes_.optimizer(), kToDrives);
+    u.state_from_drives = copy(bytes_.optimizer(), kFromDrives);
+    u.state_to_drives = copy(bytes_.optimizer(), kToDrives);
   }
   if (plan.parameters_on_drives()) {
-    u.from_drives += copy(bytes_.master > 0 ? 0 : bytes_.parameter, kFromDrives);
-    u.to_drives += copy(bytes_.parameter, kToDrives);
+    u.shard_from_drives = copy(bytes_.master > 0 ? 0 : bytes_.parameter, kFromDrives);
+    u.shard_to_drives = copy(bytes_.parameter, kToDrives);
   }
   if (plan.offloads_parameters()) return;
   u.from_host = copy(keeps_master ? bytes_.master : bytes_.parameter, kFromHost);
@@ -167,7 +167,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
       out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear + u.to_host + u.from_host +
-                                        u.narrow + u.from_drives + u.to_drives);
+                                        u.narrow + u.state_from_drives + u.state_to_drives +
+                                        u.shard_from_drives + u.shard_to_drives);
     }
     out.chunk_end.push_back(out.units.size());
   }
@@ -488,22 +489,30 @@ double Estimator::add_host_updates(const StagePieces& s, double start, const Hos
     if (s.units[u].on_host) updated = std::max(updated, copied[u]);
   }
   std::vector<double> at(s.units.size());
-  // Drives read and write at the same time, each unit after the other, and units take two places in the
-  // host's memory in turn.
+  // Drives read and write at the same time, one copy after the other each. Units take two places in the
+  // host's memory in turn, for their state and, by kind of weights, for their shards.
   double read = inputs.drives_free, written = 0;
-  std::array<double, 2> place_free{};
+  std::array<double, 2> state_free{};
+  std::array<std::array<double, 2>, program::kWeightKinds> shard_free{};
   std::size_t place = 0;
   for (std::size_t u = 0; u < s.units.size(); ++u) {
     const UnitCost& unit = s.units[u];
     if (!unit.on_host) continue;
-    if (unit.from_drives > 0)
-      read = std::max(read, place_free[place]) + static_cast<double>(unit.from_drives);
-    updated =
-        std::max({updated, copied[u], unit.from_drives > 0 ? read : 0}) + static_cast<double>(unit.optimizer);
-    at[u] = updated;
-    if (unit.to_drives == 0) continue;
-    place_free[place] = written = std::max(written, updated) + static_cast<double>(unit.to_drives);
-    if (overlap) place = 1 - place;
+    if (unit.state_to_drives == 0) {
+      at[u] = updated = std::max(updated, copied[u]) + static_cast<double>(unit.optimizer);
+      continue;
+    }
+    double& of_shard = shard_free[unit.kind][place];
+    read = std::max(read, state_free[place]) + static_cast<double>(unit.state_from_drives);
+    if (unit.shard_from_drives > 0)
+      read = std::max(read, of_shard) + static_cast<double>(unit.shard_from_drives);
+    at[u] = updated = std::max({updated, copied[u], read, of_shard}) + static_cast<double>(unit.optimizer);
+    state_free[place] = written = std::max(written, updated) + static_cast<double>(unit.state_to_drives);
+    if (unit.shard_to_drives > 0) of_shard = written += static_cast<double>(unit.shard_to_drives);
+    if (overlap)
+      place = 1 - place;
+    else
+      read = std::max(read, written);
   }
   double back = overlap ? 0 : updated;
   for (std::size_t u = 0; u < s.units.size(); ++u) {

@@ -51,6 +51,7 @@ TEST(OffloadRuns, GiveTheBitsOfRunsWithout) {
       if (zero == 3) {
         cases.push_back({.optimizer = 1, .parameters = true, .activation_layers = 4});
         cases.push_back({.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll});
+        cases.push_back({.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll, .overlap = false});
         cases.push_back({.optimizer = 1, .parameters = true, .nvme = OnDrives::kOptimizer, .overlap = false});
       }
       for (const Offload& offload : cases) {

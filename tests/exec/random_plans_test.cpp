@@ -317,10 +317,6 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
       }
     }
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
-    if (p.recompute == Recompute::kFull && p.recompute_layers == 1)
-      p.recompute_first =
-          static_cast<std::int64_t>(std::mt19937(random)() % 4);  // others are drawn as without
-    p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (&models == &expert_kinds()) {
       s.lamb = false;
       if (!draw_experts(random, p)) continue;
@@ -336,6 +332,11 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
       --p.chunk_layers.back();
     }
     if (p.recompute == Recompute::kFull && p.recompute_layers > 8 / (p.pp * p.vpp)) p.recompute_layers = 1;
+    if (p.recompute == Recompute::kFull && p.recompute_layers == 1) {
+      const auto layers = layers_by_chunk(p, 8);
+      p.recompute_first = static_cast<std::int64_t>(std::mt19937(random)()) %
+                          *std::max_element(layers.begin(), layers.end());  // others are drawn as without
+    }
     p.overlap_exchanges = p.ep > 1 && random() % 4 != 0;
     if (!program::overlap_problem(p).empty()) p.overlap_exchanges = false;
     c.stack.flash_attention = s.flash;

@@ -150,6 +150,16 @@ TEST(Operands, RoundingTwiceIsRoundingOnce) {
   }
 }
 
+// A number that is none stays one, and takes its block with it at most.
+TEST(Operands, NotANumberStays) {
+  for (const Math format : {Math::kFp8, Math::kFp8Rowwise, Math::kFp8Blockwise, Math::kMxfp8, Math::kNvfp4}) {
+    std::vector<float> x(64, 1);
+    std::fill_n(x.begin(), 16, NAN);
+    const auto y = rounded(format, {1, 1, 64, true}, x);
+    for (int i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(y[static_cast<std::size_t>(i)])) << name_of(format);
+  }
+}
+
 TEST(Operands, ZerosStayAndOtherFormatsAreRefused) {
   const std::vector<float> zeros(64);
   for (const Math format : {Math::kFp8, Math::kFp8Rowwise, Math::kFp8Blockwise, Math::kMxfp8, Math::kNvfp4})

@@ -55,8 +55,6 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   p.micro_batch = 1 + static_cast<std::int64_t>(random() % 2);
   p.micro_batches = p.pp * (1 + static_cast<std::int64_t>(random() % 8));
   std::mt19937 of_parts(static_cast<unsigned>(i));
-  if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && of_parts() % 2 == 0)
-    p.recompute_first = 1 + static_cast<std::int64_t>(of_parts() % 12);
   if (p.recompute == Recompute::kSelective && i % 2 == 0) {
     for (const RecomputePart part : depth_of(m).parts().list()) {
       if (of_parts() % 2 == 0) p.recompute_parts.push_back(part);
@@ -66,6 +64,10 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
     p.chunk_layers = layers_by_chunk(p, m.layers);
     ++p.chunk_layers[0];
     --p.chunk_layers.back();
+  }
+  if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && of_parts() % 2 == 0) {
+    const auto layers = layers_by_chunk(p, m.layers);
+    p.recompute_first = of_parts() % *std::max_element(layers.begin(), layers.end());
   }
   return p;
 }

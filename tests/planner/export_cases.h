@@ -125,6 +125,9 @@ class RandomCases {
       ++p.chunk_layers.back();
       if (p.chunk_layers.front() == 0) p.chunk_layers.clear();
     }
+    const auto layers = layers_by_chunk(p, m.layers);
+    if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && chance(3))
+      p.recompute_first = *std::max_element(layers.begin(), layers.end()) / 2;
   }
   void draw_training(Training& t, const Plan& p) {
     t.global_batch = p.global_batch();

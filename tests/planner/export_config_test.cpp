@@ -119,6 +119,21 @@ TEST(DeepspeedExport, WhatIsOffloadedIsInTheFile) {
   EXPECT_EQ(j["zero_optimization"]["offload_optimizer"]["ratio"], 0.25);
 }
 
+// Of one replica and eight stages the export would be ZeRO-3 with pipelines, which DeepSpeed has not.
+TEST(DeepspeedExport, DrivesAreNotForPipelines) {
+  RandomCases random(Target::kDeepspeed);
+  ExportCase c = random.next();
+  c.problem.scenario.model = preset_model("llama-2-7b");
+  c.problem.scenario.training = {.global_batch = 64, .sequence = 2048};
+  Plan plan{.pp = 8, .micro_batches = 64, .offload = Offload{.optimizer = 1, .nvme = OnDrives::kOptimizer}};
+  const auto& [stack, model, training] =
+      std::tie(c.problem.stack, c.problem.scenario.model, c.problem.scenario.training);
+  ASSERT_TRUE(stack_problem(stack, model, plan, training));
+  EXPECT_EQ(stack_problem(stack, model, plan, training)->pointer, "/plan/offload/nvme");
+  plan.pp = 1;
+  EXPECT_FALSE(stack_problem(stack, model, plan, training));
+}
+
 TEST(DeepspeedExport, WhatTheFileCannotSayIsSaid) {
   RandomCases random(Target::kDeepspeed);
   ExportCase c = random.next();

@@ -144,7 +144,6 @@ TEST(Check, RandomPlansAreSound) {
     p.zero = random() % 4;
     p.recompute = static_cast<Recompute>(random() % 3);
     p.recompute_layers = 1 + random() % 3;
-    if (p.recompute == Recompute::kFull && p.recompute_layers == 1) p.recompute_first = random() % 3;
     p.sequence_parallel = random() % 2 == 0;
     if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() || p.pp * p.vpp > 10 ||
         (p.zero >= 2 && splits_backward(p.schedule)))
@@ -226,6 +225,11 @@ TEST(Hash, CoversGroupsPeersAndTheBinding) {
   differs("the kind of a collective", [&](Program& p) {
     std::get<ops::Collective>(op_of(p, ops::Collective{}).kind).collective = CollectiveKind::kReduce;
   });
+  for (const Math math : {Math::kFp8, Math::kFp8Rowwise, Math::kFp8Blockwise, Math::kMxfp8, Math::kNvfp4})
+    differs(std::string(name_of(math)).c_str(), [&](Program& p) {
+      p = compile(p.model, p.plan, {.global_batch = p.plan.global_batch(), .sequence = 64, .math = math},
+                  Stack{});
+    });
   differs("shard group", [](Program& p) {
     Plan plan = p.plan;
     plan.zero = plan.zero == 0 ? 1 : 0;

@@ -44,7 +44,6 @@ std::optional<Case> random_case(std::mt19937& random) {
   if (p.zero > 0 && p.dp == 4 && up_to(2) == 0) p.shard_group = 2;
   p.recompute = static_cast<Recompute>(up_to(3));
   p.recompute_layers = 1 + up_to(2);
-  if (p.recompute == Recompute::kFull && p.recompute_layers == 1) p.recompute_first = up_to(3);
   p.sequence_parallel = up_to(2) == 0;
   if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() ||
       (p.zero >= 2 && splits_backward(p.schedule)))

@@ -322,6 +322,22 @@ TEST(Offload, ParametersOnDrivesPassThroughTheHost) {
   }
 }
 
+// Without overlap there is one place for state, and nothing is read of a unit before all of the one before is
+// written.
+TEST(Offload, WithoutOverlapDrivesDoOneThingAtATime) {
+  const Program p = offload_program(
+      offloading({.optimizer = 1, .parameters = true, .nvme = OnDrives::kAll, .overlap = false}, 3, 2));
+  std::int64_t widest = 0;
+  for (const Unit& u : p.classes[0].units) widest = std::max(widest, u.shard);
+  EXPECT_EQ(static_bytes_in(p, BufferClass::kOptimizer, Space::kHost), 12 * widest);
+  std::int32_t read = 0;
+  for (const Op& op : p.classes[0].segments.back().ops) {
+    if (op.stream != kFromDrives) continue;
+    EXPECT_EQ(op.after[kToDrives], 2 * read++) << op.name;  // state and shard
+  }
+  EXPECT_GT(read, 3);
+}
+
 // A copy that goes another way than it says is noticed.
 TEST(Offload, CopiesGoTheirWay) {
   Program p = offload_program(offloading({.optimizer = 1, .nvme = OnDrives::kOptimizer}));

@@ -7,6 +7,7 @@
 
 #include "planner/evaluate.h"
 #include "sim/analysis/critical_path.h"
+#include "sim/analysis/lanes.h"
 #include "sim/analysis/statistics.h"
 #include "sim/analysis/twins.h"
 #include "sim/calibration/compare.h"
@@ -295,6 +296,13 @@ TEST(Twins, AreOfTheSameStageAndMicroBatch) {
   EXPECT_EQ(there.timeline().slices[*found].micro_batch, 3);
   Timeline c = timeline({slice(0, 0, 0, 0, 1, 2, 3)});
   EXPECT_FALSE(twin(here, 0, Lanes(c)));
+}
+
+// What goes between a device, its host and the drives is no communication between ranks, by its stream's
+// name.
+TEST(Lanes, OffloadingIsNoCommunication) {
+  for (const program::Stream& s : program::communication_of(mesh_of(Plan{})).streams)
+    EXPECT_EQ(is_of_host(s.name), program::is_offload(s.role)) << s.name;
 }
 
 }  // namespace
