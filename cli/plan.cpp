@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/names.h"
 #include "cli/plan_failures.h"
 #include "cli/progress.h"
 #include "core/text.h"
@@ -82,17 +83,17 @@ double gib(std::int64_t b) {
   return static_cast<double>(b) / kGiB;
 }
 
-void print_row(const std::string& mark, const planner::Ranked& r) {
+void print_row(const std::string& mark, const planner::Ranked& r, std::size_t width) {
   const Predicted& p = r.predicted;
   const std::string days = p.days > 0 ? fmt::format("{:.2f}", p.days) : "-";
   const std::string cost = p.cost_usd > 0 ? fmt::format("{:.0f}", p.cost_usd) : "-";
-  fmt::print("{:>3} {:<52} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>5.0f} {:>8} {:>10}\n", mark,
-             short_name(r.plan), p.step_time_s, p.tokens_per_s, 100 * p.mfu, 100 * p.hfu,
+  fmt::print("{:>3} {:<{}} {:>9.3f} {:>10.0f} {:>5.1f} {:>5.1f} {:>8.1f} {:>5.0f} {:>8} {:>10}\n", mark,
+             short_name(r.plan), width, p.step_time_s, p.tokens_per_s, 100 * p.mfu, 100 * p.hfu,
              gib(p.peak_memory_bytes), 100 * p.fits_probability, days, cost);
 }
 
-void print_header() {
-  fmt::print("{:>3} {:<52} {:>9} {:>10} {:>5} {:>5} {:>8} {:>5} {:>8} {:>10}\n", "", "plan", "step s",
+void print_header(std::size_t width) {
+  fmt::print("{:>3} {:<{}} {:>9} {:>10} {:>5} {:>5} {:>8} {:>5} {:>8} {:>10}\n", "", "plan", width, "step s",
              "tokens/s", "MFU%", "HFU%", "GiB", "fits%", "days", "USD");
 }
 
@@ -134,11 +135,12 @@ void print_sizes(const planner::Answer& a) {
   if (a.sizes.empty()) return;
   constexpr std::size_t kShown = 12;
   const std::size_t shown = std::min(a.sizes.size(), kShown);
-  fmt::print("\nfastest plan by number of nodes, estimated\n{:>7} {:<52} {:>9} {:>8} {:>10}\n", "nodes",
-             "plan", "step s", "days", "USD");
+  const std::size_t width = width_of_names(a.sizes);
+  fmt::print("\nfastest plan by number of nodes, estimated\n{:>7} {:<{}} {:>9} {:>8} {:>10}\n", "nodes",
+             "plan", width, "step s", "days", "USD");
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& z = a.sizes[shown == 1 ? 0 : i * (a.sizes.size() - 1) / (shown - 1)];
-    fmt::print("{:>7} {:<52} {:>9.3f} {:>8} {:>10}\n", z.nodes, short_name(z.plan), z.step_time_s,
+    fmt::print("{:>7} {:<{}} {:>9.3f} {:>8} {:>10}\n", z.nodes, short_name(z.plan), width, z.step_time_s,
                z.days > 0 ? fmt::format("{:.2f}", z.days) : "-",
                z.cost_usd > 0 ? fmt::format("{:.0f}", z.cost_usd) : "-");
   }
@@ -164,15 +166,16 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   if (a.plans.empty()) fmt::print("{}\n", planner::why_none(problem, a.search));
   if (!a.unmet.empty()) fmt::print("{}\n\n", a.unmet);
   if (!a.trade_off.empty()) fmt::print("not only the cheapest: {}\n\n", a.trade_off);
-  print_header();
-  for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i]);
+  const std::size_t width = width_of_names(a.alongside, width_of_names(a.plans));
+  print_header(width);
+  for (std::size_t i = 0; i < a.plans.size(); ++i) print_row(std::to_string(i + 1), a.plans[i], width);
   if (!a.plans.empty()) {
     const Predicted& best = a.plans[0].predicted;
     fmt::print("      how sure: {}: {:.3g} to {:.3g} s\n", words_of(problem.measured), best.step_time_low_s,
                best.step_time_high_s);
   }
   for (const auto& r : a.alongside) {
-    print_row("", r);
+    print_row("", r, width);
     const bool fits = r.fits();
     const std::string against =
         a.plans.empty() ? ""
@@ -199,7 +202,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
   }
   print_sizes(a);
   if (!a.rejected.empty()) fmt::print("\nrejected\n");
-  for (const auto& r : a.rejected) fmt::print("  {:<52} {}\n", short_name(r.plan), r.reason);
+  const std::size_t of_rejected = width_of_names(a.rejected);
+  for (const auto& r : a.rejected) fmt::print("  {:<{}} {}\n", short_name(r.plan), of_rejected, r.reason);
   if (!a.sensitivity.empty()) fmt::print("\nwhat would help\n");
   for (const auto& x : a.sensitivity)
     fmt::print("  {:<22} {:>6.2f}x  {}\n", x.change, x.speedup, short_name(x.plan));

@@ -7,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include "cli/names.h"
 #include "core/text.h"
 
 namespace orrery::cli {
@@ -160,19 +161,20 @@ Json failures_json(const PlansWithFailures& p) {
 
 void print_failures(const PlansWithFailures& p) {
   if (p.plans.empty()) return;
+  const std::size_t width = width_of_names(p.plans);
   fmt::print(
-      "\nwith failures, checkpoints and restarts: {}, rates {}, {} simulated runs of each plan\n{:>3} {:<52} "
+      "\nwith failures, checkpoints and restarts: {}, rates {}, {} simulated runs of each plan\n{:>3} {:<{}} "
       "{:>6} {:>7} {:>8} {:>8} {:>8} {:>6} {:>10} {:>10}\n",
-      p.payment, printable(p.rates), p.runs, "", "plan", "nodes", "quiet", "days p5", "p50", "p95", "ETTR%",
-      "USD mean", "p95");
+      p.payment, printable(p.rates), p.runs, "", "plan", width, "nodes", "quiet", "days p5", "p50", "p95",
+      "ETTR%", "USD mean", "p95");
   for (std::size_t i = 0; i < p.plans.size(); ++i) {
     const FailingPlan& f = p.plans[i];
     const sim::Summary& s = f.answered.summary;
     const auto usd = [&](double v) {
       return f.answered.tariff.node_hour > 0 ? fmt::format("{:.0f}", v) : std::string("-");
     };
-    fmt::print("{:>3} {:<52} {:>6} {:>7.2f} {:>8.2f} {:>8.2f} {:>8.2f} {:>6.1f} {:>10} {:>10}\n", i + 1,
-               short_name(f.plan), f.nodes, f.quiet_days, s.days.p5, s.days.p50, s.days.p95,
+    fmt::print("{:>3} {:<{}} {:>6} {:>7.2f} {:>8.2f} {:>8.2f} {:>8.2f} {:>6.1f} {:>10} {:>10}\n", i + 1,
+               short_name(f.plan), width, f.nodes, f.quiet_days, s.days.p5, s.days.p50, s.days.p95,
                100 * s.ettr.mean, usd(s.dollars.mean), usd(s.dollars.p95));
   }
   fmt::print("  quiet: days without failures\n");

@@ -57,7 +57,7 @@ struct Gemm {
   // How its operands stand in memory: rows x columns, of which the product sums along the columns or the
   // rows.
   struct Stored {
-    std::int64_t matrices = 1, rows = 0, columns = 0;
+    std::int64_t rows = 0, columns = 0;
     bool sums_columns = true, weight = false;
   };
   constexpr std::array<Stored, 2> stored() const {

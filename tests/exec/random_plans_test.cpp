@@ -317,6 +317,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
       }
     }
     if (p.recompute == Recompute::kFull) p.recompute_layers = pick<std::int64_t>(random, {1, 2});
+    p.rank_order = pick(random, {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (&models == &expert_kinds()) {
       s.lamb = false;
       if (!draw_experts(random, p)) continue;

@@ -115,8 +115,6 @@ class RandomCases {
     p.sequence_parallel = p.tp > 1 && chance(2);
     p.recompute = pick({Recompute::kNone, Recompute::kSelective, Recompute::kFull});
     p.recompute_layers = p.recompute == Recompute::kFull ? pick({1, 1, 2}) : 1;
-    if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && chance(3))
-      p.recompute_first = pick({1, 3});
     if (p.recompute == Recompute::kSelective && chance(2)) p.recompute_parts = {RecomputePart::kMlp};
     p.rank_order = pick({RankOrder::kTpDpPp, RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp});
     if (p.pp * p.vpp > 1 && m.layers > p.pp * p.vpp && chance(4)) {

@@ -62,6 +62,21 @@ std::optional<Case> random_case(std::mt19937& random) {
   c.stack.overlap_grad_reduce = up_to(4) != 0;
   c.stack.flash_attention = up_to(2) == 0;
   c.stack.bucket = Bytes{1 << (10 + up_to(12))};
+  if (p.recompute == Recompute::kFull && p.recompute_layers == 1) {
+    const auto layers = layers_by_chunk(p, c.model.layers);
+    p.recompute_first = up_to(static_cast<unsigned>(*std::max_element(layers.begin(), layers.end())));
+  }
+  if (up_to(2) == 0) {
+    Offload o{
+        .optimizer = up_to(2) == 0 ? 1.0 : 0.5, .activation_layers = up_to(2), .overlap = up_to(2) == 0};
+    if (p.zero == 3 && up_to(2) == 0) {
+      o.parameters = true;
+      o.optimizer = 1;
+    }
+    o.nvme = static_cast<OnDrives>(up_to(o.parameters ? 3 : 2));
+    p.offload = o;
+    if (offload_problem(p, c.training)) p.offload.reset();
+  }
   return c;
 }
 
