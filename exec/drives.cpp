@@ -15,25 +15,9 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "exec/descriptor.h"
 
 namespace orrery::exec {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int file) : file_(file) {}
-  ~Descriptor() {
-    if (file_ >= 0) ::close(file_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return file_; }
-
- private:
-  int file_;
-};
-
-}  // namespace
 
 std::filesystem::path drive_folder(const std::filesystem::path& folder) {
   return folder.empty() ? std::filesystem::temp_directory_path() : folder;

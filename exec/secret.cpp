@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "exec/descriptor.h"
 
 namespace orrery::exec {
 namespace {
@@ -22,20 +23,6 @@ constexpr std::size_t kLeastCharacters = 16, kMostCharacters = 4096, kMostOfFile
 const std::uint8_t* bytes_of_text(const void* p) {
   return static_cast<const std::uint8_t*>(p);
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 [[noreturn]] void fail(const char* what, const std::filesystem::path& file) {
   throw Error(fmt::format("cannot {} {}: {}", what, file.string(), std::strerror(errno)));
