@@ -212,10 +212,7 @@ void print_text(const Problem& problem, const planner::Answer& a) {
                advice->learning_rate, advice->warm_up_steps);
   }
   if (s.storage_per_gb_month.value > 0) {
-    const double gb = static_cast<double>(count_trained_parameters(s.model, s.training)) *
-                      static_cast<double>(bytes_per_parameter(s.training.precision).parameter +
-                                          bytes_per_parameter(s.training.precision).optimizer()) /
-                      1e9;
+    const double gb = restart_bytes(s.model, s.training) / 1e9;
     fmt::print("a checkpoint that can restart (no gradients): {:.0f} GB, ${:.2f} a month each\n", gb,
                gb * dollars(s.storage_per_gb_month));
   }

@@ -88,6 +88,7 @@ bool differs(const std::optional<bool>& wanted, bool is) {
 // Whether some plan of the model could meet the refusal.
 bool concerns(const Refusal& r, const Model& m, const Training& t) {
   return (r.precision.empty() || has(r.precision, t.precision)) && !differs(r.lamb, t.lamb) &&
+         !differs(r.muon, t.muon.has_value()) &&
          (!r.sliding_window || *r.sliding_window == has_window(m, t)) &&
          (!r.expert_biases || *r.expert_biases == has_expert_biases(m));
 }
@@ -105,6 +106,7 @@ bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t)
 // The field of a scenario that a message about a refused combination points to.
 const char* pointer_of(const Refusal& r) {
   if (r.lamb) return "/training/lamb";
+  if (r.muon) return "/training/muon";
   if (r.nvme) return "/plan/offload/nvme";
   if (r.offload) return "/plan/offload";
   if (!r.precision.empty()) return "/training/precision";
@@ -426,6 +428,7 @@ std::optional<StackProblem> stack_problem(const Stack& s, const Model& m, const 
   }
   if (t.lars && !c.lars) return StackProblem{"/training/lars", lacks(s, "LARS"), "allowed: false"};
   if (t.lamb && !c.lamb) return StackProblem{"/training/lamb", lacks(s, "LAMB"), "allowed: false"};
+  if (t.muon && !c.muon) return StackProblem{"/training/muon", lacks(s, "Muon"), "allowed: no such field"};
   if (t.stochastic_rounding && !c.stochastic_rounding)
     return StackProblem{"/training/stochastic_rounding", lacks(s, "stochastic rounding"), "allowed: false"};
   if (t.adapter && !c.adapters)

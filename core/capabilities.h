@@ -43,7 +43,7 @@ struct Refusal {
   std::vector<Precision> precision;
   std::vector<ContextWay> context_parallel;
   std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
-  std::optional<bool> lamb, sliding_window, expert_biases;
+  std::optional<bool> lamb, muon, sliding_window, expert_biases;
   std::optional<bool> offload;  // something lies in the hosts' memory
   std::optional<bool> nvme;     // something lies on their drives
   std::string why, origin;
@@ -64,7 +64,7 @@ struct Capabilities {
   bool recompute_first = true;                 // and may be of the first layers of a chunk alone
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
-  bool lamb = true, lars = true;
+  bool lamb = true, lars = true, muon = true;
   bool stochastic_rounding = true;
   bool offload_optimizer = true, offload_parameters = true,
        offload_activations = true;  // to the hosts' memory
@@ -117,6 +117,7 @@ void describe(V& v, Refusal& r) {
   v(Field{.name = "expert_tensor_parallel", .help = "whether ranks share the columns of experts"},
     r.expert_tensor_parallel);
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
+  v(Field{.name = "muon", .help = "whether Muon updates matrices of layers"}, r.muon);
   v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);
   v(Field{.name = "offload", .help = "whether something lies in the hosts' memory"}, r.offload);
   v(Field{.name = "nvme", .help = "whether something lies on the hosts' drives"}, r.nvme);
@@ -146,6 +147,7 @@ void describe(V& v, Capabilities& c) {
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);
   v(field("lars", "whether LARS can"), c.lars);
+  v(field("muon", "whether Muon can update matrices of layers"), c.muon);
   v(field("stochastic_rounding", "whether updated bf16 parameters can be rounded at random"),
     c.stochastic_rounding);
   v(field("offload_optimizer", "whether the optimizer's state can lie in the hosts' memory"),

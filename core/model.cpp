@@ -659,9 +659,32 @@ std::int64_t count_trained_parameters(const Model& m, const Training& t) {
   return t.adapter ? count_adapter_parameters(m, *t.adapter) : count_parameters(m);
 }
 
+namespace {
+
+// Embedding and head.
+std::int64_t elements_of_ends(const Model& m) {
+  return std::min(count_parameters(m), (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden);
+}
+
+// Of moments that Muon does without. Layers count as matrices: their norms and biases are few.
+double spared_by_muon(const Model& m, const Training& t) {
+  if (!t.muon) return 0;
+  const std::int64_t each = t.bytes_of(false).moments - t.bytes_of(true).moments;
+  return static_cast<double>((count_parameters(m) - elements_of_ends(m)) * each);
+}
+
+}  // namespace
+
+double restart_bytes(const Model& m, const Training& t) {
+  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
+  return static_cast<double>(count_trained_parameters(m, t) * (bytes.parameter + bytes.optimizer())) -
+         spared_by_muon(m, t);
+}
+
 double state_bytes(const Model& m, const Training& t) {
   const BytesPerParameter bytes = bytes_per_parameter(t.precision);
-  const auto trained = static_cast<double>(count_trained_parameters(m, t) * bytes.total());
+  const double trained =
+      static_cast<double>(count_trained_parameters(m, t) * bytes.total()) - spared_by_muon(m, t);
   if (!t.adapter) return trained;
   const std::int64_t all = count_parameters(m);
   double frozen = 0;
@@ -671,7 +694,7 @@ double state_bytes(const Model& m, const Training& t) {
       break;
     case BaseStorage::kNf4:
     case BaseStorage::kNf4Double: {  // the model's ends are as they are computed
-      const std::int64_t ends = std::min(all, (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden);
+      const std::int64_t ends = elements_of_ends(m);
       const bool doubled = t.adapter->base == BaseStorage::kNf4Double;
       frozen = static_cast<double>(Nf4Layout(all - ends, doubled).bytes() + ends * bytes.parameter);
       break;

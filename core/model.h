@@ -177,6 +177,8 @@ std::int64_t count_trained_parameters(const Model& m, const Training& t);
 // Bytes of the model's state on one device that has all of it: parameters, gradients and optimizer state; of
 // frozen ones parameters alone.
 double state_bytes(const Model& m, const Training& t);
+// And of what a run needs to go on: parameters, master copies and moments of what is trained.
+double restart_bytes(const Model& m, const Training& t);
 
 // Even shares of rows for which `parts` of the experts have room in any case (ExpertsLayer::most_shares): the
 // most of all layers.

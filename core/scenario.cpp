@@ -256,6 +256,15 @@ void check_stack(const Problem& problem, const std::optional<Plan>& plan, const 
 
 namespace {
 
+void check_muon(const Training& t, const Cursor& at) {
+  const auto refuse = [&](const char* why) { at.fail(why, "allowed: no such field"); };
+  if (t.precision == Precision::kSgd)
+    refuse("AdamW updates what Muon does not, and precision \"sgd\" has no AdamW");
+  if (t.lamb) refuse("LAMB scales updates of Adam, and Muon's are none");
+  if (t.adapter) refuse("adapters are updated by AdamW alone");
+  if (t.stochastic_rounding) refuse("parameters that Muon updates are rounded to the nearest number");
+}
+
 void check_training(const Problem& p, const Cursor& at) {
   const Training& t = p.scenario.training;
   const Model& m = p.scenario.model;
@@ -297,6 +306,7 @@ void check_training(const Problem& p, const Cursor& at) {
     at.child("lamb").fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
                           "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
   }
+  if (t.muon) check_muon(t, at.child("muon"));
   const std::vector<std::int64_t>& tried = p.scenario.search.islands;
   const bool islands = (p.scenario.plan && p.scenario.plan->islands > 1) ||
                        std::any_of(tried.begin(), tried.end(), [](std::int64_t n) { return n > 1; });

@@ -29,6 +29,7 @@
 #include "core/dtype.h"
 #include "core/expert_load.h"
 #include "core/fields.h"
+#include "core/muon.h"
 #include "core/outer.h"
 #include "core/rounding.h"
 
@@ -102,6 +103,12 @@ constexpr BytesPerParameter bytes_per_parameter(Precision p) {
   return {};
 }
 
+// Of parameters that Muon updates, which have one moment.
+constexpr BytesPerParameter with_muon(BytesPerParameter bytes) {
+  bytes.moments /= 2;
+  return bytes;
+}
+
 // Bytes of an activation element.
 constexpr std::int64_t activation_bytes(Precision p) {
   return bytes_per_parameter(p).parameter;
@@ -141,6 +148,7 @@ struct Training {
   bool stochastic_rounding = false;  // of updated bf16 parameters that have no master copy
   bool lamb = false;                 // Adam's update of each tensor is scaled to the tensor's norm
   bool lars = false;                 // SGD's gradient of each tensor is
+  std::optional<Muon> muon;          // it updates matrices of layers
   double noise_scale = 0;            // of the gradient, in samples; 0: unknown
   double clip = 1.0;  // largest global gradient norm; 0: gradients are neither measured nor clipped
   Optimizer optimizer;
@@ -154,6 +162,15 @@ struct Training {
   bool serves() const { return cache.has_value(); }
   // Whether an update needs norms of single tensors.
   bool scales_tensors() const { return lamb || lars; }
+  // Of parameters that Muon updates, or of the others.
+  BytesPerParameter bytes_of(bool muon_updates) const {
+    const BytesPerParameter all = bytes_per_parameter(precision);
+    return muon_updates ? with_muon(all) : all;
+  }
+  // In which Muon computes, and its shards are gathered.
+  DType muon_type() const {
+    return bytes_per_parameter(precision).parameter >= 4 ? DType::kFloat32 : DType::kBfloat16;
+  }
   DType activation_type() const { return float_type(activation_bytes(precision), math); }
   DType parameter_type() const { return float_type(bytes_per_parameter(precision).parameter, math); }
   DType gradient_type() const { return float_type(bytes_per_parameter(precision).gradient, math); }
@@ -217,6 +234,9 @@ void describe(V& v, Training& t) {
   v(Field{.name = "lars",
           .help = "LARS: SGD's gradient of each tensor is scaled to the tensor's norm; with the recipe sgd"},
     t.lars);
+  v(Field{.name = "muon",
+          .help = "Muon updates matrices of layers, AdamW the rest; with recipes of Adam. Absent: AdamW all"},
+    t.muon);
   v(Field{.name = "noise_scale",
           .help =
               "samples of a batch beyond which more hardly help, as orrery gradient-noise measures it; 0: "

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -147,7 +148,11 @@ std::map<std::string, CheckpointTensor> frozen_tensors_of(const Program& program
 }
 
 std::int64_t arrays_before_outer(const Program& program) {
-  return 1 + bytes_per_parameter(program.training.precision).moments / 4;
+  return 1 + moment_arrays(program, false);
+}
+
+std::int64_t moment_arrays(const Program& program, bool muon) {
+  return program.training.bytes_of(muon).moments / 4;
 }
 
 std::int64_t state_arrays(const Program& program) {
@@ -192,6 +197,7 @@ CheckpointFile pack_rank(const Program& program, std::int64_t rank, const std::v
     if (elsewhere || first >= end) continue;
     const UnitMemory& memory = units[static_cast<std::size_t>(p.unit)];
     for (std::int64_t state = 0; state < state_arrays(program); ++state) {
+      if (state > moment_arrays(program, p.muon) && state < outer) continue;
       std::int64_t from = p.offset + first - shard;
       for (Piece& piece : pieces_of(p, share, first, end)) {
         const std::int64_t n = piece.end - piece.begin;
@@ -338,11 +344,24 @@ RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Pr
                     index.loss_scale,
                     index.algorithms,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
+  // Of a tensor that Muon updates the arrays after its moment are empty.
+  std::set<std::string> of_muon;
+  for (const RankClass& c : program.classes) {
+    for (const Parameter& p : c.parameters) {
+      for (std::int64_t island = 0; p.muon && island < index.recipe.islands; ++island)
+        of_muon.insert(name_on_island(p.name, island));
+    }
+  }
   std::map<std::string, std::vector<std::vector<bool>>> covered;
   for (const auto& [name, t] : expected) {
     const auto elements = static_cast<std::size_t>(t.rows * t.cols);
-    for (LogicalTensors& state : out.states) state[name].resize(elements);
-    covered[name].assign(out.states.size(), std::vector<bool>(elements));
+    covered[name].resize(out.states.size());
+    for (std::int64_t s = 0; s < index.states; ++s) {
+      if (s > moment_arrays(program, of_muon.contains(name)) && s < arrays_before_outer(program)) continue;
+      const auto i = static_cast<std::size_t>(s);
+      out.states[i][name].resize(elements);
+      covered[name][i].resize(elements);
+    }
   }
   for (std::size_t f = 0; f < index.files.size(); ++f) {
     const CheckpointFile& file = index.files[f];
@@ -358,6 +377,7 @@ RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Pr
       next += p.end - p.begin;
       const auto tensor = expected.find(p.tensor);
       const bool sound = tensor != expected.end() && p.state < index.states &&
+                         !covered[p.tensor][static_cast<std::size_t>(p.state)].empty() &&
                          p.row + p.rows <= tensor->second.rows && p.col + p.cols <= tensor->second.cols &&
                          p.begin < p.end && p.end <= p.rows * p.cols &&
                          p.offset + (p.end - p.begin) <= static_cast<std::int64_t>(floats.size());

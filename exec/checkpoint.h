@@ -126,6 +126,8 @@ struct UnitMemory {
 // what islands exchange. So a run in one precision goes on in another.
 std::int64_t state_arrays(const program::Program& program);
 std::int64_t arrays_before_outer(const program::Program& program);  // of these, without the last
+// Moments of a parameter; Muon has the first alone.
+std::int64_t moment_arrays(const program::Program& program, bool muon);
 
 // What a rank stores: its bytes go to `write`, one piece after the other.
 CheckpointFile pack_rank(const program::Program& program, std::int64_t rank,

@@ -174,8 +174,7 @@ void CpuExecutor::walk(StreamIndex stream) {
         complete(stream);
         continue;
       }
-      const bool updates = op.is<ops::Optimizer>();
-      if (updates && pass.before_update) pass.before_update(op);
+      if (pass.before_update && program::update_begun(op.kind) >= 0) pass.before_update(op);
       if (pass.measured) {
         const auto start = Clock::now();
         const auto active = std::max(start, execute(op, step.micro_batch));
@@ -183,7 +182,7 @@ void CpuExecutor::walk(StreamIndex stream) {
       } else {
         execute(op, step.micro_batch);
       }
-      if (updates && pass.after_update) pass.after_update(op);
+      if (pass.after_update && program::update_ended(op.kind) >= 0) pass.after_update(op);
       complete(stream);
     }
     for (std::size_t q = 0; q < base.size(); ++q) base[q] += segment.stream_ops[q];
@@ -271,7 +270,15 @@ void CpuExecutor::compute(const Op& op, std::int32_t micro_batch) {
     a.parts = place_.parts(trust->unit);
     a.adam = adam_of(training, constants);
   }
-  if (op.is<ops::Optimizer>()) set_update(a, place_, constants);
+  if (const std::int64_t unit = std::max(program::update_begun(op.kind), program::update_ended(op.kind));
+      unit >= 0)
+    set_update(a, place_, unit, constants);
+  std::vector<MuonMatrix> matrices;
+  if (op.is<ops::Orthogonalise>()) {
+    matrices = muon_matrices(place_, op);
+    a.matrices = matrices;
+  }
+  if (training.muon) a.muon = &*training.muon;
   if (op.is<ops::OuterUpdate>()) a.outer = outer_of(place_.program);
   a.rotary = rotary_;
   if (pass_->what != PassOf::kForward)

@@ -14,6 +14,7 @@
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/muon.h"
 #include "kernels/cpu/nf4.h"
 
 namespace orrery::exec {
@@ -123,6 +124,59 @@ void run(const ops::TrustSquares& op, const OpArguments& a) {
       fast.add_squares(count, by.data(), bins + program::kNormBins);
     }
   }
+}
+
+// Padding behind the last matrix is zero, and stays zero.
+void run(const ops::MuonMomentum& op, const OpArguments& a) {
+  const auto* norm = reinterpret_cast<const GradientNorm*>(a.in[2]);
+  if (norm != nullptr && norm->overflowed != 0) return;
+  const AdamState s(a, op.elements, nullptr, a.out[1]);
+  kernels::muon_momentum(*a.muon, norm != nullptr ? norm->factor : 1.0F, op.elements, a.in[0], s.m, a.out[0]);
+}
+
+void to_floats(DType type, std::int64_t n, const std::byte* from, float* to) {
+  if (is_half(type))
+    kernels::widen(type, n, from, to);
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+}
+void from_floats(DType type, std::int64_t n, const float* from, std::byte* to) {
+  if (is_half(type))
+    kernels::narrow(type, n, from, to);
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+// U is in memory as it is stored.
+void run(const ops::Orthogonalise& op, const OpArguments& a) {
+  thread_local std::vector<float> matrix, scratch;
+  const auto size = static_cast<std::int64_t>(bytes_of(a.type));
+  const auto* const from = reinterpret_cast<const std::byte*>(a.in[0]);
+  auto* const to = reinterpret_cast<std::byte*>(a.out[0]);
+  const float factor = muon_factor(*a.muon, op);
+  matrix.resize(static_cast<std::size_t>(op.rows * op.columns));
+  for (const MuonMatrix& m : a.matrices) {
+    for (const RowCopy& part : m.load) {
+      for (std::int64_t r = 0; r < part.rows; ++r) {
+        to_floats(a.type, part.width, from + (part.from + r * part.from_stride) * size,
+                  matrix.data() + part.to + r * part.to_stride);
+      }
+    }
+    kernels::orthogonalise(op.rows, op.columns, op.iterations, a.type, matrix.data(), scratch);
+    for (float& x : matrix) x *= factor;
+    for (std::int64_t r = 0; r < m.store.rows; ++r) {
+      from_floats(a.type, m.store.width, matrix.data() + m.store.from + r * m.store.from_stride,
+                  to + (m.store.to + r * m.store.to_stride) * size);
+    }
+  }
+}
+
+void run(const ops::MuonUpdate& op, const OpArguments& a) {
+  const auto* norm = reinterpret_cast<const GradientNorm*>(a.in[3]);
+  if (norm != nullptr && norm->overflowed != 0) return;
+  const AdamState s(a, op.elements, a.out[0], a.out[1]);
+  kernels::muon_update(a.adam.lr, a.adam.decay, op.elements, a.in[0], s.weights);
+  if (s.has_master) std::copy_n(s.weights, op.elements, a.out[0]);
 }
 
 void run(const ops::Gemm& op, const OpArguments& a) {
@@ -526,15 +580,14 @@ ref::Outer outer_of(const program::Program& program) {
           1.0F / static_cast<float>(program.plan.islands)};
 }
 
-void set_update(OpArguments& a, const Placement& place, const StepConstants& constants) {
-  const auto& update = std::get<ops::Optimizer>(a.op.kind);
+void set_update(OpArguments& a, const Placement& place, std::int64_t unit, const StepConstants& constants) {
   const Training& training = place.program.training;
   a.precision = training.precision;
   a.trust = static_cast<float>(training.optimizer.trust);
   a.adam = adam_of(training, constants);
   a.rounding = place.rounding(a.op, constants.seed);
-  a.parts = place.parts(update.unit);
-  a.update_ranges = place.update_ranges(update.unit);
+  a.parts = place.parts(unit);
+  a.update_ranges = place.update_ranges(unit);
 }
 
 void run_cpu_op(const OpArguments& a) {

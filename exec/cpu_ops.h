@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/rotary.h"
+#include "exec/muon_matrices.h"
 #include "exec/placement.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/rounding.h"
@@ -40,6 +41,8 @@ struct OpArguments {
   // Of TrustSquares and Optimizer: the tensors of the shard.
   std::span<const TensorPart> parts;
   std::span<const UpdateRange> update_ranges;
+  const Muon* muon = nullptr;
+  std::span<const MuonMatrix> matrices;  // of Orthogonalise
 };
 
 // What the ops that update parameters get from a run and its step.
@@ -51,8 +54,8 @@ struct StepConstants {
 kernels::reference::Adam adam_of(const Training& training, const StepConstants& constants);
 // Of a plan with islands.
 kernels::reference::Outer outer_of(const program::Program& program);
-// Of an op that is an Optimizer.
-void set_update(OpArguments& a, const Placement& place, const StepConstants& constants);
+// Of an op that updates a unit.
+void set_update(OpArguments& a, const Placement& place, std::int64_t unit, const StepConstants& constants);
 
 // Kernels compute in fp32: operands of 16-bit floats come as fp32 images (exec/staging.h).
 void run_cpu_op(const OpArguments& a);

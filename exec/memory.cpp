@@ -76,7 +76,6 @@ AvailableMemory available_memory(const fs::path& root) {
 Bytes needed_memory(const program::Program& program, std::int64_t first, std::int64_t count,
                     const MemoryUse& use) {
   const Plan& p = program.plan;
-  const BytesPerParameter per = bytes_per_parameter(program.training.precision);
   // A loader has two batches, of four bytes an element.
   std::int64_t loader = 0;
   for (const program::Feed& f : program::feeds_of(program.model, program.training))
@@ -92,6 +91,7 @@ Bytes needed_memory(const program::Program& program, std::int64_t first, std::in
       unit = std::max(unit, is_quantised(u.kept) ? 2 * u.padded : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       elements += u.shard;
+      const BytesPerParameter per = program.training.bytes_of(u.muon);
       state += u.shard * ((per.master > 0 ? per.master : per.parameter) + per.moments +
                           (u.outer_buffer >= 0 ? program::outer_bytes(program.training) : 0));
     }

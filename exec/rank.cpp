@@ -73,7 +73,8 @@ void Rank::restore(const RestoredState& state) {
     };
     const std::int64_t array_bytes = class_.units[u].shard * static_cast<std::int64_t>(sizeof(float));
     const auto outer = static_cast<std::size_t>(arrays_before_outer(program_));
-    for (std::size_t i = 1; i < std::min(outer, state.states.size()); ++i)
+    const auto moments_end = static_cast<std::size_t>(1 + moment_arrays(program_, class_.units[u].muon));
+    for (std::size_t i = 1; i < std::min(moments_end, state.states.size()); ++i)
       write(i, moments(u) + static_cast<std::int64_t>(i - 1) * array_bytes);
     // A checkpoint of one island has no outer state, and one of another recipe may have no outer momentum.
     if (class_.units[u].outer_buffer < 0) continue;
@@ -107,7 +108,8 @@ Snapshot Rank::snapshot(bool copied) {
     };
     const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[3 * u]);
     const std::byte* const state =
-        see(moments(u), n * static_cast<std::size_t>(bytes.moments), out.copies[3 * u + 1]);
+        see(moments(u), n * static_cast<std::size_t>(program_.training.bytes_of(unit.muon).moments),
+            out.copies[3 * u + 1]);
     const std::byte* outer = nullptr;
     if (unit.outer_buffer >= 0)
       outer =
@@ -205,15 +207,16 @@ Rank::StepResult Rank::step(std::int64_t number) {
             .learning_rate = learning_rate(options_, number),
             .updates = number + 1 - loss_scale_.skipped(),
             .loss_scale = loss_scale_.scale()};
-  const auto updated = [](const Op& op) {
-    return static_cast<std::size_t>(op.as<program::ops::Optimizer>()->unit);
-  };
   if (options_.capture && !stepped_)
     pass.before_update = [&](const Op& op) {
-      capture(updated(op), op.reads[0], loss_scale_.scale(), gradients);
+      capture(static_cast<std::size_t>(program::update_begun(op.kind)), op.reads[0], loss_scale_.scale(),
+              gradients);
     };
   const bool last = options_.capture && number + 1 == options_.steps;
-  if (last) pass.after_update = [&](const Op& op) { capture(updated(op), op.writes[0], 1, parameters); };
+  if (last)
+    pass.after_update = [&](const Op& op) {
+      capture(static_cast<std::size_t>(program::update_ended(op.kind)), op.writes[0], 1, parameters);
+    };
   if (options_.expert_load) {
     pass.routed = [this](const Op& op, std::span<const std::int32_t> tokens) { count(op, tokens); };
   }

@@ -54,7 +54,12 @@ Recipe recipe_of(const program::Program& program, const RunOptions& o, const Dat
   r.warm_up = o.warm_up;
   r.decay_to = shortest(o.decay_to);
   r.weight_decay = shortest(o.weight_decay);
-  r.update = t.lars ? "lars" : t.precision == Precision::kSgd ? "sgd" : t.lamb ? "lamb" : "adam";
+  r.update = t.muon                           ? "muon"
+             : t.lars                         ? "lars"
+             : t.precision == Precision::kSgd ? "sgd"
+             : t.lamb                         ? "lamb"
+                                              : "adam";
+  r.muon = t.muon;
   r.optimizer = t.optimizer;
   r.clip = t.clip;
   r.dropout = t.dropout;

@@ -26,9 +26,10 @@ struct Recipe {
   double learning_rate = 0;
   std::int64_t warm_up = 0;
   double decay_to = 1, weight_decay = 0;
-  std::string update;  // adam, lamb, sgd or lars
+  std::string update;  // adam, lamb, sgd, lars or muon
   Optimizer optimizer;
   double clip = 1, dropout = 0;
+  std::optional<Muon> muon;
   std::optional<Adapter> adapter;
   std::int64_t islands = 1;
   std::optional<OuterOptimizer> outer;  // where there are several
@@ -71,10 +72,11 @@ void describe(V& v, Recipe& r) {
   v(Field{.name = "warm_up", .help = "steps over which it grows", .min = 0, .max = kMost}, r.warm_up);
   v(Field{.name = "decay_to", .help = "share of it at the last step", .min = 0, .max = 1}, r.decay_to);
   v(Field{.name = "weight_decay", .help = "of AdamW", .min = 0, .max = 1e30}, r.weight_decay);
-  v(Field{.name = "update", .help = "adam, lamb, sgd or lars"}, r.update);
+  v(Field{.name = "update", .help = "adam, lamb, sgd, lars or muon"}, r.update);
   v(Field{.name = "optimizer", .help = "constants"}, r.optimizer);
   v(Field{.name = "clip", .help = "largest gradient norm", .min = 0, .max = 1e30}, r.clip);
   v(Field{.name = "dropout", .help = "probability", .min = 0, .max = 1}, r.dropout);
+  v(Field{.name = "muon", .help = "its constants"}, r.muon);
   v(Field{.name = "adapter", .help = "that alone is trained"}, r.adapter);
   v(Field{.name = "islands", .help = "that train on their own", .min = 1, .max = limits::kMostIslands},
     r.islands);

@@ -128,12 +128,12 @@ void assume(Operated& q, const std::string& rates, const DataFolders& data) {
   job.replicas = q.plan ? q.plan->replicas() : 1;
   job.tokens_per_step = s.training.tokens_per_step();
   job.steps = steps_of(q);
-  const BytesPerParameter recipe = bytes_per_parameter(s.training.precision);
   // Of each island, and what islands exchange.
   const std::int64_t islands = q.plan ? q.plan->islands : 1;
   const std::int64_t of_outer = islands > 1 ? program::outer_bytes(s.training) : 0;
-  job.checkpoint_bytes = static_cast<double>(count_trained_parameters(s.model, s.training)) *
-                         static_cast<double>(islands * (recipe.parameter + recipe.optimizer() + of_outer));
+  job.checkpoint_bytes = static_cast<double>(islands) *
+                         (restart_bytes(s.model, s.training) +
+                          static_cast<double>(of_outer * count_trained_parameters(s.model, s.training)));
   job.node_bandwidth = static_cast<double>(std::max<std::int64_t>(c.nic_bandwidth.value, 1'000'000'000));
   q.operation.prices = {.on_demand_node_hour = c.dollars_per_hour(job.nodes) / static_cast<double>(job.nodes),
                         .storage_gb_month = dollars(s.storage_per_gb_month),

@@ -96,6 +96,10 @@ program::Program worker_program(const Problem& problem, const ServersAsked& aske
                           workers, plan.micro_batch),
               fmt::format("allowed: multiples of {}", workers * plan.micro_batch));
   }
+  if (training.muon)
+    problem.at.child("training")
+        .child("muon")
+        .fail("servers update shards of matrices, and Muon whole ones", "allowed: no such field");
   if (training.scales_loss())
     problem.at.child("training")
         .child("math")

@@ -69,6 +69,7 @@ std::int32_t Builder::add(Parameter p) {
   if (p.of_experts) p.local_rows /= graph_.ranks(GraphAxis::kEp);
   p.local_cols = p.split == Parameter::Split::kCols ? p.cols / sharing : p.cols;
   p.kept = kept(p);
+  p.muon = training.muon && graph_.in_layer && !p.is_vector();
   graph_.parameters.push_back(std::move(p));
   graph_.piece_of.push_back(piece_);
   return static_cast<std::int32_t>(graph_.parameters.size() - 1);
@@ -350,8 +351,8 @@ Graph Builder::finish() {
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int32_t i) {
     const Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
-    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], p.of_experts, p.kept, !p.partial_over_tp,
-                      p.split != Parameter::Split::kNone);
+    return std::tuple(graph_.piece_of[static_cast<std::size_t>(i)], p.of_experts, p.kept, p.muon,
+                      !p.partial_over_tp, p.split != Parameter::Split::kNone);
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
@@ -363,9 +364,10 @@ Graph Builder::finish() {
     Parameter& p = graph_.parameters[static_cast<std::size_t>(i)];
     place[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(parameters.size());
     const std::int32_t piece = graph_.piece_of[static_cast<std::size_t>(i)];
-    // Experts of a piece that lie over other ranks are one of their own, and so are frozen weights.
+    // Experts of a piece that lie over other ranks are one of their own, and so are frozen weights, and what
+    // Muon updates.
     if (!piece_of.empty() && (piece != last_piece || p.of_experts != parameters.back().of_experts ||
-                              p.kept != parameters.back().kept))
+                              p.kept != parameters.back().kept || p.muon != parameters.back().muon))
       ++number;
     if (piece == graph_.piece_alone) alone = number;
     last_piece = piece;

@@ -125,6 +125,10 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
                        "ratios of tensors' norms are taken on the device, of state that would be the host's",
                        "allowed: 0"};
   }
+  if (o.optimizer > 0 && t.muon) {
+    return PlanProblem{"optimizer", "Muon's products are the device's, of state that would be the host's",
+                       "allowed: 0"};
+  }
   if (o.parameters && p.zero != 3)
     return PlanProblem{"parameters", "shards of parameters are ZeRO-3's", "allowed: false"};
   if (o.parameters && o.optimizer < 1) {

@@ -122,7 +122,8 @@ class ClassCompiler {
         c.pieces.push_back({.first_parameter = index,
                             .alone = graph.piece_of[i] == graph.piece_alone,
                             .of_experts = graph.parameters[i].of_experts,
-                            .kept = graph.parameters[i].kept});
+                            .kept = graph.parameters[i].kept,
+                            .muon = graph.parameters[i].muon});
       c.pieces.back().end_parameter = index + 1;
       Parameter& p = rank_.parameters.emplace_back(graph.parameters[i]);
       p.name.insert(0, prefix);

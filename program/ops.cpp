@@ -157,6 +157,18 @@ OpKey key_of(const OpKind& kind) {
   return out;
 }
 
+std::int64_t update_begun(const OpKind& kind) {
+  if (const auto* begun = std::get_if<ops::MuonMomentum>(&kind)) return begun->unit;
+  const auto* all = std::get_if<ops::Optimizer>(&kind);
+  return all != nullptr ? all->unit : -1;
+}
+
+std::int64_t update_ended(const OpKind& kind) {
+  if (const auto* ended = std::get_if<ops::MuonUpdate>(&kind)) return ended->unit;
+  const auto* all = std::get_if<ops::Optimizer>(&kind);
+  return all != nullptr ? all->unit : -1;
+}
+
 OpKind extend(const OpKind& one, const OpKind& two, std::int64_t n) {
   return std::visit(
       [&]<class T>(T op) -> OpKind {

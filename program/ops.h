@@ -19,6 +19,7 @@
 #include "program/ops/embedding.h"
 #include "program/ops/experts.h"
 #include "program/ops/loss.h"
+#include "program/ops/muon.h"
 #include "program/ops/norm.h"
 #include "program/ops/offload.h"
 #include "program/ops/outer.h"
@@ -45,9 +46,10 @@ using OpKind = std::variant<
     ops::ExpertActivationGrad, ops::Unpermute, ops::UnpermuteGrad, ops::Gate, ops::GateGrad, ops::Residual,
     ops::ResidualNorm, ops::Sum, ops::Scale, ops::SoftCap, ops::SoftCapGrad, ops::DropoutGrad, ops::BiasGrad,
     ops::LossStatistics, ops::Loss, ops::LossGrad, ops::Dequantise, ops::ZeroGrad, ops::Accumulate,
-    ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::Copy,
-    ops::Narrow, ops::OuterDifference, ops::OuterUpdate, ops::Collective, ops::Send, ops::Recv, ops::Handover,
-    ops::CachedAttention, ops::CachedLatentAttention, ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
+    ops::NormSquare, ops::NormFinish, ops::TrustSquares, ops::TrustRatio, ops::Optimizer, ops::MuonMomentum,
+    ops::Orthogonalise, ops::MuonUpdate, ops::Copy, ops::Narrow, ops::OuterDifference, ops::OuterUpdate,
+    ops::Collective, ops::Send, ops::Recv, ops::Handover, ops::CachedAttention, ops::CachedLatentAttention,
+    ops::LastTokens, ops::BestLogit, ops::ChooseToken>;
 
 // Ops of a forward computation: each has a rule for its gradient, but for those of serving, which throw.
 using ForwardOp =
@@ -89,6 +91,11 @@ struct OpKey {
   friend auto operator<=>(const OpKey&, const OpKey&) = default;
 };
 OpKey key_of(const OpKind& kind);
+
+// The unit that an op begins to update, which it reads the gradient of first, and the one that it has
+// updated, whose parameters it writes first; -1: none.
+std::int64_t update_begun(const OpKind& kind);
+std::int64_t update_ended(const OpKind& kind);
 
 // Two ops of one type whose counts differ, extended in a line: `one` and n - 1 times what `two` has more.
 OpKind extend(const OpKind& one, const OpKind& two, std::int64_t n);

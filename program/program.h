@@ -266,6 +266,8 @@ constexpr bool is_quantised(Kept k) {
 struct Parameter {
   std::string name;  // logical: equal in every plan
   Kept kept = Kept::kTrained;
+  bool muon = false;             // it is updated by Muon
+  std::int64_t muon_blocks = 1;  // so many row blocks are one matrix then
   std::int64_t rows = 0, cols = 1;
   std::vector<std::int64_t> row_blocks;  // fused matrices: each block is split over tp on its own
   enum class Split : std::uint8_t { kNone, kRows, kCols } split = Split::kNone;
@@ -290,8 +292,9 @@ struct Parameter {
 
 // Parameters that are stored, sharded and communicated together (a gradient bucket; a layer for ZeRO-3).
 struct Unit {
-  bool of_experts = false;  // as its parameters are, and kept
+  bool of_experts = false;  // as its parameters are, and kept, and updated
   Kept kept = Kept::kTrained;
+  bool muon = false;
   std::int32_t parameter_buffer = -1, gradient_buffer = -1, optimizer_buffer = -1;
   std::int32_t gathered_buffer = -1;  // ZeRO-3: where it was gathered last; -1: it is not sharded
   std::int32_t full_gradient = -1;    // ZeRO-2/3: full gradient while it is being made

@@ -386,19 +386,19 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
       }
       // Work that is left out still has its event: others wait for it.
       if (runs(pass.what, segment.kind)) {
-        const auto hook = [&](const std::function<void(const Op&)>& call) {
-          if (!op.is<ops::Optimizer>() || !call) return;
+        const auto hook = [&](const std::function<void(const Op&)>& call, std::int64_t unit) {
+          if (unit < 0 || !call) return;
           finish(s, op.name.c_str());
           call(op);
         };
-        hook(pass.before_update);
+        hook(pass.before_update, program::update_begun(op.kind));
         if (program::is_communication(op.kind))
           communicate(op, step.micro_batch);
         else if (is_of_processors(op))
           enqueue_on_host(op);
         else
           compute(op, step.micro_batch, pass);
-        hook(pass.after_update);
+        hook(pass.after_update, program::update_ended(op.kind));
       }
       if (measures) record_time(after_[i], s);
       if (next.event >= 0) {
@@ -471,7 +471,7 @@ void CudaExecutor::run_on_host(const Op& op) {
     a.out[i] = reinterpret_cast<float*>(pointer(op.writes[i], 0));
   a.type = place_.buffer(op.writes[0]).type;
   if (op.is<ops::Copy>()) return run_cpu_op(a);  // elements as they are
-  set_update(a, place_, constants_);
+  set_update(a, place_, program::update_ended(op.kind), constants_);
   staging_.widen(a);
   run_cpu_op(a);
   staging_.narrow();

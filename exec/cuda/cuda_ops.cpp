@@ -86,6 +86,56 @@ void run(const ops::Optimizer& op, const CudaOp& a) {
                s.master, s.m, s.v);
 }
 
+void run(const ops::MuonMomentum& op, const CudaOp& a) {
+  const AdamState s(a, op.elements, static_cast<float*>(a.out[1]));
+  const Muon& muon = a.place.program.training.muon.value();
+  device::muon_momentum(a.stream, a.in_type[0], a.out_type[0], static_cast<float>(muon.momentum),
+                        muon.nesterov, static_cast<const device::NormResult*>(a.in[2]), op.elements, a.in[0],
+                        s.m, a.out[0]);
+}
+
+void run(const ops::Orthogonalise& op, const CudaOp& a) {
+  const DType type = a.out_type[0];
+  const auto size = static_cast<std::int64_t>(bytes_of(type));
+  const auto at = [&](const void* of, std::int64_t element) {
+    return static_cast<std::byte*>(const_cast<void*>(of)) + element * size;
+  };
+  const auto place = op.scratch();
+  std::byte *x = at(a.out[1], 0), *next = at(a.out[1], place.next);
+  std::byte* const squares = at(a.out[1], place.a);
+  std::byte* const polynomial = at(a.out[1], place.b);
+  auto* const bins = reinterpret_cast<double*>(at(a.out[1], place.squares));
+  const std::int64_t all = op.rows * op.columns, square = op.shorter() * op.shorter();
+  const GemmShapes shapes = gemm_shapes(a.op, a.place.rank_class, a.place.program.training);
+  const bool wide = op.rows <= op.columns;
+  const float factor = muon_factor(a.place.program.training.muon.value(), op);
+  for (const MuonMatrix& m : muon_matrices(a.place, a.op)) {
+    for (const RowCopy& part : m.load)
+      device::copy_rows(a.stream, type, part.rows, part.width, 1, at(a.in[0], part.from), part.from_stride,
+                        at(x, part.to), part.to_stride);
+    device::check(cudaMemsetAsync(bins, 0, program::kNormBinBytes, a.stream), "cudaMemsetAsync");
+    device::add_squares(a.stream, type, all, x, bins);
+    device::divide_by_norm(a.stream, type, all, bins, x);
+    for (std::int64_t i = 0; i < op.iterations; ++i) {
+      a.gemms.run(a.stream, shapes[0], {.a = x, .b = x, .c = squares});
+      device::scale(a.stream, type, square, static_cast<float>(kMuonB), squares, polynomial);
+      a.gemms.run(a.stream, shapes[1], {.a = squares, .b = squares, .c = polynomial});
+      device::scale(a.stream, type, all, static_cast<float>(kMuonA), x, next);
+      a.gemms.run(a.stream, shapes[2], {.a = wide ? polynomial : x, .b = wide ? x : polynomial, .c = next});
+      std::swap(x, next);
+    }
+    device::copy_rows(a.stream, type, m.store.rows, m.store.width, factor, at(x, m.store.from),
+                      m.store.from_stride, at(a.out[0], m.store.to), m.store.to_stride);
+  }
+}
+
+void run(const ops::MuonUpdate& op, const CudaOp& a) {
+  const AdamState s(a, op.elements, static_cast<float*>(a.out[1]));
+  device::muon_update(a.stream, a.out_type[0], a.in_type[0], a.scalars,
+                      static_cast<const device::NormResult*>(a.in[3]), a.weight_decay, op.elements, a.in[0],
+                      a.out[0], s.master);
+}
+
 void run(const ops::TrustSquares& op, const CudaOp& a) {
   AdamState s(a, op.elements, static_cast<float*>(const_cast<void*>(a.in[2])));
   if (op.of_gradient) s.m = s.v = nullptr;
@@ -529,9 +579,34 @@ std::size_t workspace_of(const Op& op, const Placement& place) {
   return std::visit(of, op.kind);
 }
 
+namespace {
+
+// X X', A A and B X, which stand in scratch memory; or X' X, A A and X B.
+GemmShapes iteration_shapes(const ops::Orthogonalise& op, DType type, bool tf32) {
+  const bool wide = op.rows <= op.columns;
+  const std::int64_t n = op.shorter();
+  const device::GemmShape all{.tf32 = tf32, .operands = type, .result = type};
+  GemmShapes out(3, all);
+  out[0].m = out[0].n = n;
+  out[0].k = op.longer();
+  out[0].transpose_a = !wide;
+  out[0].transpose_b = wide;
+  out[1].m = out[1].n = out[1].k = n;
+  out[1].alpha = static_cast<float>(kMuonC);
+  out[2].m = op.rows;
+  out[2].n = op.columns;
+  out[2].k = n;
+  out[1].accumulate = out[2].accumulate = true;
+  return out;
+}
+
+}  // namespace
+
 GemmShapes gemm_shapes(const Op& op, const program::RankClass& rank, const Training& training) {
   const auto* product = op.as<ops::Gemm>();
   const auto* adapter = op.as<ops::AdapterProduct>();
+  if (const auto* matrices = op.as<ops::Orthogonalise>())
+    return iteration_shapes(*matrices, training.muon_type(), training.math == Math::kTf32);
   if (product == nullptr && adapter == nullptr) return {};
   const auto buffer = [&](const program::Ref& r) -> const program::Buffer& {
     return rank.buffers[static_cast<std::size_t>(r.buffer)];

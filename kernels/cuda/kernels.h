@@ -253,6 +253,20 @@ void add(Stream stream, DType type, Index n, const void* x, void* sum);
 // The same numbers in another type.
 void narrow_to(Stream stream, DType type, Index n, const float* x, void* rounded);
 
+// --- muon.cu ---------------------------------------------------------------------------------------
+// core/muon.h: the momentum of a shard and what of it is orthogonalised; and the update by that. `norm` and
+// `master` may be null.
+void muon_momentum(Stream stream, DType gradient_type, DType update_type, float momentum, bool nesterov,
+                   const NormResult* norm, Index n, const void* gradient, float* moment, void* update);
+void muon_update(Stream stream, DType type, DType update_type, const StepScalars* scalars,
+                 const NormResult* norm, float decay, Index n, const void* update, void* parameter,
+                 float* master);
+// to = factor from, row by row; strides in elements.
+void copy_rows(Stream stream, DType type, Index rows, Index width, float factor, const void* from,
+               Index from_stride, void* to, Index to_stride);
+// x becomes x / |x|, with the bins of |x|^2; zeros stay.
+void divide_by_norm(Stream stream, DType type, Index n, const double* bins, void* x);
+
 // --- random.cu -------------------------------------------------------------------------------------
 // Elements in [-1, 1), the same for a seed.
 void uniform(Stream stream, DType type, Index n, std::uint64_t seed, void* to);

@@ -101,11 +101,19 @@ std::optional<Layers> layers_of(const Model& m) {
 
 // --- what Megatron-LM would silently do in another way ------------------------------------------------
 
-void check_fits(const Training& t, const Cursor& at) {
+void check_fits(const Training& t, const Model& m, const Cursor& at) {
   if (t.precision != Precision::kSgd && t.optimizer.decay == Decay::kAll) {
     at.child("optimizer")
         .child("decay")
         .fail("Megatron-LM leaves norms and biases out of weight decay", "allowed: matrices");
+  }
+  bool gated = false;
+  depth_of(m).for_each_layer([&](const auto& layer, std::int64_t) {
+    if constexpr (requires { layer.gated(); }) gated |= layer.gated();
+  });
+  if (t.muon && gated && t.muon->gates == MuonGates::kApart) {
+    at.child("muon").child("gates").fail("Megatron-LM updates the two halves of a gated MLP as one matrix",
+                                         "allowed: together");
   }
 }
 
@@ -479,12 +487,22 @@ void add_numbers(Arguments& x, const Training& t) {
     x.add("grad-reduce-in-bf16");
 }
 
+void add_muon(Arguments& x, const Muon& muon) {
+  x.add("muon-momentum", muon.momentum);
+  x.add_if(muon.nesterov, "muon-nesterov");
+  x.add("muon-num-ns-steps", muon.iterations);
+  x.add("muon-scale-mode", "spectral");
+  x.add("muon-extra-scale-factor", muon.scale);
+  x.add("muon-tp-mode", name_of(muon.tp_mode));
+}
+
 void add_optimizer(Arguments& x, const Training& t, const Recipe& r) {
   if (t.precision == Precision::kSgd) {
     x.add("optimizer", "sgd");
     x.add("sgd-momentum", t.optimizer.beta1);
   } else {
-    x.add("optimizer", "adam");
+    x.add("optimizer", t.muon ? "muon" : "adam");
+    if (t.muon) add_muon(x, *t.muon);
     x.add("adam-beta1", t.optimizer.beta1);
     x.add("adam-beta2", t.optimizer.beta2);
     x.add("adam-eps", t.optimizer.epsilon);
@@ -585,7 +603,7 @@ std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layo
 
 Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
   check_fits(problem.scenario.model, scenario.child("model"));
-  check_fits(problem.scenario.training, scenario.child("training"));
+  check_fits(problem.scenario.training, problem.scenario.model, scenario.child("training"));
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   std::vector<Variable> variables = variables_of(problem);
   std::string launch =
@@ -604,7 +622,7 @@ Exported megatron_script(const Problem& problem, const Plan& p, const Cursor& sc
 
 Exported slurm_script(const Problem& problem, const Plan& p, const Cursor& scenario) {
   check_fits(problem.scenario.model, scenario.child("model"));
-  check_fits(problem.scenario.training, scenario.child("training"));
+  check_fits(problem.scenario.training, problem.scenario.model, scenario.child("training"));
   const Layout at = layout_of(problem, p, scenario.child("cluster"));
   const std::string job = fmt::format(
       "#SBATCH --job-name=orrery\n"

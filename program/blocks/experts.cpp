@@ -187,9 +187,10 @@ class Experts {
   // Of each expert's rows with its weight, `blocks` of rows one after the other.
   ValueId product(const char* name, ValueId x, std::vector<std::int64_t> blocks, std::int64_t columns,
                   Parameter::Split split) {
-    const bool by_rows = split == Parameter::Split::kRows;
+    const bool by_rows = split == Parameter::Split::kRows, gates = blocks.size() > 1;
     const std::int32_t w =
         g_.expert_matrix(base_ + name + "/weight", l_.experts, std::move(blocks), columns, split);
+    if (gates) g_.has_gates(w);
     const std::int64_t experts = l_.experts / ep_, n = g_.parameter(w).rows / l_.experts;
     ops::GroupedGemm shape{.rows = rows(),
                            .even = even_ * sharing_,

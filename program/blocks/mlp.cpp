@@ -12,6 +12,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
   const std::vector<std::int64_t> blocks(l.gated() ? 2 : 1, ffn);
   const std::int32_t w1 =
       g.matrix(base + "/fc1/weight", l.fc1_width(), g.columns_of(x), Parameter::Split::kRows, blocks);
+  if (l.gated()) g.has_gates(w1);
   const std::int32_t b1 = l.bias ? g.split_vector(base + "/fc1/bias", l.fc1_width(), blocks) : -1;
   using enum AdapterTarget;
   const Builder::AdapterBlocks targets =

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,9 +34,7 @@ class OptimizerSegment {
     std::vector<Ref> factors;  // that updates read
     if (e_.training.scales_tensors() || e_.training.measures_norm()) factors = emit_factors();
     update_on_host();
-    for (const std::int32_t i : units_) {
-      if (!state_.unit(i).on_host()) update(i, factors);
-    }
+    update_on_device(factors);
     for (const std::int32_t i : units_) {
       if (state_.unit(i).on_host()) take_from_host(i);
     }
@@ -149,6 +148,74 @@ class OptimizerSegment {
     std::vector<Ref> reads{state_.gradient_shard(u), state_.parameter_shard(u), {u.optimizer_buffer}};
     reads.insert(reads.end(), factors.begin(), factors.end());
     return reads;
+  }
+
+  // Gathers of what Muon updates a unit by run beside the updates of the unit before.
+  void update_on_device(const std::vector<Ref>& factors) {
+    std::optional<MuonStep> gathering;
+    const auto end = [&](std::optional<MuonStep> step) {
+      if (step) update_by_muon(*step, factors);
+    };
+    for (const std::int32_t i : units_) {
+      if (state_.unit(i).on_host()) continue;
+      if (!state_.unit(i).muon) {
+        update(i, factors);
+        continue;
+      }
+      const MuonStep step = begin_muon(i, factors);
+      if (step.gathers)
+        end(std::exchange(gathering, step));
+      else
+        end(step);
+    }
+    end(gathering);
+  }
+
+  // A unit whose momentum has moved: U, and all tensor ranks' parts of it where they compute with whole
+  // matrices.
+  struct MuonStep {
+    std::int32_t unit = -1;
+    std::int32_t update = -1, parts = -1;  // buffers
+    Ref shard{};
+    bool gathers = false;
+  };
+
+  MuonStep begin_muon(std::int32_t i, const std::vector<Ref>& factors) {
+    const Unit& u = state_.unit(i);
+    const UnitWork work = state_.work(i);
+    const DType type = e_.training.muon_type();
+    MuonStep step{.unit = i,
+                  .update = e_.activation(name(i, "/update"), u.padded, type),
+                  .gathers = !work.of_update.empty()};
+    step.shard = {step.update, 0, u.padded > u.shard ? u.shard : 0, u.of_experts};
+    std::vector<Ref> reads{state_.gradient_shard(u), {u.optimizer_buffer}};
+    reads.insert(reads.end(), factors.begin(), factors.end());
+    e_.add(work.momentum, name(i, "/muon-momentum"), std::move(reads), {step.shard, {u.optimizer_buffer}});
+    for (const UnitExchange& x : work.of_update) {
+      Ref from = step.shard, to{step.update};
+      if (x.op.elements > u.padded) {
+        step.parts = e_.activation(name(i, "/update/parts"), x.op.elements, type);
+        from = to;
+        to = {step.parts};
+      }
+      e_.collective(x.op, name(i, x.name), x.group, x.element_bytes, {from}, {to});
+    }
+    return step;
+  }
+
+  void update_by_muon(const MuonStep& step, const std::vector<Ref>& factors) {
+    const Unit& u = state_.unit(step.unit);
+    const UnitWork work = state_.work(step.unit);
+    for (const ops::Orthogonalise& op : work.orthogonalise) {
+      const std::string called = fmt::format("unit{}/orthogonalise/{}x{}", step.unit, op.rows, op.columns);
+      const Ref scratch{e_.activation(called + "/scratch", op.scratch().elements, e_.training.muon_type())};
+      e_.add(op, called, {{step.parts >= 0 ? step.parts : step.update}}, {{step.update}, scratch});
+    }
+    std::vector<Ref> reads{step.shard, state_.parameter_shard(u), {u.optimizer_buffer}};
+    reads.insert(reads.end(), factors.begin(), factors.end());
+    e_.add(work.muon_update, name(step.unit, "/muon-update"), std::move(reads),
+           {state_.parameter_shard(u), {u.optimizer_buffer}});
+    finish(step.unit);
   }
 
   void update(std::int32_t i, const std::vector<Ref>& factors) {

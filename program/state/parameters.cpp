@@ -67,13 +67,13 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
       std::int64_t elements = 0;
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
         elements += e_.rank.parameters[static_cast<std::size_t>(p)].stored_elements();
-      const std::int32_t in_chunk =
-          packer.add(elements, e_.plan.zero == 3 || piece.alone, kind_of_unit(piece.of_experts, piece.kept));
+      const std::int32_t in_chunk = packer.add(elements, e_.plan.zero == 3 || piece.alone,
+                                               kind_of_unit(piece.of_experts, piece.kept), piece.muon);
       piece.unit = base + in_chunk;
       if (in_chunk == std::ssize(closing)) {
         closing.push_back(&piece);
-        units.push_back({.of_experts = piece.of_experts, .kept = piece.kept});
-        sizes_.push_back({.of_experts = piece.of_experts, .kept = piece.kept});
+        units.push_back({.of_experts = piece.of_experts, .kept = piece.kept, .muon = piece.muon});
+        sizes_.push_back({.of_experts = piece.of_experts, .kept = piece.kept, .muon = piece.muon});
       }
       closing[static_cast<std::size_t>(in_chunk)] = &piece;
       Unit& unit = mutable_unit(piece.unit);
@@ -84,10 +84,22 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
         unit.elements += parameter.stored_elements();
       }
       UnitSize& size = sizes_[static_cast<std::size_t>(piece.unit)];
+      if (piece.muon) add_matrices(piece, size);
       size.elements += elements;
       size.tensors += piece.end_parameter - piece.first_parameter;
     }
     for (Piece* piece : closing) piece->closes_unit = true;
+  }
+}
+
+void StageParameters::add_matrices(const Piece& piece, UnitSize& size) const {
+  const WeightRanks ranks(e_.plan);
+  for (std::int32_t i = piece.first_parameter; i < piece.end_parameter; ++i) {
+    const Parameter& p = e_.rank.parameters[static_cast<std::size_t>(i)];
+    const std::vector<Matrices> more =
+        matrices_of(p, p.of_experts ? ranks.etp : ranks.tp, p.of_experts ? ranks.ep : 1, p.offset,
+                    e_.training.muon.value().tp_mode);
+    size.matrices.insert(size.matrices.end(), more.begin(), more.end());
   }
 }
 
@@ -169,7 +181,7 @@ void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
 }
 
 UnitWork StageParameters::work(std::int32_t i) const {
-  return UnitWork(e_.plan, e_.training, groups_, unit(i).elements, unit(i).of_experts, i);
+  return UnitWork(e_.plan, e_.training, groups_, sizes_[static_cast<std::size_t>(i)], i);
 }
 
 void StageParameters::begin(SegmentKind kind) {

@@ -20,6 +20,7 @@ struct Piece {
   bool alone = false;  // never shares its unit
   bool of_experts = false;
   Kept kept = Kept::kTrained;
+  bool muon = false;
   std::int32_t unit = -1;
   bool closes_unit = false;  // the unit's gradients are complete after this piece's backward
 };
@@ -75,6 +76,7 @@ class StageParameters {
 
  private:
   void make_units(std::vector<Chunk>& chunks);
+  void add_matrices(const Piece& piece, UnitSize& size) const;
   void hold();
   void assign_places(const std::vector<Chunk>& chunks);
   void need(std::int32_t unit);

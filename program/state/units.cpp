@@ -7,8 +7,8 @@
 
 namespace orrery::program {
 
-std::int32_t UnitPacker::add(std::int64_t elements, bool alone, std::size_t kind) {
-  Open& open = open_[kind];
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone, std::size_t kind, bool muon) {
+  Open& open = open_[2 * kind + (muon ? 1 : 0)];
   if (open.unit < 0 || alone) open = {next_++, 0};
   const std::int32_t unit = open.unit;
   open.elements += elements;
@@ -23,33 +23,40 @@ std::int64_t bucket_elements(const Training& t, const Stack& s) {
 
 namespace {
 
-std::vector<PieceSize> pieces_of(const Graph& g) {
+std::vector<PieceSize> pieces_of(const Graph& g, const Training& t) {
   std::vector<PieceSize> out(static_cast<std::size_t>(g.pieces()));
   for (std::size_t i = 0; i < g.parameters.size(); ++i) {
     PieceSize& piece = out[static_cast<std::size_t>(g.piece_of[i])];
+    if (g.parameters[i].muon) {
+      const Parameter& p = g.parameters[i];
+      const std::vector<Matrices> more =
+          matrices_of(p, g.ranks(p.of_experts ? GraphAxis::kEtp : GraphAxis::kTp),
+                      p.of_experts ? g.ranks(GraphAxis::kEp) : 1, piece.elements, t.muon.value().tp_mode);
+      piece.matrices.insert(piece.matrices.end(), more.begin(), more.end());
+    }
     piece.elements += g.parameters[i].stored_elements();
     ++piece.tensors;
     piece.alone = g.piece_of[i] == g.piece_alone;
     piece.of_experts = g.parameters[i].of_experts;
     piece.kept = g.parameters[i].kept;
+    piece.muon = g.parameters[i].muon;
   }
   return out;
 }
 
 }  // namespace
 
-ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks,
-                         const std::optional<Adapter>& adapter) {
+ModelPieces::ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks, const Training& t) {
   Plan plan{.tp = ranks.tp, .dp = ranks.ep * ranks.etp, .ep = ranks.ep};
   if (ranks.apart) plan.etp = ranks.etp;
-  const Training training{.sequence = ranks.tp, .adapter = adapter};
+  const Training training{.sequence = ranks.tp, .muon = t.muon, .adapter = t.adapter};
   const Stack stack;
-  embedding = pieces_of(program::embedding(m, plan, training, stack));
+  embedding = pieces_of(program::embedding(m, plan, training, stack), t);
   std::vector<RotaryUse> rotary;
   for (std::size_t k = 0; k < depth.kinds.size(); ++k)
     blocks.push_back(
-        pieces_of(model_block(m, depth.kinds[k], depth.towers[k], plan, training, stack, rotary)));
-  head = pieces_of(program::head(m, plan, training, stack));
+        pieces_of(model_block(m, depth.kinds[k], depth.towers[k], plan, training, stack, rotary), t));
+  head = pieces_of(program::head(m, plan, training, stack), t);
 }
 
 void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int64_t zero,
@@ -62,13 +69,18 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
       const PieceSize& piece = of_block[i];
       const std::size_t unit =
           base + static_cast<std::size_t>(packer.add(piece.elements, zero == 3 || piece.alone,
-                                                     kind_of_unit(piece.of_experts, piece.kept)));
+                                                     kind_of_unit(piece.of_experts, piece.kept), piece.muon));
       if (unit == out.size()) out.emplace_back();
       if (i == 0) layers_done += layers;
+      for (Matrices m : piece.matrices) {
+        m.first += out[unit].elements;
+        out[unit].matrices.push_back(m);
+      }
       out[unit].elements += piece.elements;
       out[unit].tensors += piece.tensors;
       out[unit].of_experts = piece.of_experts;
       out[unit].kept = piece.kept;
+      out[unit].muon = piece.muon;
       out[unit].layers_done = layers_done;
     }
   };
@@ -142,8 +154,83 @@ AllStateGroups::AllStateGroups(const Communication& over)
             over.group("eshard"),
             over.group("ereplica")}}} {}
 
-UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_groups, std::int64_t elements,
-                   bool of_experts, std::int64_t number) {
+namespace {
+
+// By shape, how many matrices the rank has a part of whose shard has parts of most.
+std::vector<ops::Orthogonalise> orthogonalise_ops(const UnitSize& unit, std::int64_t shard,
+                                                  std::int64_t number, const Muon& muon) {
+  std::vector<ops::Orthogonalise> out;
+  std::vector<std::int64_t> has(static_cast<std::size_t>((unit.elements + shard - 1) / shard));
+  for (std::size_t i = 0; i < unit.matrices.size(); ++i) {
+    const auto alike = [&, m = unit.matrices[i]](const Matrices& other) {
+      return other.rows == m.rows && other.columns == m.columns;
+    };
+    const auto rest = std::span(unit.matrices).subspan(i);
+    if (std::any_of(unit.matrices.begin(), unit.matrices.begin() + static_cast<std::ptrdiff_t>(i), alike))
+      continue;
+    std::fill(has.begin(), has.end(), 0);
+    for (const Matrices& m : rest) {
+      if (!alike(m)) continue;
+      const std::int64_t end = m.first + m.count * m.elements;
+      for (std::int64_t s = m.first / shard; s * shard < end; ++s) {
+        const std::int64_t from = std::max(m.first, s * shard), to = std::min(end, (s + 1) * shard);
+        has[static_cast<std::size_t>(s)] +=
+            (to - m.first + m.elements - 1) / m.elements - (from - m.first) / m.elements;
+      }
+    }
+    out.push_back({number, rest.front().rows, rest.front().columns, *std::max_element(has.begin(), has.end()),
+                   muon.iterations});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Matrices> matrices_of(const Parameter& p, std::int64_t ranks, std::int64_t parts,
+                                  std::int64_t first, MuonTpMode mode) {
+  std::vector<Matrices> out;
+  const auto joined = static_cast<std::size_t>(p.muon_blocks);
+  for (std::size_t b = 0; b < p.row_blocks.size() / static_cast<std::size_t>(parts); b += joined) {
+    std::int64_t all_rows = 0;
+    for (std::size_t i = b; i < b + joined; ++i) all_rows += p.row_blocks[i];
+    const std::int64_t rows = all_rows / (p.split == Parameter::Split::kRows ? ranks : 1);
+    const bool whole = mode == MuonTpMode::kDuplicated;
+    Matrices m{first, rows * p.local_cols, whole ? all_rows : rows, whole ? p.cols : p.local_cols, 1};
+    first += m.elements;
+    if (!out.empty() && out.back().rows == m.rows && out.back().columns == m.columns)
+      ++out.back().count;
+    else
+      out.push_back(m);
+  }
+  return out;
+}
+
+std::int64_t muon_bytes(const Plan& p, const Training& t, const AllStateGroups& groups,
+                        std::span<const UnitSize> units) {
+  // Elements; of the unit that is gathered, what it has already and will have.
+  std::int64_t most = 0, gathered = 0, its_scratch = 0;
+  for (const UnitSize& u : units) {
+    if (!u.muon) continue;
+    const UnitWork work(p, t, groups, u, 0);
+    const std::int64_t parts = gathered_parts(p, t, u.of_experts);
+    const std::int64_t own = UnitShare(p, u).padded * (parts > 1 ? 1 + parts : 1);
+    std::int64_t scratch = 0;
+    for (const ops::Orthogonalise& op : work.orthogonalise)
+      scratch = std::max(scratch, op.scratch().elements);
+    const bool gathers = !work.of_update.empty();
+    most = std::max(most, gathered + own + (gathers ? its_scratch : scratch));
+    if (gathers) {
+      gathered = own;
+      its_scratch = scratch;
+    }
+  }
+  return std::max(most, gathered + its_scratch) * static_cast<std::int64_t>(bytes_of(t.muon_type()));
+}
+
+UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_groups, const UnitSize& unit,
+                   std::int64_t number) {
+  const std::int64_t elements = unit.elements;
+  const bool of_experts = unit.of_experts;
   const UnitShare u(p, elements, of_experts);
   const StateGroups& groups = all_groups.of(of_experts);
   const std::int64_t shards = of_experts ? p.expert_shards() : p.shards();
@@ -159,6 +246,17 @@ UnitWork::UnitWork(const Plan& p, const Training& t, const AllStateGroups& all_g
   norm = ops::NormSquare{u.shard, number};
   trust = ops::TrustSquares{{u.shard, number}, t.lars};
   optimizer = ops::Optimizer{{u.shard, number}, t.scales_tensors()};
+  if (unit.muon) {
+    momentum = ops::MuonMomentum{{u.shard, number}};
+    muon_update = ops::MuonUpdate{{u.shard, number}};
+    orthogonalise = orthogonalise_ops(unit, u.shard, number, t.muon.value());
+    const auto size = static_cast<std::int64_t>(bytes_of(t.muon_type()));
+    const std::int64_t parts = gathered_parts(p, t, of_experts);
+    if (shards > 1) of_update.push_back({"/update/all-gather", {kAllGather, u.padded}, groups.shard, size});
+    if (parts > 1)
+      of_update.push_back(
+          {"/update/parts/all-gather", {kAllGather, parts * u.padded}, groups.parts.front(), size});
+  }
   clear = ops::ZeroGrad{u.gradient, bytes.gradient};
   if ((p.zero == 1 || p.zero == 2) && shards > 1)
     gathers.push_back({"/all-gather", {kAllGather, u.padded}, groups.shard, bytes.parameter});

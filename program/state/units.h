@@ -44,12 +44,12 @@ inline DType stored_type(const Training& t, Kept kept) {
 }
 
 // Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces of one
-// kind until it holds a bucket.
+// kind, which are updated alike, until it holds a bucket.
 class UnitPacker {
  public:
   explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
   // The unit of the next piece, counted from zero. An `alone` piece never shares its unit.
-  std::int32_t add(std::int64_t elements, bool alone, std::size_t kind);
+  std::int32_t add(std::int64_t elements, bool alone, std::size_t kind, bool muon = false);
 
  private:
   struct Open {
@@ -57,18 +57,34 @@ class UnitPacker {
     std::int64_t elements = 0;
   };
   std::int64_t bucket_;
-  std::array<Open, kUnitKinds> open_;
+  std::array<Open, 2 * kUnitKinds> open_;
   std::int32_t next_ = 0;
 };
 
 // Gradient elements that fill a bucket.
 std::int64_t bucket_elements(const Training& t, const Stack& s);
 
+// Matrices of one shape that Muon updates, one behind the other.
+struct Matrices {
+  std::int64_t first = 0;              // of the piece's or unit's elements, where they begin
+  std::int64_t elements = 0;           // that a rank has of each
+  std::int64_t rows = 0, columns = 0;  // that are orthogonalised together
+  std::int64_t count = 0;
+  friend bool operator==(const Matrices&, const Matrices&) = default;
+};
+
+// Those of a parameter that so many ranks split, of whose experts there are so many parts; `first`: where it
+// begins.
+std::vector<Matrices> matrices_of(const Parameter& p, std::int64_t ranks, std::int64_t parts,
+                                  std::int64_t first, MuonTpMode mode);
+
 // A piece of a block (graph.h), as one rank holds it.
 struct PieceSize {
   std::int64_t elements = 0, tensors = 0;
   bool alone = false, of_experts = false;
   Kept kept = Kept::kTrained;
+  bool muon = false;
+  std::vector<Matrices> matrices;  // where Muon updates it
 };
 // How the ranks of a stage share weights.
 struct WeightRanks {
@@ -80,8 +96,7 @@ struct WeightRanks {
 };
 // The pieces of the model's blocks on one rank.
 struct ModelPieces {
-  ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks,
-              const std::optional<Adapter>& adapter);
+  ModelPieces(const Model& m, const Depth& depth, const WeightRanks& ranks, const Training& t);
   std::vector<PieceSize> embedding, head;
   std::vector<std::vector<PieceSize>> blocks;  // by Depth::kinds
 };
@@ -91,7 +106,9 @@ struct UnitSize {
   std::int64_t tensors = 0;  // that they are of
   bool of_experts = false;
   Kept kept = Kept::kTrained;
-  bool on_host = false;  // the host updates it
+  bool muon = false;
+  std::vector<Matrices> matrices;  // where Muon updates it
+  bool on_host = false;            // the host updates it
   bool trained() const { return kept == Kept::kTrained; }
   std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
 };
@@ -236,7 +253,6 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
-  const BytesPerParameter bytes = bytes_per_parameter(t.precision);
   bool on_host = false;
   std::int64_t differences = 0, widest_state = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -246,6 +262,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (!p.reshards()) use(HeldBuffer{Held::kGathered, number, kCommunication, u.padded, stored});
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored, 1, space_of_parameters(p)});
     if (t.serves() || !units[i].trained()) continue;
+    const BytesPerParameter bytes = t.bytes_of(units[i].muon);
     use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
@@ -343,15 +360,31 @@ struct UnitExchange {
   std::int64_t bytes() const { return op.elements * element_bytes; }
 };
 
+// Tensor ranks whose parts of U are gathered; 1: each takes its part for whole.
+inline std::int64_t gathered_parts(const Plan& p, const Training& t, bool of_experts) {
+  if (t.muon.value().tp_mode == MuonTpMode::kBlockwise) return 1;
+  return of_experts ? p.expert_tp() : p.tp;
+}
+// Bytes of what is live at once at most while Muon updates units one after the other, in this order: of each
+// U and all tensor ranks' parts of it, of which the next unit's are on their way, and scratch.
+std::int64_t muon_bytes(const Plan& p, const Training& t, const AllStateGroups& groups,
+                        std::span<const UnitSize> units);
+
 // What is done with a unit after its last gradients are there, in this order.
 struct UnitWork {
-  UnitWork(const Plan& p, const Training& t, const AllStateGroups& groups, std::int64_t elements,
-           bool of_experts, std::int64_t number);
+  UnitWork(const Plan& p, const Training& t, const AllStateGroups& groups, const UnitSize& unit,
+           std::int64_t number);
   // Gradients over the shard group (ZeRO 0 and 1), then over replicas of the shards.
   boost::container::static_vector<UnitExchange, 2> reductions;
   ops::NormSquare norm;
   ops::TrustSquares trust;
   ops::Optimizer optimizer;
+  // In place of it, where Muon updates the unit: gathers of U over the shard group and over tensor ranks, and
+  // an op for each shape of matrices.
+  ops::MuonMomentum momentum;
+  boost::container::static_vector<UnitExchange, 2> of_update;
+  std::vector<ops::Orthogonalise> orthogonalise;
+  ops::MuonUpdate muon_update;
   ops::ZeroGrad clear;
   boost::container::static_vector<UnitExchange, 1> gathers;  // parameters that other ranks updated
 };

@@ -204,6 +204,15 @@ struct KernelTime {
     }
     return from_seconds(warm / device.sustained);
   }
+  // The products of one matrix after the other, and what moves it between them.
+  Time operator()(const ops::Orthogonalise& o) const {
+    const std::int64_t n = o.shorter(), k = o.longer();
+    const double products = gemm_seconds(device, math, n, n, k, element_bytes) +
+                            gemm_seconds(device, math, n, n, n, element_bytes) +
+                            gemm_seconds(device, math, n, k, n, element_bytes);
+    return from_seconds(static_cast<double>(o.matrices * o.iterations) * products / device.sustained +
+                        memory_seconds(device, Bytes{o.elements_moved() * element_bytes}));
+  }
   // Experts that have rows have equal shares of them. With few rows some have none, and their weights are not
   // read: of E experts, E (1 - (1 - 1/E)^rows) have some in the mean.
   Time operator()(const ops::GroupedGemm& p) const {

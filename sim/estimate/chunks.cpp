@@ -648,7 +648,7 @@ const program::ModelPieces& ChunkCosts::pieces(const program::WeightRanks& ranks
   const auto known = pieces_.find(ranks);
   return (known != pieces_.end()
               ? known
-              : pieces_.emplace(ranks, program::ModelPieces(model_, depth(), ranks, training_.adapter)).first)
+              : pieces_.emplace(ranks, program::ModelPieces(model_, depth(), ranks, training_)).first)
       ->second;
 }
 

@@ -27,7 +27,8 @@ std::int64_t Estimator::price(const program::OpKind& kind, NodeTypes nodes) cons
   op.kind = kind;
   op.traffic = Bytes{
       program::bytes_of(kind, ops::element_bytes(training, problem_.stack), ops::passes_of(problem_.stack))};
-  return limited(compute_time(problem_.devices, nodes, problem_.stack, training.math, 2, op));
+  return limited(compute_time(problem_.devices, nodes, problem_.stack, training.math,
+                              activation_bytes(training.precision), op));
 }
 
 const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program::UnitSize& size,
@@ -36,11 +37,12 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   const std::int64_t unit = measured_ops_ ? static_cast<std::int64_t>(number) : 0;
   for (const KnownUnit& known : unit_costs_) {
     if (known.elements == size.elements && known.of_experts == size.of_experts &&
-        known.on_host == size.on_host && known.unit == unit && known.hardware == on)
+        known.on_host == size.on_host && known.matrices == size.matrices && known.unit == unit &&
+        known.hardware == on)
       return known.cost;
   }
   const Training& training = problem_.scenario.training;
-  const program::UnitWork work(plan, training, state_, size.elements, size.of_experts, unit);
+  const program::UnitWork work(plan, training, state_, size, unit);
   const auto collectives = [&](const auto& exchanges) {
     std::int64_t time = 0;
     for (const program::UnitExchange& x : exchanges)
@@ -54,13 +56,21 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
   u.norm = price(work.norm, on.nodes);
   if (training.scales_tensors()) u.trust = price(work.trust, on.nodes);
   u.kind = program::kind_of_weights(size.of_experts);
-  if (size.on_host)
+  if (size.muon) {
+    u.momentum = price(work.momentum, on.nodes);
+    u.of_update = collectives(work.of_update);
+    u.optimizer = price(work.muon_update, on.nodes);
+    for (const ops::Orthogonalise& op : work.orthogonalise) u.optimizer += price(op, on.nodes);
+  } else if (size.on_host) {
     price_on_host(plan, work, on.nodes, u);
-  else
+  } else {
     u.optimizer = price(work.optimizer, on.nodes);
+  }
   u.clear = price(work.clear, on.nodes);
   u.gather = collectives(work.gathers);
-  return unit_costs_.emplace_back(KnownUnit{size.elements, unit, size.of_experts, size.on_host, on, u}).cost;
+  return unit_costs_
+      .emplace_back(KnownUnit{size.elements, unit, size.of_experts, size.on_host, size.matrices, on, u})
+      .cost;
 }
 
 void Estimator::price_on_host(const Plan& plan, const program::UnitWork& work, NodeTypes nodes,
@@ -166,9 +176,9 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
-      out.update += static_cast<double>(u.trust + u.optimizer + u.gather + u.clear + u.to_host + u.from_host +
-                                        u.narrow + u.state_from_drives + u.state_to_drives +
-                                        u.shard_from_drives + u.shard_to_drives);
+      out.update += static_cast<double>(u.trust + u.momentum + u.of_update + u.optimizer + u.gather +
+                                        u.clear + u.to_host + u.from_host + u.narrow + u.state_from_drives +
+                                        u.state_to_drives + u.shard_from_drives + u.shard_to_drives);
     }
     out.chunk_end.push_back(out.units.size());
   }
@@ -185,7 +195,13 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   const double slowdown = std::max(out.pace.compute_slowdown, out.pace.communication_slowdown);
   out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
-  const program::UnitWork work(plan, training, state_, on_stage_.units.front().elements, false, 0);
+  const program::UnitWork work(plan, training, state_, {.elements = on_stage_.units.front().elements}, 0);
+  std::int64_t of_muon = 0;  // that it has more
+  for (const program::UnitSize& u : on_stage_.units) {
+    if (!u.muon) continue;
+    const program::UnitWork more(plan, training, state_, u, 0);
+    of_muon += 1 + std::ssize(more.of_update) + std::ssize(more.orthogonalise);
+  }
   const std::int64_t each = 2 + training.measures_norm() + training.scales_tensors() +
                             std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
@@ -196,8 +212,9 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   if (plan.parameters_on_drives()) each_on_host += bytes_.master > 0 ? 1 : 2;
   out.uses_host = on_host > 0;
   out.host_overlaps = !plan.offload || plan.offload->overlap;
-  out.host = out.pace.host_segment.value +
-             out.pace.host_op.value * (each * trained + each_on_host * on_host + (on_host > 0 ? 1 : 0));
+  out.host =
+      out.pace.host_segment.value +
+      out.pace.host_op.value * (each * trained + of_muon + each_on_host * on_host + (on_host > 0 ? 1 : 0));
   std::int64_t largest = 0;
   for (const program::UnitSize& u : on_stage_.units) {
     if (u.trained()) largest = std::max(largest, u.elements);
@@ -220,6 +237,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     const program::UnitShare tied(plan, model_pieces.embedding.front().elements, false);
     out.end_bytes = tied.shard * bytes_.gradient;
   }
+  if (training.muon)
+    out.end_bytes = std::max(out.end_bytes, program::muon_bytes(plan, training, state_, on_stage_.units));
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {
@@ -442,13 +461,40 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
                        inputs);
     return out;
   }
-  for (std::size_t u = 0; u < s.units.size(); ++u) {
-    if (!s.units[u].on_host) add_update(s.units[u], reduction_of(u));
-  }
+  add_updates(s, reduction_of);
   const double back = add_host_updates(s, 0, inputs);
   const TailEnds ends = beside();
   out.done = static_cast<std::int64_t>(std::max({ends.compute, ends.communication, back}));
   return out;
+}
+
+// The updates of all units that the device updates, each after the job of communication that `after` says.
+// Gathers of what Muon updates a unit by run beside the updates of the unit before.
+template <class After>
+void Estimator::add_updates(const StagePieces& s, After after) {
+  const UnitCost* gathering = nullptr;
+  std::int64_t gathered = -1;
+  const auto end = [&](const UnitCost* u, std::int64_t job) {
+    if (u != nullptr) add_update(*u, job);
+  };
+  for (std::size_t i = 0; i < s.units.size(); ++i) {
+    const UnitCost& u = s.units[i];
+    if (u.on_host) continue;
+    if (u.momentum == 0) {
+      add_update(u, after(i));
+      continue;
+    }
+    tail_compute_.push_back({.duration = static_cast<double>(u.momentum), .after = after(i)});
+    if (u.of_update == 0) {
+      add_update(u, -1);
+      continue;
+    }
+    tail_communication_.push_back(
+        {.duration = static_cast<double>(u.of_update), .after = std::ssize(tail_compute_) - 1});
+    const std::int64_t job = std::ssize(tail_communication_) - 1;
+    end(std::exchange(gathering, &u), std::exchange(gathered, job));
+  }
+  end(gathering, gathered);
 }
 
 // A unit's update after a job of communication, and the gather of what other ranks updated.
@@ -533,9 +579,7 @@ double Estimator::add_host_updates(const StagePieces& s, double start, const Hos
 std::int64_t Estimator::updated(const StagePieces& s, std::int64_t start, const HostInputs& inputs) {
   tail_compute_.clear();
   tail_communication_.clear();
-  for (const UnitCost& u : s.units) {
-    if (!u.on_host) add_update(u, -1);
-  }
+  add_updates(s, [](std::size_t) { return std::int64_t{-1}; });
   const double back = add_host_updates(s, static_cast<double>(start), inputs);
   const TailEnds ends = run_tail(static_cast<double>(start), tail_compute_, tail_communication_,
                                  s.pace.compute_slowdown, s.pace.communication_slowdown);
@@ -559,8 +603,7 @@ Time Estimator::exchange(const Plan& plan) {
     std::int64_t start = 0, elements = 0, ops = 1;
     for (const program::UnitSize& size : on_stage_.units) {
       if (!size.trained()) continue;
-      const program::UnitWork work(plan, problem_.scenario.training, state_, size.elements, size.of_experts,
-                                   0);
+      const program::UnitWork work(plan, problem_.scenario.training, state_, size, 0);
       const std::int64_t shard = work.optimizer.elements;
       elements += shard;
       start += price(ops::OuterDifference{shard, bytes}, on.nodes);

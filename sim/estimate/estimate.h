@@ -89,6 +89,8 @@ class Estimator {
     std::int64_t reduce = 0;  // beside the last backward
     std::int64_t late = 0;    // after all backwards, where the stack does not overlap
     std::int64_t norm = 0, trust = 0, optimizer = 0, gather = 0, clear = 0;
+    // Of a unit that Muon updates: before its products and the update, which `optimizer` is the time of.
+    std::int64_t momentum = 0, of_update = 0;
     // Of a unit that the host updates, which `optimizer` is the time of there: copies of its gradient and of
     // its parameters, the rounding of these; and what comes from drives before, and goes there after it.
     bool on_host = false;
@@ -182,6 +184,8 @@ class Estimator {
   TailEnds reduce(const StagePieces& s, std::size_t place);
   StageEnd stage_end(const StagePieces& s, std::size_t place, std::int64_t tie, std::int64_t tie_add);
   std::int64_t longer_up_to(const PipelinePlace& place) const;
+  template <class After>
+  void add_updates(const StagePieces& s, After after);
   void add_update(const UnitCost& u, std::int64_t after);
   // What the host's updates wait for: by unit, when the gradients that the host needs are there; and when the
   // drives have sent the last shard of parameters.
@@ -247,6 +251,7 @@ class Estimator {
   struct KnownUnit {
     std::int64_t elements, unit;
     bool of_experts, on_host;
+    std::vector<program::Matrices> matrices;
     StageHardware hardware;
     UnitCost cost;
   };

@@ -119,6 +119,26 @@ TEST_F(Files, AdaptersThatCannotBeAreRefused) {
   refused(adapter, "/training/adapter: Megatron-LM's script trains no adapters", "export --to megatron");
 }
 
+// Muon where nothing else could update the rest, or could not do its own.
+TEST_F(Files, MuonThatCannotBeIsRefused) {
+  const auto refused = [&](const Json& training, const std::string& message,
+                           const std::string& command = "simulate") {
+    const Output o = with(
+        kScenario, [&](Json& s) { s["training"].update(training); }, command);
+    EXPECT_EQ(o.code, 3) << o.out;
+    EXPECT_NE(o.out.find(message), std::string::npos) << o.out;
+  };
+  const Json none = Json::object();
+  EXPECT_EQ(with(kScenario, [&](Json& s) { s["training"]["muon"] = none; }).code, 0);
+  refused({{"muon", none}, {"precision", "sgd"}}, "/training/muon: AdamW updates what Muon does not");
+  refused({{"muon", none}, {"lamb", true}}, "/training/muon: LAMB scales updates of Adam");
+  refused({{"muon", none}, {"adapter", {{"rank", 4}}}},
+          "/training/muon: adapters are updated by AdamW alone");
+  refused({{"muon", {{"iterations", 0}}}}, "/training/muon/iterations: ");
+  refused({{"muon", {{"tp_mode", "blocks"}}}}, "/training/muon/tp_mode: \"blocks\" ");
+  refused({{"muon", none}}, "/training/muon: servers update shards of matrices", "parameter-server");
+}
+
 TEST_F(Files, APlanFileIsNamedWithThePointerIntoIt) {
   ASSERT_EQ(orrery("plan " + file(kScenario) + " --threads 1 -o " + file("plan.json")).code, 0);
   Json plan = load_json(file("plan.json"));

@@ -108,6 +108,11 @@ TEST(Capabilities, CombinationsAreRefusedWithTheirReason) {
   EXPECT_TRUE(problem_of("deepspeed", {.dp = 4, .zero = 1}, {.lamb = true}).starts_with("/training/lamb"));
   EXPECT_EQ(problem_of("deepspeed", {.dp = 4}, {.lamb = true}), "");
   EXPECT_TRUE(problem_of("megatron-core", {}, {.lamb = true}).ends_with("allowed: false"));
+  EXPECT_TRUE(
+      problem_of("megatron-core", {.dp = 4, .zero = 1}, {.muon = Muon{}}).starts_with("/training/muon"));
+  EXPECT_EQ(problem_of("megatron-core", {.dp = 4}, {.muon = Muon{}}), "");
+  EXPECT_EQ(problem_of("orrery", {.dp = 4, .zero = 1}, {.muon = Muon{}}), "");
+  EXPECT_TRUE(problem_of("torchtitan", {}, {.muon = Muon{}}).ends_with("allowed: no such field"));
 }
 
 // Orders of axes that hold one rank are no other placement.

@@ -78,6 +78,12 @@ void lamb(Training& t, Stack&) {
 void lars(Training& t, Stack&) {
   t.lars = true;
 }
+void muon(Training& t, Stack&) {
+  t.muon = Muon{};
+}
+void muon_blockwise(Training& t, Stack&) {
+  t.muon = Muon{.nesterov = false, .iterations = 4, .tp_mode = MuonTpMode::kBlockwise};
+}
 void adapt(Training& t, Stack&) {
   t.adapter = Adapter{.rank = 4, .alpha = 16};
 }
@@ -148,6 +154,10 @@ const Case kCases[] = {
     {"lamb_fp16_no_master", plan(1, 1, 2, 2, 4), Precision::kNoMaster, Math::kFp16, lamb},
     {"sgd", plan(1, 1, 2, 0, 4), Precision::kSgd},
     {"lars_tp2_zero1", sp(plan(2, 1, 2, 1, 4)), Precision::kSgd, Math::kFp32, lars},
+    {"muon_tp2_pp2_zero1", sp(plan(2, 2, 2, 1, 4)), Precision::kFp32, Math::kFp32, muon},
+    {"muon_blockwise_tp2_zero3", sp(plan(2, 1, 2, 3, 4)), Precision::kFp32, Math::kFp32, muon_blockwise},
+    {"muon_bf16_zero1", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16, muon},
+    {"muon_fp16_no_master", plan(1, 1, 1, 0, 4), Precision::kNoMaster, Math::kFp16, muon},
     {"tf32", plan(1, 1, 1, 0, 4), Precision::kFp32, Math::kTf32},
     {"bf16_mixed", plan(1, 1, 2, 1, 4), Precision::kMixed, Math::kBf16},
     {"bf16_megatron_tp2_sp", sp(plan(2, 1, 1, 0, 4)), Precision::kMegatron, Math::kBf16},

@@ -40,7 +40,7 @@ struct Setting {
   std::int64_t micro_batch = 1, total = 8;  // micro-batches of all replicas of an island
   std::int64_t islands = 1;
   Precision precision = Precision::kFp32;
-  bool lamb = false, lars = false, clipped = false, tied = false, flash = true;
+  bool lamb = false, lars = false, muon = false, clipped = false, tied = false, flash = true;
   unsigned adapted = 0;  // adapters: a bit for each target that the model has, of rank 3; 0: none
   BaseStorage base = BaseStorage::kAsComputed;
   friend auto operator<=>(const Setting&, const Setting&) = default;
@@ -76,6 +76,7 @@ struct Setting {
             .math = Math::kFp32,
             .lamb = lamb,
             .lars = lars,
+            .muon = muon ? std::optional(Muon{}) : std::nullopt,
             .clip = clipped ? 0.5 : 1e9,
             .outer = islands > 1 ? std::optional(OuterOptimizer{.every = 3}) : std::nullopt,
             .adapter = adapter()};
@@ -270,6 +271,13 @@ void draw_lars(std::mt19937 random, Setting& s, const Plan& p) {
            p.offloaded_optimizer() == 0;
 }
 
+// A quarter of the plans with AdamW that can have Muon have it.
+void draw_muon(std::mt19937 random, Setting& s, const Plan& p) {
+  random.discard(300);
+  s.muon = random() % 4 == 0 && s.precision == Precision::kFp32 && !s.lamb && s.adapted == 0 &&
+           p.offloaded_optimizer() == 0;
+}
+
 RandomCase random_case(std::mt19937& random, const std::vector<std::string>& models = presets()) {
   for (;;) {
     RandomCase c;
@@ -354,6 +362,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     draw_offload(random, s, p);
     draw_islands(random, s, p);
     draw_lars(random, s, p);
+    draw_muon(random, s, p);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.
@@ -500,7 +509,7 @@ std::string memory_problem(const RandomCase& c, const program::Program& program,
       if (!c.plan.offloads_parameters()) expected[0] += stored * (c.plan.zero == 3 ? u.shard : u.padded);
       if (u.kept != program::Kept::kTrained) continue;
       expected[1] += shares[1] * (c.plan.zero >= 2 ? u.shard : u.padded);
-      if (!u.on_host()) expected[2] += shares[2] * u.shard;
+      if (!u.on_host()) expected[2] += (u.muon ? 4 : shares[2]) * u.shard;
       if (c.plan.islands > 1) expected[2] += 8 * u.shard;  // the anchor and its momentum
     }
     for (std::size_t k = 0; k < expected.size(); ++k) {
@@ -551,8 +560,8 @@ TEST_P(RandomPlans, EqualTheSerialRun) {
     const auto text = [&] {
       return short_name(c.plan) + " of " + c.setting.preset + (c.setting.tied ? " tied" : "") +
              (c.setting.lamb ? " lamb" : "") + (c.setting.lars ? " lars" : "") +
-             (c.exact ? ", to the bit" : "") + ", seed " + std::to_string(seed) + " plan " +
-             std::to_string(i);
+             (c.setting.muon ? " muon" : "") + (c.exact ? ", to the bit" : "") + ", seed " +
+             std::to_string(seed) + " plan " + std::to_string(i);
     };
     const program::Program program = compile(c);
     const auto problems = program::check(program);

@@ -27,6 +27,7 @@ except ImportError as missing:
 ORRERY, SCENARIO, FOLDER = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 STEPS, RATE, DECAY = 20, 3e-3, 0.1
 OPTIMIZER = json.loads(SCENARIO.read_text())["training"].get("optimizer", {})
+MUON = json.loads(SCENARIO.read_text())["training"].get("muon")
 HIDDEN, VOCABULARY, BATCH, SEQUENCE = 64, 256, 16, 64
 TARGET = json.loads(SCENARIO.read_text())["training"].get("target_sequence", SEQUENCE)
 ADAPTER = json.loads(SCENARIO.read_text())["training"].get("adapter")
@@ -104,15 +105,43 @@ class Net:
         squeeze = lambda a: torch.tensor(a[:, 0] if a.shape[1] == 1 else a)
         self.p = {name: squeeze(arrays[0]).requires_grad_() for name, arrays in state.items()}
         decays = lambda t: OPTIMIZER.get("decay", "matrices") == "all" or t.dim() > 1
-        groups = [{"params": [t for t in self.p.values() if decays(t) == decayed], "weight_decay": decay}
+        by_muon = lambda name, t: MUON is not None and name.startswith("layer") and t.dim() > 1
+        self.moments = {name: squeeze(arrays[1]) for name, arrays in state.items() if by_muon(name, self.p[name])}
+        adams = [t for name, t in self.p.items() if name not in self.moments]
+        groups = [{"params": [t for t in adams if decays(t) == decayed], "weight_decay": decay}
                   for decayed, decay in ((True, DECAY), (False, 0.0))]
         self.optimizer = torch.optim.AdamW(
             [g for g in groups if g["params"]], lr=RATE, eps=OPTIMIZER.get("epsilon", 1e-8),
             betas=(OPTIMIZER.get("beta1", 0.9), OPTIMIZER.get("beta2", 0.95)))
         for name, arrays in state.items():  # after the first step
+            if name in self.moments:
+                continue
             self.optimizer.state[self.p[name]] = {
                 "step": torch.tensor(1.0), "exp_avg": squeeze(arrays[1]), "exp_avg_sq": squeeze(arrays[2])}
         self.p.update({name: squeeze(arrays[0]) for name, arrays in frozen.items()})
+
+    def muon(self):
+        """Of each matrix by itself: those of queries, keys and values, and of a gated MLP, are stacked."""
+        with torch.no_grad():
+            for name, moment in self.moments.items():
+                w = self.p[name]
+                moment.mul_(MUON.get("momentum", 0.95)).add_(w.grad)
+                update = w.grad + MUON.get("momentum", 0.95) * moment if MUON.get("nesterov", True) else moment
+                keys = HIDDEN // FLAT["heads"] * FLAT["kv_heads"]
+                rows = [w.shape[0]]
+                if name.endswith("qkv/weight"):
+                    rows = [w.shape[0] - 2 * keys, keys, keys]
+                if name.endswith("fc1/weight") and LLAMA:
+                    rows = [w.shape[0] // 2] * 2
+                w.mul_(1 - RATE * DECAY)
+                for part, x in zip(w.split(rows), update.split(rows)):
+                    x = x / x.norm()
+                    turned = x.shape[0] > x.shape[1]
+                    x = x.T if turned else x
+                    for _ in range(MUON.get("iterations", 5)):
+                        a = x @ x.T
+                        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+                    part.sub_((x.T if turned else x) * (RATE * MUON.get("scale", 0.2) * max(x.shape) ** 0.5))
 
     def norm(self, x, name):
         if FLAT["norm"] == "layernorm":
@@ -311,6 +340,10 @@ class Net:
             t.grad.mul_(factor)
         self.gradients = {name: t.grad.clone() for name, t in trained.items()}
         self.optimizer.step()
+        if MUON is not None:
+            self.muon()
+            for name in self.moments:
+                self.p[name].grad = None
         with torch.no_grad():
             for name, move in self.moves.items():
                 self.p[name] -= move

@@ -118,6 +118,12 @@ Errors errors_of_200(bool slowing, unsigned seed) {
     Training& training = p.scenario.training;
     training.global_batch = plan.global_batch();
     training.lamb = i % 4 == 1;
+    if (i % 4 == 2)
+      training.muon = Muon{.tp_mode = i % 8 == 2 ? MuonTpMode::kDuplicated : MuonTpMode::kBlockwise};
+    if (i % 12 == 2) {
+      training.precision = Precision::kFp32;
+      training.math = Math::kFp32;
+    }
     if (i % 7 == 0) training.clip = 0;  // no stage waits for the others' gradients
     errors.add(p, plan, fmt::format("of {}, seed {} plan {}", p.scenario.model.name, seed, i));
   }
@@ -266,6 +272,7 @@ TEST(Estimate, EqualsTheEngineOfExpertsOnTheirOwnRanks) {
     if (random() % 2 == 0) plan.etp = 1 << random() % 3;
     if (!plan.splits_experts() || program::experts_problem(plan)) continue;
     p.scenario.training.global_batch = plan.global_batch();
+    if (i % 3 == 0) p.scenario.training.muon = Muon{};
     errors.add(p, plan, fmt::format("of {}, plan {}", m.name, i));
   }
   ASSERT_GT(errors.alone.size(), 50U);

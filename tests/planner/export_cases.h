@@ -66,6 +66,7 @@ class RandomCases {
       draw_plan(c.plan, c.problem.scenario.model);
       draw_training(c.problem.scenario.training, c.plan);
       draw_offload(random_, c.plan);
+      draw_muon(random_, c.problem.scenario.training, c.plan);
       const Scenario& s = c.problem.scenario;
       const bool positions =
           s.model.positions != Positions::kLearned || s.training.sequence <= s.model.max_positions;
@@ -90,6 +91,16 @@ class RandomCases {
     o.activation_layers = random() % 3 == 0 ? 2 : 0;
     if (o.optimizer > 0) o.overlap = random() % 3 != 0;
     if (o == Offload{}) p.offload.reset();
+  }
+
+  static void draw_muon(std::mt19937 random, Training& t, const Plan& p) {
+    random.discard(100);
+    if (random() % 2 == 0 || p.zero > 0 || t.precision == Precision::kSgd) return;
+    t.muon = Muon{.momentum = random() % 2 == 0 ? 0.9 : 0.95,
+                  .nesterov = random() % 2 == 0,
+                  .iterations = random() % 2 == 0 ? 5 : 8,
+                  .tp_mode = random() % 2 == 0 ? MuonTpMode::kBlockwise : MuonTpMode::kDuplicated,
+                  .gates = MuonGates::kTogether};
   }
 
   void draw_model(Model& m) {

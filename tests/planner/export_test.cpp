@@ -450,6 +450,7 @@ TEST(MegatronExport, RanksShareSequences) {
 TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
   RecordProperty("seed", kExportSeed);
   RandomCases random(Target::kMegatron);
+  int muons = 0;
   for (int i = 0; i < 200; ++i) {
     ExportCase c = random.next();
     SCOPED_TRACE(c.name + " " + short_name(c.plan));
@@ -475,13 +476,39 @@ TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
     const auto recipe = recipes.find(t.math);
     EXPECT_EQ(text(a, "--fp8-recipe"), recipe == recipes.end() ? "" : recipe->second);
     EXPECT_EQ(text(a, "--fp4-recipe"), t.math == Math::kNvfp4 ? "nvfp4" : "");
-    EXPECT_EQ(text(a, "--optimizer"), t.precision == Precision::kSgd ? "sgd" : "adam");
+    EXPECT_EQ(text(a, "--optimizer"), t.muon ? "muon" : t.precision == Precision::kSgd ? "sgd" : "adam");
+    EXPECT_EQ(a.contains("--muon-momentum"), t.muon.has_value());
+    if (t.muon) {
+      ++muons;
+      EXPECT_EQ(number(a, "--muon-momentum"), t.muon->momentum);
+      EXPECT_EQ(number(a, "--muon-extra-scale-factor"), t.muon->scale);
+      EXPECT_EQ(whole(a, "--muon-num-ns-steps"), t.muon->iterations);
+      EXPECT_EQ(a.contains("--muon-nesterov"), t.muon->nesterov);
+      EXPECT_EQ(text(a, "--muon-tp-mode"), name_of(t.muon->tp_mode));
+    }
     EXPECT_EQ(text(a, "--lr").starts_with("$"), t.precision == Precision::kSgd);
     if (t.tokens > 0)
       EXPECT_EQ(whole(a, "--train-iters"),
                 static_cast<std::int64_t>(std::ceil(t.tokens / t.tokens_per_step())));
     else
       EXPECT_EQ(text(a, "--train-iters"), "$TRAIN_ITERS");
+  }
+  EXPECT_GT(muons, 20);
+}
+
+// Megatron-LM makes one matrix of both halves of a gated MLP.
+TEST(MegatronExport, OfMuonGatesAreTogether) {
+  RandomCases random(Target::kMegatron);
+  ExportCase c = random.next();
+  while (!c.problem.scenario.training.muon || !is_gated(c.problem.scenario.model.activation))
+    c = random.next();
+  EXPECT_NO_THROW(export_plan(Target::kMegatron, c.problem, c.plan, {}));
+  c.problem.scenario.training.muon->gates = MuonGates::kApart;
+  try {
+    export_plan(Target::kMegatron, c.problem, c.plan, {});
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("/training/muon/gates"), std::string::npos) << e.what();
   }
 }
 

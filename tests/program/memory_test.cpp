@@ -184,7 +184,7 @@ TEST(Memory, StaticBytesInClosedFormEqualTheCompilersBuffers) {
           std::vector<UnitSize> units;
           const bool first = c.stage == 0, last = c.stage + 1 == pp;
           const StageEnds ends{.first = first, .last = last, .last_stage = last};
-          append_units(ModelPieces(m, depth, WeightRanks(p), t.adapter),
+          append_units(ModelPieces(m, depth, WeightRanks(p), t),
                        {.embedding = first,
                         .layers = std::span(depth.kind_of).first(static_cast<std::size_t>(m.layers / pp)),
                         .head = last,
