@@ -191,6 +191,8 @@ void print_text(const Problem& problem, const planner::Answer& a) {
     print_memory(a.plans[0].predicted);
     if (const auto& layers = a.plans[0].plan.chunk_layers; !layers.empty())
       fmt::print("  layers of each chunk: {}\n", fmt::join(layers, " "));
+    if (const auto& layers = a.plans[0].plan.recompute_by_chunk; !layers.empty())
+      fmt::print("  recomputed layers of each chunk: {}\n", fmt::join(layers, " "));
     print_breakdown(a.plans[0].predicted);
     if (const auto& loading = a.plans[0].predicted.loading) {
       fmt::print("\n");

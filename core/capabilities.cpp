@@ -219,6 +219,15 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
         "/plan/recompute_first", [&] { return lacks(s, "recomputation of some layers of a chunk alone"); },
         [] { return std::string("allowed: 0"); });
   }
+  if (!p.recompute_by_chunk.empty() && !c.recompute_by_chunk) {
+    return report(
+        "/plan/recompute_by_chunk",
+        [&] { return lacks(s, "recomputation of different numbers of layers by chunk"); },
+        [&] {
+          return std::string(c.recompute_first ? "allowed: no such field; or recompute_first"
+                                               : "allowed: no such field");
+        });
+  }
   if (p.offloaded_optimizer() > 0 && !c.offload_optimizer) {
     return report(
         "/plan/offload/optimizer", [&] { return lacks(s, "offloading of the optimizer's state"); },
@@ -518,6 +527,7 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (!c.islands) out.emplace_back("no islands");
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (!c.recompute_first) out.emplace_back("no recomputation of some layers of a chunk alone");
+  if (!c.recompute_by_chunk) out.emplace_back("no recomputation of different numbers of layers by chunk");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));
   for (const Refusal& r : c.refused) {

@@ -62,6 +62,7 @@ struct Capabilities {
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation
   bool recompute_layers = true;                // full recomputation may keep every k-th layer's input
   bool recompute_first = true;                 // and may be of the first layers of a chunk alone
+  bool recompute_by_chunk = true;              // of as many as a plan says for each chunk
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
   bool lamb = true, lars = true, muon = true;
@@ -143,6 +144,8 @@ void describe(V& v, Capabilities& c) {
   v(field("recompute_parts", "parts of layers that selective recomputation can repeat"), c.recompute_parts);
   v(field("recompute_layers", "whether recompute_layers may be more than 1"), c.recompute_layers);
   v(field("recompute_first", "whether recompute_first may be more than 0"), c.recompute_first);
+  v(field("recompute_by_chunk", "whether chunks may recompute different numbers of their first layers"),
+    c.recompute_by_chunk);
   v(field("rank_order", "placements of ranks"), c.rank_order);
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);

@@ -1,7 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan.h"
 
+#include <algorithm>
+
 namespace orrery {
+namespace {
+
+// "8x3,4,0": three eights, a four and a nought. Where numbers change often, the most and the least: "8..0".
+std::string in_runs(const std::vector<std::int64_t>& numbers) {
+  constexpr int kMostRuns = 6;
+  std::string out;
+  int runs = 0;
+  for (auto at = numbers.begin(); at != numbers.end(); ++runs) {
+    const auto end = std::find_if(at, numbers.end(), [&](std::int64_t n) { return n != *at; });
+    out += fmt::format("{}{}", runs > 0 ? "," : "", *at);
+    if (end - at > 1) out += fmt::format("x{}", end - at);
+    at = end;
+  }
+  if (runs <= kMostRuns) return out;
+  const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
+  return fmt::format("{}..{}", *most, *least);
+}
+
+}  // namespace
 
 std::string short_name(const Plan& p) {
   std::string text = fmt::format("TP{} PP{} DP{}", p.tp, p.pp, p.dp);
@@ -28,6 +49,7 @@ std::string short_name(const Plan& p) {
   if (p.recompute == Recompute::kFull && p.recompute_layers > 1)
     text += fmt::format("/{}", p.recompute_layers);
   if (p.recompute_first > 0) text += fmt::format(" first {}", p.recompute_first);
+  if (!p.recompute_by_chunk.empty()) text += " by chunk " + in_runs(p.recompute_by_chunk);
   const auto where = [](bool drives) { return drives ? "nvme" : "host"; };
   if (p.offloaded_optimizer() > 0)
     text += fmt::format(" {}-optimizer {:g}%", where(p.optimizer_on_drives()), 100 * p.offload->optimizer);
@@ -63,6 +85,29 @@ std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(chunks), layers / chunks);
   for (std::int64_t c = 0; c < layers % chunks; ++c) ++out[static_cast<std::size_t>(c)];
   return out;
+}
+
+std::int64_t recomputed_layers(const Plan& p, std::int64_t c, std::int64_t layers) {
+  if (p.recompute != Recompute::kFull) return 0;
+  if (!p.recompute_by_chunk.empty()) return p.recompute_by_chunk[static_cast<std::size_t>(c)];
+  return p.recompute_first > 0 ? std::min(p.recompute_first, layers) : layers;
+}
+
+Plan with_recomputed(Plan p, std::vector<std::int64_t> by_chunk, std::int64_t layers) {
+  const std::vector<std::int64_t> all = layers_by_chunk(p, layers);
+  const std::int64_t most = *std::max_element(by_chunk.begin(), by_chunk.end());
+  const auto of_first = [&](std::int64_t n, std::int64_t of_chunk) { return n == std::min(most, of_chunk); };
+  p.recompute = most > 0 ? Recompute::kFull : Recompute::kNone;
+  p.recompute_parts.clear();
+  p.recompute_layers = 1;
+  p.recompute_first = 0;
+  p.recompute_by_chunk.clear();
+  if (most == 0 || by_chunk == all) return p;
+  if (std::equal(by_chunk.begin(), by_chunk.end(), all.begin(), all.end(), of_first))
+    p.recompute_first = most;
+  else
+    p.recompute_by_chunk = std::move(by_chunk);
+  return p;
 }
 
 std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk) {

@@ -103,7 +103,9 @@ struct Plan {
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation; empty: core-attn
   std::int64_t recompute_layers = 1;           // full recomputation keeps every k-th layer's input
   std::int64_t recompute_first = 0;            // and repeats the first so many of each chunk; 0: all
-  std::optional<Offload> offload;              // none: all is in the devices' memory
+  // Or so many of each of the pp * vpp chunks in model order; empty: recompute_first says how many.
+  std::vector<std::int64_t> recompute_by_chunk;
+  std::optional<Offload> offload;  // none: all is in the devices' memory
   RankOrder rank_order = RankOrder::kTpDpPp;
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
   std::vector<std::int64_t> chunk_layers;
@@ -230,6 +232,13 @@ void describe(V& v, Plan& p) {
           .min = 0,
           .max = limits::kMostLayers},
     p.recompute_first);
+  v(Field{.name = "recompute_by_chunk",
+          .help = "full recomputation repeats the first so many layers of each chunk in model order; empty "
+                  "means recompute_first",
+          .min = 0,
+          .max = limits::kMostLayers,
+          .most = static_cast<std::size_t>(limits::kMostLayers)},
+    p.recompute_by_chunk);
   v(Field{.name = "offload", .help = "what lies in the hosts' memory; absent means nothing"}, p.offload);
   v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
   v(Field{.name = "chunk_layers",
@@ -254,6 +263,15 @@ std::string placement(const Plan& p, RankOrder order);
 // Layers of chunk c in model order, from chunk_layers or as even as possible (the first ones get the
 // remainder). Chunk c lives on stage stage_of_chunk(p, c).
 std::vector<std::int64_t> layers_by_chunk(const Plan& p, std::int64_t layers);
+
+// Layers of chunk c in model order, which has `layers` of them, that full recomputation repeats: its first
+// ones. 0 of plans without full recomputation.
+std::int64_t recomputed_layers(const Plan& p, std::int64_t c, std::int64_t layers);
+
+// The plan that repeats the first by_chunk[c] layers of each chunk c, of a model of `layers`, in the one form
+// that check_plan takes: recompute none, all, recompute_first, or, where none of them says it,
+// recompute_by_chunk.
+Plan with_recomputed(Plan p, std::vector<std::int64_t> by_chunk, std::int64_t layers);
 
 // Chunks go round the stages (0, 1, .. p-1, 0, ..); the V schedule comes back (0 .. p-1, p-1 .. 0).
 std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk);

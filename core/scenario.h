@@ -115,10 +115,11 @@ void describe(V& v, Search& s) {
     s.reshard_after_forward);
   v(choices("recompute_layers", "strides of full recomputation to try", 1, limits::kMostLayers),
     s.recompute_layers);
-  v(choices("recompute_first",
-            "numbers of first layers of a chunk that full recomputation repeats; empty means quarters and "
-            "all, 0 means all",
-            0, limits::kMostLayers),
+  v(choices(
+        "recompute_first",
+        "numbers of first layers of a chunk that full recomputation repeats, the same of all chunks; empty "
+        "means whatever is best, 0 means all",
+        0, limits::kMostLayers),
     s.recompute_first);
   v(choices("sequence_parallel", "whether to try with and without sequence parallelism"),
     s.sequence_parallel);

@@ -103,12 +103,9 @@ double recompute_factor(const Problem& problem, const Plan& plan) {
   if (plan.recompute == Recompute::kSelective) return 1 + repeated / total;
   if (plan.recompute == Recompute::kFull) {
     // Every layer counts as a mean one.
-    double share = 1;
-    if (plan.recompute_first > 0) {
-      std::int64_t some = 0;
-      for (const std::int64_t n : layers_by_chunk(plan, m.layers)) some += std::min(n, plan.recompute_first);
-      share = static_cast<double>(some) / static_cast<double>(m.layers);
-    }
+    std::int64_t some = 0, chunk = 0;
+    for (const std::int64_t n : layers_by_chunk(plan, m.layers)) some += recomputed_layers(plan, chunk++, n);
+    const double share = static_cast<double>(some) / static_cast<double>(m.layers);
     return 1 + share * (total / 3 - head) / total;
   }
   return 1;

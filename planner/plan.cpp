@@ -372,7 +372,10 @@ std::string left_out(const Search& s, const Plan& p) {
   if (p.ep > 1) check(s.overlap_exchanges, p.overlap_exchanges, "overlap_exchanges");
   if (p.recompute == Recompute::kFull) {
     check(s.recompute_layers, p.recompute_layers, "recompute_layers");
-    check(s.recompute_first, p.recompute_first, "recompute_first");
+    if (p.recompute_by_chunk.empty())
+      check(s.recompute_first, p.recompute_first, "recompute_first");
+    else if (out.empty() && !s.recompute_first.empty())
+      out = "recompute_by_chunk";
   }
   const Offload offload = p.offload.value_or(Offload{});
   const bool tried = s.offload.empty()
@@ -431,19 +434,28 @@ void compare_others(const Problem& problem, const sim::Topology& topology, Answe
 }
 
 // Whether a plan is another one, with more work that is done again.
-bool repeats_more(Plan p, const Plan& than) {
-  if (p.recompute == than.recompute && p.repeated() == than.repeated() &&
-      p.recompute_first == than.recompute_first)
-    return false;
-  const bool more = than.recompute == Recompute::kNone ||
-                    (than.recompute_first > 0 && p.recompute == Recompute::kFull &&
-                     (p.recompute_first == 0 || p.recompute_first > than.recompute_first)) ||
-                    (than.recompute == Recompute::kSelective &&
-                     (p.recompute == Recompute::kFull || than.repeated().without(p.repeated()).empty()));
+bool repeats_more(Plan p, const Plan& than, std::int64_t layers) {
+  const auto more_layers = [&] {
+    if (p.recompute != Recompute::kFull || than.recompute != Recompute::kFull) return false;
+    bool more = false;
+    std::int64_t chunk = 0;
+    for (const std::int64_t n : layers_by_chunk(than, layers)) {
+      const std::int64_t mine = recomputed_layers(p, chunk, n), others = recomputed_layers(than, chunk, n);
+      if (mine < others) return false;
+      more = more || mine > others;
+      ++chunk;
+    }
+    return more;
+  };
+  if (p.pp * p.vpp != than.pp * than.vpp || p.chunk_layers != than.chunk_layers) return false;
+  const bool more_parts = p.recompute == Recompute::kSelective && than.recompute == Recompute::kSelective &&
+                          p.repeated() != than.repeated() && than.repeated().without(p.repeated()).empty();
+  const bool more = p.recompute > than.recompute || more_parts || more_layers();
   p.recompute = than.recompute;
   p.recompute_parts = than.recompute_parts;
   p.recompute_layers = than.recompute_layers;
   p.recompute_first = than.recompute_first;
+  p.recompute_by_chunk = than.recompute_by_chunk;
   return more && p == than;
 }
 
@@ -475,8 +487,9 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
       const bool wins = c.ranked != kNever && seconds(c.ranked) * (1 - gap) <= best &&
-                        std::none_of(a.simulated.begin(), a.simulated.end(),
-                                     [&](const Plan& p) { return repeats_more(c.plan, p); });
+                        std::none_of(a.simulated.begin(), a.simulated.end(), [&](const Plan& p) {
+                          return repeats_more(c.plan, p, problem.scenario.model.layers);
+                        });
       if (first || wins) batch.push_back(&c);
     }
     std::vector<Ranked> done(batch.size());

@@ -27,6 +27,7 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);
   p.chunk_layers.clear();
   p.recompute_first = 0;
+  p.recompute_by_chunk.clear();
   if (p.recompute == Recompute::kFull) {
     const std::int64_t chunks = plan.pp * plan.vpp;
     p.recompute_layers = std::clamp<std::int64_t>(scenario.model.layers / chunks, 1, plan.recompute_layers);

@@ -12,6 +12,7 @@
 
 #include "core/parallel.h"
 #include "planner/balance.h"
+#include "planner/recompute.h"
 #include "planner/risk.h"
 #include "planner/space.h"
 #include "program/program.h"
@@ -304,26 +305,19 @@ bool tries_some_layers(const Problem& problem) {
 }
 
 // Gives plans that recompute whole layers the number of each chunk's first layers that ranks first: fewer
-// take less time, and fit less surely.
+// take less time, and fit less surely. Then, where the stack has it, each chunk a number of its own
+// (planner/recompute.h).
 class Recomputed {
  public:
-  Recomputed(const Problem& problem, sim::Estimator& estimator) : problem_(problem), estimator_(estimator) {}
+  Recomputed(const Problem& problem, sim::Estimator& estimator)
+      : problem_(problem),
+        estimator_(estimator),
+        by_chunk_(!problem.stack.runs || problem.stack.runs->recompute_by_chunk) {}
 
   void choose(Candidate& c) const {
     if (c.plan.recompute != Recompute::kFull || c.plan.recompute_layers > 1 || c.ranked == kNever) return;
-    const auto layers = layers_by_chunk(c.plan, problem_.scenario.model.layers);
-    const std::int64_t all = *std::max_element(layers.begin(), layers.end());
-    std::int64_t low = 1, high = c.plan.recompute_first > 0 ? c.plan.recompute_first : all;
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      const Time at = with_first(c.plan, middle).ranked;
-      if (at != kNever && at <= with_first(c.plan, middle + 1).ranked)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    Candidate found = with_first(c.plan, low == all ? 0 : low);
-    if (found.ranked < c.ranked) c = std::move(found);
+    choose_first(c);
+    if (by_chunk_ && c.plan.pp > 1) choose_by_chunk(c);
   }
 
   // Several may become the same plan.
@@ -338,8 +332,46 @@ class Recomputed {
   }
 
  private:
-  Candidate with_first(Plan plan, std::int64_t first) const {
-    plan.recompute_first = first;
+  void choose_first(Candidate& c) const {
+    const auto layers = layers_by_chunk(c.plan, problem_.scenario.model.layers);
+    const std::int64_t all = *std::max_element(layers.begin(), layers.end());
+    const auto with_first = [&](std::int64_t first) {
+      Plan plan = c.plan;
+      plan.recompute_first = first == all ? 0 : first;
+      return priced(std::move(plan));
+    };
+    std::int64_t low = 1, high = c.plan.recompute_first > 0 ? c.plan.recompute_first : all;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      const Time at = with_first(middle).ranked;
+      if (at != kNever && at <= with_first(middle + 1).ranked)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    keep_better(c, with_first(low));
+  }
+
+  // Of all budgets that a choice fills, then exactly in the best.
+  void choose_by_chunk(Candidate& c) const {
+    const RecomputeChoices choices(estimator_, c.plan);
+    std::optional<double> best;
+    for (const double budget : choices.budgets()) {
+      if (budget > 1 - problem_.scenario.search.memory_margin) continue;
+      Candidate found = priced(choices.in_order(budget));
+      if (found.estimate.step >= c.ranked) break;  // smaller budgets take longer
+      if (keep_better(c, std::move(found))) best = budget;
+    }
+    if (best && c.plan.vpp > 1) keep_better(c, priced(choices.fastest(*best)));
+  }
+
+  static bool keep_better(Candidate& c, Candidate&& found) {
+    if (found.ranked >= c.ranked) return false;
+    c = std::move(found);
+    return true;
+  }
+
+  Candidate priced(Plan plan) const {
     const sim::Estimate estimate = estimator_.estimate(plan);
     Candidate c{.plan = std::move(plan), .estimate = estimate, .capacity = usable(problem_, estimate.memory)};
     c.device = estimator_.device_bytes(c.plan, estimate.peak);
@@ -349,6 +381,7 @@ class Recomputed {
 
   const Problem& problem_;
   sim::Estimator& estimator_;
+  const bool by_chunk_;
 };
 
 }  // namespace

@@ -138,7 +138,8 @@ Canonical canonical(const Plan& p) {
            p.offloaded_layers(),
            number(!p.offload || p.offload->overlap),
            p.offload ? static_cast<std::int64_t>(p.offload->nvme) : 0},
-          p.chunk_layers};
+          p.chunk_layers,
+          p.recompute_by_chunk};
 }
 
 Space::Space(const Problem& problem)

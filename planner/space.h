@@ -102,7 +102,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 // A sort key that tells any two plans apart.
 struct Canonical {
   std::array<std::int64_t, 28> fields{};
-  std::vector<std::int64_t> chunk_layers;
+  std::vector<std::int64_t> chunk_layers, recompute_by_chunk;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };
 Canonical canonical(const Plan& p);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -69,6 +70,61 @@ void check_context(const Model& m, const Training& t, const Plan& p, const Curso
   if (const std::string problem = context_problem(m, t, p); !problem.empty()) at.child("cp").fail(problem);
 }
 
+// Layers of each chunk.
+void check_chunks(const Model& m, const Plan& p, const Cursor& at) {
+  // Chunks without layers hold an end of the model alone; a plan has to name them.
+  if (p.chunk_layers.empty()) {
+    if (p.pp * p.vpp > m.layers)
+      at.child("pp").fail(
+          fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
+    return;
+  }
+  const std::int64_t sum = std::accumulate(p.chunk_layers.begin(), p.chunk_layers.end(), std::int64_t{0});
+  if (std::ssize(p.chunk_layers) != p.pp * p.vpp || sum != m.layers) {
+    at.child("chunk_layers")
+        .fail(fmt::format("{} chunks with {} layers in all", p.chunk_layers.size(), sum),
+              fmt::format("allowed: {} chunks, {} layers", p.pp * p.vpp, m.layers));
+  }
+}
+
+// Layers of each chunk that full recomputation repeats. Of what the plan can say in fewer numbers, these are
+// the only name.
+void check_recompute_by_chunk(std::int64_t layers_of_model, const Plan& p, const Cursor& at) {
+  const Cursor field = at.child("recompute_by_chunk");
+  if (p.recompute != Recompute::kFull) {
+    field.fail(fmt::format("recompute \"{}\" repeats no whole layers", name_of(p.recompute)),
+               "allowed: no such field, or with recompute \"full\"");
+  }
+  if (p.recompute_layers > 1) {
+    field.fail("layers are recomputed several at once", "allowed: no such field, or with recompute_layers 1");
+  }
+  if (p.recompute_first > 0) {
+    field.fail(fmt::format("recompute_first {} says how many layers of each chunk are recomputed",
+                           p.recompute_first),
+               "allowed: one of the two fields");
+  }
+  const std::vector<std::int64_t> layers = layers_by_chunk(p, layers_of_model);
+  if (p.recompute_by_chunk.size() != layers.size()) {
+    field.fail(
+        fmt::format("{} numbers are not those of {} chunks", p.recompute_by_chunk.size(), layers.size()),
+        fmt::format("allowed: {} numbers", layers.size()));
+  }
+  for (std::size_t c = 0; c < layers.size(); ++c) {
+    if (p.recompute_by_chunk[c] > layers[c])
+      field.child(c).fail(fmt::format("{} layers are more than the chunk has", p.recompute_by_chunk[c]),
+                          fmt::format("allowed: 0 to {}", layers[c]));
+  }
+  const Plan said = with_recomputed(p, p.recompute_by_chunk, layers_of_model);
+  if (said.recompute == Recompute::kNone)
+    field.fail("no chunk recomputes a layer", "allowed: no such field, with recompute \"none\"");
+  if (said.recompute_first > 0) {
+    field.fail("all chunks recompute as many layers",
+               fmt::format("allowed: no such field, with recompute_first {}", said.recompute_first));
+  }
+  if (said.recompute_by_chunk.empty())
+    field.fail("all chunks recompute all layers", "allowed: no such field");
+}
+
 // Parts that selective recomputation repeats.
 void check_recompute(const Depth& depth, std::int64_t layers_of_model, const Plan& p, const Cursor& at) {
   if (p.recompute_first > 0) {
@@ -86,6 +142,7 @@ void check_recompute(const Depth& depth, std::int64_t layers_of_model, const Pla
                  most > 1 ? fmt::format("allowed: 0 for all, or 1 to {}", most - 1) : "allowed: 0 for all");
     }
   }
+  if (!p.recompute_by_chunk.empty()) check_recompute_by_chunk(layers_of_model, p, at);
   if (p.recompute_parts.empty()) return;
   const Cursor field = at.child("recompute_parts");
   if (p.recompute != Recompute::kSelective) {
@@ -275,6 +332,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   });
   check_context(m, t, p, at);
   check_experts(depth, m.hidden, p, t, at);
+  check_chunks(m, p, at);
   check_recompute(depth, m.layers, p, at);
   for (const std::int64_t of_sample : tower_tokens(m, t)) {
     const std::int64_t tokens = of_sample / p.cp;
@@ -286,10 +344,6 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
       at.child("tp").fail(fmt::format("with {} the {} are {}, and math \"{}\" takes multiples of {}", p.tp,
                                       misfit->what, misfit->size, name_of(t.math), rounding->multiple));
     }
-  }
-  // Chunks without layers hold an end of the model alone; a plan has to name them.
-  if (p.chunk_layers.empty() && p.pp * p.vpp > m.layers) {
-    at.child("pp").fail(fmt::format("{} chunks are more than the model's {} layers", p.pp * p.vpp, m.layers));
   }
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
     at.child("schedule").fail(problem);
@@ -349,15 +403,6 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
     at.child("zero").fail(
         "ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
         "allowed: 0, 1");
-  }
-  if (!p.chunk_layers.empty()) {
-    std::int64_t sum = 0;
-    for (const std::int64_t n : p.chunk_layers) sum += n;
-    if (static_cast<std::int64_t>(p.chunk_layers.size()) != p.pp * p.vpp || sum != m.layers) {
-      at.child("chunk_layers")
-          .fail(fmt::format("{} chunks with {} layers in all", p.chunk_layers.size(), sum),
-                fmt::format("allowed: {} chunks, {} layers", p.pp * p.vpp, m.layers));
-    }
   }
 }
 

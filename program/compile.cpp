@@ -386,12 +386,12 @@ class ClassCompiler {
   void recompute_group(Chunk& c, const Left& kept, std::size_t first, std::size_t end,
                        std::vector<Tensors>& tensors) {
     if (plan_.recompute == Recompute::kNone) return;
-    if (plan_.recompute_first > 0 && std::cmp_greater_equal(first, plan_.recompute_first)) return;
     if (plan_.recompute == Recompute::kSelective) {
       if (!e_.repeats_selectively(c.layers[first].block)) return;
       state_->need(c.layers[first]);
       return e_.repeat_selectively(c.layers[first].block, tensors[first]);
     }
+    if (std::cmp_greater_equal(first, recomputed_layers(plan_, c.global, std::ssize(c.layers)))) return;
     Towers towers = kept.inputs[first];
     for (std::size_t l = first; l < end; ++l) tensors[l] = forward(c.layers[l], towers, true);
   }

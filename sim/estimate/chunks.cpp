@@ -143,7 +143,6 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.recompute = p.recompute;
   k.repeated = p.repeated();
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
-  k.recompute_first = static_cast<std::int32_t>(p.recompute_first);
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p.schedule);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());

@@ -109,7 +109,7 @@ struct ChunkKey {
   program::Space parameters_in = program::Space::kDevice;
   StageHardware hardware;  // with the groups that communicate in chunks
   Recompute recompute = Recompute::kNone;
-  std::int32_t recompute_first = 0;  // Plan::recompute_first
+  std::int32_t recompute_first = 0;  // of the chunk's layers, where not all are
   RecomputeParts repeated;           // Plan::repeated
   bool sequence_parallel = false, split = false;
   bool reshards = true;  // of ZeRO-3
@@ -132,7 +132,7 @@ class ChunkCosts {
              std::shared_ptr<Samples> samples);
   ~ChunkCosts();
 
-  // Without hardware: set the stage's.
+  // Without hardware, and as if all layers of a chunk were recomputed alike: set the chunk's.
   static ChunkKey key(const Plan& plan, std::int64_t devices_per_node);
   const Depth& depth() const;
   // The role's cost with these blocks, `first` being canonical (Depth::canonical). References stay valid

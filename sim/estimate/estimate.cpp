@@ -18,7 +18,7 @@ constexpr double kNegligible = 5e-3;
 bool same_stages(const Plan& a, const Plan& b) {
   const auto kind = [](Schedule s) { return s == Schedule::kZeroBubbleV ? 2 : program::splits_backward(s); };
   return a.pp == b.pp && a.vpp == b.vpp && kind(a.schedule) == kind(b.schedule) &&
-         a.chunk_layers == b.chunk_layers;
+         a.chunk_layers == b.chunk_layers && a.recompute_by_chunk == b.recompute_by_chunk;
 }
 
 bool same_ranks(const Plan& a, const Plan& b) {
@@ -152,6 +152,10 @@ void Estimator::split_stages(const Plan& plan) {
   const std::vector<BlockRange>& blocks = held_;
   const std::int64_t chunks = plan.pp * plan.vpp;
   const auto v = static_cast<std::size_t>(plan.vpp);
+  // 0 of plans whose chunks recompute alike, as far as they are.
+  const auto recomputed_of = [&](std::int64_t g) {
+    return plan.recompute_by_chunk.empty() ? 0 : plan.recompute_by_chunk[static_cast<std::size_t>(g)];
+  };
   costs_.runs.clear();
   places_.clear();
   kinds_.clear();
@@ -163,13 +167,15 @@ void Estimator::split_stages(const Plan& plan) {
                         : g == chunks - 1 ? Role::kLast
                                           : Role::kMiddle;
       const BlockRange& held = blocks[static_cast<std::size_t>(g)];
+      const std::int64_t recomputed = recomputed_of(g);
       const std::size_t on = hardware_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
       const auto same = [&](const ChunkKind& k) {
-        return k.role == role && k.blocks == held && hardware_[k.hardware] == hardware_[on];
+        return k.role == role && k.blocks == held && recomputed_of(k.chunk) == recomputed &&
+               hardware_[k.hardware] == hardware_[on];
       };
       const auto kind = std::find_if(kinds_.begin(), kinds_.end(), same);
       places_.push_back(static_cast<std::size_t>(kind - kinds_.begin()));
-      if (kind == kinds_.end()) kinds_.push_back({role, held, on});
+      if (kind == kinds_.end()) kinds_.push_back({role, held, g, on});
     }
     const auto mine = places_.end() - static_cast<std::ptrdiff_t>(v);
     if (stage > 0 && std::equal(mine, places_.end(), mine - static_cast<std::ptrdiff_t>(v))) {
@@ -179,8 +185,9 @@ void Estimator::split_stages(const Plan& plan) {
       costs_.runs.push_back({stage, 1});
     }
   }
-  uneven_ = chunks > 2 && std::adjacent_find(blocks.begin() + 1, blocks.end() - 1, std::not_equal_to<>()) !=
-                              blocks.end() - 1;
+  uneven_ = !plan.recompute_by_chunk.empty() ||
+            (chunks > 2 && std::adjacent_find(blocks.begin() + 1, blocks.end() - 1, std::not_equal_to<>()) !=
+                               blocks.end() - 1);
   // Stages like the first, less an end, finish before it in all they do.
   dominated_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
@@ -190,12 +197,22 @@ void Estimator::split_stages(const Plan& plan) {
       const ChunkKind& first = kinds_[places_[c]];
       less = kind.role == Role::kMiddle && kind.blocks.first == first.blocks.first &&
              kind.blocks.blocks <= first.blocks.blocks &&
+             recomputed_of(kind.chunk) <= recomputed_of(first.chunk) &&
              hardware_[kind.hardware] == hardware_[first.hardware];
     }
     dominated_.push_back(less);
   }
   const bool v_shape = plan.schedule == Schedule::kZeroBubbleV;
   last_run_ = v_shape ? 0 : static_cast<std::int64_t>(costs_.runs.size()) - 1;
+}
+
+// Of the key: what chunks differ in.
+void Estimator::set_chunk(const Plan& plan, const ChunkKind& kind) {
+  set_hardware(plan, hardware_[kind.hardware]);
+  if (plan.recompute != Recompute::kFull) return;
+  const std::int64_t recomputed = recomputed_layers(plan, kind.chunk, kind.blocks.blocks);
+  key_.recompute = recomputed > 0 ? Recompute::kFull : Recompute::kNone;
+  key_.recompute_first = recomputed < kind.blocks.blocks ? static_cast<std::int32_t>(recomputed) : 0;
 }
 
 // Of the key: what a chunk's costs depend on there.
@@ -242,7 +259,7 @@ void Estimator::select(const Plan& plan) {
   least_end_.reset();
   key_ = ChunkCosts::key(plan, problem_.cluster.devices_per_node);
   for (ChunkKind& kind : kinds_) {
-    set_hardware(plan, hardware_[kind.hardware]);
+    set_chunk(plan, kind);
     kind.cost = &chunk_costs_.cost(key_, kind.role, kind.blocks);
     kind.pair = plan.overlap_exchanges ? &chunk_costs_.pair(key_, kind.role, kind.blocks) : nullptr;
     kind.active = 0;
@@ -264,7 +281,7 @@ void Estimator::select(const Plan& plan) {
 std::int64_t Estimator::layers_only(ChunkKind& kind) {
   if (!kind.layers_only) {
     const bool head = kind.role == Role::kLast || kind.role == Role::kOnly;
-    set_hardware(*selected_, hardware_[kind.hardware]);
+    set_chunk(*selected_, kind);
     const ChunkCost& cost = chunk_costs_.cost(key_, head ? Role::kMiddle : kind.role, kind.blocks);
     kind.layers_only = cost[key_.split ? kChunkWeight : kChunkBackward].time;
   }
@@ -435,7 +452,7 @@ std::vector<StageTime> Estimator::stage_times(const Plan& plan) {
     for (std::size_t c = r * v; c < (r + 1) * v; ++c) {
       const ChunkKind& kind = kinds_[places_[c]];
       layers += static_cast<double>(kind.blocks.blocks);
-      set_hardware(plan, hardware_[kind.hardware]);
+      set_chunk(plan, kind);
       for (const WorkCost& w : chunk_costs_.cost(key_, Role::kMiddle, kind.blocks))
         of_layers += static_cast<double>(w.time);
     }
@@ -493,6 +510,24 @@ void Estimator::see_peak(const Plan& plan, const PipelinePlace& place, Bytes pea
   out.peak = peak;
   out.memory = memory;
   out.fullest_stage = static_cast<std::int32_t>(place.stage);
+}
+
+std::vector<Estimator::StageBytes> Estimator::stage_bytes(const Plan& plan) {
+  select(plan);
+  const Pieces& p = pieces(plan);
+  const auto v = static_cast<std::size_t>(plan.vpp);
+  std::vector<StageBytes> out;
+  for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
+    const StagePieces& stage = p.runs[r];
+    for (std::int64_t i = costs_.runs[r].first; i <= costs_.runs[r].last(); ++i) {
+      StageBytes& of = out.emplace_back();
+      of.fixed = i + 1 == plan.pp ? stage.last_static_bytes : stage.static_bytes;
+      of.least = stage.end_bytes;
+      of.memory = memory_of(problem_.devices, hardware_of_run(r).nodes);
+      for (std::size_t c = r * v; c < (r + 1) * v; ++c) of.chunks.push_back(*costs_.chunks[c]);
+    }
+  }
+  return out;
 }
 
 Estimate Estimator::peak(const Plan& plan) {

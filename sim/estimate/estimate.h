@@ -50,6 +50,15 @@ class Estimator {
   // The estimate's peak, without its time.
   Estimate peak(const Plan& plan);
 
+  // What each stage holds, and its chunks cost. At most a stage holds fixed + max(least, what its chunks'
+  // work comes to in the order of the schedule).
+  struct StageBytes {
+    std::int64_t fixed = 0, least = 0;
+    Bytes memory;                   // of a device there
+    std::vector<ChunkCost> chunks;  // by local chunk
+  };
+  std::vector<StageBytes> stage_bytes(const Plan& plan);
+
   // The plan takes no less time than this; cheaper than the estimate.
   Time lower_bound(const Plan& plan);
 
@@ -132,6 +141,7 @@ class Estimator {
   struct ChunkKind {
     Role role = Role::kMiddle;
     BlockRange blocks;         // canonical
+    std::int64_t chunk = 0;    // of the model, the first of them
     std::size_t hardware = 0;  // in hardware_
     const ChunkCost* cost = nullptr;
     const PairCost* pair = nullptr;  // where forwards and backwards run side by side
@@ -140,6 +150,7 @@ class Estimator {
   };
 
   void select(const Plan& plan);
+  void set_chunk(const Plan& plan, const ChunkKind& kind);
   void set_hardware(const Plan& plan, const StageHardware& hardware);
   const Pace& pace(NodeTypes types);
   Bytes logical_peak(const StagePieces& stage, const PipelinePlace& place) const;

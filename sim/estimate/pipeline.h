@@ -35,6 +35,19 @@
 
 namespace orrery::sim {
 
+constexpr ChunkWork chunk_work(program::Work work) {
+  switch (work) {
+    case program::Work::kForward:
+      return kChunkForward;
+    case program::Work::kBackward:
+    case program::Work::kBackwardInput:
+      return kChunkBackward;
+    case program::Work::kBackwardWeight:
+      return kChunkWeight;
+  }
+  return kChunkForward;
+}
+
 struct PipelineShape {
   Schedule schedule = Schedule::k1F1B;
   std::int64_t p = 1, v = 1, m = 1;

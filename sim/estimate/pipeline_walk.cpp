@@ -38,19 +38,6 @@ struct Stage {
   std::int64_t live = 0;
 };
 
-ChunkWork cost_kind(Work work) {
-  switch (work) {
-    case Work::kForward:
-      return kChunkForward;
-    case Work::kBackward:
-    case Work::kBackwardInput:
-      return kChunkBackward;
-    case Work::kBackwardWeight:
-      return kChunkWeight;
-  }
-  return kChunkForward;
-}
-
 }  // namespace
 
 // A stage runs until it needs something another stage has not produced; producers put it back.
@@ -216,7 +203,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
     const std::int64_t* from = turn.work == Work::kForward          ? seat.input
                                : turn.work == Work::kBackwardWeight ? nullptr
                                                                     : seat.gradient;
-    const WorkCost& cost = (*seat.cost)[cost_kind(turn.work)];
+    const WorkCost& cost = (*seat.cost)[chunk_work(turn.work)];
     // What the stage waited for finds its parameters fetched and earlier reductions done.
     const std::int64_t start = std::max(place.end, from == nullptr ? 0 : from[micro_batch]);
     const std::int64_t device =

@@ -115,6 +115,23 @@ TEST(Capabilities, CombinationsAreRefusedWithTheirReason) {
   EXPECT_TRUE(problem_of("torchtitan", {}, {.muon = Muon{}}).ends_with("allowed: no such field"));
 }
 
+// Megatron's number of recomputed layers is one for all stages; other software has not even that.
+TEST(Capabilities, DifferentNumbersOfRecomputedLayersAreOursAlone) {
+  Plan p{.pp = 2, .recompute = Recompute::kFull};
+  p.recompute_by_chunk = {16, 4};
+  for (const char* ours : {"orrery", "orrery-graph"}) EXPECT_EQ(problem_of(ours, p), "");
+  const std::string of_megatron = problem_of("megatron-core", p);
+  EXPECT_TRUE(of_megatron.starts_with(
+      "/plan/recompute_by_chunk: megatron-core has no recomputation of different numbers of layers by chunk"))
+      << of_megatron;
+  EXPECT_TRUE(of_megatron.ends_with("allowed: no such field; or recompute_first")) << of_megatron;
+  const std::string of_torchtitan = problem_of("torchtitan", p);
+  EXPECT_TRUE(of_torchtitan.ends_with("allowed: no such field")) << of_torchtitan;
+  p.recompute_by_chunk.clear();
+  p.recompute_first = 4;
+  EXPECT_EQ(problem_of("megatron-core", p), "");
+}
+
 // Orders of axes that hold one rank are no other placement.
 TEST(Capabilities, APlacementIsTheOrderOfAxesThatHaveRanks) {
   EXPECT_EQ(problem_of("megatron-core", {.dp = 4, .rank_order = RankOrder::kDpTpPp}), "");
@@ -219,6 +236,8 @@ TEST(Capabilities, BothWaysOfAskingAgree) {
         --p.chunk_layers.front();
         ++p.chunk_layers.back();
       }
+      if (p.recompute == Recompute::kFull && pick(2) == 0)
+        p.recompute_by_chunk.assign(static_cast<std::size_t>(p.pp * p.vpp), 1);
       const Training t{.precision = Precision::kMixed, .lamb = pick(5) == 0};
       const bool of_training = stack_problem(stack, m, t).has_value();
       const bool wrong = stack_problem(stack, m, p, t).has_value();

@@ -86,5 +86,34 @@ TEST(Schema, PlanFiles) {
   EXPECT_FALSE(satisfies(file, schema));
 }
 
+// The same plan again from its file; and its name.
+TEST(Schema, NumbersOfRecomputedLayersGoThroughAPlanFile) {
+  Plan p{.pp = 2, .vpp = 2, .schedule = Schedule::kInterleaved, .recompute = Recompute::kFull};
+  p.recompute_by_chunk = {4, 4, 2, 0};
+  const Json file = write_fields(p);
+  EXPECT_EQ(file["recompute_by_chunk"], Json({4, 4, 2, 0}));
+  EXPECT_EQ(read_fields<Plan>(file, Cursor{"p.json", ""}), p);
+  EXPECT_NE(short_name(p).find(" full by chunk 4x2,2,0"), std::string::npos) << short_name(p);
+  p.recompute_by_chunk = {8, 1, 7, 2, 6, 3, 5};
+  EXPECT_NE(short_name(p).find(" full by chunk 8..1"), std::string::npos) << short_name(p);
+}
+
+// What the plan's other fields say is said by them.
+TEST(Plan, RecomputedLayersHaveOneForm) {
+  const Plan p{.pp = 2, .vpp = 2};  // of 10 layers: 3, 3, 2, 2
+  const auto form = [&](std::vector<std::int64_t> by_chunk) {
+    const Plan out = with_recomputed(p, by_chunk, 10);
+    for (std::size_t c = 0; c < by_chunk.size(); ++c)
+      EXPECT_EQ(recomputed_layers(out, static_cast<std::int64_t>(c), c < 2 ? 3 : 2), by_chunk[c]);
+    return std::tuple(out.recompute, out.recompute_first, out.recompute_by_chunk.size());
+  };
+  EXPECT_EQ(form({0, 0, 0, 0}), std::tuple(Recompute::kNone, 0, 0U));
+  EXPECT_EQ(form({3, 3, 2, 2}), std::tuple(Recompute::kFull, 0, 0U));
+  EXPECT_EQ(form({1, 1, 1, 1}), std::tuple(Recompute::kFull, 1, 0U));
+  EXPECT_EQ(form({2, 2, 2, 2}), std::tuple(Recompute::kFull, 2, 0U));
+  EXPECT_EQ(form({3, 2, 2, 2}), std::tuple(Recompute::kFull, 0, 4U));
+  EXPECT_EQ(form({1, 0, 0, 0}), std::tuple(Recompute::kFull, 0, 4U));
+}
+
 }  // namespace
 }  // namespace orrery

@@ -234,6 +234,33 @@ TEST(Equivalence, PipelineSchedulesAreBitExact) {
   }
 }
 
+// What a stage repeats has the bits that it had the first time, however many of its layers do that, with
+// dropout too. Another seed has other bits.
+TEST(Equivalence, RecomputationOfAnyLayersIsBitExact) {
+  const Model m = tiny("tiny-gpt");
+  Training dropped = fp32();
+  dropped.dropout = 0.1;
+  for (const auto& [p, by_chunk] : std::vector<std::pair<Plan, std::vector<std::int64_t>>>{
+           {plan(1, 4, 1, 0), {1, 0, 1, 0}},
+           {plan(1, 2, 1, 0), {1, 2}},
+           {with(plan(1, 2, 1, 0), Schedule::kInterleaved, 2), {1, 0, 1, 0}},
+           {with(plan(1, 2, 1, 0), Schedule::kZeroBubbleV, 2), {1, 1, 0, 0}},
+           {with(plan(1, 2, 2, 1), Schedule::kZeroBubbleH1), {2, 0}},
+           {sp(plan(2, 2, 1, 0)), {2, 1}},
+           {uneven(plan(1, 2, 1, 0), {3, 1}), {2, 0}}}) {
+    const Plan some = with_recomputed(p, by_chunk, m.layers);
+    ASSERT_EQ(some.recompute_by_chunk, by_chunk);
+    const auto expected = train(m, p, dropped, stack());
+    const auto actual = train(m, some, dropped, stack());
+    EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << short_name(some);
+    EXPECT_TRUE(actual.gradients == expected.gradients) << short_name(some);
+    EXPECT_TRUE(actual.parameters == expected.parameters) << short_name(some);
+    exec::RunOptions other = small_run();
+    other.seed = 8;
+    EXPECT_FALSE(train(m, some, dropped, stack(), other).gradients == expected.gradients) << short_name(some);
+  }
+}
+
 // A product that computes GELU as it writes rounds nothing else in fp32, whatever the schedule.
 TEST(Equivalence, FusedGeluIsBitExact) {
   Stack fused = stack();

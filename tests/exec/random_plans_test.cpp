@@ -343,8 +343,15 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     if (p.recompute == Recompute::kFull && p.recompute_layers > 8 / (p.pp * p.vpp)) p.recompute_layers = 1;
     if (p.recompute == Recompute::kFull && p.recompute_layers == 1) {
       const auto layers = layers_by_chunk(p, 8);
-      p.recompute_first = static_cast<std::int64_t>(std::mt19937(random)()) %
-                          *std::max_element(layers.begin(), layers.end());  // others are drawn as without
+      std::mt19937 of_layers(random);  // others are drawn as without
+      p.recompute_first =
+          static_cast<std::int64_t>(of_layers()) % *std::max_element(layers.begin(), layers.end());
+      if (of_layers() % 2 == 0) {
+        std::vector<std::int64_t> by_chunk;
+        for (const std::int64_t n : layers)
+          by_chunk.push_back(static_cast<std::int64_t>(of_layers()) % (n + 1));
+        p = with_recomputed(p, by_chunk, 8);
+      }
     }
     p.overlap_exchanges = p.ep > 1 && random() % 4 != 0;
     if (!program::overlap_problem(p).empty()) p.overlap_exchanges = false;

@@ -68,6 +68,11 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
   if (p.recompute == Recompute::kFull && p.recompute_layers == 1 && of_parts() % 2 == 0) {
     const auto layers = layers_by_chunk(p, m.layers);
     p.recompute_first = of_parts() % *std::max_element(layers.begin(), layers.end());
+    if (of_parts() % 2 == 0) {
+      std::vector<std::int64_t> by_chunk;
+      for (const std::int64_t n : layers) by_chunk.push_back(of_parts() % (n + 1));
+      p = with_recomputed(p, by_chunk, m.layers);
+    }
   }
   return p;
 }
@@ -138,6 +143,27 @@ TEST(Estimate, EqualsTheEngineWhereComputeAndCollectivesDoNotSlowEachOther) {
   EXPECT_LT(percentile(errors.alone, 95), 0.005);
   EXPECT_LT(percentile(errors.alone, 98), 0.01);
   EXPECT_LT(percentile(errors.sharing, 95), 0.03);
+}
+// Each chunk recomputes another number of its layers, none and all among them.
+TEST(Estimate, EqualsTheEngineWhereChunksRecomputeDifferently) {
+  constexpr unsigned kDifferently = 20261129;
+  std::mt19937 random(kDifferently);
+  Errors errors;
+  int different = 0;
+  for (int i = 0; i < 100; ++i) {
+    Problem p = problem(random, false);
+    Plan plan = stratified(i, random, p.scenario.model);
+    std::vector<std::int64_t> by_chunk;
+    for (const std::int64_t n : layers_by_chunk(plan, p.scenario.model.layers))
+      by_chunk.push_back(random() % 4 == 0 ? n : static_cast<std::int64_t>(random()) % (n + 1));
+    plan = with_recomputed(plan, by_chunk, p.scenario.model.layers);
+    different += !plan.recompute_by_chunk.empty();
+    p.scenario.training.global_batch = plan.global_batch();
+    errors.add(p, plan, fmt::format("of {}, seed {} plan {}", p.scenario.model.name, kDifferently, i));
+  }
+  EXPECT_GT(different, 80);
+  EXPECT_LT(percentile(errors.alone, 50), 0.001);
+  EXPECT_LT(percentile(errors.alone, 95), 0.01);
 }
 TEST(Estimate, IsNearTheEngineWhereTheyDo) {
   for (const unsigned seed : {20260214U, 20261120U}) {

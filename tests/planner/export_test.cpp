@@ -424,6 +424,30 @@ TEST(MegatronExport, GptOssHasItsOptions) {
   }
 }
 
+// --recompute-num-layers is one number for all stages.
+TEST(MegatronExport, RefusesNumbersOfRecomputedLayersByChunk) {
+  Json scenario = {{"model", "llama-2-7b"},
+                   {"cluster", {{"topology", "dgx-a100"}, {"nodes", 1}}},
+                   {"training", {{"global_batch", 16}, {"sequence", 4096}}},
+                   {"stack", "megatron-core"},
+                   {"plan",
+                    {{"tp", 2},
+                     {"pp", 2},
+                     {"dp", 2},
+                     {"micro_batches", 8},
+                     {"recompute", "full"},
+                     {"recompute_first", 5}}}};
+  EXPECT_EQ(whole(exported(scenario), "--recompute-num-layers"), 5);
+  scenario["plan"].erase("recompute_first");
+  scenario["plan"]["recompute_by_chunk"] = {16, 5};
+  try {
+    exported(scenario);
+    ADD_FAILURE() << "two numbers of recomputed layers";
+  } catch (const InputError& e) {
+    EXPECT_EQ(e.where(), "/plan/recompute_by_chunk") << e.what();
+  }
+}
+
 TEST(MegatronExport, RanksShareSequences) {
   const auto script = [](const Json& context) {
     Json plan = {{"tp", 2},   {"dp", 2},          {"micro_batches", 2},

@@ -201,6 +201,47 @@ TEST(Search, RecomputesNoMoreThanItHasTo) {
     EXPECT_TRUE(c.plan.recompute_first == 0 || c.plan.recompute_first == 5) << short_name(c.plan);
 }
 
+// Where stages may differ, the first recomputes most: it has most micro-batches in flight. No stage could
+// recompute a layer less within the memory that the plan takes, and the plan is faster than with one number
+// for all. A stack that has one number, and a search that lists numbers, get that.
+TEST(Search, LaterStagesRecomputeFewerLayers) {
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4d.json", DataFolders{});
+  p.scenario.plan.reset();
+  p.stack.runs.reset();
+  p.scenario.search = {};
+  p.scenario.search.tp = {8};
+  p.scenario.search.pp = {4};
+  p.scenario.search.micro_batch = {1};
+  p.scenario.search.zero = {1};
+  p.scenario.search.sequence_parallel = {true};
+  p.scenario.search.schedule = {Schedule::k1F1B};
+  p.scenario.search.recompute = {Recompute::kFull};
+  p.scenario.search.recompute_layers = {1};
+  const sim::Topology topology(p.cluster);
+  const auto best_of = [&](const Problem& of) { return search(of, topology, {}).best.at(0); };
+  const Candidate best = best_of(p);
+  const std::vector<std::int64_t>& by_chunk = best.plan.recompute_by_chunk;
+  ASSERT_EQ(by_chunk.size(), 4U) << short_name(best.plan);
+  EXPECT_TRUE(std::is_sorted(by_chunk.rbegin(), by_chunk.rend())) << short_name(best.plan);
+  EXPECT_GT(by_chunk.front(), by_chunk.back());
+  sim::Estimator estimator(p, topology);
+  for (std::size_t c = 0; c < by_chunk.size(); ++c) {
+    if (by_chunk[c] == 0) continue;
+    std::vector<std::int64_t> fewer = by_chunk;
+    --fewer[c];
+    const Plan less = with_recomputed(best.plan, fewer, 80);
+    EXPECT_GT(estimator.estimate(less).peak, best.estimate.peak) << short_name(less);
+  }
+  Problem alike = p;
+  for (std::int64_t n = 0; n < 20; ++n) alike.scenario.search.recompute_first.push_back(n);
+  const Candidate one_number = best_of(alike);
+  EXPECT_TRUE(one_number.plan.recompute_by_chunk.empty());
+  EXPECT_LT(best.ranked, one_number.ranked);
+  Problem megatron = p;
+  megatron.stack.runs = load_stack("megatron-core", {}, DataFolders()).runs;
+  EXPECT_TRUE(best_of(megatron).plan.recompute_by_chunk.empty());
+}
+
 // For every shipped stack: the plans of the space are those of a stack that takes everything, less those that
 // the stack cannot run.
 TEST(Space, HoldsThePlansThatTheStackRunsAndNoOthers) {

@@ -188,6 +188,91 @@ TEST(Flops, OfTheFirstLayersAreRepeatedAlone) {
   }
 }
 
+// 48 layers on four stages, of which the stages repeat 12, 9, 4 and 0: 25 of 48. 1F1B has min(m, p - i) = 4,
+// 3, 2 and 1 micro-batches in flight, and each leaves (12 - r) A + r a on its stage, where A is what a layer
+// keeps and a its input. 25 / 48 is also what is repeated of what all layers repeat.
+TEST(Flops, StagesRepeatDifferentNumbersOfLayers) {
+  const Model m = preset_model("megatron-22b");
+  Plan none{.pp = 4, .micro_batches = 8}, all = none;
+  all.recompute = Recompute::kFull;
+  const std::vector<std::int64_t> repeated{12, 9, 4, 0};
+  const Plan some = with_recomputed(none, repeated, m.layers);
+  check_plan(m, some, {.global_batch = 8, .sequence = 2048}, Cursor{"plan.json", "/plan"});
+  ASSERT_EQ(some.recompute_by_chunk, repeated);
+  const Program without = compiled(m, none, true), full = compiled(m, all, true),
+                part = compiled(m, some, true);
+  EXPECT_NEAR((flops(part) - flops(without)) / (flops(full) - flops(without)), 25.0 / 48, 1e-12);
+  ASSERT_EQ(part.classes.size(), 4U);
+  const auto kept = [](const Program& p, std::size_t stage) {
+    return p.classes[stage].segments[0].net.value;
+  };
+  // Of a middle stage: 12 A and 12 a, with the boundary that it received. The norms' and dropout's small
+  // buffers are of layers too.
+  const std::int64_t freed = (kept(without, 1) - kept(full, 1)) / 12;  // A - a
+  EXPECT_EQ((kept(without, 1) - kept(full, 1)) % 12, 0);
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(kept(without, stage) - kept(part, stage), repeated[stage] * freed) << stage;
+    for (const Segment& s : part.classes[stage].segments) {
+      for (const Op& op : s.ops)
+        EXPECT_FALSE(op.recomputed && op.layer % 12 >= repeated[stage]) << stage << " " << op.name;
+    }
+  }
+  // The most that a stage holds: where all in flight are kept, so many times what one layer frees. Of the
+  // first, which repeats all of its layers, the work of the last one of them comes on top.
+  for (const std::size_t stage : {std::size_t{1}, std::size_t{2}}) {
+    const std::int64_t in_flight = 4 - static_cast<std::int64_t>(stage);
+    EXPECT_EQ((without.classes[stage].logical_peak - part.classes[stage].logical_peak).value,
+              in_flight * repeated[stage] * freed)
+        << stage;
+  }
+  EXPECT_EQ(without.classes[3].logical_peak, part.classes[3].logical_peak);
+  EXPECT_EQ(full.classes[0].logical_peak, part.classes[0].logical_peak);
+}
+
+// Every message names the field, says what is wrong, and what may stand there.
+TEST(CheckPlan, NumbersOfRecomputedLayersAreOnesThatNothingElseSays) {
+  const Model m = preset_model("megatron-22b");
+  const auto problem = [&](std::vector<std::int64_t> by_chunk, auto change) {
+    Plan p{.pp = 4, .micro_batches = 8, .recompute = Recompute::kFull};
+    p.recompute_by_chunk = std::move(by_chunk);
+    change(p);
+    try {
+      check_plan(m, p, {.global_batch = 8, .sequence = 2048}, Cursor{"plan.json", "/plan"});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto as_it_is = [](Plan&) {};
+  const std::string at = "plan.json: /plan/recompute_by_chunk";
+  EXPECT_EQ(problem({12, 9, 4, 0}, as_it_is), "");
+  EXPECT_EQ(problem({12, 9, 4}, as_it_is), at + ": 3 numbers are not those of 4 chunks; allowed: 4 numbers");
+  EXPECT_EQ(problem({12, 9, 13, 0}, as_it_is),
+            at + "/2: 13 layers are more than the chunk has; allowed: 0 to 12");
+  EXPECT_EQ(problem({0, 0, 0, 0}, as_it_is),
+            at + ": no chunk recomputes a layer; allowed: no such field, with recompute \"none\"");
+  EXPECT_EQ(problem({12, 12, 12, 12}, as_it_is),
+            at + ": all chunks recompute all layers; allowed: no such field");
+  EXPECT_EQ(problem({5, 5, 5, 5}, as_it_is),
+            at + ": all chunks recompute as many layers; allowed: no such field, with recompute_first 5");
+  EXPECT_EQ(
+      problem({12, 9, 4, 0}, [](Plan& p) { p.recompute_first = 5; }),
+      at + ": recompute_first 5 says how many layers of each chunk are recomputed; allowed: one of the two "
+           "fields");
+  EXPECT_EQ(
+      problem({12, 9, 4, 0}, [](Plan& p) { p.recompute_layers = 2; }),
+      at + ": layers are recomputed several at once; allowed: no such field, or with recompute_layers 1");
+  EXPECT_EQ(
+      problem({12, 9, 4, 0}, [](Plan& p) { p.recompute = Recompute::kSelective; }),
+      at + ": recompute \"selective\" repeats no whole layers; allowed: no such field, or with recompute "
+           "\"full\"");
+  // Of unequal chunks a number that is more than one of them has stands for all of it.
+  const auto unequal = [](Plan& p) { p.chunk_layers = {14, 14, 14, 6}; };
+  EXPECT_EQ(problem({8, 8, 8, 6}, unequal),
+            at + ": all chunks recompute as many layers; allowed: no such field, with recompute_first 8");
+  EXPECT_EQ(problem({8, 8, 8, 5}, unequal), "");
+}
+
 double payload(const Program& p, CollectiveKind kind, GroupIndex group) {
   return sum_over_step(p, [&](const Op& op) {
     const auto* of = op.as<ops::Collective>();

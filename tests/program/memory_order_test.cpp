@@ -65,6 +65,11 @@ std::optional<Case> random_case(std::mt19937& random) {
   if (p.recompute == Recompute::kFull && p.recompute_layers == 1) {
     const auto layers = layers_by_chunk(p, c.model.layers);
     p.recompute_first = up_to(static_cast<unsigned>(*std::max_element(layers.begin(), layers.end())));
+    if (up_to(2) == 0) {
+      std::vector<std::int64_t> by_chunk;
+      for (const std::int64_t n : layers) by_chunk.push_back(up_to(static_cast<unsigned>(n + 1)));
+      p = with_recomputed(p, by_chunk, c.model.layers);
+    }
   }
   if (up_to(2) == 0) {
     Offload o{
