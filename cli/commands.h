@@ -26,6 +26,7 @@ struct App {
 };
 
 void add_plan(CLI::App& parent, App& app);
+void add_new(CLI::App& parent, App& app);
 void add_simulate(CLI::App& parent, App& app);
 void add_run(CLI::App& parent, App& app);
 void add_calibrate(CLI::App& parent, App& app);

@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
   cli.set_version_flag("--version", "orrery " ORRERY_VERSION);
   orrery::cli::App app;
   orrery::cli::add_plan(cli, app);
+  orrery::cli::add_new(cli, app);
   orrery::cli::add_simulate(cli, app);
   orrery::cli::add_run(cli, app);
   orrery::cli::add_calibrate(cli, app);

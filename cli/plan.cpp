@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <thread>
+#include <tuple>
 
 #include "cli/commands.h"
 #include "cli/names.h"
 #include "cli/plan_failures.h"
 #include "cli/progress.h"
+#include "cli/scenario_options.h"
 #include "core/text.h"
 #include "planner/loading.h"
 #include "planner/plan.h"
@@ -17,7 +22,9 @@ namespace orrery::cli {
 namespace {
 
 struct PlanAsked {
-  std::string scenario, output;
+  ScenarioAsked scenario;
+  std::optional<std::int64_t> most_nodes;
+  std::string output, save_scenario;
   std::optional<Goal> goal;
   std::optional<double> risk;
   std::size_t top = 5;
@@ -250,31 +257,195 @@ void save_best(const Problem& problem, const planner::Answer& a,
   save_json(output, file);
 }
 
-void execute(App& app, const PlanAsked& o) {
-  Problem problem = load_problem(o.scenario, app.data);
-  if (o.goal) {
-    problem.scenario.goal = *o.goal;
-    check_goal(problem, problem.at);
+int threads_of(const PlanAsked& o) {
+  return o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+// The scenario on a cluster, under the options that are about answers.
+Problem problem_of(const PlanAsked& o, const AskedScenario& scenario, const DataFolders& data) {
+  Problem problem = load_asked(o.scenario, scenario, data);
+  check_goal(problem, problem.at);
+  return problem;
+}
+
+planner::Answer answer_to(const Problem& problem, const PlanAsked& o, const char* doing) {
+  Progress progress(doing);
+  planner::PlanOptions options;
+  options.top = o.top;
+  options.threads = threads_of(o);
+  options.sizes = o.most_nodes.has_value();
+  options.progress = [&](double share) { progress(share); };
+  return planner::plan(problem, options);
+}
+
+// --- several clusters --------------------------------------------------------------------------------
+
+struct OnCluster {
+  std::string asked;
+  std::string refused;  // why nothing was planned there; empty: it was
+  Problem problem;
+  planner::Answer answer;
+  bool has_plan() const { return !answer.plans.empty(); }
+  bool answered() const { return has_plan() && answer.unmet.empty(); }
+  const planner::Ranked& best() const { return answer.plans.front(); }
+  // Why there is no plan, or which limit the plan does not keep to.
+  std::string lacks() const {
+    if (!refused.empty()) return refused;
+    return has_plan() ? answer.unmet : planner::why_none(problem, answer.search);
   }
-  problem.scenario.search.risk = o.risk.value_or(problem.scenario.search.risk);
+  double dollars_per_hour() const { return problem.cluster.dollars_per_hour(answer.nodes); }
+};
+
+// What the goal wants least of.
+double wanted_less(const OnCluster& c) {
+  const double time = c.best().pessimistic_s;
+  switch (c.problem.scenario.goal) {
+    case Goal::kCost:
+    case Goal::kCostByDeadline:
+      return c.dollars_per_hour() > 0 ? c.dollars_per_hour() * time : std::numeric_limits<double>::max();
+    case Goal::kSmallest:
+      return static_cast<double>(c.problem.cluster.devices());
+    case Goal::kTime:
+    case Goal::kTimeInBudget:
+      break;
+  }
+  return time;
+}
+
+Json to_json(const std::vector<OnCluster>& all) {
+  Json out = {{"schema", "orrery.clusters/1"}, {"clusters", Json::array()}};
+  for (const OnCluster& c : all) {
+    Json j = {{"cluster", c.asked}, {"lacks", c.lacks()}};
+    if (c.refused.empty()) {
+      j["nodes"] = c.answer.nodes;
+      j["devices"] = c.problem.cluster.devices();
+      j["device"] = c.problem.device_names();
+      j["dollars_per_hour"] = c.dollars_per_hour();
+    }
+    j["plan"] = c.has_plan() ? ranked_json(c.best()) : Json();
+    out["clusters"].push_back(std::move(j));
+  }
+  return out;
+}
+
+// The best plan of each.
+void print_clusters(const std::vector<OnCluster>& all) {
+  const auto planned =
+      std::find_if(all.begin(), all.end(), [](const OnCluster& c) { return c.refused.empty(); });
+  const Scenario& s = planned->problem.scenario;
+  fmt::print("{}, batch {} x {} tokens, stack {}\n\n", printable(s.name.empty() ? s.model.name : s.name),
+             s.training.global_batch, s.training.sequence, printable(planned->problem.stack.name));
+  const std::array titles{"cluster", "nodes", "devices", "plan", "step s",
+                          "MFU%",    "GiB",   "fits%",   "days", "USD"};
+  constexpr std::array kTexts{true, false, false, true, false, false, false, false, false, false};
+  std::vector<std::array<std::string, titles.size()>> rows{{}};
+  std::copy(titles.begin(), titles.end(), rows[0].begin());
+  for (const OnCluster& c : all) {
+    auto& row = rows.emplace_back();
+    row[0] = printable(c.asked);
+    if (!c.refused.empty()) continue;
+    row[1] = std::to_string(c.answer.nodes);
+    row[2] = std::to_string(c.problem.cluster.devices());
+    if (!c.has_plan()) continue;
+    const Predicted& p = c.best().predicted;
+    const double days = p.days / p.step_time_s;  // of a second of a step
+    row[3] = short_name(c.best().plan);
+    row[4] = fmt::format("{:.3f}", p.step_time_s);
+    row[5] = fmt::format("{:.1f}", 100 * p.mfu);
+    row[6] = fmt::format("{:.1f}", gib(p.peak_memory_bytes));
+    row[7] = fmt::format("{:.0f}", 100 * p.fits_probability);
+    row[8] = p.days > 0 ? fmt::format("{:.1f} ({:.1f} to {:.1f})", p.days, days * p.step_time_low_s,
+                                      days * p.step_time_high_s)
+                        : "-";
+    row[9] = p.cost_usd > 0 ? fmt::format("{:.0f}", p.cost_usd) : "-";
+  }
+  std::array<std::size_t, titles.size()> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string line;
+    for (std::size_t i = 0; i < rows[r].size(); ++i)
+      line += kTexts[i] ? fmt::format("{:<{}}  ", rows[r][i], widths[i])
+                        : fmt::format("{:>{}}  ", rows[r][i], widths[i]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+    if (r > 0 && !all[r - 1].lacks().empty()) fmt::print("  {}\n", printable(all[r - 1].lacks()));
+  }
+  for (const OnCluster& c : all) {
+    if (c.has_plan() && c.dollars_per_hour() == 0 && s.training.tokens > 0)
+      fmt::print("{} has no price\n", printable(c.asked));
+  }
+}
+
+// A cluster that cannot do what is asked has a row that says so; one that is not there is a mistake.
+void compare_clusters(App& app, const PlanAsked& o, const AskedScenario& scenario) {
+  std::vector<OnCluster> all;
+  std::optional<InputError> first;
+  for (const std::string& name : o.scenario.clusters) {
+    OnCluster& c = all.emplace_back(OnCluster{.asked = name});
+    try {
+      c.problem = problem_of(o, on_cluster(scenario, name), app.data);
+    } catch (const InputError& e) {
+      if (e.where().starts_with("/cluster/topology")) throw;
+      c.refused = e.what();
+      if (!first) first = e;
+    }
+  }
+  if (std::all_of(all.begin(), all.end(), [](const OnCluster& c) { return !c.refused.empty(); }))
+    throw *first;
+  for (OnCluster& c : all) {
+    if (!c.refused.empty()) continue;
+    const std::string doing = "searching " + printable(c.asked);
+    c.answer = answer_to(c.problem, o, doing.c_str());
+    c.problem.cluster.nodes = c.problem.scenario.cluster.nodes = c.answer.nodes;
+  }
+  for (const OnCluster& c : all) {
+    if (!c.refused.empty()) continue;
+    for (const std::string& note : ignored_limits(c.problem.scenario)) fmt::print(stderr, "note: {}\n", note);
+    break;
+  }
+  const auto order = [](const OnCluster& c) {
+    return std::tuple(!c.answered(), c.has_plan() && c.best().risky(), c.answered() ? wanted_less(c) : 0);
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (app.json)
+    print_json(to_json(all));
+  else
+    print_clusters(all);
+  if (!all.front().answered()) app.exit = ExitCode::kNoPlanFits;
+}
+
+void execute(App& app, PlanAsked o) {
+  if (o.most_nodes) o.scenario.nodes = o.most_nodes;
+  if (o.goal) o.scenario.set.push_back(fmt::format("goal={}", name_of(*o.goal)));
+  if (o.risk) o.scenario.set.push_back(fmt::format("search.risk={}", *o.risk));
+  const AskedScenario scenario = asked_scenario(o.scenario);
+  const bool failures = o.failures || o.spot;
+  if (o.scenario.clusters.size() > 1) {
+    const Cursor at{"command line", "/cluster"};
+    if (!o.output.empty() || !o.save_scenario.empty())
+      at.fail("one plan or scenario is written, and several clusters have one each", "allowed: one cluster");
+    if (failures) at.fail("failures are simulated on one cluster", "allowed: one cluster");
+    if (o.most_nodes)
+      at.fail("numbers of nodes are tabulated of one cluster", "allowed: one cluster, or --nodes");
+    return compare_clusters(app, o, scenario);
+  }
+  Problem problem = problem_of(o, scenario, app.data);
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
   require_writable("/output", o.output);
-  const int threads =
-      o.threads > 0 ? o.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const bool failures = o.failures || o.spot;
+  if (o.save_scenario == "-")
+    Cursor{"command line", "/save-scenario"}.fail("standard output has the answer",
+                                                  "allowed: a file; or orrery new");
+  require_writable("/save-scenario", o.save_scenario);
   if (failures) require_run(problem);
-  const planner::Answer a = [&] {
-    Progress progress("searching");
-    planner::PlanOptions options;
-    options.top = o.top;
-    options.threads = threads;
-    options.progress = [&](double share) { progress(share); };
-    return planner::plan(problem, options);
-  }();
+  const planner::Answer a = answer_to(problem, o, "searching");
+  if (!o.save_scenario.empty()) save_json(o.save_scenario, as_file(scenario));
   problem.cluster.nodes = problem.scenario.cluster.nodes = a.nodes;
   std::optional<PlansWithFailures> failing;
   if (failures && !a.plans.empty())
-    failing = with_failures(problem, a, o.spot ? std::optional(Payment::kSpot) : std::nullopt, threads, app);
+    failing =
+        with_failures(problem, a, o.spot ? std::optional(Payment::kSpot) : std::nullopt, threads_of(o), app);
   const bool answered = !a.plans.empty() && (failing ? failing->unmet.empty() : a.unmet.empty());
   if (!o.output.empty() && answered) save_best(problem, a, failing, o.output);
   if (app.json) {
@@ -294,7 +465,12 @@ void add_plan(CLI::App& parent, App& app) {
   CLI::App* command =
       subcommand(parent, app, "plan", "the best plans for a scenario, why, and what did not fit");
   auto o = std::make_shared<PlanAsked>();
-  command->add_option("scenario", o->scenario, "scenario file")->required();
+  add_scenario_options(*command, o->scenario, true);
+  command
+      ->add_option("--max-nodes", o->most_nodes,
+                   "as --nodes, and a table of what each number of nodes up to it would take and cost")
+      ->check(CLI::Range(1.0, limits::kMostNodes))
+      ->excludes("--nodes");
   command->add_option("--top", o->top, "plans shown")->check(CLI::Range(1, 1000))->capture_default_str();
   add_choice<Goal>(*command, "--goal", o->goal, "in place of the scenario's");
   command
@@ -309,7 +485,8 @@ void add_plan(CLI::App& parent, App& app) {
       "--failures", o->failures,
       "rank the best plans by what their runs take and cost with failures, checkpoints and restarts");
   command->add_flag("--spot", o->spot, "the same, paid by the price of spot nodes, with their interruptions");
-  command->add_option("-o,--output", o->output, "write the best plan");
+  command->add_option("-o,--output", o->output, "write the best plan, with its scenario");
+  command->add_option("--save-scenario", o->save_scenario, "write the scenario that the options stand for");
   command->callback([&app, o] { execute(app, *o); });
 }
 

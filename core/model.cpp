@@ -76,10 +76,10 @@ Model llama3(const char* name, const LlamaShape& s) {
 }
 
 // Trained on 8,192 positions, then extended.
-Model llama31(const char* name, const LlamaShape& s) {
+Model llama31(const char* name, const LlamaShape& s, double factor = 8) {
   Model m = llama3(name, s);
   m.rotary.scaling = RotaryScaling::kLlama3;
-  m.rotary.factor = 8;
+  m.rotary.factor = factor;
   return m;
 }
 
@@ -176,6 +176,25 @@ Model deepseek_v3() {
   return m;
 }
 
+// config.json of moonshotai/Moonlight-16B-A3B.
+Model moonlight() {
+  Model m =
+      llama("moonlight-16b-a3b", {27, 2048, 16, 0, 11264, 163840, 8192, false, false, false, 0, 50000, 1e-5});
+  ModelBlock dense = standard_block(m);
+  dense.layers.front() = {
+      LatentAttentionLayer{.heads = 16, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128}};
+  ModelBlock with = dense;
+  with.layers.back() = {ExpertsLayer{.experts = 64,
+                                     .top_k = 6,
+                                     .ffn_hidden = 1408,
+                                     .shared_ffn_hidden = 2816,
+                                     .score = RouterScore::kSigmoid,
+                                     .weight_scale = 2.446,
+                                     .bias_rate = 0.001}};
+  m.blocks = {{1, {dense}}, {26, {with}}};
+  return m;
+}
+
 // Dimensions from the papers and model cards; GPT vocabularies are Megatron's padded 51200 unless the
 // model is OpenAI's own.
 const std::vector<Model>& presets() {
@@ -215,6 +234,12 @@ const std::vector<Model>& presets() {
       llama3("llama-3-8b", {32, 4096, 32, 8, 14336, 128256, 8192}),
       llama3("llama-3-70b", {80, 8192, 64, 8, 28672, 128256, 8192}),
       llama31("llama-3-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
+      llama31("llama-3.1-8b", {32, 4096, 32, 8, 14336, 128256, 131072}),
+      llama31("llama-3.1-70b", {80, 8192, 64, 8, 28672, 128256, 131072}),
+      llama31("llama-3.1-405b", {126, 16384, 128, 8, 53248, 128256, 131072}),
+      llama31("llama-3.2-1b", {16, 2048, 32, 8, 8192, 128256, 131072, true}, 32),
+      llama31("llama-3.2-3b", {28, 3072, 24, 8, 8192, 128256, 131072, true}, 32),
+      llama31("llama-3.3-70b", {80, 8192, 64, 8, 28672, 128256, 131072}),
       internlm("internlm-7b", {32, 4096, 32, 32, 11008, 103168, 2048}),
       internlm("internlm-20b", {60, 5120, 40, 40, 13824, 103168, 4096}),
       windowed(llama("mistral-7b", {32, 4096, 32, 8, 14336, 32000, 32768}), 4096),
@@ -225,6 +250,12 @@ const std::vector<Model>& presets() {
       qwen("qwen2.5-7b", {28, 3584, 28, 4, 18944, 152064, 32768}),
       qwen("qwen2.5-14b", {48, 5120, 40, 8, 13824, 152064, 32768}),
       qwen("qwen2.5-32b", {64, 5120, 40, 8, 27648, 152064, 32768}),
+      qwen("qwen2.5-72b", {80, 8192, 64, 8, 29568, 152064, 32768}),
+      qwen("qwen3-0.6b", {28, 1024, 16, 8, 3072, 151936, 40960, true, false, true, 128}),
+      qwen("qwen3-1.7b", {28, 2048, 16, 8, 6144, 151936, 40960, true, false, true, 128}),
+      qwen("qwen3-4b", {36, 2560, 32, 8, 9728, 151936, 40960, true, false, true, 128}),
+      qwen("qwen3-14b", {40, 5120, 40, 8, 17408, 151936, 40960, false, false, true, 128}),
+      qwen("qwen3-32b", {64, 5120, 64, 8, 25600, 151936, 40960, false, false, true, 128}),
       qwen("qwen3-8b", {36, 4096, 32, 8, 12288, 151936, 40960, false, false, true, 128}),
       sparse(qwen("qwen3-30b-a3b", {48, 2048, 32, 4, 6144, 151936, 40960, false, false, true, 128}),
              {.experts = 128, .top_k = 8, .ffn_hidden = 768, .balance_loss = 0.001}),
@@ -238,6 +269,7 @@ const std::vector<Model>& presets() {
                                                                                 .normalised = false,
                                                                                 .balance_loss = 0.001}),
       deepseek_v3(),
+      moonlight(),
       gpt_oss("gpt-oss-20b", 24, 32),
       gpt_oss("gpt-oss-120b", 36, 128),
       sparse(mixtral("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768}),
@@ -661,16 +693,14 @@ std::int64_t count_trained_parameters(const Model& m, const Training& t) {
 
 namespace {
 
-// Embedding and head.
-std::int64_t elements_of_ends(const Model& m) {
-  return std::min(count_parameters(m), (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden);
-}
-
 // Of moments that Muon does without. Layers count as matrices: their norms and biases are few.
 double spared_by_muon(const Model& m, const Training& t) {
   if (!t.muon) return 0;
-  const std::int64_t each = t.bytes_of(false).moments - t.bytes_of(true).moments;
-  return static_cast<double>((count_parameters(m) - elements_of_ends(m)) * each);
+  const Depth depth = depth_of(m);
+  const std::vector<std::int64_t> times = depth.counts();
+  std::int64_t of_layers = 0;
+  for (std::size_t k = 0; k < times.size(); ++k) of_layers += times[k] * count_parameters(m, depth.kinds[k]);
+  return static_cast<double>(of_layers * (t.bytes_of(false).moments - t.bytes_of(true).moments));
 }
 
 }  // namespace
@@ -694,7 +724,7 @@ double state_bytes(const Model& m, const Training& t) {
       break;
     case BaseStorage::kNf4:
     case BaseStorage::kNf4Double: {  // the model's ends are as they are computed
-      const std::int64_t ends = elements_of_ends(m);
+      const std::int64_t ends = std::min(all, (m.tied_embeddings ? 1 : 2) * m.vocab * m.hidden);
       const bool doubled = t.adapter->base == BaseStorage::kNf4Double;
       frozen = static_cast<double>(Nf4Layout(all - ends, doubled).bytes() + ends * bytes.parameter);
       break;

@@ -678,8 +678,8 @@ Answer plan(const Problem& problem, const PlanOptions& options) {
   std::sort(nodes.begin(), nodes.end());
   if (nodes.empty() && s.goal == Goal::kTime) nodes = {problem.cluster.nodes};
   std::vector<Size> sizes;
+  if (nodes.empty() || options.sizes) sizes = all_sizes(problem, options.threads);
   if (nodes.empty()) {
-    sizes = all_sizes(problem, options.threads);
     std::vector<Size> promising = sizes;  // fewest nodes first, which is the order of the goal "smallest"
     if (s.goal != Goal::kSmallest) {
       std::stable_sort(promising.begin(), promising.end(),

@@ -58,7 +58,7 @@ struct Answer {
   std::string unmet;
   // Where the goal is about cost: a size that is much faster for little more. Empty otherwise.
   std::string trade_off;
-  std::vector<Size> sizes;  // where the goal is about cost or size: fewest nodes first
+  std::vector<Size> sizes;  // where the goal is about cost or size, or they are asked for: fewest nodes first
   SearchResult search;
   std::vector<Plan> simulated;      // of the search's candidates
   double largest_gap = 0;           // |estimate / engine - 1| over the simulated plans
@@ -74,6 +74,7 @@ struct Answer {
 struct PlanOptions {
   std::size_t top = 5;
   int threads = 1;
+  bool sizes = false;  // whatever the goal: Answer::sizes
   std::function<void(double)> progress;
 };
 

@@ -126,30 +126,6 @@ Model with_experts(const char* preset, const ExpertsLayer& experts) {
   return m;
 }
 
-// config.json of moonshotai/Moonlight-16B-A3B.
-Model moonlight() {
-  Model m = preset_model("deepseek-v3-671b");
-  m.layers = 27;
-  m.hidden = 2048;
-  m.heads = m.kv_heads = 16;
-  m.ffn_hidden = 11264;
-  m.vocab = 163840;
-  m.blocks.clear();
-  ModelBlock dense = standard_block(m);
-  dense.layers.front() = {
-      LatentAttentionLayer{.heads = 16, .kv_rank = 512, .turned = 64, .plain = 128, .value = 128}};
-  ModelBlock sparse = dense;
-  sparse.layers.back() = {ExpertsLayer{.experts = 64,
-                                       .top_k = 6,
-                                       .ffn_hidden = 1408,
-                                       .shared_ffn_hidden = 2816,
-                                       .score = RouterScore::kSigmoid,
-                                       .weight_scale = 2.446,
-                                       .bias_rate = 0.001}};
-  m.blocks = {{1, {dense}}, {26, {sparse}}};
-  return m;
-}
-
 // config.json of 01-ai/Yi-34B-200K.
 Model yi() {
   Model m = preset_model("llama-2-70b");
@@ -158,18 +134,6 @@ Model yi() {
   m.heads = 56;
   m.ffn_hidden = 20480;
   m.vocab = 64000;
-  return m;
-}
-
-// config.json of meta-llama/Llama-3.2-3B.
-Model llama_3b() {
-  Model m = preset_model("llama-3-8b");
-  m.layers = 28;
-  m.hidden = 3072;
-  m.heads = 24;
-  m.head_dim = 128;
-  m.ffn_hidden = 8192;
-  m.tied_embeddings = true;
   return m;
 }
 
@@ -206,7 +170,7 @@ const std::array kModels{
     ModelRule{"Qwen3-235B-A22B", [] { return preset_model("qwen3-235b-a22b"); }},
     ModelRule{"Qwen3-30B-A3B", [] { return preset_model("qwen3-30b-a3b"); }},
     ModelRule{"DeepSeek-V3", [] { return preset_model("deepseek-v3-671b"); }},
-    ModelRule{"Moonlight-16B-A3B", moonlight},
+    ModelRule{"Moonlight-16B-A3B", [] { return preset_model("moonlight-16b-a3b"); }},
     ModelRule{"Llama2-7B", [] { return preset_model("llama-2-7b"); }},
     ModelRule{"Llama2-70B", [] { return preset_model("llama-2-70b"); }},
     ModelRule{"Yi-34B", yi},
@@ -214,7 +178,7 @@ const std::array kModels{
     ModelRule{"gpt-oss-20b", [] { return preset_model("gpt-oss-20b"); }},
     ModelRule{"Llama-3-70B", [] { return preset_model("llama-3-70b"); }},
     ModelRule{"Llama-3-8B", [] { return preset_model("llama-3-8b"); }},
-    ModelRule{"Llama-3.2-3B", llama_3b},
+    ModelRule{"Llama-3.2-3B", [] { return preset_model("llama-3.2-3b"); }},
     ModelRule{"Llama 2 7 B", [] { return preset_model("llama-2-7b"); }},
     ModelRule{"StableLM Alpha 3 B", stablelm_3b},
     ModelRule{"Qwen2.5-7B", [] { return preset_model("qwen2.5-7b"); }},
