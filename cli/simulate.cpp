@@ -9,12 +9,13 @@
 #include "core/text.h"
 #include "planner/evaluate.h"
 #include "planner/loading.h"
+#include "program/order.h"
 
 namespace orrery::cli {
 namespace {
 
 struct SimulateAsked {
-  std::string plan, trace, window, expert_load;
+  std::string plan, trace, window, expert_load, list_schedule;
   std::vector<std::string> slow;
   std::optional<sim::Fold> fold;
 };
@@ -131,12 +132,26 @@ void bind_expert_load(const std::string& file, Problem& problem) {
   problem.scenario = std::move(bound);
 }
 
+// The plan with its schedule as a list.
+void save_listed(const Chosen& chosen, const Predicted& predicted, const std::string& file) {
+  Plan listed = chosen.plan;
+  listed.schedule_order = program::order_of(chosen.plan);
+  listed.schedule = Schedule::kListed;
+  Json json = write_fields(planner::make_plan_file(chosen.problem, listed, predicted, "engine"));
+  json["schema"] = "orrery.plan/1";
+  save_json(file, json);
+}
+
 void execute(App& app, const SimulateAsked& o) {
   const Cursor at{"command line", "/window"};
   const Window window = o.window.empty() ? Window{} : read_window(o.window, at);
   Chosen chosen = load_plan_or_scenario(o.plan, app);
   if (!o.expert_load.empty()) bind_expert_load(o.expert_load, chosen.problem);
   require_writable("/trace", o.trace);
+  require_writable("/list-schedule", o.list_schedule);
+  if (!o.list_schedule.empty() && chosen.plan.overlap_exchanges)
+    Cursor{"command line", "/list-schedule"}.fail("lists hold no forwards and backwards side by side",
+                                                  "allowed: plans without overlap_exchanges");
   const sim::Topology topology(chosen.problem.cluster);
   planner::EvaluateOptions options;
   options.record = !o.trace.empty();
@@ -153,6 +168,7 @@ void execute(App& app, const SimulateAsked& o) {
     save_timeline(o.trace, o.window.empty() ? all : within(all, window, at));
   }
   const Predicted& p = e.predicted;
+  if (!o.list_schedule.empty()) save_listed(chosen, p, o.list_schedule);
   const planner::Fit fit = planner::fit(chosen.problem, chosen.plan, p);
   if (!fit.fits()) fmt::print(stderr, "warning: {}\n", fit.text(chosen.problem));
   if (app.json) {
@@ -215,6 +231,8 @@ void add_simulate(CLI::App& parent, App& app) {
   command->add_option(
       "--expert-load", o->expert_load,
       "file with an expert_load, as `orrery run --expert-load` writes it, for the scenario's own");
+  command->add_option("--list-schedule", o->list_schedule,
+                      "write the plan with each stage's work listed, to be edited");
   command->add_option("--slow", o->slow, "slow ranks: RANK:FACTOR on the time of their compute");
   add_choice<sim::Fold>(
       *command, "--fold", o->fold,

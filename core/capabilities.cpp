@@ -87,8 +87,8 @@ bool differs(const std::optional<bool>& wanted, bool is) {
 
 // Whether some plan of the model could meet the refusal.
 bool concerns(const Refusal& r, const Model& m, const Training& t) {
-  return (r.precision.empty() || has(r.precision, t.precision)) && !differs(r.lamb, t.lamb) &&
-         !differs(r.muon, t.muon.has_value()) &&
+  return (r.precision.empty() || has(r.precision, t.precision)) && (r.math.empty() || has(r.math, t.math)) &&
+         !differs(r.lamb, t.lamb) && !differs(r.muon, t.muon.has_value()) &&
          (!r.sliding_window || *r.sliding_window == has_window(m, t)) &&
          (!r.expert_biases || *r.expert_biases == has_expert_biases(m));
 }
@@ -106,7 +106,6 @@ bool refuses(const Refusal& r, const Model& m, const Plan& p, const Training& t)
 // The field of a scenario that a message about a refused combination points to.
 const char* pointer_of(const Refusal& r) {
   if (r.lamb) return "/training/lamb";
-  if (r.muon) return "/training/muon";
   if (r.nvme) return "/plan/offload/nvme";
   if (r.offload) return "/plan/offload";
   if (!r.precision.empty()) return "/training/precision";
@@ -115,6 +114,7 @@ const char* pointer_of(const Refusal& r) {
   if (r.shard_group) return "/plan/shard_group";
   if (r.expert_tensor_parallel) return "/plan/etp";
   if (!r.zero.empty()) return "/plan/zero";
+  if (r.muon) return "/training/muon";
   return r.pipeline_parallel ? "/plan/pp" : "/plan/tp";
 }
 
@@ -511,7 +511,9 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (c.schedule.empty()) {
     out.emplace_back("no pipeline parallelism");
   } else {
-    missing(c.schedule, every<Schedule>(), "no schedule {}");
+    std::vector<Schedule> searched = every<Schedule>();
+    std::erase(searched, Schedule::kListed);
+    missing(c.schedule, searched, "no schedule {}");
     if (c.chunk_layers != ChunkSizes::kAny)
       out.push_back(fmt::format("no chunks that are not {}", name_of(c.chunk_layers)));
   }

@@ -43,6 +43,7 @@ struct Refusal {
   std::vector<Precision> precision;
   std::vector<ContextWay> context_parallel;
   std::optional<bool> tensor_parallel, pipeline_parallel, shard_group, expert_tensor_parallel;
+  std::vector<Math> math;
   std::optional<bool> lamb, muon, sliding_window, expert_biases;
   std::optional<bool> offload;  // something lies in the hosts' memory
   std::optional<bool> nvme;     // something lies on their drives
@@ -117,6 +118,7 @@ void describe(V& v, Refusal& r) {
   v(Field{.name = "shard_group", .help = "whether shards are shared by fewer ranks than dp"}, r.shard_group);
   v(Field{.name = "expert_tensor_parallel", .help = "whether ranks share the columns of experts"},
     r.expert_tensor_parallel);
+  v(Field{.name = "math", .help = "formats of matrix products; empty means all"}, r.math);
   v(Field{.name = "lamb", .help = "whether LAMB updates parameters"}, r.lamb);
   v(Field{.name = "muon", .help = "whether Muon updates matrices of layers"}, r.muon);
   v(Field{.name = "sliding_window", .help = "whether attention has a window"}, r.sliding_window);

@@ -31,10 +31,9 @@ void FieldReader::finish() const {
   if (!missing_.empty()) at_.fail(missing_);
 }
 
-void check_length(const std::string& text, const Cursor& at) {
-  if (text.size() > limits::kLongestText)
-    at.fail(fmt::format("{} bytes of text", text.size()),
-            fmt::format("allowed: at most {}", limits::kLongestText));
+void check_length(const std::string& text, std::size_t longest, const Cursor& at) {
+  if (text.size() > longest)
+    at.fail(fmt::format("{} bytes of text", text.size()), fmt::format("allowed: at most {}", longest));
 }
 
 }  // namespace orrery

@@ -51,8 +51,9 @@ struct Field {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool required = false;
-  std::size_t most = limits::kLongestList;  // elements of a list
-  bool distinct = false;                    // no element of the list twice
+  std::size_t most = limits::kLongestList;     // elements of a list
+  bool distinct = false;                       // no element of the list twice
+  std::size_t longest = limits::kLongestText;  // bytes of a text
 };
 
 // Where a value stands: a file and a JSON pointer into it.
@@ -235,7 +236,7 @@ void check_range(double value, const Json& json, const Cursor& at, const Field& 
   at.fail(shown(json) + " is out of range", "allowed: " + range_text<T>(field));
 }
 
-void check_length(const std::string& text, const Cursor& at);
+void check_length(const std::string& text, std::size_t longest, const Cursor& at);
 
 struct FieldFinder {
   std::string_view name;
@@ -285,7 +286,7 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
   } else if constexpr (std::same_as<T, std::string>) {
     if (!json.is_string()) at.fail(shown(json) + " is not a string");
     out = json.get<std::string>();
-    check_length(out, at);
+    check_length(out, field.longest, at);
   } else if constexpr (UnitQuantity<T>) {
     const auto value =
         json.is_string() ? UnitText<T>::parse(json.get_ref<const std::string&>()) : std::nullopt;
@@ -331,7 +332,7 @@ void read_value(const Json& json, const Cursor& at, const Field& field, T& out) 
               fmt::format("allowed: {}", limits::kMostRemarks));
     out.clear();
     for (const auto& [key, value] : json.items()) {
-      check_length(key, at.child(key));
+      check_length(key, limits::kLongestText, at.child(key));
       read_value(value, at.child(key), field, out[key]);
     }
   } else {
@@ -436,7 +437,7 @@ Json schema_value(const Field& field) {
     if (std::isfinite(field.max)) out["maximum"] = field.max;
   } else if constexpr (std::same_as<T, std::string>) {
     out["type"] = "string";
-    out["maxLength"] = limits::kLongestText;
+    out["maxLength"] = field.longest;
   } else if constexpr (UnitQuantity<T>) {
     out["type"] = "string";
     out["examples"] = Json::array({UnitText<T>::kExample});

@@ -47,8 +47,9 @@ inline constexpr double kMostParameters = 1e15;
 
 inline constexpr std::size_t kMostChoices =
     64;  // of a list to search: the space is the product of such lists
-inline constexpr std::size_t kLongestText = 4096;  // bytes of a name or a remark
-inline constexpr std::size_t kMostRemarks = 1024;  // of an `origin`
+inline constexpr std::size_t kLongestText = 4096;     // bytes of a name or a remark
+inline constexpr std::size_t kLongestWork = 1 << 24;  // bytes of a stage's work (core/schedule_order.h)
+inline constexpr std::size_t kMostRemarks = 1024;     // of an `origin`
 // Every op that is priced looks through both.
 inline constexpr std::size_t kMostFactors = 64, kMostMeasured = 4096;
 inline constexpr std::size_t kMostCurves = 256;           // each is weighed for each size of a group

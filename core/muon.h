@@ -10,9 +10,10 @@
 //   W = (1 - lr d) W - lr `scale` sqrt(max(n, k)) X
 //
 // Embeddings, the head, norms and biases are AdamW's, with the same learning rate: an update of AdamW has
-// entries of 0.2 to 0.4 in the mean square (Liu et al. 2025, section 2.2), and so has Muon's with a scale of
-// 0.2. A matrix is one of the model's, as its published weights have them: queries, keys and values are
-// three, each expert has its own, and the two halves of a gated MLP are two, or one as Megatron-LM has them.
+// entries of 0.2 to 0.4 in the root mean square (Liu et al. 2025, section 2.2), and so has Muon's with a
+// scale of 0.2. A matrix is one of the model's, as its published weights have them: queries, keys and values
+// are three, each expert has its own, and the two halves of a gated MLP are two, or one as Megatron-LM has
+// them.
 //
 // State: one moment in place of Adam's two. Arithmetic: an iteration of an n x k matrix takes 2 n^2 (2 k + n)
 // floating-point operations.
@@ -67,7 +68,8 @@ void describe(V& v, Muon& m) {
           .max = 32},
     m.iterations);
   v(Field{.name = "scale",
-          .help = "mean square entry of an update; 0.2 is that of AdamW's, whose learning rate then fits",
+          .help = "root mean square of an update's entries; 0.2 is that of AdamW's, whose learning rate then "
+                  "fits",
           .min = 1e-6,
           .max = 100},
     m.scale);

@@ -110,9 +110,29 @@ Plan with_recomputed(Plan p, std::vector<std::int64_t> by_chunk, std::int64_t la
   return p;
 }
 
+ChunkPlacement chunk_placement(const Plan& p) {
+  switch (p.schedule) {
+    case Schedule::kNaive:
+    case Schedule::kGPipe:
+    case Schedule::k1F1B:
+    case Schedule::kInterleaved:
+    case Schedule::kZeroBubbleH1:
+      break;
+    case Schedule::kZeroBubbleV:
+      return ChunkPlacement::kThereAndBack;
+    case Schedule::kListed:
+      if (p.schedule_order) return p.schedule_order->chunks;
+  }
+  return ChunkPlacement::kInTurns;
+}
+
+std::int64_t stage_of_chunk(ChunkPlacement placement, std::int64_t stages, std::int64_t chunk) {
+  const std::int64_t lap = chunk / stages, place = chunk % stages;
+  return placement == ChunkPlacement::kThereAndBack && lap % 2 == 1 ? stages - 1 - place : place;
+}
+
 std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk) {
-  const std::int64_t lap = chunk / p.pp, place = chunk % p.pp;
-  return p.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? p.pp - 1 - place : place;
+  return stage_of_chunk(chunk_placement(p), p.pp, chunk);
 }
 
 }  // namespace orrery

@@ -29,10 +29,11 @@
 #include "core/fields.h"
 #include "core/offload.h"
 #include "core/recompute.h"
+#include "core/schedule_order.h"
 
 namespace orrery {
 
-enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV };
+enum class Schedule { kNaive, kGPipe, k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV, kListed };
 // How keys and values pass between ranks that share sequences.
 enum class ContextKeys { kRing, kAllGather };
 // How rows of tokens go to their experts: each by itself, or once to each node that has some of a token's
@@ -45,7 +46,8 @@ constexpr auto enum_names(Schedule) {
   return std::array{
       std::pair{Schedule::kNaive, "naive"},        std::pair{Schedule::kGPipe, "gpipe"},
       std::pair{Schedule::k1F1B, "1f1b"},          std::pair{Schedule::kInterleaved, "interleaved"},
-      std::pair{Schedule::kZeroBubbleH1, "zb-h1"}, std::pair{Schedule::kZeroBubbleV, "zb-v"}};
+      std::pair{Schedule::kZeroBubbleH1, "zb-h1"}, std::pair{Schedule::kZeroBubbleV, "zb-v"},
+      std::pair{Schedule::kListed, "listed"}};
 }
 constexpr auto enum_names(ContextKeys) {
   return std::array{std::pair{ContextKeys::kRing, "ring"}, std::pair{ContextKeys::kAllGather, "all-gather"}};
@@ -99,6 +101,7 @@ struct Plan {
   std::int64_t micro_batch = 1;           // sequences
   std::int64_t micro_batches = 1;         // per replica and step
   Schedule schedule = Schedule::k1F1B;
+  std::optional<ScheduleOrder> schedule_order;  // of a listed schedule
   Recompute recompute = Recompute::kNone;
   std::vector<RecomputePart> recompute_parts;  // of selective recomputation; empty: core-attn
   std::int64_t recompute_layers = 1;           // full recomputation keeps every k-th layer's input
@@ -217,6 +220,8 @@ void describe(V& v, Plan& p) {
           .max = limits::kMostReplicas},
     p.micro_batches);
   v(Field{.name = "schedule", .help = "pipeline schedule"}, p.schedule);
+  v(Field{.name = "schedule_order", .help = "the work of each stage where the schedule is listed"},
+    p.schedule_order);
   v(Field{.name = "recompute", .help = "activation recomputation"}, p.recompute);
   v(Field{.name = "recompute_parts",
           .help = "parts of layers that selective recomputation repeats; empty means core-attn",
@@ -273,7 +278,9 @@ std::int64_t recomputed_layers(const Plan& p, std::int64_t c, std::int64_t layer
 // recompute_by_chunk.
 Plan with_recomputed(Plan p, std::vector<std::int64_t> by_chunk, std::int64_t layers);
 
-// Chunks go round the stages (0, 1, .. p-1, 0, ..); the V schedule comes back (0 .. p-1, p-1 .. 0).
+// The V schedule's chunks lie there and back, a listed one's as it says.
+ChunkPlacement chunk_placement(const Plan& p);
+std::int64_t stage_of_chunk(ChunkPlacement placement, std::int64_t stages, std::int64_t chunk);
 std::int64_t stage_of_chunk(const Plan& p, std::int64_t chunk);
 
 ORRERY_FIELDS(extern, Plan);

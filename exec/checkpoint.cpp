@@ -344,7 +344,10 @@ RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Pr
                     index.loss_scale,
                     index.algorithms,
                     std::vector<LogicalTensors>(static_cast<std::size_t>(index.states))};
-  // Of a tensor that Muon updates the arrays after its moment are empty.
+  // Of a tensor that Muon updates the arrays after its moment are empty. A checkpoint of AdamW has them, and
+  // one of Muon lacks those that AdamW wants: such a run is another, which the recipes say, and if it is
+  // forced these are left out, or begin as zeros.
+  const bool other_moments = (index.recipe.update == "muon") != program.training.muon.has_value();
   std::set<std::string> of_muon;
   for (const RankClass& c : program.classes) {
     for (const Parameter& p : c.parameters) {
@@ -357,7 +360,8 @@ RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Pr
     const auto elements = static_cast<std::size_t>(t.rows * t.cols);
     covered[name].resize(out.states.size());
     for (std::int64_t s = 0; s < index.states; ++s) {
-      if (s > moment_arrays(program, of_muon.contains(name)) && s < arrays_before_outer(program)) continue;
+      const bool second = s > moment_arrays(program, true) && s < arrays_before_outer(program);
+      if (second && of_muon.contains(name) && !other_moments) continue;
       const auto i = static_cast<std::size_t>(s);
       out.states[i][name].resize(elements);
       covered[name][i].resize(elements);
@@ -398,7 +402,9 @@ RestoredState restore(const CheckpointIndex& index, const Cursor& root, const Pr
       at.child("pieces").fail(fmt::format("end at byte {} of {} of their file", next * 4, file.bytes));
   }
   for (const auto& [name, states] : covered) {
-    for (const auto& seen : states) {
+    for (std::int64_t s = 0; s < index.states; ++s) {
+      if (other_moments && s > moment_arrays(program, true) && s < arrays_before_outer(program)) continue;
+      const std::vector<bool>& seen = states[static_cast<std::size_t>(s)];
       if (std::find(seen.begin(), seen.end(), false) != seen.end())
         root.child("files").fail(fmt::format("does not hold all of \"{}\"", name));
     }

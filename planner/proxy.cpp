@@ -25,6 +25,11 @@ Scenario proxy(const Scenario& scenario, const Plan& plan) {
   p.overlap_exchanges = p.overlap_exchanges && p.ep > 1;
   p.shard_group = 0;
   p.micro_batches = std::min(plan.micro_batches, 2 * p.pp);
+  if (p.schedule == Schedule::kListed) {  // for its own stages and micro-batches
+    p.schedule = Schedule::k1F1B;
+    p.schedule_order.reset();
+    p.vpp = 1;
+  }
   p.chunk_layers.clear();
   p.recompute_first = 0;
   p.recompute_by_chunk.clear();

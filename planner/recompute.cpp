@@ -24,7 +24,7 @@ struct Moment {
 // The model's chunk that is a stage's local one.
 std::size_t model_chunk(const Plan& plan, std::size_t stage, std::size_t local) {
   return static_cast<std::size_t>(program::global_chunk(
-      plan.schedule, plan.pp, static_cast<std::int64_t>(stage), static_cast<std::int64_t>(local)));
+      chunk_placement(plan), plan.pp, static_cast<std::int64_t>(stage), static_cast<std::int64_t>(local)));
 }
 
 std::vector<Moment> moments_of(const StageChoices& stage) {
@@ -148,9 +148,10 @@ std::vector<StageChoices> stage_choices(sim::Estimator& estimator, const Plan& p
   const std::vector<std::int64_t> layers = layers_by_chunk(plan, estimator.layers());
   const auto stages = static_cast<std::size_t>(plan.pp), v = static_cast<std::size_t>(plan.vpp);
   // After so many micro-batches no stage holds more.
-  const std::int64_t enough =
-      plan.schedule == Schedule::kGPipe ? plan.micro_batches : std::min(plan.micro_batches, 4 * plan.pp);
-  auto slots = program::pipeline_schedule(plan.schedule, plan.pp, plan.vpp, enough);
+  Plan enough = plan;
+  if (plan.schedule != Schedule::kGPipe && plan.schedule != Schedule::kListed)
+    enough.micro_batches = std::min(plan.micro_batches, 4 * plan.pp);
+  auto slots = program::pipeline_schedule(enough);
   std::vector<StageChoices> out(stages);
   for (std::size_t i = 0; i < stages; ++i) {
     out[i].slots = std::move(slots[i]);

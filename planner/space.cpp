@@ -249,6 +249,13 @@ Space::Space(const Problem& problem)
   }
   pp_ = std::move(all.pp);
   zero_ = std::move(all.zero);
+  for (std::size_t i = 0; i < s.schedule.size(); ++i) {
+    if (s.schedule[i] != Schedule::kListed) continue;
+    problem.at.child("search")
+        .child("schedule")
+        .child(i)
+        .fail("a search has no list of work", "allowed: schedules that are not listed");
+  }
   for (std::size_t i = 0; i < s.islands.size(); ++i) {
     const auto wrong = program::islands_problem({.islands = s.islands[i]}, problem.scenario.training);
     if (wrong) problem.at.child("search").child("islands").child(i).fail(wrong->why, wrong->allowed);

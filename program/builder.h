@@ -81,11 +81,11 @@ class Builder {
   std::int64_t rotary_table(const RotaryUse& use);
   // Parameters from here on are a piece of their own.
   void begin_piece() { ++piece_; }
-  // The piece never shares its unit: a weight that two blocks may share.
   // Of a gated MLP's first weight.
   void has_gates(std::int32_t weight) {
     if (training.muon && training.muon->gates == MuonGates::kTogether) parameter(weight).muon_blocks = 2;
   }
+  // The piece never shares its unit: a weight that two blocks may share.
   void keep_piece_alone() { graph_.piece_alone = piece_; }
   Parameter& parameter(std::int32_t index) { return graph_.parameters[static_cast<std::size_t>(index)]; }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "program/order.h"
 #include "program/program.h"
 #include "program/schedule.h"
 
@@ -125,6 +126,24 @@ void check_recompute_by_chunk(std::int64_t layers_of_model, const Plan& p, const
     field.fail("all chunks recompute all layers", "allowed: no such field");
 }
 
+// A list of work, where the schedule is one.
+void check_listed(const Model& m, const Plan& p, const Cursor& at) {
+  if (p.schedule == Schedule::kListed && !p.schedule_order)
+    at.child("schedule")
+        .fail("no schedule_order lists the work", "allowed: other schedules, or with schedule_order");
+  if (p.schedule != Schedule::kListed && p.schedule_order) {
+    at.child("schedule_order")
+        .fail(fmt::format("{} has an order of its own", name_of(p.schedule)),
+              "allowed: no such field, or with schedule \"listed\"");
+  }
+  if (!p.schedule_order) return;
+  // Between stages pass several tensors, which keep each other waiting.
+  if (m.inputs.size() > 1)
+    at.child("schedule")
+        .fail("work is listed of models with one tower", "allowed: schedules that are not listed");
+  check_order(p, at.child("schedule_order"));
+}
+
 // Parts that selective recomputation repeats.
 void check_recompute(const Depth& depth, std::int64_t layers_of_model, const Plan& p, const Cursor& at) {
   if (p.recompute_first > 0) {
@@ -196,7 +215,7 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
     return PlanProblem{"activation_layers",
                        "forwards and backwards that run side by side keep their activations", "allowed: 0"};
   }
-  if (o.activation_layers > 0 && splits_backward(p.schedule)) {
+  if (o.activation_layers > 0 && splits_backward(p)) {
     return PlanProblem{"activation_layers",
                        "weight gradients that come later would hold what was fetched for them", "allowed: 0"};
   }
@@ -345,6 +364,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       misfit->what, misfit->size, name_of(t.math), rounding->multiple));
     }
   }
+  check_listed(m, p, at);
   if (const auto problem = schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches); !problem.empty()) {
     at.child("schedule").fail(problem);
   }
@@ -399,7 +419,7 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
   }
   if (p.copies() % p.shards() != 0)
     at.child("shard_group").fail(fmt::format("{} does not divide dp {}", p.shard_group, p.dp));
-  if (p.zero >= 2 && splits_backward(p.schedule)) {
+  if (p.zero >= 2 && splits_backward(p)) {
     at.child("zero").fail(
         "ZeRO-2 and 3 reduce each micro-batch's gradient at once, zero-bubble schedules hold it back",
         "allowed: 0, 1");

@@ -33,6 +33,7 @@ class ClassCompiler {
       : e_(plan, training, stack, over, rank, named),
         model_(model),
         plan_(plan),
+        split_(splits_backward(plan)),
         over_(over),
         depth_(depth),
         graphs_(graphs),
@@ -60,7 +61,7 @@ class ClassCompiler {
  private:
   std::int64_t last_chunk() const { return plan_.pp * plan_.vpp - 1; }
   bool has_outer() const { return plan_.islands > 1 && !e_.training.serves(); }
-  bool split() const { return splits_backward(plan_.schedule); }
+  bool split() const { return split_; }
 
   void lay_out_chunks() {
     const auto layers = layers_by_chunk(plan_, model_.layers);
@@ -443,6 +444,7 @@ class ClassCompiler {
   Emitter e_;
   const Model& model_;
   const Plan& plan_;
+  const bool split_;  // weight gradients come apart
   const Communication& over_;
   const Depth& depth_;
   const Graphs& graphs_;
@@ -474,10 +476,8 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
     graphs.blocks.push_back(
         model_block(model, depth.kinds[k], depth.towers[k], plan, training, stack, program.rotary));
   }
-  const auto slots = training.serves()
-                         ? forward_schedule(plan.pp, plan.vpp, plan.micro_batches)
-                         : pipeline_schedule(plan.schedule, plan.pp, plan.vpp, plan.micro_batches,
-                                             plan.overlap_exchanges && pairs_up(plan.schedule));
+  const auto slots =
+      training.serves() ? forward_schedule(plan.pp, plan.vpp, plan.micro_batches) : pipeline_schedule(plan);
   program.classes.resize(static_cast<std::size_t>(plan.pp));
   for (std::int64_t i = 0; i < plan.pp; ++i) {
     RankClass& rank = program.classes[static_cast<std::size_t>(i)];

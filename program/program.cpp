@@ -97,6 +97,11 @@ std::int64_t Program::hash() const {
   const Optimizer& o = training.optimizer;
   for (const double d : {o.beta1, o.beta2, o.epsilon, o.trust}) mix(std::bit_cast<std::uint64_t>(d));
   mix(static_cast<std::uint64_t>(o.decay));
+  if (training.muon) {  // of which the ops have the rest
+    for (const double d : {training.muon->momentum, training.muon->scale})
+      mix(std::bit_cast<std::uint64_t>(d));
+    mix(static_cast<std::uint64_t>(training.muon->nesterov));
+  }
   if (plan.islands > 1) {
     const OuterOptimizer& outer = training.outer.value();
     mix(static_cast<std::uint64_t>(outer.every));

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "program/order.h"
 
 namespace orrery::program {
 namespace {
@@ -204,26 +207,46 @@ std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, 
     case Schedule::kZeroBubbleV:
       if (v != 2) return fmt::format("zb-v has two chunks per stage, not {}", v);
       break;
+    case Schedule::kListed:  // check_order
+      break;
   }
   return {};
 }
 
+bool splits_backward(const Plan& p) {
+  if (p.schedule != Schedule::kListed) return splits_backward(p.schedule);
+  return p.schedule_order && splits_backward(*p.schedule_order);
+}
+
+std::vector<std::vector<Slot>> pipeline_schedule(const Plan& p) {
+  if (p.schedule == Schedule::kListed) return slots_of(p.schedule_order.value());
+  return pipeline_schedule(p.schedule, p.pp, p.vpp, p.micro_batches,
+                           p.overlap_exchanges && pairs_up(p.schedule));
+}
+
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
                                                  std::int64_t m, bool in_pairs) {
+  const auto stage = [&](std::int64_t i) {
+    switch (schedule) {
+      case Schedule::kNaive:
+        return one_chunk(m, 0);
+      case Schedule::kGPipe:
+        return one_chunk(m, m);
+      case Schedule::k1F1B:
+        return in_pairs ? one_chunk(m, 2 * (p - 1 - i) + 1, true) : one_chunk(m, p - 1 - i);
+      case Schedule::kInterleaved:
+        return interleaved(p, v, m, i, in_pairs);
+      case Schedule::kZeroBubbleH1:
+        return zero_bubble_h1(p, m, i);
+      case Schedule::kZeroBubbleV:
+      case Schedule::kListed:
+        break;
+    }
+    throw std::logic_error("a schedule that is not made stage by stage");
+  };
   if (schedule == Schedule::kZeroBubbleV) return ZeroBubbleV(p, m).run();
   std::vector<std::vector<Slot>> out;
-  for (std::int64_t i = 0; i < p; ++i) {
-    if (schedule == Schedule::kNaive)
-      out.push_back(one_chunk(m, 0));
-    else if (schedule == Schedule::kGPipe)
-      out.push_back(one_chunk(m, m));
-    else if (schedule == Schedule::k1F1B)
-      out.push_back(in_pairs ? one_chunk(m, 2 * (p - 1 - i) + 1, true) : one_chunk(m, p - 1 - i));
-    else if (schedule == Schedule::kZeroBubbleH1)
-      out.push_back(zero_bubble_h1(p, m, i));
-    else
-      out.push_back(interleaved(p, v, m, i, in_pairs));
-  }
+  for (std::int64_t i = 0; i < p; ++i) out.push_back(stage(i));
   return out;
 }
 

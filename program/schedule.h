@@ -10,6 +10,7 @@
 //   interleaved  chunks in groups of p micro-batches (Narayanan et al. 2021); p divides m
 //   zb-h1        1f1b whose B is split; W fills the bubbles (Qi et al. 2023); memory as 1f1b
 //   zb-v         two chunks in a V, W fills the bubbles (Qi et al. 2024)
+//   listed       as the plan lists it (program/order.h)
 //
 // Side by side, a forward of 1f1b or interleaved runs beside the backward that comes after it, so that each
 // has compute while the other exchanges tokens (Megatron-core's --overlap-moe-expert-parallel-comm). Neither
@@ -44,15 +45,17 @@ inline constexpr std::int64_t kMostWork = 1 << 22;
 // What must hold of (p, v, m) for the schedule; empty when it does, else the reason.
 std::string schedule_problem(Schedule schedule, std::int64_t p, std::int64_t v, std::int64_t m);
 
+// Whether weight gradients come apart; of a schedule that is not listed, and of a plan's.
 constexpr bool splits_backward(Schedule s) {
   return s == Schedule::kZeroBubbleH1 || s == Schedule::kZeroBubbleV;
 }
+bool splits_backward(const Plan& p);
 
-// The model's chunk that is a stage's local one: dealt out in turns over p stages, in a V for zb-v.
-constexpr std::int64_t global_chunk(Schedule schedule, std::int64_t p, std::int64_t stage,
+// The model's chunk that is a stage's local one, of p stages.
+constexpr std::int64_t global_chunk(ChunkPlacement placement, std::int64_t p, std::int64_t stage,
                                     std::int64_t chunk) {
-  return schedule == Schedule::kZeroBubbleV && chunk % 2 == 1 ? (chunk + 1) * p - 1 - stage
-                                                              : chunk * p + stage;
+  return placement == ChunkPlacement::kThereAndBack && chunk % 2 == 1 ? (chunk + 1) * p - 1 - stage
+                                                                      : chunk * p + stage;
 }
 
 // Whether forwards and backwards of the schedule can run side by side.
@@ -60,7 +63,10 @@ constexpr bool pairs_up(Schedule s) {
   return s == Schedule::k1F1B || s == Schedule::kInterleaved;
 }
 
-// Each stage's work in order; in pairs where asked for, of schedules that have them. O(p v m).
+// Each stage's work in order, of a plan that check_plan takes.
+std::vector<std::vector<Slot>> pipeline_schedule(const Plan& p);
+
+// The same of a schedule that is not listed; in pairs where asked for, of those that have them. O(p v m).
 std::vector<std::vector<Slot>> pipeline_schedule(Schedule schedule, std::int64_t p, std::int64_t v,
                                                  std::int64_t m, bool in_pairs = false);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Muon beside its products (core/muon.h). Floor, in bytes an element: the momentum 14 with 16-bit gradients,
+// Muon beside its products (core/muon.h). Floor, in bytes an element: the momentum 12 with 16-bit gradients,
 // the update 12 with a master copy; a copy of rows, and a matrix by its norm, two elements each.
 #include "kernels/cuda/bins.h"
 #include "kernels/cuda/element.h"

@@ -490,6 +490,7 @@ void add_numbers(Arguments& x, const Training& t) {
 void add_muon(Arguments& x, const Muon& muon) {
   x.add("muon-momentum", muon.momentum);
   x.add_if(muon.nesterov, "muon-nesterov");
+  x.add("muon-coefficient-type", "simple");  // one triple of coefficients for all iterations
   x.add("muon-num-ns-steps", muon.iterations);
   x.add("muon-scale-mode", "spectral");
   x.add("muon-extra-scale-factor", muon.scale);
@@ -585,6 +586,15 @@ std::vector<std::string> notes(const Problem& problem, const Plan& p, const Layo
   if (m.activation == Activation::kGelu && !m.bias)
     out.emplace_back(
         "Megatron-LM computes GELU by the error function where layers have no biases, not by tanh");
+  bool latent = false;
+  depth_of(problem.scenario.model).for_each_layer([&]<class T>(const T&, std::int64_t) {
+    latent |= std::is_same_v<T, LatentAttentionLayer>;
+  });
+  if (problem.scenario.training.muon && latent)
+    out.emplace_back(
+        "Megatron-LM updates the down projection of latent attention's keys and values as one matrix with "
+        "the "
+        "part that positions turn; the prediction has two");
   if (problem.scenario.training.drops())
     out.emplace_back("Megatron-LM drops out the sum of the embeddings too");
   const std::int64_t filled = problem.cluster.devices_per_node;

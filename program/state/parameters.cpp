@@ -67,8 +67,8 @@ void StageParameters::make_units(std::vector<Chunk>& chunks) {
       std::int64_t elements = 0;
       for (std::int32_t p = piece.first_parameter; p < piece.end_parameter; ++p)
         elements += e_.rank.parameters[static_cast<std::size_t>(p)].stored_elements();
-      const std::int32_t in_chunk = packer.add(elements, e_.plan.zero == 3 || piece.alone,
-                                               kind_of_unit(piece.of_experts, piece.kept), piece.muon);
+      const std::int32_t in_chunk =
+          packer.add(elements, e_.plan.zero == 3 || piece.alone, kind_of_unit(piece));
       piece.unit = base + in_chunk;
       if (in_chunk == std::ssize(closing)) {
         closing.push_back(&piece);
@@ -149,7 +149,7 @@ void StageParameters::hold() {
     const std::size_t place = e_.plan.offload->overlap ? staged++ % 2 : 0;
     u.staged_state = buffer(Held::kStagedState, place);
     if (e_.plan.parameters_on_drives())
-      u.staged_parameter = buffer(Held::kStaged, 2 * kind_of_unit(u.of_experts, u.kept) + place);
+      u.staged_parameter = buffer(Held::kStaged, 2 * kind_of_unit(u) + place);
   }
 }
 
@@ -159,17 +159,16 @@ void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
   if (e_.plan.zero == 3) {
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       Unit& u = e_.rank.units[i];
-      u.gathered_buffer =
-          buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_unit(u.of_experts, u.kept) : i);
+      u.gathered_buffer = buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_unit(u) : i);
     }
   }
   if (e_.plan.zero >= 2) {
     for (const Chunk& c : chunks) {
-      std::array<std::size_t, kWeightKinds> units{};  // so far
+      std::array<std::size_t, kUnitKinds> units{};  // so far
       for (auto p = c.pieces.rbegin(); p != c.pieces.rend(); ++p) {
         Unit& u = mutable_unit(p->unit);
         if (u.full_gradient >= 0 || u.kept != Kept::kTrained) continue;
-        const std::size_t kind = kind_of_weights(p->of_experts);
+        const std::size_t kind = kind_of_unit(*p);
         u.full_gradient = buffer(Held::kWhole, 2 * kind + units[kind]++ % 2);
       }
     }
@@ -203,7 +202,7 @@ void StageParameters::need(std::int32_t i) {
     if (in_own_place_[static_cast<std::size_t>(i)]) return;
     in_own_place_[static_cast<std::size_t>(i)] = true;
   } else {
-    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
+    const std::size_t kind = kind_of_unit(u);
     Places& places = places_[kind];
     if (std::find(places.unit.begin(), places.unit.end(), i) != places.unit.end()) return;
     places.unit[places.next] = i;
@@ -213,7 +212,7 @@ void StageParameters::need(std::int32_t i) {
   const auto size = static_cast<std::int64_t>(bytes_of(stored_type(e_.training, u.kept)));
   Ref shard{u.parameter_buffer};
   if (e_.plan.offloads_parameters()) {
-    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
+    const std::size_t kind = kind_of_unit(u);
     std::size_t& next = next_fetched_[kind];
     shard = {buffer(Held::kFetched, 2 * kind + next)};
     Ref in_host{u.parameter_buffer};

@@ -7,8 +7,8 @@
 
 namespace orrery::program {
 
-std::int32_t UnitPacker::add(std::int64_t elements, bool alone, std::size_t kind, bool muon) {
-  Open& open = open_[2 * kind + (muon ? 1 : 0)];
+std::int32_t UnitPacker::add(std::int64_t elements, bool alone, std::size_t kind) {
+  Open& open = open_[kind];
   if (open.unit < 0 || alone) open = {next_++, 0};
   const std::int32_t unit = open.unit;
   open.elements += elements;
@@ -63,13 +63,12 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
                   std::int64_t bucket, std::vector<UnitSize>& out) {
   const std::size_t base = out.size();
   UnitPacker packer(bucket);
-  std::int64_t layers_done = 0;
+  std::int64_t layers_done = 0, pieces_done = 0;
   const auto add = [&](std::span<const PieceSize> of_block, std::int64_t layers) {
     for (std::size_t i = of_block.size(); i-- > 0;) {
       const PieceSize& piece = of_block[i];
-      const std::size_t unit =
-          base + static_cast<std::size_t>(packer.add(piece.elements, zero == 3 || piece.alone,
-                                                     kind_of_unit(piece.of_experts, piece.kept), piece.muon));
+      const std::size_t unit = base + static_cast<std::size_t>(packer.add(
+                                          piece.elements, zero == 3 || piece.alone, kind_of_unit(piece)));
       if (unit == out.size()) out.emplace_back();
       if (i == 0) layers_done += layers;
       for (Matrices m : piece.matrices) {
@@ -82,6 +81,7 @@ void append_units(const ModelPieces& pieces, const ChunkBlocks& blocks, std::int
       out[unit].kept = piece.kept;
       out[unit].muon = piece.muon;
       out[unit].layers_done = layers_done;
+      out[unit].last_piece = pieces_done++;
     }
   };
   if (blocks.head) add(std::span(pieces.head).first(pieces.head.size() - (blocks.tied_here ? 1 : 0)), 0);

@@ -29,13 +29,19 @@ constexpr std::size_t kind_of_weights(bool of_experts) {
   return of_experts ? 1 : 0;
 }
 
-// Units by that, and by how their weights are kept.
-inline constexpr std::size_t kUnitKinds = kWaysToKeep * kWeightKinds;
-constexpr std::size_t kind_of_unit(bool of_experts, Kept kept) {
-  return kWeightKinds * static_cast<std::size_t>(kept) + kind_of_weights(of_experts);
+// Units by that, by how their weights are kept, and by whether Muon updates them.
+inline constexpr std::size_t kUnitKinds = kWaysToKeep * kWeightKinds * 2;
+constexpr std::size_t kind_of_unit(bool of_experts, Kept kept, bool muon) {
+  return 2 * (kWeightKinds * static_cast<std::size_t>(kept) + kind_of_weights(of_experts)) + (muon ? 1 : 0);
+}
+constexpr std::size_t kind_of_unit(const auto& unit_or_piece) {
+  return kind_of_unit(unit_or_piece.of_experts, unit_or_piece.kept, unit_or_piece.muon);
+}
+constexpr Kept kept_of_kind(std::size_t kind_of_unit) {
+  return static_cast<Kept>(kind_of_unit / 2 / kWeightKinds);
 }
 constexpr bool is_trained(std::size_t kind_of_unit) {
-  return kind_of_unit / kWeightKinds == static_cast<std::size_t>(Kept::kTrained);
+  return kept_of_kind(kind_of_unit) == Kept::kTrained;
 }
 
 // The type of what is stored, gathered and sharded of a unit.
@@ -44,12 +50,12 @@ inline DType stored_type(const Training& t, Kept kept) {
 }
 
 // Puts pieces of blocks into units, in the order in which backwards complete them: a unit takes pieces of one
-// kind, which are updated alike, until it holds a bucket.
+// kind until it holds a bucket.
 class UnitPacker {
  public:
   explicit UnitPacker(std::int64_t bucket_elements) : bucket_(bucket_elements) {}
   // The unit of the next piece, counted from zero. An `alone` piece never shares its unit.
-  std::int32_t add(std::int64_t elements, bool alone, std::size_t kind, bool muon = false);
+  std::int32_t add(std::int64_t elements, bool alone, std::size_t kind);
 
  private:
   struct Open {
@@ -57,7 +63,7 @@ class UnitPacker {
     std::int64_t elements = 0;
   };
   std::int64_t bucket_;
-  std::array<Open, 2 * kUnitKinds> open_;
+  std::array<Open, kUnitKinds> open_;
   std::int32_t next_ = 0;
 };
 
@@ -111,6 +117,7 @@ struct UnitSize {
   bool on_host = false;            // the host updates it
   bool trained() const { return kept == Kept::kTrained; }
   std::int64_t layers_done = 0;  // of the chunk, once its gradients are complete
+  std::int64_t last_piece = 0;   // of the chunk, in the order of the backward
 };
 // Of a rank's units, in the order of their updates: gives the host the first ones, as near to that share of
 // the trained elements as whole units come.
@@ -230,7 +237,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   std::int64_t tensors = 0;
   for (const UnitSize& u : units) {
     const UnitShare share(p, u);
-    const std::size_t kind = kind_of_unit(u.of_experts, u.kept);
+    const std::size_t kind = kind_of_unit(u);
     widest[kind] = std::max(widest[kind], share.padded);
     widest_shard[kind] = std::max(widest_shard[kind], share.shard);
     tensors += u.tensors;
@@ -239,7 +246,7 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
   for (std::int64_t i = 0; i < 2 * std::ssize(widest); ++i) {
     const std::int64_t most = widest[static_cast<std::size_t>(i / 2)];
     if (most == 0) continue;
-    const Kept kept = static_cast<Kept>(static_cast<std::size_t>(i) / 2 / kWeightKinds);
+    const Kept kept = kept_of_kind(static_cast<std::size_t>(i / 2));
     if (p.zero == 3 && p.reshards())
       use(HeldBuffer{Held::kGathered, i, kCommunication, most, stored_type(t, kept)});
     if (p.offloads_parameters()) {
@@ -305,7 +312,8 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (on_host)
       use(HeldBuffer{Held::kHostGradientNorm, 0, kWorkspace, kNormBytes, DType::kByte, 1, Space::kHost});
     use(HeldBuffer{Held::kGradientNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
-    if (widest[kind_of_unit(true, Kept::kTrained)] > 0)
+    if (widest[kind_of_unit(true, Kept::kTrained, false)] + widest[kind_of_unit(true, Kept::kTrained, true)] >
+        0)
       use(HeldBuffer{Held::kExpertNormBins, 0, kWorkspace, kNormBins, DType::kFloat64});
     if (p.pp > 1 && !ends.last_stage)
       use(HeldBuffer{Held::kGradientNormReceived, 0, kWorkspace, kNormBins, DType::kFloat64});

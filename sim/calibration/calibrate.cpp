@@ -239,7 +239,10 @@ class Fitter {
 
   double error(Nature part) const {
     double total = 0;
-    for (const Shape* s : parts_.at(part)) total += s->weight() * squared_log(model(*s), s->time());
+    for (const Shape* s : parts_.at(part)) {
+      if (s->op.is<ops::Orthogonalise>()) continue;  // many products, which has a factor of its own
+      total += s->weight() * squared_log(model(*s), s->time());
+    }
     return total;
   }
 
@@ -321,8 +324,8 @@ class Fitter {
   void fit_others() {
     std::map<std::string_view, std::vector<double>> ratios;
     for (const auto& [part, shapes] : parts_) {
-      if (!program::ops::moves_bytes(part)) continue;
       for (const Shape* s : shapes) {
+        if (!program::ops::moves_bytes(part) && !s->op.is<ops::Orthogonalise>()) continue;
         const double gap = seconds(device_.kernel_gap), formula = model(*s) - gap;
         if (formula > 0) ratios[program::name_of(s->op.kind)].push_back(s->time() / formula);
       }

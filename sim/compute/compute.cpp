@@ -210,8 +210,9 @@ struct KernelTime {
     const double products = gemm_seconds(device, math, n, n, k, element_bytes) +
                             gemm_seconds(device, math, n, n, n, element_bytes) +
                             gemm_seconds(device, math, n, k, n, element_bytes);
-    return from_seconds(static_cast<double>(o.matrices * o.iterations) * products / device.sustained +
-                        memory_seconds(device, Bytes{o.elements_moved() * element_bytes}));
+    const double warm = static_cast<double>(o.matrices * o.iterations) * products / device.sustained +
+                        memory_seconds(device, Bytes{o.elements_moved() * element_bytes});
+    return from_seconds(warm * factor(device, o.kName));
   }
   // Experts that have rows have equal shares of them. With few rows some have none, and their weights are not
   // read: of E experts, E (1 - (1 - 1/E)^rows) have some in the mean.

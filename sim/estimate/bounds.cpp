@@ -75,7 +75,7 @@ Time Estimator::lower_bound(const Plan& plan) {
     host = std::max(host, host_of_chunks(r) * plan.micro_batches);
     advance(1);
   }
-  if (costs_.walk && plan.schedule != Schedule::kZeroBubbleV && !plan.overlap_exchanges) {
+  if (costs_.walk && !always_walked(plan.schedule) && !plan.overlap_exchanges) {
     if (!least_end_) {
       const std::int64_t transfer = std::exchange(costs_.transfer, least_transfer_);
       costs_.reductions.clear();
@@ -101,7 +101,7 @@ Bytes Estimator::least_peak(const Plan& plan) {
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
     const auto like_last = [&](std::int64_t c) {
       const auto at = [&](std::int64_t s) {
-        return static_cast<std::size_t>(program::global_chunk(plan.schedule, plan.pp, s, c));
+        return static_cast<std::size_t>(program::global_chunk(chunk_placement(plan), plan.pp, s, c));
       };
       const std::size_t g = at(stage), before = at(stage - 1);
       return before > 0 && g + 1 < held_by_other_.size() && held_by_other_[g] == held_by_other_[before];
@@ -127,7 +127,7 @@ Estimator::HostMemory Estimator::host_memory(const Plan& plan) {
     look_at_stage(plan, costs_.runs[r].first, held_);
     hold_units(plan);
     const std::int64_t behind = plan.pp - costs_.runs[r].first;
-    const std::int64_t in_flight = plan.schedule == Schedule::kGPipe
+    const std::int64_t in_flight = plan.schedule == Schedule::kGPipe || plan.schedule == Schedule::kListed
                                        ? plan.micro_batches
                                        : std::min(plan.micro_batches, plan.vpp > 1 ? 2 * plan.pp : behind);
     const program::StaticBytes held = static_bytes(plan);

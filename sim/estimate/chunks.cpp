@@ -129,6 +129,26 @@ ChunkCosts::ChunkCosts(const Problem& problem, const program::Communication& ove
 
 ChunkCosts::~ChunkCosts() = default;
 
+namespace {
+
+ChunkKey::Order order_in(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kGPipe:
+      return ChunkKey::Order::kRows;
+    case Schedule::kInterleaved:
+    case Schedule::kListed:
+      return ChunkKey::Order::kTurnsAndRows;
+    case Schedule::kNaive:
+    case Schedule::k1F1B:
+    case Schedule::kZeroBubbleH1:
+    case Schedule::kZeroBubbleV:
+      break;
+  }
+  return ChunkKey::Order::kTurns;
+}
+
+}  // namespace
+
 ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   ChunkKey k;
   k.experts = program::WeightRanks(p);
@@ -144,7 +164,7 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.repeated = p.repeated();
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
-  k.split = program::splits_backward(p.schedule);
+  k.split = program::splits_backward(p);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());
   k.parameters_in = program::space_of_parameters(p);
   if (k.offloaded_layers > 0 || k.parameters_in != program::Space::kDevice)
@@ -159,9 +179,7 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
     k.expert_replicas = p.splits_experts() && p.expert_shards() < p.expert_dp();
   }
   if (k.runs_on()) {
-    k.order = p.schedule == Schedule::kGPipe         ? ChunkKey::Order::kRows
-              : p.schedule == Schedule::kInterleaved ? ChunkKey::Order::kTurnsAndRows
-                                                     : ChunkKey::Order::kTurns;
+    k.order = order_in(p.schedule);
   }
   return k;
 }
@@ -475,12 +493,11 @@ std::int64_t ChunkCosts::period(const ChunkKey& k, const Stretch& stretch) {
   // ZeRO-2 and 3 use two whole units of each kind in turn.
   std::int64_t out = std::lcm(pattern, 2);
   if (k.zero < 3) {
-    std::array<std::int64_t, program::kWeightKinds> elements{};
+    std::array<std::int64_t, program::kUnitKinds> elements{};
     for (std::int64_t b = stretch.first; b < stretch.first + stretch.period; ++b) {
       for (const program::PieceSize& piece :
            pieces(k.experts).blocks[static_cast<std::size_t>(depth().kind_of[static_cast<std::size_t>(b)])])
-        if (piece.kept == program::Kept::kTrained)
-          elements[program::kind_of_weights(piece.of_experts)] += piece.elements;
+        if (piece.kept == program::Kept::kTrained) elements[program::kind_of_unit(piece)] += piece.elements;
     }
     for (const std::int64_t n : elements) {
       if (n == 0) continue;

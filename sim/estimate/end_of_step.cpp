@@ -104,7 +104,7 @@ void Estimator::look_at_stage(const Plan& plan, std::int64_t stage, std::span<co
   on_stage_.chunks.clear();
   on_stage_.ends = {.last_stage = stage + 1 == plan.pp};
   for (std::int64_t c = 0; c < plan.vpp; ++c) {
-    const std::int64_t g = program::global_chunk(plan.schedule, plan.pp, stage, c);
+    const std::int64_t g = program::global_chunk(chunk_placement(plan), plan.pp, stage, c);
     const BlockRange& range = held[static_cast<std::size_t>(g)];
     on_stage_.chunks.push_back({.embedding = g == 0,
                                 .layers = std::span(chunk_costs_.depth().kind_of)
@@ -150,6 +150,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   hold_units(plan);
   out.pace = pace(on.nodes);
   out.units.clear();
+  out.closing.clear();
   out.chunk_end.clear();
   out.reductions.assign(static_cast<std::size_t>(plan.vpp), 0);
   out.most = out.update = 0;
@@ -159,8 +160,15 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   for (std::size_t k = 0, i = 0; k < on_stage_.chunk_end.size(); ++k) {
     const std::size_t c = on_stage_.chunks.size() - 1 - k;
     const program::ChunkBlocks& chunk = on_stage_.chunks[c];
-    std::size_t last = on_stage_.chunk_end[k];  // of its trained units
-    while (last > i && !on_stage_.units[last - 1].trained()) --last;
+    // The unit that its backward completes last.
+    std::size_t last = on_stage_.chunk_end[k];
+    for (std::size_t u = i; u < on_stage_.chunk_end[k]; ++u) {
+      const program::UnitSize& size = on_stage_.units[u];
+      if (size.trained() &&
+          (last == on_stage_.chunk_end[k] || size.last_piece > on_stage_.units[last].last_piece))
+        last = u;
+    }
+    std::vector<std::pair<std::int64_t, std::size_t>> completed;  // by last piece
     for (const std::size_t begin = i; i < on_stage_.chunk_end[k]; ++i) {
       if (!on_stage_.units[i].trained()) continue;
       UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
@@ -168,11 +176,12 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       on_host += u.on_host;
       out.reductions[c] += u.reduce;
       if (dominated_[run]) continue;
-      u.share = i + 1 == last ? 2.0
-                              : static_cast<double>(on_stage_.units[i].layers_done) /
-                                    static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
+      u.share = i == last ? 2.0
+                          : static_cast<double>(on_stage_.units[i].layers_done) /
+                                static_cast<double>(std::max<std::size_t>(1, chunk.layers.size()));
       // A tied weight that two stages hold counts once in the norm.
       if (i == begin && chunk.head && m.tied_embeddings && !on_stage_.ends.first) u.norm = 0;
+      completed.emplace_back(on_stage_.units[i].last_piece, out.units.size());
       out.units.push_back(u);
       slowest += static_cast<double>(u.reduce);
       out.most += static_cast<double>(u.late + u.norm);
@@ -180,6 +189,8 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
                                         u.clear + u.to_host + u.from_host + u.narrow + u.state_from_drives +
                                         u.state_to_drives + u.shard_from_drives + u.shard_to_drives);
     }
+    std::sort(completed.begin(), completed.end());
+    for (const auto& [piece, unit] : completed) out.closing.push_back(unit);
     out.chunk_end.push_back(out.units.size());
   }
   if (training.scales_tensors() && !dominated_[run] && !out.units.empty()) {
@@ -375,11 +386,12 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
     const double lost = (1 - tp) * (1 - 1 / oc) + s.tp_loss * waiting;
     const double summed = only_last ? static_cast<double>(work.trailing) : 0.0;
     for (; i < s.chunk_end[k]; ++i) {
-      const UnitCost& u = s.units[i];
+      const std::size_t unit = s.closing[i];
+      const UnitCost& u = s.units[unit];
       const double ready =
           delay + (u.share > 1 ? end + summed : start + head + (end - start - head) * u.share);
       if (!only_last) {  // what reduces it is part of the chunk
-        reduced_at_[i] = std::max(communication, ready);
+        reduced_at_[unit] = std::max(communication, ready);
         continue;
       }
       const double begin = std::max(communication, ready), reduce = static_cast<double>(u.reduce);
@@ -387,7 +399,7 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
       const double beside = std::max(0.0, std::min(compute + delay - begin, reduce / hidden));
       communication = begin + beside + (reduce - beside * hidden);
       delay += beside * lost;
-      reduced_at_[i] = communication;
+      reduced_at_[unit] = communication;
     }
     if (only_last) continue;
     const auto trailing = static_cast<double>(gradients.trailing);
@@ -398,7 +410,7 @@ TailEnds Estimator::reduce(const StagePieces& s, std::size_t place) {
       if (k + 1 == v) compute = std::max(compute, communication - delay - trailing);
     }
     communication = std::max(communication, end + delay + trailing);
-    if (i > 0) reduced_at_[i - 1] = communication;
+    if (i > 0) reduced_at_[s.closing[i - 1]] = communication;
   }
   return {.compute = compute + delay, .communication = communication};
 }
@@ -416,15 +428,14 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
   // What is not reduced by then follows one after the other: what the stack reduces beside the backward pass,
   // or all of it.
   tail_communication_.clear();
-  std::int64_t first = 0;  // unit that waits for its reduction
-  for (std::size_t u = 0; u < s.units.size(); ++u) {
-    double left = static_cast<double>(s.units[u].late);
-    const double before = u > 0 ? std::max(compute, reduced_at_[u - 1]) : compute;
-    left += std::max(0.0, reduced_at_[u] - before);
-    if (left > 0 || !tail_communication_.empty())
-      tail_communication_.push_back({.duration = left});
-    else
-      first = static_cast<std::int64_t>(u) + 1;
+  jobs_.assign(s.units.size(), -1);  // of communication that units wait for
+  double before = compute;
+  for (const std::size_t u : s.closing) {
+    const double left = static_cast<double>(s.units[u].late) + std::max(0.0, reduced_at_[u] - before);
+    before = std::max(compute, reduced_at_[u]);
+    if (left == 0 && tail_communication_.empty()) continue;
+    jobs_[u] = std::ssize(tail_communication_);
+    tail_communication_.push_back({.duration = left});
   }
   HostInputs inputs;
   if (s.uses_host) {
@@ -437,7 +448,7 @@ Estimator::StageEnd Estimator::stage_end(const StagePieces& s, std::size_t place
     for (std::size_t u = 0; u < inputs.gradients.size(); ++u)
       of_run.gradients[u] = std::max(of_run.gradients[u], inputs.gradients[u]);
   }
-  const auto reduction_of = [&](std::size_t u) { return static_cast<std::int64_t>(u) - first; };
+  const auto reduction_of = [&](std::size_t u) { return jobs_[u]; };
   tail_compute_.clear();
   if (tie > 0)
     tail_compute_.push_back(

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "program/order.h"
 #include "sim/loading/loading.h"
 
 namespace orrery::sim {
@@ -16,9 +17,14 @@ namespace {
 constexpr double kNegligible = 5e-3;
 
 bool same_stages(const Plan& a, const Plan& b) {
-  const auto kind = [](Schedule s) { return s == Schedule::kZeroBubbleV ? 2 : program::splits_backward(s); };
-  return a.pp == b.pp && a.vpp == b.vpp && kind(a.schedule) == kind(b.schedule) &&
-         a.chunk_layers == b.chunk_layers && a.recompute_by_chunk == b.recompute_by_chunk;
+  return a.pp == b.pp && a.vpp == b.vpp && chunk_placement(a) == chunk_placement(b) &&
+         program::splits_backward(a) == program::splits_backward(b) && a.chunk_layers == b.chunk_layers &&
+         a.recompute_by_chunk == b.recompute_by_chunk;
+}
+
+// Whether the last stage sends to the first.
+bool goes_round(const Plan& p) {
+  return p.vpp > 1 && chunk_placement(p) == ChunkPlacement::kInTurns;
 }
 
 bool same_ranks(const Plan& a, const Plan& b) {
@@ -30,10 +36,10 @@ bool same_ranks(const Plan& a, const Plan& b) {
 }
 
 bool same_chunks(const Plan& a, const Plan& b) {
-  return a.schedule == b.schedule && a.overlap_exchanges == b.overlap_exchanges &&
-         a.recompute == b.recompute && a.repeated() == b.repeated() &&
-         a.recompute_layers == b.recompute_layers && a.recompute_first == b.recompute_first &&
-         a.offloaded_layers() == b.offloaded_layers() &&
+  return a.schedule == b.schedule && a.schedule_order == b.schedule_order &&
+         a.overlap_exchanges == b.overlap_exchanges && a.recompute == b.recompute &&
+         a.repeated() == b.repeated() && a.recompute_layers == b.recompute_layers &&
+         a.recompute_first == b.recompute_first && a.offloaded_layers() == b.offloaded_layers() &&
          program::space_of_parameters(a) == program::space_of_parameters(b) &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));
@@ -161,7 +167,7 @@ void Estimator::split_stages(const Plan& plan) {
   kinds_.clear();
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
     for (std::int64_t c = 0; c < plan.vpp; ++c) {
-      const std::int64_t g = program::global_chunk(plan.schedule, plan.pp, stage, c);
+      const std::int64_t g = program::global_chunk(chunk_placement(plan), plan.pp, stage, c);
       const Role role = chunks == 1       ? Role::kOnly
                         : g == 0          ? Role::kFirst
                         : g == chunks - 1 ? Role::kLast
@@ -191,7 +197,7 @@ void Estimator::split_stages(const Plan& plan) {
   // Stages like the first, less an end, finish before it in all they do.
   dominated_.clear();
   for (std::size_t r = 0; r < costs_.runs.size(); ++r) {
-    bool less = r > 0 && !program::splits_backward(plan.schedule);
+    bool less = r > 0 && !program::splits_backward(plan);
     for (std::size_t c = 0; c < v && less; ++c) {
       const ChunkKind& kind = kinds_[places_[r * v + c]];
       const ChunkKind& first = kinds_[places_[c]];
@@ -202,8 +208,7 @@ void Estimator::split_stages(const Plan& plan) {
     }
     dominated_.push_back(less);
   }
-  const bool v_shape = plan.schedule == Schedule::kZeroBubbleV;
-  last_run_ = v_shape ? 0 : static_cast<std::int64_t>(costs_.runs.size()) - 1;
+  last_run_ = stage_of_chunk(plan, chunks - 1) == 0 ? 0 : static_cast<std::int64_t>(costs_.runs.size()) - 1;
 }
 
 // Of the key: what chunks differ in.
@@ -239,7 +244,6 @@ void Estimator::set_hardware(const Plan& plan, const StageHardware& hardware) {
 void Estimator::select(const Plan& plan) {
   const bool stages = selected_ && same_stages(*selected_, plan);
   const bool ranks = stages && same_ranks(*selected_, plan);
-  const auto goes_round = [](const Plan& p) { return p.schedule == Schedule::kInterleaved; };
   const bool hops = ranks && goes_round(*selected_) == goes_round(plan);
   if (!ranks) known_hardware_.clear();
   const HardwareByStage& hardware = hardware_by_stage(plan);
@@ -337,8 +341,7 @@ void Estimator::find_hops(const Plan& plan) {
                .beside_reductions = problem_.stack.overlap_grad_reduce && same_links(pair, dp)};
   };
   for (const GroupLinks& pair : transfers(plan, 1)) hops_.push_back(hop(pair));
-  hops_.back() =
-      plan.schedule == Schedule::kInterleaved ? hop(transfers(plan, 1 - plan.pp).back()) : hops_.front();
+  hops_.back() = goes_round(plan) ? hop(transfers(plan, 1 - plan.pp).back()) : hops_.front();
 }
 
 // What transfers between stages and tensor-parallel ops take from each other: of the time that both run each
@@ -396,7 +399,7 @@ void Estimator::choose_path(const Plan& plan) {
     return h.nodes != hardware_.front().nodes;
   });
   const bool uneven = (uneven_ || speeds_differ) && plan.schedule == Schedule::kInterleaved;
-  costs_.walk = host_bound || uneven || plan.overlap_exchanges || plan.schedule == Schedule::kZeroBubbleV;
+  costs_.walk = host_bound || uneven || plan.overlap_exchanges || always_walked(plan.schedule);
   if (costs_.hops.empty()) return;
   const auto [least, most] = std::minmax_element(costs_.hops.begin(), costs_.hops.end(), shorter);
   costs_.transfer = most->time();
@@ -412,8 +415,19 @@ void Estimator::choose_path(const Plan& plan) {
 }
 
 PipelineShape Estimator::shape_of(const Plan& p) {
-  return {
+  PipelineShape out{
       .schedule = p.schedule, .p = p.pp, .v = p.vpp, .m = p.micro_batches, .in_pairs = p.overlap_exchanges};
+  if (p.schedule == Schedule::kListed) {
+    out.listed_chunks = chunk_placement(p);
+    out.listed = &listed(*p.schedule_order);
+  }
+  return out;
+}
+
+const std::vector<std::vector<program::Slot>>& Estimator::listed(const ScheduleOrder& order) {
+  const auto [known, added] = listed_.try_emplace(order.stages);
+  if (added) known->second = program::slots_of(order);
+  return known->second;
 }
 
 // Of all chunks of a run's stage, for a micro-batch; in pairs, what they take at least.

@@ -113,6 +113,7 @@ class Estimator {
                  last_static_bytes = 0;  // of the pipeline's last stage, where it is of the run
     std::int64_t end_bytes = 0;  // beside them at the end of a step: what comes of a tied weight's gradient
     Pace pace;
+    std::vector<std::size_t> closing;  // units in the order in which backwards complete them
     double most = 0;    // time from the last backward to the reduced gradients' norm, at the very most
     double update = 0;  // and of the update after it
     bool uses_host = false, host_overlaps = true;  // for some of the updates; Offload::overlap
@@ -178,7 +179,8 @@ class Estimator {
   void find_hops(const Plan& plan);
   void share_links(const Plan& plan);
   void choose_path(const Plan& plan);
-  static PipelineShape shape_of(const Plan& plan);
+  PipelineShape shape_of(const Plan& plan);
+  const std::vector<std::vector<program::Slot>>& listed(const ScheduleOrder& order);
   std::int64_t time_of_chunks(std::size_t run) const;
   std::int64_t host_of_chunks(std::size_t run) const;
   std::int64_t collective(CollectiveKind kind, std::int64_t bytes, std::int32_t links) const;
@@ -224,6 +226,8 @@ class Estimator {
   GroupTable groups_;
   ChunkCosts chunk_costs_;
   Pipeline pipeline_;
+  std::map<std::vector<std::string>, std::vector<std::vector<program::Slot>>>
+      listed_;  // by ScheduleOrder::stages
   std::map<std::array<std::int64_t, 4>, std::vector<GroupLinks>> transfers_;
 
   // tp, pp, dp, cp, ulysses, shards, ep, etp, order and islands of the mesh last asked for.
@@ -269,6 +273,7 @@ class Estimator {
   std::vector<KnownUnit> unit_costs_;
   std::vector<HostInputs> host_inputs_;  // by run
   std::vector<double> reduced_at_;       // by unit, if nothing came after the backward
+  std::vector<std::int64_t> jobs_;       // by unit, while a tail is made
   std::vector<TailJob> tail_compute_, tail_communication_;
   std::vector<std::int64_t> reductions_;
 };

@@ -38,7 +38,8 @@ void find_peaks(const PipelineShape& s, const PipelineCosts& costs, PipelineTime
 // A long step is a short one and more of its steady state, p micro-batches at a time.
 void Pipeline::walk(const PipelineShape& shape, const PipelineCosts& costs) {
   PipelineShape s = shape;
-  const std::int64_t enough = (settled(s.schedule) + 1) * s.p;
+  // A list has no steady state that is known.
+  const std::int64_t enough = s.listed != nullptr ? s.m : (settled(s.schedule) + 1) * s.p;
   s.m = std::min(shape.m, enough);
   walk_.run(s, costs, times_);
   if (shape.m <= enough) return;
@@ -68,9 +69,9 @@ std::int64_t Pipeline::least_end(const PipelineShape& shape, const PipelineCosts
 }
 
 const PipelineTimes& Pipeline::run(const PipelineShape& shape, const PipelineCosts& costs) {
-  if (shape.schedule == Schedule::kZeroBubbleV || costs.walk) {
+  if (always_walked(shape.schedule) || costs.walk) {
     walk(shape, costs);
-    if (shape.schedule == Schedule::kZeroBubbleV) return times_;
+    if (always_walked(shape.schedule)) return times_;
   } else {
     close(shape, costs, times_);
   }
@@ -79,7 +80,7 @@ const PipelineTimes& Pipeline::run(const PipelineShape& shape, const PipelineCos
 }
 
 const PipelineTimes& Pipeline::peaks(const PipelineShape& shape, const PipelineCosts& costs) {
-  if (shape.schedule == Schedule::kZeroBubbleV) return run(shape, costs);
+  if (always_walked(shape.schedule)) return run(shape, costs);
   add_places(shape, costs, peaks_);
   find_peaks(shape, costs, peaks_);
   return peaks_;

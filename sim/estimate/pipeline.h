@@ -52,8 +52,19 @@ struct PipelineShape {
   Schedule schedule = Schedule::k1F1B;
   std::int64_t p = 1, v = 1, m = 1;
   bool in_pairs = false;  // forwards and backwards run side by side
+  // Of a listed schedule: where its chunks lie, and its work, which outlives what knows the shape.
+  ChunkPlacement listed_chunks = ChunkPlacement::kInTurns;
+  const std::vector<std::vector<program::Slot>>* listed = nullptr;
+  ChunkPlacement chunks() const {
+    return schedule == Schedule::kZeroBubbleV ? ChunkPlacement::kThereAndBack : listed_chunks;
+  }
   friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
+
+// Whether no closed form has the schedule's times and peaks.
+constexpr bool always_walked(Schedule s) {
+  return s == Schedule::kZeroBubbleV || s == Schedule::kListed;
+}
 
 // Neighbouring stages that hold alike chunks.
 struct StageRun {

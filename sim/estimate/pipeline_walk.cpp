@@ -9,11 +9,6 @@ namespace {
 using program::Slot;
 using program::Work;
 
-std::int64_t home(const PipelineShape& s, std::int64_t chunk) {
-  const std::int64_t lap = chunk / s.p, place = chunk % s.p;
-  return s.schedule == Schedule::kZeroBubbleV && lap % 2 == 1 ? s.p - 1 - place : place;
-}
-
 // A tensor's way to the chunk that takes it.
 struct Way {
   Hop hop;
@@ -43,7 +38,7 @@ struct Stage {
 // A stage runs until it needs something another stage has not produced; producers put it back.
 std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
   const std::vector<std::vector<Slot>> order =
-      program::pipeline_schedule(s.schedule, s.p, s.v, s.m, s.in_pairs);
+      s.listed != nullptr ? *s.listed : program::pipeline_schedule(s.schedule, s.p, s.v, s.m, s.in_pairs);
   const std::int64_t chunks = s.p * s.v;
   struct Progress {
     std::size_t next = 0;  // of its slots
@@ -62,7 +57,7 @@ std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
   };
   const auto release = [&](std::int64_t chunk) {
     if (chunk < 0 || chunk >= chunks) return;
-    const auto to = static_cast<std::size_t>(home(s, chunk));
+    const auto to = static_cast<std::size_t>(stage_of_chunk(s.chunks(), s.p, chunk));
     if (progress[to].listed) return;
     progress[to].listed = true;
     work_list.push_back(to);
@@ -77,7 +72,7 @@ std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
     // Whether what a slot takes from another stage is there.
     const auto ready = [&](const Slot& slot) {
       const std::int64_t chunk =
-          program::global_chunk(s.schedule, s.p, static_cast<std::int64_t>(i), slot.chunk);
+          program::global_chunk(s.chunks(), s.p, static_cast<std::int64_t>(i), slot.chunk);
       const bool forward = slot.work == Work::kForward;
       const std::int64_t from = forward ? chunk - 1 : chunk + 1;
       return slot.work == Work::kBackwardWeight || from < 0 || from >= chunks ||
@@ -95,7 +90,7 @@ std::vector<PipelineWalk::Turn> PipelineWalk::in_turn(const PipelineShape& s) {
                        .micro_batch = slot.micro_batch});
       if (slot.work == Work::kBackwardWeight) continue;
       const std::int64_t chunk =
-          program::global_chunk(s.schedule, s.p, static_cast<std::int64_t>(i), slot.chunk);
+          program::global_chunk(s.chunks(), s.p, static_cast<std::int64_t>(i), slot.chunk);
       const bool forward = slot.work == Work::kForward;
       (forward ? forward_done : backward_done)[at(chunk, slot.micro_batch)] = true;
       release(forward ? chunk + 1 : chunk - 1);
@@ -127,7 +122,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
   const auto way = [&](std::int64_t from, std::int64_t chunk, std::int64_t* there) {
     Way w{.there = there};
     if (chunk < 0 || chunk >= chunks) return w;
-    const std::int64_t to = home(s, chunk);
+    const std::int64_t to = stage_of_chunk(s.chunks(), s.p, chunk);
     w.to = static_cast<std::size_t>(to);
     if (to == from) return w;
     const bool around = to - from > 1 || from - to > 1;
@@ -139,7 +134,7 @@ void PipelineWalk::run(const PipelineShape& s, const PipelineCosts& costs, Pipel
   seats.reserve(stages * width);
   for (std::int64_t i = 0; i < s.p; ++i) {
     for (std::int64_t c = 0; c < s.v; ++c) {
-      const std::int64_t g = program::global_chunk(s.schedule, s.p, i, c);
+      const std::int64_t g = program::global_chunk(s.chunks(), s.p, i, c);
       const auto alike = static_cast<std::size_t>(out.places[static_cast<std::size_t>(i)].run * s.v + c);
       seats.push_back({.cost = costs.chunks[alike],
                        .pair = s.in_pairs ? costs.pairs[alike] : nullptr,

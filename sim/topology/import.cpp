@@ -51,7 +51,7 @@ Cluster read_edges(const std::string& text, Cluster c, const std::string& file) 
     if (words.size() == 4) read_value(Json(words[3]), at, declared<Cable>("latency"), cable.latency);
     if (cable.from == cable.to) at.fail("the cable joins a vertex to itself", "allowed: two vertices");
     for (const std::string* name : {&cable.from, &cable.to}) {
-      check_length(*name, at);
+      check_length(*name, limits::kLongestText, at);
       if (!is_utf8(*name)) at.fail(shown(Json(*name)) + " is not UTF-8");
       const auto port = port_named(*name);
       if (!port) continue;

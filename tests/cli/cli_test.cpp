@@ -228,6 +228,50 @@ TEST(Cli, TheAnswerCarriesWhatItPromises) {
   }
 }
 
+// The list of a schedule is the schedule: the same step and the same bytes. It runs, and what does not is
+// refused where it stands.
+TEST(Cli, AScheduleIsListedEditedAndRun) {
+  const TemporaryFolder folder;
+  const std::string named = folder.file("named.json"), listed = folder.file("listed.json"),
+                    again = folder.file("again.json");
+  Json s = load_json(scenario("tiny-listed-cpu"));
+  s["plan"]["schedule"] = "1f1b";
+  s["plan"].erase("schedule_order");
+  std::ofstream(named) << s;
+  ASSERT_EQ(orrery("simulate --list-schedule " + listed + " " + named).code, 0);
+  Json plan = load_json(listed);
+  EXPECT_EQ(plan["plan"]["schedule_order"]["stages"],
+            Json({"F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"}));
+  const auto predicted = [](const std::string& file) {
+    const Output o = orrery("simulate --json " + file);
+    EXPECT_EQ(o.code, 0) << o.out;
+    return parse_json(o.out, "out")["predicted"];
+  };
+  EXPECT_EQ(predicted(listed), predicted(named));
+  EXPECT_NE(predicted(scenario("tiny-listed-cpu"))["peak_memory_bytes"],
+            predicted(named)["peak_memory_bytes"]);
+  ASSERT_EQ(orrery("simulate --list-schedule " + again + " " + listed).code, 0);
+  EXPECT_EQ(load_json(again), plan);
+  EXPECT_EQ(orrery("run --steps 1 " + listed).code, 0);
+  EXPECT_EQ(orrery("run --steps 1 " + scenario("tiny-listed-cpu")).code, 0);
+  plan["plan"]["schedule_order"]["stages"][1] = "F0 F1 B0 B1 F2 B2 F3 B3";
+  plan["plan"]["schedule_order"]["stages"][0] = "F0 B0 F1 B1 F2 F3 B2 B3";
+  std::ofstream(listed) << plan;
+  const Output refused = orrery("simulate " + listed);
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(
+      refused.out.find("/plan/schedule_order/stages/0: B0, its piece 2, can never start: it waits for B0 "
+                       "of stage 1, which stops before F1"),
+      std::string::npos)
+      << refused.out;
+  s["search"]["schedule"] = {"1f1b", "listed"};
+  std::ofstream(named) << s;
+  const Output searched = orrery("plan " + named);
+  EXPECT_EQ(searched.code, 3);
+  EXPECT_NE(searched.out.find("/search/schedule/1: a search has no list of work"), std::string::npos)
+      << searched.out;
+}
+
 TEST(Cli, SimulateFoldsRanksAsItSays) {
   const std::string file = scenario("llama3-70b-p4d");
   const auto simulate = [&](const std::string& options) {

@@ -108,8 +108,10 @@ TEST(Capabilities, CombinationsAreRefusedWithTheirReason) {
   EXPECT_TRUE(problem_of("deepspeed", {.dp = 4, .zero = 1}, {.lamb = true}).starts_with("/training/lamb"));
   EXPECT_EQ(problem_of("deepspeed", {.dp = 4}, {.lamb = true}), "");
   EXPECT_TRUE(problem_of("megatron-core", {}, {.lamb = true}).ends_with("allowed: false"));
-  EXPECT_TRUE(
-      problem_of("megatron-core", {.dp = 4, .zero = 1}, {.muon = Muon{}}).starts_with("/training/muon"));
+  EXPECT_TRUE(problem_of("megatron-core", {.dp = 4, .zero = 1}, {.muon = Muon{}}).starts_with("/plan/zero"));
+  EXPECT_TRUE(problem_of("megatron-core", {.dp = 4}, {.math = Math::kFp16, .muon = Muon{}})
+                  .starts_with("/training/muon"));
+  EXPECT_EQ(problem_of("megatron-core", {.dp = 4}, {.math = Math::kFp16}), "");
   EXPECT_EQ(problem_of("megatron-core", {.dp = 4}, {.muon = Muon{}}), "");
   EXPECT_EQ(problem_of("orrery", {.dp = 4, .zero = 1}, {.muon = Muon{}}), "");
   EXPECT_TRUE(problem_of("torchtitan", {}, {.muon = Muon{}}).ends_with("allowed: no such field"));

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
 
 #include "core/error.h"
 #include "tests/exec/small_model.h"
+#include "tests/program/random_order.h"
 
 namespace orrery {
 namespace {
@@ -231,6 +233,43 @@ TEST(Equivalence, PipelineSchedulesAreBitExact) {
     EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << short_name(p);
     EXPECT_TRUE(actual.gradients == expected.gradients) << short_name(p);
     EXPECT_TRUE(actual.parameters == expected.parameters) << short_name(p);
+  }
+}
+
+// Stages that do their work in orders that nobody designed add the same gradients in the same order as one
+// stage does. Of another seed they do not.
+TEST(Equivalence, ListedSchedulesAreBitExact) {
+  constexpr unsigned kOrders = 20261202;
+  RecordProperty("seed", kOrders);
+  std::mt19937 random(kOrders);
+  const Model m = tiny("tiny-llama");
+  const Plan serial = plan(1, 1, 1, 0, 2);
+  const auto expected = train(m, serial, fp32(), stack());
+  int whole = 0, split = 0, two_chunks = 0;
+  for (int i = 0; i < 120 && (whole < 6 || split < 6 || two_chunks < 3); ++i) {
+    Plan p = plan(1, i % 3 == 2 ? 4 : 2, 1, 0, 2);
+    if (i % 4 == 1) p.schedule = Schedule::kZeroBubbleH1;
+    if (i % 4 == 2 && p.pp == 2) p = with(p, i % 8 == 2 ? Schedule::kInterleaved : Schedule::kZeroBubbleV, 2);
+    const Plan listed = program::in_random_order(p, random);
+    if (!program::order_problem(listed).empty()) continue;
+    ++(listed.vpp == 2 ? two_chunks : program::splits_backward(listed) ? split : whole);
+    const auto actual = train(m, listed, fp32(), stack());
+    const std::string which = fmt::format("seed {} order {}", kOrders, i);
+    EXPECT_EQ(actual.steps[1].gradient_norm, expected.steps[1].gradient_norm) << which;
+    EXPECT_TRUE(actual.gradients == expected.gradients) << which;
+    EXPECT_TRUE(actual.parameters == expected.parameters) << which;
+  }
+  EXPECT_GE(whole, 6);
+  EXPECT_GE(split, 6);
+  EXPECT_GE(two_chunks, 3);
+  exec::RunOptions other = small_run();
+  other.seed = 8;
+  EXPECT_FALSE(train(m, serial, fp32(), stack(), other).gradients == expected.gradients);
+  try {
+    train(tiny_of("decoder"), program::in_random_order(plan(1, 2, 1, 0), random), fp32(), stack());
+    ADD_FAILURE() << "a list for a model with two towers";
+  } catch (const InputError& e) {
+    EXPECT_EQ(e.where(), "/schedule") << e.what();
   }
 }
 

@@ -28,6 +28,7 @@
 #include "program/schedule.h"
 #include "sim/estimate/estimate.h"
 #include "tests/exec/small_model.h"
+#include "tests/program/random_order.h"
 
 namespace orrery {
 namespace {
@@ -264,6 +265,15 @@ void draw_islands(std::mt19937 random, Setting& s, Plan& p) {
   p.offload.reset();
 }
 
+// A third of the pipelines do their work in an order that nobody designed, as far as stages do not come to
+// wait for each other.
+void draw_order(std::mt19937 random, const Setting& s, Plan& p) {
+  random.discard(300);
+  if (p.pp == 1 || s.model().inputs.size() > 1 || p.overlap_exchanges || random() % 3 != 0) return;
+  if (const Plan listed = program::in_random_order(p, random); program::order_problem(listed).empty())
+    p = listed;
+}
+
 // A quarter of the plans with SGD that can have LARS have it.
 void draw_lars(std::mt19937 random, Setting& s, const Plan& p) {
   random.discard(200);
@@ -370,6 +380,7 @@ RandomCase random_case(std::mt19937& random, const std::vector<std::string>& mod
     draw_islands(random, s, p);
     draw_lars(random, s, p);
     draw_muon(random, s, p);
+    draw_order(random, s, p);
     // An embedding's gradient is the sum of two parts where the head or two towers share it.
     const bool towers = s.preset == "decoder";
     // Weights of experts see the tokens of several ranks at once.

@@ -14,6 +14,7 @@
 #include "planner/search.h"
 #include "program/schedule.h"
 #include "sim/place.h"
+#include "tests/program/random_order.h"
 
 namespace orrery {
 namespace {
@@ -164,6 +165,36 @@ TEST(Estimate, EqualsTheEngineWhereChunksRecomputeDifferently) {
   EXPECT_GT(different, 80);
   EXPECT_LT(percentile(errors.alone, 50), 0.001);
   EXPECT_LT(percentile(errors.alone, 95), 0.01);
+}
+// Listed schedules. A designed one takes the time to the picosecond that it takes by its name; one that
+// nobody designed is walked, and its bytes are the engine's.
+TEST(Estimate, EqualsTheEngineOfListedSchedules) {
+  constexpr unsigned kListedSeed = 20261201;
+  std::mt19937 random(kListedSeed);
+  Errors errors;
+  int undesigned = 0;
+  for (int i = 0; i < 100; ++i) {
+    Problem p = problem(random, false);
+    Plan plan = stratified(i, random, p.scenario.model);
+    p.scenario.training.global_batch = plan.global_batch();
+    Plan listed = plan;
+    listed.schedule = Schedule::kListed;
+    listed.schedule_order = program::order_of(plan);
+    const sim::Topology topology(p.cluster);
+    const auto step = [&](const Plan& of) {
+      return engine(p, topology, program::compile(p.scenario.model, of, p.scenario.training, p.stack), of,
+                    true);
+    };
+    EXPECT_EQ(step(listed), step(plan)) << short_name(plan) << " seed " << kListedSeed << " plan " << i;
+    errors.add(p, listed, fmt::format("listed, seed {} plan {}", kListedSeed, i));
+    listed = program::in_random_order(plan, random);
+    if (!program::order_problem(listed).empty()) continue;
+    ++undesigned;
+    errors.add(p, listed, fmt::format("random order, seed {} plan {}", kListedSeed, i));
+  }
+  EXPECT_GT(undesigned, 40);
+  EXPECT_LT(percentile(errors.alone, 50), 0.002);
+  EXPECT_LT(percentile(errors.alone, 95), 0.02);
 }
 TEST(Estimate, IsNearTheEngineWhereTheyDo) {
   for (const unsigned seed : {20260214U, 20261120U}) {

@@ -505,6 +505,7 @@ TEST(MegatronExport, ScriptsHoldTheWholeModelPlanAndNumbers) {
     if (t.muon) {
       ++muons;
       EXPECT_EQ(number(a, "--muon-momentum"), t.muon->momentum);
+      EXPECT_EQ(text(a, "--muon-coefficient-type"), "simple");
       EXPECT_EQ(number(a, "--muon-extra-scale-factor"), t.muon->scale);
       EXPECT_EQ(whole(a, "--muon-num-ns-steps"), t.muon->iterations);
       EXPECT_EQ(a.contains("--muon-nesterov"), t.muon->nesterov);

@@ -196,7 +196,7 @@ TEST(RecomputeChoices, BytesAreTheEngines) {
           std::vector<std::int64_t> own;
           for (std::int64_t c = 0; c < plan.vpp; ++c)
             own.push_back(by_chunk[static_cast<std::size_t>(
-                program::global_chunk(plan.schedule, plan.pp, rank.stage, c))]);
+                program::global_chunk(chunk_placement(plan), plan.pp, rank.stage, c))]);
           EXPECT_EQ(peak_bytes(stages[static_cast<std::size_t>(rank.stage)], own), rank.logical_peak.value)
               << "stage " << rank.stage << " of " << short_name(drawn) << ", seed " << kChoiceSeed;
         }
@@ -251,7 +251,7 @@ TEST(RecomputeChoices, NoPlanWithinTheBudgetIsFaster) {
         std::vector<std::int64_t> own;
         std::int64_t chunk = 0;
         for (std::int64_t c = 0; c < plan.vpp; ++c) {
-          chunk = program::global_chunk(plan.schedule, plan.pp, static_cast<std::int64_t>(i), c);
+          chunk = program::global_chunk(chunk_placement(plan), plan.pp, static_cast<std::int64_t>(i), c);
           own.push_back(recomputed_layers(found, chunk, layers[static_cast<std::size_t>(chunk)]));
         }
         EXPECT_EQ(time_of(stages[i], own), least_time(stages[i], e.peak.value)) << short_name(found);

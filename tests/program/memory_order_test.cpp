@@ -11,6 +11,7 @@
 #include "program/check.h"
 #include "program/schedule.h"
 #include "tests/program/communication.h"
+#include "tests/program/random_order.h"
 
 namespace orrery::program {
 namespace {
@@ -81,6 +82,9 @@ std::optional<Case> random_case(std::mt19937& random) {
     o.nvme = static_cast<OnDrives>(up_to(o.parameters ? 3 : 2));
     p.offload = o;
     if (offload_problem(p, c.training)) p.offload.reset();
+  }
+  if (p.pp > 1 && up_to(3) == 0) {
+    if (const Plan listed = in_random_order(p, random); order_problem(listed).empty()) p = listed;
   }
   return c;
 }

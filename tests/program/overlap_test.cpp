@@ -41,7 +41,7 @@ Program compiled(const Model& model, const Plan& plan) {
 }
 
 // "F1.0": the first piece of the forward of micro-batch 1.
-std::vector<std::string> order_of(const RankClass& rank) {
+std::vector<std::string> order_of_steps(const RankClass& rank) {
   std::vector<std::string> out;
   for (const Step& step : rank.steps) {
     const Segment& s = rank.segments[static_cast<std::size_t>(step.segment)];
@@ -60,7 +60,7 @@ TEST(Overlap, PiecesTakeTurns) {
                                           "B0.0", "F1.0", "B0.1", "F1.1", "B0.2", "F1.2",  //
                                           "B1.0", "F2.0", "B1.1", "F2.1", "B1.2", "F2.2",  //
                                           "B2.0", "B2.1", "B2.2"};
-  EXPECT_EQ(order_of(p.classes[0]), expected);
+  EXPECT_EQ(order_of_steps(p.classes[0]), expected);
   EXPECT_EQ(p.classes[0].in_flight[0], 2);
   EXPECT_EQ(check(p), std::vector<std::string>{});
 }
