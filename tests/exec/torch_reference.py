@@ -412,10 +412,11 @@ def main():
     for i, step in enumerate(expected):
         loss, norm = net.step(inputs, targets)
         off.append(max(abs(step["loss"] / loss - 1), abs(step["grad_norm"] / norm - 1) / 10))
-        if i == 0:  # Adam's first moment is beta1 m + (1 - beta1) g
+        if i == 0:  # Adam's first moment is beta1 m + (1 - beta1) g, Muon's is momentum m + g
             gradients = {}
             for name, g in net.gradients.items():
-                ours = torch.tensor((after[name][1] - beta * before[name][1]) / (1 - beta)).view_as(g)
+                keeps, adds = (MUON.get("momentum", 0.95), 1) if name in net.moments else (beta, 1 - beta)
+                ours = torch.tensor((after[name][1] - keeps * before[name][1]) / adds).view_as(g)
                 gradients[name] = float((ours - g).norm() / g.norm())
             name = max(gradients, key=gradients.get)
             print(f"gradients of {len(gradients)} tensors; largest relative difference {gradients[name]:.2e} of {name}")
