@@ -130,7 +130,7 @@ void add_scenario_options(CLI::App& command, ScenarioAsked& o, bool several) {
   clusters->allow_extra_args(false);  // a scenario file may follow
   if (several) clusters->delimiter(',');
   command.add_option("--nodes", o.nodes, "nodes of it; absent: as many as it has")
-      ->check(CLI::Range(1.0, limits::kMostNodes));
+      ->check(CLI::Range(1, static_cast<int>(limits::kMostNodes)));
   command.add_option("--batch", o.batch, "sequences of a step");
   command.add_option("--sequence", o.sequence, "tokens of a sequence");
   command.add_option("--tokens", o.tokens, "tokens of the whole run, like 15e12: for days and dollars");
@@ -191,8 +191,8 @@ Problem load_asked(const ScenarioAsked& o, const AskedScenario& scenario, const 
 }
 
 Json as_file(const AskedScenario& scenario) {
-  Json out = scenario.json;
-  out["schema"] = "orrery.scenario/1";
+  Json out = {{"schema", "orrery.scenario/1"}};
+  out.update(scenario.json);
   // Files that the scenario's own file names stand beside that.
   const auto folder = std::filesystem::path(scenario.at.file).parent_path();
   for (const char* pointer : {"/cluster/topology", "/stack", "/model/config"}) {

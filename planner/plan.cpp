@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/parallel.h"
+#include "planner/choices.h"
 #include "planner/risk.h"
 
 namespace orrery::planner {
@@ -552,6 +553,9 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
         evaluate(problem, topology, best.plan, {.draws = kLoadDraws}).predicted.imbalance;
   }
   if (!a.search.best.empty()) measure_sensitivity(problem, options.threads, a);
+  if (!a.plans.empty())
+    a.choices = choices(problem, a,
+                        [&](const Candidate& c) { return simulate(problem, topology, c.plan, c.estimate); });
   explain(problem, a);
   return a;
 }

@@ -4,9 +4,11 @@
 // best, widening until no plan it has not run could win at the gap seen between the two for its kind.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "planner/evaluate.h"
 #include "planner/search.h"
@@ -25,6 +27,17 @@ struct Ranked {
   Bytes capacity;         // of a device on the stage that fills its devices most, less the margin
   bool hosts_fit = true;  // what it keeps in the hosts' memory and on their drives
   bool fits() const { return hosts_fit && predicted.peak_memory_bytes <= capacity.value; }
+};
+
+// Why one would choose another plan than the fastest (planner/choices.h).
+enum class Reason { kSafest, kSmallest, kSimplest };
+constexpr auto enum_names(Reason) {
+  return std::array{std::pair{Reason::kSafest, "safest"}, std::pair{Reason::kSmallest, "smallest"},
+                    std::pair{Reason::kSimplest, "simplest"}};
+}
+struct Choice {
+  std::vector<Reason> reasons;
+  Ranked plan;
 };
 
 struct Rejected {
@@ -64,6 +77,7 @@ struct Answer {
   double largest_gap = 0;           // |estimate / engine - 1| over the simulated plans
   std::map<PlanKind, double> gaps;  // the same by kind
   std::vector<Ranked> plans;        // best first
+  std::vector<Choice> choices;      // plans that there are other reasons to choose
   std::vector<Ranked> alongside;    // the scenario's own plan and the rules of thumb
   std::vector<Rejected> rejected;
   std::vector<Sensitivity> sensitivity;

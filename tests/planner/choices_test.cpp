@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The safest, the smallest and the simplest plan beside the fastest.
+#include "planner/choices.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace orrery::planner {
+namespace {
+
+TEST(Choices, CountMechanisms) {
+  EXPECT_EQ(mechanisms({}), 0);
+  EXPECT_EQ(mechanisms({.dp = 8}), 0);
+  EXPECT_EQ(mechanisms({.tp = 2, .dp = 4, .zero = 1}), 2);
+  EXPECT_EQ(mechanisms({.tp = 2, .pp = 4, .dp = 4, .zero = 1}), 3);
+  EXPECT_EQ(mechanisms({.pp = 4, .vpp = 2, .dp = 4, .schedule = Schedule::kInterleaved}), 2);
+  EXPECT_EQ(mechanisms({.pp = 4, .dp = 4, .schedule = Schedule::kZeroBubbleH1}), 2);
+  EXPECT_EQ(mechanisms({.dp = 4, .recompute = Recompute::kFull}), 1);
+  EXPECT_EQ(mechanisms({.dp = 4, .recompute = Recompute::kFull, .recompute_first = 2}), 2);
+  EXPECT_EQ(mechanisms({.dp = 4, .zero = 1, .shard_group = 2}), 2);
+  EXPECT_EQ(mechanisms({.dp = 4, .zero = 1, .shard_group = 4}), 1) << "all replicas are no group";
+}
+
+double unwanted(const Problem& p, Reason reason, const Candidate& c) {
+  switch (reason) {
+    case Reason::kSafest:
+      return 1 - fits_probability(p, c);
+    case Reason::kSmallest:
+      return static_cast<double>(c.device.value);
+    case Reason::kSimplest:
+      return mechanisms(c.plan);
+  }
+  return 0;
+}
+
+// Whatever the search kept: none that takes as little longer has less of what the choice was made by, and a
+// reason that is not given has no plan that is better by what counts.
+TEST(Choices, AreTheBestByTheirReason) {
+  std::set<Reason> seen;
+  for (const char* scenario : {"llama3-70b-p4d", "llama2-7b-8k-a100", "gpt-oss-20b-one-node", "tiny-cpu"}) {
+    const Problem p = load_problem(std::string(ORRERY_ROOT) + "/scenarios/" + scenario + ".json", {});
+    const Answer a = plan(p, {.top = 3, .threads = 2});
+    ASSERT_FALSE(a.plans.empty()) << scenario;
+    std::vector<Candidate> all = a.search.best;
+    for (const auto& [kind, c] : a.search.by_kind) all.push_back(c);
+    all.insert(all.end(), a.search.pareto.begin(), a.search.pareto.end());
+    std::erase_if(all, [](const Candidate& c) { return c.ranked == kNever || !c.fits(); });
+    const auto of = [&](const Plan& plan) {
+      return std::find_if(all.begin(), all.end(), [&](const Candidate& c) { return c.plan == plan; });
+    };
+    if (of(a.plans[0].plan) == all.end()) continue;  // a rule of thumb's
+    const Time base = a.plans[0].estimate.step;
+    for (const Reason reason : {Reason::kSafest, Reason::kSmallest, Reason::kSimplest}) {
+      const double longer = reason == Reason::kSmallest ? 1.1 : 1.05;
+      const double own = unwanted(p, reason, *of(a.plans[0].plan));
+      const auto chosen = std::find_if(a.choices.begin(), a.choices.end(), [&](const Choice& c) {
+        return std::find(c.reasons.begin(), c.reasons.end(), reason) != c.reasons.end();
+      });
+      const bool given = chosen != a.choices.end();
+      const double has = given ? unwanted(p, reason, *of(chosen->plan.plan)) : own;
+      if (given) {
+        seen.insert(reason);
+        EXPECT_NE(chosen->plan.plan, a.plans[0].plan) << scenario;
+        EXPECT_LE(ratio(of(chosen->plan.plan)->estimate.step, base), longer) << scenario << name_of(reason);
+        EXPECT_LT(has, own) << scenario << name_of(reason);
+      }
+      for (const Candidate& c : all) {
+        if (ratio(c.estimate.step, base) > longer) continue;
+        const double other = unwanted(p, reason, c);
+        if (given) {
+          EXPECT_GE(other, has) << scenario << name_of(reason) << short_name(c.plan);
+        }
+        const bool counts = reason == Reason::kSafest     ? other + 0.01 <= own
+                            : reason == Reason::kSmallest ? other <= 0.9 * own
+                                                          : other < own;
+        EXPECT_TRUE(given || !counts) << scenario << name_of(reason) << short_name(c.plan);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 3U) << "some reason is never given";
+}
+
+}  // namespace
+}  // namespace orrery::planner
