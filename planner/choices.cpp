@@ -2,7 +2,6 @@
 #include "planner/choices.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace orrery::planner {
 namespace {
@@ -46,7 +45,7 @@ int mechanisms(const Plan& p) {
 }
 
 std::vector<Choice> choices(const Problem& problem, const Answer& a,
-                            const std::function<Ranked(const Candidate&)>& simulated) {
+                            const std::function<std::optional<Ranked>(const Candidate&)>& simulated) {
   const std::vector<const Candidate*> kept = kept_candidates(a);
   const Ranked& fastest = a.plans.front();
   const Time base = fastest.estimate.step;
@@ -67,8 +66,8 @@ std::vector<Choice> choices(const Problem& problem, const Answer& a,
         std::find_if(out.begin(), out.end(), [&](const Choice& c) { return c.plan.plan == best->plan; });
     if (known != out.end())
       known->reasons.push_back(reason);
-    else
-      out.push_back({{reason}, simulated(*best)});
+    else if (std::optional<Ranked> r = simulated(*best))
+      out.push_back({{reason}, std::move(*r)});
   };
   choose(
       Reason::kSafest, kSafestLonger, [&](const Candidate& c) { return 1 - fits_probability(problem, c); },

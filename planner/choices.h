@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "planner/plan.h"
@@ -23,8 +24,9 @@ namespace orrery::planner {
 // overlap or go by node. One for each.
 int mechanisms(const Plan& plan);
 
-// Of an answer with at least one plan. `simulated` gives a candidate's prediction.
+// Of an answer with at least one plan. `simulated` gives a candidate's prediction, or nothing where the
+// simulation says that the candidate does not do what the scenario asks for; its reason is then not given.
 std::vector<Choice> choices(const Problem& problem, const Answer& answer,
-                            const std::function<Ranked(const Candidate&)>& simulated);
+                            const std::function<std::optional<Ranked>(const Candidate&)>& simulated);
 
 }  // namespace orrery::planner

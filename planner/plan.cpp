@@ -554,8 +554,11 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
   }
   if (!a.search.best.empty()) measure_sensitivity(problem, options.threads, a);
   if (!a.plans.empty())
-    a.choices = choices(problem, a,
-                        [&](const Candidate& c) { return simulate(problem, topology, c.plan, c.estimate); });
+    a.choices = choices(problem, a, [&](const Candidate& c) -> std::optional<Ranked> {
+      Ranked r = simulate(problem, topology, c.plan, c.estimate);
+      if (!r.fits() || r.risky() || !acceptable(scenario, r.predicted)) return std::nullopt;
+      return r;
+    });
   explain(problem, a);
   return a;
 }

@@ -193,7 +193,7 @@ class OptimizerSegment {
     e_.add(work.momentum, name(i, "/muon-momentum"), std::move(reads), {step.shard, {u.optimizer_buffer}});
     for (const UnitExchange& x : work.of_update) {
       Ref from = step.shard, to{step.update};
-      if (x.op.elements > u.padded) {
+      if (x.op.elements > u.padded) {  // over tensor ranks: of all their parts, not of one's shards
         step.parts = e_.activation(name(i, "/update/parts"), x.op.elements, type);
         from = to;
         to = {step.parts};

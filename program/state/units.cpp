@@ -205,19 +205,18 @@ std::vector<Matrices> matrices_of(const Parameter& p, std::int64_t ranks, std::i
   return out;
 }
 
-std::int64_t muon_bytes(const Plan& p, const Training& t, const AllStateGroups& groups,
-                        std::span<const UnitSize> units) {
+std::int64_t muon_bytes(const Plan& p, const Training& t, std::span<const UnitSize> units) {
   // Elements; of the unit that is gathered, what it has already and will have.
   std::int64_t most = 0, gathered = 0, its_scratch = 0;
   for (const UnitSize& u : units) {
     if (!u.muon) continue;
-    const UnitWork work(p, t, groups, u, 0);
     const std::int64_t parts = gathered_parts(p, t, u.of_experts);
     const std::int64_t own = UnitShare(p, u).padded * (parts > 1 ? 1 + parts : 1);
     std::int64_t scratch = 0;
-    for (const ops::Orthogonalise& op : work.orthogonalise)
-      scratch = std::max(scratch, op.scratch().elements);
-    const bool gathers = !work.of_update.empty();
+    for (const Matrices& m : u.matrices)
+      scratch =
+          std::max(scratch, ops::Orthogonalise{.rows = m.rows, .columns = m.columns}.scratch().elements);
+    const bool gathers = parts > 1 || (u.of_experts ? p.expert_shards() : p.shards()) > 1;
     most = std::max(most, gathered + own + (gathers ? its_scratch : scratch));
     if (gathers) {
       gathered = own;

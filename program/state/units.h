@@ -375,8 +375,7 @@ inline std::int64_t gathered_parts(const Plan& p, const Training& t, bool of_exp
 }
 // Bytes of what is live at once at most while Muon updates units one after the other, in this order: of each
 // U and all tensor ranks' parts of it, of which the next unit's are on their way, and scratch.
-std::int64_t muon_bytes(const Plan& p, const Training& t, const AllStateGroups& groups,
-                        std::span<const UnitSize> units);
+std::int64_t muon_bytes(const Plan& p, const Training& t, std::span<const UnitSize> units);
 
 // What is done with a unit after its last gradients are there, in this order.
 struct UnitWork {

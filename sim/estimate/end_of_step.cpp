@@ -61,6 +61,7 @@ const Estimator::UnitCost& Estimator::unit_cost(const Plan& plan, const program:
     u.of_update = collectives(work.of_update);
     u.optimizer = price(work.muon_update, on.nodes);
     for (const ops::Orthogonalise& op : work.orthogonalise) u.optimizer += price(op, on.nodes);
+    u.ops_of_muon = 1 + std::ssize(work.of_update) + std::ssize(work.orthogonalise);
   } else if (size.on_host) {
     price_on_host(plan, work, on.nodes, u);
   } else {
@@ -156,7 +157,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.update = 0;
   out.trust_sum = 0;
   double slowest = 0;
-  std::int64_t trained = 0, on_host = 0;
+  std::int64_t trained = 0, on_host = 0, of_muon = 0;
   for (std::size_t k = 0, i = 0; k < on_stage_.chunk_end.size(); ++k) {
     const std::size_t c = on_stage_.chunks.size() - 1 - k;
     const program::ChunkBlocks& chunk = on_stage_.chunks[c];
@@ -174,6 +175,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
       UnitCost u = unit_cost(plan, on_stage_.units[i], i, on);
       ++trained;
       on_host += u.on_host;
+      of_muon += u.ops_of_muon;
       out.reductions[c] += u.reduce;
       if (dominated_[run]) continue;
       u.share = i == last ? 2.0
@@ -207,12 +209,6 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
   out.most = out.most * slowdown + slowest * 2 * kSharing * out.pace.communication_slowdown;
   out.update *= slowdown;
   const program::UnitWork work(plan, training, state_, {.elements = on_stage_.units.front().elements}, 0);
-  std::int64_t of_muon = 0;  // that it has more
-  for (const program::UnitSize& u : on_stage_.units) {
-    if (!u.muon) continue;
-    const program::UnitWork more(plan, training, state_, u, 0);
-    of_muon += 1 + std::ssize(more.of_update) + std::ssize(more.orthogonalise);
-  }
   const std::int64_t each = 2 + training.measures_norm() + training.scales_tensors() +
                             std::ssize(work.gathers) +
                             (problem_.stack.overlap_grad_reduce ? 0 : std::ssize(work.reductions));
@@ -249,7 +245,7 @@ void Estimator::fill_pieces(const Plan& plan, std::size_t run, StagePieces& out)
     out.end_bytes = tied.shard * bytes_.gradient;
   }
   if (training.muon)
-    out.end_bytes = std::max(out.end_bytes, program::muon_bytes(plan, training, state_, on_stage_.units));
+    out.end_bytes = std::max(out.end_bytes, program::muon_bytes(plan, training, on_stage_.units));
 }
 
 const Estimator::Pieces& Estimator::pieces(const Plan& plan) {

@@ -100,6 +100,7 @@ class Estimator {
     std::int64_t norm = 0, trust = 0, optimizer = 0, gather = 0, clear = 0;
     // Of a unit that Muon updates: before its products and the update, which `optimizer` is the time of.
     std::int64_t momentum = 0, of_update = 0;
+    std::int64_t ops_of_muon = 0;  // that the host launches for it beside the optimizer's
     // Of a unit that the host updates, which `optimizer` is the time of there: copies of its gradient and of
     // its parameters, the rounding of these; and what comes from drives before, and goes there after it.
     bool on_host = false;

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 namespace orrery::planner {
 namespace {
@@ -80,6 +82,30 @@ TEST(Choices, AreTheBestByTheirReason) {
     }
   }
   EXPECT_EQ(seen.size(), 3U) << "some reason is never given";
+}
+
+// A choice that takes longer than the deadline allows is not given; one that meets the deadline still is.
+TEST(Choices, MeetTheDeadline) {
+  Problem p = load_problem(std::string(ORRERY_ROOT) + "/scenarios/llama3-70b-p4d.json", {});
+  p.scenario.goal = Goal::kCostByDeadline;
+  p.scenario.deadline = RunTime{1000 * 86400.0};
+  p.scenario.search.nodes = {p.cluster.nodes};
+  const auto days_of_choices = [&](double fastest) {
+    const Answer a = plan(p, {.top = 3, .threads = 2});
+    std::vector<double> out{fastest > 0 ? fastest : a.plans.at(0).predicted.days};
+    EXPECT_TRUE(a.unmet.empty()) << a.unmet;
+    EXPECT_DOUBLE_EQ(a.plans.at(0).predicted.days, out[0]);
+    for (const Choice& c : a.choices) out.push_back(c.plan.predicted.days);
+    return out;
+  };
+  const std::vector<double> free = days_of_choices(0);
+  ASSERT_GE(free.size(), 2U) << "no choice that a deadline could leave out";
+  const double slowest = *std::max_element(free.begin(), free.end());
+  ASSERT_GT(slowest, free[0]);
+  p.scenario.deadline = RunTime{(free[0] + slowest) / 2 * 86400};
+  const std::vector<double> limited = days_of_choices(free[0]);
+  EXPECT_LT(limited.size(), free.size());
+  for (const double days : limited) EXPECT_LE(days * 86400, p.scenario.deadline.value);
 }
 
 }  // namespace
