@@ -228,6 +228,14 @@ bool report_axis(const Stack& s, const Capabilities& c, const Plan& p, std::int6
                                                : "allowed: no such field");
         });
   }
+  if (p.loss_chunks > 1 && !c.loss_chunks)
+    return report(
+        "/plan/loss_chunks", [&] { return lacks(s, "a loss in chunks"); }, one);
+  if (p.update_in_backward && !c.update_in_backward) {
+    return report(
+        "/plan/update_in_backward", [&] { return lacks(s, "updates in the backward pass"); },
+        [] { return std::string("allowed: false"); });
+  }
   if (p.offloaded_optimizer() > 0 && !c.offload_optimizer) {
     return report(
         "/plan/offload/optimizer", [&] { return lacks(s, "offloading of the optimizer's state"); },
@@ -530,6 +538,8 @@ std::vector<std::string> stack_limits(const Stack& s, const Model& m, const Trai
   if (!c.recompute_layers) out.emplace_back("no recomputation of several layers at once");
   if (!c.recompute_first) out.emplace_back("no recomputation of some layers of a chunk alone");
   if (!c.recompute_by_chunk) out.emplace_back("no recomputation of different numbers of layers by chunk");
+  if (!c.loss_chunks) out.emplace_back("no loss in chunks");
+  if (!c.update_in_backward) out.emplace_back("no updates in the backward pass");
   if (c.tensor_parallel || !c.schedule.empty()) missing(c.rank_order, every<RankOrder>(), "no placement {}");
   if (c.most_ranks > 0) out.push_back(fmt::format("no more than {} ranks", c.most_ranks));
   for (const Refusal& r : c.refused) {

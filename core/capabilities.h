@@ -64,6 +64,8 @@ struct Capabilities {
   bool recompute_layers = true;                // full recomputation may keep every k-th layer's input
   bool recompute_first = true;                 // and may be of the first layers of a chunk alone
   bool recompute_by_chunk = true;              // of as many as a plan says for each chunk
+  bool loss_chunks = true;                     // rows may go through the loss in parts
+  bool update_in_backward = true;              // parameters may be updated before the backward pass ends
   std::vector<RankOrder> rank_order;
   std::vector<NumberFormats> formats;
   bool lamb = true, lars = true, muon = true;
@@ -148,6 +150,9 @@ void describe(V& v, Capabilities& c) {
   v(field("recompute_first", "whether recompute_first may be more than 0"), c.recompute_first);
   v(field("recompute_by_chunk", "whether chunks may recompute different numbers of their first layers"),
     c.recompute_by_chunk);
+  v(field("loss_chunks", "whether loss_chunks may be more than 1"), c.loss_chunks);
+  v(field("update_in_backward", "whether parameters may be updated before the backward pass ends"),
+    c.update_in_backward);
   v(field("rank_order", "placements of ranks"), c.rank_order);
   v(field("formats", "recipes of numbers with their formats of matrix products"), c.formats);
   v(field("lamb", "whether LAMB can be the optimizer"), c.lamb);

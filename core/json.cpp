@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 
 #include "core/error.h"
 #include "core/text.h"
@@ -194,7 +195,7 @@ Json parse_json(std::string_view text, const std::string& file, std::int64_t lar
 }
 
 Json load_json(const std::filesystem::path& path, std::int64_t largest) {
-  return parse_json(load_text(path, largest), path.string(), largest);
+  return parse_json(load_text(path, largest), path == "-" ? "standard input" : path.string(), largest);
 }
 
 void append(Json& object, std::string key, Json value) {
@@ -216,17 +217,9 @@ std::string pointer_to(const std::string& pointer, std::string_view key) {
   return out;
 }
 
-std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (error || !std::filesystem::exists(status)) {
-    throw InputError(path.string(), "/", "no such file");
-  }
-  if (std::filesystem::is_directory(status)) {
-    throw InputError(path.string(), "/", "is a directory", "allowed: a file");
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InputError(path.string(), "/", "cannot be read");
+namespace {
+
+std::string text_of(std::istream& in, const std::filesystem::path& path, std::int64_t largest) {
   std::string text;
   char block[1 << 16];
   while (in.read(block, sizeof block) || in.gcount() > 0) {
@@ -237,6 +230,23 @@ std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
     }
   }
   return text;
+}
+
+}  // namespace
+
+std::string load_text(const std::filesystem::path& path, std::int64_t largest) {
+  if (path == "-") return text_of(std::cin, "standard input", largest);
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (error || !std::filesystem::exists(status)) {
+    throw InputError(path.string(), "/", "no such file");
+  }
+  if (std::filesystem::is_directory(status)) {
+    throw InputError(path.string(), "/", "is a directory", "allowed: a file");
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw InputError(path.string(), "/", "cannot be read");
+  return text_of(in, path, largest);
 }
 
 namespace {

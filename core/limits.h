@@ -40,7 +40,8 @@ inline constexpr double kLongestRun = 9'999.0 * 86'400;  // s: 27 years
 // Of a model, a plan and a cluster. Ranks (the product of five) and the sequences of a step fit in 64 bits.
 inline constexpr double kMostLayers = 10'000, kMostTensorRanks = 1 << 12, kMostChunks = 1024,
                         kMostContextRanks = 1 << 10, kMostReplicas = 1 << 20, kMostIslands = 64,
-                        kMostMicroBatch = 1 << 16, kMostNodes = 1 << 20, kMostInNode = 1024;
+                        kMostLossChunks = 1 << 12, kMostMicroBatch = 1 << 16, kMostNodes = 1 << 20,
+                        kMostInNode = 1024;
 
 // Of a model: so that bytes of parameters, gradients and states fit in 64 bits.
 inline constexpr double kMostParameters = 1e15;

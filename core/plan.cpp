@@ -50,6 +50,8 @@ std::string short_name(const Plan& p) {
     text += fmt::format("/{}", p.recompute_layers);
   if (p.recompute_first > 0) text += fmt::format(" first {}", p.recompute_first);
   if (!p.recompute_by_chunk.empty()) text += " by chunk " + in_runs(p.recompute_by_chunk);
+  if (p.loss_chunks > 1) text += fmt::format(" loss/{}", p.loss_chunks);
+  if (p.update_in_backward) text += " update-in-backward";
   const auto where = [](bool drives) { return drives ? "nvme" : "host"; };
   if (p.offloaded_optimizer() > 0)
     text += fmt::format(" {}-optimizer {:g}%", where(p.optimizer_on_drives()), 100 * p.offload->optimizer);

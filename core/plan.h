@@ -108,6 +108,12 @@ struct Plan {
   std::int64_t recompute_first = 0;            // and repeats the first so many of each chunk; 0: all
   // Or so many of each of the pp * vpp chunks in model order; empty: recompute_first says how many.
   std::vector<std::int64_t> recompute_by_chunk;
+  // Parts of a micro-batch's rows that go through the product with the head's weight and the loss one after
+  // the other, each with its gradient, so that one part's logits alone are in memory. 1: all at once.
+  std::int64_t loss_chunks = 1;
+  // Each unit of parameters is updated as soon as the backward pass has its gradient, whose memory the next
+  // one takes.
+  bool update_in_backward = false;
   std::optional<Offload> offload;  // none: all is in the devices' memory
   RankOrder rank_order = RankOrder::kTpDpPp;
   // Layers of each of the pp * vpp chunks in model order; empty: as even as possible.
@@ -244,6 +250,18 @@ void describe(V& v, Plan& p) {
           .max = limits::kMostLayers,
           .most = static_cast<std::size_t>(limits::kMostLayers)},
     p.recompute_by_chunk);
+  v(Field{.name = "loss_chunks",
+          .help =
+              "parts of a micro-batch's rows that take the head's product and the loss in turn, so that one "
+              "part's logits are in memory",
+          .min = 1,
+          .max = limits::kMostLossChunks},
+    p.loss_chunks);
+  v(Field{.name = "update_in_backward",
+          .help =
+              "update parameters as soon as the backward pass has their gradients, which then need no memory "
+              "of their own; of one replica with one micro-batch"},
+    p.update_in_backward);
   v(Field{.name = "offload", .help = "what lies in the hosts' memory; absent means nothing"}, p.offload);
   v(Field{.name = "rank_order", .help = "placement of ranks, fastest axis first"}, p.rank_order);
   v(Field{.name = "chunk_layers",

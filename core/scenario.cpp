@@ -20,6 +20,7 @@ DataFolders::DataFolders() {
   const fs::path program = fs::read_symlink("/proc/self/exe", unknown);
   if (!unknown) roots_.push_back((program.parent_path() / ORRERY_DATA_FROM_PROGRAM).lexically_normal());
   roots_.emplace_back(ORRERY_SOURCE_DIR);
+  roots_.emplace_back(ORRERY_DATA_INSTALLED);  // of programs of others, which link the library
 }
 
 std::vector<std::string> DataFolders::names(const std::string& folder) const {
@@ -304,7 +305,7 @@ void check_training(const Problem& p, const Cursor& at) {
   }
   if (t.lamb && t.precision == Precision::kSgd) {
     at.child("lamb").fail("LAMB scales an update of Adam, and precision \"sgd\" has none",
-                          "allowed: precision mixed, megatron, no-master, fp32, adam-8bit");
+                          "allowed: precision mixed, megatron, no-master, fp32, adam-8bit, pure-bf16-8bit");
   }
   if (t.muon) check_muon(t, at.child("muon"));
   const std::vector<std::int64_t>& tried = p.scenario.search.islands;

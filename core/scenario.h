@@ -35,7 +35,7 @@ constexpr auto enum_names(Goal) {
 // What the search may vary. An empty list means every value that makes sense.
 struct Search {
   std::vector<std::int64_t> tp, pp, vpp, dp, islands, cp, ulysses, ep, etp, micro_batch, zero, shard_group,
-      recompute_layers, recompute_first;
+      recompute_layers, recompute_first, loss_chunks;
   std::vector<bool> sequence_parallel, reshard_after_forward, overlap_exchanges;
   std::vector<Schedule> schedule;
   std::vector<Recompute> recompute;
@@ -121,6 +121,9 @@ void describe(V& v, Search& s) {
         "means whatever is best, 0 means all",
         0, limits::kMostLayers),
     s.recompute_first);
+  v(choices("loss_chunks", "numbers of parts that rows go through the loss in to try; none means 1", 1,
+            limits::kMostLossChunks),
+    s.loss_chunks);
   v(choices("sequence_parallel", "whether to try with and without sequence parallelism"),
     s.sequence_parallel);
   v(choices("schedule", "pipeline schedules to try"), s.schedule);
@@ -198,7 +201,7 @@ struct Problem {
 };
 
 // Folders that hold profiles/, topologies/ and scenarios/: $ORRERY_DATA, the one that is installed with this
-// program, the source tree.
+// program, the source tree, the one that was installed with the library.
 class DataFolders {
  public:
   DataFolders();

@@ -88,6 +88,7 @@ void visit_axes(const Capabilities& c, S& s, Visit visit) {
     p.recompute_first = v;
     if (v > 0) p.recompute = Recompute::kFull;
   });
+  visit("loss_chunks", s.loss_chunks, [](Plan& p, std::int64_t v) { p.loss_chunks = v; });
   visit("offload", s.offload, [](Plan& p, const Offload& v) { p.offload = v; });
   visit("rank_order", s.rank_order, [&](Plan& p, RankOrder v) {
     p.tp = tensor;

@@ -14,7 +14,8 @@
 //                                                            averaged in fp16 and as the fp32 that Adam reads
 //   deepspeed-bf16  2          4        4       8       22   and 4 beside the gradient: those in bf16, and
 //                                                            as much again, which BigScience's runs show
-//   adam-8bit       2          2        4       2       10   8-bit moments
+//   adam-8bit       2          2        4       2       10   8-bit moments, and 4 bytes for 256 of each
+//   pure-bf16-8bit  2          2        0       2        6   the same without a master copy
 //   sgd             4          4        0       4       12   fp32, momentum
 //
 // ZeRO-1 shards master and moments, ZeRO-2 the gradient too, ZeRO-3 everything.
@@ -29,6 +30,7 @@
 #include "core/dtype.h"
 #include "core/expert_load.h"
 #include "core/fields.h"
+#include "core/moments.h"
 #include "core/muon.h"
 #include "core/outer.h"
 #include "core/rounding.h"
@@ -44,6 +46,7 @@ enum class Precision {
   kPureBf16,
   kFp32,
   kAdam8bit,
+  kPureBf16Adam8bit,
   kSgd
 };
 // What weight decay shrinks: tensors of two dimensions, or norms and biases too.
@@ -58,6 +61,7 @@ constexpr auto enum_names(Precision) {
                     std::pair{Precision::kPureBf16, "pure-bf16"},
                     std::pair{Precision::kFp32, "fp32"},
                     std::pair{Precision::kAdam8bit, "adam-8bit"},
+                    std::pair{Precision::kPureBf16Adam8bit, "pure-bf16-8bit"},
                     std::pair{Precision::kSgd, "sgd"}};
 }
 constexpr auto enum_names(Decay) {
@@ -68,9 +72,17 @@ struct BytesPerParameter {
   std::int64_t parameter, gradient, master, moments;
   // What software keeps beside these: as long as gradients are, and of the elements that a rank updates.
   std::int64_t beside_gradient = 0, beside_master = 0;
+  std::int64_t moment = 4;  // of one of them
   constexpr std::int64_t optimizer() const { return master + moments; }
   constexpr std::int64_t total() const {
     return parameter + gradient + master + moments + beside_gradient + beside_master;
+  }
+  constexpr MomentLayout moments_of(std::int64_t elements) const {
+    return {elements, moments / moment, moment};
+  }
+  // Of master copies and moments of so many elements, with the scales of 8-bit moments.
+  constexpr std::int64_t optimizer_of(std::int64_t elements) const {
+    return elements * master + moments_of(elements).bytes();
   }
   // Bytes that an update reads and writes, and what LAMB reads before for the norm of Adam's update.
   constexpr std::int64_t update_traffic() const { return gradient + 2 * optimizer() + parameter; }
@@ -92,11 +104,13 @@ constexpr BytesPerParameter bytes_per_parameter(Precision p) {
     case Precision::kNoMaster:
       return {2, 2, 0, 8};
     case Precision::kPureBf16:
-      return {2, 2, 0, 4};
+      return {.parameter = 2, .gradient = 2, .master = 0, .moments = 4, .moment = 2};
     case Precision::kFp32:
       return {4, 4, 0, 8};
     case Precision::kAdam8bit:
-      return {2, 2, 4, 2};
+      return {.parameter = 2, .gradient = 2, .master = 4, .moments = 2, .moment = 1};
+    case Precision::kPureBf16Adam8bit:
+      return {.parameter = 2, .gradient = 2, .master = 0, .moments = 2, .moment = 1};
     case Precision::kSgd:
       return {4, 4, 0, 4};
   }

@@ -152,7 +152,7 @@ std::int64_t arrays_before_outer(const Program& program) {
 }
 
 std::int64_t moment_arrays(const Program& program, bool muon) {
-  return program.training.bytes_of(muon).moments / 4;
+  return program.training.bytes_of(muon).moments / bytes_per_parameter(program.training.precision).moment;
 }
 
 std::int64_t state_arrays(const Program& program) {

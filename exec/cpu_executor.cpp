@@ -170,7 +170,7 @@ void CpuExecutor::walk(StreamIndex stream) {
       const Op& op = segment.ops[static_cast<std::size_t>(o)];
       wait_for(step, o, op, base);
       // Work that is left out still waits: later waits count on it.
-      if (!runs(pass.what, segment.kind)) {
+      if (!runs(pass.what, segment.kind, op)) {
         complete(stream);
         continue;
       }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "exec/gradient_norm.h"
 #include "exec/op_shapes.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/muon.h"
 #include "kernels/cpu/nf4.h"
 
@@ -52,8 +54,25 @@ struct AdamState {
         m(has_master ? state + elements : state),
         v(m + elements) {}
   bool has_master;
-  float *weights, *m, *v;
+  float *weights, *m, *v;  // the last two where moments are in fp32
 };
+
+// Moments that are narrower than fp32 are made wide some blocks at a time, and narrow again.
+// `step(m, v, first, n)` moves elements [first, first + n), whose moments are m and v.
+template <class Step>
+void with_wide_moments(const MomentLayout& layout, float* stored, Step step) {
+  constexpr std::int64_t kAtATime = 16 * MomentLayout::kBlock;
+  auto* const bytes = reinterpret_cast<std::byte*>(stored);
+  std::array<float, kAtATime> m, v;
+  for (std::int64_t at = 0; at < layout.elements(); at += kAtATime) {
+    const std::int64_t n = std::min(kAtATime, layout.elements() - at);
+    kernels::widen_moments(layout, 0, bytes, at, n, m.data());
+    kernels::widen_moments(layout, 1, bytes, at, n, v.data());
+    step(m.data(), v.data(), at, n);
+    kernels::narrow_moments(layout, 0, m.data(), at, n, bytes);
+    kernels::narrow_moments(layout, 1, v.data(), at, n, bytes);
+  }
+}
 
 // Parameters are rounded from the master copy. With LAMB and LARS each tensor has a learning rate of its own.
 // Padding behind the last tensor is zero, and an update leaves it zero.
@@ -66,7 +85,10 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
   if (norm != nullptr) adam.scale = norm->factor;
   const bool sgd = a.precision == Precision::kSgd;
   const AdamState s(a, n, a.out[0], a.out[1]);
-  const auto run = [&](float rate, bool decays, double sign_rate, std::int64_t first, std::int64_t count) {
+  const MomentLayout layout = bytes_per_parameter(a.precision).moments_of(n);
+  // Elements [first, first + count), whose moments begin at m and v.
+  const auto run = [&](float rate, bool decays, double sign_rate, std::int64_t first, std::int64_t count,
+                       float* m, float* v) {
     if (sign_rate > 0)
       return ref::step_by_sign(static_cast<float>(sign_rate), count, a.in[0] + first,
                                (sgd ? a.out[0] : s.weights) + first);
@@ -75,7 +97,7 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
                       a.out[1] + first);
     adam.lr = rate;
     adam.decay = decays ? a.adam.decay : 0;
-    fast.adam(adam, count, a.in[0] + first, s.weights + first, s.m + first, s.v + first);
+    fast.adam(adam, count, a.in[0] + first, s.weights + first, m, v);
   };
   if (op.by_tensor) {
     for (const TensorPart& part : a.parts) {
@@ -84,11 +106,20 @@ void run(const ops::Optimizer& op, const OpArguments& a) {
         ref::lars({adam.lr, adam.beta1, part.decays ? a.adam.decay : 0, a.trust, ratio, adam.scale},
                   part.count, a.in[0] + part.first, a.out[0] + part.first, a.out[1] + part.first);
       else
-        run(a.adam.lr * ratio, part.decays, part.sign_rate, part.first, part.count);
+        run(a.adam.lr * ratio, part.decays, part.sign_rate, part.first, part.count, s.m + part.first,
+            s.v + part.first);
     }
+  } else if (layout.value_bytes() == 4) {
+    for (const UpdateRange& r : a.update_ranges)
+      run(a.adam.lr, r.decays, r.sign_rate, r.first, r.count, s.m + r.first, s.v + r.first);
   } else {
-    for (const UpdateRange& range : a.update_ranges)
-      run(a.adam.lr, range.decays, range.sign_rate, range.first, range.count);
+    with_wide_moments(layout, s.m, [&](float* m, float* v, std::int64_t at, std::int64_t count) {
+      for (const UpdateRange& r : a.update_ranges) {
+        const std::int64_t first = std::max(r.first, at), end = std::min(r.first + r.count, at + count);
+        if (first < end)
+          run(a.adam.lr, r.decays, r.sign_rate, first, end - first, m + (first - at), v + (first - at));
+      }
+    });
   }
   if (sgd) return;
   if (s.has_master) std::copy_n(s.weights, n, a.out[0]);

@@ -37,13 +37,13 @@ enum class PassOf : std::uint8_t {
   kUpdate,     // of the gradients that are there
   kExchange
 };
-constexpr bool runs(PassOf what, program::SegmentKind kind) {
+inline bool runs(PassOf what, program::SegmentKind kind, const program::Op& op) {
   switch (what) {
     case PassOf::kStep:
     case PassOf::kExchange:
       return true;
     case PassOf::kForward:
-      return kind == program::SegmentKind::kForward;
+      return kind == program::SegmentKind::kForward || op.evaluates;
     case PassOf::kGradients:
       return !follows_chunks(kind);
     case PassOf::kUpdate:

@@ -12,6 +12,7 @@
 #include "exec/hugging_face_weights.h"
 #include "exec/parameters.h"
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/moments.h"
 #include "program/state/units.h"
 
 namespace orrery::exec {
@@ -63,25 +64,32 @@ void Rank::restore(const RestoredState& state) {
   if (!state.states.empty()) write_trained(*executor_, place_, state.states.front());
   for (std::size_t u = 0; u < class_.units.size(); ++u) {
     if (!is_trained(place_, u)) continue;
-    const auto write = [&](std::size_t array, std::int64_t to) {
-      const std::vector<float> values = unit_values(place_, u, [&](const program::Parameter& p) {
+    const auto values_of = [&](std::size_t array) {
+      return unit_values(place_, u, [&](const program::Parameter& p) {
         return [&tensor = tensor_of(place_, state.states[array], p.name)](std::int64_t logical) {
           return element_of(tensor, logical);
         };
       });
-      executor_->write(to, std::as_bytes(own_shard(place_, u, values)));
     };
     const std::int64_t array_bytes = class_.units[u].shard * static_cast<std::int64_t>(sizeof(float));
     const auto outer = static_cast<std::size_t>(arrays_before_outer(program_));
     const auto moments_end = static_cast<std::size_t>(1 + moment_arrays(program_, class_.units[u].muon));
-    for (std::size_t i = 1; i < std::min(moments_end, state.states.size()); ++i)
-      write(i, moments(u) + static_cast<std::int64_t>(i - 1) * array_bytes);
+    const MomentLayout layout =
+        program_.training.bytes_of(class_.units[u].muon).moments_of(class_.units[u].shard);
+    std::vector<std::byte> stored(static_cast<std::size_t>(layout.bytes()));
+    for (std::size_t i = 1; i < std::min(moments_end, state.states.size()); ++i) {
+      const std::vector<float> values = values_of(i);
+      kernels::narrow_moments(layout, static_cast<std::int64_t>(i) - 1, own_shard(place_, u, values).data(),
+                              0, layout.elements(), stored.data());
+    }
+    if (state.states.size() > 1) executor_->write(moments(u), stored);
     // A checkpoint of one island has no outer state, and one of another recipe may have no outer momentum.
     if (class_.units[u].outer_buffer < 0) continue;
     const auto arrays = static_cast<std::size_t>(state_arrays(program_));
     for (std::size_t i = outer; i < std::min(arrays, state.states.size()); ++i)
-      write(i, place_.offset({class_.units[u].outer_buffer}, 0) +
-                   static_cast<std::int64_t>(i - outer) * array_bytes);
+      executor_->write(place_.offset({class_.units[u].outer_buffer}, 0) +
+                           static_cast<std::int64_t>(i - outer) * array_bytes,
+                       std::as_bytes(own_shard(place_, u, values_of(i))));
   }
   if (program_.training.scales_loss() && state.loss_scale.scale > 0) loss_scale_.restore(state.loss_scale);
 }
@@ -107,9 +115,16 @@ Snapshot Rank::snapshot(bool copied) {
       return copied ? space.data() : at;
     };
     const std::byte* const parameter = see(place_.offset(own, 0), n * bytes_of(type), out.copies[3 * u]);
-    const std::byte* const state =
-        see(moments(u), n * static_cast<std::size_t>(program_.training.bytes_of(unit.muon).moments),
-            out.copies[3 * u + 1]);
+    const MomentLayout layout = program_.training.bytes_of(unit.muon).moments_of(unit.shard);
+    const std::byte* state = see(moments(u), static_cast<std::size_t>(layout.bytes()), out.copies[3 * u + 1]);
+    if (layout.value_bytes() < 4) {
+      std::vector<std::byte> wide(4 * n * static_cast<std::size_t>(layout.count()));
+      for (std::int64_t i = 0; i < layout.count(); ++i)
+        kernels::widen_moments(layout, i, state, 0, unit.shard,
+                               reinterpret_cast<float*>(wide.data()) + i * unit.shard);
+      out.copies[3 * u + 1] = std::move(wide);
+      state = out.copies[3 * u + 1].data();
+    }
     const std::byte* outer = nullptr;
     if (unit.outer_buffer >= 0)
       outer =

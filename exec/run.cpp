@@ -29,10 +29,11 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   const char* lacks = nullptr;  // what the recipe has and the engine does not
   switch (t.precision) {
     case Precision::kAdam8bit:
-      lacks = "8-bit moments";
+    case Precision::kPureBf16Adam8bit:
+      if (backend == Backend::kCuda) lacks = "8-bit moments";
       break;
     case Precision::kPureBf16:
-      lacks = "moments of 16 bits";
+      if (backend == Backend::kCuda) lacks = "moments of 16 bits";
       break;
     case Precision::kDeepspeedFp16:
     case Precision::kDeepspeedBf16:
@@ -48,8 +49,20 @@ std::string run_problem(const program::Program& program, Backend backend, orrery
   if (lacks != nullptr) {
     return fmt::format(
         "the {} engine has no {}: precision \"{}\" can be planned and simulated only (allowed: mixed, "
-        "megatron, no-master, fp32, sgd)",
-        engine, lacks, name_of(t.precision));
+        "megatron, no-master, fp32, sgd{})",
+        engine, lacks, name_of(t.precision),
+        backend == Backend::kCpu ? ", adam-8bit, pure-bf16, pure-bf16-8bit" : "");
+  }
+  if (bytes_per_parameter(t.precision).moment < 4) {
+    const char* const what = t.lamb                               ? "LAMB"
+                             : t.muon                             ? "Muon"
+                             : program.plan.optimizer_on_drives() ? "an optimizer on drives"
+                                                                  : nullptr;
+    if (what != nullptr)
+      return fmt::format(
+          "the {} engine has no {} with narrow moments: precision \"{}\" is refused (allowed: mixed, "
+          "megatron, no-master, fp32)",
+          engine, what, name_of(t.precision));
   }
   const bool half = is_half(t.parameter_type());
   const bool tf32 = t.math == Math::kTf32 && backend == Backend::kCuda;

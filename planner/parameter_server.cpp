@@ -112,6 +112,7 @@ program::Program worker_program(const Problem& problem, const ServersAsked& aske
     plan.recompute_parts = problem.scenario.plan->recompute_parts;
     plan.recompute_layers = problem.scenario.plan->recompute_layers;
     plan.recompute_first = problem.scenario.plan->recompute_first;
+    plan.loss_chunks = problem.scenario.plan->loss_chunks;
   }
   program::check_plan(problem.scenario.model, plan, training, problem.at.child("plan"));
   return program::compile(problem.scenario.model, plan, training, problem.stack);

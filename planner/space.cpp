@@ -131,6 +131,7 @@ Canonical canonical(const Plan& p) {
            p.repeated().bits(),
            p.recompute_layers,
            p.recompute_first,
+           p.loss_chunks,
            number(p.rank_order),
            number(p.sequence_parallel),
            std::bit_cast<std::int64_t>(p.offloaded_optimizer()),
@@ -174,6 +175,7 @@ Space::Space(const Problem& problem)
   all.pp = listed_or(s.pp, std::move(pp));
   all.zero = listed_or(s.zero, {0, 1, 2, 3});
   all.islands = listed_or(s.islands, {1});
+  all.loss_chunks = listed_or(s.loss_chunks, {1});
   all.reshard_after_forward = listed_or(s.reshard_after_forward, {true});
   all.shard_group = listed_or(s.shard_group, {0, problem.cluster.devices_per_node});
   all.schedule = listed_or(s.schedule, {Schedule::k1F1B, Schedule::kGPipe, Schedule::kInterleaved,
@@ -236,9 +238,13 @@ Space::Space(const Problem& problem)
             for (const ExpertExchange exchange : exchanges(all, ep)) {
               for (const std::int64_t b : listed_or(s.micro_batch, mb)) {
                 for (const std::int64_t islands : all.islands) {
-                  Outer& o = outer_.emplace_back(Outer{t, b, context, ep, etp, exchange, order, sp, islands});
-                  const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
-                  if (room > 1) o.expert_room = room;
+                  for (const std::int64_t chunks : all.loss_chunks) {
+                    Outer o{t, b, context, ep, etp, exchange, order, sp, islands, chunks};
+                    if (program::loss_problem(m, problem.scenario.training, o.plan())) continue;
+                    const double room = loads.room(sim::shared_experts(o.plan(), problem.scenario.training));
+                    if (room > 1) o.expert_room = room;
+                    outer_.push_back(o);
+                  }
                 }
               }
             }
@@ -329,6 +335,7 @@ Plan Space::Outer::plan() const {
   if (exchange == ExpertExchange::kByNode) p.expert_exchange = exchange;
   p.expert_room = expert_room;
   p.micro_batch = micro_batch;
+  p.loss_chunks = loss_chunks;
   p.rank_order = rank_order;
   return p;
 }

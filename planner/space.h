@@ -32,7 +32,7 @@ class Space {
     ExpertExchange exchange = ExpertExchange::kFlat;
     RankOrder rank_order = RankOrder::kTpDpPp;
     bool sequence_parallel = false;
-    std::int64_t islands = 1;
+    std::int64_t islands = 1, loss_chunks = 1;
     std::optional<double> expert_room;  // Plan::expert_room
     // A plan with nothing else set.
     Plan plan() const;
@@ -101,7 +101,7 @@ std::int64_t replicas(std::int64_t batch, std::int64_t micro_batch, std::int64_t
 
 // A sort key that tells any two plans apart.
 struct Canonical {
-  std::array<std::int64_t, 28> fields{};
+  std::array<std::int64_t, 29> fields{};
   std::vector<std::int64_t> chunk_layers, recompute_by_chunk;
   friend auto operator<=>(const Canonical&, const Canonical&) = default;
 };

@@ -27,5 +27,11 @@ Branch project(Builder& g, const std::string& base, std::int64_t width, bool bia
 // positions, the head's norm and its weight are a piece each.
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s);
 Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s);
+// Where rows go through the loss in parts (Plan::loss_chunks), the head ends behind its norm, and this is the
+// rest of it, for one part of the rows.
+inline bool loss_is_apart(const Plan& p, const Training& t) {
+  return p.loss_chunks > 1 && !t.serves();
+}
+Graph part_of_loss(const Model& m, const Plan& p, const Training& t, const Stack& s);
 
 }  // namespace orrery::program

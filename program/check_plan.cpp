@@ -233,6 +233,44 @@ std::optional<PlanProblem> offload_problem(const Plan& p, const Training& t) {
   return {};
 }
 
+std::optional<PlanProblem> loss_problem(const Model& m, const Training& t, const Plan& p) {
+  if (p.loss_chunks == 1) return {};
+  const auto problem = [](std::string why, std::string allowed) {
+    return PlanProblem{"loss_chunks", std::move(why), std::move(allowed)};
+  };
+  if (t.serves()) return problem("serving takes no loss", "allowed: 1");
+  if (m.has_pair() || m.classes() != nullptr) return problem("the model ends in no vocabulary", "allowed: 1");
+  if (p.tp > 1 && p.sequence_parallel) {
+    return problem("tensor ranks have rows of their own before the head (sequence_parallel)",
+                   "allowed: 1, or with sequence_parallel false");
+  }
+  const auto tower = static_cast<std::size_t>(output_tower(depth_of(m)));
+  const std::int64_t rows = tower_tokens(m, t)[tower] / p.cp;
+  if (rows % p.loss_chunks != 0) {
+    return problem(fmt::format("{} parts do not divide the {} tokens that a rank has of a sequence",
+                               p.loss_chunks, rows),
+                   fmt::format("allowed: divisors of {}", rows));
+  }
+  return {};
+}
+
+std::optional<PlanProblem> update_problem(const Training& t, const Plan& p) {
+  if (!p.update_in_backward) return {};
+  const auto problem = [](const char* why, const char* allowed) {
+    return PlanProblem{"update_in_backward", why, allowed};
+  };
+  if (p.pp > 1 || p.copies() > 1 || p.islands > 1 || p.micro_batches > 1)
+    return problem("gradients are complete when several stages, replicas or micro-batches gave theirs",
+                   "allowed: false, or pp, dp, cp, islands and micro_batches of 1");
+  if (t.measures_norm())
+    return problem("gradients are clipped by the norm of all of them", "allowed: false, or training.clip 0");
+  if (t.scales_tensors() || t.muon)
+    return problem("LAMB, LARS and Muon look at whole tensors", "allowed: false, or AdamW or SGD alone");
+  if (p.offloaded_optimizer() > 0 || p.offloads_parameters())
+    return problem("the host updates parameters", "allowed: false, or no offloaded optimizer or parameters");
+  return {};
+}
+
 std::optional<PlanProblem> islands_problem(const Plan& p, const Training& t) {
   if (p.islands == 1) return {};
   const auto problem = [](const char* why, const char* allowed) {
@@ -406,6 +444,10 @@ void check_plan(const Model& m, const Plan& p, const Training& t, const Cursor& 
                                       below + step)
                         : fmt::format("allowed with this micro-batch and dp: a batch of {}", step));
   }
+  if (const auto problem = loss_problem(m, t, p))
+    at.child(problem->field).fail(problem->why, problem->allowed);
+  if (const auto problem = update_problem(t, p))
+    at.child(problem->field).fail(problem->why, problem->allowed);
   if (const auto problem = islands_problem(p, t))
     at.child(problem->field).fail(problem->why, problem->allowed);
   if (const auto problem = offload_problem(p, t)) {

@@ -21,8 +21,8 @@ namespace {
 
 // Of the plan's blocks, one of each kind.
 struct Graphs {
-  Graph embedding, head;
-  std::vector<Graph> blocks;  // by Depth::kinds
+  Graph embedding, head, loss;  // the last where it is apart from the head
+  std::vector<Graph> blocks;    // by Depth::kinds
 };
 
 class ClassCompiler {
@@ -98,9 +98,11 @@ class ClassCompiler {
     }
     if (c.global == last_chunk()) {
       // A tied weight is the embedding's; two stages exchange its gradient.
-      c.head = add_block(c, graphs_.head, "", -1, ends_.tied_here(model_));
+      const bool tied = ends_.tied_here(model_), apart = loss_is_apart(plan_, e_.training);
+      c.head = add_block(c, graphs_.head, "", -1, tied && !apart);
+      if (apart) c.loss = add_block(c, graphs_.loss, "", -1, tied);
       if (ends_.tied_across(model_)) {
-        tied_ = c.head->block.parameters.back();
+        tied_ = (apart ? c.loss : c.head)->block.parameters.back();
         rank_.parameters[static_cast<std::size_t>(tied_)].name = "embedding/weight";
       }
     }
@@ -186,6 +188,7 @@ class ClassCompiler {
       for (const bool final : {false, true}) {
         if (!final && plan_.micro_batches == 1) continue;
         begin(SegmentKind::kBackwardWeight, index, final);
+        if (c.loss) state_->synchronise(c, *c.loss, final);
         for (Backward& b : backwards) {
           b.reverse.weights();
           state_->synchronise(c, *b.block, final);
@@ -262,6 +265,8 @@ class ClassCompiler {
       kept.inputs.push_back(towers);
       kept.layers.push_back(forward(layer, towers));
     }
+    // What the backward pass finds gathered is gathered here.
+    if (c.loss && !plan_.reshards()) state_->need(*c.loss);
     if (c.head)
       kept.head = forward(*c.head, towers);
     else
@@ -291,8 +296,9 @@ class ClassCompiler {
 
   // From the gradients of what towers come to in a block to those of what they were before, where something
   // is `trained` before. `to`: buffers for these, by tower.
+  enum class Weights : std::uint8_t { kAsScheduled, kAtOnce };
   Backward backward(const ChunkBlock& b, const Tensors& of, Towers& d, const Towers& to,
-                    const std::vector<bool>& trained) {
+                    const std::vector<bool>& trained, Weights weights = Weights::kAsScheduled) {
     const Graph& graph = *b.block.graph;
     Towers outputs;
     for (const Output& o : graph.outputs)
@@ -303,7 +309,7 @@ class ClassCompiler {
       const auto t = static_cast<std::size_t>(p.number);
       ports.push_back({d[t], to[t], trained[t]});
     }
-    Backward out{&b, Reverse(e_, b.block, of, split())};
+    Backward out{&b, Reverse(e_, b.block, of, split() && weights == Weights::kAsScheduled)};
     const Towers made = out.reverse.run(outputs, ports);
     for (std::size_t i = 0; i < made.size(); ++i)
       d[static_cast<std::size_t>(graph.ports[i].number)] = made[i];
@@ -340,12 +346,12 @@ class ClassCompiler {
               [&](std::size_t t) { return shared(c.output_grads, c, "output-grad", t); });
     }
     hand_over("pipeline/grad-handover", d);
+    if (c.loss) emit_loss(c, kept.head.outputs.front(), d, trained.back(), last);
     if (c.head) {
       state_->need(*c.head);
       out.push_back(backward(*c.head, kept.head, d, anywhere, trained.back()));
       if (!split()) {
-        if (state_->tied_here() >= 0 && state_->trains(state_->tied_here()) && plan_.zero >= 2)
-          state_->reduce_to_shard(state_->tied_here(), "-head");
+        if (!c.loss) end_of_head_weight();
         state_->synchronise(c, *c.head, last);
       }
     }
@@ -382,6 +388,45 @@ class ClassCompiler {
       send(grad_send_, "pipeline/grad-send", c.global - 1, d);
     }
     return out;
+  }
+
+  // Of a weight that is tied within the stage.
+  void end_of_head_weight() {
+    if (state_->tied_here() >= 0 && state_->trains(state_->tied_here()) && plan_.zero >= 2)
+      state_->reduce_to_shard(state_->tied_here(), "-head");
+  }
+
+  // One part of the rows of `n` after the other goes through the head's product and the loss, and back: `d`
+  // gets the gradient of them all. The rows of a part lie one behind the other.
+  void emit_loss(const Chunk& c, std::int32_t n, Towers& d, std::vector<bool> trained, bool last) {
+    const Graph& graph = *c.loss->block.graph;
+    const auto tower = static_cast<std::size_t>(graph.ports.front().number);
+    const Value& part = graph.values[static_cast<std::size_t>(graph.ports.front().value)];
+    const std::int64_t elements = graph.elements(part);
+    trained[tower] = trained[tower] || trains(*c.head);
+    Towers values(boundary_.size(), -1), gradients = values;
+    values[tower] = n;
+    gradients[tower] =
+        e_.activation(e_.name(c.loss->block, part.name, "/grad"), plan_.loss_chunks * elements, part.type);
+    const std::int32_t targets = state_->buffer(Held::kTargets);
+    for (std::int64_t i = 0; i < plan_.loss_chunks; ++i) {
+      ChunkBlock block = *c.loss;
+      block.block.prefix = fmt::format("part{}/", i);
+      block.block.again = i > 0;
+      const std::size_t first = e_.emitted();
+      e_.evaluate(true);
+      const Tensors of = forward(block, values);
+      e_.evaluate(false);
+      Towers none(boundary_.size(), -1);
+      backward(block, of, none, gradients, trained, Weights::kAtOnce);
+      e_.shift(first, n, i * elements);
+      e_.shift(first, gradients[tower], i * elements);
+      e_.shift(first, targets, i * part.rows / plan_.cp);
+    }
+    if (trained[tower]) d[tower] = gradients[tower];
+    if (split()) return;
+    end_of_head_weight();
+    state_->synchronise(c, *c.loss, last);
   }
 
   void recompute_group(Chunk& c, const Left& kept, std::size_t first, std::size_t end,
@@ -471,7 +516,8 @@ Program compile(const Model& model, const Plan& plan, const Training& training, 
   program.communication = communication_of(program.mesh);
   program.rows_of_loss = training.global_batch / plan.islands * loss_rows(model, training);
   const Depth depth = depth_of(model);
-  Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}};
+  Graphs graphs{embedding(model, plan, training, stack), head(model, plan, training, stack), {}, {}};
+  if (loss_is_apart(plan, training)) graphs.loss = part_of_loss(model, plan, training, stack);
   for (std::size_t k = 0; k < depth.kinds.size(); ++k) {
     graphs.blocks.push_back(
         model_block(model, depth.kinds[k], depth.towers[k], plan, training, stack, program.rotary));

@@ -84,6 +84,16 @@ void Emitter::begin(SegmentKind kind, std::int32_t chunk, bool last) {
   layer_ = -1;
 }
 
+void Emitter::shift(std::size_t first, std::int32_t buffer, std::int64_t elements) {
+  for (Op& op : std::span(segment_->ops).subspan(first)) {
+    for (std::vector<Ref>* const refs : {&op.reads, &op.writes}) {
+      for (Ref& r : *refs) {
+        if (r.buffer == buffer) r.offset += elements;
+      }
+    }
+  }
+}
+
 Op& Emitter::first_compute_op(std::size_t index) {
   while (segment_->ops.at(index).stream != kCompute) ++index;
   return segment_->ops[index];
@@ -95,6 +105,7 @@ Op& Emitter::add(const OpKind& kind, std::string name, std::vector<Ref> reads, s
   if (recomputing_) o.name += "/recompute";
   o.kind = kind;
   o.recomputed = recomputing_;
+  o.evaluates = evaluates_;
   o.layer = layer_;
   o.flops = flops_of(kind);
   o.traffic = Bytes{bytes_of(kind, bytes_, ops::passes_of(stack))};

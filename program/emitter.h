@@ -19,6 +19,7 @@ struct Block {
   std::string prefix;                    // of its names: "layer17/"
   std::int32_t layer = -1;               // of the model; -1: the block is an end
   std::vector<std::int32_t> parameters;  // by the graph's parameters, in RankClass::parameters
+  bool again = false;                    // its weights have gradients of the micro-batch already
 };
 
 // A value that a collective placed in another way, for its readers.
@@ -79,6 +80,10 @@ class Emitter {
             std::int64_t element_bytes);
   void receive(const char* name, StreamIndex stream, std::int64_t peer, Ref to, std::int64_t elements,
                std::int64_t element_bytes);
+  // Ops from here on are forward work of a backward segment (Op::evaluates), or not.
+  void evaluate(bool on) { evaluates_ = on; }
+  // What ops of the segment, from `first` on, read and write of a buffer begins so many elements behind.
+  void shift(std::size_t first, std::int32_t buffer, std::int64_t elements);
   std::size_t emitted() const { return segment_->ops.size(); }
   // The first compute op at or after `index`.
   Op& first_compute_op(std::size_t index);
@@ -122,7 +127,7 @@ class Emitter {
   ops::ElementBytes bytes_;
   Segment* segment_ = nullptr;
   std::int32_t layer_ = -1;
-  bool recomputing_ = false;
+  bool recomputing_ = false, evaluates_ = false;
 };
 
 }  // namespace orrery::program

@@ -164,7 +164,7 @@ Ref Reverse::d_out(std::size_t i) const {
 
 bool Reverse::accumulates(std::size_t i) const {
   if (!trains(i)) return false;
-  if (e_.plan.zero < 2) return true;
+  if (e_.plan.zero < 2 || block_.again) return true;
   return std::any_of(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(index_) + 1, graph_.nodes.end(),
                      [&](const Node& behind) {
                        return std::any_of(behind.reads.begin(), behind.reads.end(), [&](const Operand& o) {

@@ -168,6 +168,7 @@ struct Op {
   GroupIndex group = kNoGroup;
   bool recomputed = false;  // repeats forward work
   bool accumulate = false;  // adds to the result that is there
+  bool evaluates = false;   // forward work of a backward segment: passes that go forward alone do it too
   std::int32_t layer = -1;
   double flops = 0;
   Bytes traffic;                 // bytes read and written in device memory
@@ -393,6 +394,10 @@ struct PlanProblem {
 std::optional<PlanProblem> experts_problem(const Plan& plan);
 // Of what lies in the hosts' memory, in the fields of `offload`; "": of the object.
 std::optional<PlanProblem> offload_problem(const Plan& plan, const Training& training);
+// Of the parts that rows go through the loss in.
+std::optional<PlanProblem> loss_problem(const Model& model, const Training& training, const Plan& plan);
+// Of updates in the backward pass.
+std::optional<PlanProblem> update_problem(const Training& training, const Plan& plan);
 // Of islands.
 std::optional<PlanProblem> islands_problem(const Plan& plan, const Training& training);
 // Why forwards and backwards cannot run side by side as the plan says; nothing when they can, or need not.

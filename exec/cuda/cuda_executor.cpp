@@ -385,7 +385,7 @@ void CudaExecutor::issue(const Pass& pass, bool measures, bool captured) {
               "cudaMemcpyAsync");
       }
       // Work that is left out still has its event: others wait for it.
-      if (runs(pass.what, segment.kind)) {
+      if (runs(pass.what, segment.kind, op)) {
         const auto hook = [&](const std::function<void(const Op&)>& call, std::int64_t unit) {
           if (unit < 0 || !call) return;
           finish(s, op.name.c_str());

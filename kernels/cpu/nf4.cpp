@@ -4,37 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 #include <vector>
+
+#include "kernels/cpu/dynamic_numbers.h"
 
 namespace orrery::kernels {
 namespace {
-
-std::array<float, 256> make_dynamic_numbers() {
-  std::vector<double> out{0, 1};
-  for (int decade = 0; decade < 7; ++decade) {
-    const int count = 1 << decade;
-    for (int i = 0; i < count; ++i) {  // the middles of equal parts of [0.1, 1]
-      const double middle = 0.1 + 0.9 * (i + 0.5) / count;
-      const double x = std::pow(10.0, decade - 6) * middle;
-      out.push_back(x);
-      out.push_back(-x);
-    }
-  }
-  std::sort(out.begin(), out.end());
-  std::array<float, 256> numbers{};
-  std::transform(out.begin(), out.end(), numbers.begin(), [](double x) { return static_cast<float>(x); });
-  return numbers;
-}
-
-// The index of the nearest of numbers in order.
-std::size_t nearest(std::span<const float> numbers, float x) {
-  const auto above = std::lower_bound(numbers.begin(), numbers.end(), x);
-  if (above == numbers.begin()) return 0;
-  if (above == numbers.end()) return numbers.size() - 1;
-  const auto below = std::prev(above);
-  return static_cast<std::size_t>((x - *below <= *above - x ? below : above) - numbers.begin());
-}
 
 template <class T>
 T read(const std::byte* from, Index i) {
@@ -63,11 +38,6 @@ float scale_of(const Nf4Layout& l, const std::byte* stored, Index i) {
 }
 
 }  // namespace
-
-const std::array<float, 256>& dynamic_numbers() {
-  static const std::array<float, 256> numbers = make_dynamic_numbers();
-  return numbers;
-}
 
 void quantise(const Nf4Layout& l, const float* x, std::byte* stored) {
   std::fill_n(stored, l.bytes(), std::byte{0});

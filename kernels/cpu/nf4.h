@@ -29,10 +29,6 @@ inline constexpr std::array<float, 16> kNf4{-1.0F,
                                             0.7229568362236023F,
                                             1.0F};
 
-// The 256 numbers of a scale, in order: dynamic tree quantisation (Dettmers 2015, arXiv:1511.04561) of signed
-// numbers, seven decades within [-1, 1] with 1, 2, 4, .. 64 numbers each.
-const std::array<float, 256>& dynamic_numbers();
-
 // From elements to Nf4Layout::bytes(), and back.
 void quantise(const Nf4Layout& layout, const float* x, std::byte* stored);
 void dequantise(const Nf4Layout& layout, const std::byte* stored, float* x);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // 4-bit weights to numbers of 16 bits or fp32. Floor: 4.13 or 4.5 bits read and an element written.
+#include "kernels/cpu/dynamic_numbers.h"
 #include "kernels/cpu/nf4.h"
 #include "kernels/cuda/element.h"
 #include "kernels/cuda/launch.h"

@@ -157,6 +157,52 @@ void choose(Builder& g, ValueId logits, const Parameter& w, ValueId chosen) {
          {chosen});
 }
 
+struct Logits {
+  ValueId value = kNoValue;
+  std::int32_t weight = -1;  // parameter
+};
+
+Logits logits_of(Builder& g, ValueId n) {
+  const std::int32_t w = shared_rows(g, "head/weight", g.model.head_rows());
+  if (g.model.tied_embeddings) g.keep_piece_alone();
+  std::int32_t bias = -1;
+  if (g.model.classes() != nullptr) {
+    bias = g.split_vector("head/bias", g.parameter(w).rows, {g.parameter(w).rows});
+    g.parameter(bias).padding = g.parameter(w).padding;
+  }
+  ValueId logits = g.linear("head", n, w, bias);
+  if (g.model.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, g.model.logit_soft_cap);
+  return {logits, w};
+}
+
+// Of so many rows on each rank.
+void loss_of(Builder& g, const Logits& logits, ValueId targets, std::int64_t rows) {
+  const std::int64_t all_rows = rows * g.plan.cp;
+  const Parameter& w = g.parameter(logits.weight);
+  const std::int64_t columns = w.rows;
+  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
+  const ops::LogitsShape shape{rows, w.local_rows, g.model.head_rows()};
+  const LossKeeps keeps = g.stack.loss_keeps;
+  const auto of_logits = [&](const char* name) {
+    return g.value(name, all_rows, columns, g.placed(Placement::kColumns), DType::kFloat32);
+  };
+  // Each tensor rank's, one behind the other.
+  const ValueId statistics = g.value("head/statistics", g.ranks * all_rows, ops::kLossStatistics,
+                                     g.placed(Placement::kRows), DType::kFloat32);
+  const ValueId normalizers =
+      g.value("head/normalizers", all_rows, ops::kLossNormalizers, {}, DType::kFloat32);
+  std::vector<ValueId> found{statistics}, made{normalizers, loss};
+  std::vector<Operand> reads{g.use(statistics, g.placed(Placement::kReplicated))};
+  if (!keeps_logits(keeps)) found.push_back(of_logits("head/exponentials"));
+  g.node("loss/statistics", ops::LossStatistics{shape}, {g.use(logits.value), g.use(targets)}, found);
+  if (!keeps_logits(keeps)) {
+    reads.push_back(g.use(found[1]));
+    made.push_back(keeps == LossKeeps::kBoth ? of_logits("head/log_probabilities")
+                                             : g.taken_over(found[1], 1));
+  }
+  g.node("loss", ops::Loss{shape, g.ranks}, std::move(reads), std::move(made)).also = {logits.value, targets};
+}
+
 }  // namespace
 
 Graph embedding(const Model& m, const Plan& p, const Training& t, const Stack& s) {
@@ -174,47 +220,33 @@ Graph head(const Model& m, const Plan& p, const Training& t, const Stack& s) {
   g.in_tower(tower);
   ValueId x = g.input(tower);
   const ClassOutput* const classes = m.classes();
-  const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens, all_rows = rows * p.cp;
-  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, all_rows, 1, {}, DType::kInt32);
+  if (loss_is_apart(p, t)) {
+    g.output(tower, g.norm("head/norm", x));
+    return g.finish();
+  }
+  const std::int64_t rows = classes != nullptr ? g.micro_batch : g.tokens;
+  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, rows * p.cp, 1, {}, DType::kInt32);
   if (t.serves()) x = last_tokens(g, x);
   ValueId n = g.norm("head/norm", x);
   if (classes != nullptr) n = pooled(g, *classes, n);
   g.begin_piece();
-  const std::int32_t w = shared_rows(g, "head/weight", m.head_rows());
-  if (m.tied_embeddings) g.keep_piece_alone();
-  std::int32_t bias = -1;
-  if (classes != nullptr) {
-    bias = g.split_vector("head/bias", g.parameter(w).rows, {g.parameter(w).rows});
-    g.parameter(bias).padding = g.parameter(w).padding;
-  }
-  ValueId logits = g.linear("head", n, w, bias);
-  if (m.logit_soft_cap > 0) logits = g.soft_cap("head/soft_cap", logits, m.logit_soft_cap);
-  if (t.serves()) {
-    choose(g, logits, g.parameter(w), targets);
-    return g.finish();
-  }
+  const Logits logits = logits_of(g, n);
+  if (t.serves())
+    choose(g, logits.value, g.parameter(logits.weight), targets);
+  else
+    loss_of(g, logits, targets, rows);
+  return g.finish();
+}
 
-  const ValueId loss = g.port("loss", Port::Is::kLoss, 0, 1, 1, {}, DType::kFloat64);
-  const ops::LogitsShape shape{rows, g.parameter(w).local_rows, m.head_rows()};
-  const bool keeps = !keeps_logits(s.loss_keeps);
-  const auto of_logits = [&](const char* name) {
-    return g.value(name, all_rows, g.parameter(w).rows, g.placed(Placement::kColumns), DType::kFloat32);
-  };
-  // Each tensor rank's, one behind the other.
-  const ValueId statistics = g.value("head/statistics", g.ranks * all_rows, ops::kLossStatistics,
-                                     g.placed(Placement::kRows), DType::kFloat32);
-  const ValueId normalizers =
-      g.value("head/normalizers", all_rows, ops::kLossNormalizers, {}, DType::kFloat32);
-  std::vector<ValueId> found{statistics}, made{normalizers, loss};
-  std::vector<Operand> reads{g.use(statistics, g.placed(Placement::kReplicated))};
-  if (keeps) found.push_back(of_logits("head/exponentials"));
-  g.node("loss/statistics", ops::LossStatistics{shape}, {g.use(logits), g.use(targets)}, found);
-  if (keeps) {
-    reads.push_back(g.use(found[1]));
-    made.push_back(s.loss_keeps == LossKeeps::kBoth ? of_logits("head/log_probabilities")
-                                                    : g.taken_over(found[1], 1));
-  }
-  g.node("loss", ops::Loss{shape, g.ranks}, std::move(reads), std::move(made)).also = {logits, targets};
+Graph part_of_loss(const Model& m, const Plan& p, const Training& t, const Stack& s) {
+  Builder g(m, p, t, s, Builder::Part::kEnd);
+  const TowerIndex tower = output_tower(depth_of(m));
+  g.in_tower(tower);
+  for (std::int64_t* const all : {&g.tokens, &g.rows, &g.all_tokens}) *all /= p.loss_chunks;
+  const ValueId n = g.port("head/norm/out", Port::Is::kTower, tower, g.all_tokens, m.hidden, g.stream(),
+                           t.activation_type());
+  const ValueId targets = g.port("targets", Port::Is::kTargets, 0, g.all_tokens, 1, {}, DType::kInt32);
+  loss_of(g, logits_of(g, n), targets, g.tokens);
   return g.finish();
 }
 

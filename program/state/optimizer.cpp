@@ -23,7 +23,7 @@ class OptimizerSegment {
         down_send_(over.stream("pp-send")),
         down_recv_(over.stream("pp-recv")) {
     for (std::int32_t i = 0; i < std::ssize(e.rank.units); ++i) {
-      if (state.trains(i)) units_.push_back(i);
+      if (state.trains(i) && !state.updates_in_backward(i)) units_.push_back(i);
     }
   }
 
@@ -137,17 +137,10 @@ class OptimizerSegment {
     const Ref ratios{state_.buffer(Held::kTrustRatios)}, bins{state_.buffer(Held::kTrustRatioBins)};
     e_.add(ops::ZeroGrad{tensors * kTrustBins, 8}, "trust-ratio/clear", {}, {bins});
     for (const std::int32_t i : units_)
-      e_.add(state_.work(i).trust, name(i, "/trust-ratio"), reads_of_update(i, norm), {bins});
+      e_.add(state_.work(i).trust, name(i, "/trust-ratio"), state_.reads_of_update(i, norm), {bins});
     sum_over_parts("trust-ratio", bins, tensors * kTrustBins, false);
     e_.add(ops::TrustRatio{tensors}, "trust-ratio", {bins}, {ratios});
     return ratios;
-  }
-
-  std::vector<Ref> reads_of_update(std::int32_t i, const std::vector<Ref>& factors) const {
-    const Unit& u = state_.unit(i);
-    std::vector<Ref> reads{state_.gradient_shard(u), state_.parameter_shard(u), {u.optimizer_buffer}};
-    reads.insert(reads.end(), factors.begin(), factors.end());
-    return reads;
   }
 
   // Gathers of what Muon updates a unit by run beside the updates of the unit before.
@@ -159,7 +152,7 @@ class OptimizerSegment {
     for (const std::int32_t i : units_) {
       if (state_.unit(i).on_host()) continue;
       if (!state_.unit(i).muon) {
-        update(i, factors);
+        state_.update(i, factors);
         continue;
       }
       const MuonStep step = begin_muon(i, factors);
@@ -215,23 +208,7 @@ class OptimizerSegment {
     reads.insert(reads.end(), factors.begin(), factors.end());
     e_.add(work.muon_update, name(step.unit, "/muon-update"), std::move(reads),
            {state_.parameter_shard(u), {u.optimizer_buffer}});
-    finish(step.unit);
-  }
-
-  void update(std::int32_t i, const std::vector<Ref>& factors) {
-    const Unit& u = state_.unit(i);
-    e_.add(state_.work(i).optimizer, name(i, "/optimizer"), reads_of_update(i, factors),
-           {state_.parameter_shard(u), {u.optimizer_buffer}});
-    finish(i);
-  }
-  // What follows an update, wherever it is done.
-  void finish(std::int32_t i) {
-    const Unit& u = state_.unit(i);
-    const UnitWork work = state_.work(i);
-    e_.add(work.clear, name(i, "/zero-grad"), {}, {{u.gradient_buffer}});
-    for (const UnitExchange& x : work.gathers)
-      e_.collective(x.op, name(i, x.name), x.group, x.element_bytes, {state_.parameter_shard(u)},
-                    {{u.parameter_buffer}});
+    state_.finish_update(step.unit);
   }
 
   // Gradients go to the host unit by unit, which need not wait for the norm; the host fetches that, updates,
@@ -305,7 +282,7 @@ class OptimizerSegment {
     const Unit& u = state_.unit(i);
     if (u.device_master >= 0)
       e_.add(ops::Narrow{u.shard}, name(i, "/narrow"), {{u.device_master}}, {state_.parameter_shard(u)});
-    finish(i);
+    state_.finish_update(i);
   }
 
   Emitter& e_;
@@ -313,7 +290,7 @@ class OptimizerSegment {
   const Communication& over_;
   // Towards the first stage, and towards the last one.
   const StreamIndex up_send_, up_recv_, down_send_, down_recv_;
-  std::vector<std::int32_t> units_;  // that are trained
+  std::vector<std::int32_t> units_;  // that are trained, but for those that the backward pass updates
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ constexpr std::array kHeldNames = {"tokens{}",
                                    "full-gradient{}",
                                    "unit{}/parameter",
                                    "unit{}/gradient",
+                                   "passing-gradient{}",
                                    "unit{}/beside-gradient",
                                    "unit{}/optimizer",
                                    "unit{}/beside-optimizer",
@@ -136,7 +137,7 @@ void StageParameters::hold() {
     u.shard = share.shard;
     u.parameter_buffer = buffer(Held::kParameter, i);
     if (e_.training.serves() || u.kept != Kept::kTrained) continue;
-    u.gradient_buffer = buffer(Held::kGradient, i);
+    if (!updates_in_backward(static_cast<std::int32_t>(i))) u.gradient_buffer = buffer(Held::kGradient, i);
     u.optimizer_buffer = buffer(Held::kOptimizer, i);
     if (e_.plan.islands > 1) u.outer_buffer = buffer(Held::kOuter, i);
     if (!sizes_[i].on_host) continue;
@@ -162,16 +163,20 @@ void StageParameters::assign_places(const std::vector<Chunk>& chunks) {
       u.gathered_buffer = buffer(Held::kGathered, e_.plan.reshards() ? 2 * kind_of_unit(u) : i);
     }
   }
-  if (e_.plan.zero >= 2) {
+  const auto take_turns = [&](Held what, std::int32_t Unit::*at) {
     for (const Chunk& c : chunks) {
       std::array<std::size_t, kUnitKinds> units{};  // so far
       for (auto p = c.pieces.rbegin(); p != c.pieces.rend(); ++p) {
         Unit& u = mutable_unit(p->unit);
-        if (u.full_gradient >= 0 || u.kept != Kept::kTrained) continue;
+        if (u.*at >= 0 || u.kept != Kept::kTrained) continue;
         const std::size_t kind = kind_of_unit(*p);
-        u.full_gradient = buffer(Held::kWhole, 2 * kind + units[kind]++ % 2);
+        u.*at = buffer(what, 2 * kind + units[kind]++ % 2);
       }
     }
+  };
+  if (e_.plan.update_in_backward) take_turns(Held::kPassingGradient, &Unit::gradient_buffer);
+  if (e_.plan.zero >= 2) {
+    take_turns(Held::kWhole, &Unit::full_gradient);
     if (tied_here_ >= 0 && trains(tied_here_))
       mutable_unit(tied_here_).full_gradient = buffer(Held::kTiedWhole);
   }
@@ -275,7 +280,31 @@ void StageParameters::synchronise(const Chunk& c, const ChunkBlock& b, bool last
     if (!piece.closes_unit) continue;
     if (e_.plan.zero >= 2) reduce_to_shard(piece.unit);
     if (last && e_.stack.overlap_grad_reduce) reduce(piece.unit);
+    if (updates_in_backward(piece.unit)) update(piece.unit, {});
   }
+}
+
+std::vector<Ref> StageParameters::reads_of_update(std::int32_t i, const std::vector<Ref>& factors) const {
+  const Unit& u = unit(i);
+  std::vector<Ref> reads{gradient_shard(u), parameter_shard(u), {u.optimizer_buffer}};
+  reads.insert(reads.end(), factors.begin(), factors.end());
+  return reads;
+}
+
+void StageParameters::update(std::int32_t i, const std::vector<Ref>& factors) {
+  const Unit& u = unit(i);
+  e_.add(work(i).optimizer, fmt::format("unit{}/optimizer", i), reads_of_update(i, factors),
+         {parameter_shard(u), {u.optimizer_buffer}});
+  finish_update(i);
+}
+
+void StageParameters::finish_update(std::int32_t i) {
+  const Unit& u = unit(i);
+  const UnitWork of = work(i);
+  e_.add(of.clear, fmt::format("unit{}/zero-grad", i), {}, {{u.gradient_buffer}});
+  for (const UnitExchange& x : of.gathers)
+    e_.collective(x.op, fmt::format("unit{}{}", i, x.name), x.group, x.element_bytes, {parameter_shard(u)},
+                  {{u.parameter_buffer}});
 }
 
 }  // namespace orrery::program

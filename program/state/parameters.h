@@ -33,6 +33,7 @@ struct ChunkBlock {
 struct Chunk {
   std::int32_t global = 0;
   std::optional<ChunkBlock> embedding, head;
+  std::optional<ChunkBlock> loss;  // where it is apart from the head
   std::vector<ChunkBlock> layers;
   std::vector<Piece> pieces;                            // in model order
   std::vector<std::int32_t> output_grads, input_grads;  // buffers by tower; -1: none yet
@@ -71,8 +72,17 @@ class StageParameters {
   void synchronise(const Chunk& c, const ChunkBlock& b, bool last);
   // ZeRO-2 and 3: adds the whole gradient to the ranks' shares.
   void reduce_to_shard(std::int32_t unit, const char* suffix = "");
-  // The once-a-step part.
+  // The once-a-step part. `factors`: ratios and the norm, where updates read them.
   void reduce(std::int32_t unit);
+  void update(std::int32_t unit, const std::vector<Ref>& factors);
+  // What follows an update, wherever it is done.
+  void finish_update(std::int32_t unit);
+  std::vector<Ref> reads_of_update(std::int32_t unit, const std::vector<Ref>& factors) const;
+  // Whether the backward pass updates the unit (Plan::update_in_backward): a weight that two blocks share has
+  // its gradient only in the end.
+  bool updates_in_backward(std::int32_t unit) const {
+    return e_.plan.update_in_backward && unit != tied_here_;
+  }
 
  private:
   void make_units(std::vector<Chunk>& chunks);

@@ -155,8 +155,9 @@ enum class Held : std::uint8_t {
   kWhole,      // ZeRO-2 and 3: two places for whole gradients of each kind that is trained
   kParameter,  // of a unit
   kGradient,
-  kBesideGradient,  // copies that the recipe's software keeps
-  kOptimizer,       // master copy and moments one after the other, as the recipe has them
+  kPassingGradient,  // two places for gradients of each kind, where units are updated in the backward pass
+  kBesideGradient,   // copies that the recipe's software keeps
+  kOptimizer,        // master copy and moments one after the other, as the recipe has them
   kBesideMaster,
   // Of a unit that the host updates, in its memory; and the master copy that stays on the device.
   kHostGradient,
@@ -260,6 +261,12 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     if (p.zero >= 2 && is_trained(static_cast<std::size_t>(i / 2)))
       use(HeldBuffer{Held::kWhole, i, kCommunication, most, gradient});
   }
+  // Of units that are updated one after the other.
+  for (std::int64_t i = 0; p.update_in_backward && i < 2 * std::ssize(widest); ++i) {
+    const std::int64_t most = widest[static_cast<std::size_t>(i / 2)];
+    if (most > 0 && is_trained(static_cast<std::size_t>(i / 2)) && !t.serves())
+      use(HeldBuffer{Held::kPassingGradient, i, kGradient, most, gradient});
+  }
   bool on_host = false;
   std::int64_t differences = 0, widest_state = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -270,7 +277,9 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     use(HeldBuffer{Held::kParameter, number, kParameter, u.parameter, stored, 1, space_of_parameters(p)});
     if (t.serves() || !units[i].trained()) continue;
     const BytesPerParameter bytes = t.bytes_of(units[i].muon);
-    use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
+    const bool tied = ends.tied_here(m) && i + 1 == units.size();
+    if (!p.update_in_backward || tied)
+      use(HeldBuffer{Held::kGradient, number, kGradient, u.gradient, gradient});
     if (bytes.beside_gradient > 0)
       use(HeldBuffer{Held::kBesideGradient, number, kGradient, u.gradient * bytes.beside_gradient,
                      DType::kByte});
@@ -281,14 +290,14 @@ void for_each_held(const Model& m, const SampleSizes& sample, const Plan& p, con
     const Space of_state = !units[i].on_host         ? Space::kDevice
                            : p.optimizer_on_drives() ? Space::kDrives
                                                      : Space::kHost;
-    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, u.shard * bytes.optimizer(), DType::kByte, 1,
+    use(HeldBuffer{Held::kOptimizer, number, kOptimizer, bytes.optimizer_of(u.shard), DType::kByte, 1,
                    of_state});
     if (bytes.beside_master > 0)
       use(HeldBuffer{Held::kBesideMaster, number, kOptimizer, u.shard * bytes.beside_master, DType::kByte, 1,
                      of_state});
     if (!units[i].on_host) continue;
     on_host = true;
-    widest_state = std::max(widest_state, u.shard * bytes.optimizer());
+    widest_state = std::max(widest_state, bytes.optimizer_of(u.shard));
     use(HeldBuffer{Held::kHostGradient, number, kGradient, u.shard, gradient, 1, Space::kHost});
     if (p.offloads_parameters()) continue;
     use(HeldBuffer{Held::kHostParameter, number, kParameter, u.shard, parameter, 1, Space::kHost});

@@ -51,8 +51,9 @@ std::size_t ChunkKey::Hash::operator()(const ChunkKey& k) const {
   const auto mix = [&](std::int64_t v) { h = (h ^ static_cast<std::size_t>(v)) * 1099511628211ULL; };
   for (const std::int64_t v :
        {static_cast<std::int64_t>(k.tp), static_cast<std::int64_t>(k.micro_batch),
-        static_cast<std::int64_t>(k.recompute_layers), static_cast<std::int64_t>(k.zero),
-        static_cast<std::int64_t>(k.rounds), static_cast<std::int64_t>(k.shards),
+        static_cast<std::int64_t>(k.recompute_layers) * 65536 + k.loss_chunks,
+        static_cast<std::int64_t>(k.zero), static_cast<std::int64_t>(k.rounds),
+        static_cast<std::int64_t>(k.shards),
         static_cast<std::int64_t>(k.recompute_first) * 65536 + static_cast<std::int64_t>(k.recompute) * 256 +
             k.repeated.bits(),
         static_cast<std::int64_t>(k.reshards) * 32 + static_cast<std::int64_t>(k.sequence_parallel) * 16 +
@@ -163,6 +164,7 @@ ChunkKey ChunkCosts::key(const Plan& p, std::int64_t devices_per_node) {
   k.recompute = p.recompute;
   k.repeated = p.repeated();
   k.recompute_layers = p.recompute == Recompute::kFull ? static_cast<std::int32_t>(p.recompute_layers) : 1;
+  k.loss_chunks = static_cast<std::int32_t>(p.loss_chunks);
   k.sequence_parallel = p.sequence_parallel && p.tp > 1;
   k.split = program::splits_backward(p);
   k.offloaded_layers = static_cast<std::int32_t>(p.offloaded_layers());

@@ -91,7 +91,7 @@ enum class Role : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 // What a chunk's cost depends on, besides the problem.
 struct ChunkKey {
-  std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1;
+  std::int32_t tp = 1, micro_batch = 1, recompute_layers = 1, loss_chunks = 1;
   std::int32_t cp = 1, ulysses = 1;
   bool rings = false;     // Plan::rings
   std::int32_t zero = 0;  // 2 and 3 communicate in every micro-batch; 0 stands for 0 and 1

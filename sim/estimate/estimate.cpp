@@ -39,7 +39,8 @@ bool same_chunks(const Plan& a, const Plan& b) {
   return a.schedule == b.schedule && a.schedule_order == b.schedule_order &&
          a.overlap_exchanges == b.overlap_exchanges && a.recompute == b.recompute &&
          a.repeated() == b.repeated() && a.recompute_layers == b.recompute_layers &&
-         a.recompute_first == b.recompute_first && a.offloaded_layers() == b.offloaded_layers() &&
+         a.recompute_first == b.recompute_first && a.loss_chunks == b.loss_chunks &&
+         a.offloaded_layers() == b.offloaded_layers() &&
          program::space_of_parameters(a) == program::space_of_parameters(b) &&
          ((a.zero < 2 && b.zero < 2) ||
           (a.zero == b.zero && a.reshards() == b.reshards() && a.shard_group == b.shard_group));

@@ -185,6 +185,7 @@ Plan Structure::plan_of(const ChunkKey& key) {
   p.recompute = key.recompute;
   p.recompute_parts = key.repeated.list();
   p.recompute_layers = key.recompute_layers;
+  p.loss_chunks = key.loss_chunks;
   p.schedule = key.split ? Schedule::kZeroBubbleH1
                // Whole segments, with memory as in pieces.
                : key.order == ChunkKey::Order::kRows || key.overlaps ? Schedule::kGPipe

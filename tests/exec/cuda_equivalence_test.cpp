@@ -78,6 +78,13 @@ void lamb(Training& t, Stack&) {
 void lars(Training& t, Stack&) {
   t.lars = true;
 }
+void unclipped(Training& t, Stack&) {
+  t.clip = 0;
+}
+Plan in_backward(Plan p) {
+  p.update_in_backward = true;
+  return p;
+}
 void muon(Training& t, Stack&) {
   t.muon = Muon{};
 }
@@ -128,6 +135,11 @@ const Case kCases[] = {
     {"zero2", plan(1, 1, 2, 2, 4)},
     {"zero3", plan(1, 1, 2, 3, 4)},
     {"tp2_pp2_dp2_zero1", sp(plan(2, 2, 2, 1, 4))},
+    {"loss_in_parts_tp2", parts_of_loss(plan(2, 1, 1, 0, 4), 4)},
+    {"loss_in_parts_bf16_pp2_zero2", parts_of_loss(plan(1, 2, 2, 2, 4), 2), Precision::kMixed, Math::kBf16},
+    {"update_in_backward", in_backward(plan(1, 1, 1, 0, kBatch)), Precision::kFp32, Math::kFp32, unclipped},
+    {"update_in_backward_bf16_tp2", in_backward(plan(2, 1, 1, 0, kBatch)), Precision::kMixed, Math::kBf16,
+     unclipped},
     {"recompute", with(plan(1, 1, 1, 0, 4), Recompute::kFull)},
     {"ring", context(plan(1, 1, 1, 0, 4), 4, 1)},
     {"gathered_zero3", context(plan(1, 1, 2, 3, 4), 2, 1, ContextKeys::kAllGather)},

@@ -89,6 +89,12 @@ const Case kCases[] = {
     {"full_recompute", with(plan(1, 1, 1, 0), Recompute::kFull)},
     {"recompute_every_2", with(plan(1, 1, 2, 3), Recompute::kFull, 2)},
     {"selective", with(plan(2, 1, 1, 0), Recompute::kSelective)},
+    {"loss_in_parts", parts_of_loss(plan(1, 1, 1, 0, 2), 4)},
+    {"loss_in_parts_tp_pp", parts_of_loss(plan(2, 2, 2, 1), 8)},
+    {"loss_in_parts_zero2", parts_of_loss(plan(1, 2, 2, 2), 2)},
+    {"loss_in_parts_zero3", parts_of_loss(with(plan(2, 1, 2, 3), Recompute::kFull), 4)},
+    {"loss_in_parts_gpipe", parts_of_loss(with(plan(1, 2, 1, 0), Schedule::kGPipe), 2)},
+    {"loss_in_parts_zb_h1", parts_of_loss(with(plan(1, 2, 2, 1), Schedule::kZeroBubbleH1), 4)},
     {"zb_recompute", with(with(plan(1, 2, 1, 0), Schedule::kZeroBubbleH1), Recompute::kFull)},
 };
 
@@ -159,12 +165,47 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"qk_norm", [](Model& m, Stack&, Training&) { m.qk_norm = true; }},
         Variant{"qkv_bias", [](Model& m, Stack&, Training&) { m.qkv_bias = true; }},
         Variant{"tied", [](Model& m, Stack&, Training&) { m.tied_embeddings = true; }},
+        Variant{"logits_capped", [](Model& m, Stack&, Training&) { m.logit_soft_cap = 1.5; }},
         Variant{"materialised_scores", [](Model&, Stack& s, Training&) { s.flash_attention = false; }},
         Variant{"vocabulary_padded", [](Model& m, Stack&, Training&) { m.vocab = 61; }},
         Variant{"no_overlap",
                 [](Model&, Stack& s, Training&) { s.overlap_grad_reduce = s.overlap_tp = false; }},
         Variant{"sgd", [](Model&, Stack&, Training& training) { training.precision = Precision::kSgd; }}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// Parts of the rows go through the head and the loss in the backward pass. Passes that go forward alone do so
+// too, and whatever shares the head's weight gets the gradients of all parts.
+TEST(LossInParts, TrainsAndValidatesAsTheWholeDoes) {
+  const auto data = exec::built_in_data(3, 64);
+  exec::RunOptions o = small_run();
+  o.validation = data.get();
+  o.validate_every = 1;
+  o.validation_batches = 2;
+  for (const bool tied : {false, true}) {
+    Model m = tiny("tiny-llama");
+    m.tied_embeddings = tied;
+    m.logit_soft_cap = 1.5;
+    for (const LossKeeps keeps : {LossKeeps::kLogits, LossKeeps::kLogitsApart}) {
+      Stack s = stack();
+      s.loss_keeps = keeps;
+      Plan kept = plan(1, 1, 2, 3);  // all that was gathered
+      kept.reshard_after_forward = false;
+      for (const Plan& whole : {plan(1, 1, 1, 0, 2), plan(1, 1, 2, 3), kept, plan(1, 2, 2, 2),
+                                plan(2, 2, 1, 0), context(plan(1, 1, 2, 1), 2, 1)}) {
+        const auto expected = train(m, whole, fp32(), s, o);
+        const auto actual = train(m, parts_of_loss(whole, 4), fp32(), s, o);
+        SCOPED_TRACE(short_name(whole) + (tied ? " tied" : ""));
+        difference(actual.gradients, expected.gradients);
+        for (std::size_t i = 0; i < expected.steps.size(); ++i) {
+          EXPECT_NEAR(actual.steps[i].loss, expected.steps[i].loss, 1e-5 * expected.steps[i].loss);
+          EXPECT_GT(actual.steps[i].validation_loss, 1);
+          EXPECT_NEAR(actual.steps[i].validation_loss, expected.steps[i].validation_loss,
+                      1e-5 * expected.steps[i].validation_loss);
+        }
+      }
+    }
+  }
+}
 
 // The check must be able to fail: half of each replica's batch swapped for other data.
 TEST(EquivalenceControl, AnotherSeedIsNotEqual) {

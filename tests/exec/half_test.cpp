@@ -336,10 +336,12 @@ TEST(Half, WhatIsStoredIsWhatIsMultiplied) {
                                         {Precision::kMixed, Math::kFp32},
                                         {Precision::kFp32, Math::kBf16},
                                         {Precision::kSgd, Math::kTf32},
-                                        {Precision::kAdam8bit, Math::kBf16}}) {
+                                        {Precision::kAdam8bit, Math::kBf16},
+                                        {Precision::kDeepspeedBf16, Math::kBf16}}) {
     const auto program = program::compile(m, serial(), training(precision, math), stack());
     for (const exec::Backend backend : {exec::Backend::kCpu, exec::Backend::kCuda}) {
-      const bool runs = math == Math::kTf32 && backend == exec::Backend::kCuda;
+      const bool cuda = backend == exec::Backend::kCuda;
+      const bool runs = cuda ? math == Math::kTf32 : precision == Precision::kAdam8bit;
       const std::string problem = exec::run_problem(program, backend);
       EXPECT_EQ(problem.find("allowed: ") == std::string::npos, runs) << problem;
     }

@@ -213,6 +213,10 @@ inline Plan uneven(Plan p, std::vector<std::int64_t> layers) {
   p.chunk_layers = std::move(layers);
   return p;
 }
+inline Plan parts_of_loss(Plan p, std::int64_t n) {
+  p.loss_chunks = n;
+  return p;
+}
 inline Plan shard_group(Plan p, std::int64_t n) {
   p.shard_group = n;
   return p;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // 4-bit weights: bytes by hand, numbers of the papers, and errors within what the format allows.
+#include "kernels/cpu/dynamic_numbers.h"
 #include "kernels/cpu/nf4.h"
 
 #include <gtest/gtest.h>

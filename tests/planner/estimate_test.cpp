@@ -61,6 +61,7 @@ Plan stratified(int i, std::mt19937& random, const Model& m) {
       if (of_parts() % 2 == 0) p.recompute_parts.push_back(part);
     }
   }
+  if (!p.sequence_parallel && i % 4 == 0) p.loss_chunks = 2 << of_parts() % 4;
   if (i % 3 == 0 && p.pp > 1) {
     p.chunk_layers = layers_by_chunk(p, m.layers);
     ++p.chunk_layers[0];

@@ -29,6 +29,11 @@ struct Case {
   }
 };
 
+Plan in_backward(Plan p) {
+  p.update_in_backward = true;
+  return p;
+}
+
 // A small case that has a program, or nothing.
 std::optional<Case> random_case(std::mt19937& random) {
   const auto up_to = [&](unsigned n) { return static_cast<std::int64_t>(random() % n); };
@@ -46,6 +51,7 @@ std::optional<Case> random_case(std::mt19937& random) {
   p.recompute = static_cast<Recompute>(up_to(3));
   p.recompute_layers = 1 + up_to(2);
   p.sequence_parallel = up_to(2) == 0;
+  if (up_to(8) == 0) p = {.tp = p.tp, .micro_batch = p.micro_batch, .recompute = p.recompute};
   if (!schedule_problem(p.schedule, p.pp, p.vpp, p.micro_batches).empty() ||
       (p.zero >= 2 && splits_backward(p.schedule)))
     return std::nullopt;
@@ -63,6 +69,10 @@ std::optional<Case> random_case(std::mt19937& random) {
   c.stack.overlap_grad_reduce = up_to(4) != 0;
   c.stack.flash_attention = up_to(2) == 0;
   c.stack.bucket = Bytes{1 << (10 + up_to(12))};
+  if (up_to(4) == 0) {
+    p.loss_chunks = 2;
+    if (loss_problem(c.model, c.training, p)) p.loss_chunks = 1;
+  }
   if (p.recompute == Recompute::kFull && p.recompute_layers == 1) {
     const auto layers = layers_by_chunk(p, c.model.layers);
     p.recompute_first = up_to(static_cast<unsigned>(*std::max_element(layers.begin(), layers.end())));
@@ -86,6 +96,7 @@ std::optional<Case> random_case(std::mt19937& random) {
   if (p.pp > 1 && up_to(3) == 0) {
     if (const Plan listed = in_random_order(p, random); order_problem(listed).empty()) p = listed;
   }
+  p.update_in_backward = !update_problem(c.training, in_backward(p)) && up_to(2) == 0;
   return c;
 }
 

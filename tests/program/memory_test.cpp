@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "program/program.h"
 #include "program/state/units.h"
 
@@ -249,6 +250,79 @@ TEST(Loss, KeepsLogitsOrProbabilitiesOrBoth) {
             4 * kLogits + 64 * 12 - 64 * m.hidden * 2);
   EXPECT_EQ(peak(LossKeeps::kLogitsApart) - peak(LossKeeps::kLogits),
             2 * kLogits + 64 * 8 - 64 * m.hidden * 2);
+}
+
+// 512 tokens and a vocabulary of 128,256 in 16 bits: 512 x 128,256 x 2 bytes of logits (131 MB), of which an
+// eighth is there when rows go through the loss in eight parts. What is done is the same.
+TEST(LossInParts, TakesTheMemoryOfOnePartsLogits) {
+  Model m = preset_model("tiny-llama");
+  m.vocab = 128'256;
+  Plan whole;
+  whole.micro_batches = 2;
+  Plan parts = whole;
+  parts.loss_chunks = 8;
+  const Training t{.global_batch = 2, .sequence = 512};
+  const Program at_once = compile(m, whole, t, Stack{}), in_turn = compile(m, parts, t, Stack{});
+  const auto peak = [](const Program& p) { return p.classes[0].logical_peak.value; };
+  const std::int64_t logits = 512 * 128'256 * 2;
+  EXPECT_NEAR(static_cast<double>(peak(at_once) - peak(in_turn)) / static_cast<double>(logits), 7.0 / 8,
+              0.005);
+  EXPECT_LT(in_turn.classes[0].arena_peak.value, at_once.classes[0].arena_peak.value - logits * 6 / 8);
+  for (const Buffer& b : in_turn.classes[0].buffers) {
+    if (b.name.ends_with("head/out")) {
+      EXPECT_EQ(b.bytes.value, logits / 8) << b.name;
+    }
+  }
+  const auto flops = [](const Program& p) {
+    double sum = 0;
+    for (const Step& step : p.classes[0].steps) {
+      for (const Op& op : p.classes[0].segments[static_cast<std::size_t>(step.segment)].ops) sum += op.flops;
+    }
+    return sum;
+  };
+  EXPECT_DOUBLE_EQ(flops(in_turn), flops(at_once));
+}
+
+// Forward passes alone find the loss: what finds it is marked, and nothing else is.
+TEST(LossInParts, WhatFindsTheLossIsMarked) {
+  Plan p{.tp = 2, .pp = 2, .micro_batches = 2};
+  p.loss_chunks = 4;
+  const Program program =
+      compile(preset_model("tiny-llama"), p, {.global_batch = 2, .sequence = 64}, Stack{});
+  std::int64_t losses = 0;
+  for (const RankClass& c : program.classes) {
+    for (const Segment& s : c.segments) {
+      for (const Op& op : s.ops) {
+        const bool finds = op.name.starts_with("part") && op.name.find("grad") == std::string::npos;
+        EXPECT_EQ(op.evaluates, finds) << op.name;
+        EXPECT_FALSE(op.is<ops::Loss>() && s.kind == SegmentKind::kForward) << op.name;
+        losses += op.is<ops::Loss>() && s.last_micro_batch ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_EQ(losses, 4);
+}
+
+// File, field and what is allowed.
+TEST(LossInParts, RefusesPartsThatRowsCannotTake) {
+  const auto problem = [](Model m, Plan p) -> std::string {
+    p.loss_chunks = 3;
+    try {
+      check_plan(m, p, {.global_batch = p.global_batch(), .sequence = 64}, Cursor{"s.json", "/plan"});
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const Model m = preset_model("tiny-llama");
+  EXPECT_EQ(problem(m, {}),
+            "s.json: /plan/loss_chunks: 3 parts do not divide the 64 tokens that a rank has of a sequence; "
+            "allowed: divisors of 64");
+  Plan shares{.tp = 2};
+  shares.sequence_parallel = true;
+  EXPECT_EQ(problem(m, shares),
+            "s.json: /plan/loss_chunks: tensor ranks have rows of their own before the head "
+            "(sequence_parallel); allowed: 1, or with sequence_parallel false");
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/moments.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/dynamic_numbers.h"
+#include "kernels/cpu/fast.h"
+
+namespace orrery::kernels {
+namespace {
+
+const std::array<float, 256>& numbers_of(Index moment) {
+  return moment == 0 ? dynamic_numbers() : unsigned_dynamic_numbers();
+}
+
+// Calls use(scale, begin, end) for each block of [first, first + n); `scale` points into `stored`.
+template <class Byte, class Use>
+void for_each_block(const MomentLayout& l, Index i, Byte* stored, Index first, Index n, Use use) {
+  constexpr Index kBlock = MomentLayout::kBlock;
+  for (Index begin = first; begin < first + n; begin += kBlock)
+    use(stored + l.scales_at(i) + 4 * (begin / kBlock), begin, std::min(begin + kBlock, first + n));
+}
+
+}  // namespace
+
+void widen_moments(const MomentLayout& l, Index i, const std::byte* stored, Index first, Index n, float* x) {
+  const std::byte* const values = stored + l.values_at(i);
+  if (l.value_bytes() == 4)
+    return static_cast<void>(std::memcpy(x, values + 4 * first, 4 * static_cast<std::size_t>(n)));
+  if (l.value_bytes() == 2) return widen(DType::kBfloat16, n, values + 2 * first, x);
+  const std::array<float, 256>& numbers = numbers_of(i);
+  for_each_block(l, i, stored, first, n, [&](const std::byte* at, Index begin, Index end) {
+    float scale = 0;
+    std::memcpy(&scale, at, sizeof(scale));
+    for (Index e = begin; e < end; ++e)
+      x[e - first] = numbers[std::to_integer<std::size_t>(values[e])] * scale;
+  });
+}
+
+void narrow_moments(const MomentLayout& l, Index i, const float* x, Index first, Index n, std::byte* stored) {
+  std::byte* const values = stored + l.values_at(i);
+  if (l.value_bytes() == 4)
+    return static_cast<void>(std::memcpy(values + 4 * first, x, 4 * static_cast<std::size_t>(n)));
+  if (l.value_bytes() == 2) return narrow(DType::kBfloat16, n, x, values + 2 * first);
+  const std::array<float, 256>& numbers = numbers_of(i);
+  for_each_block(l, i, stored, first, n, [&](std::byte* at, Index begin, Index end) {
+    float scale = 0;
+    for (Index e = begin; e < end; ++e) scale = std::max(scale, std::abs(x[e - first]));
+    std::memcpy(at, &scale, sizeof(scale));
+    for (Index e = begin; e < end; ++e)
+      values[e] = static_cast<std::byte>(nearest(numbers, scale > 0 ? x[e - first] / scale : 0.0F));
+  });
+}
+
+}  // namespace orrery::kernels
