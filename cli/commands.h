@@ -21,6 +21,7 @@ namespace orrery::cli {
 
 struct App {
   DataFolders data;
+  std::string command;  // as it was given
   bool json = false;
   ExitCode exit = ExitCode::kOk;
 };

@@ -42,10 +42,10 @@ void execute(App& app, const ExportAsked& o) {
 }  // namespace
 
 void add_export(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "export",
-                                 "a plan for other software: Megatron-LM (a script), DeepSpeed or "
-                                 "Accelerate's FSDP (a configuration), or "
-                                 "Megatron-LM as a Slurm job");
+  CLI::App* command = subcommand(
+      parent, app, "export",
+      "a plan for other software: Megatron-LM (a script; or a job of Slurm, Kubernetes or "
+      "SkyPilot), DeepSpeed, Accelerate's FSDP or torchtitan (a configuration), MaxText (a command)");
   auto o = std::make_shared<ExportAsked>();
   command->add_option("plan", o->plan, "plan or scenario file")->required();
   add_choice<planner::Target>(*command, "--to", o->target, "software that starts it")->required();

@@ -11,6 +11,8 @@
 #include <sstream>
 
 #include "cli/commands.h"
+#include "cli/complete.h"
+#include "cli/version.h"
 #include "core/text.h"
 
 namespace {
@@ -24,6 +26,16 @@ std::string printable_lines(std::string_view message) {
     message.remove_prefix(std::min(end + 1, message.size()));
   }
   return out;
+}
+
+// A word as a shell reads it.
+std::string in_shell(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
 }
 
 int fail(orrery::ExitCode code, const std::string& message) {
@@ -86,8 +98,9 @@ int main(int argc, char** argv) {
   using orrery::ExitCode;
   CLI::App cli{"Plan, simulate and run the training of large models, and plan how they are served."};
   cli.require_subcommand(1);
-  cli.set_version_flag("--version", "orrery " ORRERY_VERSION);
+  cli.set_version_flag("--version", "orrery " + orrery::cli::version());
   orrery::cli::App app;
+  for (int i = 0; i < argc; ++i) app.command += (i > 0 ? " " : "") + in_shell(argv[i]);
   orrery::cli::add_plan(cli, app);
   orrery::cli::add_new(cli, app);
   orrery::cli::add_simulate(cli, app);
@@ -109,6 +122,8 @@ int main(int argc, char** argv) {
   orrery::cli::add_schema(cli, app);
   orrery::cli::add_doctor(cli, app);
   check_values(cli);
+  orrery::cli::add_completion(cli, app);
+  orrery::cli::add_man(cli);
   try {
     cli.parse(argc, argv);
     return finish(app.exit);

@@ -19,6 +19,7 @@ std::vector<const Candidate*> kept_candidates(const Answer& a) {
   };
   for (const Candidate& c : a.search.best) add(c);
   for (const auto& [kind, c] : a.search.by_kind) add(c);
+  for (const auto& [degrees, c] : a.search.by_degrees) add(c);
   for (const Candidate& c : a.search.pareto) add(c);
   return out;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/evaluate.h"
 #include "planner/plan.h"
 #include "planner/space.h"
 
@@ -63,9 +64,17 @@ std::vector<Heuristic> heuristics(const Problem& problem) {
   fixed.plan.sequence_parallel = tp > 1;
   out.push_back(fixed);
 
-  Heuristic fsdp{"FSDP", "shard everything over all GPUs, no tensor or pipeline parallelism", {}, {}};
+  Heuristic fsdp{
+      "FSDP",
+      "shard everything over all GPUs, no tensor or pipeline parallelism, recompute what does not fit",
+      {},
+      {}};
   fsdp.plan.zero = 3;
-  fsdp.plan.recompute = Recompute::kFull;
+  for (const Recompute r : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    fsdp.plan.recompute = r;
+    const Plan p = filled(problem, fsdp.plan);
+    if (plan_problem(problem, p).empty() && fit(problem, p).fits()) break;
+  }
   out.push_back(fsdp);
 
   for (Heuristic& h : out) {

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "core/parallel.h"
 #include "planner/choices.h"
+#include "planner/explain.h"
+#include "planner/families.h"
 #include "planner/risk.h"
 
 namespace orrery::planner {
@@ -30,139 +33,6 @@ std::vector<Candidate> without_twins(const std::vector<Candidate>& all) {
 std::string needs(const Candidate& c) {
   return fmt::format("needs {} on stage {}, has {}", format(c.device), c.estimate.fullest_stage,
                      format(c.capacity));
-}
-
-std::string axis_words(const Breakdown& b, double step) {
-  std::vector<std::pair<const char*, double>> parts;
-  for (std::size_t i = 0; i < kWaitedAxes.size(); ++i)
-    parts.emplace_back(kWaitedAxes[i].words, b.exposed_s[i]);
-  parts.emplace_back("recomputation", b.recompute_s);
-  parts.emplace_back("the host, which launches ops and hands work over", b.host_s);
-  parts.emplace_back("waiting for samples", b.loading_s);
-  parts.emplace_back("exchanges between islands", b.islands_s);
-  const auto worst = std::max_element(parts.begin(), parts.end(),
-                                      [](const auto& x, const auto& y) { return x.second < y.second; });
-  if (worst->second < 0.05 * step) return "compute-bound: nothing else takes 5 % of the step";
-  return fmt::format("after compute, the most time goes to {} ({:.1f} % of the step)", worst->first,
-                     100 * worst->second / step);
-}
-
-// Against each other, 80 % of two plans' predictions err by less than this ratio.
-double told_apart(const Problem& problem) {
-  return std::exp(kDeviationsOf80Percent * std::sqrt(2.0) * problem.spread.plans.deviation);
-}
-
-// What is known of the choice: what it risks, and which plans predictions cannot tell from it.
-void explain_risk(const Problem& problem, Answer& a) {
-  const Ranked& best = a.plans.front();
-  if (best.risky())
-    a.why.push_back(
-        fmt::format("no plan fits with a probability above {:.0f} % (risk {}): this one does with {:.1f} %",
-                    100 * (1 - problem.scenario.search.risk), problem.scenario.search.risk,
-                    100 * best.predicted.fits_probability));
-  const double ratio = told_apart(problem);
-  std::vector<std::string> alike;
-  for (std::size_t i = 1; i < a.plans.size(); ++i) {
-    if (a.plans[i].predicted.step_time_s < ratio * best.predicted.step_time_s)
-      alike.push_back(std::to_string(i + 1));
-  }
-  if (!alike.empty())
-    a.why.push_back(
-        fmt::format("plan{} {} may be as fast: against each other, predictions of two plans err by up "
-                    "to {:.0f} % (80 % of published ones)",
-                    alike.size() > 1 ? "s" : "", fmt::join(alike, ", "), 100 * (ratio - 1)));
-}
-
-// What offloading saves and costs: against the same plan without it.
-std::string offload_words(const Problem& problem, const Plan& plan) {
-  const sim::Topology topology(problem.cluster);
-  sim::Estimator estimator(problem, topology);
-  const sim::Estimate with = estimator.estimate(plan);
-  const Bytes device = estimator.device_bytes(plan, with.peak);
-  Plan without = plan;
-  without.offload.reset();
-  const sim::Estimate on_device = estimator.estimate(without);
-  return fmt::format(
-      "offloading costs {} of the step ({:.1f} %) and saves {} of a device: without it the plan "
-      "needs {}, and has {}",
-      format(with.step - on_device.step), 100 * (1 - ratio(on_device.step, with.step)),
-      format(estimator.device_bytes(without, on_device.peak) - device),
-      format(estimator.device_bytes(without, on_device.peak)), format(usable(problem, on_device.memory)));
-}
-
-// Against the same ranks that exchange gradients in every step, in the placement that is fastest then:
-// gradients cross between sites, or what passes between stages does.
-std::string islands_words(const Problem& problem, const Ranked& of) {
-  Plan together = of.plan;
-  together.dp = of.plan.replicas();
-  together.islands = 1;
-  if (together.zero > 0 && together.shard_group == 0) together.shard_group = of.plan.dp;
-  const sim::Topology topology(problem.cluster);
-  sim::Estimator estimator(problem, topology);
-  Time fastest = kLongestStep;
-  RankOrder order = together.rank_order;
-  for (const RankOrder tried : {RankOrder::kTpDpPp, RankOrder::kTpPpDp, RankOrder::kDpTpPp}) {
-    together.rank_order = tried;
-    const Time step = estimator.estimate(together).step;
-    if (step >= fastest) continue;
-    fastest = step;
-    order = tried;
-  }
-  return fmt::format("{}; with gradients exchanged in every step it would take {} ({})",
-                     text_of(of.predicted.islands.value()), format(fastest), name_of(order));
-}
-
-// Steps to a loss at a batch of B samples go with 1 + noise / B, and samples with 1 + B / noise (McCandlish
-// et al. 2018, arXiv:1812.06162, eq. 2.11): twice the nodes with twice the batch bring less than half the
-// time.
-std::string batch_words(const Training& t) {
-  const double batch = static_cast<double>(t.global_batch), noise = t.noise_scale;
-  return fmt::format(
-      "a batch of {} samples is {:.2g} of the gradient noise scale ({:.0f}): it takes {:.2f} times the "
-      "samples "
-      "of the smallest batches; twice the nodes with twice the batch would end {:.2f} times as fast, and "
-      "past "
-      "{:.0f} samples more nodes stop paying",
-      t.global_batch, batch / noise, noise, 1 + batch / noise,
-      (1 + noise / batch) / (1 + noise / (2 * batch)), noise);
-}
-
-void explain(const Problem& problem, Answer& a) {
-  if (a.plans.empty()) return;
-  const Ranked& best = a.plans.front();
-  const Breakdown& b = best.predicted.breakdown;
-  const double step = best.predicted.step_time_s;
-  a.why.push_back(fmt::format("{}: {}", short_name(best.plan), axis_words(b, step)));
-  if (best.plan.offloads()) a.why.push_back(offload_words(problem, best.plan));
-  if (best.predicted.islands) a.why.push_back(islands_words(problem, best));
-  explain_risk(problem, a);
-  if (problem.scenario.training.noise_scale > 0) a.why.push_back(batch_words(problem.scenario.training));
-  if (best.predicted.imbalance) a.why.push_back(text_of(*best.predicted.imbalance));
-  for (const Ranked& other : a.plans) {
-    if (other.plan.tp == best.plan.tp && other.plan.pp == best.plan.pp && other.plan.cp == best.plan.cp &&
-        other.plan.ep == best.plan.ep && other.plan.recompute == best.plan.recompute &&
-        other.plan.repeated() == best.plan.repeated())
-      continue;
-    const Breakdown& o = other.predicted.breakdown;
-    std::string waits;
-    for (std::size_t i = 0; i < kWaitedAxes.size(); ++i) {
-      if (o.exposed_s[i] == 0 && b.exposed_s[i] == 0) continue;
-      waits +=
-          fmt::format(", {} {:+.1f}", kWaitedAxes[i].shorter, 100 * (o.exposed_s[i] - b.exposed_s[i]) / step);
-    }
-    const double more = other.predicted.step_time_s / step - 1;
-    a.why.push_back(fmt::format("{} is {:.1f} % {}: recomputation {:+.1f}{} % of the step",
-                                short_name(other.plan), 100 * std::abs(more), more < 0 ? "faster" : "slower",
-                                100 * (o.recompute_s - b.recompute_s) / step, waits));
-    break;
-  }
-  if (!a.rejected.empty()) {
-    const Rejected& r = a.rejected.front();
-    if (r.step_time_s > 0 && r.step_time_s < step) {
-      a.why.push_back(fmt::format("{} would be {:.1f} % faster but {}", short_name(r.plan),
-                                  100 * (1 - r.step_time_s / step), r.reason));
-    }
-  }
 }
 
 // The best time of the kept plans on changed hardware; placement and layout stay what they were.
@@ -249,6 +119,7 @@ void measure_sensitivity(const Problem& problem, int threads, Answer& a) {
   if (kept.front().plan.offload) larger.scenario.search.offload = {*kept.front().plan.offload};
   const Plan& best = kept.front().plan;
   larger.scenario.search.islands = {best.islands};
+  larger.scenario.search.loss_chunks = {best.loss_chunks};
   larger.scenario.search.cp = {best.cp};
   larger.scenario.search.ulysses = {best.ulysses};
   if (best.cp_keys) larger.scenario.search.cp_keys = {*best.cp_keys};
@@ -378,6 +249,7 @@ std::string left_out(const Search& s, const Plan& p) {
     else if (out.empty() && !s.recompute_first.empty())
       out = "recompute_by_chunk";
   }
+  check(s.loss_chunks, p.loss_chunks, "loss_chunks");
   const Offload offload = p.offload.value_or(Offload{});
   const bool tried = s.offload.empty()
                          ? offload == Offload{}
@@ -460,30 +332,32 @@ bool repeats_more(Plan p, const Plan& than, std::int64_t layers) {
   return more && p == than;
 }
 
-// The first candidates, and those of each kind that could win if their estimate were too slow: by the largest
-// gap seen of their kind, or by kUnseenGap before one was seen.
+// The first candidates of each family, and those of each kind that could win if their estimate were too slow:
+// by the largest gap seen of their kind, or by kUnseenGap before one was seen.
 void simulate_best(const Problem& problem, const sim::Topology& topology, const PlanOptions& options,
                    Answer& a) {
   // The estimate is within it for 999 of 1000 plans (tests/planner/scenarios_test.cpp).
   constexpr double kUnseenGap = 0.1;
   std::vector<Candidate> candidates = a.search.best;
-  for (const auto& [kind, c] : a.search.by_kind) {
+  const auto add = [&](const Candidate& c) {
     const bool known = std::any_of(candidates.begin(), candidates.end(),
                                    [&](const Candidate& x) { return x.plan == c.plan; });
     if (!known) candidates.push_back(c);
-  }
+  };
+  for (const auto& [kind, c] : a.search.by_kind) add(c);
+  for (const auto& [degrees, c] : a.search.by_degrees) add(c);
   candidates = without_twins(candidates);
+  const std::size_t families = best_of_families_first(candidates);
   // Some at a time, side by side, the first ones whatever they are. How many does not depend on the threads,
   // and so the answer does not.
   constexpr std::size_t kAtATime = 4;
   const auto threads = static_cast<std::size_t>(std::max(1, options.threads));
   double best = std::numeric_limits<double>::infinity();
+  std::size_t shown = 0;  // families with a plan that fits as surely as is wanted
   for (std::size_t next = 0; next < candidates.size();) {
     std::vector<const Candidate*> batch;
     const bool first = next == 0;
-    for (; next < candidates.size() &&
-           batch.size() < (first ? std::max<std::size_t>(1, options.top) : kAtATime);
-         ++next) {
+    for (; next < candidates.size() && batch.size() < (first ? std::max<std::size_t>(1, options.top) : kAtATime); ++next) {
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;
@@ -491,7 +365,7 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
                         std::none_of(a.simulated.begin(), a.simulated.end(), [&](const Plan& p) {
                           return repeats_more(c.plan, p, problem.scenario.model.layers);
                         });
-      if (first || wins) batch.push_back(&c);
+      if (first || wins || (next < families && shown < options.top)) batch.push_back(&c);
     }
     std::vector<Ranked> done(batch.size());
     on_threads(threads, 0, batch.size(), [&](std::size_t, std::size_t i) {
@@ -504,6 +378,10 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
       a.largest_gap = std::max(a.largest_gap, error);
       double& of_kind = a.gaps[kind_of(batch[i]->plan)];
       of_kind = std::max(of_kind, error);
+      shown += !done[i].risky() && done[i].hosts_fit &&
+               std::none_of(a.plans.begin(), a.plans.end(), [&](const Ranked& other) {
+                 return !other.risky() && degrees_of(other.plan) == degrees_of(done[i].plan);
+               });
       if (!done[i].risky())
         best = std::min(best, step * risk_factor(done[i].predicted.fits_probability, problem.spread,
                                                  problem.scenario.search.risk));
@@ -523,8 +401,10 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
 
   simulate_best(problem, topology, options, a);
 
-  for (const Candidate& c : without_twins(a.search.too_big)) {
+  std::set<Degrees> seen;
+  for (const Candidate& c : a.search.too_big) {
     if (a.rejected.size() >= options.top) break;
+    if (!seen.insert(degrees_of(c.plan)).second) continue;
     a.rejected.push_back({c.plan, needs(c), seconds(c.estimate.step)});
   }
   if (a.search.best.empty() && a.search.smallest_too_big) {
@@ -546,6 +426,7 @@ Answer plan_on(const Problem& problem, const PlanOptions& options) {
     a.plans.erase(risky, a.plans.end());
     name_risky(problem, options.top, a);
   }
+  a.plans = folded(std::move(a.plans));
   if (a.plans.size() > options.top) a.plans.resize(options.top);
   if (!a.plans.empty() && scenario.training.expert_load) {
     Ranked& best = a.plans.front();

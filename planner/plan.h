@@ -15,6 +15,12 @@
 
 namespace orrery::planner {
 
+// A plan of the same degrees as a better one (planner/families.h).
+struct Variant {
+  Plan plan;
+  double step_time_s = 0;
+};
+
 struct Ranked {
   Plan plan;
   sim::Estimate estimate;
@@ -23,9 +29,10 @@ struct Ranked {
   // plans are ranked; infinite where the plan may well not fit.
   double pessimistic_s = 0;
   bool risky() const { return std::isinf(pessimistic_s); }
-  std::string note;       // "the scenario's plan", a heuristic's name, or empty
-  Bytes capacity;         // of a device on the stage that fills its devices most, less the margin
-  bool hosts_fit = true;  // what it keeps in the hosts' memory and on their drives
+  std::vector<Variant> variants;  // of Answer::plans: others of its family that were simulated, fastest first
+  std::string note;               // "the scenario's plan", a heuristic's name, or empty
+  Bytes capacity;                 // of a device on the stage that fills its devices most, less the margin
+  bool hosts_fit = true;          // what it keeps in the hosts' memory and on their drives
   bool fits() const { return hosts_fit && predicted.peak_memory_bytes <= capacity.value; }
 };
 
@@ -76,7 +83,7 @@ struct Answer {
   std::vector<Plan> simulated;      // of the search's candidates
   double largest_gap = 0;           // |estimate / engine - 1| over the simulated plans
   std::map<PlanKind, double> gaps;  // the same by kind
-  std::vector<Ranked> plans;        // best first
+  std::vector<Ranked> plans;        // the best of each family, best first
   std::vector<Choice> choices;      // plans that there are other reasons to choose
   std::vector<Ranked> alongside;    // the scenario's own plan and the rules of thumb
   std::vector<Rejected> rejected;
@@ -86,7 +93,7 @@ struct Answer {
 };
 
 struct PlanOptions {
-  std::size_t top = 5;
+  std::size_t top = 5;  // families
   int threads = 1;
   bool sizes = false;  // whatever the goal: Answer::sizes
   std::function<void(double)> progress;

@@ -18,4 +18,11 @@ double risk_factor(double fits_probability, const PredictionSpread& spread, doub
   return pessimistic_time(1, fits_probability, spread, risk) / pessimistic_time(1, 1, spread, risk);
 }
 
+MemoryRange memory_range(std::int64_t predicted, const PredictionSpread& spread) {
+  const auto bytes = static_cast<double>(predicted);
+  const MemorySpread& m = spread.memory;
+  return {bytes * std::exp(m.mean - kDeviationsOf80Percent * m.deviation),
+          bytes * std::exp(m.mean + kDeviationsOf80Percent * m.deviation)};
+}
+
 }  // namespace orrery::planner

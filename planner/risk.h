@@ -5,6 +5,8 @@
 // certainty.
 #pragma once
 
+#include <cstdint>
+
 #include "core/published_fit.h"
 
 namespace orrery::planner {
@@ -18,5 +20,11 @@ double pessimistic_time(double step_s, double fits_probability, const Prediction
 
 // That time over the one of a plan that is predicted alike and fits for sure: 1 or more.
 double risk_factor(double fits_probability, const PredictionSpread& spread, double risk);
+
+// 80 % of plans that are predicted to need so many bytes would need what lies between: bytes.
+struct MemoryRange {
+  double low = 0, high = 0;
+};
+MemoryRange memory_range(std::int64_t predicted, const PredictionSpread& spread);
 
 }  // namespace orrery::planner

@@ -133,8 +133,9 @@ std::vector<std::size_t> spread(std::size_t n) {
   return out;
 }
 
-void keep_faster(std::map<PlanKind, Candidate>& fastest, const Candidate& c) {
-  const auto [known, added] = fastest.try_emplace(kind_of(c.plan), c);
+template <class Key>
+void keep_faster(std::map<Key, Candidate>& fastest, const Key& key, const Candidate& c) {
+  const auto [known, added] = fastest.try_emplace(key, c);
   if (!added && faster(c, known->second)) known->second = c;
 }
 
@@ -152,6 +153,7 @@ struct Partial {
   Fastest best, risky, too_big;
   Pareto pareto;
   std::map<PlanKind, Candidate> by_kind;
+  std::map<Degrees, Candidate> by_degrees;
   Sizes sizes;
   std::optional<Candidate> smallest;  // of those that are too big
 };
@@ -257,7 +259,8 @@ class Worker {
         into.risky.add(c);
       } else {
         into.best.add(c);
-        keep_faster(into.by_kind, c);
+        keep_faster(into.by_kind, kind_of(c.plan), c);
+        keep_faster(into.by_degrees, degrees_of(c.plan), c);
       }
       return Space::Verdict::kSeen;
     }
@@ -474,7 +477,8 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
       for (const Candidate& c : std::move(p.risky).sorted()) risky.add(c);
       for (const Candidate& c : std::move(p.too_big).sorted()) too_big.add(c);
       for (const Candidate& c : p.pareto.front()) pareto.add(c);
-      for (const auto& [kind, c] : p.by_kind) keep_faster(result.by_kind, c);
+      for (const auto& [kind, c] : p.by_kind) keep_faster(result.by_kind, kind, c);
+      for (const auto& [degrees, c] : p.by_degrees) keep_faster(result.by_degrees, degrees, c);
       for (const auto& [nodes, c] : p.sizes.all()) sizes.add(nodes, c);
       if (p.smallest) keep_smaller(result.smallest_too_big, *p.smallest);
     }
@@ -482,7 +486,9 @@ SearchResult search(const Problem& problem, const sim::Topology& topology, const
   for (const Candidate& c : pareto.front()) {
     if (c.estimate.step <= best.limit()) result.pareto.push_back(c);
   }
-  std::erase_if(result.by_kind, [&](const auto& k) { return k.second.ranked > best.limit(); });
+  const auto slow = [&](const auto& of) { return of.second.ranked > best.limit(); };
+  std::erase_if(result.by_kind, slow);
+  std::erase_if(result.by_degrees, slow);
   if (result.counts.feasible > 0) result.smallest_too_big.reset();
   if (result.smallest_too_big)
     result.smallest_too_big->estimate =

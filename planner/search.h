@@ -59,6 +59,15 @@ struct PlanKind {
 };
 PlanKind kind_of(const Plan& plan);
 
+// How many ranks share what: plans that differ in them differ materially.
+struct Degrees {
+  std::int64_t tp, cp, pp, dp, islands, ep, etp;
+  friend auto operator<=>(const Degrees&, const Degrees&) = default;
+};
+inline Degrees degrees_of(const Plan& p) {
+  return {p.tp, p.cp, p.pp, p.dp, p.islands, p.ep, p.expert_tp()};
+}
+
 struct SearchOptions {
   std::size_t keep = 24;
   int threads = 1;
@@ -73,6 +82,7 @@ struct SearchResult {
   std::vector<Candidate> best;
   // The fastest of each kind, of plans at most a quarter slower than the fastest of all.
   std::map<PlanKind, Candidate> by_kind;
+  std::map<Degrees, Candidate> by_degrees;  // likewise of each degrees
   // Of the plans at most a quarter slower than the fastest: no other is both faster and smaller.
   std::vector<Candidate> pareto;
   std::vector<Candidate> risky;               // the fastest that are predicted to fit, and may well not

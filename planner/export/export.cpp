@@ -17,7 +17,13 @@ const char* stack_of(Target target) {
   switch (target) {
     case Target::kMegatron:
     case Target::kSlurm:
+    case Target::kKubernetes:
+    case Target::kSkypilot:
       return "megatron-core";
+    case Target::kTorchtitan:
+      return "torchtitan";
+    case Target::kMaxtext:
+      return "maxtext";
     case Target::kDeepspeed:
       return "deepspeed";
     case Target::kFsdp:
@@ -94,6 +100,16 @@ Exported export_plan(Target target, const Problem& problem, const Plan& plan, co
     case Target::kSlurm:
       all_parameters();
       return slurm_script(problem, plan, scenario);
+    case Target::kKubernetes:
+      all_parameters();
+      return kubernetes_manifest(problem, plan, scenario);
+    case Target::kSkypilot:
+      all_parameters();
+      return skypilot_task(problem, plan, scenario);
+    case Target::kTorchtitan:  // nor do these stacks run adapters
+      return torchtitan_config(problem, plan, scenario);
+    case Target::kMaxtext:
+      return maxtext_command(problem, plan, scenario);
     case Target::kDeepspeed:
       return with_notes(deepspeed_config(problem, plan));
     case Target::kFsdp:

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plan as other software starts it: a script for Megatron-LM, alone or as a Slurm job, a configuration of
-// DeepSpeed, one of Accelerate for PyTorch's FSDP. Each trains the scenario's model with the scenario's
-// numbers; a field that the software cannot take is refused, never left out. Names and values are of the
-// versions in the stack files (profiles/stacks), and tests/planner/export_test.cpp holds every export against
-// the facts in tests/data/launchers.
+// A plan as other software starts it: a script for Megatron-LM, alone, as a Slurm job, as a Job of Kubernetes
+// or as a task of SkyPilot; a configuration of DeepSpeed, of torchtitan, or of Accelerate for PyTorch's FSDP;
+// a command for MaxText. Each trains the scenario's model with the scenario's numbers; a field that the
+// software cannot take is refused, never left out. Names and values are of the versions in the stack files
+// (profiles/stacks), and tests/planner/export_test.cpp holds every export against the facts in
+// tests/data/launchers.
 //
 //   Problem as = problem;
 //   as.stack = load_stack(stack_of(Target::kMegatron), ...);
@@ -20,10 +21,13 @@
 
 namespace orrery::planner {
 
-enum class Target { kMegatron, kDeepspeed, kFsdp, kSlurm };
+enum class Target { kMegatron, kDeepspeed, kFsdp, kTorchtitan, kMaxtext, kSlurm, kKubernetes, kSkypilot };
 constexpr auto enum_names(Target) {
-  return std::array{std::pair{Target::kMegatron, "megatron"}, std::pair{Target::kDeepspeed, "deepspeed"},
-                    std::pair{Target::kFsdp, "fsdp"}, std::pair{Target::kSlurm, "slurm"}};
+  using enum Target;
+  return std::array{
+      std::pair{kMegatron, "megatron"},     std::pair{kDeepspeed, "deepspeed"}, std::pair{kFsdp, "fsdp"},
+      std::pair{kTorchtitan, "torchtitan"}, std::pair{kMaxtext, "maxtext"},     std::pair{kSlurm, "slurm"},
+      std::pair{kKubernetes, "kubernetes"}, std::pair{kSkypilot, "skypilot"}};
 }
 
 // The stack whose software reads the export.

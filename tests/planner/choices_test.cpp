@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "planner/families.h"
+
 namespace orrery::planner {
 namespace {
 
@@ -106,6 +108,75 @@ TEST(Choices, MeetTheDeadline) {
   const std::vector<double> limited = days_of_choices(free[0]);
   EXPECT_LT(limited.size(), free.size());
   for (const double days : limited) EXPECT_LE(days * 86400, p.scenario.deadline.value);
+}
+
+// Plans of the same degrees are one line: as many lines as families, the best of each, with others as its
+// variants in order.
+TEST(Families, NearDuplicatesAreFolded) {
+  const DataFolders data;
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4de.json", data);
+  const Answer a = plan(p, {.top = 6, .threads = 2});
+  ASSERT_EQ(a.plans.size(), 6U);
+  std::set<Degrees> seen;
+  std::size_t variants = 0;
+  for (const Ranked& r : a.plans) {
+    EXPECT_TRUE(seen.insert(degrees_of(r.plan)).second) << short_name(r.plan);
+    for (const Variant& v : r.variants) {
+      EXPECT_EQ(degrees_of(v.plan), degrees_of(r.plan));
+      EXPECT_NE(v.plan, r.plan);
+      EXPECT_FALSE(differences(v.plan, r.plan).empty()) << short_name(v.plan);
+    }
+    variants += r.variants.size();
+  }
+  EXPECT_GE(variants, 1U);
+  // No candidate of another family that the search kept is faster than the last one shown.
+  for (const auto& [degrees, c] : a.search.by_degrees) {
+    const bool simulated = std::any_of(a.simulated.begin(), a.simulated.end(),
+                                       [&](const Plan& other) { return degrees_of(other) == degrees; });
+    if (simulated || c.ranked == kNever) continue;
+    EXPECT_GE(seconds(c.ranked), 0.99 * a.plans.back().predicted.step_time_s) << short_name(c.plan);
+  }
+}
+
+TEST(Families, DifferencesNameWhatVaries) {
+  Plan base{.tp = 2, .pp = 2, .dp = 4, .zero = 1, .micro_batch = 1, .micro_batches = 64};
+  base.sequence_parallel = true;
+  Plan other = base;
+  other.micro_batch = 2;
+  other.micro_batches = 32;
+  EXPECT_EQ(differences(other, base), "mb2x32");
+  other = base;
+  other.sequence_parallel = false;
+  EXPECT_EQ(differences(other, base), "no sp");
+  other = base;
+  other.schedule = Schedule::kInterleaved;
+  other.vpp = 4;
+  EXPECT_EQ(differences(other, base), "VPP4 interleaved");
+  EXPECT_EQ(differences(base, base), "");
+}
+
+// 24 devices have room for six replicas of TP4, and a batch of 64 is split evenly over four: 66 over six.
+TEST(Families, ABatchThatLeavesDevicesIdleIsNamed) {
+  const DataFolders data;
+  Problem p = load_problem(ORRERY_ROOT "/scenarios/llama3-70b-p4de.json", data);
+  p.cluster.nodes = p.scenario.cluster.nodes = 3;
+  p.scenario.model = preset_model("llama-2-7b");
+  p.scenario.plan.reset();
+  p.scenario.training.global_batch = 64;
+  p.scenario.training.sequence = 4096;
+  p.scenario.search.micro_batch = {1};
+  p.scenario.search.tp = {4};
+  p.scenario.search.pp = {1};
+  const Answer a = plan(p, {.top = 1, .threads = 2});
+  ASSERT_FALSE(a.plans.empty());
+  ASSERT_EQ(a.plans[0].plan.ranks(), 16);
+  const auto said = std::find_if(a.why.begin(), a.why.end(), [](const std::string& w) {
+    return w.find("devices idle") != std::string::npos;
+  });
+  ASSERT_NE(said, a.why.end());
+  EXPECT_NE(said->find("a batch of 64 leaves 8 of 24 devices idle: 66 would use 24"), std::string::npos)
+      << *said;
+  EXPECT_NE(said->find("more tokens a second"), std::string::npos) << *said;
 }
 
 }  // namespace

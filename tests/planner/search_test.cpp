@@ -380,7 +380,10 @@ TEST(Plan, TheAnswerExplainsItself) {
   p.scenario.search.tp = {8};
   p.scenario.search.zero = {1};
   const Answer a = plan(p, {.top = 3, .threads = 1});
-  ASSERT_EQ(a.plans.size(), 3U);
+  ASSERT_FALSE(a.plans.empty());
+  std::size_t simulated = 0;
+  for (const Ranked& r : a.plans) simulated += 1 + r.variants.size();
+  EXPECT_GE(simulated, 3U);
   const Predicted& best = a.plans[0].predicted;
   const Breakdown& b = best.breakdown;
   const double waited = std::accumulate(b.exposed_s.begin(), b.exposed_s.end(), 0.0);

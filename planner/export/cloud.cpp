@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Megatron-LM's script as a Job of Kubernetes and as a task of SkyPilot. What only the user knows stands
+// there as a placeholder with a name.
+#include <array>
+#include <utility>
+
+#include "core/json.h"
+#include "planner/export/launch.h"
+#include "planner/export/recipe.h"
+#include "planner/export/targets.h"
+
+namespace orrery::planner {
+namespace {
+
+constexpr std::array kWanted{"MEGATRON", "TOKENIZER_MODEL", "DATA_PATH"};
+
+std::string name_of(const Scenario& s) {
+  return launch_name(s.name.empty() ? s.model.name : s.name);
+}
+
+// Without its first line, which names the shell.
+std::string body_of(const std::string& script) {
+  return script.substr(script.find('\n') + 1);
+}
+
+// As SkyPilot's catalogue names them.
+constexpr std::array<std::pair<const char*, const char*>, 12> kAccelerators{{{"a100-40gb", "A100"},
+                                                                             {"a100-80gb", "A100-80GB"},
+                                                                             {"h100-sxm", "H100"},
+                                                                             {"h100-measured", "H100"},
+                                                                             {"h200", "H200"},
+                                                                             {"b200", "B200"},
+                                                                             {"b300", "B300"},
+                                                                             {"gb200", "GB200"},
+                                                                             {"gh200", "GH200"},
+                                                                             {"l40s", "L40S"},
+                                                                             {"v100-16gb", "V100"},
+                                                                             {"v100-32gb", "V100-32GB"}}};
+
+}  // namespace
+
+Exported kubernetes_manifest(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  Exported e = megatron_script(problem, p, scenario);
+  const Layout at = layout_of(problem, p, scenario.child("cluster"));
+  Launch l{.name = name_of(problem.scenario),
+           .tenant = "QUEUE",
+           .nodes = at.nodes,
+           .devices_per_node = at.per_node};
+  l.image = "IMAGE";
+  for (const char* name : kWanted) l.command += fmt::format("export {0}={0}_TO_BE_SET\n", name);
+  l.command += body_of(e.text);
+  e.text = kubernetes_job(l);
+  e.notes.emplace_back(
+      "IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name) and the three exports are to be set");
+  return e;
+}
+
+Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scenario) {
+  Exported e = megatron_script(problem, p, scenario);
+  const Layout at = layout_of(problem, p, scenario.child("cluster"));
+  const std::string& device = problem.devices.front().name;
+  const auto known = std::find_if(kAccelerators.begin(), kAccelerators.end(),
+                                  [&](const auto& a) { return device == a.first; });
+  if (known == kAccelerators.end() || problem.devices.size() > 1) {
+    scenario.child("cluster").fail(
+        fmt::format("SkyPilot's name of \"{}\" is not known", problem.device_names()),
+        "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S or V100");
+  }
+  std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\nenvs:\n",
+                                 name_of(problem.scenario), known->second, at.per_node, at.nodes);
+  for (const char* name : kWanted) text += fmt::format("  {}: null\n", name);
+  text +=
+      "run: |\n"
+      "  export MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n"
+      "  export NODE_RANK=$SKYPILOT_NODE_RANK\n";
+  std::string line;
+  for (const char c : body_of(e.text)) {
+    line += c;
+    if (c != '\n') continue;
+    text += line == "\n" ? line : "  " + line;
+    line.clear();
+  }
+  e.text = std::move(text);
+  e.notes.emplace_back(
+      "sky launch FILE --env MEGATRON=.. --env TOKENIZER_MODEL=.. --env DATA_PATH=.. sets what is null");
+  return e;
+}
+
+}  // namespace orrery::planner
