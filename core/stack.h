@@ -54,10 +54,13 @@ struct Stack {
   // The product that makes a weight's gradient sums that of the bias beside it.
   bool fused_bias_gradients = false;
   bool fused_residual_norms = false;  // the end of a residual branch is one kernel with the norm behind it
-  bool norms_in_products = false;     // the product behind a norm does it, and keeps what it makes
-  double elementwise_passes = 1.0;    // memory passes of element-wise work over a fully fused stack
-  double routing_passes = 1.0;        // likewise of routers, permutations and activations of experts
-  double dequantise_passes = 1.0;     // likewise of what makes weights from 4 bits
+  // Element-wise ops are a framework's own, one by one, and each keeps what its gradient reads: a norm its
+  // input in fp32, and what it makes of that before a trained weight; a gated activation the activated half.
+  bool eager_activations = false;
+  bool norms_in_products = false;   // the product behind a norm does it, and keeps what it makes
+  double elementwise_passes = 1.0;  // memory passes of element-wise work over a fully fused stack
+  double routing_passes = 1.0;      // likewise of routers, permutations and activations of experts
+  double dequantise_passes = 1.0;   // likewise of what makes weights from 4 bits
   // Of updates by the host's processors, memory traffic over that of one fused pass; and whether the master
   // copies of what is updated there stay on the device too.
   double host_update_passes = 1.0;
@@ -113,6 +116,10 @@ void describe(V& v, Stack& s) {
   v(Field{.name = "fused_residual_norms",
           .help = "the sum that ends a residual branch and the norm behind it are one kernel"},
     s.fused_residual_norms);
+  v(Field{.name = "eager_activations",
+          .help = "element-wise ops are a framework's own and keep more: norms their input in fp32, gated "
+                  "activations the activated half"},
+    s.eager_activations);
   v(Field{.name = "norms_in_products",
           .help = "norms belong to the products behind them, so that these keep what norms make"},
     s.norms_in_products);

@@ -155,6 +155,12 @@ Node& Builder::node(std::string name, ForwardOp op, std::vector<Operand> reads, 
       Node{std::move(name), op, std::move(reads), std::move(writes), {}, passes_sums_, parts_});
 }
 
+void Builder::keep(std::string name, ValueId like, DType type) {
+  const ValueId kept = value(std::move(name), rows_of(like), columns_of(like), placement(like), type);
+  of(kept).producer = static_cast<std::int32_t>(graph_.nodes.size()) - 1;
+  graph_.nodes.back().keeps.push_back(kept);
+}
+
 ValueId Builder::taken_over(ValueId v, std::int32_t operand) {
   Value copy = graph_.values[static_cast<std::size_t>(v)];
   copy.producer = -1;
@@ -183,7 +189,14 @@ ValueId Builder::norm(const std::string& name, ValueId x) {
   std::vector<Operand> reads{use(x, stream())};
   for (const Operand& o : norm_parameters(name, x)) reads.push_back(o);
   const ValueId y = value(name + "/out", width, stream());
+  const bool trained = parameter(reads[1].parameter).kept == Kept::kTrained;
   node(name, ops::Norm{{rows, width, model.norm, model.has_norm_bias()}}, std::move(reads), {y});
+  // Beside the input in 16 bits, which the rule reads in place of the one in fp32: two bytes an element, and
+  // two of what the weight multiplies.
+  if (stack.eager_activations && activation_bytes(training.precision) == 2) {
+    keep(name + "/in_fp32", y, training.activation_type());
+    if (trained) keep(name + "/normed", y, training.activation_type());
+  }
   return y;
 }
 

@@ -117,6 +117,9 @@ class Builder {
   }
   Node& node(std::string name, ForwardOp op, std::vector<Operand> reads, std::vector<ValueId> writes);
 
+  // The node that was written last keeps as many elements as a value has (Node::keeps).
+  void keep(std::string name, ValueId like, DType type);
+
   // An op that writes over the value it reads first.
   ValueId in_place(std::string name, ForwardOp op, std::vector<Operand> reads);
   // A value for what an op writes over its operand.

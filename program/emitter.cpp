@@ -217,6 +217,12 @@ void Emitter::run(const Block& b, const Node& n, Tensors& t, std::vector<Placed>
       buffer = activation(name(b, v.name), graph.elements(v), v.type);
     writes.push_back({buffer});
   }
+  for (const ValueId id : n.keeps) {
+    const Value& v = graph.values[static_cast<std::size_t>(id)];
+    std::int32_t& buffer = t.of[static_cast<std::size_t>(id)];
+    if (buffer < 0) buffer = activation(name(b, v.name), graph.elements(v), v.type);
+    writes.push_back({buffer});
+  }
   if (const auto* op = std::get_if<ops::ContextAttention>(&n.op); op != nullptr && op->in_steps())
     ring_attention(name(b, n.name), *op, reads[0], reads[1], writes[0], writes[1]);
   else
@@ -261,6 +267,8 @@ void Emitter::repeat_selectively(const Block& b, Tensors& tensors) {
         throw std::logic_error(n.name + " would be done twice to what is not made again");
     }
     run(b, n, again, placed);
+    for (const ValueId id : n.keeps)
+      tensors.of[static_cast<std::size_t>(id)] = again.of[static_cast<std::size_t>(id)];
     const bool drops = drops_results(n.parts & plan.repeated());
     for (const ValueId id : n.writes) {
       const Value& v = graph.values[static_cast<std::size_t>(id)];

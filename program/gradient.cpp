@@ -184,7 +184,9 @@ Ref Reverse::d_weight(std::size_t i) {
 
 Op& Reverse::emit(const char* suffix, const OpKind& kind, std::vector<Ref> reads, std::vector<Ref> writes) {
   last_ = node_->name + suffix;
-  return e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
+  Op& op = e_.add(kind, e_.name(block_, last_), std::move(reads), std::move(writes));
+  for (const ValueId kept : node_->keeps) op.wait_for({tensors_.of[static_cast<std::size_t>(kept)]});
+  return op;
 }
 
 Op& Reverse::emit_for(std::size_t i, const char* suffix, const OpKind& kind, std::vector<Ref> reads,

@@ -104,6 +104,8 @@ struct Node {
   // What later nodes read: where it comes from other ranks, it comes behind what this one reads, and before
   // its op.
   std::vector<Operand> brings{};
+  // What software keeps of it until its gradient, beside what the rule reads. Kernels do not see it.
+  std::vector<ValueId> keeps{};
 };
 
 // A value whose buffer the block is given: what a tower has come to (of that number), what an input of the

@@ -11,7 +11,8 @@ namespace {
 
 const char* mixed_precision(const Training& t) {
   if (rounds(t.math)) return "fp8";
-  if (t.precision == Precision::kPureBf16) return "'no'";  // the model is loaded in bf16
+  if (t.precision == Precision::kPureBf16 || t.precision == Precision::kPureBf16Adam8bit)
+    return "'no'";  // the model is loaded in bf16
   switch (t.parameter_type()) {
     case DType::kBfloat16:
       return "bf16";
@@ -78,6 +79,17 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Layout& l
                     "in torchtune.training.OffloadActivations, which copies beside compute",
                     p.offload->activation_layers));
   }
+  if (p.loss_chunks > 1)
+    out.emplace_back(
+        "the model takes the loss in parts: transformers.TrainingArguments(use_liger_kernel=True), which "
+        "chooses "
+        "their number itself");
+  if (p.update_in_backward)
+    out.emplace_back(
+        "the training script gives each parameter an optimizer of its own, which "
+        "register_post_accumulate_grad_hook steps");
+  if (bytes_per_parameter(t.precision).moment == 1)
+    out.emplace_back("the optimizer is bitsandbytes.optim.AdamW8bit");
   if (layout.nodes > 1)
     out.emplace_back("start it on every node with --machine_rank N and --main_process_ip ADDRESS");
   if (p.zero == 0 && p.recompute == Recompute::kFull)

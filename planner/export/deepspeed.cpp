@@ -84,6 +84,11 @@ std::vector<std::string> notes(const Training& t, const Plan& p, const Recipe& r
                     "mpu: DeepSpeed's own has no pipeline and no sequence parallelism",
                     p.tp));
   }
+  if (p.loss_chunks > 1) {
+    out.push_back(fmt::format(
+        "compute the loss by deepspeed.runtime.sequence_parallel.ulysses_sp.TiledFusedLogitsLoss in {} tiles",
+        p.loss_chunks));
+  }
   if (p.cp > 1) {
     out.push_back(fmt::format(
         "wrap attention in deepspeed.sequence.layer.DistributedAttention over groups of {} ranks, "

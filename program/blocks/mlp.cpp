@@ -27,6 +27,7 @@ Branch branch(Builder& g, const std::string& base, const MlpLayer& l, ValueId x)
     const ValueId u = g.linear(base + "/fc1", x, w1, b1, targets);
     v = g.value(base + "/act/out", ffn, g.placed(Placement::kColumns));
     g.node(base + "/act", ops::Activation{{g.tokens, ffn / g.ranks, l.activation}}, {g.use(u)}, {v});
+    if (g.stack.eager_activations && l.gated()) g.keep(base + "/act/gate", v, g.training.activation_type());
   }
   const std::int32_t w2 = g.matrix(base + "/fc2/weight", hidden, ffn, Parameter::Split::kCols);
   return g.last_product(base + "/fc2", v, w2, l.bias, {kDown});

@@ -204,12 +204,6 @@ class MappedReader {
     const bool variable = says(row_.notes, "longest sample") || says(row_.notes, "variable length");
     if (variable) run_.timed = Timed::kNothing;
     if (says(row_.notes, "padded")) throw Skip{"samples are padded to a length that is not published"};
-    // A ladder of savings, of which each step has those before it.
-    constexpr std::string_view kStep = "cumulative step ";
-    if (const auto step = row_.notes.find(kStep); step != std::string::npos) {
-      if (std::strtol(row_.notes.c_str() + step + kStep.size(), nullptr, 10) >= 3)
-        throw Skip{"the loss in chunks"};
-    }
     if (says(row_.source, "attention only")) {
       read_attention();
       return std::move(run_);
@@ -317,6 +311,34 @@ class MappedReader {
     t.math = narrow.value_or(Math::kBf16);
   }
 
+  // torchtune's table adds a technique in each row ("cumulative step 5: +optimizer in backward"): the last
+  // one that a row has; -1: the row is of no such table.
+  std::int64_t rung() const {
+    constexpr std::string_view kWords = "cumulative step ";
+    const auto at = row_.notes.find(kWords);
+    return at == std::string::npos ? -1 : std::strtoll(row_.notes.c_str() + at + kWords.size(), nullptr, 10);
+  }
+  static constexpr std::int64_t kCompiled = 2, kLossInChunks = 3, kCheckpointing = 4, kInBackward = 5,
+                                kActivationsOffloaded = 6, kEightBits = 7, kAdapters = 8;
+  void climb(Plan& p, Training& t) {
+    const std::int64_t reached = rung();
+    if (reached >= kCompiled) {  // by torch.compile, as torchtitan's models are
+      run_.problem.stack.eager_activations = false;
+      run_.problem.stack.elementwise_passes = load_stack("torchtitan", at_, data_).elementwise_passes;
+    }
+    constexpr std::int64_t kTorchtunesChunks = 8;
+    if (reached >= kLossInChunks) p.loss_chunks = kTorchtunesChunks;
+    if (reached >= kCheckpointing) p.recompute = Recompute::kFull;
+    const bool all_parameters = reached < kAdapters;
+    if (reached >= kInBackward && all_parameters) {
+      p.update_in_backward = true;
+      t.clip = 0;
+    }
+    if (reached >= kActivationsOffloaded)
+      p.offload = Offload{.activation_layers = run_.problem.scenario.model.layers};
+    if (reached >= kEightBits && all_parameters) t.precision = Precision::kPureBf16Adam8bit;
+  }
+
   bool fine_tunes() const { return !row_.method.empty() && row_.method != "pretrain"; }
   // Of a run on one GPU the row need not say it.
   std::int64_t replicas() const { return row_.dp == 0 && row_.tp <= 1 && row_.pp <= 1 ? row_.gpus : row_.dp; }
@@ -347,6 +369,9 @@ class MappedReader {
     } else if (row_.lora_rank > 0 && !row_.lora_targets.empty()) {
       a.rank = row_.lora_rank;
       read_targets(a);
+    } else if (says(row_.source, "torchtune")) {  // its recipe of this model
+      a.rank = 64;
+      if (method == "QLoRA") a.base = BaseStorage::kNf4Double;
     } else if (says(row_.source, "AutoModel")) {
       run_.assumed.push_back("adapters of rank 8 on all matrices of layers");
     } else {
@@ -399,6 +424,7 @@ class MappedReader {
     run_.plan.micro_batches = batch / (run_.plan.micro_batch * run_.plan.dp);
     read_chunks();
     read_recompute();
+    climb(run_.plan, run_.problem.scenario.training);
     run_.plan.overlap_exchanges = row_.overlap.in_pairs;
     if (!row_.overlap.otherwise.empty()) run_.assumed.push_back("overlap");  // none
     if (const std::string problem = program::overlap_problem(run_.plan); !problem.empty())

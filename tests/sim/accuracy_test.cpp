@@ -198,7 +198,7 @@ TEST(Accuracy, OfRunsAndMemoryIsWhatTheDocumentSays) {
 // Fine-tuning, to which nothing is fitted.
 TEST(Accuracy, OfFineTuningIsWhatTheDocumentSays) {
   const Validation v = validate_file(kRoot + "/tests/data/finetune_runs.json", DataFolders());
-  EXPECT_EQ(v.read, 35);
+  EXPECT_EQ(v.read, 43);
   for (const auto& [quantity, of] : {std::pair{"step_time", "step time"}, {"memory", "peak memory"}}) {
     const ErrorSummary s = summarise(v.rows, {quantity, {}, false});
     expect_says("docs/validation.md", fmt::format("| {} | {} | {} | {} | {} |", of, s.n, percent(s.mape),
@@ -209,6 +209,21 @@ TEST(Accuracy, OfFineTuningIsWhatTheDocumentSays) {
                               "nothing is fitted: {}",
                               s.n, percent(s.mape)));
   }
+}
+
+// torchtune's table of a full fine-tuning of Llama-3.2-3B, of which each row has the techniques of those
+// before it. Nothing is fitted to it. The row with 8-bit Adam, whose update takes memory that is not known,
+// is 11 % off.
+TEST(Accuracy, OfTorchtunesLadderOfMemory) {
+  const Validation v = validate_file(kRoot + "/tests/data/finetune_runs.json", DataFolders());
+  int rungs = 0;
+  for (const ValidationRow& r : v.rows) {
+    if (r.quantity != "memory" || r.source.find("torchtune") == std::string::npos) continue;
+    const double error = r.error();
+    EXPECT_LT(std::abs(error), r.id == "finetune-084" ? 0.12 : 0.1) << r.id << " " << error;
+    ++rungs;
+  }
+  EXPECT_EQ(rungs, 9);
 }
 
 // A point at the published and the predicted value, and one for its colour; what is 20 % off lies on a line.
