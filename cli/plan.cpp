@@ -96,12 +96,13 @@ void execute(App& app, PlanAsked o) {
   }
   Problem problem = problem_of(o, scenario, app.data);
   for (const std::string& note : ignored_limits(problem.scenario)) fmt::print(stderr, "note: {}\n", note);
-  require_writable("/output", o.output);
-  if (o.save_scenario == "-")
-    Cursor{"command line", "/save-scenario"}.fail("standard output has the answer",
-                                                  "allowed: a file; or orrery new");
-  require_writable("/save-scenario", o.save_scenario);
-  require_writable("/report", o.report);
+  for (const auto& [option, file] :
+       {std::pair{"/output", &o.output}, std::pair{"/save-scenario", &o.save_scenario},
+        std::pair{"/report", &o.report}}) {
+    if (*file == "-")
+      Cursor{"command line", option}.fail("standard output has the answer", "allowed: a file");
+    require_writable(option, *file);
+  }
   if (failures) require_run(problem);
   const planner::Answer a = answer_to(problem, o, "searching");
   if (!o.save_scenario.empty()) save_json(o.save_scenario, as_file(scenario));

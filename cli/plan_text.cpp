@@ -6,6 +6,7 @@
 #include "cli/names.h"
 #include "cli/plan_asked.h"
 #include "core/text.h"
+#include "planner/evaluate.h"
 #include "planner/families.h"
 #include "planner/loading.h"
 #include "planner/risk.h"
@@ -39,8 +40,12 @@ void print_variants(const planner::Ranked& r) {
     if (out.size() == kShown) break;
     out.push_back(planner::differences(v.plan, r.plan) + " " + longer(v));
   }
-  if (const std::size_t more = r.variants.size() - out.size(); more > 0)
-    out.push_back(fmt::format("and {} more up to {}", more, longer(r.variants.back())));
+  if (const std::size_t more = r.variants.size() - out.size(); more > 0) {
+    const auto slowest =
+        std::max_element(r.variants.end() - static_cast<std::ptrdiff_t>(more), r.variants.end(),
+                         [](const auto& x, const auto& y) { return x.step_time_s < y.step_time_s; });
+    out.push_back(fmt::format("and {} more up to {}", more, longer(*slowest)));
+  }
   fmt::print("      ~ {}\n", fmt::join(out, ", "));
 }
 
@@ -157,7 +162,7 @@ void print_answer(const Problem& problem, const planner::Answer& a) {
     const planner::MemoryRange memory = planner::memory_range(best.peak_memory_bytes, problem.spread);
     fmt::print("      how sure: {}: {:.3g} to {:.3g} s; {:.3g} to {:.3g} GiB of {:.3g}\n",
                words_of(problem.measured), best.step_time_low_s, best.step_time_high_s, memory.low / kGiB,
-               memory.high / kGiB, gib(a.plans[0].capacity.value));
+               memory.high / kGiB, gib(planner::fit(problem, a.plans[0].plan, best).available));
   }
   print_choices(a, width);
   for (const auto& r : a.alongside) {

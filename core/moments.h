@@ -7,7 +7,7 @@
 //
 //   2 (1 + 4 / 256) = 2.03
 //
-// Blocks are counted from the beginning of a rank's shard, so plans that shard otherwise round otherwise.
+// Blocks are counted from the beginning of a rank's shard, so plans with other shards round differently.
 #pragma once
 
 #include <cstdint>

@@ -124,7 +124,14 @@ std::string idle_words(const Problem& problem, const Ranked& best) {
   const sim::Topology topology(problem.cluster);
   sim::Estimator estimator(other, topology);
   const sim::Estimate e = estimator.estimate(p);
-  if (estimator.device_bytes(p, e.peak) > usable(problem, e.memory)) return {};
+  const Candidate candidate{.plan = p,
+                            .estimate = e,
+                            .device = estimator.device_bytes(p, e.peak),
+                            .capacity = usable(problem, e.memory)};
+  const double risk = problem.scenario.search.risk;
+  if (!candidate.fits() || !estimator.host_memory(p).fits() ||
+      (risk < 1 && fits_probability(other, candidate) <= 1 - risk))
+    return {};
   const double gain =
       static_cast<double>(batch) / static_cast<double>(was) * best.predicted.step_time_s / seconds(e.step) -
       1;

@@ -194,9 +194,11 @@ Ranked simulate(const Problem& problem, const sim::Topology& topology, const Pla
 // Candidates that would be faster than the first plan and may well not fit, fastest first.
 void name_risky(const Problem& problem, std::size_t most, Answer& a) {
   std::vector<Rejected> out;
-  for (const Candidate& c : without_twins(a.search.risky)) {
+  std::set<Degrees> seen;
+  for (const Candidate& c : a.search.risky) {
     const double step = seconds(c.estimate.step);
     if (out.size() == most || step >= a.plans.front().predicted.step_time_s) break;
+    if (!seen.insert(degrees_of(c.plan)).second) continue;
     out.push_back(
         {c.plan,
          fmt::format("fits with a probability of {:.0f} %, and more than {:.0f} % is wanted (risk {})",
@@ -357,7 +359,9 @@ void simulate_best(const Problem& problem, const sim::Topology& topology, const 
   for (std::size_t next = 0; next < candidates.size();) {
     std::vector<const Candidate*> batch;
     const bool first = next == 0;
-    for (; next < candidates.size() && batch.size() < (first ? std::max<std::size_t>(1, options.top) : kAtATime); ++next) {
+    for (; next < candidates.size() &&
+           batch.size() < (first ? std::max<std::size_t>(1, options.top) : kAtATime);
+         ++next) {
       const Candidate& c = candidates[next];
       const auto seen = a.gaps.find(kind_of(c.plan));
       const double gap = seen == a.gaps.end() ? kUnseenGap : seen->second;

@@ -11,6 +11,7 @@
 
 #include "core/text.h"
 #include "planner/answer.h"
+#include "planner/evaluate.h"
 #include "planner/families.h"
 #include "planner/loading.h"
 #include "planner/risk.h"
@@ -47,8 +48,8 @@ double gib(std::int64_t bytes) {
 }
 
 // Colours that colour-blind readers tell apart (Okabe and Ito 2008), then greys.
-constexpr std::array kColours{"#0072b2", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00",
-                              "#f0e442", "#7f7f7f", "#b0b0b0", "#505050", "#8c6bb1", "#a6761d"};
+constexpr std::array kColours{"#0072b2", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442",
+                              "#7f7f7f", "#b0b0b0", "#505050", "#8c6bb1", "#a6761d", "#1b9e77"};
 
 constexpr const char* kStyle = R"(
 :root { --back: #ffffff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --panel: #f6f8fa; --mark: #0072b2 }
@@ -68,6 +69,17 @@ svg { width: 100%; height: auto } svg text { fill: var(--text); font: 12px syste
 svg .axis { stroke: var(--line) } svg .limit { stroke: var(--text); stroke-dasharray: 4 3 }
 .legend span { display: inline-block; margin-right: 14px; font-size: 13px }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px })";
+
+// "3,220,735"
+std::string grouped(double x) {
+  std::string out = fmt::format("{:.0f}", x);
+  for (std::size_t at = out.size(); at > 3 + (out[0] == '-' ? 1 : 0); at -= 3) out.insert(at - 3, ",");
+  return out;
+}
+// "15 T", "300 G"
+std::string tokens_of(double n) {
+  return n >= 1e12 ? fmt::format("{:.4g} T", n / 1e12) : fmt::format("{:.4g} G", n / 1e9);
+}
 
 // Bars of parts, one below the other, on one scale.
 struct Bar {
@@ -107,7 +119,7 @@ std::string drawn(const Bars& b, const std::string& title) {
   double y = kTop;
   for (const Bar& bar : b.bars) {
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kLabels - 8, y + 15,
-                       escaped(shortened(bar.label, 48)));
+                       escaped(shortened(bar.label, 44)));
     double x = kLabels;
     for (std::size_t i = 0; i < bar.parts.size(); ++i) {
       const double width = bar.parts[i] * scale;
@@ -133,6 +145,7 @@ std::string drawn(const Bars& b, const std::string& title) {
 }
 
 Bars steps_of(const Answer& a) {
+  static_assert(4 + kWaitedAxes.size() + 3 <= kColours.size());
   Bars out;
   out.parts = {"forward", "backward", "recomputation", "optimizer"};
   for (const WaitedAxis& axis : kWaitedAxes) out.parts.emplace_back(axis.words);
@@ -217,12 +230,12 @@ std::vector<std::string> cells_of(const std::string& as, const Ranked& r) {
   return {as,
           short_name(r.plan),
           fmt::format("{:.3f}", p.step_time_s),
-          fmt::format("{:.0f}", p.tokens_per_s),
+          grouped(p.tokens_per_s),
           fmt::format("{:.1f}", 100 * p.mfu),
           fmt::format("{:.1f}", gib(p.peak_memory_bytes)),
           fmt::format("{:.0f}", 100 * p.fits_probability),
           p.days > 0 ? fmt::format("{:.2f}", p.days) : "-",
-          p.cost_usd > 0 ? fmt::format("{:.0f}", p.cost_usd) : "-"};
+          p.cost_usd > 0 ? grouped(p.cost_usd) : "-"};
 }
 
 void add_plans(Page& page, const Answer& a) {
@@ -263,7 +276,7 @@ void add_sizes(Page& page, const Answer& a) {
     bars.bars.push_back({fmt::format("{} nodes", z.nodes), fmt::format("{:.3g}", length), {length}});
     rows.push_back({std::to_string(z.nodes), short_name(z.plan), fmt::format("{:.3f}", z.step_time_s),
                     z.days > 0 ? fmt::format("{:.2f}", z.days) : "-",
-                    z.cost_usd > 0 ? fmt::format("{:.0f}", z.cost_usd) : "-"});
+                    z.cost_usd > 0 ? grouped(z.cost_usd) : "-"});
   }
   page.text(drawn(bars, "time by number of nodes"));
   page.table({"nodes", "fastest plan, by the estimate", "step s", "days", "USD"}, rows, {1});
@@ -276,17 +289,17 @@ void add_tiles(Page& page, const Problem& problem, const Ranked& best) {
   page.tile(fmt::format("{:.3g} s", p.step_time_s),
             fmt::format("a step; 80 %: {:.3g} to {:.3g} s", p.step_time_low_s, p.step_time_high_s));
   page.tile(fmt::format("{:.1f} %", 100 * p.mfu), "model FLOPs utilisation (MFU)");
-  page.tile(fmt::format("{:.3g}", p.tokens_per_s), "tokens a second");
-  page.tile(
-      fmt::format("{:.1f} GiB", gib(p.peak_memory_bytes)),
-      fmt::format("of {:.1f} GiB; 80 %: {:.3g} to {:.3g} GiB; fits with {:.0f} %", gib(best.capacity.value),
-                  memory.low / kGiB, memory.high / kGiB, 100 * p.fits_probability));
+  page.tile(grouped(p.tokens_per_s), "tokens a second");
+  page.tile(fmt::format("{:.1f} GiB", gib(p.peak_memory_bytes)),
+            fmt::format("of {:.1f} GiB; 80 %: {:.3g} to {:.3g} GiB; fits with {:.0f} %",
+                        gib(fit(problem, best.plan, p).available), memory.low / kGiB, memory.high / kGiB,
+                        100 * p.fits_probability));
   if (p.days > 0) {
     const double days = p.days / p.step_time_s;
     page.tile(fmt::format("{:.3g} days", p.days),
               fmt::format("{:.3g} to {:.3g}", days * p.step_time_low_s, days * p.step_time_high_s));
   }
-  if (p.cost_usd > 0) page.tile(fmt::format("${:.0f}", p.cost_usd), "of all nodes, for the run");
+  if (p.cost_usd > 0) page.tile("$" + grouped(p.cost_usd), "of all nodes, for the run");
   page.text("</div>\n");
 }
 
@@ -317,14 +330,13 @@ std::string report_page(const Problem& problem, const Answer& a, const std::stri
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width\"><title>{}</title><style>{}</style></head><body>\n<h1>{}</h1>\n",
       escaped(title), kStyle, escaped(title)));
-  page.text(
-      fmt::format("<p class=\"faint\">{} ({:.3g} G parameters) on {} x {} ({}), batch of {} sequences of {} "
-                  "tokens, stack "
-                  "{}{}</p>\n",
-                  escaped(s.model.name), static_cast<double>(count_parameters(s.model)) / 1e9,
-                  problem.cluster.nodes, escaped(problem.cluster.name), escaped(problem.counted_devices()),
-                  s.training.global_batch, s.training.sequence, escaped(problem.stack.name),
-                  s.training.tokens > 0 ? fmt::format(", {:.3g} tokens in all", s.training.tokens) : ""));
+  page.text(fmt::format(
+      "<p class=\"faint\">{} ({:.3g} G parameters) on {} x {} ({}), batch of {} sequences of {} "
+      "tokens, stack {}{}</p>\n",
+      escaped(s.model.name), static_cast<double>(count_parameters(s.model)) / 1e9, problem.cluster.nodes,
+      escaped(problem.cluster.name), escaped(problem.counted_devices()), s.training.global_batch,
+      s.training.sequence, escaped(problem.stack.name),
+      s.training.tokens > 0 ? fmt::format(", {} tokens in all", tokens_of(s.training.tokens)) : ""));
   if (a.plans.empty()) {
     page.text(fmt::format("<p><b>{}</b></p>\n", escaped(why_none(problem, a.search))));
   } else {
@@ -339,7 +351,9 @@ std::string report_page(const Problem& problem, const Answer& a, const std::stri
     page.text("<p class=\"faint\">Seconds of the busiest stage.</p>\n");
     page.text(drawn(steps_of(a), "where a step's time goes"));
     page.head("Memory of the first plan");
-    page.text("<p class=\"faint\">GiB of a device at the peak; of stages that are alike the first.</p>\n");
+    page.text(
+        "<p class=\"faint\">GiB of a device at the peak. Of stages that are alike, only the first is "
+        "shown.</p>\n");
     page.text(drawn(memory_of(best), "memory by stage"));
     page.head("Why");
     page.list(a.why);
@@ -373,8 +387,8 @@ std::string report_page(const Problem& problem, const Answer& a, const std::stri
           "{:.0f} % of device memory is kept free, and plans are ranked by the time that they exceed with a "
           "probability of {:.0f} %",
           100 * s.search.memory_margin, 100 * s.search.risk)};
-  for (const std::string& limit : stack_limits(problem.stack, s.model, s.training))
-    lines.push_back(fmt::format("{} has {}", problem.stack.name, limit));
+  if (const auto limits = stack_limits(problem.stack, s.model, s.training); !limits.empty())
+    lines.push_back(fmt::format("not searched: {} has {}", problem.stack.name, fmt::join(limits, "; ")));
   if (const auto advice = learning_rate_advice(problem))
     lines.push_back(
         fmt::format("a learning rate of {:.1e} after {} warm-up steps is a place to begin (GPT-3's table, "

@@ -78,7 +78,8 @@ std::string in_words(const Plan& p, const Model& m) {
   if (p.splits_experts())
     out += fmt::format(". Experts lie over {} ({})", counted(p.ep, "rank", "ranks"),
                        p.exchanges_by_node() ? "tokens go once to each node" : "tokens go to each by itself");
-  out += fmt::format(". Each runs {} of {} a step", counted(p.micro_batches, "micro-batch", "micro-batches"),
+  out += fmt::format(". Each replica runs {} of {} a step",
+                     counted(p.micro_batches, "micro-batch", "micro-batches"),
                      counted(p.micro_batch, "sequence", "sequences"));
   if (p.loss_chunks > 1) out += fmt::format(", with the loss in {} parts", p.loss_chunks);
   out += ". " + repeated_of(p);

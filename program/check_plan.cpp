@@ -259,7 +259,7 @@ std::optional<PlanProblem> update_problem(const Training& t, const Plan& p) {
   const auto problem = [](const char* why, const char* allowed) {
     return PlanProblem{"update_in_backward", why, allowed};
   };
-  if (p.pp > 1 || p.copies() > 1 || p.islands > 1 || p.micro_batches > 1)
+  if (p.pp > 1 || p.copies() > 1 || p.islands > 1 || p.micro_batches > 1 || p.expert_dp() > 1)
     return problem("gradients are complete when several stages, replicas or micro-batches gave theirs",
                    "allowed: false, or pp, dp, cp, islands and micro_batches of 1");
   if (t.measures_norm())

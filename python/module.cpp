@@ -30,14 +30,19 @@ std::string text_of(const Json& json) {
 }
 
 // The answer as JSON, and its page.
-std::pair<std::string, std::string> plan(const std::string& scenario, std::size_t top, int threads,
+std::pair<std::string, std::string> plan(const std::string& scenario, std::int64_t top, int threads,
                                          bool sizes, const std::string& data) {
+  constexpr std::int64_t kMost = 1000;
+  if (top < 1 || top > kMost)
+    throw InputError("orrery.plan", "/top", std::to_string(top) + " plans cannot be shown",
+                     "allowed: 1 to 1000");
   const py::gil_scoped_release unlocked;
   const Cursor at{kScenario, ""};
   Problem problem = resolve(read_scenario(parse_json(scenario, kScenario), at), at, folders(data));
   check_goal(problem, at);
   if (threads <= 0) threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const planner::Answer answer = planner::plan(problem, {.top = top, .threads = threads, .sizes = sizes});
+  const planner::Answer answer =
+      planner::plan(problem, {.top = static_cast<std::size_t>(top), .threads = threads, .sizes = sizes});
   problem.cluster.nodes = problem.scenario.cluster.nodes = answer.nodes;
   return {text_of(planner::answer_json(problem, answer)),
           planner::report_page(problem, answer, "orrery.plan(..)")};

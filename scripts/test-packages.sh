@@ -8,9 +8,10 @@ cd "$(dirname "$0")/.."
 packages=$(readlink -f "${1:-build/packages}")
 install_missing debootstrap
 root=$(mktemp -d /var/tmp/orrery-root.XXXXXX)
-trap 'rm -rf "$root"' EXIT
+trap 'umount "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
 debootstrap --variant=minbase bookworm "$root" >"$root.log" || { tail -5 "$root.log"; exit 1; }
 rm -f "$root.log"
+mount -t proc proc "$root/proc"
 mkdir "$root/packages"
 cp "$packages"/*.deb "$packages"/*.tar.gz "$root/packages"
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
@@ -26,10 +27,10 @@ echo "first answer: $((SECONDS - began)) s after the package was there, with the
 inside 'orrery --version; test -e /usr/share/man/man1/orrery-plan.1*; test -e /usr/share/bash-completion/completions/orrery
   apt-get install -y -qq --no-install-recommends /packages/python3-orrery_*.deb >/dev/null
   python3 -c "import orrery; print(orrery.plan(model=\"llama-2-7b\", cluster=\"p5\", nodes=1, batch=64, sequence=4096).best[\"name\"])"'
+inside 'apt-get purge -y -qq --auto-remove orrery python3-orrery >/dev/null'
 inside 'mkdir /opt/here && tar -xzf /packages/orrery-*.tar.gz -C /opt/here --strip-components=1
   /opt/here/bin/orrery plan --model llama-2-7b --cluster p5 --nodes 1 --batch 64 --sequence 4096 --top 1 | head -8
-  rm -r /opt/here'
-inside 'apt-get purge -y -qq --auto-remove orrery python3-orrery >/dev/null'
+  rm -r /opt/here'  # without the package: it finds its data beside itself
 inside "$files" >"$root/packages/after"
 if grep -i orrery "$root/packages/after"; then
   echo "left behind" >&2

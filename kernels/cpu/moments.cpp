@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/dynamic_numbers.h"
 #include "kernels/cpu/fast.h"
@@ -48,7 +49,11 @@ void narrow_moments(const MomentLayout& l, Index i, const float* x, Index first,
   const std::array<float, 256>& numbers = numbers_of(i);
   for_each_block(l, i, stored, first, n, [&](std::byte* at, Index begin, Index end) {
     float scale = 0;
-    for (Index e = begin; e < end; ++e) scale = std::max(scale, std::abs(x[e - first]));
+    for (Index e = begin; e < end; ++e) {
+      const float size = std::abs(x[e - first]);
+      scale = std::isfinite(size) ? std::max(scale, size) : std::numeric_limits<float>::quiet_NaN();
+      if (std::isnan(scale)) break;  // what was lost stays lost, as in fp32
+    }
     std::memcpy(at, &scale, sizeof(scale));
     for (Index e = begin; e < end; ++e)
       values[e] = static_cast<std::byte>(nearest(numbers, scale > 0 ? x[e - first] / scale : 0.0F));

@@ -25,7 +25,7 @@ std::string body_of(const std::string& script) {
 }
 
 // As SkyPilot's catalogue names them.
-constexpr std::array<std::pair<const char*, const char*>, 12> kAccelerators{{{"a100-40gb", "A100"},
+constexpr std::array<std::pair<const char*, const char*>, 14> kAccelerators{{{"a100-40gb", "A100"},
                                                                              {"a100-80gb", "A100-80GB"},
                                                                              {"h100-sxm", "H100"},
                                                                              {"h100-measured", "H100"},
@@ -35,6 +35,8 @@ constexpr std::array<std::pair<const char*, const char*>, 12> kAccelerators{{{"a
                                                                              {"gb200", "GB200"},
                                                                              {"gh200", "GH200"},
                                                                              {"l40s", "L40S"},
+                                                                             {"l4", "L4"},
+                                                                             {"t4", "T4"},
                                                                              {"v100-16gb", "V100"},
                                                                              {"v100-32gb", "V100-32GB"}}};
 
@@ -48,11 +50,12 @@ Exported kubernetes_manifest(const Problem& problem, const Plan& p, const Cursor
            .nodes = at.nodes,
            .devices_per_node = at.per_node};
   l.image = "IMAGE";
-  for (const char* name : kWanted) l.command += fmt::format("export {0}={0}_TO_BE_SET\n", name);
-  l.command += body_of(e.text);
+  l.command = body_of(e.text);
   e.text = kubernetes_job(l);
   e.notes.emplace_back(
-      "IMAGE, the queue of Kueue (kueue.x-k8s.io/queue-name) and the three exports are to be set");
+      "IMAGE and the queue of Kueue (kueue.x-k8s.io/queue-name) are to be set, and in the container's env "
+      "what the "
+      "script asks for");
   return e;
 }
 
@@ -65,7 +68,7 @@ Exported skypilot_task(const Problem& problem, const Plan& p, const Cursor& scen
   if (known == kAccelerators.end() || problem.devices.size() > 1) {
     scenario.child("cluster").fail(
         fmt::format("SkyPilot's name of \"{}\" is not known", problem.device_names()),
-        "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S or V100");
+        "allowed: clusters of A100, H100, H200, B200, B300, GB200, GH200, L40S, L4, T4 or V100");
   }
   std::string text = fmt::format("name: {}\nresources:\n  accelerators: {}:{}\nnum_nodes: {}\nenvs:\n",
                                  name_of(problem.scenario), known->second, at.per_node, at.nodes);

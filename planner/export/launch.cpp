@@ -108,6 +108,11 @@ std::string kubernetes_job(const Launch& l) {
       "    spec:\n"
       "      subdomain: {0}\n"
       "      restartPolicy: Never\n"
+      "      volumes:\n"  // of the memory that NCCL and loaders share, of which a container has 64 MiB
+                          // otherwise
+      "        - name: shm\n"
+      "          emptyDir:\n"
+      "            medium: Memory\n"
       "      containers:\n"
       "        - name: training\n"
       "          image: {1}\n"
@@ -118,6 +123,9 @@ std::string kubernetes_job(const Launch& l) {
       "              valueFrom:\n"
       "                fieldRef:\n"
       "                  fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']\n"
+      "          volumeMounts:\n"
+      "            - name: shm\n"
+      "              mountPath: /dev/shm\n"
       "          resources:\n"
       "            limits:\n"
       "              nvidia.com/gpu: {2}\n"

@@ -102,6 +102,16 @@ std::string parallelism(const Plan& p, std::int64_t layers) {
   return out + "\n";
 }
 
+// A number that TOML reads as a float.
+std::string toml(double x) {
+  std::string out = fmt::format("{}", x);
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";
+  return out;
+}
+
+// Its option "op" repeats these at the least (profiles/stacks/torchtitan.json).
+constexpr RecomputeParts kRepeatedByOp = RecomputeParts(RecomputePart::kNorms) | RecomputePart::kMlp;
+
 const char* recomputed(Recompute r) {
   switch (r) {
     case Recompute::kNone:
@@ -152,6 +162,21 @@ Exported torchtitan_config(const Problem& problem, const Plan& p, const Cursor& 
   const bool qwen = std::string_view(f->name) == "qwen3";
   if (qwen && p.pp > 1)
     scenario.child("model").fail("torchtitan v0.2.2 has no pipeline of Qwen 3", "allowed: plans with pp 1");
+  if (!qwen && m.rotary.scaling != RotaryScaling::kLlama3) {
+    scenario.child("model").fail(
+        "torchtitan v0.2.2 scales rotary positions as Llama 3.1 does, and this model does not",
+        "allowed: Llama 3.1 and later, Qwen 3");
+  }
+  if (p.zero == 0 && p.cp > 1) {
+    scenario.child("plan").child("zero").fail("torchtitan v0.2.2 shards what context-parallel ranks have",
+                                              "allowed: 1 to 3 with cp above 1");
+  }
+  if (p.recompute == Recompute::kSelective && !kRepeatedByOp.without(p.repeated()).empty()) {
+    scenario.child("plan")
+        .child("recompute_parts")
+        .fail("torchtitan v0.2.2 repeats norms and MLPs selectively, and nothing less",
+              "allowed: layernorm and mlp, with or without core-attn");
+  }
   const Layout layout = layout_of(problem, p, scenario.child("cluster"));
   const Recipe r = recipe_of(problem);
   const std::optional<Converter> converter = converter_of(t.math);
@@ -166,24 +191,25 @@ Exported torchtitan_config(const Problem& problem, const Plan& p, const Cursor& 
   if (converter) text += fmt::format("converters = [\"{}\"]\n", converter->name);
   text += fmt::format(
       "\n[optimizer]\nname = \"AdamW\"\nlr = {}\nbeta1 = {}\nbeta2 = {}\neps = {}\nweight_decay = {}\n",
-      r.learning_rate ? fmt::format("{:.3e}", *r.learning_rate) : "3e-4", t.optimizer.beta1,
-      t.optimizer.beta2, t.optimizer.epsilon, kWeightDecay);
+      r.learning_rate ? fmt::format("{:.3e}", *r.learning_rate) : "3e-4", toml(t.optimizer.beta1),
+      toml(t.optimizer.beta2), toml(t.optimizer.epsilon), toml(kWeightDecay));
   if (p.update_in_backward) text += "early_step_in_backward = true\n";
   text += fmt::format("\n[lr_scheduler]\nwarmup_steps = {}\ndecay_type = \"cosine\"\nmin_lr_factor = {}\n\n",
-                      r.warm_up_steps, kLastRate);
+                      r.warm_up_steps, toml(kLastRate));
   text += fmt::format(
       "[training]\n"
       "local_batch_size = {}\n"
       "global_batch_size = {}\n"
       "seq_len = {}\n"
-      "max_norm = {:.1f}\n"
+      "max_norm = {}\n"
       "steps = {}\n"
       "dtype = \"float32\"\n"
       "mixed_precision_param = \"{}\"\n"
       "mixed_precision_reduce = \"float32\"\n"
       "dataset = \"c4\"\n\n",
-      p.micro_batch * (p.pp > 1 ? p.micro_batches : 1), t.global_batch, t.sequence, t.clip > 0 ? t.clip : 1e9,
-      r.steps > 0 ? r.steps : 10000, t.parameter_type() == DType::kFloat32 ? "float32" : "bfloat16");
+      p.micro_batch * (p.pp > 1 ? p.micro_batches : 1), t.global_batch, t.sequence,
+      toml(t.clip > 0 ? t.clip : 1e9), r.steps > 0 ? r.steps : 10000,
+      t.parameter_type() == DType::kFloat32 ? "float32" : "bfloat16");
   text += parallelism(p, m.layers);
   text += fmt::format("[activation_checkpoint]\n{}\n", recomputed(p.recompute));
   if (converter) text += fmt::format("[{}]\nrecipe_name = \"{}\"\n\n", converter->name, converter->recipe);
@@ -191,9 +217,8 @@ Exported torchtitan_config(const Problem& problem, const Plan& p, const Cursor& 
   std::vector<std::string> notes{
       "HF_ASSETS_PATH is to be replaced by the folder with the model's tokenizer, and dataset by yours"};
   if (r.steps == 0) notes.emplace_back("the scenario has no tokens: steps is a placeholder");
-  if (!qwen && m.rotary.scaling != RotaryScaling::kLlama3)
-    notes.emplace_back(
-        "torchtitan scales rotary positions as Llama 3.1 does, and the scenario's model does not");
+  if (!r.learning_rate)
+    notes.emplace_back("no learning rate is advised for this optimizer: lr is a placeholder");
   if (p.recompute == Recompute::kSelective)
     notes.emplace_back("selective recomputation by op keeps attention and every second product");
   return {text, notes};

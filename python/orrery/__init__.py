@@ -50,11 +50,14 @@ class Answer(dict):
 
 
 def _set(scenario, field, value):
-    if value is not None:
-        *path, last = field.split(".")
-        for name in path:
-            scenario = scenario.setdefault(name, {})
-        scenario[last] = value
+    if value is None:
+        return
+    *path, last = field.split(".")
+    for name in path:
+        scenario = scenario.setdefault(name, {})
+        if not isinstance(scenario, dict):
+            raise InputError("scenario: /%s: %r is no object, and \"%s\" is a field of it" % (name, scenario, last))
+    scenario[last] = json.loads(json.dumps(value))
 
 
 def _scenario(scenario, model, cluster, nodes, batch, sequence, tokens, stack, fields):

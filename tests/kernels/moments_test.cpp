@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -102,6 +103,11 @@ TEST(Moments, PartsAndOtherWidths) {
   widen_moments(l, 0, whole.data(), 512, 188, some.data());
   EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + 512));
   EXPECT_EQ(round_trip(l, 1, std::vector<float>(700)), std::vector<float>(700));
+  std::vector<float> lost(300, 1.0F);
+  lost[7] = std::numeric_limits<float>::infinity();
+  const std::vector<float> back = round_trip(MomentLayout(300, 2, 1), 0, lost);
+  EXPECT_TRUE(std::isnan(back[0]));
+  EXPECT_EQ(back[299], 1.0F);  // of another block
   const std::vector<float> exact{1.0F, -0.5F, 3.0F, 0.0078125F};
   EXPECT_EQ(round_trip(MomentLayout(4, 2, 2), 1, exact), exact);
   EXPECT_NE(round_trip(MomentLayout(1, 2, 2), 0, {1.001F}), std::vector<float>{1.001F});

@@ -111,6 +111,10 @@ class Torchtitan(unittest.TestCase):
         # 64 sequences are 16 ranks x 1 x 4 steps of accumulation.
         self.assertEqual((t["local_batch_size"], t["global_batch_size"], t["seq_len"]), (1, 64, 8192))
         self.assertEqual(t["steps"], -(-int(1e12) // (64 * 8192)))
+        for clip in (0.01, 0.25, 1, 0):
+            got = self.config(scenario(plan=TITAN_FSDP, clip=clip))["training"]["max_norm"]
+            self.assertIsInstance(got, float)
+            self.assertEqual(got, clip if clip > 0 else 1e9)
         self.assertEqual(config["activation_checkpoint"], {"mode": "selective", "selective_ac_option": "op"})
         self.assertEqual((config["model"]["name"], config["model"]["flavor"]), ("llama3", "8B"))
 
@@ -128,6 +132,13 @@ class Torchtitan(unittest.TestCase):
     def test_refuses_what_it_has_not(self):
         code, text = export("torchtitan", {**scenario(model="gpt3-175b", plan={"tp": 8, "dp": 2, "sequence_parallel": True, "micro_batches": 32}), "stack": "orrery"})
         self.assertEqual(code, 3)
+        for plan, field in (({**TITAN_FSDP, "zero": 0, "dp": 8, "cp": 2, "micro_batches": 8}, "/plan/zero"),
+                            ({**TITAN_FSDP, "recompute_parts": ["layernorm"]}, "/plan/recompute_parts")):
+            code, text = export("torchtitan", {**scenario(plan=plan), "stack": "torchtitan"})
+            self.assertEqual(code, 3, text)
+            self.assertIn(field + ": torchtitan", text)
+        code, text = export("torchtitan", {**scenario(model="llama-3-8b", plan=TITAN_FSDP), "stack": "torchtitan"})
+        self.assertIn("/model: torchtitan v0.2.2 scales rotary positions", text)
         code, text = export("torchtitan", {**scenario(model="llama-2-7b", plan=TITAN_FSDP), "stack": "torchtitan"})
         self.assertEqual(code, 3)
         self.assertIn('/model: torchtitan v0.2.2 has no model like "llama-2-7b"', text)
@@ -192,7 +203,7 @@ class Cloud(unittest.TestCase):
         container = job["spec"]["template"]["spec"]["containers"][0]
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], 8)
         self.check_script(container["args"][0])
-        self.assertIn("export MEGATRON=", container["args"][0])
+        self.assertIn('"${MEGATRON:?set MEGATRON', container["args"][0])
 
     def test_skypilot(self):
         code, text = export("skypilot", self.question)

@@ -52,6 +52,15 @@ class Module(unittest.TestCase):
             orrery.plan(**{**QUESTION, "batch": -1})
         with self.assertRaises(orrery.InputError):
             orrery.plan({"model": "llama-2-7b", "nonsense": 1})
+        with self.assertRaisesRegex(orrery.InputError, "/top"):
+            orrery.plan(**QUESTION | {"top": 0})
+        with self.assertRaisesRegex(orrery.InputError, "/cluster: 'p5' is no object"):
+            orrery.plan({"cluster": "p5"}, nodes=1)
+
+    def test_what_was_given_stays_as_it_was(self):
+        cluster = {"topology": "p5"}
+        orrery.plan(**{**QUESTION, "cluster": cluster})
+        self.assertEqual(cluster, {"topology": "p5"})
 
     def test_shows_itself_in_a_notebook(self):
         answer = orrery.plan(**QUESTION)
