@@ -99,10 +99,8 @@ std::string batch_words(const Training& t) {
   const double batch = static_cast<double>(t.global_batch), noise = t.noise_scale;
   return fmt::format(
       "a batch of {} samples is {:.2g} of the gradient noise scale ({:.0f}): it takes {:.2f} times the "
-      "samples "
-      "of the smallest batches; twice the nodes with twice the batch would end {:.2f} times as fast, and "
-      "past "
-      "{:.0f} samples more nodes stop paying",
+      "samples of the smallest batches; twice the nodes with twice the batch would end {:.2f} times as fast, "
+      "and past {:.0f} samples more nodes stop paying",
       t.global_batch, batch / noise, noise, 1 + batch / noise,
       (1 + noise / batch) / (1 + noise / (2 * batch)), noise);
 }
@@ -139,8 +137,7 @@ std::string idle_words(const Problem& problem, const Ranked& best) {
   if (gain < kWorthIt) return {};
   return fmt::format(
       "a batch of {} leaves {} of {} devices idle: {} would use {} ({}, {:.3g} s a step by the estimate) and "
-      "train "
-      "{:.1f} % more tokens a second",
+      "train {:.1f} % more tokens a second",
       was, devices - best.plan.ranks(), devices, batch, p.ranks(), short_name(p), seconds(e.step),
       100 * gain);
 }
