@@ -79,14 +79,6 @@ Json answer_json(const Problem& problem, const Answer& a) {
   return out;
 }
 
-namespace {
-
-// A plan of the answer, and what it is there for: "1", "safest, smallest", "the scenario's plan".
-struct Row {
-  std::string as;
-  const Ranked* plan;
-};
-
 std::vector<Row> rows_of(const Answer& a) {
   std::vector<Row> out;
   for (std::size_t i = 0; i < a.plans.size(); ++i) out.push_back({std::to_string(i + 1), &a.plans[i]});
@@ -95,11 +87,9 @@ std::vector<Row> rows_of(const Answer& a) {
     for (const Reason reason : choice.reasons) reasons.push_back(name_of(reason));
     out.push_back({fmt::format("{}", fmt::join(reasons, ", ")), &choice.plan});
   }
-  for (const Ranked& r : a.alongside) out.push_back({r.note, &r});
+  for (const Ranked& r : a.alongside) out.push_back({r.fits() ? r.note : r.note + " (does not fit)", &r});
   return out;
 }
-
-}  // namespace
 
 std::string in_csv(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "planner/plan.h"
 
@@ -15,6 +16,13 @@ namespace orrery::planner {
 
 Json ranked_json(const Problem& problem, const Ranked& plan);
 Json answer_json(const Problem& problem, const Answer& answer);
+
+// A plan of the answer, and what it is there for: "1", "safest, smallest", "the scenario's plan".
+struct Row {
+  std::string as;
+  const Ranked* plan;  // of the answer
+};
+std::vector<Row> rows_of(const Answer& answer);
 
 // Every plan of the answer: the best ones, those that there are other reasons to choose, and those beside
 // them. Comma-separated with a line of names (RFC 4180), or as a table of Markdown.

@@ -240,15 +240,7 @@ std::vector<std::string> cells_of(const std::string& as, const Ranked& r) {
 
 void add_plans(Page& page, const Answer& a) {
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t i = 0; i < a.plans.size(); ++i)
-    rows.push_back(cells_of(std::to_string(i + 1), a.plans[i]));
-  for (const Choice& choice : a.choices) {
-    std::vector<std::string_view> reasons;
-    for (const Reason reason : choice.reasons) reasons.push_back(name_of(reason));
-    rows.push_back(cells_of(fmt::format("{}", fmt::join(reasons, ", ")), choice.plan));
-  }
-  for (const Ranked& r : a.alongside)
-    rows.push_back(cells_of(r.fits() ? r.note : r.note + " (does not fit)", r));
+  for (const Row& row : rows_of(a)) rows.push_back(cells_of(row.as, *row.plan));
   page.table({"", "plan", "step s", "tokens/s", "MFU %", "GiB", "fits %", "days", "USD"}, rows, {1});
   std::vector<std::string> others;
   for (std::size_t i = 0; i < a.plans.size(); ++i) {
