@@ -5,6 +5,8 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(Eigen3 3.4 REQUIRED)
 find_package(Boost 1.74 REQUIRED)  # Boost.Graph is header-only for what we use.
+find_package(ZLIB REQUIRED)     # traces are packed
+find_package(SQLite3 REQUIRED)  # exports of Nsight Systems
 find_path(NETTLE_INCLUDE nettle/hmac.h REQUIRED)  # HMAC-SHA-256, by which ranks know each other over TCP
 find_library(NETTLE_LIBRARY nettle REQUIRED)
 if(ORRERY_TESTS)

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "core/json.h"
 
 namespace orrery {
 

@@ -39,6 +39,55 @@ constexpr auto enum_names(Bound) {
                     std::pair{Bound::kMemory, "memory"}, std::pair{Bound::kCommunication, "communication"}};
 }
 
+// What an op does, whatever it is called and whoever ran it.
+enum class Work : std::uint8_t {
+  kUnknown,
+  kProduct,
+  kAttention,
+  kElementwise,  // all that moves operands through memory: activations, norms, the loss
+  kRouting,      // tokens to, in and from their experts
+  kOptimizer,    // parameters, gradients and moments
+  kSoftware,     // what software takes, on any device
+  kCopy,         // between a device, its host and the host's drives, or within the device
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,    // and other collectives with a root
+  kSendReceive,  // between two ranks, or around a ring of them
+};
+constexpr auto enum_names(Work) {
+  using enum Work;
+  return std::array{std::pair{kUnknown, "unknown"},        std::pair{kProduct, "product"},
+                    std::pair{kAttention, "attention"},    std::pair{kElementwise, "element-wise"},
+                    std::pair{kRouting, "routing"},        std::pair{kOptimizer, "optimizer"},
+                    std::pair{kSoftware, "software"},      std::pair{kCopy, "copy"},
+                    std::pair{kAllReduce, "all-reduce"},   std::pair{kAllGather, "all-gather"},
+                    std::pair{kReduceScatter, "reduce-scatter"}, std::pair{kAllToAll, "all-to-all"},
+                    std::pair{kBroadcast, "broadcast"},    std::pair{kSendReceive, "send-receive"}};
+}
+constexpr bool communicates(Work w) {
+  switch (w) {
+    case Work::kUnknown:
+    case Work::kProduct:
+    case Work::kAttention:
+    case Work::kElementwise:
+    case Work::kRouting:
+    case Work::kOptimizer:
+    case Work::kSoftware:
+    case Work::kCopy:
+      return false;
+    case Work::kAllReduce:
+    case Work::kAllGather:
+    case Work::kReduceScatter:
+    case Work::kAllToAll:
+    case Work::kBroadcast:
+    case Work::kSendReceive:
+      return true;
+  }
+  return false;
+}
+
 // A parallel axis of the plan; ranks are numbered with the first axis of a list varying fastest.
 struct Axis {
   std::string name;  // "tp"
@@ -67,6 +116,7 @@ struct Timeline {
   std::int64_t program_hash = 0;
   std::vector<std::string> names, segments, streams;
   std::vector<Bound> bounds;             // by name; none where nobody knows (measured timelines)
+  std::vector<Work> works;               // by name; none where nobody knows
   std::vector<std::int64_t> payloads;    // by name: bytes an op communicates; none where nobody knows
   std::vector<std::string> rank_labels;  // by process: "stage 1 (tp 0, dp 0)"
   std::vector<Axis> axes;                // of the ranks; none where nobody knows
@@ -81,8 +131,7 @@ struct Timeline {
 // "predicted" of "predicted: event engine"; empty where the source is not known.
 std::string kind_of(const Timeline& t);
 
-// Chrome trace events (also read by Perfetto): one process per rank, one thread per stream. What devices did
-// is read from traces of the PyTorch profiler too (timeline_kineto.cpp).
+// Chrome trace events (also read by Perfetto): one process per rank, one thread per stream.
 std::string to_chrome_trace(const Timeline& t);
 Timeline from_chrome_trace(const Json& trace, const std::string& file);
 
@@ -90,7 +139,8 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file);
 std::string to_binary(const Timeline& t);
 Timeline from_binary(std::string_view bytes, const std::string& file);
 
-// Either form: files named *.timeline are binary. Reading goes by content.
+// Either form: files named *.timeline are binary. Reading goes by content. trace/load.h reads the traces of
+// other software too.
 inline constexpr std::int64_t kLargestTimelineFile = 4LL << 30;
 void save_timeline(const std::filesystem::path& path, const Timeline& t);
 Timeline load_timeline(const std::filesystem::path& path);

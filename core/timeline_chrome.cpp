@@ -182,8 +182,6 @@ Timeline from_chrome_trace(const Json& trace, const std::string& file) {
     top.fail("is not a Chrome trace", "allowed: {\"traceEvents\": [...]}");
   }
   const auto other = trace.find("otherData");
-  const bool ours = other != trace.end() && other->is_object() && other->contains("schema");
-  if (!ours && is_kineto(trace)) return from_kineto(trace, top);
   Timeline t;
   ChromeReader read(t);
   const Json& events = trace["traceEvents"];

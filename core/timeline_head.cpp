@@ -17,21 +17,29 @@ const Json& required(const Json& object, const char* key, const Cursor& at) {
   return *found;
 }
 
-void read_bounds(const Json& bounds, const Cursor& at, Interner& names, Timeline& t) {
-  if (!bounds.is_object()) at.fail(shown(bounds) + " is not an object of lists of ops");
-  for (const auto& [key, ops] : bounds.items()) {
-    Bound bound{};
-    read_value(Json(key), at.child(key), Field{key.c_str(), ""}, bound);
+// {"compute": [names of ops], ..}: what each op is, by name.
+template <class Kind>
+void read_kinds(const Json& json, const Cursor& at, Interner& names, const Timeline& t,
+                std::vector<Kind>& kinds) {
+  if (!json.is_object()) at.fail(shown(json) + " is not an object of lists of ops");
+  for (const auto& [key, ops] : json.items()) {
+    Kind kind{};
+    read_value(Json(key), at.child(key), Field{key.c_str(), ""}, kind);
     if (!ops.is_array()) at.child(key).fail(shown(ops) + " is not a list of ops");
     for (std::size_t i = 0; i < ops.size(); ++i) {
       std::string name;
       read_value(ops[i], at.child(key).child(i), Field{"op", ""}, name);
       const auto index = static_cast<std::size_t>(names(name));
-      t.bounds.resize(t.names.size());
-      t.bounds[index] = bound;
+      kinds.resize(t.names.size());
+      kinds[index] = kind;
     }
   }
-  if (!t.bounds.empty()) t.bounds.resize(t.names.size());
+}
+template <class Kind>
+Json names_by_kind(const std::vector<Kind>& kinds, const std::vector<std::string>& names) {
+  Json out = Json::object();
+  for (std::size_t i = 0; i < kinds.size(); ++i) out[std::string(name_of(kinds[i]))].push_back(names[i]);
+  return out;
 }
 
 void read_payloads(const Json& payloads, const Cursor& at, Interner& names, Timeline& t) {
@@ -112,9 +120,8 @@ std::vector<std::string> text_list(const Json& object, const char* key, const Cu
 
 Json timeline_head(const Timeline& t) {
   Json head = {{"source", t.source}, {"program_hash", std::to_string(t.program_hash)}};
-  head["bounds"] = Json::object();
-  for (std::size_t i = 0; i < t.bounds.size(); ++i)
-    head["bounds"][std::string(name_of(t.bounds[i]))].push_back(t.names[i]);
+  head["bounds"] = names_by_kind(t.bounds, t.names);
+  if (!t.works.empty()) head["works"] = names_by_kind(t.works, t.names);
   if (!t.payloads.empty()) {
     Json& payloads = head["payloads"] = Json::object();
     for (std::size_t i = 0; i < t.payloads.size(); ++i) {
@@ -139,10 +146,13 @@ void read_timeline_head(const Json& head, const Cursor& at, Timeline& t) {
     at.child("program_hash").fail(fmt::format("\"{}\" is not a number", hash));
   Interner names(t.names);
   if (const auto found = head.find("bounds"); found != head.end())
-    read_bounds(*found, at.child("bounds"), names, t);
+    read_kinds(*found, at.child("bounds"), names, t, t.bounds);
+  if (const auto found = head.find("works"); found != head.end())
+    read_kinds(*found, at.child("works"), names, t, t.works);
   if (const auto found = head.find("payloads"); found != head.end())
     read_payloads(*found, at.child("payloads"), names, t);
   if (!t.bounds.empty()) t.bounds.resize(t.names.size());
+  if (!t.works.empty()) t.works.resize(t.names.size());
   if (const auto found = head.find("axes"); found != head.end()) read_axes(*found, at.child("axes"), t);
   if (head.contains("node_ranks")) t.node_ranks = integer_field(head, "node_ranks", kMostRanks, at);
   if (const auto found = head.find("process_of"); found != head.end())

@@ -30,10 +30,6 @@ class Interner {
   std::map<std::string, std::int32_t> index_;
 };
 
-// Whether Chrome events tell what devices did as the PyTorch profiler does; and their timeline.
-bool is_kineto(const Json& trace);
-Timeline from_kineto(const Json& trace, const Cursor& top);
-
 // Source, program, what limits ops and what they communicate (by name), how ranks are numbered and folded.
 Json timeline_head(const Timeline& t);
 // Names not seen yet are added to `t.names`. Checks all but what refers to slices.

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "gui/jobs.h"
 #include "program/program.h"
+#include "trace/load.h"
 
 namespace orrery::gui {
 namespace {
@@ -30,13 +31,14 @@ Opened as_run(const std::filesystem::path& path, Timeline timeline) {
 }  // namespace
 
 Opened open_file(const std::filesystem::path& path, const DataFolders& data) {
+  if (trace::is_foreign(path)) return as_run(path, trace::load({path}).merged.timeline);
   const std::string text = load_text(path, kLargestTimelineFile);
   const std::string file = path.string();
   if (text.starts_with("orrery.timeline")) return as_run(path, from_binary(text, file));
   const Json json = parse_json(text, file, kLargestTimelineFile);
   const Cursor at{file, ""};
   if (json.is_object()) {
-    if (json.contains("traceEvents")) return as_run(path, from_chrome_trace(json, file));
+    if (json.contains("traceEvents")) return as_run(path, trace::of_events(json, file));
     if (json.contains("predicted")) return open_plan(json, at, data);
     if (json.contains("model") || json.contains("training")) return open_scenario(json, at, data);
     if (json.contains("devices_per_node"))

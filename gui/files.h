@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can be opened: scenarios, plans, timelines (predicted or measured, Chrome JSON or binary) and
-// topologies, told apart by what is in the file.
+// What can be opened: scenarios, plans, timelines (predicted or measured, Chrome JSON or binary, or traces of
+// other software) and topologies, told apart by what is in the file.
 #pragma once
 
 #include <filesystem>

@@ -5,13 +5,14 @@ set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
 declare -A allowed=(
   [core]="core"
+  [trace]="core trace"
   [program]="core program"
   [sim]="core program sim"
   [planner]="core program sim planner"
   [kernels]="core kernels"
   [exec]="core program kernels exec"
-  [gui]="core program sim planner gui"
-  [cli]="core program sim planner kernels exec cli"
+  [gui]="core trace program sim planner gui"
+  [cli]="core trace program sim planner kernels exec cli"
 )
 bad=0
 for folder in "${!allowed[@]}"; do
@@ -20,7 +21,7 @@ for folder in "${!allowed[@]}"; do
       *" $target "*) ;;
       *) echo "$file:$line: $folder may not include $target"; bad=1 ;;
     esac
-  done < <(grep -rnoE '#include "(core|program|sim|planner|kernels|exec|cli|gui)/' "$folder" --include='*.h' --include='*.cpp' --include='*.cu' |
+  done < <(grep -rnoE '#include "(core|trace|program|sim|planner|kernels|exec|cli|gui)/' "$folder" --include='*.h' --include='*.cpp' --include='*.cu' |
            sed -E 's/#include "([a-z]+)\//\1/')
 done
 exit $bad

@@ -136,6 +136,57 @@ Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
   return collectives_.cost(collective_of(op), op.payload, links).wire;
 }
 
+namespace {
+
+Work work_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return Work::kAllReduce;
+    case CollectiveKind::kAllGather:
+      return Work::kAllGather;
+    case CollectiveKind::kReduceScatter:
+      return Work::kReduceScatter;
+    case CollectiveKind::kAllToAll:
+      return Work::kAllToAll;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return Work::kBroadcast;
+    case CollectiveKind::kShift:
+      return Work::kSendReceive;
+  }
+  return Work::kUnknown;
+}
+
+Work work_of(const program::Op& op) {
+  using program::ops::Nature;
+  switch (program::nature_of(op.kind)) {
+    case Nature::kProduct:
+      return Work::kProduct;
+    case Nature::kAttention:
+      return Work::kAttention;
+    case Nature::kPointwise:
+    case Nature::kQuantised:
+      return Work::kElementwise;
+    case Nature::kRouting:
+      return Work::kRouting;
+    case Nature::kState:
+      return Work::kOptimizer;
+    case Nature::kCollective:
+      return work_of(std::get<program::ops::Collective>(op.kind).collective);
+    case Nature::kTransfer:
+      return Work::kSendReceive;
+    case Nature::kCopy:
+      return Work::kCopy;
+    case Nature::kSoftware:
+      return Work::kSoftware;
+  }
+  return Work::kUnknown;
+}
+
+}  // namespace
+
 void label(const program::Program& program, const CostModel& cost, Timeline& timeline) {
   struct Known {
     const program::Op* op;
@@ -149,11 +200,13 @@ void label(const program::Program& program, const CostModel& cost, Timeline& tim
     }
   }
   timeline.bounds.clear();
+  timeline.works.clear();
   timeline.payloads.clear();
   for (const std::string& name : timeline.names) {
     const auto found = ops.find(name);
     timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown
                                                  : cost.bound(*found->second.op, found->second.types));
+    timeline.works.push_back(found == ops.end() ? Work::kUnknown : work_of(*found->second.op));
     timeline.payloads.push_back(found == ops.end() ? 0 : found->second.op->payload.value);
   }
 }

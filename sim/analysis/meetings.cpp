@@ -6,9 +6,13 @@
 
 namespace orrery::sim {
 
+// Measured members of a collective do not end at the very same time: those of a short trace within this.
+constexpr Time kLeastMeasured{50'000'000};
+
 Meetings::Meetings(const Lanes& lanes)
     : slices_(lanes.timeline().slices), tolerance_((lanes.end() - lanes.begin()) / 100'000) {
   const Timeline& t = lanes.timeline();
+  if (kind_of(t) == "measured") tolerance_ = std::max(tolerance_, kLeastMeasured);
   if (t.process_of.empty()) axes_ = t.axes;
   for (const std::string& stream : t.streams) {
     meets_.push_back(!is_of_host(stream));
@@ -18,13 +22,19 @@ Meetings::Meetings(const Lanes& lanes)
       if (axes_[i].name == own || (own == "dp" && axes_[i].name == "cp")) along.push_back(i);
     }
   }
+  for (const Work w : t.works) meets_by_work_.push_back(communicates(w));
   for (std::size_t i = 0; i < slices_.size(); ++i) {
-    if (slices_[i].stream != 0 && meets_[static_cast<std::size_t>(slices_[i].stream)])
-      by_end_.push_back(static_cast<std::uint32_t>(i));
+    if (meets(slices_[i])) by_end_.push_back(static_cast<std::uint32_t>(i));
   }
   std::sort(by_end_.begin(), by_end_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(slices_[a].end, a) < std::pair(slices_[b].end, b);
   });
+}
+
+// By what the timeline says of the op, or by its stream: other software exchanges on streams of kernels too.
+bool Meetings::meets(const Slice& s) const {
+  if (!meets_by_work_.empty()) return meets_by_work_[static_cast<std::size_t>(s.name)];
+  return s.stream != 0 && meets_[static_cast<std::size_t>(s.stream)];
 }
 
 bool Meetings::can_meet(const Slice& a, const Slice& b) const {
@@ -44,7 +54,7 @@ bool Meetings::can_meet(const Slice& a, const Slice& b) const {
 template <class Visit>
 void Meetings::visit(std::size_t slice, Visit&& partner) const {
   const Slice& s = slices_[slice];
-  if (s.stream == 0 || !meets_[static_cast<std::size_t>(s.stream)]) return;
+  if (!meets(s)) return;
   const Time from = s.end - tolerance_, to = s.end + tolerance_;
   auto i = std::partition_point(by_end_.begin(), by_end_.end(),
                                 [&](std::uint32_t o) { return slices_[o].end < from; });

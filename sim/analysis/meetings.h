@@ -25,15 +25,17 @@ class Meetings {
  private:
   template <class Visit>
   void visit(std::size_t slice, Visit&& partner) const;
+  bool meets(const Slice& s) const;
   bool can_meet(const Slice& a, const Slice& b) const;
 
   const std::vector<Slice>& slices_;
   std::vector<Axis> axes_;   // of the ranks, where each is a process
-  std::vector<bool> meets_;  // by stream: copies and the host's work are a process's own
+  std::vector<bool> meets_;          // by stream: copies and the host's work are a process's own
+  std::vector<bool> meets_by_work_;  // by name; none where the timeline does not say
   // By stream: those of axes_ that its groups lie along; none where no axis has its name.
   std::vector<std::vector<std::size_t>> axes_of_;
   std::vector<std::uint32_t> by_end_;  // slices that communicate
-  Time tolerance_;                     // measured members of a collective do not end at the very same time
+  Time tolerance_;                     // of ends
 };
 
 }  // namespace orrery::sim

@@ -4,6 +4,7 @@
 // stage. A folded prediction has one rank per stage; measured ranks of that stage are averaged.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,27 @@ struct Comparison {
   std::vector<OpComparison> ops;  // by measured time, largest first
   std::vector<BoundComparison> bounds;
 };
+
+// What two timelines spend on each kind of work, where their ops have different names: of a prediction and of
+// a trace by other software. All numbers are of one rank and one step, on average.
+struct WorkSide {
+  double count = 0, active_s = 0, waiting_s = 0;
+};
+struct WorkComparison {
+  Work work{};
+  WorkSide predicted, measured;
+  // Where both have equally many in a step they are matched in order: how predicted and measured times of
+  // one compare, at the 10th, 50th and 90th of a hundred.
+  bool in_order = false;
+  std::array<double, 3> ratio{};
+};
+struct WorkComparisons {
+  double predicted_step_s = 0, measured_step_s = 0;
+  std::vector<WorkComparison> works;  // longest first
+};
+
+// `measured` covers so many steps.
+WorkComparisons compare_work(const Timeline& predicted, const Timeline& measured, std::int64_t steps);
 
 // Each rank of the second is compared with its stage in the first, of several places with the first one.
 Comparison compare(const Timeline& predicted, const Timeline& measured);

@@ -172,6 +172,10 @@ bool fits(const Problem& problem, const Plan& plan, double room) {
          room * static_cast<double>(problem.devices.front().memory.value);
 }
 
+bool keeps_activations(const Problem& problem, const Plan& plan, double room) {
+  return problem.devices.front().architecture.starts_with("Grace") || fits(problem, plan, room);
+}
+
 void add(PublishedRun run, PublishedRuns& to) {
   const Scenario& s = run.problem.scenario;
   if (run.timed == Timed::kStep || run.timed == Timed::kNothing) {

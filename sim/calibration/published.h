@@ -42,6 +42,9 @@ void set_nodes(Problem& problem, const GpuRule& rule, std::int64_t gpus, std::in
 
 // Whether the plan is predicted to fit into so many times its devices' memory; plans that cannot be said fit.
 bool fits(const Problem& problem, const Plan& plan, double room);
+// Whether it may have run as it stands: it fits into so much, or Grace's memory, at the other end of NVLink,
+// takes its activations at no cost.
+bool keeps_activations(const Problem& problem, const Plan& plan, double room);
 
 // What of a run was timed: a step; attention alone of one layer, exchanges between ranks included; or nothing
 // that is predicted, where memory alone was published, or the lengths of samples were not.

@@ -33,6 +33,20 @@ bool read_custom(const Json& json, const Cursor& at, PublishedOverlap& out) {
   return true;
 }
 
+// The ends of the names of matrices, or one pattern for all of their names, as PEFT takes them.
+struct AdapterTargets {
+  std::vector<std::string> names;
+};
+template <class V>
+void describe(V&, AdapterTargets&) {}
+bool read_custom(const Json& json, const Cursor& at, AdapterTargets& out) {
+  if (json.is_string())
+    out.names = {json.get<std::string>()};
+  else
+    read_value(json, at, Field{}, out.names);
+  return true;
+}
+
 // Null and absent alike: the row does not say.
 struct MappedRow {
   static constexpr bool kForeign = true;
@@ -40,7 +54,7 @@ struct MappedRow {
   std::string method, quant, memory_kind;  // of fine-tuning
   Said offload;
   std::int64_t lora_rank = 0;
-  std::vector<std::string> lora_targets;
+  AdapterTargets lora_targets;
   std::int64_t gpus = 0, tp = 0, pp = 0, vpp = 0, ep = 1, cp = 1, dp = 0, mbs = 0, gbs = 0, seq = 0;
   std::optional<std::int64_t> etp, zero;
   PublishedOverlap overlap;
@@ -57,7 +71,7 @@ void describe(V& v, MappedRow& r) {
   v(Field{.name = "source", .help = "where it was published", .required = true}, r.source);
   v(Field{.name = "model", .help = "as published", .required = true}, r.model);
   v(Field{.name = "outcome", .help = "\"ok\", or why there is no measurement"}, r.outcome);
-  v(Field{.name = "gpu_type", .help = "GPU", .required = true}, r.gpu);
+  v(Field{.name = "gpu_type", .help = "GPU"}, r.gpu);
   v(Field{.name = "precision", .help = "number format"}, r.precision);
   v(Field{.name = "recompute", .help = "activation recomputation"}, r.recompute);
   v(Field{.name = "routing", .help = "how tokens were spread over experts"}, r.routing);
@@ -269,6 +283,7 @@ class MappedReader {
   // fused as the newest.
   std::string stack_name() const {
     if (says(row_.source, "XTuner")) return "deepspeed";
+    if (says(row_.source, "AutoModel")) return "automodel";
     if (fine_tunes() && !says(row_.source, "Megatron")) return "fsdp";
     constexpr std::array kOlder = {"Parallel Folding", "technical report", "EP-overlap", "halo"};
     const bool older =
@@ -277,7 +292,7 @@ class MappedReader {
   }
 
   void read_hardware() {
-    if (row_.gpus == 0) throw Skip{"GPUs not published"};
+    if (row_.gpus == 0 || row_.gpu.empty()) throw Skip{"GPUs not published"};
     const GpuRule& rule = rule_of(row_.gpu);
     const bool nvl72 = says(row_.gpu, "NVL72");
     set_nodes(run_.problem, rule, row_.gpus, std::min<std::int64_t>(nvl72 ? 4 : 8, row_.gpus), 0, at_, data_);
@@ -366,7 +381,7 @@ class MappedReader {
     Adapter a;
     if (says(row_.source, "LitGPT")) {  // lora_query and lora_value; their parameters are published
       a.targets = {kQuery, kValue};
-    } else if (row_.lora_rank > 0 && !row_.lora_targets.empty()) {
+    } else if (row_.lora_rank > 0 && !row_.lora_targets.names.empty()) {
       a.rank = row_.lora_rank;
       read_targets(a);
     } else if (says(row_.source, "torchtune")) {  // its recipe of this model
@@ -384,7 +399,7 @@ class MappedReader {
     run_.problem.scenario.training.adapter = a;
   }
   void read_targets(Adapter& a) const {
-    for (const std::string& name : row_.lora_targets) {
+    for (const std::string& name : row_.lora_targets.names) {
       const auto target = enum_from<AdapterTarget>(std::string_view(name).substr(0, name.rfind("_proj")));
       if (!target) throw Skip{"adapters on " + name};
       a.targets.push_back(*target);
@@ -402,7 +417,8 @@ class MappedReader {
     run_.plan.etp = row_.etp;
     if (run_.plan.ep > 1 && (says(row_.dispatcher, "deepep") || says(row_.dispatcher, "hybridep")))
       run_.plan.expert_exchange = ExpertExchange::kByNode;
-    run_.plan.sequence_parallel = row_.tp > 1;
+    // AutoModel's default is not to.
+    run_.plan.sequence_parallel = row_.tp > 1 && run_.problem.stack.name != "automodel";
     if (run_.plan.ranks() != row_.gpus) throw Skip{"degrees do not multiply to the GPUs"};
     run_.plan.zero = run_.plan.copies() == 1                                   ? 0
                      : row_.zero                                               ? *row_.zero
@@ -441,6 +457,11 @@ class MappedReader {
     const RecomputeParts named = parts_named(row_.recompute);
     if (named.empty()) {
       run_.assumed.push_back("recompute");
+      // What ran had to fit, and beside frozen weights there is little else than activations.
+      constexpr double kUnlikely = 1.2;
+      const bool adapters = run_.problem.scenario.training.adapter.has_value();
+      if (adapters && row_.outcome == "ok" && !keeps_activations(run_.problem, run_.plan, kUnlikely))
+        run_.plan.recompute = Recompute::kFull;
       return;
     }
     run_.plan.recompute_parts = (named & depth_of(run_.problem.scenario.model).parts()).list();

@@ -42,7 +42,7 @@ constexpr StackRule kStacks[] = {{"megatron_sc21", "", "megatron-2021"},
                                  {"zero_bubble", "", "megatron-zero-bubble"},
                                  {"internevo", "", "internevo"},
                                  {"llm_foundry", "", "fsdp-2023"},
-                                 {"automodel", "", "fsdp"},
+                                 {"automodel", "", "automodel"},
                                  {"torchtitan", "", "torchtitan-2024"},
                                  {"colossalai", "", "deepspeed"},
                                  {"llmq", "", "orrery"},
@@ -323,9 +323,7 @@ class RowReader {
     const std::string& text = row_.recompute;
     if (text.empty()) {
       assumed.emplace_back("recompute");
-      // Grace's memory, at the other end of NVLink, takes activations at no cost.
-      const bool grace = problem.devices.front().architecture.starts_with("Grace");
-      if (!grace && !fits(problem, plan, kImpossible)) plan.recompute = Recompute::kFull;
+      if (!keeps_activations(problem, plan, kImpossible)) plan.recompute = Recompute::kFull;
     } else if (text == "none") {
       plan.recompute = Recompute::kNone;
     } else if (text == "full") {

@@ -26,53 +26,7 @@ TEST(Timeline, AChromeTraceReadsBackToThePicosecond) {
   EXPECT_TRUE(back.bounds.empty());
 }
 
-constexpr const char* kKineto = R"({"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 3},
-  "traceEvents": [
-  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4321, "tid": 4321, "ts": 1000.0, "dur": 900.5},
-  {"ph": "X", "cat": "Trace", "name": "Profiler", "pid": "Spans", "tid": "PyTorch", "ts": 1, "dur": 9},
-  {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7 7"}},
-  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1010.5, "dur": 20},
-  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1040.5, "dur": 10},
-  {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "pid": 0, "tid": 20,
-   "ts": 1025.5, "dur": 80},
-  {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 9, "ts": 1000.25, "dur": 0.5},
-  {"ph": "f", "id": 5, "pid": 0, "tid": 7, "ts": 1010.5, "cat": "ac2g", "name": "ac2g"}]})";
-
-TEST(Timeline, OfTheProfilerSaysWhatDevicesDid) {
-  const Timeline t = from_chrome_trace(parse_json(kKineto, "trace"), "trace");
-  EXPECT_EQ(t.source, "measured: PyTorch profiler");
-  EXPECT_EQ(t.rank_labels, std::vector<std::string>{"rank 3, GPU 0"});
-  EXPECT_EQ(t.streams, (std::vector<std::string>{"compute", "stream 9", "stream 20, NCCL"}));
-  ASSERT_EQ(t.slices.size(), 4U);  // nothing of the host
-  const Slice& gemm = t.slices[0];
-  EXPECT_EQ(t.names[static_cast<std::size_t>(gemm.name)], "gemm");
-  EXPECT_EQ(gemm.stream, 0);
-  EXPECT_EQ(gemm.start, Time{10'250'000});  // the copy was the first, at 1000.25 us
-  EXPECT_EQ(gemm.end, Time{30'250'000});
-  EXPECT_EQ(t.slices[2].stream, 2);
-  // Saved, it is one of ours.
-  const Timeline back = from_chrome_trace(parse_json(to_chrome_trace(t), "trace"), "trace");
-  EXPECT_EQ(back.slices.size(), 4U);
-  EXPECT_EQ(back.rank_labels, t.rank_labels);
-}
-
-TEST(Timeline, SlipsInAProfilersTraceAreNamed) {
-  const auto message = [](const char* key, const Json& value) -> std::string {
-    Json trace = parse_json(kKineto, "trace");
-    trace["traceEvents"][3][key] = value;
-    try {
-      (void)from_chrome_trace(trace, "trace");
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return {};
-  };
-  EXPECT_EQ(message("tid", 7), "");
-  EXPECT_NE(message("tid", "seven").find("/traceEvents/3/tid"), std::string::npos);
-  EXPECT_NE(message("dur", -1).find("/traceEvents/3/dur"), std::string::npos);
-  EXPECT_NE(message("ts", "now").find("/traceEvents/3/ts"), std::string::npos);
-  EXPECT_NE(message("ts", 1e16).find("23 days"), std::string::npos);
-  EXPECT_NE(message("name", 5).find("/traceEvents/3/name"), std::string::npos);
+TEST(Timeline, APackedFileIsNamed) {
   try {
     (void)parse_json("\x1f\x8b\x08", "trace.json.gz");
     FAIL();

@@ -10,7 +10,9 @@
 #include "sim/analysis/lanes.h"
 #include "sim/analysis/statistics.h"
 #include "sim/analysis/twins.h"
+#include "sim/analysis/waits.h"
 #include "sim/calibration/compare.h"
+#include "trace/load.h"
 
 namespace orrery::sim {
 namespace {
@@ -151,7 +153,6 @@ TEST(Compare, OpsTakeWhatTheyWork) {
   EXPECT_NEAR(c.ops[1].measured_s, 4e-6, 1e-15);
 }
 
-// A profiler's trace: matrix products from 10 to 30 and from 40 to 50, an all-reduce from 25 to 105.
 // Two ranks of a stage that take 6 and 9 us for the same: each is compared with itself.
 TEST(Compare, OfATimelineWithItselfIsOne) {
   Timeline t = timeline({slice(0, 0, 0, 0, 6), slice(1, 0, 0, 0, 9)});
@@ -162,12 +163,80 @@ TEST(Compare, OfATimelineWithItselfIsOne) {
   EXPECT_EQ(c.ops[0].predicted_s, c.ops[0].measured_s);
 }
 
+// Two steps of a trace by other software, in each of which a product takes twice, and an all-reduce half, of
+// what was predicted. The prediction has one process for two ranks.
+TEST(Compare, WorkIsThatOfARankAndAStep) {
+  Timeline p = timeline({slice(0, 0, 0, 0, 10), slice(0, 0, 10, 10, 14), slice(0, 1, 14, 16, 24, 2)});
+  p.names = {"layer0/qkv", "layer0/out", "grads"};
+  p.slices[1].name = 1;
+  p.works = {Work::kProduct, Work::kProduct, Work::kAllReduce};
+  p.rank_labels = {"stage 0"};
+  p.axes = {{"dp", 2}};
+  p.process_of = {0, 0};
+  Timeline m;
+  m.source = "measured: PyTorch profiler";
+  m.names = {"gemm", "ncclKernel_AllReduce"};
+  m.segments = {"ProfilerStep#0", "ProfilerStep#1"};
+  m.streams = {"compute", "stream 20, NCCL"};
+  m.rank_labels = {"rank 0, GPU 0", "rank 1, GPU 1"};
+  m.works = {Work::kProduct, Work::kAllReduce};
+  for (std::int32_t r = 0; r < 2; ++r) {
+    for (std::int32_t s = 0; s < 2; ++s) {
+      const auto at = [&](std::int64_t us) { return Time{(100 * s + us) * kMicro}; };
+      m.slices.push_back({0, s, 0, 0, r, 0, at(0), at(0), at(0), at(20)});
+      m.slices.push_back({0, s, 0, 0, r, 0, at(20), at(20), at(20), at(28)});
+      m.slices.push_back({1, s, 0, 0, r, 1, at(28), at(28), at(28 + r), at(32 + r)});
+    }
+  }
+  const WorkComparisons c = compare_work(p, m, 2);
+  ASSERT_EQ(c.works.size(), 2U);
+  EXPECT_EQ(c.works[0].work, Work::kProduct);
+  EXPECT_DOUBLE_EQ(c.works[0].predicted.count, 2);
+  EXPECT_DOUBLE_EQ(c.works[0].measured.count, 2);
+  EXPECT_NEAR(c.works[0].predicted.active_s, 14e-6, 1e-12);
+  EXPECT_NEAR(c.works[0].measured.active_s, 28e-6, 1e-12);
+  EXPECT_TRUE(c.works[0].in_order);
+  EXPECT_DOUBLE_EQ(c.works[0].ratio[1], 0.5);
+  EXPECT_EQ(c.works[1].work, Work::kAllReduce);
+  EXPECT_NEAR(c.works[1].predicted.active_s, 8e-6, 1e-12);
+  EXPECT_NEAR(c.works[1].measured.active_s, 4e-6, 1e-12);
+  EXPECT_NEAR(c.works[1].predicted.waiting_s, 2e-6, 1e-12);
+  EXPECT_NEAR(c.works[1].measured.waiting_s, 0.5e-6, 1e-12);  // of two ranks one waits 1 us
+  EXPECT_DOUBLE_EQ(c.works[1].ratio[1], 2);
+  // As one step of twice as many ops nothing can be matched in order.
+  EXPECT_FALSE(compare_work(p, m, 1).works[0].in_order);
+}
+
+// Other software exchanges on streams of kernels too: what an op does tells, not where it runs.
+TEST(Waits, AreFoundOnStreamsOfKernels) {
+  Timeline t;
+  t.source = "measured: Nsight Systems";
+  t.names = {"ncclDevKernel_SendRecv", "gemm"};
+  t.works = {Work::kSendReceive, Work::kProduct};
+  t.segments = {"all"};
+  t.streams = {"compute"};
+  t.rank_labels = {"GPU 0", "GPU 1"};
+  const auto at = [](std::int64_t us) { return Time{us * kMicro}; };
+  t.slices = {{0, 0, 0, 0, 0, 0, at(0), at(0), at(60), at(100)},
+              {1, 0, 0, 0, 1, 0, at(0), at(0), at(0), at(50)},
+              {0, 0, 0, 0, 1, 0, at(60), at(60), at(60), at(101)}};
+  const auto waits = waited_for(Lanes(t));
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_EQ(waits[0].process, 1);
+  EXPECT_EQ(waits[0].exchanges, 1);
+  EXPECT_EQ(waits[0].waited, at(60));
+  EXPECT_EQ(waits[0].longest, 0);
+  t.works = {Work::kProduct, Work::kProduct};
+  EXPECT_TRUE(waited_for(Lanes(t)).empty());
+}
+
+// Matrix products from 10 to 30 and from 40 to 50, an all-reduce from 25 to 105.
 TEST(Statistics, OfAProfilersTraceTellHiddenFromExposedCommunication) {
   const char* const text = R"({"traceEvents": [
     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 20},
     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 40, "dur": 10},
     {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "pid": 0, "tid": 3, "ts": 25, "dur": 80}]})";
-  const Lanes lanes(from_chrome_trace(parse_json(text, "trace"), "trace"));
+  const Lanes lanes(trace::of_events(parse_json(text, "trace"), "trace"));
   const Statistics s = statistics(lanes, {{0}, lanes.begin(), lanes.end()});
   EXPECT_EQ(s.window, Time{95 * kMicro});
   EXPECT_EQ(s.compute, Time{30 * kMicro});

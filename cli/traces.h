@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the commands say of traces that were merged: clocks, exchanges, and who waited for whom.
+#pragma once
+
+#include <string>
+
+#include "core/json.h"
+#include "trace/merge.h"
+
+namespace orrery::cli {
+
+// "1 rank", "2 ranks"
+std::string counted(std::size_t n, const char* one, const char* many);
+void print_merged(const trace::Merged& merged, std::size_t top);
+Json json_of(const trace::Merged& merged);
+
+}  // namespace orrery::cli

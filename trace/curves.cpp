@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/curves.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+namespace orrery::trace {
+namespace {
+
+// Those that link profiles have curves of.
+std::optional<CollectiveKind> collective_of(Work work) {
+  switch (work) {
+    case Work::kAllReduce:
+      return CollectiveKind::kAllReduce;
+    case Work::kAllGather:
+      return CollectiveKind::kAllGather;
+    case Work::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    case Work::kAllToAll:
+      return CollectiveKind::kAllToAll;
+    case Work::kUnknown:
+    case Work::kProduct:
+    case Work::kAttention:
+    case Work::kElementwise:
+    case Work::kRouting:
+    case Work::kOptimizer:
+    case Work::kSoftware:
+    case Work::kCopy:
+    case Work::kBroadcast:
+    case Work::kSendReceive:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<CollectiveCurve> curves_of(const Merged& merged, const std::string& system) {
+  std::map<std::tuple<CollectiveKind, std::int64_t>, std::map<std::int64_t, std::vector<Time>>> times;
+  for (const Meeting& m : merged.meetings) {
+    const auto kind = collective_of(m.work);
+    const bool whole = static_cast<std::int64_t>(m.here.size()) == m.members;
+    if (!kind || !whole || m.bytes == 0) continue;
+    Time begun{0}, ended{0};
+    for (const Member& member : m.here) {
+      const Slice& s = merged.timeline.slices[member.slice];
+      begun = std::max(begun, s.start);
+      ended = std::max(ended, s.end);
+    }
+    if (ended > begun) times[{*kind, m.members}][m.bytes].push_back(ended - begun);
+  }
+  std::vector<CollectiveCurve> out;
+  for (auto& [key, by_size] : times) {
+    CollectiveCurve& curve = out.emplace_back();
+    curve.system = system;
+    std::tie(curve.collective, curve.ranks) = key;
+    for (auto& [bytes, all] : by_size) {
+      const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+      std::nth_element(all.begin(), middle, all.end());
+      curve.bytes.push_back(Bytes{bytes});
+      curve.times.push_back(*middle);
+    }
+  }
+  return out;
+}
+
+}  // namespace orrery::trace
