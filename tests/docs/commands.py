@@ -11,7 +11,8 @@ A comment in the line before a block says what differs:
     <!-- output varies: measured times -->  what a console block shows is not compared
 
 What a console block shows is compared with what is printed: words and their order, not line ends, and numbers within
-2 % or a unit of their last digit. A line "...", or one that ends in it, stands for lines that were left out.
+2 % or a unit of their last digit. A line "...", or one that ends in it, stands for lines that were left out. A
+console block without a command shows more of what the last one printed.
 Names of commands and options are looked up in the program's own help, in text too. JSON has to be JSON.
 
 Usage: commands.py ORRERY SOURCE [--nightly] [DOCUMENT...]
@@ -93,13 +94,12 @@ def commands_of(text):
 
 
 def console_of(text):
-    """[(command, what is shown of its output)] of a block of console."""
+    """[(command, what is shown of its output)] of a block of console; the command '' is the last one before it."""
     out, lines = [], text.split("\n")
     at = 0
     while at < len(lines):
         if not lines[at].startswith("$ "):
-            if not out:
-                raise Failure('a console block begins with a command behind "$ "')
+            out = out or [("", [])]
             out[-1][1].append(lines[at])
             at += 1
             continue
@@ -147,7 +147,7 @@ def check_output(shown, printed):
                 break
         else:
             raise Failure(f'is not printed: "{" ".join(ours[max(0, best - 8):best + 4])}", from its word "{ours[min(best, len(ours) - 1)]}"'
-                          f" on; printed:\n{printed}")
+                          f" on; printed:\n{printed[:6000]}")
 
 
 # --- names ---
@@ -233,6 +233,7 @@ class Scratch:
 
     def __init__(self, program, source):
         self.folder = tempfile.mkdtemp(prefix="orrery-docs-")
+        self.printed = None
         self.clone = os.path.join(self.folder, "orrery")
         for name in CLONE:
             path, copy = os.path.join(source, name), os.path.join(self.clone, name)
@@ -298,10 +299,13 @@ def run_block(block, scratch):
         return len(commands_of(block.text))
     pairs = console_of(block.text)
     for n, (command, shown) in enumerate(pairs):
-        printed = scratch.shell(command, exit_code if n + 1 == len(pairs) else 0)
+        if command:
+            scratch.printed = scratch.shell(command, exit_code if n + 1 == len(pairs) else 0)
+        elif scratch.printed is None:
+            raise Failure('shows output without a command: a command stands behind "$ "')
         if "output varies" not in block.marks:
-            check_output(shown, printed)
-    return len(pairs)
+            check_output(shown, scratch.printed)
+    return sum(1 for command, _ in pairs if command)
 
 
 def shell_text(block):
@@ -399,7 +403,9 @@ CONTROLS = [
     ("```console\n$ printf 'a\\nb\\n'\nb\n...\na\n```", "is not printed"),
     ("<!-- output varies: time -->\n```console\n$ printf 'a\\n'\nb\n```", ""),
     ("```console\n$ cat <<EOF\na\nEOF\na\n```", ""),
-    ("```console\na\n```", "begins with a command"),
+    ("```console\na\n```", "output without a command"),
+    ("```console\n$ printf 'a\\nb\\n'\na\n```\ntext\n```console\nb\n```", ""),
+    ("```console\n$ printf 'a\\nb\\n'\na\n```\ntext\n```console\nc\n```", "is not printed"),
     ("<!-- needs: no-such-program -->\n```sh\nno-such-program\n```", ""),
     ("`orrery plan --top 3`, `orrery model show`, `plan --top`, `--goal`, `orrery plan SCENARIO`", ""),
     ("`orrery plam`", 'no command "plam"'),
