@@ -66,6 +66,13 @@ def code(text):
     return f"<code>{escaped}</code>"
 
 
+def table(head, rows):
+    """Without columns that have nothing in any row."""
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [[head[i] for i in kept], ["---"] * len(kept)] + [[row[i] for i in kept] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
 def number(value):
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
@@ -199,16 +206,15 @@ def format_page(name, schema):
              "version of the format) and `comment`. Units are described in [file formats](../file-formats.md).", ""]
     for at, title, fields in objects(schema):
         if at:
-            lines += [f"## {at}".replace("*", "\\*").replace("_", "\\_"), ""]
+            lines += [f"## `{at}`", ""]
             if title:
                 lines += [cell(title[:1].upper() + title[1:]) + ".", ""]
-        lines += ["| field | type | allowed | unit | default | meaning |", "|---|---|---|---|---|---|"]
+        rows = []
         for field, s, required in fields:
             pointer = code(f"{at}/{field}")
-            lines.append("| " + " | ".join([f"**{pointer}**" if required else pointer, type_text(s), allowed_text(s),
-                                            unit_text(s), shown_default(s),
-                                            description_text(s)]) + " |")
-        lines.append("")
+            rows.append([f"**{pointer}**" if required else pointer, type_text(s), allowed_text(s), unit_text(s),
+                         shown_default(s), description_text(s)])
+        lines += table(["field", "type", "allowed", "unit", "default", "meaning"], rows) + [""]
     return "\n".join(lines)
 
 
@@ -250,7 +256,7 @@ def option_row(term, description):
     allowed = ""
     bounds = re.search(r":(?:U?INT|FLOAT) in \[(\S+) - (\S+)\]", value)
     if bounds:
-        allowed = f"{bounds.group(1)} to {bounds.group(2)}"
+        allowed = " to ".join(f"{int(n):,}" if re.fullmatch(r"-?\d+", n) else n for n in bounds.groups())
         value = value.replace(bounds.group(0), "")
     listed = re.search(r"\{([^}]*)\}", value)
     if listed:
@@ -262,7 +268,8 @@ def option_row(term, description):
     default = re.search(r" Without it: (.*)\.$", description)
     if default:
         description = description[:default.start()]
-    return [code(name), cell(value), allowed, code(default.group(1)) if default else "", cell(description)]
+    return [f'<code class="name">{html.escape(name)}</code>', cell(value), allowed, code(default.group(1)) if default else "",
+            cell(description)]
 
 
 def command_section(page):
@@ -277,10 +284,9 @@ def command_section(page):
         if not rows:
             continue
         if section == "COMMANDS":
-            lines += ["| command | does |", "|---|---|"] + [f"| {code(t)} | {cell(d)} |" for t, d in rows]
+            lines += table(["command", "does"], [[code(t), cell(d)] for t, d in rows])
         else:
-            lines += [f"| {section.lower()[:-1]} | value | allowed | without it | meaning |", "|---|---|---|---|---|"]
-            lines += ["| " + " | ".join(option_row(t, d)) + " |" for t, d in rows]
+            lines += table([section.lower()[:-1], "value", "allowed", "without it", "meaning"], [option_row(t, d) for t, d in rows])
         lines.append("")
     return lines
 
@@ -299,7 +305,7 @@ def commands_page(program):
         lines += command_section(page)
     ends = next((p["EXIT STATUS"] for p in pages.values() if p.get("EXIT STATUS")), [])
     if ends:
-        lines += ["## Exit status", "", "| status | means |", "|---|---|"] + [f"| {t} | {cell(d)} |" for t, d in ends] + [""]
+        lines += ["## Exit status", ""] + table(["status", "means"], [[t, cell(d)] for t, d in ends]) + [""]
     return "\n".join(lines)
 
 

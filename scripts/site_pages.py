@@ -20,6 +20,7 @@ STYLE = """\
 .wy-nav-content { max-width: 1100px; }
 .rst-content table.docutils td, .rst-content table.docutils th,
 .wy-table-responsive table td, .wy-table-responsive table th { white-space: normal !important; vertical-align: top; }
+.rst-content code.name { white-space: nowrap; }
 .rst-content pre code { font-size: 12px; }
 .rst-content h2, .rst-content h3 { margin-top: 1.5em; }
 """

@@ -82,7 +82,7 @@ def missing_options(commands, page):
         if section is None:
             out.append(name)
             continue
-        named = set(re.findall(r"--[a-z][a-z0-9-]*", " ".join(re.findall(r"<tr>\s*<td><code>(.*?)</code>", section))))
+        named = set(re.findall(r"--[a-z][a-z0-9-]*", " ".join(re.findall(r"<tr>\s*<td><code[^>]*>(.*?)</code>", section))))
         out += [f"{name} {o}" for o in sorted(options - named)]
     return out
 
@@ -145,7 +145,7 @@ class Site(unittest.TestCase):
         self.assertIn("--deadline", commands[("plan",)])
         self.assertIn(("topology", "import"), commands)
         self.assertEqual(missing_options(commands, page), [])
-        row = re.search(r"<tr>\s*<td><code>--budget</code>.*?</tr>", page, re.DOTALL).group(0)
+        row = re.search(r"<tr>\s*<td><code[^>]*>--budget</code>.*?</tr>", page, re.DOTALL).group(0)
         self.assertIn("orrery plan --budget", missing_options(commands, page.replace(row, "")))
 
     def test_all_pages_are_in_the_navigation(self):
