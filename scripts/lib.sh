@@ -4,7 +4,8 @@
 packages_build="g++ cmake ninja-build ccache git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libeigen3-dev libsqlite3-dev zlib1g-dev nettle-dev libopenblas0-pthread"
 packages_gui="qt6-base-dev libqt6opengl6-dev qt6-svg-dev qt6-charts-dev libgl-dev fonts-dejavu-core"
 packages_python="python3-dev pybind11-dev"
-packages_test="$packages_build $packages_python libgtest-dev libboost-context-dev libvalijson-dev python3-numpy python3-yaml python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev iproute2 procps $packages_gui xvfb xauth"
+packages_site="python3 mkdocs"
+packages_test="$packages_build $packages_python $packages_site libgtest-dev libboost-context-dev libvalijson-dev python3-numpy python3-yaml python3-torch libopenmpi-dev openmpi-bin libsimgrid-dev iproute2 procps $packages_gui xvfb xauth"
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
