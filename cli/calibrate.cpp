@@ -11,6 +11,8 @@
 #include "cli/commands.h"
 #include "core/text.h"
 #include "planner/evaluate.h"
+#include "planner/fit_trace.h"
+#include "trace/load.h"
 
 namespace orrery::cli {
 namespace {
@@ -22,6 +24,8 @@ struct CalibrateAsked {
   std::string name, device, cluster, links;
   std::vector<std::string> published;
   std::string profiles;
+  std::vector<std::string> traces;
+  std::int64_t trace_steps = 0;
 };
 
 struct Run {
@@ -126,6 +130,81 @@ void require_apart(const char* option, const std::string& file, const char* othe
                      "allowed: a file of its own");
 }
 
+// The fitted cluster stands beside its device's file.
+std::string from_folder_of(const std::string& cluster, const std::string& file) {
+  namespace fs = std::filesystem;
+  return fs::proximate(fs::absolute(file), fs::absolute(cluster).parent_path()).string();
+}
+
+void print_fit(const planner::TraceFit& fit) {
+  fmt::print("{:<15} {:<21} {:>11} {:>11} {:>12} {:>11}\n", "class", "constant", "before", "after",
+             "p/m before", "p/m after");
+  for (const planner::FittedClass& w : fit.classes)
+    fmt::print("{:<15} {:<21} {:>11.4g} {:>11.4g} {:>12.2f} {:>11.2f}\n", name_of(w.is), w.constant, w.before,
+               w.after, w.ratio_before, w.ratio_after);
+  if (!fit.left.empty()) {
+    std::vector<std::string_view> names;
+    for (const OpClass w : fit.left) names.push_back(name_of(w));
+    fmt::print("not fitted: {}\n", fmt::join(names, ", "));
+  }
+  fmt::print("step: predicted {} before and {} after, measured {} ({:+.1f} %)\n",
+             format(from_seconds(fit.step_before_s)), format(from_seconds(fit.step_s)),
+             format(from_seconds(fit.measured_s)), 100 * (fit.step_s / fit.measured_s - 1));
+}
+
+Json to_json(const planner::TraceFit& fit) {
+  Json out = {{"schema", "orrery.calibration/1"},     {"device", write_fields(fit.device)},
+              {"cluster", write_fields(fit.cluster)}, {"classes", Json::array()},
+              {"step_before_s", fit.step_before_s},   {"step_s", fit.step_s},
+              {"measured_s", fit.measured_s}};
+  for (const planner::FittedClass& w : fit.classes)
+    out["classes"].push_back({{"class", name_of(w.is)},
+                              {"constant", w.constant},
+                              {"before", w.before},
+                              {"after", w.after},
+                              {"ratio_before", w.ratio_before},
+                              {"ratio_after", w.ratio_after}});
+  return out;
+}
+
+// One plan, and the traces that other software wrote of it.
+void calibrate_to_traces(const App& app, const CalibrateAsked& o) {
+  if (o.runs.size() != 1)
+    throw InputError("command line", "/runs", fmt::format("are {}", o.runs.size()),
+                     "allowed with --traces: the plan or scenario of the run that was traced");
+  if (!o.links.empty())
+    throw InputError("command line", "/links", "is not fitted from --traces",
+                     "allowed: orrery links import --traces");
+  const Chosen chosen = load_plan_or_scenario(o.runs.front(), app);
+  const trace::Loaded loaded = trace::load({o.traces.begin(), o.traces.end()});
+  if (!loaded.foreign)
+    throw InputError(o.traces.front(), "/", "is a timeline of Orrery",
+                     "allowed: traces of the PyTorch profiler or Nsight Systems");
+  const std::int64_t steps = o.trace_steps > 0 ? o.trace_steps : loaded.merged.steps;
+  if (steps == 0)
+    throw InputError(o.traces.front(), "/", "does not say how many steps it covers",
+                     "allowed: --trace-steps N");
+  const std::string name = chosen.problem.devices.front().name;
+  planner::TraceFit fit = planner::fit_trace(chosen.problem, chosen.plan, loaded.merged.timeline, steps);
+  fit.device.name = o.name;
+  fit.device.origin = {
+      {"all", fmt::format("orrery calibrate, {} step{} of {} by other software; fields not fitted "
+                          "are those of {}",
+                          steps, steps == 1 ? "" : "s", short_name(chosen.plan), name)}};
+  save(o.device, "orrery.device/1", fit.device);
+  if (!o.cluster.empty()) {
+    fit.cluster.origin = {
+        {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", fit.cluster.name)}};
+    fit.cluster.name = o.name;
+    fit.cluster.device = from_folder_of(o.cluster, o.device);
+    save(o.cluster, "orrery.cluster/1", fit.cluster);
+  }
+  if (app.json) return print_json(to_json(fit));
+  print_fit(fit);
+  fmt::print("device profile: {}\n", printable(o.device));
+  if (!o.cluster.empty()) fmt::print("cluster: {}\n", printable(o.cluster));
+}
+
 void execute(App& app, const CalibrateAsked& o) {
   if (!o.published.empty()) {
     if (!o.runs.empty())
@@ -144,6 +223,7 @@ void execute(App& app, const CalibrateAsked& o) {
   require_apart("/device", o.device, "/cluster", o.cluster);
   require_apart("/device", o.device, "/links", o.links);
   require_apart("/cluster", o.cluster, "/links", o.links);
+  if (!o.traces.empty()) return calibrate_to_traces(app, o);
   const std::deque<Run> runs = o.backend ? make_runs(app, o) : read_runs(app, o);
   std::vector<sim::MeasuredRun> measured;
   for (const Run& r : runs) {
@@ -162,20 +242,15 @@ void execute(App& app, const CalibrateAsked& o) {
       {"residuals", fmt::format("of the formulas, median over shapes, by time: {}", residuals(c))}};
   save(o.device, "orrery.device/1", c.device);
   if (!o.cluster.empty()) {
-    const auto from_cluster = [&](const std::filesystem::path& file) {
-      return std::filesystem::proximate(std::filesystem::absolute(file),
-                                        std::filesystem::absolute(o.cluster).parent_path())
-          .string();
-    };
     if (!o.links.empty()) {
       c.links.name = o.name;
       c.links.origin = {{"all", "orrery calibrate"}};
       save(o.links, "orrery.links/1", c.links);
-      c.cluster.links = from_cluster(o.links);
+      c.cluster.links = from_folder_of(o.cluster, o.links);
       c.cluster.measured = c.links;
     }
     c.cluster.name = o.name;
-    c.cluster.device = from_cluster(o.device);
+    c.cluster.device = from_folder_of(o.cluster, o.device);
     c.cluster.origin = {
         {"all", fmt::format("orrery calibrate; fields not fitted are those of {}", first.cluster.name)}};
     save(o.cluster, "orrery.cluster/1", c.cluster);
@@ -252,6 +327,14 @@ void add_calibrate(CLI::App& parent, App& app) {
   CLI::Option* const cluster = command->add_option("--cluster", o->cluster, "write the cluster here");
   command->add_option("--links", o->links, "write here what collectives took by size, for the cluster to use")
       ->needs(cluster);
+  CLI::Option* const traces =
+      command->add_option("--traces", o->traces,
+                          "fit to these traces of the one plan, by the PyTorch profiler or Nsight Systems");
+  traces->excludes(backend);
+  command
+      ->add_option("--trace-steps", o->trace_steps, "how many steps the traces cover, where they do not say")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs(traces);
   CLI::Option* const published = command->add_option(
       "--published", o->published, "fit constants of the shipped profiles to these published training runs");
   command->add_option("--profiles", o->profiles, "write them into the profiles of this data folder")

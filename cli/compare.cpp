@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "cli/commands.h"
-#include "core/text.h"
 #include "cli/traces.h"
+#include "core/text.h"
 #include "sim/analysis/waits.h"
 #include "sim/calibration/compare.h"
 #include "trace/load.h"
@@ -97,56 +97,58 @@ void compare_ops(App& app, const CompareAsked& o, const Timeline& predicted, con
   print_table(o, c, predicted, measured);
 }
 
-Json to_json(const sim::WorkSide& s) {
+Json to_json(const sim::ClassTimes& s) {
   return {{"count", s.count}, {"active_s", s.active_s}, {"waiting_s", s.waiting_s}};
 }
 
-Json to_json(const sim::WorkComparisons& c, std::int64_t steps, const trace::Merged& merged) {
+Json to_json(const sim::ClassComparisons& c, std::int64_t steps, const trace::Merged& merged) {
   Json out = {{"schema", "orrery.compare/1"},
               {"predicted_step_s", c.predicted_step_s},
               {"measured_step_s", c.measured_step_s},
               {"steps", steps},
-              {"works", Json::array()}};
-  for (const sim::WorkComparison& w : c.works) {
-    Json& row = out["works"].emplace_back();
-    row = {{"work", name_of(w.work)}, {"predicted", to_json(w.predicted)}, {"measured", to_json(w.measured)}};
+              {"classes", Json::array()}};
+  for (const sim::ClassComparison& w : c.classes) {
+    Json& row = out["classes"].emplace_back();
+    row = {{"class", name_of(w.is)}, {"predicted", to_json(w.predicted)}, {"measured", to_json(w.measured)}};
     if (w.in_order) row["ratio_in_order"] = w.ratio;
   }
   out.update(json_of(merged));
   return out;
 }
 
-void print_works(const sim::WorkComparisons& c) {
+void print_classes(const sim::ClassComparisons& c) {
   constexpr auto kRow = "{:<15} {:>8} {:>8} {:>11} {:>11} {:>7} {:>11} {:>11}  {}\n";
   fmt::print("of a rank and a step, on average; p: predicted, m: measured\n");
-  fmt::print(kRow, "work", "count p", "count m", "time p", "time m", "p/m", "waiting p", "waiting m",
+  fmt::print(kRow, "class", "count p", "count m", "time p", "time m", "p/m", "waiting p", "waiting m",
              "p/m one by one, in order");
   const auto time = [](double s) { return s > 0 ? format(from_seconds(s)) : std::string("-"); };
   const auto count = [](double n) { return fmt::format("{:.1f}", n); };
-  for (const sim::WorkComparison& w : c.works) {
+  for (const sim::ClassComparison& w : c.classes) {
     const auto &p = w.predicted, &m = w.measured;
     const bool both = p.active_s > 0 && m.active_s > 0;
-    fmt::print(kRow, name_of(w.work), count(p.count), count(m.count), time(p.active_s), time(m.active_s),
-               both ? fmt::format("{:.2f}", p.active_s / m.active_s) : "-", time(p.waiting_s), time(m.waiting_s),
-               w.in_order ? fmt::format("{:.2f} ({:.2f} to {:.2f})", w.ratio[1], w.ratio[0], w.ratio[2]) : "");
+    fmt::print(
+        kRow, name_of(w.is), count(p.count), count(m.count), time(p.active_s), time(m.active_s),
+        both ? fmt::format("{:.2f}", p.active_s / m.active_s) : "-", time(p.waiting_s), time(m.waiting_s),
+        w.in_order ? fmt::format("{:.2f} ({:.2f} to {:.2f})", w.ratio[1], w.ratio[0], w.ratio[2]) : "");
   }
   fmt::print(kRow, "step", "", "", time(c.predicted_step_s), time(c.measured_step_s),
              fmt::format("{:.2f}", c.predicted_step_s / c.measured_step_s), "", "", "");
 }
 
-// Of a trace by other software: by kind of work, and in order.
-void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted, const trace::Merged& measured) {
-  if (predicted.works.empty())
-    throw InputError(o.predicted, "/", "does not say what kind of work its ops do",
+// Of a trace by other software: by class of op, and in order.
+void compare_foreign(App& app, const CompareAsked& o, const Timeline& predicted,
+                     const trace::Merged& measured) {
+  if (predicted.classes.empty())
+    throw InputError(o.predicted, "/", "does not say what class of op its ops do",
                      "allowed: a timeline that orrery simulate --trace writes");
   const std::int64_t steps = o.steps > 0 ? o.steps : std::max<std::int64_t>(1, measured.steps);
-  const sim::WorkComparisons c = sim::compare_work(predicted, measured.timeline, steps);
+  const sim::ClassComparisons c = sim::compare_classes(predicted, measured.timeline, steps);
   if (app.json) return print_json(to_json(c, steps, measured));
   fmt::print("predicted: {}\n{}, {}, {}{}\n", printable(o.predicted), printable(measured.timeline.source),
              counted(measured.timeline.rank_labels.size(), "rank", "ranks"),
              counted(static_cast<std::size_t>(steps), "step", "steps"),
              o.steps > 0 || measured.steps > 0 ? "" : " (the trace does not say; --steps does)");
-  print_works(c);
+  print_classes(c);
   print_merged(measured, o.top);
 }
 
@@ -163,8 +165,8 @@ void execute(App& app, const CompareAsked& o) {
 }  // namespace
 
 void add_compare(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "compare",
-                                 "join a predicted with a measured timeline, or with other software's traces");
+  CLI::App* command = subcommand(
+      parent, app, "compare", "join a predicted with a measured timeline, or with other software's traces");
   auto o = std::make_shared<CompareAsked>();
   command->add_option("predicted", o->predicted, "timeline of orrery simulate --trace")->required();
   command

@@ -52,9 +52,9 @@ void import(const App& app, const LinksAsked& o) {
     });
     profile.measured.push_back(std::move(curve));
   }
-  profile.origin["measured here"] = fmt::format("{}{}{}", fmt::join(o.files, ", "),
-                                                o.files.empty() || o.traces.empty() ? "" : ", ",
-                                                fmt::join(o.traces, ", "));
+  profile.origin["measured here"] =
+      fmt::format("{}{}{}", fmt::join(o.files, ", "), o.files.empty() || o.traces.empty() ? "" : ", ",
+                  fmt::join(o.traces, ", "));
   Json json = write_fields(profile);
   (void)read_links(json, at);  // what is written can be read, or this says why not
   json["schema"] = "orrery.links/1";
@@ -69,8 +69,8 @@ void import(const App& app, const LinksAsked& o) {
 void add_links(CLI::App& parent, App& app) {
   CLI::App* command = parent.add_subcommand("links", "link profiles: collectives measured inside a node");
   command->require_subcommand(1);
-  CLI::App* imports =
-      subcommand(*command, app, "import", "a link profile from nccl-tests' output, or a training's traces, of one node");
+  CLI::App* imports = subcommand(
+      *command, app, "import", "a link profile from nccl-tests' output, or a training's traces, of one node");
   auto o = std::make_shared<LinksAsked>();
   imports->add_option("files", o->files, "what nccl-tests printed, or its -J file");
   imports->add_option("--traces", o->traces, "of the PyTorch profiler, of all ranks of one node");

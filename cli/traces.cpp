@@ -38,9 +38,11 @@ void execute(const App& app, const MergeAsked& o) {
   }
   fmt::print("{}: {}, {}, {}, {}\n", m.timeline.source, counted(m.clocks.size(), "rank", "ranks"),
              m.steps > 0 ? counted(static_cast<std::size_t>(m.steps), "step", "steps") : "steps not said",
-             counted(m.timeline.slices.size(), "kernel or copy", "kernels and copies"), format(m.timeline.length()));
+             counted(m.timeline.slices.size(), "kernel or copy", "kernels and copies"),
+             format(m.timeline.length()));
   print_merged(m, o.top);
-  if (!o.output.empty()) fmt::print("{}: open it with orrery-gui, or compare a prediction with it\n", printable(o.output));
+  if (!o.output.empty())
+    fmt::print("{}: open it with orrery-gui, or compare a prediction with it\n", printable(o.output));
 }
 
 }  // namespace
@@ -51,7 +53,9 @@ std::string counted(std::size_t n, const char* one, const char* many) {
 
 void print_merged(const trace::Merged& m, std::size_t top) {
   const Timeline& t = m.timeline;
-  const auto label = [&](std::int32_t process) { return printable(t.rank_labels[static_cast<std::size_t>(process)]); };
+  const auto label = [&](std::int32_t process) {
+    return printable(t.rank_labels[static_cast<std::size_t>(process)]);
+  };
   if (!m.meetings.empty())
     fmt::print("exchanges: {} with members in several traces, whose ends differ by {:.1f} us (median)\n",
                m.meetings.size(), m.spread_us);
@@ -70,13 +74,15 @@ void print_merged(const trace::Merged& m, std::size_t top) {
   fmt::print("{:<24} {:>10} {:>14}   {}\n", "came last", "exchanges", "others waited", "longest");
   for (std::size_t i = 0; i < std::min(waits.size(), top); ++i) {
     const sim::WaitedFor& w = waits[i];
-    fmt::print("{:<24} {:>10} {:>14}   {}, {}\n", label(w.process), w.exchanges, format(w.waited), label(w.longest),
-               format(w.by_longest));
+    fmt::print("{:<24} {:>10} {:>14}   {}, {}\n", label(w.process), w.exchanges, format(w.waited),
+               label(w.longest), format(w.by_longest));
   }
 }
 
 Json json_of(const trace::Merged& m) {
-  const auto label = [&](std::int32_t process) { return m.timeline.rank_labels[static_cast<std::size_t>(process)]; };
+  const auto label = [&](std::int32_t process) {
+    return m.timeline.rank_labels[static_cast<std::size_t>(process)];
+  };
   Json out = {{"exchanges", m.meetings.size()},
               {"exchanges_alone", m.alone},
               {"spread_us", m.spread_us},
@@ -98,12 +104,13 @@ Json json_of(const trace::Merged& m) {
 }
 
 void add_merge(CLI::App& parent, App& app) {
-  CLI::App* command = subcommand(parent, app, "merge",
-                                 "one timeline of other software's traces of many ranks, by one clock");
+  CLI::App* command =
+      subcommand(parent, app, "merge", "one timeline of other software's traces of many ranks, by one clock");
   auto o = std::make_shared<MergeAsked>();
   command
-      ->add_option("traces", o->traces,
-                   "of the PyTorch profiler (.json, .json.gz) or Nsight Systems (.sqlite), each of some ranks")
+      ->add_option(
+          "traces", o->traces,
+          "of the PyTorch profiler (.json, .json.gz) or Nsight Systems (.sqlite), each of some ranks")
       ->required();
   command->add_option("-o,--output", o->output, "the timeline's file (.json or .timeline)");
   command->add_option("--top", o->top, "rows shown")->check(CLI::Range(1, 1'000'000))->capture_default_str();

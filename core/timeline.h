@@ -40,7 +40,7 @@ constexpr auto enum_names(Bound) {
 }
 
 // What an op does, whatever it is called and whoever ran it.
-enum class Work : std::uint8_t {
+enum class OpClass : std::uint8_t {
   kUnknown,
   kProduct,
   kAttention,
@@ -56,8 +56,8 @@ enum class Work : std::uint8_t {
   kBroadcast,    // and other collectives with a root
   kSendReceive,  // between two ranks, or around a ring of them
 };
-constexpr auto enum_names(Work) {
-  using enum Work;
+constexpr auto enum_names(OpClass) {
+  using enum OpClass;
   return std::array{std::pair{kUnknown, "unknown"},        std::pair{kProduct, "product"},
                     std::pair{kAttention, "attention"},    std::pair{kElementwise, "element-wise"},
                     std::pair{kRouting, "routing"},        std::pair{kOptimizer, "optimizer"},
@@ -66,23 +66,23 @@ constexpr auto enum_names(Work) {
                     std::pair{kReduceScatter, "reduce-scatter"}, std::pair{kAllToAll, "all-to-all"},
                     std::pair{kBroadcast, "broadcast"},    std::pair{kSendReceive, "send-receive"}};
 }
-constexpr bool communicates(Work w) {
-  switch (w) {
-    case Work::kUnknown:
-    case Work::kProduct:
-    case Work::kAttention:
-    case Work::kElementwise:
-    case Work::kRouting:
-    case Work::kOptimizer:
-    case Work::kSoftware:
-    case Work::kCopy:
+constexpr bool communicates(OpClass c) {
+  switch (c) {
+    case OpClass::kUnknown:
+    case OpClass::kProduct:
+    case OpClass::kAttention:
+    case OpClass::kElementwise:
+    case OpClass::kRouting:
+    case OpClass::kOptimizer:
+    case OpClass::kSoftware:
+    case OpClass::kCopy:
       return false;
-    case Work::kAllReduce:
-    case Work::kAllGather:
-    case Work::kReduceScatter:
-    case Work::kAllToAll:
-    case Work::kBroadcast:
-    case Work::kSendReceive:
+    case OpClass::kAllReduce:
+    case OpClass::kAllGather:
+    case OpClass::kReduceScatter:
+    case OpClass::kAllToAll:
+    case OpClass::kBroadcast:
+    case OpClass::kSendReceive:
       return true;
   }
   return false;
@@ -116,7 +116,7 @@ struct Timeline {
   std::int64_t program_hash = 0;
   std::vector<std::string> names, segments, streams;
   std::vector<Bound> bounds;             // by name; none where nobody knows (measured timelines)
-  std::vector<Work> works;               // by name; none where nobody knows
+  std::vector<OpClass> classes;               // by name; none where nobody knows
   std::vector<std::int64_t> payloads;    // by name: bytes an op communicates; none where nobody knows
   std::vector<std::string> rank_labels;  // by process: "stage 1 (tp 0, dp 0)"
   std::vector<Axis> axes;                // of the ranks; none where nobody knows

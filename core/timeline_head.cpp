@@ -121,7 +121,7 @@ std::vector<std::string> text_list(const Json& object, const char* key, const Cu
 Json timeline_head(const Timeline& t) {
   Json head = {{"source", t.source}, {"program_hash", std::to_string(t.program_hash)}};
   head["bounds"] = names_by_kind(t.bounds, t.names);
-  if (!t.works.empty()) head["works"] = names_by_kind(t.works, t.names);
+  if (!t.classes.empty()) head["classes"] = names_by_kind(t.classes, t.names);
   if (!t.payloads.empty()) {
     Json& payloads = head["payloads"] = Json::object();
     for (std::size_t i = 0; i < t.payloads.size(); ++i) {
@@ -147,12 +147,12 @@ void read_timeline_head(const Json& head, const Cursor& at, Timeline& t) {
   Interner names(t.names);
   if (const auto found = head.find("bounds"); found != head.end())
     read_kinds(*found, at.child("bounds"), names, t, t.bounds);
-  if (const auto found = head.find("works"); found != head.end())
-    read_kinds(*found, at.child("works"), names, t, t.works);
+  if (const auto found = head.find("classes"); found != head.end())
+    read_kinds(*found, at.child("classes"), names, t, t.classes);
   if (const auto found = head.find("payloads"); found != head.end())
     read_payloads(*found, at.child("payloads"), names, t);
   if (!t.bounds.empty()) t.bounds.resize(t.names.size());
-  if (!t.works.empty()) t.works.resize(t.names.size());
+  if (!t.classes.empty()) t.classes.resize(t.names.size());
   if (const auto found = head.find("axes"); found != head.end()) read_axes(*found, at.child("axes"), t);
   if (head.contains("node_ranks")) t.node_ranks = integer_field(head, "node_ranks", kMostRanks, at);
   if (const auto found = head.find("process_of"); found != head.end())

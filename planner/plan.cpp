@@ -494,9 +494,10 @@ std::string unmet(const Problem& problem, const Answer& a, int threads) {
     return fmt::format("no plan keeps to the budget of {}: the cheapest takes ${:.0f}, on {} nodes in {}",
                        format(s.budget), best.cost_usd, a.nodes, days(best.days));
   }
-  const std::string late =
-      fmt::format("no plan on up to {} nodes meets the deadline of {}: the best takes {}",
-                  problem.cluster.nodes, format(s.deadline), days(best.days));
+  const std::string late = fmt::format(
+      "no plan on {} meets the deadline of {}: the best takes {}",
+      problem.cluster.nodes == 1 ? "one node" : fmt::format("up to {} nodes", problem.cluster.nodes),
+      format(s.deadline), days(best.days));
   const auto z = size_that_meets(problem, threads);
   if (!z) return late + ", and no larger number of nodes was found that does";
   return fmt::format("{}; {} nodes would meet it by the estimate: {}, {}, ${:.0f}", late, z->nodes,

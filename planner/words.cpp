@@ -17,7 +17,7 @@ std::string split_of(const Plan& p) {
   std::vector<std::string> parts;
   if (p.tp > 1)
     parts.push_back(fmt::format("{} ways by tensor parallelism{}", p.tp,
-                                p.sequence_parallel ? ", with sequence parallelism," : ""));
+                                p.sequence_parallel ? " with sequence parallelism" : ""));
   if (p.cp > 1)
     parts.push_back(fmt::format("{} ways by context parallelism ({})", p.cp, name_of(p.context_way())));
   if (p.pp > 1) {

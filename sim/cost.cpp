@@ -138,51 +138,51 @@ Wire CostModel::wire(const program::Op& op, const GroupLinks& links) const {
 
 namespace {
 
-Work work_of(CollectiveKind kind) {
+OpClass class_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      return Work::kAllReduce;
+      return OpClass::kAllReduce;
     case CollectiveKind::kAllGather:
-      return Work::kAllGather;
+      return OpClass::kAllGather;
     case CollectiveKind::kReduceScatter:
-      return Work::kReduceScatter;
+      return OpClass::kReduceScatter;
     case CollectiveKind::kAllToAll:
-      return Work::kAllToAll;
+      return OpClass::kAllToAll;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReduce:
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
-      return Work::kBroadcast;
+      return OpClass::kBroadcast;
     case CollectiveKind::kShift:
-      return Work::kSendReceive;
+      return OpClass::kSendReceive;
   }
-  return Work::kUnknown;
+  return OpClass::kUnknown;
 }
 
-Work work_of(const program::Op& op) {
+OpClass class_of(const program::Op& op) {
   using program::ops::Nature;
   switch (program::nature_of(op.kind)) {
     case Nature::kProduct:
-      return Work::kProduct;
+      return OpClass::kProduct;
     case Nature::kAttention:
-      return Work::kAttention;
+      return OpClass::kAttention;
     case Nature::kPointwise:
     case Nature::kQuantised:
-      return Work::kElementwise;
+      return OpClass::kElementwise;
     case Nature::kRouting:
-      return Work::kRouting;
+      return OpClass::kRouting;
     case Nature::kState:
-      return Work::kOptimizer;
+      return OpClass::kOptimizer;
     case Nature::kCollective:
-      return work_of(std::get<program::ops::Collective>(op.kind).collective);
+      return class_of(std::get<program::ops::Collective>(op.kind).collective);
     case Nature::kTransfer:
-      return Work::kSendReceive;
+      return OpClass::kSendReceive;
     case Nature::kCopy:
-      return Work::kCopy;
+      return OpClass::kCopy;
     case Nature::kSoftware:
-      return Work::kSoftware;
+      return OpClass::kSoftware;
   }
-  return Work::kUnknown;
+  return OpClass::kUnknown;
 }
 
 }  // namespace
@@ -200,13 +200,13 @@ void label(const program::Program& program, const CostModel& cost, Timeline& tim
     }
   }
   timeline.bounds.clear();
-  timeline.works.clear();
+  timeline.classes.clear();
   timeline.payloads.clear();
   for (const std::string& name : timeline.names) {
     const auto found = ops.find(name);
     timeline.bounds.push_back(found == ops.end() ? Bound::kUnknown
                                                  : cost.bound(*found->second.op, found->second.types));
-    timeline.works.push_back(found == ops.end() ? Work::kUnknown : work_of(*found->second.op));
+    timeline.classes.push_back(found == ops.end() ? OpClass::kUnknown : class_of(*found->second.op));
     timeline.payloads.push_back(found == ops.end() ? 0 : found->second.op->payload.value);
   }
 }

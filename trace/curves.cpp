@@ -10,26 +10,26 @@ namespace orrery::trace {
 namespace {
 
 // Those that link profiles have curves of.
-std::optional<CollectiveKind> collective_of(Work work) {
-  switch (work) {
-    case Work::kAllReduce:
+std::optional<CollectiveKind> collective_of(OpClass is) {
+  switch (is) {
+    case OpClass::kAllReduce:
       return CollectiveKind::kAllReduce;
-    case Work::kAllGather:
+    case OpClass::kAllGather:
       return CollectiveKind::kAllGather;
-    case Work::kReduceScatter:
+    case OpClass::kReduceScatter:
       return CollectiveKind::kReduceScatter;
-    case Work::kAllToAll:
+    case OpClass::kAllToAll:
       return CollectiveKind::kAllToAll;
-    case Work::kUnknown:
-    case Work::kProduct:
-    case Work::kAttention:
-    case Work::kElementwise:
-    case Work::kRouting:
-    case Work::kOptimizer:
-    case Work::kSoftware:
-    case Work::kCopy:
-    case Work::kBroadcast:
-    case Work::kSendReceive:
+    case OpClass::kUnknown:
+    case OpClass::kProduct:
+    case OpClass::kAttention:
+    case OpClass::kElementwise:
+    case OpClass::kRouting:
+    case OpClass::kOptimizer:
+    case OpClass::kSoftware:
+    case OpClass::kCopy:
+    case OpClass::kBroadcast:
+    case OpClass::kSendReceive:
       return std::nullopt;
   }
   return std::nullopt;
@@ -40,7 +40,7 @@ std::optional<CollectiveKind> collective_of(Work work) {
 std::vector<CollectiveCurve> curves_of(const Merged& merged, const std::string& system) {
   std::map<std::tuple<CollectiveKind, std::int64_t>, std::map<std::int64_t, std::vector<Time>>> times;
   for (const Meeting& m : merged.meetings) {
-    const auto kind = collective_of(m.work);
+    const auto kind = collective_of(m.is);
     const bool whole = static_cast<std::int64_t>(m.here.size()) == m.members;
     if (!kind || !whole || m.bytes == 0) continue;
     Time begun{0}, ended{0};

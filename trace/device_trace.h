@@ -22,11 +22,11 @@ struct Exchange {
 };
 
 struct Activity {
-  std::int32_t name = 0;      // index in DeviceTrace::names
-  std::int32_t segment = 0;   // index in DeviceTrace::segments
-  std::int32_t stream = 0;    // as the trace numbers it
+  std::int32_t name = 0;       // index in DeviceTrace::names
+  std::int32_t segment = 0;    // index in DeviceTrace::segments
+  std::int32_t stream = 0;     // as the trace numbers it
   std::int32_t exchange = -1;  // index in DeviceTrace::exchanges; -1: it does not communicate
-  Work work = Work::kUnknown;
+  OpClass is = OpClass::kUnknown;
   std::int64_t start_ns = 0, end_ns = 0;
   std::int64_t launch = 0;  // orders activities as the host launched them
 };
@@ -41,11 +41,11 @@ struct DeviceTrace {
   std::vector<Exchange> exchanges;
 };
 
-// What a kernel of PyTorch, cuBLAS, cuDNN, CUTLASS, FlashAttention, Transformer Engine, Triton, DeepEP, NCCL or
-// their counterparts on ROCm does, by its name. Element-wise where the name says nothing else.
-Work work_of_kernel(std::string_view name);
+// What a kernel of PyTorch, cuBLAS, cuDNN, CUTLASS, FlashAttention, Transformer Engine, Triton, DeepEP, NCCL
+// or their counterparts on ROCm does, by its name. Element-wise where the name says nothing else.
+OpClass class_of_kernel(std::string_view name);
 // By a name of torch.distributed, "all_reduce" or "_allgather_base"; unknown where it is none.
-Work work_of_collective(std::string_view name);
+OpClass class_of_collective(std::string_view name);
 // Whether a range is a step of the training, by its name: "ProfilerStep#12", "iteration 12", "Step_12".
 bool names_step(std::string_view range);
 

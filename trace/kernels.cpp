@@ -11,7 +11,7 @@ namespace {
 
 struct Rule {
   std::string_view part;  // of the name, in small letters
-  Work work;
+  OpClass is;
 };
 
 std::string small(std::string_view name) {
@@ -22,73 +22,81 @@ std::string small(std::string_view name) {
 }
 
 // The first whose part is in the name.
-Work first(std::span<const Rule> rules, const std::string& name, Work otherwise) {
-  const auto found = std::find_if(rules.begin(), rules.end(), [&](const Rule& r) {
-    return name.find(r.part) != std::string::npos;
-  });
-  return found == rules.end() ? otherwise : found->work;
+OpClass first(std::span<const Rule> rules, const std::string& name, OpClass otherwise) {
+  const auto found = std::find_if(rules.begin(), rules.end(),
+                                  [&](const Rule& r) { return name.find(r.part) != std::string::npos; });
+  return found == rules.end() ? otherwise : found->is;
 }
 
 // NCCL and RCCL: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL". An all-to-all is sends and receives there.
-constexpr std::array kNccl{Rule{"allreduce", Work::kAllReduce},         Rule{"allgather", Work::kAllGather},
-                           Rule{"reducescatter", Work::kReduceScatter}, Rule{"alltoall", Work::kAllToAll},
-                           Rule{"sendrecv", Work::kSendReceive},        Rule{"send", Work::kSendReceive},
-                           Rule{"recv", Work::kSendReceive},            Rule{"broadcast", Work::kBroadcast},
-                           Rule{"reduce", Work::kBroadcast}};
+constexpr std::array kNccl{Rule{"allreduce", OpClass::kAllReduce},
+                           Rule{"allgather", OpClass::kAllGather},
+                           Rule{"reducescatter", OpClass::kReduceScatter},
+                           Rule{"alltoall", OpClass::kAllToAll},
+                           Rule{"sendrecv", OpClass::kSendReceive},
+                           Rule{"send", OpClass::kSendReceive},
+                           Rule{"recv", OpClass::kSendReceive},
+                           Rule{"broadcast", OpClass::kBroadcast},
+                           Rule{"reduce", OpClass::kBroadcast}};
 
-// Attention before products, as its kernels are built of CUTLASS; products before routing, as those of experts
-// are products; the optimizer's many tensors before all.
+// Attention before products, as its kernels are built of CUTLASS; products before routing, as those of
+// experts are products; the optimizer's many tensors before all.
 constexpr std::array kKernels{
-    Rule{"multi_tensor_apply", Work::kOptimizer},
-    Rule{"multitensorapply", Work::kOptimizer},
-    Rule{"adam", Work::kOptimizer},
-    Rule{"::ep::", Work::kAllToAll},  // DeepEP
-    Rule{"deep_ep", Work::kAllToAll},
-    Rule{"flash", Work::kAttention},
-    Rule{"fmha", Work::kAttention},
-    Rule{"attn", Work::kAttention},
-    Rule{"attention", Work::kAttention},
-    Rule{"sdpa", Work::kAttention},
-    Rule{"gemm", Work::kProduct},
-    Rule{"gemv", Work::kProduct},
-    Rule{"nvjet", Work::kProduct},
-    Rule{"cutlass", Work::kProduct},
-    Rule{"cublas", Work::kProduct},
-    Rule{"matmul", Work::kProduct},
-    Rule{"splitkreduce", Work::kProduct},
-    Rule{"triton_tem", Work::kProduct},
-    Rule{"cijk_", Work::kProduct},
-    Rule{"scudnn", Work::kProduct},
-    Rule{"winograd", Work::kProduct},
-    Rule{"wgrad", Work::kProduct},
-    Rule{"dgrad", Work::kProduct},
-    Rule{"conv", Work::kProduct},
-    Rule{"moe", Work::kRouting},
-    Rule{"topk", Work::kRouting},
-    Rule{"expert", Work::kRouting},
+    Rule{"multi_tensor_apply", OpClass::kOptimizer},
+    Rule{"multitensorapply", OpClass::kOptimizer},
+    Rule{"adam", OpClass::kOptimizer},
+    Rule{"::ep::", OpClass::kAllToAll},  // DeepEP
+    Rule{"deep_ep", OpClass::kAllToAll},
+    Rule{"flash", OpClass::kAttention},
+    Rule{"fmha", OpClass::kAttention},
+    Rule{"attn", OpClass::kAttention},
+    Rule{"attention", OpClass::kAttention},
+    Rule{"sdpa", OpClass::kAttention},
+    Rule{"gemm", OpClass::kProduct},
+    Rule{"gemv", OpClass::kProduct},
+    Rule{"nvjet", OpClass::kProduct},
+    Rule{"cutlass", OpClass::kProduct},
+    Rule{"cublas", OpClass::kProduct},
+    Rule{"matmul", OpClass::kProduct},
+    Rule{"splitkreduce", OpClass::kProduct},
+    Rule{"triton_tem", OpClass::kProduct},
+    Rule{"cijk_", OpClass::kProduct},
+    Rule{"scudnn", OpClass::kProduct},
+    Rule{"winograd", OpClass::kProduct},
+    Rule{"wgrad", OpClass::kProduct},
+    Rule{"dgrad", OpClass::kProduct},
+    Rule{"conv", OpClass::kProduct},
+    Rule{"moe", OpClass::kRouting},
+    Rule{"topk", OpClass::kRouting},
+    Rule{"expert", OpClass::kRouting},
 };
 
 // Of torch.distributed: "_allgather_base", "reduce_scatter_tensor_coalesced", "all_to_all".
-constexpr std::array kCollectives{
-    Rule{"all_reduce", Work::kAllReduce},       Rule{"allreduce", Work::kAllReduce},
-    Rule{"all_gather", Work::kAllGather},       Rule{"allgather", Work::kAllGather},
-    Rule{"reduce_scatter", Work::kReduceScatter}, Rule{"all_to_all", Work::kAllToAll},
-    Rule{"alltoall", Work::kAllToAll},          Rule{"send", Work::kSendReceive},
-    Rule{"recv", Work::kSendReceive},           Rule{"broadcast", Work::kBroadcast},
-    Rule{"reduce", Work::kBroadcast},           Rule{"gather", Work::kBroadcast},
-    Rule{"scatter", Work::kBroadcast}};
+constexpr std::array kCollectives{Rule{"all_reduce", OpClass::kAllReduce},
+                                  Rule{"allreduce", OpClass::kAllReduce},
+                                  Rule{"all_gather", OpClass::kAllGather},
+                                  Rule{"allgather", OpClass::kAllGather},
+                                  Rule{"reduce_scatter", OpClass::kReduceScatter},
+                                  Rule{"all_to_all", OpClass::kAllToAll},
+                                  Rule{"alltoall", OpClass::kAllToAll},
+                                  Rule{"send", OpClass::kSendReceive},
+                                  Rule{"recv", OpClass::kSendReceive},
+                                  Rule{"broadcast", OpClass::kBroadcast},
+                                  Rule{"reduce", OpClass::kBroadcast},
+                                  Rule{"gather", OpClass::kBroadcast},
+                                  Rule{"scatter", OpClass::kBroadcast}};
 
 }  // namespace
 
-Work work_of_kernel(std::string_view name) {
+OpClass class_of_kernel(std::string_view name) {
   const std::string lower = small(name);
   if (lower.find("nccl") != std::string::npos || lower.find("rccl") != std::string::npos)
-    return first(kNccl, lower, Work::kBroadcast);
-  return first(kKernels, lower, Work::kElementwise);
+    return first(kNccl, lower, OpClass::kBroadcast);
+  return first(kKernels, lower, OpClass::kElementwise);
 }
 
-Work work_of_collective(std::string_view name) {
-  return first(kCollectives, small(name), Work::kUnknown);
+OpClass class_of_collective(std::string_view name) {
+  return first(kCollectives, small(name), OpClass::kUnknown);
 }
 
 bool names_step(std::string_view range) {

@@ -73,10 +73,9 @@ std::int64_t bytes_of_type(std::string_view type) {
     std::string_view name;
     std::int64_t bytes;
   };
-  constexpr std::array kSizes{Size{"Float8", 1}, Size{"Byte", 1},   Size{"Char", 1},
-                              Size{"Bool", 1},   Size{"BFloat16", 2}, Size{"Half", 2},
-                              Size{"Short", 2},  Size{"Float", 4},    Size{"Int", 4},
-                              Size{"Double", 8}, Size{"Long", 8}};
+  constexpr std::array kSizes{Size{"Float8", 1},   Size{"Byte", 1},   Size{"Char", 1},  Size{"Bool", 1},
+                              Size{"BFloat16", 2}, Size{"Half", 2},   Size{"Short", 2}, Size{"Float", 4},
+                              Size{"Int", 4},      Size{"Double", 8}, Size{"Long", 8}};
   for (const Size& s : kSizes) {
     if (type.starts_with(s.name)) return s.bytes;
   }
@@ -140,8 +139,8 @@ class KinetoReader {
   // The step in which something was launched: the last that had begun, as steps follow each other within
   // tens of microseconds.
   std::int32_t step_at(double us) const {
-    const auto after = std::partition_point(steps_.begin(), steps_.end(),
-                                            [&](const Step& s) { return s.from_us <= us; });
+    const auto after =
+        std::partition_point(steps_.begin(), steps_.end(), [&](const Step& s) { return s.from_us <= us; });
     return after == steps_.begin() ? 0 : static_cast<std::int32_t>(after - steps_.begin()) - 1;
   }
 
@@ -183,7 +182,7 @@ class KinetoReader {
     } else {
       a.segment = step_at(launched);
     }
-    a.work = kind == "kernel" || kind == "Kernel" ? work_of_kernel(name) : Work::kCopy;
+    a.is = kind == "kernel" || kind == "Kernel" ? class_of_kernel(name) : OpClass::kCopy;
     exchange(e, name, t, a);
     a.name = interned(device.names, name);
     t.activities.push_back(a);
@@ -192,9 +191,9 @@ class KinetoReader {
   // What NCCL's kernels say of themselves since PyTorch 2.2: its size becomes part of the name, so that
   // exchanges of one size are one op.
   void exchange(const Json& e, std::string& name, DeviceTrace& t, Activity& a) const {
-    if (const Work said = work_of_collective(text_of(e, "Collective name")); said != Work::kUnknown)
-      a.work = said;
-    if (!communicates(a.work)) return;
+    if (const OpClass said = class_of_collective(text_of(e, "Collective name")); said != OpClass::kUnknown)
+      a.is = said;
+    if (!communicates(a.is)) return;
     Exchange x;
     const std::string ranks = text_of(e, "Process Group Ranks");
     const bool whole = !ranks.empty() && ranks.find("...") == std::string::npos;
@@ -205,7 +204,8 @@ class KinetoReader {
         std::max(count_of(e, "In msg nelems").value_or(0), count_of(e, "Out msg nelems").value_or(0));
     x.bytes = elements * bytes_of_type(text_of(e, "dtype"));
     if (x.bytes > 0)
-      name = fmt::format("{}, {} ({})", name_of(a.work), format(Bytes{x.bytes}), name.substr(0, name.find('(')));
+      name =
+          fmt::format("{}, {} ({})", name_of(a.is), format(Bytes{x.bytes}), name.substr(0, name.find('(')));
     a.exchange = static_cast<std::int32_t>(t.exchanges.size());
     t.exchanges.push_back(std::move(x));
   }

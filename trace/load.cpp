@@ -93,7 +93,7 @@ Loaded load(const std::vector<std::filesystem::path>& paths) {
         throw InputError(path.string(), "/", "is a timeline of all ranks, which is compared alone",
                          "allowed: one timeline, or traces of other software");
       Timeline& t = out.merged.timeline = std::move(*file.ours);
-      out.foreign = t.program_hash == 0 && !t.works.empty() && kind_of(t) == "measured";
+      out.foreign = t.program_hash == 0 && !t.classes.empty() && kind_of(t) == "measured";
       out.merged.steps = std::count_if(t.segments.begin(), t.segments.end(), names_step);
       return out;
     }

@@ -23,8 +23,8 @@ constexpr std::int64_t kMostSpreadNs = 1'000'000;
 constexpr std::int64_t kMostSpreadOfPairsNs = 100'000;
 
 // All members have the result, or nobody does.
-bool ends_together(Work w) {
-  return w == Work::kAllReduce || w == Work::kAllGather || w == Work::kReduceScatter;
+bool ends_together(OpClass w) {
+  return w == OpClass::kAllReduce || w == OpClass::kAllGather || w == OpClass::kReduceScatter;
 }
 
 template <class T>
@@ -53,8 +53,8 @@ class Merging {
   }
 
  private:
-  // group, step, work
-  using Family = std::tuple<std::string, std::string, Work>;
+  // group, step, class
+  using Family = std::tuple<std::string, std::string, OpClass>;
 
   void order() {
     std::stable_sort(traces_.begin(), traces_.end(), [](const DeviceTrace& a, const DeviceTrace& b) {
@@ -81,7 +81,7 @@ class Merging {
         const Activity& a = trace.activities[i];
         if (a.exchange < 0) continue;
         const std::string step = by_step ? trace.segments[static_cast<std::size_t>(a.segment)] : "";
-        families[{exchange_of({t, i}).group, step, a.work}][t].push_back(i);
+        families[{exchange_of({t, i}).group, step, a.is}][t].push_back(i);
       }
     }
     for (auto& [family, by_trace] : families) add(by_trace);
@@ -130,7 +130,7 @@ class Merging {
   void align() {
     std::map<std::pair<std::size_t, std::size_t>, std::vector<std::int64_t>> firm, loose;
     for (const auto& places : matched_) {
-      auto& pairs = ends_together(activity_of(places.front()).work) ? firm : loose;
+      auto& pairs = ends_together(activity_of(places.front()).is) ? firm : loose;
       for (std::size_t i = 1; i < places.size(); ++i) {
         const std::int64_t later = activity_of(places[i]).end_ns - activity_of(places[0]).end_ns;
         pairs[{places[0].trace, places[i].trace}].push_back(later);
@@ -173,7 +173,7 @@ class Merging {
 
   void keep_what_agrees() {
     std::erase_if(matched_, [&](const std::vector<Place>& places) {
-      if (ends_together(activity_of(places[0]).work) || spread(places) <= kMostSpreadOfPairsNs) return false;
+      if (ends_together(activity_of(places[0]).is) || spread(places) <= kMostSpreadOfPairsNs) return false;
       out_.alone += static_cast<std::int64_t>(places.size());
       return true;
     });
@@ -183,11 +183,12 @@ class Merging {
     const std::int64_t middle = median(std::move(spreads));
     out_.spread_us = static_cast<double>(middle) / 1e3;
     if (middle > kMostSpreadNs)
-      throw InputError(traces_[matched_[0].back().trace].file, "/",
-                       fmt::format("half of its exchanges end more than {:.1f} ms before or after those of {} "
-                                   "that they were matched with",
-                                   out_.spread_us / 1e3, traces_[matched_[0].front().trace].file),
-                       "allowed: complete traces of the same steps of one job");
+      throw InputError(
+          traces_[matched_[0].back().trace].file, "/",
+          fmt::format("half of its exchanges end more than {:.1f} ms before or after those of {} "
+                      "that they were matched with",
+                      out_.spread_us / 1e3, traces_[matched_[0].front().trace].file),
+          "allowed: complete traces of the same steps of one job");
   }
 
   void slices() {
@@ -216,8 +217,8 @@ class Merging {
         s.end = Time{(a.end_ns - ahead_ns_[i] - zero) * kPsPerNs};
         t.slices.push_back(s);
         const auto name = static_cast<std::size_t>(s.name);
-        t.works.resize(t.names.size());
-        t.works[name] = a.work;
+        t.classes.resize(t.names.size());
+        t.classes[name] = a.is;
         t.payloads.resize(t.names.size());
         if (a.exchange >= 0) t.payloads[name] = trace.exchanges[static_cast<std::size_t>(a.exchange)].bytes;
       }
@@ -236,8 +237,8 @@ class Merging {
     return fmt::format("{}, GPU {}", std::filesystem::path(trace.file).stem().string(), trace.device);
   }
 
-  // A device's busiest stream that does not mostly communicate is "compute", so that sums over a part mean what
-  // they mean for our own timelines: its gaps are idle time, and exchanges beside it are hidden.
+  // A device's busiest stream that does not mostly communicate is "compute", so that sums over a part mean
+  // what they mean for our own timelines: its gaps are idle time, and exchanges beside it are hidden.
   static std::map<std::int32_t, std::string> names_of_streams(const DeviceTrace& trace) {
     struct Use {
       std::int64_t busy = 0, exchanging = 0;
@@ -264,7 +265,7 @@ class Merging {
   void meetings() {
     for (const auto& places : matched_) {
       Meeting& m = out_.meetings.emplace_back();
-      m.work = activity_of(places[0]).work;
+      m.is = activity_of(places[0]).is;
       m.bytes = exchange_of(places[0]).bytes;
       m.members = std::max(exchange_of(places[0]).members, static_cast<std::int64_t>(places.size()));
       Time last{0};
@@ -285,8 +286,8 @@ class Merging {
   }
 
   std::vector<DeviceTrace> traces_;
-  std::vector<std::int64_t> ahead_ns_;     // by trace
-  std::vector<std::size_t> first_slice_;   // by trace
+  std::vector<std::int64_t> ahead_ns_;    // by trace
+  std::vector<std::size_t> first_slice_;  // by trace
   std::vector<std::vector<Place>> matched_;
   Merged out_;
 };

@@ -76,8 +76,9 @@ class NsightReader {
       db_.fail("has no kernels of CUDA", "allowed: an export of nsys (--type sqlite) with CUDA traced");
     launches();
     steps();
-    db_.each(query("CUPTI_ACTIVITY_KIND_KERNEL", "s.value", "LEFT JOIN StringIds s ON s.id = a.demangledName"),
-             [&](sqlite3_stmt* row) { activity(row, text(row, kName), true); });
+    db_.each(
+        query("CUPTI_ACTIVITY_KIND_KERNEL", "s.value", "LEFT JOIN StringIds s ON s.id = a.demangledName"),
+        [&](sqlite3_stmt* row) { activity(row, text(row, kName), true); });
     if (db_.has("CUPTI_ACTIVITY_KIND_MEMCPY"))
       db_.each(query("CUPTI_ACTIVITY_KIND_MEMCPY", "a.copyKind", ""), [&](sqlite3_stmt* row) {
         activity(row, name_of_copy(sqlite3_column_int(row, kName)), false);
@@ -98,12 +99,13 @@ class NsightReader {
     std::string name;
   };
   // Columns of query().
-  static constexpr int kStart = 0, kEnd = 1, kDevice = 2, kStream = 3, kCorrelation = 4, kProcess = 5, kName = 6;
+  static constexpr int kStart = 0, kEnd = 1, kDevice = 2, kStream = 3, kCorrelation = 4, kProcess = 5,
+                       kName = 6;
 
   // Threads and processes have the process's number above their lowest 24 bits.
   static std::string query(const std::string& table, const std::string& name, const std::string& join) {
-    return "SELECT a.start, a.end, a.deviceId, a.streamId, a.correlationId, a.globalPid >> 24, " + name + " FROM " +
-           table + " a " + join;
+    return "SELECT a.start, a.end, a.deviceId, a.streamId, a.correlationId, a.globalPid >> 24, " + name +
+           " FROM " + table + " a " + join;
   }
 
   void launches() {
@@ -118,7 +120,8 @@ class NsightReader {
   void steps() {
     if (!db_.has("NVTX_EVENTS")) return;
     db_.each(
-        "SELECT n.start, coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
+        "SELECT n.start, coalesce(n.text, s.value) FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = "
+        "n.textId "
         "WHERE n.end IS NOT NULL ORDER BY n.start",
         [&](sqlite3_stmt* row) {
           // Of several threads or ranks that name the same step, the first.
@@ -155,13 +158,14 @@ class NsightReader {
     Activity a;
     a.start_ns = start;
     a.end_ns = end;
-    a.stream = static_cast<std::int32_t>(std::clamp<std::int64_t>(sqlite3_column_int64(row, kStream), 0, 1 << 30));
+    a.stream =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(sqlite3_column_int64(row, kStream), 0, 1 << 30));
     const auto launch =
         launched_.find({sqlite3_column_int64(row, kCorrelation), sqlite3_column_int64(row, kProcess)});
     a.launch = launch == launched_.end() ? start : launch->second;
     a.segment = step_at(a.launch);
-    a.work = kernel ? work_of_kernel(name) : Work::kCopy;
-    if (communicates(a.work)) {
+    a.is = kernel ? class_of_kernel(name) : OpClass::kCopy;
+    if (communicates(a.is)) {
       a.exchange = static_cast<std::int32_t>(t.exchanges.size());
       t.exchanges.emplace_back();
     }

@@ -22,7 +22,7 @@ Meetings::Meetings(const Lanes& lanes)
       if (axes_[i].name == own || (own == "dp" && axes_[i].name == "cp")) along.push_back(i);
     }
   }
-  for (const Work w : t.works) meets_by_work_.push_back(communicates(w));
+  for (const OpClass w : t.classes) meets_by_class_.push_back(communicates(w));
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     if (meets(slices_[i])) by_end_.push_back(static_cast<std::uint32_t>(i));
   }
@@ -33,7 +33,7 @@ Meetings::Meetings(const Lanes& lanes)
 
 // By what the timeline says of the op, or by its stream: other software exchanges on streams of kernels too.
 bool Meetings::meets(const Slice& s) const {
-  if (!meets_by_work_.empty()) return meets_by_work_[static_cast<std::size_t>(s.name)];
+  if (!meets_by_class_.empty()) return meets_by_class_[static_cast<std::size_t>(s.name)];
   return s.stream != 0 && meets_[static_cast<std::size_t>(s.stream)];
 }
 

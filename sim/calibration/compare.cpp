@@ -31,13 +31,13 @@ class Keys {
 
 // NCCL makes an all-to-all of sends and receives, which is all that a kernel's name says of it.
 bool tells_all_to_all(const Timeline& t) {
-  return std::find(t.works.begin(), t.works.end(), Work::kAllToAll) != t.works.end();
+  return std::find(t.classes.begin(), t.classes.end(), OpClass::kAllToAll) != t.classes.end();
 }
 
-Work work_of(const Timeline& t, const Slice& s, bool all_to_all) {
+OpClass class_of(const Timeline& t, const Slice& s, bool all_to_all) {
   const auto name = static_cast<std::size_t>(s.name);
-  const Work work = name < t.works.size() ? t.works[name] : Work::kUnknown;
-  return work == Work::kAllToAll && !all_to_all ? Work::kSendReceive : work;
+  const OpClass is = name < t.classes.size() ? t.classes[name] : OpClass::kUnknown;
+  return is == OpClass::kAllToAll && !all_to_all ? OpClass::kSendReceive : is;
 }
 
 // Ranks that each process stands for.
@@ -47,29 +47,29 @@ std::vector<double> ranks_by_process(const Timeline& t) {
   return out;
 }
 
-using WorkTimes = std::map<Work, std::vector<std::pair<Time, double>>>;  // beginnings and seconds
+using TimesByClass = std::map<OpClass, std::vector<std::pair<Time, double>>>;  // beginnings and seconds
 
 // By process.
-std::vector<WorkTimes> times_of(const Timeline& t, bool all_to_all) {
-  std::vector<WorkTimes> out(t.rank_labels.size());
+std::vector<TimesByClass> times_of(const Timeline& t, bool all_to_all) {
+  std::vector<TimesByClass> out(t.rank_labels.size());
   for (const Slice& s : t.slices) {
     const double active = seconds(s.end - s.active);
-    out[static_cast<std::size_t>(s.rank)][work_of(t, s, all_to_all)].emplace_back(s.start, active);
+    out[static_cast<std::size_t>(s.rank)][class_of(t, s, all_to_all)].emplace_back(s.start, active);
   }
-  for (WorkTimes& process : out) {
-    for (auto& [work, times] : process) std::sort(times.begin(), times.end());
+  for (TimesByClass& process : out) {
+    for (auto& [is, times] : process) std::sort(times.begin(), times.end());
   }
   return out;
 }
 
-std::map<Work, WorkSide> sides(const Timeline& t, bool all_to_all, std::int64_t steps) {
+std::map<OpClass, ClassTimes> sides(const Timeline& t, bool all_to_all, std::int64_t steps) {
   const std::vector<double> ranks = ranks_by_process(t);
   double all = 0;
   for (const double r : ranks) all += r;
-  std::map<Work, WorkSide> out;
+  std::map<OpClass, ClassTimes> out;
   for (const Slice& s : t.slices) {
     const double share = ranks[static_cast<std::size_t>(s.rank)] / all / static_cast<double>(steps);
-    WorkSide& side = out[work_of(t, s, all_to_all)];
+    ClassTimes& side = out[class_of(t, s, all_to_all)];
     side.count += share;
     side.active_s += share * seconds(s.end - s.active);
     side.waiting_s += share * seconds(s.active - s.start);
@@ -77,12 +77,13 @@ std::map<Work, WorkSide> sides(const Timeline& t, bool all_to_all, std::int64_t 
   return out;
 }
 
-// The k-th of a step with the k-th, of the first processes that do such work.
-void match_in_order(const std::vector<WorkTimes>& predicted, const std::vector<WorkTimes>& measured,
-                    std::int64_t steps, WorkComparison& c) {
-  const auto first = [&](const std::vector<WorkTimes>& side) -> const std::vector<std::pair<Time, double>>* {
-    for (const WorkTimes& process : side) {
-      if (const auto at = process.find(c.work); at != process.end()) return &at->second;
+// The k-th of a step with the k-th, of the first processes that do such ops.
+void match_in_order(const std::vector<TimesByClass>& predicted, const std::vector<TimesByClass>& measured,
+                    std::int64_t steps, ClassComparison& c) {
+  const auto first =
+      [&](const std::vector<TimesByClass>& side) -> const std::vector<std::pair<Time, double>>* {
+    for (const TimesByClass& process : side) {
+      if (const auto at = process.find(c.is); at != process.end()) return &at->second;
     }
     return nullptr;
   };
@@ -102,25 +103,26 @@ void match_in_order(const std::vector<WorkTimes>& predicted, const std::vector<W
 
 }  // namespace
 
-WorkComparisons compare_work(const Timeline& predicted, const Timeline& measured, std::int64_t steps) {
-  WorkComparisons out;
+ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps) {
+  ClassComparisons out;
   out.predicted_step_s = seconds(predicted.length());
   out.measured_step_s = seconds(measured.length()) / static_cast<double>(steps);
   const bool all_to_all = tells_all_to_all(predicted) && tells_all_to_all(measured);
   const auto left = sides(predicted, all_to_all, 1), right = sides(measured, all_to_all, steps);
   const auto left_times = times_of(predicted, all_to_all), right_times = times_of(measured, all_to_all);
-  for (const auto& [work, name] : enum_names(Work{})) {
-    const auto p = left.find(work), m = right.find(work);
+  for (const auto& [is, name] : enum_names(OpClass{})) {
+    const auto p = left.find(is), m = right.find(is);
     if (p == left.end() && m == right.end()) continue;
-    WorkComparison& c = out.works.emplace_back();
-    c.work = work;
+    ClassComparison& c = out.classes.emplace_back();
+    c.is = is;
     if (p != left.end()) c.predicted = p->second;
     if (m != right.end()) c.measured = m->second;
     match_in_order(left_times, right_times, steps, c);
   }
-  std::stable_sort(out.works.begin(), out.works.end(), [](const WorkComparison& a, const WorkComparison& b) {
-    return a.measured.active_s + a.measured.waiting_s > b.measured.active_s + b.measured.waiting_s;
-  });
+  std::stable_sort(
+      out.classes.begin(), out.classes.end(), [](const ClassComparison& a, const ClassComparison& b) {
+        return a.measured.active_s + a.measured.waiting_s > b.measured.active_s + b.measured.waiting_s;
+      });
   return out;
 }
 

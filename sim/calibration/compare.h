@@ -33,26 +33,26 @@ struct Comparison {
   std::vector<BoundComparison> bounds;
 };
 
-// What two timelines spend on each kind of work, where their ops have different names: of a prediction and of
+// What two timelines spend on each class of op, where their ops have different names: of a prediction and of
 // a trace by other software. All numbers are of one rank and one step, on average.
-struct WorkSide {
+struct ClassTimes {
   double count = 0, active_s = 0, waiting_s = 0;
 };
-struct WorkComparison {
-  Work work{};
-  WorkSide predicted, measured;
+struct ClassComparison {
+  OpClass is{};
+  ClassTimes predicted, measured;
   // Where both have equally many in a step they are matched in order: how predicted and measured times of
   // one compare, at the 10th, 50th and 90th of a hundred.
   bool in_order = false;
   std::array<double, 3> ratio{};
 };
-struct WorkComparisons {
+struct ClassComparisons {
   double predicted_step_s = 0, measured_step_s = 0;
-  std::vector<WorkComparison> works;  // longest first
+  std::vector<ClassComparison> classes;  // longest first
 };
 
 // `measured` covers so many steps.
-WorkComparisons compare_work(const Timeline& predicted, const Timeline& measured, std::int64_t steps);
+ClassComparisons compare_classes(const Timeline& predicted, const Timeline& measured, std::int64_t steps);
 
 // Each rank of the second is compared with its stage in the first, of several places with the first one.
 Comparison compare(const Timeline& predicted, const Timeline& measured);

@@ -36,7 +36,8 @@ TEST_F(ForeignTraces, AreMerged) {
   const Output o = orrery("merge " + both() + " -o " + out);
   EXPECT_EQ(o.code, 0) << o.out;
   EXPECT_NE(o.out.find("2 ranks, 3 steps, 12 kernels and copies"), std::string::npos) << o.out;
-  EXPECT_NE(o.out.find("rank 1, GPU 0: clock +700.0 us against rank 0, GPU 0, by 3 exchanges"), std::string::npos)
+  EXPECT_NE(o.out.find("rank 1, GPU 0: clock +700.0 us against rank 0, GPU 0, by 3 exchanges"),
+            std::string::npos)
       << o.out;
   const Json json = parse_json(orrery("merge --json " + both()).out, "out");
   EXPECT_EQ(json["exchanges"], 3);
@@ -49,14 +50,14 @@ TEST_F(ForeignTraces, AreMerged) {
 TEST_F(ForeignTraces, AreComparedByKindOfWork) {
   const std::string predicted = folder_.file("predicted.json");
   ASSERT_EQ(orrery("simulate " + scenario("tiny-cpu-pair") + " --trace " + predicted).code, 0);
-  const auto works = [&](const std::string& measured) {
+  const auto classes = [&](const std::string& measured) {
     return parse_json(orrery("compare --json " + predicted + " " + measured).out, "out");
   };
-  const Json json = works(both());
+  const Json json = classes(both());
   EXPECT_EQ(json["steps"], 3);
   double products = 0;
-  for (const Json& w : json["works"]) {
-    if (w["work"] != "product") continue;
+  for (const Json& w : json["classes"]) {
+    if (w["class"] != "product") continue;
     EXPECT_DOUBLE_EQ(w["measured"]["count"].get<double>(), 1);
     EXPECT_NEAR(w["measured"]["active_s"].get<double>(), 40e-6, 1e-12);
     products = w["predicted"]["count"].get<double>();
@@ -65,7 +66,7 @@ TEST_F(ForeignTraces, AreComparedByKindOfWork) {
   // A merged timeline says the same as the traces.
   const std::string merged = folder_.file("merged.json");
   ASSERT_EQ(orrery("merge " + both() + " -o " + merged).code, 0);
-  EXPECT_EQ(works(merged)["works"], json["works"]);
+  EXPECT_EQ(classes(merged)["classes"], json["classes"]);
   const Output text = orrery("compare " + predicted + " " + both());
   EXPECT_EQ(text.code, 0) << text.out;
   EXPECT_NE(text.out.find("came last"), std::string::npos) << text.out;

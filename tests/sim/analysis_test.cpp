@@ -169,7 +169,7 @@ TEST(Compare, WorkIsThatOfARankAndAStep) {
   Timeline p = timeline({slice(0, 0, 0, 0, 10), slice(0, 0, 10, 10, 14), slice(0, 1, 14, 16, 24, 2)});
   p.names = {"layer0/qkv", "layer0/out", "grads"};
   p.slices[1].name = 1;
-  p.works = {Work::kProduct, Work::kProduct, Work::kAllReduce};
+  p.classes = {OpClass::kProduct, OpClass::kProduct, OpClass::kAllReduce};
   p.rank_labels = {"stage 0"};
   p.axes = {{"dp", 2}};
   p.process_of = {0, 0};
@@ -179,7 +179,7 @@ TEST(Compare, WorkIsThatOfARankAndAStep) {
   m.segments = {"ProfilerStep#0", "ProfilerStep#1"};
   m.streams = {"compute", "stream 20, NCCL"};
   m.rank_labels = {"rank 0, GPU 0", "rank 1, GPU 1"};
-  m.works = {Work::kProduct, Work::kAllReduce};
+  m.classes = {OpClass::kProduct, OpClass::kAllReduce};
   for (std::int32_t r = 0; r < 2; ++r) {
     for (std::int32_t s = 0; s < 2; ++s) {
       const auto at = [&](std::int64_t us) { return Time{(100 * s + us) * kMicro}; };
@@ -188,23 +188,23 @@ TEST(Compare, WorkIsThatOfARankAndAStep) {
       m.slices.push_back({1, s, 0, 0, r, 1, at(28), at(28), at(28 + r), at(32 + r)});
     }
   }
-  const WorkComparisons c = compare_work(p, m, 2);
-  ASSERT_EQ(c.works.size(), 2U);
-  EXPECT_EQ(c.works[0].work, Work::kProduct);
-  EXPECT_DOUBLE_EQ(c.works[0].predicted.count, 2);
-  EXPECT_DOUBLE_EQ(c.works[0].measured.count, 2);
-  EXPECT_NEAR(c.works[0].predicted.active_s, 14e-6, 1e-12);
-  EXPECT_NEAR(c.works[0].measured.active_s, 28e-6, 1e-12);
-  EXPECT_TRUE(c.works[0].in_order);
-  EXPECT_DOUBLE_EQ(c.works[0].ratio[1], 0.5);
-  EXPECT_EQ(c.works[1].work, Work::kAllReduce);
-  EXPECT_NEAR(c.works[1].predicted.active_s, 8e-6, 1e-12);
-  EXPECT_NEAR(c.works[1].measured.active_s, 4e-6, 1e-12);
-  EXPECT_NEAR(c.works[1].predicted.waiting_s, 2e-6, 1e-12);
-  EXPECT_NEAR(c.works[1].measured.waiting_s, 0.5e-6, 1e-12);  // of two ranks one waits 1 us
-  EXPECT_DOUBLE_EQ(c.works[1].ratio[1], 2);
+  const ClassComparisons c = compare_classes(p, m, 2);
+  ASSERT_EQ(c.classes.size(), 2U);
+  EXPECT_EQ(c.classes[0].is, OpClass::kProduct);
+  EXPECT_DOUBLE_EQ(c.classes[0].predicted.count, 2);
+  EXPECT_DOUBLE_EQ(c.classes[0].measured.count, 2);
+  EXPECT_NEAR(c.classes[0].predicted.active_s, 14e-6, 1e-12);
+  EXPECT_NEAR(c.classes[0].measured.active_s, 28e-6, 1e-12);
+  EXPECT_TRUE(c.classes[0].in_order);
+  EXPECT_DOUBLE_EQ(c.classes[0].ratio[1], 0.5);
+  EXPECT_EQ(c.classes[1].is, OpClass::kAllReduce);
+  EXPECT_NEAR(c.classes[1].predicted.active_s, 8e-6, 1e-12);
+  EXPECT_NEAR(c.classes[1].measured.active_s, 4e-6, 1e-12);
+  EXPECT_NEAR(c.classes[1].predicted.waiting_s, 2e-6, 1e-12);
+  EXPECT_NEAR(c.classes[1].measured.waiting_s, 0.5e-6, 1e-12);  // of two ranks one waits 1 us
+  EXPECT_DOUBLE_EQ(c.classes[1].ratio[1], 2);
   // As one step of twice as many ops nothing can be matched in order.
-  EXPECT_FALSE(compare_work(p, m, 1).works[0].in_order);
+  EXPECT_FALSE(compare_classes(p, m, 1).classes[0].in_order);
 }
 
 // Other software exchanges on streams of kernels too: what an op does tells, not where it runs.
@@ -212,7 +212,7 @@ TEST(Waits, AreFoundOnStreamsOfKernels) {
   Timeline t;
   t.source = "measured: Nsight Systems";
   t.names = {"ncclDevKernel_SendRecv", "gemm"};
-  t.works = {Work::kSendReceive, Work::kProduct};
+  t.classes = {OpClass::kSendReceive, OpClass::kProduct};
   t.segments = {"all"};
   t.streams = {"compute"};
   t.rank_labels = {"GPU 0", "GPU 1"};
@@ -226,7 +226,7 @@ TEST(Waits, AreFoundOnStreamsOfKernels) {
   EXPECT_EQ(waits[0].exchanges, 1);
   EXPECT_EQ(waits[0].waited, at(60));
   EXPECT_EQ(waits[0].longest, 0);
-  t.works = {Work::kProduct, Work::kProduct};
+  t.classes = {OpClass::kProduct, OpClass::kProduct};
   EXPECT_TRUE(waited_for(Lanes(t)).empty());
 }
 

@@ -40,13 +40,13 @@ TEST(Kineto, SaysWhatDevicesDid) {
   EXPECT_EQ(t.slices[0].start, Time{10'250'000});  // the copy was the first, at 1000.25 us
   EXPECT_EQ(t.slices[0].end, Time{30'250'000});
   EXPECT_EQ(t.slices[2].stream, 1);
-  EXPECT_EQ(t.works, (std::vector{Work::kProduct, Work::kAllReduce, Work::kCopy}));
+  EXPECT_EQ(t.classes, (std::vector{OpClass::kProduct, OpClass::kAllReduce, OpClass::kCopy}));
   // Saved, it is one of ours, and says the same.
   const Timeline back = from_chrome_trace(parse_json(to_chrome_trace(t), "trace"), "trace");
   EXPECT_EQ(back.slices, t.slices);
   EXPECT_EQ(back.rank_labels, t.rank_labels);
-  EXPECT_EQ(back.works, t.works);
-  EXPECT_EQ(from_binary(to_binary(t), "t").works.size(), t.works.size());
+  EXPECT_EQ(back.classes, t.classes);
+  EXPECT_EQ(from_binary(to_binary(t), "t").classes.size(), t.classes.size());
 }
 
 TEST(Kineto, SlipsAreNamed) {
@@ -73,8 +73,8 @@ TEST(Kineto, SlipsAreNamed) {
 TEST(Kineto, KernelsAreOfTheStepThatLaunchedThem) {
   KinetoRank rank(0, 0);
   rank.step(7, 0, 100).step(8, 100, 200);
-  rank.kernel("gemm", 7, 150, 10, 90);   // launched at 60
-  rank.kernel("gemm", 7, 170, 10, 20);   // at 150
+  rank.kernel("gemm", 7, 150, 10, 90);  // launched at 60
+  rank.kernel("gemm", 7, 170, 10, 20);  // at 150
   const Timeline t = alone(rank.trace());
   ASSERT_EQ(t.slices.size(), 2U);
   EXPECT_EQ(t.segments[static_cast<std::size_t>(t.slices[0].segment)], "ProfilerStep#7");
@@ -91,13 +91,13 @@ TEST(Kineto, CollectivesSayTheirSize) {
   ASSERT_EQ(t.slices.size(), 3U);
   EXPECT_EQ(name_in(t, t.slices[0]), "all-reduce, 2.0 MiB (ncclDevKernel_AllReduce_Sum_bf16_RING_LL)");
   const auto payload = [&](std::size_t i) { return t.payloads[static_cast<std::size_t>(t.slices[i].name)]; };
-  const auto work = [&](std::size_t i) { return t.works[static_cast<std::size_t>(t.slices[i].name)]; };
+  const auto class_at = [&](std::size_t i) { return t.classes[static_cast<std::size_t>(t.slices[i].name)]; };
   EXPECT_EQ(payload(0), 2 << 20);  // 2^20 elements of 2 bytes
   EXPECT_EQ(payload(1), 2 << 11);  // the whole, which is the output
   EXPECT_EQ(payload(2), 1 << 20);
-  EXPECT_EQ(work(0), Work::kAllReduce);
-  EXPECT_EQ(work(1), Work::kAllGather);
-  EXPECT_EQ(work(2), Work::kAllToAll);
+  EXPECT_EQ(class_at(0), OpClass::kAllReduce);
+  EXPECT_EQ(class_at(1), OpClass::kAllGather);
+  EXPECT_EQ(class_at(2), OpClass::kAllToAll);
 }
 
 // Versions before 2022: capitals, streams as texts of threads, whole microseconds since 1970.
@@ -113,32 +113,34 @@ TEST(Kineto, OldTracesAreRead) {
   ASSERT_EQ(t.slices.size(), 2U);
   EXPECT_EQ(t.slices[0].end - t.slices[0].start, Time{30'000'000});
   EXPECT_EQ(t.slices[1].start, Time{100'000'000});
-  EXPECT_EQ(t.works, (std::vector{Work::kProduct, Work::kCopy}));
+  EXPECT_EQ(t.classes, (std::vector{OpClass::kProduct, OpClass::kCopy}));
 }
 
 TEST(Kineto, KernelsAreKnownByTheirNames) {
-  const std::vector<std::pair<const char*, Work>> kKnown{
-      {"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Work::kAllGather},
-      {"ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)", Work::kReduceScatter},
-      {"ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", Work::kSendReceive},
-      {"ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)", Work::kBroadcast},
-      {"void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>", Work::kAllToAll},
-      {"void cutlass::device_kernel<flash::FlashAttnBwd<flash::CollectiveMainloopBwd<2>>>", Work::kAttention},
-      {"fmha_cutlassF_bf16_aligned_64x64_rf_sm80", Work::kAttention},
-      {"nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", Work::kProduct},
-      {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", Work::kProduct},
-      {"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32", Work::kProduct},
-      {"void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_dptp128c_acc::GemmKernel>", Work::kProduct},
+  const std::vector<std::pair<const char*, OpClass>> kKnown{
+      {"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", OpClass::kAllGather},
+      {"ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)", OpClass::kReduceScatter},
+      {"ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", OpClass::kSendReceive},
+      {"ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)", OpClass::kBroadcast},
+      {"void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>", OpClass::kAllToAll},
+      {"void cutlass::device_kernel<flash::FlashAttnBwd<flash::CollectiveMainloopBwd<2>>>",
+       OpClass::kAttention},
+      {"fmha_cutlassF_bf16_aligned_64x64_rf_sm80", OpClass::kAttention},
+      {"nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", OpClass::kProduct},
+      {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", OpClass::kProduct},
+      {"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32", OpClass::kProduct},
+      {"void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_dptp128c_acc::GemmKernel>",
+       OpClass::kProduct},
       {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
-       Work::kElementwise},
-      {"void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", Work::kOptimizer},
-      {"void layer_norm::ln_fwd_tuned_kernel<layer_norm::Kernel_traits>", Work::kElementwise},
-      {"moe_permute_topK_kernel", Work::kRouting}};
-  for (const auto& [name, work] : kKnown) EXPECT_EQ(work_of_kernel(name), work) << name;
-  EXPECT_EQ(work_of_collective("_allgather_base"), Work::kAllGather);
-  EXPECT_EQ(work_of_collective("reduce_scatter_tensor_coalesced"), Work::kReduceScatter);
-  EXPECT_EQ(work_of_collective("all_to_allv"), Work::kAllToAll);
-  EXPECT_EQ(work_of_collective("barrier"), Work::kUnknown);
+       OpClass::kElementwise},
+      {"void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", OpClass::kOptimizer},
+      {"void layer_norm::ln_fwd_tuned_kernel<layer_norm::Kernel_traits>", OpClass::kElementwise},
+      {"moe_permute_topK_kernel", OpClass::kRouting}};
+  for (const auto& [name, is] : kKnown) EXPECT_EQ(class_of_kernel(name), is) << name;
+  EXPECT_EQ(class_of_collective("_allgather_base"), OpClass::kAllGather);
+  EXPECT_EQ(class_of_collective("reduce_scatter_tensor_coalesced"), OpClass::kReduceScatter);
+  EXPECT_EQ(class_of_collective("all_to_allv"), OpClass::kAllToAll);
+  EXPECT_EQ(class_of_collective("barrier"), OpClass::kUnknown);
   EXPECT_TRUE(names_step("ProfilerStep#12"));
   EXPECT_TRUE(names_step("iteration 12"));
   EXPECT_TRUE(names_step("Step_3"));

@@ -26,9 +26,9 @@ Merged merged(const std::vector<KinetoRank>& ranks) {
   return merge(std::move(all));
 }
 
-// Two steps of four ranks: tensor parallel pairs {0, 1} and {2, 3} and replicas {0, 2} and {1, 3}. Rank 3 comes
-// 40 us late to all that it takes part in. All-reduces take 10 us from when the last one came, and end 1 us
-// apart by rank. `ahead`: of the ranks' clocks.
+// Two steps of four ranks: tensor parallel pairs {0, 1} and {2, 3} and replicas {0, 2} and {1, 3}. Rank 3
+// comes 40 us late to all that it takes part in. All-reduces take 10 us from when the last one came, and end
+// 1 us apart by rank. `ahead`: of the ranks' clocks.
 std::vector<KinetoRank> four(const std::vector<double>& ahead) {
   std::vector<KinetoRank> out;
   for (int r = 0; r < 4; ++r) {
@@ -178,7 +178,8 @@ TEST(Load, PackedTracesAreUnpacked) {
   EXPECT_EQ(loaded.merged.timeline.slices.size(), 1U);
   // Cut in the middle it is damaged, not short.
   const std::string whole = load_text(path);
-  std::ofstream((folder.path / "cut.json.gz").string(), std::ios::binary) << whole.substr(0, whole.size() / 2);
+  std::ofstream((folder.path / "cut.json.gz").string(), std::ios::binary)
+      << whole.substr(0, whole.size() / 2);
   EXPECT_THROW((void)load({(folder.path / "cut.json.gz").string()}), InputError);
 }
 

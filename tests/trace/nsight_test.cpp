@@ -19,7 +19,8 @@ class Export {
   explicit Export(const std::string& file) {
     EXPECT_EQ(sqlite3_open(file.c_str(), &db_), SQLITE_OK);
     run("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)");
-    run("INSERT INTO StringIds VALUES (1, 'nvjet_tst_128x256'), (2, 'ncclDevKernel_SendRecv(x)'), (3, 'step 8')");
+    run("INSERT INTO StringIds VALUES (1, 'nvjet_tst_128x256'), (2, 'ncclDevKernel_SendRecv(x)'), (3, 'step "
+        "8')");
   }
   ~Export() { sqlite3_close(db_); }
   Export(const Export&) = delete;
@@ -30,7 +31,8 @@ class Export {
     sqlite3_free(error);
   }
   void kernels() {
-    run("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, "
+    run("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId "
+        "INTEGER, "
         "correlationId INTEGER, globalPid INTEGER, demangledName INTEGER)");
   }
 
@@ -51,21 +53,30 @@ TEST(Nsight, ExportsSayWhatDevicesDid) {
       // A product, then an exchange that ends 2 us later on the second device.
       e.run("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, " + device + ", 7, " +
             std::to_string(1 + 2 * d) + ", " + kProcess + ", 1)");
-      e.run("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (9000, 20000 + " + shift + ", " + device + ", 15, " +
-            std::to_string(2 + 2 * d) + ", " + kProcess + ", 2)");
+      e.run("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (9000, 20000 + " + shift + ", " + device +
+            ", 15, " + std::to_string(2 + 2 * d) + ", " + kProcess + ", 2)");
     }
-    e.run("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, "
-          "correlationId INTEGER, globalPid INTEGER, copyKind INTEGER)");
-    e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (100, 200, 0, 7, 9, ") + kProcess + ", 1)");
+    e.run(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER, streamId "
+        "INTEGER, "
+        "correlationId INTEGER, globalPid INTEGER, copyKind INTEGER)");
+    e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (100, 200, 0, 7, 9, ") + kProcess +
+          ", 1)");
     // The product was launched in the first step, the exchange in the second.
-    e.run("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId "
-          "INTEGER)");
+    e.run(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, "
+        "correlationId "
+        "INTEGER)");
     for (int c = 1; c <= 4; ++c)
       e.run("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (" + std::to_string(c % 2 == 1 ? 500 : 700) +
             ", 0, (77 << 24) + 5, " + std::to_string(c) + ")");
-    e.run("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER, globalTid INTEGER)");
-    e.run("INSERT INTO NVTX_EVENTS VALUES (0, 600, 'step 7', NULL, 1), (600, 900, NULL, 3, 1), (1, 2, 'other', NULL, "
-          "1), (3, NULL, 'step 9', NULL, 1)");
+    e.run(
+        "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER, globalTid "
+        "INTEGER)");
+    e.run(
+        "INSERT INTO NVTX_EVENTS VALUES (0, 600, 'step 7', NULL, 1), (600, 900, NULL, 3, 1), (1, 2, 'other', "
+        "NULL, "
+        "1), (3, NULL, 'step 9', NULL, 1)");
   }
   const Loaded loaded = load({file});
   const Timeline& t = loaded.merged.timeline;
@@ -74,12 +85,14 @@ TEST(Nsight, ExportsSayWhatDevicesDid) {
   EXPECT_EQ(t.rank_labels, (std::vector<std::string>{"GPU 0", "GPU 1"}));
   ASSERT_EQ(t.slices.size(), 5U);
   EXPECT_EQ(loaded.merged.steps, 2);
-  const auto segment = [&](std::size_t i) { return t.segments[static_cast<std::size_t>(t.slices[i].segment)]; };
+  const auto segment = [&](std::size_t i) {
+    return t.segments[static_cast<std::size_t>(t.slices[i].segment)];
+  };
   EXPECT_EQ(segment(0), "step 7");
   EXPECT_EQ(segment(1), "step 8");
   EXPECT_EQ(t.slices[0].end - t.slices[0].start, Time{4'000'000});  // 4,000 ns
-  EXPECT_EQ(t.works[static_cast<std::size_t>(t.slices[0].name)], Work::kProduct);
-  EXPECT_EQ(t.works[static_cast<std::size_t>(t.slices[1].name)], Work::kSendReceive);
+  EXPECT_EQ(t.classes[static_cast<std::size_t>(t.slices[0].name)], OpClass::kProduct);
+  EXPECT_EQ(t.classes[static_cast<std::size_t>(t.slices[1].name)], OpClass::kSendReceive);
   ASSERT_EQ(loaded.merged.meetings.size(), 1U);
   EXPECT_NEAR(loaded.merged.clocks[1].ahead_us, 2, 1e-9);
 }
@@ -101,7 +114,8 @@ TEST(Nsight, OtherDatabasesAreRefused) {
   {
     Export e(backwards);
     e.kernels();
-    e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5000, 1000, 0, 7, 1, ") + kProcess + ", 1)");
+    e.run(std::string("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5000, 1000, 0, 7, 1, ") + kProcess +
+          ", 1)");
   }
   EXPECT_NE(refused(backwards).find("from 5000 to 1000 ns"), std::string::npos) << refused(backwards);
   const std::string columns = (folder.path / "columns.sqlite").string();
